@@ -1,0 +1,156 @@
+"""Arguments: tensors in host memory, seen through a ``Shape``; views share memory and keep its owner alive."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import ShapeError
+from .shape import Shape
+from .types import Type, from_numpy
+
+__all__ = ["Argument"]
+
+
+class Argument:
+    """A tensor (or a tuple of tensors) and its shape.
+
+    Attributes:
+        shape: type, lengths and strides; strides are what the array has in memory.
+        array: NumPy view of the data with the logical lengths (``None`` for tuples).
+        sub: the members of a tuple.
+    """
+
+    __slots__ = ("array", "shape", "sub")
+
+    def __init__(self, shape: Shape, array: np.ndarray | None, sub: Sequence[Argument] = ()) -> None:
+        self.shape = shape
+        self.array = array
+        self.sub = tuple(sub)
+
+    @classmethod
+    def from_array(cls, array: Any) -> Argument:
+        """Borrow a NumPy array, a DLPack exporter or any buffer; nothing is copied, the owner is kept.
+
+        Raises:
+            ShapeError: the element type has no counterpart, or strides are not whole elements.
+        """
+        array = _as_array(array)
+        try:
+            type = from_numpy(array.dtype)
+        except ValueError as error:
+            raise ShapeError(str(error)) from None
+        if any(stride % array.itemsize for stride in array.strides):
+            raise ShapeError(f"strides {array.strides} are not whole elements of {array.dtype}")
+        if array.ndim == 0:
+            return cls(Shape(type), np.lib.stride_tricks.as_strided(array, (1,), (0,)))
+        strides = [stride // array.itemsize for stride in array.strides]
+        if array.flags.c_contiguous:
+            return cls(Shape(type, array.shape), array)
+        if min(strides, default=0) < 0:
+            return cls.from_array(np.ascontiguousarray(array))
+        return cls(Shape(type, array.shape, strides), array)
+
+    @classmethod
+    def from_shape(cls, shape: Shape) -> Argument:
+        """Uninitialised memory for ``shape`` (its element space, so strides are honoured)."""
+        if shape.sub_shapes:
+            return cls.from_tuple([cls.from_shape(s) for s in shape.sub_shapes])
+        if shape.is_dynamic:
+            raise ShapeError(f"cannot allocate a dynamic shape: {shape}")
+        return cls.from_flat(shape, np.empty(shape.element_space, shape.type.numpy))
+
+    @classmethod
+    def from_flat(cls, shape: Shape, flat: np.ndarray) -> Argument:
+        """View one-dimensional storage (at least ``shape.element_space`` elements) through ``shape``."""
+        if flat.size < shape.element_space:
+            raise ShapeError(f"{flat.size} elements are too few for shape {shape}")
+        strides = [s * flat.itemsize for s in shape.strides]
+        return cls(shape, np.lib.stride_tricks.as_strided(flat, shape.lens, strides))
+
+    @classmethod
+    def from_pointer(cls, shape: Shape, address: int, owner: object = None) -> Argument:
+        """View memory at ``address`` (host) without copying; ``owner`` is kept alive with it."""
+        if not isinstance(address, int) or (address == 0 and shape.bytes):
+            raise ShapeError(f"address of {shape} is {address!r}, expected a non-zero integer")
+        buffer = (ctypes.c_char * shape.bytes).from_address(address)
+        buffer._owner = owner
+        return cls.from_flat(shape, np.frombuffer(buffer, shape.type.numpy))
+
+    @classmethod
+    def from_tuple(cls, members: Iterable[Argument]) -> Argument:
+        """A tuple of values, as multi-output operators give it."""
+        members = list(members)
+        return cls(Shape.tuple(m.shape for m in members), None, members)
+
+    def with_array(self, array: np.ndarray) -> Argument:
+        """Argument over a view of this one's memory (slice, transpose, broadcast, reshape)."""
+        strides = [s // array.itemsize for s in array.strides]
+        return Argument(Shape(self.shape.type, array.shape, strides), array)
+
+    def reshape(self, lens: Sequence[int]) -> Argument:
+        """View with other lengths; copies only when strides do not allow a view."""
+        return Argument.from_array(self.numpy().reshape(lens))
+
+    def numpy(self) -> np.ndarray:
+        """The data as an array (a view).
+
+        Raises:
+            ShapeError: this is a tuple.
+        """
+        if self.array is None:
+            raise ShapeError(f"a tuple of {len(self.sub)} values is not one array")
+        return self.array
+
+    @property
+    def data_ptr(self) -> int:
+        """Address of the first element."""
+        return int(self.numpy().__array_interface__["data"][0])
+
+    def tolist(self) -> list:
+        """Elements in logical order, flat."""
+        return self.numpy().ravel().tolist()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy:
+            return np.array(self.numpy(), dtype=dtype)
+        return np.asarray(self.numpy(), dtype=dtype)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.numpy().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Argument) or self.shape != other.shape:
+            return False
+        if self.array is None:
+            return self.sub == other.sub
+        mine, theirs = self.numpy(), other.numpy()
+        if not self.shape.type.is_floating:
+            return bool(np.array_equal(mine, theirs))
+        wide = np.float32 if self.shape.type.compute is Type.float_type else np.float64
+        a, b = mine.astype(wide), theirs.astype(wide)
+        near = (np.nextafter(a, wide(-np.inf)) <= b) & (b <= np.nextafter(a, wide(np.inf)))
+        return bool((near & np.isfinite(a) & np.isfinite(b)).all())
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        if self.array is None:
+            return f"({', '.join(map(repr, self.sub))})"
+        return ", ".join(map(str, self.tolist()))
+
+
+def _as_array(value: Any) -> np.ndarray:
+    if isinstance(value, Argument):
+        return value.numpy()
+    if isinstance(value, np.ndarray):
+        return value
+    if hasattr(value, "__dlpack__") and not hasattr(value, "__array_interface__"):
+        return np.from_dlpack(value)
+    return np.asarray(value)

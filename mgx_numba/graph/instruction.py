@@ -1,0 +1,115 @@
+"""Instructions: an operator applied to other instructions, with the resulting shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from ..ops.base import Operator
+from .argument import Argument
+from .shape import Shape
+
+if TYPE_CHECKING:
+    from .module import Module
+
+__all__ = ["Instruction", "Literal", "Outline", "Parameter", "Return"]
+
+
+@dataclass(frozen=True)
+class Literal(Operator):
+    """A constant; its value is the instruction's ``literal``."""
+
+    name: ClassVar[str] = "@literal"
+
+
+@dataclass(frozen=True)
+class Parameter(Operator):
+    """A named input of a module; ``order`` is the order of declaration."""
+
+    name: ClassVar[str] = "@param"
+    parameter: str = ""
+    order: int = 0
+
+
+@dataclass(frozen=True)
+class Return(Operator):
+    """The results of a module; always its last instruction."""
+
+    name: ClassVar[str] = "@return"
+
+
+@dataclass(frozen=True)
+class Outline(Operator):
+    """A placeholder with a shape and no value (``skip_unknown_operators`` and tracing use it)."""
+
+    name: ClassVar[str] = "@outline"
+
+
+class Instruction:
+    """One operation of a module, a node of its linked list.
+
+    Attributes:
+        op: the operator.
+        inputs: instructions whose values it takes, in order.
+        shape: shape of its value (of its first result for ``@return``).
+        module_args: submodules it runs (pointwise, fused_reduce, if, loop).
+        literal: value of a ``@literal``.
+        users: instructions that take its value, each once, in order of first use.
+        debug_symbols: names of the source nodes it came from.
+        module: the module that holds it, ``None`` once removed.
+    """
+
+    __slots__ = (
+        "_next",
+        "_prev",
+        "debug_symbols",
+        "inputs",
+        "literal",
+        "module",
+        "module_args",
+        "normalized",
+        "op",
+        "shape",
+        "target_id",
+        "users",
+    )
+
+    def __init__(
+        self,
+        op: Operator,
+        inputs: Iterable[Instruction],
+        shape: Shape,
+        module_args: Sequence[Module] = (),
+        literal: Argument | None = None,
+    ) -> None:
+        self.op = op
+        self.inputs: list[Instruction] = list(inputs)
+        self.shape = shape
+        self.module_args: list[Module] = list(module_args)
+        self.literal = literal
+        self.users: dict[Instruction, None] = {}
+        self.debug_symbols: tuple[str, ...] = ()
+        self.normalized = False
+        self.target_id = 0
+        self.module: Module | None = None
+        self._prev: Instruction | None = None
+        self._next: Instruction | None = None
+
+    @property
+    def name(self) -> str:
+        """Operator name."""
+        return self.op.name
+
+    @property
+    def is_literal(self) -> bool:
+        """Whether this is a ``@literal``."""
+        return self.literal is not None
+
+    @property
+    def is_param(self) -> bool:
+        """Whether this is a ``@param``."""
+        return isinstance(self.op, Parameter)
+
+    def __repr__(self) -> str:
+        return f"<{self.op} -> {self.shape}>"

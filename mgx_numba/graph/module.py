@@ -1,0 +1,321 @@
+"""Modules: ordered lists of instructions, ending in ``@return``; the unit that passes rewrite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import ShapeError, ValidationError
+from ..ops.base import Operator, make_op
+from .argument import Argument
+from .instruction import Instruction, Literal, Parameter, Return
+from .shape import Shape
+
+__all__ = ["Module"]
+
+
+class Module:
+    """A list of instructions in execution order.
+
+    Every mutation keeps both directions of the use graph and recomputes shapes that depend on what changed.
+    Literals and parameters are put at the front, as MIGraphX does (its text form depends on it).
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._head: Instruction | None = None
+        self._tail: Instruction | None = None
+        self._count = 0
+        self._parameters = 0
+
+    def __iter__(self) -> Iterator[Instruction]:
+        ins = self._head
+        while ins is not None:
+            following = ins._next
+            yield ins
+            ins = following if ins.module is self and ins._next is following else (ins._next or following)
+
+    def __reversed__(self) -> Iterator[Instruction]:
+        ins = self._tail
+        while ins is not None:
+            previous = ins._prev
+            yield ins
+            ins = previous
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def first(self) -> Instruction | None:
+        """First instruction, ``None`` when empty."""
+        return self._head
+
+    @property
+    def last(self) -> Instruction | None:
+        """Last instruction, ``None`` when empty."""
+        return self._tail
+
+    @property
+    def return_instruction(self) -> Instruction | None:
+        """The ``@return``, or ``None``."""
+        return self._tail if self._tail is not None and isinstance(self._tail.op, Return) else None
+
+    def results(self) -> list[Instruction]:
+        """Instructions whose values the module returns (the last one when there is no ``@return``)."""
+        if self._tail is None:
+            return []
+        return list(self._tail.inputs) if isinstance(self._tail.op, Return) else [self._tail]
+
+    def parameters(self) -> list[Instruction]:
+        """Parameters in order of declaration."""
+        return sorted((i for i in self if i.is_param), key=lambda i: i.op.order)  # type: ignore[attr-defined]
+
+    def parameter(self, name: str) -> Instruction | None:
+        """The parameter of this name, or ``None``."""
+        return next((i for i in self if isinstance(i.op, Parameter) and i.op.parameter == name), None)
+
+    def add_instruction(
+        self,
+        op: Operator | str,
+        inputs: Sequence[Instruction] = (),
+        modules: Sequence[Module] = (),
+        **attributes: Any,
+    ) -> Instruction:
+        """Append an operation (before ``@return`` if there is one) and return it; its shape is computed here."""
+        return self.insert_instruction(self.return_instruction, op, inputs, modules, **attributes)
+
+    def insert_instruction(
+        self,
+        before: Instruction | None,
+        op: Operator | str,
+        inputs: Sequence[Instruction] = (),
+        modules: Sequence[Module] = (),
+        **attributes: Any,
+    ) -> Instruction:
+        """Insert an operation before another instruction (at the end for ``None``) and return it."""
+        if isinstance(op, str):
+            op = make_op(op, **attributes)
+        shape = op.compute_shape([i.shape for i in inputs], modules)
+        return self._link(Instruction(op, inputs, shape, modules), before)
+
+    def add_literal(self, value: Argument | np.ndarray | Sequence | float | int) -> Instruction:
+        """Put a constant at the front of the module."""
+        return self.insert_literal(self._head, value)
+
+    def insert_literal(self, before: Instruction | None, value: Any) -> Instruction:
+        """Put a constant before another instruction."""
+        argument = value if isinstance(value, Argument) else Argument.from_array(value)
+        return self._link(Instruction(Literal(), (), argument.shape, literal=argument), before)
+
+    def add_parameter(self, name: str, shape: Shape) -> Instruction:
+        """Declare an input at the front of the module.
+
+        Raises:
+            ShapeError: the module has a parameter of this name.
+        """
+        if self.parameter(name) is not None:
+            raise ShapeError(f"module {self.name!r} already has a parameter {name!r}")
+        op = Parameter(parameter=name, order=self._parameters)
+        self._parameters += 1
+        return self._link(Instruction(op, (), shape), self._head)
+
+    def add_return(self, results: Sequence[Instruction]) -> Instruction:
+        """End the module with these results."""
+        if self.return_instruction is not None:
+            raise ValidationError(f"module {self.name!r} already has a @return")
+        return self._link(Instruction(Return(), results, _return_shape(results)), None)
+
+    def replace_return(self, results: Sequence[Instruction]) -> Instruction:
+        """End the module with other results."""
+        if self.return_instruction is None:
+            return self.add_return(results)
+        self._set_inputs(self.return_instruction, list(results))
+        self.return_instruction.shape = _return_shape(results)
+        return self.return_instruction
+
+    def replace_instruction(
+        self,
+        ins: Instruction,
+        replacement: Instruction | Operator,
+        inputs: Sequence[Instruction] | None = None,
+        modules: Sequence[Module] | None = None,
+    ) -> Instruction:
+        """Replace an instruction by another one (all users are redirected), or change its operator in place.
+
+        Returns:
+            The instruction that now gives the value. A replaced instruction stays, unused, for dead-code elimination.
+        """
+        if isinstance(replacement, Operator):
+            ins.op = replacement
+            ins.literal = None
+            if inputs is not None:
+                self._set_inputs(ins, list(inputs))
+            if modules is not None:
+                ins.module_args = list(modules)
+            self._reshape(ins)
+            return ins
+        if replacement is ins:
+            return ins
+        for user in list(ins.users):
+            if user is not replacement:
+                module = user.module or self
+                module._set_inputs(user, [replacement if i is ins else i for i in user.inputs])
+                if replacement.shape != ins.shape:
+                    module._reshape(user)
+        return replacement
+
+    def set_input(self, ins: Instruction, index: int, value: Instruction) -> None:
+        """Give an instruction another input and recompute its shape."""
+        inputs = list(ins.inputs)
+        inputs[index] = value
+        self._set_inputs(ins, inputs)
+        self._reshape(ins)
+
+    def remove_instruction(self, ins: Instruction) -> None:
+        """Take an instruction without users out of the module.
+
+        Raises:
+            ValidationError: something still uses it.
+        """
+        if ins.users:
+            raise ValidationError(f"cannot remove {ins!r}: it has {len(ins.users)} users")
+        self._set_inputs(ins, [])
+        self._unlink(ins)
+
+    def move_before(self, ins: Instruction, before: Instruction | None) -> None:
+        """Move an instruction to another place; inputs must already stand earlier."""
+        if ins is before or ins._next is before and before is not None:
+            return
+        self._unlink(ins)
+        self._splice(ins, before)
+
+    def sort(self) -> None:
+        """Order instructions so that inputs come first (stable for already sorted modules).
+
+        Raises:
+            ValidationError: the instructions form a cycle.
+        """
+        order: list[Instruction] = []
+        state: dict[Instruction, int] = {}
+        members = list(self)
+        for root in members:
+            stack = [(root, False)]
+            while stack:
+                ins, done = stack.pop()
+                if done:
+                    state[ins] = 2
+                    order.append(ins)
+                    continue
+                if state.get(ins):
+                    if state[ins] == 1:
+                        raise ValidationError(f"module {self.name!r} has a cycle through {ins!r}")
+                    continue
+                state[ins] = 1
+                stack.append((ins, True))
+                for i in reversed(ins.inputs):
+                    if i.module is self and state.get(i) != 2:
+                        if state.get(i) == 1:
+                            raise ValidationError(f"module {self.name!r} has a cycle through {i!r}")
+                        stack.append((i, False))
+        order.sort(key=lambda i: isinstance(i.op, Return))
+        for ins in members:
+            self._unlink(ins)
+        for ins in order:
+            self._splice(ins, None)
+
+    def insert_module(
+        self, before: Instruction | None, other: Module, arguments: Mapping[Instruction, Instruction]
+    ) -> list[Instruction]:
+        """Copy another module's instructions here; ``arguments`` maps its parameters (and outer values) to values.
+
+        Returns:
+            Instructions that stand for the other module's results.
+        """
+        copied = dict(arguments)
+        for ins in other:
+            if ins in copied:
+                continue
+            if isinstance(ins.op, Return):
+                break
+            if ins.is_param:
+                raise ValidationError(f"no value given for parameter {ins.op.parameter!r}")  # type: ignore[attr-defined]
+            if ins.is_literal:
+                copied[ins] = self.insert_literal(before, ins.literal)
+            else:
+                inputs = [copied.get(i, i) for i in ins.inputs]
+                copied[ins] = self.insert_instruction(before, ins.op, inputs, ins.module_args)
+            copied[ins].debug_symbols = ins.debug_symbols
+        return [copied.get(i, i) for i in other.results()]
+
+    def submodules(self) -> list[Module]:
+        """All modules that instructions run, directly or not, each once, in order of first use."""
+        found: dict[int, Module] = {}
+        for ins in self:
+            for module in ins.module_args:
+                if id(module) not in found:
+                    found[id(module)] = module
+                    for inner in module.submodules():
+                        found.setdefault(id(inner), inner)
+        return list(found.values())
+
+    def _set_inputs(self, ins: Instruction, inputs: list[Instruction]) -> None:
+        for old in ins.inputs:
+            old.users.pop(ins, None)
+        ins.inputs = inputs
+        for new in inputs:
+            new.users[ins] = None
+
+    def _reshape(self, ins: Instruction) -> None:
+        """Recompute the shape of an instruction and of all that depends on it."""
+        pending = [ins]
+        while pending:
+            current = pending.pop(0)
+            if isinstance(current.op, Return):
+                current.shape = _return_shape(current.inputs)
+                continue
+            shape = current.op.compute_shape([i.shape for i in current.inputs], current.module_args)
+            if shape != current.shape:
+                current.shape = shape
+                pending.extend(current.users)
+
+    def _link(self, ins: Instruction, before: Instruction | None) -> Instruction:
+        for i in ins.inputs:
+            i.users[ins] = None
+        self._splice(ins, before)
+        return ins
+
+    def _splice(self, ins: Instruction, before: Instruction | None) -> None:
+        previous = self._tail if before is None else before._prev
+        ins._prev, ins._next, ins.module = previous, before, self
+        if previous is None:
+            self._head = ins
+        else:
+            previous._next = ins
+        if before is None:
+            self._tail = ins
+        else:
+            before._prev = ins
+        self._count += 1
+
+    def _unlink(self, ins: Instruction) -> None:
+        if ins._prev is None:
+            self._head = ins._next
+        else:
+            ins._prev._next = ins._next
+        if ins._next is None:
+            self._tail = ins._prev
+        else:
+            ins._next._prev = ins._prev
+        ins.module = None
+        self._count -= 1
+
+    def __str__(self) -> str:
+        from .printer import print_module
+
+        return print_module(self)
+
+
+def _return_shape(results: Sequence[Instruction]) -> Shape:
+    return results[0].shape if len(results) == 1 else Shape.tuple(r.shape for r in results)

@@ -1,0 +1,92 @@
+"""The text form, as MIGraphX prints it; programs are equal when their text is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..ops.base import format_float
+from .argument import Argument
+from .instruction import Instruction, Outline, Parameter, Return
+from .module import Module
+from .types import Type
+
+if TYPE_CHECKING:
+    from .program import Program
+
+__all__ = ["format_instruction", "format_literal", "instruction_names", "print_module", "print_program"]
+
+
+def instruction_names(modules: list[Module]) -> dict[Instruction, str]:
+    """Printed name of every instruction: ``@N``, the parameter's name, prefixed by the module's in submodules."""
+    names: dict[Instruction, str] = {}
+    for position, module in enumerate(modules):
+        prefix = "" if position == 0 else f"{module.name}:"
+        for count, ins in enumerate(module):
+            own = ins.op.parameter if isinstance(ins.op, Parameter) else f"@{count}"
+            names[ins] = prefix + own
+    return names
+
+
+def format_literal(value: Argument) -> str:
+    """Elements of a literal in braces, ``{ ... }`` beyond ten."""
+    if value.shape.sub_shapes:
+        return ", ".join(format_literal(v) for v in value.sub)
+    if value.shape.elements > 10:
+        return "{ ... }"
+    return "{" + ", ".join(_format_element(x, value.shape.type) for x in value.numpy().ravel()) + "}"
+
+
+def _format_element(x: np.generic, type: Type) -> str:
+    if type.is_floating:
+        return format_float(float(x))
+    return str(int(x))
+
+
+def format_instruction(ins: Instruction, names: dict[Instruction, str], symbols: bool = True) -> str:
+    """One line of the text form."""
+    if isinstance(ins.op, Parameter):
+        head = f"@param:{ins.op.parameter}"
+    elif ins.literal is not None:
+        head = f"@literal{format_literal(ins.literal)}"
+    elif isinstance(ins.op, Outline):
+        head = "@outline"
+    else:
+        head = str(ins.op)
+    text = f"{names.get(ins, '@?')} = {head}"
+    if ins.inputs:
+        text += f"({','.join(names.get(i, '@?') for i in ins.inputs)})"
+    if ins.module_args:
+        text += f", [{', '.join(m.name for m in ins.module_args)}]"
+    if not isinstance(ins.op, Return):
+        text += f" -> {ins.shape}"
+    if ins.target_id:
+        text += f", target_id={ins.target_id}"
+    if symbols and ins.debug_symbols:
+        text += f" # {', '.join(ins.debug_symbols)}"
+    return text
+
+
+def print_module(module: Module, names: dict[Instruction, str] | None = None) -> str:
+    """Text of one module's instructions, a line each."""
+    if names is None:
+        names = instruction_names([module])
+    return "".join(f"{format_instruction(ins, names)}\n" for ins in module)
+
+
+def program_lines(program: Program) -> Iterator[tuple[str, Instruction | None]]:
+    """Lines of the text form with the instruction of each (``None`` for headings and blank lines)."""
+    modules = program.reachable_modules()
+    names = instruction_names(modules)
+    for module in modules:
+        yield f'module: "{module.name}"', None
+        for ins in module:
+            yield format_instruction(ins, names), ins
+        yield "", None
+
+
+def print_program(program: Program) -> str:
+    """Text of a program: its main module, then the submodules."""
+    return "".join(line + "\n" for line, _ in program_lines(program))

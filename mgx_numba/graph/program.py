@@ -1,0 +1,116 @@
+"""Programs: a main module and the submodules that its instructions run; the portable form of a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import ValidationError
+from .instruction import Instruction
+from .module import Module
+from .shape import Shape
+
+__all__ = ["Program"]
+
+
+class Program:
+    """The portable form of a model: what is printed, saved, verified and compiled for a target."""
+
+    def __init__(self) -> None:
+        self._modules: dict[str, Module] = {"main": Module("main")}
+
+    @property
+    def main(self) -> Module:
+        """The main module."""
+        return self._modules["main"]
+
+    @property
+    def modules(self) -> list[Module]:
+        """All modules, main first, then in order of creation."""
+        return list(self._modules.values())
+
+    def create_module(self, name: str) -> Module:
+        """A new empty module.
+
+        Raises:
+            ValidationError: the name is taken.
+        """
+        if name in self._modules:
+            raise ValidationError(f"program already has a module {name!r}")
+        module = Module(name)
+        self._modules[name] = module
+        return module
+
+    def unique_module(self, stem: str) -> Module:
+        """A new empty module named ``stem`` and the first free number."""
+        number = 0
+        while f"{stem}{number}" in self._modules:
+            number += 1
+        return self.create_module(f"{stem}{number}")
+
+    def module(self, name: str) -> Module | None:
+        """The module of this name, or ``None``."""
+        return self._modules.get(name)
+
+    def reachable_modules(self) -> list[Module]:
+        """Main module and the submodules in use, in order of first use."""
+        return [self.main, *self.main.submodules()]
+
+    def remove_unused_modules(self) -> None:
+        """Forget modules that no instruction runs."""
+        used = {id(m) for m in self.reachable_modules()}
+        self._modules = {name: m for name, m in self._modules.items() if id(m) in used}
+
+    def parameter_shapes(self) -> dict[str, Shape]:
+        """Shapes of the inputs by name, in order of declaration."""
+        return {ins.op.parameter: ins.shape for ins in self.main.parameters()}  # type: ignore[attr-defined]
+
+    def output_shapes(self) -> list[Shape]:
+        """Shapes of the results."""
+        return [ins.shape for ins in self.main.results()]
+
+    def sort(self) -> None:
+        """Order every module's instructions topologically."""
+        for module in self.modules:
+            module.sort()
+
+    def clone(self) -> Program:
+        """A copy with its own modules and instructions; literals share memory."""
+        copy = Program()
+        modules: dict[int, Module] = {id(self.main): copy.main}
+        for module in [*self.modules, *self.reachable_modules()]:
+            if id(module) not in modules:
+                modules[id(module)] = (
+                    copy.create_module(module.name) if module.name not in copy._modules else copy.unique_module(module.name)
+                )
+        mapped: dict[Instruction, Instruction] = {}
+        for module in self._outer_first():
+            target = modules[id(module)]
+            for ins in module:
+                twin = Instruction(
+                    ins.op,
+                    [mapped[i] for i in ins.inputs],
+                    ins.shape,
+                    [modules[id(m)] for m in ins.module_args],
+                    ins.literal,
+                )
+                twin.debug_symbols, twin.normalized, twin.target_id = ins.debug_symbols, ins.normalized, ins.target_id
+                mapped[ins] = target._link(twin, None)
+            target._parameters = module._parameters
+        return copy
+
+    def _outer_first(self) -> list[Module]:
+        """Modules such that values captured from an outer module are already copied: outer modules first."""
+        seen: dict[int, Module] = {id(m): m for m in self.reachable_modules()}
+        for module in self.modules:
+            seen.setdefault(id(module), module)
+        return list(seen.values())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Program) and str(self) == str(other)
+
+    __hash__: Any = object.__hash__
+
+    def __str__(self) -> str:
+        from .printer import print_program
+
+        return print_program(self)

@@ -1,0 +1,273 @@
+"""Shapes: element type, lengths and strides; strides are in elements and express every view without copying.
+
+The flags have MIGraphX's meaning: ``standard`` is packed row-major, ``packed`` has as many elements as its
+element space, ``transposed`` has strides that do not descend, ``broadcasted`` has a zero stride, ``scalar`` has
+only zero strides. A dynamic shape has ranges instead of lengths, a tuple shape has sub-shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..errors import ShapeError
+from .types import Type
+
+__all__ = ["DynamicDimension", "Shape", "find_permutation", "invert_permutation", "row_major_strides"]
+
+MAX_BYTES = 1 << 62
+
+
+@dataclass(frozen=True)
+class DynamicDimension:
+    """A length known only to lie in ``[min, max]``; ``optimals`` are lengths worth tuning for."""
+
+    min: int = 0
+    max: int = 0
+    optimals: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        if self.min < 0 or self.max < self.min:
+            raise ShapeError(f"dynamic dimension needs 0 <= min <= max, got min={self.min}, max={self.max}")
+        object.__setattr__(self, "optimals", frozenset() if self.min == self.max else frozenset(self.optimals))
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether only one length is possible."""
+        return self.min == self.max
+
+    def __str__(self) -> str:
+        if self.is_fixed:
+            return str(self.min)
+        optimals = f", {{{', '.join(map(str, sorted(self.optimals)))}}}" if self.optimals else ""
+        return f"[{self.min}..{self.max}{optimals}]"
+
+
+def row_major_strides(lens: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a packed row-major tensor of these lengths."""
+    strides = [1] * len(lens)
+    for axis in range(len(lens) - 2, -1, -1):
+        strides[axis] = strides[axis + 1] * lens[axis + 1]
+    return tuple(strides)
+
+
+def invert_permutation(permutation: Sequence[int]) -> tuple[int, ...]:
+    """The permutation that undoes ``permutation``."""
+    inverse = [0] * len(permutation)
+    for position, axis in enumerate(permutation):
+        inverse[axis] = position
+    return tuple(inverse)
+
+
+class Shape:
+    """Type, lengths and strides of a tensor. Immutable, hashable, compared by value (strides included).
+
+    Args:
+        type: element type.
+        lens: lengths, outermost first. Without lengths the shape is a scalar: lens ``{1}``, strides ``{0}``.
+        strides: elements between neighbours on each axis; row-major packed when absent.
+
+    Raises:
+        ShapeError: negative lengths, or lens and strides of different ranks, or more than 2**62 bytes.
+    """
+
+    __slots__ = ("__dict__", "dyn_dims", "lens", "strides", "sub_shapes", "type")
+
+    type: Type
+    lens: tuple[int, ...]
+    strides: tuple[int, ...]
+    dyn_dims: tuple[DynamicDimension, ...]
+    sub_shapes: tuple[Shape, ...]
+
+    def __init__(
+        self, type: Type, lens: Iterable[int] | None = None, strides: Iterable[int] | None = None
+    ) -> None:
+        self.type = type
+        self.dyn_dims = ()
+        self.sub_shapes = ()
+        if lens is None:
+            self.lens, self.strides = (1,), (0,)
+            return
+        self.lens = tuple(int(n) for n in lens)
+        if any(n < 0 for n in self.lens):
+            raise ShapeError(f"shape has a negative length: {list(self.lens)}")
+        self.strides = row_major_strides(self.lens) if strides is None else tuple(int(s) for s in strides)
+        if len(self.lens) != len(self.strides):
+            raise ShapeError(f"shape has {len(self.lens)} lengths but {len(self.strides)} strides")
+        if self.bytes > MAX_BYTES:
+            raise ShapeError(f"shape {list(self.lens)} of {type.name} exceeds 2**62 bytes")
+
+    @classmethod
+    def dynamic(cls, type: Type, dims: Iterable[DynamicDimension | int]) -> Shape:
+        """Shape with ranges for lengths; plain integers are fixed dimensions. All fixed gives a static shape."""
+        ranges = tuple(d if isinstance(d, DynamicDimension) else DynamicDimension(int(d), int(d)) for d in dims)
+        if all(d.is_fixed for d in ranges):
+            return cls(type, [d.min for d in ranges])
+        shape = cls(type, ())
+        shape.dyn_dims = ranges
+        return shape
+
+    @classmethod
+    def tuple(cls, shapes: Iterable[Shape]) -> Shape:
+        """Shape of a tuple of values (results of multi-output operators)."""
+        shape = cls(Type.tuple_type, ())
+        shape.sub_shapes = tuple(shapes)
+        return shape
+
+    @classmethod
+    def from_permutation(cls, type: Type, lens: Sequence[int], permutation: Sequence[int]) -> Shape:
+        """Packed shape whose axes lie in memory in the order ``permutation`` (slowest first)."""
+        if sorted(permutation) != list(range(len(lens))):
+            raise ShapeError(f"{list(permutation)} is not a permutation of {len(lens)} axes")
+        packed = row_major_strides([lens[axis] for axis in permutation])
+        inverse = invert_permutation(permutation)
+        return cls(type, lens, [packed[inverse[axis]] for axis in range(len(lens))])
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether some length (or some sub-shape's) is a range."""
+        return bool(self.dyn_dims) or any(s.is_dynamic for s in self.sub_shapes)
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.dyn_dims) if self.dyn_dims else len(self.lens)
+
+    @cached_property
+    def elements(self) -> int:
+        """Number of logical elements (the largest possible number for a dynamic shape)."""
+        if self.sub_shapes:
+            return 0
+        count = 1
+        for n in self.max_lens:
+            count *= n
+        return count if self.max_lens else (1 if self.type is not Type.tuple_type else 0)
+
+    @cached_property
+    def element_space(self) -> int:
+        """Elements of memory from the first to the last one used."""
+        if self.is_dynamic:
+            return self.elements
+        if 0 in self.lens:
+            return 0
+        return 1 + sum((n - 1) * s for n, s in zip(self.lens, self.strides))
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of memory from the first to the last element, sub-shapes added up."""
+        if self.sub_shapes:
+            return sum(s.bytes for s in self.sub_shapes)
+        return self.element_space * self.type.size
+
+    @property
+    def max_lens(self) -> tuple[int, ...]:
+        """Lengths, or the upper ends of the ranges."""
+        return tuple(d.max for d in self.dyn_dims) if self.dyn_dims else self.lens
+
+    @property
+    def dims(self) -> tuple[DynamicDimension, ...]:
+        """Every axis as a range."""
+        return self.dyn_dims or tuple(DynamicDimension(n, n) for n in self.lens)
+
+    @cached_property
+    def packed(self) -> bool:
+        """Every place in the element space holds exactly one element."""
+        return not self.is_dynamic and not self.sub_shapes and self.elements == self.element_space
+
+    @cached_property
+    def transposed(self) -> bool:
+        """Non-zero strides do not descend from the first axis to the last."""
+        strides = [s for s in self.strides if s] if self.broadcasted else list(self.strides)
+        return not self.is_dynamic and any(a < b for a, b in zip(strides, strides[1:]))
+
+    @cached_property
+    def broadcasted(self) -> bool:
+        """Some stride is zero."""
+        return not self.is_dynamic and 0 in self.strides
+
+    @cached_property
+    def standard(self) -> bool:
+        """Packed and row-major."""
+        return self.packed and not self.transposed and not (self.broadcasted and self.elements > 1)
+
+    @cached_property
+    def scalar(self) -> bool:
+        """One element seen through zero strides only."""
+        return not self.is_dynamic and bool(self.strides) and not any(self.strides)
+
+    def with_lens(self, lens: Sequence[int], type: Type | None = None) -> Shape:
+        """Packed shape of other lengths whose axes keep this shape's memory order."""
+        if len(lens) != len(self.lens):
+            raise ShapeError(f"with_lens: rank {len(lens)} does not match {self}")
+        return Shape.from_permutation(self.type if type is None else type, lens, find_permutation([self]))
+
+    def with_type(self, type: Type) -> Shape:
+        """The same lengths and strides with another element type."""
+        if self.sub_shapes:
+            raise ShapeError(f"a tuple shape has no element type to change: {self}")
+        if self.dyn_dims:
+            return Shape.dynamic(type, self.dyn_dims)
+        return Shape(type, self.lens, self.strides)
+
+    def to_standard(self) -> Shape:
+        """Row-major packed shape of the same type and lengths (dynamic shapes are returned as they are)."""
+        return self if self.is_dynamic or self.sub_shapes else Shape(self.type, self.lens)
+
+    def to_dynamic(self) -> Shape:
+        """The shape with every axis as a range, kept dynamic even when all are fixed."""
+        shape = Shape(self.type, ())
+        shape.dyn_dims = self.dims
+        return shape
+
+    def to_static(self, length: int) -> Shape:
+        """Static shape with ``length`` in place of every range that is not fixed."""
+        if not self.dyn_dims:
+            return self
+        return Shape(self.type, [d.min if d.is_fixed else length for d in self.dyn_dims])
+
+    def flatten(self) -> list[Shape]:
+        """Leaf shapes of a tuple shape, or the shape itself."""
+        return [leaf for s in self.sub_shapes for leaf in s.flatten()] if self.sub_shapes else [self]
+
+    @property
+    def _key(self) -> tuple:
+        return (self.type, self.lens, self.strides, self.dyn_dims, self.sub_shapes)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Shape) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __str__(self) -> str:
+        if self.sub_shapes or self.type is Type.tuple_type:
+            return f"[{', '.join(map(str, self.sub_shapes))}]"
+        if self.dyn_dims:
+            return f"dynamic, {self.type.name}, {{{', '.join(map(str, self.dyn_dims))}}}"
+        lens, strides = (", ".join(map(str, values)) for values in (self.lens, self.strides))
+        return f"{self.type.name}, {{{lens}}}, {{{strides}}}"
+
+    def __repr__(self) -> str:
+        return f"Shape({self})"
+
+
+def find_permutation(shapes: Sequence[Shape]) -> tuple[int, ...]:
+    """Memory order of the axes (slowest first) that most of the shapes have; ties go to the row-major order.
+
+    Broadcast and one-element shapes say nothing about order and do not vote.
+    """
+    votes: dict[tuple[int, ...], int] = {}
+    rank = shapes[0].ndim if shapes else 0
+    for shape in shapes:
+        if shape.is_dynamic or shape.broadcasted or shape.elements <= 1 or shape.ndim != rank:
+            continue
+        order = tuple(sorted(range(rank), key=lambda axis: (-shape.strides[axis], -shape.lens[axis], axis)))
+        if shape.standard:
+            order = tuple(range(rank))
+        votes[order] = votes.get(order, 0) + 1
+    identity = tuple(range(rank))
+    if not votes:
+        return identity
+    best = max(votes.values())
+    return identity if votes.get(identity, 0) == best else next(p for p, n in votes.items() if n == best)

@@ -1,0 +1,162 @@
+"""Element types of the IR: MIGraphX's ``shape::type_t`` with its names, wire values and C++ spellings."""
+
+from __future__ import annotations
+
+import functools
+from enum import IntEnum
+
+import ml_dtypes
+import numpy as np
+
+__all__ = ["Type", "from_numpy", "parse_type"]
+
+
+class Type(IntEnum):
+    """An element type; the value is MIGraphX's wire value (used in text, ``.mxr`` and ``convert``)."""
+
+    bool_type = 0
+    half_type = 1
+    float_type = 2
+    double_type = 3
+    uint8_type = 4
+    int8_type = 5
+    uint16_type = 6
+    int16_type = 7
+    int32_type = 8
+    int64_type = 9
+    uint32_type = 10
+    uint64_type = 11
+    fp8e4m3fnuz_type = 12
+    fp8e4m3fn_type = 13
+    fp8e5m2_type = 14
+    bf16_type = 15
+    fp8e5m2fnuz_type = 16
+    tuple_type = 17
+    fp4x2_type = 18
+
+    @property
+    def numpy(self) -> np.dtype:
+        """NumPy (or ml_dtypes) dtype of one stored element; ``fp4x2_type`` is stored as bytes of two nibbles."""
+        return _NUMPY[self]
+
+    @property
+    def size(self) -> int:
+        """Bytes of one stored element (0 for ``tuple_type``)."""
+        return 0 if self is Type.tuple_type else _NUMPY[self].itemsize
+
+    @property
+    def cpp(self) -> str:
+        """MIGraphX's C++ spelling: ``float``, ``int64_t``, ``migraphx::fp8::fp8e4m3fn``."""
+        return _CPP[self]
+
+    @property
+    def is_floating(self) -> bool:
+        """Whether elements are floating-point numbers of any width."""
+        return self in _FLOATING
+
+    @property
+    def is_integral(self) -> bool:
+        """Whether elements are integers (bool counts, as in C++)."""
+        return not self.is_floating and self is not Type.tuple_type and self is not Type.fp4x2_type
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether negative values exist."""
+        return self.is_floating or self in (Type.int8_type, Type.int16_type, Type.int32_type, Type.int64_type)
+
+    @property
+    def compute(self) -> Type:
+        """Type in which arithmetic on this storage type is done: narrow floats compute in float32."""
+        return Type.float_type if self in _NARROW else self
+
+    def __str__(self) -> str:
+        return self.name
+
+
+_NUMPY: dict[Type, np.dtype] = {
+    Type.bool_type: np.dtype(np.bool_),
+    Type.half_type: np.dtype(np.float16),
+    Type.float_type: np.dtype(np.float32),
+    Type.double_type: np.dtype(np.float64),
+    Type.uint8_type: np.dtype(np.uint8),
+    Type.int8_type: np.dtype(np.int8),
+    Type.uint16_type: np.dtype(np.uint16),
+    Type.int16_type: np.dtype(np.int16),
+    Type.int32_type: np.dtype(np.int32),
+    Type.int64_type: np.dtype(np.int64),
+    Type.uint32_type: np.dtype(np.uint32),
+    Type.uint64_type: np.dtype(np.uint64),
+    Type.fp8e4m3fnuz_type: np.dtype(ml_dtypes.float8_e4m3fnuz),
+    Type.fp8e4m3fn_type: np.dtype(ml_dtypes.float8_e4m3fn),
+    Type.fp8e5m2_type: np.dtype(ml_dtypes.float8_e5m2),
+    Type.bf16_type: np.dtype(ml_dtypes.bfloat16),
+    Type.fp8e5m2fnuz_type: np.dtype(ml_dtypes.float8_e5m2fnuz),
+    Type.fp4x2_type: np.dtype(np.uint8),
+}
+
+_CPP: dict[Type, str] = {
+    Type.bool_type: "bool",
+    Type.half_type: "half",
+    Type.float_type: "float",
+    Type.double_type: "double",
+    Type.uint8_type: "uint8_t",
+    Type.int8_type: "int8_t",
+    Type.uint16_type: "uint16_t",
+    Type.int16_type: "int16_t",
+    Type.int32_type: "int32_t",
+    Type.int64_type: "int64_t",
+    Type.uint32_type: "uint32_t",
+    Type.uint64_type: "uint64_t",
+    Type.fp8e4m3fnuz_type: "migraphx::fp8::fp8e4m3fnuz",
+    Type.fp8e4m3fn_type: "migraphx::fp8::fp8e4m3fn",
+    Type.fp8e5m2_type: "migraphx::fp8::fp8e5m2",
+    Type.bf16_type: "bf16",
+    Type.fp8e5m2fnuz_type: "migraphx::fp8::fp8e5m2fnuz",
+    Type.tuple_type: "tuple",
+    Type.fp4x2_type: "fp4x2",
+}
+
+_NARROW = frozenset(
+    {
+        Type.half_type,
+        Type.bf16_type,
+        Type.fp8e4m3fnuz_type,
+        Type.fp8e4m3fn_type,
+        Type.fp8e5m2_type,
+        Type.fp8e5m2fnuz_type,
+    }
+)
+_FLOATING = _NARROW | {Type.float_type, Type.double_type}
+_BY_NAME = {str(dtype): t for t, dtype in _NUMPY.items() if t is not Type.fp4x2_type}
+_BY_NAME |= {t.name: t for t in Type} | {name: t for t, name in _CPP.items()}
+_BY_NUMPY = {dtype: t for t, dtype in _NUMPY.items() if t is not Type.fp4x2_type}
+
+
+def parse_type(name: object) -> Type:
+    """``Type`` from an enum member, a wire value, an enum name, a C++ name or a NumPy name.
+
+    Raises:
+        ValueError: the name is none of these; the message lists the known names.
+    """
+    if isinstance(name, Type):
+        return name
+    if isinstance(name, int) and not isinstance(name, bool):
+        return Type(name)
+    found = _BY_NAME.get(name) if isinstance(name, str) else None
+    if found is None:
+        raise ValueError(f"unknown element type {name!r}; known: {', '.join(t.name for t in Type)}")
+    return found
+
+
+@functools.cache
+def from_numpy(dtype: np.dtype) -> Type:
+    """``Type`` whose stored elements have this NumPy dtype (byte order is ignored for the match).
+
+    Raises:
+        ValueError: no IR type is stored so (complex, string, structured, int4 ...).
+    """
+    dtype = np.dtype(dtype)
+    found = _BY_NUMPY.get(dtype.newbyteorder("=") if dtype.kind in "iufb" else dtype)
+    if found is None:
+        raise ValueError(f"no element type for NumPy dtype {dtype}")
+    return found

@@ -1,0 +1,65 @@
+"""The validator: the invariants of the IR, checked after every pass in tests and on request."""
+
+from __future__ import annotations
+
+from ..errors import MgxError, ValidationError
+from .instruction import Instruction, Literal, Parameter, Return
+from .module import Module
+from .printer import format_instruction, instruction_names
+from .program import Program
+
+__all__ = ["validate"]
+
+
+def validate(program: Program) -> None:
+    """Check every module of a program.
+
+    Invariants: inputs stand before their users, in the same module or in one that encloses it; uses are recorded in
+    both directions; shapes are what the operators compute; parameter names are unique; ``@return`` is last.
+
+    Raises:
+        ValidationError: the first broken invariant, with the instruction's text.
+    """
+    modules = program.reachable_modules()
+    names = instruction_names(modules)
+    _validate_module(program.main, set(), names)
+
+
+def _validate_module(module: Module, outer: set[Instruction], names: dict[Instruction, str]) -> None:
+    seen: set[Instruction] = set()
+    parameters: set[str] = set()
+    members = list(module)
+
+    def fail(ins: Instruction, message: str) -> ValidationError:
+        return ValidationError(f"module {module.name!r}: {format_instruction(ins, names)}: {message}")
+
+    for position, ins in enumerate(members):
+        if ins.module is not module:
+            raise fail(ins, "belongs to another module")
+        for i in ins.inputs:
+            if i not in seen and i not in outer:
+                raise fail(ins, f"input {names.get(i, repr(i))} does not stand before it")
+            if ins not in i.users:
+                raise fail(ins, f"is not among the users of its input {names.get(i, repr(i))}")
+        for user in ins.users:
+            if user.module is None or ins not in user.inputs:
+                raise fail(ins, f"has a stale user {user!r}")
+        if isinstance(ins.op, Return) and position != len(members) - 1:
+            raise fail(ins, "@return is not last")
+        if isinstance(ins.op, Parameter):
+            if ins.op.parameter in parameters:
+                raise fail(ins, "parameter name is taken")
+            parameters.add(ins.op.parameter)
+        elif isinstance(ins.op, Literal):
+            if ins.literal is None or ins.literal.shape != ins.shape:
+                raise fail(ins, "literal's value and shape differ")
+        elif not isinstance(ins.op, Return):
+            try:
+                shape = ins.op.compute_shape([i.shape for i in ins.inputs], ins.module_args)
+            except MgxError as error:
+                raise fail(ins, f"shape rule refuses it: {error}") from error
+            if shape != ins.shape:
+                raise fail(ins, f"shape rule gives {shape}")
+        seen.add(ins)
+        for inner in ins.module_args:
+            _validate_module(inner, outer | seen, names)

@@ -1,0 +1,288 @@
+"""Operators: what the IR knows about an operation, in one frozen dataclass a kind.
+
+A subclass states its MIGraphX name, its attributes (dataclass fields, in MIGraphX's order and with its defaults),
+its shape rule and its meaning in NumPy. A pointwise operator states its meaning as a scalar expression instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import numpy as np
+
+from ..errors import OperatorError, ShapeError
+from ..graph.shape import DynamicDimension, Shape
+from ..graph.types import Type
+from .scalar import NumpyScalar, ScalarOps, TypeScalar
+
+if TYPE_CHECKING:
+    from ..graph.module import Module
+
+__all__ = ["Operator", "Pointwise", "known_operators", "make_op", "register"]
+
+RunModule = Callable[["Module", Sequence[np.ndarray]], list]
+
+
+@dataclass(frozen=True)
+class Operator:
+    """Base of all operators.
+
+    ``name`` is MIGraphX's. ``view`` operators return memory of their first input. ``AXES`` names attributes that
+    hold axes, so that normalisation can make negative ones positive.
+    """
+
+    name: ClassVar[str] = ""
+    view: ClassVar[bool] = False
+    pointwise: ClassVar[bool] = False
+    reduction: ClassVar[bool] = False
+    commutative: ClassVar[bool] = False
+    AXES: ClassVar[tuple[str, ...]] = ()
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        """Output shape for these input shapes.
+
+        Raises:
+            ShapeError: the number, types, ranks or lengths of the inputs do not fit; the message says which.
+        """
+        raise NotImplementedError(f"{self.name} has no shape rule")
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        """The operation's meaning: a NumPy array of ``output.lens`` (a tuple of arrays for a tuple shape).
+
+        Args:
+            output: the (static) output shape.
+            args: input values; strides are arbitrary.
+            run: evaluates a submodule on arrays, for operators that have module inputs.
+        """
+        raise NotImplementedError(f"{self.name} has no reference implementation")
+
+    def attributes(self) -> dict[str, Any]:
+        """Attribute names and values, in declaration order."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    def with_attributes(self, **changes: Any) -> Operator:
+        """The same operator with some attributes changed."""
+        return replace(self, **changes)
+
+    def flops(self, output: Shape, inputs: Sequence[Shape]) -> int:
+        """Floating-point operations of one evaluation (0 where none are counted)."""
+        return 0
+
+    def __str__(self) -> str:
+        attributes = self.attributes()
+        if not attributes:
+            return self.name
+        return f"{self.name}[{','.join(f'{k}={format_attribute(v)}' for k, v in attributes.items())}]"
+
+    def fail(self, message: str) -> ShapeError:
+        """A ``ShapeError`` that names the operator."""
+        return ShapeError(f"{self.name}: {message}")
+
+    def expect_inputs(self, inputs: Sequence[Shape], *counts: int) -> None:
+        """Raise ``ShapeError`` unless the number of inputs is one of ``counts``."""
+        if len(inputs) not in counts:
+            wanted = " or ".join(map(str, counts))
+            raise self.fail(f"got {len(inputs)} inputs, expected {wanted}")
+
+    def expect_same_type(self, inputs: Sequence[Shape]) -> None:
+        """Raise ``ShapeError`` unless all inputs have one element type."""
+        if len({s.type for s in inputs}) > 1:
+            raise self.fail(f"inputs have different types: {', '.join(s.type.name for s in inputs)}")
+
+    def axis(self, value: int, rank: int, what: str = "axis") -> int:
+        """``value`` as an axis of a tensor of ``rank`` axes, negative counted from the end."""
+        if not -rank <= value < rank:
+            raise self.fail(f"{what} {value} is out of range for {rank} dimensions")
+        return value % rank
+
+
+def format_attribute(value: Any) -> str:
+    """Attribute value as MIGraphX prints it: bools as 0/1, sequences in braces, types as wire values."""
+    if value is None:
+        return "nullopt"
+    if isinstance(value, bool):
+        return str(int(value))
+    if isinstance(value, Type):
+        return str(int(value))
+    if isinstance(value, Enum):
+        return value.name if not isinstance(value, int) else str(int(value))
+    if isinstance(value, float):
+        return format_float(value)
+    if isinstance(value, (tuple, list)):
+        return "{" + ", ".join(map(format_attribute, value)) + "}"
+    return str(value)
+
+
+def format_float(value: float) -> str:
+    """A float as C++ streams print it: six significant digits."""
+    return f"{value:.6g}"
+
+
+_REGISTRY: dict[str, type[Operator]] = {}
+OperatorClass = TypeVar("OperatorClass", bound=type[Operator])
+
+
+def register(cls: OperatorClass) -> OperatorClass:
+    """Class decorator: make the operator known under its ``name``."""
+    if not cls.name or cls.name in _REGISTRY:
+        raise ValueError(f"operator name {cls.name!r} is empty or taken")
+    _REGISTRY[cls.name] = cls
+    return cls
+
+
+def known_operators() -> list[str]:
+    """Names of all operators, sorted."""
+    return sorted(_REGISTRY)
+
+
+def operator_class(name: str) -> type[Operator]:
+    """Operator class of this name.
+
+    Raises:
+        OperatorError: there is none; the message names the nearest ones.
+    """
+    cls = _REGISTRY.get(name)
+    if cls is None:
+        import difflib
+
+        near = difflib.get_close_matches(name, _REGISTRY, 3)
+        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        raise OperatorError(f"unknown operator {name!r}{hint}")
+    return cls
+
+
+def make_op(name: str, **attributes: Any) -> Operator:
+    """An operator by name; attribute values are converted to the declared kinds (lists to tuples, ints to floats).
+
+    Raises:
+        OperatorError: unknown operator or attribute, or a value of the wrong kind; known attributes are listed.
+    """
+    cls = operator_class(name)
+    known = {f.name: f for f in fields(cls)}
+    values = {}
+    for key, value in attributes.items():
+        if key not in known:
+            listed = ", ".join(known) or "none"
+            raise OperatorError(f"{name} has no attribute {key!r}; it has: {listed}")
+        values[key] = _convert(name, key, str(known[key].type), value)
+    try:
+        return cls(**values)
+    except TypeError as error:
+        raise OperatorError(f"{name}: {error}") from None
+
+
+def _convert(op: str, key: str, kind: str, value: Any) -> Any:
+    """Bring a user's attribute value to the declared field type, named in ``kind`` (annotations are strings)."""
+    try:
+        if kind == "Type":
+            from ..graph.types import parse_type
+
+            return parse_type(value)
+        if kind == "bool":
+            if not isinstance(value, (bool, int, np.bool_)):
+                raise TypeError
+            return bool(value)
+        if kind == "int":
+            return value.__index__()
+        if kind == "float":
+            if isinstance(value, (str, bytes)):
+                raise TypeError
+            return float(value)
+        if kind == "str":
+            if not isinstance(value, str):
+                raise TypeError
+            return value
+        if kind == "tuple[int, ...]":
+            items = [value] if isinstance(value, (int, np.integer)) else value
+            return tuple(v.__index__() for v in items)
+        if kind == "tuple[float, ...]":
+            return tuple(float(v) for v in value)
+        if kind == "tuple[DynamicDimension, ...]":
+            return tuple(v if isinstance(v, DynamicDimension) else DynamicDimension(int(v), int(v)) for v in value)
+        if kind.startswith("tuple"):
+            return tuple(value)
+        converter = _ENUM_KINDS.get(kind)
+        if converter is not None:
+            return value if isinstance(value, converter) else (
+                converter[value] if isinstance(value, str) else converter(int(value))
+            )
+    except (TypeError, ValueError, KeyError, AttributeError):
+        raise OperatorError(f"{op}: attribute {key} must be {kind}, got {value!r}") from None
+    return value
+
+
+_ENUM_KINDS: dict[str, type[Enum]] = {}
+
+
+def register_enum(cls: type[Enum]) -> type[Enum]:
+    """Class decorator: let attributes declared with this enum accept its names and values."""
+    _ENUM_KINDS[cls.__name__] = cls
+    return cls
+
+
+@dataclass(frozen=True)
+class Pointwise(Operator):
+    """Operator that acts on each element; its meaning is ``scalar``, over the scalar-op protocol."""
+
+    pointwise: ClassVar[bool] = True
+    arity: ClassVar[int] = 1
+
+    def scalar(self, s: ScalarOps, *x: Any) -> Any:
+        """The result for one element, in calls on the handler ``s``."""
+        raise NotImplementedError
+
+    def input_types(self, types: Sequence[Type]) -> None:
+        """Check operand types; by default all must be the same."""
+        if len(set(types)) > 1:
+            raise self.fail(f"inputs have different types: {', '.join(t.name for t in types)}")
+
+    def output_type(self, types: Sequence[Type]) -> Type:
+        """Element type of the result."""
+        return self.scalar(TypeScalar(), *types)
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_inputs(inputs, self.arity)
+        self.input_types([s.type for s in inputs])
+        type = self.output_type([s.type for s in inputs])
+        return pointwise_shape(self, inputs).with_type(type)
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        return np.asarray(self.scalar(NumpyScalar(), *args)).astype(output.type.numpy, copy=False)
+
+    def flops(self, output: Shape, inputs: Sequence[Shape]) -> int:
+        return output.elements
+
+
+def pointwise_shape(op: Operator, inputs: Sequence[Shape]) -> Shape:
+    """Lengths and memory order of a pointwise result: equal lengths, the packed non-broadcast inputs' order."""
+    if any(s.is_dynamic for s in inputs):
+        dims = [s.dims for s in inputs]
+        if any(len(d) != len(dims[0]) for d in dims):
+            raise op.fail(f"inputs have different ranks: {'; '.join(map(str, inputs))}")
+        merged = [_meet(op, axis, column) for axis, column in enumerate(zip(*dims))]
+        shape = Shape(inputs[0].type, ())
+        shape.dyn_dims = tuple(merged)
+        return shape
+    first = inputs[0]
+    if any(s.lens != first.lens for s in inputs[1:]):
+        raise op.fail(f"inputs have different lengths: {'; '.join(map(str, inputs))}")
+    if all(s.scalar for s in inputs):
+        return first
+    packed = [s for s in inputs if s.packed and not s.scalar]
+    if packed and all(s.strides == packed[0].strides for s in packed):
+        return packed[0]
+    solid = packed or [s for s in inputs if not s.broadcasted]
+    from ..graph.shape import find_permutation
+
+    return Shape.from_permutation(first.type, first.lens, find_permutation(solid or [first]))
+
+
+def _meet(op: Operator, axis: int, column: Sequence[DynamicDimension]) -> DynamicDimension:
+    low, high = max(d.min for d in column), min(d.max for d in column)
+    if low > high:
+        raise op.fail(f"axis {axis} has incompatible ranges: {', '.join(map(str, column))}")
+    optimals = frozenset.intersection(*(d.optimals for d in column))
+    return DynamicDimension(low, high, optimals)

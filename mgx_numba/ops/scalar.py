@@ -1,0 +1,235 @@
+"""The scalar-operation protocol: the vocabulary in which a pointwise operator states its meaning, once.
+
+An operator's ``scalar(s, *x)`` calls methods of a handler ``s``. Handlers give the calls a meaning: evaluate in
+NumPy (here), print as vector code for the CPU or as CUDA Python, infer a type, count operations. Every value has
+an element type; arithmetic takes operands of one type and keeps it, comparisons give bool.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..graph.types import Type, from_numpy
+
+__all__ = ["BINARY", "COMPARE", "LOGICAL", "UNARY", "NumpyScalar", "ScalarOps", "TypeScalar"]
+
+UNARY = frozenset(
+    "neg abs sqrt rsqrt recip exp log log2 erf sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh"
+    " sigmoid floor ceil nearbyint sign gelu_erf gelu_tanh silu softplus mish".split()
+)
+BINARY = frozenset("add sub mul div max min fmod mod pow".split())
+COMPARE = frozenset("lt le gt ge eq ne".split())
+LOGICAL = frozenset("logical_and logical_or logical_xor".split())
+BITWISE = frozenset("bitwise_and bitwise_or bitwise_xor shift_left shift_right".split())
+
+
+class ScalarOps(Protocol):
+    """What a handler offers: ``const``, ``cast``, ``where``, ``fma``, ``dtype`` and the names in the sets above."""
+
+    def dtype(self, x: Any) -> Type: ...
+    def const(self, value: float | int | bool, dtype: Type) -> Any: ...
+    def cast(self, x: Any, dtype: Type) -> Any: ...
+    def where(self, condition: Any, a: Any, b: Any) -> Any: ...
+    def fma(self, a: Any, b: Any, c: Any) -> Any: ...
+    def __getattr__(self, name: str) -> Any: ...
+
+
+class TypeScalar:
+    """Handler that infers element types; values are ``Type`` members."""
+
+    def dtype(self, x: Type) -> Type:
+        return x
+
+    def const(self, value: float | int | bool, dtype: Type) -> Type:
+        return dtype
+
+    def cast(self, x: Type, dtype: Type) -> Type:
+        return dtype
+
+    def where(self, condition: Type, a: Type, b: Type) -> Type:
+        return a
+
+    def fma(self, a: Type, b: Type, c: Type) -> Type:
+        return a
+
+    def __getattr__(self, name: str) -> Any:
+        if name in COMPARE or name in LOGICAL or name in ("isnan", "isinf", "logical_not"):
+            return lambda *x: Type.bool_type
+        if name in UNARY or name in BINARY or name in BITWISE or name == "bitwise_not":
+            return lambda *x: x[0]
+        raise AttributeError(name)
+
+
+class NumpyScalar:
+    """Handler that evaluates with NumPy on arrays; the reference for every other handler.
+
+    Narrow floats are computed in float32 and rounded after each operation. Integer division truncates toward zero;
+    dividing an integer by zero gives 0.
+    """
+
+    def dtype(self, x: np.ndarray) -> Type:
+        return from_numpy(x.dtype)
+
+    def const(self, value: float | int | bool, dtype: Type) -> np.ndarray:
+        return np.asarray(value).astype(dtype.numpy)
+
+    def cast(self, x: np.ndarray, dtype: Type) -> np.ndarray:
+        return cast_array(x, dtype)
+
+    def where(self, condition: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return np.where(condition.astype(bool), a, b)
+
+    def fma(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+        return self.add(self.mul(a, b), c)
+
+    def __getattr__(self, name: str) -> Any:
+        function = _NUMPY.get(name)
+        if function is None:
+            raise AttributeError(name)
+
+        def call(*x: np.ndarray) -> np.ndarray:
+            dtype = x[0].dtype
+            compute = from_numpy(dtype).compute.numpy
+            with np.errstate(all="ignore"):
+                result = np.asarray(function(*(v if v.dtype == compute else v.astype(compute) for v in x)))
+            return result if result.dtype in (dtype, np.bool_) and name != "add" else result.astype(
+                np.bool_ if name in _BOOLEAN else dtype
+            )
+
+        return call
+
+
+def cast_array(x: np.ndarray, dtype: Type) -> np.ndarray:
+    """``x`` converted as C++ does: float to integer truncates and saturates, NaN becomes 0; anything to bool is != 0."""
+    target = dtype.numpy
+    if x.dtype == target:
+        return x
+    if dtype is Type.bool_type:
+        return x != 0
+    source = from_numpy(x.dtype)
+    with np.errstate(all="ignore"):
+        if source.is_floating and target.kind in "iu":
+            info = np.iinfo(target)
+            wide = x.astype(np.float64)
+            clipped = np.clip(np.nan_to_num(np.trunc(wide), nan=0.0, posinf=np.inf, neginf=-np.inf), info.min, info.max)
+            result = np.where(wide >= float(info.max), info.max, clipped.astype(target, copy=False) if info.bits < 64
+                              else _to_int64(clipped, target))
+            return result.astype(target)
+        return x.astype(target)
+
+
+def _to_int64(x: np.ndarray, target: np.dtype) -> np.ndarray:
+    limit = float(np.iinfo(target).max)
+    return np.where(x >= limit, 0.0, x).astype(target)
+
+
+def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    if a.dtype.kind == "f":
+        return np.true_divide(a, b)
+    safe = np.where(b == 0, 1, b)
+    quotient = np.floor_divide(a, safe)
+    if a.dtype.kind == "i":
+        quotient = quotient + ((quotient * safe != a) & ((a < 0) != (safe < 0)))
+    return np.where(b == 0, 0, quotient).astype(a.dtype)
+
+
+def _fmod(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    if a.dtype.kind == "f":
+        return np.fmod(a, b)
+    return np.where(b == 0, 0, np.fmod(a, np.where(b == 0, 1, b))).astype(a.dtype)
+
+
+def _mod(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    if a.dtype.kind == "f":
+        return np.fmod(np.fmod(a, b) + b, b)
+    return np.where(b == 0, 0, np.mod(a, np.where(b == 0, 1, b))).astype(a.dtype)
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    e = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1 / (1 + e), e / (1 + e)).astype(x.dtype)
+
+
+def _softplus(x: np.ndarray) -> np.ndarray:
+    return (np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))).astype(x.dtype)
+
+
+def _erf(x: np.ndarray) -> np.ndarray:
+    import math
+
+    flat = np.fromiter((math.erf(v) for v in x.astype(np.float64).ravel().tolist()), np.float64, x.size)
+    return flat.reshape(x.shape).astype(x.dtype)
+
+
+def _pow(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    if a.dtype.kind == "f":
+        return np.power(a, b)
+    return np.power(a.astype(np.float64), b.astype(np.float64)).astype(a.dtype)
+
+
+_SQRT_HALF = 0.7071067811865476
+_SQRT_2_PI = 0.7978845608028654
+
+_NUMPY: dict[str, Any] = {
+    "neg": np.negative,
+    "abs": np.abs,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: (1 / np.sqrt(x)).astype(x.dtype),
+    "recip": lambda x: _divide(np.ones_like(x), x),
+    "exp": np.exp,
+    "log": np.log,
+    "log2": np.log2,
+    "erf": _erf,
+    "sin": np.sin,
+    "cos": np.cos,
+    "tan": np.tan,
+    "asin": np.arcsin,
+    "acos": np.arccos,
+    "atan": np.arctan,
+    "sinh": np.sinh,
+    "cosh": np.cosh,
+    "tanh": np.tanh,
+    "asinh": np.arcsinh,
+    "acosh": np.arccosh,
+    "atanh": np.arctanh,
+    "sigmoid": _sigmoid,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "nearbyint": np.rint,
+    "sign": np.sign,
+    "gelu_erf": lambda x: (0.5 * x * (1 + _erf(x * x.dtype.type(_SQRT_HALF)))).astype(x.dtype),
+    "gelu_tanh": lambda x: (0.5 * x * (1 + np.tanh(_SQRT_2_PI * (x + 0.044715 * x * x * x)))).astype(x.dtype),
+    "silu": lambda x: x * _sigmoid(x),
+    "softplus": _softplus,
+    "mish": lambda x: x * np.tanh(_softplus(x)),
+    "add": lambda a, b: np.logical_or(a, b) if a.dtype == np.bool_ else np.add(a, b),
+    "sub": lambda a, b: np.logical_xor(a, b) if a.dtype == np.bool_ else np.subtract(a, b),
+    "mul": np.multiply,
+    "div": _divide,
+    "max": np.maximum,
+    "min": np.minimum,
+    "fmod": _fmod,
+    "mod": _mod,
+    "pow": _pow,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "isnan": np.isnan,
+    "isinf": np.isinf,
+    "logical_and": np.logical_and,
+    "logical_or": np.logical_or,
+    "logical_xor": np.logical_xor,
+    "logical_not": np.logical_not,
+    "bitwise_and": np.bitwise_and,
+    "bitwise_or": np.bitwise_or,
+    "bitwise_xor": np.bitwise_xor,
+    "bitwise_not": np.bitwise_not,
+    "shift_left": np.left_shift,
+    "shift_right": np.right_shift,
+}
+_BOOLEAN = COMPARE | LOGICAL | {"isnan", "isinf", "logical_not"}

@@ -1,0 +1,107 @@
+"""Evaluation of a program by its operators' NumPy meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...errors import MgxError, ParameterError, ShapeError
+from ...graph.instruction import Instruction, Parameter, Return
+from ...graph.module import Module
+from ...graph.program import Program
+from ...graph.shape import Shape
+from ...graph.types import from_numpy
+
+__all__ = ["Trace", "evaluate", "evaluate_module"]
+
+Trace = Callable[[Instruction, Any], None]
+
+
+def evaluate(program: Program, parameters: Mapping[str, np.ndarray], trace: Trace | None = None) -> list:
+    """Run the main module on arrays by parameter name.
+
+    Args:
+        program: any valid program; dynamic shapes are resolved from the actual arguments.
+        parameters: a value for every parameter; other names are ignored.
+        trace: called with each instruction and its value, as soon as it is known.
+
+    Returns:
+        One array a result (a tuple of arrays for a tuple result).
+
+    Raises:
+        ParameterError: a parameter has no value.
+        MgxError: an operator cannot evaluate its inputs; the message has the instruction.
+    """
+    values: dict[Instruction, Any] = {}
+    for ins in program.main.parameters():
+        name = ins.op.parameter  # type: ignore[attr-defined]
+        if name not in parameters:
+            raise ParameterError(f"Parameter not found: {name}")
+        values[ins] = parameters[name]
+    return _run(program.main, values, trace)
+
+
+def evaluate_module(module: Module, arguments: Sequence[Any], outer: Mapping[Instruction, Any] | None = None) -> list:
+    """Run a submodule on positional arguments (in the order of its parameters' declaration)."""
+    values: dict[Instruction, Any] = dict(outer or {})
+    parameters = module.parameters()
+    if len(arguments) < len(parameters):
+        raise ShapeError(f"module {module.name!r} takes {len(parameters)} arguments, got {len(arguments)}")
+    values.update(zip(parameters, arguments))
+    return _run(module, values, None)
+
+
+def _run(module: Module, values: dict[Instruction, Any], trace: Trace | None) -> list:
+    remaining = {ins: len(ins.users) for ins in module}
+    results = set(module.results())
+
+    def run(inner: Module, arguments: Sequence[Any]) -> list:
+        return evaluate_module(inner, arguments, values)
+
+    for ins in module:
+        if isinstance(ins.op, Return):
+            break
+        if ins.literal is not None:
+            values[ins] = _value(ins.literal)
+        elif not isinstance(ins.op, Parameter):
+            values[ins] = compute(ins, [values[i] for i in ins.inputs], run)
+            for i in set(ins.inputs):
+                if i in remaining:
+                    remaining[i] -= 1
+                    if not remaining[i] and i not in results and not module_captures(i):
+                        values.pop(i, None)
+        if trace is not None:
+            trace(ins, values[ins])
+    return [values[ins] for ins in module.results()]
+
+
+def module_captures(ins: Instruction) -> bool:
+    """Whether some submodule (not the instruction's own module) uses the value."""
+    return any(user.module is not ins.module for user in ins.users)
+
+
+def compute(ins: Instruction, args: Sequence[Any], run: Callable[[Module, Sequence[Any]], list]) -> Any:
+    """Value of one instruction on evaluated inputs."""
+    shape = ins.shape
+    try:
+        if shape.is_dynamic or any(i.shape.is_dynamic for i in ins.inputs):
+            shape = ins.op.compute_shape([_shape_of(a) for a in args], ins.module_args)
+        return ins.op.compute(shape, args, run)
+    except MgxError:
+        raise
+    except NotImplementedError as error:
+        raise MgxError(f"{ins.op} cannot be evaluated: {error}") from error
+    except Exception as error:
+        raise MgxError(f"evaluating {ins.op} on {[_shape_of(a) for a in args]}: {error}") from error
+
+
+def _shape_of(value: Any) -> Shape:
+    if isinstance(value, (tuple, list)):
+        return Shape.tuple(_shape_of(v) for v in value)
+    return Shape(from_numpy(value.dtype), value.shape)
+
+
+def _value(literal: Any) -> Any:
+    return tuple(_value(v) for v in literal.sub) if literal.array is None else literal.array
