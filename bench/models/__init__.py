@@ -1,4 +1,6 @@
-"""Model graphs for tests and benchmarks: realistic structure and sizes, random weights, no framework needed to build them.
+"""Model graphs for tests and benchmarks: realistic structure and sizes, random weights, onnx alone.
+
+A model and its feeds:
 
     model = build("bert", batch=1, scale="tiny")
     feeds = inputs("bert", model)

@@ -1,4 +1,4 @@
-"""A BERT encoder (Devlin et al., 2018) as exported at opset 14 with fixed shapes: layer norm and GELU in elementary nodes."""
+"""A BERT encoder (Devlin et al., 2018), opset 14, fixed shapes, layer norm and GELU in elementary nodes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CONFIGS = {
 
 
 def build(batch: int, scale: str) -> onnx.ModelProto:
-    """Inputs input_ids, attention_mask (1 keeps a position), token_type_ids; outputs last_hidden_state, pooler_output."""
+    """Inputs input_ids, attention_mask (1 keeps), token_type_ids to last_hidden_state, pooler_output."""
     c = CONFIGS[scale]
     g = GraphBuilder("bert", opset=14)
     dims = [batch, c.sequence]
@@ -62,8 +62,12 @@ def _additive_mask(g: GraphBuilder, attention_mask: str) -> str:
 
 
 def _embeddings(g: GraphBuilder, c: Config, input_ids: str, token_type_ids: str) -> str:
-    words = g.node("Gather", g.weight("word_embeddings.weight", g.normal(c.vocabulary, c.width, std=1.0)), input_ids)
-    types = g.node("Gather", g.weight("token_type_embeddings.weight", g.normal(2, c.width, std=0.5)), token_type_ids)
+    words = g.node(
+        "Gather", g.weight("word_embeddings.weight", g.normal(c.vocabulary, c.width, std=1.0)), input_ids
+    )
+    types = g.node(
+        "Gather", g.weight("token_type_embeddings.weight", g.normal(2, c.width, std=0.5)), token_type_ids
+    )
     table = g.weight("position_embeddings.weight", g.normal(max(512, c.sequence), c.width, std=0.5))
     positions = g.node("Gather", table, g.const(np.arange(c.sequence)[None, :], np.int64))
     x = g.node("Add", g.node("Add", words, types), positions)

@@ -1,7 +1,7 @@
 """An ONNX graph under construction, named the way PyTorch's exporter names things.
 
-Weights are random but scaled (He or Xavier) so that activations stay of order one, and seeded by the model's name: the same name
-gives the same bytes on every machine with the same NumPy.
+Weights are random but scaled (He or Xavier) so that activations stay of order one, and seeded by the model's
+name: the same name gives the same bytes on every machine with the same NumPy.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class GraphBuilder:
         return name
 
     def output(self, name: str, value: str, dims: Sequence[int | str], dtype: int = FLOAT) -> None:
-        """Makes `value` a graph output called `name`; a dimension known only at run time is given by a string."""
+        """Makes `value` a graph output called `name`; a dimension known at run time only is a string."""
         self._outputs[value] = helper.make_tensor_value_info(name, dtype, list(dims))
 
     def nodes(self, op_type: str, *inputs: str, count: int, **attrs: Any) -> list[str]:

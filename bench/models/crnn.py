@@ -1,4 +1,6 @@
-"""CRNN (Shi et al., 2015): a convolutional feature extractor, two bidirectional LSTM layers, log-probabilities for CTC; opset 14."""
+"""CRNN (Shi et al., 2015): a convolutional feature extractor, two bidirectional LSTM layers,
+log-probabilities for CTC; opset 14.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ def build(batch: int, scale: str) -> onnx.ModelProto:
 
 
 def _features(g: GraphBuilder, c: Config, x: str) -> str:
-    """[batch, 1, 32, width] to [batch, channels, 1, width / 4 + 1]: the height is pooled away, the width only twice."""
+    """[batch, 1, 32, width] to [batch, channels, 1, width / 4 + 1]: height pooled away, width quartered."""
     a, b, d, e = c.channels
     halve = {"kernel_shape": [2, 2], "strides": [2, 2], "pads": [0, 0, 0, 0]}
     halve_height = {"kernel_shape": [2, 2], "strides": [2, 1], "pads": [0, 1, 0, 1]}

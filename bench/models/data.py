@@ -27,7 +27,9 @@ def input_specs(model: onnx.ModelProto) -> InputSpecs:
         tensor = info.type.tensor_type
         dims = tuple(dim.dim_value for dim in tensor.shape.dim)
         if 0 in dims:
-            raise ValueError(f"input {info.name} of {model.graph.name} has a dimension without a size: {dims}")
+            raise ValueError(
+                f"input {info.name} of {model.graph.name} has a dimension without a size: {dims}"
+            )
         specs[info.name] = (helper.tensor_dtype_to_np_dtype(tensor.elem_type), dims)
     return specs
 
@@ -35,9 +37,10 @@ def input_specs(model: onnx.ModelProto) -> InputSpecs:
 def inputs(name: str, model: onnx.ModelProto, seed: int = 0) -> dict[str, NDArray[Any]]:
     """Realistic random inputs for `model`, reproducible from `name` and `seed`.
 
-    Floating-point inputs are standard normal. Integers that a Gather reads as indices lie inside its table. An input called
-    `attention_mask` holds zeros and ones: padding on the left for a decoder (one with `position_ids`), else on the right, and at
-    least half of each row is kept. `position_ids` count the kept positions.
+    Floating-point inputs are standard normal. Integers that a Gather reads as indices lie inside its table.
+    An input called `attention_mask` holds zeros and ones: padding on the left for a decoder (one with
+    `position_ids`), else on the right, and at least half of each row is kept. `position_ids` count the kept
+    positions.
     """
     rng = np.random.default_rng([zlib.crc32(name.encode()), seed])
     specs = input_specs(model)
@@ -75,6 +78,8 @@ def _index_limits(model: onnx.ModelProto) -> dict[str, int]:
 
 
 def light_models() -> dict[str, Path]:
-    """The light_* models of the installed onnx package, by name; their input is given by `input_specs(onnx.load(path))`."""
+    """The light_* models of the installed onnx package, by name; their input is given by
+    `input_specs(onnx.load(path))`.
+    """
     folder = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
     return {path.stem: path for path in sorted(folder.glob("light_*.onnx"))}

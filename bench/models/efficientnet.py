@@ -1,4 +1,4 @@
-"""EfficientNet-B0 (Tan and Le, 2019) with batch normalization folded into the convolutions, as an eval-mode export has it."""
+"""EfficientNet-B0 (Tan and Le, 2019), opset 17, batch normalization folded as in an eval-mode export."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import onnx
 
 from bench.models.builder import GraphBuilder
 from bench.models.layers import SILU_GAIN, conv, gemm, silu
+
 
 @dataclass(frozen=True)
 class Config:
@@ -47,7 +48,7 @@ def build(batch: int, scale: str) -> onnx.ModelProto:
     g = GraphBuilder("efficientnet_b0", opset=17)
     x = g.input("input", [batch, 3, c.image, c.image])
     with g.scope("features", "features.0"):
-        x = _conv_silu(g, 0, x, 3, c.stem, kernel=3, stride=2)
+        x = _conv_silu(g, 0, x, 3, c.stem, kernel=3, stride=2, gain=2 * SILU_GAIN)
     channels = c.stem
     for stage, (expansion, kernel, first_stride, out, repeats) in enumerate(c.stages, start=1):
         for i in range(repeats):
@@ -73,10 +74,11 @@ def _conv_silu(
     kernel: int = 1,
     stride: int = 1,
     groups: int = 1,
+    gain: float = SILU_GAIN,
 ) -> str:
     with g.scope(f"block.{index}"):
         with g.scope(f"block.{index}.0"):
-            x = conv(g, x, channels_in, channels_out, kernel, stride=stride, groups=groups, gain=SILU_GAIN)
+            x = conv(g, x, channels_in, channels_out, kernel, stride=stride, groups=groups, gain=gain)
         with g.scope(f"block.{index}.1"):
             return silu(g, x)
 
@@ -84,8 +86,9 @@ def _conv_silu(
 def _mbconv(
     g: GraphBuilder, x: str, channels_in: int, channels_out: int, expansion: int, kernel: int, stride: int
 ) -> str:
-    """Expand, depthwise convolution, squeeze-excite, linear projection, and the residual where shapes allow it."""
+    """Expand, depthwise convolution, squeeze-excite, linear projection, residual where shapes allow it."""
     hidden = channels_in * expansion
+    residual = stride == 1 and channels_in == channels_out
     y = x
     index = 0
     with g.scope("block"):
@@ -96,16 +99,16 @@ def _mbconv(
         with g.scope(f"block.{index + 1}"):
             y = _squeeze_excite(g, y, hidden, max(1, channels_in // 4))
         with g.scope(f"block.{index + 2}"):
-            y = conv(g, y, hidden, channels_out, gain=2.0)
-    return g.node("Add", y, x) if stride == 1 and channels_in == channels_out else y
+            y = conv(g, y, hidden, channels_out, gain=1.0 if residual else 2.0)
+    return g.node("Add", y, x) if residual else y
 
 
 def _squeeze_excite(g: GraphBuilder, x: str, channels: int, squeezed: int) -> str:
     pooled = g.node("GlobalAveragePool", x)
     with g.scope("fc1"):
-        hidden = conv(g, pooled, channels, squeezed)
+        hidden = conv(g, pooled, channels, squeezed, gain=1.0)
     with g.scope("activation"):
         hidden = silu(g, hidden)
     with g.scope("fc2"):
-        gate = conv(g, hidden, squeezed, channels)
+        gate = conv(g, hidden, squeezed, channels, gain=0.3)
     return g.node("Mul", g.node("Sigmoid", gate), x)

@@ -1,7 +1,7 @@
-"""A GPT-2 decoder step (Radford et al., 2019) with a key/value cache, as exported at opset 17 with dynamic axes.
+"""A GPT-2 decoder step (Radford et al., 2019) with a key/value cache, opset 17, exported with dynamic axes.
 
-Reshape targets and the causal slice are computed by Shape, Gather, Unsqueeze and Concat nodes, although the inputs' shapes are
-given here: folding them is the compiler's work.
+Reshape targets and the causal slice are computed by Shape, Gather, Unsqueeze and Concat nodes, although the
+inputs' shapes are given here: folding them is the compiler's work.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ CONFIGS = {
 
 
 def build(batch: int, scale: str) -> onnx.ModelProto:
-    """Inputs input_ids, attention_mask over past and new positions, position_ids, past keys and values; outputs logits, presents."""
+    """Inputs input_ids, past_key_values.*, attention_mask over past and new positions, position_ids; outputs
+    logits, present.*.
+    """
     c = CONFIGS[scale]
     size = c.width // c.heads
     total = c.past + c.tokens
@@ -93,7 +95,7 @@ def _like(g: GraphBuilder, x: str, *tail: int) -> str:
 
 
 def _conv1d(g: GraphBuilder, x: str, features_in: int, features_out: int, gain: float = 1.0) -> str:
-    """The library's Conv1D: flatten to a matrix, Gemm with an untransposed weight, restore the leading dimensions."""
+    """The library's Conv1D: flatten to a matrix, Gemm with an untransposed weight, restore leading dims."""
     weight = g.weight("weight", g.normal(features_in, features_out, std=gain / math.sqrt(features_in)))
     bias = g.weight("bias", g.normal(features_out, std=0.02))
     shape = _like(g, x, features_out)

@@ -1,15 +1,16 @@
-"""Layers that several models share, each written as the sequence of nodes that PyTorch's exporter makes of it."""
+"""Layers that several models share, each as the nodes that PyTorch's exporter makes of it."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bench.models.builder import GraphBuilder
 
-SILU_GAIN = 1.51
-"""2 / sqrt(E[silu(2 z)^2]) for standard normal z: pre-activations keep a standard deviation of about 2 from layer to layer."""
+SILU_GAIN = 1.46
+"""3 / sqrt(E[silu(3 z)^2]) for standard normal z: layers keep a standard deviation near 3."""
 
 
 def conv(
@@ -23,15 +24,20 @@ def conv(
     padding: int | None = None,
     groups: int = 1,
     bias: bool = True,
+    bias_mean: ArrayLike = 0.0,
     gain: float = math.sqrt(2.0),
 ) -> str:
-    """Square convolution, NCHW; `padding` defaults to kernel // 2, `gain` is He's for the activation that follows."""
+    """Square convolution, NCHW; `padding` defaults to kernel // 2, `gain` suits the activation that follows.
+
+    `bias_mean` is what the bias scatters around: a scalar, or an array of `channels_out` values.
+    """
     pad = kernel // 2 if padding is None else padding
     fan_in = channels_in // groups * kernel * kernel
     weight = g.normal(channels_out, channels_in // groups, kernel, kernel, std=gain / math.sqrt(fan_in))
     inputs = [x, g.weight("weight", weight)]
     if bias:
-        inputs.append(g.weight("bias", g.normal(channels_out, std=0.05)))
+        offset = np.asarray(bias_mean, dtype=np.float32)
+        inputs.append(g.weight("bias", g.normal(channels_out, std=0.05) + offset))
     return g.node(
         "Conv",
         *inputs,
@@ -62,7 +68,7 @@ def silu(g: GraphBuilder, x: str) -> str:
 
 
 def linear(g: GraphBuilder, x: str, features_in: int, features_out: int, *, gain: float = 1.0) -> str:
-    """`nn.Linear` on an input of rank 3 or more: MatMul by the transposed weight, then Add with the bias first."""
+    """`nn.Linear` on an input of rank 3 or more: MatMul by the transposed weight, then Add, bias first."""
     weight = g.normal(features_in, features_out, std=gain / math.sqrt(features_in))
     product = g.node("MatMul", x, g.weight("weight_t", weight))
     return g.node("Add", g.weight("bias", g.normal(features_out, std=0.02)), product)
@@ -100,7 +106,7 @@ def layer_norm_op(g: GraphBuilder, x: str, width: int, epsilon: float = 1e-5) ->
 
 
 def layer_norm_nodes(g: GraphBuilder, x: str, width: int, epsilon: float = 1e-12) -> str:
-    """Layer normalization over the last axis in nine nodes, as exported before opset 17 (axes are an attribute before 18)."""
+    """Layer normalization over the last axis in nine nodes, as exported before opset 17."""
     centred = g.node("Sub", x, g.node("ReduceMean", x, axes=[-1], keepdims=1))
     square = g.node("Pow", centred, g.const(2.0))
     variance = g.node("ReduceMean", square, axes=[-1], keepdims=1)
@@ -119,8 +125,8 @@ def recurrent(
 ) -> tuple[str, list[str]]:
     """One bidirectional LSTM or GRU layer with PyTorch's weight scale, U(-1/sqrt(hidden), 1/sqrt(hidden)).
 
-    `x` is [steps, batch, features_in]; `state` holds the initial states, each [2, batch, hidden] (LSTM: h and c, GRU: h). Returns
-    the sequence as [steps, batch, 2 * hidden] and the final states.
+    `x` is [steps, batch, features_in]; `state` holds the initial states, each [2, batch, hidden] (LSTM: h and
+    c, GRU: h). Returns the sequence as [steps, batch, 2 * hidden] and the final states.
     """
     gates = 4 if op_type == "LSTM" else 3
     bound = 1.0 / math.sqrt(hidden)
@@ -149,5 +155,5 @@ def recurrent(
 
 
 def zero_state(g: GraphBuilder, batch: int, hidden: int) -> str:
-    """The all-zero initial state of one bidirectional layer, a constant as in a model exported with a fixed batch."""
+    """The all-zero initial state of one bidirectional layer, a constant as in an export of fixed batch."""
     return g.const(np.zeros((2, batch, hidden)))

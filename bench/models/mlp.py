@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import onnx
 
@@ -17,7 +18,7 @@ def build(batch: int, scale: str) -> onnx.ModelProto:
     g = GraphBuilder("mlp", opset=17)
     x = g.input("input", [batch, widths[0]])
     last = len(widths) - 2
-    for i, (features_in, features_out) in enumerate(zip(widths[:-1], widths[1:], strict=True)):
+    for i, (features_in, features_out) in enumerate(pairwise(widths)):
         with g.scope("layers", str(2 * i)):
             x = gemm(g, x, features_in, features_out, gain=1.0 if i == last else math.sqrt(2.0))
         if i < last:

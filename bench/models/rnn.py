@@ -22,7 +22,7 @@ LAYERS = 2
 
 
 def build_lstm(batch: int, scale: str) -> onnx.ModelProto:
-    """Inputs x [steps, batch, features], h0 and c0 [4, batch, hidden]; outputs sequence [steps, batch, 2 * hidden], hn, cn."""
+    """Inputs x [steps, batch, features], h0 and c0 [4, batch, hidden]; outputs sequence, hn, cn."""
     c = CONFIGS[scale]
     g = GraphBuilder("lstm", opset=14)
     x = g.input("x", [c.steps, batch, c.features])
@@ -43,7 +43,7 @@ def build_lstm(batch: int, scale: str) -> onnx.ModelProto:
 
 
 def build_gru(batch: int, scale: str) -> onnx.ModelProto:
-    """Input x [steps, batch, features], initial state zero; outputs sequence [steps, batch, 2 * hidden] and hn."""
+    """Input x [steps, batch, features], initial state zero; outputs sequence and hn."""
     c = CONFIGS[scale]
     g = GraphBuilder("gru", opset=14)
     x = g.input("x", [c.steps, batch, c.features])

@@ -1,4 +1,4 @@
-"""A U-Net (Ronneberger et al., 2015) with transposed convolutions and batch normalization, exported at opset 13."""
+"""A U-Net (Ronneberger et al., 2015) with transposed convolutions and batch normalization, opset 13."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _double_conv(g: GraphBuilder, x: str, channels_in: int, channels_out: int) -
 
 
 def _up_conv(g: GraphBuilder, x: str, channels_in: int, channels_out: int) -> str:
-    """A 2x2 transposed convolution of stride 2: windows do not overlap, so each output sums `channels_in` products."""
+    """A 2x2 transposed convolution of stride 2; windows do not overlap: `channels_in` products an output."""
     weight = g.normal(channels_in, channels_out, 2, 2, std=math.sqrt(2.0 / channels_in))
     return g.node(
         "ConvTranspose",

@@ -81,7 +81,7 @@ def _block(g: GraphBuilder, c: Config, batch: int, x: str) -> str:
 
 
 def _attention(g: GraphBuilder, c: Config, batch: int, x: str) -> str:
-    """Fused qkv projection unbound on its leading axis; query and key each scaled by size ** -0.25 before the product."""
+    """Fused qkv projection unbound on its leading axis; query and key each scaled by size ** -0.25."""
     size = c.width // c.heads
     tokens = c.patches + 1
     with g.scope("qkv"):

@@ -1,4 +1,4 @@
-"""A YOLOv5-nano-like detector: Focus slices, C3 blocks, SPPF, a top-down and bottom-up neck, box decoding, NonMaxSuppression.
+"""A YOLOv5-nano-like detector: Focus, C3 blocks, SPPF, path aggregation, box decoding, suppression.
 
 Exported at opset 13, batch normalization folded. `yolo` uses SiLU, `yolo_leaky` LeakyRelu(0.1).
 """
@@ -28,11 +28,13 @@ class Config:
     width: int
     depths: tuple[int, int, int, int]
     classes: int
+    prior: float
+    """Bias of the objectness and class logits: in a trained detector most boxes hold nothing."""
 
 
 CONFIGS = {
-    "full": Config(image=320, width=16, depths=(1, 2, 3, 1), classes=80),
-    "tiny": Config(image=64, width=4, depths=(1, 1, 1, 1), classes=3),
+    "full": Config(image=320, width=16, depths=(1, 2, 3, 1), classes=80, prior=-2.3),
+    "tiny": Config(image=64, width=4, depths=(1, 1, 1, 1), classes=3, prior=-0.3),
 }
 
 
@@ -68,7 +70,7 @@ class _Network:
     def c3(self, x: str, channels_in: int, channels_out: int, repeats: int, shortcut: bool = True) -> str:
         """Cross-stage partial block: a chain of bottlenecks beside a 1x1 convolution, concatenated."""
         hidden = channels_out // 2
-        damping = 0.5 if shortcut else 1.0
+        damping = 0.4 if shortcut else 1.0
         y = self.conv("cv1", x, channels_in, hidden)
         for i in range(repeats):
             with self.g.scope("m", f"m.{i}"):
@@ -80,7 +82,9 @@ class _Network:
     def sppf(self, x: str, channels: int) -> str:
         pooled = [self.conv("cv1", x, channels, channels // 2)]
         for _ in range(3):
-            pool = self.g.node("MaxPool", pooled[-1], kernel_shape=[5, 5], strides=[1, 1], pads=[2] * 4, ceil_mode=0)
+            pool = self.g.node(
+                "MaxPool", pooled[-1], kernel_shape=[5, 5], strides=[1, 1], pads=[2] * 4, ceil_mode=0
+            )
             pooled.append(pool)
         return self.conv("cv2", self.g.node("Concat", *pooled, axis=1), 2 * channels, channels)
 
@@ -109,8 +113,10 @@ class _Network:
 
 
 def build(batch: int, scale: str) -> onnx.ModelProto:
-    """Input images [batch, 3, image, image]; outputs predictions [batch, boxes, 5 + classes] (centre x and y, width, height in
-    pixels, objectness, class probabilities) and selected_indices [selected, 3] of NonMaxSuppression."""
+    """Input images [batch, 3, image, image]; outputs predictions [batch, boxes, 5 + classes] (centre x and y,
+    width, height in pixels, objectness, class probabilities) and selected_indices [selected, 3] of
+    NonMaxSuppression.
+    """
     return _build(_Network("yolo", CONFIGS[scale], leaky=False), batch)
 
 
@@ -157,7 +163,9 @@ def _neck(net: _Network, features: list[str]) -> list[str]:
         x = net.c3(g.node("Concat", net.upsample(top), medium, axis=1), 16 * w, 8 * w, 1, shortcut=False)
     middle = net.conv("model.14", x, 8 * w, 4 * w)
     with g.scope("model.17"):
-        out_small = net.c3(g.node("Concat", net.upsample(middle), small, axis=1), 8 * w, 4 * w, 1, shortcut=False)
+        out_small = net.c3(
+            g.node("Concat", net.upsample(middle), small, axis=1), 8 * w, 4 * w, 1, shortcut=False
+        )
     x = net.conv("model.18", out_small, 4 * w, 4 * w, 3, stride=2)
     with g.scope("model.20"):
         out_medium = net.c3(g.node("Concat", x, middle, axis=1), 8 * w, 8 * w, 1, shortcut=False)
@@ -168,13 +176,14 @@ def _neck(net: _Network, features: list[str]) -> list[str]:
 
 
 def _decode(net: _Network, batch: int, level: int, x: str) -> str:
-    """One level to [batch, 3 * side * side, 5 + classes]: centres and sizes from the logits by grid and anchors."""
+    """One level to [batch, 3 * side * side, 5 + classes]: logits to centres and sizes by grid and anchors."""
     g, c = net.g, net.c
     fields = 5 + c.classes
     stride = 8 << level
     side = c.image // stride
+    prior = np.array([0.0] * 4 + [c.prior] * (1 + c.classes))
     with g.scope(f"m.{level}"):
-        x = conv(g, x, net.c.width * (4 << level), 3 * fields, gain=1.0)
+        x = conv(g, x, c.width * (4 << level), 3 * fields, bias_mean=np.tile(prior, 3), gain=0.4)
     x = g.node("Reshape", x, g.ints(batch, 3, fields, side, side))
     x = g.node("Sigmoid", g.node("Transpose", x, perm=[0, 1, 3, 4, 2]))
     centre, size, rest = (
@@ -202,4 +211,4 @@ def _suppress(net: _Network, predictions: str) -> str:
     corners = g.node("Concat", g.node("Sub", centre, half), g.node("Add", centre, half), axis=2)
     scores = g.node("Transpose", g.node("Mul", classes, objectness), perm=[0, 2, 1])
     limit = g.const([20], np.int64)
-    return g.node("NonMaxSuppression", corners, scores, limit, g.const([0.45]), g.const([0.5]))
+    return g.node("NonMaxSuppression", corners, scores, limit, g.const([0.45]), g.const([0.25]))

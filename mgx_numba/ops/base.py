@@ -21,9 +21,22 @@ from .scalar import NumpyScalar, ScalarOps, TypeScalar
 if TYPE_CHECKING:
     from ..graph.module import Module
 
-__all__ = ["Operator", "Pointwise", "known_operators", "make_op", "register"]
+__all__ = ["Operator", "Pointwise", "RunModule", "known_operators", "make_op", "register"]
 
-RunModule = Callable[["Module", Sequence[np.ndarray]], list]
+
+class RunModule:
+    """What evaluates the submodules of an instruction: ``run(position, arguments)`` gives the results of one.
+
+    Attributes:
+        modules: the instruction's submodules.
+    """
+
+    def __init__(self, modules: Sequence[Module], evaluate: Callable[[Module, Sequence[Any]], list]) -> None:
+        self.modules = modules
+        self._evaluate = evaluate
+
+    def __call__(self, position: int, arguments: Sequence[Any]) -> list:
+        return self._evaluate(self.modules[position], arguments)
 
 
 @dataclass(frozen=True)
@@ -55,9 +68,27 @@ class Operator:
         Args:
             output: the (static) output shape.
             args: input values; strides are arbitrary.
-            run: evaluates a submodule on arrays, for operators that have module inputs.
+            run: evaluates the submodules of operators that have some.
+
+        Where the number of elements depends on the data ``output`` stays dynamic and the array has the actual lengths.
         """
         raise NotImplementedError(f"{self.name} has no reference implementation")
+
+    def normalized(self, inputs: Sequence[Shape]) -> Operator:
+        """The same operator in canonical form for these inputs: axes (attributes in ``AXES``) not negative."""
+        rank = self.axes_rank(inputs)
+        changes: dict[str, Any] = {}
+        for name in self.AXES:
+            value = getattr(self, name)
+            if isinstance(value, int):
+                changes[name] = self.resolve_axis(value, rank, name)
+            elif value is not None:
+                changes[name] = tuple(self.resolve_axis(v, rank, name) for v in value)
+        return self.with_attributes(**changes) if changes else self
+
+    def axes_rank(self, inputs: Sequence[Shape]) -> int:
+        """Number of axes that the attributes in ``AXES`` count: the first input's unless an operator says otherwise."""
+        return inputs[0].ndim
 
     def attributes(self) -> dict[str, Any]:
         """Attribute names and values, in declaration order."""
@@ -92,7 +123,7 @@ class Operator:
         if len({s.type for s in inputs}) > 1:
             raise self.fail(f"inputs have different types: {', '.join(s.type.name for s in inputs)}")
 
-    def axis(self, value: int, rank: int, what: str = "axis") -> int:
+    def resolve_axis(self, value: int, rank: int, what: str = "axis") -> int:
         """``value`` as an axis of a tensor of ``rank`` axes, negative counted from the end."""
         if not -rank <= value < rank:
             raise self.fail(f"{what} {value} is out of range for {rank} dimensions")
@@ -176,7 +207,17 @@ def make_op(name: str, **attributes: Any) -> Operator:
 
 def _convert(op: str, key: str, kind: str, value: Any) -> Any:
     """Bring a user's attribute value to the declared field type, named in ``kind`` (annotations are strings)."""
+    if kind.endswith(" | None"):
+        if value is None:
+            return None
+        kind = kind[: -len(" | None")]
     try:
+        if kind == "Shape":
+            if not isinstance(value, Shape):
+                raise TypeError
+            return value
+        if kind == "tuple[Operator, ...]":
+            return tuple(v if isinstance(v, Operator) else make_op(v) for v in value)
         if kind == "Type":
             from ..graph.types import parse_type
 

@@ -13,6 +13,7 @@ from ...graph.module import Module
 from ...graph.program import Program
 from ...graph.shape import Shape
 from ...graph.types import from_numpy
+from ...ops.base import RunModule
 
 __all__ = ["Trace", "evaluate", "evaluate_module"]
 
@@ -87,8 +88,9 @@ def compute(ins: Instruction, args: Sequence[Any], run: Callable[[Module, Sequen
     shape = ins.shape
     try:
         if shape.is_dynamic or any(i.shape.is_dynamic for i in ins.inputs):
-            shape = ins.op.compute_shape([_shape_of(a) for a in args], ins.module_args)
-        return ins.op.compute(shape, args, run)
+            actual = [_shape_of(a) if i.shape.is_dynamic else i.shape for i, a in zip(ins.inputs, args)]
+            shape = ins.op.compute_shape(actual, ins.module_args)
+        return ins.op.compute(shape, args, RunModule(ins.module_args, run))
     except MgxError:
         raise
     except NotImplementedError as error:

@@ -1,0 +1,1 @@
+"""The public facade, in MIGraphX's names; ``mgx_numba`` re-exports it."""

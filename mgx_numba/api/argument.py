@@ -1,0 +1,130 @@
+"""``argument``: a tensor in host memory, as MIGraphX's Python module has it, and also a NumPy array."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import ShapeError
+from ..graph.argument import Argument
+from ..graph.generate import generate
+from ..graph.shape import Shape
+from .shape import shape
+
+__all__ = ["argument", "argument_from_pointer", "create_argument", "fill_argument", "generate_argument"]
+
+
+class argument(np.ndarray):
+    """A tensor that borrows the memory of any buffer, NumPy array or DLPack exporter (and keeps its owner alive).
+
+    It exports the buffer protocol, ``__array_interface__`` and DLPack; NumPy functions take it as an array and give
+    plain arrays. ``tolist`` is flat and ``==`` compares within one unit in the last place, as MIGraphX does.
+
+    Raises:
+        ShapeError: the element type has no counterpart.
+    """
+
+    _shape: Shape | None = None
+
+    def __new__(cls, buffer: Any) -> argument:
+        return cls.wrap(Argument.from_array(buffer))
+
+    @classmethod
+    def wrap(cls, value: Argument) -> argument:
+        """The public form of an IR argument."""
+        self = value.numpy().view(cls)
+        self._shape = value.shape
+        return self
+
+    def unwrap(self) -> Argument:
+        """The IR's form."""
+        array = self.view(np.ndarray)
+        return Argument(self._shape, array) if self._shape is not None else Argument.from_array(array)
+
+    def get_shape(self) -> shape:
+        """Type, lengths and strides."""
+        return shape.wrap(self.unwrap().shape)
+
+    def data_ptr(self) -> int:
+        """Address of the first element."""
+        return self.unwrap().data_ptr
+
+    def tolist(self) -> list:
+        """Elements in logical order, flat."""
+        return self.unwrap().tolist()
+
+    @staticmethod
+    def save(arg: argument, filename: str | os.PathLike[str]) -> None:
+        """Write to a file (msgpack)."""
+        from ..graph.mxr import save_argument
+
+        save_argument(argument(arg).unwrap(), filename)
+
+    @staticmethod
+    def load(filename: str | os.PathLike[str]) -> argument:
+        """Read what ``save`` wrote."""
+        from ..graph.mxr import load_argument
+
+        return argument.wrap(load_argument(filename))
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        plain = [x.view(np.ndarray) if isinstance(x, argument) else x for x in inputs]
+        if "out" in kwargs:
+            kwargs["out"] = tuple(x.view(np.ndarray) if isinstance(x, argument) else x for x in kwargs["out"])
+        return getattr(ufunc, method)(*plain, **kwargs)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.view(np.ndarray)[key]
+
+    def __eq__(self, other: object) -> Any:
+        if isinstance(other, argument):
+            return self.unwrap() == other.unwrap()
+        return self.view(np.ndarray) == other
+
+    def __ne__(self, other: object) -> Any:
+        if isinstance(other, argument):
+            return not self.unwrap() == other.unwrap()
+        return self.view(np.ndarray) != other
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(self.unwrap())
+
+    __str__ = __repr__
+
+
+def argument_from_pointer(shape: shape, address: int) -> argument:
+    """A view of host memory at ``address``; nothing is copied and nothing keeps the memory alive."""
+    return argument.wrap(Argument.from_pointer(shape._value, address))
+
+
+def create_argument(shape: shape, values: Sequence[float]) -> argument:
+    """An argument with these elements in logical order.
+
+    Raises:
+        ShapeError: there are more or fewer values than elements.
+    """
+    wanted = shape._value
+    if len(values) != wanted.elements:
+        raise ShapeError(
+            f"Values and shape elements do not match: {len(values)} values, {wanted.elements} elements in {wanted}"
+        )
+    result = Argument.from_shape(wanted)
+    result.numpy()[...] = np.asarray(values).astype(wanted.type.numpy).reshape(wanted.lens)
+    return argument.wrap(result)
+
+
+def generate_argument(s: shape, seed: int = 0) -> argument:
+    """Deterministic pseudo-random values, the same that MIGraphX generates for this shape and seed."""
+    return argument.wrap(generate(s._value, seed))
+
+
+def fill_argument(s: shape, value: float) -> argument:
+    """An argument whose every element is ``value``."""
+    result = Argument.from_shape(s._value)
+    result.numpy()[...] = value
+    return argument.wrap(result)

@@ -1,0 +1,190 @@
+"""``shape`` and its dynamic dimensions, as MIGraphX's Python module has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+from ..errors import ShapeError
+from ..graph.shape import DynamicDimension, Shape
+from ..graph.types import Type, parse_type
+
+__all__ = ["dynamic_dimension", "shape", "shape_map"]
+
+
+class dynamic_dimension:
+    """A range of lengths: ``()`` is {0, 0}, ``(min, max)``, ``(min, max, optimals)``."""
+
+    def __init__(self, min: int = 0, max: int = 0, optimals: Any = ()) -> None:
+        self._value = DynamicDimension(int(min), int(max), frozenset(int(o) for o in optimals))
+
+    @property
+    def min(self) -> int:
+        """Smallest length."""
+        return self._value.min
+
+    @property
+    def max(self) -> int:
+        """Largest length."""
+        return self._value.max
+
+    @property
+    def optimals(self) -> set[int]:
+        """Lengths worth tuning for."""
+        return set(self._value.optimals)
+
+    def is_fixed(self) -> bool:
+        """Whether ``min`` equals ``max``."""
+        return self._value.is_fixed
+
+    def __repr__(self) -> str:
+        return str(self._value)
+
+
+def unwrap_dimension(value: Any) -> DynamicDimension | int:
+    """The IR's form of a dimension given as ``dynamic_dimension``, int or mapping with min, max and optimals."""
+    if isinstance(value, dynamic_dimension):
+        return value._value
+    if isinstance(value, DynamicDimension):
+        return value
+    if isinstance(value, Mapping):
+        return DynamicDimension(int(value["min"]), int(value["max"]), frozenset(value.get("optimals", ())))
+    return int(value)
+
+
+class shape:
+    """Element type, lengths and strides.
+
+    Keyword arguments (the first given of these decides): ``dyn_dims``, ``strides``, ``permutation``; with ``type``
+    (enum or C++ name, default ``float``) and ``lens`` (default ``[1]``). Iterating gives the lengths.
+
+    Raises:
+        ShapeError: unknown type, negative lengths, ranks that differ, or ``lens()`` of a dynamic shape.
+    """
+
+    type_t: ClassVar[type[Type]] = Type
+    dynamic_dimension: ClassVar[type[dynamic_dimension]] = dynamic_dimension
+    __slots__ = ("_value",)
+
+    def __init__(
+        self,
+        *,
+        type: Any = "float",
+        lens: Sequence[int] = (1,),
+        strides: Sequence[int] | None = None,
+        permutation: Sequence[int] | None = None,
+        dyn_dims: Sequence[Any] | None = None,
+    ) -> None:
+        try:
+            kind = parse_type(type)
+        except ValueError as error:
+            raise ShapeError(str(error)) from None
+        if dyn_dims:
+            dims = [unwrap_dimension(d) for d in dyn_dims]
+            value = Shape.dynamic(kind, dims)
+            self._value = value if value.is_dynamic else value.to_dynamic()
+        elif strides is not None:
+            self._value = Shape(kind, lens, strides)
+        elif permutation is not None:
+            self._value = Shape.from_permutation(kind, tuple(lens), tuple(permutation))
+        else:
+            self._value = Shape(kind, lens)
+
+    @classmethod
+    def wrap(cls, value: Shape) -> shape:
+        """The public form of an IR shape."""
+        self = cls.__new__(cls)
+        self._value = value
+        return self
+
+    def _static(self, what: str) -> Shape:
+        if self._value.is_dynamic:
+            raise ShapeError(f"SHAPE: {what}() called on a dynamic shape: {self._value}")
+        return self._value
+
+    def type(self) -> Type:
+        """Element type, a ``shape.type_t``."""
+        return self._value.type
+
+    def lens(self) -> list[int]:
+        """Lengths, outermost first."""
+        return list(self._static("lens").lens)
+
+    def strides(self) -> list[int]:
+        """Elements between neighbours on each axis."""
+        return list(self._static("strides").strides)
+
+    def ndim(self) -> int:
+        """Number of axes."""
+        return self._value.ndim
+
+    def elements(self) -> int:
+        """Number of elements."""
+        return self._value.elements
+
+    def bytes(self) -> int:
+        """Bytes from the first to the last element."""
+        return self._value.bytes
+
+    def type_string(self) -> str:
+        """Name of the element type, ``float_type``."""
+        return self._value.type.name
+
+    def type_size(self) -> int:
+        """Bytes of an element."""
+        return self._value.type.size
+
+    def dyn_dims(self) -> list[dynamic_dimension]:
+        """Ranges of a dynamic shape."""
+        return [dynamic_dimension(d.min, d.max, d.optimals) for d in self._value.dyn_dims]
+
+    def packed(self) -> bool:
+        """As many elements as its element space."""
+        return self._value.packed
+
+    def transposed(self) -> bool:
+        """Strides do not descend."""
+        return self._value.transposed
+
+    def broadcasted(self) -> bool:
+        """Some stride is zero."""
+        return self._value.broadcasted
+
+    def standard(self) -> bool:
+        """Packed and row-major."""
+        return self._value.standard
+
+    def scalar(self) -> bool:
+        """All strides are zero."""
+        return self._value.scalar
+
+    def dynamic(self) -> bool:
+        """Whether lengths are ranges."""
+        return self._value.is_dynamic
+
+    def __len__(self) -> int:
+        return self._value.ndim
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.lens()[index]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.lens())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, shape) and self._value == other._value
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
+    def __repr__(self) -> str:
+        return str(self._value)
+
+
+class shape_map(dict[str, shape]):
+    """Shapes by name; an integer key gives the shape at that position in the order of declaration."""
+
+    def __missing__(self, key: Any) -> shape:
+        if isinstance(key, int):
+            return list(self.values())[key]
+        raise KeyError(f"{key!r}; the parameters are: {', '.join(self) or 'none'}")

@@ -1,0 +1,118 @@
+"""Pointwise clusters: every result of a scalar module, for each element, in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...graph.module import Module
+from ..cpu.source import CodeBuffer, VectorPrinter
+from ..kernel import KernelSource
+from ..launch import Launch
+from .body import cluster_name, evaluate_scalar_module, scalar_flops
+from .collapse import collapse
+from .text import (
+    TASK_ELEMENTS,
+    Odometer,
+    Slots,
+    Tensor,
+    dtype_name,
+    footprint,
+    indent,
+    lanes_for,
+    load_text,
+    store_text,
+)
+
+__all__ = ["pointwise_launch"]
+
+
+def pointwise_launch(
+    module: Module, inputs: Sequence[Tensor], outputs: Sequence[Tensor], fast_math: bool = False, origin: str = ""
+) -> Launch:
+    """One launch that evaluates ``module`` (scalar parameters in order of declaration) over equal-length tensors.
+
+    Operands are named ``x0``, ``x1``, ... and ``out0``, ``out1``, ...; any strides are allowed. The kernel depends on
+    the module, the element types and, after merging dimensions, the rank and how each operand walks the innermost
+    one (contiguous, broadcast or strided); sizes and strides are arguments.
+    """
+    tensors = [*inputs, *outputs]
+    space = collapse(outputs[0].lens, [t.strides for t in tensors], order_by=len(inputs))
+    lens, strides = space.lens or (1,), [s or (1,) for s in space.strides]
+    cols, outer = lens[-1], lens[:-1]
+    rows = 1
+    for n in outer:
+        rows *= n
+    lanes = lanes_for(len(module))
+    chunk = min(cols, max(TASK_ELEMENTS // lanes * lanes, lanes))
+    chunks = -(-cols // chunk) if cols else 0
+    batch = 1 if chunks > 1 else max(1, min(rows, TASK_ELEMENTS // max(cols, 1)))
+
+    slots = Slots()
+    names = [f"x{k}" for k in range(len(inputs))] + [f"out{k}" for k in range(len(outputs))]
+    for name, tensor in zip(names, tensors):
+        slots.pointer(f"p_{name}", name, dtype_name(tensor.type))
+    for name, value in (("cols", cols), ("chunk", chunk), ("chunks", chunks), ("rows", rows), ("batch", batch)):
+        slots.integer(name, value)
+    odometer = Odometer(slots, outer, [s[:-1] for s in strides])
+    inner = [s[-1] for s in strides]
+    step = [slots.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(inner)]
+
+    splats: list[str] = []
+
+    def body(tail: bool) -> list[str]:
+        buffer = CodeBuffer(prefix="w" if tail else "v")
+        printer = VectorPrinter(buffer, lanes, fast_math=fast_math)
+        left = "left" if tail else ""
+        values = []
+        for k, tensor in enumerate(inputs):
+            text = load_text(f"r_x{k}", "c", inner[k], step[k], lanes, left)
+            if inner[k] == 0:
+                if not tail:
+                    splats.append(f"h{k} = {text}")
+                text = f"h{k}"
+            values.append(printer.loaded(text, dtype_name(tensor.type)))
+        results = evaluate_scalar_module(module, printer, values)
+        for k, (value, tensor) in enumerate(zip(results, outputs)):
+            stored, position = printer.stored(value, dtype_name(tensor.type)), len(inputs) + k
+            buffer.line(store_text(f"r_out{k}", "c", inner[position], step[position], stored, left))
+        return buffer.lines
+
+    main, tail = body(False), body(True)
+    row_pointers = [f"r_{name} = offset(p_{name}, {odometer.offset(k)})" for k, name in enumerate(names)]
+    inside = [
+        *row_pointers,
+        *splats,
+        "c = first",
+        f"while c + {lanes} <= last:",
+        *indent([*main, f"c += {lanes}"], 1),
+        "if c < last:",
+        *indent(["left = last - c", *tail], 1),
+    ]
+    lines = [
+        "def kernel(args, begin, end):",
+        *indent(slots.lines, 1),
+        "    for task in range(begin, end):",
+        *indent(
+            [
+                "block = idiv(task, chunks)",
+                "first = (task - block * chunks) * chunk",
+                "last = imin(cols, first + chunk)",
+                "row = block * batch",
+                "stop = imin(rows, row + batch)",
+                *odometer.start("row"),
+                "while row < stop:",
+                *indent([*inside, "row += 1", *odometer.step()], 1),
+            ],
+            2,
+        ),
+    ]
+    elements = space.elements if space.lens else (0 if 0 in outputs[0].lens else 1)
+    kernel = KernelSource(name=cluster_name(module, "pointwise"), text="\n".join(lines) + "\n", origin=origin)
+    return Launch(
+        kernel=kernel,
+        args=tuple(slots.values),
+        tasks=(-(-rows // batch)) * chunks if elements else 0,
+        flops=scalar_flops(module) * elements,
+        bytes=sum(footprint(t) for t in tensors),
+    )
+

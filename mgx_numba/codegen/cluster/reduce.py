@@ -1,0 +1,440 @@
+"""Reduction clusters: softmax, normalisations and plain reductions as one kernel over rows.
+
+A cluster's values are *full* (one an element) or *row* values (one for each combination of kept indices). Stage 0
+walks the row once and finishes the reductions that need no other; what depends on their results belongs to the
+next stage, and so on. Lanes run along the reduced axis when it is the contiguous one (row mode), else along the
+contiguous kept axis (column mode), so no tensor is transposed first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...errors import CompileError
+from ...graph.instruction import Instruction
+from ...graph.module import Module
+from ...ops.base import Pointwise
+from ..cpu.source import CodeBuffer, VectorPrinter
+from ..kernel import KernelSource
+from ..launch import Launch
+from .body import cluster_name, scalar_flops
+from .collapse import Space, collapse
+from .reductions import REDUCTIONS
+from .text import (
+    TASK_ELEMENTS,
+    Odometer,
+    Slots,
+    Tensor,
+    dtype_name,
+    footprint,
+    indent,
+    lanes_for,
+    load_text,
+    store_text,
+)
+
+__all__ = ["reduce_launch"]
+
+CACHE_ELEMENTS = 8192
+CHEAP = 4
+EXPENSIVE = frozenset(
+    "exp log log2 erf sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid pow gelu_erf gelu_tanh silu"
+    " softplus mish div sqrt rsqrt".split()
+)
+
+
+def reduce_launch(
+    module: Module,
+    axes: Sequence[int],
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    fast_math: bool = False,
+    origin: str = "",
+) -> Launch:
+    """One launch that evaluates a ``fused_reduce`` module.
+
+    Args:
+        module: parameters, pointwise operations, reductions over ``axes`` and ``multibroadcast`` of row values.
+        axes: the reduced axes.
+        inputs: tensors for the parameters; row parameters have length 1 on the reduced axes.
+        outputs: tensors for the results.
+
+    Operands are named ``x0``, ``x1``, ... and ``out0``, ``out1``, ....
+    """
+    return _ReduceKernel(module, tuple(axes), inputs, outputs, fast_math, origin).launch()
+
+
+class _ReduceKernel:
+    def __init__(
+        self,
+        module: Module,
+        axes: tuple[int, ...],
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        fast_math: bool,
+        origin: str,
+    ) -> None:
+        self.module, self.axes, self.fast_math, self.origin = module, axes, fast_math, origin
+        self.inputs, self.outputs = inputs, outputs
+        self.tensors = [*inputs, *outputs]
+        self.names = [f"x{k}" for k in range(len(inputs))] + [f"out{k}" for k in range(len(outputs))]
+        self.parameters = module.parameters()
+        self.results = module.results()
+        reduction = next(i for i in module if i.name in REDUCTIONS)
+        self.full = reduction.inputs[0].shape.lens
+        self.reduced = reduction.shape.lens
+        self.is_full = [t.lens == self.full for t in self.tensors]
+        lead = self._lead()
+        kept = [a for a in range(len(self.full)) if a not in axes]
+        strides = [t.strides for t in self.tensors]
+        full_strides = [s for s, full in zip(strides, self.is_full) if full]
+        self.reduce_space = collapse(self.full, full_strides, order_by=self._full_index(lead), axes=axes)
+        self.keep_space = collapse(self.full, strides, order_by=lead, axes=kept)
+        self.row_mode = self._inner(self.reduce_space, self._full_index(lead)) <= self._inner(self.keep_space, lead)
+        self.lanes = lanes_for(len(module))
+        self._assign_stages()
+
+    def _lead(self) -> int:
+        """Operand whose memory order decides: the first full input that is not broadcast, else the first full one."""
+        full = [k for k, is_full in enumerate(self.is_full) if is_full]
+        if not full:
+            raise CompileError(f"{cluster_name(self.module, 'reduce')}: a reduction cluster needs a full operand")
+        solid = [k for k in full if all(s for s, n in zip(self.tensors[k].strides, self.full) if n > 1)]
+        return (solid or full)[0]
+
+    def _full_index(self, k: int) -> int:
+        return sum(self.is_full[:k])
+
+    @staticmethod
+    def _inner(space: Space, operand: int) -> int:
+        return abs(space.strides[operand][-1]) if space.rank else 1 << 60
+
+    def _assign_stages(self) -> None:
+        self.stage: dict[Instruction, int] = {}
+        self.row_value: dict[Instruction, bool] = {}
+        for ins in self.module:
+            if ins.name == "@return":
+                break
+            depth = max((self.stage[i] for i in ins.inputs), default=0)
+            self.stage[ins] = depth + 1 if ins.name in REDUCTIONS else depth
+            if ins.is_literal or ins.name == "multibroadcast":
+                self.row_value[ins] = not ins.inputs or self.row_value[ins.inputs[0]]
+            elif ins.is_param:
+                self.row_value[ins] = ins.shape.lens != self.full
+            elif ins.name in REDUCTIONS:
+                self.row_value[ins] = True
+            else:
+                self.row_value[ins] = all(self.row_value[i] for i in ins.inputs)
+        self.stages = 1 + max(
+            [self.stage[i.inputs[0]] for i in self.module if i.name in REDUCTIONS]
+            + [self.stage[r] for r in self.results if r.shape.lens == self.full]
+        )
+
+    def _subtree_cost(self, ins: Instruction) -> int:
+        if self.row_value[ins] or ins.is_param or ins.is_literal:
+            return 0
+        own = 0 if ins.name == "multibroadcast" else 10 if ins.name in EXPENSIVE else 1
+        return own + sum(self._subtree_cost(i) for i in ins.inputs)
+
+    def _cached_values(self, cols: int) -> list[Instruction]:
+        """Full values that a later stage reads again from a stack buffer instead of computing them again."""
+        if not self.row_mode or self.reduce_space.rank > 1 or cols > CACHE_ELEMENTS:
+            return []
+        computed: set[Instruction] = set()
+        cached: list[Instruction] = []
+        for stage in range(self.stages):
+            fresh: set[Instruction] = set()
+            pending = list(self._roots(stage))
+            while pending:
+                ins = pending.pop()
+                if self.row_value[ins] or ins.is_param or ins in fresh:
+                    continue
+                if ins in computed and self._subtree_cost(ins) > CHEAP:
+                    if ins not in cached:
+                        cached.append(ins)
+                    continue
+                fresh.add(ins)
+                pending.extend(ins.inputs)
+            computed |= fresh
+        return cached[:3]
+
+    def _roots(self, stage: int) -> list[Instruction]:
+        reductions = [
+            i.inputs[0] for i in self.module if i.name in REDUCTIONS and self.stage[i.inputs[0]] == stage
+        ]
+        stores = [
+            r for r, t in zip(self.results, self.outputs) if t.lens == self.full and self._store_stage(r) == stage
+        ]
+        return [*reductions, *stores]
+
+    def _store_stage(self, result: Instruction) -> int:
+        return min(self.stage[result], self.stages - 1)
+
+    def launch(self) -> Launch:
+        reduce_lens = self.reduce_space.lens or (1,)
+        keep_lens = self.keep_space.lens
+        slots = Slots()
+        self.slots = slots
+        for name, tensor in zip(self.names, self.tensors):
+            slots.pointer(f"p_{name}", name, dtype_name(tensor.type))
+        keep_strides = [s or () for s in self.keep_space.strides]
+        if self.row_mode:
+            outer, cols = keep_lens, reduce_lens[-1]
+            chunk, chunks = cols, 1
+            loops = reduce_lens[:-1]
+        else:
+            outer, cols = keep_lens[:-1], keep_lens[-1]
+            chunk = cols if cols <= 4 * self.lanes else 4 * self.lanes
+            chunks = -(-cols // chunk)
+            loops = reduce_lens
+        rows = _product(outer)
+        work = _product(reduce_lens) * (1 if self.row_mode else chunk)
+        batch = 1 if chunks > 1 else max(1, min(rows, TASK_ELEMENTS // max(work, 1)))
+        for name, value in (
+            ("cols", cols), ("chunk", chunk), ("chunks", chunks), ("rows", rows), ("batch", batch),
+            ("count", _product(reduce_lens)),
+        ):  # fmt: skip
+            slots.integer(name, value)
+        self.loops = [slots.integer(f"m{d}", n) for d, n in enumerate(loops)]
+        odometer = Odometer(slots, outer, [s[: len(outer)] for s in keep_strides])
+        self._inner_steps(keep_strides)
+        self.cached = self._cached_values(cols)
+
+        row = self._row_lines()
+        pointers = [f"r_{name} = offset(p_{name}, {odometer.offset(k)})" for k, name in enumerate(self.names)]
+        lines = ["def kernel(args, begin, end):", *indent(slots.lines, 1)]
+        lines += [
+            f"    cache{k} = local_{dtype_name(ins.shape.type.compute)}({CACHE_ELEMENTS + 2 * self.lanes})"
+            for k, ins in enumerate(self.cached)
+        ]
+        lines += ["    for task in range(begin, end):"]
+        lines += indent(
+            [
+                "block = idiv(task, chunks)",
+                "first = (task - block * chunks) * chunk",
+                "last = imin(cols, first + chunk)",
+                "row = block * batch",
+                "stop = imin(rows, row + batch)",
+                *odometer.start("row"),
+                "while row < stop:",
+                *indent([*pointers, *row, "row += 1", *odometer.step()], 1),
+            ],
+            2,
+        )
+        elements = _product(self.full)
+        return Launch(
+            kernel=KernelSource(
+                name=cluster_name(self.module, "reduce"), text="\n".join(lines) + "\n", origin=self.origin
+            ),
+            args=tuple(slots.values),
+            tasks=-(-rows // batch) * chunks if elements else 0,
+            flops=scalar_flops(self.module) * elements,
+            bytes=sum(footprint(t) for t in self.tensors),
+        )
+
+    def _inner_steps(self, keep_strides: Sequence[Sequence[int]]) -> None:
+        """Per operand: stride along the lanes, its slot, and the slots of the strides of the reduction loops."""
+        self.inner: list[int] = []
+        self.step: list[str] = []
+        self.loop_offset: list[str] = []
+        full_seen = 0
+        for k, is_full in enumerate(self.is_full):
+            reduce_strides: tuple[int, ...] = ()
+            if is_full:
+                reduce_strides = self.reduce_space.strides[full_seen] or (1,)
+                full_seen += 1
+            if self.row_mode:
+                stride = reduce_strides[-1] if is_full else 0
+                reduce_strides = reduce_strides[:-1]
+            else:
+                stride = keep_strides[k][-1]
+            self.inner.append(stride)
+            self.step.append(self.slots.integer(f"t{k}", stride) if stride not in (0, 1) else "")
+            terms = [
+                f"j{d} * {self.slots.integer(f'a{k}_{d}', s)}" for d, s in enumerate(reduce_strides) if s and is_full
+            ]
+            self.loop_offset.append(" + ".join(terms))
+
+    def _row_lines(self) -> list[str]:
+        if self.row_mode:
+            self.row_lanes = 0
+            return self._stages_lines("")
+        self.row_lanes = self.lanes
+        return [
+            "c = first",
+            f"while c + {self.lanes} <= last:",
+            *indent([*self._stages_lines(""), f"c += {self.lanes}"], 1),
+            "if c < last:",
+            *indent(["left = last - c", *self._stages_lines("left")], 1),
+        ]
+
+    def _stages_lines(self, left: str) -> list[str]:
+        """All stages for one row (row mode) or for one vector of columns (column mode)."""
+        row_buffer = CodeBuffer(prefix=f"{'u' if left else 's'}")
+        self.row_printer = VectorPrinter(row_buffer, self.row_lanes, fast_math=self.fast_math)
+        self.row_known: dict[Instruction, object] = {}
+        self.left = left
+        lines: list[str] = []
+        for stage in range(self.stages):
+            loop = self._stage_loop(stage, left)
+            lines += self._drain(row_buffer)
+            lines += loop
+            for ins in self.module:
+                if ins.name in REDUCTIONS and self.stage[ins] == stage + 1:
+                    self._finish(ins)
+            lines += self._drain(row_buffer)
+        for k, (result, tensor) in enumerate(zip(self.results, self.outputs)):
+            if tensor.lens != self.full:
+                value = self.row_printer.stored(self._row(result), dtype_name(tensor.type))
+                if self.row_mode:
+                    row_buffer.line(f"store_scalar(r_out{k}, 0, {value})")
+                else:
+                    position = len(self.inputs) + k
+                    row_buffer.line(
+                        store_text(f"r_out{k}", "c", self.inner[position], self.step[position], value, left)
+                    )
+        return [*lines, *self._drain(row_buffer)]
+
+    @staticmethod
+    def _drain(buffer: CodeBuffer) -> list[str]:
+        lines = list(buffer.lines)
+        buffer.lines.clear()
+        return lines
+
+    def _row(self, ins: Instruction) -> object:
+        """Handler value of a row value, printed outside of the loops."""
+        if ins not in self.row_known:
+            printer = self.row_printer
+            if ins.literal is not None:
+                value = printer.const(ins.literal.numpy().reshape(-1)[0].item(), ins.shape.type)
+            elif ins.is_param:
+                k = self.parameters.index(ins)
+                text = (
+                    f"load_scalar(r_x{k}, 0)"
+                    if self.row_mode
+                    else load_text(f"r_x{k}", "c", self.inner[k], self.step[k], self.lanes, self.left)
+                )
+                value = printer.loaded(text, dtype_name(ins.shape.type))
+            elif ins.name == "multibroadcast":
+                value = self._row(ins.inputs[0])
+            elif isinstance(ins.op, Pointwise):
+                value = ins.op.scalar(printer, *(self._row(i) for i in ins.inputs))
+            else:
+                raise CompileError(f"{ins.op} is not known as a row value here")
+            self.row_known[ins] = value
+        return self.row_known[ins]
+
+    def _accumulator(self, ins: Instruction) -> str:
+        return f"acc{[i for i in self.module if i.name in REDUCTIONS].index(ins)}"
+
+    def _finish(self, ins: Instruction) -> None:
+        """Turn an accumulator into the reduction's row value."""
+        reduction = REDUCTIONS[ins.name]
+        dtype = reduction.accumulator(ins.inputs[0].shape.type)
+        text = self._accumulator(ins)
+        if self.row_mode:
+            text = f"{reduction.across}({text})"
+        self.row_known[ins] = reduction.finish(self.row_printer, text, dtype, ins.shape.type)
+
+    def _stage_loop(self, stage: int, left: str) -> list[str]:
+        reductions = [i for i in self.module if i.name in REDUCTIONS and self.stage[i] == stage + 1]
+        stores = [
+            (k, r)
+            for k, (r, t) in enumerate(zip(self.results, self.outputs))
+            if t.lens == self.full and self._store_stage(r) == stage
+        ]
+        if not reductions and not stores:
+            return []
+        lines = [
+            f"{self._accumulator(r)} = {REDUCTIONS[r.name].initial(r.inputs[0].shape.type, self.lanes)}"
+            for r in reductions
+        ]
+
+        def element(tail: str) -> list[str]:
+            return _Element(self, stage, tail, left).lines(reductions, stores)
+
+        if self.row_mode:
+            inner = [
+                "c = 0",
+                f"while c + {self.lanes} <= cols:",
+                *indent([*element(""), f"c += {self.lanes}"], 1),
+                "if c < cols:",
+                *indent(["left = cols - c", *element("left")], 1),
+            ]
+        else:
+            inner = element(left)
+        moved = [
+            f"q_{name} = offset(r_{name}, {self.loop_offset[k]})" if self.loop_offset[k] else f"q_{name} = r_{name}"
+            for k, name in enumerate(self.names)
+            if self.is_full[k]
+        ]
+        inner = [*moved, *inner]
+        for d in range(len(self.loops) - 1, -1, -1):
+            inner = [f"for j{d} in range({self.loops[d]}):", *indent(inner, 1)]
+        return [*lines, *inner]
+
+
+class _Element:
+    """Prints what one stage does for one vector of elements."""
+
+    def __init__(self, kernel: _ReduceKernel, stage: int, tail: str, column_left: str) -> None:
+        self.kernel, self.stage = kernel, stage
+        self.left = tail or column_left
+        self.mask_tail = bool(tail) and kernel.row_mode
+        self.buffer = CodeBuffer(prefix=f"{'w' if self.left else 'v'}{stage}_")
+        self.printer = VectorPrinter(self.buffer, kernel.lanes, fast_math=kernel.fast_math)
+        self.known: dict[Instruction, object] = {}
+
+    def value(self, ins: Instruction) -> object:
+        kernel = self.kernel
+        if kernel.row_value[ins]:
+            return kernel._row(ins)
+        if ins in self.known:
+            return self.known[ins]
+        if ins in kernel.cached and kernel.stage[ins] < self.stage:
+            slot = kernel.cached.index(ins)
+            value = self.printer.loaded(f"load(cache{slot}, c, {kernel.lanes})", dtype_name(ins.shape.type.compute))
+        elif ins.is_param:
+            k = kernel.parameters.index(ins)
+            text = load_text(f"q_x{k}", "c", kernel.inner[k], kernel.step[k], kernel.lanes, self.left)
+            value = self.printer.loaded(text, dtype_name(ins.shape.type))
+        elif ins.name == "multibroadcast":
+            value = self.value(ins.inputs[0])
+        else:
+            value = ins.op.scalar(self.printer, *(self.value(i) for i in ins.inputs))  # type: ignore[attr-defined]
+        self.known[ins] = value
+        if ins in kernel.cached and kernel.stage[ins] == self.stage:
+            slot = kernel.cached.index(ins)
+            stored = self.printer.stored(value, dtype_name(ins.shape.type.compute))
+            self.buffer.line(f"store(cache{slot}, c, {stored})")
+        return value
+
+    def lines(self, reductions: Sequence[Instruction], stores: Sequence[tuple[int, Instruction]]) -> list[str]:
+        kernel = self.kernel
+        for ins in reductions:
+            reduction = REDUCTIONS[ins.name]
+            type = ins.inputs[0].shape.type
+            value = reduction.prepare(self.printer, self.value(ins.inputs[0]), type)
+            name = self.printer.stored(value, reduction.accumulator(type))
+            if self.mask_tail:
+                mask = self.buffer.emit(f"lane_mask({self.left}, {kernel.lanes})")
+                name = self.buffer.emit(f"where({mask}, {name}, {reduction.initial(type, kernel.lanes)})")
+            accumulator = kernel._accumulator(ins)
+            self.buffer.line(f"{accumulator} = {reduction.combine}({accumulator}, {name})")
+        for k, result in stores:
+            position = len(kernel.inputs) + k
+            value = self.value(result)
+            if kernel.row_value[result]:
+                value = self.printer.splat(value)
+            stored = self.printer.stored(value, dtype_name(kernel.outputs[k].type))
+            self.buffer.line(
+                store_text(f"q_out{k}", "c", kernel.inner[position], kernel.step[position], stored, self.left)
+            )
+        return self.buffer.lines
+
+
+def _product(lens: Sequence[int]) -> int:
+    total = 1
+    for n in lens:
+        total *= n
+    return total

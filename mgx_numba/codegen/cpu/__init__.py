@@ -1,0 +1,1 @@
+"""The CPU: what its kernels are written in and how they are printed."""

@@ -1,0 +1,308 @@
+"""Intrinsics for arithmetic, comparison, logic and selection, on vectors and scalars.
+
+Integer operations wrap and never trap: dividing by zero gives 0, shifting by the width or more gives what NumPy gives.
+Float operations follow IEEE 754; those named ``_fast`` carry the fast-math flags ``nsz arcp contract afn``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core.errors import TypingError
+
+from .builder import VectorBuilder, has_fma, is_signed
+from .convert import convert, truth
+from .vector import DTYPES, FLOATS, INTEGERS, Vec, describe, elementwise, make_intrinsic, value_type
+
+NUMBERS = (*FLOATS, *INTEGERS)
+LOGICAL = ("bool", *INTEGERS)
+
+
+def _is_float(dtype: str) -> bool:
+    return dtype in FLOATS
+
+
+def _add(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
+    if dtype == "bool":
+        return b.or_(x, y)
+    return b.add(x, y) if _is_float(dtype) else b.iadd(x, y)
+
+
+def _sub(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
+    if dtype == "bool":
+        return b.xor(x, y)
+    return b.sub(x, y) if _is_float(dtype) else b.isub(x, y)
+
+
+def _mul(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
+    if dtype == "bool":
+        return b.and_(x, y)
+    return b.mul(x, y) if _is_float(dtype) else b.imul(x, y)
+
+
+def _divide_integers(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Quotient truncated toward zero, and i1 of where the divisor is zero (the quotient there is arbitrary)."""
+    zero = b.icmp("==", y, 0)
+    y = b.select(zero, 1, y)
+    if b.width(x) <= 32:
+        # CPUs have no vector integer division; a float64 quotient of 32-bit integers truncates exactly.
+        wide = b.div(convert(b, x, dtype, "float64"), convert(b, y, dtype, "float64"))
+        bits = b.like(x, ir.IntType(64))
+        whole = b.ir.fptosi(wide, bits) if b.width(x) == 32 else b.ir.fptosi(wide, b.like(x, ir.IntType(32)))
+        return b.ir.trunc(whole, x.type), zero
+    if not is_signed(dtype):
+        return b.ir.udiv(x, y), zero
+    # The lowest integer divided by -1 traps: negate instead.
+    minus_one = b.icmp("==", y, -1)
+    quotient = b.ir.sdiv(x, b.select(minus_one, 1, y))
+    return b.select(minus_one, b.isub(0, quotient), quotient), zero
+
+
+def _div(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
+    if _is_float(dtype):
+        return b.div(x, y)
+    quotient, zero = _divide_integers(b.strict(), dtype, x, y)
+    return b.select(zero, 0, quotient)
+
+
+def _fmod(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
+    if _is_float(dtype):
+        return b.per_lane("fmodf" if dtype == "float32" else "fmod", x, y)
+    quotient, zero = _divide_integers(b, dtype, x, y)
+    return b.select(zero, 0, b.isub(x, b.imul(quotient, y)))
+
+
+def _mod(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
+    rest = _fmod(b, dtype, x, y)
+    if _is_float(dtype):
+        return _fmod(b, dtype, b.add(rest, y), y)
+    if not is_signed(dtype):
+        return rest
+    other_sign = b.icmp("<", b.xor(rest, y), 0)
+    return b.select(b.and_(b.icmp("!=", rest, 0), other_sign), b.iadd(rest, y), rest)
+
+
+def _extreme(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value, greatest: bool) -> ir.Value:
+    if dtype == "bool":
+        return b.or_(x, y) if greatest else b.and_(x, y)
+    if not _is_float(dtype):
+        return b.intrinsic(("s" if is_signed(dtype) else "u") + ("max" if greatest else "min"), [x, y])
+    # The comparison gives y if either is NaN; a constant x makes the test of x fold away.
+    chosen = b.first_greater(x, y) if greatest else b.first_less(x, y)
+    return b.select(b.is_nan(x), x, chosen)
+
+
+def _max(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
+    return _extreme(b, dtype, x, y, True)
+
+
+def _min(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
+    return _extreme(b, dtype, x, y, False)
+
+
+def _neg(b: VectorBuilder, dtype: str, x: ir.Value) -> ir.Value:
+    return b.neg(x) if _is_float(dtype) else b.isub(0, x)
+
+
+def _abs(b: VectorBuilder, dtype: str, x: ir.Value) -> ir.Value:
+    if _is_float(dtype):
+        return b.fabs(x)
+    return b.intrinsic("abs", [x], extra=[ir.Constant(ir.IntType(1), 0)]) if is_signed(dtype) else x
+
+
+def _sign(b: VectorBuilder, dtype: str, x: ir.Value) -> ir.Value:
+    if _is_float(dtype):
+        one = b.copysign(b.coerce(x, 1.0)[1], x)
+        return b.select(b.fcmp("!=", b.fabs(x), 0.0), b.select(b.is_nan(x), x, one), 0.0)
+    positive = b.ir.zext(b.icmp(">", x, 0, signed=is_signed(dtype)), x.type)
+    return b.or_(positive, b.ashr(x, b.width(x) - 1)) if is_signed(dtype) else positive
+
+
+def _sqrt(b: VectorBuilder, dtype: str, x: ir.Value) -> ir.Value:
+    return b.sqrt(x)
+
+
+def _recip(b: VectorBuilder, dtype: str, x: ir.Value) -> ir.Value:
+    return b.div(1.0, x)
+
+
+def _fma(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
+    if not _is_float(dtype):
+        return b.iadd(b.imul(x, y), z)
+    if dtype == "float32" and not has_fma():
+        # The product is exact in float64; the sum is rounded there and again, which differs in one case of 2**28.
+        return b.narrow(b.ir.fadd(b.ir.fmul(b.widen(x), b.widen(y)), b.widen(z)))
+    return b.fused(x, y, z)
+
+
+def _rounding(intrinsic: str) -> Any:
+    def emit(b: VectorBuilder, dtype: str, x: ir.Value) -> ir.Value:
+        return b.strict().intrinsic(intrinsic, [x]) if _is_float(dtype) else x
+
+    return emit
+
+
+def _comparison(relation: str) -> Any:
+    def emit(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
+        if _is_float(dtype):
+            return b.fcmp(relation, x, y)
+        return b.icmp(relation, x, y, signed=is_signed(dtype))
+
+    return emit
+
+
+def _extreme_comparison(relation: str) -> Any:
+    """x relation best, NaN being beyond every number; `<=` and `>=` hold between two NaN."""
+
+    def emit(b: VectorBuilder, dtype: str, x: ir.Value, best: ir.Value) -> ir.Value:
+        if not _is_float(dtype):
+            return b.icmp(relation, x, best, signed=is_signed(dtype))
+        compared = b.fcmp(relation, x, best)
+        if "=" in relation:
+            return b.or_(compared, b.is_nan(x))
+        return b.or_(compared, b.ir.and_(b.is_nan(x), b.not_(b.is_nan(best))))
+
+    return emit
+
+
+def _is_nan(b: VectorBuilder, dtype: str, x: ir.Value) -> ir.Value:
+    return b.is_nan(x) if _is_float(dtype) else b.constant(b.like(x, ir.IntType(1)), 0)
+
+
+def _is_inf(b: VectorBuilder, dtype: str, x: ir.Value) -> ir.Value:
+    if not _is_float(dtype):
+        return b.constant(b.like(x, ir.IntType(1)), 0)
+    return b.fcmp("==", b.fabs(x), float("inf"))
+
+
+def _logical(operation: str) -> Any:
+    def emit(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
+        return getattr(b, operation)(truth(b, x, dtype), truth(b, y, dtype))
+
+    return emit
+
+
+def _logical_not(b: VectorBuilder, dtype: str, x: ir.Value) -> ir.Value:
+    return b.not_(truth(b, x, dtype))
+
+
+def _bitwise(operation: str) -> Any:
+    def emit(b: VectorBuilder, dtype: str, *operands: ir.Value) -> ir.Value:
+        return getattr(b, operation)(*operands)
+
+    return emit
+
+
+def _shift_left(b: VectorBuilder, dtype: str, x: ir.Value, count: ir.Value) -> ir.Value:
+    inside = b.icmp("<", count, b.width(x), signed=False)
+    return b.select(inside, b.shl(x, b.select(inside, count, 0)), 0)
+
+
+def _shift_right(b: VectorBuilder, dtype: str, x: ir.Value, count: ir.Value) -> ir.Value:
+    inside = b.icmp("<", count, b.width(x), signed=False)
+    if is_signed(dtype):
+        return b.ashr(x, b.select(inside, count, b.width(x) - 1))
+    return b.select(inside, b.lshr(x, b.select(inside, count, 0)), 0)
+
+
+def _define_where(condition: Any, x: Any, y: Any) -> Any:
+    kind, lanes = describe("where", condition)
+    if kind != "bool":
+        raise TypingError(f"where: the condition must be bool, got {condition}")
+    kinds = [describe("where", operand) for operand in (x, y)]
+    vectors = {operand for operand in kinds if operand[1]}
+    dtype, count = vectors.pop() if vectors else kinds[0]
+    count = count or lanes
+    if vectors or (lanes and lanes != count):
+        raise TypingError(f"where: operands must have one dtype and lane count, got {condition}, {x}, {y}")
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+        b = VectorBuilder(builder)
+        values = []
+        for (own, width), value in zip(kinds, args[1:]):
+            value = convert(b, value, own, dtype)
+            values.append(b.splat(value, count) if count and not width else value)
+        return builder.select(args[0], *values)
+
+    given = [value_type(kind, lanes), *(value_type(*operand) for operand in kinds)]
+    result = Vec(dtype, count) if count else value_type(dtype, 0)
+    return result(*given), lower
+
+
+def _unchecked(operation: str) -> Any:
+    def emit(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
+        return getattr(b.ir, operation)(x, y)
+
+    return emit
+
+
+def _binary(name: str, emit: Any, dtypes: tuple[str, ...] = NUMBERS, result: str | None = None) -> Any:
+    return elementwise(name, emit, 2, dtypes, result, fast=name.endswith("_fast"))
+
+
+def _unary(name: str, emit: Any, dtypes: tuple[str, ...] = NUMBERS, result: str | None = None) -> Any:
+    return elementwise(name, emit, 1, dtypes, result, fast=name.endswith("_fast"))
+
+
+add = _binary("add", _add, (*NUMBERS, "bool"))
+sub = _binary("sub", _sub, (*NUMBERS, "bool"))
+mul = _binary("mul", _mul, (*NUMBERS, "bool"))
+div = _binary("div", _div)
+add_fast = _binary("add_fast", _add)
+sub_fast = _binary("sub_fast", _sub)
+mul_fast = _binary("mul_fast", _mul)
+div_fast = _binary("div_fast", _div)
+fmod = _binary("fmod", _fmod)
+mod = _binary("mod", _mod)
+max = _binary("max", _max, (*NUMBERS, "bool"))  # noqa: A001
+min = _binary("min", _min, (*NUMBERS, "bool"))  # noqa: A001
+fma = elementwise("fma", _fma, 3, NUMBERS)
+
+neg = _unary("neg", _neg)
+abs = _unary("abs", _abs)  # noqa: A001
+sign = _unary("sign", _sign)
+sqrt = _unary("sqrt", _sqrt, FLOATS)
+recip = _unary("recip", _recip, FLOATS)
+recip_fast = _unary("recip_fast", _recip, FLOATS)
+floor = _unary("floor", _rounding("floor"))
+ceil = _unary("ceil", _rounding("ceil"))
+nearbyint = _unary("nearbyint", _rounding("nearbyint"))
+
+lt = _binary("lt", _comparison("<"), result="bool")
+le = _binary("le", _comparison("<="), result="bool")
+gt = _binary("gt", _comparison(">"), result="bool")
+ge = _binary("ge", _comparison(">="), result="bool")
+eq = _binary("eq", _comparison("=="), (*NUMBERS, "bool"), "bool")
+ne = _binary("ne", _comparison("!="), (*NUMBERS, "bool"), "bool")
+arg_lt = _binary("arg_lt", _extreme_comparison("<"), result="bool")
+arg_le = _binary("arg_le", _extreme_comparison("<="), result="bool")
+arg_gt = _binary("arg_gt", _extreme_comparison(">"), result="bool")
+arg_ge = _binary("arg_ge", _extreme_comparison(">="), result="bool")
+isnan = _unary("isnan", _is_nan, result="bool")
+isinf = _unary("isinf", _is_inf, result="bool")
+
+logical_and = _binary("logical_and", _logical("and_"), DTYPES, "bool")
+logical_or = _binary("logical_or", _logical("or_"), DTYPES, "bool")
+logical_xor = _binary("logical_xor", _logical("xor"), DTYPES, "bool")
+logical_not = _unary("logical_not", _logical_not, DTYPES, "bool")
+bitwise_and = _binary("bitwise_and", _bitwise("and_"), LOGICAL)
+bitwise_or = _binary("bitwise_or", _bitwise("or_"), LOGICAL)
+bitwise_xor = _binary("bitwise_xor", _bitwise("xor"), LOGICAL)
+bitwise_not = _unary("bitwise_not", _bitwise("not_"), LOGICAL)
+shift_left = _binary("shift_left", _shift_left, INTEGERS)
+shift_right = _binary("shift_right", _shift_right, INTEGERS)
+where = make_intrinsic("where", _define_where, 3)
+
+imin = _binary("imin", _min, ("int64",))
+imax = _binary("imax", _max, ("int64",))
+idiv = _binary("idiv", _unchecked("udiv"), ("int64",))
+imod = _binary("imod", _unchecked("urem"), ("int64",))
+
+__all__ = [
+    "abs", "add", "add_fast", "arg_ge", "arg_gt", "arg_le", "arg_lt", "bitwise_and", "bitwise_not", "bitwise_or",
+    "bitwise_xor", "ceil", "div", "div_fast", "eq", "floor", "fma", "fmod", "ge", "gt", "idiv", "imax", "imin", "imod",
+    "isinf", "isnan", "le", "logical_and", "logical_not", "logical_or", "logical_xor", "lt", "max", "min", "mod", "mul",
+    "mul_fast", "ne", "nearbyint", "neg", "recip", "recip_fast", "shift_left", "shift_right", "sign", "sqrt", "sub",
+    "sub_fast", "where",
+]  # fmt: skip

@@ -1,0 +1,153 @@
+"""The CPU that kernels are compiled for: its LLVM name, features, vector width and target machine.
+
+Needs llvmlite, never Numba. The environment variable ``MGX_CPU_FEATURES`` narrows what may be used, to test or to
+compare instruction sets: a comma-separated list of ceilings (``avx512``, ``avx2``, ``avx``, ``sse``, ``sve``, ``neon``)
+and of single features to switch off (``-fma``). It is read at every call, so a test may set it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from dataclasses import dataclass, field
+
+import llvmlite.binding as llvm
+
+from ...errors import OptionError
+
+__all__ = [
+    "Host",
+    "cpu_name",
+    "features",
+    "has",
+    "host",
+    "initialize",
+    "itemsize",
+    "lanes",
+    "target_machine",
+    "triple",
+    "vector_bits",
+]
+
+ENVIRONMENT = "MGX_CPU_FEATURES"
+
+_AVX2_FAMILY = ("avx2", "avxvnni", "avxifma", "avxneconvert", "fma", "fma4", "f16c", "bmi", "bmi2", "xop")
+_CEILINGS: dict[str, tuple[str, ...]] = {
+    # Ceiling -> prefixes of the LLVM features that lie above it.
+    "avx512": ("amx", "avx10"),
+    "avx2": ("avx512", "avx10", "amx", "evex512"),
+    "avx": ("avx512", "avx10", "amx", "evex512", *_AVX2_FAMILY),
+    "sse": ("avx", "amx", "evex512", "vaes", "vpclmulqdq", "sha512", "sm3", "sm4", *_AVX2_FAMILY),
+    "sve": ("sme",),
+    "neon": ("sve", "sme"),
+}
+_ITEMSIZE = {
+    "bool": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8,
+    "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
+    "float8_e4m3fn": 1, "float8_e4m3fnuz": 1, "float8_e5m2": 1, "float8_e5m2fnuz": 1,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Host:
+    """One CPU as LLVM sees it; ``feature_string`` is the full ``+a,-b`` list for a target machine."""
+
+    name: str
+    triple: str
+    feature_string: str
+    features: frozenset[str] = field(compare=False)
+
+    @property
+    def vector_bits(self) -> int:
+        """Width of the widest vector register that arithmetic should use: 512, 256 or 128."""
+        if {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= self.features:
+            return 512
+        return 256 if "avx" in self.features else 128
+
+
+def initialize() -> None:
+    """Make LLVM able to emit code for this machine; cheap when repeated."""
+    _initialize_once()
+
+
+@functools.lru_cache(maxsize=1)
+def _initialize_once() -> None:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+
+
+def host() -> Host:
+    """The CPU of this process, narrowed by ``MGX_CPU_FEATURES``.
+
+    Raises:
+        OptionError: the variable names an unknown ceiling.
+    """
+    return _host(os.environ.get(ENVIRONMENT, ""))
+
+
+@functools.lru_cache(maxsize=8)
+def _host(limits: str) -> Host:
+    table = dict(llvm.get_host_cpu_features())
+    for item in filter(None, (part.strip() for part in limits.split(","))):
+        if item.startswith("-"):
+            table[item[1:]] = False
+        elif item in _CEILINGS:
+            above = _CEILINGS[item]
+            table.update({name: False for name in table if name != item and name.startswith(above)})
+        else:
+            known = ", ".join(_CEILINGS)
+            raise OptionError(f"{ENVIRONMENT}={limits!r}: unknown item {item!r}; expected one of {known}, or -<feature>")
+    flags = ",".join(f"{'+' if on else '-'}{name}" for name, on in sorted(table.items()))
+    enabled = frozenset(name for name, on in table.items() if on)
+    return Host(llvm.get_host_cpu_name(), _object_triple(), flags, enabled)
+
+
+def _object_triple() -> str:
+    """Triple of this process with ELF as the object format, which MCJIT loads on every system."""
+    default = llvm.get_process_triple()
+    return default if "linux" in default else default + "-elf"
+
+
+def cpu_name() -> str:
+    """LLVM's name of the CPU, such as ``znver4`` or ``skylake``."""
+    return host().name
+
+
+def triple() -> str:
+    """LLVM target triple of the objects."""
+    return host().triple
+
+
+def features() -> frozenset[str]:
+    """LLVM names of the CPU features that kernels may use."""
+    return host().features
+
+
+def has(*names: str) -> bool:
+    """Whether every named LLVM feature may be used."""
+    return host().features.issuperset(names)
+
+
+def vector_bits() -> int:
+    """Width in bits of the vector registers that kernels should use: 512, 256 or 128."""
+    return host().vector_bits
+
+
+def itemsize(dtype: str) -> int:
+    """Bytes of one stored element of a dtype given by its NumPy or ml_dtypes name."""
+    return _ITEMSIZE[dtype]
+
+
+def lanes(dtype: str = "float32") -> int:
+    """Elements of ``dtype`` in one vector register."""
+    return vector_bits() // (8 * _ITEMSIZE[dtype])
+
+
+def target_machine() -> llvm.TargetMachine:
+    """A new LLVM target machine for `host()`, position-independent, small code model."""
+    initialize()
+    cpu = host()
+    target = llvm.Target.from_triple(cpu.triple)
+    return target.create_target_machine(
+        cpu=cpu.name, features=cpu.feature_string, opt=3, reloc="pic", codemodel="small"
+    )

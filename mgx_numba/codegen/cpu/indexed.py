@@ -1,0 +1,225 @@
+"""Intrinsics that read and write vectors whose elements are apart: strided (an arithmetic progression) and indexed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from llvmlite import ir
+from numba.core import types
+from numba.core.errors import TypingError
+
+from . import host
+from .builder import VectorBuilder
+from .convert import convert
+from .memory import (
+    Definition,
+    alignment,
+    fill_vector,
+    from_memory,
+    loader,
+    memory_element,
+    scalar_dtype,
+    storer,
+    tail_loader,
+    to_memory,
+)
+from .values import tail_mask
+from .vector import Vec, make_intrinsic, pointer_dtype, scalar_type, value_type
+
+__all__ = [
+    "gather",
+    "gather_tail",
+    "load_strided",
+    "load_strided_tail",
+    "scatter",
+    "scatter_tail",
+    "store_strided",
+    "store_strided_tail",
+]
+
+_I1, _I32, _I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
+_INT = types.int64
+
+
+class _Index(Protocol):
+    """Where the lanes of a vector lie, in elements from a base."""
+
+    def lane(self, b: VectorBuilder, k: ir.Value) -> ir.Value:
+        """i64 index of lane `k` (i64)."""
+
+    def vector(self, b: VectorBuilder) -> ir.Value:
+        """i64 vector of all indices."""
+
+
+@dataclass(frozen=True)
+class _Strided:
+    start: ir.Value
+    stride: ir.Value
+    lanes: int
+
+    def lane(self, b: VectorBuilder, k: ir.Value) -> ir.Value:
+        return b.iadd(self.start, b.imul(self.stride, k))
+
+    def vector(self, b: VectorBuilder) -> ir.Value:
+        steps = b.imul(b.iota(_I64, self.lanes), b.splat(self.stride, self.lanes))
+        return b.iadd(steps, b.splat(self.start, self.lanes))
+
+
+@dataclass(frozen=True)
+class _Indexed:
+    indices: ir.Value
+
+    def lane(self, b: VectorBuilder, k: ir.Value) -> ir.Value:
+        return b.extract(self.indices, k)
+
+    def vector(self, b: VectorBuilder) -> ir.Value:
+        return self.indices
+
+
+def _has_gather(dtype: str) -> bool:
+    return host.has("avx512vl") and host.itemsize(dtype) >= 4
+
+
+def _gather_instruction(
+    b: VectorBuilder, base: ir.Value, index: _Index, mask: ir.Value, fill: ir.Value, dtype: str
+) -> ir.Value:
+    indices = index.vector(b)
+    lanes = indices.type.count
+    pointers = b.ir.gep(base, [indices], source_etype=base.type.pointee)
+    pointers.type = ir.VectorType(base.type, lanes)
+    callee = b.function(
+        f"llvm.masked.gather.{b.mangled(fill.type)}.v{lanes}p0", fill.type, [pointers.type, _I32, mask.type, fill.type]
+    )
+    return b.ir.call(callee, [pointers, ir.Constant(_I32, alignment(dtype)), mask, fill])
+
+
+def _read(b: VectorBuilder, base: ir.Value, index: _Index, lanes: int, dtype: str) -> ir.Value:
+    """Vector of base[index], in memory form."""
+    type_ = ir.VectorType(memory_element(dtype), lanes)
+    result = ir.Constant(type_, ir.Undefined)
+    if _has_gather(dtype):
+        return _gather_instruction(b, base, index, b.constant(ir.VectorType(_I1, lanes), 1), result, dtype)
+    for k in range(lanes):
+        value = b.ir.load(b.ir.gep(base, [index.lane(b, ir.Constant(_I64, k))]), align=alignment(dtype))
+        result = b.ir.insert_element(result, value, ir.Constant(_I32, k))
+    return result
+
+
+def _read_tail(
+    b: VectorBuilder, base: ir.Value, index: _Index, count: ir.Value, fill: ir.Value, dtype: str
+) -> ir.Value:
+    """As `_read` for the lanes below `count`, `fill` in the others."""
+    if _has_gather(dtype):
+        return _gather_instruction(b, base, index, tail_mask(b, count, fill.type.count), fill, dtype)
+    scratch = b.spill(fill)
+
+    def body(k: ir.Value) -> None:
+        value = b.ir.load(b.ir.gep(base, [index.lane(b, k)]), align=alignment(dtype))
+        b.ir.store(value, b.ir.gep(scratch, [k]))
+
+    b.for_lanes(count, body)
+    return b.ir.load(b.ir.bitcast(scratch, fill.type.as_pointer()), align=64)
+
+
+def _write(b: VectorBuilder, base: ir.Value, index: _Index, value: ir.Value, dtype: str) -> None:
+    """base[index] = value, in lane order."""
+    for k in range(value.type.count):
+        place = b.ir.gep(base, [index.lane(b, ir.Constant(_I64, k))])
+        b.ir.store(b.extract(value, k), place, align=alignment(dtype))
+
+
+def _write_tail(
+    b: VectorBuilder, base: ir.Value, index: _Index, value: ir.Value, count: ir.Value, dtype: str
+) -> None:
+    values = b.spill(value)
+
+    def body(k: ir.Value) -> None:
+        place = b.ir.gep(base, [index.lane(b, k)])
+        b.ir.store(b.ir.load(b.ir.gep(values, [k])), place, align=alignment(dtype))
+
+    b.for_lanes(count, body)
+
+
+def _load_strided(b: VectorBuilder, dtype: str, lanes: int, p: ir.Value, i: ir.Value, stride: ir.Value) -> ir.Value:
+    return _read(b, p, _Strided(i, stride, lanes), lanes, dtype)
+
+
+def _load_strided_tail(
+    b: VectorBuilder, dtype: str, lanes: int, fill: ir.Value, p: ir.Value, i: ir.Value, stride: ir.Value, count: ir.Value
+) -> ir.Value:
+    return _read_tail(b, p, _Strided(i, stride, lanes), count, fill, dtype)
+
+
+def _store_strided(b: VectorBuilder, dtype: str, p: ir.Value, i: ir.Value, stride: ir.Value, v: ir.Value) -> None:
+    _write(b, p, _Strided(i, stride, v.type.count), v, dtype)
+
+
+def _store_strided_tail(
+    b: VectorBuilder, dtype: str, p: ir.Value, i: ir.Value, stride: ir.Value, v: ir.Value, count: ir.Value
+) -> None:
+    _write_tail(b, p, _Strided(i, stride, v.type.count), v, count, dtype)
+
+
+def _index_lanes(name: str, index: types.Type) -> int:
+    if not isinstance(index, Vec) or index.dtype not in ("int32", "int64") or not index.lanes:
+        raise TypingError(f"{name}: expected an int32 or int64 vector of indices, got {index}")
+    return index.lanes
+
+
+def _indexed(b: VectorBuilder, index: ir.Value, dtype: str) -> _Indexed:
+    return _Indexed(convert(b, index, dtype, "int64"))
+
+
+def _gather(p: types.Type, index: types.Type) -> Definition:
+    dtype, lanes = pointer_dtype("gather", p), _index_lanes("gather", index)
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        b = VectorBuilder(builder)
+        found = _read(b, values[0], _indexed(b, values[1], index.dtype), lanes, dtype)
+        return from_memory(b, found, dtype)
+
+    return Vec(dtype, lanes)(p, index), lower
+
+
+def _gather_tail(p: types.Type, index: types.Type, count: types.Type, fill: types.Type) -> Definition:
+    dtype, lanes = pointer_dtype("gather_tail", p), _index_lanes("gather_tail", index)
+    source = scalar_dtype("gather_tail", fill)
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        b = VectorBuilder(builder)
+        rest = fill_vector(b, values[3], source, dtype, lanes)
+        found = _read_tail(b, values[0], _indexed(b, values[1], index.dtype), values[2], rest, dtype)
+        return from_memory(b, found, dtype)
+
+    return Vec(dtype, lanes)(p, index, _INT, scalar_type(source)), lower
+
+
+def _scatterer(name: str, tail: bool) -> Any:
+    def define(p: types.Type, index: types.Type, v: types.Type, *count: types.Type) -> Definition:
+        dtype, lanes = pointer_dtype(name, p), _index_lanes(name, index)
+        if v != value_type(dtype, lanes):
+            raise TypingError(f"{name}: expected {lanes} lanes of {dtype}, got {v}")
+
+        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+            b = VectorBuilder(builder)
+            where, value = _indexed(b, values[1], index.dtype), to_memory(b, values[2], dtype)
+            if tail:
+                _write_tail(b, values[0], where, value, values[3], dtype)
+            else:
+                _write(b, values[0], where, value, dtype)
+            return context.get_dummy_value()
+
+        return types.void(p, index, v, *[_INT] * len(count)), lower
+
+    return make_intrinsic(name, define, 4 if tail else 3)
+
+
+load_strided = loader("load_strided", 4, _load_strided)
+load_strided_tail = tail_loader("load_strided_tail", 6, _load_strided_tail)
+store_strided = storer("store_strided", 4, 3, _store_strided)
+store_strided_tail = storer("store_strided_tail", 5, 3, _store_strided_tail)
+gather = make_intrinsic("gather", _gather, 2)
+gather_tail = make_intrinsic("gather_tail", _gather_tail, 4)
+scatter = _scatterer("scatter", tail=False)
+scatter_tail = _scatterer("scatter_tail", tail=True)

@@ -1,0 +1,101 @@
+"""Intrinsics that reduce the lanes of a vector to a scalar, always in the same tree order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba.core.errors import TypingError
+from numba.core.types import Type
+
+from . import arith
+from .builder import VectorBuilder, is_signed
+from .vector import FLOATS, Vec, make_intrinsic, scalar_type
+
+__all__ = [
+    "reduce_add",
+    "reduce_and",
+    "reduce_argmax",
+    "reduce_argmax_last",
+    "reduce_argmin",
+    "reduce_argmin_last",
+    "reduce_max",
+    "reduce_min",
+    "reduce_mul",
+    "reduce_or",
+]
+
+
+def _fold(
+    b: VectorBuilder, values: list[ir.Value], combine: Callable[[list[ir.Value], list[ir.Value]], list[ir.Value]]
+) -> list[ir.Value]:
+    """Combine the lower with the upper half of parallel vectors until one lane is left."""
+    lanes = values[0].type.count
+    while lanes > 1:
+        half = lanes // 2
+        lower = [b.shuffle(v, range(half)) for v in values]
+        upper = [b.shuffle(v, range(half, lanes)) for v in values]
+        values, lanes = combine(lower, upper), half
+    return [b.extract(v, 0) for v in values]
+
+
+def _vector(name: str, v: Type, dtypes: tuple[str, ...]) -> Vec:
+    if not isinstance(v, Vec) or not v.lanes or v.dtype not in dtypes:
+        raise TypingError(f"{name}: expected a vector of {', '.join(dtypes)}, got {v}")
+    return v
+
+
+def _reduction(name: str, emit: Callable[..., ir.Value], dtypes: tuple[str, ...]) -> Any:
+    def define(v: Type) -> Any:
+        dtype = _vector(name, v, dtypes).dtype
+
+        def lower(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+            b = VectorBuilder(builder)
+            return _fold(b, [args[0]], lambda low, high: [emit(b, dtype, low[0], high[0])])[0]
+
+        return scalar_type(dtype)(v), lower
+
+    return make_intrinsic(name, define, 1)
+
+
+def _arg_reduction(name: str, beats: Callable[..., ir.Value], last: bool) -> Any:
+    """Index operand of the lane whose value beats all others; `last` picks the highest index among equals."""
+
+    def define(v: Type, index: Type) -> Any:
+        dtype = _vector(name, v, arith.NUMBERS).dtype
+        if not isinstance(index, Vec) or index.lanes != v.lanes or index.dtype in (*FLOATS, "bool"):
+            raise TypingError(f"{name}: expected an integer vector of {v.lanes} indices, got {index}")
+        signed = is_signed(index.dtype)
+
+        def lower(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+            b = VectorBuilder(builder)
+
+            def combine(low: list[ir.Value], high: list[ir.Value]) -> list[ir.Value]:
+                wins, loses = beats(b, dtype, high[0], low[0]), beats(b, dtype, low[0], high[0])
+                tie = b.not_(b.or_(wins, loses))
+                order = b.icmp(">" if last else "<", high[1], low[1], signed)
+                take = b.or_(wins, b.and_(tie, order))
+                return [b.ir.select(take, new, old) for new, old in zip(high, low)]
+
+            return _fold(b, [args[0], args[1]], combine)[1]
+
+        return scalar_type(index.dtype)(v, index), lower
+
+    return make_intrinsic(name, define, 2)
+
+
+def _logical(operation: str) -> Callable[..., ir.Value]:
+    return lambda b, dtype, x, y: getattr(b, operation)(x, y)
+
+
+reduce_add = _reduction("reduce_add", arith._add, arith.NUMBERS)
+reduce_mul = _reduction("reduce_mul", arith._mul, arith.NUMBERS)
+reduce_max = _reduction("reduce_max", arith._max, (*arith.NUMBERS, "bool"))
+reduce_min = _reduction("reduce_min", arith._min, (*arith.NUMBERS, "bool"))
+reduce_and = _reduction("reduce_and", _logical("and_"), ("bool",))
+reduce_or = _reduction("reduce_or", _logical("or_"), ("bool",))
+reduce_argmax = _arg_reduction("reduce_argmax", arith._extreme_comparison(">"), last=False)
+reduce_argmax_last = _arg_reduction("reduce_argmax_last", arith._extreme_comparison(">"), last=True)
+reduce_argmin = _arg_reduction("reduce_argmin", arith._extreme_comparison("<"), last=False)
+reduce_argmin_last = _arg_reduction("reduce_argmin_last", arith._extreme_comparison("<"), last=True)

@@ -1,0 +1,80 @@
+"""A kernel as source text, and the identity under which its machine code is kept.
+
+Importing this needs neither Numba nor LLVM; computing an identity needs llvmlite (for the CPU), not Numba.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import importlib.resources
+from dataclasses import dataclass, field
+
+__all__ = ["KernelSource"]
+
+FORMAT = "1"
+
+
+@dataclass(frozen=True)
+class KernelSource:
+    """Python source of one kernel.
+
+    ``text`` defines ``def kernel(args, begin, end)``, whose compiled form is ``void kernel(int64_t *args, int64_t begin,
+    int64_t end)`` over the tiles ``begin <= i < end``; it may call every name of `mgx_numba.codegen.cpu.lang`.
+    ``name`` is for readers, in MIGraphX's style (``mul_add_relu_kernel``). ``origin`` holds the printed instructions it
+    was made from; neither of them changes the machine code.
+    """
+
+    name: str
+    text: str
+    origin: str = field(default="", compare=False)
+
+    def identity(self) -> dict[str, str]:
+        """Everything that the machine code depends on, by field name; equal identities have equal objects."""
+        return {"source": hashlib.sha256(self.text.encode()).hexdigest(), **environment_identity()}
+
+    @functools.cached_property
+    def symbol(self) -> str:
+        """Exported symbol of the object, and its name in the object store: ``mgx_`` and 24 hexadecimal digits."""
+        lines = "".join(f"{key}={value}\n" for key, value in sorted(self.identity().items()))
+        return "mgx_" + hashlib.sha256(lines.encode()).hexdigest()[:24]
+
+
+def environment_identity() -> dict[str, str]:
+    """The part of an identity that is the same for all kernels: versions, CPU, and the intrinsics' own source."""
+    from .cpu.host import host  # late: reading a KernelSource needs no LLVM
+
+    cpu = host()
+    return {**_versions(), "cpu": cpu.name, "features": cpu.feature_string}
+
+
+@functools.lru_cache(maxsize=1)
+def _versions() -> dict[str, str]:
+    import llvmlite.binding as llvm
+
+    return {
+        "format": FORMAT,
+        "numba": _distribution_version("numba"),
+        "llvmlite": _distribution_version("llvmlite"),
+        "llvm": ".".join(map(str, llvm.llvm_version_info)),
+        "intrinsics": _intrinsics_digest(),
+    }
+
+
+def _distribution_version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _intrinsics_digest() -> str:
+    """SHA-256 over the modules that decide what a kernel's text means: ``codegen/cpu/*.py`` and the compiler."""
+    codegen = importlib.resources.files(__package__)
+    files = [entry for entry in codegen.joinpath("cpu").iterdir() if entry.name.endswith(".py")]
+    files += [codegen.joinpath(name) for name in ("compiler.py", "frontend.py")]
+    digest = hashlib.sha256()
+    for entry in sorted(files, key=lambda e: e.name):
+        digest.update(entry.name.encode() + b"\0" + entry.read_bytes() + b"\0")
+    return digest.hexdigest()

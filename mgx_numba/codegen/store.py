@@ -1,0 +1,194 @@
+"""The object store: compiled kernels kept between processes, one ELF file and one JSON record each.
+
+``<folder>/objects/<symbol>.o`` is the object, ``<symbol>.json`` its readable name, length, SHA-256 and identity. Files
+are replaced atomically, so any number of processes may share a folder; an object that does not match its record counts
+as absent. The folder is ``MGX_CACHE_DIR``, or the platform's cache folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+from .kernel import KernelSource
+
+__all__ = ["ObjectStore", "default_folder", "default_store", "explain"]
+
+ENVIRONMENT = "MGX_CACHE_DIR"
+DEFAULT_LIMIT = 1 << 30
+_PRUNE_EVERY = 256
+_PRUNE_TO = 0.75
+_TOUCH_AFTER_SECONDS = 24 * 3600.0
+
+
+def default_folder() -> Path:
+    """``MGX_CACHE_DIR`` if set, else ``mgx_numba`` in the platform's cache folder."""
+    chosen = os.environ.get(ENVIRONMENT)
+    if chosen:
+        return Path(chosen).expanduser()
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "mgx_numba"
+
+
+def default_store() -> ObjectStore:
+    """The store of `default_folder()`; the same object for the same folder."""
+    return _store(default_folder())
+
+
+@functools.lru_cache(maxsize=None)
+def _store(folder: Path) -> ObjectStore:
+    return ObjectStore(folder)
+
+
+def explain(source: KernelSource) -> str:
+    """Why the default store does or does not hold this kernel; see `ObjectStore.explain`."""
+    return default_store().explain(source)
+
+
+class ObjectStore:
+    """Objects under ``folder``, at most about ``limit`` bytes, the least recently used dropped first.
+
+    A folder that cannot be written is reported by one warning, and the store then keeps nothing.
+    """
+
+    def __init__(self, folder: Path, limit: int = DEFAULT_LIMIT) -> None:
+        self.folder = folder / "objects"
+        self.limit = limit
+        self._puts = 0
+        self._writable = True
+
+    def get(self, source: KernelSource) -> bytes | None:
+        """The object of a kernel, or None if it is absent or damaged."""
+        object_path, record_path = self._paths(source.symbol)
+        try:
+            record = json.loads(record_path.read_bytes())
+            data = object_path.read_bytes()
+            intact = len(data) == record["size"] and hashlib.sha256(data).hexdigest() == record["sha256"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        if not intact:
+            return None
+        self._touch(object_path)
+        return data
+
+    def put(self, source: KernelSource, data: bytes) -> None:
+        """Keep an object; a failure to write is not an error."""
+        if not self._writable:
+            return
+        object_path, record_path = self._paths(source.symbol)
+        record = {
+            "name": source.name,
+            "size": len(data),
+            "sha256": hashlib.sha256(data).hexdigest(),
+            "identity": source.identity(),
+        }
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            _replace(object_path, data)
+            _replace(record_path, json.dumps(record, indent=1).encode())
+        except OSError as error:
+            self._writable = False
+            warnings.warn(
+                f"compiled kernels are not kept: cannot write to {self.folder} ({error.strerror or error}); "
+                f"set {ENVIRONMENT} to a writable folder",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return
+        if self._puts % _PRUNE_EVERY == 0:
+            self.prune()
+        self._puts += 1
+
+    def explain(self, source: KernelSource) -> str:
+        """Which identity fields differ from the nearest stored kernel of the same readable name."""
+        if self.get(source) is not None:
+            return f"{source.name}: stored as {source.symbol}"
+        wanted = source.identity()
+        nearest: list[str] | None = None
+        for stored in self._identities(source.name):
+            if stored == wanted:
+                return f"{source.name}: stored as {source.symbol}, but damaged"
+            differences = [
+                f"{key} (stored {_short(stored.get(key))}, wanted {_short(wanted.get(key))})"
+                for key in sorted(wanted.keys() | stored.keys())
+                if stored.get(key) != wanted.get(key)
+            ]
+            if nearest is None or len(differences) < len(nearest):
+                nearest = differences
+        if nearest is None:
+            return f"{source.name}: no kernel of this name is stored in {self.folder}"
+        return f"{source.name}: not stored; the nearest stored one differs in " + ", ".join(nearest)
+
+    def prune(self) -> int:
+        """Drop the least recently used objects if the store is over its limit; returns the bytes freed."""
+        entries = []
+        with contextlib.suppress(OSError), os.scandir(self.folder) as files:
+            for entry in files:
+                if entry.name.endswith(".o"):
+                    with contextlib.suppress(OSError):
+                        status = entry.stat()
+                        entries.append((status.st_mtime, status.st_size, Path(entry.path)))
+        total = sum(size for _, size, _ in entries)
+        freed = 0
+        if total > self.limit:
+            for _, size, path in sorted(entries):
+                if total - freed <= self.limit * _PRUNE_TO:
+                    break
+                for victim in (path.with_suffix(".json"), path):
+                    with contextlib.suppress(OSError):
+                        victim.unlink()
+                freed += size
+        return freed
+
+    def _paths(self, symbol: str) -> tuple[Path, Path]:
+        return self.folder / f"{symbol}.o", self.folder / f"{symbol}.json"
+
+    def _identities(self, name: str) -> list[dict[str, str]]:
+        found = []
+        for path in self.folder.glob("*.json"):
+            try:
+                record: Any = json.loads(path.read_bytes())
+                if record["name"] == name:
+                    found.append(dict(record["identity"]))
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+        return found
+
+    @staticmethod
+    def _touch(path: Path) -> None:
+        """Mark as used, at most once a day, so that a hit seldom writes."""
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > _TOUCH_AFTER_SECONDS:
+                os.utime(path)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _short(value: str | None) -> str:
+    if value is None:
+        return "nothing"
+    return value if len(value) <= 24 else value[:12] + "..."

@@ -1,0 +1,62 @@
+"""The functions outside an object that kernels may call: those of the C library that every process has.
+
+An object that wants anything else is refused before it reaches LLVM's loader, which would end the process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+from collections.abc import Iterable
+
+import llvmlite.binding as llvm
+
+__all__ = ["provide", "unavailable"]
+
+_MATH = (
+    "acos acosh asin asinh atan atan2 atanh cbrt ceil cos cosh erf erfc exp exp2 expm1 floor fma fmax fmin fmod hypot "
+    "ldexp lgamma log log10 log1p log2 nearbyint pow remainder rint round roundeven sin sinh sqrt tan tanh tgamma trunc"
+).split()
+_SYSTEM = "memcpy memmove memset memcmp bzero sched_yield usleep syscall SwitchToThread Sleep".split()
+ALLOWED = frozenset([*_SYSTEM, *_MATH, *(name + "f" for name in _MATH)])
+
+
+@functools.lru_cache(maxsize=1)
+def _libraries() -> tuple[ctypes.CDLL, ...]:
+    if sys.platform == "win32":
+        return tuple(ctypes.CDLL(name) for name in ("ucrtbase", "kernel32"))
+    process = ctypes.CDLL(None)
+    if hasattr(process, "fmodf"):
+        return (process,)
+    return (process, ctypes.CDLL("libm.so.6" if sys.platform.startswith("linux") else "libm.dylib"))
+
+
+@functools.lru_cache(maxsize=None)
+def _address(name: str) -> int | None:
+    """Address of an allowed C library function, made known to LLVM; None if this machine lacks it."""
+    if name not in ALLOWED:
+        return None
+    for library in _libraries():
+        function = getattr(library, name, None)
+        if function is not None:
+            address = ctypes.cast(function, ctypes.c_void_p).value
+            llvm.add_symbol(name, address)
+            return address
+    return None
+
+
+def unavailable(names: Iterable[str]) -> list[str]:
+    """Those of the names that a kernel may not call or that this machine lacks, sorted."""
+    return sorted(name for name in names if _address(name) is None)
+
+
+def provide(names: Iterable[str]) -> None:
+    """Make the named C library functions known to LLVM's loader.
+
+    Raises:
+        KeyError: `unavailable` would have listed one of them.
+    """
+    for name in names:
+        if _address(name) is None:
+            raise KeyError(name)

@@ -1,0 +1,70 @@
+"""A process that compiles kernels for another one: ``python -m mgx_numba.codegen.worker``.
+
+Both pipes carry messages of a 4-byte little-endian length and a msgpack value. The worker sends ``{"ready": True}``
+once Numba is imported; then answers each ``{"name", "text", "origin"}`` by ``{"object": bytes}`` or ``{"error": str}``,
+until its input ends.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+from typing import Any, BinaryIO
+
+import msgpack
+
+from ..errors import CompileError
+from .compiler import compile_object
+from .kernel import KernelSource
+
+__all__ = ["main", "read_message", "write_message"]
+
+_LENGTH = struct.Struct("<I")
+
+
+def read_message(stream: BinaryIO) -> Any:
+    """The next message.
+
+    Raises:
+        EOFError: the other side has gone.
+    """
+    header = stream.read(_LENGTH.size)
+    if len(header) < _LENGTH.size:
+        raise EOFError
+    (length,) = _LENGTH.unpack(header)
+    body = stream.read(length)
+    if len(body) < length:
+        raise EOFError
+    return msgpack.unpackb(body)
+
+
+def write_message(stream: BinaryIO, message: Any) -> None:
+    """Send one message at once."""
+    body = msgpack.packb(message)
+    stream.write(_LENGTH.pack(len(body)) + body)
+    stream.flush()
+
+
+def main() -> None:
+    """Serve until the input ends. Anything printed meanwhile goes to standard error, not into the protocol."""
+    source_stream = os.fdopen(os.dup(0), "rb")
+    answer_stream = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    from . import frontend  # noqa: F401  imports Numba before saying ready
+
+    write_message(answer_stream, {"ready": True})
+    while True:
+        try:
+            request = read_message(source_stream)
+        except EOFError:
+            return
+        try:
+            answer: dict[str, Any] = {"object": compile_object(KernelSource(**request))}
+        except CompileError as error:
+            answer = {"error": str(error)}
+        write_message(answer_stream, answer)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Readers of model files: each turns one format into a `graph.Program`."""

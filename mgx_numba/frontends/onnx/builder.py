@@ -1,0 +1,242 @@
+"""Emission of IR for ONNX nodes: instructions, literals, broadcasting, and values that must be known while parsing.
+
+ONNX tensors without axes are MIGraphX scalars in the IR: lengths ``{1}``, strides ``{0}`` (`is_scalar`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import ParseError, ShapeError, UnsupportedError
+from ...graph.instruction import Instruction
+from ...graph.module import Module
+from ...graph.types import Type
+from ...ops.base import Operator
+from .constants import Constants
+
+if TYPE_CHECKING:
+    from .parser import GraphParser
+
+__all__ = ["Builder", "is_scalar", "rank"]
+
+
+def is_scalar(x: Instruction) -> bool:
+    """Whether the value is an ONNX tensor without axes."""
+    return not x.shape.is_dynamic and x.shape.lens == (1,) and x.shape.strides == (0,)
+
+
+def rank(x: Instruction) -> int:
+    """Number of axes that ONNX sees."""
+    return 0 if is_scalar(x) else x.shape.ndim
+
+
+class Builder:
+    """Appends instructions to one module.
+
+    Attributes:
+        module: where instructions go.
+        parser: reads subgraphs and function bodies, and holds the options and the program.
+        symbols: debug symbols that new instructions get.
+    """
+
+    def __init__(self, module: Module, parser: GraphParser) -> None:
+        self.module = module
+        self.parser = parser
+        self.symbols: tuple[str, ...] = ()
+
+    @property
+    def constants(self) -> Constants:
+        """Values known while parsing."""
+        return self.parser.constants
+
+    def op(self, name: str | Operator, *inputs: Instruction, modules: Sequence[Module] = (), **attributes: Any) -> Instruction:
+        """Append an operation."""
+        ins = self.module.add_instruction(name, inputs, modules, **attributes)
+        ins.debug_symbols = self.symbols
+        return ins
+
+    def literal(self, value: Any, type: Type | None = None) -> Instruction:
+        """A constant; an array without axes becomes a scalar."""
+        array = np.asarray(value)
+        if type is not None and array.dtype != type.numpy:
+            array = array.astype(type.numpy)
+        ins = self.module.add_literal(np.ascontiguousarray(array) if array.ndim else array)
+        ins.debug_symbols = self.symbols
+        return ins
+
+    def like(self, value: float | int | bool, x: Instruction) -> Instruction:
+        """A scalar constant of the element type of ``x``."""
+        return self.literal(value, x.shape.type)
+
+    def lens(self, x: Instruction) -> tuple[int, ...]:
+        """Lengths as ONNX sees them (none for a scalar).
+
+        Raises:
+            UnsupportedError: the value has dynamic dimensions.
+        """
+        if x.shape.is_dynamic:
+            raise UnsupportedError(f"needs fixed dimensions, but a value has {x.shape}; give the input's dimensions")
+        return () if is_scalar(x) else x.shape.lens
+
+    def axis(self, value: int, axes: int, what: str = "axis") -> int:
+        """An axis counted from the front.
+
+        Raises:
+            ParseError: it is out of range.
+        """
+        if not -axes <= value < axes:
+            raise ParseError(f"{what} is {value}, expected {-axes} to {axes - 1} for a tensor of {axes} dimensions")
+        return value % axes
+
+    def axes(self, values: Sequence[int], axes: int, what: str = "axes") -> list[int]:
+        """Several different axes counted from the front."""
+        found = [self.axis(v, axes, what) for v in values]
+        if len(set(found)) != len(found):
+            raise ParseError(f"{what} {list(values)} name an axis twice")
+        return found
+
+    def constant(self, x: Instruction, what: str) -> np.ndarray:
+        """Value of an input that must be known while parsing.
+
+        Raises:
+            UnsupportedError: it depends on an input of the model; the message names that.
+        """
+        value = self.constants.value(x)
+        if value is None:
+            reason = self.constants.reason(x)
+            raise UnsupportedError(f"input {what!r} must be constant, but it {reason}")
+        return value
+
+    def ints(self, x: Instruction, what: str) -> list[int]:
+        """Values of a constant integer input, flat."""
+        value = self.constant(x, what)
+        if value.dtype.kind not in "iu":
+            raise ParseError(f"input {what!r} is of type {value.dtype}, expected integers")
+        return [int(v) for v in value.ravel()]
+
+    def int_value(self, x: Instruction, what: str) -> int:
+        """Value of a constant integer input of one element."""
+        values = self.ints(x, what)
+        if len(values) != 1:
+            raise ParseError(f"input {what!r} has {len(values)} elements, expected 1")
+        return values[0]
+
+    def convert(self, x: Instruction, type: Type) -> Instruction:
+        """``x`` in another element type."""
+        return x if x.shape.type == type else self.op("convert", x, target_type=type)
+
+    def broadcast(self, x: Instruction, lens: Sequence[int]) -> Instruction:
+        """``x`` seen with other lengths, by NumPy's rule."""
+        if not x.shape.is_dynamic and x.shape.lens == tuple(lens):
+            return x
+        return self.op("multibroadcast", x, out_lens=tuple(lens))
+
+    def broadcast_axis(self, x: Instruction, axis: int, like: Instruction) -> Instruction:
+        """``x`` with its axes laid along those of ``like`` from ``axis`` on."""
+        if like.shape.is_dynamic:
+            return self.op("broadcast", x, like, axis=axis)
+        return self.op("broadcast", x, axis=axis, out_lens=like.shape.lens)
+
+    def common(self, *values: Instruction) -> list[Instruction]:
+        """The values broadcast to common lengths.
+
+        Raises:
+            ShapeError: they do not broadcast.
+        """
+        if any(v.shape.is_dynamic for v in values):
+            return self._common_dynamic(list(values))
+        lens = [v.shape.lens for v in values]
+        if len(set(lens)) == 1:
+            return list(values)
+        try:
+            out = np.broadcast_shapes(*lens)
+        except ValueError:
+            raise ShapeError(f"inputs do not broadcast: {', '.join(str(list(n)) for n in lens)}") from None
+        return [self.broadcast(v, out) for v in values]
+
+    def _common_dynamic(self, values: list[Instruction]) -> list[Instruction]:
+        if all(v.shape.dims == values[0].shape.dims for v in values):
+            return values
+        result = []
+        for position, value in enumerate(values):
+            others = [v for other, v in enumerate(values) if other != position]
+            result.append(self.op("multibroadcast", value, *others))
+        return result
+
+    def pointwise(self, name: str, *values: Instruction, **attributes: Any) -> Instruction:
+        """A pointwise operation on values that broadcast."""
+        return self.op(name, *self.common(*values), **attributes)
+
+    def chain(self, name: str, values: Sequence[Instruction]) -> Instruction:
+        """A binary pointwise operation applied from left to right."""
+        result = values[0]
+        for value in values[1:]:
+            result = self.pointwise(name, result, value)
+        return result
+
+    def reshape(self, x: Instruction, dims: Sequence[int]) -> Instruction:
+        """``x`` with other lengths (no 0 or -1 unless dynamic); no lengths give a scalar."""
+        dims = tuple(dims)
+        if not x.shape.is_dynamic and self.lens(x) == dims:
+            return x
+        if not dims:
+            one = x if x.shape.lens == (1,) else self.op("reshape", x, dims=(1,))
+            return self.op("squeeze", one, axes=(0,))
+        return self.op("reshape", x, dims=dims)
+
+    def transpose(self, x: Instruction, permutation: Sequence[int]) -> Instruction:
+        """``x`` with permuted axes."""
+        if list(permutation) == list(range(len(permutation))):
+            return x
+        return self.op("transpose", x, permutation=tuple(permutation))
+
+    def swap_last(self, x: Instruction) -> Instruction:
+        """``x`` with its last two axes exchanged."""
+        order = list(range(x.shape.ndim))
+        order[-2:] = order[-1], order[-2]
+        return self.transpose(x, order)
+
+    def squeeze(self, x: Instruction, axes: Sequence[int]) -> Instruction:
+        """``x`` without some axes of length 1."""
+        return self.op("squeeze", x, axes=tuple(axes)) if axes else x
+
+    def unsqueeze(self, x: Instruction, axes: Sequence[int]) -> Instruction:
+        """``x`` with axes of length 1 put in; ``axes`` count in the result."""
+        if not axes:
+            return x
+        if is_scalar(x):
+            return self.reshape(x, (1,) * len(axes))
+        return self.op("unsqueeze", x, axes=tuple(sorted(axes)))
+
+    def slice(self, x: Instruction, axis: int, start: int, end: int) -> Instruction:
+        """Elements ``start`` to ``end`` of one axis; all of it is ``x`` itself."""
+        if not x.shape.is_dynamic and start == 0 and end == x.shape.lens[axis]:
+            return x
+        return self.op("slice", x, axes=(axis,), starts=(start,), ends=(end,))
+
+    def split(self, x: Instruction, axis: int, sizes: Sequence[int]) -> list[Instruction]:
+        """Pieces of one axis."""
+        result = []
+        start = 0
+        for size in sizes:
+            result.append(self.slice(x, axis, start, start + size))
+            start += size
+        return result
+
+    def reduce(self, name: str, x: Instruction, axes: Sequence[int], keep: bool = True) -> Instruction:
+        """A reduction; without ``keep`` the reduced axes are dropped."""
+        if not axes:
+            return x
+        result = self.op(name, x, axes=tuple(sorted(axes)))
+        return result if keep else self.squeeze(result, sorted(axes))
+
+    def in_type(self, x: Instruction, type: Type, f: Callable[[Instruction], Instruction]) -> Instruction:
+        """``f`` computed in another element type, the result back in that of ``x``."""
+        return self.convert(f(self.convert(x, type)), x.shape.type)
+
+    def undefined(self) -> Instruction:
+        """Stands for an absent optional input of an IR operator."""
+        return self.op("undefined")

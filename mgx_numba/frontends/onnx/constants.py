@@ -1,0 +1,68 @@
+"""Values known while parsing: literals, and what operators make of them by their NumPy meaning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...graph.instruction import Instruction
+from ...graph.printer import format_instruction
+
+__all__ = ["Constants"]
+
+LARGEST = 1 << 24
+_NOT_PURE = frozenset({"random_seed", "random_uniform", "multinomial", "undefined", "allocate", "@param", "@outline"})
+
+
+class Constants:
+    """Evaluates instructions that depend on literals only; results are remembered."""
+
+    def __init__(self) -> None:
+        self._values: dict[Instruction, Any] = {}
+
+    def value(self, x: Instruction) -> Any:
+        """Value of an instruction, ``None`` when it depends on a parameter (or has more than 2**24 elements)."""
+        stack = [x]
+        while stack:
+            ins = stack[-1]
+            if ins in self._values:
+                stack.pop()
+                continue
+            if ins.literal is not None:
+                self._values[ins] = ins.literal.numpy()
+            elif not self._computable(ins):
+                self._values[ins] = None
+            else:
+                waiting = [i for i in ins.inputs if i not in self._values]
+                if waiting:
+                    stack += waiting
+                    continue
+                values = [self._values[i] for i in ins.inputs]
+                known = all(v is not None for v in values)
+                self._values[ins] = ins.op.compute(ins.shape, values) if known else None
+            stack.pop()
+        return self._values[x]
+
+    def reason(self, x: Instruction) -> str:
+        """Why an instruction has no value, in words that follow "it"."""
+        self.value(x)
+        seen = {x}
+        stack = [x]
+        while stack:
+            ins = stack.pop()
+            if ins.is_param:
+                return f"depends on input {ins.op.parameter!r}"  # type: ignore[attr-defined]
+            if self._values.get(ins) is None and not self._computable(ins):
+                return f"depends on a value that is not computed while parsing: {format_instruction(ins, {})}"
+            for i in ins.inputs:
+                if i not in seen and self._values.get(i) is None:
+                    seen.add(i)
+                    stack.append(i)
+        return "is not known while parsing"
+
+    @staticmethod
+    def _computable(ins: Instruction) -> bool:
+        if ins.module_args or ins.name in _NOT_PURE or ins.shape.is_dynamic or not ins.inputs:
+            return False
+        return sum(s.elements for s in ins.shape.flatten()) <= LARGEST

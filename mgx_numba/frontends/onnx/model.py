@@ -1,0 +1,164 @@
+"""Loading a model: from a path, bytes or a ModelProto, with what can be checked before its graph is read."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import ParseError, UnsupportedError
+from .external import ExternalData
+from .tensors import sparse_array, tensor_array
+from .wire import Span, split_raw_data
+
+if TYPE_CHECKING:
+    from onnx import FunctionProto, GraphProto, ModelProto, SparseTensorProto, TensorProto
+
+__all__ = ["OLDEST_OPSET", "Model", "canonical_domain", "load_model", "opset_versions"]
+
+OLDEST_OPSET = 7
+
+
+def canonical_domain(domain: str) -> str:
+    """``ai.onnx`` is the long name of the default domain."""
+    return "" if domain == "ai.onnx" else domain
+
+
+@dataclass
+class Model:
+    """A decoded model and where its weights lie.
+
+    Attributes:
+        proto: the message; big ``raw_data`` of its graph's initializers may be left out of it.
+        opsets: version of each imported operator set, by domain (``""`` for ai.onnx).
+        functions: the model's own functions by (domain, name, overload).
+    """
+
+    proto: ModelProto
+    external: ExternalData
+    opsets: dict[str, int]
+    functions: dict[tuple[str, str, str], FunctionProto]
+    raw: dict[int, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def graph(self) -> GraphProto:
+        """The main graph."""
+        return self.proto.graph
+
+    def tensor(self, tensor: TensorProto, initializer: int | None = None) -> np.ndarray:
+        """Elements of a tensor; ``initializer`` is its number in the main graph, if it is one of its initializers."""
+        return tensor_array(tensor, self.external, None if initializer is None else self.raw.get(initializer))
+
+    def sparse_tensor(self, sparse: SparseTensorProto) -> np.ndarray:
+        """Elements of a sparse tensor, densely."""
+        return sparse_array(sparse, self.external)
+
+
+def load_model(source: Any, external_data_path: str = "") -> Model:
+    """Decode a model.
+
+    Args:
+        source: a path, the bytes of a file, or an ``onnx.ModelProto``.
+        external_data_path: folder of external data; the model's own folder when empty and ``source`` is a path.
+
+    Raises:
+        ParseError: the file cannot be read or is no ONNX model, or its operator set imports are unusable.
+        UnsupportedError: an operator set outside of what is supported.
+    """
+    folder = Path(external_data_path) if external_data_path else None
+    raw: dict[int, np.ndarray] = {}
+    if isinstance(source, (str, os.PathLike)):
+        path = Path(source)
+        proto, raw = _read_file(path)
+        folder = folder or path.resolve().parent
+    elif isinstance(source, (bytes, bytearray, memoryview)):
+        proto, spans = _decode(source)
+        whole = np.frombuffer(source, np.uint8)
+        raw = {number: _aligned(whole[span.begin : span.end]) for number, span in spans.items()}
+    elif hasattr(source, "SerializeToString") and hasattr(source, "graph"):
+        proto = source
+    else:
+        raise ParseError(f"a model must be a path, bytes or an onnx.ModelProto, got {type(source).__name__}")
+    if not proto.HasField("graph"):
+        raise ParseError("the model has no graph")
+    functions = {(canonical_domain(f.domain), f.name, f.overload): f for f in proto.functions}
+    if len(functions) != len(proto.functions):
+        raise ParseError("the model defines a function twice")
+    opsets = opset_versions(proto.opset_import, {domain for domain, _, _ in functions})
+    if "" not in opsets and not functions:
+        raise ParseError("the model imports no operator set of domain 'ai.onnx'")
+    return Model(proto, ExternalData(folder), opsets, functions, raw)
+
+
+def opset_versions(imports: Any, own_domains: set[str] | None = None) -> dict[str, int]:
+    """Imported version by domain.
+
+    Raises:
+        ParseError: one domain imported in two versions.
+        UnsupportedError: a version older than 7 or newer than the installed ``onnx`` defines.
+    """
+    import onnx.defs
+
+    versions: dict[str, int] = {}
+    for entry in imports:
+        domain = canonical_domain(entry.domain)
+        name = domain or "ai.onnx"
+        if versions.setdefault(domain, entry.version) != entry.version:
+            raise ParseError(f"domain {name!r} is imported in versions {versions[domain]} and {entry.version}")
+        if domain == "" and not OLDEST_OPSET <= entry.version <= onnx.defs.onnx_opset_version():
+            raise UnsupportedError(
+                f"operator set {entry.version} of domain 'ai.onnx' is not supported;"
+                f" {OLDEST_OPSET} to {onnx.defs.onnx_opset_version()} are"
+            )
+        if entry.version < 1 and domain not in (own_domains or ()):
+            raise ParseError(f"domain {name!r} is imported in version {entry.version}, expected at least 1")
+    return versions
+
+
+def _read_file(path: Path) -> tuple[ModelProto, dict[int, np.ndarray]]:
+    """Decode a file; big weights are read straight into memory of their own."""
+    raw: dict[int, np.ndarray] = {}
+    try:
+        if path.is_dir():
+            raise ParseError(f"{str(path)!r} is a folder, expected an ONNX file")
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                raise ParseError(f"{str(path)!r} is empty")
+            proto, spans = _decode(np.memmap(file, np.uint8, "r"), repr(str(path)))
+            for number, span in spans.items():
+                raw[number] = np.empty(span.end - span.begin, np.uint8)
+                file.seek(span.begin)
+                if file.readinto(memoryview(raw[number])) != raw[number].size:
+                    raise ParseError(f"{str(path)!r} changed while it was read")
+    except FileNotFoundError:
+        raise ParseError(f"no such file: {str(path)!r}") from None
+    except (OSError, ValueError) as error:
+        if isinstance(error, ParseError):
+            raise
+        raise ParseError(f"{str(path)!r} cannot be read: {error}") from error
+    return proto, raw
+
+
+def _decode(data: Any, name: str = "the model") -> tuple[ModelProto, dict[int, Span]]:
+    import onnx
+
+    view = memoryview(data).cast("B")
+    if len(view) == 0:
+        raise ParseError(f"{name} is empty")
+    try:
+        small, spans = split_raw_data(view)
+    except ParseError as error:
+        raise ParseError(f"{name}: {error}") from None
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(small)
+    except Exception as error:
+        raise ParseError(f"{name} is not an ONNX model: {error}") from error
+    return proto, spans
+
+
+def _aligned(data: np.ndarray) -> np.ndarray:
+    return data if data.__array_interface__["data"][0] % 8 == 0 else data.copy()

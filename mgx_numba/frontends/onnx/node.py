@@ -1,0 +1,156 @@
+"""One ONNX node as parsers see it: its names, and its attributes checked for their kind when they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...errors import ParseError, UnsupportedError
+
+if TYPE_CHECKING:
+    from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
+
+    from .scope import Scope
+
+__all__ = ["ATTRIBUTE_KINDS", "Node"]
+
+ATTRIBUTE_KINDS = {
+    1: "float",
+    2: "int",
+    3: "string",
+    4: "tensor",
+    5: "graph",
+    6: "floats",
+    7: "ints",
+    8: "strings",
+    9: "tensors",
+    10: "graphs",
+    11: "sparse_tensor",
+    12: "sparse_tensors",
+    13: "type_proto",
+    14: "type_protos",
+}
+_FIELDS = {1: "f", 2: "i", 3: "s", 4: "t", 5: "g", 6: "floats", 7: "ints", 8: "strings", 11: "sparse_tensor"}
+
+
+class Node:
+    """A NodeProto with its place in the model.
+
+    Attributes:
+        op_type: the operator's name.
+        domain: its domain, ``""`` for ai.onnx.
+        opset: version of that domain's operator set that is in force here.
+        name: the node's name, possibly empty.
+        index: its position in its graph.
+        inputs: names of the inputs, ``""`` for absent ones, trailing ones cut.
+        outputs: names of the outputs, ``""`` for unwanted ones.
+        attributes: the attributes by name.
+        scope: the names in force around it.
+    """
+
+    def __init__(self, proto: NodeProto, domain: str, opset: int, index: int, scope: Scope) -> None:
+        self.proto = proto
+        self.op_type: str = proto.op_type
+        self.domain = domain
+        self.opset = opset
+        self.name: str = proto.name
+        self.index = index
+        self.scope = scope
+        self.inputs = list(proto.input)
+        while self.inputs and not self.inputs[-1]:
+            self.inputs.pop()
+        self.outputs = list(proto.output)
+        self.attributes: dict[str, AttributeProto] = {}
+        for attribute in proto.attribute:
+            if attribute.name in self.attributes:
+                raise ParseError(f"{self.where}: attribute {attribute.name!r} is given twice")
+            self.attributes[attribute.name] = attribute
+
+    @property
+    def where(self) -> str:
+        """The node in words, for messages."""
+        label = repr(self.name) if self.name else f"#{self.index}"
+        return f"node {label} ({self.op_type}, domain {self.domain or 'ai.onnx'}, opset {self.opset})"
+
+    def has(self, name: str) -> bool:
+        """Whether the attribute is given."""
+        return name in self.attributes
+
+    def wants(self, output: int) -> bool:
+        """Whether somebody may use this output."""
+        return output < len(self.outputs) and bool(self.outputs[output])
+
+    def _value(self, name: str, kind: int, default: Any) -> Any:
+        attribute = self.attributes.get(name)
+        if attribute is None:
+            if default is None:
+                raise ParseError(f"attribute {name!r} ({ATTRIBUTE_KINDS[kind]}) is missing")
+            return default
+        if attribute.type != kind:
+            found = ATTRIBUTE_KINDS.get(attribute.type, f"kind {attribute.type}")
+            raise ParseError(f"attribute {name!r} is of kind {found}, expected {ATTRIBUTE_KINDS[kind]}")
+        return getattr(attribute, _FIELDS[kind])
+
+    def get_int(self, name: str, default: int | None = None) -> int:
+        """Value of an integer attribute.
+
+        Raises:
+            ParseError: of another kind, or absent without a default. (So do all accessors here.)
+        """
+        return int(self._value(name, 2, default))
+
+    def get_bool(self, name: str, default: bool = False) -> bool:
+        """Value of an integer attribute that is a flag."""
+        return self.get_int(name, int(default)) != 0
+
+    def get_float(self, name: str, default: float | None = None) -> float:
+        """Value of a float attribute."""
+        return float(self._value(name, 1, default))
+
+    def get_str(self, name: str, default: str | None = None) -> str:
+        """Value of a string attribute."""
+        value = self._value(name, 3, default)
+        return _text(name, value) if isinstance(value, bytes) else value
+
+    def get_choice(self, name: str, choices: Sequence[str], default: str | None = None) -> str:
+        """Value of a string attribute that must be one of ``choices``."""
+        value = self.get_str(name, default)
+        if value not in choices:
+            raise ParseError(f"attribute {name!r} is {value!r}, expected one of {', '.join(choices)}")
+        return value
+
+    def get_ints(self, name: str, default: Sequence[int] | None = None) -> list[int]:
+        """Values of an integer list."""
+        return [int(v) for v in self._value(name, 7, default)]
+
+    def get_floats(self, name: str, default: Sequence[float] | None = None) -> list[float]:
+        """Values of a float list."""
+        return [float(v) for v in self._value(name, 6, default)]
+
+    def get_strs(self, name: str, default: Sequence[str] | None = None) -> list[str]:
+        """Values of a string list."""
+        values = self._value(name, 8, default)
+        return [_text(name, v) if isinstance(v, bytes) else v for v in values]
+
+    def get_tensor(self, name: str) -> TensorProto:
+        """Value of a tensor attribute."""
+        return self._value(name, 4, None)
+
+    def get_graph(self, name: str) -> GraphProto:
+        """Value of a graph attribute."""
+        return self._value(name, 5, None)
+
+    def refuse(self, name: str, default: Any, why: str = "") -> None:
+        """Raise ``UnsupportedError`` if an integer or string attribute is given with another value than ``default``."""
+        if not self.has(name):
+            return
+        value = self.get_str(name) if isinstance(default, str) else self.get_int(name)
+        if value != default:
+            raise UnsupportedError(f"attribute {name!r} is {value!r}, only {default!r} is supported{why}")
+
+
+def _text(name: str, value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise ParseError(f"attribute {name!r} is no UTF-8 text: {value!r}") from None

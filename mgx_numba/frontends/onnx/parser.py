@@ -1,0 +1,306 @@
+"""`parse_onnx`: from an ONNX model to a program, graph by graph and node by node."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...errors import MgxError, OptionError, ParseError, UnsupportedError
+from ...graph.instruction import Instruction
+from ...graph.module import Module
+from ...graph.program import Program
+from ...graph.shape import DynamicDimension, Shape
+from . import registry
+from .builder import Builder
+from .constants import Constants
+from .functions import expand, function_attributes, resolve_attributes, schema_attributes, schema_body
+from .model import Model, canonical_domain, load_model
+from .node import Node
+from .options import ParseOptions
+from .order import label, sorted_nodes
+from .schema import check_node, find_schema, newest_since
+from .scope import Scope
+from .tensors import elem_name, element_count, ir_type, onnx_type_string
+from .unknown import unknown_operator
+
+if TYPE_CHECKING:
+    from onnx import FunctionProto, GraphProto, NodeProto, ValueInfoProto
+
+__all__ = ["GraphParser", "parse"]
+
+
+def parse(source: Any, options: ParseOptions) -> Program:
+    """Parse a model with these options; see `mgx_numba.frontends.onnx.parse_onnx`."""
+    model = load_model(source, options.external_data_path)
+    parser = GraphParser(model, options)
+    try:
+        parser.parse_main()
+    except Exception:
+        if options.print_program_on_error:
+            print(parser.program, file=sys.stderr)
+        raise
+    return parser.program
+
+
+class GraphParser:
+    """Reads the graphs of one model into one program.
+
+    Attributes:
+        model: the decoded model.
+        options: what was asked for.
+        program: the program so far.
+        constants: values known while parsing.
+        narrow: ONNX type strings of literals whose element type the IR stores in a wider one (int4 as int8).
+    """
+
+    def __init__(self, model: Model, options: ParseOptions) -> None:
+        self.model = model
+        self.options = options
+        self.program = Program()
+        self.constants = Constants()
+        self.narrow: dict[Instruction, str] = {}
+
+    def parse_main(self) -> None:
+        """Read the main graph.
+
+        Raises:
+            MgxError: whatever is wrong with the model, with the place named; nothing else escapes.
+        """
+        graph = self.model.graph
+        main = self.program.main
+        g = Builder(main, self)
+        scope = Scope(self.model.opsets)
+        try:
+            self._initializers(g, graph, scope)
+            self._parameters(g, graph, scope)
+            main.add_return(self.parse_graph(g, graph, scope))
+            self._check_outputs(graph, main)
+        except MgxError:
+            raise
+        except Exception as error:
+            raise ParseError(f"graph {graph.name!r}: {type(error).__name__}: {error}") from error
+
+    def parse_graph(self, g: Builder, graph: GraphProto, scope: Scope) -> list[Instruction]:
+        """Read a graph's nodes, its inputs and initializers being in ``scope`` already; its results are returned."""
+        self.parse_nodes(g, graph.node, scope, graph.name)
+        if not graph.output:
+            raise ParseError(f"graph {graph.name!r} has no outputs")
+        results = []
+        for output in graph.output:
+            if not output.name or not scope.knows(output.name):
+                raise ParseError(f"graph {graph.name!r} has output {output.name!r}, which no node gives")
+            value = scope.find(output.name)
+            if value is None:
+                raise ParseError(f"graph {graph.name!r} has output {output.name!r}, which is an absent optional value")
+            results.append(value)
+        return results
+
+    def subgraph(
+        self, g: Builder, graph: GraphProto, scope: Scope, module: Module, inputs: Mapping[str, Instruction]
+    ) -> list[Instruction]:
+        """Read a node's subgraph into ``module``, with values for its inputs; outer values are captured.
+
+        Returns:
+            The graph's results; the module is left without ``@return``.
+        """
+        inner = scope.inner()
+        builder = g if module is g.module else Builder(module, self)
+        self._initializers(builder, graph, inner, numbered=False)
+        for name, value in inputs.items():
+            inner.define(name, value)
+        return self.parse_graph(builder, graph, inner)
+
+    def parse_nodes(self, g: Builder, nodes: Sequence[NodeProto], scope: Scope, graph: str) -> None:
+        """Read nodes in an order in which every value is given before it is used."""
+        for index, proto in sorted_nodes(nodes, scope.knows, graph):
+            node = self._node(proto, index, scope, graph)
+            previous = g.symbols
+            if self.options.use_debug_symbols and not previous:
+                g.symbols = (node.name or f"{node.op_type}_{index}",)
+            try:
+                self._parse_node(g, node, scope)
+            except MgxError as error:
+                raise type(error)(f"{node.where}: {error}") from (error.__cause__ or error)
+            except Exception as error:
+                raise ParseError(f"{node.where}: {type(error).__name__}: {error}") from error
+            finally:
+                g.symbols = previous
+
+    def _node(self, proto: NodeProto, index: int, scope: Scope, graph: str) -> Node:
+        try:
+            proto = resolve_attributes(proto, scope.attributes)
+            domain = canonical_domain(proto.domain)
+            opset = scope.opsets.get(domain)
+            if opset is None:
+                known = ", ".join(repr(d or "ai.onnx") for d in sorted(scope.opsets)) or "none"
+                raise ParseError(f"its domain {domain or 'ai.onnx'!r} is not imported; imported are: {known}")
+            return Node(proto, domain, opset, index, scope)
+        except MgxError as error:
+            raise type(error)(f"graph {graph!r}: {label(proto, index)}: {error}") from None
+
+    def _parse_node(self, g: Builder, node: Node, scope: Scope) -> None:
+        inputs = [scope.find(name) for name in node.inputs]
+        function = self._model_function(node)
+        if function is not None:
+            results: Iterable[Any] = expand(g, node, function, inputs, function_attributes(function), scope.path)
+        else:
+            results = self._parse_operator(g, node, inputs, scope)
+        values = [results] if isinstance(results, Instruction) else list(results)
+        for position, name in enumerate(node.outputs):
+            if not name:
+                continue
+            if position >= len(values) or values[position] is None:
+                raise UnsupportedError(f"output {position} ({name!r}) is not supported")
+            scope.define(name, values[position])
+
+    def _model_function(self, node: Node) -> FunctionProto | None:
+        return self.model.functions.get((node.domain, node.op_type, node.proto.overload))
+
+    def _parse_operator(self, g: Builder, node: Node, inputs: list[Instruction | None], scope: Scope) -> Any:
+        handler = registry.find(node.domain, node.op_type)
+        schema = find_schema(node.domain, node.op_type, node.opset)
+        if schema is not None and not schema.deprecated:
+            check_node(node, schema, [self._type_string(x) for x in inputs])
+        if handler is not None:
+            _check_arity(handler, inputs)
+            return handler.parse(g, node, *inputs)
+        body = None if schema is None else schema_body(node, schema, inputs)
+        if schema is not None and body is not None:
+            return expand(g, node, body, inputs, schema_attributes(schema), scope.path)
+        if self.options.skip_unknown_operators:
+            return unknown_operator(g, node, inputs)
+        raise self._unknown(node)
+
+    def _unknown(self, node: Node) -> MgxError:
+        since = newest_since(node.domain, node.op_type)
+        if since is not None and since > node.opset:
+            return ParseError(f"the operator exists from operator set {since} on")
+        if since is not None:
+            return UnsupportedError("the operator is not supported")
+        elsewhere = registry.domains_of(node.op_type)
+        if elsewhere:
+            return ParseError(f"unknown operator {node.op_type!r}; it is known in domain {', '.join(elsewhere)}")
+        near = difflib.get_close_matches(node.op_type, registry.names(), 3)
+        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        return ParseError(f"unknown operator {node.op_type!r}{hint}")
+
+    def _type_string(self, x: Instruction | None) -> str | None:
+        if x is None or x.shape.sub_shapes:
+            return None
+        return self.narrow.get(x) or onnx_type_string(x.shape.type)
+
+    def _initializers(self, g: Builder, graph: GraphProto, scope: Scope, numbered: bool = True) -> None:
+        for number, tensor in enumerate(graph.initializer):
+            if not tensor.name:
+                raise ParseError(f"graph {graph.name!r}: initializer #{number} has no name")
+            try:
+                value = self.literal(g, tensor, number if numbered else None)
+                scope.define(tensor.name, value)
+            except MgxError as error:
+                raise type(error)(f"graph {graph.name!r}: initializer {error}") from error
+        for sparse in graph.sparse_initializer:
+            scope.define(sparse.values.name, g.literal(self.model.sparse_tensor(sparse)))
+
+    def literal(self, g: Builder, tensor: Any, initializer: int | None = None) -> Instruction:
+        """A tensor as a literal that borrows the tensor's memory."""
+        value = g.literal(self.model.tensor(tensor, initializer))
+        if tensor.data_type in (21, 22, 25, 26):
+            self.narrow[value] = f"tensor({elem_name(tensor.data_type)})"
+        return value
+
+    def _parameters(self, g: Builder, graph: GraphProto, scope: Scope) -> None:
+        names = [i.name for i in graph.input if not scope.knows(i.name)]
+        for option in ("map_input_dims", "map_dyn_input_dims"):
+            for name in getattr(self.options, option):
+                if name not in names:
+                    raise OptionError(f"{option} names {name!r}, which is no input; inputs are: {', '.join(names) or 'none'}")
+        symbols: set[str] = set()
+        for info in graph.input:
+            if not info.name:
+                raise ParseError(f"graph {graph.name!r} has an input without a name")
+            if info.name in names:
+                shape = self.input_shape(info, f"graph {graph.name!r}: input {info.name!r}", symbols)
+                scope.define(info.name, g.module.add_parameter(info.name, shape))
+        for symbol in self.options.dim_params:
+            if symbol not in symbols:
+                listed = ", ".join(sorted(symbols)) or "none"
+                warnings.warn(
+                    f"dim_params names {symbol!r}, which no input has; symbolic dimensions are: {listed}", stacklevel=2
+                )
+
+    def input_shape(self, info: ValueInfoProto, where: str, symbols: set[str]) -> Shape:
+        """Shape of a declared input under the options; names of symbolic dimensions are added to ``symbols``.
+
+        Raises:
+            ParseError: no type, or dimensions that cannot be.
+            UnsupportedError: a sequence, an optional, an unsupported element type, or no shape and none given.
+            OptionError: dimensions given for it are of another rank.
+        """
+        kind = info.type.WhichOneof("value")
+        if kind is None:
+            raise ParseError(f"{where} has no type")
+        if kind != "tensor_type":
+            raise UnsupportedError(f"{where} is a {kind.removesuffix('_type')}, only tensors are supported")
+        tensor = info.type.tensor_type
+        try:
+            type = ir_type(tensor.elem_type)
+        except MgxError as error:
+            raise error.__class__(f"{where}: {error}") from None
+        declared = tensor.shape.dim
+        for dim in declared:
+            if dim.WhichOneof("value") == "dim_param" and dim.dim_param:
+                symbols.add(dim.dim_param)
+        dims = self.options.given_dims(info.name)
+        if dims is None:
+            if not tensor.HasField("shape"):
+                raise UnsupportedError(f"{where} has no shape; give its dimensions in map_input_dims")
+            element_count([d.dim_value for d in declared], where)
+            dims = [self._dim(d) for d in declared]
+        elif tensor.HasField("shape") and len(dims) != len(declared):
+            raise OptionError(f"{where} has {len(declared)} dimensions, but {len(dims)} are given for it")
+        if not dims:
+            return Shape(type)
+        try:
+            return Shape.dynamic(type, dims)
+        except MgxError as error:
+            raise ParseError(f"{where}: {error}") from None
+
+    def _dim(self, dim: Any) -> DynamicDimension:
+        kind = dim.WhichOneof("value")
+        if kind == "dim_value":
+            return DynamicDimension(dim.dim_value, dim.dim_value)
+        if kind == "dim_param" and dim.dim_param:
+            return self.options.symbol(dim.dim_param)
+        return self.options.unknown_dim
+
+    def _check_outputs(self, graph: GraphProto, main: Module) -> None:
+        seen = set()
+        for info, value in zip(graph.output, main.results()):
+            if info.name in seen:
+                raise ParseError(f"graph {graph.name!r}: output {info.name!r} is declared twice")
+            seen.add(info.name)
+            number = info.type.tensor_type.elem_type
+            given = self._type_string(value)
+            declared = f"tensor({elem_name(number)})"
+            if number and given is not None and given != declared:
+                try:
+                    same = ir_type(number) == value.shape.type
+                except MgxError:
+                    same = False
+                if not same:
+                    raise ParseError(
+                        f"graph {graph.name!r}: output {info.name!r} is declared as {declared}, its node gives {given}"
+                    )
+
+
+def _check_arity(handler: registry.Handler, inputs: Sequence[Instruction | None]) -> None:
+    if handler.most is not None and len(inputs) > handler.most:
+        raise ParseError(f"got {len(inputs)} inputs, expected at most {handler.most}")
+    if len(inputs) < handler.required:
+        raise ParseError(f"got {len(inputs)} inputs, expected at least {handler.required}")
+    for position in range(handler.required):
+        if inputs[position] is None:
+            raise ParseError(f"input {position} is missing")

@@ -1,0 +1,114 @@
+"""Which function parses which ONNX operator: filled by ``@register`` in the files of the operator families."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar, Union
+
+if TYPE_CHECKING:
+    from ...graph.instruction import Instruction
+
+    Results = Union[Instruction, Sequence[Instruction]]
+
+__all__ = ["FAMILIES", "MICROSOFT", "Handler", "find", "names", "register"]
+
+MICROSOFT = "com.microsoft"
+
+FAMILIES = (
+    "pointwise",
+    "activation",
+    "cast",
+    "constant",
+    "layout",
+    "indexing",
+    "gather",
+    "matmul",
+    "convolution",
+    "pooling",
+    "reduction",
+    "normalization",
+    "contrib_normalization",
+    "resize",
+    "image",
+    "quantization",
+    "qlinear",
+    "recurrent",
+    "attention",
+    "contrib_attention",
+    "rotary",
+    "contrib",
+    "detection",
+    "signal",
+    "random",
+    "sequence",
+    "control_flow",
+)
+
+Parser = Callable[..., Any]
+ParserT = TypeVar("ParserT", bound=Parser)
+
+
+@dataclass(frozen=True)
+class Handler:
+    """A parser ``parse(g, node, *inputs)`` and how many inputs it takes; absent optional inputs are ``None``."""
+
+    parse: Parser
+    required: int
+    most: int | None
+
+
+_HANDLERS: dict[tuple[str, str], Handler] = {}
+_loaded = False
+
+
+def register(*op_types: str, domain: str | Sequence[str] = "") -> Callable[[ParserT], ParserT]:
+    """Decorator: the function parses these operators of this domain (or of each of several)."""
+
+    def add(function: ParserT) -> ParserT:
+        handler = _handler(function)
+        for one in [domain] if isinstance(domain, str) else domain:
+            for op_type in op_types:
+                if (one, op_type) in _HANDLERS:
+                    raise ValueError(f"ONNX operator {op_type!r} of domain {one!r} has two parsers")
+                _HANDLERS[one, op_type] = handler
+        return function
+
+    return add
+
+
+def _handler(function: Parser) -> Handler:
+    parameters = list(inspect.signature(function).parameters.values())[2:]
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    unbounded = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    required = sum(p.default is p.empty for p in positional)
+    return Handler(function, required, None if unbounded else len(positional))
+
+
+def load_families() -> None:
+    """Import every operator family, once."""
+    global _loaded
+    if not _loaded:
+        for family in FAMILIES:
+            importlib.import_module(f"{__package__}.{family}")
+        _loaded = True
+
+
+def find(domain: str, op_type: str) -> Handler | None:
+    """The parser of an operator, ``None`` if it has none."""
+    load_families()
+    return _HANDLERS.get((domain, op_type))
+
+
+def names() -> set[str]:
+    """Names of all operators that have a parser, of all domains."""
+    load_families()
+    return {op_type for _, op_type in _HANDLERS}
+
+
+def domains_of(op_type: str) -> list[str]:
+    """Domains in which an operator of this name has a parser, for messages."""
+    load_families()
+    return sorted(domain or "ai.onnx" for domain, name in _HANDLERS if name == op_type)

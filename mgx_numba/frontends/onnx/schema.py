@@ -1,0 +1,161 @@
+"""Checks of a node against its ONNX operator schema: number of inputs and outputs, attributes, element types."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ...errors import ParseError
+from .node import ATTRIBUTE_KINDS, Node
+
+if TYPE_CHECKING:
+    from onnx.defs import OpSchema
+
+__all__ = ["Schema", "check_node", "find_schema"]
+
+
+@dataclass(frozen=True)
+class Formal:
+    """A formal input: its name, its type variable or type, whether it may be absent, and if it takes all that follow."""
+
+    name: str
+    type: str
+    optional: bool
+    variadic: bool
+    homogeneous: bool
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What an ``OpSchema`` says, read once."""
+
+    source: OpSchema
+    since: int
+    inputs: tuple[Formal, ...]
+    min_inputs: int
+    max_inputs: int
+    max_outputs: int
+    attributes: dict[str, tuple[int, bool]]
+    types: dict[str, frozenset[str]]
+    deprecated: bool
+
+
+@functools.cache
+def find_schema(domain: str, op_type: str, opset: int) -> Schema | None:
+    """The schema in force in an operator set, ``None`` when that set has no such operator."""
+    import onnx.defs
+
+    try:
+        source = onnx.defs.get_schema(op_type, opset, domain)
+    except Exception:
+        return None
+    options = onnx.defs.OpSchema.FormalParameterOption
+    inputs = tuple(
+        Formal(i.name, i.type_str, i.option == options.Optional, i.option == options.Variadic, i.is_homogeneous)
+        for i in source.inputs
+    )
+    return Schema(
+        source,
+        source.since_version,
+        inputs,
+        source.min_input,
+        source.max_input,
+        source.max_output,
+        {name: (int(a.type.value), a.required) for name, a in source.attributes.items()},
+        {c.type_param_str: frozenset(c.allowed_type_strs) for c in source.type_constraints},
+        source.deprecated,
+    )
+
+
+def newest_since(domain: str, op_type: str) -> int | None:
+    """The first operator set that has this operator, ``None`` when none has."""
+    import onnx.defs
+
+    versions = _first_versions()
+    return versions.get((domain, op_type)) if onnx.defs.has(op_type, domain) else None
+
+
+@functools.cache
+def _first_versions() -> dict[tuple[str, str], int]:
+    import onnx.defs
+
+    first: dict[tuple[str, str], int] = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        key = (schema.domain, schema.name)
+        first[key] = min(first.get(key, schema.since_version), schema.since_version)
+    return first
+
+
+def check_node(node: Node, schema: Schema, types: Sequence[str | None]) -> None:
+    """Check a node.
+
+    Args:
+        node: the node.
+        schema: the operator's schema.
+        types: ONNX type string of each input, ``None`` for absent or unknown ones.
+
+    Raises:
+        ParseError: wrong number of inputs or outputs, a missing required input, an attribute that is unknown, missing
+            or of the wrong kind, or an element type that the operator does not take.
+    """
+    count = len(node.inputs)
+    if not schema.min_inputs <= count <= schema.max_inputs:
+        wanted = _between(schema.min_inputs, schema.max_inputs)
+        raise ParseError(f"got {count} inputs, expected {wanted}")
+    if len(node.outputs) > schema.max_outputs:
+        raise ParseError(f"got {len(node.outputs)} outputs, expected at most {schema.max_outputs}")
+    _check_attributes(node, schema)
+    bound: dict[str, tuple[str, str]] = {}
+    for position, type in enumerate(types):
+        formal = schema.inputs[min(position, len(schema.inputs) - 1)]
+        if not node.inputs[position]:
+            if not formal.optional and not formal.variadic:
+                raise ParseError(f"input {position} ({formal.name}) is missing")
+            continue
+        if type is not None:
+            _check_type(position, formal, type, schema.types, bound)
+
+
+def _check_type(
+    position: int, formal: Formal, type: str, types: dict[str, frozenset[str]], bound: dict[str, tuple[str, str]]
+) -> None:
+    allowed = types.get(formal.type, frozenset({formal.type}))
+    if type not in allowed and f"optional({type})" not in allowed:
+        tensors = sorted(t for t in allowed if t.startswith("tensor("))
+        raise ParseError(
+            f"input {position} ({formal.name}) is of type {type}, expected {_one_of(tensors or sorted(allowed))}"
+        )
+    if formal.type in types and not (formal.variadic and not formal.homogeneous):
+        first, other = bound.setdefault(formal.type, (formal.name, type))
+        if other != type:
+            raise ParseError(
+                f"input {position} ({formal.name}) is of type {type}, but {first} is of type {other}: they must be the same"
+            )
+
+
+def _check_attributes(node: Node, schema: Schema) -> None:
+    for name, attribute in node.attributes.items():
+        known = schema.attributes.get(name)
+        if known is None:
+            if name.startswith("__"):
+                continue
+            listed = ", ".join(sorted(schema.attributes)) or "none"
+            raise ParseError(f"attribute {name!r} is unknown; the operator has: {listed}")
+        if attribute.type != known[0]:
+            found = ATTRIBUTE_KINDS.get(attribute.type, f"kind {attribute.type}")
+            raise ParseError(f"attribute {name!r} is of kind {found}, expected {ATTRIBUTE_KINDS[known[0]]}")
+    for name, (kind, required) in schema.attributes.items():
+        if required and name not in node.attributes:
+            raise ParseError(f"attribute {name!r} ({ATTRIBUTE_KINDS[kind]}) is missing")
+
+
+def _between(least: int, most: int) -> str:
+    if most > 1 << 20:
+        return f"at least {least}"
+    return str(least) if least == most else f"{least} to {most}"
+
+
+def _one_of(values: Sequence[Any]) -> str:
+    return str(values[0]) if len(values) == 1 else f"one of {', '.join(map(str, values))}"

@@ -1,0 +1,208 @@
+"""TensorProto to NumPy: element types, the typed data fields, raw and external data.
+
+Sub-byte types are unpacked: int4/uint4 and int2/uint2 to int8/uint8. ONNX `IR.md`, `onnx.proto` (TensorProto).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...errors import ParseError, UnsupportedError
+from ...graph.types import Type
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from onnx import SparseTensorProto, TensorProto
+
+    External = Callable[[TensorProto, int], np.ndarray]
+
+__all__ = ["ELEMENT_NAMES", "IR_TYPES", "elem_name", "element_count", "ir_type", "onnx_number", "onnx_type_string",
+           "sparse_array", "tensor_array"]
+
+ELEMENT_NAMES: tuple[str, ...] = (
+    "undefined float uint8 int8 uint16 int16 int32 int64 string bool float16 double uint32 uint64 complex64"
+    " complex128 bfloat16 float8e4m3fn float8e4m3fnuz float8e5m2 float8e5m2fnuz uint4 int4 float4e2m1 float8e8m0"
+    " uint2 int2 float6e2m3 float6e3m2"
+).split()  # type: ignore[assignment]
+
+IR_TYPES: dict[int, Type] = {
+    1: Type.float_type,
+    2: Type.uint8_type,
+    3: Type.int8_type,
+    4: Type.uint16_type,
+    5: Type.int16_type,
+    6: Type.int32_type,
+    7: Type.int64_type,
+    9: Type.bool_type,
+    10: Type.half_type,
+    11: Type.double_type,
+    12: Type.uint32_type,
+    13: Type.uint64_type,
+    16: Type.bf16_type,
+    17: Type.fp8e4m3fn_type,
+    18: Type.fp8e4m3fnuz_type,
+    19: Type.fp8e5m2_type,
+    20: Type.fp8e5m2fnuz_type,
+}
+_NUMBERS = {type: number for number, type in IR_TYPES.items()}
+_SUB_BYTE = {21: (4, Type.uint8_type), 22: (4, Type.int8_type), 25: (2, Type.uint8_type), 26: (2, Type.int8_type)}
+_INT32_FIELD = frozenset({2, 3, 4, 5, 6, 9, 10, 16, 17, 18, 19, 20, 21, 22, 25, 26})
+MAX_ELEMENTS = 1 << 60
+
+
+def elem_name(number: int) -> str:
+    """ONNX's name of an element type number: ``float``, ``int64``, ``float8e4m3fn``."""
+    return ELEMENT_NAMES[number] if 0 <= number < len(ELEMENT_NAMES) else f"element type {number}"
+
+
+def onnx_type_string(type: Type) -> str:
+    """ONNX's type string, as operator schemas list them: ``tensor(float)``."""
+    return f"tensor({ELEMENT_NAMES[_NUMBERS[type]] if type in _NUMBERS else type.name})"
+
+
+def onnx_number(type: Type) -> int:
+    """ONNX's number of an element type.
+
+    Raises:
+        UnsupportedError: ONNX has no such type (tuples).
+    """
+    if type not in _NUMBERS:
+        raise UnsupportedError(f"ONNX has no element type for {type.name}")
+    return _NUMBERS[type]
+
+
+def ir_type(number: int) -> Type:
+    """IR type for an ONNX element type number; sub-byte integers are stored as bytes.
+
+    Raises:
+        ParseError: no such element type.
+        UnsupportedError: strings, complex numbers and others that the IR cannot hold.
+    """
+    if number in _SUB_BYTE:
+        return _SUB_BYTE[number][1]
+    found = IR_TYPES.get(number)
+    if found is None:
+        if not 0 < number < len(ELEMENT_NAMES):
+            raise ParseError(f"{elem_name(number)} is not an ONNX element type")
+        raise UnsupportedError(f"element type {elem_name(number)} is not supported")
+    return found
+
+
+def element_count(dims: list[int], where: str) -> int:
+    """Product of the dimensions.
+
+    Raises:
+        ParseError: a negative dimension, or a product beyond 2**60.
+    """
+    count = 1
+    for dim in dims:
+        if dim < 0:
+            raise ParseError(f"{where} has a negative dimension: {dims}")
+        count *= dim
+    if count > MAX_ELEMENTS:
+        raise ParseError(f"{where} has too many elements: {dims}")
+    return count
+
+
+def tensor_array(tensor: TensorProto, external: External, raw: np.ndarray | None = None) -> np.ndarray:
+    """The tensor's elements; borrowed from ``raw``, ``raw_data`` or a mapped file where layout allows.
+
+    Args:
+        tensor: the tensor.
+        external: reads external data of a tensor: (tensor, number of bytes) to an array of bytes.
+        raw: the content of ``raw_data`` when it was kept outside the message.
+
+    Raises:
+        ParseError: data and dimensions do not fit, data in the wrong field, or a broken external reference.
+        UnsupportedError: an element type that the IR cannot hold.
+    """
+    where = f"tensor {tensor.name!r}"
+    try:
+        type = ir_type(tensor.data_type)
+    except (ParseError, UnsupportedError) as error:
+        if tensor.data_type != 23:
+            raise error.__class__(f"{where}: {error}") from None
+        raise UnsupportedError(f"{where}: element type float4e2m1 is not supported") from None
+    dims = list(tensor.dims)
+    count = element_count(dims, where)
+    if tensor.HasField("segment"):
+        raise UnsupportedError(f"{where} is stored in segments")
+    bits = _SUB_BYTE[tensor.data_type][0] if tensor.data_type in _SUB_BYTE else type.size * 8
+    length = (count * bits + 7) // 8
+    if tensor.data_location == 1:
+        data = external(tensor, length)
+    elif raw is not None:
+        data = raw
+    elif tensor.HasField("raw_data"):
+        data = np.frombuffer(tensor.raw_data, np.uint8)
+    else:
+        return _from_fields(tensor, type, count, bits, where).reshape(dims)
+    if data.size != length:
+        raise ParseError(
+            f"{where} has {data.size} bytes of data, expected {length} for {elem_name(tensor.data_type)}{dims}"
+        )
+    if bits < 8:
+        return _unpack(data, bits, count, type).reshape(dims)
+    return data.view(type.numpy.newbyteorder("<") if type.numpy.kind in "iuf" else type.numpy).reshape(dims)
+
+
+def sparse_array(sparse: SparseTensorProto, external: External) -> np.ndarray:
+    """A sparse initializer as a dense array.
+
+    Raises:
+        ParseError: indices outside of the dimensions, or of a wrong shape.
+    """
+    where = f"sparse tensor {sparse.values.name!r}"
+    dims = list(sparse.dims)
+    if element_count(dims, where) > 1 << 32:
+        raise UnsupportedError(f"{where} is too large to be stored densely: {dims}")
+    values = tensor_array(sparse.values, external)
+    indices = tensor_array(sparse.indices, external)
+    if values.ndim != 1 or indices.shape not in ((values.size,), (values.size, len(dims))):
+        raise ParseError(f"{where}: indices {list(indices.shape)} do not fit values {list(values.shape)}")
+    limits = np.array(dims if indices.ndim == 2 else [int(np.prod(dims))])
+    columns = indices.reshape(values.size, -1)
+    if indices.dtype != np.int64 or (columns < 0).any() or (columns >= limits).any():
+        raise ParseError(f"{where}: an index is outside of {dims}")
+    dense = np.zeros(dims, values.dtype)
+    dense[np.unravel_index(indices, dims) if indices.ndim == 1 else tuple(indices.T)] = values
+    return dense
+
+
+def _from_fields(tensor: TensorProto, type: Type, count: int, bits: int, where: str) -> np.ndarray:
+    number = tensor.data_type
+    if number in _INT32_FIELD:
+        field, dtype = "int32_data", np.int32
+    elif number in (12, 13):
+        field, dtype = "uint64_data", np.uint64
+    else:
+        field = {1: "float_data", 7: "int64_data", 11: "double_data"}[number]
+        dtype = {1: np.float32, 7: np.int64, 11: np.float64}[number]
+    stored = getattr(tensor, field)
+    wanted = (count * bits + 7) // 8 if bits < 8 else count
+    if len(stored) != wanted:
+        raise ParseError(
+            f"{where} has {len(stored)} values in {field}, expected {wanted} for {elem_name(number)}{list(tensor.dims)}"
+        )
+    values = np.fromiter(stored, dtype, wanted)
+    if bits < 8:
+        return _unpack(values.astype(np.uint8), bits, count, type)
+    if number in (10, 16):
+        return values.astype(np.uint16).view(type.numpy)
+    if number in (17, 18, 19, 20):
+        return values.astype(np.uint8).view(type.numpy)
+    return values.astype(type.numpy, copy=False)
+
+
+def _unpack(data: np.ndarray, bits: int, count: int, type: Type) -> np.ndarray:
+    """Elements packed from the low bits of each byte upwards."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    mask = (1 << bits) - 1
+    codes = ((data[:, None] >> shifts) & mask).ravel()[:count]
+    if type is Type.uint8_type:
+        return codes
+    signed = codes.astype(np.int8)
+    return np.where(signed > mask // 2, signed - (1 << bits), signed).astype(np.int8)

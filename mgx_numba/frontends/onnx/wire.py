@@ -1,0 +1,132 @@
+"""Where the big tensors lie in a serialized ModelProto, found without copying them.
+
+Only the fields on the way to an initializer's ``raw_data`` are walked (protobuf wire format: a varint key, then a
+varint, 8 bytes, a length-prefixed run, or 4 bytes). The result is the model without those bytes, to be decoded by
+protobuf, and the place of each, so that literals can borrow the file's memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...errors import ParseError
+
+__all__ = ["Span", "split_raw_data"]
+
+MODEL_GRAPH, GRAPH_INITIALIZER, TENSOR_RAW_DATA = 7, 5, 9
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+
+
+@dataclass(frozen=True)
+class Span:
+    """Bytes ``[begin, end)`` of a serialized model."""
+
+    begin: int
+    end: int
+
+
+def split_raw_data(data: bytes | memoryview, smallest: int = 1024) -> tuple[bytes, dict[int, Span]]:
+    """The model without its big ``raw_data``, and where that lies.
+
+    Args:
+        data: a serialized ModelProto.
+        smallest: bytes from which a tensor's ``raw_data`` is left out.
+
+    Returns:
+        Serialized ModelProto, and for each initializer (counted from 0 in file order) left empty its place in ``data``.
+
+    Raises:
+        ParseError: the bytes are not a protobuf message, or end too early; the message gives the offset.
+    """
+    view = memoryview(data)
+    spans: dict[int, Span] = {}
+    out: list[bytes | memoryview] = []
+    kept = 0
+    initializers = 0
+    for key, start, begin, end in _fields(view, 0, len(view)):
+        if key != MODEL_GRAPH << 3 | BYTES:
+            continue
+        graph: list[bytes | memoryview] = []
+        graph_kept = begin
+        for inner_key, inner_start, inner_begin, inner_end in _fields(view, begin, end):
+            if inner_key != GRAPH_INITIALIZER << 3 | BYTES:
+                continue
+            number, initializers = initializers, initializers + 1
+            if inner_end - inner_begin < smallest:
+                continue
+            found = _without_raw_data(view, inner_begin, inner_end, smallest)
+            if found is None:
+                continue
+            tensor, spans[number] = found
+            graph += [view[graph_kept:inner_start], _varint(inner_key), _varint(len(tensor)), tensor]
+            graph_kept = inner_end
+        graph.append(view[graph_kept:end])
+        out += [view[kept:start], _varint(key), _varint(sum(map(len, graph))), *graph]
+        kept = end
+    out.append(view[kept:])
+    return b"".join(out), spans
+
+
+def _without_raw_data(view: memoryview, begin: int, end: int, smallest: int) -> tuple[bytes, Span] | None:
+    span = None
+    pieces: list[memoryview] = []
+    kept = begin
+    for key, start, inner_begin, inner_end in _fields(view, begin, end):
+        if key != TENSOR_RAW_DATA << 3 | BYTES:
+            continue
+        if span is not None or inner_end - inner_begin < smallest:
+            return None
+        span = Span(inner_begin, inner_end)
+        pieces.append(view[kept:start])
+        kept = inner_end
+    if span is None:
+        return None
+    return b"".join([*pieces, view[kept:end]]), span
+
+
+def _fields(view: memoryview, begin: int, end: int):  # type: ignore[no-untyped-def]
+    """Fields of a message as (key, start of the key, begin and end of the value)."""
+    position = begin
+    while position < end:
+        start = position
+        key, position = _read_varint(view, position, end)
+        kind = key & 7
+        if kind == VARINT:
+            value_begin = position
+            _, position = _read_varint(view, position, end)
+        elif kind == BYTES:
+            length, value_begin = _read_varint(view, position, end)
+            position = value_begin + length
+        elif kind in (FIXED64, FIXED32):
+            value_begin = position
+            position += 8 if kind == FIXED64 else 4
+        else:
+            raise ParseError(f"not an ONNX model: byte {start} starts no protobuf field")
+        if key >> 3 == 0:
+            raise ParseError(f"not an ONNX model: byte {start} starts no protobuf field")
+        if position > end:
+            raise ParseError(
+                f"not an ONNX model, or a truncated one: field {key >> 3} at byte {start} ends at byte {position}, "
+                f"what holds it at byte {end}"
+            )
+        yield key, start, value_begin, position
+
+
+def _read_varint(view: memoryview, position: int, end: int) -> tuple[int, int]:
+    value = shift = 0
+    for place in range(position, min(end, position + 10)):
+        byte = view[place]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, place + 1
+        shift += 7
+    raise ParseError(f"not an ONNX model, or a truncated one: no whole number at byte {position}")
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

@@ -1,0 +1,112 @@
+"""Deterministic pseudo-random tensors: MIGraphX's ``generate_argument`` (xorshf96, mode *legacy*), bit for bit."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .argument import Argument
+from .shape import Shape
+from .types import Type
+
+__all__ = ["generate"]
+
+_MASK = (1 << 64) - 1
+_SEEDS = (123456789, 362436069, 521288629)
+_LANES = 1024
+_BITS = 192
+
+
+def generate(shape: Shape, seed: int = 0) -> Argument:
+    """Values for every place of the shape's element space.
+
+    Floats are ``-1 + (z % 32) / 16``, signed integers ``max / 2 - z % max`` and unsigned ones ``z % max`` with
+    ``max = 2**(5 * bytes)``, bools ``z % 2``, for the generator's successive outputs ``z``.
+    """
+    if shape.sub_shapes:
+        return Argument.from_tuple([generate(s, seed) for s in shape.sub_shapes])
+    z = _outputs(shape.element_space, seed)
+    type = shape.type
+    if type.is_floating:
+        values = (-1 + (z % np.uint64(32)).astype(np.float64) / 16).astype(type.numpy)
+    elif type is Type.bool_type:
+        values = (z % np.uint64(2)).astype(bool)
+    else:
+        limit = 1 << (5 * type.size)
+        rest = (z % np.uint64(limit)).astype(np.int64)
+        values = (limit // 2 - rest if type.is_signed else rest).astype(type.numpy)
+    return Argument.from_flat(shape, values)
+
+
+def _step(x, y, z, mask):
+    x = (x ^ (x << 16)) & mask
+    x ^= x >> 5
+    x = (x ^ (x << 1)) & mask
+    return y, z, x ^ y ^ z
+
+
+def _outputs(count: int, seed: int) -> np.ndarray:
+    """The generator's first ``count`` outputs; long sequences are computed in lanes that start far apart.
+
+    The generator is linear over GF(2), so the state any number of steps ahead is a matrix product.
+    """
+    state = (_SEEDS[0], _SEEDS[1], (_SEEDS[2] ^ seed) & _MASK)
+    if count <= 4 * _LANES:
+        values = np.empty(count, np.uint64)
+        for i in range(count):
+            state = _step(*state, _MASK)
+            values[i] = state[2]
+        return values
+    stride = -(-count // _LANES)
+    lanes = _lane_states(state, stride)
+    x, y, z = (np.array([lane[k] for lane in lanes], np.uint64) for k in range(3))
+    values = np.empty((_LANES, stride), np.uint64)
+    mask = np.uint64(_MASK)
+    for i in range(stride):
+        x, y, z = _vector_step(x, y, z, mask)
+        values[:, i] = z
+    return values.reshape(-1)[:count]
+
+
+def _vector_step(x: np.ndarray, y: np.ndarray, z: np.ndarray, mask: np.uint64):
+    x = x ^ (x << np.uint64(16))
+    x = x ^ (x >> np.uint64(5))
+    x = x ^ (x << np.uint64(1))
+    return y, z, x ^ y ^ z
+
+
+def _lane_states(state: tuple[int, int, int], stride: int) -> list[tuple[int, int, int]]:
+    jump = _power(_one_step_matrix(), stride)
+    bits = _to_bits(state)
+    states = []
+    for _ in range(_LANES):
+        states.append(_from_bits(bits))
+        bits = jump @ bits & 1
+    return states
+
+
+def _one_step_matrix() -> np.ndarray:
+    columns = []
+    for bit in range(_BITS):
+        unit = [0, 0, 0]
+        unit[bit // 64] = 1 << (bit % 64)
+        columns.append(_to_bits(_step(*unit, _MASK)))
+    return np.stack(columns, axis=1)
+
+
+def _power(matrix: np.ndarray, exponent: int) -> np.ndarray:
+    result = np.eye(_BITS, dtype=np.int64)
+    while exponent:
+        if exponent & 1:
+            result = result @ matrix & 1
+        matrix = matrix @ matrix & 1
+        exponent >>= 1
+    return result
+
+
+def _to_bits(state: tuple[int, ...]) -> np.ndarray:
+    return np.array([word >> bit & 1 for word in state for bit in range(64)], np.int64)
+
+
+def _from_bits(bits: np.ndarray) -> tuple[int, int, int]:
+    words = [sum(int(b) << i for i, b in enumerate(bits[64 * k : 64 * k + 64])) for k in range(3)]
+    return words[0], words[1], words[2]

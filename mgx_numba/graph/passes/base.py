@@ -1,0 +1,161 @@
+"""Pass infrastructure: what a pass is, and how a list of named passes is run over a program.
+
+A pass rewrites one module at a time and leaves the meaning of the program unchanged. Running it twice changes nothing
+more than running it once. Environment variables are MIGraphX's: ``MIGRAPHX_DISABLE_PASSES`` (names, comma-separated),
+``MIGRAPHX_TRACE_PASSES`` (print the program after each pass), ``MIGRAPHX_TIME_PASSES`` (print the time of each pass).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ...errors import CompileError, OptionError, ValidationError
+from ..module import Module
+from ..program import Program
+from ..validate import validate as validate_program
+
+__all__ = ["Options", "Pass", "environment_flag", "kernel_modules", "known_passes", "make_pass", "run_passes"]
+
+KERNEL_OPERATORS = frozenset({"pointwise", "fused_reduce", "split_fused_reduce", "fused_concat", "fused_contraction"})
+"""Operators whose submodules are bodies of kernels: they are compiled, not rewritten further."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What passes may assume.
+
+    Attributes:
+        fast_math: identities may be used that hold for finite numbers only, and changes of rounding beyond
+            reassociating constants.
+    """
+
+    fast_math: bool = False
+
+
+class Pass:
+    """A named rewriting of a program; subclasses set ``name`` and define ``apply`` (or ``run``)."""
+
+    name: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        if cls.name:
+            _KNOWN[cls.name] = cls
+
+    def apply(self, program: Program, module: Module, options: Options) -> None:
+        """Rewrite one module in place."""
+        raise NotImplementedError(f"pass {self.name!r} has no apply")
+
+    def run(self, program: Program, options: Options) -> None:
+        """Rewrite every module of a program, inner modules first; bodies of kernels are left alone."""
+        bodies = kernel_modules(program)
+        for module in reversed(program.reachable_modules()):
+            if id(module) not in bodies:
+                self.apply(program, module, options)
+
+    def __repr__(self) -> str:
+        return f"<pass {self.name}>"
+
+
+_KNOWN: dict[str, type[Pass]] = {}
+
+
+def known_passes() -> list[str]:
+    """Names of all passes, sorted."""
+    return sorted(_KNOWN)
+
+
+def make_pass(name: str) -> Pass:
+    """A pass by name, with its default settings.
+
+    Raises:
+        OptionError: there is none; the message lists the known names.
+    """
+    cls = _KNOWN.get(name)
+    if cls is None:
+        raise OptionError(f"unknown pass {name!r}; known: {', '.join(known_passes())}")
+    return cls()
+
+
+def kernel_modules(program: Program) -> set[int]:
+    """Identities of the modules that are bodies of kernels, with all that they contain."""
+    found: set[int] = set()
+    for module in program.reachable_modules():
+        for ins in module:
+            if ins.module_args and ins.name in KERNEL_OPERATORS:
+                for body in ins.module_args:
+                    found.add(id(body))
+                    found.update(map(id, body.submodules()))
+    return found
+
+
+def environment_flag(name: str) -> bool:
+    """Whether an environment variable is set to something that means yes."""
+    return os.environ.get(name, "").strip().lower() not in ("", "0", "false", "off", "no")
+
+
+def run_passes(
+    program: Program,
+    passes: Sequence[Pass | str],
+    options: Options | None = None,
+    *,
+    disabled: Iterable[str] = (),
+    trace: Callable[[str, Program], None] | None = None,
+    timings: MutableMapping[str, float] | None = None,
+    validate: bool = False,
+) -> None:
+    """Run passes in order over all modules of a program, in place.
+
+    Args:
+        program: the program to rewrite.
+        passes: passes, or names of passes.
+        options: what the passes may assume; defaults to ``Options()``.
+        disabled: names of passes to leave out, besides those in ``MIGRAPHX_DISABLE_PASSES``.
+        trace: called with the name of each pass and the program after it.
+        timings: seconds spent in each pass are added here, by name.
+        validate: check the invariants of the IR after each pass.
+
+    Raises:
+        OptionError: a name is not that of a pass.
+        CompileError: a pass failed; the message names it, the cause is chained.
+        ValidationError: ``validate`` is set and a pass broke an invariant; the message names the pass.
+    """
+    steps = [make_pass(p) if isinstance(p, str) else p for p in passes]
+    left_out = _disabled(disabled, steps)
+    settings = options or Options()
+    print_program, print_time = environment_flag("MIGRAPHX_TRACE_PASSES"), environment_flag("MIGRAPHX_TIME_PASSES")
+    for step in steps:
+        if step.name in left_out:
+            continue
+        start = time.perf_counter()
+        try:
+            step.run(program, settings)
+        except Exception as error:
+            raise CompileError(f"pass {step.name!r} failed: {error}") from error
+        seconds = time.perf_counter() - start
+        if timings is not None:
+            timings[step.name] = timings.get(step.name, 0.0) + seconds
+        if print_time:
+            print(f"{step.name}: {seconds * 1e3:.6g}ms")
+        if print_program:
+            print(f"Pass: {step.name}\n{program}")
+        if trace is not None:
+            trace(step.name, program)
+        if validate:
+            try:
+                validate_program(program)
+            except ValidationError as error:
+                raise ValidationError(f"after pass {step.name!r}: {error}") from error
+
+
+def _disabled(names: Iterable[str], steps: Sequence[Pass]) -> set[str]:
+    listed = os.environ.get("MIGRAPHX_DISABLE_PASSES", "").split(",")
+    wanted = {*names, *(n.strip() for n in listed if n.strip())}
+    known = {*_KNOWN, *(s.name for s in steps)}
+    unknown = sorted(wanted - known)
+    if unknown:
+        raise OptionError(f"cannot disable unknown pass {', '.join(unknown)}; known: {', '.join(sorted(known))}")
+    return wanted

@@ -1,0 +1,124 @@
+"""Building the new instructions of a rewrite: operations on constants are folded at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...ops.base import Operator, make_op
+from ..instruction import Instruction
+from ..module import Module
+from ..shape import Shape
+from ..types import Type
+from .constants import (
+    constant_array,
+    fold_pointwise,
+    is_constant,
+    literal_argument,
+    scalar_array,
+    spread_operator,
+)
+
+__all__ = ["Builder"]
+
+FOLD_GROWTH = 4
+FOLD_SMALL = 1 << 12
+
+
+class Builder:
+    """Inserts instructions before a given one and remembers them.
+
+    Attributes:
+        before: where operations go; literals go to the front of the module.
+        created: everything inserted, in order.
+    """
+
+    def __init__(self, module: Module, before: Instruction | None) -> None:
+        self.module = module
+        self.before = before
+        self.created: list[Instruction] = []
+
+    def op(self, op: Operator | str, *inputs: Instruction, **attributes: Any) -> Instruction:
+        """Insert an operation; a pointwise operation on constants becomes a constant instead."""
+        operator = make_op(op, **attributes) if isinstance(op, str) else op
+        if operator.pointwise and inputs and all(map(is_constant, inputs)):
+            folded = self._fold(operator, inputs)
+            if folded is not None:
+                return folded
+        return self._keep(self.module.insert_instruction(self.before, operator, inputs))
+
+    def run(self, op: Operator | str, inputs: Sequence[Instruction], modules: Sequence[Module]) -> Instruction:
+        """Insert an operation that runs submodules."""
+        return self._keep(self.module.insert_instruction(self.before, op, inputs, modules))
+
+    def literal(self, array: Any, type: Type | None = None) -> Instruction:
+        """A constant, at the front of the module; one element becomes a scalar."""
+        value = np.asarray(array) if type is None else np.asarray(array).astype(type.numpy)
+        return self._keep(self.module.add_literal(literal_argument(value)))
+
+    def constant(self, array: np.ndarray, lens: Sequence[int]) -> Instruction:
+        """A constant of ``lens``, from an array that repeats along its axes of length 1."""
+        literal = self.literal(array)
+        if literal.shape.lens == tuple(lens):
+            return literal
+        return self.op("multibroadcast", literal, out_lens=tuple(lens))
+
+    def scalar(self, value: Any, like: Instruction | Shape) -> Instruction:
+        """A constant of the same type and lengths as ``like`` whose elements all are ``value``."""
+        shape = like.shape if isinstance(like, Instruction) else like
+        literal = self.literal(scalar_array(value, shape.type))
+        return self._keep(self.module.insert_instruction(self.before, spread_operator(shape), [literal]))
+
+    def reshape(self, x: Instruction, lens: Sequence[int]) -> Instruction:
+        """``x`` with other lengths (``x`` itself when they are the same)."""
+        return x if x.shape.lens == tuple(lens) else self.op("reshape", x, dims=tuple(lens))
+
+    def transpose(self, x: Instruction, permutation: Sequence[int]) -> Instruction:
+        """``x`` with axes permuted (``x`` itself for the identity)."""
+        if list(permutation) == list(range(len(permutation))):
+            return x
+        return self.op("transpose", x, permutation=tuple(permutation))
+
+    def spread(self, x: Instruction, lens: Sequence[int]) -> Instruction:
+        """``x`` broadcast to ``lens`` by NumPy's rule (``x`` itself when it has them)."""
+        return x if x.shape.lens == tuple(lens) else self.op("multibroadcast", x, out_lens=tuple(lens))
+
+    def convert(self, x: Instruction, type: Type) -> Instruction:
+        """``x`` in another element type."""
+        return x if x.shape.type is type else self.op("convert", x, target_type=type)
+
+    def discard(self) -> None:
+        """Remove what was inserted and is not used."""
+        for ins in reversed(self.created):
+            if ins.module is self.module and not ins.users:
+                self.module.remove_instruction(ins)
+        self.created.clear()
+
+    def _fold(self, op: Operator, inputs: Sequence[Instruction]) -> Instruction | None:
+        output = op.compute_shape([i.shape for i in inputs])
+        arrays = [constant_array(i) for i in inputs]
+        if output.is_dynamic or any(a is None for a in arrays):
+            return None
+        sizes = [_distinct(a) for a in arrays if a is not None]
+        spread = 1
+        for axis, length in enumerate(output.lens):
+            if any(a.strides[axis] and a.shape[axis] > 1 for a in arrays if a is not None):
+                spread *= length
+        if spread > max(FOLD_SMALL, FOLD_GROWTH * max(sizes)):
+            return None
+        value = fold_pointwise(op, output, [a for a in arrays if a is not None])
+        return self.constant(value, output.lens)
+
+    def _keep(self, ins: Instruction) -> Instruction:
+        self.created.append(ins)
+        return ins
+
+
+def _distinct(array: np.ndarray) -> int:
+    count = 1
+    for length, stride in zip(array.shape, array.strides):
+        if stride:
+            count *= length
+    return count

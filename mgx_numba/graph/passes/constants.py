@@ -1,0 +1,122 @@
+"""Constant values in the IR: literals, and literals seen through view operators.
+
+A constant is never expanded in memory: a broadcast of a literal stays a view with zero strides, and folding works on
+the part of the data that differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...ops.base import Operator, make_op
+from ..argument import Argument
+from ..instruction import Instruction
+from ..shape import Shape
+from ..types import Type
+
+__all__ = ["CONSTANT_VIEWS", "compact", "constant_array", "fold_pointwise", "is_constant", "uniform", "uniform_value"]
+
+CONSTANT_VIEWS = frozenset(
+    "broadcast multibroadcast scalar reshape reshape_lazy transpose squeeze unsqueeze flatten slice step"
+    " identity contiguous layout".split()
+)
+"""Operators whose value on a literal is computed as a view, or kept as one."""
+
+UNIFORM_LIMIT = 1 << 16
+
+
+def is_constant(ins: Instruction) -> bool:
+    """Whether the value is a literal, directly or through views of one input."""
+    while ins.literal is None:
+        if ins.op.name not in CONSTANT_VIEWS or len(ins.inputs) != 1:
+            return False
+        ins = ins.inputs[0]
+    return ins.literal.array is not None
+
+
+def constant_array(ins: Instruction) -> np.ndarray | None:
+    """Value of a constant with its logical lengths (a view where possible), ``None`` for anything else."""
+    chain: list[Instruction] = []
+    while ins.literal is None:
+        if ins.op.name not in CONSTANT_VIEWS or len(ins.inputs) != 1 or ins.shape.is_dynamic:
+            return None
+        chain.append(ins)
+        ins = ins.inputs[0]
+    array = ins.literal.array
+    if array is None:
+        return None
+    for view in reversed(chain):
+        if view.op.name not in ("identity", "contiguous", "layout"):
+            array = view.op.compute(view.shape, [array])
+    return array
+
+
+def uniform(array: np.ndarray) -> bool:
+    """Whether all elements are equal (NaN is equal to NaN here); arrays too large to look at count as not."""
+    small = compact(array)
+    if small.size <= 1:
+        return array.size > 0
+    if small.size > UNIFORM_LIMIT:
+        return False
+    first = small[(0,) * small.ndim]
+    same = small == first
+    if first != first:
+        same = small != small
+    return bool(np.all(same))
+
+
+def uniform_value(ins: Instruction) -> Any:
+    """The element that every place of a constant has, as a NumPy scalar; ``None`` if it is not such a constant."""
+    shape = ins.shape
+    while ins.literal is None:
+        if ins.op.name not in CONSTANT_VIEWS or len(ins.inputs) != 1:
+            return None
+        ins = ins.inputs[0]
+    array = ins.literal.array
+    if array is None or shape.elements == 0 or not uniform(array):
+        return None
+    return array[(0,) * array.ndim]
+
+
+def compact(array: np.ndarray) -> np.ndarray:
+    """The array with length 1 on every axis along which it repeats (zero stride); a view."""
+    if 0 not in array.strides or 0 in array.shape:
+        return array
+    return array[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in array.strides)]
+
+
+def fold_pointwise(op: Operator, output: Shape, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Value of a pointwise operator on constants, with length 1 on axes along which every operand repeats.
+
+    Args:
+        op: a pointwise operator.
+        output: its output shape for these operands.
+        arrays: operands of the output's lengths, repeated by zero strides.
+    """
+    small = [compact(a) for a in arrays]
+    lens = np.broadcast_shapes(*(a.shape for a in small))
+    same = [np.broadcast_to(a, lens) for a in small]
+    return np.asarray(op.compute(Shape(output.type, lens), same)).reshape(lens)
+
+
+def scalar_array(value: Any, type: Type) -> np.ndarray:
+    """A zero-dimensional array of an element type."""
+    return np.asarray(value).astype(type.numpy).reshape(())
+
+
+def literal_argument(array: np.ndarray) -> Argument:
+    """Literal value for an array: one element becomes a scalar, other data is packed in its own axis order."""
+    if array.size == 1:
+        return Argument.from_array(np.array(array).reshape(()))
+    argument = Argument.from_array(array)
+    if not argument.shape.packed:
+        argument = Argument.from_array(np.ascontiguousarray(array))
+    return argument
+
+
+def spread_operator(shape: Shape) -> Operator:
+    """``multibroadcast`` to a shape's lengths."""
+    return make_op("multibroadcast", out_lens=shape.lens)

@@ -1,0 +1,53 @@
+"""Removal of instructions whose value nothing uses, and of modules that nothing runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ..instruction import Instruction, Parameter, Return
+from ..module import Module
+from ..program import Program
+from .base import Options, Pass
+
+__all__ = ["SIDE_EFFECTS", "DeadCodeElimination"]
+
+SIDE_EFFECTS = frozenset({"capture", "check_context"})
+"""Operators that are run for what they do."""
+
+
+class DeadCodeElimination(Pass):
+    """Removes unused instructions and modules. Parameters stay; a module without ``@return`` keeps its last value."""
+
+    name = "dead_code_elimination"
+
+    def run(self, program: Program, options: Options) -> None:
+        references = Counter(id(m) for module in program.reachable_modules() for i in module for m in i.module_args)
+        for module in reversed(program.reachable_modules()):
+            _sweep(module, references)
+        program.remove_unused_modules()
+
+    def apply(self, program: Program, module: Module, options: Options) -> None:
+        self.run(program, options)
+
+
+def _sweep(module: Module, references: Counter[int]) -> None:
+    last = module.last
+    for ins in reversed(module):
+        if ins.users or ins is last or isinstance(ins.op, (Parameter, Return)) or ins.name in SIDE_EFFECTS:
+            continue
+        bodies = list(ins.module_args)
+        module.remove_instruction(ins)
+        _release(bodies, references)
+
+
+def _release(bodies: list[Module], references: Counter[int]) -> None:
+    """Drop what the modules of a removed instruction used, unless another instruction runs them too."""
+    for body in bodies:
+        references[id(body)] -= 1
+        if references[id(body)]:
+            continue
+        members: list[Instruction] = list(body)
+        for ins in reversed(members):
+            inner = list(ins.module_args)
+            body.remove_instruction(ins)
+            _release(inner, references)

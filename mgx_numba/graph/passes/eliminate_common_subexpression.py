@@ -1,0 +1,65 @@
+"""Equal computations are done once, equal literals are kept once."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import numpy as np
+
+from ..instruction import Instruction, Parameter, Return
+from ..module import Module
+from ..program import Program
+from .base import Options, Pass
+from .dead_code_elimination import SIDE_EFFECTS
+from .propagate_constant import NONDETERMINISTIC
+from .rewriter import remove_dead
+
+__all__ = ["EliminateCommonSubexpression"]
+
+WHOLE_BYTES = 1 << 12
+SAMPLE = 64
+
+
+class EliminateCommonSubexpression(Pass):
+    """Of instructions with equal operator and equal inputs (in any order, if commutative) the first one stays.
+
+    Literals are equal when type, lengths, strides and bits are.
+    """
+
+    name = "eliminate_common_subexpression"
+
+    def apply(self, program: Program, module: Module, options: Options) -> None:
+        seen: dict[Hashable, Instruction] = {}
+        literals: dict[Hashable, list[Instruction]] = {}
+        for ins in list(module):
+            if isinstance(ins.op, (Parameter, Return)) or ins.module_args or ins is module.last:
+                continue
+            if ins.literal is not None:
+                first = _equal_literal(ins, literals)
+            elif ins.name in NONDETERMINISTIC or ins.name in SIDE_EFFECTS:
+                continue
+            else:
+                operands = [id(i) for i in ins.inputs]
+                if ins.op.commutative:
+                    operands.sort()
+                first = seen.setdefault((ins.op, tuple(operands)), ins)
+            if first is not ins:
+                first.debug_symbols = tuple(dict.fromkeys((*first.debug_symbols, *ins.debug_symbols)))
+                module.replace_instruction(ins, first)
+                remove_dead(module, [ins])
+
+
+def _equal_literal(ins: Instruction, literals: dict[Hashable, list[Instruction]]) -> Instruction:
+    array = ins.literal.array if ins.literal is not None else None
+    if array is None:
+        return ins
+    if array.nbytes <= WHOLE_BYTES:
+        return literals.setdefault((ins.shape, array.tobytes()), [ins])[0]
+    flat = array.reshape(-1)[:SAMPLE] if array.flags.c_contiguous else array[(0,) * (array.ndim - 1)][:SAMPLE]
+    candidates = literals.setdefault((ins.shape, flat.tobytes()), [])
+    bits = f"u{array.itemsize}"
+    for other in candidates:
+        if other.literal is not None and np.array_equal(other.literal.numpy().view(bits), array.view(bits)):
+            return other
+    candidates.append(ins)
+    return ins

@@ -1,0 +1,56 @@
+"""Removal of type conversions that change nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..types import Type
+from .build import Builder
+from .match import Match, op, rule, some
+from .rewriter import RulePass
+
+__all__ = ["EliminateConvert", "is_exact"]
+
+HALVES = frozenset({Type.half_type, Type.bf16_type})
+FLOAT8 = frozenset(
+    {Type.fp8e4m3fn_type, Type.fp8e4m3fnuz_type, Type.fp8e5m2_type, Type.fp8e5m2fnuz_type}
+)
+WIDE = frozenset({Type.float_type, Type.double_type})
+
+
+def is_exact(source: Type, target: Type) -> bool:
+    """Whether every value of one type is representable in the other."""
+    if source is target or source is Type.bool_type:
+        return True
+    if target is Type.bool_type:
+        return False
+    if source in FLOAT8:
+        return target in HALVES or target in WIDE
+    if source in HALVES:
+        return target in WIDE
+    if target in HALVES or target in FLOAT8:
+        return False
+    return bool(np.can_cast(source.numpy, target.numpy, "safe"))
+
+
+@rule("convert_same_type", op("convert", some("x")), lambda m: None if m.x.shape.type is m.ins.shape.type else "changes type")
+def convert_same_type(m: Match, b: Builder) -> object:
+    return m.x  # convert[T](x: T) -> x
+
+
+def _exact_inside(m: Match) -> str | None:
+    if is_exact(m.x.shape.type, m.inner.shape.type):
+        return None
+    return f"{m.inner.shape.type.name} does not hold every {m.x.shape.type.name}"
+
+
+@rule("nested_convert", op("convert", op("convert", some("x"), bind="inner")), _exact_inside)
+def nested_convert(m: Match, b: Builder) -> object:
+    return b.convert(m.x, m.ins.shape.type)  # convert[T](convert[wider](x)) -> convert[T](x)
+
+
+class EliminateConvert(RulePass):
+    """``convert`` to the same type, and ``convert`` of a lossless ``convert``."""
+
+    name = "eliminate_convert"
+    rules = (convert_same_type, nested_convert)

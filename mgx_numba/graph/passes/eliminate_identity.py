@@ -1,0 +1,22 @@
+"""Removal of ``identity`` instructions."""
+
+from __future__ import annotations
+
+from ..module import Module
+from ..program import Program
+from .base import Options, Pass
+from .rewriter import remove_dead
+
+__all__ = ["EliminateIdentity"]
+
+
+class EliminateIdentity(Pass):
+    """``identity(x) -> x``."""
+
+    name = "eliminate_identity"
+
+    def apply(self, program: Program, module: Module, options: Options) -> None:
+        for ins in list(module):
+            if ins.name == "identity" and ins is not module.last:
+                module.replace_instruction(ins, ins.inputs[0])
+                remove_dead(module, [ins])

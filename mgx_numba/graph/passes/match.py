@@ -1,0 +1,249 @@
+"""Patterns over instructions, and rules: a pattern, a check that may refuse with a reason, and a rewrite.
+
+Patterns are built by the functions ``op``, ``some``, ``constant``, ``scalar`` and ``spread`` and read like the
+expression they match. A pattern says what did not match, so that "why was this not rewritten?" has an answer:
+see ``explain``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..instruction import Instruction
+from .constants import is_constant, uniform_value
+
+if TYPE_CHECKING:
+    from .base import Options
+    from .build import Builder
+
+__all__ = ["Match", "Pattern", "Rule", "constant", "either", "explain", "op", "rule", "scalar", "some", "spread"]
+
+Bound = dict[str, Instruction]
+Miss = tuple["Pattern", Instruction]
+
+
+class Pattern:
+    """Something that an instruction may match."""
+
+    __slots__ = ("bind",)
+
+    def __init__(self, bind: str | None = None) -> None:
+        self.bind = bind
+
+    def match(self, ins: Instruction, bound: Bound) -> Miss | None:
+        """``None`` when it matches (names are bound then), else the part that does not and the instruction there."""
+        if self.bind is not None and bound.setdefault(self.bind, ins) is not ins:
+            return (self, ins)
+        return None
+
+    def describe(self) -> str:
+        """What is wanted, for messages."""
+        return f"the same value as {self.bind!r}" if self.bind else "anything"
+
+
+class Operation(Pattern):
+    """An instruction with one of some operator names whose inputs match."""
+
+    __slots__ = ("inputs", "names", "once")
+
+    def __init__(self, names: str, inputs: Sequence[Pattern], bind: str | None, once: bool) -> None:
+        super().__init__(bind)
+        self.names = frozenset(names.split())
+        self.inputs = tuple(inputs)
+        self.once = once
+
+    def match(self, ins: Instruction, bound: Bound) -> Miss | None:
+        if ins.op.name not in self.names or (self.once and len(ins.users) > 1):
+            return (self, ins)
+        if self.bind is not None and bound.setdefault(self.bind, ins) is not ins:
+            return (self, ins)
+        wanted, found = self.inputs, ins.inputs
+        if not wanted:
+            return None
+        if len(wanted) != len(found):
+            return (self, ins)
+        if len(wanted) == 2 and ins.op.commutative:
+            attempt = dict(bound)
+            miss = wanted[0].match(found[0], attempt) or wanted[1].match(found[1], attempt)
+            if miss is None:
+                bound.update(attempt)
+                return None
+            return wanted[0].match(found[1], bound) or wanted[1].match(found[0], bound)
+        for pattern, value in zip(wanted, found):
+            miss = pattern.match(value, bound)
+            if miss is not None:
+                return miss
+        return None
+
+    def describe(self) -> str:
+        return " or ".join(sorted(self.names)) + (" with a single user" if self.once else "")
+
+
+class Constant(Pattern):
+    """A literal, directly or through views."""
+
+    __slots__ = ()
+
+    def match(self, ins: Instruction, bound: Bound) -> Miss | None:
+        return super().match(ins, bound) if is_constant(ins) else (self, ins)
+
+    def describe(self) -> str:
+        return "a constant"
+
+
+class ScalarValue(Pattern):
+    """A constant whose elements are all equal, and near ``value`` if that is given."""
+
+    __slots__ = ("tolerance", "value")
+
+    def __init__(self, value: float | None, bind: str | None, tolerance: float) -> None:
+        super().__init__(bind)
+        self.value = value
+        self.tolerance = tolerance
+
+    def match(self, ins: Instruction, bound: Bound) -> Miss | None:
+        found = uniform_value(ins)
+        if found is None:
+            return (self, ins)
+        if self.value is not None and not abs(float(found) - self.value) <= self.tolerance * abs(self.value):
+            return (self, ins)
+        return super().match(ins, bound)
+
+    def describe(self) -> str:
+        return "a constant with equal elements" + ("" if self.value is None else f" {self.value:g}")
+
+
+class Spread(Pattern):
+    """A value that matches, directly or broadcast; ``bind`` names the value as it is used (after broadcasting)."""
+
+    __slots__ = ("inner",)
+
+    def __init__(self, inner: Pattern, bind: str | None) -> None:
+        super().__init__(bind)
+        self.inner = inner
+
+    def match(self, ins: Instruction, bound: Bound) -> Miss | None:
+        outer = ins
+        while ins.op.name in ("multibroadcast", "broadcast") and len(ins.inputs) == 1:
+            ins = ins.inputs[0]
+        return self.inner.match(ins, bound) or super().match(outer, bound)
+
+
+class Either(Pattern):
+    """The first of several patterns that matches."""
+
+    __slots__ = ("choices",)
+
+    def __init__(self, choices: Sequence[Pattern]) -> None:
+        super().__init__(None)
+        self.choices = tuple(choices)
+
+    def match(self, ins: Instruction, bound: Bound) -> Miss | None:
+        miss: Miss | None = None
+        for choice in self.choices:
+            attempt = dict(bound)
+            miss = choice.match(ins, attempt)
+            if miss is None:
+                bound.update(attempt)
+                return None
+        return miss
+
+
+def op(names: str, *inputs: Pattern, bind: str | None = None, once: bool = False) -> Operation:
+    """An instruction named by one of the space-separated ``names``; without ``inputs`` these are not looked at."""
+    return Operation(names, inputs, bind, once)
+
+
+def some(bind: str | None = None) -> Pattern:
+    """Any instruction; the same name twice must be the same instruction."""
+    return Pattern(bind)
+
+
+def constant(bind: str | None = None) -> Pattern:
+    """A literal, directly or through views."""
+    return Constant(bind)
+
+
+def scalar(value: float | None = None, bind: str | None = None, tolerance: float = 0.0) -> Pattern:
+    """A constant with all elements equal, within a relative ``tolerance`` of ``value``."""
+    return ScalarValue(value, bind, tolerance)
+
+
+def spread(inner: Pattern, bind: str | None = None) -> Pattern:
+    """A value directly or through broadcasts."""
+    return Spread(inner, bind)
+
+
+def either(*choices: Pattern) -> Pattern:
+    """Any of several patterns, tried in order."""
+    return Either(choices)
+
+
+class Match:
+    """A successful match: ``ins`` is the root, other attributes are the bound names."""
+
+    __slots__ = ("bound", "ins", "options")
+
+    def __init__(self, ins: Instruction, bound: Bound, options: Options) -> None:
+        self.ins = ins
+        self.bound = bound
+        self.options = options
+
+    def __getattr__(self, name: str) -> Instruction:
+        try:
+            return self.bound[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+Rewrite = Callable[[Match, "Builder"], Any]
+Check = Callable[[Match], "str | None"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One identity of the IR.
+
+    Attributes:
+        name: for traces and ``explain``.
+        pattern: what its root instruction must look like; the root's operator names select candidates.
+        rewrite: builds the new value and returns it (or a dict from old to new instructions, or ``None`` to decline).
+        check: returns why the rewrite must not be done here, or ``None``.
+    """
+
+    name: str
+    pattern: Operation
+    rewrite: Rewrite
+    check: Check | None = None
+
+    def find(self, ins: Instruction, options: Options) -> Match | None:
+        """Match at an instruction, ``None`` if the pattern does not fit."""
+        bound: Bound = {}
+        return None if self.pattern.match(ins, bound) else Match(ins, bound, options)
+
+
+def rule(name: str, pattern: Operation, check: Check | None = None) -> Callable[[Rewrite], Rule]:
+    """Decorator: turn a rewrite function into a rule."""
+
+    def make(rewrite: Rewrite) -> Rule:
+        return Rule(name, pattern, rewrite, check)
+
+    return make
+
+
+def explain(rules: Iterable[Rule], ins: Instruction, options: Options) -> dict[str, str]:
+    """For each rule that could start at this instruction: why it does not apply, or ``"applies"``."""
+    answers: dict[str, str] = {}
+    for candidate in rules:
+        if ins.name not in candidate.pattern.names:
+            continue
+        bound: Bound = {}
+        miss = candidate.pattern.match(ins, bound)
+        if miss is not None:
+            answers[candidate.name] = f"{miss[1].op} is not {miss[0].describe()}"
+            continue
+        reason = candidate.check(Match(ins, bound, options)) if candidate.check else None
+        answers[candidate.name] = reason or "applies"
+    return answers

@@ -1,0 +1,96 @@
+"""Constant folding: operations on literals are evaluated by their NumPy meaning.
+
+Broadcasts are not expanded: they stay views of small literals, and pointwise operations on them are folded on the
+part of the data that differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...errors import MgxError
+from ..instruction import Instruction
+from ..module import Module
+from ..program import Program
+from .base import Options, Pass
+from .build import Builder
+from .constants import compact, constant_array, is_constant, uniform, uniform_value
+from .rewriter import remove_dead
+
+__all__ = ["NONDETERMINISTIC", "PropagateConstant"]
+
+NONDETERMINISTIC = frozenset("random_uniform random_seed random_normal multinomial allocate load undefined".split())
+"""Operators whose value is not a function of their inputs."""
+
+BROADCASTS = frozenset({"broadcast", "multibroadcast", "scalar"})
+GROWTH = 4
+SMALL_BYTES = 1 << 20
+COMPRESS_FROM = 32
+
+
+class PropagateConstant(Pass):
+    """``f(literals) -> literal``, unless the result would need much more memory than the operands."""
+
+    name = "propagate_constant"
+
+    def apply(self, program: Program, module: Module, options: Options) -> None:
+        for ins in list(module):
+            if ins.module is not module or ins is module.last or not _is_candidate(ins):
+                continue
+            builder = Builder(module, ins)
+            value = _fold(ins, builder)
+            if value is None:
+                builder.discard()
+                continue
+            for new in builder.created:
+                if not new.is_literal:
+                    new.debug_symbols = ins.debug_symbols
+            module.replace_instruction(ins, value)
+            remove_dead(module, [ins])
+
+
+def _is_candidate(ins: Instruction) -> bool:
+    if ins.literal is not None or not ins.inputs or ins.module_args or ins.name in NONDETERMINISTIC:
+        return False
+    if ins.name in BROADCASTS or ins.name.startswith("@") or ins.shape.is_dynamic or ins.shape.sub_shapes:
+        return False
+    return all(map(is_constant, ins.inputs))
+
+
+def _fold(ins: Instruction, builder: Builder) -> Instruction | None:
+    if ins.op.pointwise:
+        folded = builder.op(ins.op, *ins.inputs)
+        return folded if is_constant(folded) else None
+    repeated = uniform_value(ins)
+    if repeated is not None and ins.shape.elements > 1:
+        if ins.inputs[0].name in BROADCASTS:
+            return builder.scalar(repeated, ins)
+    elif ins.op.view and not ins.inputs[0].is_literal:
+        # a view of a broadcast that differs along some axis: expanding it would cost memory
+        return None
+    arrays = [a for i in ins.inputs if (a := constant_array(i)) is not None]
+    if ins.shape.bytes > max(SMALL_BYTES, GROWTH * sum(compact(a).nbytes for a in arrays)):
+        return None
+    value = _evaluate(ins, arrays)
+    if value is None:
+        return None
+    if value.size >= COMPRESS_FROM and not ins.op.view and uniform(value):
+        return builder.scalar(value[(0,) * value.ndim], ins)
+    literal = builder.literal(value)
+    return literal if literal.shape.lens == ins.shape.lens else builder.constant(value, ins.shape.lens)
+
+
+def _evaluate(ins: Instruction, arrays: Sequence[np.ndarray]) -> np.ndarray | None:
+    """The value, ``None`` when the operator cannot compute it here (it will be reported when it is run)."""
+    if ins.name in ("contiguous", "layout"):
+        return np.ascontiguousarray(arrays[0])
+    try:
+        value = ins.op.compute(ins.shape, arrays)
+    except (MgxError, NotImplementedError):
+        return None
+    value = np.asarray(value)
+    if ins.name == "slice" and not value.flags.c_contiguous:
+        value = np.ascontiguousarray(value)
+    return value if value.shape == ins.shape.lens else None

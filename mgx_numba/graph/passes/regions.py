@@ -1,0 +1,160 @@
+"""Growing regions of instructions that one kernel can compute, and moving them into submodules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from ...ops.base import Operator, make_op
+from ..instruction import Instruction, Return
+from ..module import Module
+from ..program import Program
+from ..shape import Shape
+from ..types import Type
+
+__all__ = ["extract", "grow", "is_scalar_literal", "open_values", "order_of"]
+
+MAX_NODES = 48
+
+
+def order_of(module: Module) -> dict[Instruction, int]:
+    """Position of every instruction."""
+    return {ins: position for position, ins in enumerate(module)}
+
+
+def open_values(region: Iterable[Instruction]) -> list[Instruction]:
+    """Members whose value is used outside of the region (or nowhere)."""
+    members = set(region)
+    return [i for i in region if not i.users or any(u not in members for u in i.users)]
+
+
+def grow(
+    seed: Sequence[Instruction],
+    order: dict[Instruction, int],
+    accept: Callable[[Instruction, set[Instruction]], bool],
+    max_outputs: int = 1,
+) -> list[Instruction]:
+    """Largest region that grows forward from ``seed`` through accepted users and has few outputs.
+
+    Users join in program order. A region is good whenever at most ``max_outputs`` of its values are used outside;
+    the last good one is returned, in program order. With one output no path can leave the region and come back, so it can run as one
+    instruction placed at its last member.
+    """
+    region = list(seed)
+    members = set(region)
+    best = len(region)
+    while len(region) < MAX_NODES:
+        candidates = {
+            user
+            for ins in open_values(region)
+            for user in ins.users
+            if user not in members and not isinstance(user.op, Return) and user in order
+        }
+        joined = next((u for u in sorted(candidates, key=order.__getitem__) if accept(u, members)), None)
+        if joined is None:
+            break
+        region.append(joined)
+        members.add(joined)
+        if len(open_values(region)) <= max_outputs:
+            best = len(region)
+    return sorted(region[:best], key=order.__getitem__)
+
+
+def absorb_producers(
+    region: list[Instruction], order: dict[Instruction, int], accept: Callable[[Instruction], bool]
+) -> list[Instruction]:
+    """Add accepted producers whose every user is in the region, transitively."""
+    members = set(region)
+    pending = list(region)
+    while pending and len(members) < MAX_NODES:
+        for producer in pending.pop().inputs:
+            if producer in members or producer not in order or not accept(producer):
+                continue
+            if all(user in members for user in producer.users):
+                members.add(producer)
+                pending.append(producer)
+    return sorted(members, key=order.__getitem__)
+
+
+def is_scalar_literal(ins: Instruction) -> Instruction | None:
+    """The one-element literal that an instruction is, or broadcasts; else ``None``."""
+    while ins.op.name in ("multibroadcast", "broadcast", "scalar", "reshape", "contiguous") and ins.inputs:
+        ins = ins.inputs[0]
+    return ins if ins.is_literal and ins.shape.elements == 1 and not ins.shape.sub_shapes else None
+
+
+def extract(
+    program: Program,
+    module: Module,
+    region: Sequence[Instruction],
+    op: Operator,
+    name: str,
+    scalar: bool = False,
+) -> list[Instruction]:
+    """Move a region into a new submodule run by ``op``, placed at the region's last member.
+
+    Args:
+        region: members in program order; values used outside become the results.
+        op: the module operator.
+        name: stem of the submodule's name.
+        scalar: parameters and literals get scalar shapes (pointwise modules), views of constants vanish.
+
+    Returns:
+        For each result, the instruction that now gives it (``get_tuple_elem`` when there are several).
+    """
+    outputs = open_values(region)
+    body = program.unique_module(f"{module.name}:{name}")
+    mapped: dict[Instruction, Instruction] = {}
+    members = set(region)
+    arguments: list[Instruction] = []
+
+    def parameter(ins: Instruction) -> Instruction:
+        constant = is_scalar_literal(ins)
+        if constant is not None and constant.literal is not None:
+            value = body.insert_literal(_first_operation(body), constant.literal.numpy().reshape(-1)[0])
+            if not scalar and ins.shape.lens != value.shape.lens:
+                return body.add_instruction(make_op("multibroadcast", out_lens=ins.shape.lens), [value])
+            return value
+        shape = Shape(ins.shape.type) if scalar else ins.shape
+        arguments.append(ins)
+        added = body.add_parameter(parameter_name(len(arguments) - 1), shape)
+        body.move_before(added, _first_operation(body))
+        return added
+
+    for ins in region:
+        inputs = []
+        for i in ins.inputs:
+            if i not in mapped:
+                mapped[i] = parameter(i)
+            inputs.append(mapped[i])
+        mapped[ins] = body.add_instruction(ins.op, inputs, ins.module_args)
+        members.add(ins)
+    body.add_return([mapped[i] for i in outputs])
+
+    last = region[-1]
+    fused = module.insert_instruction(last, op, arguments, [body])
+    fused.debug_symbols = tuple(dict.fromkeys(s for ins in region for s in ins.debug_symbols))
+    if len(outputs) == 1:
+        results = [fused]
+    else:
+        results = [
+            module.insert_instruction(last, make_op("get_tuple_elem", index=k), [fused]) for k in range(len(outputs))
+        ]
+    for old, new in zip(outputs, results):
+        module.replace_instruction(old, new)
+    for ins in reversed(region):
+        module.remove_instruction(ins)
+    return results
+
+
+def _first_operation(body: Module) -> Instruction | None:
+    return next((i for i in body if not i.is_param and not i.is_literal), None)
+
+
+def parameter_name(index: int) -> str:
+    """MIGraphX's automatic parameter names: ``x0`` to ``x9``, then ``x:00010``."""
+    return f"x{index}" if index < 10 else f"x:{index:05d}"
+
+
+def is_fusable_type(shape: Shape) -> bool:
+    """Whether kernels handle the element type: all but tuples and packed 4-bit floats."""
+    return not shape.is_dynamic and not shape.sub_shapes and shape.type not in (Type.tuple_type, Type.fp4x2_type)

@@ -1,0 +1,208 @@
+"""The rule engine: applies rules until none fits, and checks every rewrite that it applies."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from ...errors import CompileError
+from ..instruction import Instruction, Parameter, Return
+from ..module import Module
+from ..program import Program
+from ..shape import Shape
+from .base import Options, Pass
+from .build import Builder
+from .match import Rule, explain
+
+__all__ = ["Refusal", "RewriteLog", "Rewriter", "RulePass", "remove_dead"]
+
+REVISIT_DEPTH = 3
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A rule that matched and was not applied."""
+
+    rule: str
+    instruction: Instruction
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.rule} at {self.instruction.op}: {self.reason}"
+
+
+@dataclass
+class RewriteLog:
+    """What rules did to a program: applications counted by rule, refusals with their reasons."""
+
+    applied: dict[str, int] = field(default_factory=dict)
+    refused: dict[tuple[str, int], Refusal] = field(default_factory=dict)
+    exhausted: bool = False
+
+    def refusals(self, rule: str | None = None) -> list[Refusal]:
+        """Refusals, of one rule or of all."""
+        return [r for r in self.refused.values() if rule is None or r.rule == rule]
+
+
+class Rewriter:
+    """Applies rules to a module.
+
+    Instructions are visited in program order; what a rewrite touched is visited again, until nothing changes. New
+    values must have the type and lengths of what they replace (strides may differ). Dead producers are removed at
+    once, so that "has a single user" is true when it looks so. Instructions with dynamic shapes are left alone.
+    """
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self._rules: dict[str, list[Rule]] = {}
+        for candidate in rules:
+            for name in candidate.pattern.names:
+                self._rules.setdefault(name, []).append(candidate)
+
+    def run(self, module: Module, options: Options, log: RewriteLog | None = None) -> int:
+        """Rewrite until no rule applies; returns the number of rewrites."""
+        log = RewriteLog() if log is None else log
+        budget = 1000 + 20 * len(module)
+        total = 0
+        while True:
+            count = self._sweep(module, options, log, budget - total)
+            total += count
+            if not count:
+                return total
+            if total >= budget:
+                log.exhausted = True
+                return total
+
+    def _sweep(self, module: Module, options: Options, log: RewriteLog, budget: int) -> int:
+        pending = deque(ins for ins in module if ins.op.name in self._rules)
+        waiting = set(pending)
+        count = 0
+        while pending and count < budget:
+            ins = pending.popleft()
+            waiting.discard(ins)
+            if ins.module is not module or _is_dynamic(ins) or (ins is module.last):
+                continue
+            touched = self._visit(module, ins, options, log)
+            if touched is None:
+                continue
+            count += 1
+            for other in touched:
+                if other.op.name in self._rules and other not in waiting and other.module is module:
+                    waiting.add(other)
+                    pending.append(other)
+        return count
+
+    def _visit(
+        self, module: Module, ins: Instruction, options: Options, log: RewriteLog
+    ) -> list[Instruction] | None:
+        for candidate in self._rules[ins.op.name]:
+            match = candidate.find(ins, options)
+            if match is None:
+                continue
+            reason = candidate.check(match) if candidate.check is not None else None
+            if reason is None:
+                builder = Builder(module, ins)
+                result = candidate.rewrite(match, builder)
+                if result is not None and not isinstance(result, str):
+                    patch = result if isinstance(result, dict) else {ins: result}
+                    log.applied[candidate.name] = log.applied.get(candidate.name, 0) + 1
+                    if _TRACE_MATCHES:
+                        print(f"{candidate.name} matched {ins.op} -> {ins.shape}")
+                    return _apply(module, candidate.name, patch, builder)
+                builder.discard()
+                reason = result or "declined"
+            log.refused[candidate.name, id(ins)] = Refusal(candidate.name, ins, reason)
+        return None
+
+
+_TRACE_MATCHES = os.environ.get("MIGRAPHX_TRACE_MATCHES", "") not in ("", "0")
+
+
+def _is_dynamic(ins: Instruction) -> bool:
+    return bool(ins.shape.dyn_dims) or any(i.shape.dyn_dims for i in ins.inputs)
+
+
+def _same_value_shape(old: Shape, new: Shape) -> bool:
+    if old.sub_shapes or new.sub_shapes:
+        return len(old.sub_shapes) == len(new.sub_shapes) and all(
+            map(_same_value_shape, old.sub_shapes, new.sub_shapes)
+        )
+    return old.type is new.type and old.lens == new.lens and old.dyn_dims == new.dyn_dims
+
+
+def _apply(
+    module: Module, name: str, patch: Mapping[Instruction, Instruction], builder: Builder
+) -> list[Instruction]:
+    symbols = tuple(dict.fromkeys(s for old in patch for s in old.debug_symbols))
+    for new in builder.created:
+        if not new.is_literal:
+            new.debug_symbols = symbols
+    touched = list(builder.created)
+    for old, new in patch.items():
+        if not _same_value_shape(old.shape, new.shape):
+            raise CompileError(f"rule {name!r} turned {old!r} into {new!r}: type or lengths changed")
+        if new.debug_symbols != symbols and not (new.is_literal or new.is_param):
+            new.debug_symbols = tuple(dict.fromkeys((*new.debug_symbols, *old.debug_symbols)))
+        module.replace_instruction(old, new)
+        touched.append(new)
+    frontier = [new for new in patch.values()]
+    for _ in range(REVISIT_DEPTH):
+        frontier = [user for ins in frontier for user in ins.users][:64]
+        touched.extend(frontier)
+    survivors = remove_dead(module, [*patch, *builder.created])
+    for ins in survivors:
+        touched.append(ins)
+        if len(ins.users) == 1:
+            touched.extend(ins.users)
+    return list(dict.fromkeys(touched))
+
+
+def remove_dead(module: Module, candidates: Iterable[Instruction]) -> list[Instruction]:
+    """Remove the candidates that nothing uses, and then their inputs likewise.
+
+    Parameters, the results of the module and instructions of other modules stay.
+
+    Returns:
+        Inputs of removed instructions that are still used.
+    """
+    pending = list(candidates)
+    survivors: list[Instruction] = []
+    while pending:
+        ins = pending.pop()
+        if ins.module is not module:
+            continue
+        if ins.users or isinstance(ins.op, (Parameter, Return)) or ins is module.last or ins.module_args:
+            survivors.append(ins)
+            continue
+        inputs = list(dict.fromkeys(ins.inputs))
+        module.remove_instruction(ins)
+        pending.extend(inputs)
+    return survivors
+
+
+class RulePass(Pass):
+    """A pass that is a list of rules; ``log`` tells what they did, ``explain`` why they did not."""
+
+    rules: ClassVar[Sequence[Rule]] = ()
+
+    def __init__(self) -> None:
+        self.log = RewriteLog()
+
+    def apply(self, program: Program, module: Module, options: Options) -> None:
+        self.rewrite(module, options)
+
+    def rewrite(self, module: Module, options: Options) -> int:
+        """Apply the rules to one module; returns the number of rewrites."""
+        return Rewriter(self.rules).run(module, options, self.log)
+
+    def explain(self, ins: Instruction, options: Options | None = None) -> dict[str, str]:
+        """For each rule that could start at an instruction, why it does not apply (or ``"applies"``)."""
+        return explain(self.rules, ins, options or Options())
+
+    def refusals(self, rule: str | None = None) -> list[Refusal]:
+        """Rules that matched but were refused in the runs so far, with reasons."""
+        return self.log.refusals(rule)
+
+

@@ -1,0 +1,1 @@
+"""Rules of the rewriting passes, a file for each family of identities."""

@@ -1,0 +1,138 @@
+"""Additions and multiplications by constants: gathered, distributed, and computed before broadcasting."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...instruction import Instruction
+from ...shape import Shape
+from ..build import Builder
+from ..constants import compact, constant_array, is_constant, uniform_value
+from ..match import Match, constant, op, rule, some
+
+__all__ = ["LINEAR_RULES", "all_finite"]
+
+BROADCASTS = frozenset({"multibroadcast"})
+
+
+def all_finite(ins: Instruction) -> bool:
+    """Whether a constant has neither NaN nor infinity."""
+    values = constant_array(ins)
+    if values is None:
+        return False
+    if not ins.shape.type.is_floating:
+        return True
+    return bool(np.isfinite(compact(values).astype(np.float32 if values.dtype.itemsize < 8 else np.float64)).all())
+
+
+def _merge_check(m: Match) -> str | None:
+    if is_constant(m.x):
+        return "everything is constant"
+    if len(m.inner.users) > 1 and m.inner.shape.elements > 1 and m.ins.name == "mul":
+        return "the inner product is used elsewhere too"
+    if m.ins.name in ("add", "mul") and not (all_finite(m.c) and all_finite(m.d)):
+        return "a constant is not finite"
+    return None
+
+
+def _merged(name: str):
+    pattern = op(name, op(name, some("x"), constant("c"), bind="inner"), constant("d"))
+
+    @rule("double_add_lit", pattern, _merge_check)
+    def merge(m: Match, b: Builder) -> object:
+        merged = b.op(m.ins.op, m.c, m.d)
+        if name == "mul" and not all_finite(merged):
+            return "the product of the constants overflows"
+        return b.op(m.ins.op, m.x, merged)  # (x + c) + d -> x + (c + d); likewise * max min
+
+    return merge
+
+
+MERGES = tuple(map(_merged, ("add", "mul", "max", "min")))
+
+
+def _merge_sides_check(m: Match) -> str | None:
+    if is_constant(m.x) or is_constant(m.y):
+        return "everything is constant"
+    if len(m.left.users) > 1 or len(m.right.users) > 1:
+        return "a sum is used elsewhere too"
+    return None if all_finite(m.c) and all_finite(m.d) else "a constant is not finite"
+
+
+@rule(
+    "double_add_lit_broadcast",
+    op("add", op("add", some("x"), constant("c"), bind="left"), op("add", some("y"), constant("d"), bind="right")),
+    _merge_sides_check,
+)
+def add_sums(m: Match, b: Builder) -> object:
+    return b.op("add", b.op("add", m.x, m.y), b.op("add", m.c, m.d))  # (x + c) + (y + d) -> (x + y) + (c + d)
+
+
+def _distribute_check(m: Match) -> str | None:
+    if is_constant(m.x):
+        return "everything is constant"
+    if len(m.sum.users) > 1:
+        return "the sum is used elsewhere too"
+    return None if all_finite(m.c) and all_finite(m.d) else "a constant is not finite"
+
+
+@rule("mul_add", op("mul", op("add", some("x"), constant("c"), bind="sum"), constant("d")), _distribute_check)
+def distribute(m: Match, b: Builder) -> object:
+    offset = b.op("mul", m.c, m.d)
+    if not all_finite(offset):
+        return "the product of the constants overflows"
+    return b.op("add", b.op("mul", m.x, m.d), offset)  # (x + c) * d -> x * d + c * d
+
+
+@rule("neg_mul", op("mul", op("neg", some("x"), once=True), constant("c")))
+def multiply_negative(m: Match, b: Builder) -> object:
+    return b.op("mul", m.x, b.op("neg", m.c))  # -x * c -> x * -c
+
+
+@rule("neg_mul", op("neg", op("mul", some("x"), constant("c"), once=True)))
+def negate_product(m: Match, b: Builder) -> object:
+    return "everything is constant" if is_constant(m.x) else b.op("mul", m.x, b.op("neg", m.c))  # -(x * c) -> x * -c
+
+
+POINTWISE = (
+    "abs add acos acosh asin asinh atan atanh bitwise_and bitwise_or bitwise_xor ceil clip convert cos cosh div elu"
+    " equal erf exp floor fmod gelu_erf gelu_tanh greater greater_or_equal isinf isnan leaky_relu less less_or_equal"
+    " log log2 logical_and logical_or logical_xor max min mish mod mul nearbyint neg not pow prelu recip relu rsqrt"
+    " sigmoid sign silu sin sinh softplus sqdiff sqrt sub tan tanh where"
+)
+
+
+@rule("inner_broadcast", op(POINTWISE))
+def inner_broadcast(m: Match, b: Builder) -> object:
+    """``f(spread(x), spread(y)) -> spread(f(x, y))`` along the axes on which every operand repeats."""
+    ins = m.ins
+    out = ins.shape.lens
+    sources: list[Instruction] = []
+    repeated = [n > 1 for n in out]
+    variable = False
+    for i in ins.inputs:
+        if uniform_value(i) is not None:
+            sources.append(i)
+            continue
+        if i.name not in BROADCASTS or len(i.inputs) != 1:
+            return "an operand is not broadcast"
+        source = i.inputs[0]
+        missing = len(out) - source.shape.ndim
+        for axis in range(missing, len(out)):
+            if source.shape.lens[axis - missing] != 1:
+                repeated[axis] = False
+        variable = variable or not is_constant(source)
+        sources.append(source)
+    if not variable or not any(repeated):
+        return "operands repeat along no common axis"
+    lens = tuple(1 if r else n for r, n in zip(repeated, out))
+    operands = []
+    for i, source in zip(ins.inputs, sources):
+        if source is i:
+            operands.append(b.scalar(uniform_value(i), Shape(i.shape.type, lens)))
+        else:
+            operands.append(b.spread(source, lens))
+    return b.spread(b.op(ins.op, *operands), out)
+
+
+LINEAR_RULES = (*MERGES, add_sums, distribute, multiply_negative, negate_product, inner_broadcast)

@@ -1,0 +1,244 @@
+"""Identities with units, zeros and inverses, one pointwise operation at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...types import Type
+from ..build import Builder
+from ..constants import compact, constant_array, uniform_value
+from ..match import Match, constant, op, rule, scalar, some, spread
+
+__all__ = ["UNIT_RULES"]
+
+ROUNDING = frozenset({"nearbyint", "floor", "ceil", "convert", "sign"})
+IDEMPOTENT = frozenset({"relu", "abs", "floor", "ceil", "nearbyint", "sign"})
+
+
+def finite_only(m: Match) -> str | None:
+    """Refuse an identity that NaN or infinity break, unless fast_math allows it."""
+    if m.options.fast_math or m.ins.shape.type.is_integral:
+        return None
+    return "holds for finite numbers only, and fast_math is off"
+
+
+def _float_only(m: Match) -> str | None:
+    return None if m.ins.shape.type.is_floating else "integers truncate"
+
+
+def _not_bool(m: Match) -> str | None:
+    return "add of bools is or" if m.ins.shape.type is Type.bool_type else None
+
+
+@rule("unit_ops", op("mul div", some("x"), scalar(1.0)))
+def multiply_by_one(m: Match, b: Builder) -> object:
+    return m.x  # x * 1 -> x; x / 1 -> x
+
+
+@rule("unit_ops", op("add sub", some("x"), scalar(0.0)), _not_bool)
+def add_zero(m: Match, b: Builder) -> object:
+    return m.x  # x + 0 -> x; x - 0 -> x
+
+
+@rule("neg_unit_ops", op("mul div", some("x"), scalar(-1.0)))
+def multiply_by_minus_one(m: Match, b: Builder) -> object:
+    return b.op("neg", m.x)  # x * -1 -> -x; x / -1 -> -x
+
+
+@rule("neg_unit_ops", op("sub", scalar(0.0), some("x")), _float_only)
+def subtract_from_zero(m: Match, b: Builder) -> object:
+    return b.op("neg", m.x)  # 0 - x -> -x
+
+
+@rule("neg_unit_ops", op("neg", op("neg", some("x"))))
+def negate_twice(m: Match, b: Builder) -> object:
+    return m.x  # -(-x) -> x
+
+
+@rule("neg_unit_ops", op("add", some("x"), op("neg", some("y"))))
+def add_negative(m: Match, b: Builder) -> object:
+    return b.op("sub", m.x, m.y)  # x + -y -> x - y
+
+
+@rule("neg_unit_ops", op("sub", some("x"), op("neg", some("y"))))
+def subtract_negative(m: Match, b: Builder) -> object:
+    return b.op("add", m.x, m.y)  # x - -y -> x + y
+
+
+@rule("zero_ops", op("mul", some("x"), scalar(0.0)), finite_only)
+def multiply_by_zero(m: Match, b: Builder) -> object:
+    return b.scalar(0, m.ins)  # x * 0 -> 0
+
+
+@rule("zero_ops", op("div", scalar(0.0), some("x")), finite_only)
+def divide_zero(m: Match, b: Builder) -> object:
+    return b.scalar(0, m.ins)  # 0 / x -> 0
+
+
+@rule("pow2", op("pow", some("x"), scalar(2.0)))
+def square(m: Match, b: Builder) -> object:
+    return b.op("mul", m.x, m.x)  # pow(x, 2) -> x * x
+
+
+@rule("pow2", op("pow", some("x"), scalar(3.0)))
+def cube(m: Match, b: Builder) -> object:
+    return b.op("mul", b.op("mul", m.x, m.x), m.x)  # pow(x, 3) -> x * x * x
+
+
+@rule("pow2", op("pow", some("x"), scalar(1.0)))
+def first_power(m: Match, b: Builder) -> object:
+    return m.x  # pow(x, 1) -> x
+
+
+@rule("pow2", op("pow", some("x"), scalar(0.0)))
+def zeroth_power(m: Match, b: Builder) -> object:
+    return b.scalar(1, m.ins)  # pow(x, 0) -> 1, for NaN too (IEEE 754-2019 section 9.2.1)
+
+
+@rule("pow2", op("pow", some("x"), scalar(-1.0)), _float_only)
+def inverse_power(m: Match, b: Builder) -> object:
+    return b.op("recip", m.x)  # pow(x, -1) -> 1 / x
+
+
+def _root_check(m: Match) -> str | None:
+    return _float_only(m) or (None if m.options.fast_math else "differs for -inf, and fast_math is off")
+
+
+@rule("pow2", op("pow", some("x"), scalar(0.5)), _root_check)
+def square_root_power(m: Match, b: Builder) -> object:
+    return b.op("sqrt", m.x)  # pow(x, 1/2) -> sqrt(x)
+
+
+@rule("pow2", op("pow", some("x"), scalar(-0.5)), _root_check)
+def reciprocal_root_power(m: Match, b: Builder) -> object:
+    return b.op("rsqrt", m.x)  # pow(x, -1/2) -> rsqrt(x)
+
+
+@rule("rsqrt", op("recip", op("sqrt", some("x"))))
+def reciprocal_of_root(m: Match, b: Builder) -> object:
+    return b.op("rsqrt", m.x)  # 1 / sqrt(x) -> rsqrt(x)
+
+
+@rule("rsqrt", op("div", scalar(1.0), some("x")), _float_only)
+def one_over(m: Match, b: Builder) -> object:
+    return b.op("recip", m.x)  # 1 / x -> recip(x)
+
+
+@rule("rsqrt", op("div", some("y"), spread(op("sqrt", some("x")))), _float_only)
+def divide_by_root(m: Match, b: Builder) -> object:
+    root = b.op("rsqrt", m.x)
+    return b.op("mul", m.y, b.spread(root, m.ins.shape.lens))  # y / sqrt(x) -> y * rsqrt(x)
+
+
+def _divide_by_spread(m: Match) -> str | None:
+    return _float_only(m) or finite_only(m)
+
+
+@rule(
+    "recip_broadcast",
+    op("div", some("y"), op("multibroadcast", some("x"), bind="wide")),
+    _divide_by_spread,
+)
+def divide_by_broadcast(m: Match, b: Builder) -> object:
+    if m.x.shape.elements * 2 > m.ins.shape.elements or m.x.shape.elements == 1:
+        return "the divisor is not much smaller"
+    return b.op("mul", m.y, b.spread(b.op("recip", m.x), m.ins.shape.lens))  # y / spread(x) -> y * spread(1 / x)
+
+
+@rule("log_exp", op("log", op("exp", some("x"))), finite_only)
+def log_of_exp(m: Match, b: Builder) -> object:
+    return m.x  # log(exp(x)) -> x
+
+
+@rule("sub_const", op("sub", some("x"), constant("c")), _float_only)
+def subtract_constant(m: Match, b: Builder) -> object:
+    return b.op("add", m.x, b.op("neg", m.c))  # x - c -> x + (-c)
+
+
+def _reciprocal_is_safe(m: Match) -> str | None:
+    if not m.ins.shape.type.is_floating:
+        return "integers truncate"
+    if any(user.name in ROUNDING for user in m.ins.users):
+        return "the quotient is rounded next, where the last bit decides"
+    return None
+
+
+@rule("div_const", op("div", some("x"), constant("c")), _reciprocal_is_safe)
+def divide_by_constant(m: Match, b: Builder) -> object:
+    values = constant_array(m.c)
+    if values is None:
+        return "no value"
+    tiny = float(np.finfo(np.float32).tiny) if values.dtype.itemsize < 8 else float(np.finfo(np.float64).tiny)
+    wide = compact(values).astype(np.float64)
+    size = np.abs(wide)
+    if not ((size > tiny).all() and (size < 1 / tiny).all()):
+        return "some divisor has no normal reciprocal"
+    if values.dtype.itemsize < 4 and not np.isfinite((1 / wide).astype(values.dtype).astype(np.float64)).all():
+        return "some reciprocal overflows"
+    return b.op("mul", m.x, b.op("recip", m.c))  # x / c -> x * (1 / c)
+
+
+@rule("idempotent", op(" ".join(sorted(IDEMPOTENT)), op(" ".join(sorted(IDEMPOTENT)), bind="inner")))
+def apply_twice(m: Match, b: Builder) -> object:
+    return m.inner if m.inner.op == m.ins.op else "different operators"  # f(f(x)) -> f(x)
+
+
+@rule("same_operands", op("max min logical_and logical_or bitwise_and bitwise_or", some("x"), some("x")))
+def same_operands(m: Match, b: Builder) -> object:
+    return m.x  # max(x, x) -> x
+
+
+@rule("max_zero", op("max", some("x"), scalar(0.0)))
+def max_zero(m: Match, b: Builder) -> object:
+    return b.op("relu", m.x)  # max(x, 0) -> relu(x)
+
+
+@rule("where_const", op("where", some("c"), some("x"), some("x")))
+def where_same(m: Match, b: Builder) -> object:
+    return m.x  # where(c, x, x) -> x
+
+
+@rule("where_const", op("where", scalar(bind="c"), some("x"), some("y")))
+def where_constant(m: Match, b: Builder) -> object:
+    return m.x if uniform_value(m.c) else m.y  # where(true, x, y) -> x
+
+
+@rule("logical_const", op("logical_and logical_or", some("x"), scalar(bind="c")))
+def logical_constant(m: Match, b: Builder) -> object:
+    if m.x.shape.type is not m.ins.shape.type:
+        return "the operand is not bool"
+    # x and true -> x; x and false -> false; x or true -> true; x or false -> x
+    return m.x if bool(uniform_value(m.c)) == (m.ins.name == "logical_and") else m.c
+
+
+UNIT_RULES = (
+    multiply_by_one,
+    add_zero,
+    multiply_by_minus_one,
+    subtract_from_zero,
+    negate_twice,
+    add_negative,
+    subtract_negative,
+    multiply_by_zero,
+    divide_zero,
+    square,
+    cube,
+    first_power,
+    zeroth_power,
+    inverse_power,
+    square_root_power,
+    reciprocal_root_power,
+    reciprocal_of_root,
+    one_over,
+    divide_by_root,
+    divide_by_broadcast,
+    log_of_exp,
+    subtract_constant,
+    divide_by_constant,
+    apply_twice,
+    same_operands,
+    max_zero,
+    where_same,
+    where_constant,
+    logical_constant,
+)

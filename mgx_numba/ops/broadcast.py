@@ -1,0 +1,159 @@
+"""Broadcasts: views whose new or stretched axes have stride 0."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ..graph.shape import DynamicDimension, Shape
+from .base import Operator, RunModule, register
+from .dims import (
+    UNBOUNDED,
+    any_dynamic,
+    broadcast_dims,
+    broadcast_lens,
+    broadcast_shape,
+    meet_dim,
+)
+
+if TYPE_CHECKING:
+    from ..graph.module import Module
+
+
+@register
+@dataclass(frozen=True)
+class Broadcast(Operator):
+    """The input's axes laid at ``axis`` and the following ones of a larger tensor.
+
+    With a second input its lengths are those of the result; ``out_lens`` or ``out_dyn_dims`` give them otherwise.
+    """
+
+    name: ClassVar[str] = "broadcast"
+    view: ClassVar[bool] = True
+    axis: int = 0
+    out_lens: tuple[int, ...] = ()
+    out_dyn_dims: tuple[DynamicDimension, ...] = ()
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_inputs(inputs, 1, 2)
+        shape = inputs[0]
+        target = _target(self, inputs)
+        if not 0 <= self.axis < max(len(target), 1):
+            raise self.fail(f"axis {self.axis} is out of range for {len(target)} dimensions")
+        if self.axis + shape.ndim > len(target):
+            raise self.fail(f"{shape.ndim} axes at axis {self.axis} do not fit into {len(target)} dimensions")
+        for k, own in enumerate(shape.dims):
+            meet_dim(self, f"lengths of input axis {k} and output axis {self.axis + k}", own, target[self.axis + k])
+        if shape.is_dynamic or not all(d.is_fixed for d in target):
+            return Shape.dynamic(shape.type, target)
+        strides = [0] * len(target)
+        strides[self.axis : self.axis + shape.ndim] = shape.strides
+        return Shape(shape.type, [d.min for d in target], strides)
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        lens = args[1].shape if output.is_dynamic and len(args) == 2 else output.lens
+        x = args[0]
+        return np.broadcast_to(x.reshape(x.shape + (1,) * (len(lens) - self.axis - x.ndim)), lens)
+
+
+@register
+@dataclass(frozen=True)
+class Multibroadcast(Operator):
+    """The input stretched under NumPy's broadcasting rule, to ``out_lens`` or to the common lengths of all inputs."""
+
+    name: ClassVar[str] = "multibroadcast"
+    view: ClassVar[bool] = True
+    out_lens: tuple[int, ...] = ()
+    out_dyn_dims: tuple[DynamicDimension, ...] = ()
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        if not inputs:
+            raise self.fail("got no input")
+        shape = inputs[0]
+        if len(inputs) > 1:
+            if any_dynamic(inputs):
+                return Shape.dynamic(shape.type, broadcast_dims(self, *inputs))
+            return broadcast_shape(self, shape, broadcast_lens(self, *(s.lens for s in inputs)))
+        target = _target(self, inputs)
+        if shape.is_dynamic or not all(d.is_fixed for d in target):
+            return Shape.dynamic(shape.type, broadcast_dims(self, shape, Shape.dynamic(shape.type, target)))
+        return broadcast_shape(self, shape, [d.min for d in target])
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        lens = np.broadcast_shapes(*(a.shape for a in args)) if len(args) > 1 else output.lens
+        return np.broadcast_to(args[0], lens)
+
+
+@register
+@dataclass(frozen=True)
+class BroadcastWithDims(Operator):
+    """The first input broadcast against the lengths that the second input holds, at run time."""
+
+    name: ClassVar[str] = "broadcast_with_dims"
+    view: ClassVar[bool] = True
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_inputs(inputs, 2)
+        shape, dims = inputs
+        if dims.is_dynamic or dims.ndim != 1 or not dims.type.is_integral:
+            raise self.fail(f"second input must be a vector of integers of fixed length, got {dims}")
+        rank = max(shape.ndim, dims.lens[0])
+        return Shape.dynamic(shape.type, [DynamicDimension(0, UNBOUNDED)] * rank)
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        x, dims = args
+        return np.broadcast_to(x, broadcast_lens(self, x.shape, dims.tolist()))
+
+
+@register
+@dataclass(frozen=True)
+class BroadcastForDot(Operator):
+    """The first input with its axes before the last two broadcast against the second input's."""
+
+    name: ClassVar[str] = "broadcast_for_dot"
+    view: ClassVar[bool] = True
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_inputs(inputs, 2)
+        a, b = inputs
+        if min(a.ndim, b.ndim) < 2:
+            raise self.fail(f"inputs need at least 2 axes, got {a} and {b}")
+        if any_dynamic(inputs):
+            outer = [Shape.dynamic(a.type, s.dims[:-2]) for s in inputs]
+            return Shape.dynamic(a.type, broadcast_dims(self, *outer) + a.dims[-2:])
+        return broadcast_shape(self, a, broadcast_lens(self, a.lens[:-2], b.lens[:-2]) + a.lens[-2:])
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        a, b = args
+        return np.broadcast_to(a, np.broadcast_shapes(a.shape[:-2], b.shape[:-2]) + a.shape[-2:])
+
+
+@register
+@dataclass(frozen=True)
+class Scalar(Operator):
+    """A one-element input seen with the lengths ``scalar_bcst_dims``, all strides 0."""
+
+    name: ClassVar[str] = "scalar"
+    view: ClassVar[bool] = True
+    scalar_bcst_dims: tuple[int, ...] = ()
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_inputs(inputs, 1)
+        if inputs[0].is_dynamic or inputs[0].elements != 1:
+            raise self.fail(f"input must have one element, got {inputs[0]}")
+        return Shape(inputs[0].type, self.scalar_bcst_dims, [0] * len(self.scalar_bcst_dims))
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        return np.broadcast_to(args[0].reshape(()), output.lens)
+
+
+def _target(op: Broadcast | Multibroadcast, inputs: Sequence[Shape]) -> tuple[DynamicDimension, ...]:
+    """Lengths that the result of a broadcast shall have."""
+    if len(inputs) == 2:
+        return inputs[1].dims
+    if op.out_dyn_dims:
+        return op.out_dyn_dims
+    return tuple(DynamicDimension(n, n) for n in op.out_lens)

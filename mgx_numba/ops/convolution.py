@@ -1,0 +1,266 @@
+"""Convolutions over any number of spatial axes: [n, c, spatial...] with weights [o, c / group, kernel...]."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ..graph.shape import DynamicDimension, Shape, find_permutation
+from ..graph.types import Type
+from .base import Operator, RunModule, register
+from .dims import any_dynamic
+from .dot import product_type, quantized_output, wrap_int32
+from .window import PaddingMode, auto_padding, check_window, pad_pairs, pad_spatial, window_length
+
+if TYPE_CHECKING:
+    from ..graph.module import Module
+
+
+@dataclass(frozen=True)
+class ConvolutionBase(Operator):
+    """What convolutions share; subclasses declare the attributes in MIGraphX's order."""
+
+    padding: tuple[int, ...] = (0, 0)
+    stride: tuple[int, ...] = (1, 1)
+    dilation: tuple[int, ...] = (1, 1)
+
+    @property
+    def mode(self) -> PaddingMode:
+        """Where padding comes from."""
+        return self.padding_mode  # type: ignore[attr-defined,no-any-return]
+
+    def normalized(self, inputs: Sequence[Shape]) -> Operator:
+        """Padding as values before all axes, then after all axes; computed for static lengths."""
+        x, w = inputs
+        if self.mode is not PaddingMode.default_ and x.is_dynamic:
+            return self
+        pairs = self.pads(x.max_lens[2:], w.lens[2:])
+        padding = tuple(p[0] for p in pairs) + tuple(p[1] for p in pairs)
+        return self.with_attributes(padding=padding, padding_mode=PaddingMode.default_)
+
+    def pads(self, lens: Sequence[int], kernel: Sequence[int]) -> list[tuple[int, int]]:
+        """Padding before and after each spatial axis for these input lengths."""
+        if self.mode is PaddingMode.default_:
+            return pad_pairs(self, self.padding, len(kernel))
+        return auto_padding(self.mode, lens, kernel, self.stride, self.dilation)
+
+    def check(self, inputs: Sequence[Shape]) -> int:
+        """Check ranks and attributes and return the number of spatial axes."""
+        self.expect_inputs(inputs, 2)
+        x, w = inputs
+        if x.ndim != w.ndim or x.ndim < 3:
+            raise self.fail(f"inputs need the same rank of at least 3, got {x} and {w}")
+        if w.is_dynamic:
+            raise self.fail(f"weights need static lengths, got {w}")
+        check_window(self, x.ndim - 2, stride=self.stride, dilation=self.dilation)
+        if self.mode is PaddingMode.default_:
+            pad_pairs(self, self.padding, x.ndim - 2)
+        return x.ndim - 2
+
+    def spatial_dims(self, inputs: Sequence[Shape]) -> list[DynamicDimension]:
+        """Output lengths of the spatial axes.
+
+        Raises:
+            ShapeError: nothing comes out even for the largest lengths.
+        """
+        kernel, lens = inputs[1].lens[2:], inputs[0].max_lens[2:]
+        high = self.spatial(lens, kernel)
+        if any(n < 1 for n in high) and all(lens):
+            raise self.fail(
+                f"kernel {list(kernel)} does not fit into lengths {list(lens)} with padding {self.pads(lens, kernel)}"
+            )
+        low = self.spatial([d.min for d in inputs[0].dims[2:]], kernel)
+        return [DynamicDimension(max(a, 0), max(b, 0)) for a, b in zip(low, high)]
+
+    def spatial(self, lens: Sequence[int], kernel: Sequence[int]) -> list[int]:
+        """Output lengths of the spatial axes for these input lengths (below 1 where no window fits)."""
+        pads = self.pads(lens, kernel)
+        return [window_length(*row) for row in zip(lens, pads, kernel, self.stride, self.dilation)]
+
+    def window_shape(self, inputs: Sequence[Shape], type: Type, group: int) -> Shape:
+        """Output shape of a (forward) convolution."""
+        self.check(inputs)
+        x, w = inputs
+        channels = x.dims[1]
+        if group < 1 or w.lens[0] % group:
+            raise self.fail(f"group {group} does not divide the {w.lens[0]} output channels")
+        if not channels.min <= w.lens[1] * group <= channels.max:
+            raise self.fail(
+                f"input has {channels} channels, weights {list(w.lens)} with group {group} take {w.lens[1] * group}"
+            )
+        return self.output_shape(inputs, type, w.lens[0])
+
+    def output_shape(self, inputs: Sequence[Shape], type: Type, channels: int) -> Shape:
+        """Output shape, in the memory order that most of the inputs have."""
+        dims = [inputs[0].dims[0], channels, *self.spatial_dims(inputs)]
+        if any_dynamic(inputs):
+            return Shape.dynamic(type, dims)
+        lens = [inputs[0].lens[0], channels, *(d.min for d in dims[2:])]  # type: ignore[union-attr]
+        return Shape.from_permutation(type, lens, find_permutation(inputs))
+
+    def flops(self, output: Shape, inputs: Sequence[Shape]) -> int:
+        return 2 * output.elements * prod(inputs[1].lens[1:])
+
+    def convolve(self, x: np.ndarray, w: np.ndarray, spatial: Sequence[int], group: int) -> np.ndarray:
+        """Cross-correlation of ``x`` with ``w``, in their (common) type."""
+        x = pad_spatial(x, self.pads(x.shape[2:], w.shape[2:]), 0)
+        if w.shape[1] == 1 and group > 1:
+            return _depthwise(x, w, spatial, self.stride, self.dilation)
+        windows = window_view(x, w.shape[2:], spatial, self.stride, self.dilation)
+        weights = w.reshape(group, w.shape[0] // group, -1)
+        result = np.empty((x.shape[0], w.shape[0], *spatial), x.dtype)
+        for source, target in zip(windows, result):
+            columns = source.reshape(group, -1, prod(spatial))
+            target[...] = np.matmul(weights, columns).reshape(target.shape)
+        return result
+
+
+def window_view(
+    x: np.ndarray, kernel: Sequence[int], spatial: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+) -> np.ndarray:
+    """View [n, c, kernel..., spatial...] of the windows of (padded) ``x``."""
+    inner = [s * d for s, d in zip(x.strides[2:], dilation)]
+    outer = [s * step for s, step in zip(x.strides[2:], stride)]
+    return np.lib.stride_tricks.as_strided(
+        x, (*x.shape[:2], *kernel, *spatial), (*x.strides[:2], *inner, *outer), writeable=False
+    )
+
+
+def _depthwise(
+    x: np.ndarray, w: np.ndarray, spatial: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+) -> np.ndarray:
+    """Convolution with one input channel a group: a sum over kernel positions of scaled input slices."""
+    if w.shape[0] != x.shape[1]:
+        x = np.repeat(x, w.shape[0] // x.shape[1], axis=1)
+    result = np.zeros((*x.shape[:2], *spatial), x.dtype)
+    for tap in itertools.product(*map(range, w.shape[2:])):
+        area = tuple(
+            slice(t * d, t * d + (n - 1) * s + 1, s) for t, d, n, s in zip(tap, dilation, spatial, stride)
+        )
+        result += x[(slice(None), slice(None), *area)] * w[(slice(None), 0, *tap)].reshape(-1, *[1] * len(spatial))
+    return result
+
+
+@register
+@dataclass(frozen=True)
+class Convolution(ConvolutionBase):
+    """Cross-correlation; padding has n (both sides) or 2n values, ``padding_mode`` computes it instead."""
+
+    name: ClassVar[str] = "convolution"
+    group: int = 1
+    padding_mode: PaddingMode = PaddingMode.default_
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_same_type(inputs)
+        return self.window_shape(inputs, inputs[0].type if inputs else Type.float_type, self.group)
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        wide = product_type(args[0].dtype, output.type)
+        x, w = (a.astype(wide, copy=False) for a in args)
+        with np.errstate(all="ignore"):
+            return self.convolve(x, w, output.lens[2:], self.group).astype(output.type.numpy, copy=False)
+
+
+@register
+@dataclass(frozen=True)
+class QuantConvolution(ConvolutionBase):
+    """``convolution`` of 8-bit integers into int32, or of float8 into float."""
+
+    name: ClassVar[str] = "quant_convolution"
+    padding_mode: PaddingMode = PaddingMode.default_
+    group: int = 1
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_inputs(inputs, 2)
+        return self.window_shape(inputs, quantized_output(self, inputs), self.group)
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        x, w = (a.astype(product_type(a.dtype, output.type), copy=False) for a in args)
+        return wrap_int32(self.convolve(x, w, output.lens[2:], self.group), output.type)
+
+
+@register
+@dataclass(frozen=True)
+class ConvolutionBackwards(ConvolutionBase):
+    """Transposed convolution: [n, c, spatial...] with weights [c, o / group, kernel...].
+
+    Output lengths are ``stride * (length - 1) + (kernel - 1) * dilation + 1 - padding``, or ``length * stride`` with
+    ``padding_mode``.
+    """
+
+    name: ClassVar[str] = "convolution_backwards"
+    padding_mode: PaddingMode = PaddingMode.default_
+    group: int = 1
+
+    def pads(self, lens: Sequence[int], kernel: Sequence[int]) -> list[tuple[int, int]]:
+        """Elements cut from before and after each axis of the full result."""
+        if self.mode is PaddingMode.default_:
+            return pad_pairs(self, self.padding, len(kernel))
+        wanted = [n * s for n, s in zip(lens, self.stride)]
+        return auto_padding(self.mode, wanted, kernel, self.stride, self.dilation)
+
+    def spatial(self, lens: Sequence[int], kernel: Sequence[int]) -> list[int]:
+        return [
+            s * (n - 1) + (k - 1) * d + 1 - sum(p)
+            for n, k, s, d, p in zip(lens, kernel, self.stride, self.dilation, self.pads(lens, kernel))
+        ]
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_same_type(inputs)
+        self.check(inputs)
+        x, w = inputs
+        if self.group < 1 or w.lens[0] % self.group or not x.dims[1].min <= w.lens[0] <= x.dims[1].max:
+            raise self.fail(
+                f"input has {x.dims[1]} channels, weights {list(w.lens)} take {w.lens[0]} in {self.group} groups"
+            )
+        return self.output_shape(inputs, x.type, w.lens[1] * self.group)
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        wide = product_type(args[0].dtype, output.type)
+        x, w = (a.astype(wide, copy=False) for a in args)
+        lens, kernel, group = x.shape[2:], w.shape[2:], self.group
+        full = [s * (n - 1) + (k - 1) * d + 1 for n, k, s, d in zip(lens, kernel, self.stride, self.dilation)]
+        result = np.zeros((x.shape[0], output.lens[1], *full), wide)
+        weights = np.swapaxes(w.reshape(group, w.shape[0] // group, -1), 1, 2)
+        taps = list(itertools.product(*map(range, kernel)))
+        for source, target in zip(x, result):
+            columns = np.matmul(weights, source.reshape(group, -1, prod(lens)))
+            columns = columns.reshape(output.lens[1], len(taps), *lens)
+            for position, tap in enumerate(taps):
+                area = tuple(
+                    slice(t * d, t * d + (n - 1) * s + 1, s) for t, d, n, s in zip(tap, self.dilation, lens, self.stride)
+                )
+                target[(slice(None), *area)] += columns[:, position]
+        cut = tuple(slice(before, n - after) for n, (before, after) in zip(full, self.pads(lens, kernel)))
+        return result[(slice(None), slice(None), *cut)].astype(output.type.numpy, copy=False)
+
+    def flops(self, output: Shape, inputs: Sequence[Shape]) -> int:
+        return 2 * inputs[0].elements * prod(inputs[1].lens[1:])
+
+
+@register
+@dataclass(frozen=True)
+class Im2Col(ConvolutionBase):
+    """Windows of one image [1, c, spatial...] as rows: [output positions, c * kernel]; the second input is the weights."""
+
+    name: ClassVar[str] = "im2col"
+    padding_mode: PaddingMode = PaddingMode.default_
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.check(inputs)
+        x, w = inputs
+        if x.is_dynamic or x.lens[0] != 1:
+            raise self.fail(f"needs one image of static lengths, got {x}")
+        return Shape(x.type, (prod(d.min for d in self.spatial_dims(inputs)), x.lens[1] * prod(w.lens[2:])))
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        x, w = args
+        kernel = w.shape[2:]
+        padded = pad_spatial(x, self.pads(x.shape[2:], kernel), 0)
+        windows = window_view(padded, kernel, self.spatial(x.shape[2:], kernel), self.stride, self.dilation)
+        return np.moveaxis(windows[0], range(1 + len(kernel)), range(-1 - len(kernel), 0)).reshape(output.lens)

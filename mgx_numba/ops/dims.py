@@ -1,0 +1,159 @@
+"""Lengths: broadcasting, ranges of dynamic shapes, and which reshapes are views."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+
+from ..graph.shape import DynamicDimension, Shape, find_permutation
+from .base import Operator
+
+__all__ = [
+    "UNBOUNDED",
+    "any_dynamic",
+    "broadcast_dim",
+    "broadcast_dims",
+    "broadcast_lens",
+    "broadcast_shape",
+    "map_dim",
+    "meet_dim",
+    "packed_like",
+    "view_strides",
+]
+
+UNBOUNDED = (1 << 64) - 1
+"""Upper end of the range of a length about which nothing is known."""
+
+
+def any_dynamic(shapes: Sequence[Shape]) -> bool:
+    """Whether some shape is dynamic."""
+    return any(s.is_dynamic for s in shapes)
+
+
+def map_dim(dim: DynamicDimension, f: Callable[[int], int]) -> DynamicDimension:
+    """Range of ``f(n)`` for ``n`` in a range; ``f`` must not decrease."""
+    return DynamicDimension(f(dim.min), f(dim.max), frozenset(f(n) for n in dim.optimals))
+
+
+def meet_dim(op: Operator, what: str, *dims: DynamicDimension) -> DynamicDimension:
+    """Lengths that lie in all the ranges.
+
+    Raises:
+        ShapeError: there is none; ``what`` says which axis of what was compared.
+    """
+    low, high = max(d.min for d in dims), min(d.max for d in dims)
+    if low > high:
+        raise op.fail(f"{what} differ: {' and '.join(map(str, dims))}")
+    return DynamicDimension(low, high, frozenset.intersection(*(d.optimals for d in dims)))
+
+
+def broadcast_lens(op: Operator, *lens: Sequence[int]) -> tuple[int, ...]:
+    """Common lengths of tensors under NumPy's broadcasting rule.
+
+    Raises:
+        ShapeError: some axis has two lengths other than 1.
+    """
+    rank = max(map(len, lens))
+    aligned = [(1,) * (rank - len(n)) + tuple(n) for n in lens]
+    result = []
+    for axis, column in enumerate(zip(*aligned)):
+        wide = {n for n in column if n != 1}
+        if len(wide) > 1:
+            listed = " and ".join(str(list(n)) for n in lens)
+            raise op.fail(f"{listed} do not broadcast: axis {axis} would be {sorted(wide)}")
+        result.append(wide.pop() if wide else 1)
+    return tuple(result)
+
+
+def broadcast_dim(op: Operator, a: DynamicDimension, b: DynamicDimension) -> DynamicDimension:
+    """Range of one axis under the broadcasting rule.
+
+    Raises:
+        ShapeError: no pair of lengths from the two ranges broadcasts.
+    """
+    one = DynamicDimension(1, 1)
+    if a == one:
+        return b
+    if b in (one, a):
+        return a
+    if 1 not in range(a.min, a.max + 1) and 1 not in range(b.min, b.max + 1):
+        return meet_dim(op, "lengths to broadcast", a, b)
+    if a.min > 1:
+        return a
+    if b.min > 1:
+        return b
+    return DynamicDimension(min(a.min, b.min), max(a.max, b.max))
+
+
+def broadcast_dims(op: Operator, *shapes: Shape) -> tuple[DynamicDimension, ...]:
+    """Common ranges of dynamic shapes under the broadcasting rule."""
+    rank = max(s.ndim for s in shapes)
+    padding = DynamicDimension(1, 1)
+    result = (padding,) * rank
+    for shape in shapes:
+        aligned = (padding,) * (rank - shape.ndim) + shape.dims
+        result = tuple(broadcast_dim(op, a, b) for a, b in zip(result, aligned))
+    return result
+
+
+def broadcast_shape(op: Operator, shape: Shape, lens: Sequence[int]) -> Shape:
+    """``shape`` seen with the lengths ``lens``: stride 0 on every new or stretched axis.
+
+    Raises:
+        ShapeError: an axis of another length than 1 would have to change, or the rank would shrink.
+    """
+    missing = len(lens) - shape.ndim
+    if missing < 0:
+        raise op.fail(f"{shape.ndim} axes of {list(shape.lens)} cannot become {len(lens)} axes {list(lens)}")
+    strides = [0] * missing
+    for old, new, stride in zip(shape.lens, lens[missing:], shape.strides):
+        if old not in (1, new):
+            raise op.fail(f"lengths {list(shape.lens)} do not broadcast to {list(lens)}")
+        strides.append(stride if old == new else 0)
+    return Shape(shape.type, lens, strides)
+
+
+def packed_like(shape: Shape, lens: Sequence[int]) -> Shape:
+    """Packed shape of other lengths in the memory order of ``shape``; row-major when it is broadcast."""
+    if len(lens) != shape.ndim or shape.broadcasted:
+        return Shape(shape.type, lens)
+    return Shape.from_permutation(shape.type, lens, find_permutation([shape]))
+
+
+def view_strides(shape: Shape, lens: Sequence[int]) -> tuple[int, ...] | None:
+    """Strides with which ``lens`` sees the same elements in the same order without a copy; ``None`` if impossible.
+
+    Axes whose strides continue each other are one run of memory; a run can be cut into new axes, but a new axis
+    cannot span two runs.
+    """
+    if prod(lens) != shape.elements:
+        return None
+    if shape.elements == 0:
+        return Shape(shape.type, lens).strides
+    runs: list[list[int]] = []
+    for n, stride in zip(shape.lens, shape.strides):
+        if n == 1:
+            continue
+        if runs and runs[-1][1] == n * stride:
+            runs[-1] = [runs[-1][0] * n, stride]
+        else:
+            runs.append([n, stride])
+    strides = [0] * len(lens)
+    axis = len(lens) - 1
+    for length, stride in reversed(runs):
+        inside = 1
+        while inside < length:
+            if axis < 0:
+                return None
+            if lens[axis] == 1:
+                strides[axis] = inside * stride
+            else:
+                strides[axis] = inside * stride
+                inside *= lens[axis]
+            axis -= 1
+        if inside != length:
+            return None
+    outer = strides[axis + 1] * lens[axis + 1] if axis + 1 < len(lens) else 1
+    for rest in range(axis, -1, -1):
+        strides[rest] = outer
+    return tuple(strides)

@@ -1,0 +1,111 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ..graph.shape import Shape
+from ..graph.types import Type, from_numpy
+from .base import Operator, RunModule, register
+from .dims import any_dynamic, meet_dim
+
+if TYPE_CHECKING:
+    from ..graph.module import Module
+
+FP8 = frozenset({Type.fp8e4m3fn_type, Type.fp8e4m3fnuz_type, Type.fp8e5m2_type, Type.fp8e5m2fnuz_type})
+INT8 = frozenset({Type.int8_type, Type.uint8_type})
+
+
+def product_type(dtype: np.dtype, output: Type) -> np.dtype:
+    """Type in which products of ``dtype`` are summed.
+
+    Floats use their compute type; 8-bit integers use float64, where sums of up to 2**38 products are exact; other
+    integers use int64 (uint64), which wraps as C++ does.
+    """
+    kind = from_numpy(dtype)
+    if kind.is_floating:
+        return kind.compute.numpy
+    if dtype.itemsize == 1 and output is Type.int32_type:
+        return np.dtype(np.float64)
+    return np.dtype(np.uint64 if dtype.kind == "u" else np.int64)
+
+
+def quantized_output(op: Operator, inputs: Sequence[Shape]) -> Type:
+    """Result type of a quantised contraction: int32 for 8-bit integers (signs may differ), float for one float8 type.
+
+    Raises:
+        ShapeError: other input types.
+    """
+    types = {s.type for s in inputs}
+    if types <= INT8:
+        return Type.int32_type
+    if len(types) == 1 and types <= FP8:
+        return Type.float_type
+    listed = ", ".join(s.type.name for s in inputs)
+    raise op.fail(f"inputs must be 8-bit integers or one float8 type, got {listed}")
+
+
+def matmul_shape(op: Operator, inputs: Sequence[Shape], type: Type) -> Shape:
+    """Lengths of the product of matrices (last two axes) for equal outer lengths."""
+    op.expect_inputs(inputs, 2)
+    a, b = inputs
+    if a.ndim != b.ndim or a.ndim < 2:
+        raise op.fail(f"inputs need the same rank of at least 2, got {a} and {b}")
+    if any_dynamic(inputs):
+        outer = [meet_dim(op, f"lengths of axis {k}", x, y) for k, (x, y) in enumerate(zip(a.dims[:-2], b.dims[:-2]))]
+        meet_dim(op, "inner lengths", a.dims[-1], b.dims[-2])
+        return Shape.dynamic(type, [*outer, a.dims[-2], b.dims[-1]])
+    if a.lens[:-2] != b.lens[:-2]:
+        raise op.fail(f"outer lengths of {list(a.lens)} and {list(b.lens)} differ")
+    if a.lens[-1] != b.lens[-2]:
+        raise op.fail(f"inner lengths of {list(a.lens)} x {list(b.lens)} differ: {a.lens[-1]} and {b.lens[-2]}")
+    return Shape(type, (*a.lens[:-1], b.lens[-1]))
+
+
+@register
+@dataclass(frozen=True)
+class Dot(Operator):
+    """Product of matrices in the last two axes, for each position of the others; [..., m, k] x [..., k, n]."""
+
+    name: ClassVar[str] = "dot"
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_same_type(inputs)
+        return matmul_shape(self, inputs, inputs[0].type if inputs else Type.float_type)
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        wide = product_type(args[0].dtype, output.type)
+        with np.errstate(all="ignore"):
+            product = np.matmul(*(a.astype(wide, copy=False) for a in args))
+            return product.astype(output.type.numpy, copy=False)
+
+    def flops(self, output: Shape, inputs: Sequence[Shape]) -> int:
+        return 2 * output.elements * inputs[0].max_lens[-1]
+
+
+@register
+@dataclass(frozen=True)
+class QuantDot(Operator):
+    """``dot`` of 8-bit integers into int32, or of float8 into float."""
+
+    name: ClassVar[str] = "quant_dot"
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_inputs(inputs, 2)
+        return matmul_shape(self, inputs, quantized_output(self, inputs))
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        product = np.matmul(*(a.astype(product_type(a.dtype, output.type), copy=False) for a in args))
+        return wrap_int32(product, output.type)
+
+    def flops(self, output: Shape, inputs: Sequence[Shape]) -> int:
+        return 2 * output.elements * inputs[0].max_lens[-1]
+
+
+def wrap_int32(exact: np.ndarray, type: Type) -> np.ndarray:
+    """A product as its result type; integers that do not fit wrap, as int32 accumulators do."""
+    return exact.astype(np.int64).astype(np.int32) if type is Type.int32_type else exact.astype(type.numpy)

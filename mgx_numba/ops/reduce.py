@@ -1,0 +1,226 @@
+"""Reductions over axes, which keep the reduced axes with length 1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ..graph.shape import DynamicDimension, Shape
+from ..graph.types import Type, from_numpy
+from .base import Operator, RunModule, register
+from .dims import packed_like
+
+if TYPE_CHECKING:
+    from ..graph.module import Module
+
+
+def accumulator(dtype: np.dtype) -> np.dtype:
+    """Type in which sums and products of ``dtype`` are formed: float64 for floats, 64-bit integers for the others."""
+    if from_numpy(dtype).is_floating:
+        return np.dtype(np.float64)
+    return np.dtype(np.uint64 if dtype.kind in "ub" else np.int64)
+
+
+@dataclass(frozen=True)
+class Reduction(Operator):
+    """Base of the reductions.
+
+    ``axes`` are reduced, all of them when empty. With a second input, which holds the axes at run time, ``axes`` must
+    be empty and every length of the result lies between 1 and the input's (an empty list reduces nothing).
+    """
+
+    reduction: ClassVar[bool] = True
+    AXES: ClassVar[tuple[str, ...]] = ("axes",)
+    axes: tuple[int, ...] = ()
+
+    def output_type(self, type: Type) -> Type:
+        """Element type of the result."""
+        return type
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_inputs(inputs, 1, 2)
+        shape = inputs[0]
+        type = self.output_type(shape.type)
+        if len(inputs) == 2:
+            if self.axes:
+                raise self.fail(f"axes {list(self.axes)} are given twice, as attribute and as second input")
+            result = Shape(type, ())
+            result.dyn_dims = tuple(DynamicDimension(min(1, d.min), max(1, d.max)) for d in shape.dims)
+            return result
+        axes = {self.resolve_axis(a, shape.ndim, "axes value") for a in self.axes} or set(range(shape.ndim))
+        if shape.is_dynamic:
+            one = DynamicDimension(1, 1)
+            return Shape.dynamic(type, [one if a in axes else d for a, d in enumerate(shape.dims)])
+        return packed_like(shape, [1 if a in axes else n for a, n in enumerate(shape.lens)]).with_type(type)
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        x = args[0]
+        if len(args) == 2:
+            axes = tuple(self.resolve_axis(int(a), x.ndim, "axes value") for a in args[1].reshape(-1))
+        else:
+            axes = tuple(a % x.ndim for a in self.axes) or tuple(range(x.ndim))
+        with np.errstate(all="ignore"):
+            result = np.asarray(self.reduce(x, axes))
+        return result.astype(output.type.numpy, copy=False)
+
+    def reduce(self, x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+        """The reduced array, axes kept with length 1."""
+        raise NotImplementedError
+
+    def flops(self, output: Shape, inputs: Sequence[Shape]) -> int:
+        return inputs[0].elements
+
+
+@register
+@dataclass(frozen=True)
+class ReduceSum(Reduction):
+    """Sum; 0 over no elements."""
+
+    name: ClassVar[str] = "reduce_sum"
+
+    def reduce(self, x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+        return x.sum(axes, accumulator(x.dtype), keepdims=True)
+
+
+@register
+@dataclass(frozen=True)
+class ReduceMean(Reduction):
+    """Arithmetic mean; integers divide toward zero, the mean of no elements is NaN (0 for integers)."""
+
+    name: ClassVar[str] = "reduce_mean"
+
+    def reduce(self, x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+        total = x.sum(axes, accumulator(x.dtype), keepdims=True)
+        count = prod(x.shape[a] for a in axes)
+        if total.dtype.kind == "f":
+            return total / count if count else np.full_like(total, np.nan)
+        if not count:
+            return np.zeros_like(total)
+        return np.sign(total) * (np.abs(total) // count) if total.dtype.kind == "i" else total // total.dtype.type(count)
+
+
+@register
+@dataclass(frozen=True)
+class ReduceProd(Reduction):
+    """Product; 1 over no elements."""
+
+    name: ClassVar[str] = "reduce_prod"
+
+    def reduce(self, x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+        return x.prod(axes, accumulator(x.dtype), keepdims=True)
+
+
+def _extreme(x: np.ndarray, axes: tuple[int, ...], function: Callable[..., np.ndarray], empty: float) -> np.ndarray:
+    """Largest or smallest element (NaN if there is one); over no elements the type's lowest or highest value."""
+    if prod(x.shape[a] for a in axes) == 0:
+        lens = [1 if a in axes else n for a, n in enumerate(x.shape)]
+        kind = from_numpy(x.dtype)
+        if kind is Type.bool_type:
+            return np.full(lens, empty > 0)
+        if kind.is_floating:
+            return np.full(lens, empty, np.float32).astype(x.dtype)
+        info = np.iinfo(x.dtype)
+        return np.full(lens, info.max if empty > 0 else info.min, x.dtype)
+    wide = x.astype(from_numpy(x.dtype).compute.numpy, copy=False)
+    return function(wide, axis=axes, keepdims=True)
+
+
+@register
+@dataclass(frozen=True)
+class ReduceMax(Reduction):
+    """Largest element; NaN if one is NaN, the lowest value (-infinity for floats) over no elements."""
+
+    name: ClassVar[str] = "reduce_max"
+
+    def reduce(self, x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+        return _extreme(x, axes, np.max, -np.inf)
+
+
+@register
+@dataclass(frozen=True)
+class ReduceMin(Reduction):
+    """Smallest element; NaN if one is NaN, the highest value (infinity for floats) over no elements."""
+
+    name: ClassVar[str] = "reduce_min"
+
+    def reduce(self, x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+        return _extreme(x, axes, np.min, np.inf)
+
+
+@register
+@dataclass(frozen=True)
+class ReduceAny(Reduction):
+    """Whether some element is not zero, as bool."""
+
+    name: ClassVar[str] = "reduce_any"
+
+    def output_type(self, type: Type) -> Type:
+        return Type.bool_type
+
+    def reduce(self, x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+        return (x != 0).any(axes, keepdims=True)
+
+
+@register
+@dataclass(frozen=True)
+class ReduceAll(Reduction):
+    """Whether all elements are not zero, as bool."""
+
+    name: ClassVar[str] = "reduce_all"
+
+    def output_type(self, type: Type) -> Type:
+        return Type.bool_type
+
+    def reduce(self, x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+        return (x != 0).all(axes, keepdims=True)
+
+
+@dataclass(frozen=True)
+class ArgReduction(Operator):
+    """Position along ``axis`` (int64, axis kept) of the extreme element: the first one, or the last of equal ones."""
+
+    reduction: ClassVar[bool] = True
+    AXES: ClassVar[tuple[str, ...]] = ("axis",)
+    find: ClassVar[Callable[..., np.ndarray]]
+    axis: int = 0
+    select_last_index: bool = False
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_inputs(inputs, 1)
+        axis = self.resolve_axis(self.axis, inputs[0].ndim)
+        dims = inputs[0].dims
+        if dims[axis].max == 0:
+            raise self.fail(f"axis {axis} of {inputs[0]} is empty")
+        return Shape.dynamic(Type.int64_type, [*dims[:axis], DynamicDimension(1, 1), *dims[axis + 1 :]])
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        x = args[0].astype(from_numpy(args[0].dtype).compute.numpy, copy=False)
+        find = type(self).find
+        if not self.select_last_index:
+            return find(x, self.axis, keepdims=True).astype(np.int64)
+        return x.shape[self.axis] - 1 - find(np.flip(x, self.axis), self.axis, keepdims=True).astype(np.int64)
+
+    def flops(self, output: Shape, inputs: Sequence[Shape]) -> int:
+        return inputs[0].elements
+
+
+@register
+@dataclass(frozen=True)
+class ArgMax(ArgReduction):
+    """Position of the largest element along ``axis``."""
+
+    name: ClassVar[str] = "argmax"
+    find: ClassVar[Callable[..., np.ndarray]] = staticmethod(np.argmax)
+
+
+@register
+@dataclass(frozen=True)
+class ArgMin(ArgReduction):
+    """Position of the smallest element along ``axis``."""
+
+    name: ClassVar[str] = "argmin"
+    find: ClassVar[Callable[..., np.ndarray]] = staticmethod(np.argmin)

@@ -1,0 +1,133 @@
+"""Operators that give the same elements other lengths or another memory order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ..graph.shape import DynamicDimension, Shape, invert_permutation
+from .base import Operator, RunModule, register
+from .dims import view_strides
+
+if TYPE_CHECKING:
+    from ..graph.module import Module
+
+
+def resolve_dims(op: Operator, shape: Shape, dims: Sequence[int]) -> tuple[DynamicDimension, ...]:
+    """Lengths that ``dims`` asks for: 0 copies the input's length at that place, one -1 takes what is left.
+
+    Raises:
+        ShapeError: two -1, a 0 beyond the input's rank, or another number of elements.
+    """
+    if sum(d == -1 for d in dims) > 1 or any(d < -1 for d in dims):
+        raise op.fail(f"dims {list(dims)} may hold one -1 and no other negative value")
+    if any(d == 0 and k >= shape.ndim for k, d in enumerate(dims)):
+        raise op.fail(f"dims {list(dims)} copy (0) a length that {shape} does not have")
+    copied = {k for k, d in enumerate(dims) if d == 0}
+    result = [shape.dims[k] if d == 0 else DynamicDimension(abs(d), abs(d)) for k, d in enumerate(dims)]
+    if not shape.is_dynamic:
+        total, known = prod(shape.lens), prod(d.min for k, d in enumerate(result) if dims[k] != -1)
+        if -1 in dims:
+            length = total // known if known else 0
+            result[list(dims).index(-1)] = DynamicDimension(length, length)
+            known *= length
+        if known != total:
+            raise op.fail(f"{shape} has {total} elements, dims {list(dims)} do not")
+        return tuple(result)
+    rest = [d for k, d in enumerate(shape.dims) if k not in copied]
+    if -1 in dims:
+        known = prod(d for d in dims if d > 0)
+        low, high = prod(d.min for d in rest) // known, prod(d.max for d in rest) // known
+        result[list(dims).index(-1)] = DynamicDimension(low, high)
+    elif not prod(d.min for d in rest) <= prod(d for d in dims if d > 0) <= prod(d.max for d in rest):
+        raise op.fail(f"no lengths of {shape} have the number of elements of dims {list(dims)}")
+    return tuple(result)
+
+
+@register
+@dataclass(frozen=True)
+class Reshape(Operator):
+    """The elements in order, with the lengths ``dims`` (0 copies a length, -1 is inferred), in standard memory order.
+
+    With a second input its lengths are the result's; they may be known at run time only.
+    """
+
+    name: ClassVar[str] = "reshape"
+    dims: tuple[int, ...] = ()
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_inputs(inputs, 1, 2)
+        if len(inputs) == 2:
+            if not inputs[0].is_dynamic and not inputs[1].is_dynamic and inputs[0].elements != inputs[1].elements:
+                raise self.fail(f"{inputs[0]} and {inputs[1]} have different numbers of elements")
+            return inputs[1].with_type(inputs[0].type).to_standard()
+        return Shape.dynamic(inputs[0].type, resolve_dims(self, inputs[0], self.dims))
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        lens = args[1].shape if len(args) == 2 else output.lens
+        if prod(lens) != args[0].size:
+            raise self.fail(f"lengths {list(args[0].shape)} and {list(lens)} have different numbers of elements")
+        return args[0].reshape(lens)
+
+
+@register
+@dataclass(frozen=True)
+class ReshapeLazy(Operator):
+    """``reshape`` as a view; refused where the input's strides would need a copy."""
+
+    name: ClassVar[str] = "reshape_lazy"
+    view: ClassVar[bool] = True
+    dims: tuple[int, ...] = ()
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_inputs(inputs, 1)
+        shape = inputs[0]
+        dims = resolve_dims(self, shape, self.dims)
+        if shape.is_dynamic:
+            return Shape.dynamic(shape.type, dims)
+        lens = [d.min for d in dims]
+        strides = view_strides(shape, lens)
+        if strides is None:
+            raise self.fail(f"{shape} cannot be seen with lengths {lens} without a copy")
+        return Shape(shape.type, lens, strides)
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        return args[0].reshape(output.lens)
+
+
+@register
+@dataclass(frozen=True)
+class Contiguous(Operator):
+    """The same tensor, packed in row-major order."""
+
+    name: ClassVar[str] = "contiguous"
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_inputs(inputs, 1)
+        return inputs[0].to_standard()
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        return np.ascontiguousarray(args[0]).reshape(args[0].shape)
+
+
+@register
+@dataclass(frozen=True)
+class Layout(Operator):
+    """The same tensor, packed with its axes in the memory order ``permutation`` (slowest first)."""
+
+    name: ClassVar[str] = "layout"
+    permutation: tuple[int, ...] = ()
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_inputs(inputs, 1)
+        if inputs[0].is_dynamic:
+            raise self.fail(f"needs static lengths, got {inputs[0]}")
+        return Shape.from_permutation(inputs[0].type, inputs[0].lens, self.permutation)
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        packed = np.ascontiguousarray(np.transpose(args[0], self.permutation))
+        return np.transpose(packed, invert_permutation(self.permutation))

@@ -1,0 +1,78 @@
+"""Sliding windows over spatial axes: padding, strides and dilations shared by convolutions and pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+
+import numpy as np
+
+from .base import Operator, register_enum
+
+__all__ = ["PaddingMode", "auto_padding", "check_window", "pad_pairs", "pad_spatial", "window_length"]
+
+
+@register_enum
+class PaddingMode(IntEnum):
+    """Where padding comes from: the attribute, or computed so that lengths become ceil(length / stride).
+
+    An odd number of padding elements puts the extra one before (``same_lower``) or after (``same_upper``).
+    """
+
+    default_ = 0
+    same_lower = 1
+    same_upper = 2
+
+
+def check_window(op: Operator, rank: int, **attributes: Sequence[int]) -> None:
+    """Check that each attribute has a positive value for each of ``rank`` spatial axes.
+
+    Raises:
+        ShapeError: naming the attribute.
+    """
+    for name, values in attributes.items():
+        if len(values) != rank:
+            raise op.fail(f"{name} {list(values)} needs {rank} values, one for each spatial axis")
+        if any(v < 1 for v in values):
+            raise op.fail(f"{name} {list(values)} must be positive")
+
+
+def pad_pairs(op: Operator, padding: Sequence[int], rank: int) -> list[tuple[int, int]]:
+    """Padding before and after each spatial axis from ``rank`` values (used twice) or all before, then all after.
+
+    Raises:
+        ShapeError: another number of values.
+    """
+    if len(padding) == rank:
+        return [(p, p) for p in padding]
+    if len(padding) == 2 * rank:
+        return list(zip(padding[:rank], padding[rank:]))
+    raise op.fail(f"padding {list(padding)} needs {rank} or {2 * rank} values")
+
+
+def auto_padding(
+    mode: PaddingMode, lens: Sequence[int], kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+) -> list[tuple[int, int]]:
+    """Padding that makes each output length ceil(length / stride) (ONNX ``auto_pad``)."""
+    pairs = []
+    for n, k, s, d in zip(lens, kernel, stride, dilation):
+        total = max(0, (-(-n // s) - 1) * s + (k - 1) * d + 1 - n)
+        small, large = total // 2, total - total // 2
+        pairs.append((large, small) if mode is PaddingMode.same_lower else (small, large))
+    return pairs
+
+
+def window_length(length: int, pads: tuple[int, int], kernel: int, stride: int, dilation: int) -> int:
+    """Number of whole windows along an axis; negative or 0 when not even one fits."""
+    return (length + sum(pads) - (kernel - 1) * dilation - 1) // stride + 1
+
+
+def pad_spatial(x: np.ndarray, pairs: Sequence[tuple[int, int]], value: float | int) -> np.ndarray:
+    """``x`` [n, c, spatial...] padded with ``value``; the array itself when nothing is to be padded."""
+    if not any(p for pair in pairs for p in pair):
+        return x
+    lens = [*x.shape[:2], *(n + a + b for n, (a, b) in zip(x.shape[2:], pairs))]
+    padded = np.full(lens, value, x.dtype)
+    inside = tuple(slice(a, a + n) for n, (a, _) in zip(x.shape[2:], pairs))
+    padded[(slice(None), slice(None), *inside)] = x
+    return padded

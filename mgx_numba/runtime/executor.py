@@ -1,0 +1,124 @@
+"""Running a plan: kernels in native code on the worker threads, host steps in Python between them."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ..codegen.loader import Progress, load
+from .context import Context, Frame
+from .layout import PlanTables, claims
+from .plan import HostStep, Plan, Step, TensorView
+from .threads import pool, resolve_num_threads
+
+__all__ = ["Executable", "TraceCallback", "View"]
+
+# Contexts that wait for the next call may hold this much arena together, besides the last one.
+_IDLE_BYTES = 1 << 30
+
+View = Callable[[TensorView], np.ndarray]
+TraceCallback = Callable[[int, "Step | HostStep", float, View], None]
+
+
+class Executable:
+    """A plan ready to run; any number of threads may call `run` at once, each in a context of its own."""
+
+    def __init__(self, plan: Plan, num_threads: int | None = None, progress: Progress | None = None) -> None:
+        """Load (and if need be compile) the plan's kernels.
+
+        ``num_threads`` counts the caller's thread; None takes ``MGX_NUM_THREADS`` or the cores of this process.
+        ``progress(done, total, name)`` is called for each kernel that had to be compiled.
+
+        Raises:
+            CompileError: a kernel cannot be compiled.
+            OptionError: a bad number of threads.
+            UnsupportedError: a step has too many tiles.
+        """
+        self.plan = plan
+        self.num_threads = resolve_num_threads(num_threads)
+        kernels = plan.kernels()
+        addresses = dict(zip(kernels, load(kernels, progress)))
+        functions = [addresses[step.kernel] for step in plan.steps if isinstance(step, Step)]
+        self._pool = pool()
+        self._lead = self._pool.lead
+        self._constants = [np.asarray(array, order="C") for array in plan.constants]
+        self._tables = PlanTables(plan, functions, self._constants, self.num_threads)
+        self._threads = self.num_threads if _worth_sharing(plan) else 1
+        self._idle: deque[Context] = deque()
+        self._idle_limit = max(1, _IDLE_BYTES // max(1, plan.arena_bytes))
+
+    def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Run the plan once; the outputs are new arrays, 64-byte aligned where their shape is declared.
+
+        ``inputs`` has one C-contiguous array of the declared dtype and shape for each of `Plan.parameters`. What a host
+        step raises passes through.
+        """
+        context = self._take()
+        try:
+            frame = Frame(self.plan, self._tables, context, inputs)
+            for segment in self._tables.segments:
+                if isinstance(segment, tuple):
+                    self._lead(context.job_address, segment[0], segment[1])
+                else:
+                    frame.run_host_step(self.plan.steps[segment])
+            return _complete(frame.outputs)
+        finally:
+            self._give(context)
+
+    def run_traced(self, inputs: Sequence[np.ndarray], callback: TraceCallback) -> list[np.ndarray]:
+        """Run the plan one step at a time, calling ``callback(index, step, seconds, view)`` after each.
+
+        ``index`` counts `Plan.steps`; ``view`` gives the array that a `TensorView` names as it is after that step, valid
+        until the callback returns. Seconds include about a microsecond of entering the native code.
+        """
+        context = self._take()
+        try:
+            frame = Frame(self.plan, self._tables, context, inputs)
+            for index, step in enumerate(self.plan.steps):
+                native = self._tables.native_index[index]
+                start = time.perf_counter()
+                if isinstance(step, HostStep):
+                    frame.run_host_step(step)
+                else:
+                    self._lead(context.job_address, native, native + 1)
+                callback(index, step, time.perf_counter() - start, frame.view)
+            return _complete(frame.outputs)
+        finally:
+            self._give(context)
+
+    def time_steps(self, inputs: Sequence[np.ndarray], iterations: int) -> np.ndarray:
+        """Seconds that each step takes, (iterations, steps) in float64."""
+        seconds = np.zeros((iterations, len(self.plan.steps)))
+        for row in seconds:
+
+            def note(index: int, step: Step | HostStep, elapsed: float, view: View, row: np.ndarray = row) -> None:
+                row[index] = elapsed
+
+            self.run_traced(inputs, note)
+        return seconds
+
+    def _take(self) -> Context:
+        if self._threads > 1:
+            self._pool.ensure(self._threads)
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return Context(self.plan, self._tables, self._pool.address, self._threads)
+
+    def _give(self, context: Context) -> None:
+        if len(self._idle) < self._idle_limit:
+            self._idle.append(context)
+
+
+def _worth_sharing(plan: Plan) -> bool:
+    """Whether more than one thread can help: some step must make more than one claim."""
+    if plan.parallel is not None:
+        return plan.parallel
+    return any(claims(step) > 1 for step in plan.steps if isinstance(step, Step))
+
+
+def _complete(outputs: list[np.ndarray | None]) -> list[np.ndarray]:
+    return [output for output in outputs if output is not None]

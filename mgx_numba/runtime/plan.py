@@ -1,0 +1,128 @@
+"""A plan: what one program does on one machine for one set of shapes, as data.
+
+A plan is a list of steps over one arena. Steps run in order, each after all before it are complete; the tiles of one
+step run in any order, on any number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+
+from ..codegen.kernel import KernelSource
+
+__all__ = ["HostStep", "ParameterSpec", "Plan", "Pointer", "Region", "Step", "TensorSpec", "TensorView"]
+
+
+class Region(IntEnum):
+    """Where memory that a plan names lives.
+
+    ``ARENA``: the run's own scratch memory. ``CONSTANT``: `Plan.constants`. ``PARAMETER``: the caller's inputs.
+    ``OUTPUT``: arrays made for this run and given to the caller. ``HOST``: arrays that host steps of this run returned,
+    numbered by the plan; for values whose shape is known only then.
+    """
+
+    ARENA = 0
+    CONSTANT = 1
+    PARAMETER = 2
+    OUTPUT = 3
+    HOST = 4
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """A place: ``offset`` bytes into the ``index``-th array of a region (``index`` is 0 for the arena)."""
+
+    region: Region
+    index: int = 0
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class TensorView:
+    """A tensor in memory: ``strides`` in elements, ``dtype`` by NumPy or ml_dtypes name.
+
+    In the ``HOST`` region, and for an output without declared lens, ``lens`` and ``strides`` are ignored: the value is
+    the whole array.
+    """
+
+    pointer: Pointer
+    dtype: str
+    lens: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One kernel over ``tasks`` tiles, at least ``grain`` of them at a time.
+
+    ``args`` fills the kernel's argument block slot by slot: integers as they are, pointers as addresses. ``flops`` and
+    ``bytes`` are what it computes and moves, for reports; ``label`` and ``instruction`` name it for readers.
+    """
+
+    kernel: KernelSource
+    args: tuple[int | Pointer, ...]
+    tasks: int
+    grain: int = 1
+    label: str = ""
+    instruction: str = ""
+    flops: int = 0
+    bytes: int = 0
+
+
+HostFunction = Callable[[list[np.ndarray]], Sequence[np.ndarray]]
+
+
+@dataclass(frozen=True)
+class HostStep:
+    """A Python function between kernels: takes one array an input, returns one array an output.
+
+    The inputs are views of memory that is reused later: the function must not keep or write them. Results are copied
+    into the outputs' memory, or kept as they are where an output is ``HOST`` or an output without declared lens.
+    """
+
+    function: HostFunction
+    inputs: tuple[TensorView, ...]
+    outputs: tuple[TensorView, ...]
+    label: str = ""
+    instruction: str = ""
+
+
+@dataclass(frozen=True)
+class ParameterSpec:
+    """An input: C-contiguous array of this dtype and shape."""
+
+    name: str
+    dtype: str
+    lens: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """An output: C-contiguous array; ``lens`` None if only a host step's result says the shape."""
+
+    dtype: str
+    lens: tuple[int, ...] | None
+
+
+@dataclass
+class Plan:
+    """Steps with everything they refer to.
+
+    ``arena_bytes`` is the size of the arena, which is 64-byte aligned. ``constants`` are C-contiguous and are neither
+    copied nor written. ``parallel`` False keeps all of it on the caller's thread; None lets the executor judge.
+    """
+
+    steps: list[Step | HostStep]
+    arena_bytes: int
+    constants: list[np.ndarray]
+    parameters: list[ParameterSpec]
+    outputs: list[TensorSpec]
+    parallel: bool | None = field(default=None)
+
+    def kernels(self) -> list[KernelSource]:
+        """The distinct kernels of the plan, in order of first use."""
+        return list(dict.fromkeys(step.kernel for step in self.steps if isinstance(step, Step)))

@@ -1,0 +1,216 @@
+"""The executor's own kernels: how one or more threads walk the steps of a plan.
+
+They are kernel sources like any other, compiled and stored the same way; their ``args`` are the blocks below, whose
+words are int64. Every worker walks the steps. Of a step's tiles it claims ``GRAIN`` at a time from the step's ``STATE``
+(low half: next tile, high half: tiles completed; one atomic addition both completes a claim and makes the next), and goes
+on when all are complete. So nobody waits for a thread that has not claimed anything: a worker that the system runs late
+only finds less to do, and a caller without workers does it all. Waiting spins, then yields, then sleeps.
+
+Successive steps of a single claim form a chain, which one worker runs in one claim.
+"""
+
+from __future__ import annotations
+
+from ..codegen.kernel import KernelSource
+
+__all__ = ["LEAD", "WALK", "WORKER", "Job", "Patch", "Pool", "StepRecord"]
+
+
+class StepRecord:
+    """Words of one step; a table ends with one more record, of which only ``PATCH`` is read."""
+
+    FUNCTION, ARGS, TASKS, GRAIN, STATE, CHAIN, PATCH = range(7)
+    WORDS = 8
+
+
+class Patch:
+    """Words of one patch: ``slots[SLOT] = bases[BASE] + OFFSET``, done before the step's range runs."""
+
+    SLOT, BASE, OFFSET = range(3)
+    WORDS = 3
+
+
+class Job:
+    """Words of one call's context. ``POSITION`` is where a late worker joins; ``WAITERS`` counts sleepers."""
+
+    STEPS, SLOTS, BASES, PATCHES, POOL, THREADS, END = range(7)
+    POSITION = 8
+    WAITERS = 16
+    WORDS = 24
+
+
+class Pool:
+    """Words of the thread pool. ``GATE``: workers inside the current job, plus ``CLOSED`` while none may enter."""
+
+    GENERATION, STOP = 0, 1
+    GATE = 8
+    OWNER = 16
+    SLEEPERS = 24
+    JOB, WALK, SPINS, YIELDS = 32, 33, 34, 35
+    WORDS = 40
+    CLOSED = 1 << 32
+
+
+def _constants(prefix: str, layout: type) -> str:
+    fields = {name: value for name, value in vars(layout).items() if name.isupper()}
+    return "".join(f"{prefix}_{name} = {value}\n" for name, value in fields.items())
+
+
+_LAYOUT = (
+    "LOW = 0xFFFFFFFF\nWAIT_MICROSECONDS = 2000\nCLOSING_MICROSECONDS = 50\n"
+    + _constants("STEP", StepRecord)
+    + _constants("PATCH", Patch)
+    + _constants("JOB", Job)
+    + _constants("POOL", Pool)
+)
+
+# args: a Job block; begin and end: the range of steps to run. The caller's entry.
+LEAD = KernelSource(
+    "executor_lead",
+    _LAYOUT
+    + '''
+def kernel(args, begin, end):
+    steps = words_at(args, JOB_STEPS)
+    slots = words_at(args, JOB_SLOTS)
+    bases = words_at(args, JOB_BASES)
+    patches = words_at(args, JOB_PATCHES)
+    patch = steps[begin * STEP_WORDS + STEP_PATCH] * PATCH_WORDS
+    last_patch = steps[end * STEP_WORDS + STEP_PATCH] * PATCH_WORDS
+    while patch < last_patch:
+        slots[patches[patch + PATCH_SLOT]] = bases[patches[patch + PATCH_BASE]] + patches[patch + PATCH_OFFSET]
+        patch += PATCH_WORDS
+    alone = args[JOB_THREADS] < 2 or steps[begin * STEP_WORDS + STEP_CHAIN] >= end - begin
+    pool = words_at(args, JOB_POOL)
+    if not alone:
+        alone = atomic_load(pool, POOL_OWNER) != 0
+    if not alone:
+        alone = compare_exchange(pool, POOL_OWNER, 0, 1) != 0
+    if alone:
+        for s in range(begin, end):
+            at = s * STEP_WORDS
+            call_kernel(steps, at + STEP_FUNCTION, words_at(steps, at + STEP_ARGS), 0, steps[at + STEP_TASKS])
+    else:
+        for s in range(begin, end):
+            steps[s * STEP_WORDS + STEP_STATE] = 0
+        args[JOB_END] = end
+        args[JOB_POSITION] = begin
+        put_words(pool, POOL_JOB, args)
+        atomic_and(pool, POOL_GATE, LOW)
+        atomic_add(pool, POOL_GENERATION, 1)
+        if atomic_load(pool, POOL_SLEEPERS) > 0:
+            futex_wake(pool, POOL_GENERATION, 0)
+        call_kernel(pool, POOL_WALK, args, 0, 0)
+        atomic_or(pool, POOL_GATE, POOL_CLOSED)
+        spins = 0
+        while (atomic_load(pool, POOL_GATE) & LOW) != 0:
+            spins += 1
+            if spins < pool[POOL_SPINS]:
+                pause()
+            elif spins < pool[POOL_SPINS] + pool[POOL_YIELDS]:
+                yield_thread()
+            else:
+                sleep_microseconds(CLOSING_MICROSECONDS)
+        atomic_store(pool, POOL_OWNER, 0)
+''',
+)
+
+# args: a Job block; begin: which worker (0 is the caller). Walks the current job's steps together with the others.
+WALK = KernelSource(
+    "executor_walk",
+    _LAYOUT
+    + '''
+def kernel(args, begin, end):
+    pool = words_at(args, JOB_POOL)
+    steps = words_at(args, JOB_STEPS)
+    last = args[JOB_END]
+    s = atomic_load(args, JOB_POSITION)
+    while s < last:
+        if begin == 0:
+            atomic_store(args, JOB_POSITION, s)
+        at = s * STEP_WORDS
+        step = words_from(steps, at)
+        tasks = step[STEP_TASKS]
+        grain = step[STEP_GRAIN]
+        chain = step[STEP_CHAIN]
+        following = s + 1
+        if chain > 0:
+            tasks = 1
+            grain = 1
+            following = s + chain
+            if following > last:
+                following = last
+        if (atomic_load(step, STEP_STATE) >> 32) < tasks:
+            completed = 0
+            state = atomic_add(step, STEP_STATE, grain)
+            first = state & LOW
+            while first < tasks:
+                if chain > 0:
+                    for member in range(s, following):
+                        m = member * STEP_WORDS
+                        call_kernel(steps, m + STEP_FUNCTION, words_at(steps, m + STEP_ARGS), 0, steps[m + STEP_TASKS])
+                    completed = 1
+                else:
+                    stop = first + grain
+                    if stop > tasks:
+                        stop = tasks
+                    call_kernel(steps, at + STEP_FUNCTION, words_at(step, STEP_ARGS), first, stop)
+                    completed = stop - first
+                state = atomic_add(step, STEP_STATE, grain + (completed << 32))
+                first = state & LOW
+            if (state >> 32) + completed >= tasks:
+                if completed > 0 and atomic_load(args, JOB_WAITERS) > 0:
+                    futex_wake(step, STEP_STATE, 1)
+            else:
+                spins = 0
+                while (atomic_load(step, STEP_STATE) >> 32) < tasks:
+                    spins += 1
+                    if spins < pool[POOL_SPINS]:
+                        pause()
+                    elif spins < pool[POOL_SPINS] + pool[POOL_YIELDS]:
+                        yield_thread()
+                    else:
+                        atomic_add(args, JOB_WAITERS, 1)
+                        state = atomic_load(step, STEP_STATE)
+                        if (state >> 32) < tasks:
+                            futex_wait(step, STEP_STATE, 1, state >> 32, WAIT_MICROSECONDS)
+                        atomic_add(args, JOB_WAITERS, -1)
+        s = following
+''',
+)
+
+# args: the Pool block; begin: which worker, from 1; returns when the pool stops. With begin 0 it stops the pool.
+WORKER = KernelSource(
+    "executor_worker",
+    _LAYOUT
+    + '''
+def kernel(args, begin, end):
+    if begin == 0:
+        atomic_store(args, POOL_STOP, 1)
+        atomic_add(args, POOL_GENERATION, 1)
+        futex_wake(args, POOL_GENERATION, 0)
+        return
+    seen = 0
+    spins = 0
+    while atomic_load(args, POOL_STOP) == 0:
+        generation = atomic_load(args, POOL_GENERATION)
+        if generation != seen:
+            seen = generation
+            spins = 0
+            if atomic_add(args, POOL_GATE, 1) < POOL_CLOSED:
+                job = words_at(args, POOL_JOB)
+                if begin < job[JOB_THREADS]:
+                    call_kernel(args, POOL_WALK, job, begin, 0)
+            atomic_add(args, POOL_GATE, -1)
+        else:
+            spins += 1
+            if spins < args[POOL_SPINS]:
+                pause()
+            elif spins < args[POOL_SPINS] + args[POOL_YIELDS]:
+                yield_thread()
+            else:
+                atomic_add(args, POOL_SLEEPERS, 1)
+                if atomic_load(args, POOL_STOP) == 0:
+                    futex_wait(args, POOL_GENERATION, 0, generation & LOW, 0)
+                atomic_add(args, POOL_SLEEPERS, -1)
+''',
+)

@@ -1,0 +1,378 @@
+"""Lowering: from an optimised program to a plan, one instruction after the other.
+
+Every instruction's value is a view of a buffer. Views of views are free; concatenations and program results lend
+their memory to the instructions that feed them, so that those write in place. An operator without a lowering runs
+by its NumPy meaning in a host step between native steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ...codegen.launch import Launch, Operand
+from ...errors import CompileError, MgxError
+from ...graph.instruction import Instruction, Parameter, Return
+from ...graph.module import Module
+from ...graph.printer import format_instruction, instruction_names
+from ...graph.program import Program
+from ...graph.shape import Shape
+from ...runtime.plan import HostStep, ParameterSpec, Plan, Region, Step, TensorSpec, TensorView
+from ..ref.interpreter import compute, evaluate_module
+from .buffers import Buffer, View, color
+from .options import CpuOptions
+
+__all__ = ["Lowering", "lower", "lowering"]
+
+LoweringRule = Callable[["Lowering", Instruction], None]
+_RULES: dict[str, LoweringRule] = {}
+_ACCEPTS: dict[str, Callable[[Instruction, Shape], bool]] = {}
+
+
+def lowering(*names: str, accepts: Callable[[Instruction, Shape], bool] | None = None) -> Callable:
+    """Decorator: the function lowers these operators.
+
+    ``accepts`` says whether the lowering can write its result straight into memory of a given shape (strides).
+    """
+
+    def decorate(function: LoweringRule) -> LoweringRule:
+        for name in names:
+            _RULES[name] = function
+            _ACCEPTS[name] = accepts or (lambda ins, shape: True)
+        return function
+
+    return decorate
+
+
+@dataclass
+class PendingStep:
+    """A step whose buffers have no addresses yet."""
+
+    launch: Launch | None
+    operands: dict[str, View]
+    label: str
+    instruction: Instruction
+    host: Callable[[list], list] | None = None
+    inputs: list[View] = field(default_factory=list)
+    outputs: list[View] = field(default_factory=list)
+
+
+class Lowering:
+    """State of one lowering; rules in ``lowerings/`` call its methods."""
+
+    def __init__(self, program: Program, options: CpuOptions) -> None:
+        self.program = program
+        self.options = options
+        self.module = program.main
+        self.names = instruction_names(program.reachable_modules())
+        self.values: dict[Instruction, Any] = {}
+        self.destinations: dict[Instruction, View] = {}
+        self.steps: list[PendingStep] = []
+        self.constants: list[np.ndarray] = []
+        self.constant_views: dict[int, View] = {}
+        self.parameters = [i for i in self.module.parameters()]
+        self.outputs: list[TensorSpec] = []
+        self.hosted = 0
+
+    def run(self) -> Plan:
+        """Lower the whole program.
+
+        Raises:
+            CompileError: an instruction cannot be lowered; the message has its text.
+        """
+        self._place_results()
+        for ins in self.module:
+            if isinstance(ins.op, Return):
+                break
+            try:
+                self._lower(ins)
+            except MgxError as error:
+                raise CompileError(f"lowering {format_instruction(ins, self.names)}: {error}") from error
+        self._return_results()
+        return self._finish()
+
+    def _lower(self, ins: Instruction) -> None:
+        if isinstance(ins.op, Parameter):
+            index = self.parameters.index(ins)
+            shape = Shape(ins.shape.type, ins.shape.lens)
+            self.values[ins] = View(Buffer(Region.PARAMETER, index, shape.bytes), shape)
+        elif ins.literal is not None:
+            self.values[ins] = self._literal(ins.literal)
+        elif self._needs_host(ins):
+            self.host(ins)
+        else:
+            _RULES.get(ins.name, Lowering.host)(self, ins)
+
+    def _needs_host(self, ins: Instruction) -> bool:
+        if ins.name == "get_tuple_elem":
+            return False
+        dynamic = ins.shape.is_dynamic or any(i.shape.is_dynamic for i in ins.inputs)
+        return dynamic or any(self._is_hosted(self.values[i]) for i in ins.inputs)
+
+    @staticmethod
+    def _is_hosted(value: Any) -> bool:
+        if isinstance(value, View):
+            return value.buffer.region is Region.HOST
+        return isinstance(value, (list, tuple)) and any(Lowering._is_hosted(v) for v in value)
+
+    def _literal(self, literal: Any) -> Any:
+        if literal.array is None:
+            return [self._literal(v) for v in literal.sub]
+        return self.constant(literal.array, literal.shape)
+
+    def constant(self, array: np.ndarray, shape: Shape | None = None) -> View:
+        """View of a constant array; the plan keeps the array alive and never copies it."""
+        key = id(array)
+        if key not in self.constant_views:
+            if shape is None:
+                strides = [s // array.itemsize for s in array.strides]
+                from ...graph.types import from_numpy
+
+                shape = Shape(from_numpy(array.dtype), array.shape, strides)
+            self.constants.append(array)
+            self.constant_views[key] = View(Buffer(Region.CONSTANT, len(self.constants) - 1, shape.bytes), shape)
+        return self.constant_views[key]
+
+    def constant_value(self, ins: Instruction) -> np.ndarray | None:
+        """The array that an instruction stands for if it is a literal or a view of one; broadcasts stay views."""
+        view = self.values.get(ins)
+        if not isinstance(view, View) or view.buffer.region is not Region.CONSTANT:
+            return None
+        base = self.constants[view.buffer.index]
+        if not view.offset and view.lens == base.shape:
+            return base
+        flat = np.lib.stride_tricks.as_strided(base, (view.offset + view.shape.element_space,), (base.itemsize,))
+        strides = [s * base.itemsize for s in view.strides]
+        return np.lib.stride_tricks.as_strided(flat[view.offset :], view.lens, strides)
+
+    def input(self, ins: Instruction, index: int) -> View:
+        """The view of an instruction's input."""
+        return self.values[ins.inputs[index]]
+
+    def inputs(self, ins: Instruction) -> list[View]:
+        """The views of all inputs."""
+        return [self.values[i] for i in ins.inputs]
+
+    def allocate(self, shape: Shape) -> View:
+        """A new arena buffer with the shape's strides (packed ones where they repeat elements)."""
+        if shape.broadcasted and shape.elements > 1:
+            shape = Shape(shape.type, shape.lens)
+        return View(Buffer(Region.ARENA, 0, shape.bytes), shape)
+
+    def output(self, ins: Instruction) -> View:
+        """Where an instruction's result goes: the memory lent to it, else a new buffer; registers the value."""
+        view = self.destinations.get(ins) or self.allocate(ins.shape)
+        self.values[ins] = view
+        return view
+
+    def outputs_of(self, ins: Instruction) -> list[View]:
+        """Where the results of a (possibly tuple-valued) instruction go."""
+        if not ins.shape.sub_shapes:
+            return [self.output(ins)]
+        elements = {u.op.index: u for u in ins.users if u.name == "get_tuple_elem"}  # type: ignore[attr-defined]
+        views = []
+        for k, shape in enumerate(ins.shape.sub_shapes):
+            lent = self.destinations.get(elements[k]) if k in elements else None
+            views.append(lent or self.allocate(shape))
+        self.values[ins] = views
+        return views
+
+    def launch(self, launch: Launch, operands: Mapping[str, View], ins: Instruction, label: str = "") -> None:
+        """Append a native step; ``operands`` gives a view for every operand name of the launch."""
+        if launch.tasks <= 0:
+            return
+        self.steps.append(PendingStep(launch, dict(operands), label or f"cpu::{launch.kernel.name}", ins))
+
+    def origin(self, ins: Instruction) -> str:
+        """The instruction's text, with that of its submodules."""
+        lines = [format_instruction(ins, self.names)]
+        for module in ins.module_args:
+            lines += [f"  {format_instruction(i, self.names)}" for i in module]
+        return "\n".join(lines)
+
+    def copy(self, source: View, target: View, ins: Instruction) -> None:
+        """Append a step that copies one tensor to another of the same lengths."""
+        from .lowerings.copies import copy_launch
+
+        self.launch(copy_launch(source, target, self.origin(ins)), {"x0": source, "out0": target}, ins)
+
+    def materialized(self, view: View, strides: Sequence[int], ins: Instruction) -> View:
+        """The view itself if it has these strides (those of length-1 axes do not matter), else a copy that has."""
+        if all(a == b or n == 1 for a, b, n in zip(view.strides, strides, view.lens)):
+            return view
+        target = self.allocate(Shape(view.type, view.lens, strides))
+        self.copy(view, target, ins)
+        return target
+
+    def host(self, ins: Instruction) -> None:
+        """Append a host step that computes the instruction by its NumPy meaning."""
+        captured = _captures(ins)
+        sources = [*ins.inputs, *captured]
+        flat: list[View] = []
+        layout = [_flatten(self.values[i], flat) for i in sources]
+        count = len(ins.inputs)
+
+        def function(arrays: list) -> list:
+            values = [_rebuild(tree, arrays) for tree in layout]
+            outer = dict(zip(captured, values[count:]))
+            result = compute(ins, values[:count], lambda m, a: evaluate_module(m, a, outer))
+            return _leaves(result)
+
+        shapes = ins.shape.flatten()
+        unknown = ins.shape.is_dynamic or any(self._is_hosted(self.values[i]) for i in sources)
+        views: list[View] = []
+        for shape in shapes:
+            if unknown:
+                views.append(View(Buffer(Region.HOST, self.hosted), shape))
+                self.hosted += 1
+            elif len(shapes) == 1 and ins in self.destinations:
+                views.append(self.destinations[ins])
+            else:
+                views.append(self.allocate(shape))
+        self.values[ins] = views if ins.shape.sub_shapes else views[0]
+        self.steps.append(PendingStep(None, {}, f"ref::{ins.name}", ins, function, flat, views))
+
+    def _place_results(self) -> None:
+        """Lend the memory of results and concatenations to the instructions that feed them."""
+        taken: set[Instruction] = set()
+        for k, ins in enumerate(self.module.results()):
+            dynamic = ins.shape.is_dynamic
+            self.outputs.append(TensorSpec(ins.shape.type.numpy.name, None if dynamic else ins.shape.lens))
+            if not dynamic and ins not in taken and self._may_lend(ins, standard := ins.shape.to_standard()):
+                taken.add(ins)
+                self.destinations[ins] = View(Buffer(Region.OUTPUT, k, standard.bytes), standard)
+        for ins in reversed(self.module):
+            if ins.name == "concat" and not ins.shape.is_dynamic and ins not in self.destinations:
+                self.destinations[ins] = self.allocate(ins.shape)
+            if ins.name != "concat" or ins not in self.destinations:
+                continue
+            start = 0
+            whole, axis = self.destinations[ins], ins.op.axis  # type: ignore[attr-defined]
+            axis %= len(ins.shape.lens)
+            for source in ins.inputs:
+                shape = Shape(source.shape.type, source.shape.lens, whole.strides)
+                if source not in self.destinations and self._may_lend(source, shape):
+                    self.destinations[source] = whole.with_shape(shape, start * whole.strides[axis])
+                start += source.shape.lens[axis]
+
+    def _may_lend(self, ins: Instruction, shape: Shape) -> bool:
+        """Whether an instruction's lowering can write into memory of this shape."""
+        if ins.module is not self.module or ins.literal is not None or isinstance(ins.op, Parameter):
+            return False
+        if ins.op.view or ins.shape.is_dynamic:
+            return False
+        if ins.name == "get_tuple_elem":
+            producer = ins.inputs[0]
+            siblings = [u for u in producer.users if u.op == ins.op]
+            return producer.name in ("pointwise", "fused_reduce") and len(siblings) == 1
+        rule = _ACCEPTS.get(ins.name)
+        return ins.name in _RULES and rule is not None and rule(ins, shape)
+
+    def _return_results(self) -> None:
+        for k, ins in enumerate(self.module.results()):
+            value = self.values[ins]
+            if not isinstance(value, View):
+                raise CompileError(f"result {k} is a tuple; add get_tuple_elem for its members")
+            if value.buffer.region is Region.OUTPUT and value.buffer.index == k:
+                continue
+            target = View(Buffer(Region.OUTPUT, k), ins.shape.to_standard())
+            if value.buffer.region is Region.HOST:
+                self.steps.append(PendingStep(None, {}, "ref::@return", ins, list, [value], [target]))
+            else:
+                self.copy(value, target, ins)
+
+    def _finish(self) -> Plan:
+        arena: dict[int, Buffer] = {}
+        for number, step in enumerate(self.steps):
+            for view in [*step.operands.values(), *step.inputs, *step.outputs]:
+                if view.buffer.region is Region.ARENA:
+                    view.buffer.touch(number)
+                    arena[id(view.buffer)] = view.buffer
+        arena_bytes = color(arena.values(), self.options.memory_reuse)
+        return Plan(
+            steps=[self._resolve(step) for step in self.steps],
+            arena_bytes=arena_bytes,
+            constants=self.constants,
+            parameters=[
+                ParameterSpec(i.op.parameter, i.shape.type.numpy.name, i.shape.lens)  # type: ignore[attr-defined]
+                for i in self.parameters
+            ],
+            outputs=self.outputs,
+        )
+
+    def _resolve(self, step: PendingStep) -> Step | HostStep:
+        text = format_instruction(step.instruction, self.names)
+        if step.launch is None:
+            assert step.host is not None
+            return HostStep(
+                function=step.host,
+                inputs=tuple(_plan_view(v) for v in step.inputs),
+                outputs=tuple(_plan_view(v) for v in step.outputs),
+                label=step.label,
+                instruction=text,
+            )
+        launch = step.launch
+        args = []
+        for arg in launch.args:
+            if isinstance(arg, Operand):
+                args.append(step.operands[arg.name].pointer(arg.offset))
+            else:
+                args.append(int(arg))
+        return Step(
+            kernel=launch.kernel,
+            args=tuple(args),
+            tasks=launch.tasks,
+            grain=launch.grain,
+            label=step.label,
+            instruction=text,
+            flops=launch.flops,
+            bytes=launch.bytes,
+        )
+
+
+def _plan_view(view: View) -> TensorView:
+    if view.buffer.region is Region.HOST or view.shape.is_dynamic:
+        return TensorView(view.pointer(), view.type.numpy.name, (), ())
+    return view.plan_view()
+
+
+def _captures(ins: Instruction) -> list[Instruction]:
+    """Values of outer modules that an instruction's submodules use."""
+    found: dict[Instruction, None] = {}
+    inside: set[Module] = set()
+    for module in ins.module_args:
+        inside |= {module, *module.submodules()}
+    for module in inside:
+        for inner in module:
+            for i in inner.inputs:
+                if i.module not in inside:
+                    found[i] = None
+    return list(found)
+
+
+def _flatten(value: Any, into: list[View]) -> Any:
+    """Append the views of a value tree to a list; returns the tree of their positions."""
+    if isinstance(value, View):
+        into.append(value)
+        return len(into) - 1
+    return [_flatten(v, into) for v in value]
+
+
+def _rebuild(tree: Any, arrays: list) -> Any:
+    return arrays[tree] if isinstance(tree, int) else tuple(_rebuild(t, arrays) for t in tree)
+
+
+def _leaves(value: Any) -> list:
+    return [leaf for v in value for leaf in _leaves(v)] if isinstance(value, (tuple, list)) else [np.asarray(value)]
+
+
+def lower(program: Program, options: CpuOptions) -> Plan:
+    """The plan that runs an optimised program on this machine."""
+    from . import lowerings  # noqa: F401  (registers the rules)
+
+    return Lowering(program, options).run()
+
+

@@ -1,0 +1,50 @@
+"""Copies: contiguous, layout and concat, each a copy only where the data is not already where it should be."""
+
+from __future__ import annotations
+
+from ....codegen.cluster.pointwise import pointwise_launch
+from ....codegen.launch import Launch
+from ....graph.instruction import Instruction
+from ....graph.module import Module
+from ....graph.shape import Shape
+from ..buffers import View
+from ..lowering import Lowering, lowering
+
+__all__ = ["copy_launch"]
+
+
+def copy_launch(source: View, target: View, origin: str = "") -> Launch:
+    """A launch that copies ``x0`` to ``out0``, which may differ in strides."""
+    module = Module("copy")
+    module.add_return([module.add_parameter("x0", Shape(source.type))])
+    return pointwise_launch(module, [source.tensor], [target.tensor], origin=origin)
+
+
+@lowering("contiguous", "layout")
+def lower_contiguous(low: Lowering, ins: Instruction) -> None:
+    """The input itself if its strides are already those wanted, else a copy."""
+    source = low.input(ins, 0)
+    wanted = ins.shape.strides
+    if ins not in low.destinations and all(
+        a == b or n == 1 for a, b, n in zip(source.strides, wanted, source.lens)
+    ):
+        low.values[ins] = source.with_shape(Shape(source.type, source.lens, wanted))
+        return
+    low.copy(source, low.output(ins), ins)
+
+
+@lowering("concat")
+def lower_concat(low: Lowering, ins: Instruction) -> None:
+    """Copies of the inputs that could not be computed in place."""
+    whole = low.output(ins)
+    axis = ins.op.axis % len(ins.shape.lens)  # type: ignore[attr-defined]
+    start = 0
+    for source in ins.inputs:
+        shape = Shape(source.shape.type, source.shape.lens, whole.strides)
+        part = whole.with_shape(shape, start * whole.strides[axis])
+        start += source.shape.lens[axis]
+        value = low.values[source]
+        if value.buffer is not part.buffer or value.offset != part.offset:
+            low.copy(value, part, ins)
+
+

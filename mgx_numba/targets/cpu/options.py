@@ -1,0 +1,24 @@
+"""Options of the ``cpu`` target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["CpuOptions"]
+
+
+@dataclass(frozen=True)
+class CpuOptions:
+    """What a compilation for the CPU may do.
+
+    Attributes:
+        fast_math: transformations that change rounding (Winograd, contraction of products, 4-ulp functions).
+        memory_reuse: memory colouring; without it every intermediate value has memory of its own.
+        num_threads: worker threads of a run; 0 takes what the process may use.
+        disabled_passes: names of passes to leave out.
+    """
+
+    fast_math: bool = True
+    memory_reuse: bool = True
+    num_threads: int = 0
+    disabled_passes: tuple[str, ...] = ()

@@ -1,0 +1,37 @@
+"""Runs every check of the project, pytest last: `python -m tests [pytest arguments]`.
+
+All stages run even if one fails; the exit status is zero only if all pass.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LINT_IMPORTS = "from importlinter.cli import lint_imports_command; lint_imports_command()"
+
+STAGES: dict[str, list[str]] = {
+    "ruff check": ["-m", "ruff", "check", "."],
+    "ruff format": ["-m", "ruff", "format", "--check", "."],
+    "mypy": ["-m", "mypy"],
+    "import contract": ["-c", LINT_IMPORTS],
+    "pytest": ["-m", "pytest", "-n", "2", "--benchmark-disable"],
+}
+
+
+def main(pytest_arguments: list[str]) -> int:
+    failed = []
+    for name, command in STAGES.items():
+        arguments = pytest_arguments if name == "pytest" else []
+        if name == "pytest" and failed:
+            print(f"\nfailed so far: {', '.join(failed)}", flush=True)
+        print(f"\n== {name}", flush=True)
+        if subprocess.run([sys.executable, *command, *arguments], cwd=ROOT, check=False).returncode != 0:
+            failed.append(name)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
