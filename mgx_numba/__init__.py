@@ -1,1 +1,84 @@
-"""mgx_numba"""
+"""An inference compiler in MIGraphX's shape whose kernels are Python source compiled by Numba.
+
+``import mgx_numba as migraphx`` runs a MIGraphX script. Names are loaded on first use, so importing the package
+is quick and imports neither numba nor onnx.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from ._version import __version__
+
+if TYPE_CHECKING:
+    from .api.argument import argument, argument_from_pointer, create_argument, fill_argument, generate_argument
+    from .api.functions import (
+        get_onnx_operators,
+        load,
+        load_buffer,
+        optimize,
+        parse_onnx,
+        parse_onnx_buffer,
+        save,
+        save_buffer,
+    )
+    from .api.module import instruction_ref, macro, module, op
+    from .api.program import program
+    from .api.shape import dynamic_dimension, shape
+    from .api.target import get_gpu_context, get_target, target
+    from .errors import MgxError
+
+_HOMES = {
+    "api.argument": "argument argument_from_pointer create_argument fill_argument generate_argument",
+    "api.functions": (
+        "get_onnx_operators load load_buffer optimize parse_onnx parse_onnx_buffer save save_buffer"
+    ),
+    "api.module": "instruction_ref macro module op",
+    "api.program": "program",
+    "api.shape": "dynamic_dimension shape",
+    "api.target": "get_gpu_context get_target target",
+    "errors": "MgxError",
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+__all__ = [
+    "MgxError",
+    "__version__",
+    "argument",
+    "argument_from_pointer",
+    "create_argument",
+    "dynamic_dimension",
+    "fill_argument",
+    "generate_argument",
+    "get_gpu_context",
+    "get_onnx_operators",
+    "get_target",
+    "instruction_ref",
+    "load",
+    "load_buffer",
+    "macro",
+    "module",
+    "op",
+    "optimize",
+    "parse_onnx",
+    "parse_onnx_buffer",
+    "program",
+    "save",
+    "save_buffer",
+    "shape",
+    "target",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{home}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,7 +1,7 @@
 """Every error that a user of the package can meet.
 
-All derive from `MgxError`; those that report a bad value derive from `ValueError` too. A message names what was wrong,
-where, and what was expected.
+All derive from `MgxError`; those that report a bad value derive from `ValueError` too. A message names what
+was wrong, where, and what was expected.
 """
 
 
@@ -10,7 +10,7 @@ class MgxError(Exception):
 
 
 class ParseError(MgxError, ValueError):
-    """A model file that cannot be read as what it claims to be, or uses an operator in a way its standard forbids."""
+    """A model file that is not what it claims to be, or uses an operator as its standard forbids."""
 
 
 class ShapeError(MgxError, ValueError):

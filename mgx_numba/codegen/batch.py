@@ -1,4 +1,4 @@
-"""Compiling many kernels at once: in this process, and in worker processes when there are enough of them to pay."""
+"""Compiling many kernels at once: here, and in worker processes when there are enough to pay."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from .elf import read_symbols
 from .kernel import KernelSource
 from .worker import read_message, write_message
 
-__all__ = ["compile_objects", "worker_count"]
+__all__ = ["compile_objects", "start_worker", "stop_worker", "worker_count"]
+
+WORKER_COMMAND = (sys.executable, "-m", "mgx_numba.codegen.worker")
 
 # A worker imports Numba before it helps, so it must have this many kernels to compile to be worth it.
 _KERNELS_PER_WORKER = 12
@@ -27,7 +29,7 @@ Finished = Callable[[KernelSource, bytes], None]
 
 
 def worker_count(kernels: int, cpus: int | None = None) -> int:
-    """Worker processes that pay off for so many kernels, besides this process; 0 for few kernels or one core."""
+    """Worker processes that pay off for so many kernels, besides this one; 0 for few kernels or one core."""
     if getattr(sys, "frozen", False) or not sys.executable:
         return 0
     available = cpus if cpus is not None else len(_affinity())
@@ -43,8 +45,9 @@ def compile_objects(
 ) -> list[bytes]:
     """Compile kernels; the objects come in the order of the sources.
 
-    ``workers`` is the number of worker processes (None: as `worker_count`). A worker that fails to start or dies costs
-    only time: its kernels are compiled here. ``finished`` is called for each kernel as it is done, in this thread.
+    ``workers`` is the number of worker processes (None: as `worker_count`). A worker that fails to start or
+    dies costs only time: its kernels are compiled here. ``finished`` is called for each kernel as it is done,
+    in this thread.
 
     Raises:
         CompileError: the first kernel that cannot be compiled.
@@ -113,11 +116,12 @@ def _compile_here(batch: _Batch, finished: Finished | None) -> None:
 def _serve(batch: _Batch) -> None:
     """Feed one worker process until nothing is left or it dies."""
     try:
-        process = _start_worker()
+        process = start_worker()
     except OSError:
         return
     index: int | None = None
     try:
+        assert process.stdin is not None and process.stdout is not None
         read_message(process.stdout)
         while (index := batch.take()) is not None:
             source = batch.sources[index]
@@ -128,7 +132,7 @@ def _serve(batch: _Batch) -> None:
         if index is not None:
             batch.give_back(index)
     finally:
-        _stop_worker(process)
+        stop_worker(process)
 
 
 def _result(source: KernelSource, answer: dict[str, Any]) -> bytes | CompileError:
@@ -140,12 +144,19 @@ def _result(source: KernelSource, answer: dict[str, Any]) -> bytes | CompileErro
     return data
 
 
-def _start_worker() -> subprocess.Popen[bytes]:
+def start_worker() -> subprocess.Popen[bytes]:
+    """Start a process that speaks the protocol of `mgx_numba.codegen.worker` on its pipes.
+
+    Raises:
+        OSError: it cannot be started.
+    """
     root = Path(__file__).resolve().parents[2]
-    search_path = [os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    search_path = [
+        os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry
+    ]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), *search_path])}
     return subprocess.Popen(
-        [sys.executable, "-m", "mgx_numba.codegen.worker"],
+        WORKER_COMMAND,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd=root,  # not the caller's folder, whose files could shadow modules
@@ -153,10 +164,12 @@ def _start_worker() -> subprocess.Popen[bytes]:
     )
 
 
-def _stop_worker(process: subprocess.Popen[bytes]) -> None:
+def stop_worker(process: subprocess.Popen[bytes]) -> None:
+    """End a worker: by the end of its input, or by force if that takes too long."""
     for stream in (process.stdin, process.stdout):
         try:
-            stream.close()
+            if stream is not None:
+                stream.close()
         except OSError:
             pass
     try:

@@ -1,8 +1,9 @@
 """From a kernel's Python text to an ELF object, through Numba's front end and LLVM.
 
-Numba types the text and lowers it to LLVM IR; the function it makes is wrapped into the kernel ABI, optimised without
-LLVM's own vectorisers (the text is explicit about vectors) and emitted as a position-independent object. Numba is
-imported on the first compilation. Compilation may be asked for from any number of threads; it runs in one at a time.
+Numba types the text and lowers it to LLVM IR; the function it makes is wrapped into the kernel ABI, optimised
+without LLVM's own vectorisers (the text is explicit about vectors) and emitted as a position-independent
+object. Numba is imported on the first compilation. Compilation may be asked for from any number of threads;
+it runs in one at a time.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ def compile_object(source: KernelSource) -> bytes:
     """Compile a kernel to an ELF object that exports `source.symbol`.
 
     Raises:
-        CompileError: the text is not valid, does not type, or calls what no kernel may call. The message names the
-            kernel, the line of its text, and the instructions it came from.
+        CompileError: the text is not valid, does not type, or calls what no kernel may call. The message
+            names the kernel, the line of its text, and the instructions it came from.
     """
     with _lock:
         machine = host.target_machine()
@@ -53,7 +54,9 @@ def compile_object(source: KernelSource) -> bytes:
     symbols = read_symbols(data)
     missing = unavailable(symbols.undefined)
     if missing:
-        raise _failure(source, f"calls {', '.join(missing)}, which no kernel may call; only intrinsics are inlined")
+        raise _failure(
+            source, f"calls {', '.join(missing)}, which no kernel may call; only intrinsics are inlined"
+        )
     if source.symbol not in symbols.defined:
         raise _failure(source, f"the object does not define {source.symbol}")
     return data
@@ -110,7 +113,9 @@ def _function(source: KernelSource, filename: str) -> python_types.FunctionType:
         for node in ast.walk(tree):
             if isinstance(node, _FORBIDDEN):
                 line = source.text.splitlines()[node.lineno - 1].strip()
-                raise _failure(source, f"line {node.lineno}: a kernel cannot contain {type(node).__name__}: {line}")
+                raise _failure(
+                    source, f"line {node.lineno}: a kernel cannot contain {type(node).__name__}: {line}"
+                )
         exec(compile(tree, filename, "exec"), namespace)
     except SyntaxError as error:
         raise _failure(source, f"line {error.lineno}: {error.msg}: {(error.text or '').strip()}") from error
@@ -127,12 +132,10 @@ def _function(source: KernelSource, filename: str) -> python_types.FunctionType:
 @functools.lru_cache(maxsize=1)
 def _namespace() -> dict[str, Any]:
     """What a kernel's text may name, besides Python's own words."""
-    from .cpu import lang, sync
+    from .cpu import lang
 
     names: dict[str, Any] = {"__name__": lang.__name__}
-    for module in (sync, lang):
-        exported = getattr(module, "__all__", None) or [name for name in vars(module) if not name.startswith("_")]
-        names.update({name: getattr(module, name) for name in exported})
+    names.update({name: getattr(lang, name) for name in lang.__all__})
     return names
 
 

@@ -1,4 +1,4 @@
-"""The two facts about an ELF64 little-endian object that loading it safely needs: which symbols it defines and wants."""
+"""What loading an ELF64 little-endian object safely needs to know: which symbols it defines and wants."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def _read_symbols(data: bytes) -> ObjectSymbols:
         raise ValueError("wrong magic number, expected 64-bit little-endian ELF")
     section_offset, section_size, section_count = header[6], header[11], header[12]
     sections = [_SECTION.unpack_from(data, section_offset + i * section_size) for i in range(section_count)]
-    defined, undefined = set(), set()
+    defined: set[str] = set()
+    undefined: set[str] = set()
     for section in sections:
         if section[1] != _SHT_SYMTAB:
             continue

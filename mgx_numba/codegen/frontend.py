@@ -6,6 +6,7 @@ Importing this module imports Numba.
 from __future__ import annotations
 
 import types as python_types
+from typing import Any
 
 from llvmlite import ir
 from numba.core import cgutils, compiler, errors, types
@@ -20,7 +21,13 @@ from numba.core.typed_passes import (
     NopythonTypeInference,
     PreLowerStripPhis,
 )
-from numba.core.untyped_passes import FixupArgs, GenericRewrites, IRProcessing, ReconstructSSA, TranslateByteCode
+from numba.core.untyped_passes import (
+    FixupArgs,
+    GenericRewrites,
+    IRProcessing,
+    ReconstructSSA,
+    TranslateByteCode,
+)
 
 __all__ = ["Refused", "lower"]
 
@@ -47,7 +54,7 @@ class Refused(Exception):
 class _Collector(JITCodeLibrary):
     """A code library that keeps the IR modules given to it and compiles nothing."""
 
-    def __init__(self, codegen, name: str) -> None:
+    def __init__(self, codegen: Any, name: str) -> None:
         super().__init__(codegen, name)
         self.modules: list[ir.Module] = []
 
@@ -56,7 +63,7 @@ class _Collector(JITCodeLibrary):
 
 
 class _KernelPipeline(compiler.CompilerBase):
-    """Numba's pipeline without what kernels never use: closures, array expressions, context managers, inlining."""
+    """Numba's pipeline without what kernels never use: closures, array expressions, inlining."""
 
     def define_pipelines(self) -> list[PassManager]:
         manager = PassManager("kernel")
@@ -73,7 +80,7 @@ def lower(function: python_types.FunctionType, symbol: str) -> str:
     Raises:
         Refused: the function does not type or does not lower.
     """
-    flags = compiler.Flags()
+    flags: Any = compiler.Flags()
     flags.no_cpython_wrapper = True
     flags.no_cfunc_wrapper = True
     flags.no_compile = True
@@ -96,7 +103,9 @@ def lower(function: python_types.FunctionType, symbol: str) -> str:
         )
     except errors.NumbaError as error:
         raise Refused(_with_line(str(error), getattr(error, "loc", None))) from error
-    except Exception as error:  # an intrinsic called with the wrong number of arguments, or failing in its lowering
+    except (
+        Exception
+    ) as error:  # an intrinsic called with the wrong number of arguments, or failing in its lowering
         raise Refused(f"{type(error).__name__}: {error}") from error
     (module,) = library.modules
     _add_entry(module, module.globals[result.fndesc.mangled_name], symbol)
@@ -104,14 +113,14 @@ def lower(function: python_types.FunctionType, symbol: str) -> str:
     return cgutils.normalize_ir_text(str(module))
 
 
-def _with_line(message: str, location) -> str:
+def _with_line(message: str, location: Any) -> str:
     if location is None or f"line {location.line}" in message:
         return message
     return f"{message}\n{location.strformat()}"
 
 
 def _add_entry(module: ir.Module, body: ir.Function, symbol: str) -> None:
-    """Export the kernel ABI around Numba's calling convention, whose status nothing reads: kernels cannot raise."""
+    """Export the kernel ABI around Numba's calling convention, whose status nothing reads."""
     entry = ir.Function(module, ir.FunctionType(ir.VoidType(), [_I64.as_pointer(), _I64, _I64]), name=symbol)
     entry.attributes.add("nounwind")
     builder = ir.IRBuilder(entry.append_basic_block())
@@ -122,15 +131,17 @@ def _add_entry(module: ir.Module, body: ir.Function, symbol: str) -> None:
     body.linkage = "internal"
     body.attributes.add("alwaysinline")
     for value in module.global_values:
-        if isinstance(value, ir.GlobalVariable) and value.linkage == "common":  # Numba's environment, unused here
+        if (
+            isinstance(value, ir.GlobalVariable) and value.linkage == "common"
+        ):  # Numba's environment, unused here
             value.linkage = "internal"
 
 
 def _call_through_table(module: ir.Module) -> None:
     """Call the C library through the object's own address table.
 
-    The loader's memory manager, which keeps an object's sections within reach of each other, reserves room for that
-    table, but not for the stubs that direct calls to functions out of reach would need.
+    The loader's memory manager, which keeps an object's sections within reach of each other, reserves room
+    for that table, but not for the stubs that direct calls to functions out of reach would need.
     """
     for function in module.functions:
         if function.is_declaration and not function.name.startswith("llvm."):

@@ -20,10 +20,10 @@ FORMAT = "1"
 class KernelSource:
     """Python source of one kernel.
 
-    ``text`` defines ``def kernel(args, begin, end)``, whose compiled form is ``void kernel(int64_t *args, int64_t begin,
-    int64_t end)`` over the tiles ``begin <= i < end``; it may call every name of `mgx_numba.codegen.cpu.lang`.
-    ``name`` is for readers, in MIGraphX's style (``mul_add_relu_kernel``). ``origin`` holds the printed instructions it
-    was made from; neither of them changes the machine code.
+    ``text`` defines ``def kernel(args, begin, end)``, whose compiled form is ``void kernel(int64_t *args,
+    int64_t begin, int64_t end)`` over the tiles ``begin <= i < end``; it may call every name of
+    `mgx_numba.codegen.cpu.lang`. ``name`` is for readers, in MIGraphX's style (``mul_add_relu_kernel``).
+    ``origin`` holds the printed instructions it was made from; neither of them changes the machine code.
     """
 
     name: str
@@ -36,13 +36,13 @@ class KernelSource:
 
     @functools.cached_property
     def symbol(self) -> str:
-        """Exported symbol of the object, and its name in the object store: ``mgx_`` and 24 hexadecimal digits."""
+        """Exported symbol and name in the object store: ``mgx_`` and 24 hexadecimal digits."""
         lines = "".join(f"{key}={value}\n" for key, value in sorted(self.identity().items()))
         return "mgx_" + hashlib.sha256(lines.encode()).hexdigest()[:24]
 
 
 def environment_identity() -> dict[str, str]:
-    """The part of an identity that is the same for all kernels: versions, CPU, and the intrinsics' own source."""
+    """What is the same in every identity: versions, CPU, and the intrinsics' own source."""
     from .cpu.host import host  # late: reading a KernelSource needs no LLVM
 
     cpu = host()
@@ -70,7 +70,7 @@ def _distribution_version(name: str) -> str:
 
 
 def _intrinsics_digest() -> str:
-    """SHA-256 over the modules that decide what a kernel's text means: ``codegen/cpu/*.py`` and the compiler."""
+    """SHA-256 of the modules that give a text its meaning: ``codegen/cpu/*.py`` and the compiler."""
     codegen = importlib.resources.files(__package__)
     files = [entry for entry in codegen.joinpath("cpu").iterdir() if entry.name.endswith(".py")]
     files += [codegen.joinpath(name) for name in ("compiler.py", "frontend.py")]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from .kernel import KernelSource
 
-__all__ = ["Launch", "Operand"]
+__all__ = ["Callee", "Launch", "Operand"]
 
 
 @dataclass(frozen=True)
@@ -22,16 +22,28 @@ class Operand:
 
 
 @dataclass(frozen=True)
+class Callee:
+    """Address of the machine code of another kernel, which the launched one calls."""
+
+    kernel: KernelSource
+
+
+@dataclass(frozen=True)
 class Launch:
     """``kernel(args, begin, end)`` over the tasks 0 to ``tasks``, claimed ``grain`` at a time.
 
-    ``args`` are the kernel's int64 slots. ``flops`` and ``bytes`` are what the whole launch computes and the least it
+    ``args`` are the kernel's int64 slots; a `Callee` among them names a kernel that has to be loaded too. ``flops`` and ``bytes`` are what the whole launch computes and the least it
     must move. A launch may read what earlier launches of the same list wrote; its own tasks are independent.
     """
 
     kernel: KernelSource
-    args: tuple[int | Operand, ...]
+    args: tuple[int | Operand | Callee, ...]
     tasks: int
     grain: int = 1
     flops: int = 0
     bytes: int = 0
+
+    @property
+    def kernels(self) -> tuple[KernelSource, ...]:
+        """The launched kernel and those that it calls."""
+        return (self.kernel, *(arg.kernel for arg in self.args if isinstance(arg, Callee)))

@@ -1,7 +1,8 @@
-"""From kernel sources to addresses of machine code: this process's cache, then the object store, then the compiler.
+"""From kernel sources to addresses of machine code: this process's cache, then the object store, then the
+compiler.
 
-A kernel that the store holds is loaded by llvmlite alone; Numba is imported only to compile one that is missing. Loaded
-code lives until the process ends, so an address never becomes stale.
+A kernel that the store holds is loaded by llvmlite alone; Numba is imported only to compile one that is
+missing. Loaded code lives until the process ends, so an address never becomes stale.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ def load(
     store: ObjectStore | None = None,
     workers: int | None = None,
 ) -> list[int]:
-    """Addresses of kernels, ``void (*)(int64_t *args, int64_t begin, int64_t end)``, in the order of the sources.
+    """Addresses of kernels, ``void (*)(int64_t *args, int64_t begin, int64_t end)``, in the order of the
+    sources.
 
     ``progress(done, total, name)`` is called for each kernel that had to be compiled. ``store`` defaults to
     `default_store()`, ``workers`` (processes to compile in) to what pays off. May be called from any thread.
@@ -106,7 +108,7 @@ def _add(objects: dict[str, bytes]) -> None:
 
 
 def _get_engine() -> llvm.ExecutionEngine:
-    """The one engine that owns all loaded code; its memory manager keeps the sections of an object together."""
+    """The engine that owns all loaded code; its memory manager keeps an object's sections together."""
     global _engine
     if _engine is None:
         machine = host.target_machine()

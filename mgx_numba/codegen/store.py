@@ -1,8 +1,8 @@
 """The object store: compiled kernels kept between processes, one ELF file and one JSON record each.
 
-``<folder>/objects/<symbol>.o`` is the object, ``<symbol>.json`` its readable name, length, SHA-256 and identity. Files
-are replaced atomically, so any number of processes may share a folder; an object that does not match its record counts
-as absent. The folder is ``MGX_CACHE_DIR``, or the platform's cache folder.
+``<folder>/objects/<symbol>.o`` is the object, ``<symbol>.json`` its readable name, length, SHA-256 and
+identity. Files are replaced atomically, so any number of processes may share a folder; an object that does
+not match its record counts as absent. The folder is ``MGX_CACHE_DIR``, or the platform's cache folder.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def default_store() -> ObjectStore:
     return _store(default_folder())
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _store(folder: Path) -> ObjectStore:
     return ObjectStore(folder)
 

@@ -15,8 +15,9 @@ import llvmlite.binding as llvm
 __all__ = ["provide", "unavailable"]
 
 _MATH = (
-    "acos acosh asin asinh atan atan2 atanh cbrt ceil cos cosh erf erfc exp exp2 expm1 floor fma fmax fmin fmod hypot "
-    "ldexp lgamma log log10 log1p log2 nearbyint pow remainder rint round roundeven sin sinh sqrt tan tanh tgamma trunc"
+    "acos acosh asin asinh atan atan2 atanh cbrt ceil cos cosh erf erfc exp exp2 expm1 floor fma fmax fmin "
+    "fmod hypot ldexp lgamma log log10 log1p log2 nearbyint pow remainder rint round roundeven sin sinh sqrt "
+    "tan tanh tgamma trunc"
 ).split()
 _SYSTEM = "memcpy memmove memset memcmp bzero sched_yield usleep syscall SwitchToThread Sleep".split()
 ALLOWED = frozenset([*_SYSTEM, *_MATH, *(name + "f" for name in _MATH)])
@@ -32,7 +33,7 @@ def _libraries() -> tuple[ctypes.CDLL, ...]:
     return (process, ctypes.CDLL("libm.so.6" if sys.platform.startswith("linux") else "libm.dylib"))
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _address(name: str) -> int | None:
     """Address of an allowed C library function, made known to LLVM; None if this machine lacks it."""
     if name not in ALLOWED:

@@ -1,16 +1,15 @@
 """A process that compiles kernels for another one: ``python -m mgx_numba.codegen.worker``.
 
-Both pipes carry messages of a 4-byte little-endian length and a msgpack value. The worker sends ``{"ready": True}``
-once Numba is imported; then answers each ``{"name", "text", "origin"}`` by ``{"object": bytes}`` or ``{"error": str}``,
-until its input ends.
+Both pipes carry messages of a 4-byte little-endian length and a msgpack value. The worker sends ``{"ready":
+True}`` once Numba is imported; then answers each ``{"name", "text", "origin"}`` by ``{"object": bytes}`` or
+``{"error": str}``, until its input ends.
 """
 
 from __future__ import annotations
 
 import os
 import struct
-import sys
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import msgpack
 
@@ -23,7 +22,7 @@ __all__ = ["main", "read_message", "write_message"]
 _LENGTH = struct.Struct("<I")
 
 
-def read_message(stream: BinaryIO) -> Any:
+def read_message(stream: IO[bytes]) -> Any:
     """The next message.
 
     Raises:
@@ -39,7 +38,7 @@ def read_message(stream: BinaryIO) -> Any:
     return msgpack.unpackb(body)
 
 
-def write_message(stream: BinaryIO, message: Any) -> None:
+def write_message(stream: IO[bytes], message: Any) -> None:
     """Send one message at once."""
     body = msgpack.packb(message)
     stream.write(_LENGTH.pack(len(body)) + body)
@@ -47,7 +46,7 @@ def write_message(stream: BinaryIO, message: Any) -> None:
 
 
 def main() -> None:
-    """Serve until the input ends. Anything printed meanwhile goes to standard error, not into the protocol."""
+    """Serve until the input ends. What is printed meanwhile goes to standard error, not into the protocol."""
     source_stream = os.fdopen(os.dup(0), "rb")
     answer_stream = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
@@ -67,4 +66,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -49,8 +49,8 @@ class ConvolutionBase(Operator):
             return pad_pairs(self, self.padding, len(kernel))
         return auto_padding(self.mode, lens, kernel, self.stride, self.dilation)
 
-    def check(self, inputs: Sequence[Shape]) -> int:
-        """Check ranks and attributes and return the number of spatial axes."""
+    def check(self, inputs: Sequence[Shape]) -> None:
+        """Check ranks and attributes."""
         self.expect_inputs(inputs, 2)
         x, w = inputs
         if x.ndim != w.ndim or x.ndim < 3:
@@ -60,7 +60,6 @@ class ConvolutionBase(Operator):
         check_window(self, x.ndim - 2, stride=self.stride, dilation=self.dilation)
         if self.mode is PaddingMode.default_:
             pad_pairs(self, self.padding, x.ndim - 2)
-        return x.ndim - 2
 
     def spatial_dims(self, inputs: Sequence[Shape]) -> list[DynamicDimension]:
         """Output lengths of the spatial axes.
@@ -97,10 +96,10 @@ class ConvolutionBase(Operator):
 
     def output_shape(self, inputs: Sequence[Shape], type: Type, channels: int) -> Shape:
         """Output shape, in the memory order that most of the inputs have."""
-        dims = [inputs[0].dims[0], channels, *self.spatial_dims(inputs)]
+        spatial = self.spatial_dims(inputs)
         if any_dynamic(inputs):
-            return Shape.dynamic(type, dims)
-        lens = [inputs[0].lens[0], channels, *(d.min for d in dims[2:])]  # type: ignore[union-attr]
+            return Shape.dynamic(type, [inputs[0].dims[0], channels, *spatial])
+        lens = [inputs[0].lens[0], channels, *(d.min for d in spatial)]
         return Shape.from_permutation(type, lens, find_permutation(inputs))
 
     def flops(self, output: Shape, inputs: Sequence[Shape]) -> int:
@@ -112,10 +111,11 @@ class ConvolutionBase(Operator):
         if w.shape[1] == 1 and group > 1:
             return _depthwise(x, w, spatial, self.stride, self.dilation)
         windows = window_view(x, w.shape[2:], spatial, self.stride, self.dilation)
-        weights = w.reshape(group, w.shape[0] // group, -1)
+        terms = prod(w.shape[1:])
+        weights = w.reshape(group, w.shape[0] // group, terms)
         result = np.empty((x.shape[0], w.shape[0], *spatial), x.dtype)
         for source, target in zip(windows, result):
-            columns = source.reshape(group, -1, prod(spatial))
+            columns = source.reshape(group, terms, prod(spatial))
             target[...] = np.matmul(weights, columns).reshape(target.shape)
         return result
 
@@ -226,10 +226,11 @@ class ConvolutionBackwards(ConvolutionBase):
         lens, kernel, group = x.shape[2:], w.shape[2:], self.group
         full = [s * (n - 1) + (k - 1) * d + 1 for n, k, s, d in zip(lens, kernel, self.stride, self.dilation)]
         result = np.zeros((x.shape[0], output.lens[1], *full), wide)
-        weights = np.swapaxes(w.reshape(group, w.shape[0] // group, -1), 1, 2)
+        inner = w.shape[0] // group
+        weights = np.swapaxes(w.reshape(group, inner, prod(w.shape[1:])), 1, 2)
         taps = list(itertools.product(*map(range, kernel)))
         for source, target in zip(x, result):
-            columns = np.matmul(weights, source.reshape(group, -1, prod(lens)))
+            columns = np.matmul(weights, source.reshape(group, inner, prod(lens)))
             columns = columns.reshape(output.lens[1], len(taps), *lens)
             for position, tap in enumerate(taps):
                 area = tuple(

@@ -1,8 +1,9 @@
-"""What one call of `run` owns: its arena, its copies of the tables, and views of the memory that a plan names."""
+"""What one call of `run` owns: its arena, its copies of the tables, views of the memory that a plan names."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -36,7 +37,7 @@ class Context:
         job[Job.POOL] = pool_address
         job[Job.THREADS] = threads
         self._kept = (slots, steps, job)
-        self.bases = memoryview(bases)
+        self.bases: memoryview = bases.data
         self.job_address = address_of(job)
         self._arena_views: dict[TensorView, np.ndarray] = {}
 
@@ -51,7 +52,9 @@ class Context:
 class Frame:
     """One call: its context, the caller's inputs, the outputs being made, and host values."""
 
-    def __init__(self, plan: Plan, tables: PlanTables, context: Context, inputs: Sequence[np.ndarray]) -> None:
+    def __init__(
+        self, plan: Plan, tables: PlanTables, context: Context, inputs: Sequence[np.ndarray]
+    ) -> None:
         self.context = context
         self.inputs = inputs
         self.outputs: list[np.ndarray | None] = []
@@ -72,7 +75,8 @@ class Frame:
             number += 1
 
     def view(self, view: TensorView) -> np.ndarray:
-        """The tensor that a view names, as an array over the same memory; it changes with later steps and calls.
+        """The tensor that a view names, as an array over the same memory; it changes with later steps and
+        calls.
 
         Raises:
             ShapeError: a host value, or an output without declared lens, that no step has made yet.
@@ -85,7 +89,11 @@ class Frame:
             if array is None:
                 raise ShapeError(f"{region.name} {index} is read before any step has made it")
             return array
-        memory = {Region.CONSTANT: self._plan.constants, Region.PARAMETER: self.inputs, Region.OUTPUT: self.outputs}
+        memory: dict[Region, Sequence[Any]] = {
+            Region.CONSTANT: self._plan.constants,
+            Region.PARAMETER: self.inputs,
+            Region.OUTPUT: self.outputs,
+        }
         return _strided(_bytes(memory[region][index]), view)
 
     def run_host_step(self, step: HostStep) -> None:
@@ -102,7 +110,7 @@ class Frame:
         results = step.function(arguments)
         if len(results) != len(step.outputs):
             raise ShapeError(f"{_title(step)}: returned {len(results)} arrays, expected {len(step.outputs)}")
-        for result, view in zip(results, step.outputs):
+        for result, view in zip(results, step.outputs, strict=True):
             self._put(step, np.asarray(result), view)
 
     def _put(self, step: HostStep, result: np.ndarray, view: TensorView) -> None:
@@ -130,7 +138,7 @@ def _title(step: HostStep) -> str:
 
 
 def _owned(array: np.ndarray) -> np.ndarray:
-    """The array itself if its memory is its own and C-contiguous, else a copy: a view may show memory reused later."""
+    """The array if it owns its memory and is C-contiguous, else a copy: a view may show reused memory."""
     return array if array.flags.owndata and array.flags.c_contiguous else array.copy(order="C")
 
 

@@ -29,8 +29,8 @@ class Executable:
     def __init__(self, plan: Plan, num_threads: int | None = None, progress: Progress | None = None) -> None:
         """Load (and if need be compile) the plan's kernels.
 
-        ``num_threads`` counts the caller's thread; None takes ``MGX_NUM_THREADS`` or the cores of this process.
-        ``progress(done, total, name)`` is called for each kernel that had to be compiled.
+        ``num_threads`` counts the caller's thread; None takes ``MGX_NUM_THREADS`` or the cores of this
+        process. ``progress(done, total, name)`` is called for each kernel that had to be compiled.
 
         Raises:
             CompileError: a kernel cannot be compiled.
@@ -40,7 +40,7 @@ class Executable:
         self.plan = plan
         self.num_threads = resolve_num_threads(num_threads)
         kernels = plan.kernels()
-        addresses = dict(zip(kernels, load(kernels, progress)))
+        addresses = dict(zip(kernels, load(kernels, progress), strict=True))
         functions = [addresses[step.kernel] for step in plan.steps if isinstance(step, Step)]
         self._pool = pool()
         self._lead = self._pool.lead
@@ -50,11 +50,16 @@ class Executable:
         self._idle: deque[Context] = deque()
         self._idle_limit = max(1, _IDLE_BYTES // max(1, plan.arena_bytes))
 
+    @property
+    def idle_contexts(self) -> int:
+        """Contexts that wait for the next call."""
+        return len(self._idle)
+
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Run the plan once; the outputs are new arrays, 64-byte aligned where their shape is declared.
 
-        ``inputs`` has one C-contiguous array of the declared dtype and shape for each of `Plan.parameters`. What a host
-        step raises passes through.
+        ``inputs`` has one C-contiguous array of the declared dtype and shape for each of `Plan.parameters`.
+        What a host step raises passes through.
         """
         context = self._take()
         try:
@@ -63,7 +68,7 @@ class Executable:
                 if isinstance(segment, tuple):
                     self._lead(context.job_address, segment[0], segment[1])
                 else:
-                    frame.run_host_step(self.plan.steps[segment])
+                    frame.run_host_step(segment)
             return _complete(frame.outputs)
         finally:
             self._give(context)
@@ -71,8 +76,9 @@ class Executable:
     def run_traced(self, inputs: Sequence[np.ndarray], callback: TraceCallback) -> list[np.ndarray]:
         """Run the plan one step at a time, calling ``callback(index, step, seconds, view)`` after each.
 
-        ``index`` counts `Plan.steps`; ``view`` gives the array that a `TensorView` names as it is after that step, valid
-        until the callback returns. Seconds include about a microsecond of entering the native code.
+        ``index`` counts `Plan.steps`; ``view`` gives the array that a `TensorView` names as it is after that
+        step, valid until the callback returns. Seconds include about a microsecond of entering the native
+        code.
         """
         context = self._take()
         try:
@@ -94,7 +100,9 @@ class Executable:
         seconds = np.zeros((iterations, len(self.plan.steps)))
         for row in seconds:
 
-            def note(index: int, step: Step | HostStep, elapsed: float, view: View, row: np.ndarray = row) -> None:
+            def note(
+                index: int, step: Step | HostStep, elapsed: float, view: View, row: np.ndarray = row
+            ) -> None:
                 row[index] = elapsed
 
             self.run_traced(inputs, note)

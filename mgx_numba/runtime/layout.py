@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -17,19 +18,22 @@ __all__ = ["PlanTables", "Segment"]
 _SLOT_ALIGNMENT = 8
 _MAX_CLAIMS = 1 << 31
 
-# A run of native steps (a range of the step table), or one host step (its position among `Plan.steps`).
-Segment = tuple[int, int] | int
+# A run of native steps, as a range of the step table, or one host step.
+Segment: TypeAlias = "tuple[int, int] | HostStep"
 
 
 class PlanTables:
     """Step table, argument slots, relocations and patches of a plan.
 
-    ``steps`` is (native steps + 1, 8) and ``slots`` flat, both int64, with constants' addresses filled in. Slots that
-    hold arena addresses are ``arena_slots``, with ``arena_offsets`` to add to the arena's address. ``patches`` is
-    (n, 3), for what each run brings: bases are numbered parameters first, then outputs, then host values.
+    ``steps`` is (native steps + 1, 8) and ``slots`` flat, both int64, with constants' addresses filled in.
+    Slots that hold arena addresses are ``arena_slots``, with ``arena_offsets`` to add to the arena's address.
+    ``patches`` is (n, 3), for what each run brings: bases are numbered parameters first, then outputs, then
+    host values.
     """
 
-    def __init__(self, plan: Plan, functions: Sequence[int], constants: Sequence[np.ndarray], threads: int) -> None:
+    def __init__(
+        self, plan: Plan, functions: Sequence[int], constants: Sequence[np.ndarray], threads: int
+    ) -> None:
         """``functions`` holds the address of each native step's kernel.
 
         Raises:
@@ -46,7 +50,7 @@ class PlanTables:
         slots: list[int] = []
         arena: list[tuple[int, int]] = []
         patches: list[tuple[int, int, int]] = []
-        for i, (step, function) in enumerate(zip(native, functions)):
+        for i, (step, function) in enumerate(zip(native, functions, strict=True)):
             _check_countable(step, threads)
             slots.extend([0] * (-len(slots) % _SLOT_ALIGNMENT))
             self.starts[i] = len(slots)
@@ -74,9 +78,13 @@ class PlanTables:
         return len(self._plan.parameters) + len(self._plan.outputs) + index
 
     def _resolve(
-        self, value: int | Pointer, slot: int, arena: list[tuple[int, int]], patches: list[tuple[int, int, int]]
+        self,
+        value: int | Pointer,
+        slot: int,
+        arena: list[tuple[int, int]],
+        patches: list[tuple[int, int, int]],
     ) -> int:
-        """What a slot holds before any call; what a call must fill in is noted in ``arena`` or ``patches``."""
+        """What a slot holds before any call; ``arena`` or ``patches`` notes what a call must fill in."""
         if not isinstance(value, Pointer):
             return int(value)
         if value.region is Region.CONSTANT:
@@ -102,19 +110,19 @@ def _check_countable(step: Step, threads: int) -> None:
     """Claims run past the last tile by one grain a thread, and must still fit the counter."""
     if step.tasks + (threads + 1) * max(1, step.grain) >= _MAX_CLAIMS:
         raise UnsupportedError(
-            f"step {step.label or step.kernel.name}: {step.tasks} tiles with grain {step.grain} on {threads} threads; "
-            f"tiles plus one grain a thread must stay below {_MAX_CLAIMS}"
+            f"step {step.label or step.kernel.name}: {step.tasks} tiles with grain {step.grain} on {threads} "
+            f"threads; tiles plus one grain a thread must stay below {_MAX_CLAIMS}"
         )
 
 
 def _segments(plan: Plan) -> list[Segment]:
     segments: list[Segment] = []
     begin = native = 0
-    for position, step in enumerate(plan.steps):
+    for step in plan.steps:
         if isinstance(step, HostStep):
             if native > begin:
                 segments.append((begin, native))
-            segments.append(position)
+            segments.append(step)
             begin = native
         else:
             native += 1

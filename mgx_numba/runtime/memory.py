@@ -15,7 +15,7 @@ ALIGNMENT = 64
 _HUGE_PAGE = 2 << 20
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def numpy_dtype(name: str) -> np.dtype:
     """The NumPy dtype of a NumPy or ml_dtypes type name."""
     return np.dtype(getattr(ml_dtypes, name)) if hasattr(ml_dtypes, name) else np.dtype(name)
@@ -32,7 +32,7 @@ def aligned_empty(lens: Sequence[int], dtype: str | np.dtype) -> np.ndarray:
 
 
 def scratch(size: int) -> np.ndarray:
-    """``size`` bytes for kernels to work in, 64-byte aligned; large ones start on a huge page, which NumPy asks for."""
+    """``size`` bytes for kernels, 64-byte aligned; large ones start on a huge page, which NumPy asks for."""
     return _aligned((size,), np.dtype(np.uint8), ALIGNMENT if size < _HUGE_PAGE else _HUGE_PAGE)
 
 

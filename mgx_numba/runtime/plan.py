@@ -1,7 +1,7 @@
 """A plan: what one program does on one machine for one set of shapes, as data.
 
-A plan is a list of steps over one arena. Steps run in order, each after all before it are complete; the tiles of one
-step run in any order, on any number of threads.
+A plan is a list of steps over one arena. Steps run in order, each after all before it are complete; the tiles
+of one step run in any order, on any number of threads.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ __all__ = ["HostStep", "ParameterSpec", "Plan", "Pointer", "Region", "Step", "Te
 class Region(IntEnum):
     """Where memory that a plan names lives.
 
-    ``ARENA``: the run's own scratch memory. ``CONSTANT``: `Plan.constants`. ``PARAMETER``: the caller's inputs.
-    ``OUTPUT``: arrays made for this run and given to the caller. ``HOST``: arrays that host steps of this run returned,
-    numbered by the plan; for values whose shape is known only then.
+    ``ARENA``: the run's own scratch memory. ``CONSTANT``: `Plan.constants`. ``PARAMETER``: the caller's
+    inputs. ``OUTPUT``: arrays made for this run and given to the caller. ``HOST``: arrays that host steps of
+    this run returned, numbered by the plan; for values whose shape is known only then.
     """
 
     ARENA = 0
@@ -45,8 +45,8 @@ class Pointer:
 class TensorView:
     """A tensor in memory: ``strides`` in elements, ``dtype`` by NumPy or ml_dtypes name.
 
-    In the ``HOST`` region, and for an output without declared lens, ``lens`` and ``strides`` are ignored: the value is
-    the whole array.
+    In the ``HOST`` region, and for an output without declared lens, ``lens`` and ``strides`` are ignored: the
+    value is the whole array.
     """
 
     pointer: Pointer
@@ -59,8 +59,9 @@ class TensorView:
 class Step:
     """One kernel over ``tasks`` tiles, at least ``grain`` of them at a time.
 
-    ``args`` fills the kernel's argument block slot by slot: integers as they are, pointers as addresses. ``flops`` and
-    ``bytes`` are what it computes and moves, for reports; ``label`` and ``instruction`` name it for readers.
+    ``args`` fills the kernel's argument block slot by slot: integers as they are, pointers as addresses.
+    ``flops`` and ``bytes`` are what it computes and moves, for reports; ``label`` and ``instruction`` name it
+    for readers, and ``outputs`` are the tensors it writes, for traces.
     """
 
     kernel: KernelSource
@@ -71,6 +72,7 @@ class Step:
     instruction: str = ""
     flops: int = 0
     bytes: int = 0
+    outputs: tuple[TensorView, ...] = ()
 
 
 HostFunction = Callable[[list[np.ndarray]], Sequence[np.ndarray]]
@@ -80,8 +82,9 @@ HostFunction = Callable[[list[np.ndarray]], Sequence[np.ndarray]]
 class HostStep:
     """A Python function between kernels: takes one array an input, returns one array an output.
 
-    The inputs are views of memory that is reused later: the function must not keep or write them. Results are copied
-    into the outputs' memory, or kept as they are where an output is ``HOST`` or an output without declared lens.
+    The inputs are views of memory that is reused later: the function must not keep or write them. Results are
+    copied into the outputs' memory, or kept as they are where an output is ``HOST`` or an output without
+    declared lens.
     """
 
     function: HostFunction
@@ -112,8 +115,9 @@ class TensorSpec:
 class Plan:
     """Steps with everything they refer to.
 
-    ``arena_bytes`` is the size of the arena, which is 64-byte aligned. ``constants`` are C-contiguous and are neither
-    copied nor written. ``parallel`` False keeps all of it on the caller's thread; None lets the executor judge.
+    ``arena_bytes`` is the size of the arena, which is 64-byte aligned. ``constants`` are C-contiguous and are
+    neither copied nor written. ``parallel`` False keeps all of it on the caller's thread; None lets the
+    executor judge.
     """
 
     steps: list[Step | HostStep]

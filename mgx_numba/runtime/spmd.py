@@ -1,10 +1,11 @@
 """The executor's own kernels: how one or more threads walk the steps of a plan.
 
-They are kernel sources like any other, compiled and stored the same way; their ``args`` are the blocks below, whose
-words are int64. Every worker walks the steps. Of a step's tiles it claims ``GRAIN`` at a time from the step's ``STATE``
-(low half: next tile, high half: tiles completed; one atomic addition both completes a claim and makes the next), and goes
-on when all are complete. So nobody waits for a thread that has not claimed anything: a worker that the system runs late
-only finds less to do, and a caller without workers does it all. Waiting spins, then yields, then sleeps.
+They are kernel sources like any other, compiled and stored the same way; their ``args`` are the blocks below,
+whose words are int64. Every worker walks the steps. Of a step's tiles it claims ``GRAIN`` at a time from the
+step's ``STATE`` (low half: next tile, high half: tiles completed; one atomic addition both completes a claim
+and makes the next), and goes on when all are complete. So nobody waits for a thread that has not claimed
+anything: a worker that the system runs late only finds less to do, and a caller without workers does it all.
+Waiting spins, then yields, then sleeps.
 
 Successive steps of a single claim form a chain, which one worker runs in one claim.
 """
@@ -40,7 +41,7 @@ class Job:
 
 
 class Pool:
-    """Words of the thread pool. ``GATE``: workers inside the current job, plus ``CLOSED`` while none may enter."""
+    """Words of the pool. ``GATE``: workers inside the current job, plus ``CLOSED`` while none may enter."""
 
     GENERATION, STOP = 0, 1
     GATE = 8
@@ -68,7 +69,7 @@ _LAYOUT = (
 LEAD = KernelSource(
     "executor_lead",
     _LAYOUT
-    + '''
+    + """
 def kernel(args, begin, end):
     steps = words_at(args, JOB_STEPS)
     slots = words_at(args, JOB_SLOTS)
@@ -77,7 +78,8 @@ def kernel(args, begin, end):
     patch = steps[begin * STEP_WORDS + STEP_PATCH] * PATCH_WORDS
     last_patch = steps[end * STEP_WORDS + STEP_PATCH] * PATCH_WORDS
     while patch < last_patch:
-        slots[patches[patch + PATCH_SLOT]] = bases[patches[patch + PATCH_BASE]] + patches[patch + PATCH_OFFSET]
+        base = bases[patches[patch + PATCH_BASE]]
+        slots[patches[patch + PATCH_SLOT]] = base + patches[patch + PATCH_OFFSET]
         patch += PATCH_WORDS
     alone = args[JOB_THREADS] < 2 or steps[begin * STEP_WORDS + STEP_CHAIN] >= end - begin
     pool = words_at(args, JOB_POOL)
@@ -111,14 +113,14 @@ def kernel(args, begin, end):
             else:
                 sleep_microseconds(CLOSING_MICROSECONDS)
         atomic_store(pool, POOL_OWNER, 0)
-''',
+""",
 )
 
-# args: a Job block; begin: which worker (0 is the caller). Walks the current job's steps together with the others.
+# args: a Job block; begin: which worker (0 is the caller). Walks the job's steps together with the others.
 WALK = KernelSource(
     "executor_walk",
     _LAYOUT
-    + '''
+    + """
 def kernel(args, begin, end):
     pool = words_at(args, JOB_POOL)
     steps = words_at(args, JOB_STEPS)
@@ -147,7 +149,8 @@ def kernel(args, begin, end):
                 if chain > 0:
                     for member in range(s, following):
                         m = member * STEP_WORDS
-                        call_kernel(steps, m + STEP_FUNCTION, words_at(steps, m + STEP_ARGS), 0, steps[m + STEP_TASKS])
+                        member_args = words_at(steps, m + STEP_ARGS)
+                        call_kernel(steps, m + STEP_FUNCTION, member_args, 0, steps[m + STEP_TASKS])
                     completed = 1
                 else:
                     stop = first + grain
@@ -175,14 +178,14 @@ def kernel(args, begin, end):
                             futex_wait(step, STEP_STATE, 1, state >> 32, WAIT_MICROSECONDS)
                         atomic_add(args, JOB_WAITERS, -1)
         s = following
-''',
+""",
 )
 
-# args: the Pool block; begin: which worker, from 1; returns when the pool stops. With begin 0 it stops the pool.
+# args: the Pool block; begin: which worker, from 1; returns when the pool stops. Begin 0 stops the pool.
 WORKER = KernelSource(
     "executor_worker",
     _LAYOUT
-    + '''
+    + """
 def kernel(args, begin, end):
     if begin == 0:
         atomic_store(args, POOL_STOP, 1)
@@ -212,5 +215,5 @@ def kernel(args, begin, end):
                 if atomic_load(args, POOL_STOP) == 0:
                     futex_wait(args, POOL_GENERATION, 0, generation & LOW, 0)
                 atomic_add(args, POOL_SLEEPERS, -1)
-''',
+""",
 )

@@ -1,7 +1,8 @@
 """The worker threads of the executor: how many, and the pool that they wait in.
 
-Workers are daemon threads that enter compiled code once and stay there until the interpreter exits. The pool serves one
-call at a time; a call that finds it taken runs on its caller's thread alone, so calls never wait for each other.
+Workers are daemon threads that enter compiled code once and stay there until the interpreter exits. The pool
+serves one call at a time; a call that finds it taken runs on its caller's thread alone, so calls never wait
+for each other.
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ from ..errors import OptionError
 from .memory import address_of, aligned_empty
 from .spmd import LEAD, WALK, WORKER, Pool
 
-__all__ = ["NativeKernel", "ThreadPool", "available_cores", "default_num_threads", "pool", "resolve_num_threads"]
+__all__ = [
+    "NativeKernel",
+    "ThreadPool",
+    "available_cores",
+    "cgroup_quota",
+    "default_num_threads",
+    "pool",
+    "resolve_num_threads",
+]
 
 ENVIRONMENT = "MGX_NUM_THREADS"
 MAX_THREADS = 1024
@@ -31,24 +40,25 @@ NativeKernel = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_
 
 
 def available_cores() -> int:
-    """Physical cores that this process may use: its CPU affinity, hardware threads of a core counted once, and at most
+    """Physical cores that this process may use: its CPU affinity, hardware threads of a core counted once,
+    and at most
     its cgroup's CPU quota."""
     if hasattr(os, "sched_getaffinity"):
         cores = len({_siblings(cpu) for cpu in os.sched_getaffinity(0)})
     else:
         cores = os.cpu_count() or 1
-    return max(1, int(min(cores, _cgroup_quota())))
+    return max(1, int(min(cores, cgroup_quota())))
 
 
 def _siblings(cpu: int) -> str:
-    """The hardware threads that share this CPU's core, as the system writes them; the CPU itself if it does not say."""
+    """The hardware threads on this CPU's core, as the system writes them; itself if it does not say."""
     try:
         return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
     except OSError:
         return str(cpu)
 
 
-def _cgroup_quota(root: Path = Path("/sys/fs/cgroup")) -> float:
+def cgroup_quota(root: Path = Path("/sys/fs/cgroup")) -> float:
     """CPUs' worth of time that the cgroup (version 2, then 1) grants; infinity if it sets no bound."""
     try:
         quota, period = (root / "cpu.max").read_text().split()
@@ -105,7 +115,9 @@ class ThreadPool:
         self._worker = NativeKernel(worker)
         self._walk_address = walk
         self._block = aligned_empty((Pool.WORDS,), "int64")
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._block))  # workers may outlive the interpreter's objects
+        ctypes.pythonapi.Py_IncRef(
+            ctypes.py_object(self._block)
+        )  # workers may outlive the interpreter's objects
         self.address = address_of(self._block)
         self.reset()
 
@@ -120,14 +132,17 @@ class ThreadPool:
         self._set_patience()
 
     def ensure(self, threads: int) -> None:
-        """Have workers for calls on so many threads, the caller's included; fewer if the system grants no more."""
+        """Have workers for calls on so many threads, the caller's included; fewer if the system refuses."""
         if len(self.workers) >= threads - 1 or not self._may_grow:
             return
         with self._lock:
             while len(self.workers) < threads - 1 and self._may_grow:
                 number = len(self.workers) + 1
                 thread = threading.Thread(
-                    target=self._worker, args=(self.address, number, 0), name=f"mgx-worker-{number}", daemon=True
+                    target=self._worker,
+                    args=(self.address, number, 0),
+                    name=f"mgx-worker-{number}",
+                    daemon=True,
                 )
                 try:
                     thread.start()

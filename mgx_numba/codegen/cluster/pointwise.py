@@ -70,12 +70,12 @@ def pointwise_launch(
                 if not tail:
                     splats.append(f"h{k} = {text}")
                 text = f"h{k}"
-            values.append(printer.loaded(text, dtype_name(tensor.type)))
+            values.append(printer.loaded(text, tensor.type))
         results = evaluate_scalar_module(module, printer, values)
-        for k, (value, tensor) in enumerate(zip(results, outputs)):
-            stored, position = printer.stored(value, dtype_name(tensor.type)), len(inputs) + k
+        for k, value in enumerate(results):
+            stored, position = printer.stored(value), len(inputs) + k
             buffer.line(store_text(f"r_out{k}", "c", inner[position], step[position], stored, left))
-        return buffer.lines
+        return buffer.drain()
 
     main, tail = body(False), body(True)
     row_pointers = [f"r_{name} = offset(p_{name}, {odometer.offset(k)})" for k, name in enumerate(names)]

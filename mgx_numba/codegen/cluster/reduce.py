@@ -14,7 +14,7 @@ from ...errors import CompileError
 from ...graph.instruction import Instruction
 from ...graph.module import Module
 from ...ops.base import Pointwise
-from ..cpu.source import CodeBuffer, VectorPrinter
+from ..cpu.source import CodeBuffer, VectorPrinter, VectorValue
 from ..kernel import KernelSource
 from ..launch import Launch
 from .body import cluster_name, scalar_flops
@@ -277,15 +277,15 @@ class _ReduceKernel:
         lines: list[str] = []
         for stage in range(self.stages):
             loop = self._stage_loop(stage, left)
-            lines += self._drain(row_buffer)
+            lines += row_buffer.drain()
             lines += loop
             for ins in self.module:
                 if ins.name in REDUCTIONS and self.stage[ins] == stage + 1:
                     self._finish(ins)
-            lines += self._drain(row_buffer)
+            lines += row_buffer.drain()
         for k, (result, tensor) in enumerate(zip(self.results, self.outputs)):
             if tensor.lens != self.full:
-                value = self.row_printer.stored(self._row(result), dtype_name(tensor.type))
+                value = self.row_printer.stored(self._row(result))
                 if self.row_mode:
                     row_buffer.line(f"store_scalar(r_out{k}, 0, {value})")
                 else:
@@ -293,13 +293,7 @@ class _ReduceKernel:
                     row_buffer.line(
                         store_text(f"r_out{k}", "c", self.inner[position], self.step[position], value, left)
                     )
-        return [*lines, *self._drain(row_buffer)]
-
-    @staticmethod
-    def _drain(buffer: CodeBuffer) -> list[str]:
-        lines = list(buffer.lines)
-        buffer.lines.clear()
-        return lines
+        return [*lines, *row_buffer.drain()]
 
     def _row(self, ins: Instruction) -> object:
         """Handler value of a row value, printed outside of the loops."""
@@ -314,7 +308,7 @@ class _ReduceKernel:
                     if self.row_mode
                     else load_text(f"r_x{k}", "c", self.inner[k], self.step[k], self.lanes, self.left)
                 )
-                value = printer.loaded(text, dtype_name(ins.shape.type))
+                value = printer.loaded(text, ins.shape.type)
             elif ins.name == "multibroadcast":
                 value = self._row(ins.inputs[0])
             elif isinstance(ins.op, Pointwise):
@@ -330,11 +324,10 @@ class _ReduceKernel:
     def _finish(self, ins: Instruction) -> None:
         """Turn an accumulator into the reduction's row value."""
         reduction = REDUCTIONS[ins.name]
-        dtype = reduction.accumulator(ins.inputs[0].shape.type)
         text = self._accumulator(ins)
         if self.row_mode:
             text = f"{reduction.across}({text})"
-        self.row_known[ins] = reduction.finish(self.row_printer, text, dtype, ins.shape.type)
+        self.row_known[ins] = reduction.finish(self.row_printer, text, ins.inputs[0].shape.type)
 
     def _stage_loop(self, stage: int, left: str) -> list[str]:
         reductions = [i for i in self.module if i.name in REDUCTIONS and self.stage[i] == stage + 1]
@@ -393,11 +386,12 @@ class _Element:
             return self.known[ins]
         if ins in kernel.cached and kernel.stage[ins] < self.stage:
             slot = kernel.cached.index(ins)
-            value = self.printer.loaded(f"load(cache{slot}, c, {kernel.lanes})", dtype_name(ins.shape.type.compute))
+            text = self.buffer.emit(f"load(cache{slot}, c, {kernel.lanes})")
+            value = VectorValue(text, ins.shape.type)
         elif ins.is_param:
             k = kernel.parameters.index(ins)
             text = load_text(f"q_x{k}", "c", kernel.inner[k], kernel.step[k], kernel.lanes, self.left)
-            value = self.printer.loaded(text, dtype_name(ins.shape.type))
+            value = self.printer.loaded(text, ins.shape.type)
         elif ins.name == "multibroadcast":
             value = self.value(ins.inputs[0])
         else:
@@ -405,8 +399,7 @@ class _Element:
         self.known[ins] = value
         if ins in kernel.cached and kernel.stage[ins] == self.stage:
             slot = kernel.cached.index(ins)
-            stored = self.printer.stored(value, dtype_name(ins.shape.type.compute))
-            self.buffer.line(f"store(cache{slot}, c, {stored})")
+            self.buffer.line(f"store(cache{slot}, c, {self.printer.register(value)})")
         return value
 
     def lines(self, reductions: Sequence[Instruction], stores: Sequence[tuple[int, Instruction]]) -> list[str]:
@@ -415,7 +408,7 @@ class _Element:
             reduction = REDUCTIONS[ins.name]
             type = ins.inputs[0].shape.type
             value = reduction.prepare(self.printer, self.value(ins.inputs[0]), type)
-            name = self.printer.stored(value, reduction.accumulator(type))
+            name = self.printer.register(value)
             if self.mask_tail:
                 mask = self.buffer.emit(f"lane_mask({self.left}, {kernel.lanes})")
                 name = self.buffer.emit(f"where({mask}, {name}, {reduction.initial(type, kernel.lanes)})")
@@ -426,11 +419,11 @@ class _Element:
             value = self.value(result)
             if kernel.row_value[result]:
                 value = self.printer.splat(value)
-            stored = self.printer.stored(value, dtype_name(kernel.outputs[k].type))
+            stored = self.printer.stored(value)
             self.buffer.line(
                 store_text(f"q_out{k}", "c", kernel.inner[position], kernel.step[position], stored, self.left)
             )
-        return self.buffer.lines
+        return self.buffer.drain()
 
 
 def _product(lens: Sequence[int]) -> int:

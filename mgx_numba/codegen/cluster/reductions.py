@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.types import Type
+from ..cpu.source import VectorValue
 
 __all__ = ["REDUCTIONS", "Reduction"]
 
@@ -24,17 +25,17 @@ class Reduction:
     combine: str
     across: str
 
-    def accumulator(self, type: Type) -> str:
-        """Dtype name of the accumulator."""
+    def accumulator(self, type: Type) -> Type:
+        """Element type of the accumulator."""
         if self.name in ("reduce_any", "reduce_all"):
-            return "bool"
+            return Type.bool_type
         if self.name == "reduce_mean" and not type.is_floating:
-            return "int64"
-        return type.compute.numpy.name
+            return Type.int64_type
+        return type.compute
 
     def initial(self, type: Type, lanes: int) -> str:
         """Expression of the neutral element in every lane."""
-        dtype = self.accumulator(type)
+        dtype = self.accumulator(type).numpy.name
         if self.name in ("reduce_sum", "reduce_mean"):
             neutral = "0"
         elif self.name == "reduce_prod":
@@ -60,14 +61,16 @@ class Reduction:
             return printer.cast(value, Type.int64_type)
         return value
 
-    def finish(self, printer: Any, text: str, dtype: str, type: Type) -> Any:
-        """Row value from the combined accumulator ``text`` of dtype ``dtype``."""
-        value = printer.loaded(text, dtype)
-        if self.name != "reduce_mean":
-            return value
-        count = printer.loaded(f"cast_{dtype}(count)", dtype)
-        quotient = printer.div(value, count)
-        return quotient if type.is_floating else printer.cast(quotient, type)
+    def finish(self, printer: Any, text: str, type: Type) -> Any:
+        """Row value, of element type ``type``, from the combined accumulator that ``text`` gives."""
+        accumulator = self.accumulator(type)
+        value = VectorValue(printer.buffer.emit(text), accumulator)
+        if self.name == "reduce_mean":
+            count = VectorValue(printer.buffer.emit(f"cast_{accumulator.numpy.name}(count)"), accumulator)
+            value = printer.div(value, count)
+        if accumulator is type or accumulator is type.compute:
+            return VectorValue(value.name, type)
+        return printer.cast(value, type)
 
 
 REDUCTIONS: dict[str, Reduction] = {

@@ -23,19 +23,19 @@ def _is_float(dtype: str) -> bool:
     return dtype in FLOATS
 
 
-def _add(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
+def emit_add(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
     if dtype == "bool":
         return b.or_(x, y)
     return b.add(x, y) if _is_float(dtype) else b.iadd(x, y)
 
 
-def _sub(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
+def emit_sub(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
     if dtype == "bool":
         return b.xor(x, y)
     return b.sub(x, y) if _is_float(dtype) else b.isub(x, y)
 
 
-def _mul(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
+def emit_mul(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
     if dtype == "bool":
         return b.and_(x, y)
     return b.mul(x, y) if _is_float(dtype) else b.imul(x, y)
@@ -93,11 +93,11 @@ def _extreme(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value, greatest: b
     return b.select(b.is_nan(x), x, chosen)
 
 
-def _max(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
+def emit_max(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
     return _extreme(b, dtype, x, y, True)
 
 
-def _min(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
+def emit_min(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
     return _extreme(b, dtype, x, y, False)
 
 
@@ -136,6 +136,32 @@ def _fma(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value, z: ir.Value) ->
     return b.fused(x, y, z)
 
 
+def emit_integer_power(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
+    """x**y modulo the range, by squaring; for negative y what truncation leaves: 0, or 1 and -1 for x of those."""
+    signed = is_signed(dtype)
+    base, exponent, result = b.reserve(x.type), b.reserve(x.type), b.reserve(x.type)
+    for place, value in ((base, x), (exponent, y), (result, b.coerce(x, 1)[1])):
+        b.ir.store(value, place)
+    head, body, done = (b.ir.append_basic_block(f"power.{part}") for part in ("head", "body", "done"))
+    b.ir.branch(head)
+    b.ir.position_at_end(head)
+    rest = b.ir.load(exponent)
+    b.ir.cbranch(b.any(b.icmp("!=", rest, 0)), body, done)
+    b.ir.position_at_end(body)
+    factor, product = b.ir.load(base), b.ir.load(result)
+    b.ir.store(b.select(b.icmp("==", b.and_(rest, 1), 0), product, b.imul(product, factor)), result)
+    b.ir.store(b.imul(factor, factor), base)
+    b.ir.store(b.lshr(rest, 1), exponent)
+    b.ir.branch(head)
+    b.ir.position_at_end(done)
+    power = b.ir.load(result)
+    if not signed:
+        return power
+    # The bits of a negative exponent have its parity, which is all that 1 and -1 need.
+    unit = b.ir.or_(b.icmp("==", x, 1), b.icmp("==", x, -1))
+    return b.select(b.ir.and_(b.icmp("<", y, 0), b.not_(unit)), 0, power)
+
+
 def _rounding(intrinsic: str) -> Any:
     def emit(b: VectorBuilder, dtype: str, x: ir.Value) -> ir.Value:
         return b.strict().intrinsic(intrinsic, [x]) if _is_float(dtype) else x
@@ -152,7 +178,7 @@ def _comparison(relation: str) -> Any:
     return emit
 
 
-def _extreme_comparison(relation: str) -> Any:
+def extreme_comparison(relation: str) -> Any:
     """x relation best, NaN being beyond every number; `<=` and `>=` hold between two NaN."""
 
     def emit(b: VectorBuilder, dtype: str, x: ir.Value, best: ir.Value) -> ir.Value:
@@ -245,18 +271,18 @@ def _unary(name: str, emit: Any, dtypes: tuple[str, ...] = NUMBERS, result: str 
     return elementwise(name, emit, 1, dtypes, result, fast=name.endswith("_fast"))
 
 
-add = _binary("add", _add, (*NUMBERS, "bool"))
-sub = _binary("sub", _sub, (*NUMBERS, "bool"))
-mul = _binary("mul", _mul, (*NUMBERS, "bool"))
+add = _binary("add", emit_add, (*NUMBERS, "bool"))
+sub = _binary("sub", emit_sub, (*NUMBERS, "bool"))
+mul = _binary("mul", emit_mul, (*NUMBERS, "bool"))
 div = _binary("div", _div)
-add_fast = _binary("add_fast", _add)
-sub_fast = _binary("sub_fast", _sub)
-mul_fast = _binary("mul_fast", _mul)
+add_fast = _binary("add_fast", emit_add)
+sub_fast = _binary("sub_fast", emit_sub)
+mul_fast = _binary("mul_fast", emit_mul)
 div_fast = _binary("div_fast", _div)
 fmod = _binary("fmod", _fmod)
 mod = _binary("mod", _mod)
-max = _binary("max", _max, (*NUMBERS, "bool"))  # noqa: A001
-min = _binary("min", _min, (*NUMBERS, "bool"))  # noqa: A001
+max = _binary("max", emit_max, (*NUMBERS, "bool"))  # noqa: A001
+min = _binary("min", emit_min, (*NUMBERS, "bool"))  # noqa: A001
 fma = elementwise("fma", _fma, 3, NUMBERS)
 
 neg = _unary("neg", _neg)
@@ -275,10 +301,10 @@ gt = _binary("gt", _comparison(">"), result="bool")
 ge = _binary("ge", _comparison(">="), result="bool")
 eq = _binary("eq", _comparison("=="), (*NUMBERS, "bool"), "bool")
 ne = _binary("ne", _comparison("!="), (*NUMBERS, "bool"), "bool")
-arg_lt = _binary("arg_lt", _extreme_comparison("<"), result="bool")
-arg_le = _binary("arg_le", _extreme_comparison("<="), result="bool")
-arg_gt = _binary("arg_gt", _extreme_comparison(">"), result="bool")
-arg_ge = _binary("arg_ge", _extreme_comparison(">="), result="bool")
+arg_lt = _binary("arg_lt", extreme_comparison("<"), result="bool")
+arg_le = _binary("arg_le", extreme_comparison("<="), result="bool")
+arg_gt = _binary("arg_gt", extreme_comparison(">"), result="bool")
+arg_ge = _binary("arg_ge", extreme_comparison(">="), result="bool")
 isnan = _unary("isnan", _is_nan, result="bool")
 isinf = _unary("isinf", _is_inf, result="bool")
 
@@ -294,8 +320,8 @@ shift_left = _binary("shift_left", _shift_left, INTEGERS)
 shift_right = _binary("shift_right", _shift_right, INTEGERS)
 where = make_intrinsic("where", _define_where, 3)
 
-imin = _binary("imin", _min, ("int64",))
-imax = _binary("imax", _max, ("int64",))
+imin = _binary("imin", emit_min, ("int64",))
+imax = _binary("imax", emit_max, ("int64",))
 idiv = _binary("idiv", _unchecked("udiv"), ("int64",))
 imod = _binary("imod", _unchecked("urem"), ("int64",))
 

@@ -43,6 +43,18 @@ def is_signed(dtype: str) -> bool:
     return dtype.startswith("int")
 
 
+class _Text(ir.Constant):
+    """A vector constant by its text, which is shorter than the list of its elements that llvmlite would write."""
+
+    def __init__(self, type_: ir.Type, text: str, elements: Sequence[ir.Constant] = ()) -> None:
+        self.type = type_
+        self.constant = elements
+        self.text = text
+
+    def _get_reference(self) -> str:
+        return self.text
+
+
 class VectorBuilder:
     """Writes code through `ir_builder`; float arithmetic has fast-math flags if `fast`."""
 
@@ -90,7 +102,7 @@ class VectorBuilder:
             scalar = ir.Constant(element, float(value))
         if not isinstance(type_, ir.VectorType):
             return scalar
-        return ir.FormattedConstant(type_, f"splat ({element} {scalar.get_reference()})")
+        return _Text(type_, f"splat ({element} {scalar.get_reference()})")
 
     def coerce(self, *operands: Operand) -> list[ir.Value]:
         """Operands with the Python numbers among them made constants of the type of the first value."""
@@ -99,11 +111,12 @@ class VectorBuilder:
 
     def splat(self, value: ir.Value, lanes: int) -> ir.Value:
         """A scalar in every lane."""
-        type_ = ir.VectorType(value.type, lanes)
-        undefined = ir.Constant(type_, ir.Undefined)
-        single = self.ir.insert_element(undefined, value, ir.Constant(_I32, 0))
-        mask = ir.FormattedConstant(ir.VectorType(_I32, lanes), "zeroinitializer")
-        return self.ir.shuffle_vector(single, undefined, mask)
+        single = self.ir.insert_element(self.poison(ir.VectorType(value.type, lanes)), value, ir.Constant(_I32, 0))
+        return self.shuffle(single, [0] * lanes)
+
+    def poison(self, type_: ir.Type) -> ir.Constant:
+        """A value that is never looked at."""
+        return _Text(type_, "poison")
 
     def iota(self, element: ir.IntType, lanes: int) -> ir.Value:
         """0, 1, 2, ... modulo the range of the element type; 0 if `lanes` is 0."""
@@ -118,8 +131,9 @@ class VectorBuilder:
 
     def shuffle(self, vector: ir.Value, lanes: Sequence[int]) -> ir.Value:
         """The named lanes of a vector, in that order."""
-        mask = ir.Constant(ir.VectorType(_I32, len(lanes)), [ir.Constant(_I32, k) for k in lanes])
-        return self.ir.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), mask)
+        type_, elements = ir.VectorType(_I32, len(lanes)), [ir.Constant(_I32, k) for k in lanes]
+        mask = ir.Constant(type_, elements) if any(lanes) else _Text(type_, "zeroinitializer", elements)
+        return self.ir.shuffle_vector(vector, self.poison(vector.type), mask)
 
     # LLVM intrinsics and library functions
 

@@ -1,8 +1,9 @@
 """The CPU that kernels are compiled for: its LLVM name, features, vector width and target machine.
 
-Needs llvmlite, never Numba. The environment variable ``MGX_CPU_FEATURES`` narrows what may be used, to test or to
-compare instruction sets: a comma-separated list of ceilings (``avx512``, ``avx2``, ``avx``, ``sse``, ``sve``, ``neon``)
-and of single features to switch off (``-fma``). It is read at every call, so a test may set it.
+Needs llvmlite, never Numba. The environment variable ``MGX_CPU_FEATURES`` narrows what may be used, to test
+or to compare instruction sets: a comma-separated list of ceilings (``avx512``, ``avx2``, ``avx``, ``sse``,
+``sve``, ``neon``) and of single features to switch off (``-fma``). It is read at every call, so a test may
+set it.
 """
 
 from __future__ import annotations
@@ -42,10 +43,12 @@ _CEILINGS: dict[str, tuple[str, ...]] = {
     "neon": ("sve", "sme"),
 }
 _ITEMSIZE = {
-    "bool": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8,
-    "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
-    "float8_e4m3fn": 1, "float8_e4m3fnuz": 1, "float8_e5m2": 1, "float8_e5m2fnuz": 1,
-}  # fmt: skip
+    **dict.fromkeys(("bool", "int8", "uint8"), 1),
+    **dict.fromkeys(("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"), 1),
+    **dict.fromkeys(("int16", "uint16", "float16", "bfloat16"), 2),
+    **dict.fromkeys(("int32", "uint32", "float32"), 4),
+    **dict.fromkeys(("int64", "uint64", "float64"), 8),
+}
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,9 @@ def _host(limits: str) -> Host:
             table.update({name: False for name in table if name != item and name.startswith(above)})
         else:
             known = ", ".join(_CEILINGS)
-            raise OptionError(f"{ENVIRONMENT}={limits!r}: unknown item {item!r}; expected one of {known}, or -<feature>")
+            raise OptionError(
+                f"{ENVIRONMENT}={limits!r}: unknown item {item!r}; expected one of {known}, or -<feature>"
+            )
     flags = ",".join(f"{'+' if on else '-'}{name}" for name, on in sorted(table.items()))
     enabled = frozenset(name for name, on in table.items() if on)
     return Host(llvm.get_host_cpu_name(), _object_triple(), flags, enabled)

@@ -97,7 +97,7 @@ def _gather_instruction(
 def _read(b: VectorBuilder, base: ir.Value, index: _Index, lanes: int, dtype: str) -> ir.Value:
     """Vector of base[index], in memory form."""
     type_ = ir.VectorType(memory_element(dtype), lanes)
-    result = ir.Constant(type_, ir.Undefined)
+    result = b.poison(type_)
     if _has_gather(dtype):
         return _gather_instruction(b, base, index, b.constant(ir.VectorType(_I1, lanes), 1), result, dtype)
     for k in range(lanes):

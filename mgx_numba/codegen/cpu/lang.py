@@ -22,7 +22,7 @@ Memory
     store_scalar(p, i, x)
     load_splat(p, i, LANES)                     p[i] in every lane
     load(p, i, LANES)                           p[i], p[i+1], ...
-    load_tail(p, i, count, fill, LANES)         the first count lanes from memory, the others fill (1 <= count <= LANES)
+    load_tail(p, i, count, fill, LANES)         the first count lanes from memory, the others fill (0 <= count <= LANES)
     store(p, i, v)
     store_tail(p, i, v, count)                  the first count lanes only
     load_strided(p, i, stride, LANES)           p[i], p[i+stride], ...
@@ -38,7 +38,7 @@ No tail form touches memory of the lanes from count on. Floating fills may be wr
 Making values
     const_<dtype>(value, LANES)                 value is a Python number in the source; LANES 0 gives a scalar
     cast_<dtype>(x)                             NumPy's astype; float to integer saturates and NaN becomes 0
-    splat(x, LANES)                             scalar to vector
+    splat(x, LANES)                             scalar to vector; a vector of LANES lanes stays as it is
     iota_<dtype>(LANES)                         0, 1, 2, ... (integer dtypes)
     lane_mask(count, LANES)                     bool vector: lane < count
     extract(v, k)                               lane k as a scalar
@@ -74,3 +74,15 @@ Index arithmetic on int64 scalars
 """
 
 from __future__ import annotations
+
+from . import arith, indexed, memory, reduce, sync, tile, values, vecmath
+from .arith import *
+from .indexed import *
+from .memory import *
+from .reduce import *
+from .sync import *
+from .tile import *
+from .values import *
+from .vecmath import *
+
+__all__ = [name for part in (arith, indexed, memory, reduce, sync, tile, values, vecmath) for name in part.__all__]

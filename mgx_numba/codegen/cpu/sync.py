@@ -1,7 +1,7 @@
 """Intrinsics for the executor: blocks of int64 words, calls by address, atomics, waiting, bulk copies.
 
-A *words* value is a pointer to int64 (as the ``args`` of a kernel); indices count words. Atomics are sequentially
-consistent. Pointers are loaded, stored and offset as typed pointers, never made from integers.
+A *words* value is a pointer to int64 (as the ``args`` of a kernel); indices count words. Atomics are
+sequentially consistent. Pointers are loaded, stored and offset as typed pointers, never made from integers.
 """
 
 from __future__ import annotations
@@ -47,8 +47,12 @@ def _element(builder: ir.IRBuilder, words: ir.Value, index: ir.Value) -> ir.Valu
     return builder.gep(words, [index])
 
 
-def _extern(builder: ir.IRBuilder, name: str, result: ir.Type, args: list[ir.Type], var_arg: bool = False) -> ir.Value:
-    return cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, args, var_arg=var_arg), name)
+def _extern(
+    builder: ir.IRBuilder, name: str, result: ir.Type, args: list[ir.Type], var_arg: bool = False
+) -> ir.Value:
+    return cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(result, args, var_arg=var_arg), name
+    )
 
 
 @intrinsic
@@ -183,7 +187,9 @@ def yield_thread(typingctx):
 
 def _sleep(builder: ir.IRBuilder, microseconds: ir.Value) -> None:
     if sys.platform == "win32":
-        milliseconds = builder.udiv(builder.add(microseconds, ir.Constant(_I64, 999)), ir.Constant(_I64, 1000))
+        milliseconds = builder.udiv(
+            builder.add(microseconds, ir.Constant(_I64, 999)), ir.Constant(_I64, 1000)
+        )
         builder.call(_extern(builder, "Sleep", ir.VoidType(), [_I32]), [builder.trunc(milliseconds, _I32)])
     else:
         builder.call(_extern(builder, "usleep", _I32, [_I32]), [builder.trunc(microseconds, _I32)])
@@ -223,7 +229,9 @@ def futex_wait(typingctx, words, index, half, expected, microseconds):
         number = _futex_number(builder)
         zero = ir.Constant(_I64, 0)
         if number is None:
-            bounded = builder.select(builder.icmp_signed("==", microseconds, zero), ir.Constant(_I64, 500), microseconds)
+            bounded = builder.select(
+                builder.icmp_signed("==", microseconds, zero), ir.Constant(_I64, 500), microseconds
+            )
             _sleep(builder, bounded)
             return context.get_dummy_value()
         timespec = cgutils.alloca_once(builder, ir.ArrayType(_I64, 2))

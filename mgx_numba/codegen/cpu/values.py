@@ -88,13 +88,13 @@ def _iota(dtype: str) -> Any:
 def _define_splat(x: types.Type, lanes: types.Type) -> Any:
     count = constant_int("splat", "LANES", lanes, low=1)
     dtype, own = describe("splat", x)
-    if own:
-        raise TypingError(f"splat: expected a scalar, got {x}")
+    if own not in (0, count):
+        raise TypingError(f"splat: expected a scalar or {count} lanes, got {x}")
 
     def lower(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        return VectorBuilder(builder).splat(args[0], count)
+        return args[0] if own else VectorBuilder(builder).splat(args[0], count)
 
-    return Vec(dtype, count)(scalar_type(dtype), lanes), lower
+    return Vec(dtype, count)(value_type(dtype, own), lanes), lower
 
 
 def _define_extract(v: types.Type, k: types.Type) -> Any:

@@ -151,10 +151,7 @@ class Builder:
         lens = [v.shape.lens for v in values]
         if len(set(lens)) == 1:
             return list(values)
-        try:
-            out = np.broadcast_shapes(*lens)
-        except ValueError:
-            raise ShapeError(f"inputs do not broadcast: {', '.join(str(list(n)) for n in lens)}") from None
+        out = self.outer_lens(*lens)
         return [self.broadcast(v, out) for v in values]
 
     def _common_dynamic(self, values: list[Instruction]) -> list[Instruction]:
@@ -165,6 +162,17 @@ class Builder:
             others = [v for other, v in enumerate(values) if other != position]
             result.append(self.op("multibroadcast", value, *others))
         return result
+
+    def outer_lens(self, *lens: Sequence[int]) -> tuple[int, ...]:
+        """Common lengths by NumPy's rule.
+
+        Raises:
+            ShapeError: there are none.
+        """
+        try:
+            return tuple(np.broadcast_shapes(*map(tuple, lens)))
+        except ValueError:
+            raise ShapeError(f"lengths do not broadcast: {', '.join(str(list(n)) for n in lens)}") from None
 
     def pointwise(self, name: str, *values: Instruction, **attributes: Any) -> Instruction:
         """A pointwise operation on values that broadcast."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import ParseError, UnsupportedError
 
 if TYPE_CHECKING:
-    from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
+    from onnx import AttributeProto, GraphProto, NodeProto, SparseTensorProto, TensorProto
 
     from .scope import Scope
 
@@ -139,6 +139,10 @@ class Node:
     def get_graph(self, name: str) -> GraphProto:
         """Value of a graph attribute."""
         return self._value(name, 5, None)
+
+    def get_sparse(self, name: str) -> SparseTensorProto:
+        """Value of a sparse tensor attribute."""
+        return self._value(name, 11, None)
 
     def refuse(self, name: str, default: Any, why: str = "") -> None:
         """Raise ``UnsupportedError`` if an integer or string attribute is given with another value than ``default``."""

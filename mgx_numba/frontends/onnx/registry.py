@@ -26,6 +26,7 @@ FAMILIES = (
     "indexing",
     "gather",
     "matmul",
+    "einsum",
     "convolution",
     "pooling",
     "reduction",

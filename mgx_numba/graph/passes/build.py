@@ -54,16 +54,19 @@ class Builder:
         return self._keep(self.module.insert_instruction(self.before, op, inputs, modules))
 
     def literal(self, array: Any, type: Type | None = None) -> Instruction:
-        """A constant, at the front of the module; one element becomes a scalar."""
+        """A constant, at the front of the module; an array without axes is a scalar."""
         value = np.asarray(array) if type is None else np.asarray(array).astype(type.numpy)
         return self._keep(self.module.add_literal(literal_argument(value)))
 
-    def constant(self, array: np.ndarray, lens: Sequence[int]) -> Instruction:
-        """A constant of ``lens``, from an array that repeats along its axes of length 1."""
-        literal = self.literal(array)
-        if literal.shape.lens == tuple(lens):
+    def constant(self, array: np.ndarray, shape: Shape) -> Instruction:
+        """A constant of a shape's lengths, from an array that repeats along its axes of length 1."""
+        if array.size == 1 and (shape.scalar or shape.lens != (1,)):
+            literal = self.literal(array.reshape(()))
+        else:
+            literal = self.literal(array)
+        if literal.shape.lens == shape.lens:
             return literal
-        return self.op("multibroadcast", literal, out_lens=tuple(lens))
+        return self._keep(self.module.insert_instruction(self.before, spread_operator(shape), [literal]))
 
     def scalar(self, value: Any, like: Instruction | Shape) -> Instruction:
         """A constant of the same type and lengths as ``like`` whose elements all are ``value``."""
@@ -109,7 +112,7 @@ class Builder:
         if spread > max(FOLD_SMALL, FOLD_GROWTH * max(sizes)):
             return None
         value = fold_pointwise(op, output, [a for a in arrays if a is not None])
-        return self.constant(value, output.lens)
+        return self.constant(value, output)
 
     def _keep(self, ins: Instruction) -> Instruction:
         self.created.append(ins)

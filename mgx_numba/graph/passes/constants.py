@@ -108,11 +108,9 @@ def scalar_array(value: Any, type: Type) -> np.ndarray:
 
 
 def literal_argument(array: np.ndarray) -> Argument:
-    """Literal value for an array: one element becomes a scalar, other data is packed in its own axis order."""
-    if array.size == 1:
-        return Argument.from_array(np.array(array).reshape(()))
+    """Literal value for an array, packed in its own axis order; no axes give a scalar."""
     argument = Argument.from_array(array)
-    if not argument.shape.packed:
+    if array.ndim and not (argument.shape.packed and not argument.shape.broadcasted):
         argument = Argument.from_array(np.ascontiguousarray(array))
     return argument
 

@@ -11,6 +11,8 @@ from .regions import MAX_NODES, extract, is_fusable_type, open_values, order_of
 
 __all__ = ["FusePointwise"]
 
+MAX_RESULTS = 4
+
 
 class FusePointwise(Pass):
     """Clusters of pointwise operations, each computed by one kernel that may have several results.
@@ -35,7 +37,7 @@ class FusePointwise(Pass):
                 clusters.append(home)
             home.append(ins)
             cluster_of[ins] = home
-        for cluster in sorted(clusters, key=lambda c: max(map(order.__getitem__, c))):
+        for cluster in sorted(filter(None, clusters), key=lambda c: max(map(order.__getitem__, c))):
             cluster.sort(key=order.__getitem__)
             extract(program, module, cluster, make_op("pointwise"), "pointwise", scalar=True)
 
@@ -47,18 +49,30 @@ class FusePointwise(Pass):
         outside = False
         for user in ins.users:
             home = cluster_of.get(user)
-            if home is None:
+            if home is None or home[0].shape.lens != ins.shape.lens:
                 outside = True
             else:
                 homes[id(home)] = home
-        for home in homes.values():
-            if len(home) >= MAX_NODES or home[0].shape.lens != ins.shape.lens:
-                continue
-            if len(homes) == 1 and not outside:
-                return home
-            if len(open_values([*home, ins])) <= 3 and not _reenters(ins, home, order):
-                return home
-        return None
+        found = sorted(homes.values(), key=len, reverse=True)
+        if len(found) == 1 and not outside and len(found[0]) < MAX_NODES:
+            return found[0]
+        if len(found) > 1 and _can_join(joined := [i for home in found for i in home], ins, order):
+            for home in found[1:]:
+                found[0].extend(home)
+                for member in home:
+                    cluster_of[member] = found[0]
+                home.clear()
+            found[0][:] = joined
+            return found[0]
+        return next((home for home in found if _can_join(home, ins, order)), None)
+
+
+def _can_join(home: list[Instruction], ins: Instruction, order: dict[Instruction, int]) -> bool:
+    return (
+        len(home) < MAX_NODES
+        and len(open_values([*home, ins])) <= MAX_RESULTS
+        and not _reenters(ins, home, order)
+    )
 
 
 def _is_fusable(ins: Instruction) -> bool:

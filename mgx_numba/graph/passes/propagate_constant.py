@@ -78,14 +78,11 @@ def _fold(ins: Instruction, builder: Builder) -> Instruction | None:
         return None
     if value.size >= COMPRESS_FROM and not ins.op.view and uniform(value):
         return builder.scalar(value[(0,) * value.ndim], ins)
-    literal = builder.literal(value)
-    return literal if literal.shape.lens == ins.shape.lens else builder.constant(value, ins.shape.lens)
+    return builder.constant(value, ins.shape)
 
 
 def _evaluate(ins: Instruction, arrays: Sequence[np.ndarray]) -> np.ndarray | None:
     """The value, ``None`` when the operator cannot compute it here (it will be reported when it is run)."""
-    if ins.name in ("contiguous", "layout"):
-        return np.ascontiguousarray(arrays[0])
     try:
         value = ins.op.compute(ins.shape, arrays)
     except (MgxError, NotImplementedError):

@@ -107,10 +107,12 @@ class Rewriter:
                 result = candidate.rewrite(match, builder)
                 if result is not None and not isinstance(result, str):
                     patch = result if isinstance(result, dict) else {ins: result}
-                    log.applied[candidate.name] = log.applied.get(candidate.name, 0) + 1
-                    if _TRACE_MATCHES:
-                        print(f"{candidate.name} matched {ins.op} -> {ins.shape}")
-                    return _apply(module, candidate.name, patch, builder)
+                    if all(_same_rank(old.shape, new.shape) for old, new in patch.items()):
+                        log.applied[candidate.name] = log.applied.get(candidate.name, 0) + 1
+                        if _TRACE_MATCHES:
+                            print(f"{candidate.name} matched {ins.op} -> {ins.shape}")
+                        return _apply(module, candidate.name, patch, builder)
+                    result = "a scalar would become a vector of one element, or the reverse"
                 builder.discard()
                 reason = result or "declined"
             log.refused[candidate.name, id(ins)] = Refusal(candidate.name, ins, reason)
@@ -122,6 +124,11 @@ _TRACE_MATCHES = os.environ.get("MIGRAPHX_TRACE_MATCHES", "") not in ("", "0")
 
 def _is_dynamic(ins: Instruction) -> bool:
     return bool(ins.shape.dyn_dims) or any(i.shape.dyn_dims for i in ins.inputs)
+
+
+def _same_rank(old: Shape, new: Shape) -> bool:
+    """A scalar ``{1}, {0}`` counts as having no axes in some operators (gather, unsqueeze)."""
+    return old.lens != (1,) or old.scalar == new.scalar
 
 
 def _same_value_shape(old: Shape, new: Shape) -> bool:

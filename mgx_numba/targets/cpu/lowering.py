@@ -20,6 +20,7 @@ from ...graph.module import Module
 from ...graph.printer import format_instruction, instruction_names
 from ...graph.program import Program
 from ...graph.shape import Shape
+from ...graph.types import from_numpy
 from ...runtime.plan import HostStep, ParameterSpec, Plan, Region, Step, TensorSpec, TensorView
 from ..ref.interpreter import compute, evaluate_module
 from .buffers import Buffer, View, color
@@ -72,6 +73,7 @@ class Lowering:
         self.destinations: dict[Instruction, View] = {}
         self.steps: list[PendingStep] = []
         self.constants: list[np.ndarray] = []
+        self._constant_owners: list[np.ndarray] = []
         self.constant_views: dict[int, View] = {}
         self.parameters = [i for i in self.module.parameters()]
         self.outputs: list[TensorSpec] = []
@@ -127,13 +129,14 @@ class Lowering:
         """View of a constant array; the plan keeps the array alive and never copies it."""
         key = id(array)
         if key not in self.constant_views:
-            if shape is None:
-                strides = [s // array.itemsize for s in array.strides]
-                from ...graph.types import from_numpy
-
-                shape = Shape(from_numpy(array.dtype), array.shape, strides)
-            self.constants.append(array)
-            self.constant_views[key] = View(Buffer(Region.CONSTANT, len(self.constants) - 1, shape.bytes), shape)
+            strides = [s // array.itemsize for s in array.strides]
+            view_shape = shape or Shape(from_numpy(array.dtype), array.shape, strides)
+            storage = array
+            if not array.flags.c_contiguous:
+                storage = np.lib.stride_tricks.as_strided(array, (view_shape.element_space,), (array.itemsize,))
+            self.constants.append(storage)
+            self._constant_owners.append(array)
+            self.constant_views[key] = View(Buffer(Region.CONSTANT, len(self.constants) - 1), view_shape)
         return self.constant_views[key]
 
     def constant_value(self, ins: Instruction) -> np.ndarray | None:
@@ -142,8 +145,6 @@ class Lowering:
         if not isinstance(view, View) or view.buffer.region is not Region.CONSTANT:
             return None
         base = self.constants[view.buffer.index]
-        if not view.offset and view.lens == base.shape:
-            return base
         flat = np.lib.stride_tricks.as_strided(base, (view.offset + view.shape.element_space,), (base.itemsize,))
         strides = [s * base.itemsize for s in view.strides]
         return np.lib.stride_tricks.as_strided(flat[view.offset :], view.lens, strides)
@@ -330,6 +331,7 @@ class Lowering:
             instruction=text,
             flops=launch.flops,
             bytes=launch.bytes,
+            outputs=tuple(v.plan_view() for name, v in step.operands.items() if name.startswith("out")),
         )
 
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import TextIO
 
+import numpy as np
+
+from ...codegen.kernel import KernelSource
 from ...graph.passes import Options, run_passes
 from ...graph.program import Program
+from ...graph.specialize import is_dynamic, specialize
 from ...runtime.executor import Executable
+from ...runtime.plan import HostStep, Step, TensorView
+from ..tracing import write_trace
 from .lowering import lower
 from .options import CpuOptions
 
-__all__ = ["PASSES", "compile_cpu", "optimize"]
+__all__ = ["PASSES", "CpuProgram", "optimize"]
 
 PASSES: tuple[str, ...] = (
     "normalize_ops",
@@ -63,14 +70,60 @@ def optimize(
     return optimized
 
 
-def compile_cpu(
-    program: Program, options: CpuOptions, progress: Callable[[int, int, str], None] | None = None
-) -> tuple[Program, Executable]:
-    """The optimised program and what runs it.
+class CpuProgram:
+    """A program compiled for the CPU; one with dynamic inputs gets a plan for each set of lengths it meets."""
 
-    Raises:
-        CompileError: a pass, a lowering or code generation failed; ``program`` is unchanged.
-    """
-    optimized = optimize(program, options)
-    plan = lower(optimized, options)
-    return optimized, Executable(plan, num_threads=options.num_threads or None, progress=progress)
+    def __init__(self, program: Program, options: CpuOptions, progress: Callable[[int, int, str], None] | None) -> None:
+        self._options = options
+        self._source: Program | None = None
+        self._specialized: dict[tuple[tuple[int, ...], ...], CpuProgram] = {}
+        self.executable: Executable | None = None
+        if is_dynamic(program):
+            self._source = self.program = program.clone()
+            return
+        self.program = optimize(program, options)
+        self.executable = Executable(
+            lower(self.program, options), num_threads=options.num_threads or None, progress=progress
+        )
+
+    def _for(self, inputs: Mapping[str, np.ndarray]) -> CpuProgram:
+        """The program for these inputs' lengths."""
+        if self._source is None:
+            return self
+        key = tuple(inputs[name].shape for name in self._source.parameter_shapes())
+        found = self._specialized.get(key)
+        if found is None:
+            lens = {name: array.shape for name, array in inputs.items()}
+            found = CpuProgram(specialize(self._source, lens), self._options, None)
+            self._specialized[key] = found
+        return found
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """Results for checked inputs by name."""
+        target = self._for(inputs)
+        assert target.executable is not None
+        return target.executable.run(target.arrays(inputs))
+
+    def arrays(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """Inputs in the plan's order, C-contiguous."""
+        assert self.executable is not None
+        return [np.ascontiguousarray(inputs[p.name]) for p in self.executable.plan.parameters]
+
+    def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[np.ndarray]:
+        """As ``run``, one step at a time, printing each as MIGraphX's ``MIGRAPHX_TRACE_EVAL`` does."""
+        target = self._for(inputs)
+        assert target.executable is not None
+        total = 0.0
+
+        def show(index: int, step: Step | HostStep, seconds: float, view: Callable[[TensorView], np.ndarray]) -> None:
+            nonlocal total
+            total += seconds
+            outputs = [view(v) for v in step.outputs]
+            write_trace(out, f"{step.instruction} [{step.label}]", seconds, total, outputs, level)
+
+        return target.executable.run_traced(target.arrays(inputs), show)
+
+    def kernels(self) -> list[KernelSource]:
+        """The distinct kernels, in order of first use."""
+        plans = [p.executable.plan for p in (self, *self._specialized.values()) if p.executable is not None]
+        return list(dict.fromkeys(k for plan in plans for k in plan.kernels()))

@@ -28,8 +28,8 @@ def all_finite(ins: Instruction) -> bool:
 def _merge_check(m: Match) -> str | None:
     if is_constant(m.x):
         return "everything is constant"
-    if len(m.inner.users) > 1 and m.inner.shape.elements > 1 and m.ins.name == "mul":
-        return "the inner product is used elsewhere too"
+    if len(m.inner.users) > 1:
+        return "the inner value is used elsewhere too"
     if m.ins.name in ("add", "mul") and not (all_finite(m.c) and all_finite(m.d)):
         return "a constant is not finite"
     return None

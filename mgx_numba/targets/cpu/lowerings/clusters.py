@@ -8,10 +8,10 @@ from ....codegen.cluster.reductions import REDUCTIONS
 from ....graph.instruction import Instruction
 from ....graph.module import Module
 from ....graph.shape import Shape
-from ....ops.base import known_operators, operator_class
+from ....ops.base import Pointwise, known_operators, operator_class
 from ..lowering import Lowering, lowering
 
-_SINGLE = [n for n in known_operators() if operator_class(n).pointwise and n != "identity"]
+_SINGLE = [n for n in known_operators() if issubclass(operator_class(n), Pointwise) and n != "identity"]
 
 
 @lowering("pointwise")

@@ -1,0 +1,213 @@
+"""The module-level functions of MIGraphX's Python module."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import OptionError
+from .options import parse_optimize_options
+from .program import program
+from .shape import dynamic_dimension, unwrap_dimension
+
+__all__ = [
+    "get_onnx_operators",
+    "load",
+    "load_buffer",
+    "optimize",
+    "parse_onnx",
+    "parse_onnx_buffer",
+    "save",
+    "save_buffer",
+]
+
+
+def parse_onnx(
+    filename: str | os.PathLike[str] | Any,
+    default_dim_value: int = 0,
+    default_dyn_dim_value: dynamic_dimension | None = None,
+    dim_params: Mapping[str, Any] | None = None,
+    map_input_dims: Mapping[str, Sequence[int]] | None = None,
+    map_dyn_input_dims: Mapping[str, Sequence[Any]] | None = None,
+    skip_unknown_operators: bool = False,
+    print_program_on_error: bool = False,
+    max_loop_iterations: int = 10,
+    limit_max_iterations: int = 65535,
+    use_debug_symbols: bool = False,
+) -> program:
+    """Read an ONNX model from a file (or a ``ModelProto``).
+
+    Args:
+        filename: path of the model; external data is looked for beside it.
+        default_dim_value: length of dimensions without a value (1 if 0).
+        default_dyn_dim_value: range of those dimensions instead.
+        dim_params: length or range by symbolic name.
+        map_input_dims: lengths by input name.
+        map_dyn_input_dims: ranges by input name.
+        skip_unknown_operators: represent unknown operators as ``unknown:`` instructions instead of failing.
+        print_program_on_error: print what was parsed before an error.
+        max_loop_iterations: trip count of loops whose count is not known.
+        limit_max_iterations: largest trip count.
+        use_debug_symbols: keep the names of ONNX nodes with the instructions.
+
+    Raises:
+        ParseError: the file is malformed; the message names the node.
+        OptionError: contradictory options.
+    """
+    from ..frontends.onnx import parse_onnx as parse
+
+    return program.wrap(
+        parse(
+            filename,
+            default_dim_value=default_dim_value,
+            default_dyn_dim_value=None if default_dyn_dim_value is None else unwrap_dimension(default_dyn_dim_value),
+            dim_params={k: unwrap_dimension(v) for k, v in (dim_params or {}).items()},
+            map_input_dims=dict(map_input_dims or {}),
+            map_dyn_input_dims=_dynamic_dims(map_dyn_input_dims),
+            skip_unknown_operators=skip_unknown_operators,
+            print_program_on_error=print_program_on_error,
+            max_loop_iterations=max_loop_iterations,
+            limit_max_iterations=limit_max_iterations,
+            use_debug_symbols=use_debug_symbols,
+        )
+    )
+
+
+def parse_onnx_buffer(
+    filename: bytes | bytearray | memoryview,
+    default_dim_value: int = 0,
+    default_dyn_dim_value: dynamic_dimension | None = None,
+    map_input_dims: Mapping[str, Sequence[int]] | None = None,
+    map_dyn_input_dims: Mapping[str, Sequence[Any]] | None = None,
+    skip_unknown_operators: bool = False,
+    print_program_on_error: bool = False,
+    external_data_path: str = "",
+    use_debug_symbols: bool = False,
+) -> program:
+    """Read an ONNX model from bytes (the first argument is called ``filename`` as in MIGraphX); otherwise ``parse_onnx``."""
+    from ..frontends.onnx import parse_onnx as parse
+
+    return program.wrap(
+        parse(
+            bytes(filename),
+            default_dim_value=default_dim_value,
+            default_dyn_dim_value=None if default_dyn_dim_value is None else unwrap_dimension(default_dyn_dim_value),
+            map_input_dims=dict(map_input_dims or {}),
+            map_dyn_input_dims=_dynamic_dims(map_dyn_input_dims),
+            skip_unknown_operators=skip_unknown_operators,
+            print_program_on_error=print_program_on_error,
+            external_data_path=external_data_path,
+            use_debug_symbols=use_debug_symbols,
+        )
+    )
+
+
+def _dynamic_dims(given: Mapping[str, Sequence[Any]] | None) -> dict[str, list[Any]]:
+    return {name: [unwrap_dimension(d) for d in dims] for name, dims in (given or {}).items()}
+
+
+def get_onnx_operators() -> list[str]:
+    """Names of the supported ONNX operators, sorted."""
+    from ..frontends.onnx import get_onnx_operators as operators
+
+    return operators()
+
+
+def optimize(model: program, options: Mapping[str, Any] | None = None) -> program:
+    """Apply target-independent optimisations to a program, in place, and return it.
+
+    Args:
+        options: ``level`` or ``aggressiveness`` 0 (nothing), 1 (default) or 2 (also changes of rounding), and
+            ``fusion_rules``, which ``compile`` honours later.
+
+    Raises:
+        OptionError: unknown option, level or rule.
+    """
+    from ..graph.passes import Options, run_passes
+
+    level, disabled = parse_optimize_options(options or {})
+    if model.is_compiled():
+        raise OptionError("optimize works on a program that is not compiled yet")
+    if level:
+        names = ["normalize_ops", "eliminate_identity", "optimize_module", "dead_code_elimination"]
+        run_passes(model._portable, names, Options(fast_math=level > 1))
+    model._disabled_passes = tuple(dict.fromkeys((*model._disabled_passes, *disabled)))
+    return model
+
+
+def save(p: program, filename: str | os.PathLike[str], format: str = "msgpack") -> None:
+    """Write a program to a file: the portable form, its weights and how it was compiled.
+
+    Args:
+        format: ``msgpack`` or ``json``.
+
+    Raises:
+        OptionError: unknown format.
+    """
+    from ..graph.mxr import save_program
+
+    save_program(p._portable, filename, _format(format), _extra(p))
+
+
+def load(filename: str | os.PathLike[str], format: str = "msgpack") -> program:
+    """Read what ``save`` wrote; a program that was saved compiled is compiled for this machine.
+
+    Raises:
+        FormatError: the file is malformed.
+        OptionError: unknown format.
+    """
+    from ..graph.mxr import load_program
+
+    return _restore(*load_program(filename, _format(format)))
+
+
+def save_buffer(p: program) -> bytes:
+    """What ``save`` would write (msgpack), as bytes."""
+    from ..graph.mxr import save_buffer as to_bytes
+
+    return to_bytes(p._portable, _extra(p))
+
+
+def load_buffer(b: bytes) -> program:
+    """A program from what ``save_buffer`` gave."""
+    from ..graph.mxr import load_buffer as from_bytes
+
+    return _restore(*from_bytes(b))
+
+
+def _format(name: str) -> str:
+    if name not in ("msgpack", "json"):
+        raise OptionError(f"Unknown format: {name}; known: msgpack, json")
+    return name
+
+
+def _extra(p: program) -> dict[str, Any]:
+    extra: dict[str, Any] = {"disabled_passes": list(p._disabled_passes)}
+    if p._target is not None and p._options is not None:
+        extra["compiled"] = {
+            "target": p._target.name(),
+            "fast_math": p._options.fast_math,
+            "num_threads": p._options.num_threads,
+            "memory_reuse": p._options.memory_reuse,
+            "disabled_passes": list(p._options.disabled_passes),
+        }
+    return extra
+
+
+def _restore(value: Any, extra: Mapping[str, Any]) -> program:
+    from ..errors import FormatError, MgxError
+    from .target import get_target
+
+    result = program.wrap(value)
+    try:
+        result._disabled_passes = tuple(str(n) for n in extra.get("disabled_passes", ()))
+        compiled = extra.get("compiled")
+        if compiled:
+            options = {k: v for k, v in compiled.items() if k != "target"}
+            result.compile(get_target(compiled["target"]), options)
+    except (AttributeError, KeyError, TypeError, OptionError) as error:
+        raise FormatError(f"compile options in the file are malformed: {error}") from error
+    except MgxError:
+        raise
+    return result

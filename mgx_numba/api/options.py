@@ -1,0 +1,137 @@
+"""Options of ``compile`` and ``optimize``: which exist, which have an effect here, and what becomes of the others."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import OptionError
+
+__all__ = ["COMPILE_OPTIONS", "CompileOptions", "parse_compile_options", "parse_optimize_options"]
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """Options of one compilation, defaults as in MIGraphX."""
+
+    offload_copy: bool = True
+    fast_math: bool = True
+    exhaustive_tune: bool = False
+    num_threads: int = 0
+    memory_reuse: bool = True
+    disabled_passes: tuple[str, ...] = ()
+
+
+COMPILE_OPTIONS: dict[str, str] = {
+    "offload_copy": "copy inputs to the device and results back (True); the CPU shares memory with its caller",
+    "fast_math": "transformations and functions that change rounding (True)",
+    "exhaustive_tune": "measure every kernel choice (False)",
+    "num_threads": "threads of a run; 0 takes what the process may use",
+    "memory_reuse": "memory colouring: values that are not alive at once share memory (True)",
+    "aggressive_memory": "memory colouring is always as tight as it can be",
+    "use_nhwc": "channels-last convolution layout; always chosen where it pays",
+    "use_fp16": "half-precision storage",
+    "device_id": "which device; the CPU is one",
+    "target": "architecture name of a GPU",
+    "disabled_passes": "names of passes to leave out",
+}
+_WITHOUT_EFFECT = {
+    "offload_copy": (True, False),
+    "aggressive_memory": (True, False),
+    "use_nhwc": (True, False),
+    "device_id": None,
+    "target": None,
+    "exhaustive_tune": (True, False),
+    "use_fp16": (True, False),
+}
+_SILENT_DEFAULTS = {
+    "offload_copy": True,
+    "exhaustive_tune": False,
+    "device_id": 0,
+    "aggressive_memory": False,
+    "use_nhwc": True,
+    "use_fp16": False,
+}
+_FUSION_RULES: dict[str, str] = {
+    "conv_bias_relu": "fuse_contraction",
+    "conv_bias": "fuse_contraction",
+    "conv_relu": "fuse_contraction",
+    "dot_pointwise": "fuse_contraction",
+    "attention": "fuse_attention",
+    "reduce": "fuse_reduce",
+    "layernorm": "fuse_reduce",
+    "softmax": "fuse_reduce",
+    "pointwise": "fuse_pointwise",
+}
+_told: set[str] = set()
+
+
+def parse_compile_options(given: Mapping[str, Any]) -> CompileOptions:
+    """Options from keywords and mappings.
+
+    An option that has no effect on this target says so once a process.
+
+    Raises:
+        OptionError: an unknown option (the known ones are listed), or a value of the wrong kind.
+    """
+    known = ", ".join(COMPILE_OPTIONS)
+    for key, value in given.items():
+        if key not in COMPILE_OPTIONS:
+            raise OptionError(f"unknown compile option {key!r}; known: {known}")
+        if key in _WITHOUT_EFFECT and value != _SILENT_DEFAULTS.get(key, object()):
+            _tell_once(key, value)
+    flags = {name: _flag(name, given[name]) for name in ("fast_math", "memory_reuse") if name in given}
+    threads = given.get("num_threads", 0)
+    if isinstance(threads, bool) or not isinstance(threads, int) or threads < 0:
+        raise OptionError(f"num_threads must be an integer from 0 on, got {threads!r}")
+    disabled = given.get("disabled_passes", ())
+    if isinstance(disabled, str) or not all(isinstance(n, str) for n in disabled):
+        raise OptionError(f"disabled_passes must be a sequence of pass names, got {disabled!r}")
+    return CompileOptions(num_threads=threads, disabled_passes=tuple(disabled), **flags)
+
+
+def parse_optimize_options(given: Mapping[str, Any]) -> tuple[int, tuple[str, ...]]:
+    """Level (0 to 2) and the passes that fusion rules set to False leave out.
+
+    Options are ``level`` or ``aggressiveness`` (2 allows changes of rounding) and ``fusion_rules``, a mapping of rule
+    names to bool. A pass that serves several rules stays while one of those that are named is True.
+
+    Raises:
+        OptionError: an unknown option, level or rule.
+    """
+    level = 1
+    disabled: list[str] = []
+    for key, value in given.items():
+        if key in ("level", "aggressiveness"):
+            if value not in (0, 1, 2):
+                raise OptionError(f"{key} must be 0, 1 or 2, got {value!r}")
+            level = int(value)
+        elif key == "fusion_rules":
+            if not isinstance(value, Mapping):
+                raise OptionError(f"fusion_rules must map rule names to bool, got {value!r}")
+            wanted: dict[str, bool] = {}
+            for rule, on in value.items():
+                if rule not in _FUSION_RULES:
+                    raise OptionError(f"unknown fusion rule {rule!r}; known: {', '.join(_FUSION_RULES)}")
+                pass_name = _FUSION_RULES[rule]
+                wanted[pass_name] = wanted.get(pass_name, False) or _flag(f"fusion rule {rule}", on)
+            disabled += [name for name, on in wanted.items() if not on]
+        else:
+            raise OptionError(f"unknown optimize option {key!r}; known: level, aggressiveness, fusion_rules")
+    return level, tuple(disabled)
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, (bool, int)) or value not in (0, 1):
+        raise OptionError(f"{name} must be True or False, got {value!r}")
+    return bool(value)
+
+
+def _tell_once(key: str, value: Any) -> None:
+    if key not in _told:
+        _told.add(key)
+        warnings.warn(
+            f"compile option {key}={value!r} has no effect on this target: {COMPILE_OPTIONS[key]}", stacklevel=5
+        )

@@ -1,0 +1,100 @@
+"""Building blocks of contraction kernels: argument slots, the epilogue's loop over an accumulated block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..kernel import KernelSource
+from ..launch import Callee, Operand
+from .problem import Epilogue
+
+__all__ = ["Arguments", "Rows", "epilogue_scalars", "indent", "kernel_name"]
+
+INDENT = "    "
+
+
+class Arguments:
+    """Argument slots of one kernel: the lines that read them, and the values of one launch in the same order."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.values: list[int | Operand | Callee] = []
+
+    def pointer(self, name: str, operand: Operand | str, dtype: str) -> None:
+        """Slot holding a typed pointer."""
+        self.lines.append(f"{name} = pointer_{dtype}(args, {len(self.values)})")
+        self.values.append(operand if isinstance(operand, Operand) else Operand(operand))
+
+    def integers(self, **values: int) -> None:
+        """Slots holding int64 values, by name."""
+        for name, value in values.items():
+            self.lines.append(f"{name} = args[{len(self.values)}]")
+            self.values.append(int(value))
+
+    def callee(self, kernel: KernelSource) -> int:
+        """Slot holding the address of a kernel; its number."""
+        self.values.append(Callee(kernel))
+        return len(self.values) - 1
+
+
+class Rows:
+    """Text of an epilogue over one row of accumulators.
+
+    The kernel provides the names ``columns`` (valid accumulators of the row, from column ``n0`` of the result on),
+    ``sums`` at ``sums_row`` (the row's accumulators), ``out_row`` (offset of the row in the output) and, for each
+    operand that varies over rows, ``e<k>_row``.
+    """
+
+    def __init__(self, epilogue: Epilogue, dtype: str, lanes: int) -> None:
+        self.epilogue, self.dtype, self.lanes = epilogue, dtype, lanes
+
+    def pointers(self, arguments: Arguments) -> None:
+        """Declare the operands' pointers and the output's."""
+        arguments.pointer("out", "out", self.epilogue.out_dtype(self.dtype))
+        for k, operand in enumerate(self.epilogue.operands):
+            arguments.pointer(f"e{k}_at", f"e{k}", operand.dtype)
+
+    def varying(self) -> list[str]:
+        """Names of the result and the operands that have an offset for each row: ``out``, ``e0``, ..."""
+        moving = ("full", "per_m")
+        return ["out", *(f"e{k}" for k, operand in enumerate(self.epilogue.operands) if operand.access in moving)]
+
+    def invariant(self) -> list[str]:
+        """Statements before all loops: scalar operands."""
+        return self._splats("scalar", "0")
+
+    def text(self) -> list[str]:
+        """Statements that finish and store one row."""
+        lanes = self.lanes
+        contiguous = [(k, "full" == o.access) for k, o in enumerate(self.epilogue.operands) if o.access in ("full", "per_n")]
+        whole = [f"e{k} = load(e{k}_at, {self._place(k, full)}, {lanes})" for k, full in contiguous]
+        part = [f"e{k} = load_tail(e{k}_at, {self._place(k, full)}, rest, 1, {lanes})" for k, full in contiguous]
+        result = self.epilogue.result
+        body = [f"acc = load(sums, sums_row + c, {lanes})", "rest = columns - c"]
+        if contiguous:
+            body += [f"if rest >= {lanes}:", *indent(whole), "else:", *indent(part)]
+        body += [line.replace("LANES", str(lanes)) for line in self.epilogue.lines]
+        body += [f"if rest >= {lanes}:", f"    store(out, out_row + c, {result})"]
+        body += ["else:", f"    store_tail(out, out_row + c, {result}, rest)"]
+        return [*self._splats("per_m", "e{k}_row"), f"for c in range(0, columns, {lanes}):", *indent(body)]
+
+    def _splats(self, access: str, index: str) -> list[str]:
+        return [
+            f"e{k} = load_splat(e{k}_at, {index.format(k=k)}, {self.lanes})"
+            for k, operand in enumerate(self.epilogue.operands)
+            if operand.access == access
+        ]
+
+    @staticmethod
+    def _place(k: int, full: bool) -> str:
+        return f"e{k}_row + c" if full else "n0 + c"
+
+
+def indent(lines: Sequence[str], depth: int = 1) -> list[str]:
+    """Lines moved right by ``depth`` levels."""
+    return [INDENT * depth + line for line in lines]
+
+
+def kernel_name(solver: str, epilogue: Epilogue) -> str:
+    """Name of a kernel in MIGraphX's style: ``conv_add_relu_kernel``."""
+    return "_".join(filter(None, (solver, epilogue.name, "kernel")))

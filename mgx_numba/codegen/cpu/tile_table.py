@@ -1,0 +1,97 @@
+"""The register tiles that contractions are made of, declared in one line each; the host's best one by predicate.
+
+A tile computes ``rows`` x ``vectors * lanes`` results of a matrix product in registers. Its variants of fewer rows
+serve the last rows of a matrix and products of few rows. Needs llvmlite, never Numba.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from . import host
+
+__all__ = ["FMA_CHAINS", "RegisterTile", "TILES", "tile_for"]
+
+FMA_CHAINS = 8
+"""Independent multiply-add chains that hide the latency of the FMA units (4 cycles on two units, or better)."""
+
+
+@dataclass(frozen=True)
+class RegisterTile:
+    """One declared tile: the most rows and vectors of accumulators that it holds, and the row counts of its variants.
+
+    ``bits`` is the width of its vector registers. Constant right-hand sides are packed for it in panels of ``columns``
+    columns, each panel K-major.
+    """
+
+    name: str
+    dtype: str
+    heights: tuple[int, ...]
+    vectors: int
+    bits: int
+    fits: Callable[[], bool]
+
+    @property
+    def rows(self) -> int:
+        """Rows of the tallest variant."""
+        return self.heights[0]
+
+    @property
+    def lanes(self) -> int:
+        return self.bits // (8 * host.itemsize(self.dtype))
+
+    @property
+    def columns(self) -> int:
+        """Columns of one packed panel."""
+        return self.vectors * self.lanes
+
+    def split(self, rows: int, vectors: int) -> int:
+        """Accumulator sets, each over its own share of K, that a variant needs to keep the FMA units busy."""
+        sets = 1
+        while sets * rows * vectors < FMA_CHAINS and sets < 4:
+            sets *= 2
+        return sets
+
+    def widths(self) -> tuple[int, ...]:
+        """Vectors of a row in the variants: a full panel, and one for a last panel of few columns."""
+        return (self.vectors, 1) if self.vectors > 1 else (1,)
+
+
+def _avx512() -> bool:
+    return host.vector_bits() >= 512
+
+
+def _avx2() -> bool:
+    return host.has("avx2", "fma")
+
+
+def _neon() -> bool:
+    return host.has("neon")
+
+
+def _any() -> bool:
+    return True
+
+
+TILES = (
+    RegisterTile("avx512_12x2", "float32", (12, 8, 4, 2, 1), 2, 512, _avx512),
+    RegisterTile("avx512_12x2", "float64", (12, 8, 4, 2, 1), 2, 512, _avx512),
+    RegisterTile("avx2_6x2", "float32", (6, 4, 2, 1), 2, 256, _avx2),
+    RegisterTile("avx2_6x2", "float64", (6, 4, 2, 1), 2, 256, _avx2),
+    RegisterTile("neon_8x3", "float32", (8, 4, 2, 1), 3, 128, _neon),
+    RegisterTile("neon_8x3", "float64", (8, 4, 2, 1), 3, 128, _neon),
+    RegisterTile("portable_4x2", "float32", (4, 2, 1), 2, 128, _any),
+    RegisterTile("portable_4x2", "float64", (4, 2, 1), 2, 128, _any),
+)
+
+
+def tile_for(dtype: str) -> RegisterTile:
+    """The first declared tile of ``dtype`` that the CPU (as narrowed by ``MGX_CPU_FEATURES``) can run."""
+    return _tile_for(dtype, host.host())
+
+
+@functools.lru_cache(maxsize=32)
+def _tile_for(dtype: str, cpu: host.Host) -> RegisterTile:
+    return next(tile for tile in TILES if tile.dtype == dtype and tile.fits())

@@ -1,0 +1,134 @@
+"""Intrinsics for elementary functions on float32 and float64, vectors and scalars.
+
+float32 results are within 2 ulp of the exact value over the whole range, subnormals included; float64 within 4 ulp.
+Names ending in ``_fast`` are cheaper float32 versions within 4 ulp that flush subnormal results to zero; those of gelu,
+silu and mish keep 4 ulp of |x| * 2**-10 where the function is smaller than that. On float64 they are the exact ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+
+from . import math32, math64
+from .arith import emit_integer_power
+from .builder import VectorBuilder
+from .vector import FLOATS, INTEGERS, elementwise
+
+__all__ = [
+    "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "erf_fast", "exp", "exp_fast", "gelu_erf",
+    "gelu_erf_fast", "gelu_tanh", "gelu_tanh_fast", "log", "log2", "mish", "mish_fast", "pow", "rsqrt", "sigmoid",
+    "sigmoid_fast", "silu", "silu_fast", "sin", "sinh", "softplus", "softplus_fast", "tan", "tanh",
+]  # fmt: skip
+
+Emit = Callable[..., ir.Value]
+
+
+def _through_float64(emit: Emit) -> Emit:
+    """A float32 function computed in float64 lanes."""
+
+    def narrow(b: VectorBuilder, *x: ir.Value) -> ir.Value:
+        return b.narrow(emit(b, *(b.widen(v) for v in x)))
+
+    return narrow
+
+
+def _trigonometric(short: Emit, library: str) -> Emit:
+    """`short` in float64 for the angles it can reduce; where a lane has a larger one, the C library does it."""
+
+    def emit(b: VectorBuilder, x: ir.Value) -> ir.Value:
+        result = _through_float64(short)(b, x)
+        large = math64.large_angle(b, x)
+        place = b.reserve(x.type)
+        b.ir.store(result, place)
+        with b.ir.if_then(b.any(large), likely=False):
+            b.ir.store(b.select(large, b.per_lane(library, x), result), place)
+        return b.ir.load(place)
+
+    return emit
+
+
+def _library(name: str) -> Emit:
+    return lambda b, *x: b.per_lane(name, *x)
+
+
+def _rsqrt(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    return b.div(1.0, b.sqrt(x))
+
+
+def _sigmoid_64(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    z = math64.exp(b, b.neg(b.fabs(x)))
+    return b.div(b.select(b.fcmp("<", x, 0.0), z, 1.0), b.add(z, 1.0))
+
+
+def _silu_64(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    return b.mul(x, _sigmoid_64(b, x))
+
+
+def _gelu_erf_64(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    return b.mul(x, b.mul(b.per_lane("erfc", b.mul(x, -0.7071067811865476)), 0.5))
+
+
+def _gelu_tanh_64(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    scale = 2.0 * 0.7978845608028654
+    return b.mul(x, _sigmoid_64(b, b.mul(x, b.muladd(b.mul(x, x), 0.044715 * scale, scale))))
+
+
+def _softplus_64(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    z = math64.exp(b, b.neg(b.fabs(x)))
+    return b.add(b.first_greater(0.0, x), b.per_lane("log1p", z))
+
+
+def _mish_64(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    return b.mul(x, b.per_lane("tanh", _softplus_64(b, x)))
+
+
+def _function(name: str, single: Emit, double: Emit, arity: int = 1) -> Any:
+    """Intrinsic `name` with its float32 and float64 versions."""
+
+    def emit(b: VectorBuilder, dtype: str, *x: ir.Value) -> ir.Value:
+        return (single if dtype == "float32" else double)(b, *x)
+
+    return elementwise(name, emit, arity, FLOATS)
+
+
+def _short(name: str) -> Any:
+    """A function with a ``_short`` version in `math64`; the C library's serves float64."""
+    return _function(name, _through_float64(getattr(math64, f"{name}_short")), _library(name))
+
+
+def _emit_pow(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
+    if dtype == "float32":
+        return _through_float64(math64.pow_short)(b, x, y)
+    return b.per_lane("pow", x, y) if dtype == "float64" else emit_integer_power(b, dtype, x, y)
+
+
+exp = _function("exp", math32.exp, math64.exp)
+exp_fast = _function("exp_fast", math32.exp_fast, math64.exp)
+log = _function("log", math32.log, math64.log)
+log2 = _short("log2")
+erf = _short("erf")
+erf_fast = _function("erf_fast", math32.erf_fast, _library("erf"))
+sin = _function("sin", _trigonometric(math64.sin_short, "sinf"), _library("sin"))
+cos = _function("cos", _trigonometric(math64.cos_short, "cosf"), _library("cos"))
+tan = _function("tan", _trigonometric(math64.tan_short, "tanf"), _library("tan"))
+asin, acos, atan = _short("asin"), _short("acos"), _short("atan")
+sinh, cosh = _short("sinh"), _short("cosh")
+tanh = _function("tanh", math32.tanh, _library("tanh"))
+asinh, acosh, atanh = _short("asinh"), _short("acosh"), _short("atanh")
+sigmoid = _function("sigmoid", math32.sigmoid, _sigmoid_64)
+sigmoid_fast = _function("sigmoid_fast", math32.sigmoid_fast, _sigmoid_64)
+rsqrt = _function("rsqrt", _rsqrt, _rsqrt)
+pow = elementwise("pow", _emit_pow, 2, (*FLOATS, *INTEGERS))  # noqa: A001
+gelu_erf = _function("gelu_erf", _through_float64(math64.gelu_erf_short), _gelu_erf_64)
+gelu_erf_fast = _function("gelu_erf_fast", math32.gelu_erf_fast, _gelu_erf_64)
+gelu_tanh = _function("gelu_tanh", _through_float64(math64.gelu_tanh_short), _gelu_tanh_64)
+gelu_tanh_fast = _function("gelu_tanh_fast", math32.gelu_tanh_fast, _gelu_tanh_64)
+silu = _function("silu", _through_float64(math64.silu_short), _silu_64)
+silu_fast = _function("silu_fast", math32.silu_fast, _silu_64)
+softplus = _function("softplus", _through_float64(math64.softplus_short), _softplus_64)
+softplus_fast = _function("softplus_fast", math32.softplus_fast, _softplus_64)
+mish = _function("mish", _through_float64(math64.mish_short), _mish_64)
+mish_fast = _function("mish_fast", math32.mish_fast, _mish_64)

@@ -1,0 +1,1 @@
+"""Kernels that move, select or window data: pooling, gathers, transposes, padding, resizing, ordering, scans."""

@@ -1,0 +1,130 @@
+"""What data kernels share: tasks over rows, vector loops along a row, and dtypes for moving and for computing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+
+from ...graph.types import Type
+from ..cluster.text import INDENT, TASK_ELEMENTS, Odometer, Slots, indent
+from ..cpu import host
+from ..kernel import KernelSource
+
+__all__ = ["RowLoop", "cast_text", "const_text", "mover", "mover_lanes", "vector_loop"]
+
+_MOVERS = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
+
+
+def mover(type: Type) -> str:
+    """Dtype in which elements are moved without being looked at: types of one width share their kernels."""
+    return _MOVERS[type.size]
+
+
+def mover_lanes(type: Type, cols: int) -> int:
+    """Lanes for moving rows of ``cols`` elements: two registers, or one where that is all a row fills."""
+    one = host.lanes(mover(type))
+    return 2 * one if cols >= 2 * one else one
+
+
+def cast_text(value: str, dtype: str, wanted: str) -> str:
+    """Expression of a value of ``dtype`` as ``wanted``."""
+    return value if dtype == wanted else f"cast_{wanted}({value})"
+
+
+def const_text(dtype: str, value: float | int | bool, lanes: int) -> str:
+    """Expression of a constant in every lane (a scalar if ``lanes`` is 0); infinities and NaN included."""
+    if isinstance(value, float) and (value != value or abs(value) == float("inf")):
+        shown = "NAN" if value != value else "INF" if value > 0 else "-INF"
+    else:
+        shown = repr(value)
+    return f"const_{dtype}({shown}, {lanes})"
+
+
+def vector_loop(
+    lanes: int, body: Callable[[str], list[str]], first: str = "first", last: str = "last", index: str = "c"
+) -> list[str]:
+    """Lines that run ``body`` for ``index`` from ``first`` to ``last`` in steps of ``lanes``.
+
+    ``body("")`` prints a whole vector, ``body("left")`` the last, partial one of ``left`` elements.
+    """
+    return [
+        f"{index} = {first}",
+        f"while {index} + {lanes} <= {last}:",
+        *indent([*body(""), f"{index} += {lanes}"], 1),
+        f"if {index} < {last}:",
+        *indent([f"left = {last} - {index}", *body("left")], 1),
+    ]
+
+
+class RowLoop:
+    """Tasks over the points of outer dimensions ("rows"), each with ``cols`` elements along the lanes.
+
+    Rows longer than a task are cut into chunks; of shorter ones a task takes several. The lines inside see the
+    outer indices ``i0``, ``i1``, ... and the columns ``first`` to ``last``.
+
+    Args:
+        slots: the kernel's argument slots; sizes and strides are added.
+        outer: lengths of the outer dimensions.
+        strides: element strides of each operand along them.
+        cols: length of the rows.
+        lanes: chunks are multiples of it.
+        weight: cost of one element, in elements of a copy.
+        longest: most columns that the lines inside can take at a time.
+    """
+
+    def __init__(
+        self,
+        slots: Slots,
+        outer: Sequence[int],
+        strides: Sequence[Sequence[int]],
+        cols: int,
+        lanes: int,
+        weight: int = 1,
+        longest: int = 1 << 62,
+    ) -> None:
+        self.slots = slots
+        self.rows = prod(outer)
+        work = max(TASK_ELEMENTS // max(weight, 1), lanes)
+        self.chunk = max(1, min(cols, work // lanes * lanes, longest))
+        self.chunks = -(-cols // self.chunk)
+        self.batch = 1 if self.chunks > 1 else max(1, min(self.rows, work // max(cols, 1)))
+        for name, value in (
+            ("cols", cols),
+            ("chunk", self.chunk),
+            ("chunks", self.chunks),
+            ("rows", self.rows),
+            ("batch", self.batch),
+        ):
+            slots.integer(name, value)
+        self.odometer = Odometer(slots, outer, strides)
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks; 0 if there are no elements."""
+        return -(-self.rows // self.batch) * self.chunks if self.rows else 0
+
+    def offset(self, operand: int) -> str:
+        """Expression of an operand's element offset at the current row."""
+        return self.odometer.offset(operand)
+
+    def kernel(self, name: str, inside: Sequence[str], origin: str = "", prologue: Sequence[str] = ()) -> KernelSource:
+        """The kernel whose lines for one row (or one chunk of it) are ``inside``; ``prologue`` runs once a call."""
+        lines = [
+            "def kernel(args, begin, end):",
+            *indent([*self.slots.lines, *prologue], 1),
+            f"{INDENT}for task in range(begin, end):",
+            *indent(
+                [
+                    "block = idiv(task, chunks)",
+                    "first = (task - block * chunks) * chunk",
+                    "last = imin(cols, first + chunk)",
+                    "row = block * batch",
+                    "stop = imin(rows, row + batch)",
+                    *self.odometer.start("row"),
+                    "while row < stop:",
+                    *indent([*inside, "row += 1", *self.odometer.step()], 1),
+                ],
+                2,
+            ),
+        ]
+        return KernelSource(name=name, text="\n".join(lines) + "\n", origin=origin)

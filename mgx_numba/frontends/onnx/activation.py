@@ -1,0 +1,195 @@
+"""Activation functions.
+
+ai.onnx: Celu Elu Gelu HardSigmoid HardSwish LeakyRelu Mish PRelu Relu Selu Shrink Sigmoid Softplus Softsign Swish
+ThresholdedRelu.
+com.microsoft: BiasAdd BiasGelu BiasSplitGelu FastGelu Gelu QuickGelu.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ...errors import ShapeError
+from ...graph.instruction import Instruction
+from .builder import Builder
+from .node import Node
+from .registry import MICROSOFT, register
+
+SELU_ALPHA, SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
+
+
+def add_scalar(g: Builder, x: Instruction, value: float) -> Instruction:
+    """``x + value``."""
+    return x if value == 0 else g.pointwise("add", x, g.like(value, x))
+
+
+def mul_scalar(g: Builder, x: Instruction, value: float) -> Instruction:
+    """``x * value``."""
+    return x if value == 1 else g.pointwise("mul", x, g.like(value, x))
+
+
+def gelu_erf(g: Builder, x: Instruction) -> Instruction:
+    """``0.5 * x * (1 + erf(x / sqrt(2)))``."""
+    erf = g.op("erf", mul_scalar(g, x, math.sqrt(0.5)))
+    return mul_scalar(g, g.op("mul", x, add_scalar(g, erf, 1)), 0.5)
+
+
+def gelu_tanh(g: Builder, x: Instruction) -> Instruction:
+    """``0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))``."""
+    cube = g.op("mul", x, g.op("mul", x, x))
+    inner = g.op("add", x, mul_scalar(g, cube, 0.044715))
+    tanh = g.op("tanh", mul_scalar(g, inner, math.sqrt(2 / math.pi)))
+    return mul_scalar(g, g.op("mul", x, add_scalar(g, tanh, 1)), 0.5)
+
+
+def swish(g: Builder, x: Instruction, alpha: float = 1.0) -> Instruction:
+    """``x * sigmoid(alpha * x)``."""
+    return g.op("mul", x, g.op("sigmoid", mul_scalar(g, x, alpha)))
+
+
+@register("Relu")
+def relu(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """``max(x, 0)``."""
+    return g.op("relu", x)
+
+
+@register("Sigmoid")
+def sigmoid(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """``1 / (1 + exp(-x))``."""
+    return g.op("sigmoid", x)
+
+
+@register("Softplus")
+def softplus(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """``log(1 + exp(x))``."""
+    return g.op("softplus", x)
+
+
+@register("Mish")
+def mish(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """``x * tanh(softplus(x))``."""
+    return g.op("mish", x)
+
+
+@register("LeakyRelu")
+def leaky_relu(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """``x`` where not negative, ``alpha * x`` elsewhere."""
+    return g.op("leaky_relu", x, alpha=node.get_float("alpha", 0.01))
+
+
+@register("Elu")
+def elu(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """``x`` where positive, ``alpha * (exp(x) - 1)`` elsewhere."""
+    return g.op("elu", x, alpha=node.get_float("alpha", 1.0))
+
+
+@register("Selu")
+def selu(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """``gamma * elu(x, alpha)``."""
+    return mul_scalar(
+        g, g.op("elu", x, alpha=node.get_float("alpha", SELU_ALPHA)), node.get_float("gamma", SELU_GAMMA)
+    )
+
+
+@register("Celu")
+def celu(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """``max(0, x) + min(0, alpha * (exp(x / alpha) - 1))``."""
+    alpha = node.get_float("alpha", 1.0)
+    if alpha == 0:
+        raise ShapeError("attribute 'alpha' is 0")
+    return mul_scalar(g, g.op("elu", mul_scalar(g, x, 1 / alpha), alpha=1.0), alpha)
+
+
+@register("PRelu")
+def prelu(g: Builder, node: Node, x: Instruction, slope: Instruction) -> Instruction:
+    """``x`` where not negative, ``slope * x`` elsewhere; the slope broadcasts to ``x``."""
+    return g.pointwise("prelu", x, slope)
+
+
+@register("HardSigmoid")
+def hard_sigmoid(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """``max(0, min(1, alpha * x + beta))``."""
+    line = add_scalar(g, mul_scalar(g, x, node.get_float("alpha", 0.2)), node.get_float("beta", 0.5))
+    return g.pointwise("clip", line, g.like(0, x), g.like(1, x))
+
+
+@register("HardSwish")
+def hard_swish(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """``x * max(0, min(1, x / 6 + 0.5))``."""
+    line = add_scalar(g, mul_scalar(g, x, 1 / 6), 0.5)
+    return g.op("mul", x, g.pointwise("clip", line, g.like(0, x), g.like(1, x)))
+
+
+@register("Softsign")
+def softsign(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """``x / (1 + |x|)``."""
+    return g.op("div", x, add_scalar(g, g.op("abs", x), 1))
+
+
+@register("Swish")
+def swish_node(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """``x * sigmoid(alpha * x)``."""
+    return swish(g, x, node.get_float("alpha", 1.0))
+
+
+@register("ThresholdedRelu")
+def thresholded_relu(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """``x`` where greater than ``alpha``, 0 elsewhere."""
+    above = g.pointwise("greater", x, g.like(node.get_float("alpha", 1.0), x))
+    return g.pointwise("where", above, x, g.like(0, x))
+
+
+@register("Shrink")
+def shrink(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """``x + bias`` below ``-lambd``, ``x - bias`` above ``lambd``, 0 between."""
+    lambd, bias = node.get_float("lambd", 0.5), node.get_float("bias", 0.0)
+    below, above = g.pointwise("less", x, g.like(-lambd, x)), g.pointwise("greater", x, g.like(lambd, x))
+    rest = g.pointwise("where", above, add_scalar(g, x, -bias), g.like(0, x))
+    return g.pointwise("where", below, add_scalar(g, x, bias), rest)
+
+
+@register("Gelu")
+def gelu(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """``approximate`` chooses the exact form or the one with tanh."""
+    return gelu_tanh(g, x) if node.get_choice("approximate", ("none", "tanh"), "none") == "tanh" else gelu_erf(g, x)
+
+
+@register("Gelu", domain=MICROSOFT)
+def gelu_contrib(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """The exact form."""
+    return gelu_erf(g, x)
+
+
+@register("BiasGelu", domain=MICROSOFT)
+def bias_gelu(g: Builder, node: Node, x: Instruction, bias: Instruction) -> Instruction:
+    """``gelu(x + bias)``, exact."""
+    return gelu_erf(g, g.pointwise("add", x, bias))
+
+
+@register("FastGelu", domain=MICROSOFT)
+def fast_gelu(g: Builder, node: Node, x: Instruction, bias: Instruction | None = None) -> Instruction:
+    """``gelu(x + bias)``, the form with tanh."""
+    return gelu_tanh(g, x if bias is None else g.pointwise("add", x, bias))
+
+
+@register("QuickGelu", domain=MICROSOFT)
+def quick_gelu(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """``x * sigmoid(alpha * x)``."""
+    return swish(g, x, node.get_float("alpha", 1.702))
+
+
+@register("BiasAdd", domain=MICROSOFT)
+def bias_add(g: Builder, node: Node, x: Instruction, bias: Instruction, skip: Instruction) -> Instruction:
+    """``x + bias + skip``."""
+    return g.pointwise("add", g.pointwise("add", x, bias), skip)
+
+
+@register("BiasSplitGelu", domain=MICROSOFT)
+def bias_split_gelu(g: Builder, node: Node, x: Instruction, bias: Instruction) -> Instruction:
+    """``left * gelu(right)`` of the halves of ``x + bias`` along the last axis."""
+    total = g.pointwise("add", x, bias)
+    size = g.lens(total)[-1]
+    if size % 2:
+        raise ShapeError(f"last axis has odd length {size}")
+    left, right = g.split(total, len(g.lens(total)) - 1, [size // 2, size // 2])
+    return g.op("mul", left, gelu_erf(g, right))

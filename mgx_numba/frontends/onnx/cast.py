@@ -1,0 +1,48 @@
+"""Conversion of element types.
+
+ai.onnx: BitCast Cast CastLike.
+"""
+
+from __future__ import annotations
+
+import ml_dtypes
+
+from ...errors import ParseError
+from ...graph.instruction import Instruction
+from ...graph.types import Type
+from .builder import Builder
+from .node import Node
+from .registry import register
+from .tensors import ir_type
+
+FLOAT8 = frozenset({Type.fp8e4m3fn_type, Type.fp8e4m3fnuz_type, Type.fp8e5m2_type, Type.fp8e5m2fnuz_type})
+
+
+def cast_to(g: Builder, x: Instruction, type: Type, saturate: bool) -> Instruction:
+    """``x`` in another type; what float8 cannot hold becomes its largest value (``saturate``) or infinity or NaN."""
+    source = x.shape.type
+    if type in FLOAT8 and saturate and source.is_floating and source not in FLOAT8:
+        largest = float(ml_dtypes.finfo(type.numpy).max)
+        x = g.pointwise("clip", x, g.like(-largest, x), g.like(largest, x))
+    return g.convert(x, type) if type != source else g.op("identity", x)
+
+
+@register("Cast")
+def cast(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """To the type numbered ``to``."""
+    return cast_to(g, x, ir_type(node.get_int("to")), node.get_bool("saturate", True))
+
+
+@register("CastLike")
+def cast_like(g: Builder, node: Node, x: Instruction, like: Instruction) -> Instruction:
+    """To the type of the second input."""
+    return cast_to(g, x, like.shape.type, node.get_bool("saturate", True))
+
+
+@register("BitCast")
+def bit_cast(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """The same bits as another type of equal size."""
+    type = ir_type(node.get_int("to"))
+    if type.size != x.shape.type.size:
+        raise ParseError(f"cannot read {x.shape.type.name} as {type.name}: sizes differ")
+    return g.op("bit_cast", x, target_type=type)

@@ -1,0 +1,117 @@
+"""Constants, and values that follow from shapes alone.
+
+ai.onnx: Constant ConstantFill ConstantOfShape EyeLike Range Shape Size.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...errors import ParseError, UnsupportedError
+from ...graph.instruction import Instruction
+from .builder import Builder, rank
+from .constants import LARGEST
+from .node import Node
+from .registry import register
+from .tensors import element_count, ir_type
+
+
+@register("Constant")
+def constant(g: Builder, node: Node) -> Instruction:
+    """The one attribute that is given holds the value."""
+    given = [name for name in node.attributes if not name.startswith("__")]
+    if len(given) != 1:
+        raise ParseError(f"expected one attribute with a value, got {', '.join(given) or 'none'}")
+    name = given[0]
+    if name == "value":
+        return g.parser.literal(g, node.get_tensor("value"))
+    if name == "sparse_value":
+        return g.literal(g.parser.model.sparse_tensor(node.get_sparse("sparse_value")))
+    if name == "value_float":
+        return g.literal(np.float32(node.get_float(name)))
+    if name == "value_floats":
+        return g.literal(np.array(node.get_floats(name), np.float32))
+    if name == "value_int":
+        return g.literal(np.int64(node.get_int(name)))
+    if name == "value_ints":
+        return g.literal(np.array(node.get_ints(name), np.int64))
+    raise UnsupportedError(f"attribute {name!r} holds strings, which are not supported")
+
+
+def filled(g: Builder, value: np.ndarray, dims: list[int]) -> Instruction:
+    """One element seen with the lengths ``dims``; nothing is materialised."""
+    element_count(dims, "the shape input")
+    return g.broadcast(g.literal(value), dims) if dims else g.literal(value)
+
+
+@register("ConstantOfShape")
+def constant_of_shape(g: Builder, node: Node, shape: Instruction) -> Instruction:
+    """A tensor of the lengths that the (constant) input holds, filled with ``value``."""
+    value: np.ndarray = np.zeros((), np.float32)
+    if node.has("value"):
+        tensor = g.parser.model.tensor(node.get_tensor("value"))
+        if tensor.size != 1:
+            raise ParseError(f"attribute 'value' has {tensor.size} elements, expected 1")
+        value = tensor.reshape(())
+    return filled(g, value, g.ints(shape, "shape"))
+
+
+@register("ConstantFill")
+def constant_fill(g: Builder, node: Node, shape: Instruction | None = None) -> Instruction:
+    """Caffe2's predecessor of ConstantOfShape."""
+    type = ir_type(node.get_int("dtype", 1))
+    value = np.array(node.get_float("value", 0.0)).astype(type.numpy)
+    if shape is None:
+        dims = node.get_ints("shape")
+    elif node.get_bool("input_as_shape"):
+        dims = g.ints(shape, "shape")
+    else:
+        dims = list(g.lens(shape))
+    return filled(g, value, dims + node.get_ints("extra_shape", ()))
+
+
+@register("Shape")
+def shape(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """Lengths from axis ``start`` to before ``end``: a literal, or read at run time where they are dynamic."""
+    axes = rank(x)
+    start, end, _ = slice(node.get_int("start", 0), node.get_int("end", axes)).indices(axes)
+    if x.shape.is_dynamic and start < end and not all(d.is_fixed for d in x.shape.dims[start:end]):
+        return g.op("dimensions_of", x, start=start, end=end)
+    return g.literal(np.array([d.min for d in x.shape.dims[start:end]] if axes else [], np.int64))
+
+
+@register("Size")
+def size(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """Number of elements."""
+    if x.shape.is_dynamic:
+        return g.reduce("reduce_prod", g.op("dimensions_of", x, start=0, end=x.shape.ndim), [0], keep=False)
+    return g.literal(np.int64(x.shape.elements))
+
+
+@register("Range")
+def arange(g: Builder, node: Node, start: Instruction, limit: Instruction, delta: Instruction) -> Instruction:
+    """Numbers from ``start`` to before ``limit``; all inputs are constant."""
+    values = [g.constant(x, name) for x, name in ((start, "start"), (limit, "limit"), (delta, "delta"))]
+    if any(v.size != 1 for v in values):
+        raise ParseError("start, limit and delta must have one element each")
+    first, last, step = (v.ravel()[0] for v in values)
+    if step == 0:
+        raise ParseError("delta is 0")
+    wide = np.float64 if start.shape.type.is_floating else object
+    count = max(0, int(np.ceil((np.asarray(last, wide) - np.asarray(first, wide)) / np.asarray(step, wide))))
+    if count > LARGEST:
+        raise UnsupportedError(f"a range of {count} elements is too long")
+    steps = np.arange(count).astype(values[0].dtype)
+    return g.literal((first + steps * step).astype(values[0].dtype))
+
+
+@register("EyeLike")
+def eye_like(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """Ones on diagonal ``k``, zeros elsewhere."""
+    lens = g.lens(x)
+    if len(lens) != 2:
+        raise ParseError(f"input must be a matrix, got {len(lens)} dimensions")
+    if lens[0] * lens[1] > LARGEST:
+        raise UnsupportedError(f"a matrix of {list(lens)} elements is too large")
+    type = ir_type(node.get_int("dtype")) if node.has("dtype") else x.shape.type
+    return g.literal(np.eye(*lens, k=node.get_int("k", 0)).astype(type.numpy))

@@ -1,0 +1,88 @@
+"""Normalisation operators of ONNX Runtime.
+
+com.microsoft (and, for models of ONNX Runtime's optimiser, ai.onnx): GroupNorm SimplifiedLayerNormalization
+SkipLayerNormalization SkipSimplifiedLayerNormalization SkipGroupNorm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...errors import ParseError
+from ...graph.instruction import Instruction
+from .activation import swish
+from .builder import Builder, rank
+from .node import Node
+from .normalization import grouped, layer_norm, rms_norm, scale_and_shift, stash_type
+from .registry import MICROSOFT, register
+
+
+@register("SimplifiedLayerNormalization", domain=("", MICROSOFT))
+def simplified_layer_normalization(
+    g: Builder, node: Node, x: Instruction, scale: Instruction
+) -> Sequence[Instruction]:
+    """Root-mean-square normalisation over the axes from ``axis`` on."""
+    axis = g.axis(node.get_int("axis", -1), rank(x))
+    return rms_norm(g, x, scale, axis, node.get_float("epsilon", 1e-5), stash_type(node, x))
+
+
+def _total(g: Builder, x: Instruction, skip: Instruction, bias: Instruction | None) -> Instruction:
+    total = g.pointwise("add", x, skip)
+    return total if bias is None else g.pointwise("add", total, bias)
+
+
+@register("SkipLayerNormalization", domain=MICROSOFT)
+def skip_layer_normalization(
+    g: Builder,
+    node: Node,
+    x: Instruction,
+    skip: Instruction,
+    gamma: Instruction,
+    beta: Instruction | None = None,
+    bias: Instruction | None = None,
+) -> Sequence[Instruction]:
+    """Layer normalisation of ``x + skip + bias`` over the last axis; the sum is the fourth output."""
+    total = _total(g, x, skip, bias)
+    result = layer_norm(g, total, gamma, beta, rank(x) - 1, node.get_float("epsilon", 1e-12))
+    return [*result, total]
+
+
+@register("SkipSimplifiedLayerNormalization", domain=MICROSOFT)
+def skip_simplified_layer_normalization(
+    g: Builder, node: Node, x: Instruction, skip: Instruction, gamma: Instruction, bias: Instruction | None = None
+) -> Sequence[Instruction]:
+    """Root-mean-square normalisation of ``x + skip + bias`` over the last axis; the sum is the fourth output."""
+    total = _total(g, x, skip, bias)
+    y, inverse = rms_norm(g, total, gamma, rank(x) - 1, node.get_float("epsilon", 1e-12))
+    return [y, inverse, inverse, total]
+
+
+@register("GroupNorm", "SkipGroupNorm", domain=MICROSOFT)
+def group_norm(g: Builder, node: Node, x: Instruction, gamma: Instruction, beta: Instruction, *skips: Instruction) -> list[Instruction]:
+    """Over groups of channels, which are last unless ``channels_last`` is 0; ``activation`` 1 is SiLU."""
+    if node.get_int("activation") not in (0, 1):
+        raise ParseError(f"activation is {node.get_int('activation')}, expected 0 or 1")
+    total = x
+    for skip in skips:
+        total = g.pointwise("add", total, _spread(g, skip, total, node.get_bool("channels_last", True)))
+    last = node.get_bool("channels_last", True)
+    count = rank(x)
+    first = g.transpose(total, [0, count - 1, *range(1, count - 1)]) if last else total
+    normal, _, _ = grouped(g, first, node.get_int("groups"), node.get_float("epsilon", 1e-5), gamma.shape.type)
+    y = g.reshape(normal, g.lens(first))
+    shape = (gamma.shape.elements, *(1,) * (count - 2))
+    y = g.convert(y, gamma.shape.type)
+    y = g.convert(scale_and_shift(g, y, g.reshape(gamma, shape), g.reshape(beta, shape)), x.shape.type)
+    y = swish(g, y) if node.get_int("activation") else y
+    return [g.transpose(y, [0, *range(2, count), 1]) if last else y, total]
+
+
+def _spread(g: Builder, skip: Instruction, x: Instruction, last: bool) -> Instruction:
+    """A skip of [c] or [n, c] with the spatial axes put in."""
+    missing = rank(x) - rank(skip)
+    if not missing:
+        return skip
+    lens = g.lens(skip)
+    spatial = (1,) * (rank(x) - 2)
+    batch = lens[:-1] if len(lens) == 2 else (1,)
+    return g.reshape(skip, (*batch, *spatial, lens[-1]) if last else (*batch, lens[-1], *spatial))

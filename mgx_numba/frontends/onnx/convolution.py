@@ -1,0 +1,170 @@
+"""Convolutions.
+
+ai.onnx: CausalConvWithState Conv ConvInteger ConvTranspose.
+com.microsoft: FusedConv NhwcConv.
+"""
+
+from __future__ import annotations
+
+from ...errors import ParseError, ShapeError, UnsupportedError
+from ...graph.instruction import Instruction
+from ...graph.types import Type
+from .activation import mul_scalar
+from .builder import Builder, rank
+from .node import Node
+from .registry import MICROSOFT, register
+from .window import AUTO_PAD, check_spatial, read_window
+
+__all__ = ["add_bias", "convolution"]
+
+
+def add_bias(g: Builder, y: Instruction, bias: Instruction | None) -> Instruction:
+    """``y`` [n, c, spatial...] plus one value for each channel."""
+    if bias is None:
+        return y
+    channels = y.shape.dims[1]
+    if rank(bias) != 1 or not channels.min <= bias.shape.elements <= channels.max:
+        raise ShapeError(f"bias must have one value for each of {channels} channels, got {bias.shape}")
+    return g.op("add", y, g.broadcast_axis(bias, 1, y))
+
+
+def convolution(g: Builder, node: Node, x: Instruction, w: Instruction, op: str = "convolution") -> Instruction:
+    """The convolution that a node's attributes describe, without bias."""
+    if rank(w) != rank(x) or w.shape.is_dynamic:
+        raise ShapeError(f"weights {w.shape} do not fit an input of {rank(x)} dimensions")
+    window = read_window(g, node, x, w.shape.lens[2:])
+    if window.kernel != w.shape.lens[2:]:
+        raise ParseError(f"kernel_shape {list(window.kernel)} differs from the weights' {list(w.shape.lens[2:])}")
+    return g.op(
+        op,
+        x,
+        w,
+        padding=window.shared_padding,
+        stride=window.stride,
+        dilation=window.dilation,
+        group=node.get_int("group", 1),
+        padding_mode=window.padding_mode,
+    )
+
+
+@register("Conv")
+def conv(g: Builder, node: Node, x: Instruction, w: Instruction, bias: Instruction | None = None) -> Instruction:
+    """Cross-correlation plus bias."""
+    return add_bias(g, convolution(g, node, x, w), bias)
+
+
+@register("FusedConv", domain=MICROSOFT)
+def fused_conv(
+    g: Builder,
+    node: Node,
+    x: Instruction,
+    w: Instruction,
+    bias: Instruction | None = None,
+    addend: Instruction | None = None,
+) -> Instruction:
+    """Convolution, bias, addend and activation."""
+    y = add_bias(g, convolution(g, node, x, w), bias)
+    if addend is not None:
+        y = g.pointwise("add", y, addend)
+    name = node.get_str("activation", "")
+    params = node.get_floats("activation_params", ())
+    if name in ("Relu", "Tanh", "Sigmoid"):
+        return g.op(name.lower(), y)
+    if name == "LeakyRelu":
+        return g.op("leaky_relu", y, alpha=params[0] if params else 0.01)
+    if name == "Clip" and len(params) == 2:
+        return g.pointwise("clip", y, g.like(params[0], y), g.like(params[1], y))
+    if name == "HardSigmoid" and len(params) == 2:
+        line = g.pointwise("add", mul_scalar(g, y, params[0]), g.like(params[1], y))
+        return g.pointwise("clip", line, g.like(0, y), g.like(1, y))
+    if name:
+        raise UnsupportedError(f"activation {name!r} with parameters {params} is not supported")
+    return y
+
+
+@register("NhwcConv", domain=MICROSOFT)
+def nhwc_conv(g: Builder, node: Node, x: Instruction, w: Instruction, bias: Instruction | None = None) -> Instruction:
+    """Convolution of [n, spatial..., c] with weights [o, kernel..., c]."""
+    last = rank(x) - 1
+    first = [0, last, *range(1, last)]
+    y = add_bias(g, convolution(g, node, g.transpose(x, first), g.transpose(w, first)), bias)
+    return g.transpose(y, [0, *range(2, last + 1), 1])
+
+
+@register("ConvInteger")
+def conv_integer(
+    g: Builder,
+    node: Node,
+    x: Instruction,
+    w: Instruction,
+    x_zero: Instruction | None = None,
+    w_zero: Instruction | None = None,
+) -> Instruction:
+    """8-bit convolution into int32 of values less their zero points."""
+    zeros = [None if z is None else g.constants.value(z) for z in (x_zero, w_zero)]
+    if all(z is None or (v is not None and not v.any()) for z, v in zip((x_zero, w_zero), zeros)):
+        return convolution(g, node, x, w, "quant_convolution")
+    wide = g.convert(x, Type.int32_type)
+    if x_zero is not None:
+        wide = g.pointwise("sub", wide, g.convert(g.reshape(x_zero, ()), Type.int32_type))
+    weights = g.convert(w, Type.int32_type)
+    if w_zero is not None:
+        zero = g.convert(w_zero, Type.int32_type)
+        if zero.shape.elements > 1:
+            zero = g.unsqueeze(zero, list(range(1, rank(w))))
+        weights = g.pointwise("sub", weights, zero)
+    return convolution(g, node, wide, weights)
+
+
+@register("ConvTranspose")
+def conv_transpose(
+    g: Builder, node: Node, x: Instruction, w: Instruction, bias: Instruction | None = None
+) -> Instruction:
+    """Transposed convolution; ``output_shape`` or ``output_padding`` lengthen or cut the result at its ends."""
+    spatial = check_spatial(x)
+    if rank(w) != rank(x) or w.shape.is_dynamic:
+        raise ShapeError(f"weights {w.shape} do not fit an input of {rank(x)} dimensions")
+    kernel = w.shape.lens[2:]
+    stride = node.get_ints("strides", (1,) * spatial)
+    dilation = node.get_ints("dilations", (1,) * spatial)
+    extra = node.get_ints("output_padding", (0,) * spatial)
+    for name, values, least in (("strides", stride, 1), ("dilations", dilation, 1), ("output_padding", extra, 0)):
+        if len(values) != spatial or any(v < least for v in values):
+            raise ParseError(f"{name} {values} must be {spatial} numbers of at least {least}")
+    auto = node.get_choice("auto_pad", AUTO_PAD, "NOTSET")
+    pads = node.get_ints("pads", (0,) * (2 * spatial)) if auto == "NOTSET" else [0] * (2 * spatial)
+    if len(pads) != 2 * spatial or any(v < 0 for v in pads):
+        raise ParseError(f"pads {pads} must be {2 * spatial} numbers that are not negative")
+    if node.has("output_shape") or auto.startswith("SAME"):
+        lens = g.lens(x)[2:]
+        full = [s * (n - 1) + e + (k - 1) * d + 1 for n, k, s, d, e in zip(lens, kernel, stride, dilation, extra)]
+        wanted = node.get_ints("output_shape", [n * s for n, s in zip(lens, stride)])
+        if len(wanted) != spatial or any(v < 1 for v in wanted):
+            raise ParseError(f"output_shape {wanted} must be {spatial} positive numbers")
+        pads = _pads_for(full, wanted, auto == "SAME_UPPER")
+    begins = pads[:spatial]
+    ends = [p - e for p, e in zip(pads[spatial:], extra)]
+    cut = [max(0, p) for p in (*begins, *ends)]
+    y = g.op(
+        "convolution_backwards",
+        x,
+        w,
+        padding=tuple(cut[:spatial] if cut[:spatial] == cut[spatial:] else cut),
+        stride=tuple(stride),
+        dilation=tuple(dilation),
+        group=node.get_int("group", 1),
+    )
+    longer = [max(0, -p) for p in (*begins, *ends)]
+    if any(longer):
+        y = g.op("pad", y, pads=(0, 0, *longer[:spatial], 0, 0, *longer[spatial:]))
+    return add_bias(g, y, bias)
+
+
+def _pads_for(full: list[int], wanted: list[int], upper: bool) -> list[int]:
+    """What to cut from the full result, before all axes and then after them, to come to the wanted lengths."""
+    small, large = [], []
+    for n, m in zip(full, wanted):
+        total = n - m
+        small.append(total // 2)
+        large.append(total - total // 2)
+    return [*small, *large] if upper else [*large, *small]

@@ -1,0 +1,101 @@
+"""Selection and placement of elements by index.
+
+ai.onnx: Compress Gather GatherElements GatherND OneHot Scatter ScatterElements ScatterND TensorScatter.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...errors import ParseError, UnsupportedError
+from ...graph.instruction import Instruction
+from ...graph.types import Type
+from .builder import Builder, rank
+from .node import Node
+from .registry import register
+
+REDUCTIONS = ("none", "add", "mul", "min", "max")
+
+
+@register("Gather")
+def gather(g: Builder, node: Node, data: Instruction, indices: Instruction) -> Instruction:
+    """Slices of ``axis`` at the indices; negative ones count from the end."""
+    axis = g.axis(node.get_int("axis", 0), rank(data))
+    return g.op("gather", data, indices, axis=axis)
+
+
+@register("GatherElements")
+def gather_elements(g: Builder, node: Node, data: Instruction, indices: Instruction) -> Instruction:
+    """The element at each index along ``axis``."""
+    axis = g.axis(node.get_int("axis", 0), rank(data))
+    return g.op("gather_elements", data, indices, axis=axis)
+
+
+@register("GatherND")
+def gather_nd(g: Builder, node: Node, data: Instruction, indices: Instruction) -> Instruction:
+    """Slices at index tuples in the last axis of the indices."""
+    return g.op("gathernd", data, indices, batch_dims=node.get_int("batch_dims", 0))
+
+
+@register("ScatterElements", "Scatter")
+def scatter_elements(
+    g: Builder, node: Node, data: Instruction, indices: Instruction, updates: Instruction
+) -> Instruction:
+    """Updates put, or combined by ``reduction``, at the indices along ``axis``."""
+    reduction = node.get_choice("reduction", REDUCTIONS, "none")
+    axis = g.axis(node.get_int("axis", 0), rank(data))
+    return g.op(f"scatter_{reduction}", data, indices, updates, axis=axis)
+
+
+@register("ScatterND")
+def scatter_nd(g: Builder, node: Node, data: Instruction, indices: Instruction, updates: Instruction) -> Instruction:
+    """Updates put, or combined by ``reduction``, at index tuples."""
+    reduction = node.get_choice("reduction", REDUCTIONS, "none")
+    return g.op(f"scatternd_{reduction}", data, indices, updates)
+
+
+@register("TensorScatter")
+def tensor_scatter(
+    g: Builder, node: Node, past: Instruction, update: Instruction, write: Instruction | None = None
+) -> Instruction:
+    """A key/value cache with new steps written from ``write_indices`` on (round about in mode ``circular``)."""
+    lens, new = g.lens(past), g.lens(update)
+    axis = g.axis(node.get_int("axis", -2), len(lens))
+    if axis == 0 or len(new) != len(lens):
+        raise ParseError(f"axis {axis} must not be the batch axis, and ranks {len(lens)} and {len(new)} must agree")
+    circular = node.get_choice("mode", ("linear", "circular"), "linear") == "circular"
+    steps = g.literal(np.arange(new[axis], dtype=np.int64)[None, :])
+    starts = write if write is not None else g.literal(np.zeros(lens[0], np.int64))
+    places = g.pointwise("add", g.reshape(g.convert(starts, Type.int64_type), (lens[0], 1)), steps)
+    if circular:
+        places = g.pointwise("mod", places, g.like(lens[axis], places))
+    aligned = [1] * len(lens)
+    aligned[0], aligned[axis] = lens[0], new[axis]
+    return g.op("scatter_none", past, g.broadcast(g.reshape(places, aligned), new), update, axis=axis)
+
+
+@register("OneHot")
+def one_hot(g: Builder, node: Node, indices: Instruction, depth: Instruction, values: Instruction) -> Instruction:
+    """``values[1]`` where the index matches the position along the new axis, ``values[0]`` elsewhere."""
+    length = g.constant(depth, "depth")
+    if length.size != 1 or int(length.ravel()[0]) < 1:
+        raise ParseError(f"depth is {length.tolist()}, expected one positive number")
+    axis = g.axis(node.get_int("axis", -1), rank(indices) + 1)
+    whole = g.convert(indices, Type.int64_type)
+    if rank(indices) == 0:
+        one = g.op("onehot", whole, values, axis=-1, depth=int(length.ravel()[0]))
+        return g.squeeze(one, [0])
+    return g.op("onehot", whole, values, axis=axis, depth=int(length.ravel()[0]))
+
+
+@register("Compress")
+def compress(g: Builder, node: Node, x: Instruction, condition: Instruction) -> Instruction:
+    """Slices of ``axis`` (elements of the flat data without one) where the constant condition holds."""
+    keep = np.flatnonzero(g.constant(condition, "condition")).astype(np.int64)
+    if not node.has("axis"):
+        x, axis = g.reshape(x, (x.shape.elements,)), 0
+    else:
+        axis = g.axis(node.get_int("axis"), rank(x))
+    if keep.size and keep[-1] >= g.lens(x)[axis]:
+        raise UnsupportedError(f"condition keeps position {keep[-1]} of axis {axis}, which has {g.lens(x)[axis]}")
+    return g.op("gather", x, g.literal(keep), axis=axis)

@@ -1,0 +1,221 @@
+"""Parts of tensors and their composition.
+
+ai.onnx: Concat Pad ReverseSequence Slice Split Trilu.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...errors import ParseError, ShapeError, UnsupportedError
+from ...graph.instruction import Instruction
+from .builder import Builder, rank
+from .node import Node
+from .registry import register
+
+
+@register("Concat")
+def concat(g: Builder, node: Node, *values: Instruction) -> Instruction:
+    """Along ``axis``."""
+    if any(v is None for v in values):
+        raise ParseError("an input is missing")
+    axis = g.axis(node.get_int("axis"), rank(values[0]))
+    return g.op("concat", *values, axis=axis) if len(values) > 1 else g.op("identity", values[0])
+
+
+@register("Split")
+def split(g: Builder, node: Node, x: Instruction, sizes: Instruction | None = None) -> list[Instruction]:
+    """Sizes from the input (from operator set 13), the attribute, or equal ones (the last may be smaller from 18)."""
+    axis = g.axis(node.get_int("axis", 0), rank(x))
+    dim = x.shape.dims[axis]
+    if not dim.is_fixed:
+        raise UnsupportedError(f"axis {axis} has length {dim}, which is dynamic")
+    length = dim.min
+    count = node.get_int("num_outputs", len(node.outputs))
+    if sizes is not None:
+        parts = g.ints(sizes, "split")
+    elif node.has("split"):
+        parts = node.get_ints("split")
+    elif count != len(node.outputs) or count < 1:
+        raise ParseError(f"num_outputs is {count}, but there are {len(node.outputs)} outputs")
+    elif node.opset < 18 and length % count:
+        raise ShapeError(f"length {length} of axis {axis} does not split into {count} equal parts")
+    else:
+        each = -(-length // count)
+        parts = [max(0, min(each, length - k * each)) for k in range(count)]
+    if sum(parts) != length or any(n < 0 for n in parts) or len(parts) != len(node.outputs):
+        raise ParseError(f"split {parts} does not fit length {length} of axis {axis} and {len(node.outputs)} outputs")
+    pieces = g.split(x, axis, parts)
+    return [g.op("identity", x)] if pieces == [x] else pieces
+
+
+@register("Slice")
+def slice_node(
+    g: Builder,
+    node: Node,
+    x: Instruction,
+    starts: Instruction | None = None,
+    ends: Instruction | None = None,
+    axes: Instruction | None = None,
+    steps: Instruction | None = None,
+) -> Instruction:
+    """Bounds are attributes before operator set 10, inputs from then on; negative steps reverse."""
+    if starts is None or ends is None:
+        if node.opset >= 10:
+            raise ParseError("inputs 'starts' and 'ends' are missing")
+        first, last = node.get_ints("starts"), node.get_ints("ends")
+        given = node.get_ints("axes", range(len(first)))
+        stride = [1] * len(first)
+    else:
+        given = g.ints(axes, "axes") if axes is not None else list(range(_length(starts)))
+        stride = g.ints(steps, "steps") if steps is not None else [1] * len(given)
+        if g.constants.value(starts) is None or g.constants.value(ends) is None:
+            return _slice_at_run_time(g, x, starts, ends, given, stride)
+        first, last = g.ints(starts, "starts"), g.ints(ends, "ends")
+    if not len(first) == len(last) == len(given) == len(stride):
+        raise ParseError(f"starts {first}, ends {last}, axes {given} and steps {stride} differ in length")
+    if 0 in stride:
+        raise ParseError(f"steps {stride} hold a 0")
+    return strided_slice(g, x, g.axes(given, rank(x)), first, last, stride)
+
+
+def strided_slice(
+    g: Builder, x: Instruction, axes: list[int], starts: list[int], ends: list[int], steps: list[int]
+) -> Instruction:
+    """Python's slicing along several axes, as ``slice``, ``reverse`` and ``step``."""
+    low, high = list(starts), list(ends)
+    for k, (axis, step) in enumerate(zip(axes, steps)):
+        dim = x.shape.dims[axis]
+        if not dim.is_fixed:
+            if step < 0:
+                raise UnsupportedError(f"axis {axis} has length {dim}: a negative step needs a fixed length")
+            continue
+        begin, end, _ = slice(starts[k], ends[k], step).indices(dim.min)
+        if step < 0:
+            begin, end = end + 1, begin + 1
+        low[k], high[k] = begin, max(begin, end)
+    result = g.op("slice", x, axes=tuple(axes), starts=tuple(low), ends=tuple(high)) if axes else g.op("identity", x)
+    backwards = tuple(axis for axis, step in zip(axes, steps) if step < 0)
+    if backwards:
+        result = g.op("reverse", result, axes=backwards)
+    wide = [(axis, abs(step)) for axis, step in zip(axes, steps) if abs(step) != 1]
+    if wide:
+        result = g.op("step", result, axes=tuple(a for a, _ in wide), steps=tuple(s for _, s in wide))
+    return result
+
+
+def _slice_at_run_time(
+    g: Builder, x: Instruction, starts: Instruction, ends: Instruction, axes: list[int], steps: list[int]
+) -> Instruction:
+    if any(step != 1 for step in steps):
+        raise UnsupportedError(f"steps {steps} need constant starts and ends")
+    found = g.axes(axes, rank(x))
+    return g.op("slice", x, _vector(g, starts), _vector(g, ends), axes=tuple(found))
+
+
+def _vector(g: Builder, x: Instruction) -> Instruction:
+    return g.reshape(x, (1,)) if rank(x) == 0 else x
+
+
+def _length(x: Instruction) -> int:
+    if x.shape.is_dynamic or x.shape.ndim != 1:
+        raise ParseError(f"input 'starts' must be a vector of fixed length, got {x.shape}")
+    return x.shape.lens[0]
+
+
+@register("Pad")
+def pad(
+    g: Builder,
+    node: Node,
+    x: Instruction,
+    pads: Instruction | None = None,
+    value: Instruction | None = None,
+    axes: Instruction | None = None,
+) -> Instruction:
+    """Negative pads cut off; ``mode`` is constant, reflect, edge or (from operator set 19) wrap."""
+    axes_count = rank(x)
+    mode = node.get_choice("mode", ("constant", "reflect", "edge", "wrap"), "constant")
+    if pads is None:
+        given = node.get_ints("pads")
+    else:
+        given = g.ints(pads, "pads")
+    where = g.axes(g.ints(axes, "axes"), axes_count) if axes is not None else list(range(axes_count))
+    if len(given) != 2 * len(where):
+        raise ParseError(f"pads {given} must be {2 * len(where)} numbers for {len(where)} dimensions")
+    fill = node.get_float("value", 0.0)
+    if value is not None:
+        constant = g.constants.value(value)
+        if constant is None:
+            return _pad_with_value(g, x, where, given, value)
+        if constant.size != 1:
+            raise ParseError(f"input 'constant_value' has {constant.size} elements, expected 1")
+        fill = constant.ravel()[0].item()
+    begins, ends = [0] * axes_count, [0] * axes_count
+    for k, axis in enumerate(where):
+        begins[axis], ends[axis] = given[k], given[k + len(where)]
+    x = _cut(g, x, begins, ends)
+    begins, ends = [max(0, n) for n in begins], [max(0, n) for n in ends]
+    if not any(begins) and not any(ends):
+        return g.op("identity", x)
+    if mode == "constant":
+        return g.op("pad", x, pads=(*begins, *ends), value=float(fill), mode=0)
+    lens = g.lens(x)
+    for axis in range(axes_count):
+        if (begins[axis] or ends[axis]) and lens[axis] < 1:
+            raise ShapeError(f"axis {axis} is empty: mode {mode!r} has nothing to copy")
+    return g.op("pad", x, pads=(*begins, *ends), mode=mode)
+
+
+def _cut(g: Builder, x: Instruction, begins: list[int], ends: list[int]) -> Instruction:
+    for axis, (begin, end) in enumerate(zip(begins, ends)):
+        if begin < 0 or end < 0:
+            length = g.lens(x)[axis]
+            first, last = max(0, -begin), length - max(0, -end)
+            if first > last:
+                raise ShapeError(f"pads {begin} and {end} cut more than length {length} of axis {axis}")
+            x = g.slice(x, axis, first, last)
+    return x
+
+
+def _pad_with_value(g: Builder, x: Instruction, axes: list[int], pads: list[int], value: Instruction) -> Instruction:
+    """Constant padding with a value known at run time only: padded data where inside, the value elsewhere."""
+    count = rank(x)
+    begins, ends = [0] * count, [0] * count
+    for k, axis in enumerate(axes):
+        begins[axis], ends[axis] = pads[k], pads[k + len(axes)]
+    x = _cut(g, x, begins, ends)
+    amount = (*(max(0, n) for n in begins), *(max(0, n) for n in ends))
+    inside = g.broadcast(g.literal(1.0, x.shape.type), g.lens(x))
+    data, mask = (g.op("pad", v, pads=amount, value=0.0, mode=0) for v in (x, inside))
+    return g.pointwise("where", g.pointwise("greater", mask, g.like(0, mask)), data, g.reshape(value, ()))
+
+
+@register("Trilu")
+def trilu(g: Builder, node: Node, x: Instruction, k: Instruction | None = None) -> Instruction:
+    """Upper or lower triangle of the last two axes, zeros elsewhere; ``k`` moves the diagonal."""
+    lens = g.lens(x)
+    if len(lens) < 2:
+        raise ParseError(f"input has {len(lens)} dimensions, expected at least 2")
+    shift = g.int_value(k, "k") if k is not None else 0
+    shift = max(-(1 << 31), min(1 << 31, shift))
+    rows, columns = np.arange(lens[-2])[:, None], np.arange(lens[-1])[None, :]
+    keep = columns - rows >= shift if node.get_bool("upper", True) else columns - rows <= shift
+    return g.pointwise("where", g.literal(keep), x, g.like(0, x))
+
+
+@register("ReverseSequence")
+def reverse_sequence(g: Builder, node: Node, x: Instruction, lengths: Instruction) -> Instruction:
+    """The first ``lengths[b]`` steps of each batch entry in reverse order: a gather along the time axis."""
+    lens = g.lens(x)
+    batch, time = (g.axis(node.get_int(n, d), len(lens), n) for n, d in (("batch_axis", 1), ("time_axis", 0)))
+    if batch == time or max(batch, time) > 1:
+        raise ParseError(f"batch_axis {batch} and time_axis {time} must be 0 and 1")
+    steps = g.literal(np.arange(lens[time], dtype=np.int64)[None, :])
+    ends = g.reshape(g.convert(lengths, steps.shape.type), (lens[batch], 1))
+    mirrored = g.pointwise("sub", g.pointwise("sub", ends, g.like(1, ends)), steps)
+    index = g.pointwise("where", g.pointwise("less", steps, ends), *g.common(mirrored, steps))
+    entries = g.literal(np.arange(lens[batch], dtype=np.int64)[:, None])
+    both = [g.unsqueeze(i, [2]) for i in g.common(entries, index)]
+    order = [batch, time, *range(2, len(lens))]
+    picked = g.op("gathernd", g.transpose(x, order), g.op("concat", *both, axis=2), batch_dims=0)
+    return g.transpose(picked, order)

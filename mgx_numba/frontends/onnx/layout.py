@@ -1,0 +1,184 @@
+"""Lengths and order of axes.
+
+ai.onnx: DepthToSpace Expand Flatten Reshape SpaceToDepth Squeeze Tile Transpose Unsqueeze.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from ...errors import ParseError, ShapeError
+from ...graph.instruction import Instruction
+from .builder import Builder, rank
+from .node import Node
+from .partial import partial_ints
+from .registry import register
+from .tensors import element_count
+
+
+@register("Reshape")
+def reshape(g: Builder, node: Node, x: Instruction, shape: Instruction) -> Instruction:
+    """A constant shape; 0 copies a length (unless ``allowzero``), one -1 takes what is left.
+
+    Lengths that depend on dynamic dimensions may stand in the shape: a single one becomes -1.
+    """
+    dims = partial_ints(g, shape)
+    if dims is None:
+        dims = list(g.ints(shape, "shape"))
+    unknown = [k for k, d in enumerate(dims) if d is None]
+    if unknown and (len(unknown) > 1 or -1 in dims):
+        g.ints(shape, "shape")
+    target = [-1 if d is None else d for d in dims]
+    if any(d < -1 for d in target) or target.count(-1) > 1:
+        raise ParseError(f"shape {target} may hold one -1 and no other negative value")
+    if x.shape.is_dynamic:
+        return g.op("reshape", x, dims=tuple(target))
+    return g.reshape(x, _static_dims(g.lens(x), target, node.get_bool("allowzero")))
+
+
+def _static_dims(lens: tuple[int, ...], target: list[int], allow_zero: bool) -> list[int]:
+    dims = list(target)
+    if not allow_zero:
+        for k, d in enumerate(target):
+            if d == 0:
+                if k >= len(lens):
+                    raise ParseError(f"shape {target} copies (0) dimension {k}, but the input is {list(lens)}")
+                dims[k] = lens[k]
+    total = prod(lens)
+    if -1 in dims:
+        known = prod(d for d in dims if d != -1)
+        if known == 0 or total % known:
+            raise ShapeError(f"shape {target} does not fit an input of lengths {list(lens)}")
+        dims[dims.index(-1)] = total // known
+    if element_count(dims, "the shape") != total:
+        raise ShapeError(f"shape {target} does not fit an input of lengths {list(lens)}")
+    return dims
+
+
+@register("Flatten")
+def flatten(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """A matrix: the axes before ``axis`` as rows."""
+    axes = rank(x)
+    axis = node.get_int("axis", 1)
+    if not -axes <= axis <= axes and axes:
+        raise ParseError(f"axis is {axis}, expected {-axes} to {axes}")
+    if not axes:
+        return g.reshape(x, (1, 1))
+    return g.op("flatten", x, axis=axis + axes if axis < 0 else axis)
+
+
+@register("Transpose")
+def transpose(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """Reversed axes without ``perm``."""
+    axes = rank(x)
+    permutation = node.get_ints("perm", range(axes)[::-1])
+    if sorted(permutation) != list(range(axes)):
+        raise ParseError(f"perm {permutation} does not order {axes} dimensions")
+    return g.op("transpose", x, permutation=tuple(permutation)) if axes else g.op("identity", x)
+
+
+def _axes(g: Builder, node: Node, axes: Instruction | None) -> list[int] | None:
+    """Axes from the attribute (before operator set 13) or the constant input."""
+    if axes is not None:
+        return g.ints(axes, "axes")
+    return node.get_ints("axes") if node.has("axes") else None
+
+
+@register("Squeeze")
+def squeeze(g: Builder, node: Node, x: Instruction, axes: Instruction | None = None) -> Instruction:
+    """Without axes, all of length 1 go."""
+    given = _axes(g, node, axes)
+    found = g.axes(given, rank(x)) if given is not None else [k for k, n in enumerate(g.lens(x)) if n == 1]
+    for axis in found:
+        dim = x.shape.dims[axis]
+        if not dim.min <= 1 <= dim.max:
+            raise ShapeError(f"axis {axis} has length {dim}, expected 1")
+    return g.squeeze(x, sorted(found)) if found else g.op("identity", x)
+
+
+@register("Unsqueeze")
+def unsqueeze(g: Builder, node: Node, x: Instruction, axes: Instruction | None = None) -> Instruction:
+    """New axes of length 1; ``axes`` count in the result."""
+    given = _axes(g, node, axes)
+    if given is None:
+        raise ParseError("axes are given neither as attribute nor as input")
+    return g.unsqueeze(x, g.axes(given, rank(x) + len(given))) if given else g.op("identity", x)
+
+
+@register("Expand")
+def expand(g: Builder, node: Node, x: Instruction, shape: Instruction) -> Instruction:
+    """Broadcast of ``x`` against the lengths that the input holds."""
+    dims = partial_ints(g, shape)
+    if dims is None or None in dims or x.shape.is_dynamic:
+        value = g.constants.value(shape)
+        if value is None:
+            return g.op("broadcast_with_dims", x, shape)
+        dims = [int(v) for v in value.ravel()]
+        return g.op("multibroadcast", x, out_lens=tuple(dims))
+    dims = [int(d) for d in dims if d is not None]
+    element_count(dims, "the shape input")
+    lens = g.lens(x)
+    try:
+        out = np.broadcast_shapes(lens, tuple(dims))
+    except ValueError:
+        raise ShapeError(f"lengths {list(lens)} do not broadcast to {dims}") from None
+    return g.broadcast(x, out) if out != lens else g.op("identity", x)
+
+
+@register("Tile")
+def tile(g: Builder, node: Node, x: Instruction, repeats: Instruction) -> Instruction:
+    """Copies of ``x`` beside each other: a broadcast along new axes, then a reshape."""
+    lens = g.lens(x)
+    counts = g.ints(repeats, "repeats")
+    if len(counts) != len(lens) or any(n < 0 for n in counts):
+        raise ParseError(f"repeats {counts} must be one count for each of {len(lens)} dimensions")
+    if all(n == 1 for n in counts):
+        return g.op("identity", x)
+    out = [n * m for n, m in zip(counts, lens)]
+    element_count(out, "the result")
+    inner = [n for count, length in zip(counts, lens) for n in ([1, length] if count != 1 else [length])]
+    wide = [n for count, length in zip(counts, lens) for n in ([count, length] if count != 1 else [length])]
+    return g.reshape(g.broadcast(g.reshape(x, inner), wide), out)
+
+
+@register("DepthToSpace")
+def depth_to_space(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """Blocks of channels become squares of pixels; ``mode`` says whether depth or column varies fastest."""
+    lens = g.lens(x)
+    block = node.get_int("blocksize")
+    mode = node.get_choice("mode", ("DCR", "CRD"), "DCR")
+    spatial = len(lens) - 2
+    if spatial < 1 or block < 1 or lens[1] % block**spatial:
+        raise ShapeError(f"lengths {list(lens)} do not fit blocksize {block}")
+    depth = lens[1] // block**spatial
+    blocks = [block] * spatial
+    if mode == "DCR":
+        parts = [lens[0], *blocks, depth, *lens[2:]]
+        depth_axis, block_axes = spatial + 1, range(1, spatial + 1)
+    else:
+        parts = [lens[0], depth, *blocks, *lens[2:]]
+        depth_axis, block_axes = 1, range(2, spatial + 2)
+    order = [0, depth_axis]
+    for k, axis in enumerate(block_axes):
+        order += [spatial + 2 + k, axis]
+    return g.reshape(g.transpose(g.reshape(x, parts), order), [lens[0], depth, *(n * block for n in lens[2:])])
+
+
+@register("SpaceToDepth")
+def space_to_depth(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """Squares of pixels become blocks of channels, the inverse of DepthToSpace in mode DCR or CRD."""
+    lens = g.lens(x)
+    block = node.get_int("blocksize")
+    spatial = len(lens) - 2
+    if spatial < 1 or block < 1 or any(n % block for n in lens[2:]):
+        raise ShapeError(f"lengths {list(lens)} do not fit blocksize {block}")
+    parts = [lens[0], lens[1]]
+    for n in lens[2:]:
+        parts += [n // block, block]
+    outer, inner = [2 + 2 * k for k in range(spatial)], [3 + 2 * k for k in range(spatial)]
+    crd = node.get_choice("mode", ("DCR", "CRD"), "DCR") == "CRD"
+    order = [0, 1, *inner, *outer] if crd else [0, *inner, 1, *outer]
+    out = [lens[0], lens[1] * block**spatial, *(n // block for n in lens[2:])]
+    return g.reshape(g.transpose(g.reshape(x, parts), order), out)

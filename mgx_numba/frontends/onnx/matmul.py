@@ -1,0 +1,153 @@
+"""Matrix products.
+
+ai.onnx: Gemm MatMul MatMulInteger.
+com.microsoft: FusedMatMul GemmFastGelu MatMulIntegerToFloat TransposeMatMul.
+"""
+
+from __future__ import annotations
+
+from ...errors import ShapeError
+from ...graph.instruction import Instruction
+from ...graph.types import Type
+from .activation import gelu_tanh, mul_scalar
+from .builder import Builder, rank
+from .node import Node
+from .registry import MICROSOFT, register
+
+
+def matmul(g: Builder, a: Instruction, b: Instruction, op: str = "dot") -> Instruction:
+    """NumPy's ``matmul``: vectors are made matrices, outer axes broadcast.
+
+    Raises:
+        ShapeError: a scalar, or lengths that do not fit.
+    """
+    if rank(a) == 0 or rank(b) == 0:
+        raise ShapeError("an input has no dimensions")
+    row, column = rank(a) == 1, rank(b) == 1
+    a = g.unsqueeze(a, [0]) if row else a
+    b = g.unsqueeze(b, [1]) if column else b
+    if a.shape.is_dynamic or b.shape.is_dynamic:
+        if a.shape.dims[:-2] != b.shape.dims[:-2]:
+            a, b = g.op("broadcast_for_dot", a, b), g.op("broadcast_for_dot", b, a)
+    else:
+        outer = g.outer_lens(a.shape.lens[:-2], b.shape.lens[:-2])
+        a, b = (g.broadcast(x, (*outer, *x.shape.lens[-2:])) for x in (a, b))
+    result = g.op(op, a, b)
+    last = result.shape.ndim - 1
+    return g.squeeze(result, [last - 1] * row + [last] * column)
+
+
+@register("MatMul")
+def matmul_node(g: Builder, node: Node, a: Instruction, b: Instruction) -> Instruction:
+    """Floats and integers alike."""
+    return matmul(g, a, b)
+
+
+def gemm(
+    g: Builder,
+    a: Instruction,
+    b: Instruction,
+    c: Instruction | None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transposed: tuple[bool, bool] = (False, False),
+) -> Instruction:
+    """``alpha * a' * b' + beta * c`` for matrices, ``c`` broadcast to the product."""
+    if rank(a) != 2 or rank(b) != 2:
+        raise ShapeError(f"inputs A and B have {rank(a)} and {rank(b)} dimensions, expected 2")
+    type = a.shape.type
+    a = g.swap_last(a) if transposed[0] else a
+    b = g.swap_last(b) if transposed[1] else b
+    if alpha != 1:
+        a = g.convert(mul_scalar(g, a, alpha), type)
+    product = g.op("dot", a, b)
+    if c is None or beta == 0:
+        return product
+    if beta != 1:
+        c = mul_scalar(g, c, beta)
+    return g.op("add", product, c) if c.shape == product.shape else g.pointwise("add", product, c)
+
+
+@register("Gemm")
+def gemm_node(g: Builder, node: Node, a: Instruction, b: Instruction, c: Instruction | None = None) -> Instruction:
+    """With attributes ``alpha``, ``beta``, ``transA``, ``transB``."""
+    alpha, beta = node.get_float("alpha", 1.0), node.get_float("beta", 1.0)
+    result = gemm(g, a, b, c, alpha, beta, (node.get_bool("transA"), node.get_bool("transB")))
+    if result.shape.ndim != 2:
+        raise ShapeError(f"input C {list(c.shape.lens) if c else []} does not broadcast to the product")
+    return result
+
+
+@register("GemmFastGelu", domain=MICROSOFT)
+def gemm_fast_gelu(g: Builder, node: Node, a: Instruction, b: Instruction, bias: Instruction | None = None) -> Instruction:
+    """``gelu(a * b + bias)``, the form with tanh."""
+    product = matmul(g, a, b)
+    return gelu_tanh(g, product if bias is None else g.pointwise("add", product, bias))
+
+
+@register("FusedMatMul", "TransposeMatMul", domain=MICROSOFT)
+def fused_matmul(g: Builder, node: Node, a: Instruction, b: Instruction) -> Instruction:
+    """``alpha * a' * b'`` with the last two axes exchanged, or the first moved before the last (``transBatch``)."""
+    for name in ("transBatchA", "transBatchB"):
+        node.refuse(name, 0)
+    a = g.swap_last(a) if node.get_bool("transA") and rank(a) > 1 else a
+    b = g.swap_last(b) if node.get_bool("transB") and rank(b) > 1 else b
+    return mul_scalar(g, matmul(g, a, b), node.get_float("alpha", 1.0))
+
+
+def without_zero_point(g: Builder, x: Instruction, zero: Instruction | None, rows: bool) -> Instruction:
+    """8-bit ``x`` less its zero point as int32; ``rows`` says that a vector of zero points goes along the rows."""
+    wide = g.convert(x, Type.int32_type)
+    if zero is None:
+        return wide
+    zero = g.convert(zero, Type.int32_type)
+    if rows and rank(zero) == 1 and zero.shape.elements > 1:
+        zero = g.unsqueeze(zero, [1])
+    return g.pointwise("sub", wide, zero)
+
+
+def matmul_integer(
+    g: Builder, a: Instruction, b: Instruction, a_zero: Instruction | None, b_zero: Instruction | None
+) -> Instruction:
+    """int32 product of 8-bit matrices less their zero points."""
+    if _is_zero(g, a_zero) and _is_zero(g, b_zero):
+        return matmul(g, a, b, "quant_dot")
+    return matmul(g, without_zero_point(g, a, a_zero, rows=True), without_zero_point(g, b, b_zero, rows=False))
+
+
+def _is_zero(g: Builder, zero: Instruction | None) -> bool:
+    value = None if zero is None else g.constants.value(zero)
+    return zero is None or (value is not None and not value.any())
+
+
+@register("MatMulInteger")
+def matmul_integer_node(
+    g: Builder,
+    node: Node,
+    a: Instruction,
+    b: Instruction,
+    a_zero: Instruction | None = None,
+    b_zero: Instruction | None = None,
+) -> Instruction:
+    """Zero points are scalars, one for each row of A, or one for each column of B."""
+    return matmul_integer(g, a, b, a_zero, b_zero)
+
+
+@register("MatMulIntegerToFloat", domain=MICROSOFT)
+def matmul_integer_to_float(
+    g: Builder,
+    node: Node,
+    a: Instruction,
+    b: Instruction,
+    a_scale: Instruction,
+    b_scale: Instruction,
+    a_zero: Instruction | None = None,
+    b_zero: Instruction | None = None,
+    bias: Instruction | None = None,
+) -> Instruction:
+    """The integer product times both scales, plus a bias."""
+    product = g.convert(matmul_integer(g, a, b, a_zero, b_zero), a_scale.shape.type)
+    if rank(a_scale) == 1 and a_scale.shape.elements > 1:
+        a_scale = g.unsqueeze(a_scale, [1])
+    scaled = g.pointwise("mul", product, g.pointwise("mul", a_scale, b_scale))
+    return scaled if bias is None else g.pointwise("add", scaled, bias)

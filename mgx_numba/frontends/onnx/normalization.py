@@ -1,0 +1,239 @@
+"""Normalisation, as primitive operations.
+
+ai.onnx: BatchNormalization GroupNormalization InstanceNormalization LRN LayerNormalization LpNormalization
+MeanVarianceNormalization RMSNormalization.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...errors import ParseError, ShapeError, UnsupportedError
+from ...graph.instruction import Instruction
+from ...graph.types import Type
+from .builder import Builder, rank
+from .node import Node
+from .registry import register
+from .tensors import ir_type
+
+__all__ = ["layer_norm", "rms_norm", "standardize"]
+
+
+def standardize(
+    g: Builder, x: Instruction, axes: Sequence[int], epsilon: float
+) -> tuple[Instruction, Instruction, Instruction]:
+    """``(x - mean) / sqrt(variance + epsilon)`` over axes, the mean, and ``1 / sqrt(variance + epsilon)``."""
+    mean = g.reduce("reduce_mean", x, axes)
+    centred = g.pointwise("sub", x, mean)
+    variance = g.reduce("reduce_mean", g.pointwise("sqdiff", x, mean), axes)
+    inverse = g.op("rsqrt", g.pointwise("add", variance, g.like(epsilon, x)))
+    return g.pointwise("mul", centred, inverse), mean, inverse
+
+
+def scale_and_shift(g: Builder, x: Instruction, scale: Instruction | None, bias: Instruction | None) -> Instruction:
+    """``x * scale + bias``, both broadcast."""
+    if scale is not None:
+        x = g.pointwise("mul", x, scale)
+    return x if bias is None else g.pointwise("add", x, bias)
+
+
+def layer_norm(
+    g: Builder,
+    x: Instruction,
+    scale: Instruction | None,
+    bias: Instruction | None,
+    axis: int,
+    epsilon: float,
+    stash: Type | None = Type.float_type,
+) -> tuple[Instruction, Instruction, Instruction]:
+    """Layer normalisation over the axes from ``axis`` on; statistics in type ``stash``. Also their mean and deviation."""
+    wide = x.shape.type if stash is None else stash
+    normal, mean, inverse = standardize(g, g.convert(x, wide), range(axis, rank(x)), epsilon)
+    return scale_and_shift(g, g.convert(normal, x.shape.type), scale, bias), mean, inverse
+
+
+def rms_norm(
+    g: Builder, x: Instruction, scale: Instruction | None, axis: int, epsilon: float, stash: Type = Type.float_type
+) -> tuple[Instruction, Instruction]:
+    """``x / sqrt(mean(x**2) + epsilon) * scale`` over the axes from ``axis`` on, and the inverse root."""
+    wide = g.convert(x, stash)
+    mean = g.reduce("reduce_mean", g.op("mul", wide, wide), range(axis, rank(x)))
+    inverse = g.op("rsqrt", g.pointwise("add", mean, g.like(epsilon, wide)))
+    normal = g.convert(g.pointwise("mul", wide, inverse), x.shape.type)
+    return scale_and_shift(g, normal, scale, None), inverse
+
+
+def stash_type(node: Node, x: Instruction) -> Type:
+    """Type of the statistics: the attribute, but never narrower than a double input."""
+    stash = ir_type(node.get_int("stash_type", 1))
+    return x.shape.type if x.shape.type is Type.double_type else stash
+
+
+@register("LayerNormalization")
+def layer_normalization(
+    g: Builder, node: Node, x: Instruction, scale: Instruction, bias: Instruction | None = None
+) -> Sequence[Instruction]:
+    """Over the axes from ``axis`` on."""
+    axis = g.axis(node.get_int("axis", -1), rank(x))
+    return layer_norm(g, x, scale, bias, axis, node.get_float("epsilon", 1e-5), stash_type(node, x))
+
+
+@register("RMSNormalization")
+def rms_normalization(g: Builder, node: Node, x: Instruction, scale: Instruction) -> Instruction:
+    """Over the axes from ``axis`` on."""
+    axis = g.axis(node.get_int("axis", -1), rank(x))
+    return rms_norm(g, x, scale, axis, node.get_float("epsilon", 1e-5), stash_type(node, x))[0]
+
+
+def per_channel(g: Builder, value: Instruction, x: Instruction, what: str) -> Instruction:
+    """One value for each channel with axes after it, so that it broadcasts against [n, c, spatial...]."""
+    if rank(value) != 1:
+        raise ParseError(f"input {what!r} has {rank(value)} dimensions, expected 1")
+    channels = x.shape.dims[1]
+    if not channels.min <= value.shape.elements <= channels.max:
+        raise ShapeError(f"input {what!r} has {value.shape.elements} elements, expected one for each of {channels} channels")
+    return g.unsqueeze(value, list(range(1, rank(x) - 1)))
+
+
+@register("BatchNormalization")
+def batch_normalization(
+    g: Builder,
+    node: Node,
+    x: Instruction,
+    scale: Instruction,
+    bias: Instruction,
+    mean: Instruction,
+    variance: Instruction,
+) -> Instruction | list[Instruction]:
+    """``(x - mean) * (scale / sqrt(variance + epsilon)) + bias`` for each channel.
+
+    ``training_mode`` takes mean and variance of the batch and gives the running ones as further outputs.
+    """
+    node.refuse("spatial", 1)
+    epsilon = node.get_float("epsilon", 1e-5)
+    if rank(x) == 1:
+        raise UnsupportedError("an input of one dimension has no channels")
+    if node.get_bool("training_mode"):
+        return _batch_training(g, node, x, scale, bias, mean, variance, epsilon)
+    if node.opset < 14 and node.wants(1):
+        raise UnsupportedError("training mode of operator sets before 14 is not supported")
+    parts = {"scale": scale, "B": bias, "mean": mean, "var": variance}
+    scale, bias, mean, variance = (per_channel(g, value, x, what) for what, value in parts.items())
+    return _apply_batch(g, x, scale, bias, mean, variance, epsilon)
+
+
+def _apply_batch(
+    g: Builder,
+    x: Instruction,
+    scale: Instruction,
+    bias: Instruction,
+    mean: Instruction,
+    variance: Instruction,
+    epsilon: float,
+) -> Instruction:
+    type = x.shape.type
+    inverse = g.op("rsqrt", g.pointwise("add", variance, g.like(epsilon, variance)))
+    centred = g.pointwise("sub", x, g.convert(mean, type))
+    factor = g.pointwise("mul", g.convert(scale, type), g.convert(inverse, type))
+    return g.pointwise("add", g.pointwise("mul", centred, factor), g.convert(bias, type))
+
+
+def _batch_training(
+    g: Builder,
+    node: Node,
+    x: Instruction,
+    scale: Instruction,
+    bias: Instruction,
+    mean: Instruction,
+    variance: Instruction,
+    epsilon: float,
+) -> list[Instruction]:
+    axes = [0, *range(2, rank(x))]
+    wide = g.convert(x, mean.shape.type)
+    now = g.reduce("reduce_mean", wide, axes)
+    spread = g.reduce("reduce_mean", g.pointwise("sqdiff", wide, now), axes)
+    scale, bias = (per_channel(g, v, x, what) for v, what in ((scale, "scale"), (bias, "B")))
+    y = _apply_batch(g, x, scale, bias, now, spread, epsilon)
+    momentum = node.get_float("momentum", 0.9)
+    running = []
+    for old, new in ((mean, g.squeeze(now, axes)), (variance, g.squeeze(spread, axes))):
+        kept = g.pointwise("mul", old, g.like(momentum, old))
+        running.append(g.pointwise("add", kept, g.pointwise("mul", new, g.like(1 - momentum, old))))
+    return [y, *running]
+
+
+@register("InstanceNormalization")
+def instance_normalization(
+    g: Builder, node: Node, x: Instruction, scale: Instruction, bias: Instruction
+) -> Instruction:
+    """Over the spatial axes of each channel of each image."""
+    if rank(x) < 3:
+        raise ParseError(f"input has {rank(x)} dimensions, expected at least 3")
+    normal = standardize(g, x, range(2, rank(x)), node.get_float("epsilon", 1e-5))[0]
+    return scale_and_shift(g, normal, per_channel(g, scale, x, "scale"), per_channel(g, bias, x, "B"))
+
+
+def grouped(
+    g: Builder, x: Instruction, groups: int, epsilon: float, stash: Type
+) -> tuple[Instruction, tuple[int, ...], int]:
+    """``x`` [n, c, spatial...] standardised over groups of channels, seen as [n, groups, c / groups, spatial...]."""
+    lens = g.lens(x)
+    if len(lens) < 3 or groups < 1 or lens[1] % groups:
+        raise ShapeError(f"{groups} groups do not fit an input of lengths {list(lens)}")
+    split = (lens[0], groups, lens[1] // groups, *lens[2:])
+    wide = g.reshape(g.convert(x, stash), split)
+    normal = standardize(g, wide, range(2, len(split)), epsilon)[0]
+    return g.convert(normal, x.shape.type), split, lens[1]
+
+
+@register("GroupNormalization")
+def group_normalization(g: Builder, node: Node, x: Instruction, scale: Instruction, bias: Instruction) -> Instruction:
+    """Over groups of channels; scale and bias are per group in operator set 18, per channel from 21 on."""
+    groups = node.get_int("num_groups")
+    stash = stash_type(node, x) if node.opset >= 21 else x.shape.type
+    normal, split, channels = grouped(g, x, groups, node.get_float("epsilon", 1e-5), stash)
+    if node.opset >= 21:
+        y = g.reshape(normal, g.lens(x))
+        return scale_and_shift(g, y, per_channel(g, scale, x, "scale"), per_channel(g, bias, x, "bias"))
+    parts = []
+    for value, what in ((scale, "scale"), (bias, "bias")):
+        if g.lens(value) != (groups,):
+            raise ShapeError(f"input {what!r} is {list(g.lens(value))}, expected [{groups}], one for each group")
+        parts.append(g.reshape(value, (groups, *(1,) * (len(split) - 2))))
+    return g.reshape(scale_and_shift(g, normal, *parts), g.lens(x))
+
+
+@register("LRN")
+def lrn(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """Over neighbouring channels."""
+    return g.op(
+        "lrn",
+        x,
+        alpha=node.get_float("alpha", 1e-4),
+        beta=node.get_float("beta", 0.75),
+        bias=node.get_float("bias", 1.0),
+        size=node.get_int("size"),
+    )
+
+
+@register("LpNormalization")
+def lp_normalization(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """``x`` over its norm of order ``p`` along ``axis``; 0 where the norm is 0."""
+    order = node.get_int("p", 2)
+    if order not in (1, 2):
+        raise ParseError(f"p is {order}, expected 1 or 2")
+    axis = g.axis(node.get_int("axis", -1), rank(x))
+    norm = g.reduce("reduce_sum", g.op("abs", x) if order == 1 else g.op("mul", x, x), [axis])
+    norm = norm if order == 1 else g.op("sqrt", norm)
+    empty = g.pointwise("equal", norm, g.like(0, norm))
+    return g.pointwise("div", x, g.pointwise("where", empty, g.like(1, norm), norm))
+
+
+@register("MeanVarianceNormalization")
+def mean_variance_normalization(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """``(x - mean) / (deviation + 1e-9)`` over ``axes``."""
+    axes = g.axes(node.get_ints("axes", (0, 2, 3)), rank(x))
+    mean = g.reduce("reduce_mean", x, axes)
+    spread = g.reduce("reduce_mean", g.pointwise("sqdiff", x, mean), axes)
+    deviation = g.op("sqrt", spread)
+    return g.pointwise("div", g.pointwise("sub", x, mean), g.pointwise("add", deviation, g.like(1e-9, x)))

@@ -1,0 +1,164 @@
+"""Elementwise arithmetic, comparison and logic.
+
+ai.onnx: Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Ceil Clip Cos
+Cosh Div Equal Erf Exp Floor Greater GreaterOrEqual Identity IsInf IsNaN Less LessOrEqual Log Max Mean Min Mod Mul Neg
+Not Or Pow Reciprocal Round Sign Sin Sinh Sqrt Sub Sum Tan Tanh Where Xor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...errors import ParseError
+from ...graph.instruction import Instruction
+from ...graph.types import Type
+from .builder import Builder
+from .node import Node
+from .registry import register
+
+UNARY = {
+    "Abs": "abs",
+    "Acos": "acos",
+    "Acosh": "acosh",
+    "Asin": "asin",
+    "Asinh": "asinh",
+    "Atan": "atan",
+    "Atanh": "atanh",
+    "BitwiseNot": "bitwise_not",
+    "Ceil": "ceil",
+    "Cos": "cos",
+    "Cosh": "cosh",
+    "Erf": "erf",
+    "Exp": "exp",
+    "Floor": "floor",
+    "Identity": "identity",
+    "IsNaN": "isnan",
+    "Log": "log",
+    "Neg": "neg",
+    "Not": "not",
+    "Reciprocal": "recip",
+    "Round": "nearbyint",
+    "Sign": "sign",
+    "Sin": "sin",
+    "Sinh": "sinh",
+    "Sqrt": "sqrt",
+    "Tan": "tan",
+    "Tanh": "tanh",
+}
+
+BINARY = {
+    "Add": "add",
+    "And": "logical_and",
+    "BitwiseAnd": "bitwise_and",
+    "BitwiseOr": "bitwise_or",
+    "BitwiseXor": "bitwise_xor",
+    "Div": "div",
+    "Equal": "equal",
+    "Greater": "greater",
+    "GreaterOrEqual": "greater_or_equal",
+    "Less": "less",
+    "LessOrEqual": "less_or_equal",
+    "Mul": "mul",
+    "Or": "logical_or",
+    "Sub": "sub",
+    "Xor": "logical_xor",
+}
+
+Parser = Callable[..., Instruction]
+
+
+def _unary(op: str) -> Parser:
+    def parse(g: Builder, node: Node, x: Instruction) -> Instruction:
+        return g.op(op, x)
+
+    return parse
+
+
+def _binary(op: str) -> Parser:
+    def parse(g: Builder, node: Node, a: Instruction, b: Instruction) -> Instruction:
+        return g.pointwise(op, a, b)
+
+    return parse
+
+
+for _onnx, _op in UNARY.items():
+    register(_onnx)(_unary(_op))
+for _onnx, _op in BINARY.items():
+    register(_onnx)(_binary(_op))
+
+
+@register("Sum", "Max", "Min", "Mean")
+def variadic(g: Builder, node: Node, *values: Instruction) -> Instruction:
+    """Any number of inputs, combined from left to right."""
+    op = {"Sum": "add", "Mean": "add", "Max": "max", "Min": "min"}[node.op_type]
+    if len(values) == 1:
+        return g.op("identity", values[0])
+    result = g.chain(op, values)
+    if node.op_type == "Mean":
+        result = g.pointwise("div", result, g.like(len(values), result))
+    return result
+
+
+@register("Mod")
+def mod(g: Builder, node: Node, a: Instruction, b: Instruction) -> Instruction:
+    """``fmod=1`` keeps the dividend's sign, otherwise the result has the divisor's."""
+    return g.pointwise("fmod" if node.get_bool("fmod") else "mod", a, b)
+
+
+@register("Pow")
+def power(g: Builder, node: Node, base: Instruction, exponent: Instruction) -> Instruction:
+    """The result has the base's type; mixed operands are computed in the floating one."""
+    type = base.shape.type
+    if exponent.shape.type == type:
+        return g.pointwise("pow", base, exponent)
+    common = type if type.is_floating else exponent.shape.type
+    if common is Type.float_type and not type.is_floating:
+        common = Type.double_type
+    if not common.is_floating:
+        common = type
+    return g.convert(g.pointwise("pow", g.convert(base, common), g.convert(exponent, common)), type)
+
+
+@register("Where")
+def where(g: Builder, node: Node, condition: Instruction, a: Instruction, b: Instruction) -> Instruction:
+    """``a`` where the condition holds, ``b`` elsewhere."""
+    return g.pointwise("where", condition, a, b)
+
+
+@register("Clip")
+def clip(
+    g: Builder, node: Node, x: Instruction, low: Instruction | None = None, high: Instruction | None = None
+) -> Instruction:
+    """Bounds are attributes before operator set 11, inputs from then on."""
+    if node.opset < 11:
+        low = g.like(node.get_float("min", 0.0), x) if node.has("min") else None
+        high = g.like(node.get_float("max", 0.0), x) if node.has("max") else None
+    for bound in (low, high):
+        if bound is not None and not bound.shape.is_dynamic and bound.shape.elements != 1:
+            raise ParseError(f"bounds must have one element, got {list(bound.shape.lens)}")
+    bounds = [g.broadcast(b, x.shape.lens) if not x.shape.is_dynamic else b for b in (low, high) if b is not None]
+    if low is not None and high is not None:
+        return g.pointwise("clip", x, *bounds)
+    if low is not None:
+        return g.pointwise("max", x, *bounds)
+    return g.pointwise("min", x, *bounds) if high is not None else g.op("identity", x)
+
+
+@register("BitShift")
+def bit_shift(g: Builder, node: Node, x: Instruction, y: Instruction) -> Instruction:
+    """Shift by ``y`` bits to the side that ``direction`` names."""
+    direction = node.get_choice("direction", ("LEFT", "RIGHT"))
+    return g.pointwise(f"bitwise_shift_{direction.lower()}", x, y)
+
+
+@register("IsInf")
+def isinf(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """``detect_negative`` and ``detect_positive`` choose the infinities that count."""
+    negative, positive = node.get_bool("detect_negative", True), node.get_bool("detect_positive", True)
+    found = g.op("isinf", x)
+    if negative and positive:
+        return found
+    if not negative and not positive:
+        return g.broadcast(g.literal(False), g.lens(x))
+    side = g.pointwise("greater" if positive else "less", x, g.like(0, x))
+    return g.pointwise("logical_and", found, side)

@@ -1,0 +1,139 @@
+"""Pooling.
+
+ai.onnx: AveragePool GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MaxPool MaxUnpool.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from ...errors import ParseError, ShapeError, UnsupportedError
+from ...graph.instruction import Instruction
+from ...graph.shape import row_major_strides
+from ...graph.types import Type
+from .builder import Builder
+from .constants import LARGEST
+from .node import Node
+from .registry import register
+from .window import Window, check_spatial, read_window
+
+
+@register("AveragePool", "MaxPool", "LpPool")
+def pool(g: Builder, node: Node, x: Instruction) -> Instruction | list[Instruction]:
+    """A window's mean, largest element or norm."""
+    mode = {"AveragePool": "average", "MaxPool": "max", "LpPool": "lpnorm"}[node.op_type]
+    window = read_window(g, node, x)
+    y = g.op(
+        "pooling",
+        x,
+        mode=mode,
+        padding=window.shared_padding,
+        padding_mode=window.padding_mode,
+        stride=window.stride,
+        lengths=window.kernel,
+        dilations=window.dilation,
+        ceil_mode=node.get_bool("ceil_mode"),
+        count_include_pad=node.get_bool("count_include_pad"),
+        lp_order=node.get_int("p", 2),
+    )
+    if not node.wants(1):
+        return y
+    return [y, _positions(g, x, y, window, node.get_bool("storage_order"))]
+
+
+def _positions(g: Builder, x: Instruction, y: Instruction, window: Window, column_major: bool) -> Instruction:
+    """Flat positions in ``x`` of the elements that a max pooling chose: windows gathered, then argmax."""
+    lens, out = g.lens(x), g.lens(y)
+    spatial = len(window.kernel)
+    if prod(out[2:]) * prod(window.kernel) > LARGEST:
+        raise UnsupportedError(f"positions of {list(out)} windows of {list(window.kernel)} are too many")
+    places, inside = np.zeros((1, 1), np.int64), np.ones((1, 1), bool)
+    strides = row_major_strides(lens[2:])
+    for k in range(spatial):
+        steps = np.arange(out[2 + k])[:, None] * window.stride[k] - window.padding[k]
+        axis = steps + np.arange(window.kernel[k]) * window.dilation[k]
+        valid = (axis >= 0) & (axis < lens[2 + k])
+        places = _outer(places, np.where(valid, axis, 0) * strides[k], np.add)
+        inside = _outer(inside, valid, np.logical_and)
+    flat = g.reshape(x, (*lens[:2], prod(lens[2:])))
+    windows = g.op("gather", flat, g.literal(places), axis=2)
+    lowest = -np.inf if x.shape.type.is_floating else np.iinfo(x.shape.type.numpy).min
+    windows = g.pointwise("where", g.literal(inside), windows, g.like(lowest, x))
+    chosen = g.op("argmax", windows, axis=3)
+    table = places
+    if column_major:
+        unravelled = np.unravel_index(places, lens[2:])
+        table = np.ravel_multi_index(unravelled[::-1], lens[2:][::-1])
+    rows = g.broadcast(g.literal(table), (*lens[:2], *table.shape))
+    index = g.op("gather_elements", rows, chosen, axis=3)
+    images = np.arange(prod(lens[:2]), dtype=np.int64).reshape(*lens[:2], 1, 1) * prod(lens[2:])
+    return g.reshape(g.pointwise("add", index, g.literal(images)), out)
+
+
+def _outer(a: np.ndarray, b: np.ndarray, combine: np.ufunc) -> np.ndarray:
+    """Windows of two axes [positions, taps] as windows of both."""
+    both = combine(a[:, None, :, None], b[None, :, None, :])
+    return both.reshape(a.shape[0] * b.shape[0], a.shape[1] * b.shape[1])
+
+
+@register("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
+def global_pool(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """One window, the whole image."""
+    mode = {"GlobalAveragePool": "average", "GlobalMaxPool": "max", "GlobalLpPool": "lpnorm"}[node.op_type]
+    spatial = check_spatial(x)
+    order = node.get_int("p", 2)
+    if not all(d.is_fixed for d in x.shape.dims[2:]):
+        return g.op("pooling", x, mode=mode, lp_order=order, dyn_global=True)
+    lengths = tuple(d.min for d in x.shape.dims[2:])
+    ones = (1,) * spatial
+    return g.op(
+        "pooling",
+        x,
+        mode=mode,
+        padding=(0,) * spatial,
+        stride=ones,
+        lengths=lengths,
+        dilations=ones,
+        lp_order=order,
+    )
+
+
+@register("MaxUnpool")
+def max_unpool(
+    g: Builder, node: Node, x: Instruction, indices: Instruction, shape: Instruction | None = None
+) -> Instruction:
+    """Elements put at flat positions of a larger tensor of zeros."""
+    lens = g.lens(x)
+    spatial = check_spatial(x)
+    kernel = node.get_ints("kernel_shape")
+    stride = node.get_ints("strides", (1,) * spatial)
+    pads = node.get_ints("pads", (0,) * (2 * spatial))
+    if len(kernel) != spatial or len(stride) != spatial or len(pads) != 2 * spatial:
+        raise ParseError(f"kernel_shape {kernel}, strides {stride} and pads {pads} do not fit {spatial} spatial axes")
+    natural = [
+        (n - 1) * s + k - before - after
+        for n, s, k, before, after in zip(lens[2:], stride, kernel, pads[:spatial], pads[spatial:])
+    ]
+    out = [*lens[:2], *natural] if shape is None else g.ints(shape, "output_shape")
+    if len(out) != len(lens) or any(n < 1 for n in out) or any(a < b for a, b in zip(out[2:], natural)):
+        raise ShapeError(f"output_shape {out} does not hold the unpooled lengths {[*lens[:2], *natural]}")
+    places = g.convert(indices, Type.int64_type)
+    old = [*lens[:2], *natural]
+    if out != old:
+        places = _replaced(g, places, old, out)
+    zeros = g.broadcast(g.like(0, x), (prod(out),))
+    flat = g.op("scatter_none", zeros, g.reshape(places, (prod(lens),)), g.reshape(x, (prod(lens),)), axis=0)
+    return g.reshape(flat, out)
+
+
+def _replaced(g: Builder, places: Instruction, old: list[int], new: list[int]) -> Instruction:
+    """Flat positions in lengths ``old`` as flat positions of the same elements in lengths ``new``."""
+    result = None
+    for length, stride, target in zip(old, row_major_strides(old), row_major_strides(new)):
+        axis = g.pointwise("div", places, g.like(stride, places))
+        axis = g.pointwise("mod", axis, g.like(length, axis))
+        part = g.pointwise("mul", axis, g.like(target, axis))
+        result = part if result is None else g.op("add", result, part)
+    return places if result is None else result

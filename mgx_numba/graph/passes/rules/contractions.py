@@ -1,0 +1,162 @@
+"""Constant factors absorbed by the weights of convolutions and dots."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...instruction import Instruction
+from ..build import Builder
+from ..constants import compact, constant_array, is_constant
+from ..match import Match, constant, op, rule, some
+from .linear import all_finite
+
+__all__ = ["CONTRACTION_RULES", "along_axis"]
+
+
+def along_axis(ins: Instruction, axis: int) -> np.ndarray | None:
+    """A constant's values along one axis (length 1 when it is uniform), ``None`` if it differs along another one."""
+    values = constant_array(ins)
+    if values is None:
+        return None
+    small = compact(values)
+    axis %= small.ndim
+    if any(n != 1 for k, n in enumerate(small.shape) if k != axis):
+        return None
+    return small.reshape(-1)
+
+
+def _scaled(b: Builder, weights: Instruction, factors: np.ndarray) -> Instruction | None:
+    """Constant ``weights * factors`` (broadcast); ``None`` when it is not finite."""
+    values = constant_array(weights)
+    if values is None:
+        return None
+    small = compact(values)
+    with np.errstate(all="ignore"):
+        product = (small.astype(factors.dtype, copy=False) * factors).astype(values.dtype, copy=False)
+    result = b.constant(product, weights.shape)
+    return result if all_finite(result) else None
+
+
+def _wide(factors: np.ndarray) -> np.ndarray:
+    return factors.astype(np.float32) if factors.dtype.itemsize < 4 else factors
+
+
+def _weights_check(m: Match) -> str | None:
+    if not m.ins.shape.type.is_floating:
+        return "integer products may wrap"
+    if is_constant(m.x):
+        return "everything is constant"
+    return None if all_finite(m.a) else "a factor is not finite"
+
+
+@rule(
+    "mul_conv",
+    op("mul", op("convolution", some("x"), constant("w"), bind="conv", once=True), constant("a")),
+    _weights_check,
+)
+def scale_convolution(m: Match, b: Builder) -> object:
+    factors = along_axis(m.a, 1)
+    if factors is None:
+        return "the factor differs along another axis than the channels"
+    weights = _scaled(b, m.w, _wide(factors).reshape((-1,) + (1,) * (m.w.shape.ndim - 1)))
+    return "weights overflow" if weights is None else b.op(m.conv.op, m.x, weights)  # conv(x, w) * a -> conv(x, w * a)
+
+
+@rule(
+    "mul_conv",
+    op("mul", op("convolution_backwards", some("x"), constant("w"), bind="conv", once=True), constant("a")),
+    _weights_check,
+)
+def scale_transposed_convolution(m: Match, b: Builder) -> object:
+    factors = along_axis(m.a, 1)
+    if factors is None:
+        return "the factor differs along another axis than the channels"
+    group = m.conv.op.attributes()["group"]
+    channels_in, channels_out, *kernel = m.w.shape.lens
+    each = np.broadcast_to(_wide(factors), (group * channels_out,)).reshape(group, 1, channels_out)
+    each = np.broadcast_to(each, (group, channels_in // group, channels_out)).reshape(channels_in, channels_out)
+    weights = _scaled(b, m.w, each.reshape(channels_in, channels_out, *(1 for _ in kernel)))
+    return "weights overflow" if weights is None else b.op(m.conv.op, m.x, weights)  # deconv(x, w) * a -> deconv(x, w * a)
+
+
+@rule(
+    "dot_mul",
+    op("mul", op("dot", some("x"), constant("w"), bind="dot", once=True), constant("a")),
+    _weights_check,
+)
+def scale_dot_columns(m: Match, b: Builder) -> object:
+    factors = along_axis(m.a, -1)
+    if factors is None:
+        return "the factor differs along another axis than the columns"
+    weights = _scaled(b, m.w, _wide(factors))
+    return "weights overflow" if weights is None else b.op("dot", m.x, weights)  # dot(x, w) * a -> dot(x, w * a)
+
+
+@rule(
+    "dot_mul",
+    op("mul", op("dot", constant("w"), some("x"), bind="dot", once=True), constant("a")),
+    _weights_check,
+)
+def scale_dot_rows(m: Match, b: Builder) -> object:
+    factors = along_axis(m.a, -2)
+    if factors is None:
+        return "the factor differs along another axis than the rows"
+    weights = _scaled(b, m.w, _wide(factors)[:, None])
+    return "weights overflow" if weights is None else b.op("dot", weights, m.x)  # dot(w, x) * a -> dot(w * a, x)
+
+
+@rule(
+    "mul_dot",
+    op("dot", op("mul", some("x"), constant("a"), once=True), constant("w")),
+    _weights_check,
+)
+def scaled_dot_operand(m: Match, b: Builder) -> object:
+    factors = along_axis(m.a, -1)
+    if factors is None:
+        return "the factor differs along another axis than the inner one"
+    weights = _scaled(b, m.w, _wide(factors)[:, None])
+    return "weights overflow" if weights is None else b.op("dot", m.x, weights)  # dot(x * a, w) -> dot(x, a * w)
+
+
+@rule(
+    "add_convs",
+    op(
+        "add",
+        op("convolution", some("x"), constant("v"), bind="left", once=True),
+        op("convolution", some("x"), constant("w"), bind="right", once=True),
+    ),
+)
+def add_convolutions(m: Match, b: Builder) -> object:
+    if m.left.op != m.right.op or m.v.shape.lens != m.w.shape.lens:
+        return "the convolutions differ in more than weights"
+    return b.op(m.left.op, m.x, b.op("add", m.v, m.w))  # conv(x, v) + conv(x, w) -> conv(x, v + w)
+
+
+@rule("dot_broadcast", op("dot", op("multibroadcast", some("x"), bind="a"), op("multibroadcast", some("y"), bind="b")))
+def dot_of_broadcasts(m: Match, b: Builder) -> object:
+    """``dot(spread(x), spread(y)) -> spread(dot(x, y))`` along batch axes on which both repeat."""
+    outer = m.ins.shape.lens[:-2]
+    small = list(outer)
+    for axis in range(len(outer)):
+        both = all(
+            axis < len(outer) + 2 - s.shape.ndim or s.shape.lens[axis - (len(outer) + 2 - s.shape.ndim)] == 1
+            for s in (m.x, m.y)
+        )
+        if both:
+            small[axis] = 1
+    if tuple(small) == outer:
+        return "no batch axis repeats in both operands"
+    left = b.spread(m.x, (*small, *m.a.shape.lens[-2:]))
+    right = b.spread(m.y, (*small, *m.b.shape.lens[-2:]))
+    return b.spread(b.op("dot", left, right), m.ins.shape.lens)
+
+
+CONTRACTION_RULES = (
+    scale_convolution,
+    scale_transposed_convolution,
+    scale_dot_columns,
+    scale_dot_rows,
+    scaled_dot_operand,
+    add_convolutions,
+    dot_of_broadcasts,
+)

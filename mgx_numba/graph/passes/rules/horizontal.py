@@ -1,0 +1,148 @@
+"""Horizontal fusion: contractions of one input with several constant weights become one, and views of its result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...instruction import Instruction
+from ...shape import Shape
+from ..build import Builder
+from ..constants import CONSTANT_VIEWS, compact, constant_array, is_constant
+from ..match import Match, constant, op, rule, some
+from .contractions import along_axis
+
+__all__ = ["HORIZONTAL_RULES"]
+
+UNARY = frozenset({"relu", "sigmoid", "tanh", "silu", "leaky_relu", "elu", "gelu_erf", "gelu_tanh", "softplus", "mish"})
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One contraction of the shared input, with what follows it."""
+
+    root: Instruction
+    weights: Instruction
+    bias: np.ndarray | None
+    activation: Instruction | None
+    result: Instruction
+
+
+def _follow(root: Instruction, axis: int) -> Branch | None:
+    """The contraction with its bias and activation, ``None`` when it should stay by itself."""
+    weights = root.inputs[1]
+    if not is_constant(weights) or _base(weights) is None:
+        return None
+    result, bias, activation = root, None, None
+    user = _only_user(result)
+    if user is not None and user.name == "add":
+        other = user.inputs[1] if user.inputs[0] is result else user.inputs[0]
+        bias = along_axis(other, axis) if is_constant(other) else None
+        if bias is not None:
+            result = user
+            user = _only_user(result)
+    if user is not None and user.name in UNARY:
+        result = activation = user
+    if any(u.op.pointwise or u.name == "concat" for u in result.users):
+        return None
+    return Branch(root, weights, bias, activation, result)
+
+
+def _only_user(ins: Instruction) -> Instruction | None:
+    return next(iter(ins.users)) if len(ins.users) == 1 else None
+
+
+def _base(weights: Instruction) -> Instruction | None:
+    """The literal that only this contraction uses."""
+    while weights.literal is None:
+        if len(weights.users) > 1 or weights.name not in CONSTANT_VIEWS:
+            return None
+        weights = weights.inputs[0]
+    return weights if len(weights.users) == 1 else None
+
+
+def _fuse(m: Match, b: Builder, axis: int, weight_axis: int) -> object:
+    x, first = m.x, m.ins
+    if x.module is not first.module:
+        return "the input belongs to an outer module"
+    branches = []
+    for user in x.users:
+        if user.op == first.op and user.inputs[0] is x and user.inputs[1] is not x and user.module is x.module:
+            if _fits(user.inputs[1].shape.lens, first.inputs[1].shape.lens, weight_axis):
+                branch = _follow(user, axis)
+                if branch is not None:
+                    branches.append(branch)
+    kind = next((br.activation for br in branches if br.root is first), None)
+    branches = [br for br in branches if (br.activation and br.activation.op) == (kind and kind.op)]
+    if len(branches) < 2 or all(br.root is not first for br in branches):
+        return "fewer than two contractions of this input can be joined"
+
+    b.before = x._next
+    widths = [br.root.shape.lens[axis] for br in branches]
+    values = [compact_axis(br.weights, weight_axis) for br in branches]
+    outer = np.broadcast_shapes(*(_without(v.shape, weight_axis) for v in values))
+    parts = [np.broadcast_to(v, _with(outer, weight_axis, v.shape[weight_axis])) for v in values]
+    lens = list(branches[0].weights.shape.lens)
+    lens[weight_axis] = sum(widths)
+    joined = b.op(first.op, x, b.constant(np.concatenate(parts, axis=weight_axis), Shape(first.shape.type, lens)))
+    if any(br.bias is not None for br in branches):
+        pieces = [
+            np.zeros(n, joined.shape.type.numpy) if br.bias is None else np.broadcast_to(br.bias, n)
+            for br, n in zip(branches, widths)
+        ]
+        shape = [1] * joined.shape.ndim
+        shape[axis] = sum(widths)
+        joined = b.op("add", joined, b.constant(np.concatenate(pieces).reshape(shape), joined.shape))
+    if kind is not None:
+        joined = b.op(kind.op, joined)
+    patch, start = {}, 0
+    for br, width in zip(branches, widths):
+        position = axis % joined.shape.ndim
+        patch[br.result] = b.op("slice", joined, axes=(position,), starts=(start,), ends=(start + width,))
+        start += width
+    return patch
+
+
+def compact_axis(weights: Instruction, axis: int) -> np.ndarray:
+    """A constant's values without repetition, except along ``axis``."""
+    values = constant_array(weights)
+    if values is None:
+        raise ValueError(f"{weights!r} is not constant")
+    small = compact(values)
+    return np.broadcast_to(small, _with(_without(small.shape, axis), axis, values.shape[axis]))
+
+
+def _without(lens: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    axis %= len(lens)
+    return lens[:axis] + lens[axis + 1 :]
+
+
+def _with(lens: tuple[int, ...], axis: int, n: int) -> tuple[int, ...]:
+    axis %= len(lens) + 1
+    return (*lens[:axis], n, *lens[axis:])
+
+
+def _fits(a: tuple[int, ...], b: tuple[int, ...], axis: int) -> bool:
+    return len(a) == len(b) and _without(a, axis) == _without(b, axis)
+
+
+def _dot_check(m: Match) -> str | None:
+    return "fewer than two contractions of this input can be joined" if len(m.x.users) < 2 else None
+
+
+@rule("conv_dot_horiz_fusion", op("dot", some("x"), constant("w")), _dot_check)
+def join_dots(m: Match, b: Builder) -> object:
+    return _fuse(m, b, -1, -1)  # dot(x, v), dot(x, w) -> slices of dot(x, concat(v, w))
+
+
+def _conv_check(m: Match) -> str | None:
+    return "grouped" if m.ins.op.attributes()["group"] != 1 else _dot_check(m)
+
+
+@rule("conv_dot_horiz_fusion", op("convolution", some("x"), constant("w")), _conv_check)
+def join_convolutions(m: Match, b: Builder) -> object:
+    return _fuse(m, b, 1, 0)  # conv(x, v), conv(x, w) -> slices of conv(x, concat(v, w))
+
+
+HORIZONTAL_RULES = (join_dots, join_convolutions)

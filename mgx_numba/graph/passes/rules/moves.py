@@ -1,0 +1,114 @@
+"""Transposes and reshapes moved past operations that do not care, toward others that cancel them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...instruction import Instruction
+from ...shape import Shape, invert_permutation
+from ..build import Builder
+from ..constants import constant_array, is_constant, uniform_value
+from ..match import Match, op, rule, some
+from .linear import POINTWISE
+
+__all__ = ["MOVE_RULES"]
+
+
+@rule("unary_shape_transforms", op(POINTWISE))
+def transpose_after_pointwise(m: Match, b: Builder) -> object:
+    """``f(transpose(x), transpose(y), c) -> transpose(f(x, y, transpose'(c)))`` with one permutation for all."""
+    views = [i for i in m.ins.inputs if not is_constant(i)]
+    if not views or any(v.name != "transpose" or v.op != views[0].op for v in views):
+        return "not every operand is transposed alike"
+    permutation = views[0].op.attributes()["permutation"]
+    inverse = invert_permutation(permutation)
+    small = Shape(m.ins.shape.type, [m.ins.shape.lens[axis] for axis in inverse])
+
+    def constant(i: Instruction) -> Instruction:
+        value = uniform_value(i)
+        if value is not None:
+            return b.scalar(value, Shape(i.shape.type, small.lens))
+        array = constant_array(i)
+        return b.transpose(i, inverse) if array is None else _transposed_constant(b, i, inverse)
+
+    operands = [i.inputs[0] if i in views else constant(i) for i in m.ins.inputs]
+    return b.transpose(b.op(m.ins.op, *operands), permutation)
+
+
+def _transposed_constant(b: Builder, ins: Instruction, permutation: tuple[int, ...]) -> Instruction:
+    if ins.name == "multibroadcast":
+        source = ins.inputs[0]
+        full = b.reshape(source, (1,) * (ins.shape.ndim - source.shape.ndim) + source.shape.lens)
+        lens = tuple(ins.shape.lens[axis] for axis in permutation)
+        return b.spread(b.transpose(full, permutation), lens)
+    return b.transpose(ins, permutation)
+
+
+@rule("unary_shape_transforms", op(POINTWISE))
+def reshape_after_pointwise(m: Match, b: Builder) -> object:
+    """``f(reshape(x), c) -> reshape(f(x, c))`` for constants with equal elements, unless rows are only regrouped."""
+    views = [i for i in m.ins.inputs if uniform_value(i) is None]
+    if len(set(views)) != 1 or views[0].name not in ("reshape", "squeeze", "unsqueeze") or len(views[0].users) > 1:
+        return "no single reshaped operand"
+    source = views[0].inputs[0]
+    if is_constant(source) or len(views[0].inputs) != 1 or 1 in (source.shape.elements,):
+        return "constant, or one element"
+    if not source.shape.standard or _is_row_reshape(views[0]):
+        return "the reshape is better where it is"
+    operands = [
+        source if i is views[0] else b.scalar(uniform_value(i), Shape(i.shape.type, source.shape.lens))
+        for i in m.ins.inputs
+    ]
+    view = views[0].op if views[0].name != "reshape" else None
+    result = b.op(m.ins.op, *operands)
+    return b.op(view, result) if view is not None else b.op("reshape", result, dims=m.ins.shape.lens)
+
+
+def _is_row_reshape(ins: Instruction) -> bool:
+    old, new = ins.inputs[0].shape.lens, ins.shape.lens
+    return bool(old) and bool(new) and old[-1] == new[-1]
+
+
+@rule("reshape_dot", op("reshape", some("x")))
+def reshape_before_dot(m: Match, b: Builder) -> object:
+    """``reshape(f(dot(x, w)), c) -> f(dot(reshape(x), spread(w)), c)`` where rows are only regrouped.
+
+    Bias, activation and what follows then see one tensor shape, and pairs of reshapes around a dot vanish.
+    """
+    if not _is_row_reshape(m.ins) or m.ins.shape.ndim <= m.x.shape.ndim:
+        return "the last axis changes, or rows are merged"
+    chain: list[Instruction] = []
+    value = m.x
+    while value.op.pointwise and not value.module_args and len(value.users) == 1:
+        variable = [i for i in value.inputs if not is_constant(i)]
+        if len(variable) != 1 or not all(_differs_by_column(i) for i in value.inputs if is_constant(i)):
+            return "between dot and reshape is more than operations with constants"
+        chain.append(value)
+        value = variable[0]
+    if value.name != "dot" or len(value.users) > 1 or value.shape.ndim != 2:
+        return "no dot of matrices is below"
+    a, w = value.inputs
+    lens = m.ins.shape.lens
+    spread: Callable[[Instruction], Instruction] = lambda i: _spread_rows(b, i, lens)  # noqa: E731
+    weights = b.spread(w, (*lens[:-2], *w.shape.lens))
+    result = b.op("dot", b.reshape(a, (*lens[:-1], a.shape.lens[-1])), weights)
+    for step in reversed(chain):
+        result = b.op(step.op, *(spread(i) if is_constant(i) else result for i in step.inputs))
+    return result
+
+
+def _differs_by_column(ins: Instruction) -> bool:
+    array = constant_array(ins)
+    return array is not None and array.ndim == 2 and (array.strides[0] == 0 or array.shape[0] == 1)
+
+
+def _spread_rows(b: Builder, ins: Instruction, lens: tuple[int, ...]) -> Instruction:
+    array = constant_array(ins)
+    if array is None:
+        raise ValueError(f"{ins!r} is not constant")
+    shape = Shape(ins.shape.type, lens)
+    value = uniform_value(ins)
+    return b.scalar(value, shape) if value is not None else b.constant(array[0].copy(), shape)
+
+
+MOVE_RULES = (transpose_after_pointwise, reshape_after_pointwise, reshape_before_dot)

@@ -1,0 +1,167 @@
+"""Slices, gathers and concatenations: merged, turned into views, or undone by each other."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from ...instruction import Instruction
+from ..build import Builder
+from ..constants import constant_array
+from ..match import Match, constant, op, rule, some
+from .views import reshaped
+
+__all__ = ["SLICE_RULES", "bounds"]
+
+
+def bounds(ins: Instruction) -> dict[int, tuple[int, int]]:
+    """Start and end of a static ``slice`` by axis, not negative and within the lengths."""
+    attributes = ins.op.normalized([ins.inputs[0].shape]).attributes()
+    return {a: (s, e) for a, s, e in zip(attributes["axes"], attributes["starts"], attributes["ends"])}
+
+
+def _slice(b: Builder, x: Instruction, ranges: dict[int, tuple[int, int]]) -> Instruction:
+    """``x`` within ranges; ranges of whole axes are left out."""
+    kept = {a: r for a, r in sorted(ranges.items()) if r != (0, x.shape.lens[a])}
+    if not kept:
+        return x
+    starts, ends = zip(*kept.values())
+    return b.op("slice", x, axes=tuple(kept), starts=starts, ends=ends)
+
+
+@rule("nested_slice", op("slice", op("slice", some("x"), bind="inner")))
+def nested_slices(m: Match, b: Builder) -> object:
+    ranges = dict(bounds(m.inner))
+    for axis, (start, end) in bounds(m.ins).items():
+        offset = ranges.get(axis, (0, 0))[0]
+        ranges[axis] = (offset + start, offset + end)
+    return _slice(b, m.x, ranges)  # slice(slice(x)) -> slice(x)
+
+
+@rule("slice_concat", op("slice", op("concat", bind="whole")))
+def slice_of_concat(m: Match, b: Builder) -> object:
+    ranges = bounds(m.ins)
+    axis = m.whole.op.attributes()["axis"]
+    if axis not in ranges:
+        return "the slice is along another axis than the concat"
+    low, high = ranges.pop(axis)
+    parts, start = [], 0
+    for part in m.whole.inputs:
+        end = start + part.shape.lens[axis]
+        if start < high and end > low:
+            if (start < low or end > high) and not (start <= low and high <= end):
+                return "a part would be cut"
+            parts.append((part, max(low - start, 0), min(high, end) - start))
+        start = end
+    if not parts or len(parts) == len(m.whole.inputs):
+        return "the slice spans every part"
+    pieces = [_slice(b, part, {**ranges, axis: (first, last)}) for part, first, last in parts]
+    # slice(concat(..., x, ...)) -> slice(x)
+    return pieces[0] if len(pieces) == 1 else b.op("concat", *pieces, axis=axis)
+
+
+@rule("slice_reshape", op("reshape", op("slice", some("x"), bind="part")))
+def reshape_of_slice(m: Match, b: Builder) -> object:
+    """``reshape(slice(x)) -> slice(reshape(x))`` where the reshape only splits the sliced axis: no copy is needed then."""
+    ranges = bounds(m.part)
+    old, new = m.part.shape.lens, m.ins.shape.lens
+    if m.part.shape.standard or not m.x.shape.standard or len(ranges) != 1:
+        return "the reshape is a view already, or would copy anyway"
+    ((axis, (start, end)),) = ranges.items()
+    split = len(new) - len(old) + 1
+    if split < 2 or new[:axis] != old[:axis] or new[axis + split :] != old[axis + 1 :]:
+        return "the reshape does more than split the sliced axis"
+    inner = prod(new[axis + 1 : axis + split])
+    if inner == 0 or start % inner or end % inner or m.x.shape.lens[axis] % inner:
+        return "the slice does not begin and end with whole parts"
+    lens = (*new[:axis], m.x.shape.lens[axis] // inner, *new[axis + 1 :])
+    return _slice(b, b.reshape(m.x, lens), {axis: (start // inner, end // inner)})
+
+
+@rule("nested_concat", op("concat"))
+def nested_concats(m: Match, b: Builder) -> object:
+    axis = m.ins.op.attributes()["axis"]
+    flat: list[Instruction] = []
+    for part in m.ins.inputs:
+        inner = part.name == "concat" and part.op.attributes()["axis"] == axis and len(part.users) == 1
+        flat.extend(part.inputs if inner else [part])
+    flat = [p for p in flat if p.shape.lens[axis]] or flat[:1]
+    if len(flat) == 1:
+        return flat[0]  # concat(x) -> x
+    if flat == m.ins.inputs:
+        return "no part is a concat of the same axis or empty"
+    return b.op("concat", *flat, axis=axis)  # concat(concat(x, y), z) -> concat(x, y, z)
+
+
+@rule("concat_slice", op("concat"))
+def concat_of_slices(m: Match, b: Builder) -> object:
+    axis = m.ins.op.attributes()["axis"]
+    merged: list[Instruction] = []
+    for part in m.ins.inputs:
+        joined = _adjacent(b, merged[-1], part, axis) if merged else None
+        if joined is None:
+            merged.append(part)
+        else:
+            merged[-1] = joined
+    if len(merged) == len(m.ins.inputs):
+        return "no two parts are neighbours in one tensor"
+    return merged[0] if len(merged) == 1 else b.op("concat", *merged, axis=axis)  # concat(x[a:b], x[b:c]) -> x[a:c]
+
+
+def _adjacent(b: Builder, left: Instruction, right: Instruction, axis: int) -> Instruction | None:
+    if left.name != "slice" or right.name != "slice" or left.inputs != right.inputs or len(left.inputs) != 1:
+        return None
+    first, second = bounds(left), bounds(right)
+    if axis not in first or axis not in second or first[axis][1] != second[axis][0]:
+        return None
+    if {a: r for a, r in first.items() if a != axis} != {a: r for a, r in second.items() if a != axis}:
+        return None
+    return _slice(b, left.inputs[0], {**first, axis: (first[axis][0], second[axis][1])})
+
+
+@rule("concat_transpose", op("concat"))
+def concat_of_transposes(m: Match, b: Builder) -> object:
+    first = m.ins.inputs[0]
+    if first.name != "transpose" or any(p.op != first.op for p in m.ins.inputs):
+        return "not all parts are transposed alike"
+    if any(len(p.users) > 1 for p in m.ins.inputs):
+        return "a transposed part is used elsewhere too"
+    permutation = first.op.attributes()["permutation"]
+    joined = b.op("concat", *(p.inputs[0] for p in m.ins.inputs), axis=permutation[m.ins.op.attributes()["axis"]])
+    return b.transpose(joined, permutation)  # concat(transpose(x), transpose(y)) -> transpose(concat(x, y))
+
+
+@rule("gather", op("gather", some("x"), constant("indices")))
+def gather_of_range(m: Match, b: Builder) -> object:
+    axis = m.ins.op.attributes()["axis"] % m.x.shape.ndim
+    values = constant_array(m.indices)
+    length = m.x.shape.lens[axis]
+    if values is None or values.size == 0 or values.size > length:
+        return "indices are not a range"
+    flat = values.astype(np.int64).reshape(-1)
+    flat = np.where(flat < 0, flat + length, flat)
+    if flat[0] < 0 or flat[-1] >= length:
+        return "an index is out of range"
+    steps = np.diff(flat)
+    if steps.size and ((steps != steps[0]).any() or steps[0] < 1):
+        return "indices are not an ascending range"
+    step = int(steps[0]) if steps.size else 1
+    start, last = int(flat[0]), int(flat[-1])
+    part = _slice(b, m.x, {axis: (start, last + 1)})
+    if step != 1:
+        part = b.op("step", part, axes=(axis,), steps=(step,))
+    if m.indices.shape.scalar and m.indices.shape.lens == (1,):
+        return b.op("squeeze", part, axes=(axis,))  # gather(x, i) -> squeeze(x[i:i+1])
+    return reshaped(b, part, m.ins.shape.lens)  # gather(x, [i, i+1, ...]) -> x[i:j]
+
+
+SLICE_RULES = (
+    nested_slices,
+    slice_of_concat,
+    reshape_of_slice,
+    nested_concats,
+    concat_of_slices,
+    concat_of_transposes,
+    gather_of_range,
+)

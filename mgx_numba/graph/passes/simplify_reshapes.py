@@ -1,0 +1,17 @@
+"""Reshapes, transposes, slices, gathers and concatenations that cancel, merge, or become views."""
+
+from __future__ import annotations
+
+from .rewriter import RulePass
+from .rules.moves import MOVE_RULES
+from .rules.slices import SLICE_RULES
+from .rules.views import VIEW_RULES
+
+__all__ = ["SimplifyReshapes"]
+
+
+class SimplifyReshapes(RulePass):
+    """Rules of ``rules/views.py``, ``rules/slices.py`` and ``rules/moves.py``, until none applies."""
+
+    name = "simplify_reshapes"
+    rules = (*VIEW_RULES, *SLICE_RULES, *MOVE_RULES)

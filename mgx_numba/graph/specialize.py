@@ -1,0 +1,43 @@
+"""Static programs from dynamic ones: the actual lengths of the inputs settle every shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .instruction import Parameter, Return
+from .module import Module
+from .program import Program
+from .shape import Shape
+
+__all__ = ["is_dynamic", "specialize"]
+
+
+def is_dynamic(program: Program) -> bool:
+    """Whether some input has a range for a length."""
+    return any(s.is_dynamic for s in program.parameter_shapes().values())
+
+
+def specialize(program: Program, lens: Mapping[str, tuple[int, ...]]) -> Program:
+    """A copy whose inputs have these lengths, with all shapes computed again.
+
+    Raises:
+        ShapeError: the lengths do not fit the operators.
+    """
+    copy = program.clone()
+    for ins in copy.main:
+        if isinstance(ins.op, Parameter) and ins.shape.is_dynamic:
+            ins.shape = Shape(ins.shape.type, lens[ins.op.parameter])
+    for module in reversed(copy.reachable_modules()):
+        if module is not copy.main:
+            _recompute(module)
+    _recompute(copy.main)
+    return copy
+
+
+def _recompute(module: Module) -> None:
+    for ins in module:
+        if isinstance(ins.op, (Parameter, Return)) or ins.literal is not None:
+            continue
+        ins.shape = ins.op.compute_shape([i.shape for i in ins.inputs], ins.module_args)
+    if module.return_instruction is not None:
+        module.replace_return(module.results())

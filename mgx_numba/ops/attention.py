@@ -1,0 +1,173 @@
+"""Attention, and the operators around its key and value caches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ..graph.shape import Shape
+from ..graph.types import from_numpy
+from .base import Operator, RunModule, register
+from .dims import any_dynamic, broadcast_lens, meet_dim
+from .softmax import softmax
+
+if TYPE_CHECKING:
+    from ..graph.module import Module
+
+
+@register
+@dataclass(frozen=True)
+class Attention(Operator):
+    """``softmax(scale * q @ k^T + mask) @ v``, the softmax in float32 or wider.
+
+    Inputs are q [b, h, s, d], k [b, hk, t, d], v [b, hk, t, e] (hk divides h; query heads share key heads in order)
+    and perhaps a mask that broadcasts to [b, h, s, t]: bool keeps where true, other types are added. With ``causal``
+    position i of the queries sees keys up to i + t - s. A row that sees no key gives zeros.
+    """
+
+    name: ClassVar[str] = "attention"
+    scale: float = 1.0
+    causal: bool = False
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_inputs(inputs, 3, 4)
+        q, k, v = inputs[:3]
+        self.expect_same_type(inputs[:3])
+        if not q.type.is_floating:
+            raise self.fail(f"inputs must be floating point, got {q.type.name}")
+        if any(s.ndim != 4 for s in inputs[:3]):
+            raise self.fail(f"q, k and v need 4 axes (batch, head, position, feature), got {q}; {k}; {v}")
+        for what, a, b in (
+            ("batch lengths of q and k", q.dims[0], k.dims[0]),
+            ("batch lengths of k and v", k.dims[0], v.dims[0]),
+            ("heads of k and v", k.dims[1], v.dims[1]),
+            ("positions of k and v", k.dims[2], v.dims[2]),
+            ("features of q and k", q.dims[3], k.dims[3]),
+        ):
+            meet_dim(self, what, a, b)
+        heads, shared = q.dims[1].max, k.dims[1].max
+        if shared < 1 or heads % shared:
+            raise self.fail(f"{shared} key heads do not divide {heads} query heads")
+        if len(inputs) == 4 and not any_dynamic(inputs):
+            scores = (q.lens[0], heads, q.lens[2], k.lens[2])
+            if broadcast_lens(self, scores, inputs[3].lens) != scores:
+                raise self.fail(f"mask {list(inputs[3].lens)} does not broadcast to {list(scores)}")
+        return Shape.dynamic(q.type, [*q.dims[:3], v.dims[3]])
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        wide = from_numpy(args[0].dtype).compute.numpy
+        q, k, v = (a.astype(wide, copy=False) for a in args[:3])
+        (b, h, s, d), (hk, t) = q.shape, k.shape[1:3]
+        grouped = q.reshape(b, hk, h // hk * s, d)
+        scores = np.matmul(grouped, np.swapaxes(k, 2, 3)).reshape(b, h, s, t) * wide.type(self.scale)
+        if len(args) == 4:
+            mask = args[3]
+            scores = np.where(mask, scores, -np.inf) if mask.dtype == np.bool_ else scores + mask.astype(wide)
+        if self.causal:
+            scores = np.where(np.arange(t) <= np.arange(s)[:, None] + (t - s), scores, -np.inf)
+        if t == 0:
+            return np.zeros(output.lens, output.type.numpy)
+        unseen = (scores == -np.inf).all(3, keepdims=True)
+        weights = softmax(np.where(unseen, 0, scores), 3) * ~unseen
+        mixed = np.matmul(weights.astype(wide, copy=False).reshape(b, hk, h // hk * s, t), v)
+        return mixed.reshape(b, h, s, v.shape[3]).astype(output.type.numpy, copy=False)
+
+    def flops(self, output: Shape, inputs: Sequence[Shape]) -> int:
+        b, h, s, d = inputs[0].max_lens
+        t, e = inputs[2].max_lens[2:]
+        return b * h * s * t * (2 * d + 2 * e + 5)
+
+
+@register
+@dataclass(frozen=True)
+class GqaRotaryEmbedding(Operator):
+    """Rotary position embedding of packed heads [b, num_heads + 2 * kv_num_heads, s, d]: queries, keys, values.
+
+    Inputs are the heads, the position of the last token of each sequence, and the cosine and sine tables
+    [positions, r / 2]; the first r features rotate, in neighbouring pairs if ``interleaved``, else as two halves. A
+    single token stands at its sequence's position, several at 0, 1, ... Values pass unchanged.
+    """
+
+    name: ClassVar[str] = "gqa_rotary_embedding"
+    num_heads: int = 1
+    kv_num_heads: int = 1
+    interleaved: bool = False
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_inputs(inputs, 4)
+        heads, _, cosine, sine = inputs
+        if heads.ndim != 4 or heads.dims[1].max != self.num_heads + 2 * self.kv_num_heads:
+            raise self.fail(
+                f"expected [b, {self.num_heads + 2 * self.kv_num_heads}, s, d] for {self.num_heads} query and"
+                f" {self.kv_num_heads} key heads, got {heads}"
+            )
+        if cosine.ndim != 2 or cosine.dims != sine.dims or 2 * cosine.dims[1].max > heads.dims[3].max:
+            raise self.fail(f"tables {cosine} and {sine} do not fit {heads.dims[3]} features")
+        return heads.to_standard()
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        x, last, cosine, sine = args
+        wide = from_numpy(x.dtype).compute.numpy
+        b, _, s, _ = x.shape
+        position = np.broadcast_to(np.arange(s) if s != 1 else last.reshape(-1)[:b, None].astype(np.int64), (b, s))
+        if position.size and not 0 <= position.min() <= position.max() < cosine.shape[0]:
+            raise self.fail(f"positions up to {position.max()} are outside of tables of {cosine.shape[0]} positions")
+        cos, sin = (table.astype(wide)[position][:, None] for table in (cosine, sine))
+        rotated = self.num_heads + self.kv_num_heads
+        width = 2 * cosine.shape[1]
+        result = x.astype(wide)
+        part = result[:, :rotated, :, :width]
+        pair = (np.s_[..., ::2], np.s_[..., 1::2]) if self.interleaved else (
+            np.s_[..., : width // 2],
+            np.s_[..., width // 2 :],
+        )
+        first, second = part[pair[0]].copy(), part[pair[1]].copy()
+        part[pair[0]] = first * cos - second * sin
+        part[pair[1]] = second * cos + first * sin
+        return result.astype(x.dtype, copy=False)
+
+    def flops(self, output: Shape, inputs: Sequence[Shape]) -> int:
+        return 3 * output.elements
+
+
+@register
+@dataclass(frozen=True)
+class ConcatPastPresent(Operator):
+    """A key or value cache [b, heads, capacity, d] with the present tokens written into it.
+
+    Inputs are the present tokens [b, heads, s, d], the position of the last token of each sequence, and the cache.
+    Several tokens go to the start of the cache (a prompt), a single one to its sequence's position; one that does not
+    fit is dropped.
+    """
+
+    name: ClassVar[str] = "concat_past_present"
+    kv_num_heads: int = 0
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_inputs(inputs, 3)
+        present, _, past = inputs
+        self.expect_same_type([present, past])
+        if past.is_dynamic:
+            raise self.fail(f"the cache must have static lengths, got {past}")
+        if present.ndim != 4 or past.ndim != 4:
+            raise self.fail(f"present tokens and cache need 4 axes, got {present} and {past}")
+        for axis in (0, 1, 3):
+            meet_dim(self, f"lengths of axis {axis} of present and cache", present.dims[axis], past.dims[axis])
+        if present.dims[2].min > past.lens[2]:
+            raise self.fail(f"{present.dims[2]} present tokens do not fit a cache of {past.lens[2]}")
+        return past
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        present, last, past = args
+        result = past.copy()
+        count = present.shape[2]
+        if count != 1:
+            result[:, :, :count] = present
+            return result
+        for row, position in enumerate(last.reshape(-1)[: present.shape[0]].tolist()):
+            if 0 <= position < past.shape[2]:
+                result[row, :, position] = present[row, :, 0]
+        return result

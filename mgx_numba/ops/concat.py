@@ -1,0 +1,47 @@
+"""Concatenation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ..graph.shape import DynamicDimension, Shape, find_permutation
+from .base import Operator, RunModule, register
+from .dims import any_dynamic, meet_dim
+
+if TYPE_CHECKING:
+    from ..graph.module import Module
+
+
+@register
+@dataclass(frozen=True)
+class Concat(Operator):
+    """Inputs one after the other along ``axis``, packed in the memory order that most of them have."""
+
+    name: ClassVar[str] = "concat"
+    AXES: ClassVar[tuple[str, ...]] = ("axis",)
+    axis: int = 0
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        if not inputs:
+            raise self.fail("got no input")
+        self.expect_same_type(inputs)
+        first = inputs[0]
+        if any(s.ndim != first.ndim for s in inputs):
+            raise self.fail(f"inputs have different ranks: {'; '.join(map(str, inputs))}")
+        axis = self.resolve_axis(self.axis, first.ndim)
+        dims: list[DynamicDimension] = []
+        for k, column in enumerate(zip(*(s.dims for s in inputs))):
+            if k == axis:
+                dims.append(DynamicDimension(sum(d.min for d in column), sum(d.max for d in column)))
+            else:
+                dims.append(meet_dim(self, f"lengths of axis {k}", *column))
+        if any_dynamic(inputs):
+            return Shape.dynamic(first.type, dims)
+        return Shape.from_permutation(first.type, [d.min for d in dims], find_permutation(inputs))
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        return np.concatenate(args, self.axis)

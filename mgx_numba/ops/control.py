@@ -1,0 +1,152 @@
+"""Control flow: operators that choose which submodule runs, or how often."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ..graph.shape import DynamicDimension, Shape
+from ..graph.types import Type, from_numpy
+from .base import Operator, RunModule, register
+from .fused import expect_modules
+
+if TYPE_CHECKING:
+    from ..graph.module import Module
+
+
+def _runner(op: Operator, run: RunModule | None) -> RunModule:
+    if run is None:
+        raise op.fail("cannot be evaluated without its submodules")
+    return run
+
+
+@register
+@dataclass(frozen=True)
+class If(Operator):
+    """The first submodule's results where the condition (one bool) is true, else the second's, as a tuple.
+
+    Submodules use values of the enclosing modules directly; further inputs are their parameters. Both must give as
+    many results, of the same types and ranks; lengths that differ become ranges.
+    """
+
+    name: ClassVar[str] = "if"
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        expect_modules(self, modules, 2)
+        if not inputs or inputs[0].is_dynamic or inputs[0].elements != 1 or inputs[0].type is not Type.bool_type:
+            raise self.fail(f"the condition must be one bool, got {inputs[0] if inputs else 'no input'}")
+        first, second = ([r.shape for r in module.results()] for module in modules)
+        if len(first) != len(second):
+            raise self.fail(f"branches give {len(first)} and {len(second)} results")
+        return Shape.tuple(self._either(k, a, b) for k, (a, b) in enumerate(zip(first, second)))
+
+    def _either(self, position: int, a: Shape, b: Shape) -> Shape:
+        if a == b:
+            return a
+        if a.type is not b.type or a.ndim != b.ndim or a.sub_shapes or b.sub_shapes:
+            raise self.fail(f"result {position} is {a} in one branch and {b} in the other")
+        if a.lens == b.lens and not a.is_dynamic and not b.is_dynamic:
+            return a.to_standard()
+        dims = [DynamicDimension(min(x.min, y.min), max(x.max, y.max)) for x, y in zip(a.dims, b.dims)]
+        return Shape.dynamic(a.type, dims)
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        position = 0 if args[0].reshape(-1)[0] else 1
+        return tuple(_runner(self, run)(position, args[1:]))
+
+
+@register
+@dataclass(frozen=True)
+class Loop(Operator):
+    """ONNX Loop. Inputs are the trip count, the condition (bool) and the carried values.
+
+    The submodule's parameters are the number of the iteration (int64), the condition and the carried values; its
+    results the condition for the next iteration, the carried values and one element for each scan output. The result
+    is a tuple: the carried values, then the scan outputs [max_iterations, ...] with zeros where no iteration ran.
+    ``scan_output_directions[k]`` 1 fills the k-th of them from its end.
+    """
+
+    name: ClassVar[str] = "loop"
+    max_iterations: int = 10
+    scan_output_directions: tuple[int, ...] = ()
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        expect_modules(self, modules, 1)
+        if len(inputs) < 2:
+            raise self.fail(f"got {len(inputs)} inputs, expected trip count, condition and carried values")
+        results = [r.shape for r in modules[0].results()]
+        carried = len(inputs) - 2
+        if len(modules[0].parameters()) != carried + 2 or len(results) < carried + 1:
+            raise self.fail(
+                f"module {modules[0].name!r} has {len(modules[0].parameters())} parameters and {len(results)} results,"
+                f" expected {carried + 2} and at least {carried + 1}"
+            )
+        for k, (given, kept) in enumerate(zip(inputs[2:], results[1:])):
+            if given.type is not kept.type or given.ndim != kept.ndim:
+                raise self.fail(f"carried value {k} enters as {given} and leaves an iteration as {kept}")
+        shapes = [self._carried(given, kept) for given, kept in zip(inputs[2:], results[1:])]
+        count = DynamicDimension(self.max_iterations, self.max_iterations)
+        shapes += [Shape.dynamic(s.type, [count, *s.dims]) for s in results[carried + 1 :]]
+        return Shape.tuple(shapes)
+
+    @staticmethod
+    def _carried(given: Shape, kept: Shape) -> Shape:
+        """The lengths that a carried value has after any number of iterations."""
+        if given.dims == kept.dims and not given.is_dynamic:
+            return kept.to_standard() if not kept.scalar else kept
+        dims = [DynamicDimension(min(x.min, y.min), max(x.max, y.max)) for x, y in zip(given.dims, kept.dims)]
+        return Shape.dynamic(given.type, dims)
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        run = _runner(self, run)
+        trips = int(args[0].reshape(-1)[0])
+        condition, carried = args[1], list(args[2:])
+        shapes = output.sub_shapes[len(carried) :]
+        scans: list[list[np.ndarray]] = [[] for _ in shapes]
+        iteration = 0
+        while iteration < trips and condition.reshape(-1)[0]:
+            if shapes and iteration == self.max_iterations:
+                raise self.fail(f"runs longer than max_iterations={self.max_iterations}, for which scan outputs have room")
+            results = run(0, [np.array([iteration], np.int64), condition, *carried])
+            condition, carried = results[0], list(results[1 : len(carried) + 1])
+            for scan, value in zip(scans, results[len(carried) + 1 :]):
+                scan.append(value)
+            iteration += 1
+        directions = [*self.scan_output_directions, *[0] * len(scans)]
+        return (*carried, *(self._stack(*row) for row in zip(scans, shapes, directions)))
+
+    def _stack(self, values: Sequence[np.ndarray], shape: Shape, direction: int) -> np.ndarray:
+        lens = values[0].shape if values else tuple(d.min for d in shape.dims[1:])
+        result = np.zeros((self.max_iterations, *lens), shape.type.numpy)
+        for k, value in enumerate(values):
+            result[self.max_iterations - 1 - k if direction else k] = value
+        return result
+
+
+@register
+@dataclass(frozen=True)
+class SelectModule(Operator):
+    """Runs the submodule whose parameters have exactly the inputs' types and lengths; its results as a tuple.
+
+    ``output_dyn_shapes`` is the tuple shape that holds the results of every submodule.
+    """
+
+    name: ClassVar[str] = "select_module"
+    output_dyn_shapes: Shape = Shape.tuple(())
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        if not inputs:
+            raise self.fail("got no input")
+        return self.output_dyn_shapes
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        run = _runner(self, run)
+        given = [(from_numpy(a.dtype), a.shape) for a in args]
+        for position, module in enumerate(run.modules):
+            if [(p.shape.type, p.shape.lens) for p in module.parameters()] == given:
+                return tuple(run(position, args))
+        listed = ", ".join(f"{type.name} {list(lens)}" for type, lens in given)
+        raise self.fail(f"no submodule takes {listed}")

@@ -1,0 +1,177 @@
+"""Operators of object detectors: region of interest pooling and suppression of overlapping boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ..graph.shape import DynamicDimension, Shape
+from ..graph.types import Type
+from .base import Operator, RunModule, register
+from .dims import any_dynamic, meet_dim
+from .pooling import PoolingMode
+
+if TYPE_CHECKING:
+    from ..graph.module import Module
+
+
+@register
+@dataclass(frozen=True)
+class RoiAlign(Operator):
+    """ONNX RoiAlign: regions of [n, c, h, w] pooled from bilinear samples to [regions, c, output_height, output_width].
+
+    Inputs are the features, the regions [regions, 4] as x1, y1, x2, y2, and for each region the index of its image.
+    ``sampling_ratio`` 0 takes ceil(region / output) samples a bin and axis. With ``max`` a sample is the largest of
+    its four weighted neighbours. A region is at least one element wide unless the mode is ``half_pixel``.
+    """
+
+    name: ClassVar[str] = "roialign"
+    coordinate_transformation_mode: str = "half_pixel"
+    mode: PoolingMode = PoolingMode.average
+    output_height: int = 1
+    output_width: int = 1
+    sampling_ratio: int = 0
+    spatial_scale: float = 1.0
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_inputs(inputs, 3)
+        x, rois, batch = inputs
+        if self.mode is PoolingMode.lpnorm:
+            raise self.fail("mode must be average or max, got lpnorm")
+        if self.coordinate_transformation_mode not in ("half_pixel", "output_half_pixel"):
+            raise self.fail(
+                "coordinate_transformation_mode must be half_pixel or output_half_pixel,"
+                f" got {self.coordinate_transformation_mode!r}"
+            )
+        if x.ndim != 4 or rois.ndim != 2 or rois.max_lens[1] != 4 or batch.ndim != 1:
+            raise self.fail(f"expected features [n, c, h, w], regions [r, 4], indices [r], got {'; '.join(map(str, inputs))}")
+        regions = meet_dim(self, "numbers of regions and of indices", rois.dims[0], batch.dims[0])
+        return Shape.dynamic(x.type, [regions, x.dims[1], self.output_height, self.output_width])
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        x, rois, batch = args
+        result = np.empty((rois.shape[0], x.shape[1], self.output_height, self.output_width), np.float32)
+        for k, image in enumerate(batch.tolist()):
+            if not 0 <= image < x.shape[0]:
+                raise self.fail(f"image index {image} of region {k} is out of range for {x.shape[0]} images")
+            x1, y1, x2, y2 = (rois[k].astype(np.float32) * np.float32(self.spatial_scale)).tolist()
+            rows = self._samples(y1, y2, self.output_height, x.shape[2])
+            columns = self._samples(x1, x2, self.output_width, x.shape[3])
+            result[k] = self._pool(x[image].astype(np.float32), rows, columns)
+        return result.astype(output.type.numpy)
+
+    def _samples(self, start: float, end: float, bins: int, length: int) -> tuple[np.ndarray, np.ndarray, int]:
+        """Neighbour positions [2, samples], weights [2, samples] and samples a bin along one axis."""
+        offset = 0.5 if self.coordinate_transformation_mode == "half_pixel" else 0.0
+        start, end = start - offset, end - offset
+        size = end - start if offset else max(end - start, 1.0)
+        per_bin = self.sampling_ratio or max(0, int(np.ceil(size / bins)))
+        step = size / bins
+        places = start + step * (np.arange(bins)[:, None] + (np.arange(per_bin) + 0.5) / max(per_bin, 1))
+        places = places.reshape(-1)
+        inside = (places >= -1.0) & (places <= length)
+        places = np.clip(places, 0, length - 1)
+        low = np.floor(places).astype(np.int64)
+        high = np.minimum(low + 1, length - 1)
+        t = places - low
+        return np.stack([low, high]), np.stack([1 - t, t]) * inside, per_bin
+
+    def _pool(
+        self, image: np.ndarray, rows: tuple[np.ndarray, np.ndarray, int], columns: tuple[np.ndarray, np.ndarray, int]
+    ) -> np.ndarray:
+        (y, wy, ny), (x, wx, nx) = rows, columns
+        lens = (image.shape[0], self.output_height, self.output_width)
+        if not ny or not nx:
+            return np.zeros(lens, np.float32)
+        corners = [
+            image[:, y[a]][:, :, x[b]] * (wy[a][:, None] * wx[b]).astype(np.float32) for a in (0, 1) for b in (0, 1)
+        ]
+        binned = [c.reshape(lens[0], lens[1], ny, lens[2], nx) for c in corners]
+        if self.mode is PoolingMode.max:
+            return np.max([c.max((2, 4)) for c in binned], axis=0)
+        return np.sum([c.sum((2, 4), np.float64) for c in binned], axis=0) / (ny * nx)
+
+    def flops(self, output: Shape, inputs: Sequence[Shape]) -> int:
+        return output.elements * 8 * max(self.sampling_ratio, 1) ** 2
+
+
+@register
+@dataclass(frozen=True)
+class NonMaxSuppression(Operator):
+    """ONNX NonMaxSuppression: rows (image, class, box) of the boxes kept, int64, best score first in each class.
+
+    Inputs are boxes [n, boxes, 4], scores [n, classes, boxes] and up to three scalars: how many boxes of a class to
+    keep (0 if absent), the overlap (intersection over union) above which a box goes (0), and the score that a box must
+    exceed (none). Boxes are y1, x1, y2, x2 with any two opposite corners, or with ``center_point_box`` x centre,
+    y centre, width, height. Of equal scores the lower index wins.
+
+    The result has room for all boxes of all classes, and rows of zeros at its end; with ``use_dyn_output`` it has just
+    the rows found.
+    """
+
+    name: ClassVar[str] = "nonmaxsuppression"
+    center_point_box: bool = False
+    use_dyn_output: bool = False
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_inputs(inputs, 2, 3, 4, 5)
+        boxes, scores = inputs[:2]
+        if boxes.ndim != 3 or scores.ndim != 3 or boxes.max_lens[2] != 4:
+            raise self.fail(f"expected boxes [n, boxes, 4] and scores [n, classes, boxes], got {boxes} and {scores}")
+        images = meet_dim(self, "numbers of images", boxes.dims[0], scores.dims[0])
+        count = meet_dim(self, "numbers of boxes", boxes.dims[1], scores.dims[2])
+        rows = images.max * scores.dims[1].max * count.max
+        if self.use_dyn_output:
+            return Shape.dynamic(Type.int64_type, [DynamicDimension(0, rows), 3])
+        if any_dynamic(inputs):
+            raise self.fail("needs static lengths without use_dyn_output")
+        return Shape(Type.int64_type, (rows, 3))
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        boxes, scores = args[0].astype(np.float64), args[1].astype(np.float64)
+        limits = [a.reshape(-1)[0].item() for a in args[2:]]
+        keep = int(limits[0]) if limits else 0
+        overlap = limits[1] if len(limits) > 1 else 0.0
+        lowest = limits[2] if len(limits) > 2 else None
+        rows: list[tuple[int, int, int]] = []
+        if keep > 0:
+            for n in range(scores.shape[0]):
+                corners = self._corners(boxes[n])
+                for c in range(scores.shape[1]):
+                    rows += [(n, c, k) for k in _suppress(corners, scores[n, c], keep, overlap, lowest)]
+        found = np.array(rows, np.int64).reshape(-1, 3)
+        if self.use_dyn_output:
+            return found
+        return np.pad(found, ((0, output.lens[0] - found.shape[0]), (0, 0)))
+
+    def _corners(self, boxes: np.ndarray) -> np.ndarray:
+        """Boxes [boxes, 4] as lower y, lower x, upper y, upper x."""
+        if self.center_point_box:
+            centre, half = boxes[:, 1::-1], boxes[:, :1:-1] / 2
+            first, second = centre - half, centre + half
+        else:
+            first, second = boxes[:, :2], boxes[:, 2:]
+        return np.concatenate([np.minimum(first, second), np.maximum(first, second)], 1)
+
+
+def _suppress(
+    corners: np.ndarray, scores: np.ndarray, keep: int, overlap: float, lowest: float | None
+) -> list[int]:
+    """Boxes kept of one class: again and again the best one left, until ``keep`` are found."""
+    order = np.argsort(-scores, kind="stable")
+    if lowest is not None:
+        order = order[scores[order] > lowest]
+    area = np.prod(corners[:, 2:] - corners[:, :2], 1)
+    kept: list[int] = []
+    while order.size and len(kept) < keep:
+        best, order = int(order[0]), order[1:]
+        kept.append(best)
+        sides = np.minimum(corners[best, 2:], corners[order, 2:]) - np.maximum(corners[best, :2], corners[order, :2])
+        common = np.prod(np.maximum(sides, 0), 1)
+        union = area[best] + area[order] - common
+        with np.errstate(all="ignore"):
+            order = order[~((union > 0) & (common / union > overlap))]
+    return kept

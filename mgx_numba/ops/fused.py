@@ -1,0 +1,202 @@
+"""Operators that compute a submodule as one kernel: fusion passes make them, code generation compiles them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ..graph.shape import Shape, find_permutation
+from .base import Operator, RunModule, pointwise_shape, register
+from .dims import any_dynamic, meet_dim
+
+if TYPE_CHECKING:
+    from ..graph.module import Module
+
+
+def tuple_of(shapes: Sequence[Shape]) -> Shape:
+    """The only shape, or the tuple of several."""
+    return shapes[0] if len(shapes) == 1 else Shape.tuple(shapes)
+
+
+def expect_modules(op: Operator, modules: Sequence[Module], count: int) -> None:
+    """Raise ``ShapeError`` unless the instruction has this many submodules."""
+    if len(modules) != count:
+        raise op.fail(f"got {len(modules)} submodules, expected {count}")
+
+
+def expect_parameters(op: Operator, module: Module, inputs: Sequence[Shape]) -> None:
+    """Raise ``ShapeError`` unless the submodule has a parameter of the right type for each input."""
+    parameters = module.parameters()
+    if len(parameters) != len(inputs):
+        raise op.fail(f"got {len(inputs)} inputs, module {module.name!r} has {len(parameters)} parameters")
+    for parameter, given in zip(parameters, inputs):
+        if parameter.shape.type is not given.type:
+            raise op.fail(f"module {module.name!r}: {parameter.op} is {parameter.shape.type}, got {given.type}")
+
+
+@dataclass(frozen=True)
+class ModuleOperator(Operator):
+    """Base: runs one submodule on the inputs, in the order of its parameters; several results make a tuple."""
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        expect_modules(self, modules, 1)
+        expect_parameters(self, modules[0], inputs)
+        return tuple_of([r.shape for r in modules[0].results()])
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        results = _runner(self, run)(0, args)
+        return results[0] if len(results) == 1 else tuple(results)
+
+
+def _runner(op: Operator, run: RunModule | None) -> RunModule:
+    if run is None:
+        raise op.fail("cannot be evaluated without its submodule")
+    return run
+
+
+@register
+@dataclass(frozen=True)
+class PointwiseModule(ModuleOperator):
+    """A submodule of pointwise operators, applied to each element of inputs of equal lengths.
+
+    The submodule's parameters are scalars. Results have the pointwise shape of the inputs.
+    """
+
+    name: ClassVar[str] = "pointwise"
+    pointwise: ClassVar[bool] = True
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        expect_modules(self, modules, 1)
+        expect_parameters(self, modules[0], inputs)
+        if not inputs:
+            raise self.fail("got no input")
+        shape = pointwise_shape(self, inputs)
+        return tuple_of([shape.with_type(r.shape.type) for r in modules[0].results()])
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        lens = args[0].shape
+        results = [
+            np.broadcast_to(r.reshape(()) if r.size == 1 else r, lens) for r in _runner(self, run)(0, args)
+        ]
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def flops(self, output: Shape, inputs: Sequence[Shape]) -> int:
+        return inputs[0].elements
+
+
+@register
+@dataclass(frozen=True)
+class FusedReduce(ModuleOperator):
+    """A submodule of reductions over ``axes`` and the pointwise operators around them."""
+
+    name: ClassVar[str] = "fused_reduce"
+    reduction: ClassVar[bool] = True
+    AXES: ClassVar[tuple[str, ...]] = ("axes",)
+    axes: tuple[int, ...] = ()
+
+    def flops(self, output: Shape, inputs: Sequence[Shape]) -> int:
+        return max(s.elements for s in inputs)
+
+
+@register
+@dataclass(frozen=True)
+class SplitFusedReduce(ModuleOperator):
+    """``fused_reduce`` that several workers share, each adding its part to the result as ``assign`` says."""
+
+    name: ClassVar[str] = "split_fused_reduce"
+    reduction: ClassVar[bool] = True
+    AXES: ClassVar[tuple[str, ...]] = ("axes",)
+    axes: tuple[int, ...] = ()
+    assign: str = "assign_add"
+
+
+@register
+@dataclass(frozen=True)
+class FusedContraction(ModuleOperator):
+    """A submodule of one contraction and the pointwise operators that follow it (its epilogue)."""
+
+    name: ClassVar[str] = "fused_contraction"
+
+
+@register
+@dataclass(frozen=True)
+class Group(ModuleOperator):
+    """A submodule kept together for a purpose that ``tag`` names, ``attention`` for instance."""
+
+    name: ClassVar[str] = "group"
+    tag: str = ""
+
+
+@register
+@dataclass(frozen=True)
+class FusedConcat(Operator):
+    """Concatenation along ``axis`` of computed values, then pointwise operators.
+
+    Each submodule but the last is pointwise over the next inputs, as many as it has parameters, and gives one part.
+    The last one takes the concatenated value as its first parameter and the remaining inputs as the others.
+    """
+
+    name: ClassVar[str] = "fused_concat"
+    AXES: ClassVar[tuple[str, ...]] = ("axis",)
+    axis: int = 0
+
+    def _split(self, modules: Sequence[Module], values: Sequence[Any]) -> tuple[list[Sequence[Any]], Sequence[Any]]:
+        """The values that each part takes, and those left for the last submodule."""
+        if len(modules) < 2:
+            raise self.fail(f"got {len(modules)} submodules, expected at least 2")
+        parts, start = [], 0
+        for module in modules[:-1]:
+            stop = start + len(module.parameters())
+            parts.append(values[start:stop])
+            start = stop
+        if len(values) - start != len(modules[-1].parameters()) - 1 or not all(parts):
+            raise self.fail(f"{len(values)} inputs do not match the parameters of its {len(modules)} submodules")
+        return parts, values[start:]
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        if any_dynamic(inputs):
+            raise self.fail("needs static lengths")
+        parts, rest = self._split(modules, inputs)
+        shapes = [pointwise_shape(self, part) for part in parts]
+        axis = self.resolve_axis(self.axis, shapes[0].ndim)
+        lens = list(shapes[0].lens)
+        for k, column in enumerate(zip(*(s.dims for s in shapes))):
+            if k == axis:
+                lens[k] = sum(d.min for d in column)
+            else:
+                meet_dim(self, f"lengths of axis {k} of the parts", *column)
+        whole = Shape.from_permutation(shapes[0].type, lens, find_permutation(shapes))
+        shape = pointwise_shape(self, [whole, *rest])
+        return tuple_of([shape.with_type(r.shape.type) for r in modules[-1].results()])
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        run = _runner(self, run)
+        parts, rest = self._split(run.modules, args)
+        values = [np.broadcast_to(run(k, part)[0], part[0].shape) for k, part in enumerate(parts)]
+        results = run(len(parts), [np.concatenate(values, self.axis), *rest])
+        return results[0] if len(results) == 1 else tuple(results)
+
+
+@register
+@dataclass(frozen=True)
+class GetTupleElem(Operator):
+    """Member ``index`` of a tuple."""
+
+    name: ClassVar[str] = "get_tuple_elem"
+    view: ClassVar[bool] = True
+    index: int = 0
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_inputs(inputs, 1)
+        members = inputs[0].sub_shapes
+        if not members:
+            raise self.fail(f"input must be a tuple, got {inputs[0]}")
+        if not 0 <= self.index < len(members):
+            raise self.fail(f"index {self.index} is out of range for a tuple of {len(members)}")
+        return members[self.index]
+
+    def compute(self, output: Shape, args: Sequence[Any], run: RunModule | None = None) -> Any:
+        return args[0][self.index]

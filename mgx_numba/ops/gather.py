@@ -1,0 +1,140 @@
+"""Reading elements at positions that another tensor holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ..graph.shape import DynamicDimension, Shape
+from .base import Operator, RunModule, register
+from .dims import any_dynamic, meet_dim
+
+if TYPE_CHECKING:
+    from ..graph.module import Module
+
+
+def wrap_indices(op: Operator, indices: np.ndarray, length: int, what: str) -> np.ndarray:
+    """Indices as int64 between 0 and ``length``, negative ones counted from the end.
+
+    Raises:
+        ShapeError: an index is out of range.
+    """
+    wide = indices.astype(np.int64)
+    wide = np.where(wide < 0, wide + length, wide)
+    bad = (wide < 0) | (wide >= length)
+    if bad.any():
+        raise op.fail(f"index {int(indices[bad].reshape(-1)[0])} is out of range for {what} of length {length}")
+    return wide
+
+
+def expect_indices(op: Operator, shape: Shape) -> None:
+    """Raise ``ShapeError`` unless the elements are integers."""
+    if not shape.type.is_integral:
+        raise op.fail(f"indices must be integers, got {shape.type.name}")
+
+
+@register
+@dataclass(frozen=True)
+class Gather(Operator):
+    """Positions ``indices`` of ``axis``: the axis is replaced by the axes of the indices, none for a scalar.
+
+    Inputs are data and indices; negative indices count from the end.
+    """
+
+    name: ClassVar[str] = "gather"
+    AXES: ClassVar[tuple[str, ...]] = ("axis",)
+    axis: int = 0
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_inputs(inputs, 2)
+        data, indices = inputs
+        expect_indices(self, indices)
+        axis = self.resolve_axis(self.axis, data.ndim)
+        middle = () if indices.scalar and indices.lens == (1,) else indices.dims
+        dims = (*data.dims[:axis], *middle, *data.dims[axis + 1 :])
+        if not dims:
+            return Shape(data.type)
+        return Shape.dynamic(data.type, dims)
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        data, indices = args
+        axis = self.axis % data.ndim
+        wrapped = wrap_indices(self, indices, data.shape[axis], f"axis {axis}")
+        return np.take(data, wrapped, axis).reshape(output.lens)
+
+
+@register
+@dataclass(frozen=True)
+class GatherElements(Operator):
+    """For every position of ``indices`` the element of the data there, but at ``indices[...]`` along ``axis`` (ONNX)."""
+
+    name: ClassVar[str] = "gather_elements"
+    AXES: ClassVar[tuple[str, ...]] = ("axis",)
+    axis: int = 0
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_inputs(inputs, 2)
+        data, indices = inputs
+        expect_indices(self, indices)
+        axis = self.resolve_axis(self.axis, data.ndim)
+        if indices.ndim != data.ndim:
+            raise self.fail(f"data and indices need the same rank, got {data} and {indices}")
+        for k, (own, given) in enumerate(zip(data.dims, indices.dims)):
+            if k != axis and given.min > own.max:
+                raise self.fail(f"indices have length {given} on axis {k}, data only {own}")
+        return Shape.dynamic(data.type, indices.dims)
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        data, indices = args
+        axis = self.axis % data.ndim
+        grid = list(np.ogrid[tuple(map(slice, indices.shape))])
+        grid[axis] = wrap_indices(self, indices, data.shape[axis], f"axis {axis}")
+        return data[tuple(grid)]
+
+
+@register
+@dataclass(frozen=True)
+class GatherND(Operator):
+    """Slices of the data at the tuples in the last axis of the indices; the first ``batch_dims`` axes are common (ONNX)."""
+
+    name: ClassVar[str] = "gathernd"
+    batch_dims: int = 0
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_inputs(inputs, 2)
+        data, indices = inputs
+        expect_indices(self, indices)
+        batch = self.batch_dims
+        if not 0 <= batch < min(data.ndim, indices.ndim):
+            raise self.fail(f"batch_dims {batch} must be below the ranks of {data} and {indices}")
+        for k in range(batch):
+            meet_dim(self, f"lengths of batch axis {k}", data.dims[k], indices.dims[k])
+        if not indices.dims[-1].is_fixed:
+            raise self.fail(f"the last axis of the indices must have a fixed length, got {indices}")
+        depth = indices.dims[-1].min
+        if not 1 <= depth <= data.ndim - batch:
+            raise self.fail(f"tuples of {depth} indices do not fit the {data.ndim - batch} axes of {data} after the batch")
+        dims: tuple[DynamicDimension, ...] = indices.dims[:-1] + data.dims[batch + depth :]
+        if not dims:
+            return Shape(data.type)
+        return Shape.dynamic(data.type, dims) if any_dynamic(inputs) else Shape(data.type, [d.min for d in dims])
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        data, indices = args
+        return data[nd_index(self, data, indices, self.batch_dims)].reshape(output.lens)
+
+
+def nd_index(op: Operator, data: np.ndarray, indices: np.ndarray, batch: int = 0) -> tuple[np.ndarray, ...]:
+    """NumPy index of the slices at the tuples in the last axis of ``indices``."""
+    depth = indices.shape[-1]
+    outer = [
+        np.arange(n).reshape([-1 if k == axis else 1 for k in range(indices.ndim - 1)])
+        for axis, n in enumerate(indices.shape[:batch])
+    ]
+    inner = [
+        wrap_indices(op, indices[..., k], data.shape[batch + k], f"axis {batch + k}") for k in range(depth)
+    ]
+    return (*outer, *inner)

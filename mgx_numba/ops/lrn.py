@@ -1,0 +1,52 @@
+"""Local response normalisation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ..graph.shape import Shape
+from .base import Operator, RunModule, register
+
+if TYPE_CHECKING:
+    from ..graph.module import Module
+
+
+@register
+@dataclass(frozen=True)
+class Lrn(Operator):
+    """``x / (bias + alpha / size * s) ** beta``, ``s`` the sum of squares over ``size`` neighbouring channels (ONNX LRN).
+
+    The neighbourhood of channel c runs from ``c - (size - 1) // 2`` to ``c + size // 2``, cut at the ends.
+    """
+
+    name: ClassVar[str] = "lrn"
+    alpha: float = 0.0001
+    beta: float = 0.75
+    bias: float = 1.0
+    size: int = 1
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_inputs(inputs, 1)
+        if inputs[0].ndim < 2:
+            raise self.fail(f"input needs a channel axis (axis 1), got {inputs[0]}")
+        if self.size < 1:
+            raise self.fail(f"size must be positive, got {self.size}")
+        return inputs[0] if inputs[0].is_dynamic or inputs[0].packed else inputs[0].to_standard()
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        x = args[0].astype(np.float64)
+        channels = x.shape[1]
+        running = np.zeros((x.shape[0], channels + 1, *x.shape[2:]))
+        np.cumsum(x * x, 1, out=running[:, 1:])
+        c = np.arange(channels)
+        high = np.minimum(c + self.size // 2 + 1, channels)
+        low = np.maximum(c - (self.size - 1) // 2, 0)
+        squares = running[:, high] - running[:, low]
+        return (x / (self.bias + self.alpha / self.size * squares) ** self.beta).astype(output.type.numpy)
+
+    def flops(self, output: Shape, inputs: Sequence[Shape]) -> int:
+        return output.elements * (self.size + 3)

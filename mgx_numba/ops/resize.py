@@ -1,0 +1,158 @@
+"""Resizing by interpolation (ONNX Resize)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ..graph.shape import DynamicDimension, Shape
+from ..graph.types import from_numpy
+from .base import Operator, RunModule, register
+from .dims import UNBOUNDED, map_dim
+from .scalar import cast_array
+
+if TYPE_CHECKING:
+    from ..graph.module import Module
+
+MODES = ("nearest", "linear", "cubic")
+NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+COORDINATES = (
+    "half_pixel",
+    "half_pixel_symmetric",
+    "pytorch_half_pixel",
+    "align_corners",
+    "asymmetric",
+    "tf_half_pixel_for_nn",
+)
+
+
+def source_coordinates(mode: str, length: int, out: int, scale: float) -> np.ndarray:
+    """Input coordinate of every output position of an axis (ONNX ``coordinate_transformation_mode``)."""
+    x = np.arange(out, dtype=np.float64)
+    if mode == "align_corners":
+        return x * (length - 1) / (out - 1) if out > 1 else np.zeros(out)
+    if mode == "asymmetric":
+        return x / scale
+    if mode == "tf_half_pixel_for_nn":
+        return (x + 0.5) / scale
+    if mode == "pytorch_half_pixel" and out <= 1:
+        return np.zeros(out)
+    if mode == "half_pixel_symmetric":
+        adjustment = out / (scale * length)
+        return length / 2 * (1 - adjustment) + (x + 0.5) / scale - 0.5
+    return (x + 0.5) / scale - 0.5
+
+
+def scaled_length(length: int, scale: float) -> int:
+    """``floor(length * scale)``, the product in float32 as ONNX Runtime and ONNX shape inference form it."""
+    return int(np.floor(np.float32(length) * np.float32(scale)))
+
+
+def nearest_index(mode: str, coordinate: np.ndarray, length: int) -> np.ndarray:
+    """Input position nearest to each coordinate (ONNX ``nearest_mode``)."""
+    if mode == "round_prefer_floor":
+        position = np.ceil(coordinate - 0.5)
+    elif mode == "round_prefer_ceil":
+        position = np.floor(coordinate + 0.5)
+    else:
+        position = np.floor(coordinate) if mode == "floor" else np.ceil(coordinate)
+    return np.clip(position, 0, length - 1).astype(np.int64)
+
+
+def interpolation_taps(
+    mode: str, coordinate: np.ndarray, length: int, cubic_coeff_a: float
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Input positions and weights that each output position sums over: 2 (linear) or 4 (cubic convolution) pairs."""
+    base = np.floor(coordinate)
+    t = coordinate - base
+    if mode == "linear":
+        weights = [1 - t, t]
+        offsets = (0, 1)
+    else:
+        a = cubic_coeff_a
+        offsets = (-1, 0, 1, 2)
+        weights = []
+        for d in (t + 1, t, 1 - t, 2 - t):
+            near = ((a + 2) * d - (a + 3)) * d * d + 1
+            far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+            weights.append(np.where(d <= 1, near, far))
+    positions = [np.clip(base + k, 0, length - 1).astype(np.int64) for k in offsets]
+    return list(zip(positions, weights))
+
+
+@register
+@dataclass(frozen=True)
+class Resize(Operator):
+    """The input resampled to ``sizes``, or to ``floor(length * scales)``, one value an axis.
+
+    A second input holds the sizes (integers) or the scales (floats) instead, and lengths are known at run time only.
+    """
+
+    name: ClassVar[str] = "resize"
+    scales: tuple[float, ...] = ()
+    sizes: tuple[int, ...] = ()
+    nearest_mode: str = "floor"
+    mode: str = "nearest"
+    coordinate_transformation_mode: str = "half_pixel"
+    cubic_coeff_a: float = -0.75
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_inputs(inputs, 1, 2)
+        shape = inputs[0]
+        for what, value, known in (
+            ("mode", self.mode, MODES),
+            ("nearest_mode", self.nearest_mode, NEAREST),
+            ("coordinate_transformation_mode", self.coordinate_transformation_mode, COORDINATES),
+        ):
+            if value not in known:
+                raise self.fail(f"{what} is {value!r}, expected one of {', '.join(known)}")
+        if len(inputs) == 2:
+            given = inputs[1]
+            if given.is_dynamic or given.lens != (shape.ndim,):
+                raise self.fail(f"second input needs one value for each of the {shape.ndim} axes, got {given}")
+            return Shape.dynamic(shape.type, [DynamicDimension(0, UNBOUNDED)] * shape.ndim)
+        if bool(self.sizes) == bool(self.scales):
+            raise self.fail(f"exactly one of sizes {list(self.sizes)} and scales {list(self.scales)} must be given")
+        if len(self.sizes or self.scales) != shape.ndim:
+            raise self.fail(f"sizes or scales need one value for each of the {shape.ndim} axes")
+        if any(v <= 0 for v in self.scales) or any(v < 0 for v in self.sizes):
+            raise self.fail(f"sizes {list(self.sizes)} and scales {list(self.scales)} must be positive")
+        if self.sizes:
+            return Shape(shape.type, self.sizes)
+        dims = [map_dim(d, partial(scaled_length, scale=s)) for d, s in zip(shape.dims, self.scales)]
+        return Shape.dynamic(shape.type, dims)
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        x = args[0]
+        values = args[1].tolist() if len(args) == 2 else list(self.sizes or self.scales)
+        by_size = args[1].dtype.kind in "iu" if len(args) == 2 else bool(self.sizes)
+        if by_size:
+            lens = [int(v) for v in values]
+            scales = [out / n if n else 1.0 for out, n in zip(lens, x.shape)]
+        else:
+            scales = [float(np.float32(v)) for v in values]
+            lens = [scaled_length(n, s) for n, s in zip(x.shape, scales)]
+        kind = from_numpy(x.dtype)
+        work = x if self.mode == "nearest" else x.astype(np.float64)
+        for axis, (n, out, scale) in enumerate(zip(x.shape, lens, scales)):
+            if n == out and scale == 1.0:
+                continue
+            if n == 0 and out:
+                raise self.fail(f"axis {axis} is empty and cannot grow to {out}")
+            coordinate = source_coordinates(self.coordinate_transformation_mode, n, out, scale)
+            if self.mode == "nearest":
+                work = np.take(work, nearest_index(self.nearest_mode, coordinate, n), axis)
+                continue
+            total = np.zeros((*work.shape[:axis], out, *work.shape[axis + 1 :]))
+            weight_lens = [-1 if k == axis else 1 for k in range(x.ndim)]
+            for position, weight in interpolation_taps(self.mode, coordinate, n, self.cubic_coeff_a):
+                total += np.take(work, position, axis) * weight.reshape(weight_lens)
+            work = total
+        return work if self.mode == "nearest" else cast_array(work, kind)
+
+    def flops(self, output: Shape, inputs: Sequence[Shape]) -> int:
+        return output.elements * {"nearest": 0, "linear": 8, "cubic": 32}[self.mode]

@@ -1,0 +1,122 @@
+"""Writing or combining elements at positions that another tensor holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ..graph.shape import Shape
+from ..graph.types import from_numpy
+from .base import Operator, RunModule, register
+from .dims import any_dynamic, meet_dim, packed_like
+from .gather import expect_indices, nd_index, wrap_indices
+
+if TYPE_CHECKING:
+    from ..graph.module import Module
+
+REDUCTIONS: dict[str, np.ufunc | None] = {
+    "none": None,
+    "add": np.add,
+    "mul": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+}
+"""How an update combines with what is there; ``none`` replaces it, and of several updates the last one counts."""
+
+
+def combine_at(data: np.ndarray, index: tuple[np.ndarray, ...], updates: np.ndarray, reduction: str) -> np.ndarray:
+    """Copy of ``data`` with updates combined at an index; narrow floats are combined in float32."""
+    ufunc = REDUCTIONS[reduction]
+    if ufunc is None:
+        result = data.copy()
+        result[index] = updates
+        return result
+    wide = from_numpy(data.dtype).compute.numpy
+    result = data.astype(wide)
+    ufunc.at(result, index, updates.astype(wide, copy=False))
+    return result.astype(data.dtype, copy=False)
+
+
+@dataclass(frozen=True)
+class ScatterBase(Operator):
+    """ONNX ScatterElements: ``updates[i]`` goes to position ``i``, but at ``indices[i]`` along ``axis``.
+
+    Inputs are data, indices, updates. With ``skip_out_of_bounds`` updates at indices out of range are dropped;
+    without it they are an error.
+    """
+
+    AXES: ClassVar[tuple[str, ...]] = ("axis",)
+    combine: ClassVar[str] = "none"
+    axis: int = 0
+    skip_out_of_bounds: bool = False
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_inputs(inputs, 3)
+        data, indices, updates = inputs
+        expect_indices(self, indices)
+        self.expect_same_type([data, updates])
+        axis = self.resolve_axis(self.axis, data.ndim)
+        if indices.ndim != data.ndim or updates.ndim != data.ndim:
+            raise self.fail(f"inputs need the same rank, got {'; '.join(map(str, inputs))}")
+        for k, (own, given, update) in enumerate(zip(data.dims, indices.dims, updates.dims)):
+            meet_dim(self, f"lengths of indices and updates on axis {k}", given, update)
+            if k != axis and given.min > own.max:
+                raise self.fail(f"indices have length {given} on axis {k}, data only {own}")
+        return data if data.is_dynamic else packed_like(data, data.lens)
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        data, indices, updates = args
+        axis = self.axis % data.ndim
+        length = data.shape[axis]
+        grid = list(np.broadcast_arrays(*np.ogrid[tuple(map(slice, indices.shape))]))
+        if self.skip_out_of_bounds:
+            wide = indices.astype(np.int64)
+            kept = (wide >= -length) & (wide < length)
+            grid[axis] = np.where(wide < 0, wide + length, wide)
+            return combine_at(data, tuple(g[kept] for g in grid), updates[kept], self.combine)
+        grid[axis] = wrap_indices(self, indices, length, f"axis {axis}")
+        return combine_at(data, tuple(grid), updates, self.combine)
+
+
+@dataclass(frozen=True)
+class ScatterNDBase(Operator):
+    """ONNX ScatterND: slices ``updates[i]`` go to the positions of the data given by the tuples ``indices[i]``."""
+
+    combine: ClassVar[str] = "none"
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_inputs(inputs, 3)
+        data, indices, updates = inputs
+        expect_indices(self, indices)
+        self.expect_same_type([data, updates])
+        if indices.ndim < 1 or not indices.dims[-1].is_fixed:
+            raise self.fail(f"the last axis of the indices must have a fixed length, got {indices}")
+        depth = indices.dims[-1].min
+        if depth > data.ndim:
+            raise self.fail(f"tuples of {depth} indices do not fit the {data.ndim} axes of {data}")
+        expected = indices.dims[:-1] + data.dims[depth:]
+        if updates.ndim != len(expected):
+            raise self.fail(f"updates need {len(expected)} axes for {data} and {indices}, got {updates}")
+        for k, (wanted, given) in enumerate(zip(expected, updates.dims)):
+            meet_dim(self, f"expected and given lengths of axis {k} of the updates", wanted, given)
+        if any_dynamic(inputs):
+            return data
+        return packed_like(data, data.lens)
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        data, indices, updates = args
+        return combine_at(data, nd_index(self, data, indices), updates, self.combine)
+
+
+for _reduction in REDUCTIONS:
+    for _base, _stem in ((ScatterBase, "scatter"), (ScatterNDBase, "scatternd")):
+        _members = {
+            "name": f"{_stem}_{_reduction}",
+            "combine": _reduction,
+            "__doc__": f"{_base.__doc__}\n\n    Reduction: {_reduction}.",
+            "__annotations__": {},
+        }
+        register(dataclass(frozen=True)(type(f"{_base.__name__[:-4]}{_reduction.title()}", (_base,), _members)))

@@ -1,0 +1,159 @@
+"""Operators that find positions or distinct values: one-hot encoding, non-zero positions, unique values, ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ..graph.shape import DynamicDimension, Shape
+from ..graph.types import Type
+from .base import Operator, RunModule, register
+from .dims import UNBOUNDED
+
+if TYPE_CHECKING:
+    from ..graph.module import Module
+
+
+@register
+@dataclass(frozen=True)
+class OneHot(Operator):
+    """A new axis, at ``axis`` of the result, that holds ``values[1]`` at the index and ``values[0]`` elsewhere.
+
+    Inputs are indices, depth, values; or indices and values with the depth as attribute. Negative indices count from
+    the end; those out of range give ``values[0]`` everywhere.
+    """
+
+    name: ClassVar[str] = "onehot"
+    AXES: ClassVar[tuple[str, ...]] = ("axis",)
+    axis: int = -1
+    depth: int | None = None
+
+    def axes_rank(self, inputs: Sequence[Shape]) -> int:
+        """``axis`` counts the axes of the output."""
+        return inputs[0].ndim + 1
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_inputs(inputs, 3 if self.depth is None else 2)
+        indices, values = inputs[0], inputs[-1]
+        if values.is_dynamic or values.elements != 2:
+            raise self.fail(f"values must be two elements (off, on), got {values}")
+        if self.depth is None:
+            if inputs[1].is_dynamic or inputs[1].elements != 1:
+                raise self.fail(f"depth must be one element, got {inputs[1]}")
+            new = DynamicDimension(0, UNBOUNDED)
+        elif self.depth < 0:
+            raise self.fail(f"depth must not be negative, got {self.depth}")
+        else:
+            new = DynamicDimension(self.depth, self.depth)
+        axis = self.resolve_axis(self.axis, indices.ndim + 1)
+        return Shape.dynamic(values.type, [*indices.dims[:axis], new, *indices.dims[axis:]])
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        indices, values = args[0], args[-1].reshape(-1)
+        depth = int(args[1].reshape(-1)[0]) if self.depth is None else self.depth
+        if depth < 0:
+            raise self.fail(f"depth must not be negative, got {depth}")
+        axis = self.axis % (indices.ndim + 1)
+        wide = indices.astype(np.int64)
+        wide = np.expand_dims(np.where(wide < 0, wide + depth, wide), axis)
+        position = np.arange(depth).reshape([-1 if k == axis else 1 for k in range(wide.ndim)])
+        return np.where(wide == position, values[1], values[0])
+
+
+@register
+@dataclass(frozen=True)
+class NonZero(Operator):
+    """Positions of the elements that are not zero, in row-major order: int64 [rank, count].
+
+    The result has room for every element and zeros after the last position; with ``use_dyn_output`` it has just the
+    columns found.
+    """
+
+    name: ClassVar[str] = "nonzero"
+    use_dyn_output: bool = False
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_inputs(inputs, 1)
+        shape = inputs[0]
+        if self.use_dyn_output:
+            return Shape.dynamic(Type.int64_type, [shape.ndim, DynamicDimension(0, shape.elements)])
+        if shape.is_dynamic:
+            raise self.fail(f"needs static lengths without use_dyn_output, got {shape}")
+        return Shape(Type.int64_type, (shape.ndim, shape.elements))
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        found = np.stack(np.nonzero(args[0])).astype(np.int64)
+        if self.use_dyn_output:
+            return found
+        return np.pad(found, ((0, 0), (0, output.lens[1] - found.shape[1])))
+
+
+@register
+@dataclass(frozen=True)
+class Unique(Operator):
+    """Distinct elements, or distinct slices along ``axis``; sorted, or in order of first appearance.
+
+    The result is a tuple: the values, the position of the first appearance of each, for each element the position of
+    its value, and the number of appearances of each (int64). How many there are is known at run time only.
+    """
+
+    name: ClassVar[str] = "unique"
+    AXES: ClassVar[tuple[str, ...]] = ("axis",)
+    axis: int | None = None
+    sorted: bool = True
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_inputs(inputs, 1)
+        shape = inputs[0]
+        if self.axis is None:
+            length = DynamicDimension(prod(d.min for d in shape.dims), shape.elements)
+            outer: tuple[DynamicDimension, ...] = ()
+            inner: tuple[DynamicDimension, ...] = ()
+        else:
+            axis = self.resolve_axis(self.axis, shape.ndim)
+            length, outer, inner = shape.dims[axis], shape.dims[:axis], shape.dims[axis + 1 :]
+        count = DynamicDimension(min(1, length.min), length.max)
+        number, inverse = (Shape.dynamic(Type.int64_type, [d]) for d in (count, length))
+        return Shape.tuple([Shape.dynamic(shape.type, [*outer, count, *inner]), number, inverse, number])
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        x = args[0]
+        axis = 0 if self.axis is None else self.axis
+        if self.axis is None:
+            x = x.reshape(-1)
+        found, first, inverse, counts = np.unique(
+            x, return_index=True, return_inverse=True, return_counts=True, axis=axis
+        )
+        inverse = inverse.reshape(-1)
+        if not self.sorted:
+            order = np.argsort(first, kind="stable")
+            rank = np.empty_like(order)
+            rank[order] = np.arange(order.size)
+            found, first, inverse, counts = np.take(found, order, axis), first[order], rank[inverse], counts[order]
+        return (found, *(v.astype(np.int64) for v in (first, inverse, counts)))
+
+
+@register
+@dataclass(frozen=True)
+class DynamicRange(Operator):
+    """``start, start + delta, ...`` up to before ``limit``; the inputs start, limit, delta are scalars of one type."""
+
+    name: ClassVar[str] = "dynamic_range"
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_inputs(inputs, 3)
+        self.expect_same_type(inputs)
+        if any(s.is_dynamic or s.elements != 1 for s in inputs):
+            raise self.fail(f"inputs must be scalars, got {'; '.join(map(str, inputs))}")
+        return Shape.dynamic(inputs[0].type, [DynamicDimension(0, UNBOUNDED)])
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        start, limit, delta = (a.reshape(-1)[0].item() for a in args)
+        if delta == 0:
+            raise self.fail("delta is 0")
+        count = max(0, int(np.ceil((limit - start) / delta)))
+        return (start + np.arange(count) * delta).astype(args[0].dtype)

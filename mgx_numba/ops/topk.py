@@ -1,0 +1,64 @@
+"""The largest or smallest elements along an axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ..graph.shape import DynamicDimension, Shape
+from ..graph.types import Type, from_numpy
+from .base import Operator, RunModule, register
+
+if TYPE_CHECKING:
+    from ..graph.module import Module
+
+
+@register
+@dataclass(frozen=True)
+class TopK(Operator):
+    """The ``k`` largest (or smallest) elements along ``axis``, in order, and their positions: a tuple.
+
+    Positions are int64; of equal elements the one with the lower position comes first. A second input of the data's
+    lengths replaces the positions by its elements.
+    """
+
+    name: ClassVar[str] = "topk"
+    AXES: ClassVar[tuple[str, ...]] = ("axis",)
+    k: int = 1
+    axis: int = 0
+    largest: bool = True
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_inputs(inputs, 1, 2)
+        shape = inputs[0]
+        axis = self.resolve_axis(self.axis, shape.ndim)
+        if not 0 <= self.k <= shape.dims[axis].max:
+            raise self.fail(f"k is {self.k}, but axis {axis} of {shape} has length {shape.dims[axis]}")
+        if len(inputs) == 2 and inputs[1].dims != shape.dims:
+            raise self.fail(f"the second input must have the lengths of {shape}, got {inputs[1]}")
+        dims = [*shape.dims[:axis], DynamicDimension(self.k, self.k), *shape.dims[axis + 1 :]]
+        index_type = inputs[1].type if len(inputs) == 2 else Type.int64_type
+        return Shape.tuple([Shape.dynamic(shape.type, dims), Shape.dynamic(index_type, dims)])
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        x = args[0]
+        axis = self.axis % x.ndim
+        if self.k > x.shape[axis]:
+            raise self.fail(f"k is {self.k}, but axis {axis} has length {x.shape[axis]}")
+        order = _stable_order(x.astype(from_numpy(x.dtype).compute.numpy, copy=False), axis, self.largest)
+        chosen = np.take(order, np.arange(self.k), axis)
+        index = chosen if len(args) == 1 else np.take_along_axis(args[1], chosen, axis)
+        return np.take_along_axis(x, chosen, axis), index
+
+    def flops(self, output: Shape, inputs: Sequence[Shape]) -> int:
+        return inputs[0].elements
+
+
+def _stable_order(x: np.ndarray, axis: int, largest: bool) -> np.ndarray:
+    """Positions along an axis in sorted order; equal elements keep theirs."""
+    if not largest:
+        return np.argsort(x, axis, kind="stable")
+    return x.shape[axis] - 1 - np.flip(np.argsort(np.flip(x, axis), axis, kind="stable"), axis)

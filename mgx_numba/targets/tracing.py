@@ -1,0 +1,59 @@
+"""The evaluation trace, in the form of MIGraphX's ``MIGRAPHX_TRACE_EVAL``."""
+
+from __future__ import annotations
+
+from typing import Any, TextIO
+
+import numpy as np
+
+__all__ = ["describe_output", "write_trace"]
+
+PREVIEW = 5
+
+
+def write_trace(out: TextIO, instruction: str, seconds: float, total: float, value: Any, level: int) -> None:
+    """Write one instruction's entry.
+
+    Level 1 is the instruction and its time, level 2 adds kinds of numbers, the first and last five elements and
+    statistics, level 3 prints every element.
+    """
+    out.write(f"Run instruction: {instruction}\n")
+    out.write(f"Time: {seconds * 1e3:.6g}ms, {total * 1e3:.6g}ms\n")
+    if level < 2:
+        return
+    for array in value if isinstance(value, (tuple, list)) else [value]:
+        out.write(describe_output(np.asarray(array), full=level > 2))
+
+
+def describe_output(array: np.ndarray, full: bool = False) -> str:
+    """Kinds of numbers in an output, its elements (a preview unless ``full``) and statistics."""
+    flat = array.ravel()
+    wide = flat.astype(np.float64)
+    shown = flat.tolist() if full or flat.size <= 2 * PREVIEW else None
+    if shown is None:
+        head, tail = (", ".join(f"{x:.6g}" for x in part) for part in (wide[:PREVIEW], wide[-PREVIEW:]))
+        elements = f"{head}, ..., {tail}"
+    else:
+        elements = ", ".join(f"{x:.6g}" for x in wide)
+    lines = [f"Output has {', '.join(_kinds(array)) or 'nothing'}", f"Output: {elements}"]
+    if flat.size:
+        with np.errstate(all="ignore"):
+            lines.append(
+                f"Min value: {wide.min():.6g}, Max value: {wide.max():.6g}, "
+                f"Mean: {wide.mean():.6g}, StdDev: {wide.std():.6g}"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def _kinds(array: np.ndarray) -> list[str]:
+    if not array.size:
+        return []
+    wide = array.astype(np.float64)
+    zero, nan, infinite = wide == 0, np.isnan(wide), np.isinf(wide)
+    kinds = []
+    if (~zero & ~nan & ~infinite).any():
+        kinds.append("normal")
+    for name, mask in (("zero", zero), ("inf", infinite), ("nan", nan)):
+        if mask.any():
+            kinds.append(name)
+    return kinds

@@ -1,0 +1,59 @@
+"""Small programs and the comparison of the cpu target with ref, shared by the tests of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from mgx_numba.graph.instruction import Instruction
+from mgx_numba.graph.module import Module
+from mgx_numba.graph.passes import Options, run_passes
+from mgx_numba.graph.program import Program
+from mgx_numba.graph.shape import Shape
+from mgx_numba.graph.types import from_numpy
+from mgx_numba.runtime.executor import Executable
+from mgx_numba.targets.cpu.lowering import lower
+from mgx_numba.targets.cpu.options import CpuOptions
+from mgx_numba.targets.ref.interpreter import evaluate
+
+FUSION = ("fuse_contraction", "fuse_reduce", "fuse_pointwise", "dead_code_elimination")
+
+Build = Callable[[Module, list[Instruction]], Sequence[Instruction] | Instruction]
+
+
+def program_of(inputs: Sequence[np.ndarray], build: Build) -> Program:
+    """A program with parameters ``p0``, ``p1``, ... like the arrays and the results that ``build`` makes of them."""
+    program = Program()
+    parameters = [
+        program.main.add_parameter(f"p{k}", Shape(from_numpy(a.dtype), a.shape)) for k, a in enumerate(inputs)
+    ]
+    results = build(program.main, parameters)
+    program.main.add_return([results] if isinstance(results, Instruction) else list(results))
+    return program
+
+
+def compile_and_run(program: Program, inputs: Sequence[np.ndarray], passes: Sequence[str] = FUSION, **options):
+    """Results of the fused and lowered program, and the program itself."""
+    settings = CpuOptions(**{"fast_math": False, **options})
+    optimized = program.clone()
+    run_passes(optimized, list(passes), Options(fast_math=settings.fast_math), validate=True)
+    executable = Executable(lower(optimized, settings), num_threads=2)
+    return executable.run([np.ascontiguousarray(a) for a in inputs]), optimized
+
+
+def check(inputs: Sequence[np.ndarray], build: Build, rtol: float = 1e-5, passes: Sequence[str] = FUSION, **options):
+    """Compare the cpu target with ref; returns the optimised program."""
+    program = program_of(inputs, build)
+    wanted = evaluate(program, {f"p{k}": a for k, a in enumerate(inputs)})
+    got, optimized = compile_and_run(program, inputs, passes, **options)
+    assert len(got) == len(wanted)
+    for a, b in zip(got, wanted):
+        assert a.shape == b.shape and a.dtype == b.dtype
+        if a.dtype.kind in "biu":
+            np.testing.assert_array_equal(a, b)
+        else:
+            x, y = a.astype(np.float64), b.astype(np.float64)
+            finite = np.abs(y[np.isfinite(y)])
+            np.testing.assert_allclose(x, y, rtol=rtol, atol=rtol * (finite.max() if finite.size else 1.0))
+    return optimized

@@ -1,0 +1,40 @@
+"""The CPU description and its narrowing by MGX_CPU_FEATURES."""
+
+from __future__ import annotations
+
+import platform
+
+import pytest
+
+from mgx_numba.codegen.cpu import host
+from mgx_numba.errors import OptionError
+
+x86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="x86-64 feature names")
+
+
+def test_lanes_fill_a_vector_register() -> None:
+    assert host.vector_bits() in (128, 256, 512)
+    assert host.lanes() * 32 == host.vector_bits()
+    assert host.lanes("int8") == 4 * host.lanes("float32") == 8 * host.lanes("float64")
+
+
+@x86
+def test_avx2_ceiling_removes_avx512(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_CPU_FEATURES", "avx2")
+    assert host.vector_bits() <= 256
+    assert not any(name.startswith("avx512") for name in host.features())
+    assert "+avx512" not in host.host().feature_string
+
+
+@x86
+def test_sse_ceiling_and_single_feature(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_CPU_FEATURES", "sse,-popcnt")
+    assert host.vector_bits() == 128
+    assert not host.has("avx") and not host.has("fma") and not host.has("popcnt")
+    assert host.has("sse2")
+
+
+def test_unknown_ceiling_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_CPU_FEATURES", "mmx3")
+    with pytest.raises(OptionError, match="mmx3"):
+        host.features()

@@ -1,0 +1,140 @@
+"""Kernel text to object: what is refused, and how it is said."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from mgx_numba.codegen import batch
+from mgx_numba.codegen.compiler import compile_object, inspect
+from mgx_numba.codegen.cpu import host
+from mgx_numba.codegen.elf import read_symbols
+from mgx_numba.codegen.kernel import KernelSource
+from mgx_numba.errors import CompileError, FormatError
+
+HEADER = "def kernel(args, begin, end):\n"
+
+
+def test_object_defines_only_the_kernel(add_kernel: KernelSource) -> None:
+    symbols = read_symbols(compile_object(add_kernel))
+    assert symbols.defined == {add_kernel.symbol}
+    assert not symbols.undefined
+
+
+def test_library_calls_are_the_only_undefined_symbols() -> None:
+    source = KernelSource(
+        "copy_kernel", HEADER + "    copy_bytes(words_at(args, 0), words_at(args, 1), args[2])\n"
+    )
+    assert read_symbols(compile_object(source)).undefined == {"memcpy"}
+
+
+def test_identity_is_the_text_not_the_name(add_kernel: KernelSource) -> None:
+    renamed = KernelSource("other_kernel", add_kernel.text, "%1 = add(x, y)")
+    changed = KernelSource("add_kernel", add_kernel.text + "\n")
+    assert renamed.symbol == add_kernel.symbol != changed.symbol
+    assert len(add_kernel.symbol) == len("mgx_") + 24
+
+
+def test_identity_follows_the_cpu_features(add_kernel: KernelSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = add_kernel.symbol
+    monkeypatch.setenv("MGX_CPU_FEATURES", f"-{min(host.features())}")
+    assert KernelSource("add_kernel", add_kernel.text).symbol != before
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (HEADER + "    y = unknown(args)\n", "line 2"),
+        (HEADER + "    words_at(begin, 1)\n", "words_at|Cannot cast"),
+        (HEADER + "    words_at(args)\n", "words_at"),
+        (HEADER + "    args[0] = sum((begin, end))\n", "no kernel may call"),
+        (HEADER + "    print(begin)\n", "no kernel may call"),
+        (HEADER + "    raise ValueError\n", "line 2: a kernel cannot contain Raise"),
+        ("def kernel(args:\n", "line 1"),
+        ("def kernel(args, begin):\n    return\n", "3 argument"),
+        ("x = 1\n", "no function named kernel"),
+        ("x = 1 / 0\n", "ZeroDivisionError"),
+    ],
+)
+def test_refusal_names_kernel_line_and_origin(text: str, says: str) -> None:
+    with pytest.raises(CompileError, match=says) as caught:
+        compile_object(KernelSource("bad_kernel", text, origin="%7 = erf(%6)"))
+    assert "bad_kernel" in str(caught.value)
+    assert "%7 = erf(%6)" in str(caught.value)
+
+
+def test_inspection_shows_each_stage(add_kernel: KernelSource) -> None:
+    stages = inspect(add_kernel)
+    assert "define" in stages.lowered and "define" in stages.optimised
+    assert add_kernel.symbol in stages.assembly
+
+
+def test_threads_may_compile_at_once(distinct: Callable[[int], KernelSource]) -> None:
+    sources = [distinct(i) for i in range(100, 108)]
+    objects: dict[str, bytes] = {}
+
+    def work(source: KernelSource) -> None:
+        objects[source.symbol] = compile_object(source)
+
+    threads = [threading.Thread(target=work, args=(source,)) for source in sources]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(source.symbol in read_symbols(objects[source.symbol]).defined for source in sources)
+
+
+def test_worker_process_compiles_the_same(distinct: Callable[[int], KernelSource]) -> None:
+    sources = [distinct(i) for i in range(200, 240)]
+    seen: list[str] = []
+    objects = batch.compile_objects(
+        sources, workers=1, finished=lambda source, data: seen.append(source.symbol)
+    )
+    assert sorted(seen) == sorted(source.symbol for source in sources)
+    assert all(
+        source.symbol in read_symbols(data).defined for source, data in zip(sources, objects, strict=True)
+    )
+
+
+def test_worker_answers_by_its_protocol(distinct: Callable[[int], KernelSource]) -> None:
+    process = batch.start_worker()
+    good, bad = distinct(1), KernelSource("bad_kernel", "x = 1\n")
+    try:
+        assert batch.read_message(process.stdout) == {"ready": True}
+        for source in (good, bad):
+            request = {"name": source.name, "text": source.text, "origin": ""}
+            batch.write_message(process.stdin, request)
+        assert read_symbols(batch.read_message(process.stdout)["object"]).defined == {good.symbol}
+        assert "bad_kernel" in batch.read_message(process.stdout)["error"]
+    finally:
+        batch.stop_worker(process)
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("death", ["import sys; sys.exit(3)", "import nothing_of_this_name"])
+def test_dead_worker_costs_only_time(
+    death: str, distinct: Callable[[int], KernelSource], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch, "WORKER_COMMAND", (sys.executable, "-c", death))
+    sources = [distinct(i) for i in range(300, 303)]
+    objects = batch.compile_objects(sources, workers=2)
+    assert [read_symbols(data).defined for data in objects] == [{source.symbol} for source in sources]
+
+
+def test_workers_only_when_they_pay() -> None:
+    assert batch.worker_count(5, cpus=8) == 0
+    assert batch.worker_count(30, cpus=1) == 0
+    assert batch.worker_count(30, cpus=2) == 1
+    assert batch.worker_count(1000, cpus=4) == 3
+
+
+@pytest.mark.parametrize("data", [b"", b"\x7fELF", b"\x7fELF\x02\x01" + bytes(100), bytes(64)])
+def test_damaged_object_file_is_a_format_error(data: bytes) -> None:
+    if data.endswith(bytes(100)):
+        assert not read_symbols(data).defined
+    else:
+        with pytest.raises(FormatError):
+            read_symbols(data)

@@ -1,0 +1,168 @@
+"""Objects kept between processes: round trip, damage, explanation, pruning, and loading without Numba."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mgx_numba.codegen import loader
+from mgx_numba.codegen.kernel import KernelSource
+from mgx_numba.codegen.store import ObjectStore, default_folder
+
+ROOT = Path(__file__).resolve().parents[2]
+Make = Callable[[int], KernelSource]
+
+
+def call(address: int) -> int:
+    word = np.zeros(1, np.int64)
+    args = np.array([word.ctypes.data], np.int64)
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(address)(args.ctypes.data, 0, 1)
+    return int(word[0])
+
+
+def test_round_trip(tmp_path: Path, distinct: Make) -> None:
+    store = ObjectStore(tmp_path)
+    source = distinct(1)
+    assert store.get(source) is None
+    store.put(source, b"object")
+    assert ObjectStore(tmp_path).get(source) == b"object"
+    assert {path.suffix for path in (tmp_path / "objects").iterdir()} == {".o", ".json"}
+
+
+@pytest.mark.parametrize(
+    "damage", ["truncated object", "changed object", "no object", "bad record", "no record"]
+)
+def test_damaged_entry_counts_as_absent(tmp_path: Path, distinct: Make, damage: str) -> None:
+    store, source = ObjectStore(tmp_path), distinct(1)
+    store.put(source, b"the object")
+    path = tmp_path / "objects" / (source.symbol + (".json" if "record" in damage else ".o"))
+    if damage.startswith("no"):
+        path.unlink()
+    else:
+        path.write_bytes(
+            {"truncated object": b"the obj", "changed object": b"THE object", "bad record": b"[]"}[damage]
+        )
+    assert store.get(source) is None
+
+
+def test_damaged_object_is_compiled_again(tmp_path: Path, distinct: Make) -> None:
+    store, source = ObjectStore(tmp_path), distinct(1001)
+    store.put(source, b"not an ELF object")  # a record that fits, around bytes that do not load
+    (address,) = loader.load([source], store=store)
+    assert call(address) == 1001
+    assert store.get(source) != b"not an ELF object"
+
+
+def test_loading_is_by_symbol_and_reports_progress(tmp_path: Path, distinct: Make) -> None:
+    sources = [distinct(1010), distinct(1011), distinct(1010)]
+    seen: list[tuple[int, int, str]] = []
+    addresses = loader.load(sources, lambda *report: seen.append(report), ObjectStore(tmp_path))
+    assert addresses[0] == addresses[2] != addresses[1]
+    assert [call(address) for address in addresses] == [1010, 1011, 1010]
+    assert seen == [(1, 2, "set_1010_kernel"), (2, 2, "set_1011_kernel")]
+    assert loader.load(sources) == addresses and len(seen) == 2
+
+
+def test_many_objects_with_library_calls_load(tmp_path: Path) -> None:
+    body = (
+        "def kernel(args, begin, end):\n    args[0] = {0}\n    copy_bytes(words_at(args, 1), args, begin)\n"
+    )
+    sources = [KernelSource(f"copy_{i}_kernel", body.format(i)) for i in range(12)]
+    for source in sources:
+        (address,) = loader.load([source], store=ObjectStore(tmp_path))
+        target = np.zeros(8, np.int64)
+        args = np.array([0, target.ctypes.data], np.int64)
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(address)(
+            args.ctypes.data, 8, 1
+        )
+        assert target[0] == args[0] == sources.index(source)
+
+
+def test_explanation_names_the_field_that_differs(tmp_path: Path, distinct: Make) -> None:
+    store, source = ObjectStore(tmp_path), distinct(1)
+    assert "no kernel of this name" in store.explain(source)
+    store.put(source, b"object")
+    assert "stored as" in store.explain(source)
+    other = KernelSource(source.name, source.text + "\n")
+    assert "differs in source" in store.explain(other)
+    (tmp_path / "objects" / f"{source.symbol}.o").write_bytes(b"")
+    assert "damaged" in store.explain(source)
+
+
+def test_pruning_drops_the_least_recently_used(tmp_path: Path, distinct: Make) -> None:
+    store = ObjectStore(tmp_path, limit=2500)
+    sources = [distinct(i) for i in range(4)]
+    for age, source in enumerate(sources):
+        store.put(source, bytes(1000))
+        os.utime(tmp_path / "objects" / f"{source.symbol}.o", (1e9 - age, 1e9 - age))
+    assert store.prune() == 3000
+    assert [store.get(source) is not None for source in sources] == [True, False, False, False]
+
+
+def test_folder_that_cannot_be_written_warns_once(tmp_path: Path, distinct: Make) -> None:
+    (tmp_path / "file").write_text("in the way")
+    store = ObjectStore(tmp_path / "file")
+    with pytest.warns(RuntimeWarning, match="MGX_CACHE_DIR"):
+        store.put(distinct(1), b"object")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        store.put(distinct(2), b"object")
+    assert store.get(distinct(1)) is None
+
+
+def test_default_folder_is_the_environment_or_the_platform(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert default_folder() == Path(os.environ["MGX_CACHE_DIR"])
+    monkeypatch.delenv("MGX_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert default_folder() == tmp_path / "mgx_numba"
+
+
+PROGRAM = """
+import sys
+import numpy as np
+from mgx_numba.codegen.kernel import KernelSource
+from mgx_numba.runtime.executor import Executable
+from mgx_numba.runtime.plan import ParameterSpec, Plan, Pointer, Region, Step, TensorSpec
+
+kernel = KernelSource("stored_kernel", '''
+def kernel(args, begin, end):
+    x, y = words_at(args, 0), words_at(args, 1)
+    for i in range(begin, end):
+        y[i] = x[i] * 3
+''')
+args = (Pointer(Region.PARAMETER, 0), Pointer(Region.OUTPUT, 0))
+lens = (64,)
+plan = Plan([Step(kernel, args, 64)], 0, [], [ParameterSpec("x", "int64", lens)], [TensorSpec("int64", lens)])
+compiled = []
+executable = Executable(plan, 2, lambda done, total, name: compiled.append(name))
+x = np.arange(64)
+assert (executable.run([x])[0] == 3 * x).all()
+print("numba" in sys.modules, "stored_kernel" in compiled)
+"""
+
+
+def test_second_process_loads_without_numba(tmp_path: Path) -> None:
+    environment = {**os.environ, "MGX_CACHE_DIR": str(tmp_path)}
+    outputs = [
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            cwd=ROOT,
+            env=environment,
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout.split()
+        for _ in range(2)
+    ]
+    assert outputs == [["True", "True"], ["False", "False"]]
