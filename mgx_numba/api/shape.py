@@ -56,7 +56,8 @@ class shape:
     """Element type, lengths and strides.
 
     Keyword arguments (the first given of these decides): ``dyn_dims``, ``strides``, ``permutation``; with ``type``
-    (enum or C++ name, default ``float``) and ``lens`` (default ``[1]``). Iterating gives the lengths.
+    (enum or C++ name, default ``float``) and ``lens`` (default ``[1]``). As a sequence it is its lengths
+    (the longest ones of a dynamic shape).
 
     Raises:
         ShapeError: unknown type, negative lengths, ranks that differ, or ``lens()`` of a dynamic shape.
@@ -166,10 +167,10 @@ class shape:
         return self._value.ndim
 
     def __getitem__(self, index: Any) -> Any:
-        return self.lens()[index]
+        return list(self._value.max_lens)[index]
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self.lens())
+        return iter(self._value.max_lens)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, shape) and self._value == other._value

@@ -47,9 +47,8 @@ def compile_object(source: KernelSource) -> bytes:
         CompileError: the text is not valid, does not type, or calls what no kernel may call. The message
             names the kernel, the line of its text, and the instructions it came from.
     """
-    with _lock:
-        machine = host.target_machine()
-        module, _ = _optimised_module(source, machine)
+    with _lock, host.target_machine() as machine, _parse(source, _lower(source)) as module:
+        _optimise(module, machine)
         data = machine.emit_object(module)
     symbols = read_symbols(data)
     missing = unavailable(symbols.undefined)
@@ -69,26 +68,30 @@ def inspect(source: KernelSource) -> Inspection:
         CompileError: as `compile_object`.
     """
     with _lock:
-        machine = host.target_machine()
-        module, lowered = _optimised_module(source, machine)
-        return Inspection(lowered, str(module), machine.emit_assembly(module))
+        lowered = _lower(source)
+        with host.target_machine() as machine, _parse(source, lowered) as module:
+            _optimise(module, machine)
+            return Inspection(lowered, str(module), machine.emit_assembly(module))
 
 
-def _optimised_module(source: KernelSource, machine: llvm.TargetMachine) -> tuple[llvm.ModuleRef, str]:
-    lowered = _lower(source)
+def _parse(source: KernelSource, lowered: str) -> llvm.ModuleRef:
     try:
-        module = llvm.parse_assembly(lowered, llvm.create_context())
+        module = llvm.parse_assembly(lowered)
         module.verify()
     except RuntimeError as error:
         raise _failure(source, f"LLVM refuses the lowered kernel: {error}") from error
+    return module
+
+
+def _optimise(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
+    """Run LLVM's passes. LLVM objects are closed, in order, not left to the garbage collector."""
     module.triple = machine.triple
     module.data_layout = str(machine.target_data)
     options = llvm.PipelineTuningOptions(speed_level=_OPTIMISATION_LEVEL)
     options.loop_vectorization = False
     options.slp_vectorization = False
-    builder = llvm.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
-    return module, lowered
+    with llvm.create_pass_builder(machine, options) as builder, builder.getModulePassManager() as manager:
+        manager.run(module, builder)
 
 
 def _lower(source: KernelSource) -> str:

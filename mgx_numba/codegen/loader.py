@@ -20,7 +20,7 @@ from .kernel import KernelSource
 from .store import ObjectStore, default_store
 from .symbols import provide, unavailable
 
-__all__ = ["Progress", "is_loaded", "load"]
+__all__ = ["Progress", "load"]
 
 Progress = Callable[[int, int, str], None]
 
@@ -53,11 +53,6 @@ def load(
         if wanted:
             _add(_objects(list(wanted.values()), progress, store or default_store(), workers))
     return [_addresses[source.symbol] for source in sources]
-
-
-def is_loaded(source: KernelSource) -> bool:
-    """Whether this process already holds the kernel's machine code."""
-    return source.symbol in _addresses
 
 
 def _objects(

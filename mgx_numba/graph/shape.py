@@ -44,6 +44,11 @@ class DynamicDimension:
         return f"[{self.min}..{self.max}{optimals}]"
 
 
+Lens = tuple[int, ...]
+Ranges = tuple[DynamicDimension, ...]
+Members = tuple["Shape", ...]
+
+
 def row_major_strides(lens: Sequence[int]) -> tuple[int, ...]:
     """Strides of a packed row-major tensor of these lengths."""
     strides = [1] * len(lens)
@@ -75,10 +80,10 @@ class Shape:
     __slots__ = ("__dict__", "dyn_dims", "lens", "strides", "sub_shapes", "type")
 
     type: Type
-    lens: tuple[int, ...]
-    strides: tuple[int, ...]
-    dyn_dims: tuple[DynamicDimension, ...]
-    sub_shapes: tuple[Shape, ...]
+    lens: Lens
+    strides: Lens
+    dyn_dims: Ranges
+    sub_shapes: Members
 
     def __init__(
         self, type: Type, lens: Iterable[int] | None = None, strides: Iterable[int] | None = None
@@ -161,12 +166,12 @@ class Shape:
         return self.element_space * self.type.size
 
     @property
-    def max_lens(self) -> tuple[int, ...]:
+    def max_lens(self) -> Lens:
         """Lengths, or the upper ends of the ranges."""
         return tuple(d.max for d in self.dyn_dims) if self.dyn_dims else self.lens
 
     @property
-    def dims(self) -> tuple[DynamicDimension, ...]:
+    def dims(self) -> Ranges:
         """Every axis as a range."""
         return self.dyn_dims or tuple(DynamicDimension(n, n) for n in self.lens)
 

@@ -36,7 +36,12 @@ class If(Operator):
 
     def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
         expect_modules(self, modules, 2)
-        if not inputs or inputs[0].is_dynamic or inputs[0].elements != 1 or inputs[0].type is not Type.bool_type:
+        if (
+            not inputs
+            or inputs[0].is_dynamic
+            or inputs[0].elements != 1
+            or inputs[0].type is not Type.bool_type
+        ):
             raise self.fail(f"the condition must be one bool, got {inputs[0] if inputs else 'no input'}")
         first, second = ([r.shape for r in module.results()] for module in modules)
         if len(first) != len(second):
@@ -109,7 +114,9 @@ class Loop(Operator):
         iteration = 0
         while iteration < trips and condition.reshape(-1)[0]:
             if shapes and iteration == self.max_iterations:
-                raise self.fail(f"runs longer than max_iterations={self.max_iterations}, for which scan outputs have room")
+                raise self.fail(
+                    f"runs longer than max_iterations={self.max_iterations}, for which scan outputs have room"
+                )
             results = run(0, [np.array([iteration], np.int64), condition, *carried])
             condition, carried = results[0], list(results[1 : len(carried) + 1])
             for scan, value in zip(scans, results[len(carried) + 1 :]):
@@ -126,6 +133,9 @@ class Loop(Operator):
         return result
 
 
+NOTHING = Shape.tuple(())
+
+
 @register
 @dataclass(frozen=True)
 class SelectModule(Operator):
@@ -135,7 +145,7 @@ class SelectModule(Operator):
     """
 
     name: ClassVar[str] = "select_module"
-    output_dyn_shapes: Shape = Shape.tuple(())
+    output_dyn_shapes: Shape = NOTHING
 
     def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
         if not inputs:

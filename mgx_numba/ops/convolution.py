@@ -121,7 +121,11 @@ class ConvolutionBase(Operator):
 
 
 def window_view(
-    x: np.ndarray, kernel: Sequence[int], spatial: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+    x: np.ndarray,
+    kernel: Sequence[int],
+    spatial: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
 ) -> np.ndarray:
     """View [n, c, kernel..., spatial...] of the windows of (padded) ``x``."""
     inner = [s * d for s, d in zip(x.strides[2:], dilation)]
@@ -137,12 +141,13 @@ def _depthwise(
     """Convolution with one input channel a group: a sum over kernel positions of scaled input slices."""
     if w.shape[0] != x.shape[1]:
         x = np.repeat(x, w.shape[0] // x.shape[1], axis=1)
+    weights = w.reshape(w.shape[0], prod(w.shape[2:]), *[1] * len(spatial))
     result = np.zeros((*x.shape[:2], *spatial), x.dtype)
-    for tap in itertools.product(*map(range, w.shape[2:])):
+    for position, tap in enumerate(itertools.product(*map(range, w.shape[2:]))):
         area = tuple(
             slice(t * d, t * d + (n - 1) * s + 1, s) for t, d, n, s in zip(tap, dilation, spatial, stride)
         )
-        result += x[(slice(None), slice(None), *area)] * w[(slice(None), 0, *tap)].reshape(-1, *[1] * len(spatial))
+        result += x[(slice(None), slice(None), *area)] * weights[:, position]
     return result
 
 
@@ -234,7 +239,8 @@ class ConvolutionBackwards(ConvolutionBase):
             columns = columns.reshape(output.lens[1], len(taps), *lens)
             for position, tap in enumerate(taps):
                 area = tuple(
-                    slice(t * d, t * d + (n - 1) * s + 1, s) for t, d, n, s in zip(tap, self.dilation, lens, self.stride)
+                    slice(t * d, t * d + (n - 1) * s + 1, s)
+                    for t, d, n, s in zip(tap, self.dilation, lens, self.stride)
                 )
                 target[(slice(None), *area)] += columns[:, position]
         cut = tuple(slice(before, n - after) for n, (before, after) in zip(full, self.pads(lens, kernel)))
@@ -264,4 +270,6 @@ class Im2Col(ConvolutionBase):
         kernel = w.shape[2:]
         padded = pad_spatial(x, self.pads(x.shape[2:], kernel), 0)
         windows = window_view(padded, kernel, self.spatial(x.shape[2:], kernel), self.stride, self.dilation)
-        return np.moveaxis(windows[0], range(1 + len(kernel)), range(-1 - len(kernel), 0)).reshape(output.lens)
+        return np.moveaxis(windows[0], range(1 + len(kernel)), range(-1 - len(kernel), 0)).reshape(
+            output.lens
+        )

@@ -47,7 +47,9 @@ class RoiAlign(Operator):
                 f" got {self.coordinate_transformation_mode!r}"
             )
         if x.ndim != 4 or rois.ndim != 2 or rois.max_lens[1] != 4 or batch.ndim != 1:
-            raise self.fail(f"expected features [n, c, h, w], regions [r, 4], indices [r], got {'; '.join(map(str, inputs))}")
+            raise self.fail(
+                f"expected features [n, c, h, w], regions [r, 4], indices [r], got {'; '.join(map(str, inputs))}"
+            )
         regions = meet_dim(self, "numbers of regions and of indices", rois.dims[0], batch.dims[0])
         return Shape.dynamic(x.type, [regions, x.dims[1], self.output_height, self.output_width])
 
@@ -63,7 +65,9 @@ class RoiAlign(Operator):
             result[k] = self._pool(x[image].astype(np.float32), rows, columns)
         return result.astype(output.type.numpy)
 
-    def _samples(self, start: float, end: float, bins: int, length: int) -> tuple[np.ndarray, np.ndarray, int]:
+    def _samples(
+        self, start: float, end: float, bins: int, length: int
+    ) -> tuple[np.ndarray, np.ndarray, int]:
         """Neighbour positions [2, samples], weights [2, samples] and samples a bin along one axis."""
         offset = 0.5 if self.coordinate_transformation_mode == "half_pixel" else 0.0
         start, end = start - offset, end - offset
@@ -80,14 +84,19 @@ class RoiAlign(Operator):
         return np.stack([low, high]), np.stack([1 - t, t]) * inside, per_bin
 
     def _pool(
-        self, image: np.ndarray, rows: tuple[np.ndarray, np.ndarray, int], columns: tuple[np.ndarray, np.ndarray, int]
+        self,
+        image: np.ndarray,
+        rows: tuple[np.ndarray, np.ndarray, int],
+        columns: tuple[np.ndarray, np.ndarray, int],
     ) -> np.ndarray:
         (y, wy, ny), (x, wx, nx) = rows, columns
         lens = (image.shape[0], self.output_height, self.output_width)
         if not ny or not nx:
             return np.zeros(lens, np.float32)
         corners = [
-            image[:, y[a]][:, :, x[b]] * (wy[a][:, None] * wx[b]).astype(np.float32) for a in (0, 1) for b in (0, 1)
+            image[:, y[a]][:, :, x[b]] * (wy[a][:, None] * wx[b]).astype(np.float32)
+            for a in (0, 1)
+            for b in (0, 1)
         ]
         binned = [c.reshape(lens[0], lens[1], ny, lens[2], nx) for c in corners]
         if self.mode is PoolingMode.max:
@@ -120,7 +129,9 @@ class NonMaxSuppression(Operator):
         self.expect_inputs(inputs, 2, 3, 4, 5)
         boxes, scores = inputs[:2]
         if boxes.ndim != 3 or scores.ndim != 3 or boxes.max_lens[2] != 4:
-            raise self.fail(f"expected boxes [n, boxes, 4] and scores [n, classes, boxes], got {boxes} and {scores}")
+            raise self.fail(
+                f"expected boxes [n, boxes, 4] and scores [n, classes, boxes], got {boxes} and {scores}"
+            )
         images = meet_dim(self, "numbers of images", boxes.dims[0], scores.dims[0])
         count = meet_dim(self, "numbers of boxes", boxes.dims[1], scores.dims[2])
         rows = images.max * scores.dims[1].max * count.max
@@ -169,7 +180,9 @@ def _suppress(
     while order.size and len(kept) < keep:
         best, order = int(order[0]), order[1:]
         kept.append(best)
-        sides = np.minimum(corners[best, 2:], corners[order, 2:]) - np.maximum(corners[best, :2], corners[order, :2])
+        sides = np.minimum(corners[best, 2:], corners[order, 2:]) - np.maximum(
+            corners[best, :2], corners[order, :2]
+        )
         common = np.prod(np.maximum(sides, 0), 1)
         union = area[best] + area[order] - common
         with np.errstate(all="ignore"):

@@ -34,7 +34,9 @@ def expect_parameters(op: Operator, module: Module, inputs: Sequence[Shape]) -> 
         raise op.fail(f"got {len(inputs)} inputs, module {module.name!r} has {len(parameters)} parameters")
     for parameter, given in zip(parameters, inputs):
         if parameter.shape.type is not given.type:
-            raise op.fail(f"module {module.name!r}: {parameter.op} is {parameter.shape.type}, got {given.type}")
+            raise op.fail(
+                f"module {module.name!r}: {parameter.op} is {parameter.shape.type}, got {given.type}"
+            )
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,9 @@ class FusedConcat(Operator):
     AXES: ClassVar[tuple[str, ...]] = ("axis",)
     axis: int = 0
 
-    def _split(self, modules: Sequence[Module], values: Sequence[Any]) -> tuple[list[Sequence[Any]], Sequence[Any]]:
+    def _split(
+        self, modules: Sequence[Module], values: Sequence[Any]
+    ) -> tuple[list[Sequence[Any]], Sequence[Any]]:
         """The values that each part takes, and those left for the last submodule."""
         if len(modules) < 2:
             raise self.fail(f"got {len(modules)} submodules, expected at least 2")
@@ -153,7 +157,9 @@ class FusedConcat(Operator):
             parts.append(values[start:stop])
             start = stop
         if len(values) - start != len(modules[-1].parameters()) - 1 or not all(parts):
-            raise self.fail(f"{len(values)} inputs do not match the parameters of its {len(modules)} submodules")
+            raise self.fail(
+                f"{len(values)} inputs do not match the parameters of its {len(modules)} submodules"
+            )
         return parts, values[start:]
 
     def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:

@@ -26,7 +26,9 @@ def wrap_indices(op: Operator, indices: np.ndarray, length: int, what: str) -> n
     wide = np.where(wide < 0, wide + length, wide)
     bad = (wide < 0) | (wide >= length)
     if bad.any():
-        raise op.fail(f"index {int(indices[bad].reshape(-1)[0])} is out of range for {what} of length {length}")
+        raise op.fail(
+            f"index {int(indices[bad].reshape(-1)[0])} is out of range for {what} of length {length}"
+        )
     return wide
 
 
@@ -116,11 +118,15 @@ class GatherND(Operator):
             raise self.fail(f"the last axis of the indices must have a fixed length, got {indices}")
         depth = indices.dims[-1].min
         if not 1 <= depth <= data.ndim - batch:
-            raise self.fail(f"tuples of {depth} indices do not fit the {data.ndim - batch} axes of {data} after the batch")
+            raise self.fail(
+                f"tuples of {depth} indices do not fit the {data.ndim - batch} axes of {data} after the batch"
+            )
         dims: tuple[DynamicDimension, ...] = indices.dims[:-1] + data.dims[batch + depth :]
         if not dims:
             return Shape(data.type)
-        return Shape.dynamic(data.type, dims) if any_dynamic(inputs) else Shape(data.type, [d.min for d in dims])
+        return (
+            Shape.dynamic(data.type, dims) if any_dynamic(inputs) else Shape(data.type, [d.min for d in dims])
+        )
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         data, indices = args

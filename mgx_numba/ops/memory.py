@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from ..graph.module import Module
 
 
+SCALAR = Shape(Type.float_type)
+
+
 @register
 @dataclass(frozen=True)
 class Allocate(Operator):
@@ -54,7 +57,7 @@ class Load(Operator):
 
     name: ClassVar[str] = "load"
     view: ClassVar[bool] = True
-    shape: Shape = Shape(Type.float_type)
+    shape: Shape = SCALAR
     offset: int = 0
 
     def __str__(self) -> str:
@@ -63,7 +66,9 @@ class Load(Operator):
     def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
         self.expect_inputs(inputs, 1)
         if self.offset < 0 or self.offset + self.shape.bytes > inputs[0].bytes:
-            raise self.fail(f"bytes {self.offset} to {self.offset + self.shape.bytes} are not inside of {inputs[0]}")
+            raise self.fail(
+                f"bytes {self.offset} to {self.offset + self.shape.bytes} are not inside of {inputs[0]}"
+            )
         if self.offset % max(self.shape.type.size, 1):
             raise self.fail(f"offset {self.offset} is not aligned to elements of {self.shape.type.name}")
         return self.shape

@@ -110,11 +110,18 @@ class Pooling(Operator):
             lengths = x.shape[2:]
             stride = dilations = (1,) * (x.ndim - 2)
         else:
-            pads, lengths, stride, dilations = self.pads(x.shape[2:]), self.lengths, self.stride, self.dilations
+            pads, lengths, stride, dilations = (
+                self.pads(x.shape[2:]),
+                self.lengths,
+                self.stride,
+                self.dilations,
+            )
         geometry = list(zip(output.lens[2:], (p[0] for p in pads), lengths, stride, dilations))
 
         if self.mode is PoolingMode.max:
-            lowest = -np.inf if kind.is_floating else (False if x.dtype == np.bool_ else np.iinfo(x.dtype).min)
+            lowest = (
+                -np.inf if kind.is_floating else (False if x.dtype == np.bool_ else np.iinfo(x.dtype).min)
+            )
             return _over_windows(x, geometry, np.maximum, lowest).astype(output.type.numpy, copy=False)
         with np.errstate(all="ignore"):
             if self.mode is PoolingMode.average:
@@ -128,7 +135,10 @@ class Pooling(Operator):
         return result.astype(output.type.numpy)
 
     def _count(
-        self, lens: Sequence[int], pads: Sequence[tuple[int, int]], geometry: Sequence[tuple[int, int, int, int, int]]
+        self,
+        lens: Sequence[int],
+        pads: Sequence[tuple[int, int]],
+        geometry: Sequence[tuple[int, int, int, int, int]],
     ) -> np.ndarray:
         """Elements that each window's mean is over, by output position."""
         columns = []
@@ -158,7 +168,9 @@ def _over_windows(
         after = max(0, needed - before - x.shape[0])
         if before or after:
             rest = x.shape[1:]
-            x = np.concatenate([np.full((before, *rest), neutral, x.dtype), x, np.full((after, *rest), neutral, x.dtype)])
+            x = np.concatenate(
+                [np.full((before, *rest), neutral, x.dtype), x, np.full((after, *rest), neutral, x.dtype)]
+            )
         result = np.full((count, *x.shape[1:]), neutral, x.dtype)
         for tap in range(k):
             start = tap * dilation

@@ -100,7 +100,11 @@ class ReduceMean(Reduction):
             return total / count if count else np.full_like(total, np.nan)
         if not count:
             return np.zeros_like(total)
-        return np.sign(total) * (np.abs(total) // count) if total.dtype.kind == "i" else total // total.dtype.type(count)
+        return (
+            np.sign(total) * (np.abs(total) // count)
+            if total.dtype.kind == "i"
+            else total // total.dtype.type(count)
+        )
 
 
 @register
@@ -114,7 +118,9 @@ class ReduceProd(Reduction):
         return x.prod(axes, accumulator(x.dtype), keepdims=True)
 
 
-def _extreme(x: np.ndarray, axes: tuple[int, ...], function: Callable[..., np.ndarray], empty: float) -> np.ndarray:
+def _extreme(
+    x: np.ndarray, axes: tuple[int, ...], function: Callable[..., np.ndarray], empty: float
+) -> np.ndarray:
     """Largest or smallest element (NaN if there is one); over no elements the type's lowest or highest value."""
     if prod(x.shape[a] for a in axes) == 0:
         lens = [1 if a in axes else n for a, n in enumerate(x.shape)]
@@ -185,7 +191,7 @@ class ArgReduction(Operator):
 
     reduction: ClassVar[bool] = True
     AXES: ClassVar[tuple[str, ...]] = ("axis",)
-    find: ClassVar[Callable[..., np.ndarray]]
+    find: ClassVar[Callable[..., Any]]
     axis: int = 0
     select_last_index: bool = False
 
@@ -199,7 +205,7 @@ class ArgReduction(Operator):
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         x = args[0].astype(from_numpy(args[0].dtype).compute.numpy, copy=False)
-        find = type(self).find
+        find = self.find
         if not self.select_last_index:
             return find(x, self.axis, keepdims=True).astype(np.int64)
         return x.shape[self.axis] - 1 - find(np.flip(x, self.axis), self.axis, keepdims=True).astype(np.int64)
@@ -214,7 +220,7 @@ class ArgMax(ArgReduction):
     """Position of the largest element along ``axis``."""
 
     name: ClassVar[str] = "argmax"
-    find: ClassVar[Callable[..., np.ndarray]] = staticmethod(np.argmax)
+    find: ClassVar[Callable[..., Any]] = staticmethod(np.argmax)
 
 
 @register
@@ -223,4 +229,4 @@ class ArgMin(ArgReduction):
     """Position of the smallest element along ``axis``."""
 
     name: ClassVar[str] = "argmin"
-    find: ClassVar[Callable[..., np.ndarray]] = staticmethod(np.argmin)
+    find: ClassVar[Callable[..., Any]] = staticmethod(np.argmin)

@@ -71,7 +71,7 @@ def interpolation_taps(
     t = coordinate - base
     if mode == "linear":
         weights = [1 - t, t]
-        offsets = (0, 1)
+        offsets: tuple[int, ...] = (0, 1)
     else:
         a = cubic_coeff_a
         offsets = (-1, 0, 1, 2)
@@ -113,10 +113,14 @@ class Resize(Operator):
         if len(inputs) == 2:
             given = inputs[1]
             if given.is_dynamic or given.lens != (shape.ndim,):
-                raise self.fail(f"second input needs one value for each of the {shape.ndim} axes, got {given}")
+                raise self.fail(
+                    f"second input needs one value for each of the {shape.ndim} axes, got {given}"
+                )
             return Shape.dynamic(shape.type, [DynamicDimension(0, UNBOUNDED)] * shape.ndim)
         if bool(self.sizes) == bool(self.scales):
-            raise self.fail(f"exactly one of sizes {list(self.sizes)} and scales {list(self.scales)} must be given")
+            raise self.fail(
+                f"exactly one of sizes {list(self.sizes)} and scales {list(self.scales)} must be given"
+            )
         if len(self.sizes or self.scales) != shape.ndim:
             raise self.fail(f"sizes or scales need one value for each of the {shape.ndim} axes")
         if any(v <= 0 for v in self.scales) or any(v < 0 for v in self.sizes):

@@ -79,7 +79,9 @@ class Multinomial(Operator):
         self.expect_inputs(inputs, 2)
         weights, numbers = inputs
         if weights.ndim != 2 or numbers.ndim != 2:
-            raise self.fail(f"expected weights [batch, categories] and numbers [batch, samples], got {weights}, {numbers}")
+            raise self.fail(
+                f"expected weights [batch, categories] and numbers [batch, samples], got {weights}, {numbers}"
+            )
         if self.dtype not in (Type.int32_type, Type.int64_type):
             raise self.fail(f"dtype must be int32_type or int64_type, got {self.dtype.name}")
         dims: list[DynamicDimension] = [weights.dims[0], numbers.dims[1]]

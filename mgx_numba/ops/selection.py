@@ -133,7 +133,12 @@ class Unique(Operator):
             order = np.argsort(first, kind="stable")
             rank = np.empty_like(order)
             rank[order] = np.arange(order.size)
-            found, first, inverse, counts = np.take(found, order, axis), first[order], rank[inverse], counts[order]
+            found, first, inverse, counts = (
+                np.take(found, order, axis),
+                first[order],
+                rank[inverse],
+                counts[order],
+            )
         return (found, *(v.astype(np.int64) for v in (first, inverse, counts)))
 
 

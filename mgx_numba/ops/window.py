@@ -51,7 +51,11 @@ def pad_pairs(op: Operator, padding: Sequence[int], rank: int) -> list[tuple[int
 
 
 def auto_padding(
-    mode: PaddingMode, lens: Sequence[int], kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+    mode: PaddingMode,
+    lens: Sequence[int],
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
 ) -> list[tuple[int, int]]:
     """Padding that makes each output length ceil(length / stride) (ONNX ``auto_pad``)."""
     pairs = []

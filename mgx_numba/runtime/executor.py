@@ -41,11 +41,10 @@ class Executable:
         self.num_threads = resolve_num_threads(num_threads)
         kernels = plan.kernels()
         addresses = dict(zip(kernels, load(kernels, progress), strict=True))
-        functions = [addresses[step.kernel] for step in plan.steps if isinstance(step, Step)]
         self._pool = pool()
         self._lead = self._pool.lead
         self._constants = [np.asarray(array, order="C") for array in plan.constants]
-        self._tables = PlanTables(plan, functions, self._constants, self.num_threads)
+        self._tables = PlanTables(plan, addresses, self._constants, self.num_threads)
         self._threads = self.num_threads if _worth_sharing(plan) else 1
         self._idle: deque[Context] = deque()
         self._idle_limit = max(1, _IDLE_BYTES // max(1, plan.arena_bytes))

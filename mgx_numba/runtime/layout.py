@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
 
+from ..codegen.kernel import KernelSource
 from ..errors import UnsupportedError
 from .memory import address_of
 from .plan import HostStep, Plan, Pointer, Region, Step
@@ -32,14 +33,19 @@ class PlanTables:
     """
 
     def __init__(
-        self, plan: Plan, functions: Sequence[int], constants: Sequence[np.ndarray], threads: int
+        self,
+        plan: Plan,
+        addresses: Mapping[KernelSource, int],
+        constants: Sequence[np.ndarray],
+        threads: int,
     ) -> None:
-        """``functions`` holds the address of each native step's kernel.
+        """``addresses`` holds the address of each kernel's machine code.
 
         Raises:
             UnsupportedError: a step has more tiles than the executor can count.
         """
         self._plan = plan
+        self._addresses = addresses
         self._constants = [address_of(array) for array in constants]
         native = [step for step in plan.steps if isinstance(step, Step)]
         self.segments = _segments(plan)
@@ -50,12 +56,12 @@ class PlanTables:
         slots: list[int] = []
         arena: list[tuple[int, int]] = []
         patches: list[tuple[int, int, int]] = []
-        for i, (step, function) in enumerate(zip(native, functions, strict=True)):
+        for i, step in enumerate(native):
             _check_countable(step, threads)
             slots.extend([0] * (-len(slots) % _SLOT_ALIGNMENT))
             self.starts[i] = len(slots)
             record = self.steps[i]
-            record[StepRecord.FUNCTION] = function
+            record[StepRecord.FUNCTION] = addresses[step.kernel]
             record[StepRecord.TASKS] = step.tasks
             record[StepRecord.GRAIN] = max(1, step.grain)
             record[StepRecord.PATCH] = len(patches)
@@ -79,12 +85,14 @@ class PlanTables:
 
     def _resolve(
         self,
-        value: int | Pointer,
+        value: int | Pointer | KernelSource,
         slot: int,
         arena: list[tuple[int, int]],
         patches: list[tuple[int, int, int]],
     ) -> int:
         """What a slot holds before any call; ``arena`` or ``patches`` notes what a call must fill in."""
+        if isinstance(value, KernelSource):
+            return self._addresses[value]
         if not isinstance(value, Pointer):
             return int(value)
         if value.region is Region.CONSTANT:

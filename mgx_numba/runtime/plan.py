@@ -59,13 +59,14 @@ class TensorView:
 class Step:
     """One kernel over ``tasks`` tiles, at least ``grain`` of them at a time.
 
-    ``args`` fills the kernel's argument block slot by slot: integers as they are, pointers as addresses.
+    ``args`` fills the kernel's argument block slot by slot: integers as they are, pointers as addresses, kernels that
+    the step's kernel calls as the addresses of their code.
     ``flops`` and ``bytes`` are what it computes and moves, for reports; ``label`` and ``instruction`` name it
     for readers, and ``outputs`` are the tensors it writes, for traces.
     """
 
     kernel: KernelSource
-    args: tuple[int | Pointer, ...]
+    args: tuple[int | Pointer | KernelSource, ...]
     tasks: int
     grain: int = 1
     label: str = ""
@@ -128,5 +129,10 @@ class Plan:
     parallel: bool | None = field(default=None)
 
     def kernels(self) -> list[KernelSource]:
-        """The distinct kernels of the plan, in order of first use."""
-        return list(dict.fromkeys(step.kernel for step in self.steps if isinstance(step, Step)))
+        """The distinct kernels of the plan, those that are called by others included, in order of first use."""
+        found: dict[KernelSource, None] = {}
+        for step in self.steps:
+            if isinstance(step, Step):
+                found[step.kernel] = None
+                found.update((arg, None) for arg in step.args if isinstance(arg, KernelSource))
+        return list(found)

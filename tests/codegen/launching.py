@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -16,7 +17,7 @@ _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 
 def run_launch(launch: Launch, operands: Mapping[str, np.ndarray], pieces: int = 2) -> None:
-    """Run all tasks of a launch, in ``pieces`` ranges from the last to the first; arrays are changed in place."""
+    """Run all tasks of a launch, in ``pieces`` ranges, the last first; arrays are changed in place."""
     if launch.tasks <= 0:
         return
     (address,) = load([launch.kernel])
@@ -26,7 +27,7 @@ def run_launch(launch: Launch, operands: Mapping[str, np.ndarray], pieces: int =
     ]
     block = np.array(words, np.int64)
     bounds = np.linspace(0, launch.tasks, pieces + 1).astype(int).tolist()
-    for begin, end in reversed(list(zip(bounds, bounds[1:]))):
+    for begin, end in reversed(list(itertools.pairwise(bounds))):
         _ENTRY(address)(block.ctypes.data, begin, end)
 
 
@@ -37,7 +38,7 @@ def tensor_of(array: np.ndarray) -> Tensor:
 
 
 def in_order(array: np.ndarray, order: Sequence[int] | None = None, gap: int = 0) -> np.ndarray:
-    """A copy whose axes lie in memory in ``order`` (slowest first), with ``gap`` unused elements after each row."""
+    """A copy whose axes lie in memory in ``order``, slowest first, with ``gap`` other elements after each row."""
     order = list(range(array.ndim)) if order is None else list(order)
     lens = [array.shape[axis] for axis in order]
     room = np.empty([*lens[:-1], lens[-1] + gap] if lens else [], array.dtype)
@@ -48,7 +49,9 @@ def in_order(array: np.ndarray, order: Sequence[int] | None = None, gap: int = 0
     return result
 
 
-def empty_in_order(lens: Sequence[int], dtype: np.dtype, order: Sequence[int] | None = None, gap: int = 0) -> np.ndarray:
+def empty_in_order(
+    lens: Sequence[int], dtype: np.dtype, order: Sequence[int] | None = None, gap: int = 0
+) -> np.ndarray:
     """As `in_order`, with a pattern in place of values, so that elements that are never written show."""
     array = in_order(np.zeros(lens, dtype), order, gap)
     array[...] = np.frombuffer(b"\xa5" * np.dtype(dtype).itemsize, dtype)[0] if dtype != np.bool_ else True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from collections.abc import Callable
@@ -64,6 +65,16 @@ def test_refusal_names_kernel_line_and_origin(text: str, says: str) -> None:
         compile_object(KernelSource("bad_kernel", text, origin="%7 = erf(%6)"))
     assert "bad_kernel" in str(caught.value)
     assert "%7 = erf(%6)" in str(caught.value)
+
+
+def test_refusal_leaves_no_llvm_object_to_the_garbage_collector() -> None:
+    """A module collected after what it depends on ended the process."""
+    for i in range(5):
+        try:
+            compile_object(KernelSource("bad_kernel", HEADER + f"    print({i})\n"))
+        except CompileError as error:
+            error.args = (error,)  # a cycle, so that only the collector frees the frames of the traceback
+    gc.collect()
 
 
 def test_inspection_shows_each_stage(add_kernel: KernelSource) -> None:

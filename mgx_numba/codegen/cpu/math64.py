@@ -50,6 +50,19 @@ def exp_short(b: VectorBuilder, x: ir.Value) -> ir.Value:
     return b.select(b.fcmp("<=", x, 709.0), scaled, b.mul(x, 1.0e308))
 
 
+def sigmoid_short(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    return b.div(1.0, b.add(exp_short(b, b.neg(x)), 1.0))
+
+
+def tanh_short(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    # tanh(x) = t / (t + 2) with t = expm1(2 |x|); tanh(9.1) rounds to 1 in float32.
+    r, bits = _reduce(b, b.first_less(18.2, b.mul(b.fabs(x), 2.0)))
+    expm1 = b.muladd(b.mul(r, r), b.polynomial(r, table.EXP_64_SHORT), r)
+    power = _power_of_two(b, bits)
+    t = b.muladd(power, expm1, b.sub(power, 1.0))
+    return b.copysign(b.div(t, b.add(t, 2.0)), x)
+
+
 def log(b: VectorBuilder, x: ir.Value) -> ir.Value:
     subnormal = b.fcmp("<", x, 2.0**-1022)
     bits = b.bits(b.select(subnormal, b.mul(x, 2.0**54), x))

@@ -41,6 +41,7 @@ TILE_SLOTS = (
     "accumulate",  # whether acc holds sums to add to
     "rows",  # selects the variant
     "vectors",  # selects the variant
+    "w_columns",  # (masked variants) columns that exist from panel 0 on; none is read past them
 )
 TILE_TABLE_ROWS = 16
 """Row length of the offsets table, at least the rows of the tallest tile."""
@@ -52,22 +53,23 @@ _Body = Callable[[ir.Value, list[ir.Value]], list[ir.Value]]
 
 def _literal(name: str, numba_type: types.Type) -> int:
     value = getattr(numba_type, "literal_value", None)
-    if not isinstance(value, int) or value < 1:
-        raise TypingError(f"{name} must be a positive integer literal, got {numba_type}")
+    if not isinstance(value, int) or value < 0:
+        raise TypingError(f"{name} must be an integer literal, got {numba_type}")
     return value
 
 
 def _tile(dtype: str) -> Any:
-    """The intrinsic ``tile_<dtype>(args, begin, end, ROWS, VECTORS, LANES, SPLIT)``."""
+    """The intrinsic ``tile_<dtype>(args, begin, end, ROWS, VECTORS, LANES, SPLIT, MASKED)``."""
 
-    def tile(typingctx, args, begin, end, rows, vectors, lanes, split):
-        shape = [_literal(*item) for item in (("ROWS", rows), ("VECTORS", vectors), ("LANES", lanes), ("SPLIT", split))]
+    def tile(typingctx, args, begin, end, rows, vectors, lanes, split, masked):
+        names = ("ROWS", "VECTORS", "LANES", "SPLIT", "MASKED")
+        shape = [_literal(*item) for item in zip(names, (rows, vectors, lanes, split, masked))]
 
         def lower(context, builder, signature, values):
             builder.call(_function(builder.module, dtype, *shape), values[:3])
             return context.get_dummy_value()
 
-        return types.void(_WORDS, types.int64, types.int64, rows, vectors, lanes, split), lower
+        return types.void(_WORDS, types.int64, types.int64, rows, vectors, lanes, split, masked), lower
 
     tile.__name__ = tile.__qualname__ = f"tile_{dtype}"
     return intrinsic(prefer_literal=True)(tile)
@@ -93,31 +95,36 @@ def _constant(value: int) -> ir.Constant:
     return ir.Constant(_I64, value)
 
 
-def _function(module: ir.Module, dtype: str, rows: int, vectors: int, lanes: int, split: int) -> ir.Function:
+def _function(
+    module: ir.Module, dtype: str, rows: int, vectors: int, lanes: int, split: int, masked: int
+) -> ir.Function:
     """The variant as a function of the module, written on first use."""
-    name = f"tile_{dtype}_{rows}x{vectors}x{lanes}_{split}"
+    name = f"tile_{dtype}_{rows}x{vectors}x{lanes}_{split}_{masked}"
     if name in module.globals:
         return module.globals[name]
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [_I64.as_pointer(), _I64, _I64]), name=name)
     function.linkage = "internal"
     function.attributes.add("noinline")
     function.attributes.add("nounwind")
-    _TileWriter(function, dtype, rows, vectors, lanes, split).write()
+    _TileWriter(function, dtype, rows, vectors, lanes, split, masked).write()
     return function
 
 
 class _TileWriter:
     """Writes one variant: panels, taps and k as nested loops around a straight-line update of the sums."""
 
-    def __init__(self, function: ir.Function, dtype: str, rows: int, vectors: int, lanes: int, split: int) -> None:
+    def __init__(
+        self, function: ir.Function, dtype: str, rows: int, vectors: int, lanes: int, split: int, masked: int
+    ) -> None:
         self.rows, self.vectors, self.lanes, self.split = rows, vectors, lanes, split
+        self.masks: list[ir.Value] | None = [] if masked else None
         self.element = element_type(dtype)
         self.vector = ir.VectorType(self.element, lanes)
         self.align = int(dtype.removeprefix("float")) // 8
         self.ir = ir.IRBuilder(function.append_basic_block("entry"))
         self.b = VectorBuilder(self.ir)
         self.args, self.begin, self.end = function.args
-        self.slot = {name: self._read_slot(k, name) for k, name in enumerate(TILE_SLOTS[:13])}
+        self.slot = {name: self._read_slot(k, name) for k, name in enumerate(TILE_SLOTS)}
 
     def _read_slot(self, index: int, name: str) -> ir.Value:
         place = self.ir.gep(self.args, [_constant(index)])
@@ -130,6 +137,9 @@ class _TileWriter:
     def write(self) -> None:
         def one_panel(panel: ir.Value, state: list[ir.Value]) -> list[ir.Value]:
             w, acc = state
+            if self.masks is not None:
+                first = self.ir.mul(panel, self.slot["acc_panel"])
+                self.masks = self._column_masks(self.ir.sub(self.slot["w_columns"], first))
             self._store(acc, self._multiply(w, self._load(acc)))
             return [self._at(w, self.slot["w_panel"]), self._at(acc, self.slot["acc_panel"])]
 
@@ -179,7 +189,7 @@ class _TileWriter:
         index, w, *sums = state
         size = self.rows * self.vectors
         for k in range(count):
-            right = [self.ir.load(self._vector(w, j), align=self.align) for j in range(self.vectors)]
+            right = [self._load_right(w, j) for j in range(self.vectors)]
             for i, row in enumerate(rows):
                 left = self._splat(self.ir.load(self._at(row, index), align=self.align))
                 for j in range(self.vectors):
@@ -188,6 +198,27 @@ class _TileWriter:
             index = self.ir.add(index, self.slot["x_step"])
             w = self._at(w, self.slot["w_step"])
         return [index, w, *sums]
+
+    def _column_masks(self, count: ir.Value) -> list[ir.Value]:
+        """For each vector of a row, which of its lanes lie among the first `count` columns."""
+        wide = ir.VectorType(_I64, self.lanes)
+        undefined = ir.Constant(wide, ir.Undefined)
+        single = self.ir.insert_element(undefined, count, ir.Constant(_I32, 0))
+        counts = self.ir.shuffle_vector(single, undefined, ir.Constant(ir.VectorType(_I32, self.lanes), None))
+        masks = []
+        for j in range(self.vectors):
+            columns = ir.Constant(wide, [j * self.lanes + lane for lane in range(self.lanes)])
+            masks.append(self.ir.icmp_signed("<", columns, counts))
+        return masks
+
+    def _load_right(self, w: ir.Value, j: int) -> ir.Value:
+        place = self._vector(w, j)
+        if self.masks is None:
+            return self.ir.load(place, align=self.align)
+        arguments = [place, ir.Constant(_I32, self.align), self.masks[j], ir.Constant(self.vector, None)]
+        signature = ir.FunctionType(self.vector, [argument.type for argument in arguments])
+        name = f"llvm.masked.load.{self.b.mangled(self.vector)}.p0"
+        return self.ir.call(cgutils.get_or_insert_function(self.ir.module, signature, name), arguments)
 
     def _load(self, acc: ir.Value) -> list[ir.Value]:
         """What the accumulators hold if they are to be added to, else zeros."""

@@ -20,7 +20,7 @@ from .vector import FLOATS, INTEGERS, elementwise
 __all__ = [
     "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "erf_fast", "exp", "exp_fast", "gelu_erf",
     "gelu_erf_fast", "gelu_tanh", "gelu_tanh_fast", "log", "log2", "mish", "mish_fast", "pow", "rsqrt", "sigmoid",
-    "sigmoid_fast", "silu", "silu_fast", "sin", "sinh", "softplus", "softplus_fast", "tan", "tanh",
+    "sigmoid_fast", "silu", "silu_fast", "sin", "sinh", "softplus", "softplus_fast", "tan", "tanh", "tanh_fast",
 ]  # fmt: skip
 
 Emit = Callable[..., ir.Value]
@@ -116,9 +116,10 @@ cos = _function("cos", _trigonometric(math64.cos_short, "cosf"), _library("cos")
 tan = _function("tan", _trigonometric(math64.tan_short, "tanf"), _library("tan"))
 asin, acos, atan = _short("asin"), _short("acos"), _short("atan")
 sinh, cosh = _short("sinh"), _short("cosh")
-tanh = _function("tanh", math32.tanh, _library("tanh"))
+tanh = _short("tanh")
+tanh_fast = _function("tanh_fast", math32.tanh_fast, _library("tanh"))
 asinh, acosh, atanh = _short("asinh"), _short("acosh"), _short("atanh")
-sigmoid = _function("sigmoid", math32.sigmoid, _sigmoid_64)
+sigmoid = _function("sigmoid", _through_float64(math64.sigmoid_short), _sigmoid_64)
 sigmoid_fast = _function("sigmoid_fast", math32.sigmoid_fast, _sigmoid_64)
 rsqrt = _function("rsqrt", _rsqrt, _rsqrt)
 pow = elementwise("pow", _emit_pow, 2, (*FLOATS, *INTEGERS))  # noqa: A001

@@ -1,1 +1,1 @@
-"""Kernels that move, select or window data: pooling, gathers, transposes, padding, resizing, ordering, scans."""
+"""Kernels that move, select or window data: pooling, gathers, transposes, resizing, ordering, scans."""

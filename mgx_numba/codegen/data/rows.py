@@ -1,4 +1,4 @@
-"""What data kernels share: tasks over rows, vector loops along a row, and dtypes for moving and for computing."""
+"""What data kernels share: tasks over rows, vector loops along a row, dtypes for moving and computing."""
 
 from __future__ import annotations
 
@@ -107,8 +107,10 @@ class RowLoop:
         """Expression of an operand's element offset at the current row."""
         return self.odometer.offset(operand)
 
-    def kernel(self, name: str, inside: Sequence[str], origin: str = "", prologue: Sequence[str] = ()) -> KernelSource:
-        """The kernel whose lines for one row (or one chunk of it) are ``inside``; ``prologue`` runs once a call."""
+    def kernel(
+        self, name: str, inside: Sequence[str], origin: str = "", prologue: Sequence[str] = ()
+    ) -> KernelSource:
+        """The kernel that does ``inside`` for each row (or chunk of one), and ``prologue`` once a call."""
         lines = [
             "def kernel(args, begin, end):",
             *indent([*self.slots.lines, *prologue], 1),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .base import Options
     from .build import Builder
 
-__all__ = ["Match", "Pattern", "Rule", "constant", "either", "explain", "op", "rule", "scalar", "some", "spread"]
+__all__ = ["Match", "Operation", "Pattern", "Rule", "constant", "either", "explain", "op", "rule", "scalar", "some", "spread"]
 
 Bound = dict[str, Instruction]
 Miss = tuple["Pattern", Instruction]

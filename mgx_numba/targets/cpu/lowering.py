@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...codegen.launch import Launch, Operand
+from ...codegen.launch import Callee, Launch, Operand
 from ...errors import CompileError, MgxError
 from ...graph.instruction import Instruction, Parameter, Return
 from ...graph.module import Module
@@ -320,6 +320,8 @@ class Lowering:
         for arg in launch.args:
             if isinstance(arg, Operand):
                 args.append(step.operands[arg.name].pointer(arg.offset))
+            elif isinstance(arg, Callee):
+                args.append(arg.kernel)
             else:
                 args.append(int(arg))
         return Step(

@@ -1,0 +1,80 @@
+"""How a contraction is cut into tasks and cache blocks: a function of its shape, evaluated on the host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..cpu.tile_table import RegisterTile
+from .problem import ITEMSIZE
+from .skeleton import SUMS_BYTES, TABLE_TAPS
+
+__all__ = ["Blocking", "cut"]
+
+PANEL_BYTES = 384 * 1024
+"""Weights of one task that stay in the L2 cache while its rows pass."""
+DEPTH = 1024
+"""Reduction length from which the sums are worth parking, so that rows and panels stay near."""
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """Rows, panels, taps and channels of one task or step."""
+
+    rows: int
+    panels: int
+    taps: int
+    depth: int
+
+    def tasks(self, m: int, panels: int, groups: int) -> int:
+        """Number of tasks of a contraction of ``m`` rows and ``panels`` weight panels in each group."""
+        return groups * -(-m // self.rows) * -(-panels // self.panels)
+
+
+def cut(tile: RegisterTile, m: int, n: int, depth: int, taps: int, groups: int, threads: int) -> Blocking:
+    """Blocks for ``groups`` products of ``m`` rows, ``n`` columns and ``taps * depth`` terms on ``threads`` threads."""
+    size = ITEMSIZE[tile.dtype]
+    panels = -(-n // tile.columns)
+    sums = SUMS_BYTES // (size * tile.columns)
+    if m <= tile.rows:
+        tap_block, k_block = min(taps, TABLE_TAPS), depth
+    elif taps * depth <= 1.5 * DEPTH:
+        tap_block, k_block = min(taps, TABLE_TAPS), depth
+    elif depth >= DEPTH:
+        tap_block, k_block = 1, _even(depth, DEPTH, 8)
+    else:
+        tap_block, k_block = _even(taps, max(1, min(DEPTH // depth, TABLE_TAPS)), 1), depth
+    steps = -(-taps // tap_block) * -(-depth // k_block)
+    near = max(1, PANEL_BYTES // (size * tile.columns * tap_block * k_block))
+    best, best_cost = None, float("inf")
+    for panel_limit in (8, 4, 2, 1):
+        p_block = _even(panels, min(panel_limit, near), 1)
+        most_rows = sums // p_block if steps > 1 else m
+        if sums < p_block * (tile.rows if steps == 1 else min(m, tile.rows)):
+            continue
+        for row_limit in (32, 16, 8, 4, 2, 1):
+            m_block = min(_even(m, row_limit * tile.rows, tile.rows), most_rows // tile.rows * tile.rows or most_rows)
+            blocking = Blocking(m_block, p_block, tap_block, k_block)
+            cost = _makespan(blocking, tile, m, panels, taps * depth, groups, threads)
+            if cost < best_cost * 0.99:
+                best, best_cost = blocking, cost
+    if best is None:
+        raise AssertionError("one panel always fits the sums")
+    return best
+
+
+def _makespan(blocking: Blocking, tile: RegisterTile, m: int, panels: int, terms: int, groups: int, threads: int) -> float:
+    """Rough cycles until the last of ``threads`` threads is done: multiply-adds, loads of weights, fixed costs."""
+    rows, width = min(blocking.rows, m), min(blocking.panels, panels)
+    tasks = blocking.tasks(m, panels, groups)
+    tile_rows = -(-rows // tile.rows)
+    work = rows * width * terms * tile.vectors / 2
+    weights = width * terms * tile.columns / 16
+    loads = 0.1 * tile_rows * terms * tile.rows
+    return -(-tasks // threads) * (work + weights + loads + tile_rows * 60 + 300)
+
+
+def _even(total: int, limit: int, multiple: int) -> int:
+    """Block of at most ``limit`` that cuts ``total`` into nearly equal parts, rounded up to ``multiple``."""
+    parts = -(-total // max(limit, 1))
+    block = -(-total // parts)
+    return min(-(-block // multiple) * multiple, max(limit, 1))

@@ -1,0 +1,148 @@
+"""The loop nest around the register tile that every contraction kernel shares.
+
+A task is a block of output rows by a block of weight panels. Within it each group of tile rows runs over all panels of
+the block and is finished by the epilogue while its sums are in the L1 cache. A reduction too long for the cache is cut
+into steps (of taps, or of channels of one tap); the sums of the whole block then stay on the stack between the steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..cpu.tile_table import RegisterTile
+from ..kernel import KernelSource
+from .problem import ITEMSIZE, Epilogue
+from .text import Arguments, Rows, indent, kernel_name
+from .tile_source import ROWS_SLOT, VECTORS_SLOT, tile_source
+
+__all__ = ["SUMS_BYTES", "Skeleton", "TABLE_TAPS"]
+
+SUMS_BYTES = 65536
+"""Stack memory for the sums of one task."""
+TABLE_TAPS = 64
+"""Most taps in one step: those whose row offsets fit the table on the stack."""
+TABLE_ROWS = 16
+
+
+@dataclass
+class Skeleton:
+    """One kernel in the making; the parts that differ between solvers are lists of statements.
+
+    The statements of ``decode`` turn ``group`` (a batch or group number) into ``x0``, ``w0``, ``column0`` and whatever
+    ``row`` needs. Those of ``table`` write the element offsets from ``x`` of ``height`` rows, of which ``left`` exist,
+    starting with ``row``, for the taps ``t0`` to ``t0 + taps_now``, at ``k0`` of the depth. Those of ``row`` define
+    ``out_row`` and ``e<k>_row``, the offsets of row ``row + i``.
+    """
+
+    solver: str
+    dtype: str
+    tile: RegisterTile
+    epilogue: Epilogue
+    arguments: Arguments = field(default_factory=Arguments)
+    setup: list[str] = field(default_factory=list)
+    decode: list[str] = field(default_factory=list)
+    table: list[str] = field(default_factory=list)
+    before_rows: list[str] = field(default_factory=list)
+    row: list[str] = field(default_factory=list)
+    several_taps: bool = False
+    masked: bool = False
+
+    def __post_init__(self) -> None:
+        self.rows = Rows(self.epilogue, self.dtype, self.tile.lanes)
+        self.tile_slot = self.arguments.callee(tile_source(self.tile, self.masked))
+
+    def source(self) -> KernelSource:
+        """The finished kernel."""
+        lines = ["def kernel(args, begin, end):"]
+        lines += indent([*self.arguments.lines, *self._locals(), *self.setup, *self.rows.invariant()])
+        lines += indent(["for task in range(begin, end):", *indent(self._task())])
+        return KernelSource(kernel_name(self.solver, self.epilogue), "\n".join(lines) + "\n")
+
+    def _locals(self) -> Sequence[str]:
+        taps = TABLE_TAPS if self.several_taps else 1
+        return (
+            "block = local_int64(16)",
+            f"table = local_int64({TABLE_ROWS * taps})",
+            f"sums = local_{self.dtype}({SUMS_BYTES // ITEMSIZE[self.dtype]})",
+            "put_pointer(block, 1, table)",
+            "put_pointer(block, 2, zero)",
+            "block[5] = 1",
+            "block[7] = x_step",
+            "block[8] = w_step",
+            "block[9] = w_panel",
+            f"block[11] = {self.tile.columns}",
+        )
+
+    def _task(self) -> list[str]:
+        columns = self.tile.columns
+        lines = [
+            "m0 = imod(task, m_blocks) * m_block",
+            "outer = idiv(task, m_blocks)",
+            "p0 = imod(outer, p_blocks) * p_block",
+            "group = idiv(outer, p_blocks)",
+            *self.decode,
+            "m1 = imin(m, m0 + m_block)",
+            "wide = imin(panels - p0, p_block)",
+            f"sums_ld = wide * {columns}",
+            "block[10] = sums_ld",
+            f"columns = imin(n - p0 * {columns}, sums_ld)",
+            "block[15] = columns",
+            f"n0 = column0 + p0 * {columns}",
+        ]
+        if self.tile.vectors > 1:
+            lines += [f"narrow = columns <= sums_ld - {columns - self.tile.lanes}", "if narrow:", "    wide -= 1"]
+        if self.several_taps:
+            lines += ["for t0 in range(0, taps, tap_block):", "    taps_now = imin(tap_block, taps - t0)"]
+            lines += ["    block[5] = taps_now", *indent(self._steps("t0 * depth + k0", " and t0 + taps_now == taps"))]
+        else:
+            lines += self._steps("k0", "")
+        return lines
+
+    def _steps(self, start: str, last_tap: str) -> list[str]:
+        return [
+            "for k0 in range(0, depth, k_block):",
+            *indent([
+                "depth_now = imin(k_block, depth - k0)",
+                "block[6] = depth_now",
+                f"block[12] = {start}",
+                f"put_pointer(block, 3, offset(w, w0 + p0 * w_panel + ({start}) * w_step))",
+                f"finish = k0 + depth_now == depth{last_tap}",
+                "row = m0",
+                "while row < m1:",
+                *indent(self._tile_rows()),
+            ]),
+        ]  # fmt: skip
+
+    def _tile_rows(self) -> list[str]:
+        return [
+            f"left = imin(m1 - row, {self.tile.rows})",
+            f"height = ({_height_table(self.tile)} >> (4 * left)) & 15",
+            "left = imin(left, height)",
+            *self.table,
+            "sums_row = (row - m0) * sums_ld * keep",
+            "put_pointer(block, 4, offset(sums, sums_row))",
+            *self._run_tile(),
+            "if finish:",
+            *indent([*self.before_rows, "for i in range(left):"]),
+            *indent([*self.row, *self.rows.text(), "sums_row += sums_ld"], 2),
+            "row += left",
+        ]
+
+    def _run_tile(self) -> list[str]:
+        """Run ``height`` rows over ``wide`` full panels, then one of a single vector if the last one is ``narrow``."""
+        call = f"call_kernel(args, {self.tile_slot}, block"
+        lines = [f"block[{ROWS_SLOT}] = height", f"block[{VECTORS_SLOT}] = {self.tile.vectors}", f"{call}, 0, wide)"]
+        if self.tile.vectors > 1:
+            lines += ["if narrow:", f"    block[{VECTORS_SLOT}] = 1", f"    {call}, wide, wide + 1)"]
+        return lines
+
+
+def _height_table(tile: RegisterTile) -> int:
+    """Tile height to take when r rows are left, in bits 4r to 4r+3; a little more than r where that is cheaper."""
+    table = 0
+    for left in range(1, tile.rows + 1):
+        below = max(h for h in tile.heights if h <= left)
+        above = min(h for h in tile.heights if h >= left)
+        table |= (below if (left - below) * 3 <= below else above) << (4 * left)
+    return table

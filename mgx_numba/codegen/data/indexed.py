@@ -1,0 +1,125 @@
+"""Copies whose source position is read from memory: gathers, embedding look-ups, and axes remapped by a table.
+
+An element of the result comes from ``source[base + t0 + t1 + ...]``. The base is linear in the output position; each
+*term* adds what an integer tensor says. A term that is an *index* counts along an axis of the source: negative
+values count from its end and values out of range are clamped, so no other memory is ever read. A term that is a
+*table* holds element offsets made by the compiler, which are taken as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...graph.types import Type
+from ..cluster.collapse import collapse
+from ..cluster.text import Slots, Tensor, dtype_name, footprint, load_text, store_text
+from ..cpu import host
+from ..launch import Launch
+from .rows import RowLoop, mover, mover_lanes, vector_loop
+
+__all__ = ["Term", "indexed_launch"]
+
+
+@dataclass(frozen=True)
+class Term:
+    """One integer tensor that moves the source position.
+
+    Attributes:
+        operand: name of the launch operand that holds it.
+        type: its element type; int64 for a table.
+        strides: its element strides along the axes of the output.
+        offset: where it starts, in elements of the operand.
+        length: length of the source axis that it indexes; 0 for a table.
+        stride: elements of the source between neighbours on that axis.
+    """
+
+    operand: str
+    type: Type
+    strides: tuple[int, ...]
+    offset: int = 0
+    length: int = 0
+    stride: int = 1
+
+
+def indexed_launch(
+    name: str, source: Tensor, source_elements: int, terms: Sequence[Term], out: Tensor, origin: str = ""
+) -> Launch:
+    """One launch that fills ``out`` from the operand ``x``, at positions moved by ``terms``.
+
+    Args:
+        name: kernel name.
+        source: type of ``x``, the lengths of the output, and the strides of ``x`` along the axes of the output
+            (0 where a term decides).
+        source_elements: elements that are read at most, for the estimate of moved bytes.
+        terms: at least one.
+        out: the output.
+    """
+    tensors = [source.strides, out.strides, *(t.strides for t in terms)]
+    space = collapse(out.lens, tensors, order_by=1)
+    lens, strides = space.lens or (1,), [s or (0,) for s in space.strides]
+    if space.rank == 0:
+        strides[1] = (1,)
+    inner = [s[-1] for s in strides]
+    along = [k for k in range(len(terms)) if inner[k + 2]]
+    dtype = mover(source.type)
+    lanes = host.lanes("int64") * 2 if along else mover_lanes(source.type, lens[-1])
+
+    slots = Slots()
+    slots.pointer("p_x", "x", dtype)
+    slots.pointer("p_out", "out", dtype)
+    operands: dict[str, str] = {}
+    for term in terms:
+        if term.operand not in operands:
+            operands[term.operand] = f"p_t{len(operands)}"
+            slots.pointer(operands[term.operand], term.operand, dtype_name(term.type))
+    starts = [slots.integer(f"start{k}", t.offset) if t.offset else "" for k, t in enumerate(terms)]
+    lengths = [slots.integer(f"length{k}", t.length) if t.length else "" for k, t in enumerate(terms)]
+    scales = [slots.integer(f"scale{k}", t.stride) if t.length else "" for k, t in enumerate(terms)]
+    loop = RowLoop(slots, lens[:-1], [s[:-1] for s in strides], lens[-1], lanes, 4 if along else 1)
+    steps = [slots.integer(f"step{k}", s) if s not in (0, 1) else "" for k, s in enumerate(inner)]
+
+    inside = [f"r_out = offset(p_out, {loop.offset(1)})"]
+    position = [loop.offset(0)]
+    for k, term in enumerate(terms):
+        place = " + ".join(filter(None, [loop.offset(k + 2), starts[k]]))
+        if k in along:
+            inside.append(f"r_t{k} = offset({operands[term.operand]}, {place})")
+            continue
+        inside.append(f"at{k} = cast_int64(load_scalar({operands[term.operand]}, {place}))")
+        if term.length:
+            inside += [f"if at{k} < 0:", f"    at{k} += {lengths[k]}"]
+            inside.append(f"at{k} = imax(0, imin(at{k}, {lengths[k]} - 1)) * {scales[k]}")
+        position.append(f"at{k}")
+    inside.append(f"r_x = offset(p_x, {' + '.join(position)})")
+
+    def moved(left: str) -> list[str]:
+        value = load_text("r_x", "c", inner[0], steps[0], lanes, left)
+        return [store_text("r_out", "c", inner[1], steps[1], value, left)]
+
+    def gathered(left: str) -> list[str]:
+        lines, parts = [], []
+        for k in along:
+            loaded = load_text(f"r_t{k}", "c", inner[k + 2], steps[k + 2], lanes, left)
+            lines.append(f"v{k} = cast_int64({loaded})")
+            if terms[k].length:
+                lines.append(f"v{k} = where(lt(v{k}, 0), add(v{k}, {lengths[k]}), v{k})")
+                lines.append(f"v{k} = mul(max(0, min(v{k}, {lengths[k]} - 1)), {scales[k]})")
+            parts.append(f"v{k}")
+        if inner[0]:
+            lane = f"add(iota_int64({lanes}), c)"
+            parts.append(f"mul({lane}, {steps[0]})" if steps[0] else lane)
+        place = parts[0]
+        for part in parts[1:]:
+            place = f"add({place}, {part})"
+        value = f"gather_tail(r_x, {place}, {left}, 0)" if left else f"gather(r_x, {place})"
+        return [*lines, store_text("r_out", "c", inner[1], steps[1], value, left)]
+
+    kernel = loop.kernel(name, [*inside, *vector_loop(lanes, gathered if along else moved)], origin)
+    size = source.type.size
+    return Launch(
+        kernel=kernel,
+        args=tuple(slots.values),
+        tasks=loop.tasks if 0 not in out.lens else 0,
+        bytes=footprint(out) + min(source_elements * size, footprint(out)),
+    )

@@ -1,0 +1,360 @@
+"""Pooling windows (MIGraphX ``pooling``) over tensors of any strides.
+
+Two forms. In *column* mode lanes run along a kept dimension, the channels of NHWC memory: every tap is one
+vector load, and padding is a shorter range of taps. In *row* mode, for NCHW memory, lanes run along the last
+pooled axis: the taps of the other axes are combined into a row of scratch memory whose ends hold the neutral
+element where the padding is, and the taps of the last axis are combined from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from ...graph.types import Type
+from ...ops.pooling import Pooling, PoolingMode
+from ..cluster.collapse import Space, collapse
+from ..cluster.text import Slots, Tensor, dtype_name, footprint, indent, load_text, store_text
+from ..cpu import host
+from ..launch import Launch
+from .rows import RowLoop, cast_text, const_text, vector_loop
+
+__all__ = ["Window", "pooling_launch", "windows"]
+
+ROW_BUFFER = 4096
+UNROLL = 4
+
+
+@dataclass(frozen=True)
+class Window:
+    """The window along one axis: ``count`` positions over ``length`` elements and the padding around them."""
+
+    axis: int
+    length: int
+    count: int
+    size: int
+    stride: int
+    dilation: int
+    before: int
+    after: int
+
+    @property
+    def reach(self) -> int:
+        """Elements from the first to the last tap."""
+        return (self.size - 1) * self.dilation + 1
+
+
+def windows(op: Pooling, lens: Sequence[int], out_lens: Sequence[int]) -> list[Window]:
+    """The axes along which a pooling does more than copy."""
+    rank = len(lens) - 2
+    if op.dyn_global:
+        return [Window(a, lens[a], 1, lens[a], 1, 1, 0, 0) for a in range(2, len(lens)) if lens[a] != 1]
+    found = []
+    pads = op.pads(lens[2:])
+    for k in range(rank):
+        window = Window(
+            k + 2, lens[k + 2], out_lens[k + 2], op.lengths[k], op.stride[k], op.dilations[k], *pads[k]
+        )
+        if (window.size, window.stride, window.before, window.count) != (1, 1, 0, window.length):
+            found.append(window)
+    return found
+
+
+def pooling_launch(
+    op: Pooling, axes: Sequence[Window], x: Tensor, out: Tensor, origin: str = "", name: str = "pooling"
+) -> Launch:
+    """One launch that computes ``out`` from ``x``; operands of these names.
+
+    Args:
+        op: gives the mode; ``lp_order`` must be positive.
+        axes: the windows, along the axes that are pooled; on all others ``x`` and ``out`` have one length.
+        x: the input.
+        out: the output.
+    """
+    return _PoolingKernel(op, axes, x, out, origin, name).launch()
+
+
+class _Combine:
+    """How the elements of a window become its value, in the kernel language."""
+
+    def __init__(self, op: Pooling, type: Type) -> None:
+        self.mode, self.order = op.mode, op.lp_order
+        self.storage = dtype_name(type)
+        self.compute = dtype_name(type.compute)
+        if op.mode is not PoolingMode.max and not type.is_floating:
+            self.compute = "float64"
+        self.type = type
+
+    def neutral(self, lanes: int) -> str:
+        if self.mode is not PoolingMode.max:
+            return const_text(self.compute, 0, lanes)
+        if self.type.is_floating:
+            return const_text(self.compute, float("-inf"), lanes)
+        low = False if self.type is Type.bool_type else int(np.iinfo(self.type.numpy).min)
+        return const_text(self.compute, low, lanes)
+
+    def prepare(self, text: str) -> str:
+        """Contribution of an element given by its load."""
+        value = cast_text(text, self.storage, self.compute)
+        if self.mode is not PoolingMode.lpnorm:
+            return value
+        if self.order == 2:
+            return value
+        return f"abs({value})" if self.order == 1 else f"pow(abs({value}), {float(self.order)!r})"
+
+    def add(self, total: str, value: str) -> str:
+        if self.mode is PoolingMode.max:
+            return f"max({total}, {value})"
+        if self.mode is PoolingMode.lpnorm and self.order == 2:
+            return f"fma({value}, {value}, {total})"
+        return f"add({total}, {value})"
+
+    def finish(self, total: str, count: str) -> str:
+        """Stored value of a window of ``count`` elements."""
+        if self.mode is PoolingMode.average:
+            total = f"div({total}, {count})"
+        elif self.mode is PoolingMode.lpnorm and self.order != 1:
+            total = f"sqrt({total})" if self.order == 2 else f"pow({total}, {1 / self.order!r})"
+        return cast_text(total, self.compute, self.storage)
+
+
+class _PoolingKernel:
+    def __init__(
+        self, op: Pooling, axes: Sequence[Window], x: Tensor, out: Tensor, origin: str, name: str
+    ) -> None:
+        self.op, self.x, self.out, self.origin, self.name = op, x, out, origin, name
+        # The last window is the one that moves least in memory.
+        self.axes = sorted(axes, key=lambda w: -x.strides[w.axis])
+        pooled = {w.axis for w in axes}
+        kept = [a for a in range(len(x.lens)) if a not in pooled]
+        self.kept = collapse(out.lens, [x.strides, out.strides], order_by=1, axes=kept)
+        self.combine = _Combine(op, x.type)
+        self.average = op.mode is PoolingMode.average
+        self.lanes = host.lanes(self.combine.compute if self.combine.compute != "bool" else "uint8")
+        self.slots = Slots()
+        self.slots.pointer("p_x", "x", dtype_name(x.type))
+        self.slots.pointer("p_out", "out", dtype_name(out.type))
+
+    def launch(self) -> Launch:
+        kernel, tasks = self._row() if self._row_mode() else self._column()
+        work = prod(self.out.lens) * prod(w.size for w in self.axes)
+        return Launch(
+            kernel=kernel,
+            args=tuple(self.slots.values),
+            tasks=tasks,
+            flops=work,
+            bytes=footprint(self.x) + footprint(self.out),
+        )
+
+    def _row_mode(self) -> bool:
+        if not self.axes or self.axes[-1].reach > ROW_BUFFER:
+            return False
+        if not self.kept.rank:
+            return True
+        last = self.axes[-1]
+        along_kept = [s[-1] for s in self.kept.strides]
+        if along_kept == [1, 1] and (self.kept.lens[-1] >= self.lanes // 2 or self.x.strides[last.axis] != 1):
+            return False
+        return self.x.strides[last.axis] <= max(along_kept[0], 1)
+
+    def _tap_range(self, k: int, window: Window, index: str) -> list[str]:
+        """Lines that set ``at``, the first position of a window, and its taps, ``from`` and ``to``."""
+        slot = {
+            what: self.slots.integer(f"{what}{k}", value)
+            for what, value in (
+                ("size", window.size),
+                ("stride", window.stride),
+                ("before", window.before),
+                ("length", window.length),
+            )
+        }
+        lines = [f"at{k} = {index} * {slot['stride']} - {slot['before']}"]
+        if window.dilation == 1:
+            lines += [
+                f"from{k} = imax(0, -at{k})",
+                f"to{k} = imin({slot['size']}, {slot['length']} - at{k})",
+            ]
+        else:
+            d = self.slots.integer(f"dilation{k}", window.dilation)
+            lines += [
+                f"from{k} = idiv(imax(0, -at{k}) + {d} - 1, {d})",
+                f"to{k} = imin({slot['size']}, idiv(imax(0, {slot['length']} - at{k}) + {d} - 1, {d}))",
+            ]
+        if self.average:
+            lines.append(f"count{k} = {self._count(k, window)}")
+        return lines
+
+    def _count(self, k: int, window: Window) -> str:
+        """Expression of the elements that a mean is over, along one axis."""
+        if not self.op.count_include_pad:
+            return f"imax(0, to{k} - from{k})"
+        end = self.slots.integer(f"end{k}", window.length + window.after)
+        if window.dilation == 1:
+            return f"imin(size{k}, imax(0, {end} - at{k}))"
+        return f"imin(size{k}, idiv(imax(0, {end} - at{k}) + dilation{k} - 1, dilation{k}))"
+
+    def _tap_loops(self, axes: Sequence[tuple[int, Window]], body: list[str]) -> list[str]:
+        """Loops over the taps of some windows, from ``r_x``, around ``body``, which reads from ``q``."""
+        lines = body
+        for depth, (k, _) in reversed(list(enumerate(axes))):
+            outer, own = f"q{depth}", f"q{depth + 1}" if depth + 1 < len(axes) else "q"
+            lines = [
+                f"for tap{k} in range(from{k}, to{k}):",
+                *indent([f"{own} = offset({outer}, tap{k} * step{k})", *lines], 1),
+            ]
+        return [("q0" if axes else "q") + " = r_x", *lines]
+
+    def _steps(self, axes: Sequence[tuple[int, Window]]) -> None:
+        for k, window in axes:
+            self.slots.integer(f"step{k}", window.dilation * self.x.strides[window.axis])
+
+    # Column mode
+
+    def _column(self) -> tuple:
+        axes = list(enumerate(self.axes))
+        kept = self.kept if self.kept.rank else Space((1,), ((1,), (1,)))
+        counts = [w.count for w in self.axes]
+        outer = [*kept.lens[:-1], *counts]
+        x_strides = [*kept.strides[0][:-1], *(w.stride * self.x.strides[w.axis] for w in self.axes)]
+        out_strides = [*kept.strides[1][:-1], *(self.out.strides[w.axis] for w in self.axes)]
+        weight = prod(w.size for w in self.axes)
+        loop = RowLoop(
+            self.slots, outer, [x_strides, out_strides], kept.lens[-1], UNROLL * self.lanes, weight
+        )
+        inner = [s[-1] for s in kept.strides]
+        step = [self.slots.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(inner)]
+        self.slots.integer("skipped", sum(w.before * self.x.strides[w.axis] for w in self.axes))
+        first_dim = len(kept.lens) - 1
+        ranges = [line for k, w in axes for line in self._tap_range(k, w, f"i{first_dim + k}")]
+        self._steps(axes)
+        if self.average:
+            ranges.append(f"count = imax(1, {' * '.join(f'count{k}' for k, _ in axes) or '1'})")
+
+        def body(vectors: int, left: str) -> list[str]:
+            places = [f"c + {j * self.lanes}" if j else "c" for j in range(vectors)]
+            loads = [load_text("q", f"({p})" if j else p, inner[0], step[0], self.lanes, left)
+                     for j, p in enumerate(places)]  # fmt: skip
+            lines = [f"m{j} = {self.combine.neutral(self.lanes)}" for j in range(vectors)]
+            lines += self._tap_loops(axes, self._accumulate(loads))
+            for j, place in enumerate(places):
+                value = self.combine.finish(f"m{j}", "count")
+                lines.append(
+                    store_text("r_out", f"({place})" if j else place, inner[1], step[1], value, left)
+                )
+            return lines
+
+        wide = UNROLL * self.lanes
+        inside = [
+            f"r_x = offset(p_x, {loop.offset(0)} - skipped)",
+            f"r_out = offset(p_out, {loop.offset(1)})",
+            *ranges,
+            "c = first",
+            f"while c + {wide} <= last:",
+            *indent([*body(UNROLL, ""), f"c += {wide}"], 1),
+            *vector_loop(self.lanes, lambda left: body(1, left), first="c"),
+        ]
+        return loop.kernel(self._kernel_name(), inside, self.origin), loop.tasks
+
+    def _accumulate(self, loads: Sequence[str]) -> list[str]:
+        """Lines that add one element to each of the totals ``m0``, ``m1``, ...."""
+        lines = [f"v{j} = {self.combine.prepare(load)}" for j, load in enumerate(loads)]
+        return [*lines, *(f"m{j} = {self.combine.add(f'm{j}', f'v{j}')}" for j in range(len(loads)))]
+
+    # Row mode
+
+    def _row(self) -> tuple:
+        *others, last = self.axes
+        axes, lanes = list(enumerate(others)), self.lanes
+        k = len(others)
+        outer = [*self.kept.lens, *(w.count for w in others)]
+        x_strides = [*self.kept.strides[0], *(w.stride * self.x.strides[w.axis] for w in others)]
+        out_strides = [*self.kept.strides[1], *(self.out.strides[w.axis] for w in others)]
+        weight = prod(w.size for w in self.axes)
+        longest = max(1, (ROW_BUFFER - last.reach) // last.stride + 1)
+        loop = RowLoop(self.slots, outer, [x_strides, out_strides], last.count, lanes, weight, longest)
+        inner = (self.x.strides[last.axis], self.out.strides[last.axis])
+        step = [self.slots.integer(f"t{j}", s) if s not in (0, 1) else "" for j, s in enumerate(inner)]
+        self.slots.integer("skipped", sum(w.before * self.x.strides[w.axis] for w in others))
+        ranges = [line for j, w in axes for line in self._tap_range(j, w, f"i{self.kept.rank + j}")]
+        self._steps(axes)
+        if self.average:
+            ranges.append(f"others = {' * '.join(f'count{j}' for j, _ in axes) or '1'}")
+        for what, value in (
+            ("size", last.size),
+            ("stride", last.stride),
+            ("before", last.before),
+            ("length", last.length),
+            ("dilation", last.dilation),
+        ):
+            self.slots.integer(f"{what}{k}", value)
+        self.slots.integer("end", last.length + last.after)
+        reach = self.slots.integer("reach", last.reach)
+        neutral = self.combine.neutral(lanes)
+
+        def combine_rows(left: str) -> list[str]:
+            load = load_text("q", "c", inner[0], step[0], lanes, left)
+            return [
+                f"m0 = {neutral}",
+                *self._tap_loops(axes, self._accumulate([load])),
+                "store(scratch, c, m0)",
+            ]
+
+        def combine_taps(left: str) -> list[str]:
+            at = f"(c - first) * stride{k} + tap * dilation{k}"
+            if last.stride == 1:
+                load = f"load(scratch, {at}, {lanes})"
+            elif left:
+                load = f"load_strided_tail(scratch, {at}, stride{k}, {left}, 0, {lanes})"
+            else:
+                load = f"load_strided(scratch, {at}, stride{k}, {lanes})"
+            total = "max(m0, v0)" if self.op.mode is PoolingMode.max else "add(m0, v0)"
+            value = self.combine.finish("m0", "count")
+            return [
+                f"m0 = {neutral}",
+                f"for tap in range(size{k}):",
+                *indent([f"v0 = {load}", f"m0 = {total}"], 1),
+                *(self._vector_count(k, last) if self.average else []),
+                store_text("r_out", "c", inner[1], step[1], value, left),
+            ]
+
+        inside = [
+            f"r_out = offset(p_out, {loop.offset(1)})",
+            *ranges,
+            f"at = first * stride{k} - before{k}",
+            f"need = (last - first - 1) * stride{k} + {reach}",
+            "low = imin(need, imax(0, -at))",
+            f"high = imax(low, imin(need, length{k} - at))",
+            f"r_x = offset(p_x, {loop.offset(0)} - skipped + at * {step[0] or inner[0]})",
+            "c = 0",
+            "while c < low:",
+            *indent([f"store(scratch, c, {neutral})", f"c += {lanes}"], 1),
+            *vector_loop(lanes, combine_rows, first="low", last="high"),
+            "c = high",
+            "while c < need:",
+            *indent([f"store(scratch, c, {neutral})", f"c += {lanes}"], 1),
+            *vector_loop(lanes, combine_taps),
+        ]
+        prologue = [f"scratch = local_{self.combine.compute}({ROW_BUFFER + 2 * lanes})"]
+        return loop.kernel(self._kernel_name(), inside, self.origin, prologue), loop.tasks
+
+    def _vector_count(self, k: int, window: Window) -> list[str]:
+        """Lines that set ``count`` to the elements that the means of neighbouring windows are over."""
+        end = "end" if self.op.count_include_pad else f"length{k}"
+        lines = [f"place = add(mul(add(iota_int32({self.lanes}), c), stride{k}), -before{k})"]
+        rounded = "" if window.dilation == 1 else f"dilation{k}"
+
+        def taps(distance: str) -> str:
+            return f"div(add({distance}, {rounded} - 1), {rounded})" if rounded else distance
+
+        beyond = taps(f"max(0, sub({end}, place))")
+        lines.append(f"along = min(size{k}, {beyond})")
+        if not self.op.count_include_pad:
+            lines.append(f"along = max(0, sub(along, {taps('max(0, neg(place))')}))")
+        lines.append(f"count = max(1, cast_{self.combine.compute}(mul(along, others)))")
+        return lines
+
+    def _kernel_name(self) -> str:
+        return f"{self.name}_{self.op.mode.name}_kernel"

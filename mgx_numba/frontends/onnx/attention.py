@@ -1,0 +1,222 @@
+"""Attention of ONNX, and what all attention operators share.
+
+ai.onnx: Attention (from operator set 23).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...errors import ParseError, ShapeError, UnsupportedError
+from ...graph.instruction import Instruction
+from ...graph.types import Type
+from .activation import mul_scalar
+from .builder import Builder, rank
+from .node import Node
+from .registry import register
+from .tensors import ir_type
+
+__all__ = ["Mask", "attend", "merge_heads", "split_heads"]
+
+
+@dataclass
+class Mask:
+    """What restricts or biases attention scores [b, h, s, t].
+
+    Attributes:
+        allowed: bool, true where a key may be seen; ``None`` means everywhere.
+        bias: added to the scores, ``None`` means nothing.
+        causal: keys after the query's position (queries are the last s of t) are hidden too.
+    """
+
+    allowed: Instruction | None = None
+    bias: Instruction | None = None
+    causal: bool = False
+
+    def restrict(self, g: Builder, allowed: Instruction) -> None:
+        """Hide what is not allowed."""
+        self.allowed = allowed if self.allowed is None else g.pointwise("logical_and", self.allowed, allowed)
+
+    def add(self, g: Builder, bias: Instruction) -> None:
+        """Add a bias."""
+        self.bias = bias if self.bias is None else g.pointwise("add", self.bias, bias)
+
+    def combined(self, g: Builder, type: Type) -> Instruction | None:
+        """Mask and bias as one value for the ``attention`` operator; ``causal`` is not in it."""
+        if self.bias is None:
+            return self.allowed
+        bias = g.convert(self.bias, type)
+        if self.allowed is None:
+            return bias
+        return g.pointwise("where", self.allowed, bias, g.literal(-np.inf, type))
+
+
+def positions(g: Builder, count: int, axis: int, axes: int = 2) -> Instruction:
+    """0, 1, ... along one axis, the others of length 1."""
+    return g.literal(np.arange(count, dtype=np.int64).reshape([count if k == axis else 1 for k in range(axes)]))
+
+
+def split_heads(g: Builder, x: Instruction, heads: int) -> Instruction:
+    """[b, s, heads * d] as [b, heads, s, d]."""
+    lens = g.lens(x)
+    if len(lens) != 3 or heads < 1 or lens[2] % heads:
+        raise ShapeError(f"lengths {list(lens)} do not split into {heads} heads")
+    return g.transpose(g.reshape(x, (*lens[:2], heads, lens[2] // heads)), (0, 2, 1, 3))
+
+
+def merge_heads(g: Builder, x: Instruction) -> Instruction:
+    """[b, heads, s, d] as [b, s, heads * d]."""
+    b, h, s, d = g.lens(x)
+    return g.reshape(g.transpose(x, (0, 2, 1, 3)), (b, s, h * d))
+
+
+def repeat_heads(g: Builder, x: Instruction, count: int) -> Instruction:
+    """[b, h, t, d] with every head ``count`` times in a row."""
+    if count == 1:
+        return x
+    b, h, t, d = g.lens(x)
+    return g.reshape(g.broadcast(g.unsqueeze(x, [2]), (b, h, count, t, d)), (b, h * count, t, d))
+
+
+def attend(
+    g: Builder, q: Instruction, k: Instruction, v: Instruction, scale: float, mask: Mask, softcap: float = 0.0
+) -> Instruction:
+    """``softmax(softcap(scale * q @ k^T) + mask) @ v`` for q [b, h, s, d], k [b, hk, t, d], v [b, hk, t, e]."""
+    if softcap == 0 and q.shape.type == k.shape.type == v.shape.type:
+        combined = mask.combined(g, q.shape.type)
+        extra = [] if combined is None else [combined]
+        return g.op("attention", q, k, v, *extra, scale=scale, causal=mask.causal)
+    return stages(g, q, k, v, scale, mask, softcap)[-1]
+
+
+def stages(
+    g: Builder,
+    q: Instruction,
+    k: Instruction,
+    v: Instruction,
+    scale: float,
+    mask: Mask,
+    softcap: float,
+    precision: Type = Type.float_type,
+) -> tuple[Instruction, Instruction, Instruction, Instruction, Instruction]:
+    """Attention as primitives: scores, scores after softcap, after masking, weights, result."""
+    (_, h, s, _), (_, shared, t, _) = g.lens(q), g.lens(k)
+    if shared < 1 or h % shared:
+        raise ShapeError(f"{shared} key heads do not divide {h} query heads")
+    k, v = (repeat_heads(g, x, h // shared) for x in (k, v))
+    scores = mul_scalar(g, g.op("dot", q, g.swap_last(k)), scale)
+    capped = scores
+    if softcap:
+        capped = mul_scalar(g, g.op("tanh", mul_scalar(g, scores, 1 / softcap)), softcap)
+    if mask.causal:
+        mask.restrict(g, g.literal(np.arange(t) <= np.arange(s)[:, None] + (t - s)))
+    masked, combined = capped, mask.combined(g, q.shape.type)
+    if combined is not None and combined.shape.type is Type.bool_type:
+        masked = g.pointwise("where", combined, capped, g.literal(-np.inf, q.shape.type))
+    elif combined is not None:
+        masked = g.pointwise("add", capped, combined)
+    wide = g.convert(masked, precision)
+    weights = g.op("softmax", wide, axis=3)
+    if combined is not None:
+        seen = g.pointwise("greater", g.reduce("reduce_max", wide, [3]), g.literal(-np.inf, precision))
+        weights = g.pointwise("where", seen, weights, g.like(0, weights))
+    weights = g.convert(weights, q.shape.type)
+    return scores, capped, masked, weights, g.op("dot", g.convert(weights, v.shape.type), v)
+
+
+@register("Attention")
+def attention(
+    g: Builder,
+    node: Node,
+    q: Instruction,
+    k: Instruction,
+    v: Instruction,
+    attn_mask: Instruction | None = None,
+    past_key: Instruction | None = None,
+    past_value: Instruction | None = None,
+    nonpad: Instruction | None = None,
+) -> list[Instruction | None]:
+    """Heads split from 3-D inputs or given in 4-D ones; outputs are Y, the caches, and a stage of the scores."""
+    if (past_key is None) != (past_value is None):
+        raise ParseError("past_key and past_value must be given together")
+    if nonpad is not None and past_key is not None:
+        raise ParseError("nonpad_kv_seqlen and past_key must not be given together")
+    flat = rank(q) == 3
+    if flat:
+        kv_heads = node.get_int("kv_num_heads")
+        q, k, v = split_heads(g, q, node.get_int("q_num_heads")), split_heads(g, k, kv_heads), split_heads(g, v, kv_heads)
+    if not rank(q) == rank(k) == rank(v) == 4:
+        raise ParseError(f"Q, K and V have {rank(q)}, {rank(k)} and {rank(v)} dimensions, expected 3 or 4 each")
+    past = 0
+    if past_key is not None and past_value is not None:
+        past = g.lens(past_key)[2]
+        k, v = g.op("concat", past_key, k, axis=2), g.op("concat", past_value, v, axis=2)
+    scale = node.get_float("scale", 1 / math.sqrt(g.lens(q)[3]) if g.lens(q)[3] else 1.0)
+    softcap = node.get_float("softcap", 0.0)
+    mask = Mask()
+    if attn_mask is not None:
+        _add_mask(g, mask, attn_mask, g.lens(k)[2])
+    _restrict_window(g, node, mask, g.lens(q)[2], g.lens(k)[2], past, nonpad)
+    precision = ir_type(node.get_int("softmax_precision", 1))
+    mode = node.get_int("qk_matmul_output_mode", 0)
+    if mode not in range(4):
+        raise ParseError(f"qk_matmul_output_mode is {mode}, expected 0 to 3")
+    if node.wants(3) or precision not in (Type.float_type, q.shape.type) or q.shape.type != v.shape.type:
+        steps = stages(g, q, k, v, scale, mask, softcap, precision)
+        y, scores = steps[4], steps[mode if node.opset >= 24 or mode in (0, 3) else 3 - mode]
+    else:
+        y, scores = attend(g, q, k, v, scale, mask, softcap), None
+    return [merge_heads(g, y) if flat else y, k, v, scores]
+
+
+def _add_mask(g: Builder, mask: Mask, given: Instruction, total: int) -> None:
+    """The mask input; a last axis shorter than the keys hides the rest."""
+    lens = g.lens(given)
+    if not lens or lens[-1] > total:
+        raise ShapeError(f"mask {list(lens)} does not fit {total} keys")
+    boolean = given.shape.type is Type.bool_type
+    missing = total - lens[-1]
+    if missing and lens[-1] != 1:
+        pads = (0,) * (2 * len(lens) - 1) + (missing,)
+        given = g.op("pad", given, pads=pads, value=0.0 if boolean else -math.inf)
+    if boolean:
+        mask.restrict(g, given)
+    else:
+        mask.add(g, given)
+
+
+def _restrict_window(
+    g: Builder, node: Node, mask: Mask, s: int, t: int, past: int, nonpad: Instruction | None
+) -> None:
+    """Causal and sliding window limits, and padding of an external cache."""
+    causal = node.get_bool("is_causal")
+    left, right = node.get_int("left_window_size", -1), node.get_int("right_window_size", -1)
+    if min(left, right) < -1:
+        raise ParseError(f"window sizes {left} and {right} must be at least -1")
+    if nonpad is None:
+        offset = np.arange(s)[:, None] + past - np.arange(t)
+        mask.causal = causal and past == t - s
+        allowed = np.ones((s, t), bool)
+        if causal and not mask.causal:
+            allowed &= offset >= 0
+        if left >= 0:
+            allowed &= offset <= left
+        if right >= 0:
+            allowed &= offset >= -right
+        if not allowed.all():
+            mask.restrict(g, g.literal(allowed))
+        return
+    count = g.reshape(g.convert(nonpad, Type.int64_type), (nonpad.shape.elements, 1, 1, 1))
+    keys = positions(g, t, 3, 4)
+    mask.restrict(g, g.pointwise("less", keys, count))
+    queries = g.pointwise("add", g.pointwise("sub", count, g.like(s, count)), positions(g, s, 2, 4))
+    distance = g.pointwise("sub", queries, keys) if causal or left >= 0 or right >= 0 else None
+    if distance is not None:
+        if causal or right >= 0:
+            least = 0 if causal else -right
+            mask.restrict(g, g.pointwise("greater_or_equal", distance, g.like(least, distance)))
+        if left >= 0:
+            mask.restrict(g, g.pointwise("less_or_equal", distance, g.like(left, distance)))

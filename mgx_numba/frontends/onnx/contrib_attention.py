@@ -1,0 +1,255 @@
+"""Attention operators of ONNX Runtime.
+
+com.microsoft: Attention GroupQueryAttention MultiHeadAttention.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ...errors import ParseError, ShapeError, UnsupportedError
+from ...graph.instruction import Instruction
+from ...graph.types import Type
+from .attention import Mask, attend, merge_heads, positions, split_heads
+from .builder import Builder, rank
+from .matmul import matmul
+from .node import Node
+from .registry import MICROSOFT, register
+from .rotary import rotate, table_rows
+
+
+def _scale(node: Node, head: int) -> float:
+    return node.get_float("scale", 0.0) or 1 / math.sqrt(head)
+
+
+def _padding(g: Builder, mask: Mask, given: Instruction, lens: tuple[int, int, int], filter_value: float, type: Type) -> None:
+    """A mask of keys: [b, t] or [b, s, t] with 0 where hidden, or [b] or [2 * b] with ends (and starts) of the keys."""
+    b, _, t = lens
+    shape = g.lens(given)
+    if len(shape) == 1 and shape[0] in (b, 2 * b):
+        keys = positions(g, t, 3, 4)
+        for part, op in zip(g.split(given, 0, [b] * (shape[0] // b)), ("less", "greater_or_equal")):
+            limit = g.reshape(g.convert(part, Type.int64_type), (b, 1, 1, 1))
+            visible = g.pointwise(op, keys, limit)
+            mask.add(g, g.pointwise("where", visible, g.literal(0.0, type), g.literal(filter_value, type)))
+        return
+    if len(shape) == 2:
+        given = g.unsqueeze(given, [1, 2])
+    elif len(shape) == 3:
+        given = g.unsqueeze(given, [1])
+    else:
+        raise UnsupportedError(f"a mask of lengths {list(shape)} is not supported")
+    visible = g.pointwise("greater", given, g.like(0, given))
+    mask.add(g, g.pointwise("where", visible, g.literal(0.0, type), g.literal(filter_value, type)))
+
+
+@register("Attention", domain=MICROSOFT)
+def attention_contrib(
+    g: Builder,
+    node: Node,
+    x: Instruction,
+    weights: Instruction,
+    bias: Instruction | None = None,
+    mask_index: Instruction | None = None,
+    past: Instruction | None = None,
+    attention_bias: Instruction | None = None,
+) -> list[Instruction]:
+    """Projections to queries, keys and values by one product, then attention; a cache is [2, b, heads, p, d]."""
+    node.refuse("do_rotary", 0)
+    heads = node.get_int("num_heads")
+    lens = g.lens(x)
+    if len(lens) != 3:
+        raise ParseError(f"input has {len(lens)} dimensions, expected 3")
+    total = g.lens(weights)[1]
+    sizes = node.get_ints("qkv_hidden_sizes", (total // 3,) * 3)
+    if len(sizes) != 3 or sum(sizes) != total:
+        raise ShapeError(f"hidden sizes {sizes} do not add up to the weights' {total} columns")
+    projected = matmul(g, x, weights)
+    if bias is not None:
+        projected = g.pointwise("add", projected, bias)
+    q, k, v = (split_heads(g, p, heads) for p in g.split(projected, 2, sizes))
+    if past is not None:
+        halves = g.split(past, 0, [1, 1])
+        k, v = (g.op("concat", g.squeeze(old, [0]), new, axis=2) for old, new in zip(halves, (k, v)))
+    b, _, s, d = g.lens(q)
+    mask = Mask(causal=node.get_bool("unidirectional"))
+    if mask_index is not None:
+        filter_value = node.get_float("mask_filter_value", -10000.0)
+        _padding(g, mask, mask_index, (b, s, g.lens(k)[2]), filter_value, x.shape.type)
+    if attention_bias is not None:
+        mask.add(g, attention_bias)
+    y = merge_heads(g, attend(g, q, k, v, _scale(node, d), mask))
+    present = g.op("concat", g.unsqueeze(k, [0]), g.unsqueeze(v, [0]), axis=0) if node.wants(1) else y
+    return [y, present]
+
+
+@register("MultiHeadAttention", domain=MICROSOFT)
+def multi_head_attention(
+    g: Builder,
+    node: Node,
+    query: Instruction,
+    key: Instruction | None = None,
+    value: Instruction | None = None,
+    bias: Instruction | None = None,
+    padding: Instruction | None = None,
+    attention_bias: Instruction | None = None,
+    past_key: Instruction | None = None,
+    past_value: Instruction | None = None,
+) -> list[Instruction]:
+    """Queries [b, s, h], keys and values [b, t, h] or [b, heads, t, d], or packed [b, s, heads, 3, d]."""
+    heads = node.get_int("num_heads")
+    q, k, v = _unpack(g, query, key, value, heads)
+    if bias is not None:
+        q, k, v = _add_biases(g, q, k, v, bias, projected=key is None or rank(key) != 4)
+    if past_key is not None and past_value is not None:
+        k, v = g.op("concat", past_key, k, axis=2), g.op("concat", past_value, v, axis=2)
+    b, _, s, d = g.lens(q)
+    mask = Mask(causal=node.get_bool("unidirectional"))
+    if padding is not None:
+        filter_value = node.get_float("mask_filter_value", -10000.0)
+        _padding(g, mask, padding, (b, s, g.lens(k)[2]), filter_value, query.shape.type)
+    if attention_bias is not None:
+        mask.add(g, attention_bias)
+    return [merge_heads(g, attend(g, q, k, v, _scale(node, d), mask)), k, v]
+
+
+def _unpack(
+    g: Builder, query: Instruction, key: Instruction | None, value: Instruction | None, heads: int
+) -> tuple[Instruction, Instruction, Instruction]:
+    """Queries, keys and values as [b, heads, tokens, features]."""
+
+    def members(x: Instruction, count: int) -> list[Instruction]:
+        lens = g.lens(x)
+        if len(lens) != 5 or lens[2] != heads or lens[3] != count:
+            raise ShapeError(f"packed input is {list(lens)}, expected [b, s, {heads}, {count}, d]")
+        return [g.transpose(g.squeeze(p, [3]), (0, 2, 1, 3)) for p in g.split(x, 3, [1] * count)]
+
+    if key is None:
+        q, k, v = members(query, 3)
+        return q, k, v
+    q = split_heads(g, query, heads)
+    if rank(key) == 5:
+        k, v = members(key, 2)
+        return q, k, v
+    if value is None:
+        raise ParseError("input 'value' is missing")
+    if rank(key) == 4:
+        return q, key, value
+    return q, split_heads(g, key, heads), split_heads(g, value, heads)
+
+
+def _add_biases(
+    g: Builder, q: Instruction, k: Instruction, v: Instruction, bias: Instruction, projected: bool
+) -> tuple[Instruction, Instruction, Instruction]:
+    """One bias vector for queries, keys and values; keys and values that are a cache have theirs already."""
+    sizes = [g.lens(x)[1] * g.lens(x)[3] for x in (q, k, v)]
+    if g.lens(bias) != (sum(sizes),):
+        raise ShapeError(f"bias is {list(g.lens(bias))}, expected [{sum(sizes)}]")
+    parts = g.split(bias, 0, sizes)
+    result = []
+    for x, part in zip((q, k, v), parts):
+        _, h, _, d = g.lens(x)
+        result.append(g.pointwise("add", x, g.reshape(part, (h, 1, d))) if projected or x is q else x)
+    return result[0], result[1], result[2]
+
+
+@register("GroupQueryAttention", domain=MICROSOFT)
+def group_query_attention(
+    g: Builder,
+    node: Node,
+    query: Instruction,
+    key: Instruction | None = None,
+    value: Instruction | None = None,
+    past_key: Instruction | None = None,
+    past_value: Instruction | None = None,
+    last: Instruction | None = None,
+    total: Instruction | None = None,
+    cosine: Instruction | None = None,
+    sine: Instruction | None = None,
+    places: Instruction | None = None,
+    attention_bias: Instruction | None = None,
+) -> list[Instruction]:
+    """Causal attention over caches [b, kv_heads, t, d]; ``seqlens_k`` has each sequence's last position.
+
+    The caches keep their length when new tokens fit (a shared buffer), else they grow to ``total_sequence_length``.
+    """
+    if last is None or total is None:
+        raise ParseError("inputs 'seqlens_k' and 'total_sequence_length' are missing")
+    node.refuse("smooth_softmax", 0)
+    heads, shared = node.get_int("num_heads"), node.get_int("kv_num_heads")
+    q, k, v = _grouped(g, query, key, value, heads, shared)
+    b, _, s, d = g.lens(q)
+    ends = g.pointwise("add", g.reshape(g.convert(last, Type.int64_type), (b, 1)), g.literal(np.int64(1)))
+    capacity = g.lens(past_key)[2] if past_key is not None else 0
+    count = g.constants.value(total)
+    if count is None and capacity < s:
+        g.constant(total, "total_sequence_length")
+    whole = capacity if count is None else max(capacity, int(count.ravel()[0]))
+    if whole < s:
+        raise ShapeError(f"{s} new tokens do not fit a cache of {whole}")
+    start = _start(g, ends, total, s, prompt=None if count is None else int(count.ravel()[0]) == s)
+    tokens = g.pointwise("add", start, positions(g, s, 1))
+    if node.get_bool("do_rotary"):
+        if cosine is None or sine is None:
+            raise ParseError("do_rotary needs inputs 'cos_cache' and 'sin_cache'")
+        tables = [table_rows(g, t, tokens if places is None else places, q.shape.type) for t in (cosine, sine)]
+        q, k = (rotate(g, x, *tables, node.get_bool("rotary_interleaved")) for x in (q, k))
+    k, v = (_written(g, old, new, tokens, whole) for old, new in ((past_key, k), (past_value, v)))
+    keys, queries = positions(g, whole, 3, 4), g.reshape(tokens, (b, 1, s, 1))
+    mask = Mask(g.pointwise("less_or_equal", keys, queries))
+    mask.restrict(g, g.pointwise("less", keys, g.reshape(ends, (b, 1, 1, 1))))
+    window = node.get_int("local_window_size", -1)
+    if window > 0:
+        first = g.pointwise("sub", queries, g.literal(np.int64(window)))
+        mask.restrict(g, g.pointwise("greater", keys, first))
+    if attention_bias is not None:
+        mask.add(g, _bias_of(g, attention_bias, whole))
+    y = attend(g, q, k, v, _scale(node, d), mask, node.get_float("softcap", 0.0))
+    return [merge_heads(g, y), k, v]
+
+
+def _grouped(
+    g: Builder, query: Instruction, key: Instruction | None, value: Instruction | None, heads: int, shared: int
+) -> tuple[Instruction, Instruction, Instruction]:
+    if key is not None and value is not None:
+        return split_heads(g, query, heads), split_heads(g, key, shared), split_heads(g, value, shared)
+    packed = split_heads(g, query, heads + 2 * shared)
+    q, k, v = g.split(packed, 1, [heads, shared, shared])
+    return q, k, v
+
+
+def _start(g: Builder, ends: Instruction, total: Instruction, s: int, prompt: bool | None) -> Instruction:
+    """Position of the first new token of each sequence [b, 1]: 0 for a prompt, else what precedes the new tokens."""
+    if prompt:
+        return g.broadcast(g.literal(np.int64(0)), g.lens(ends))
+    before = g.pointwise("sub", ends, g.literal(np.int64(s)))
+    if prompt is False:
+        return before
+    whole = g.reshape(g.convert(total, Type.int64_type), (1, 1))
+    first = g.pointwise("equal", whole, g.literal(np.int64(s)))
+    return g.pointwise("where", first, g.literal(np.int64(0)), before)
+
+
+def _written(g: Builder, old: Instruction | None, new: Instruction, tokens: Instruction, whole: int) -> Instruction:
+    """A cache of ``whole`` positions with new tokens [b, h, s, d] put at positions [b, s]."""
+    b, h, s, d = g.lens(new)
+    if old is None:
+        if s == whole:
+            return new
+        buffer = g.broadcast(g.like(0, new), (b, h, whole, d))
+    else:
+        missing = whole - g.lens(old)[2]
+        buffer = g.op("pad", old, pads=(0,) * 6 + (missing, 0)) if missing else old
+    index = g.broadcast(g.reshape(tokens, (b, 1, s, 1)), (b, h, s, d))
+    return g.op("scatter_none", buffer, index, new, axis=2)
+
+
+def _bias_of(g: Builder, bias: Instruction, whole: int) -> Instruction:
+    """A bias whose last axis is as long as the cache."""
+    lens = g.lens(bias)
+    missing = whole - lens[-1]
+    if missing < 0:
+        raise ShapeError(f"attention_bias {list(lens)} does not fit {whole} keys")
+    return g.op("pad", bias, pads=(0,) * (2 * len(lens) - 1) + (missing,)) if missing else bias

@@ -1,0 +1,284 @@
+"""Scaled dot-product attention becomes one operator (Vaswani et al., "Attention Is All You Need", 2017, section 3.2.1).
+
+Matched from the softmax outward: below it a chain of scalings and masks over ``dot(q, k^T)``, above it ``dot(., v)``.
+The queries, the keys or the scores may carry the scale; masks may be added, or chosen by ``where``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..instruction import Instruction
+from ..shape import Shape
+from .build import Builder
+from .constants import compact, constant_array, is_constant, uniform_value
+from .match import Match, either, op, rule, some
+from .rewriter import RulePass
+
+__all__ = ["FuseAttention"]
+
+HUGE = 1e30
+"""A masking value beyond this absorbs every score it is added to."""
+
+VIEWS = frozenset({"transpose", "reshape", "squeeze", "unsqueeze", "slice", "contiguous"})
+BROADCASTS = frozenset({"multibroadcast", "broadcast"})
+
+
+@dataclass
+class Scores:
+    """What stands between ``dot(q, k^T)`` and the softmax: ``scale * dot + sum(added)``, kept where ``kept`` is true."""
+
+    dot: Instruction
+    scale: float = 1.0
+    added: list[Instruction] = field(default_factory=list)
+    kept: Instruction | None = None
+    causal: bool = False
+
+
+def _uniform(ins: Instruction) -> float | None:
+    value = uniform_value(ins)
+    return None if value is None or not np.isfinite(float(value)) else float(value)
+
+
+def _scaled(ins: Instruction) -> tuple[Instruction, float] | None:
+    """``x`` and ``c`` if an instruction is ``x * c`` or ``x / c`` with a finite constant, not 0."""
+    if ins.name not in ("mul", "div"):
+        return None
+    x, c = ins.inputs
+    value = _uniform(c)
+    if value is None and ins.name == "mul":
+        x, value = c, _uniform(x)
+    if not value:
+        return None
+    return x, value if ins.name == "mul" else 1 / value
+
+
+def read_scores(top: Instruction, b: Builder, fast_math: bool) -> Scores | str:
+    """Follow the chain below a softmax down to its dot; a string says why it is not attention."""
+    scores = Scores(top)
+    current, factor, pending = top, 1.0, []
+    while current.name != "dot":
+        if len(current.users) > 1:
+            return "the scores are used elsewhere too"
+        scaled = _scaled(current)
+        if scaled is not None:
+            current, factor = scaled[0], factor * scaled[1]
+        elif current.name == "add":
+            # the side that leads to the dot is the one of the scores
+            side = next((k for k in (0, 1) if _leads_to_dot(current.inputs[k])), None)
+            if side is None:
+                return "no dot below the addition of a mask"
+            pending.append((current.inputs[1 - side], None, factor))
+            current = current.inputs[side]
+        elif current.name == "where":
+            condition, a, c = current.inputs
+            fill_first = _fill(a) is not None
+            fill = _fill(a) if fill_first else _fill(c)
+            if fill is None:
+                return "the other branch of where is not a constant"
+            pending.append((condition, (fill, fill_first), factor))
+            current = c if fill_first else a
+        else:
+            return f"{current.name} between dot and softmax"
+    if len(current.users) > 1:
+        return "the scores are used elsewhere too"
+    scores.dot, scores.scale = current, factor
+    problem = _read_masks(scores, pending, b, fast_math)
+    return problem or scores
+
+
+def _leads_to_dot(ins: Instruction) -> bool:
+    for _ in range(8):
+        if ins.name == "dot":
+            return True
+        if ins.name in ("mul", "div", "add"):
+            ins = ins.inputs[0] if not is_constant(ins.inputs[0]) else ins.inputs[1]
+        elif ins.name == "where":
+            ins = ins.inputs[2] if is_constant(ins.inputs[1]) else ins.inputs[1]
+        else:
+            return False
+    return False
+
+
+def _fill(ins: Instruction) -> float | None:
+    value = uniform_value(ins)
+    return None if value is None else float(value)
+
+
+def _small(ins: Instruction) -> Instruction:
+    """The value before broadcasting."""
+    while ins.name == "multibroadcast" and len(ins.inputs) == 1:
+        ins = ins.inputs[0]
+    return ins
+
+
+def _is_causal(keep: np.ndarray) -> bool:
+    """Whether a boolean array [..., s, t] is true exactly where position i + t - s reaches j, alike in all batches."""
+    keep = compact(keep)
+    if keep.ndim < 2 or keep.size != keep.shape[-1] * keep.shape[-2]:
+        return False
+    s, t = keep.shape[-2:]
+    expected = np.arange(t) <= np.arange(s)[:, None] + (t - s)
+    return s > 1 and t >= s and bool((keep.reshape(s, t) == expected).all())
+
+
+def _read_masks(
+    scores: Scores, pending: list[tuple[Instruction, tuple[float, bool] | None, float]], b: Builder, fast_math: bool
+) -> str | None:
+    only = len(pending) == 1
+    for value, chosen, factor in reversed(pending):
+        array = constant_array(value)
+        if chosen is None:
+            if array is not None and only and factor == 1 and ((array == 0) | (array <= -HUGE)).all():
+                if _is_causal(array == 0):
+                    scores.causal = True
+                    continue
+            scores.added.append(_times(b, value, factor))
+            continue
+        fill, fill_first = chosen
+        fill *= factor
+        keep = None if array is None else (array.astype(bool) != fill_first)
+        if keep is not None and only and fill <= -1e4 and compact(keep).any(-1).all():
+            # every row keeps a key, so that the filled ones have weight exp(fill - max) = 0
+            if _is_causal(keep):
+                scores.causal = True
+            else:
+                scores.kept = _choose(b, value, fill_first)
+            continue
+        if not fill <= -HUGE and not (fast_math and fill <= -1e4):
+            return "the masking value is so small that masked keys may count"
+        scores.added.append(_filled(b, scores.dot, value, fill, fill_first))
+    return None
+
+
+def _choose(b: Builder, condition: Instruction, fill_first: bool) -> Instruction:
+    small = _small(condition)
+    return b.op("not", small) if fill_first else small
+
+
+def _times(b: Builder, mask: Instruction, factor: float) -> Instruction:
+    small = _small(mask)
+    return small if factor == 1 else b.op("mul", small, b.scalar(factor, small))
+
+
+def _filled(b: Builder, like: Instruction, condition: Instruction, fill: float, fill_first: bool) -> Instruction:
+    """``where(condition, 0, fill)`` before broadcasting: added to a score it has the effect of choosing."""
+    small = _small(condition)
+    shape = Shape(like.shape.type, small.shape.lens)
+    with np.errstate(over="ignore"):
+        masked, free = b.scalar(fill, shape), b.scalar(0, shape)
+    return b.op("where", small, masked, free) if fill_first else b.op("where", small, free, masked)
+
+
+def _sum_masks(b: Builder, masks: list[Instruction]) -> Instruction:
+    total = masks[0]
+    for mask in masks[1:]:
+        lens = np.broadcast_shapes(total.shape.lens, mask.shape.lens)
+        total = b.op("add", b.spread(total, lens), b.spread(mask, lens))
+    return total
+
+
+def without_scale(ins: Instruction, b: Builder) -> tuple[Instruction, float]:
+    """An operand without a constant factor that it carries, directly or below views, and the factor."""
+    views: list[Instruction] = []
+    current = ins
+    while current.name in VIEWS and len(current.inputs) == 1:
+        views.append(current)
+        current = current.inputs[0]
+    scaled = _scaled(current)
+    if scaled is None:
+        return ins, 1.0
+    inner, factor = without_scale(scaled[0], b)
+    for view in reversed(views):
+        inner = b.op(view.op, inner)
+    return inner, factor * scaled[1]
+
+
+def swapped(b: Builder, ins: Instruction) -> Instruction:
+    """The last two axes exchanged, merged with a transpose that is there."""
+    order = list(range(ins.shape.ndim))
+    order[-2:] = order[-1], order[-2]
+    if ins.name == "transpose":
+        inner = ins.op.attributes()["permutation"]
+        return b.transpose(ins.inputs[0], [inner[axis] for axis in order])
+    return b.transpose(ins, order)
+
+
+def unrepeated(ins: Instruction) -> Instruction:
+    """Key or value heads [b, h, t, d] before each was repeated for a group of query heads; the same if they were not.
+
+    Grouped-query attention (Ainslie et al., 2023) is exported as unsqueeze to [b, h, 1, t, d], broadcast, reshape.
+    """
+    if ins.name != "reshape" or ins.shape.ndim != 4 or ins.inputs[0].name not in BROADCASTS:
+        return ins
+    wide = ins.inputs[0]
+    narrow = wide.inputs[0]
+    if wide.shape.ndim != 5 or narrow.shape.ndim != 5 or narrow.name != "unsqueeze":
+        return ins
+    b, h, g, t, d = wide.shape.lens
+    if narrow.shape.lens != (b, h, 1, t, d) or ins.shape.lens != (b, h * g, t, d):
+        return ins
+    source = narrow.inputs[0]
+    return source if source.shape.lens == (b, h, t, d) else ins
+
+
+SOFTMAX = op("softmax", some("scores"), bind="softmax")
+GUARDED = op("where", op("isnan", SOFTMAX), some("zero"), SOFTMAX, bind="guard")
+"""PyTorch's exporter replaces the NaN of rows without any key by 0, as ``attention`` does."""
+
+
+def _check(m: Match) -> str | None:
+    top = m.softmax
+    if int(top.op.attributes()["axis"]) % top.shape.ndim != top.shape.ndim - 1:
+        return "the softmax is not over keys"
+    if top.shape.ndim not in (3, 4):
+        return "scores have neither 3 nor 4 axes"
+    if "guard" in m.bound:
+        if _uniform(m.zero) != 0 or len(m.guard.users) > 1 or len(top.users) > 2:
+            return "the weights are used elsewhere too"
+    elif len(top.users) > 1:
+        return "the weights are used elsewhere too"
+    return None if m.ins.shape.type.is_floating else "not floating point"
+
+
+@rule("find_attention", op("dot", either(SOFTMAX, GUARDED), some("v")), _check)
+def find_attention(m: Match, b: Builder) -> object:
+    """``dot(softmax(dot(q, k^T) * scale + mask), v) -> attention(q, k, v, mask)``."""
+    scores = read_scores(m.scores, b, m.options.fast_math)
+    if isinstance(scores, str):
+        return scores
+    q, q_scale = without_scale(scores.dot.inputs[0], b)
+    kt, k_scale = without_scale(scores.dot.inputs[1], b)
+    k, v = swapped(b, kt), m.v
+    if scores.kept is not None and scores.added:
+        return "a chosen and an added mask"
+    mask = scores.kept if scores.kept is not None else (_sum_masks(b, scores.added) if scores.added else None)
+    shared_k, shared_v = unrepeated(_before_swap(kt, k)), unrepeated(v)
+    if m.ins.shape.ndim == 4 and shared_k is not k and shared_k.shape.lens[:3] == shared_v.shape.lens[:3]:
+        k, v = shared_k, shared_v
+    scale = scores.scale * q_scale * k_scale
+    if m.ins.shape.ndim == 4:
+        masks = [] if mask is None else [mask]
+        return b.op("attention", q, k, v, *masks, scale=scale, causal=scores.causal)
+    q, k, v = (b.op("unsqueeze", i, axes=(0,)) for i in (q, k, v))
+    masks = [] if mask is None else [b.reshape(mask, (1,) * (4 - mask.shape.ndim) + mask.shape.lens)]
+    return b.op("squeeze", b.op("attention", q, k, v, *masks, scale=scale, causal=scores.causal), axes=(0,))
+
+
+def _before_swap(kt: Instruction, k: Instruction) -> Instruction:
+    """The keys [b, h, t, d]: what ``kt`` transposes, if it only exchanges the last two axes, else ``k``."""
+    if kt.name == "transpose" and kt.op.attributes()["permutation"] == (0, 1, 3, 2):
+        return kt.inputs[0]
+    return k
+
+
+class FuseAttention(RulePass):
+    """Recognises attention with 3 axes (heads, positions, features) or 4 (batch before them).
+
+    Rows that see no key give zeros; where a mask of -infinity covers a whole row the primitive form gives NaN.
+    """
+
+    name = "fuse_attention"
+    rules = (find_attention,)

@@ -1,0 +1,101 @@
+"""Activations written out in primitive operations become one operator each.
+
+Sources: Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), exact and with tanh; Ramachandran et al., "Searching
+for Activation Functions" (2017) for SiLU; Misra, "Mish" (2019).
+"""
+
+from __future__ import annotations
+
+from .build import Builder
+from .match import Match, Operation, Pattern, Rule, either, op, rule, scalar, some
+from .rewriter import RulePass
+from .rules.units import finite_only
+
+__all__ = ["RewriteGelu"]
+
+NEAR = 2e-3
+"""Relative tolerance of constants: models hold them rounded to float16 or to a few digits."""
+
+X = some("x")
+HALF = scalar(0.5, tolerance=NEAR)
+ONE = scalar(1.0)
+ROOT_HALF = scalar(0.7071067811865476, tolerance=NEAR)
+ROOT_2 = scalar(1.4142135623730951, tolerance=NEAR)
+ROOT_2_PI = scalar(0.7978845608028654, tolerance=NEAR)
+CUBIC = scalar(0.044715, tolerance=NEAR)
+CUBIC_ROOT_2_PI = scalar(0.035677408136300125, tolerance=NEAR)
+
+
+def _gate(shifted: Pattern, plain: Pattern) -> tuple[Operation, ...]:
+    """``x * 0.5 * (1 + plain)`` in each order of the factors; ``shifted`` is ``1 + plain``."""
+    return (
+        op("mul", op("mul", X, shifted), HALF),
+        op("mul", op("mul", X, HALF), shifted),
+        op("mul", X, op("mul", shifted, HALF)),
+        op("mul", X, op("add", op("mul", plain, HALF), HALF)),
+    )
+
+
+ERF = op("erf", either(op("mul", X, ROOT_HALF), op("div", X, ROOT_2)))
+SQUARE = either(op("mul", X, X), op("pow", X, scalar(2.0)))
+CUBE = either(op("mul", SQUARE, X), op("pow", X, scalar(3.0)))
+INNER = either(
+    op("mul", op("add", X, op("mul", CUBE, CUBIC)), ROOT_2_PI),
+    op("mul", op("mul", X, ROOT_2_PI), op("add", op("mul", SQUARE, CUBIC), ONE)),
+    op("mul", op("mul", X, ROOT_2_PI), op("add", op("mul", X, op("mul", X, CUBIC)), ONE)),
+    op("mul", X, op("add", op("mul", SQUARE, CUBIC_ROOT_2_PI), ROOT_2_PI)),
+    op("mul", X, op("mul", op("add", op("mul", SQUARE, CUBIC), ONE), ROOT_2_PI)),
+    op("add", op("mul", X, ROOT_2_PI), op("mul", CUBE, CUBIC_ROOT_2_PI)),
+)
+TANH = op("tanh", INNER)
+
+
+def _rule(name: str, pattern: Operation) -> Rule:
+    @rule(f"find_{name}", pattern)
+    def replace(m: Match, b: Builder) -> object:
+        return b.op(name, m.x)  # x * 0.5 * (1 + erf(x / sqrt(2))) -> gelu_erf(x); likewise with tanh
+
+    return replace
+
+
+GELU_RULES = (
+    *(_rule("gelu_erf", p) for p in _gate(op("add", ERF, ONE), ERF)),
+    *(_rule("gelu_tanh", p) for p in _gate(op("add", TANH, ONE), TANH)),
+)
+
+
+@rule("find_sigmoid", op("div", ONE, op("add", op("exp", op("neg", X)), ONE)))
+def find_sigmoid(m: Match, b: Builder) -> object:
+    return b.op("sigmoid", m.x)  # 1 / (1 + exp(-x)) -> sigmoid(x)
+
+
+@rule("find_sigmoid", op("recip", op("add", op("exp", op("neg", X)), ONE)))
+def find_sigmoid_recip(m: Match, b: Builder) -> object:
+    return b.op("sigmoid", m.x)  # recip(1 + exp(-x)) -> sigmoid(x)
+
+
+@rule("find_silu", op("mul", X, op("sigmoid", X)))
+def find_silu(m: Match, b: Builder) -> object:
+    return b.op("silu", m.x)  # x * sigmoid(x) -> silu(x)
+
+
+@rule("find_silu", op("div", X, op("add", op("exp", op("neg", X)), ONE)))
+def find_silu_quotient(m: Match, b: Builder) -> object:
+    return b.op("silu", m.x)  # x / (1 + exp(-x)) -> silu(x)
+
+
+@rule("find_softplus", op("log", op("add", op("exp", X), ONE)), finite_only)
+def find_softplus(m: Match, b: Builder) -> object:
+    return b.op("softplus", m.x)  # log(1 + exp(x)) -> softplus(x), which does not overflow
+
+
+@rule("find_mish", op("mul", X, op("tanh", op("softplus", X))))
+def find_mish(m: Match, b: Builder) -> object:
+    return b.op("mish", m.x)  # x * tanh(softplus(x)) -> mish(x)
+
+
+class RewriteGelu(RulePass):
+    """Recognises GELU (exact and with tanh), sigmoid, SiLU, softplus and Mish."""
+
+    name = "rewrite_gelu"
+    rules = (*GELU_RULES, find_sigmoid, find_sigmoid_recip, find_silu, find_silu_quotient, find_softplus, find_mish)

@@ -1,0 +1,35 @@
+"""Layer, instance and group normalization in one form, so that fusion of reductions meets only that.
+
+The form is ``d = x - mean(x); d * rsqrt(mean(d * d) + epsilon)`` (Ba et al., "Layer Normalization", 2016): the
+difference is computed once and the square root on reduced values.
+"""
+
+from __future__ import annotations
+
+from .build import Builder
+from .match import Match, op, rule, scalar, some, spread
+from .rewriter import RulePass
+from .rules.units import divide_by_root, reciprocal_of_root, square
+
+__all__ = ["RewriteLayernorm"]
+
+
+@rule("squared_difference", op("sqdiff", some("x"), spread(op("reduce_mean", some("x")), bind="mean")))
+def squared_difference(m: Match, b: Builder) -> object:
+    difference = b.op("sub", m.x, m.mean)
+    return b.op("mul", difference, difference)  # sqdiff(x, mean) -> (x - mean) * (x - mean)
+
+
+@rule("standard_deviation", op("div", some("d"), spread(op("pow", some("v"), scalar(0.5)))))
+def divide_by_power(m: Match, b: Builder) -> object:
+    if not m.options.fast_math:
+        return "pow(-inf, 0.5) differs from sqrt(-inf), and fast_math is off"
+    root = b.op("rsqrt", m.v)
+    return b.op("mul", m.d, b.spread(root, m.ins.shape.lens))  # d / pow(v, 1/2) -> d * rsqrt(v)
+
+
+class RewriteLayernorm(RulePass):
+    """Brings normalizations over axes to one form."""
+
+    name = "rewrite_layernorm"
+    rules = (squared_difference, divide_by_power, square, divide_by_root, reciprocal_of_root)

@@ -1,0 +1,70 @@
+"""Softmax and its logarithm as reductions and pointwise operations, for fusion; reductions merged and removed."""
+
+from __future__ import annotations
+
+from math import prod
+
+from ..instruction import Instruction
+from .build import Builder
+from .match import Match, op, rule, some
+from .rewriter import RulePass
+
+__all__ = ["RewriteReduce"]
+
+MERGEABLE = "reduce_sum reduce_mean reduce_max reduce_min reduce_prod reduce_any reduce_all"
+
+
+def _shifted(m: Match, b: Builder) -> tuple[Instruction, Instruction, int]:
+    """``x - max(x)``, in the type that softmax computes in, and the sum of its exponentials."""
+    axis = int(m.ins.op.attributes()["axis"]) % m.x.shape.ndim
+    x = b.convert(m.x, m.x.shape.type.compute)
+    top = b.op("reduce_max", x, axes=(axis,))
+    return b.op("sub", x, b.spread(top, x.shape.lens)), x, axis
+
+
+def _softmax_check(m: Match) -> str | None:
+    return "no elements" if m.ins.shape.elements == 0 else None
+
+
+@rule("softmax", op("softmax", some("x")), _softmax_check)
+def expand_softmax(m: Match, b: Builder) -> object:
+    shifted, x, axis = _shifted(m, b)
+    exponentials = b.op("exp", shifted)
+    total = b.spread(b.op("reduce_sum", exponentials, axes=(axis,)), x.shape.lens)
+    # softmax(x) -> exp(x - max) / sum(exp(x - max))
+    return b.convert(b.op("div", exponentials, total), m.ins.shape.type)
+
+
+@rule("logsoftmax", op("logsoftmax", some("x")), _softmax_check)
+def expand_log_softmax(m: Match, b: Builder) -> object:
+    shifted, x, axis = _shifted(m, b)
+    total = b.op("reduce_sum", b.op("exp", shifted), axes=(axis,))
+    # logsoftmax(x) -> (x - max) - log(sum(exp(x - max)))
+    return b.convert(b.op("sub", shifted, b.spread(b.op("log", total), x.shape.lens)), m.ins.shape.type)
+
+
+@rule("nested_reduce", op(MERGEABLE, op(MERGEABLE, some("x"), bind="inner", once=True)))
+def merge_reductions(m: Match, b: Builder) -> object:
+    if m.inner.name != m.ins.name:
+        return "different reductions"
+    outer, inner = m.ins.op.attributes()["axes"], m.inner.op.attributes()["axes"]
+    if not outer or not inner or m.ins.shape.type is not m.x.shape.type:
+        return "the axes are not listed"
+    if not m.x.shape.type.is_floating and m.ins.name == "reduce_mean":
+        return "integer means truncate"
+    return b.op(m.ins.name, m.x, axes=tuple(sorted({*outer, *inner})))  # sum[0](sum[1](x)) -> sum[0, 1](x)
+
+
+@rule("reduce_one", op("reduce_sum reduce_mean reduce_max reduce_min reduce_prod", some("x")))
+def reduce_single_elements(m: Match, b: Builder) -> object:
+    axes = m.ins.op.attributes()["axes"] or tuple(range(m.x.shape.ndim))
+    if prod(m.x.shape.lens[axis] for axis in axes) != 1:
+        return None
+    return m.x  # sum over axes of length 1 -> x
+
+
+class RewriteReduce(RulePass):
+    """``softmax`` and ``logsoftmax`` in primitive operations (float32 or wider inside), nested reductions merged."""
+
+    name = "rewrite_reduce"
+    rules = (expand_softmax, expand_log_softmax, merge_reductions, reduce_single_elements)

@@ -1,0 +1,66 @@
+"""Softmax and its logarithm written out in primitive operations become one operator."""
+
+from __future__ import annotations
+
+from .build import Builder
+from .match import Match, either, op, rule, some, spread
+from .rewriter import RulePass
+from .rules.units import finite_only
+
+__all__ = ["RewriteSoftmax"]
+
+X = some("x")
+SHIFTED = op("sub", X, spread(op("reduce_max", X, bind="max")), bind="shifted")
+EXP = op("exp", SHIFTED, bind="exp")
+SUM = op("reduce_sum", EXP, bind="sum")
+
+
+def _one_axis(m: Match) -> str | None:
+    axes = {m.bound[n].op.attributes()["axes"] for n in ("max", "sum") if n in m.bound}
+    if len(axes) != 1 or len(next(iter(axes))) != 1:
+        return "maximum and sum are not over one common axis"
+    return None
+
+
+def _axis(m: Match) -> int:
+    (axis,) = m.sum.op.attributes()["axes"]
+    return int(axis) % m.ins.shape.ndim
+
+
+@rule("find_softmax", op("div", EXP, spread(SUM)), _one_axis)
+def softmax_quotient(m: Match, b: Builder) -> object:
+    return b.op("softmax", m.x, axis=_axis(m))  # exp(x - max) / sum(exp(x - max)) -> softmax(x)
+
+
+@rule("find_softmax", op("mul", EXP, either(spread(op("recip", SUM)), op("recip", spread(SUM)))), _one_axis)
+def softmax_product(m: Match, b: Builder) -> object:
+    return b.op("softmax", m.x, axis=_axis(m))  # exp(x - max) * recip(sum) -> softmax(x)
+
+
+PLAIN_SUM = op("reduce_sum", op("exp", X, bind="exp"), bind="sum")
+
+
+def _plain_check(m: Match) -> str | None:
+    return _one_axis(m) or finite_only(m)
+
+
+@rule("find_softmax", op("div", op("exp", X, bind="exp"), spread(PLAIN_SUM)), _plain_check)
+def softmax_without_maximum(m: Match, b: Builder) -> object:
+    return b.op("softmax", m.x, axis=_axis(m))  # exp(x) / sum(exp(x)) -> softmax(x), which does not overflow
+
+
+@rule("find_logsoftmax", op("sub", SHIFTED, spread(op("log", SUM))), _one_axis)
+def log_softmax_difference(m: Match, b: Builder) -> object:
+    return b.op("logsoftmax", m.x, axis=_axis(m))  # (x - max) - log(sum(exp(x - max))) -> logsoftmax(x)
+
+
+@rule("find_logsoftmax", op("log", op("softmax", X, bind="inner")), finite_only)
+def log_of_softmax(m: Match, b: Builder) -> object:
+    return b.op("logsoftmax", m.x, **m.inner.op.attributes())  # log(softmax(x)) -> logsoftmax(x), exact where that is 0
+
+
+class RewriteSoftmax(RulePass):
+    """Recognises softmax and log-softmax over one axis."""
+
+    name = "rewrite_softmax"
+    rules = (softmax_quotient, softmax_product, softmax_without_maximum, log_softmax_difference, log_of_softmax)

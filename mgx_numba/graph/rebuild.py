@@ -1,0 +1,158 @@
+"""A program from its saved modules, every part of them checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from ..errors import FormatError, MgxError
+from .argument import Argument
+from .instruction import Instruction, Literal, Outline, Parameter, Return
+from .module import Module, return_shape
+from .program import Program
+from .serialize import argument_from_value, operator_from_value, shape_from_value, strings
+
+__all__ = ["rebuild_program"]
+
+MAX_NESTING = 64
+
+Nodes = Callable[[], Iterator[Any]]
+
+
+def rebuild_program(modules: Mapping[str, Nodes]) -> Program:
+    """The program whose modules have these nodes.
+
+    Args:
+        modules: for each module's name a function that gives its nodes (value trees) in order.
+
+    Raises:
+        FormatError: something is missing, of the wrong kind, or contradicts something else; the message names the
+            module, the node, its operator and the field.
+    """
+    if "main" not in modules:
+        raise FormatError("modules: there is no module 'main'")
+    return _Rebuild(modules).run()
+
+
+class _Rebuild:
+    def __init__(self, modules: Mapping[str, Nodes]) -> None:
+        import mgx_numba.ops  # noqa: F401  (registers the operators)
+
+        self._nodes = modules
+        self._program = Program()
+        self._values: dict[str, Instruction] = {}
+        self._done: dict[str, set[Instruction]] = {}
+        self._open: list[Module] = []
+
+    def run(self) -> Program:
+        for name in self._nodes:
+            if name != "main":
+                self._program.create_module(name)
+        self._build("main")
+        for name in self._nodes:
+            if name not in self._done:
+                self._open = [self._program.main]
+                self._build(name)
+        return self._program
+
+    def _build(self, name: str) -> None:
+        """Fill the module of this name; the modules in ``_open`` enclose it."""
+        module = self._program.module(name)
+        if module is None:
+            raise FormatError(f"there is no module {name!r}")
+        if len(self._open) >= MAX_NESTING:
+            raise FormatError(f"modules are nested more than {MAX_NESTING} levels deep")
+        self._open.append(module)
+        captured: set[Instruction] = set()
+        for position, node in enumerate(self._nodes[name]()):
+            what = node.get("name") if isinstance(node, dict) else None
+            try:
+                if module.return_instruction is not None:
+                    raise FormatError("it follows the module's @return")
+                self._add(module, node, captured)
+            except (MgxError, ValueError) as error:
+                place = f"module {name!r}, node {position} ({what if isinstance(what, str) else '?'})"
+                raise FormatError(f"{place}: {error}") from None
+            except (ArithmeticError, LookupError, TypeError, AttributeError, NotImplementedError) as error:
+                # Shape rules may meet attributes that no parser gives them.
+                place = f"module {name!r}, node {position} ({what})"
+                raise FormatError(f"{place}: {type(error).__name__}: {error}") from error
+        module._parameters = 1 + max((p.op.order for p in module.parameters()), default=-1)  # type: ignore[attr-defined]
+        self._open.pop()
+        self._done[name] = captured
+
+    def _add(self, module: Module, node: Any, captured: set[Instruction]) -> None:
+        if not isinstance(node, dict):
+            raise FormatError("a node must be a map")
+        output, name = node.get("output"), node.get("name")
+        if not isinstance(output, str) or not isinstance(name, str):
+            raise FormatError("'output' and 'name' must be strings")
+        if output in self._values:
+            raise FormatError(f"output {output!r} is taken")
+        inputs = [self._input(module, i, captured) for i in strings(node.get("inputs", []), "inputs")]
+        bodies = [self._body(module, m, captured) for m in strings(node.get("module_inputs", []), "module_inputs")]
+        ins = self._instruction(module, name, node, inputs, bodies)
+        ins.normalized = bool(node.get("normalized", False))
+        ins.debug_symbols = tuple(strings(node.get("debug_symbols", []), "debug_symbols"))
+        target = node.get("target_id", 0)
+        if not isinstance(target, int) or target < 0:
+            raise FormatError(f"target_id is {target!r}, expected an integer that is not negative")
+        ins.target_id = int(target)
+        self._values[output] = module.append(ins)
+
+    def _input(self, module: Module, name: str, captured: set[Instruction]) -> Instruction:
+        found = self._values.get(name)
+        if found is None:
+            raise FormatError(f"input {name!r} is not the output of an earlier node")
+        self._capture(module, found, captured)
+        return found
+
+    def _capture(self, module: Module, value: Instruction, captured: set[Instruction]) -> None:
+        if value.module is module:
+            return
+        if value.module not in self._open:
+            raise FormatError("it uses a value of a module that does not enclose this one")
+        captured.add(value)
+
+    def _body(self, module: Module, name: str, captured: set[Instruction]) -> Module:
+        body = self._program.module(name)
+        if body is None or body is self._program.main:
+            raise FormatError(f"module_inputs names {name!r}, which is no submodule")
+        if body in self._open:
+            raise FormatError(f"module {name!r} runs itself")
+        if name not in self._done:
+            self._build(name)
+        for value in self._done[name]:
+            self._capture(module, value, captured)
+        return body
+
+    def _instruction(
+        self, module: Module, name: str, node: dict[str, Any], inputs: list[Instruction], bodies: list[Module]
+    ) -> Instruction:
+        attributes = node.get("operator", {})
+        if name == Return.name:
+            return Instruction(Return(), inputs, return_shape(inputs))
+        if name in (Literal.name, Parameter.name, Outline.name):
+            if inputs or bodies:
+                raise FormatError(f"{name} has inputs")
+            if name == Literal.name:
+                literal: Argument = argument_from_value(node.get("literal"))
+                return Instruction(Literal(), (), literal.shape, literal=literal)
+            shape = shape_from_value(node.get("shape"))
+            return Instruction(Outline() if name == Outline.name else self._parameter(module, attributes), (), shape)
+        op = operator_from_value(name, attributes)
+        shape, computed = shape_from_value(node.get("shape")), op.compute_shape([i.shape for i in inputs], bodies)
+        if shape != computed:
+            raise FormatError(f"its shape is {{{shape}}} in the file and {{{computed}}} by the operator's rule")
+        return Instruction(op, inputs, computed, bodies)
+
+    @staticmethod
+    def _parameter(module: Module, attributes: Any) -> Parameter:
+        fields = attributes if isinstance(attributes, dict) else {}
+        name, order = fields.get("parameter"), fields.get("order", 0)
+        if not isinstance(name, str) or not isinstance(order, int) or isinstance(order, bool) or order < 0:
+            raise FormatError("operator: a @param has a string 'parameter' and an integer 'order' that is not negative")
+        for other in module.parameters():
+            if other.op.parameter == name or other.op.order == order:  # type: ignore[attr-defined]
+                raise FormatError(f"operator: parameter {name!r} or its order {order} is taken")
+        return Parameter(parameter=name, order=order)

@@ -1,0 +1,291 @@
+"""Programs, shapes and arguments as value trees, in the structure of MIGraphX's ``to_value``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from ..errors import FormatError, ValidationError
+from ..ops.base import Operator, make_op
+from .argument import Argument
+from .instruction import Instruction
+from .module import Module
+from .printer import instruction_names
+from .program import Program
+from .shape import DynamicDimension, Shape
+from .types import Type
+from .wire import Blob
+
+__all__ = [
+    "argument_from_value",
+    "argument_to_value",
+    "operator_from_value",
+    "program_modules",
+    "shape_from_value",
+    "shape_to_value",
+]
+
+MAX_RANK = 64
+
+
+def shape_to_value(shape: Shape) -> dict[str, Any]:
+    """A shape as a map; all keys are always there."""
+    return {
+        "type": shape.type.name,
+        "sub_shapes": [shape_to_value(s) for s in shape.sub_shapes],
+        "lens": list(shape.lens),
+        "strides": list(shape.strides),
+        "dynamic_dimensions": [_dimension_to_value(d) for d in shape.dyn_dims],
+    }
+
+
+def shape_from_value(value: Any) -> Shape:
+    """The shape that a map describes.
+
+    Raises:
+        FormatError: a key is missing or holds what no shape can have.
+    """
+    fields = _map(value, "shape")
+    name = fields.get("type")
+    type = Type.__members__.get(name) if isinstance(name, str) else None
+    if type is None:
+        raise FormatError(f"type {_short(name)} is none of {', '.join(Type.__members__)}")
+    members = _list(fields.get("sub_shapes", []), "sub_shapes")
+    if type is Type.tuple_type:
+        return Shape.tuple(_within(f"sub_shapes[{k}]", shape_from_value, m) for k, m in enumerate(members))
+    if members:
+        raise FormatError(f"a shape of {type.name} has sub_shapes, which only tuple_type has")
+    dimensions = _list(fields.get("dynamic_dimensions", []), "dynamic_dimensions")
+    if len(dimensions) > MAX_RANK:
+        raise FormatError(f"a shape of {len(dimensions)} axes; at most {MAX_RANK} are supported")
+    if dimensions:
+        dynamic = Shape(type, ())
+        dynamic.dyn_dims = tuple(_dimension_from_value(d) for d in dimensions)
+        return dynamic
+    lens, strides = (_integers(fields.get(key), key) for key in ("lens", "strides"))
+    if len(lens) > MAX_RANK:
+        raise FormatError(f"a shape of {len(lens)} axes; at most {MAX_RANK} are supported")
+    return Shape(type, lens, strides)
+
+
+def _dimension_to_value(dimension: DynamicDimension) -> dict[str, Any]:
+    bounds = {"min": dimension.min, "max": dimension.max}
+    return {"range": bounds, "optimals": sorted(dimension.optimals)}
+
+
+def _dimension_from_value(value: Any) -> DynamicDimension:
+    fields = _map(value, "dynamic dimension")
+    bounds = _map(fields.get("range", fields), "range")
+    low, high = _integers([bounds.get("min"), bounds.get("max")], "range")
+    return DynamicDimension(low, high, frozenset(_integers(fields.get("optimals", []), "optimals")))
+
+
+def argument_to_value(argument: Argument) -> dict[str, Any]:
+    """A tensor as shape and data; data are its element space, so a broadcast one stores each element once."""
+    shape = shape_to_value(argument.shape)
+    if argument.array is None:
+        return {"shape": shape, "sub": [argument_to_value(member) for member in argument.sub]}
+    return {"shape": shape, "data": Blob(memoryview(_storage(argument)).cast("B") if argument.shape.bytes else b"")}
+
+
+def _storage(argument: Argument) -> np.ndarray:
+    """The element space as bytes, one-dimensional; places between the elements are zero."""
+    shape, array = argument.shape, argument.numpy()
+    if array.dtype != shape.type.numpy:
+        array = array.astype(shape.type.numpy)
+    strides = [s * array.itemsize for s in shape.strides]
+    solid = 1
+    for n, stride in zip(shape.lens, shape.strides):
+        solid *= n if stride else 1
+    as_stored = all(a == b for a, b, n in zip(array.strides, strides, shape.lens) if n > 1)
+    if as_stored and solid == shape.element_space:
+        flat = np.lib.stride_tricks.as_strided(array, (shape.element_space,), (array.itemsize,))
+    else:
+        flat = np.zeros(shape.element_space, array.dtype)
+        np.lib.stride_tricks.as_strided(flat, shape.lens, strides)[...] = array
+    return flat.view(np.uint8)
+
+
+def argument_from_value(value: Any) -> Argument:
+    """The tensor that a map describes; it is a read-only view of the blob where that is aligned.
+
+    Raises:
+        FormatError: data and shape do not fit each other.
+    """
+    fields = _map(value, "literal")
+    shape = _within("shape", shape_from_value, fields.get("shape"))
+    if shape.type is Type.tuple_type:
+        members = [argument_from_value(m) for m in _list(fields.get("sub"), "sub")]
+        if Shape.tuple(m.shape for m in members) != shape:
+            raise FormatError(f"the members of a tuple do not have its shape {shape}")
+        return Argument.from_tuple(members)
+    if shape.is_dynamic:
+        raise FormatError(f"data have the dynamic shape {shape}")
+    if any(stride < 0 for stride in shape.strides):
+        raise FormatError(f"data have negative strides: {shape}")
+    data = _blob(fields.get("data"))
+    if len(data) != shape.bytes:
+        raise FormatError(f"{len(data)} bytes of data for a shape of {shape.bytes} bytes: {shape}")
+    flat = np.frombuffer(data, np.uint8)
+    if shape.type is Type.bool_type and flat.size and flat.max() > 1:
+        raise FormatError("a bool is neither 0 nor 1")
+    if flat.ctypes.data % shape.type.size:
+        flat = flat.copy()
+    return Argument.from_flat(shape, flat.view(shape.type.numpy))
+
+
+def _blob(value: Any) -> memoryview:
+    if isinstance(value, memoryview):
+        return value
+    chunks = _list(value, "data")
+    if not all(isinstance(chunk, memoryview) for chunk in chunks):
+        raise FormatError("data must be binary, or an array of binaries")
+    if len(chunks) == 1:
+        return chunks[0]
+    return memoryview(b"".join(chunks))
+
+
+def attribute_to_value(value: Any) -> Any:
+    """An operator's attribute; enumerations and element types are integers."""
+    if isinstance(value, Enum):
+        return int(value.value)
+    if isinstance(value, Shape):
+        return shape_to_value(value)
+    if isinstance(value, DynamicDimension):
+        return _dimension_to_value(value)
+    if isinstance(value, Operator):
+        return {"name": value.name, "operator": operator_to_value(value)}
+    if isinstance(value, (tuple, list)):
+        return [attribute_to_value(v) for v in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise ValidationError(f"an attribute of type {type(value).__name__} cannot be saved: {value!r}")
+
+
+def operator_to_value(operator: Operator) -> dict[str, Any]:
+    """The attributes of an operator by name."""
+    return {key: attribute_to_value(value) for key, value in operator.attributes().items()}
+
+
+def operator_from_value(name: str, value: Any) -> Operator:
+    """The operator of this name and these attributes.
+
+    Raises:
+        MgxError: there is no such operator, or an attribute that it does not have, or of another kind.
+    """
+    fields = _map(value, "operator")
+    return make_op(name, **{key: _within(f"operator.{key}", _attribute_from_value, v) for key, v in fields.items()})
+
+
+def _attribute_from_value(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_attribute_from_value(v) for v in value]
+    if not isinstance(value, dict):
+        if isinstance(value, memoryview):
+            raise FormatError("an attribute is binary")
+        return value
+    if "lens" in value:
+        return shape_from_value(value)
+    if "operator" in value and isinstance(value.get("name"), str):
+        return operator_from_value(value["name"], value["operator"])
+    return _dimension_from_value(value)
+
+
+def program_modules(program: Program) -> dict[str, Any]:
+    """All modules of a program by name, the main module first.
+
+    Raises:
+        ValidationError: two modules have one name.
+    """
+    modules = list(dict.fromkeys([*program.reachable_modules(), *program.modules]))
+    names = _unique(instruction_names(modules))
+    result: dict[str, Any] = {}
+    for module in modules:
+        if module.name in result:
+            raise ValidationError(f"two modules of the program are called {module.name!r}")
+        result[module.name] = {"name": module.name, "nodes": [_node(ins, names) for ins in module]}
+    return result
+
+
+def _unique(names: Mapping[Instruction, str]) -> dict[Instruction, str]:
+    """Printed names, with quotes added to those that another instruction has too."""
+    taken: set[str] = set()
+    result = {}
+    for ins, name in names.items():
+        while name in taken:
+            name += "'"
+        taken.add(name)
+        result[ins] = name
+    return result
+
+
+def _node(ins: Instruction, names: Mapping[Instruction, str]) -> dict[str, Any]:
+    node: dict[str, Any] = {
+        "output": names[ins],
+        "name": ins.op.name,
+        "shape": shape_to_value(ins.shape),
+        "normalized": ins.normalized,
+        "operator": operator_to_value(ins.op),
+        "inputs": [names[i] for i in ins.inputs],
+    }
+    if ins.literal is not None:
+        node["literal"] = argument_to_value(ins.literal)
+    if ins.module_args:
+        node["module_inputs"] = [m.name for m in ins.module_args]
+    if ins.target_id:
+        node["target_id"] = ins.target_id
+    if ins.debug_symbols:
+        node["debug_symbols"] = list(ins.debug_symbols)
+    return node
+
+
+def strings(value: Any, what: str) -> list[str]:
+    """``value`` if it is a list of strings.
+
+    Raises:
+        FormatError: it is something else.
+    """
+    items = _list(value, what)
+    for item in items:
+        if not isinstance(item, str):
+            raise FormatError(f"{what} holds {_short(item)}, expected strings")
+    return items
+
+
+def _within(place: str, function: Callable[[Any], Any], value: Any) -> Any:
+    try:
+        return function(value)
+    except ValueError as error:
+        raise FormatError(f"{place}: {error}") from None
+
+
+def _map(value: Any, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise FormatError(f"{what} is {_short(value)}, expected a map")
+    return value
+
+
+def _list(value: Any, what: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise FormatError(f"{what} is {_short(value)}, expected an array")
+    return value
+
+
+def _integers(value: Any, what: str) -> list[int]:
+    items = _list(value, what)
+    for item in items:
+        if not isinstance(item, int) or isinstance(item, bool):
+            raise FormatError(f"{what} holds {_short(item)}, expected integers")
+    return items
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return "absent"
+    if isinstance(value, (dict, list, memoryview)):
+        return {dict: "a map", list: "an array", memoryview: "binary"}[type(value)]
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."

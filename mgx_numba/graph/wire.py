@@ -1,0 +1,282 @@
+"""Value trees as bytes: msgpack, and the JSON of the same structure.
+
+A tree is made of ``None``, bools, integers of 64 bits, floats, strings, lists, maps with string keys, and blobs. As in
+MIGraphX, a blob is an array of ``bin`` chunks in msgpack and ``{"bytes": [...]}`` in JSON. Reading is done by walking
+over the bytes: nothing is allocated on the word of a length, blobs are views of the input, and every fault is a
+``FormatError`` that says where it is.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any, Union
+
+import msgpack
+
+from ..errors import FormatError
+
+__all__ = ["ALIGNMENT", "Blob", "Decoder", "pack"]
+
+ALIGNMENT = 64
+"""Large blobs start at multiples of this many bytes, so that a mapped file gives aligned arrays."""
+
+MAX_DEPTH = 64
+_CHUNK = (1 << 32) - 1
+_PADDED_FROM = 256
+_PAD = "pad"
+
+Buffer = Union[bytes, memoryview]
+Write = Callable[[Buffer], Any]
+
+
+class Blob:
+    """Bytes to be written as they lie in memory, without a copy."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: Buffer) -> None:
+        self.data = memoryview(data).cast("B") if len(data) else memoryview(b"")
+
+
+def pack(tree: Any, write: Write) -> int:
+    """Write a tree as msgpack, piece by piece; returns the number of bytes.
+
+    A map that holds a large blob gets an entry ``pad`` before it, whose length aligns the blob in the output.
+    """
+    return _Encoder(write).run(tree)
+
+
+class _Encoder:
+    def __init__(self, write: Write) -> None:
+        self._write = write
+        self._packer = msgpack.Packer(use_bin_type=True, autoreset=True)
+        self._pending: list[bytes] = []
+        self._pending_bytes = 0
+        self._flushed = 0
+
+    def run(self, tree: Any) -> int:
+        self._value(tree)
+        self._flush()
+        return self._flushed
+
+    def _put(self, data: bytes) -> None:
+        self._pending.append(data)
+        self._pending_bytes += len(data)
+        if self._pending_bytes > 1 << 16:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._write(b"".join(self._pending))
+        self._flushed += self._pending_bytes
+        self._pending.clear()
+        self._pending_bytes = 0
+
+    def _value(self, value: Any) -> None:
+        if isinstance(value, Blob):
+            self._blob(value.data)
+        elif isinstance(value, dict):
+            self._map(value)
+        elif isinstance(value, (list, tuple)):
+            self._put(self._packer.pack_array_header(len(value)))
+            for item in value:
+                self._value(item)
+        else:
+            self._put(self._packer.pack(value))
+
+    def _map(self, value: dict[str, Any]) -> None:
+        large = next((k for k, v in value.items() if isinstance(v, Blob) and len(v.data) >= _PADDED_FROM), None)
+        self._put(self._packer.pack_map_header(len(value) + (large is not None)))
+        for key, item in value.items():
+            if key == large:
+                self._pad(key)
+            self._put(self._packer.pack(key))
+            self._value(item)
+
+    def _pad(self, key: str) -> None:
+        self._put(self._packer.pack(_PAD))
+        headers = 2 + len(self._packer.pack(key)) + 1 + 5
+        count = -(self._flushed + self._pending_bytes + headers) % ALIGNMENT
+        self._put(self._packer.pack(bytes(count)))
+
+    def _blob(self, data: memoryview) -> None:
+        chunks = [data[i : i + _CHUNK] for i in range(0, len(data), _CHUNK)] or [data]
+        self._put(self._packer.pack_array_header(len(chunks)))
+        for chunk in chunks:
+            self._put(b"\xc6" + struct.pack(">I", len(chunk)))
+            self._flush()
+            self._write(chunk)
+            self._flushed += len(chunk)
+
+
+_UNSIGNED = {0xCC: (1, ">B"), 0xCD: (2, ">H"), 0xCE: (4, ">I"), 0xCF: (8, ">Q")}
+_SIGNED = {0xD0: (1, ">b"), 0xD1: (2, ">h"), 0xD2: (4, ">i"), 0xD3: (8, ">q")}
+_REAL = {0xCA: (4, ">f"), 0xCB: (8, ">d")}
+_NUMBER = {
+    **{code: (size, struct.Struct(form)) for table in (_UNSIGNED, _SIGNED, _REAL) for code, (size, form) in table.items()}
+}
+_LENGTH = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4, 0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}
+_ARRAY, _MAP, _STRING, _BINARY = "array", "map", "string", "binary"
+_KIND = {0xC4: _BINARY, 0xC5: _BINARY, 0xC6: _BINARY, 0xD9: _STRING, 0xDA: _STRING, 0xDB: _STRING}
+_KIND |= {0xDC: _ARRAY, 0xDD: _ARRAY, 0xDE: _MAP, 0xDF: _MAP}
+for _code in range(0x80, 0xC0):
+    _KIND[_code] = _MAP if _code < 0x90 else _ARRAY if _code < 0xA0 else _STRING
+
+
+class Decoder:
+    """Reads msgpack from ``data`` without trusting it.
+
+    Attributes:
+        position: offset of the next value.
+    """
+
+    def __init__(self, data: memoryview, position: int = 0) -> None:
+        self._data = data
+        self._end = len(data)
+        self._strings: dict[bytes, str] = {}
+        self.position = position
+
+    def at(self, position: int) -> Decoder:
+        """A decoder of the same data at another offset."""
+        other = Decoder(self._data, position)
+        other._strings = self._strings
+        return other
+
+    @property
+    def finished(self) -> bool:
+        """Whether all bytes have been read."""
+        return self.position == self._end
+
+    def fail(self, message: str) -> FormatError:
+        """A ``FormatError`` that names the offset."""
+        return FormatError(f"at byte {self.position}: {message}")
+
+    def _header(self) -> tuple[str | None, int]:
+        """Kind and length of the next container, string or binary (its head is consumed); no kind for other values."""
+        if self.position >= self._end:
+            raise self.fail("the data end where a value was expected")
+        code = self._data[self.position]
+        kind = _KIND.get(code)
+        if kind is None:
+            return None, code
+        size = _LENGTH.get(code, 0)
+        if self.position + 1 + size > self._end:
+            raise self.fail("the data end inside of a length")
+        if size:
+            count = int.from_bytes(self._data[self.position + 1 : self.position + 1 + size], "big")
+        else:
+            count = code & (0x1F if kind is _STRING else 0x0F)
+        least = 2 * count if kind is _MAP else count
+        if least > self._end - self.position - 1 - size:
+            raise self.fail(f"{kind} of length {count} is longer than the {self._end - self.position} bytes that follow")
+        self.position += 1 + size
+        return kind, count
+
+    def value(self, depth: int = 0) -> Any:
+        """The next value; blobs are memory views.
+
+        Raises:
+            FormatError: malformed data, or nesting beyond 64 levels.
+        """
+        kind, count = self._header()
+        if kind is None:
+            return self._plain(count)
+        if kind is _STRING:
+            return self._string(count)
+        if kind is _BINARY:
+            return self._bytes(count)
+        if depth >= MAX_DEPTH:
+            raise self.fail(f"values are nested more than {MAX_DEPTH} levels deep")
+        if kind is _ARRAY:
+            return [self.value(depth + 1) for _ in range(count)]
+        result: dict[str, Any] = {}
+        for _ in range(count):
+            key = self._key(result)
+            result[key] = self.value(depth + 1)
+        return result
+
+    def entries(self, what: str) -> Iterator[str]:
+        """Keys of the next value, a map; the caller reads or skips the value after each.
+
+        Raises:
+            FormatError: it is no map, or has a key twice.
+        """
+        seen: dict[str, None] = {}
+        for _ in range(self._expect(_MAP, what)):
+            key = self._key(seen)
+            seen[key] = None
+            yield key
+
+    def array(self, what: str) -> int:
+        """Length of the next value, an array, whose elements the caller reads.
+
+        Raises:
+            FormatError: it is no array.
+        """
+        return self._expect(_ARRAY, what)
+
+    def skip(self) -> None:
+        """Pass over the next value."""
+        remaining = 1
+        while remaining:
+            remaining -= 1
+            kind, count = self._header()
+            if kind is None:
+                self._plain(count)
+            elif kind is _ARRAY:
+                remaining += count
+            elif kind is _MAP:
+                remaining += 2 * count
+            else:
+                self.position += count
+
+    def _expect(self, wanted: str, what: str) -> int:
+        start = self.position
+        kind, count = self._header()
+        if kind is not wanted:
+            self.position = start
+            raise self.fail(f"{what} must be a {wanted}")
+        return count
+
+    def _key(self, taken: dict[str, Any]) -> str:
+        kind, count = self._header()
+        if kind is not _STRING:
+            raise self.fail("a map has a key that is not a string")
+        key = self._string(count)
+        if key in taken:
+            raise self.fail(f"a map has the key {key!r} twice")
+        return key
+
+    def _bytes(self, count: int) -> memoryview:
+        start = self.position
+        self.position += count
+        return self._data[start : self.position]
+
+    def _string(self, count: int) -> str:
+        raw = bytes(self._bytes(count))
+        found = self._strings.get(raw)
+        if found is None:
+            try:
+                found = raw.decode()
+            except UnicodeDecodeError as error:
+                raise self.fail(f"a string is not UTF-8: {error.reason}") from None
+            if count <= 32:
+                self._strings[raw] = found
+        return found
+
+    def _plain(self, code: int) -> Any:
+        if code < 0x80 or code >= 0xE0:
+            self.position += 1
+            return code if code < 0x80 else code - 0x100
+        if code in (0xC0, 0xC2, 0xC3):
+            self.position += 1
+            return {0xC0: None, 0xC2: False, 0xC3: True}[code]
+        number = _NUMBER.get(code)
+        if number is None:
+            raise self.fail(f"unknown type code 0x{code:02x}")
+        size, form = number
+        if self.position + 1 + size > self._end:
+            raise self.fail("the data end inside of a number")
+        (value,) = form.unpack_from(self._data, self.position + 1)
+        self.position += 1 + size
+        return value

@@ -1,0 +1,109 @@
+"""NumPy evaluation of recurrent cells, with the semantics of ONNX RNN, GRU and LSTM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["CELLS", "Cell", "Recurrence", "reverse_sequences"]
+
+Activation = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A kind of cell: gates stacked in its weights, and activation functions a direction."""
+
+    gates: int
+    activations: int
+
+
+CELLS = {"rnn": Cell(1, 1), "gru": Cell(3, 2), "lstm": Cell(4, 3)}
+
+
+def reverse_sequences(x: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """``x`` [s, b, ...] with the first ``lengths[b]`` steps of each sequence in reverse order, the others in place."""
+    step = np.arange(x.shape[0])[:, None]
+    index = np.where(step < lengths, lengths - 1 - step, step)
+    return x[index, np.arange(x.shape[1])]
+
+
+@dataclass
+class Recurrence:
+    """One direction of a recurrent layer.
+
+    Attributes:
+        cell: ``rnn``, ``gru`` or ``lstm``.
+        w: input weights [gates * h, i]; gates in ONNX's order (gru: z r h, lstm: i o f c).
+        r: recurrent weights [gates * h, h].
+        bias: input and recurrent biases [2, gates * h].
+        peephole: lstm's weights from the cell state to the gates i, o, f [3, h].
+        activations: functions f, g, h of the cell.
+        clip: activations' inputs are bounded to [-clip, clip] if positive.
+        linear_before_reset: gru applies the reset gate after the recurrent product.
+        input_forget: lstm's forget gate is 1 - input gate.
+    """
+
+    cell: str
+    w: np.ndarray
+    r: np.ndarray
+    bias: np.ndarray
+    peephole: np.ndarray
+    activations: Sequence[Activation]
+    clip: float = 0.0
+    linear_before_reset: bool = False
+    input_forget: bool = False
+
+    def run(
+        self, x: np.ndarray, lengths: np.ndarray, hidden: np.ndarray, state: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """All hidden states [s, b, h] (0 after a sequence's end), the last hidden and the last cell state [b, h].
+
+        Args:
+            x: inputs [s, b, i].
+            lengths: steps of each sequence [b].
+            hidden: initial hidden state [b, h].
+            state: initial cell state [b, h] (lstm).
+        """
+        step = {"rnn": self._rnn, "gru": self._gru, "lstm": self._lstm}[self.cell]
+        projected = np.matmul(x, self.w.T) + self.bias[0]
+        outputs = np.zeros((x.shape[0], *hidden.shape), hidden.dtype)
+        with np.errstate(all="ignore"):
+            for t in range(x.shape[0]):
+                running = (t < lengths)[:, None]
+                next_hidden, next_state = step(projected[t], hidden, state)
+                outputs[t] = np.where(running, next_hidden, 0)
+                hidden = np.where(running, next_hidden, hidden)
+                state = np.where(running, next_state, state)
+        return outputs, hidden, state
+
+    def _apply(self, position: int, x: np.ndarray) -> np.ndarray:
+        if self.clip > 0:
+            x = np.clip(x, -self.clip, self.clip)
+        return self.activations[position](x).astype(x.dtype, copy=False)
+
+    def _rnn(self, x: np.ndarray, hidden: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self._apply(0, x + hidden @ self.r.T + self.bias[1]), state
+
+    def _gru(self, x: np.ndarray, hidden: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        n = hidden.shape[1]
+        gates = x[:, : 2 * n] + hidden @ self.r[: 2 * n].T + self.bias[1, : 2 * n]
+        update, reset = self._apply(0, gates[:, :n]), self._apply(0, gates[:, n:])
+        recurrent, bias = self.r[2 * n :].T, self.bias[1, 2 * n :]
+        if self.linear_before_reset:
+            candidate = x[:, 2 * n :] + reset * (hidden @ recurrent + bias)
+        else:
+            candidate = x[:, 2 * n :] + (reset * hidden) @ recurrent + bias
+        return (1 - update) * self._apply(1, candidate) + update * hidden, state
+
+    def _lstm(self, x: np.ndarray, hidden: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        n = hidden.shape[1]
+        gates = x + hidden @ self.r.T + self.bias[1]
+        i, o, f, c = (gates[:, k * n : (k + 1) * n] for k in range(4))
+        enter = self._apply(0, i + self.peephole[0] * state)
+        forget = 1 - enter if self.input_forget else self._apply(0, f + self.peephole[2] * state)
+        state = forget * state + enter * self._apply(1, c)
+        leave = self._apply(0, o + self.peephole[1] * state)
+        return leave * self._apply(2, state), state

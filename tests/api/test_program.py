@@ -1,0 +1,156 @@
+"""Building, printing and running programs through the public names."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+import mgx_numba as migraphx
+
+
+def guide_network() -> migraphx.program:
+    """The network that MIGraphX's guides build by hand: convolution, slice, contiguous, flatten."""
+    net = migraphx.program()
+    main = net.get_main_module()
+    data = main.add_parameter("input", migraphx.shape(type="float_type", lens=[1, 1, 4, 6]))
+    kernel = main.add_literal(np.ones((1, 1, 1, 1), np.float32))
+    op = migraphx.op("convolution", padding=[0, 0], stride=[1, 1], dilation=[1, 1], group=1, padding_mode=0)
+    conv = main.add_instruction(op, [data, kernel])
+    part = main.add_instruction(migraphx.op("slice", axes=[2, 3], starts=[0, 2], ends=[4, 5]), [conv])
+    packed = main.add_instruction(migraphx.op("contiguous"), [part])
+    flat = main.add_instruction(migraphx.op("flatten"), [packed])
+    main.add_return([flat])
+    return net
+
+
+TEXT = """\
+module: "main"
+@0 = @literal{1} -> float_type, {1, 1, 1, 1}, {1, 1, 1, 1}
+input = @param:input -> float_type, {1, 1, 4, 6}, {24, 24, 6, 1}
+@2 = convolution[padding={0, 0},stride={1, 1},dilation={1, 1},group=1,padding_mode=0](input,@0) -> float_type, \
+{1, 1, 4, 6}, {24, 24, 6, 1}
+@3 = slice[axes={2, 3},starts={0, 2},ends={4, 5}](@2) -> float_type, {1, 1, 4, 3}, {24, 24, 6, 1}
+@4 = contiguous(@3) -> float_type, {1, 1, 4, 3}, {12, 12, 3, 1}
+@5 = flatten[axis=1](@4) -> float_type, {1, 12}, {12, 1}
+@6 = @return(@5)
+
+"""
+
+
+def test_text_of_a_program_built_by_hand():
+    assert str(guide_network()) == TEXT
+    assert guide_network() == guide_network()
+
+
+@pytest.mark.parametrize("target", ["ref", "cpu"])
+def test_numbers_of_a_program_built_by_hand(target):
+    net = guide_network()
+    assert not net.is_compiled()
+    net.compile(migraphx.get_target(target))
+    assert net.is_compiled()
+    result = net.run({"input": np.arange(24, dtype=np.float32).reshape(1, 1, 4, 6)})[0]
+    assert result.get_shape().lens() == [1, 12]
+    assert result.tolist() == [2, 3, 4, 8, 9, 10, 14, 15, 16, 20, 21, 22]
+
+
+def test_program_runs_before_it_is_compiled():
+    result = guide_network().run({"input": np.zeros((1, 1, 4, 6), np.float32)})
+    assert result[0].tolist() == [0.0] * 12
+
+
+def test_run_says_which_parameter_is_wrong():
+    net = guide_network()
+    net.compile(migraphx.get_target("cpu"))
+    with pytest.raises(migraphx.MgxError, match=r"Parameter not found: input \(given: inputs; expected: input\)"):
+        net.run({"inputs": np.zeros((1, 1, 4, 6), np.float32)})
+    with pytest.raises(migraphx.MgxError, match=r"Incorrect shape .*\{1, 4, 6\}.* input should be: .*\{1, 1, 4, 6\}"):
+        net.run({"input": np.zeros((1, 4, 6), np.float32)})
+    with pytest.raises(migraphx.MgxError, match="double_type.* for parameter: input should be: .*float_type"):
+        net.run({"input": np.zeros((1, 1, 4, 6))})
+    with pytest.raises(migraphx.MgxError, match="parameter input"):
+        net.run({"input": np.array(["a"])})
+
+
+def test_inputs_of_any_strides():
+    net = guide_network()
+    net.compile(migraphx.get_target("cpu"))
+    values = np.arange(48, dtype=np.float32).reshape(1, 1, 4, 12)
+    dense = net.run({"input": np.ascontiguousarray(values[..., ::2])})[0]
+    assert net.run({"input": values[..., ::2]})[0] == dense
+    assert net.run({"input": migraphx.argument(values[..., ::2])})[0] == dense
+
+
+def test_many_threads_run_one_program():
+    net = guide_network()
+    net.compile(migraphx.get_target("cpu"))
+    wrong = []
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(125):
+            x = rng.standard_normal((1, 1, 4, 6)).astype(np.float32)
+            got = net.run({"input": x})[0]
+            if not np.array_equal(got, x[:, :, :, 2:5].reshape(1, 12)):
+                wrong.append(seed)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_failed_compile_leaves_the_program_usable():
+    net = guide_network()
+    with pytest.raises(migraphx.MgxError):
+        net.compile(migraphx.get_target("cpu"), disabled_passes=["no such pass"])
+    assert not net.is_compiled()
+    net.compile(migraphx.get_target("cpu"))
+    assert net.run({"input": np.ones((1, 1, 4, 6), np.float32)})[0].tolist() == [1.0] * 12
+
+
+def test_shape_has_migraphx_flags():
+    assert migraphx.shape(type="int64_t", lens=[2, 3]).strides() == [3, 1]
+    assert repr(migraphx.shape(lens=[2, 3], permutation=[1, 0])) == "float_type, {2, 3}, {1, 2}"
+    assert migraphx.shape(lens=[2, 3], permutation=[1, 0]).transposed()
+    assert migraphx.shape(lens=[2, 3], strides=[0, 1]).broadcasted()
+    assert migraphx.shape(lens=[1], strides=[0]).scalar()
+    dynamic = migraphx.shape(dyn_dims=[migraphx.dynamic_dimension(1, 4), migraphx.dynamic_dimension(3, 3)])
+    assert repr(dynamic) == "dynamic, float_type, {[1..4], 3}" and dynamic.dynamic()
+    with pytest.raises(migraphx.MgxError, match="lens.. called on a dynamic shape"):
+        dynamic.lens()
+
+
+def test_argument_is_a_buffer_an_array_and_a_dlpack_exporter():
+    source = np.arange(6, dtype=np.float32).reshape(2, 3)
+    argument = migraphx.argument(source)
+    assert argument.data_ptr() == source.__array_interface__["data"][0]
+    assert memoryview(argument).shape == (2, 3)
+    np.testing.assert_array_equal(np.from_dlpack(argument), source)
+    np.testing.assert_allclose(argument, source)
+    assert argument.tolist() == source.ravel().tolist()
+    again = migraphx.argument_from_pointer(argument.get_shape(), argument.data_ptr())
+    assert again == argument
+    source[0, 0] = 7
+    assert again.tolist()[0] == 7
+
+
+def test_generated_arguments_are_those_of_migraphx():
+    assert migraphx.generate_argument(migraphx.shape(lens=[4])).tolist() == [0.4375, 0.75, 0.1875, 0.25]
+    long = migraphx.generate_argument(migraphx.shape(type="int32_type", lens=[9000]))
+    assert long.tolist()[:4] == migraphx.generate_argument(migraphx.shape(type="int32_type", lens=[4])).tolist()
+    assert migraphx.fill_argument(migraphx.shape(lens=[2]), 3).tolist() == [3, 3]
+    with pytest.raises(migraphx.MgxError, match="Values and shape elements do not match"):
+        migraphx.create_argument(migraphx.shape(lens=[2]), [1.0])
+
+
+def test_operators_say_their_attributes():
+    assert migraphx.op("leaky_relu").values() == {"alpha": pytest.approx(0.01)}
+    assert migraphx.op("pooling", mode=migraphx.op.pooling_mode.max).values()["mode"] == 1
+    with pytest.raises(migraphx.MgxError, match="no attribute 'alfa'"):
+        migraphx.op("leaky_relu", alfa=1.0)
+    with pytest.raises(migraphx.MgxError, match="did you mean relu"):
+        migraphx.op("relo")

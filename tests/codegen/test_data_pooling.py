@@ -1,0 +1,105 @@
+"""Pooling kernels against the operator's NumPy meaning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mgx_numba.codegen.data.pooling import pooling_launch, windows
+from mgx_numba.graph.shape import Shape
+from mgx_numba.graph.types import from_numpy
+from mgx_numba.ops.base import make_op
+
+from .launching import empty_in_order, in_order, run_launch, tensor_of
+
+
+def check(x: np.ndarray, order: Any = None, out_order: Any = None, gap: int = 0, **attributes: Any) -> None:
+    op = make_op("pooling", **attributes)
+    shape = op.compute_shape([Shape(from_numpy(x.dtype), x.shape)])
+    expected = op.compute(shape, [x])
+    x = in_order(x, order, gap)
+    out = empty_in_order(shape.lens, x.dtype, order if out_order is None else out_order, gap)
+    launch = pooling_launch(op, windows(op, x.shape, out.shape), tensor_of(x), tensor_of(out))
+    run_launch(launch, {"x": x, "out": out})
+    wide = np.float64 if x.dtype.kind not in "iub" else x.dtype
+    tolerance = {"float32": 1e-6, "float16": 1e-3, "bfloat16": 1e-2}.get(x.dtype.name, 0)
+    np.testing.assert_allclose(out.astype(wide), expected.astype(wide), rtol=tolerance, atol=tolerance)
+
+
+def random(lens: tuple[int, ...], dtype: Any = np.float32, seed: int = 0) -> np.ndarray:
+    values = np.random.default_rng(seed).standard_normal(lens) * 8
+    return (values > 0) if dtype == np.bool_ else values.astype(dtype)
+
+
+NCHW, NHWC = (0, 1, 2, 3), (0, 2, 3, 1)
+CASES = {
+    "3x3 stride 2": {"lengths": (3, 3), "stride": (2, 2), "padding": (1, 1)},
+    "unequal": {"lengths": (2, 5), "stride": (1, 3), "padding": (0, 2, 1, 1)},
+    "stride 1": {"lengths": (5, 5), "stride": (1, 1), "padding": (2, 2)},
+    "dilated": {"lengths": (3, 2), "stride": (2, 1), "padding": (2, 1), "dilations": (2, 3)},
+    "ceil": {"lengths": (3, 3), "stride": (2, 2), "padding": (0, 0, 1, 1), "ceil_mode": True},
+    "global": {"dyn_global": True},
+    "one axis": {"lengths": (1, 4), "stride": (1, 2), "padding": (0, 1)},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("order", [NCHW, NHWC], ids=["nchw", "nhwc"])
+@pytest.mark.parametrize("mode", ["max", "average"])
+def test_modes_windows_and_memory_orders(case: str, order: tuple[int, ...], mode: str) -> None:
+    check(random((2, 37, 9, 23)), order, mode=mode, **CASES[case])
+
+
+@pytest.mark.parametrize("order", [NCHW, NHWC], ids=["nchw", "nhwc"])
+@pytest.mark.parametrize("case", ["3x3 stride 2", "dilated", "ceil"])
+def test_mean_over_padding_too(case: str, order: tuple[int, ...]) -> None:
+    check(random((1, 20, 10, 11)), order, mode="average", count_include_pad=True, **CASES[case])
+
+
+@pytest.mark.parametrize("lp_order", [1, 2, 3])
+@pytest.mark.parametrize("order", [NCHW, NHWC], ids=["nchw", "nhwc"])
+def test_norms(lp_order: int, order: tuple[int, ...]) -> None:
+    check(random((1, 18, 8, 9)), order, mode="lpnorm", lp_order=lp_order, **CASES["3x3 stride 2"])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64", "int8", "uint8", "int32", "int64", "bool"])
+@pytest.mark.parametrize("order", [NCHW, NHWC], ids=["nchw", "nhwc"])
+def test_max_of_other_types(dtype: str, order: tuple[int, ...]) -> None:
+    check(np.abs(random((1, 5, 6, 9))).astype(dtype), order, mode="max", **CASES["3x3 stride 2"])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64", "int8"])
+def test_mean_of_other_types(dtype: str) -> None:
+    check(random((1, 5, 6, 9)).astype(dtype), NHWC, mode="average", **CASES["unequal"])
+
+
+def test_nan_is_the_largest() -> None:
+    for order in (NCHW, NHWC):
+        x = random((1, 20, 12, 12))
+        x[0, ::3, 5, 7] = np.nan
+        check(x, order, mode="max", **CASES["3x3 stride 2"])
+
+
+def test_windows_in_the_padding_only() -> None:
+    for order in (NCHW, NHWC):
+        for mode in ("max", "average"):
+            check(random((1, 16, 3, 3)), order, mode=mode, lengths=(2, 2), stride=(2, 2), padding=(3, 3))
+
+
+def test_one_and_three_spatial_axes() -> None:
+    check(random((2, 3, 40)), mode="max", lengths=(3,), stride=(2,), padding=(1,), dilations=(1,))
+    volume = {"lengths": (2, 3, 3), "stride": (1, 2, 2), "padding": (0, 1, 1), "dilations": (1, 1, 1)}
+    for order in ((0, 1, 2, 3, 4), (0, 2, 3, 4, 1)):
+        check(random((2, 17, 4, 7, 9)), order, mode="average", **volume)
+
+
+def test_rows_longer_than_the_scratch_memory() -> None:
+    check(random((1, 1, 2, 9000)), mode="average", lengths=(2, 7), stride=(1, 2), padding=(0, 3))
+
+
+def test_results_inside_of_a_larger_tensor() -> None:
+    check(random((2, 24, 9, 9)), NHWC, gap=7, mode="max", **CASES["3x3 stride 2"])
+    check(random((2, 24, 9, 9)), NCHW, NHWC, gap=7, mode="average", **CASES["3x3 stride 2"])
+    check(random((2, 3, 19, 18)), NHWC, NCHW, gap=3, mode="max", **CASES["3x3 stride 2"])

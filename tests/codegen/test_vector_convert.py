@@ -1,0 +1,89 @@
+"""Casts between all element types agree with NumPy and ml_dtypes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mgx_numba.graph.types import from_numpy
+from mgx_numba.ops.scalar import cast_array
+from tests.codegen.vector_kernels import evaluate, numpy_dtype, same
+
+INTEGERS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
+FLOATS = ["float32", "float64"]
+STORAGE = ["float16", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"]
+SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 0.5, -0.5, 1.5, 2.5, 127.4, 127.6, -128.9, 255.5, 65535.5, 464.0, 465.0,
+           480.0, 240.0, 248.0, 57344.0, 61440.0, 61441.0, 65519.0, 65520.0, 1e-8, -1e-8, 6e-8, 2.0**-24, 2.0**-25,
+           2.0**31, -(2.0**31), 2.0**32, 2.0**63, -(2.0**63), 2.0**64, 1e30, 3.4e38]  # fmt: skip
+
+
+def samples(dtype: str) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    if dtype == "bool":
+        return np.tile([True, False, True], 13)
+    if dtype in INTEGERS:
+        info = np.iinfo(dtype)
+        edges = [info.min, info.min + 1, info.max, info.max - 1, 0, 1, info.max // 2]
+        values = np.concatenate([np.array(edges, dtype), rng.integers(info.min, info.max, 200, dtype, endpoint=True)])
+        small = rng.integers(max(info.min, -1000), min(info.max, 1000), 200, dtype)
+        return np.concatenate([values, small])
+    if dtype in FLOATS:
+        spread = rng.standard_normal(4000) * np.exp2(rng.uniform(-30, 20, 4000))
+        return np.concatenate([SPECIAL, spread]).astype(dtype)
+    bits = {1: np.uint8, 2: np.uint16}[numpy_dtype(dtype).itemsize]
+    every = np.arange(2 ** (8 * np.dtype(bits).itemsize)).astype(bits)
+    return every.view(numpy_dtype(dtype))
+
+
+def expected_cast(x: np.ndarray, target: str) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        return cast_array(x, from_numpy(numpy_dtype(target)))
+
+
+@pytest.mark.parametrize("limit", ["", "sse"], ids=["native", "sse"])
+@pytest.mark.parametrize("source", ["bool", *INTEGERS, *FLOATS, *STORAGE])
+def test_casts_agree_with_numpy(source: str, limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_CPU_FEATURES", limit)
+    x = samples(source)
+    targets = [t for t in ["bool", *INTEGERS, *FLOATS, *STORAGE] if t != source]
+    if source in ("bfloat16", "float16"):
+        targets = ["bool", "int8", "uint8", "int32", "int64", "float32", "float64", *STORAGE]
+        targets.remove(source)
+    results = evaluate([(f"cast_{t}(a)", t) for t in targets], x, lanes=16)
+    for target, got in zip(targets, results, strict=True):
+        want = expected_cast(x, target)
+        if source == "float64" and target == "bfloat16":
+            want = expected_cast(x.astype(np.float32), target)
+        wrong = ~same(got, want)
+        assert not wrong.any(), (target, x[wrong][:5], got[wrong][:5], want[wrong][:5])
+        if target in STORAGE and source in FLOATS:
+            zero = want.astype(np.float32) == 0
+            assert (np.signbit(got[zero].astype(float)) == np.signbit(want[zero].astype(float))).all(), target
+
+
+def test_float32_rounds_to_storage_everywhere() -> None:
+    bits = np.arange(0, 2**32, 65521, dtype=np.uint64).astype(np.uint32)
+    near_ties = (np.arange(0, 2**16, dtype=np.uint32) << 16) + 0x8000
+    x = np.concatenate([bits, near_ties, near_ties - 1, near_ties + 1]).view(np.float32)
+    results = evaluate([(f"cast_{t}(a)", t) for t in STORAGE], x)
+    for target, got in zip(STORAGE, results, strict=True):
+        want = expected_cast(x, target)
+        wrong = ~same(got, want)
+        assert not wrong.any(), (target, x[wrong][:5], got[wrong][:5], want[wrong][:5])
+
+
+def test_float64_rounds_once() -> None:
+    base = np.arange(1, 2000).astype(np.float16).astype(np.float64) * 1.0009765625
+    ties = np.concatenate([base * (1 + 2.0**-11), base * (1 + 2.0**-11 + 2.0**-40), base * (1 + 2.0**-11 - 2.0**-40)])
+    targets = ["float16", "float8_e5m2", "float8_e4m3fn"]
+    results = evaluate([(f"cast_{t}(a)", t) for t in targets], ties)
+    for target, got in zip(targets, results, strict=True):
+        assert same(got, expected_cast(ties, target)).all(), target
+
+
+def test_bits_reinterpret() -> None:
+    x = samples("float32")
+    (bits,) = evaluate([("bits_int32(a)", "int32")], x)
+    np.testing.assert_array_equal(bits, x.view(np.int32))
+    (back,) = evaluate([("bits_float32(a)", "float32")], bits.copy())
+    assert back.tobytes() == x.tobytes()
