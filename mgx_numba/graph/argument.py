@@ -12,7 +12,7 @@ from ..errors import ShapeError
 from .shape import Shape
 from .types import Type, from_numpy
 
-__all__ = ["Argument"]
+__all__ = ["Argument", "strided"]
 
 
 class Argument:
@@ -46,7 +46,7 @@ class Argument:
         if any(stride % array.itemsize for stride in array.strides):
             raise ShapeError(f"strides {array.strides} are not whole elements of {array.dtype}")
         if array.ndim == 0:
-            return cls(Shape(type), np.lib.stride_tricks.as_strided(array, (1,), (0,)))
+            return cls(Shape(type), strided(array.reshape(1), (1,), (0,)))
         strides = [stride // array.itemsize for stride in array.strides]
         if array.flags.c_contiguous:
             return cls(Shape(type, array.shape), array)
@@ -68,8 +68,7 @@ class Argument:
         """View one-dimensional storage (at least ``shape.element_space`` elements) through ``shape``."""
         if flat.size < shape.element_space:
             raise ShapeError(f"{flat.size} elements are too few for shape {shape}")
-        strides = [s * flat.itemsize for s in shape.strides]
-        return cls(shape, np.lib.stride_tricks.as_strided(flat, shape.lens, strides))
+        return cls(shape, strided(flat, shape.lens, shape.strides))
 
     @classmethod
     def from_pointer(cls, shape: Shape, address: int, owner: object = None) -> Argument:
@@ -144,6 +143,18 @@ class Argument:
         if self.array is None:
             return f"({', '.join(map(repr, self.sub))})"
         return ", ".join(map(str, self.tolist()))
+
+
+def strided(flat: np.ndarray, lens: Sequence[int], strides: Sequence[int]) -> np.ndarray:
+    """View of one-dimensional contiguous storage with other lengths; strides count elements.
+
+    Unlike NumPy's ``as_strided`` it takes every element type (float8 too), and stays inside of the storage.
+
+    Raises:
+        ValueError: the view would reach outside.
+    """
+    steps = [s * flat.itemsize for s in strides]
+    return np.ndarray(tuple(lens), flat.dtype, flat.view(np.uint8), 0, steps)  # type: ignore[arg-type]
 
 
 def _as_array(value: Any) -> np.ndarray:

@@ -191,6 +191,26 @@ class Module:
         self._unlink(ins)
         self._splice(ins, before)
 
+    def adopt(self, ins: Instruction, before: Instruction | None) -> None:
+        """Move an instruction of another module here, before another instruction; its inputs must be visible here."""
+        if ins.module is not None:
+            ins.module._unlink(ins)
+        self._splice(ins, before)
+
+    def rewire(self, ins: Instruction, inputs: Sequence[Instruction]) -> None:
+        """Give an instruction other inputs; shapes stay as they are until ``recompute_shapes``."""
+        self._set_inputs(ins, list(inputs))
+
+    def recompute_shapes(self) -> None:
+        """Compute all shapes again in program order, submodules with the instructions that run them."""
+        for ins in self:
+            for body in ins.module_args:
+                body.recompute_shapes()
+            if isinstance(ins.op, Return):
+                ins.shape = _return_shape(ins.inputs)
+            elif ins.literal is None and not isinstance(ins.op, Parameter):
+                ins.shape = ins.op.compute_shape([i.shape for i in ins.inputs], ins.module_args)
+
     def sort(self) -> None:
         """Order instructions so that inputs come first (stable for already sorted modules).
 

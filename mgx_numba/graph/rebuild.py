@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import FormatError, MgxError
 from .argument import Argument
 from .instruction import Instruction, Literal, Outline, Parameter, Return
-from .module import Module, return_shape
+from .module import Module, _return_shape
 from .program import Program
 from .serialize import argument_from_value, operator_from_value, shape_from_value, strings
 
@@ -26,8 +26,8 @@ def rebuild_program(modules: Mapping[str, Nodes]) -> Program:
         modules: for each module's name a function that gives its nodes (value trees) in order.
 
     Raises:
-        FormatError: something is missing, of the wrong kind, or contradicts something else; the message names the
-            module, the node, its operator and the field.
+        FormatError: something is missing, of the wrong kind, or contradicts something else; the message names
+            the module, the node, its operator and the field.
     """
     if "main" not in modules:
         raise FormatError("modules: there is no module 'main'")
@@ -43,6 +43,8 @@ class _Rebuild:
         self._values: dict[str, Instruction] = {}
         self._done: dict[str, set[Instruction]] = {}
         self._open: list[Module] = []
+        self._admitted: set[tuple[Module, str]] = set()
+        self._parameters: dict[str, tuple[set[str], set[int]]] = {}
 
     def run(self) -> Program:
         for name in self._nodes:
@@ -77,7 +79,7 @@ class _Rebuild:
                 # Shape rules may meet attributes that no parser gives them.
                 place = f"module {name!r}, node {position} ({what})"
                 raise FormatError(f"{place}: {type(error).__name__}: {error}") from error
-        module._parameters = 1 + max((p.op.order for p in module.parameters()), default=-1)  # type: ignore[attr-defined]
+        module._parameters = 1 + max(self._parameters.get(name, (set(), {-1}))[1])
         self._open.pop()
         self._done[name] = captured
 
@@ -90,7 +92,8 @@ class _Rebuild:
         if output in self._values:
             raise FormatError(f"output {output!r} is taken")
         inputs = [self._input(module, i, captured) for i in strings(node.get("inputs", []), "inputs")]
-        bodies = [self._body(module, m, captured) for m in strings(node.get("module_inputs", []), "module_inputs")]
+        run = strings(node.get("module_inputs", []), "module_inputs")
+        bodies = [self._body(module, body, captured) for body in run]
         ins = self._instruction(module, name, node, inputs, bodies)
         ins.normalized = bool(node.get("normalized", False))
         ins.debug_symbols = tuple(strings(node.get("debug_symbols", []), "debug_symbols"))
@@ -98,7 +101,7 @@ class _Rebuild:
         if not isinstance(target, int) or target < 0:
             raise FormatError(f"target_id is {target!r}, expected an integer that is not negative")
         ins.target_id = int(target)
-        self._values[output] = module.append(ins)
+        self._values[output] = module._link(ins, None)
 
     def _input(self, module: Module, name: str, captured: set[Instruction]) -> Instruction:
         found = self._values.get(name)
@@ -122,8 +125,10 @@ class _Rebuild:
             raise FormatError(f"module {name!r} runs itself")
         if name not in self._done:
             self._build(name)
-        for value in self._done[name]:
-            self._capture(module, value, captured)
+        if (module, name) not in self._admitted:
+            self._admitted.add((module, name))
+            for value in self._done[name]:
+                self._capture(module, value, captured)
         return body
 
     def _instruction(
@@ -131,28 +136,32 @@ class _Rebuild:
     ) -> Instruction:
         attributes = node.get("operator", {})
         if name == Return.name:
-            return Instruction(Return(), inputs, return_shape(inputs))
+            return Instruction(Return(), inputs, _return_shape(inputs))
         if name in (Literal.name, Parameter.name, Outline.name):
             if inputs or bodies:
                 raise FormatError(f"{name} has inputs")
             if name == Literal.name:
                 literal: Argument = argument_from_value(node.get("literal"))
                 return Instruction(Literal(), (), literal.shape, literal=literal)
-            shape = shape_from_value(node.get("shape"))
-            return Instruction(Outline() if name == Outline.name else self._parameter(module, attributes), (), shape)
+            declared = Outline() if name == Outline.name else self._parameter(module, attributes)
+            return Instruction(declared, (), shape_from_value(node.get("shape")))
         op = operator_from_value(name, attributes)
-        shape, computed = shape_from_value(node.get("shape")), op.compute_shape([i.shape for i in inputs], bodies)
+        shape = shape_from_value(node.get("shape"))
+        computed = op.compute_shape([i.shape for i in inputs], bodies)
         if shape != computed:
-            raise FormatError(f"its shape is {{{shape}}} in the file and {{{computed}}} by the operator's rule")
+            raise FormatError(
+                f"its shape is {{{shape}}} in the file and {{{computed}}} by the operator's rule"
+            )
         return Instruction(op, inputs, computed, bodies)
 
-    @staticmethod
-    def _parameter(module: Module, attributes: Any) -> Parameter:
+    def _parameter(self, module: Module, attributes: Any) -> Parameter:
+        names, orders = self._parameters.setdefault(module.name, (set(), set()))
         fields = attributes if isinstance(attributes, dict) else {}
         name, order = fields.get("parameter"), fields.get("order", 0)
         if not isinstance(name, str) or not isinstance(order, int) or isinstance(order, bool) or order < 0:
-            raise FormatError("operator: a @param has a string 'parameter' and an integer 'order' that is not negative")
-        for other in module.parameters():
-            if other.op.parameter == name or other.op.order == order:  # type: ignore[attr-defined]
-                raise FormatError(f"operator: parameter {name!r} or its order {order} is taken")
+            raise FormatError("operator: 'parameter' must be a string, 'order' an integer from 0 on")
+        if name in names or order in orders:
+            raise FormatError(f"operator: parameter {name!r} or its order {order} is taken")
+        names.add(name)
+        orders.add(order)
         return Parameter(parameter=name, order=order)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
@@ -10,12 +10,11 @@ import numpy as np
 
 from ..errors import FormatError, ValidationError
 from ..ops.base import Operator, make_op
-from .argument import Argument
+from .argument import Argument, strided
 from .instruction import Instruction
-from .module import Module
 from .printer import instruction_names
 from .program import Program
-from .shape import DynamicDimension, Shape
+from .shape import DynamicDimension, Shape, row_major_strides
 from .types import Type
 from .wire import Blob
 
@@ -88,24 +87,23 @@ def argument_to_value(argument: Argument) -> dict[str, Any]:
     shape = shape_to_value(argument.shape)
     if argument.array is None:
         return {"shape": shape, "sub": [argument_to_value(member) for member in argument.sub]}
-    return {"shape": shape, "data": Blob(memoryview(_storage(argument)).cast("B") if argument.shape.bytes else b"")}
+    return {"shape": shape, "data": Blob(_storage(argument).data if argument.shape.bytes else b"")}
 
 
 def _storage(argument: Argument) -> np.ndarray:
-    """The element space as bytes, one-dimensional; places between the elements are zero."""
+    """The element space as bytes, one-dimensional, without a copy where the elements fill it without gaps."""
     shape, array = argument.shape, argument.numpy()
     if array.dtype != shape.type.numpy:
         array = array.astype(shape.type.numpy)
-    strides = [s * array.itemsize for s in shape.strides]
-    solid = 1
-    for n, stride in zip(shape.lens, shape.strides):
-        solid *= n if stride else 1
-    as_stored = all(a == b for a, b, n in zip(array.strides, strides, shape.lens) if n > 1)
-    if as_stored and solid == shape.element_space:
-        flat = np.lib.stride_tricks.as_strided(array, (shape.element_space,), (array.itemsize,))
-    else:
-        flat = np.zeros(shape.element_space, array.dtype)
-        np.lib.stride_tricks.as_strided(flat, shape.lens, strides)[...] = array
+    kept = [axis for axis, n in enumerate(shape.lens) if shape.strides[axis] and n != 1]
+    kept.sort(key=lambda axis: -shape.strides[axis])
+    lens = [shape.lens[axis] for axis in kept]
+    if [shape.strides[axis] for axis in kept] == list(row_major_strides(lens)):
+        once = array[tuple(slice(None) if axis in kept else 0 for axis in range(array.ndim))]
+        solid = once.transpose([sorted(kept).index(axis) for axis in kept])
+        return np.ascontiguousarray(solid).reshape(-1).view(np.uint8)
+    flat = np.zeros(shape.element_space, array.dtype)
+    strided(flat, shape.lens, shape.strides)[...] = array
     return flat.view(np.uint8)
 
 
@@ -177,7 +175,9 @@ def operator_from_value(name: str, value: Any) -> Operator:
         MgxError: there is no such operator, or an attribute that it does not have, or of another kind.
     """
     fields = _map(value, "operator")
-    return make_op(name, **{key: _within(f"operator.{key}", _attribute_from_value, v) for key, v in fields.items()})
+    return make_op(
+        name, **{key: _within(f"operator.{key}", _attribute_from_value, v) for key, v in fields.items()}
+    )
 
 
 def _attribute_from_value(value: Any) -> Any:

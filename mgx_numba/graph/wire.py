@@ -1,18 +1,16 @@
 """Value trees as bytes: msgpack, and the JSON of the same structure.
 
-A tree is made of ``None``, bools, integers of 64 bits, floats, strings, lists, maps with string keys, and blobs. As in
-MIGraphX, a blob is an array of ``bin`` chunks in msgpack and ``{"bytes": [...]}`` in JSON. Reading is done by walking
-over the bytes: nothing is allocated on the word of a length, blobs are views of the input, and every fault is a
-``FormatError`` that says where it is.
+A tree is made of ``None``, bools, integers of 64 bits, floats, strings, lists, maps with string keys, and
+blobs. As in MIGraphX, a blob is an array of ``bin`` chunks in msgpack and ``{"bytes": [...]}`` in JSON. Reading
+walks over the bytes: nothing is allocated on the word of a length, blobs are views of the input, and every fault
+is a ``FormatError`` that says where it is.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from typing import Any, Union
-
-import msgpack
+from typing import Any
 
 from ..errors import FormatError
 
@@ -26,8 +24,7 @@ _CHUNK = (1 << 32) - 1
 _PADDED_FROM = 256
 _PAD = "pad"
 
-Buffer = Union[bytes, memoryview]
-Write = Callable[[Buffer], Any]
+Write = Callable[[Any], Any]
 
 
 class Blob:
@@ -35,7 +32,7 @@ class Blob:
 
     __slots__ = ("data",)
 
-    def __init__(self, data: Buffer) -> None:
+    def __init__(self, data: bytes | memoryview) -> None:
         self.data = memoryview(data).cast("B") if len(data) else memoryview(b"")
 
 
@@ -49,6 +46,8 @@ def pack(tree: Any, write: Write) -> int:
 
 class _Encoder:
     def __init__(self, write: Write) -> None:
+        import msgpack
+
         self._write = write
         self._packer = msgpack.Packer(use_bin_type=True, autoreset=True)
         self._pending: list[bytes] = []
@@ -85,7 +84,9 @@ class _Encoder:
             self._put(self._packer.pack(value))
 
     def _map(self, value: dict[str, Any]) -> None:
-        large = next((k for k, v in value.items() if isinstance(v, Blob) and len(v.data) >= _PADDED_FROM), None)
+        large = next(
+            (k for k, v in value.items() if isinstance(v, Blob) and len(v.data) >= _PADDED_FROM), None
+        )
         self._put(self._packer.pack_map_header(len(value) + (large is not None)))
         for key, item in value.items():
             if key == large:
@@ -113,7 +114,11 @@ _UNSIGNED = {0xCC: (1, ">B"), 0xCD: (2, ">H"), 0xCE: (4, ">I"), 0xCF: (8, ">Q")}
 _SIGNED = {0xD0: (1, ">b"), 0xD1: (2, ">h"), 0xD2: (4, ">i"), 0xD3: (8, ">q")}
 _REAL = {0xCA: (4, ">f"), 0xCB: (8, ">d")}
 _NUMBER = {
-    **{code: (size, struct.Struct(form)) for table in (_UNSIGNED, _SIGNED, _REAL) for code, (size, form) in table.items()}
+    **{
+        code: (size, struct.Struct(form))
+        for table in (_UNSIGNED, _SIGNED, _REAL)
+        for code, (size, form) in table.items()
+    }
 }
 _LENGTH = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4, 0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}
 _ARRAY, _MAP, _STRING, _BINARY = "array", "map", "string", "binary"
@@ -121,6 +126,13 @@ _KIND = {0xC4: _BINARY, 0xC5: _BINARY, 0xC6: _BINARY, 0xD9: _STRING, 0xDA: _STRI
 _KIND |= {0xDC: _ARRAY, 0xDD: _ARRAY, 0xDE: _MAP, 0xDF: _MAP}
 for _code in range(0x80, 0xC0):
     _KIND[_code] = _MAP if _code < 0x90 else _ARRAY if _code < 0xA0 else _STRING
+
+_WHOLE = [1 if c < 0x80 or c >= 0xE0 or c in (0xC0, 0xC2, 0xC3) else 0 for c in range(256)]
+"""Bytes of a value that its first byte tells (0 for others)."""
+for _code, (_number, _) in _NUMBER.items():
+    _WHOLE[_code] = 1 + _number
+for _code in range(0xA0, 0xC0):
+    _WHOLE[_code] = 1 + (_code & 0x1F)
 
 
 class Decoder:
@@ -152,7 +164,10 @@ class Decoder:
         return FormatError(f"at byte {self.position}: {message}")
 
     def _header(self) -> tuple[str | None, int]:
-        """Kind and length of the next container, string or binary (its head is consumed); no kind for other values."""
+        """Kind and length of the next container, string or binary, whose head is consumed.
+
+        For other values the kind is ``None``, the number the type code, and nothing is consumed.
+        """
         if self.position >= self._end:
             raise self.fail("the data end where a value was expected")
         code = self._data[self.position]
@@ -168,7 +183,9 @@ class Decoder:
             count = code & (0x1F if kind is _STRING else 0x0F)
         least = 2 * count if kind is _MAP else count
         if least > self._end - self.position - 1 - size:
-            raise self.fail(f"{kind} of length {count} is longer than the {self._end - self.position} bytes that follow")
+            raise self.fail(
+                f"{kind} of length {count} is longer than the {self._end - self.position} bytes that follow"
+            )
         self.position += 1 + size
         return kind, count
 
@@ -218,17 +235,27 @@ class Decoder:
     def skip(self) -> None:
         """Pass over the next value."""
         remaining = 1
+        data, end = self._data, self._end
         while remaining:
+            if self.position >= end:
+                raise self.fail("the data end where a value was expected")
+            whole = _WHOLE[data[self.position]]
             remaining -= 1
+            if whole:
+                self.position += whole
+                continue
             kind, count = self._header()
-            if kind is None:
-                self._plain(count)
-            elif kind is _ARRAY:
+            if kind is _ARRAY:
                 remaining += count
             elif kind is _MAP:
                 remaining += 2 * count
+            elif kind is None:
+                raise self.fail(f"unknown type code 0x{count:02x}")
             else:
                 self.position += count
+        if self.position > end:
+            self.position = end
+            raise self.fail("the data end inside of a value")
 
     def _expect(self, wanted: str, what: str) -> int:
         start = self.position

@@ -56,7 +56,7 @@ def unpack_json(data: memoryview) -> Any:
     """The tree of a JSON text; blobs are memory views.
 
     Raises:
-        FormatError: it is no JSON, holds integers of more than 64 bits, bytes beyond 255 or keys that occur twice.
+        FormatError: it is no JSON, or holds integers of more than 64 bits, bytes beyond 255 or a key twice.
     """
     blobs: list[memoryview] = []
     pieces: list[bytes] = []

@@ -31,20 +31,23 @@ COORDINATES = (
 
 
 def source_coordinates(mode: str, length: int, out: int, scale: float) -> np.ndarray:
-    """Input coordinate of every output position of an axis (ONNX ``coordinate_transformation_mode``)."""
-    x = np.arange(out, dtype=np.float64)
+    """Input coordinate of every output position of an axis (ONNX ``coordinate_transformation_mode``).
+
+    Computed in float32, as in ONNX Runtime: a scale of 0.6 then means 3/5 and not the float next to it.
+    """
+    x, step, half = np.arange(out, dtype=np.float32), np.float32(scale), np.float32(0.5)
     if mode == "align_corners":
-        return x * (length - 1) / (out - 1) if out > 1 else np.zeros(out)
+        return x * np.float32(length - 1) / np.float32(out - 1) if out > 1 else np.zeros(out, np.float32)
     if mode == "asymmetric":
-        return x / scale
+        return x / step
     if mode == "tf_half_pixel_for_nn":
-        return (x + 0.5) / scale
+        return (x + half) / step
     if mode == "pytorch_half_pixel" and out <= 1:
-        return np.zeros(out)
+        return np.zeros(out, np.float32)
     if mode == "half_pixel_symmetric":
-        adjustment = out / (scale * length)
-        return length / 2 * (1 - adjustment) + (x + 0.5) / scale - 0.5
-    return (x + 0.5) / scale - 0.5
+        adjustment = np.float32(out) / (step * np.float32(length))
+        return np.float32(length) / 2 * (1 - adjustment) + (x + half) / step - half
+    return (x + half) / step - half
 
 
 def scaled_length(length: int, scale: float) -> int:

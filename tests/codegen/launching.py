@@ -38,7 +38,7 @@ def tensor_of(array: np.ndarray) -> Tensor:
 
 
 def in_order(array: np.ndarray, order: Sequence[int] | None = None, gap: int = 0) -> np.ndarray:
-    """A copy whose axes lie in memory in ``order``, slowest first, with ``gap`` other elements after each row."""
+    """A copy whose axes lie in memory in ``order``, slowest first, with ``gap`` elements after each row."""
     order = list(range(array.ndim)) if order is None else list(order)
     lens = [array.shape[axis] for axis in order]
     room = np.empty([*lens[:-1], lens[-1] + gap] if lens else [], array.dtype)

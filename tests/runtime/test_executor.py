@@ -92,7 +92,7 @@ def test_parallel_attribute_changes_no_result(add_kernel: KernelSource, parallel
 def test_single_claims_form_chains_that_end_with_their_segment(add_kernel: KernelSource) -> None:
     one, many = Step(add_kernel, (X, Y, 0), 2, 2), Step(add_kernel, (X, Y, 0), 3, 2)
     plan = Plan([one, one, many, one, HostStep(lambda _: [], (), ()), one, one], 0, [], [], [])
-    tables = PlanTables(plan, [0] * 6, [], 2)
+    tables = PlanTables(plan, dict.fromkeys(plan.kernels(), 0), [], 2)
     assert tables.steps[:-1, StepRecord.CHAIN].tolist() == [2, 1, 0, 1, 2, 1]
     assert tables.segments == [(0, 4), plan.steps[4], (4, 6)]
     assert tables.native_index == [0, 1, 2, 3, -1, 4, 5]

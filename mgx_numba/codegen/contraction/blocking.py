@@ -12,6 +12,8 @@ __all__ = ["Blocking", "cut"]
 
 PANEL_BYTES = 384 * 1024
 """Weights of one task that stay in the L2 cache while its rows pass."""
+ROWS_BYTES = 640 * 1024
+"""Left-hand side of one task that stays in the L2 cache while the panels pass."""
 DEPTH = 1024
 """Reduction length from which the sums are worth parking, so that rows and panels stay near."""
 
@@ -48,7 +50,7 @@ def cut(tile: RegisterTile, m: int, n: int, depth: int, taps: int, groups: int, 
     best, best_cost = None, float("inf")
     for panel_limit in (8, 4, 2, 1):
         p_block = _even(panels, min(panel_limit, near), 1)
-        most_rows = sums // p_block if steps > 1 else m
+        most_rows = min(sums // p_block if steps > 1 else m, max(tile.rows, ROWS_BYTES // (size * k_block)))
         if sums < p_block * (tile.rows if steps == 1 else min(m, tile.rows)):
             continue
         for row_limit in (32, 16, 8, 4, 2, 1):

@@ -27,16 +27,14 @@ def panel_count(tile: RegisterTile, columns: int) -> int:
 
 
 def pack_panels(tile: RegisterTile, matrices: np.ndarray, out: np.ndarray) -> None:
-    """Copy ``matrices[..., taps, depth, columns]`` into ``out[..., panel, taps * depth, tile.columns]``.
+    """Copy ``matrices[..., depth, columns]`` into ``out[..., panel, depth, tile.columns]``.
 
-    ``out`` must be zero where columns are missing. The source may have any strides; panel by panel, no other copy of
-    it is made.
+    ``out`` must be zero where columns are missing. Both may have any strides; no other copy is made.
     """
-    *outer, taps, depth, columns = matrices.shape
-    for index in np.ndindex(*outer):
+    columns = matrices.shape[-1]
+    for index in np.ndindex(*matrices.shape[:-2]):
         source, target = matrices[index], out[index]
         for panel in range(target.shape[0]):
             first = panel * tile.columns
             width = min(tile.columns, columns - first)
-            view = target[panel, : taps * depth].reshape(taps, depth, tile.columns)
-            view[:, :, :width] = source[:, :, first : first + width]
+            target[panel, :, :width] = source[:, first : first + width]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..kernel import KernelSource
 from ..launch import Callee, Operand
@@ -48,16 +48,12 @@ class Rows:
     def __init__(self, epilogue: Epilogue, dtype: str, lanes: int) -> None:
         self.epilogue, self.dtype, self.lanes = epilogue, dtype, lanes
 
-    def pointers(self, arguments: Arguments) -> None:
-        """Declare the operands' pointers and the output's."""
-        arguments.pointer("out", "out", self.epilogue.out_dtype(self.dtype))
+    def pointers(self, arguments: Arguments, offsets: Mapping[str, int] | None = None) -> None:
+        """Declare the operands' pointers and the output's, ``offsets`` bytes into their buffers."""
+        offsets = offsets or {}
+        arguments.pointer("out", Operand("out", offsets.get("out", 0)), self.epilogue.out_dtype(self.dtype))
         for k, operand in enumerate(self.epilogue.operands):
-            arguments.pointer(f"e{k}_at", f"e{k}", operand.dtype)
-
-    def varying(self) -> list[str]:
-        """Names of the result and the operands that have an offset for each row: ``out``, ``e0``, ..."""
-        moving = ("full", "per_m")
-        return ["out", *(f"e{k}" for k, operand in enumerate(self.epilogue.operands) if operand.access in moving)]
+            arguments.pointer(f"e{k}_at", Operand(f"e{k}", offsets.get(f"e{k}", 0)), operand.dtype)
 
     def invariant(self) -> list[str]:
         """Statements before all loops: scalar operands."""

@@ -75,14 +75,17 @@ Index arithmetic on int64 scalars
 
 from __future__ import annotations
 
-from . import arith, indexed, memory, reduce, sync, tile, values, vecmath
+from . import arith, indexed, memory, reduce, shuffle, sync, tile, transpose, values, vecmath
 from .arith import *
 from .indexed import *
 from .memory import *
 from .reduce import *
+from .shuffle import *
 from .sync import *
 from .tile import *
+from .transpose import *
 from .values import *
 from .vecmath import *
 
-__all__ = [name for part in (arith, indexed, memory, reduce, sync, tile, values, vecmath) for name in part.__all__]
+_PARTS = (arith, indexed, memory, reduce, shuffle, sync, tile, transpose, values, vecmath)
+__all__ = [name for part in _PARTS for name in part.__all__]

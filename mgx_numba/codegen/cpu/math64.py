@@ -105,7 +105,7 @@ def cosh_short(b: VectorBuilder, x: ir.Value) -> ir.Value:
 
 def _odd_near_zero(b: VectorBuilder, x: ir.Value, large: ir.Value, cubic: float) -> ir.Value:
     """x + cubic * x**3 below 2**-9, where the formula for `large` cancels."""
-    small = b.muladd(b.mul(b.mul(x, x), cubic), x, x)
+    small = b.mul(x, b.muladd(b.mul(x, x), cubic, 1.0))
     return b.select(b.fcmp("<", b.fabs(x), 2.0**-9), small, large)
 
 
@@ -148,7 +148,7 @@ def _quarter_turns(b: VectorBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value, i
     for part in table.HALF_PI:
         r = b.muladd(k, -part, r)
     z = b.mul(r, r)
-    sine = b.muladd(b.mul(z, r), b.polynomial(z, table.SIN_64), r)
+    sine = b.mul(r, b.polynomial(z, (1.0, *table.SIN_64)))
     cosine = b.muladd(b.mul(z, z), b.polynomial(z, table.COS_64), b.muladd(z, -0.5, 1.0))
     return sine, cosine, bits
 

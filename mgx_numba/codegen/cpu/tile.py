@@ -46,6 +46,10 @@ TILE_SLOTS = (
 TILE_TABLE_ROWS = 16
 """Row length of the offsets table, at least the rows of the tallest tile."""
 
+PREFETCH_STEPS = 32
+"""How many k ahead the right-hand side is prefetched: about 4 KiB of a packed panel."""
+CACHE_LINE = 64
+
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _WORDS = types.CPointer(types.int64)
 _Body = Callable[[ir.Value, list[ir.Value]], list[ir.Value]]
@@ -189,6 +193,7 @@ class _TileWriter:
         index, w, *sums = state
         size = self.rows * self.vectors
         for k in range(count):
+            self._prefetch(w)
             right = [self._load_right(w, j) for j in range(self.vectors)]
             for i, row in enumerate(rows):
                 left = self._splat(self.ir.load(self._at(row, index), align=self.align))
@@ -198,6 +203,16 @@ class _TileWriter:
             index = self.ir.add(index, self.slot["x_step"])
             w = self._at(w, self.slot["w_step"])
         return [index, w, *sums]
+
+    def _prefetch(self, w: ir.Value) -> None:
+        """Ask for the right-hand side `PREFETCH_STEPS` ahead, which may be in the next panel."""
+        ahead = self._at(w, self.ir.mul(self.slot["w_step"], _constant(PREFETCH_STEPS)))
+        signature = ir.FunctionType(ir.VoidType(), [ahead.type, _I32, _I32, _I32])
+        prefetch = cgutils.get_or_insert_function(self.ir.module, signature, "llvm.prefetch.p0")
+        line = CACHE_LINE // self.align
+        for start in range(0, self.vectors * self.lanes, line):
+            hints = [ir.Constant(_I32, hint) for hint in (0, 3, 1)]  # read, keep in all caches, data
+            self.ir.call(prefetch, [self._at(ahead, _constant(start)), *hints])
 
     def _column_masks(self, count: ir.Value) -> list[ir.Value]:
         """For each vector of a row, which of its lanes lie among the first `count` columns."""

@@ -10,7 +10,7 @@ __all__ = ["gather_elements_launch", "gather_launch", "gathernd_launch"]
 
 
 def gather_launch(axis: int, data: Tensor, indices: Tensor, out: Tensor, origin: str = "") -> Launch:
-    """``out[pre, i, post] = x[pre, indices[i], post]`` with ``pre`` before ``axis``; operands x, indices, out.
+    """``out[pre, i, post] = x[pre, indices[i], post]``, ``i`` at ``axis``; operands x, indices, out.
 
     An index tensor of one element may be missing from the lengths of ``out`` (a scalar index).
     """

@@ -1,9 +1,9 @@
-"""Copies whose source position is read from memory: gathers, embedding look-ups, and axes remapped by a table.
+"""Copies whose source position is read from memory: gathers, embeddings, axes remapped by a table.
 
-An element of the result comes from ``source[base + t0 + t1 + ...]``. The base is linear in the output position; each
-*term* adds what an integer tensor says. A term that is an *index* counts along an axis of the source: negative
-values count from its end and values out of range are clamped, so no other memory is ever read. A term that is a
-*table* holds element offsets made by the compiler, which are taken as they are.
+An element of the result comes from ``source[base + t0 + t1 + ...]``. The base is linear in the output
+position; each *term* adds what an integer tensor says. A term that is an *index* counts along an axis of the
+source: negative values count from its end and values out of range are clamped, so no other memory is ever
+read. A term that is a *table* holds element offsets made by the compiler, which are taken as they are.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def indexed_launch(
 
     Args:
         name: kernel name.
-        source: type of ``x``, the lengths of the output, and the strides of ``x`` along the axes of the output
-            (0 where a term decides).
+        source: type of ``x``, the lengths of the output, and the strides of ``x`` along the axes of the
+            output (0 where a term decides).
         source_elements: elements that are read at most, for the estimate of moved bytes.
         terms: at least one.
         out: the output.

@@ -59,8 +59,8 @@ def vector_loop(
 class RowLoop:
     """Tasks over the points of outer dimensions ("rows"), each with ``cols`` elements along the lanes.
 
-    Rows longer than a task are cut into chunks; of shorter ones a task takes several. The lines inside see the
-    outer indices ``i0``, ``i1``, ... and the columns ``first`` to ``last``.
+    Rows longer than a task are cut into chunks; of shorter ones a task takes several. The lines inside see
+    the outer indices ``i0``, ``i1``, ... and the columns ``first`` to ``last``.
 
     Args:
         slots: the kernel's argument slots; sizes and strides are added.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...errors import ParseError, ShapeError, UnsupportedError
+from ...errors import ParseError, ShapeError
 from ...graph.instruction import Instruction
 from ...graph.types import Type
 from .activation import mul_scalar
@@ -166,7 +166,7 @@ def attention(
         raise ParseError(f"qk_matmul_output_mode is {mode}, expected 0 to 3")
     if node.wants(3) or precision not in (Type.float_type, q.shape.type) or q.shape.type != v.shape.type:
         steps = stages(g, q, k, v, scale, mask, softcap, precision)
-        y, scores = steps[4], steps[mode if node.opset >= 24 or mode in (0, 3) else 3 - mode]
+        y, scores = steps[4], steps[mode]
     else:
         y, scores = attend(g, q, k, v, scale, mask, softcap), None
     return [merge_heads(g, y) if flat else y, k, v, scores]

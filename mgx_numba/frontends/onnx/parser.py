@@ -23,8 +23,7 @@ from .options import ParseOptions
 from .order import label, sorted_nodes
 from .schema import check_node, find_schema, newest_since
 from .scope import Scope
-from .tensors import elem_name, element_count, ir_type, onnx_type_string
-from .unknown import unknown_operator
+from .tensors import elem_name, element_count, ir_type, narrow_range, onnx_type_string
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, NodeProto, ValueInfoProto
@@ -171,7 +170,7 @@ class GraphParser:
         if schema is not None and body is not None:
             return expand(g, node, body, inputs, schema_attributes(schema), scope.path)
         if self.options.skip_unknown_operators:
-            return unknown_operator(g, node, inputs)
+            return [g.op("unknown", *(x for x in inputs if x is not None), op=node.op_type)] * len(node.outputs)
         raise self._unknown(node)
 
     def _unknown(self, node: Node) -> MgxError:
@@ -207,9 +206,14 @@ class GraphParser:
     def literal(self, g: Builder, tensor: Any, initializer: int | None = None) -> Instruction:
         """A tensor as a literal that borrows the tensor's memory."""
         value = g.literal(self.model.tensor(tensor, initializer))
-        if tensor.data_type in (21, 22, 25, 26):
-            self.narrow[value] = f"tensor({elem_name(tensor.data_type)})"
+        if narrow_range(tensor.data_type) is not None:
+            self.narrow[value] = self.narrow_name(tensor.data_type)
         return value
+
+    @staticmethod
+    def narrow_name(number: int) -> str:
+        """Type string of an element type that the IR stores in a wider one."""
+        return f"tensor({elem_name(number)})"
 
     def _parameters(self, g: Builder, graph: GraphProto, scope: Scope) -> None:
         names = [i.name for i in graph.input if not scope.knows(i.name)]

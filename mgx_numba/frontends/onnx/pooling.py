@@ -20,10 +20,20 @@ from .registry import register
 from .window import Window, check_spatial, read_window
 
 
-@register("AveragePool", "MaxPool", "LpPool")
+MODES = {"AveragePool": "average", "MaxPool": "max", "LpPool": "lpnorm"}
+
+
+@register(*MODES)
 def pool(g: Builder, node: Node, x: Instruction) -> Instruction | list[Instruction]:
-    """A window's mean, largest element or norm."""
-    mode = {"AveragePool": "average", "MaxPool": "max", "LpPool": "lpnorm"}[node.op_type]
+    """A window's mean, largest element or norm; MaxPool also gives the flat positions of its elements."""
+    y, window = pool_mode(g, node, x, MODES[node.op_type])
+    if not node.wants(1):
+        return y
+    return [y, _positions(g, x, y, window, node.get_bool("storage_order"))]
+
+
+def pool_mode(g: Builder, node: Node, x: Instruction, mode: str) -> tuple[Instruction, Window]:
+    """Pooling as the node's attributes describe it."""
     window = read_window(g, node, x)
     y = g.op(
         "pooling",
@@ -38,9 +48,7 @@ def pool(g: Builder, node: Node, x: Instruction) -> Instruction | list[Instructi
         count_include_pad=node.get_bool("count_include_pad"),
         lp_order=node.get_int("p", 2),
     )
-    if not node.wants(1):
-        return y
-    return [y, _positions(g, x, y, window, node.get_bool("storage_order"))]
+    return y, window
 
 
 def _positions(g: Builder, x: Instruction, y: Instruction, window: Window, column_major: bool) -> Instruction:
@@ -78,10 +86,14 @@ def _outer(a: np.ndarray, b: np.ndarray, combine: np.ufunc) -> np.ndarray:
     return both.reshape(a.shape[0] * b.shape[0], a.shape[1] * b.shape[1])
 
 
-@register("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
+@register(*(f"Global{name}" for name in MODES))
 def global_pool(g: Builder, node: Node, x: Instruction) -> Instruction:
     """One window, the whole image."""
-    mode = {"GlobalAveragePool": "average", "GlobalMaxPool": "max", "GlobalLpPool": "lpnorm"}[node.op_type]
+    return global_pool_mode(g, node, x, MODES[node.op_type.removeprefix("Global")])
+
+
+def global_pool_mode(g: Builder, node: Node, x: Instruction, mode: str) -> Instruction:
+    """Pooling of whole images."""
     spatial = check_spatial(x)
     order = node.get_int("p", 2)
     if not all(d.is_fixed for d in x.shape.dims[2:]):

@@ -44,7 +44,6 @@ FAMILIES = (
     "detection",
     "signal",
     "random",
-    "sequence",
     "control_flow",
 )
 

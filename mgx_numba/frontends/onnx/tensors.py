@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     External = Callable[[TensorProto, int], np.ndarray]
 
-__all__ = ["ELEMENT_NAMES", "IR_TYPES", "elem_name", "element_count", "ir_type", "onnx_number", "onnx_type_string",
+__all__ = ["ELEMENT_NAMES", "IR_TYPES", "elem_name", "element_count", "ir_type", "narrow_range", "onnx_number", "onnx_type_string",
            "sparse_array", "tensor_array"]
 
 ELEMENT_NAMES: tuple[str, ...] = (
@@ -49,6 +49,7 @@ IR_TYPES: dict[int, Type] = {
 }
 _NUMBERS = {type: number for number, type in IR_TYPES.items()}
 _SUB_BYTE = {21: (4, Type.uint8_type), 22: (4, Type.int8_type), 25: (2, Type.uint8_type), 26: (2, Type.int8_type)}
+_NARROW_RANGES = {21: (0, 15), 22: (-8, 7), 25: (0, 3), 26: (-2, 1)}
 _INT32_FIELD = frozenset({2, 3, 4, 5, 6, 9, 10, 16, 17, 18, 19, 20, 21, 22, 25, 26})
 MAX_ELEMENTS = 1 << 60
 
@@ -72,6 +73,13 @@ def onnx_number(type: Type) -> int:
     if type not in _NUMBERS:
         raise UnsupportedError(f"ONNX has no element type for {type.name}")
     return _NUMBERS[type]
+
+
+def narrow_range(type: int | str | None) -> tuple[int, int] | None:
+    """Least and largest value of a sub-byte integer type (number or type string), ``None`` for other types."""
+    if isinstance(type, str):
+        type = ELEMENT_NAMES.index(type.removeprefix("tensor(").removesuffix(")"))
+    return _NARROW_RANGES.get(type or 0)
 
 
 def ir_type(number: int) -> Type:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...ops.base import Operator, make_op
+from ..argument import Argument
 from ..instruction import Instruction
 from ..module import Module
 from ..shape import Shape
@@ -67,6 +68,10 @@ class Builder:
         if literal.shape.lens == shape.lens:
             return literal
         return self._keep(self.module.insert_instruction(self.before, spread_operator(shape), [literal]))
+
+    def argument(self, value: Argument) -> Instruction:
+        """A constant with the strides that its value has."""
+        return self._keep(self.module.add_literal(value))
 
     def scalar(self, value: Any, like: Instruction | Shape) -> Instruction:
         """A constant of the same type and lengths as ``like`` whose elements all are ``value``."""

@@ -115,6 +115,13 @@ def literal_argument(array: np.ndarray) -> Argument:
     return argument
 
 
+def laid_out(array: np.ndarray, shape: Shape) -> Argument:
+    """Literal value for an array with the (packed) strides of a shape."""
+    order = sorted(range(array.ndim), key=lambda axis: -shape.strides[axis])
+    flat = np.ascontiguousarray(np.transpose(array, order)).reshape(-1)
+    return Argument.from_flat(shape, flat)
+
+
 def spread_operator(shape: Shape) -> Operator:
     """``multibroadcast`` to a shape's lengths."""
     return make_op("multibroadcast", out_lens=shape.lens)

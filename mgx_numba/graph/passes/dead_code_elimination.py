@@ -9,7 +9,7 @@ from ..module import Module
 from ..program import Program
 from .base import Options, Pass
 
-__all__ = ["SIDE_EFFECTS", "DeadCodeElimination"]
+__all__ = ["SIDE_EFFECTS", "DeadCodeElimination", "release"]
 
 SIDE_EFFECTS = frozenset({"capture", "check_context"})
 """Operators that are run for what they do."""
@@ -37,10 +37,10 @@ def _sweep(module: Module, references: Counter[int]) -> None:
             continue
         bodies = list(ins.module_args)
         module.remove_instruction(ins)
-        _release(bodies, references)
+        release(bodies, references)
 
 
-def _release(bodies: list[Module], references: Counter[int]) -> None:
+def release(bodies: list[Module], references: Counter[int]) -> None:
     """Drop what the modules of a removed instruction used, unless another instruction runs them too."""
     for body in bodies:
         references[id(body)] -= 1
@@ -50,4 +50,4 @@ def _release(bodies: list[Module], references: Counter[int]) -> None:
         for ins in reversed(members):
             inner = list(ins.module_args)
             body.remove_instruction(ins)
-            _release(inner, references)
+            release(inner, references)

@@ -16,7 +16,7 @@ from ..module import Module
 from ..program import Program
 from .base import Options, Pass
 from .build import Builder
-from .constants import compact, constant_array, is_constant, uniform, uniform_value
+from .constants import compact, constant_array, is_constant, laid_out, uniform, uniform_value
 from .rewriter import remove_dead
 
 __all__ = ["NONDETERMINISTIC", "PropagateConstant"]
@@ -73,6 +73,8 @@ def _fold(ins: Instruction, builder: Builder) -> Instruction | None:
     arrays = [a for i in ins.inputs if (a := constant_array(i)) is not None]
     if ins.shape.bytes > max(SMALL_BYTES, GROWTH * sum(compact(a).nbytes for a in arrays)):
         return None
+    if ins.name == "layout":
+        return builder.argument(laid_out(arrays[0], ins.shape))
     value = _evaluate(ins, arrays)
     if value is None:
         return None

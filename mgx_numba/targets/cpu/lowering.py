@@ -21,6 +21,7 @@ from ...graph.printer import format_instruction, instruction_names
 from ...graph.program import Program
 from ...graph.shape import Shape
 from ...graph.types import from_numpy
+from ...runtime.threads import resolve_num_threads
 from ...runtime.plan import HostStep, ParameterSpec, Plan, Region, Step, TensorSpec, TensorView
 from ..ref.interpreter import compute, evaluate_module
 from .buffers import Buffer, View, color
@@ -78,6 +79,8 @@ class Lowering:
         self.parameters = [i for i in self.module.parameters()]
         self.outputs: list[TensorSpec] = []
         self.hosted = 0
+        self.threads = resolve_num_threads(options.num_threads or None)
+        self._packed: dict[tuple[Any, ...], View] = {}
 
     def run(self) -> Plan:
         """Lower the whole program.
@@ -148,6 +151,15 @@ class Lowering:
         flat = np.lib.stride_tricks.as_strided(base, (view.offset + view.shape.element_space,), (base.itemsize,))
         strides = [s * base.itemsize for s in view.strides]
         return np.lib.stride_tricks.as_strided(flat[view.offset :], view.lens, strides)
+
+    def packed(self, solver: Any, problem: Any, weights: np.ndarray) -> View:
+        """Constant weights in the form that a solver reads; equal packings of one constant are shared."""
+        lens = tuple(solver.packed_lens(problem))
+        place = weights.__array_interface__["data"][0], weights.shape, weights.strides
+        key = (*place, solver.name, lens, getattr(problem, "groups", 1), getattr(problem, "transposed", False))
+        if key not in self._packed:
+            self._packed[key] = self.constant(solver.pack_weights(problem, weights))
+        return self._packed[key]
 
     def input(self, ins: Instruction, index: int) -> View:
         """The view of an instruction's input."""

@@ -9,18 +9,22 @@ from typing import Any, TextIO
 import numpy as np
 
 from ...graph.instruction import Instruction
+from ...graph.passes import run_passes
 from ...graph.printer import format_instruction, instruction_names
 from ...graph.program import Program
 from ..tracing import write_trace
 from .interpreter import evaluate
 
-__all__ = ["RefProgram"]
+__all__ = ["PASSES", "RefProgram"]
+
+PASSES = ("merge_rnn_outputs",)
 
 
 class RefProgram:
     """A program that runs by its operators' NumPy meaning."""
 
     def __init__(self, program: Program) -> None:
+        run_passes(program, PASSES)
         self.program = program
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:

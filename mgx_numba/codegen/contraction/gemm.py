@@ -1,0 +1,225 @@
+"""Matrix products over the register tile: right-hand side packed at compile time, read in place, or packed on the way.
+
+The left-hand side is always read in place, with any strides. One kernel serves all sizes and strides.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ..cpu.tile_table import RegisterTile, tile_for
+from ..launch import Launch, Operand
+from .batches import Batched, collapse
+from .blocking import cut
+from .pack import aligned_zeros, pack_panels, panel_count
+from .pack_kernel import pack_launch
+from .problem import ITEMSIZE, Epilogue, GemmProblem
+from .roofline import seconds
+from .skeleton import Skeleton
+from .solver import NO_EPILOGUE, Plan, Strides
+
+__all__ = ["GemmInPlace", "GemmPacked", "GemmPacking"]
+
+
+class GemmPacked:
+    """The right-hand side is a constant, packed into panels once. An empty sum (k = 0) is one over a zero."""
+
+    name = "gemm"
+
+    def refusal(self, problem: GemmProblem) -> str | None:
+        return None if problem.b_constant else "the right-hand side is not a constant"
+
+    def packed_lens(self, problem: GemmProblem) -> tuple[int, ...]:
+        tile = tile_for(problem.dtype)
+        return (_matrices(problem), panel_count(tile, problem.n), max(problem.k, 1), tile.columns)
+
+    def pack_weights(self, problem: GemmProblem, weights: np.ndarray) -> np.ndarray:
+        """``weights[*batch, k, n]``; along batch dimensions in which the problem's strides are 0 the first is taken."""
+        lens = self.packed_lens(problem)
+        out = aligned_zeros(lens, problem.dtype)
+        distinct = weights[tuple(slice(1 if s == 0 else None) for s in problem.b_strides[:-2])]
+        target = out.reshape(*distinct.shape[:-2], *lens[1:])
+        pack_panels(tile_for(problem.dtype), distinct, target[..., : problem.k, :])
+        return out
+
+    def plan(self, problem: GemmProblem, epilogue: Epilogue = NO_EPILOGUE, strides: Strides = (), threads: int = 1) -> Plan:
+        _, panels, k, columns = self.packed_lens(problem)
+        w_strides: list[int] = []
+        size = panels * k * columns
+        for length, stride in zip(reversed(problem.batch), reversed(problem.b_strides[:-2])):
+            w_strides.insert(0, size if stride else 0)
+            size *= length if stride else 1
+        batched = collapse(problem, epilogue, strides, tuple(w_strides))
+        return Plan(_launches(problem, epilogue, batched, Operand("w"), (columns, columns * k), threads))
+
+    def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
+        return _seconds(problem, threads)
+
+
+class GemmInPlace:
+    """The right-hand side is an activation whose rows are contiguous, read where it lies."""
+
+    name = "gemm_in_place"
+
+    def refusal(self, problem: GemmProblem) -> str | None:
+        if problem.b_constant:
+            return "the right-hand side is a constant: packing it is free"
+        if problem.k == 0:
+            return "the sum is empty"
+        return None if problem.b_strides[-1] == 1 or problem.n == 1 else "the right-hand side's rows are not contiguous"
+
+    def packed_lens(self, problem: GemmProblem) -> tuple[int, ...]:
+        return ()
+
+    def pack_weights(self, problem: GemmProblem, weights: np.ndarray) -> np.ndarray:
+        return weights
+
+    def plan(self, problem: GemmProblem, epilogue: Epilogue = NO_EPILOGUE, strides: Strides = (), threads: int = 1) -> Plan:
+        batched = collapse(problem, epilogue, strides, problem.b_strides[:-2])
+        steps = (problem.b_strides[-2], tile_for(problem.dtype).columns)
+        return Plan(_launches(problem, epilogue, batched, Operand("w"), steps, threads, masked=True))
+
+    def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
+        tile = tile_for(problem.dtype)
+        passes = problem.m / tile.rows
+        scattered = problem.batch_count * problem.k * problem.n * passes * 2e-11
+        return _seconds(problem, threads) + scattered / threads
+
+
+class GemmPacking:
+    """The right-hand side is an activation of any strides, packed into scratch by a launch of its own."""
+
+    name = "gemm_packing"
+
+    def refusal(self, problem: GemmProblem) -> str | None:
+        if problem.b_constant:
+            return "the right-hand side is a constant: packing it is free"
+        return "the sum is empty" if problem.k == 0 else None
+
+    def packed_lens(self, problem: GemmProblem) -> tuple[int, ...]:
+        return ()
+
+    def pack_weights(self, problem: GemmProblem, weights: np.ndarray) -> np.ndarray:
+        return weights
+
+    def plan(self, problem: GemmProblem, epilogue: Epilogue = NO_EPILOGUE, strides: Strides = (), threads: int = 1) -> Plan:
+        tile = tile_for(problem.dtype)
+        panels = panel_count(tile, problem.n)
+        matrix = panels * problem.k * tile.columns
+        lens = [length if stride else 1 for length, stride in zip(problem.batch, problem.b_strides)]
+        w_strides = tuple(
+            matrix * math.prod(lens[d + 1 :]) if problem.b_strides[d] else 0 for d in range(len(problem.batch))
+        )
+        pack = pack_launch(tile, lens, problem.b_strides[:-2], problem.n, problem.b_strides[-1], problem.k, problem.b_strides[-2])
+        batched = collapse(problem, epilogue, strides, w_strides)
+        steps = (tile.columns, tile.columns * problem.k)
+        launches = _launches(problem, epilogue, batched, Operand("scratch"), steps, threads)
+        return Plan((*pack, *launches), math.prod(lens) * matrix * problem.itemsize)
+
+    def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
+        packed = problem.batch_count * problem.k * problem.n
+        return _seconds(problem, threads) + packed * 1e-9 / threads
+
+
+def _matrices(problem: GemmProblem) -> int:
+    """Distinct right-hand sides of a batch."""
+    return math.prod(length for length, stride in zip(problem.batch, problem.b_strides[:-2]) if stride)
+
+
+def _seconds(problem: GemmProblem, threads: int) -> float:
+    tile = tile_for(problem.dtype)
+    columns = panel_count(tile, problem.n) * tile.columns
+    size = problem.itemsize
+    moved = size * (problem.batch_count * problem.m * (problem.k + problem.n) + _matrices(problem) * problem.k * columns)
+    return seconds(tile, 2 * problem.batch_count * problem.m * columns * problem.k, moved, threads)
+
+
+def _launches(
+    problem: GemmProblem,
+    epilogue: Epilogue,
+    batched: Batched,
+    w: Operand,
+    w_steps: tuple[int, int],
+    threads: int,
+    masked: bool = False,
+) -> tuple[Launch, ...]:
+    """One launch for each piece of the batch; ``w_steps`` are the right-hand side's strides along k and by panel."""
+    return tuple(
+        _launch(problem, epilogue, piece, offsets, w, w_steps, threads, masked) for piece, offsets in batched.pieces()
+    )
+
+
+def _launch(
+    problem: GemmProblem,
+    epilogue: Epilogue,
+    batched: Batched,
+    offsets: dict[str, int],
+    w: Operand,
+    w_steps: tuple[int, int],
+    threads: int,
+    masked: bool,
+) -> Launch:
+    tile = tile_for(problem.dtype)
+    depth, size = max(problem.k, 1), problem.itemsize
+    blocking = cut(tile, batched.m, problem.n, depth, 1, batched.count, threads)
+    skeleton = Skeleton("gemm", problem.dtype, tile, epilogue, masked=masked)
+    arguments = skeleton.arguments
+    x = Operand("x", offsets["x"] * size) if problem.k else w
+    arguments.pointer("x", x, problem.dtype)
+    arguments.pointer("w", Operand(w.name, w.offset + offsets["w"] * size), problem.dtype)
+    bytes_at = {"out": ITEMSIZE[epilogue.out_dtype(problem.dtype)] * offsets["out"]}
+    bytes_at |= {f"e{k}": ITEMSIZE[o.dtype] * offsets.get(f"e{k}", 0) for k, o in enumerate(epilogue.operands)}
+    skeleton.rows.pointers(arguments, bytes_at)
+    panels = panel_count(tile, problem.n)
+    arguments.integers(
+        m=batched.m, n=problem.n, depth=depth, panels=panels,
+        m_block=blocking.rows, p_block=blocking.panels, k_block=blocking.depth,
+        m_blocks=-(-batched.m // blocking.rows), p_blocks=-(-panels // blocking.panels),
+        keep=int(blocking.depth < depth), x_step=problem.a_strides[-1] if problem.k else 0,
+        w_step=w_steps[0], w_panel=w_steps[1],
+    )  # fmt: skip
+    rank = len(batched.lens)
+    arguments.integers(**{f"batch{d}": batched.lens[d] for d in range(1, rank)})
+    for name, values in batched.strides.items():
+        arguments.integers(**{f"{name}_batch{d}": values[d] for d in range(rank)})
+        if name != "w":
+            arguments.integers(**{f"{name}_ld": values[-1] if problem.k or name != "x" else 0})
+    skeleton.setup = ["zero = w", "filled = 0"]
+    skeleton.decode = ["column0 = 0", *_batch_lines(batched)]
+    skeleton.table = [
+        "if left != filled:",
+        "    filled = left",
+        "    for i in range(16):",
+        "        table[i] = imin(i, left - 1) * x_ld",
+        "put_pointer(block, 0, offset(x, x0 + row * x_ld + k0 * x_step))",
+    ]
+    skeleton.row = _row_lines(epilogue)
+    moved = size * (batched.count * batched.m * (problem.k + problem.n) + depth * panels * tile.columns)
+    flops = 2 * batched.count * batched.m * problem.n * problem.k
+    tasks = blocking.tasks(batched.m, panels, batched.count)
+    return Launch(skeleton.source(), tuple(arguments.values), tasks, 1, flops, moved)
+
+
+def _batch_lines(batched: Batched) -> list[str]:
+    """Statements that turn ``group`` into the first element of each operand: ``x0``, ``w0``, ``out0``, ``e<k>0``."""
+    rank = len(batched.lens)
+    lines = ["rest = group"] if rank > 1 else []
+    for d in range(rank - 1, 0, -1):
+        lines += [f"b{d} = imod(rest, batch{d})", f"rest = idiv(rest, batch{d})"]
+    if rank:
+        lines.append("b0 = rest" if rank > 1 else "b0 = group")
+    for name in batched.strides:
+        terms = " + ".join(f"b{d} * {name}_batch{d}" for d in range(rank))
+        lines.append(f"{name}0 = {terms or '0'}")
+    return lines
+
+
+def _row_lines(epilogue: Epilogue) -> list[str]:
+    lines = ["out_row = out0 + (row + i) * out_ld + n0"]
+    for k, operand in enumerate(epilogue.operands):
+        if operand.access in ("full", "per_m"):
+            column = " + n0" if operand.access == "full" else ""
+            lines.append(f"e{k}_row = e{k}0 + (row + i) * e{k}_ld{column}")
+    return lines

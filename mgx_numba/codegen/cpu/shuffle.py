@@ -1,0 +1,130 @@
+"""Intrinsics that rearrange elements in registers on their way from memory to memory.
+
+interleave(p, p_step, q, COUNT, LANES)
+    q[k * COUNT + r] = p[r * p_step + k] for r below COUNT and k below LANES
+deinterleave(p, q, q_step, COUNT, LANES)
+    q[r * q_step + k] = p[k * COUNT + r] for r below COUNT and k below LANES
+load_every(p, i, COUNT, LANES)
+    p[i], p[i + COUNT], ...; reads the COUNT - 1 elements after the last one too
+
+Source and target must not overlap. LANES is a power of two from 2 on, COUNT is 2, 3 or 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.core.errors import TypingError
+
+from .builder import VectorBuilder
+from .memory import Definition, alignment, from_memory, memory_element
+from .vector import Vec, constant_int, make_intrinsic, pointer_dtype
+
+__all__ = ["deinterleave", "interleave", "load_every"]
+
+_I32, _I64 = ir.IntType(32), ir.IntType(64)
+_INT = types.int64
+
+
+def _same_pointers(name: str, p: types.Type, q: types.Type) -> str:
+    dtype = pointer_dtype(name, p)
+    if pointer_dtype(name, q) != dtype:
+        raise TypingError(f"{name}: source and target must have one dtype, got {p} and {q}")
+    return dtype
+
+
+class _Mover:
+    """Vectors of one dtype in memory form, from and to memory."""
+
+    def __init__(self, builder: ir.IRBuilder, dtype: str) -> None:
+        self.b = VectorBuilder(builder)
+        self.ir = builder
+        self.element = memory_element(dtype)
+        self.align = alignment(dtype)
+
+    def _place(self, base: ir.Value, index: ir.Value | int, lanes: int) -> ir.Value:
+        index = ir.Constant(_I64, index) if isinstance(index, int) else index
+        return self.ir.bitcast(self.ir.gep(base, [index]), ir.VectorType(self.element, lanes).as_pointer())
+
+    def row(self, step: ir.Value, k: int) -> ir.Value:
+        return self.b.imul(step, k)
+
+    def load(self, base: ir.Value, index: ir.Value | int, lanes: int) -> ir.Value:
+        return self.ir.load(self._place(base, index, lanes), align=self.align)
+
+    def store(self, base: ir.Value, index: ir.Value | int, value: ir.Value) -> None:
+        self.ir.store(value, self._place(base, index, value.type.count), align=self.align)
+
+    def shuffle(self, x: ir.Value, y: ir.Value, lanes: Sequence[int | None]) -> ir.Value:
+        """Lanes of x followed by y; None where any value will do."""
+        mask = [ir.Constant(_I32, ir.Undefined if k is None else k) for k in lanes]
+        return self.ir.shuffle_vector(x, y, ir.Constant(ir.VectorType(_I32, len(lanes)), mask))
+
+    def select(self, vectors: Sequence[ir.Value], lanes: Sequence[int]) -> ir.Value:
+        """Lanes of up to four vectors of one length, one after the other."""
+        width = vectors[0].type.count
+        if len(vectors) <= 2:
+            return self.shuffle(vectors[0], vectors[-1], lanes)
+        undefined = ir.Constant(vectors[0].type, ir.Undefined)
+        first = self.shuffle(vectors[0], vectors[1], range(2 * width))
+        rest = [*vectors[2:], undefined][:2]
+        return self.shuffle(first, self.shuffle(rest[0], rest[1], range(2 * width)), lanes)
+
+
+def _counts(name: str, count: types.Type, lanes: types.Type) -> tuple[int, int]:
+    return constant_int(name, "COUNT", count, 2, 4), constant_int(name, "LANES", lanes, low=2)
+
+
+def _interleave(
+    p: types.Type, p_step: types.Type, q: types.Type, count: types.Type, lanes: types.Type
+) -> Definition:
+    dtype = _same_pointers("interleave", p, q)
+    rows, width = _counts("interleave", count, lanes)
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+        m = _Mover(builder, dtype)
+        vectors = [m.load(values[0], m.row(values[1], r), width) for r in range(rows)]
+        for part in range(rows):
+            places = range(part * width, (part + 1) * width)
+            value = m.select(vectors, [(k % rows) * width + k // rows for k in places])
+            m.store(values[2], part * width, value)
+        return context.get_dummy_value()
+
+    return types.void(p, _INT, q, count, lanes), lower
+
+
+def _deinterleave(
+    p: types.Type, q: types.Type, q_step: types.Type, count: types.Type, lanes: types.Type
+) -> Definition:
+    dtype = _same_pointers("deinterleave", p, q)
+    rows, width = _counts("deinterleave", count, lanes)
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+        m = _Mover(builder, dtype)
+        vectors = [m.load(values[0], part * width, width) for part in range(rows)]
+        for r in range(rows):
+            m.store(values[1], m.row(values[2], r), m.select(vectors, [k * rows + r for k in range(width)]))
+        return context.get_dummy_value()
+
+    return types.void(p, q, _INT, count, lanes), lower
+
+
+def _load_every(p: types.Type, i: types.Type, count: types.Type, lanes: types.Type) -> Definition:
+    dtype = pointer_dtype("load_every", p)
+    rows, width = _counts("load_every", count, lanes)
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        m = _Mover(builder, dtype)
+        start = builder.gep(values[0], [values[1]])
+        vectors = [m.load(start, part * width, width) for part in range(rows)]
+        return from_memory(m.b, m.select(vectors, [k * rows for k in range(width)]), dtype)
+
+    return Vec(dtype, width)(p, _INT, count, lanes), lower
+
+
+interleave = make_intrinsic("interleave", _interleave, 5, literal=True)
+deinterleave = make_intrinsic("deinterleave", _deinterleave, 5, literal=True)
+load_every = make_intrinsic("load_every", _load_every, 4, literal=True)

@@ -1,0 +1,67 @@
+"""Square blocks transposed in registers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.core.errors import TypingError
+from numba.extending import intrinsic
+
+from .memory import alignment
+from .vector import pointer_dtype
+
+__all__ = ["transpose_block"]
+
+_I32, _I64 = ir.IntType(32), ir.IntType(64)
+
+
+@intrinsic(prefer_literal=True)
+def transpose_block(typingctx, source, source_row, rows, target, target_row, lanes):
+    """``target[i * target_row + j] = source[min(j, rows - 1) * source_row + i]`` for i and j below LANES.
+
+    ``source`` and ``target`` are pointers to elements of one dtype, ``lanes`` an integer literal, a power of two.
+    """
+    dtype = pointer_dtype("transpose_block", source)
+    count = getattr(lanes, "literal_value", None)
+    if not isinstance(count, int) or count < 2 or count & (count - 1):
+        raise TypingError(f"transpose_block: LANES must be a literal power of two, got {lanes}")
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+        source, source_row, rows, target, target_row, _ = args
+        vector = ir.VectorType(source.type.pointee, count)
+        align = alignment(dtype)
+
+        def place(pointer: ir.Value, index: ir.Value) -> ir.Value:
+            return builder.bitcast(builder.gep(pointer, [index]), vector.as_pointer())
+
+        last = builder.sub(rows, ir.Constant(_I64, 1))
+        block = []
+        for j in range(count):
+            row = ir.Constant(_I64, j)
+            row = builder.select(builder.icmp_signed("<", row, last), row, last)
+            block.append(builder.load(place(source, builder.mul(row, source_row)), align=align))
+        for i, value in enumerate(_transposed(builder, block)):
+            builder.store(value, place(target, builder.mul(ir.Constant(_I64, i), target_row)), align=align)
+        return context.get_dummy_value()
+
+    return types.void(source, types.int64, types.int64, target, types.int64, lanes), lower
+
+
+def _transposed(builder: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
+    """Rows of the transposed square block: log2(n) perfect shuffles of the list of rows."""
+    count = len(rows)
+    half = count // 2
+    masks = [
+        ir.Constant(
+            ir.VectorType(_I32, count),
+            [ir.Constant(_I32, start + k // 2 + (count if k % 2 else 0)) for k in range(count)],
+        )
+        for start in (0, half)
+    ]
+    for _ in range(count.bit_length() - 1):
+        rows = [
+            builder.shuffle_vector(rows[i], rows[i + half], mask) for i in range(half) for mask in masks
+        ]
+    return rows

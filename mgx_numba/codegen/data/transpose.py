@@ -1,0 +1,184 @@
+"""Copies between memory orders: two dimensions of which each is contiguous on one side only change places.
+
+Square blocks are transposed in registers, so that both sides move whole vectors. The last block of a row or
+column overlaps the one before it instead of being smaller. Where one of the dimensions is 2, 3 or 4 long (the
+channels of images and boxes), vectors are interleaved or taken apart instead.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from ..cluster.collapse import collapse
+from ..cluster.text import INDENT, Odometer, Slots, Tensor, footprint, indent
+from ..cpu import host
+from ..kernel import KernelSource
+from ..launch import Launch
+from .rows import mover
+
+__all__ = ["transpose_launch"]
+
+TILE = 64
+TILE_BYTES = 256
+ALIASING = 2048
+LARGEST_BLOCK = 16
+SMALLEST_BLOCK = 4
+RIBBON = 4096
+
+
+def transpose_launch(x: Tensor, out: Tensor, origin: str = "") -> Launch | None:
+    """A launch that copies operand ``x0`` to ``out0``; ``None`` if no two dimensions change places.
+
+    Args:
+        x: the source; lengths as ``out``.
+        out: the target; its strides must not repeat elements.
+    """
+    space = collapse(out.lens, [x.strides, out.strides], order_by=1)
+    if space.rank < 2 or not space.elements:
+        return None
+    from_strides, to_strides = space.strides
+    inner = space.rank - 1
+    others = [d for d in range(inner) if from_strides[d] == 1]
+    if to_strides[inner] != 1 or from_strides[inner] in (0, 1) or len(others) != 1:
+        return None
+    across = others[0]
+    one = host.lanes(mover(x.type))
+    block = LARGEST_BLOCK
+    while block > min(one, space.lens[inner], space.lens[across]):
+        block //= 2
+    outer = [d for d in range(inner) if d != across]
+    plan = _Plan(x, out, origin)
+    plan.outer(
+        [space.lens[d] for d in outer],
+        [[from_strides[d] for d in outer], [to_strides[d] for d in outer]],
+    )
+    if block >= SMALLEST_BLOCK:
+        steps = (from_strides[inner], to_strides[across])
+        return plan.blocks(block, (space.lens[across], space.lens[inner]), steps)
+    if space.lens[inner] in (2, 3, 4) and to_strides[across] == space.lens[inner]:
+        ribbon, count, step = space.lens[across], space.lens[inner], from_strides[inner]
+        return plan.ribbon("interleave", ribbon, count, step) if ribbon >= one else None
+    if space.lens[across] in (2, 3, 4) and from_strides[inner] == space.lens[across]:
+        ribbon, count, step = space.lens[inner], space.lens[across], to_strides[across]
+        return plan.ribbon("deinterleave", ribbon, count, step) if ribbon >= one else None
+    return None
+
+
+class _Plan:
+    """Prints the kernel of one pair of dimensions inside of any others."""
+
+    def __init__(self, x: Tensor, out: Tensor, origin: str) -> None:
+        self.x, self.out, self.origin = x, out, origin
+        self.slots = Slots()
+        self.slots.pointer("p_x", "x0", mover(x.type))
+        self.slots.pointer("p_out", "out0", mover(x.type))
+
+    def outer(self, lens: list[int], strides: list[list[int]]) -> None:
+        """The dimensions around the pair."""
+        self.points = prod(lens)
+        self.odometer = Odometer(self.slots, lens, strides)
+
+    def blocks(self, size: int, lens: tuple[int, int], steps: tuple[int, int]) -> Launch:
+        """Tasks of square tiles.
+
+        Args:
+            size: rows and columns of the blocks that are transposed in registers.
+            lens: lengths of the dimensions that are contiguous in the source, and in the target.
+            steps: the source's stride along the second, the target's along the first.
+        """
+        item = self.x.type.size
+        tile = max(TILE_BYTES // item, TILE)
+        tiles = [-(-n // tile) for n in lens]
+        for name, value in (
+            ("across", lens[0]),
+            ("along", lens[1]),
+            ("tiles_across", tiles[0]),
+            ("tiles_along", tiles[1]),
+            ("x_step", steps[0]),
+            ("out_step", steps[1]),
+        ):
+            self.slots.integer(name, value)
+        # Rows of the target that lie a multiple of this apart compete for the same few places of the caches.
+        staged = steps[1] * item % ALIASING == 0
+        move = self._staged if staged else self._direct
+        lines = [
+            "rest = idiv(task, tiles_along)",
+            f"first = (task - rest * tiles_along) * {tile}",
+            f"last = imin(along, first + {tile})",
+            "point = idiv(rest, tiles_across)",
+            f"j = (rest - point * tiles_across) * {tile}",
+            f"stop = imin(across, j + {tile})",
+            *self._pointers(),
+            "while j < stop:",
+            *indent([f"col = imin(j, across - {size})", *move(size, tile), f"j += {size}"], 1),
+        ]
+        scratch = [f"scratch = local_{mover(self.x.type)}({size * (tile + size)})"] if staged else []
+        return self._launch("transpose_kernel", lines, self.points * tiles[0] * tiles[1], scratch)
+
+    @staticmethod
+    def _rows(size: int, body: str) -> list[str]:
+        """``body`` for each block of a stripe, which starts at ``row``."""
+        loop = [f"row = imin(i, along - {size})", body, f"i += {size}"]
+        return ["i = first", "while i < last:", *indent(loop, 1)]
+
+    def _direct(self, size: int, tile: int) -> list[str]:
+        """Blocks from the source straight to the target."""
+        target = "offset(r_out, col * out_step + row)"
+        move = f"transpose_block(offset(r_x, row * x_step + col), x_step, {size}, {target}, out_step, {size})"
+        return self._rows(size, move)
+
+    def _staged(self, size: int, tile: int) -> list[str]:
+        """Blocks to scratch memory, whose rows then go to the target one after the other."""
+        pitch = tile + size
+        place = f"row - first + {size}"
+        to_scratch = (
+            f"transpose_block(offset(r_x, row * x_step + col), x_step, {size},"
+            f" offset(scratch, {place}), {pitch}, {size})"
+        )
+        to_target = f"store(r_out, (col + k) * out_step + row, load(scratch, k * {pitch} + {place}, {size}))"
+        return [
+            *self._rows(size, to_scratch),
+            f"for k in range({size}):",
+            *indent(self._rows(size, to_target), 1),
+        ]
+
+    def ribbon(self, intrinsic: str, length: int, count: int, step: int) -> Launch:
+        """Tasks of RIBBON steps along the longer dimension of ``length``, each of ``count`` elements."""
+        lanes = host.lanes(mover(self.x.type))
+        chunks = -(-length // RIBBON)
+        for name, value in (("length", length), ("chunks", chunks), ("step", step)):
+            self.slots.integer(name, value)
+        if intrinsic == "interleave":
+            move = f"interleave(offset(r_x, c), step, offset(r_out, c * {count}), {count}, {lanes})"
+        else:
+            move = f"deinterleave(offset(r_x, c * {count}), offset(r_out, c), step, {count}, {lanes})"
+        lines = [
+            "point = idiv(task, chunks)",
+            f"i = (task - point * chunks) * {RIBBON}",
+            f"last = imin(length, i + {RIBBON})",
+            *self._pointers(),
+            "while i < last:",
+            *indent([f"c = imin(i, length - {lanes})", move, f"i += {lanes}"], 1),
+        ]
+        return self._launch(f"{intrinsic}_kernel", lines, self.points * chunks)
+
+    def _pointers(self) -> list[str]:
+        return [
+            *self.odometer.start("point"),
+            f"r_x = offset(p_x, {self.odometer.offset(0)})",
+            f"r_out = offset(p_out, {self.odometer.offset(1)})",
+        ]
+
+    def _launch(self, name: str, lines: list[str], tasks: int, prologue: list[str] | None = None) -> Launch:
+        text = [
+            "def kernel(args, begin, end):",
+            *indent([*self.slots.lines, *(prologue or [])], 1),
+            f"{INDENT}for task in range(begin, end):",
+            *indent(lines, 2),
+        ]
+        return Launch(
+            kernel=KernelSource(name=name, text="\n".join(text) + "\n", origin=self.origin),
+            args=tuple(self.slots.values),
+            tasks=tasks,
+            bytes=footprint(self.x) + footprint(self.out),
+        )

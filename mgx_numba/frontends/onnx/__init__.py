@@ -1,0 +1,84 @@
+"""ONNX models: `parse_onnx` reads one into a program, `get_onnx_operators` lists what it knows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Union
+
+from ...graph.program import Program
+from ...graph.shape import DynamicDimension
+
+if TYPE_CHECKING:
+    import onnx
+
+    Source = Union[str, os.PathLike, bytes, bytearray, memoryview, onnx.ModelProto]
+
+__all__ = ["get_onnx_operators", "parse_onnx"]
+
+
+def parse_onnx(
+    model: Source,
+    *,
+    default_dim_value: int = 0,
+    default_dyn_dim_value: DynamicDimension | None = None,
+    dim_params: Mapping[str, int | DynamicDimension] | None = None,
+    map_input_dims: Mapping[str, Sequence[int]] | None = None,
+    map_dyn_input_dims: Mapping[str, Sequence[int | DynamicDimension]] | None = None,
+    skip_unknown_operators: bool = False,
+    print_program_on_error: bool = False,
+    max_loop_iterations: int = 10,
+    limit_max_iterations: int = 65535,
+    use_debug_symbols: bool = False,
+    external_data_path: str = "",
+) -> Program:
+    """Read an ONNX model.
+
+    Dimensions without a value are, in this order: what ``map_input_dims`` or ``map_dyn_input_dims`` say for the input,
+    what ``dim_params`` says for the symbol, ``default_dyn_dim_value`` or ``default_dim_value`` if given, 1.
+
+    Args:
+        model: a path, the bytes of a file, or a ModelProto.
+        default_dim_value: length of dimensions that the model leaves open.
+        default_dyn_dim_value: range of dimensions that the model leaves open.
+        dim_params: length or range of symbolic dimensions, by symbol.
+        map_input_dims: dimensions of inputs, by name.
+        map_dyn_input_dims: dimensions (lengths or ranges) of inputs, by name.
+        skip_unknown_operators: put ``unknown`` instructions for operators that are not known.
+        print_program_on_error: print the program as far as it was read when reading fails.
+        max_loop_iterations: room of a loop's scan outputs when its trip count is not constant.
+        limit_max_iterations: the largest room of a loop's scan outputs.
+        use_debug_symbols: instructions carry the names of the nodes they came from.
+        external_data_path: folder of external data (the model's own if ``model`` is a path).
+
+    Raises:
+        ParseError: the model is malformed; the message names the place.
+        UnsupportedError: it is valid, but uses what this package does not support.
+        ShapeError: lengths do not fit an operator.
+        OptionError: options that contradict each other or name inputs that do not exist.
+    """
+    from .options import ParseOptions
+    from .parser import parse
+
+    options = ParseOptions(
+        default_dim_value=default_dim_value,
+        default_dyn_dim_value=default_dyn_dim_value,
+        dim_params=dim_params or {},
+        map_input_dims=map_input_dims or {},
+        map_dyn_input_dims=map_dyn_input_dims or {},
+        skip_unknown_operators=skip_unknown_operators,
+        print_program_on_error=print_program_on_error,
+        max_loop_iterations=max_loop_iterations,
+        limit_max_iterations=limit_max_iterations,
+        use_debug_symbols=use_debug_symbols,
+        external_data_path=os.fspath(external_data_path),
+    )
+    return parse(model, options)
+
+
+def get_onnx_operators() -> list[str]:
+    """Names of the ONNX operators that can be read, of all domains, sorted."""
+    from . import registry
+    from .functions import EXPANDED
+
+    return sorted(registry.names() | EXPANDED)

@@ -1,0 +1,134 @@
+"""Other operators of ONNX Runtime.
+
+com.microsoft: EmbedLayerNormalization MatMulBnb4 MatMulNBits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...errors import ParseError, ShapeError, UnsupportedError
+from ...graph.instruction import Instruction
+from ...graph.types import Type
+from .builder import Builder, rank
+from .matmul import matmul
+from .node import Node
+from .normalization import layer_norm
+from .registry import MICROSOFT, register
+
+NF4 = (
+    -1.0,
+    -0.6961928009986877,
+    -0.5250730514526367,
+    -0.39491748809814453,
+    -0.28444138169288635,
+    -0.18477343022823334,
+    -0.09105003625154495,
+    0.0,
+    0.07958029955625534,
+    0.16093020141124725,
+    0.24611230194568634,
+    0.33791524171829224,
+    0.44070982933044434,
+    0.5626170039176941,
+    0.7229568362236023,
+    1.0,
+)
+FP4_POSITIVE = (0.0, 5.208333333e-03, 0.66666667, 1.0, 0.33333333, 0.5, 0.16666667, 0.25)
+
+
+@register("MatMulNBits", domain=MICROSOFT)
+def matmul_nbits(
+    g: Builder,
+    node: Node,
+    a: Instruction,
+    b: Instruction,
+    scales: Instruction,
+    zeros: Instruction | None = None,
+    groups: Instruction | None = None,
+    bias: Instruction | None = None,
+) -> Instruction:
+    """``a @ w^T + bias`` with w [N, K] of 4 or 8 bits in blocks along K, each with a scale and a zero point."""
+    inner, outer = node.get_int("K"), node.get_int("N")
+    bits, block = node.get_int("bits", 4), node.get_int("block_size")
+    if groups is not None:
+        raise UnsupportedError("input 'g_idx' is not supported")
+    if bits not in (4, 8) or block < 16 or min(inner, outer) < 1:
+        raise UnsupportedError(f"bits {bits}, block_size {block}, K {inner}, N {outer}: 4 or 8 bits are supported")
+    blocks = -(-inner // block)
+    if b.shape.elements != outer * blocks * block * bits // 8:
+        raise ShapeError(f"input B has {b.shape.elements} bytes, expected {outer * blocks * block * bits // 8}")
+    packed = g.reshape(b, (outer, blocks, block * bits // 8))
+    values = g.op("unpack_int4", packed, axis=2) if bits == 4 else packed
+    type = scales.shape.type
+    point = _zero_points(g, zeros, outer, blocks, bits, type)
+    scale = g.reshape(scales, (outer, blocks, 1))
+    wide = g.pointwise("mul", g.pointwise("sub", g.convert(values, type), point), scale)
+    weights = g.slice(g.reshape(wide, (outer, blocks * block)), 1, 0, inner)
+    y = matmul(g, a, g.convert(g.swap_last(weights), a.shape.type))
+    return y if bias is None else g.pointwise("add", y, bias)
+
+
+def _zero_points(
+    g: Builder, zeros: Instruction | None, outer: int, blocks: int, bits: int, type: Type
+) -> Instruction:
+    """Zero points [N, blocks, 1]: the middle of the range when absent, bytes packed along the blocks, or plain floats."""
+    if zeros is None:
+        return g.literal(float(1 << (bits - 1)), type)
+    if zeros.shape.type is not Type.uint8_type:
+        return g.convert(g.reshape(zeros, (outer, blocks, 1)), type)
+    if bits == 4:
+        pairs = g.reshape(zeros, (outer, -(-blocks // 2)))
+        zeros = g.slice(g.op("unpack_int4", pairs, axis=1), 1, 0, blocks)
+    return g.convert(g.reshape(zeros, (outer, blocks, 1)), type)
+
+
+@register("MatMulBnb4", domain=MICROSOFT)
+def matmul_bnb4(g: Builder, node: Node, a: Instruction, b: Instruction, largest: Instruction) -> Instruction:
+    """``a @ w^T`` with w [N, K] as 4-bit codes (the first of a pair in the high half) of FP4 or NF4 times block maxima."""
+    inner, outer, block = node.get_int("K"), node.get_int("N"), node.get_int("block_size")
+    kind = node.get_int("quant_type")
+    if kind not in (0, 1) or block < 1 or inner * outer % block or inner * outer % 2:
+        raise UnsupportedError(f"quant_type {kind}, block_size {block} for {outer} x {inner} weights is not supported")
+    table = NF4 if kind else (*FP4_POSITIVE, *(-v for v in FP4_POSITIVE))
+    pairs = g.reshape(g.op("unpack_int4", g.reshape(b, (inner * outer // 2,)), axis=0), (inner * outer // 2, 2))
+    codes = g.reshape(g.op("reverse", pairs, axes=(1,)), (inner * outer // block, block))
+    type = largest.shape.type
+    values = g.op("gather", g.literal(np.array(table), type), g.convert(codes, Type.int32_type), axis=0)
+    wide = g.pointwise("mul", values, g.reshape(largest, (inner * outer // block, 1)))
+    weights = g.reshape(wide, (outer, inner))
+    return matmul(g, a, g.convert(g.swap_last(weights), a.shape.type))
+
+
+@register("EmbedLayerNormalization", domain=MICROSOFT)
+def embed_layer_normalization(
+    g: Builder,
+    node: Node,
+    ids: Instruction,
+    segments: Instruction | None,
+    words: Instruction,
+    places: Instruction,
+    segment_table: Instruction | None,
+    gamma: Instruction,
+    beta: Instruction,
+    mask: Instruction | None = None,
+    place_ids: Instruction | None = None,
+) -> list[Instruction]:
+    """Word, position and segment embeddings added and normalised; also the number of visible tokens, and the sum."""
+    lens = g.lens(ids)
+    if len(lens) != 2 or rank(words) != 2:
+        raise ParseError(f"ids {list(lens)} must be [batch, tokens], embeddings matrices")
+    total = g.op("gather", words, ids, axis=0)
+    if place_ids is None:
+        position = g.slice(places, 0, 0, lens[1])
+    else:
+        position = g.op("gather", places, place_ids, axis=0)
+    total = g.pointwise("add", total, position)
+    if segments is not None and segment_table is not None:
+        total = g.op("add", total, g.op("gather", segment_table, segments, axis=0))
+    y, _, _ = layer_norm(g, total, gamma, beta, 2, node.get_float("epsilon", 1e-12))
+    if mask is None:
+        visible = g.broadcast(g.literal(np.int32(0)), (lens[0],))
+    else:
+        visible = g.reduce("reduce_sum", g.convert(mask, Type.int32_type), [1], keep=False)
+    return [y, visible, total]

@@ -1,0 +1,217 @@
+"""Subgraphs that run depending on values.
+
+ai.onnx: If Loop Scan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...errors import ParseError, ShapeError, UnsupportedError
+from ...graph.instruction import Instruction
+from ...graph.module import Module
+from ...graph.shape import Shape
+from ...graph.types import Type
+from .builder import Builder, rank
+from .node import Node
+from .registry import register
+
+if TYPE_CHECKING:
+    from onnx import GraphProto
+
+
+def _module(g: Builder, stem: str) -> Module:
+    return g.parser.program.unique_module(f"{g.module.name}:{stem}" if g.module.name != "main" else stem)
+
+
+@register("If")
+def if_node(g: Builder, node: Node, condition: Instruction) -> Sequence[Instruction]:
+    """A constant condition has its branch read in place; else both become submodules."""
+    branches = [node.get_graph("then_branch"), node.get_graph("else_branch")]
+    for graph in branches:
+        if len(graph.output) != len(node.outputs) or graph.input:
+            raise ParseError(
+                f"branch {graph.name!r} has {len(graph.input)} inputs and {len(graph.output)} outputs,"
+                f" expected none and {len(node.outputs)}"
+            )
+    if condition.shape.is_dynamic or condition.shape.elements != 1:
+        raise ShapeError(f"the condition must have one element, got {condition.shape}")
+    value = g.constants.value(condition)
+    if value is not None:
+        chosen = branches[0 if value.ravel()[0] else 1]
+        return g.parser.subgraph(g, chosen, node.scope, g.module, {})
+    modules = []
+    for graph, stem in zip(branches, ("If_then_", "If_else_")):
+        module = _module(g, stem)
+        module.add_return(g.parser.subgraph(g, graph, node.scope, module, {}))
+        modules.append(module)
+    result = g.op("if", condition, modules=modules)
+    return [g.op("get_tuple_elem", result, index=k) for k in range(len(node.outputs))]
+
+
+def _check_carried(names: Sequence[str], given: Sequence[Instruction], results: Sequence[Instruction]) -> None:
+    for name, before, after in zip(names, given, results):
+        if before.shape.type != after.shape.type:
+            raise ParseError(f"carried value {name!r} enters as {before.shape} and leaves an iteration as {after.shape}")
+
+
+def _inside(g: Builder, x: Instruction) -> Shape:
+    """Shape of a parameter that takes ``x``: a scalar stays one, else standard."""
+    return Shape(x.shape.type) if rank(x) == 0 else x.shape.to_standard()
+
+
+@register("Loop")
+def loop(
+    g: Builder, node: Node, trips: Instruction | None = None, condition: Instruction | None = None, *carried: Instruction
+) -> Sequence[Instruction]:
+    """A submodule run again and again; scan outputs have room for the trip count, or ``max_loop_iterations``."""
+    body = node.get_graph("body")
+    count = len(carried)
+    if any(c is None for c in carried):
+        raise ParseError("a carried value is missing")
+    if len(body.input) != count + 2 or len(body.output) < count + 1:
+        raise ParseError(
+            f"body has {len(body.input)} inputs and {len(body.output)} outputs,"
+            f" expected {count + 2} and at least {count + 1}"
+        )
+    scans = len(body.output) - count - 1
+    options = g.parser.options
+    known = None if trips is None else g.constants.value(trips)
+    most = options.max_loop_iterations if known is None else max(0, int(known.ravel()[0]))
+    if scans and most > options.limit_max_iterations and (condition is None or known is None):
+        raise UnsupportedError(f"{most} iterations exceed limit_max_iterations={options.limit_max_iterations}")
+    most = min(most, options.limit_max_iterations) if scans else most
+    start = condition if condition is not None else g.literal(np.array([True]))
+    limit = trips if trips is not None else g.literal(np.array([options.limit_max_iterations], np.int64))
+    module = _module(g, "Loop_")
+    names = [i.name for i in body.input]
+    shapes = [Shape(Type.int64_type), Shape(Type.bool_type), *(_inside(g, c) for c in carried)]
+    parameters = {n: module.add_parameter(_free(module, n), s) for n, s in zip(names, shapes)}
+    results = g.parser.subgraph(g, body, node.scope, module, parameters)
+    _check_carried(names[2:], carried, results[1:])
+    module.add_return(results)
+    result = g.op("loop", limit, start, *carried, modules=[module], max_iterations=most)
+    values = [g.op("get_tuple_elem", result, index=k) for k in range(count + scans)]
+    return [_as_entered(g, v, c) for v, c in zip(values, carried)] + values[count:]
+
+
+def _as_entered(g: Builder, value: Instruction, entered: Instruction) -> Instruction:
+    """A carried scalar stays a scalar."""
+    return g.reshape(value, ()) if rank(entered) == 0 and rank(value) != 0 else value
+
+
+def _free(module: Module, name: str) -> str:
+    """A parameter name that the module does not have yet."""
+    if not name:
+        raise ParseError("an input of the body has no name")
+    if module.parameter(name) is not None:
+        raise ParseError(f"the body has two inputs {name!r}")
+    return name
+
+
+@register("Scan")
+def scan(g: Builder, node: Node, *inputs: Instruction) -> Sequence[Instruction]:
+    """A loop over slices of the scan inputs; operator set 8 runs it for every entry of a batch."""
+    if node.opset < 9:
+        return _scan_batches(g, node, *inputs)
+    return _scan(g, node, list(inputs), node.get_graph("body"))
+
+
+def _scan_batches(g: Builder, node: Node, lengths: Instruction | None, *inputs: Instruction) -> Sequence[Instruction]:
+    """Operator set 8: a leading batch axis, scans along axis 1."""
+    if lengths is not None:
+        raise UnsupportedError("input 'sequence_lens' is not supported")
+    batch = g.lens(inputs[0])[0]
+    runs = []
+    for entry in range(batch):
+        slices = [g.squeeze(g.slice(x, 0, entry, entry + 1), [0]) for x in inputs]
+        runs.append(_scan(g, node, slices, node.get_graph("body")))
+    if not runs:
+        raise ShapeError("the batch is empty")
+    columns = [[g.unsqueeze(v, [0]) for v in column] for column in zip(*runs)]
+    return [g.op("concat", *column, axis=0) if len(column) > 1 else column[0] for column in columns]
+
+
+def _scan(g: Builder, node: Node, inputs: list[Instruction], body: GraphProto) -> list[Instruction]:
+    count = node.get_int("num_scan_inputs")
+    states, scanned = inputs[: len(inputs) - count], inputs[len(inputs) - count :]
+    outputs = len(body.output) - len(states)
+    if count < 1 or len(scanned) != count or len(body.input) != len(inputs) or outputs < 0:
+        raise ParseError(
+            f"body has {len(body.input)} inputs and {len(body.output)} outputs for {len(inputs)} inputs,"
+            f" {count} of them scanned"
+        )
+    in_axes, in_ways, out_axes, out_ways = _scan_attributes(g, node, scanned, outputs)
+    steps = {g.lens(x)[axis] for x, axis in zip(scanned, in_axes)}
+    if len(steps) != 1:
+        raise ShapeError(f"scanned inputs have different lengths {sorted(steps)}")
+    length = steps.pop()
+    module = _module(g, "Scan_")
+    number = module.add_parameter(_fresh("iteration", body), Shape(Type.int64_type))
+    module.add_parameter(_fresh("condition", body), Shape(Type.bool_type))
+    values = {}
+    for info, state in zip(body.input, states):
+        values[info.name] = module.add_parameter(_free(module, info.name), _inside(g, state))
+    inner = Builder(module, g.parser)
+    inner.symbols = g.symbols
+    for info, x, axis, way in zip(body.input[len(states) :], scanned, in_axes, in_ways):
+        part = inner.op("scan_slice", x, number, axis=axis, direction=way)
+        values[info.name] = inner.squeeze(part, [axis])
+    results = g.parser.subgraph(g, body, node.scope, module, values)
+    _check_carried([i.name for i in body.input], states, results)
+    module.add_return([inner.literal(np.array([True])), *results])
+    result = g.op(
+        "loop",
+        g.literal(np.array([length], np.int64)),
+        g.literal(np.array([True])),
+        *states,
+        modules=[module],
+        max_iterations=length,
+        scan_output_directions=tuple(out_ways),
+    )
+    final = [g.op("get_tuple_elem", result, index=k) for k in range(len(results))]
+    kept = [_as_entered(g, v, s) for v, s in zip(final, states)]
+    return kept + [_moved(g, v, axis) for v, axis in zip(final[len(states) :], out_axes)]
+
+
+def _scan_attributes(
+    g: Builder, node: Node, scanned: Sequence[Instruction], outputs: int
+) -> tuple[list[int], list[int], list[int], list[int]]:
+    """Axes and directions of the scanned inputs, then of the scan outputs (axes counted from the end stay negative)."""
+    count = len(scanned)
+    if node.opset < 9:
+        zeros = [0] * count
+        return zeros, node.get_ints("directions", zeros), [0] * outputs, [0] * outputs
+    axes = node.get_ints("scan_input_axes", (0,) * count)
+    ways = node.get_ints("scan_input_directions", (0,) * count)
+    out_axes = node.get_ints("scan_output_axes", (0,) * outputs)
+    out_ways = node.get_ints("scan_output_directions", (0,) * outputs)
+    for name, values, wanted in (
+        ("scan_input_axes", axes, count),
+        ("scan_input_directions", ways, count),
+        ("scan_output_axes", out_axes, outputs),
+        ("scan_output_directions", out_ways, outputs),
+    ):
+        if len(values) != wanted:
+            raise ParseError(f"{name} {values} must have {wanted} values")
+    if any(w not in (0, 1) for w in ways + out_ways):
+        raise ParseError(f"directions {ways} and {out_ways} must be 0 or 1")
+    return [g.axis(a, rank(x)) for a, x in zip(axes, scanned)], ways, out_axes, out_ways
+
+
+def _moved(g: Builder, x: Instruction, axis: int) -> Instruction:
+    """The first axis moved to another place."""
+    count = rank(x)
+    order = list(range(1, count))
+    order.insert(g.axis(axis, count, "scan_output_axes"), 0)
+    return g.transpose(x, order)
+
+
+def _fresh(stem: str, body: GraphProto) -> str:
+    taken = {i.name for i in body.input}
+    while stem in taken:
+        stem += "_"
+    return stem

@@ -1,0 +1,99 @@
+"""Selection of the best, and operators of object detectors.
+
+ai.onnx: NonMaxSuppression NonZero RoiAlign TopK Unique.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...errors import ParseError
+from ...graph.instruction import Instruction
+from ...graph.types import Type
+from ...ops.base import make_op
+from .builder import Builder, rank
+from .node import Node
+from .registry import register
+
+
+@register("TopK")
+def topk(g: Builder, node: Node, x: Instruction, k: Instruction | None = None) -> list[Instruction]:
+    """Values and positions of the largest or smallest; ``k`` is an attribute before operator set 10."""
+    count = g.int_value(k, "K") if k is not None else node.get_int("k")
+    axis = g.axis(node.get_int("axis", -1), rank(x))
+    both = g.op("topk", x, k=count, axis=axis, largest=node.get_bool("largest", True))
+    return [g.op("get_tuple_elem", both, index=0), g.op("get_tuple_elem", both, index=1)]
+
+
+@register("NonZero")
+def nonzero(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """Positions of the elements that are not zero: a literal if known, else as many columns as there are elements."""
+    value = g.constants.value(x)
+    if value is not None:
+        found = np.stack(np.nonzero(value)) if rank(x) else np.zeros((0, np.count_nonzero(value)))
+        return g.literal(found.astype(np.int64))
+    return g.op("nonzero", x, use_dyn_output=x.shape.is_dynamic)
+
+
+@register("Unique")
+def unique(g: Builder, node: Node, x: Instruction) -> Sequence[Instruction]:
+    """Distinct values, first positions, inverse positions and counts; folded for a constant input."""
+    axis = g.axis(node.get_int("axis"), rank(x)) if node.has("axis") else None
+    op = make_op("unique", axis=axis, sorted=node.get_bool("sorted", True))
+    value = g.constants.value(x)
+    if value is not None:
+        return [g.literal(v) for v in op.compute(op.compute_shape([x.shape]), [value])]
+    result = g.op(op, x)
+    return [g.op("get_tuple_elem", result, index=k) for k in range(4)]
+
+
+@register("NonMaxSuppression")
+def non_max_suppression(
+    g: Builder,
+    node: Node,
+    boxes: Instruction,
+    scores: Instruction,
+    most: Instruction | None = None,
+    overlap: Instruction | None = None,
+    least: Instruction | None = None,
+) -> Instruction:
+    """Rows (image, class, box), as many as can be, zeros at the end; just those found if lengths are dynamic."""
+    limits = [most, overlap, least]
+    while limits and limits[-1] is None:
+        limits.pop()
+    defaults = (g.literal(np.int64(0)), g.literal(np.float32(0)), g.literal(np.float32(-np.inf)))
+    given = [value if value is not None else default for value, default in zip(limits, defaults)]
+    return g.op(
+        "nonmaxsuppression",
+        boxes,
+        scores,
+        *given,
+        center_point_box=node.get_bool("center_point_box"),
+        use_dyn_output=True,
+    )
+
+
+@register("RoiAlign")
+def roi_align(g: Builder, node: Node, x: Instruction, rois: Instruction, batch: Instruction) -> Instruction:
+    """Regions pooled from bilinear samples; half-pixel coordinates are the default from operator set 16 on."""
+    default = "half_pixel" if node.opset >= 16 else "output_half_pixel"
+    mode = node.get_choice("mode", ("avg", "max"), "avg")
+    size = [node.get_int(name, 1) for name in ("output_height", "output_width")]
+    if min(size) < 1 or node.get_int("sampling_ratio", 0) < 0:
+        raise ParseError(f"output size {size} and sampling_ratio must be positive")
+    return g.op(
+        "roialign",
+        x,
+        rois,
+        g.convert(batch, Type.int64_type),
+        coordinate_transformation_mode=node.get_choice(
+            "coordinate_transformation_mode", ("half_pixel", "output_half_pixel"), default
+        ),
+        mode={"avg": "average", "max": "max"}[mode],
+        output_height=size[0],
+        output_width=size[1],
+        sampling_ratio=node.get_int("sampling_ratio", 0),
+        spatial_scale=node.get_float("spatial_scale", 1.0),
+    )

@@ -1,0 +1,141 @@
+"""Operators on quantised tensors: dequantised, computed, quantised again; passes make integer contractions of them.
+
+ai.onnx: QLinearConv QLinearMatMul.
+com.microsoft: QLinearAdd QLinearAveragePool QLinearConcat QLinearConv QLinearGlobalAveragePool QLinearLeakyRelu
+QLinearMatMul QLinearMul QLinearSigmoid.
+"""
+
+from __future__ import annotations
+
+from ...errors import ParseError
+from ...graph.instruction import Instruction
+from ...graph.types import Type
+from .builder import Builder, rank
+from .convolution import add_bias, convolution
+from .matmul import matmul
+from .node import Node
+from .pooling import global_pool_mode, pool_mode
+from .quantization import dequantize, quantize
+from .registry import MICROSOFT, register
+
+
+@register("QLinearConv", domain=("", MICROSOFT))
+def qlinear_conv(
+    g: Builder,
+    node: Node,
+    x: Instruction,
+    x_scale: Instruction,
+    x_zero: Instruction,
+    w: Instruction,
+    w_scale: Instruction,
+    w_zero: Instruction,
+    y_scale: Instruction,
+    y_zero: Instruction,
+    bias: Instruction | None = None,
+) -> Instruction:
+    """Weights have one scale, or one for each output channel; the bias has the product of the scales."""
+    node.refuse("channels_last", 0)
+    y = convolution(g, node, dequantize(g, x, x_scale, x_zero), dequantize(g, w, w_scale, w_zero, axis=0))
+    if bias is not None:
+        scale = g.pointwise("mul", g.reshape(x_scale, ()), w_scale)
+        y = add_bias(g, y, dequantize(g, bias, scale, None, axis=0))
+    return quantize(g, y, y_scale, y_zero)
+
+
+@register("QLinearMatMul", domain=("", MICROSOFT))
+def qlinear_matmul(
+    g: Builder,
+    node: Node,
+    a: Instruction,
+    a_scale: Instruction,
+    a_zero: Instruction,
+    b: Instruction,
+    b_scale: Instruction,
+    b_zero: Instruction,
+    y_scale: Instruction,
+    y_zero: Instruction,
+) -> Instruction:
+    """A has scales per tensor or per row, B per tensor or per column."""
+
+    def wide(x: Instruction, scale: Instruction, zero: Instruction, axis: int) -> Instruction:
+        if rank(scale) > 1:
+            value = g.convert(x, Type.int32_type)
+            value = g.pointwise("sub", value, g.convert(zero, Type.int32_type))
+            return g.pointwise("mul", g.convert(value, scale.shape.type), scale)
+        return dequantize(g, x, scale, zero, axis)
+
+    product = matmul(g, wide(a, a_scale, a_zero, -2 if rank(a) > 1 else -1), wide(b, b_scale, b_zero, -1))
+    return quantize(g, product, y_scale, y_zero, axis=-1)
+
+
+@register("QLinearAdd", "QLinearMul", domain=MICROSOFT)
+def qlinear_binary(
+    g: Builder,
+    node: Node,
+    a: Instruction,
+    a_scale: Instruction,
+    a_zero: Instruction | None,
+    b: Instruction,
+    b_scale: Instruction,
+    b_zero: Instruction | None,
+    y_scale: Instruction,
+    y_zero: Instruction | None = None,
+) -> Instruction:
+    """Sum or product."""
+    op = "add" if node.op_type == "QLinearAdd" else "mul"
+    y = g.pointwise(op, dequantize(g, a, a_scale, a_zero), dequantize(g, b, b_scale, b_zero))
+    return quantize(g, y, y_scale, y_zero, type=a.shape.type)
+
+
+@register("QLinearLeakyRelu", "QLinearSigmoid", domain=MICROSOFT)
+def qlinear_unary(
+    g: Builder,
+    node: Node,
+    x: Instruction,
+    x_scale: Instruction,
+    x_zero: Instruction | None,
+    y_scale: Instruction,
+    y_zero: Instruction | None = None,
+) -> Instruction:
+    """Activation function."""
+    wide = dequantize(g, x, x_scale, x_zero)
+    if node.op_type == "QLinearSigmoid":
+        y = g.op("sigmoid", wide)
+    else:
+        y = g.op("leaky_relu", wide, alpha=node.get_float("alpha", 0.01))
+    return quantize(g, y, y_scale, y_zero, type=x.shape.type)
+
+
+@register("QLinearAveragePool", "QLinearGlobalAveragePool", domain=MICROSOFT)
+def qlinear_pool(
+    g: Builder,
+    node: Node,
+    x: Instruction,
+    x_scale: Instruction,
+    x_zero: Instruction | None,
+    y_scale: Instruction,
+    y_zero: Instruction | None = None,
+) -> Instruction:
+    """Mean over windows or whole images."""
+    wide = dequantize(g, x, x_scale, x_zero)
+    last = node.get_bool("channels_last")
+    count = rank(x)
+    if last:
+        wide = g.transpose(wide, [0, count - 1, *range(1, count - 1)])
+    whole = node.op_type == "QLinearGlobalAveragePool"
+    y = pool_mode(g, node, wide, "average")[0] if not whole else global_pool_mode(g, node, wide, "average")
+    y = g.transpose(y, [0, *range(2, count), 1]) if last else y
+    return quantize(g, y, y_scale, y_zero, type=x.shape.type)
+
+
+@register("QLinearConcat", domain=MICROSOFT)
+def qlinear_concat(
+    g: Builder, node: Node, y_scale: Instruction, y_zero: Instruction, *parts: Instruction
+) -> Instruction:
+    """Inputs after the result's scale and zero point come in threes: tensor, scale, zero point."""
+    if not parts or len(parts) % 3:
+        raise ParseError(f"got {len(parts)} inputs after scale and zero point, expected three for each tensor")
+    wide = [dequantize(g, *parts[k : k + 3]) for k in range(0, len(parts), 3)]
+    axis = g.axis(node.get_int("axis"), rank(wide[0]))
+    joined = g.op("concat", *wide, axis=axis) if len(wide) > 1 else wide[0]
+    return quantize(g, joined, y_scale, y_zero)

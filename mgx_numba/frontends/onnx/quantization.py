@@ -1,0 +1,117 @@
+"""Linear quantisation.
+
+ai.onnx: DequantizeLinear DynamicQuantizeLinear QuantizeLinear.
+com.microsoft: DequantizeLinear QuantizeLinear.
+"""
+
+from __future__ import annotations
+
+from ...errors import ParseError, ShapeError
+from ...graph.instruction import Instruction
+from ...graph.types import Type
+from .builder import Builder, rank
+from .cast import FLOAT8
+from .node import Node
+from .registry import MICROSOFT, register
+from .tensors import ir_type, narrow_range
+
+__all__ = ["along_axis", "dequantize", "quantize"]
+
+
+def along_axis(g: Builder, value: Instruction, x: Instruction, axis: int, block: int = 0) -> Instruction:
+    """A scale or zero point with the lengths of ``x``: one element, one for each position of an axis, or for blocks.
+
+    Raises:
+        ShapeError: its lengths fit neither.
+    """
+    lens = g.lens(x)
+    if value.shape.elements == 1 and rank(value) <= 1:
+        return g.broadcast(g.reshape(value, ()), x.shape.lens)
+    given = g.lens(value)
+    if block == 0:
+        axis = g.axis(axis, len(lens))
+        if len(given) != 1 or given[0] != lens[axis]:
+            raise ShapeError(f"scale or zero point is {list(given)}, expected one value or {lens[axis]} for axis {axis}")
+        return g.op("broadcast", value, axis=axis, out_lens=lens)
+    axis = g.axis(axis, len(lens))
+    expected = [-(-n // block) if k == axis else n for k, n in enumerate(lens)]
+    if list(given) != expected:
+        raise ShapeError(f"scale or zero point is {list(given)}, expected {expected} for blocks of {block} on axis {axis}")
+    wide = [*given[: axis + 1], block, *given[axis + 1 :]]
+    merged = [*given[:axis], given[axis] * block, *given[axis + 1 :]]
+    repeated = g.reshape(g.broadcast(g.unsqueeze(value, [axis + 1]), wide), merged)
+    return g.slice(repeated, axis, 0, lens[axis])
+
+
+def quantize(
+    g: Builder,
+    x: Instruction,
+    scale: Instruction,
+    zero: Instruction | None,
+    axis: int = 1,
+    block: int = 0,
+    type: Type | None = None,
+) -> Instruction:
+    """``saturate(round(x / scale) + zero)``."""
+    parts = [along_axis(g, v, x, axis, block) for v in (scale, zero) if v is not None]
+    return g.op("quantizelinear", x, *parts, **({"out_type": type} if type is not None else {}))
+
+
+def dequantize(
+    g: Builder, x: Instruction, scale: Instruction, zero: Instruction | None, axis: int = 1, block: int = 0
+) -> Instruction:
+    """``(x - zero) * scale``."""
+    parts = [along_axis(g, v, x, axis, block) for v in (scale, zero) if v is not None]
+    return g.op("dequantizelinear", x, *parts)
+
+
+@register("QuantizeLinear", domain=("", MICROSOFT))
+def quantize_linear(
+    g: Builder, node: Node, x: Instruction, scale: Instruction, zero: Instruction | None = None
+) -> Instruction:
+    """Per tensor, per ``axis``, or in blocks of ``block_size`` along it; the zero point or ``output_dtype`` gives the type."""
+    number = node.get_int("output_dtype", 0)
+    narrow = g.parser.narrow.get(zero) if zero is not None else None
+    type = zero.shape.type if zero is not None else ir_type(number) if number else Type.uint8_type
+    if type in FLOAT8 and not node.get_bool("saturate", True):
+        return _quantize_float8(g, node, x, scale, type)
+    if number and zero is not None and ir_type(number) != type:
+        raise ParseError(f"output_dtype is {number}, but the zero point is {type.name}")
+    if x.shape.type is Type.int32_type:
+        x = g.convert(x, scale.shape.type)
+    y = quantize(g, x, scale, zero, node.get_int("axis", 1), node.get_int("block_size", 0), type)
+    limits = narrow_range(narrow or number)
+    if limits is None:
+        return y
+    y = g.pointwise("clip", y, g.like(limits[0], y), g.like(limits[1], y))
+    g.parser.narrow[y] = narrow or g.parser.narrow_name(number)
+    return y
+
+
+def _quantize_float8(g: Builder, node: Node, x: Instruction, scale: Instruction, type: Type) -> Instruction:
+    """Without saturation what does not fit becomes infinity or NaN; float8 has no zero points but 0."""
+    wide = along_axis(g, scale, x, node.get_int("axis", 1), node.get_int("block_size", 0))
+    return g.convert(g.op("div", g.convert(x, scale.shape.type), wide), type)
+
+
+@register("DequantizeLinear", domain=("", MICROSOFT))
+def dequantize_linear(
+    g: Builder, node: Node, x: Instruction, scale: Instruction, zero: Instruction | None = None
+) -> Instruction:
+    """Per tensor, per ``axis``, or in blocks of ``block_size`` along it."""
+    y = dequantize(g, x, scale, zero, node.get_int("axis", 1), node.get_int("block_size", 0))
+    number = node.get_int("output_dtype", 0)
+    return g.convert(y, ir_type(number)) if number else y
+
+
+@register("DynamicQuantizeLinear")
+def dynamic_quantize_linear(g: Builder, node: Node, x: Instruction) -> list[Instruction]:
+    """uint8 by the range of the values, 0 included; also the scale and the zero point."""
+    axes = list(range(max(rank(x), 1)))
+    zero = g.like(0, x)
+    low = g.pointwise("min", g.squeeze(g.op("reduce_min", x, axes=tuple(axes)), axes), zero)
+    high = g.pointwise("max", g.squeeze(g.op("reduce_max", x, axes=tuple(axes)), axes), zero)
+    scale = g.pointwise("div", g.pointwise("sub", high, low), g.like(255, x))
+    raw = g.op("neg", g.pointwise("div", low, scale))
+    point = g.convert(g.op("nearbyint", g.pointwise("clip", raw, zero, g.like(255, x))), Type.uint8_type)
+    return [quantize(g, x, scale, point), scale, point]

@@ -1,0 +1,103 @@
+"""Recurrent layers.
+
+ai.onnx: GRU LSTM RNN.
+"""
+
+from __future__ import annotations
+
+from ...errors import ParseError, UnsupportedError
+from ...graph.instruction import Instruction
+from ...ops.base import Operator, make_op
+from .builder import Builder, rank
+from .node import Node
+from .registry import register
+
+FUNCTIONS: dict[str, tuple[str, dict[str, float]]] = {
+    "relu": ("relu", {}),
+    "tanh": ("tanh", {}),
+    "sigmoid": ("sigmoid", {}),
+    "softsign": ("softsign", {}),
+    "softplus": ("softplus", {}),
+    "affine": ("affine", {"alpha": 1.0, "beta": 0.0}),
+    "leakyrelu": ("leaky_relu", {"alpha": 0.01}),
+    "thresholdedrelu": ("thresholded_relu", {"alpha": 1.0}),
+    "scaledtanh": ("scaled_tanh", {"alpha": 1.0, "beta": 1.0}),
+    "hardsigmoid": ("hard_sigmoid", {"alpha": 0.2, "beta": 0.5}),
+    "elu": ("elu", {"alpha": 1.0}),
+}
+"""IR operator of each activation function, and the defaults of its parameters."""
+
+DEFAULTS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+
+
+def activations(node: Node, directions: int) -> tuple[Operator, ...]:
+    """The functions of every direction; parameters are taken from their lists in order by those that have them.
+
+    Raises:
+        ParseError: an unknown name or a wrong number of names.
+    """
+    default = DEFAULTS[node.op_type] * directions
+    names = node.get_strs("activations", default) or default
+    if len(names) != len(default):
+        raise ParseError(f"activations {names} must be {len(default)} names")
+    lists = {p: iter(node.get_floats(f"activation_{p}", ())) for p in ("alpha", "beta")}
+    result = []
+    for name in names:
+        if name.lower() not in FUNCTIONS:
+            raise ParseError(f"activation {name!r} is unknown")
+        op, parameters = FUNCTIONS[name.lower()]
+        result.append(make_op(op, **{p: next(lists[p], value) for p, value in parameters.items()}))
+    return tuple(result)
+
+
+@register("RNN", "GRU", "LSTM")
+def recurrent(
+    g: Builder,
+    node: Node,
+    x: Instruction,
+    w: Instruction,
+    r: Instruction,
+    bias: Instruction | None = None,
+    lengths: Instruction | None = None,
+    hidden: Instruction | None = None,
+    cell: Instruction | None = None,
+    peephole: Instruction | None = None,
+) -> list[Instruction]:
+    """All hidden states, the last ones, and for LSTM the last cell states; ``layout`` 1 has the batch first."""
+    direction = node.get_choice("direction", ("forward", "reverse", "bidirectional"), "forward")
+    directions = 2 if direction == "bidirectional" else 1
+    if rank(x) != 3 or rank(w) != 3 or rank(r) != 3:
+        raise ParseError(f"X, W and R have {rank(x)}, {rank(w)} and {rank(r)} dimensions, expected 3 each")
+    size = node.get_int("hidden_size", g.lens(r)[2])
+    if size < 1 or g.lens(w)[1] != GATES[node.op_type] * size:
+        raise ParseError(f"hidden_size {size} does not fit weights {list(g.lens(w))}")
+    batch_first = node.get_bool("layout")
+    if batch_first:
+        x = g.transpose(x, (1, 0, 2))
+        hidden, cell = (None if s is None else g.transpose(s, (1, 0, 2)) for s in (hidden, cell))
+    attributes = {
+        "hidden_size": size,
+        "actv_func": activations(node, directions),
+        "direction": direction,
+        "clip": node.get_float("clip", 0.0),
+    }
+    if node.op_type == "GRU":
+        attributes["linear_before_reset"] = node.get_int("linear_before_reset", 0)
+    if node.op_type == "LSTM":
+        attributes["input_forget"] = node.get_int("input_forget", 0)
+    optional = [bias, lengths, hidden]
+    if node.op_type == "LSTM":
+        optional += [cell, peephole]
+    elif cell is not None or peephole is not None:
+        raise UnsupportedError("only LSTM has a cell state and peepholes")
+    inputs = [v if v is not None else g.undefined() for v in optional]
+    states = g.op(node.op_type.lower(), x, w, r, *inputs, **attributes)
+    results = [states]
+    if node.wants(1):
+        results.append(g.op("rnn_last_hs_output", states))
+    if node.wants(2):
+        results += [results[-1]] * (2 - len(results)) + [g.op("rnn_last_cell_output", states)]
+    if batch_first:
+        results = [g.transpose(v, (2, 0, 1, 3) if k == 0 else (1, 0, 2)) for k, v in enumerate(results)]
+    return results

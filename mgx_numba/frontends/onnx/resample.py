@@ -1,0 +1,127 @@
+"""Resize's rarer forms, by an explicit weight matrix for each axis.
+
+Antialiasing, ``exclude_outside``, ``tf_crop_and_resize`` and the aspect ratio policies have no counterpart in the IR's
+``resize``; weights depend on lengths alone, so each axis is a product with a constant matrix (a gather for nearest).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from ...errors import UnsupportedError
+from ...graph.instruction import Instruction
+from ...graph.types import Type
+from ...ops.resize import nearest_index, source_coordinates
+from .builder import Builder
+from .constants import LARGEST
+
+__all__ = ["Axis", "Kernel", "resample"]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis to resample: its number, length, new length and scale."""
+
+    number: int
+    length: int
+    out: int
+    scale: float
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Interpolation: ONNX Resize's mode, rounding, coordinates, cubic coefficient and flags."""
+
+    mode: str
+    nearest: str
+    coordinates: str
+    cubic: float
+    exclude_outside: bool
+    antialias: bool
+
+    def places(self, axis: Axis, region: tuple[float, float] | None) -> np.ndarray:
+        """Input coordinate of each output position; ``region`` is the start and end of the crop, relative."""
+        if region is None:
+            return source_coordinates(self.coordinates, axis.length, axis.out, axis.scale)
+        start, end = region
+        last = axis.length - 1
+        if axis.out == 1:
+            return np.array([0.5 * (start + end) * last])
+        return start * last + np.arange(axis.out) * (end - start) * last / (axis.out - 1)
+
+    def weights(self, axis: Axis, places: np.ndarray) -> np.ndarray:
+        """How much of each input is in each output: [out, length]."""
+        stretch = min(axis.scale, 1.0) if self.antialias else 1.0
+        reach = 1 if self.mode == "linear" else 2
+        start = int(np.floor(-reach / stretch)) + 1
+        taps = np.floor(places)[:, None] + np.arange(start, 2 - start)
+        values = self._profile(np.abs(taps - places[:, None]) * stretch)
+        inside = (taps >= 0) & (taps < axis.length)
+        if self.exclude_outside:
+            values = values * inside
+        values = values / values.sum(1, keepdims=True)
+        result = np.zeros((axis.out, axis.length))
+        columns = np.clip(taps, 0, axis.length - 1).astype(np.int64)
+        np.add.at(result, (np.arange(axis.out)[:, None], columns), values)
+        return result
+
+    def _profile(self, d: np.ndarray) -> np.ndarray:
+        """Weight at a distance: a triangle, or cubic convolution."""
+        if self.mode == "linear":
+            return np.maximum(0, 1 - d)
+        a = self.cubic
+        near = ((a + 2) * d - (a + 3)) * d * d + 1
+        far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+        return np.where(d <= 1, near, np.where(d < 2, far, 0))
+
+
+def resample(
+    g: Builder,
+    x: Instruction,
+    kernel: Kernel,
+    axes: Sequence[Axis],
+    region: Sequence[float] | None,
+    outside: float,
+) -> Instruction:
+    """``x`` with each axis resampled; positions beyond a crop's input get the value ``outside``.
+
+    Raises:
+        UnsupportedError: an axis needs a weight matrix of more than 2**24 elements.
+    """
+    type = x.shape.type
+    wide = x if type.is_floating or kernel.mode == "nearest" else g.convert(x, Type.float_type)
+    valid = np.ones((1,) * x.shape.ndim, bool)
+    for k, axis in enumerate(axes):
+        crop = None if region is None else (region[k], region[k + len(axes)])
+        places = kernel.places(axis, crop)
+        if crop is not None:
+            shape = [-1 if j == axis.number else 1 for j in range(x.shape.ndim)]
+            valid = valid & ((places >= 0) & (places <= axis.length - 1)).reshape(shape)
+        if axis.out == axis.length and (places == np.arange(axis.out)).all():
+            continue
+        if kernel.mode == "nearest":
+            index = nearest_index(kernel.nearest, places, axis.length)
+            wide = g.op("gather", wide, g.literal(index), axis=axis.number)
+            continue
+        if axis.out * axis.length > LARGEST:
+            raise UnsupportedError(f"resampling {axis.length} to {axis.out} needs too large a matrix")
+        wide = _product(g, wide, axis.number, kernel.weights(axis, places))
+    y = g.convert(wide, type)
+    if valid.all():
+        return g.op("identity", x) if y is x else y
+    return g.pointwise("where", g.literal(valid), y, g.like(outside, y))
+
+
+def _product(g: Builder, x: Instruction, axis: int, weights: np.ndarray) -> Instruction:
+    lens = list(g.lens(x))
+    order = [k for k in range(len(lens)) if k != axis] + [axis]
+    rows = g.reshape(g.transpose(x, order), (prod(lens[:axis] + lens[axis + 1 :]), lens[axis]))
+    product = g.op("dot", rows, g.literal(np.ascontiguousarray(weights.T), x.shape.type))
+    moved = g.reshape(product, [*lens[:axis], *lens[axis + 1 :], weights.shape[0]])
+    back = list(range(len(lens) - 1))
+    back.insert(axis, len(lens) - 1)
+    return g.transpose(moved, back)

@@ -1,0 +1,127 @@
+"""Interpolation.
+
+ai.onnx: Resize Upsample.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ...errors import ParseError, ShapeError
+from ...graph.instruction import Instruction
+from .builder import Builder, rank
+from .node import Node
+from .registry import register
+from .resample import Axis, Kernel, resample
+from .tensors import element_count
+
+MODES = ("nearest", "linear", "cubic")
+NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+COORDINATES = (
+    "half_pixel",
+    "half_pixel_symmetric",
+    "pytorch_half_pixel",
+    "align_corners",
+    "asymmetric",
+    "tf_half_pixel_for_nn",
+    "tf_crop_and_resize",
+)
+POLICIES = ("stretch", "not_larger", "not_smaller")
+
+
+@register("Upsample")
+def upsample(g: Builder, node: Node, x: Instruction, scales: Instruction | None = None) -> Instruction:
+    """Resize's predecessor: scales are an attribute in operator set 7, an input from 9 on."""
+    mode = node.get_choice("mode", ("nearest", "linear", "bilinear", "cubic"), "nearest")
+    values = node.get_floats("scales") if scales is None else _floats(g, scales, "scales")
+    return _resize(g, x, "linear" if mode == "bilinear" else mode, values, [], "asymmetric", "floor", -0.75)
+
+
+@register("Resize")
+def resize(
+    g: Builder,
+    node: Node,
+    x: Instruction,
+    second: Instruction | None = None,
+    scales: Instruction | None = None,
+    sizes: Instruction | None = None,
+) -> Instruction:
+    """Operator set 10 has scales as its second input, later ones a region of interest, scales and sizes."""
+    if node.opset < 11:
+        if second is None:
+            raise ParseError("input 'scales' is missing")
+        mode = node.get_choice("mode", ("nearest", "linear"), "nearest")
+        return _resize(g, x, mode, _floats(g, second, "scales"), [], "asymmetric", "floor", -0.75)
+    axes = g.axes(node.get_ints("axes", range(rank(x))), rank(x))
+    lens = g.lens(x)
+    factors = [] if scales is None else _floats(g, scales, "scales")
+    lengths = [] if sizes is None else g.ints(sizes, "sizes")
+    if bool(factors) == bool(lengths):
+        raise ParseError("exactly one of inputs 'scales' and 'sizes' must be given")
+    if len(factors or lengths) != len(axes):
+        raise ParseError(f"scales or sizes have {len(factors or lengths)} values for {len(axes)} axes")
+    if any(not math.isfinite(f) or f <= 0 for f in factors) or any(n < 1 for n in lengths):
+        raise ParseError(f"scales {factors} or sizes {lengths} are not positive")
+    policy = node.get_choice("keep_aspect_ratio_policy", POLICIES, "stretch")
+    if lengths and policy != "stretch":
+        choose = min if policy == "not_larger" else max
+        factor = choose(n / lens[a] for n, a in zip(lengths, axes))
+        lengths, kept = [math.floor(factor * lens[a] + 0.5) for a in axes], factor
+    else:
+        kept = None
+    per_axis = [1.0] * len(lens)
+    for k, axis in enumerate(axes):
+        if lens[axis] < 1:
+            raise ShapeError(f"axis {axis} is empty")
+        per_axis[axis] = factors[k] if factors else (kept or lengths[k] / lens[axis])
+    target = [int(math.floor(np.float32(n) * np.float32(f))) for n, f in zip(lens, per_axis)]
+    for k, axis in enumerate(axes):
+        target[axis] = lengths[k] if lengths else target[axis]
+    coordinates = node.get_choice("coordinate_transformation_mode", COORDINATES, "half_pixel")
+    mode = node.get_choice("mode", MODES, "nearest")
+    nearest = node.get_choice("nearest_mode", NEAREST, "round_prefer_floor")
+    cubic = node.get_float("cubic_coeff_a", -0.75)
+    exclude = node.get_bool("exclude_outside")
+    smooth = node.get_bool("antialias") and mode != "nearest"
+    if coordinates == "tf_crop_and_resize" or exclude and mode != "nearest" or smooth or kept is not None:
+        region = None if second is None or coordinates != "tf_crop_and_resize" else _floats(g, second, "roi")
+        if coordinates == "tf_crop_and_resize" and (region is None or len(region) != 2 * len(axes)):
+            raise ParseError(f"coordinate mode tf_crop_and_resize needs input 'roi' of {2 * len(axes)} values")
+        outside = node.get_float("extrapolation_value", 0.0)
+        kernel = Kernel(mode, nearest, coordinates, cubic, exclude, smooth)
+        return resample(g, x, kernel, [Axis(a, lens[a], target[a], per_axis[a]) for a in axes], region, outside)
+    return _resize(g, x, mode, [] if lengths else per_axis, target if lengths else [], coordinates, nearest, cubic)
+
+
+def _resize(
+    g: Builder,
+    x: Instruction,
+    mode: str,
+    scales: list[float],
+    sizes: list[int],
+    coordinates: str,
+    nearest: str,
+    cubic: float,
+) -> Instruction:
+    count = len(scales or sizes)
+    if count != rank(x):
+        raise ParseError(f"scales or sizes have {count} values for {rank(x)} dimensions")
+    if scales and not all(math.isfinite(s) and s > 0 for s in scales):
+        raise ParseError(f"scales {scales} are not positive")
+    element_count([int(n * s) + 1 for n, s in zip(x.shape.max_lens, scales)] if scales else sizes, "the result")
+    attributes = {"scales": tuple(scales)} if scales else {"sizes": tuple(sizes)}
+    return g.op(
+        "resize",
+        x,
+        **attributes,
+        mode=mode,
+        nearest_mode=nearest,
+        coordinate_transformation_mode=coordinates,
+        cubic_coeff_a=cubic,
+    )
+
+
+def _floats(g: Builder, x: Instruction, what: str) -> list[float]:
+    return [float(v) for v in g.constant(x, what).ravel()]

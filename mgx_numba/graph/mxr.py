@@ -1,0 +1,271 @@
+"""``.mxr`` files: a program in its portable form, its weights, and how it was compiled and tuned.
+
+The structure is MIGraphX's (``program::to_value``, file version 8), as msgpack or JSON: ``version``,
+``migraphx_version``, ``targets``, ``contexts`` and ``modules``. A map ``mgx_numba`` beside them holds what
+MIGraphX has no place for; its own key ``format`` is the version of that map. Opening a file runs nothing from
+it, and weights are views of the mapped file.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Union
+
+from .._version import __version__
+from ..errors import FormatError, OptionError
+from .argument import Argument
+from .program import Program
+from .rebuild import Nodes, rebuild_program
+from .serialize import argument_from_value, argument_to_value, program_modules
+from .wire import Decoder, Write, pack
+from .wire_json import pack_json, unpack_json
+
+__all__ = [
+    "load_argument",
+    "load_buffer",
+    "load_program",
+    "save_argument",
+    "save_buffer",
+    "save_program",
+]
+
+FILE_VERSION = 8
+MIGRAPHX_VERSION = "2.16.0"
+FORMAT = 1
+
+FilePath = Union[str, "os.PathLike[str]"]
+
+
+def save_program(
+    program: Program, path: FilePath, format: str = "msgpack", extra: Mapping[str, Any] | None = None
+) -> None:
+    """Write a program to a file; the file is replaced as a whole or not at all.
+
+    Args:
+        format: ``msgpack`` or ``json``.
+        extra: what to keep beside the program, a value tree; ``tuning`` in it is the list of tuning records.
+
+    Raises:
+        OptionError: another format.
+        FormatError: the file cannot be written.
+    """
+    writer = _writer(format)
+    tree = _tree(program, extra or {})
+    _replace(path, lambda write: writer(tree, write))
+
+
+def load_program(path: FilePath, format: str = "msgpack") -> tuple[Program, dict[str, Any]]:
+    """The program that a file holds, and what was kept beside it (``tuning`` is always there).
+
+    Literals of a msgpack file are views of the mapped file, which must not be changed in place.
+
+    Raises:
+        OptionError: a format other than ``msgpack`` and ``json``.
+        FormatError: the file cannot be read, is malformed, or of another version; the message says where.
+    """
+    _writer(format)
+    data = _map_file(path)
+    try:
+        return _load(data) if format == "msgpack" else _load_json(data)
+    except FormatError as error:
+        raise FormatError(f"{os.fspath(path)}: {error}") from error.__cause__
+
+
+def save_buffer(program: Program, extra: Mapping[str, Any] | None = None) -> bytes:
+    """What `save_program` would write as msgpack."""
+    pieces: list[Any] = []
+    pack(_tree(program, extra or {}), pieces.append)
+    return b"".join(pieces)
+
+
+def load_buffer(data: bytes | bytearray | memoryview) -> tuple[Program, dict[str, Any]]:
+    """As `load_program`, from the bytes of a msgpack file; literals are views of them.
+
+    Raises:
+        FormatError: the bytes are malformed, or of another version.
+    """
+    return _load(memoryview(data).toreadonly().cast("B"))
+
+
+def save_argument(argument: Argument, path: FilePath) -> None:
+    """Write a tensor (msgpack); the file is replaced as a whole or not at all."""
+    tree = argument_to_value(argument)
+    _replace(path, lambda write: pack(tree, write))
+
+
+def load_argument(path: FilePath) -> Argument:
+    """The tensor that `save_argument` wrote, in memory of its own.
+
+    Raises:
+        FormatError: the file cannot be read or is malformed.
+    """
+    data = _map_file(path)
+    try:
+        decoder = Decoder(data)
+        found = argument_from_value(decoder.value())
+        _expect_end(decoder)
+    except ValueError as error:
+        raise FormatError(f"{os.fspath(path)}: {error}") from None
+    return _owned(found)
+
+
+def _owned(argument: Argument) -> Argument:
+    if argument.array is None:
+        return Argument.from_tuple([_owned(member) for member in argument.sub])
+    copy = Argument.from_shape(argument.shape)
+    copy.numpy()[...] = argument.numpy()
+    return copy
+
+
+def _writer(format: str) -> Callable[[Any, Write], Any]:
+    found = {"msgpack": pack, "json": pack_json}.get(format)
+    if found is None:
+        raise OptionError(f"Unknown format: {format}; known: msgpack, json")
+    return found  # type: ignore[return-value]
+
+
+def _tree(program: Program, extra: Mapping[str, Any]) -> dict[str, Any]:
+    own = {"format": FORMAT, "version": __version__, "tuning": [], **extra}
+    return {
+        "version": FILE_VERSION,
+        "migraphx_version": MIGRAPHX_VERSION,
+        "mgx_numba": own,
+        "targets": [],
+        "contexts": [],
+        "modules": program_modules(program),
+    }
+
+
+def _load(data: memoryview) -> tuple[Program, dict[str, Any]]:
+    decoder = Decoder(data)
+    header: dict[str, Any] = {}
+    modules: dict[str, Nodes] = {}
+    for key in decoder.entries("the file"):
+        if key == "modules":
+            for name in decoder.entries("'modules'"):
+                modules[name] = _index_module(decoder, name)
+        elif key in ("version", "migraphx_version", "mgx_numba"):
+            header[key] = decoder.value()
+            if key == "version":
+                _check_version(header)
+        else:
+            decoder.skip()
+    _expect_end(decoder)
+    return _finish(header, modules)
+
+
+def _load_json(data: memoryview) -> tuple[Program, dict[str, Any]]:
+    root = unpack_json(data)
+    if not isinstance(root, dict):
+        raise FormatError("the file must be an object")
+    _check_version(root)
+    found = root.get("modules")
+    if not isinstance(found, dict):
+        raise FormatError("'modules' must be an object")
+    modules: dict[str, Nodes] = {}
+    for name, module in found.items():
+        nodes = module.get("nodes") if isinstance(module, dict) else None
+        if not isinstance(nodes, list):
+            raise FormatError(f"module {name!r} must be an object with an array 'nodes'")
+        modules[name] = nodes.__iter__
+    return _finish(root, modules)
+
+
+def _finish(header: Mapping[str, Any], modules: Mapping[str, Nodes]) -> tuple[Program, dict[str, Any]]:
+    _check_version(header)
+    extra = _check_extra(header.get("mgx_numba", {}))
+    try:
+        return rebuild_program(modules), extra
+    except RecursionError:
+        raise FormatError("values or modules are nested too deeply") from None
+
+
+def _index_module(decoder: Decoder, name: str) -> Nodes:
+    """Where the nodes of the next value, a module, begin; they are read when the module is built."""
+    start: int | None = None
+    for key in decoder.entries(f"module {name!r}"):
+        if key == "nodes":
+            start = decoder.position
+        decoder.skip()
+    if start is None:
+        raise decoder.fail(f"module {name!r} has no 'nodes'")
+
+    def nodes(position: int = start) -> Iterator[Any]:
+        reader = decoder.at(position)
+        for number in range(reader.array(f"'nodes' of module {name!r}")):
+            try:
+                yield reader.value()
+            except FormatError as error:
+                raise FormatError(f"module {name!r}, node {number}: {error}") from None
+
+    return nodes
+
+
+def _check_version(header: Mapping[str, Any]) -> None:
+    found = header.get("version")
+    if found != FILE_VERSION or isinstance(found, bool):
+        raise FormatError(f"file version is {str(found)[:40]}, expected {FILE_VERSION}")
+
+
+def _check_extra(own: Any) -> dict[str, Any]:
+    if not isinstance(own, dict):
+        raise FormatError("'mgx_numba' must be a map")
+    found = own.get("format", FORMAT)
+    if found != FORMAT or isinstance(found, bool):
+        raise FormatError(f"mgx_numba: format is {str(found)[:40]}, expected {FORMAT}")
+    extra = {"tuning": [], **{k: v for k, v in own.items() if k not in ("format", "version")}}
+    if not isinstance(extra["tuning"], list):
+        raise FormatError("mgx_numba: 'tuning' must be an array")
+    return extra
+
+
+def _expect_end(decoder: Decoder) -> None:
+    if not decoder.finished:
+        raise decoder.fail("more data follow the end")
+
+
+def _map_file(path: FilePath) -> memoryview:
+    try:
+        with open(path, "rb") as file:
+            if not os.fstat(file.fileno()).st_size:
+                raise FormatError(f"{os.fspath(path)}: the file is empty")
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except (OSError, ValueError) as error:
+        if isinstance(error, FormatError):
+            raise
+        raise FormatError(f"{os.fspath(path)}: cannot be read: {error}") from None
+
+
+def _replace(path: FilePath, fill: Callable[[Write], Any]) -> None:
+    """Write a file beside ``path``, bring it to the disk, and move it there."""
+    target = os.path.realpath(path)
+    folder, name = os.path.split(target)
+    temporary = os.path.join(folder, f".{name[:64]}.{secrets.token_hex(8)}.tmp")
+    try:
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        with os.fdopen(handle, "wb") as file:
+            fill(file.write)
+            file.flush()
+            with suppress(FileNotFoundError):
+                os.fchmod(file.fileno(), os.stat(target).st_mode & 0o777)
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except OSError as error:
+        raise FormatError(f"{os.fspath(path)}: cannot be written: {error}") from error
+    finally:
+        with suppress(OSError):
+            os.unlink(temporary)
+    _sync_folder(folder)
+
+
+def _sync_folder(folder: str) -> None:
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,78 @@
+"""Padding done by the convolution or pooling that follows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...ops.pad import PadMode
+from ...ops.pooling import PoolingMode
+from ...ops.window import PaddingMode
+from ..instruction import Instruction
+from .build import Builder
+from .match import Match, op, rule, some
+from .rewriter import RulePass
+
+__all__ = ["EliminatePad"]
+
+
+def _spatial_pads(pad: Instruction) -> tuple[list[int], list[int]] | str:
+    """Elements before and after each spatial axis, or why the pad cannot be part of a window operator."""
+    attributes = pad.op.attributes()
+    pads, rank = attributes["pads"], pad.shape.ndim
+    before, after = list(pads[:rank]), list(pads[rank:])
+    if attributes["mode"] is not PadMode.constant:
+        return "padding is not constant"
+    if any(before[:2] + after[:2]) or min(pads, default=0) < 0:
+        return "padding is not only around spatial axes"
+    return before[2:], after[2:]
+
+
+def _joined(own: tuple[int, ...], before: list[int], after: list[int]) -> tuple[int, ...]:
+    spatial = len(before)
+    pairs = (own, own) if len(own) == spatial else (own[:spatial], own[spatial:])
+    return (*(a + b for a, b in zip(pairs[0], before)), *(a + b for a, b in zip(pairs[1], after)))
+
+
+@rule("pad_conv", op("convolution quant_convolution", op("pad", some("x"), bind="pad"), some("w")))
+def pad_of_convolution(m: Match, b: Builder) -> object:
+    pads = _spatial_pads(m.pad)
+    attributes = m.ins.op.attributes()
+    if isinstance(pads, str):
+        return pads
+    if m.pad.op.attributes()["value"] != 0 or attributes["padding_mode"] is not PaddingMode.default_:
+        return "the padding value is not 0, or the convolution computes its own padding"
+    padding = _joined(attributes["padding"], *pads)
+    return b.op(m.ins.op.with_attributes(padding=padding), m.x, m.w)  # conv(pad(x), w) -> conv[padding](x, w)
+
+
+@rule("pad_pooling", op("pooling", op("pad", some("x"), bind="pad")))
+def pad_of_pooling(m: Match, b: Builder) -> object:
+    pads = _spatial_pads(m.pad)
+    attributes = m.ins.op.attributes()
+    if isinstance(pads, str):
+        return pads
+    if attributes["ceil_mode"] or attributes["dyn_global"] or attributes["padding_mode"] is not PaddingMode.default_:
+        return "the pooling computes its own windows"
+    changes: dict[str, object] = {"padding": _joined(attributes["padding"], *pads)}
+    value = m.pad.op.attributes()["value"]
+    if attributes["mode"] is PoolingMode.max:
+        if not m.x.shape.type.is_floating or value > _lowest(m):
+            return "padding may be the largest element"
+    elif value != 0:
+        return "the padding value is not 0"
+    elif attributes["mode"] is PoolingMode.average:
+        if any(attributes["padding"]) and not attributes["count_include_pad"]:
+            return "some padding counts for the mean and some does not"
+        changes["count_include_pad"] = True
+    return b.op(m.ins.op.with_attributes(**changes), m.x)  # pool(pad(x)) -> pool[padding](x)
+
+
+def _lowest(m: Match) -> float:
+    return -np.inf if not m.options.fast_math else -3e38
+
+
+class EliminatePad(RulePass):
+    """``pad`` before ``convolution`` and ``pooling`` becomes their ``padding``."""
+
+    name = "eliminate_pad"
+    rules = (pad_of_convolution, pad_of_pooling)

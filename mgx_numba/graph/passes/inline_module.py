@@ -1,0 +1,53 @@
+"""A branch whose condition is constant takes the place of its ``if``."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ..instruction import Instruction, Return
+from ..module import Module
+from ..program import Program
+from .base import Options, Pass
+from .constants import uniform_value
+from .dead_code_elimination import release
+
+__all__ = ["InlineModule"]
+
+
+class InlineModule(Pass):
+    """``if(constant)`` -> the instructions of the branch that it chooses."""
+
+    name = "inline_module"
+
+    def run(self, program: Program, options: Options) -> None:
+        super().run(program, options)
+        program.remove_unused_modules()
+
+    def apply(self, program: Program, module: Module, options: Options) -> None:
+        references = Counter(id(m) for owner in program.reachable_modules() for i in owner for m in i.module_args)
+        for ins in list(module):
+            if ins.name != "if" or ins is module.last:
+                continue
+            condition = uniform_value(ins.inputs[0])
+            if condition is None or any(references[id(m)] != 1 for m in ins.module_args):
+                continue
+            branch = ins.module_args[0 if condition else 1]
+            if all(user.name == "get_tuple_elem" for user in ins.users):
+                _inline(module, ins, branch)
+                release(ins.module_args, references)
+                module.remove_instruction(ins)
+
+
+def _inline(module: Module, ins: Instruction, branch: Module) -> None:
+    """Move a branch's instructions before its ``if``, whose elements they then give."""
+    parameters = branch.parameters()
+    for parameter, value in zip(parameters, ins.inputs[1:]):
+        branch.replace_instruction(parameter, value)
+    results = branch.results()
+    for member in list(branch):
+        if not member.is_param and not isinstance(member.op, Return):
+            module.adopt(member, ins)
+    for user in list(ins.users):
+        home = user.module or module
+        home.replace_instruction(user, results[user.op.attributes()["index"]])
+        home.remove_instruction(user)

@@ -1,0 +1,91 @@
+"""Channels-last layout: convolutions get their data and weights with channels innermost in memory.
+
+Shape rules carry the memory order of inputs on to outputs, so that everything between convolutions follows.
+"""
+
+from __future__ import annotations
+
+from ...ops.base import make_op
+from ..instruction import Instruction
+from ..module import Module
+from ..program import Program
+from ..shape import Shape, find_permutation
+from .base import Options, Pass
+from .build import Builder
+from .constants import constant_array, laid_out
+from .rewriter import remove_dead
+
+__all__ = ["LayoutConvolution", "channels_last"]
+
+CONVOLUTIONS = frozenset({"convolution", "convolution_backwards", "quant_convolution"})
+
+
+def channels_last(rank: int) -> tuple[int, ...]:
+    """Memory order of the axes (slowest first) with channels innermost: N, spatial..., C."""
+    return (0, *range(2, rank), 1)
+
+
+class LayoutConvolution(Pass):
+    """Inserts ``layout[permutation={0, 2, 3, 1}]`` on inputs of convolutions that are not in that order.
+
+    Weights that are literals are stored in that order. Results of the module keep the layout that they had: where it
+    changed, ``contiguous`` (or ``layout``) restores it.
+    """
+
+    name = "layout_convolution"
+
+    def apply(self, program: Program, module: Module, options: Options) -> None:
+        convolutions = [i for i in module if i.name in CONVOLUTIONS and not i.shape.is_dynamic]
+        if not convolutions:
+            return
+        results = [(r, r.shape) for r in module.results()]
+        self._arrange(module)
+        self._restore(module, results)
+
+    def _arrange(self, module: Module) -> None:
+        arranged: dict[Instruction, Instruction] = {}
+        for ins in list(module):
+            if ins.name.startswith("@") or ins.module is not module:
+                continue
+            for body in ins.module_args:
+                body.recompute_shapes()
+            if ins.name in CONVOLUTIONS and not ins.shape.is_dynamic:
+                inputs = [self._in_order(module, ins, i, arranged) for i in ins.inputs]
+                if inputs != ins.inputs:
+                    replaced = ins.inputs
+                    module.rewire(ins, inputs)
+                    remove_dead(module, replaced)
+            ins.shape = ins.op.compute_shape([i.shape for i in ins.inputs], ins.module_args)
+        if module.return_instruction is not None:
+            module.replace_return(module.results())
+
+    @staticmethod
+    def _in_order(
+        module: Module, user: Instruction, value: Instruction, arranged: dict[Instruction, Instruction]
+    ) -> Instruction:
+        permutation = channels_last(value.shape.ndim)
+        if not value.shape.broadcasted and find_permutation([value.shape]) == permutation:
+            return value
+        if value not in arranged:
+            builder = Builder(module, user)
+            shape = Shape.from_permutation(value.shape.type, value.shape.lens, permutation)
+            array = constant_array(value)
+            if value.shape.elements <= 1 or value.shape == shape:
+                arranged[value] = value
+            elif array is not None:
+                arranged[value] = builder.argument(laid_out(array, shape))
+            else:
+                arranged[value] = builder.op("layout", value, permutation=permutation)
+            for new in builder.created:
+                new.debug_symbols = user.debug_symbols
+        return arranged[value]
+
+    @staticmethod
+    def _restore(module: Module, results: list[tuple[Instruction, Shape]]) -> None:
+        last = module.return_instruction
+        if last is None:
+            return
+        for index, (value, shape) in enumerate(results):
+            if value.shape != shape and not shape.sub_shapes:
+                op = make_op("contiguous") if shape.standard else make_op("layout", permutation=find_permutation([shape]))
+                module.set_input(last, index, module.insert_instruction(last, op, [value]))

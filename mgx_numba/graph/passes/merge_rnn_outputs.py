@@ -1,0 +1,50 @@
+"""A recurrent layer and the instructions that stand for its further results become one instruction with all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...ops.rnn import Recurrent, RecurrentBase
+from ..instruction import Instruction
+from ..module import Module
+from ..program import Program
+from .base import Options, Pass
+from .build import Builder
+
+__all__ = ["MergeRnnOutputs", "last_states"]
+
+RECURRENT = frozenset({"rnn", "gru", "lstm"})
+LAST = {"rnn_last_hs_output": 1, "rnn_last_cell_output": 2}
+
+
+def last_states(ins: Instruction) -> dict[Instruction, int]:
+    """Instructions that stand for further results of a recurrent layer: position of the result by instruction."""
+    return {user: LAST[user.name] for user in ins.users if user.name in LAST}
+
+
+class MergeRnnOutputs(Pass):
+    """``lstm`` and its ``rnn_last_hs_output``, ``rnn_last_cell_output`` -> ``recurrent`` and ``get_tuple_elem``.
+
+    Layers whose last states nothing uses stay as they are.
+    """
+
+    name = "merge_rnn_outputs"
+
+    def apply(self, program: Program, module: Module, options: Options) -> None:
+        for ins in list(module):
+            found = last_states(ins) if ins.name in RECURRENT else {}
+            if not found:
+                continue
+            layer: Any = ins.op
+            assert isinstance(layer, RecurrentBase)
+            builder = Builder(module, ins)
+            whole = builder.op(Recurrent.of(layer), *ins.inputs)
+            module.replace_instruction(ins, builder.op("get_tuple_elem", whole, index=0))
+            for user, position in found.items():
+                home = user.module or module
+                builder.module, builder.before = home, user
+                home.replace_instruction(user, builder.op("get_tuple_elem", whole, index=position))
+                home.remove_instruction(user)
+            for new in builder.created:
+                new.debug_symbols = ins.debug_symbols
+            module.remove_instruction(ins)

@@ -1,0 +1,42 @@
+"""Poolings that are reductions, or nothing."""
+
+from __future__ import annotations
+
+from ...ops.pooling import PoolingMode
+from .build import Builder
+from .match import Match, op, rule, some
+from .rewriter import RulePass
+
+__all__ = ["RewritePooling"]
+
+REDUCTION = {PoolingMode.average: "reduce_mean", PoolingMode.max: "reduce_max"}
+
+
+@rule("global_pooling", op("pooling", some("x")))
+def global_pooling(m: Match, b: Builder) -> object:
+    attributes = m.ins.op.attributes()
+    if any(n != 1 for n in m.ins.shape.lens[2:]) or any(attributes["padding"]):
+        return "more than one window, or padding"
+    if not attributes["dyn_global"] and attributes["lengths"] != m.x.shape.lens[2:]:
+        return "the window is not the whole image"
+    if attributes["mode"] not in REDUCTION or not m.x.shape.type.is_floating:
+        return "not a mean or maximum of floats"
+    axes = tuple(range(2, m.x.shape.ndim))
+    return b.op(REDUCTION[attributes["mode"]], m.x, axes=axes)  # pooling of the whole image -> reduction
+
+
+@rule("single_pooling", op("pooling", some("x")))
+def single_pooling(m: Match, b: Builder) -> object:
+    attributes = m.ins.op.attributes()
+    if attributes["mode"] not in REDUCTION or any(attributes["padding"]) or attributes["dyn_global"]:
+        return "not the mean or maximum of one element"
+    if any(n != 1 for n in attributes["lengths"]) or any(s != 1 for s in attributes["stride"]):
+        return "windows have more than one element"
+    return m.x  # pooling of single elements -> x
+
+
+class RewritePooling(RulePass):
+    """Pooling of whole images becomes ``reduce_mean`` or ``reduce_max``; pooling of single elements vanishes."""
+
+    name = "rewrite_pooling"
+    rules = (single_pooling, global_pooling)

@@ -1,0 +1,53 @@
+"""Quantisation and dequantisation as arithmetic and conversions (ONNX QuantizeLinear, DequantizeLinear)."""
+
+from __future__ import annotations
+
+import ml_dtypes
+
+from ..instruction import Instruction
+from ..types import Type
+from .build import Builder
+from .match import Match, op, rule
+from .rewriter import RulePass
+
+__all__ = ["RewriteQuantization"]
+
+EXACT_IN_INT32 = frozenset(
+    {Type.int8_type, Type.uint8_type, Type.int16_type, Type.uint16_type, Type.int32_type}
+)
+
+
+@rule("quantizelinear", op("quantizelinear"))
+def quantize(m: Match, b: Builder) -> object:
+    """``convert(nearbyint(x / scale) + zero_point)``; the conversion saturates."""
+    x, scale, *zero = m.ins.inputs
+    target, wide = m.ins.shape.type, scale.shape.type.compute
+    value = b.op("div", b.convert(x, wide), b.convert(scale, wide))
+    if not target.is_floating:
+        value = b.op("nearbyint", value)
+    if zero:
+        value = b.op("add", value, b.convert(zero[0], wide))
+    if target.is_floating:
+        limit = float(ml_dtypes.finfo(target.numpy).max)
+        value = b.op("min", b.op("max", value, b.scalar(-limit, value)), b.scalar(limit, value))
+    return b.convert(value, target)
+
+
+@rule("dequantizelinear", op("dequantizelinear"))
+def dequantize(m: Match, b: Builder) -> object:
+    """``convert(x - zero_point) * scale``, the difference in integers where it is exact."""
+    x, scale, *zero = m.ins.inputs
+    target = scale.shape.type
+    exact = Type.int32_type if x.shape.type in EXACT_IN_INT32 else target.compute
+    value: Instruction = b.convert(x, exact)
+    if zero:
+        value = b.op("sub", value, b.convert(zero[0], exact))
+    product = b.op("mul", b.convert(value, target.compute), b.convert(scale, target.compute))
+    return b.convert(product, target)
+
+
+class RewriteQuantization(RulePass):
+    """``quantizelinear`` and ``dequantizelinear`` in primitive operations."""
+
+    name = "rewrite_quantization"
+    rules = (quantize, dequantize)

@@ -1,0 +1,38 @@
+"""A placeholder for an operator that nothing here knows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ..errors import UnsupportedError
+from ..graph.shape import Shape
+from ..graph.types import Type
+from .base import Operator, RunModule, register
+
+if TYPE_CHECKING:
+    from ..graph.module import Module
+
+
+@register
+@dataclass(frozen=True)
+class Unknown(Operator):
+    """An operator of a model, named ``op``, that is not known; ``parse_onnx(skip_unknown_operators=True)`` makes it.
+
+    Its shape is taken to be its first input's. It prints, but has no value.
+    """
+
+    name: ClassVar[str] = "unknown"
+    op: str = ""
+
+    def __str__(self) -> str:
+        return f"unknown:{self.op}"
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        return inputs[0] if inputs else Shape(Type.float_type, ())
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        raise UnsupportedError(f"operator {self.op!r} is unknown and cannot be computed")

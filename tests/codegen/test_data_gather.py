@@ -1,0 +1,100 @@
+"""Gather kernels against the operators' NumPy meaning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mgx_numba.codegen.data.gather import gather_elements_launch, gather_launch, gathernd_launch
+from mgx_numba.codegen.launch import Launch
+from mgx_numba.graph.shape import Shape
+from mgx_numba.graph.types import from_numpy
+from mgx_numba.ops.base import make_op
+
+from .launching import empty_in_order, in_order, run_launch, tensor_of
+
+LAUNCHES = {"gather": gather_launch, "gather_elements": gather_elements_launch, "gathernd": gathernd_launch}
+
+
+def launch_for(name: str, attribute: int, x: np.ndarray, indices: np.ndarray, out: np.ndarray) -> Launch:
+    return LAUNCHES[name](attribute, tensor_of(x), tensor_of(indices), tensor_of(out))
+
+
+def check(name: str, attribute: int, x: np.ndarray, indices: np.ndarray, gap: int = 0, **orders: Any) -> None:
+    key = "batch_dims" if name == "gathernd" else "axis"
+    op = make_op(name, **{key: attribute})
+    index_shape = (
+        Shape(from_numpy(indices.dtype), indices.shape) if indices.ndim else Shape(from_numpy(indices.dtype))
+    )
+    shape = op.compute_shape([Shape(from_numpy(x.dtype), x.shape), index_shape])
+    indices = indices if indices.ndim else indices.reshape(1)
+    expected = op.compute(shape, [x, indices])
+    x = in_order(x, orders.get("x_order"), gap)
+    indices = in_order(indices, orders.get("index_order"), gap)
+    out = empty_in_order(shape.lens, x.dtype, orders.get("out_order"), gap)
+    run_launch(launch_for(name, attribute, x, indices, out), {"x": x, "indices": indices, "out": out})
+    np.testing.assert_array_equal(out, expected)
+
+
+def numbers(*lens: int, dtype: Any = np.float32) -> np.ndarray:
+    return np.arange(np.prod(lens)).reshape(lens).astype(dtype)
+
+
+def positions(length: int, *lens: int, dtype: Any = np.int64, seed: int = 1) -> np.ndarray:
+    return np.random.default_rng(seed).integers(-length, length, lens).astype(dtype)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("index_dtype", [np.int64, np.int32])
+def test_gather_along_each_axis(axis: int, index_dtype: Any) -> None:
+    x = numbers(7, 11, 45)
+    check("gather", axis, x, positions(x.shape[axis], 5, 23, dtype=index_dtype))
+    check("gather", axis, x, positions(x.shape[axis], 5, 23, dtype=index_dtype), gap=3)
+
+
+def test_gather_with_a_scalar_index() -> None:
+    check("gather", 1, numbers(4, 6, 9), np.array(-2))
+    check("gather", 0, numbers(6), np.array(3, np.int32))
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "float16", "int32", "float64"])
+def test_gather_of_each_width(dtype: str) -> None:
+    check("gather", 0, numbers(9, 150, dtype=dtype), positions(9, 14))
+    check("gather", 1, numbers(9, 50, dtype=dtype), positions(50, 14))
+
+
+def test_gather_in_other_memory_orders() -> None:
+    check("gather", 1, numbers(5, 6, 7), positions(6, 4, 3), x_order=(2, 0, 1), index_order=(1, 0), out_order=(3, 1, 0, 2))
+    check("gather", 0, numbers(5, 33), positions(5, 21), x_order=(1, 0), out_order=(1, 0))
+
+
+def test_gather_never_reads_outside() -> None:
+    x = numbers(4, 20)
+    indices = np.array([4, -5, 2**40, -(2**40)])
+    for axis in (0, 1):
+        out = empty_in_order((4, 20) if axis == 0 else (4, 4), np.dtype(np.float32))
+        run_launch(launch_for("gather", axis, x, indices, out), {"x": x, "indices": indices, "out": out})
+        last = x.shape[axis] - 1
+        np.testing.assert_array_equal(out, np.take(x, np.clip(indices, 0, last), axis) if axis == 0 else out)
+        assert set(out.reshape(-1)) <= set(x.reshape(-1))
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_gather_elements(axis: int) -> None:
+    x = numbers(6, 5, 37)
+    lens = [4, 3, 20]
+    lens[axis] = 9
+    check("gather_elements", axis, x, positions(x.shape[axis], *lens))
+    check("gather_elements", axis, x, positions(x.shape[axis], *lens), gap=2, x_order=(1, 2, 0), out_order=(2, 0, 1))
+
+
+def test_gathernd() -> None:
+    x = numbers(4, 5, 33)
+    pairs = np.stack([positions(4, 3, 6), positions(5, 3, 6, seed=2)], -1)
+    check("gathernd", 0, x, pairs)
+    check("gathernd", 0, x, np.concatenate([pairs, positions(33, 3, 6, 1)], -1), gap=1)
+    check("gathernd", 0, x, np.array([1, 2, 3]))
+    check("gathernd", 1, x, positions(5, 4, 7, 1))
+    check("gathernd", 2, x, positions(33, 4, 5, 1))

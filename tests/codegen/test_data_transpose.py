@@ -1,0 +1,79 @@
+"""Transposing copies against NumPy."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mgx_numba.codegen.data.transpose import transpose_launch
+
+from .launching import empty_in_order, in_order, run_launch, tensor_of
+
+
+def check(
+    lens: Sequence[int],
+    x_order: Sequence[int],
+    out_order: Sequence[int],
+    dtype: Any = np.float32,
+    gap: int = 0,
+) -> None:
+    values = np.random.default_rng(0).integers(0, 2 if dtype == np.bool_ else 100, lens).astype(dtype)
+    x = in_order(values, x_order, gap)
+    out = empty_in_order(lens, values.dtype, out_order, gap)
+    launch = transpose_launch(tensor_of(x), tensor_of(out))
+    assert launch is not None
+    around = np.array(out.base if out.base is not None else out)
+    run_launch(launch, {"x0": x, "out0": out})
+    np.testing.assert_array_equal(out, values)
+    if gap:
+        np.testing.assert_array_equal(out.base[..., -gap:], around[..., -gap:])
+
+
+@pytest.mark.parametrize("lens", list(itertools.product((4, 7, 15, 16, 33, 130), repeat=2)), ids=str)
+def test_two_dimensions(lens: tuple[int, int]) -> None:
+    check(lens, (0, 1), (1, 0))
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "float16", "bfloat16", "int32", "float64"])
+@pytest.mark.parametrize("lens", [(40, 70), (3, 200), (200, 4)], ids=str)
+def test_each_width(dtype: str, lens: tuple[int, int]) -> None:
+    check(lens, (0, 1), (1, 0), pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
+
+
+@pytest.mark.parametrize("channels", [2, 3, 4, 5, 64])
+def test_image_layouts(channels: int) -> None:
+    lens = (2, channels, 9, 11)
+    check(lens, (0, 1, 2, 3), (0, 2, 3, 1))
+    check(lens, (0, 2, 3, 1), (0, 1, 2, 3))
+
+
+def test_dimensions_around_the_pair() -> None:
+    check((3, 20, 5, 18), (0, 3, 2, 1), (2, 0, 1, 3))
+    check((20, 6, 18), (1, 2, 0), (0, 1, 2))
+
+
+def test_rows_with_gaps() -> None:
+    check((37, 50), (0, 1), (1, 0), gap=5)
+    check((2, 21, 6, 9), (0, 1, 2, 3), (0, 2, 3, 1), gap=3)
+
+
+def test_rows_that_alias_in_the_cache() -> None:
+    check((512, 130), (0, 1), (1, 0))
+    check((2048, 17), (0, 1), (1, 0), np.uint8)
+    check((2, 512, 5, 13), (0, 1, 2, 3), (0, 2, 3, 1))
+
+
+def test_longer_than_a_ribbon() -> None:
+    check((3, 9000), (0, 1), (1, 0))
+    check((9001, 2), (0, 1), (1, 0))
+
+
+def test_copies_that_keep_the_inner_dimension_are_left_to_others() -> None:
+    x = np.zeros((4, 5, 6), np.float32)
+    out = in_order(x, (1, 0, 2))
+    assert transpose_launch(tensor_of(x), tensor_of(out)) is None
+    assert transpose_launch(tensor_of(np.broadcast_to(x[:1, :1], x.shape)), tensor_of(out)) is None

@@ -1,0 +1,115 @@
+"""Products and convolutions with epilogues on the cpu target against ref."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from .programs import check
+
+
+def data(shape, seed=0, dtype=np.float32):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def add_bias(m, y, bias, axis):
+    return m.add_instruction("add", [y, m.add_instruction("broadcast", [bias], axis=axis, out_lens=y.shape.lens)])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("m,n,k", [(1, 1, 1), (1, 100, 33), (7, 5, 3), (37, 65, 129), (13, 16, 1)])
+def test_dot_with_constant_weights_and_epilogue(m, n, k, dtype):
+    def build(mod, p):
+        w, b = mod.add_literal(data((k, n), 1, dtype)), mod.add_literal(data((n,), 2, dtype))
+        y = add_bias(mod, mod.add_instruction("dot", [p[0], w]), b, 1)
+        return mod.add_instruction("add", [mod.add_instruction("relu", [y]), p[1]])
+
+    program = check([data((m, k), dtype=dtype), data((m, n), 3, dtype)], build)
+    assert [i.name for i in program.main if not (i.is_param or i.is_literal)][-2:] == ["fused_contraction", "@return"]
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("batch", [(), (3,), (2, 4)])
+def test_dot_of_two_activations(batch, transposed):
+    def build(m, p):
+        right = p[1]
+        if transposed:
+            axes = [*range(len(batch)), len(batch) + 1, len(batch)]
+            right = m.add_instruction("transpose", [right], permutation=axes)
+        return m.add_instruction("tanh", [m.add_instruction("dot", [p[0], right])])
+
+    check([data((*batch, 9, 17)), data((*batch, 21, 17) if transposed else (*batch, 17, 21), 1)], build)
+
+
+def test_dot_with_masks_broadcast_over_the_batch():
+    def build(m, p):
+        mask = m.add_instruction("multibroadcast", [p[2]], out_lens=(2, 3, 5, 7))
+        return m.add_instruction("add", [m.add_instruction("dot", [p[0], p[1]]), mask])
+
+    check([data((2, 3, 5, 4)), data((2, 3, 4, 7), 1), data((2, 1, 1, 7), 2)], build)
+
+
+CONVOLUTIONS = [
+    # in_channels, out_channels, lens, kernel, stride, padding, dilation, group
+    (3, 8, (9, 11), (3, 3), (2, 2), (1, 1, 1, 1), (1, 1), 1),
+    (16, 24, (7, 7), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1),
+    (16, 24, (8, 6), (1, 1), (2, 2), (0, 0, 0, 0), (1, 1), 1),
+    (8, 8, (10, 9), (3, 3), (1, 1), (2, 2, 2, 2), (2, 2), 1),
+    (12, 12, (9, 9), (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 12),
+    (12, 24, (9, 9), (5, 5), (2, 2), (2, 2, 2, 2), (1, 1), 4),
+    (1, 5, (6, 6), (2, 2), (1, 1), (0, 1, 1, 0), (1, 1), 1),
+    (6, 4, (20,), (3,), (1,), (1, 1), (1,), 1),
+    (4, 6, (5, 6, 7), (3, 3, 3), (1, 2, 1), (1, 1, 1, 1, 1, 1), (1, 1, 1), 1),
+    (32, 32, (14, 14), (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 1),
+]
+
+
+@pytest.mark.parametrize("fast_math", [False, True])
+@pytest.mark.parametrize("case", CONVOLUTIONS)
+def test_convolution_with_bias_and_activation(case, fast_math):
+    cin, cout, lens, kernel, stride, padding, dilation, group = case
+
+    def build(m, p):
+        w, b = m.add_literal(data((cout, cin // group, *kernel), 1)), m.add_literal(data((cout,), 2))
+        attributes = {"stride": stride, "padding": padding, "dilation": dilation, "group": group}
+        y = m.add_instruction("convolution", [p[0], w], **attributes)
+        return m.add_instruction("relu", [add_bias(m, y, b, 1)])
+
+    program = check([data((2, cin, *lens))], build, rtol=1e-4, fast_math=fast_math)
+    assert any(i.name == "fused_contraction" for i in program.main)
+
+
+@pytest.mark.parametrize("stride,padding,kernel", [((2, 2), (0,) * 4, (2, 2)), ((2, 2), (1,) * 4, (3, 3)), ((1, 1), (1,) * 4, (3, 3))])
+def test_transposed_convolution(stride, padding, kernel):
+    def build(m, p):
+        w = m.add_literal(data((6, 10, *kernel), 1))
+        y = m.add_instruction("convolution_backwards", [p[0], w], stride=stride, padding=padding)
+        return add_bias(m, y, m.add_literal(data((10,), 2)), 1)
+
+    check([data((2, 6, 5, 7))], build)
+
+
+def test_convolution_with_weights_of_a_parameter():
+    check([data((1, 4, 6, 6)), data((5, 4, 3, 3), 1)], lambda m, p: m.add_instruction("convolution", p))
+
+
+def test_residual_and_scale_over_pixels():
+    def build(m, p):
+        w = m.add_literal(data((8, 8, 1, 1), 1))
+        y = m.add_instruction("convolution", [p[0], w])
+        scale = m.add_instruction("multibroadcast", [p[1]], out_lens=y.shape.lens)
+        return m.add_instruction("add", [m.add_instruction("mul", [y, scale]), p[0]])
+
+    check([data((2, 8, 5, 5)), data((2, 8, 1, 1), 2)], build)
+
+
+def test_convolutions_write_into_a_concat():
+    def build(m, p):
+        x = m.add_instruction("layout", [p[0]], permutation=[0, 2, 3, 1])
+        parts = [
+            m.add_instruction("relu", [m.add_instruction("convolution", [x, m.add_literal(data((n, 8, 1, 1), n))])])
+            for n in (3, 5, 16)
+        ]
+        return m.add_instruction("concat", parts, axis=1)
+
+    check([data((2, 8, 5, 5))], build)

@@ -1,0 +1,75 @@
+"""Whole models on the cpu target against ref and ONNX Runtime: the models inside the onnx package and the built ones."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import onnx
+import pytest
+
+import mgx_numba
+from bench.models import MODELS, build, inputs, light_models
+
+TOLERANCE = {False: 1e-4, True: 1e-3}
+LIGHT = sorted(light_models())
+BUILT = sorted(MODELS)
+
+
+@functools.lru_cache(maxsize=1)
+def load(name: str, scale: str) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    model = onnx.load(light_models()[name]) if name in LIGHT else build(name, scale=scale)
+    return model, inputs(name, model)
+
+
+@functools.lru_cache(maxsize=1)
+def reference(name: str, scale: str) -> list[np.ndarray]:
+    model, values = load(name, scale)
+    program = mgx_numba.parse_onnx_buffer(model.SerializeToString())
+    program.compile(mgx_numba.get_target("ref"))
+    return [np.array(r) for r in program.run(values)]
+
+
+@functools.lru_cache(maxsize=1)
+def onnxruntime_results(name: str, scale: str) -> list[np.ndarray]:
+    ort = pytest.importorskip("onnxruntime")
+    model, values = load(name, scale)
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return session.run(None, values)
+
+
+def assert_close(got: list[np.ndarray], wanted: list[np.ndarray], tolerance: float) -> None:
+    assert len(got) == len(wanted)
+    for a, b in zip(got, wanted):
+        assert a.shape == b.shape
+        if b.dtype.kind in "iub":
+            np.testing.assert_array_equal(a, b)
+        elif b.size:
+            scale = max(float(np.abs(b).max()), 1e-30)
+            assert float(np.abs(a.astype(np.float64) - b).max()) <= tolerance * scale
+
+
+def run_on_cpu(name: str, scale: str, fast_math: bool) -> list[np.ndarray]:
+    model, values = load(name, scale)
+    program = mgx_numba.parse_onnx_buffer(model.SerializeToString())
+    program.compile(mgx_numba.get_target("cpu"), fast_math=fast_math)
+    return [np.array(r) for r in program.run(values)]
+
+
+@pytest.mark.parametrize("fast_math", [False, True])
+@pytest.mark.parametrize("name", BUILT)
+def test_small_model_agrees_with_ref_and_onnxruntime(name, fast_math):
+    got = run_on_cpu(name, "tiny", fast_math)
+    assert_close(got, reference(name, "tiny"), TOLERANCE[fast_math])
+    assert_close(got, onnxruntime_results(name, "tiny"), TOLERANCE[fast_math])
+
+
+@pytest.mark.parametrize("name", [*LIGHT, *BUILT])
+def test_full_model_agrees_with_ref_and_onnxruntime(name):
+    wanted, peer = reference(name, "full"), onnxruntime_results(name, "full")
+    for fast_math in (False, True):
+        got = run_on_cpu(name, "full", fast_math)
+        assert_close(got, wanted, TOLERANCE[fast_math])
+        assert_close(got, peer, TOLERANCE[fast_math])

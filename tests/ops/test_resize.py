@@ -1,0 +1,83 @@
+"""Resizing against ONNX Runtime."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mgx_numba.errors import ShapeError
+from mgx_numba.ops.resize import COORDINATES, NEAREST
+
+from .running import call, onnx_runtime, shape
+
+SPATIAL = [c for c in COORDINATES if c != "tf_half_pixel_for_nn"]
+
+
+def normal(*lens: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(lens).astype(np.float32)
+
+
+@pytest.mark.parametrize("coordinates", SPATIAL)
+@pytest.mark.parametrize("nearest", NEAREST)
+@pytest.mark.parametrize("scales", [(1, 1, 2, 3), (1, 1, 0.61, 1.5), (1, 1, 0.45, 1)])
+def test_nearest(coordinates: str, nearest: str, scales: tuple) -> None:
+    x = normal(1, 2, 5, 4)
+    factors = np.array(scales, np.float32)
+    expected = onnx_runtime(
+        "Resize", x, None, factors, opset=19, mode="nearest", coordinate_transformation_mode=coordinates, nearest_mode=nearest
+    )[0]
+    result = call(
+        "resize", x, scales=scales, nearest_mode=nearest, coordinate_transformation_mode=coordinates
+    )
+    np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("coordinates", SPATIAL)
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("sizes", [(1, 2, 9, 7), (1, 2, 3, 4), (1, 2, 1, 11)])
+def test_interpolation(coordinates: str, mode: str, sizes: tuple) -> None:
+    x = normal(1, 2, 5, 4)
+    expected = onnx_runtime(
+        "Resize", x, None, None, np.array(sizes), opset=19, mode=mode, coordinate_transformation_mode=coordinates,
+        cubic_coeff_a=-0.5,
+    )[0]  # fmt: skip
+    result = call(
+        "resize", x, sizes=sizes, mode=mode, coordinate_transformation_mode=coordinates, cubic_coeff_a=-0.5
+    )
+    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_old_nearest_coordinates() -> None:
+    x = np.arange(4, dtype=np.float32)
+    result = call("resize", x, scales=(2,), coordinate_transformation_mode="tf_half_pixel_for_nn", nearest_mode="floor")
+    assert result.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_a_scale_of_three_fifths_is_exact() -> None:
+    x = np.arange(5, dtype=np.float32)
+    assert call("resize", x, scales=(0.6,), nearest_mode="floor").tolist() == [0, 2, 3]
+
+
+def test_sizes_or_scales_as_input() -> None:
+    x = normal(2, 3)
+    expected = call("resize", x, scales=(2, 1.5), mode="linear")
+    np.testing.assert_array_equal(call("resize", x, np.array([2, 1.5], np.float32), mode="linear"), expected)
+    by_sizes = call("resize", x, np.array([4, 4]), mode="linear")
+    np.testing.assert_array_equal(by_sizes, call("resize", x, sizes=(4, 4), mode="linear"))
+    assert shape("resize", x, np.array([4, 4])).is_dynamic
+
+
+def test_integers_and_refusals() -> None:
+    x = np.array([0, 10], np.uint8)
+    assert call("resize", x, sizes=(4,), mode="linear").tolist() == [0, 2, 7, 10]
+    for attributes, message in (
+        ({}, "exactly one"),
+        ({"sizes": (1,), "scales": (1.0,)}, "exactly one"),
+        ({"sizes": (1, 2)}, "one value for each"),
+        ({"scales": (-1.0,)}, "positive"),
+        ({"sizes": (1,), "mode": "area"}, "mode is 'area'"),
+        ({"sizes": (1,), "nearest_mode": "up"}, "nearest_mode"),
+        ({"sizes": (1,), "coordinate_transformation_mode": "tf_crop_and_resize"}, "coordinate_transformation_mode"),
+    ):
+        with pytest.raises(ShapeError, match=message):
+            shape("resize", x, **attributes)
