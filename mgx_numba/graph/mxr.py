@@ -75,10 +75,14 @@ def load_program(path: FilePath, format: str = "msgpack") -> tuple[Program, dict
         raise FormatError(f"{os.fspath(path)}: {error}") from error.__cause__
 
 
-def save_buffer(program: Program, extra: Mapping[str, Any] | None = None) -> bytes:
-    """What `save_program` would write as msgpack."""
+def save_buffer(program: Program, extra: Mapping[str, Any] | None = None, format: str = "msgpack") -> bytes:
+    """What `save_program` would write.
+
+    Raises:
+        OptionError: unknown format.
+    """
     pieces: list[Any] = []
-    pack(_tree(program, extra or {}), pieces.append)
+    _writer(format)(_tree(program, extra or {}), pieces.append)
     return b"".join(pieces)
 
 

@@ -1,9 +1,9 @@
 """Value trees as bytes: msgpack, and the JSON of the same structure.
 
 A tree is made of ``None``, bools, integers of 64 bits, floats, strings, lists, maps with string keys, and
-blobs. As in MIGraphX, a blob is an array of ``bin`` chunks in msgpack and ``{"bytes": [...]}`` in JSON. Reading
-walks over the bytes: nothing is allocated on the word of a length, blobs are views of the input, and every fault
-is a ``FormatError`` that says where it is.
+blobs. As in MIGraphX, a blob is an array of ``bin`` chunks in msgpack and ``{"bytes": [...]}`` in JSON.
+Reading walks over the bytes: nothing is allocated on the word of a length, blobs are views of the input,
+and every fault is a ``FormatError`` that says where it is.
 """
 
 from __future__ import annotations

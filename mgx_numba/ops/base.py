@@ -76,7 +76,7 @@ class Operator:
 
     def normalized(self, inputs: Sequence[Shape]) -> Operator:
         """The same operator in canonical form for these inputs: axes (attributes in ``AXES``) not negative."""
-        rank = self.axes_rank(inputs)
+        rank = self.axes_rank(inputs) if self.AXES else 0
         changes: dict[str, Any] = {}
         for name in self.AXES:
             value = getattr(self, name)

@@ -61,7 +61,7 @@ class Pad(Operator):
         x, rank = args[0], args[0].ndim
         if self.mode is not PadMode.constant:
             for axis in range(rank):
-                x = np.take(x, self._source(x.shape[axis], self.pads[axis], self.pads[axis + rank]), axis)
+                x = np.take(x, self.positions(x.shape[axis], self.pads[axis], self.pads[axis + rank]), axis)
             return x
         kind = from_numpy(x.dtype)
         fill = cast_array(np.asarray(self.value), kind) if kind.is_integral else np.float64(self.value)
@@ -74,7 +74,7 @@ class Pad(Operator):
         result[tuple(target)] = x[tuple(source)]
         return result
 
-    def _source(self, length: int, before: int, after: int) -> np.ndarray:
+    def positions(self, length: int, before: int, after: int) -> np.ndarray:
         """Input position of every output position along an axis."""
         position = np.arange(-before, length + after)
         if self.mode is PadMode.edge or length == 1:

@@ -41,7 +41,8 @@ class Recurrence:
         bias: input and recurrent biases [2, gates * h].
         peephole: lstm's weights from the cell state to the gates i, o, f [3, h].
         activations: functions f, g, h of the cell.
-        clip: activations' inputs are bounded to [-clip, clip] if positive.
+        clip: the gates' activations take inputs bounded to [-clip, clip], if positive. The cell state is not bounded
+            (the specification leaves it open; ONNX Runtime does not either).
         linear_before_reset: gru applies the reset gate after the recurrent product.
         input_forget: lstm's forget gate is 1 - input gate.
     """
@@ -106,4 +107,4 @@ class Recurrence:
         forget = 1 - enter if self.input_forget else self._apply(0, f + self.peephole[2] * state)
         state = forget * state + enter * self._apply(1, c)
         leave = self._apply(0, o + self.peephole[1] * state)
-        return leave * self._apply(2, state), state
+        return leave * self.activations[2](state).astype(state.dtype, copy=False), state

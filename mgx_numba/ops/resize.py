@@ -12,7 +12,7 @@ import numpy as np
 from ..graph.shape import DynamicDimension, Shape
 from ..graph.types import from_numpy
 from .base import Operator, RunModule, register
-from .dims import UNBOUNDED, map_dim
+from .dims import UNBOUNDED, map_dim, packed_like
 from .scalar import cast_array
 
 if TYPE_CHECKING:
@@ -128,38 +128,63 @@ class Resize(Operator):
             raise self.fail(f"sizes or scales need one value for each of the {shape.ndim} axes")
         if any(v <= 0 for v in self.scales) or any(v < 0 for v in self.sizes):
             raise self.fail(f"sizes {list(self.sizes)} and scales {list(self.scales)} must be positive")
+        if self.sizes and not shape.is_dynamic:
+            return packed_like(shape, self.sizes)
         if self.sizes:
             return Shape(shape.type, self.sizes)
         dims = [map_dim(d, partial(scaled_length, scale=s)) for d, s in zip(shape.dims, self.scales)]
-        return Shape.dynamic(shape.type, dims)
+        if shape.is_dynamic:
+            return Shape.dynamic(shape.type, dims)
+        return packed_like(shape, [d.min for d in dims])
 
-    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
-        x = args[0]
-        values = args[1].tolist() if len(args) == 2 else list(self.sizes or self.scales)
-        by_size = args[1].dtype.kind in "iu" if len(args) == 2 else bool(self.sizes)
-        if by_size:
-            lens = [int(v) for v in values]
-            scales = [out / n if n else 1.0 for out, n in zip(lens, x.shape)]
+    def samples(
+        self, lens: Sequence[int], sizes: Sequence[int] = (), scales: Sequence[float] = ()
+    ) -> list[tuple[int, np.ndarray]]:
+        """The axes that are resampled, and the input coordinate of every output position along each.
+
+        Args:
+            lens: input lengths.
+            sizes: output lengths; the attributes decide where neither these nor ``scales`` are given.
+            scales: factors.
+        """
+        if not sizes and not scales:
+            sizes, scales = self.sizes, self.scales
+        if sizes:
+            factors = [out / n if n else 1.0 for out, n in zip(sizes, lens)]
         else:
-            scales = [float(np.float32(v)) for v in values]
-            lens = [scaled_length(n, s) for n, s in zip(x.shape, scales)]
-        kind = from_numpy(x.dtype)
-        work = x if self.mode == "nearest" else x.astype(np.float64)
-        for axis, (n, out, scale) in enumerate(zip(x.shape, lens, scales)):
-            if n == out and scale == 1.0:
+            factors = [float(np.float32(v)) for v in scales]
+            sizes = [scaled_length(n, f) for n, f in zip(lens, factors)]
+        found = []
+        for axis, (n, out, factor) in enumerate(zip(lens, sizes, factors)):
+            if n == out and factor == 1.0:
                 continue
             if n == 0 and out:
                 raise self.fail(f"axis {axis} is empty and cannot grow to {out}")
-            coordinate = source_coordinates(self.coordinate_transformation_mode, n, out, scale)
-            if self.mode == "nearest":
-                work = np.take(work, nearest_index(self.nearest_mode, coordinate, n), axis)
-                continue
-            total = np.zeros((*work.shape[:axis], out, *work.shape[axis + 1 :]))
+            found.append((axis, source_coordinates(self.coordinate_transformation_mode, n, out, factor)))
+        return found
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        x = args[0]
+        if len(args) == 1:
+            samples = self.samples(x.shape)
+        elif args[1].dtype.kind in "iu":
+            samples = self.samples(x.shape, sizes=args[1].tolist())
+        else:
+            samples = self.samples(x.shape, scales=args[1].tolist())
+        if self.mode == "nearest":
+            for axis, coordinate in samples:
+                x = np.take(x, nearest_index(self.nearest_mode, coordinate, x.shape[axis]), axis)
+            return x
+        work = x.astype(np.float64)
+        for axis, coordinate in samples:
+            total = np.zeros((*work.shape[:axis], len(coordinate), *work.shape[axis + 1 :]))
             weight_lens = [-1 if k == axis else 1 for k in range(x.ndim)]
-            for position, weight in interpolation_taps(self.mode, coordinate, n, self.cubic_coeff_a):
+            for position, weight in interpolation_taps(
+                self.mode, coordinate, work.shape[axis], self.cubic_coeff_a
+            ):
                 total += np.take(work, position, axis) * weight.reshape(weight_lens)
             work = total
-        return work if self.mode == "nearest" else cast_array(work, kind)
+        return cast_array(work, from_numpy(x.dtype))
 
     def flops(self, output: Shape, inputs: Sequence[Shape]) -> int:
         return output.elements * {"nearest": 0, "linear": 8, "cubic": 32}[self.mode]

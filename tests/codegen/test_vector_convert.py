@@ -13,8 +13,8 @@ INTEGERS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uin
 FLOATS = ["float32", "float64"]
 STORAGE = ["float16", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"]
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 0.5, -0.5, 1.5, 2.5, 127.4, 127.6, -128.9, 255.5, 65535.5, 464.0, 465.0,
-           480.0, 240.0, 248.0, 57344.0, 61440.0, 61441.0, 65519.0, 65520.0, 1e-8, -1e-8, 6e-8, 2.0**-24, 2.0**-25,
-           2.0**31, -(2.0**31), 2.0**32, 2.0**63, -(2.0**63), 2.0**64, 1e30, 3.4e38]  # fmt: skip
+           480.0, 240.0, 248.0, 57344.0, 61440.0, 61441.0, 65519.0, 65520.0, 1e-8, -1e-8, 6e-8, 2.0**-24,
+           2.0**-25, 2.0**31, -(2.0**31), 2.0**32, 2.0**63, -(2.0**63), 2.0**64, 1e30, 3.4e38]  # fmt: skip
 
 
 def samples(dtype: str) -> np.ndarray:
@@ -24,7 +24,9 @@ def samples(dtype: str) -> np.ndarray:
     if dtype in INTEGERS:
         info = np.iinfo(dtype)
         edges = [info.min, info.min + 1, info.max, info.max - 1, 0, 1, info.max // 2]
-        values = np.concatenate([np.array(edges, dtype), rng.integers(info.min, info.max, 200, dtype, endpoint=True)])
+        values = np.concatenate(
+            [np.array(edges, dtype), rng.integers(info.min, info.max, 200, dtype, endpoint=True)]
+        )
         small = rng.integers(max(info.min, -1000), min(info.max, 1000), 200, dtype)
         return np.concatenate([values, small])
     if dtype in FLOATS:
@@ -74,7 +76,9 @@ def test_float32_rounds_to_storage_everywhere() -> None:
 
 def test_float64_rounds_once() -> None:
     base = np.arange(1, 2000).astype(np.float16).astype(np.float64) * 1.0009765625
-    ties = np.concatenate([base * (1 + 2.0**-11), base * (1 + 2.0**-11 + 2.0**-40), base * (1 + 2.0**-11 - 2.0**-40)])
+    ties = np.concatenate(
+        [base * (1 + 2.0**-11), base * (1 + 2.0**-11 + 2.0**-40), base * (1 + 2.0**-11 - 2.0**-40)]
+    )
     targets = ["float16", "float8_e5m2", "float8_e4m3fn"]
     results = evaluate([(f"cast_{t}(a)", t) for t in targets], ties)
     for target, got in zip(targets, results, strict=True):

@@ -47,7 +47,23 @@ def float32_samples() -> np.ndarray:
     """Steps through all bit patterns, and more where functions bend."""
     rng = np.random.default_rng(0)
     steps = np.arange(0, 2**32, 16411, dtype=np.uint64).astype(np.uint32).view(np.float32)
-    edges = [0.0, -0.0, INF, -INF, NAN, 1.0, -1.0, 2.0, 1e-45, -1e-45, 3.4028235e38, -3.4028235e38, 88.72, 88.73, -87.33]
+    edges = [
+        0.0,
+        -0.0,
+        INF,
+        -INF,
+        NAN,
+        1.0,
+        -1.0,
+        2.0,
+        1e-45,
+        -1e-45,
+        3.4028235e38,
+        -3.4028235e38,
+        88.72,
+        88.73,
+        -87.33,
+    ]
     edges += [-87.34, -103.97, -104.1, 0.34657, 1.1754944e-38, 1.0e6, 1.1e6, 9.1, 20.0, 0.99999994, 1.0000001]
     dense = [rng.uniform(-scale, scale, 30000) for scale in (0.5, 2.0, 20.0, 110.0)]
     return np.concatenate([steps, np.array(edges, np.float32), *(d.astype(np.float32) for d in dense)])
@@ -94,7 +110,9 @@ def test_float64_functions_are_within_four_ulp() -> None:
     rng = np.random.default_rng(1)
     magnitudes = np.exp(rng.uniform(-700, 700, 4000)) * rng.choice([-1, 1], 4000)
     x = np.concatenate([magnitudes, *(rng.uniform(-s, s, 4000) for s in (0.5, 2.0, 30.0, 750.0))])
-    x = np.concatenate([x, [0.0, -0.0, INF, -INF, NAN, 1.0, -1.0, 5e-324, 709.78, 709.79, -708.4, -745.1, -745.2]])
+    x = np.concatenate(
+        [x, [0.0, -0.0, INF, -INF, NAN, 1.0, -1.0, 5e-324, 709.78, 709.79, -708.4, -745.1, -745.2]]
+    )
     names = [n for n in EXACT if n not in ("erf", "gelu_erf")]
     results = evaluate([(f"{name}(a)", "float64") for name in names], x, lanes=8)
     worst = {}
@@ -119,8 +137,13 @@ def test_float64_functions_are_within_four_ulp() -> None:
 
 def test_pow_is_within_two_ulp_and_keeps_ieee_cases() -> None:
     rng = np.random.default_rng(3)
-    special = np.array([0.0, -0.0, 1, -1, 2, -2, 0.5, -0.5, 3, -3, INF, -INF, NAN, 1e-40, 3e38, 2.5, -2.5, 16777217], np.float32)
-    a = np.concatenate([np.repeat(special, len(special)), np.exp(rng.uniform(-87, 88, 20000)).astype(np.float32)])
+    special = np.array(
+        [0.0, -0.0, 1, -1, 2, -2, 0.5, -0.5, 3, -3, INF, -INF, NAN, 1e-40, 3e38, 2.5, -2.5, 16777217],
+        np.float32,
+    )
+    a = np.concatenate(
+        [np.repeat(special, len(special)), np.exp(rng.uniform(-87, 88, 20000)).astype(np.float32)]
+    )
     b = np.concatenate([np.tile(special, len(special)), rng.uniform(-4, 4, 20000).astype(np.float32)])
     a = np.concatenate([a, -np.arange(1, 200, dtype=np.float32)])
     b = np.concatenate([b, np.tile([-3, -2, 2, 3], 50)[:199].astype(np.float32)])
@@ -147,7 +170,11 @@ def test_scalars_give_what_vectors_give(dtype: str) -> None:
     from tests.codegen.vector_kernels import run_body
 
     names = [n for n in EXACT if n not in ("sqrt", "recip")]
-    x, vector, scalar = np.array([0.7] * 8, dtype), np.zeros((len(names), 8), dtype), np.zeros(len(names), dtype)
+    x, vector, scalar = (
+        np.array([0.7] * 8, dtype),
+        np.zeros((len(names), 8), dtype),
+        np.zeros(len(names), dtype),
+    )
     body = []
     for k, name in enumerate(names):
         body.append(f"store(p1, {8 * k}, {name}(load(p0, 0, 8)))")

@@ -1,4 +1,4 @@
-"""Loads and stores of the kernel language: contiguous, strided, indexed, their tails, and what they must not touch."""
+"""Loads and stores of the kernel language: contiguous, strided, indexed, and their tails."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from mgx_numba.errors import CompileError
 from tests.codegen.vector_kernels import numpy_dtype, run_body
 
 DTYPES = [
-    "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32",
-    "float64", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
+    "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16",
+    "float32", "float64", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
 ]  # fmt: skip
 LIMITS = ["", "avx2", "sse"]
 
@@ -161,7 +161,9 @@ store(p1, 0, load(scratch, 0, 16))
 
 def test_negative_and_zero_strides() -> None:
     x, out = values("float32", 32), np.zeros(16, np.float32)
-    run_body("store(p1, 0, load_strided(p0, 20, -1, 8))\nstore(p1, 8, load_strided(p0, 20, n2, 8))", x, out, 0)
+    run_body(
+        "store(p1, 0, load_strided(p0, 20, -1, 8))\nstore(p1, 8, load_strided(p0, 20, n2, 8))", x, out, 0
+    )
     np.testing.assert_array_equal(out, np.concatenate([x[20:12:-1], np.full(8, x[20])]))
 
 

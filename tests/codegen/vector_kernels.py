@@ -47,7 +47,8 @@ def run_body(body: str, *arguments: np.ndarray | int) -> None:
 def evaluate(
     expressions: Sequence[tuple[str, str]], *inputs: np.ndarray, lanes: int = 16, fill: str = "1"
 ) -> list[np.ndarray]:
-    """Values of (expression, dtype) pairs over the names a, b, c, ... of the inputs, through vectors and a tail.
+    """Values of (expression, dtype) pairs over the names a, b, c, ... of the inputs, through vectors and a
+    tail.
 
     The memory after each result is checked to be untouched.
     """
@@ -69,7 +70,9 @@ def evaluate(
             lines.append(f"        {'t' if tail else 'r'}{k} = {expression}")
             value = f"{'t' if tail else 'r'}{k}"
             lines.append(
-                f"        store_tail({pointer}, i, {value}, n - i)" if tail else f"        store({pointer}, i, {value})"
+                f"        store_tail({pointer}, i, {value}, n - i)"
+                if tail
+                else f"        store({pointer}, i, {value})"
             )
         if not tail:
             lines.append(f"        i += {lanes}")
@@ -89,9 +92,11 @@ def same(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
 
 
 def ulp_error(actual: np.ndarray, exact: np.ndarray) -> np.ndarray:
-    """Distance of `actual` from the more precise `exact`, in units in the last place of `actual`'s type there.
+    """Distance of `actual` from the more precise `exact`, in units in the last place of `actual`'s type
+    there.
 
-    Infinite where one is NaN and the other is not, or one is infinite and the other is not within an ulp of overflow.
+    Infinite where one is NaN and the other is not, or one is infinite and the other is not within an ulp of
+    overflow.
     """
     dtype = actual.dtype.type
     info = np.finfo(dtype)

@@ -108,7 +108,9 @@ def literal_program() -> Program:
         Shape(f, (300,)),
     ]
     results += [program.main.add_literal(bits(s, k)) for k, s in enumerate(shapes)]
-    program.main.add_literal(Argument.from_tuple([bits(Shape(f, (2,)), 1), bits(Shape(Type.int8_type, (3,)), 2)]))
+    program.main.add_literal(
+        Argument.from_tuple([bits(Shape(f, (2,)), 1), bits(Shape(Type.int8_type, (3,)), 2)])
+    )
     program.main.add_return(results)
     return program
 
@@ -126,7 +128,12 @@ def assert_same(loaded: Program, saved: Program) -> None:
     assert list(loaded.parameter_shapes()) == list(saved.parameter_shapes())
     for mine, theirs in zip(loaded.reachable_modules(), saved.reachable_modules()):
         for a, b in zip(mine, theirs):
-            assert (a.op, a.shape, a.debug_symbols, a.normalized) == (b.op, b.shape, b.debug_symbols, b.normalized)
+            assert (a.op, a.shape, a.debug_symbols, a.normalized) == (
+                b.op,
+                b.shape,
+                b.debug_symbols,
+                b.normalized,
+            )
             if b.literal is not None:
                 assert a.literal is not None
                 for x, y in zip(leaves(a.literal), leaves(b.literal)):
@@ -138,7 +145,11 @@ def assert_same(loaded: Program, saved: Program) -> None:
 @pytest.mark.parametrize("build", PROGRAMS)
 def test_round_trip_loses_nothing(build: Callable[[], Program], format: str, tmp_path: Path) -> None:
     program = build()
-    extra = {"compiled": {"target": "cpu", "fast_math": False}, "disabled_passes": ["x"], "tuning": [{"time": 1.5}]}
+    extra = {
+        "compiled": {"target": "cpu", "fast_math": False},
+        "disabled_passes": ["x"],
+        "tuning": [{"time": 1.5}],
+    }
     path = tmp_path / "model.mxr"
     save_program(program, path, format, extra)
     loaded, found = load_program(path, format)
@@ -218,7 +229,7 @@ def test_failed_save_leaves_the_old_file_whole(tmp_path: Path, monkeypatch: pyte
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(FormatError, match="cannot be written: .*No space left"):
+    with pytest.raises(FormatError, match=r"cannot be written: .*No space left"):
         save_program(literal_program(), path)
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["model.mxr"]
@@ -246,7 +257,7 @@ def test_arguments_round_trip(tmp_path: Path) -> None:
 def test_another_version_is_refused(version: Any) -> None:
     root = msgpack.unpackb(save_buffer(dynamic_program()))
     root["version"] = version
-    with pytest.raises(FormatError, match="file version is .*, expected 8"):
+    with pytest.raises(FormatError, match=r"file version is .*, expected 8"):
         load_buffer(msgpack.packb(root))
 
 
@@ -275,7 +286,9 @@ def test_unknown_format_and_absent_file(tmp_path: Path) -> None:
         load_program(tmp_path / "empty")
 
 
-def edited(edit: Callable[[dict[str, Any]], Any], build: Callable[[], Program] = convolution_program) -> bytes:
+def edited(
+    edit: Callable[[dict[str, Any]], Any], build: Callable[[], Program] = convolution_program
+) -> bytes:
     root = msgpack.unpackb(save_buffer(build()))
     edit({n["output"]: n for m in root["modules"].values() for n in m["nodes"]} | {"root": root})
     return msgpack.packb(root)
@@ -291,7 +304,10 @@ FAULTS: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     (lambda n: node_of(n, "convolution")["operator"].update(padding=["1", 1]), "attribute padding must be"),
     (lambda n: node_of(n, "convolution")["operator"].update(padding=[3, 3]), "by the operator's rule"),
     (lambda n: node_of(n, "convolution")["operator"].update(group=0), "group 0"),
-    (lambda n: node_of(n, "convolution").update(inputs=["x", "@77"]), "'@77' is not the output of an earlier node"),
+    (
+        lambda n: node_of(n, "convolution").update(inputs=["x", "@77"]),
+        "'@77' is not the output of an earlier node",
+    ),
     (lambda n: node_of(n, "convolution").update(inputs="x"), "inputs is 'x', expected an array"),
     (lambda n: node_of(n, "convolution").update(output="x"), "output 'x' is taken"),
     (lambda n: node_of(n, "convolution").pop("output"), "'output' and 'name' must be strings"),
@@ -310,7 +326,10 @@ FAULTS: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     (lambda n: n["root"]["mgx_numba"].update(tuning={}), "'tuning' must be an array"),
     (lambda n: n["root"]["modules"]["main"].pop("nodes"), "module 'main' has no 'nodes'"),
     (lambda n: n["root"]["modules"]["main"]["nodes"].insert(0, 7), "a node must be a map"),
-    (lambda n: n["root"]["modules"]["main"]["nodes"].append(dict(n["x"], output="z")), "follows the module's @return"),
+    (
+        lambda n: n["root"]["modules"]["main"]["nodes"].append(dict(n["x"], output="z")),
+        "follows the module's @return",
+    ),
 ]
 
 
@@ -323,10 +342,19 @@ def test_fault_is_named(edit: Callable[[dict[str, Any]], Any], message: str) -> 
 @pytest.mark.parametrize(
     "edit, message",
     [
-        (lambda n: node_of(n, "if").update(module_inputs=["If_0_if", "nowhere"]), "'nowhere', which is no submodule"),
-        (lambda n: node_of(n, "if").update(module_inputs=["If_0_if", "main"]), "'main', which is no submodule"),
+        (
+            lambda n: node_of(n, "if").update(module_inputs=["If_0_if", "nowhere"]),
+            "'nowhere', which is no submodule",
+        ),
+        (
+            lambda n: node_of(n, "if").update(module_inputs=["If_0_if", "main"]),
+            "'main', which is no submodule",
+        ),
         (lambda n: node_of(n, "exp").update(module_inputs=["If_0_if"]), "module 'If_0_if' runs itself"),
-        (lambda n: node_of(n, "sqrt").update(inputs=["If_0_if:@0"]), "a module that does not enclose this one"),
+        (
+            lambda n: node_of(n, "sqrt").update(inputs=["If_0_if:@0"]),
+            "a module that does not enclose this one",
+        ),
     ],
 )
 def test_fault_in_modules_is_named(edit: Callable[[dict[str, Any]], Any], message: str) -> None:
@@ -355,7 +383,17 @@ def test_bool_that_is_neither_is_refused() -> None:
         b"\xdb\xff\xff\xff\xffx",
         b"\xcb\x00",
     ],
-    ids=["huge array", "huge map", "deep", "unassigned", "integer key", "key twice", "not UTF-8", "string", "number"],
+    ids=[
+        "huge array",
+        "huge map",
+        "deep",
+        "unassigned",
+        "integer key",
+        "key twice",
+        "not UTF-8",
+        "string",
+        "number",
+    ],
 )
 def test_malformed_msgpack(data: bytes) -> None:
     with pytest.raises(FormatError, match="at byte"):
@@ -364,9 +402,34 @@ def test_malformed_msgpack(data: bytes) -> None:
 
 def test_msgpack_decoder_agrees_with_the_library() -> None:
     tree = {
-        "numbers": [0, 127, 128, 255, 256, 65535, 65536, 2**32, 2**64 - 1, -1, -32, -33, -129, -(2**15) - 1, -(2**63)],
+        "numbers": [
+            0,
+            127,
+            128,
+            255,
+            256,
+            65535,
+            65536,
+            2**32,
+            2**64 - 1,
+            -1,
+            -32,
+            -33,
+            -129,
+            -(2**15) - 1,
+            -(2**63),
+        ],
         "reals": [0.5, float("inf"), 1e300],
-        "others": [None, True, False, "", "é" * 200, "x" * 70000, [[]] * 20, {str(k): k for k in range(70000)}],
+        "others": [
+            None,
+            True,
+            False,
+            "",
+            "é" * 200,
+            "x" * 70000,
+            [[]] * 20,
+            {str(k): k for k in range(70000)},
+        ],
     }
     pieces: list[Any] = []
     assert pack(tree, pieces.append) == sum(map(len, pieces))
@@ -453,9 +516,11 @@ def test_json_is_readable_by_any_parser(tmp_path: Path) -> None:
     assert all(list(d) == ["bytes"] and all(0 <= b < 256 for b in d["bytes"]) for d in data)
 
 
-@pytest.mark.parametrize("text", ['{"bytes": [256]}', '{"bytes": [1,,2]}', '{"bytes": [1.5]}', '{"bytes": [-1]}'])
+@pytest.mark.parametrize(
+    "text", ['{"bytes": [256]}', '{"bytes": [1,,2]}', '{"bytes": [1.5]}', '{"bytes": [-1]}']
+)
 def test_json_bytes_out_of_range_are_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "model.json"
-    path.write_text('{"version": 8, "modules": {}, "x": %s}' % text)
+    path.write_text(f'{{"version": 8, "modules": {{}}, "x": {text}}}')
     with pytest.raises(FormatError, match="bytes"):
         load_program(path, "json")

@@ -12,7 +12,12 @@ from ..contraction.problem import Epilogue, EpilogueOperand
 from ..cpu.source import CodeBuffer, VectorPrinter, VectorValue
 from .text import dtype_name
 
-__all__ = ["print_epilogue"]
+__all__ = ["epilogue_parameters", "print_epilogue"]
+
+
+def epilogue_parameters(module: Module, contraction: Instruction) -> list[Instruction]:
+    """Parameters that operations after the contraction read, in order of declaration."""
+    return [p for p in module.parameters() if any(user is not contraction for user in p.users)]
 
 
 def print_epilogue(
@@ -23,15 +28,14 @@ def print_epilogue(
     Args:
         module: the contraction and the pointwise operations after it; one result.
         contraction: the contraction inside of the module.
-        access: for each parameter of the module that is not an input of the contraction, in order, how it varies over
-            the result: ``full``, ``per_n``, ``per_m`` or ``scalar``.
+        access: for each of the ``epilogue_parameters``, in order, how it varies over the result: ``full``, ``per_n``, ``per_m`` or ``scalar``.
         lanes: lanes of the accumulators.
         fast_math: whether functions may differ by 4 units in the last place.
     """
     buffer = CodeBuffer()
     printer = VectorPrinter(buffer, lanes, fast_math=fast_math)
     values: dict[Instruction, Any] = {contraction: VectorValue("acc", contraction.shape.type)}
-    extras = [p for p in module.parameters() if p not in contraction.inputs]
+    extras = epilogue_parameters(module, contraction)
     for k, parameter in enumerate(extras):
         values[parameter] = printer.loaded(f"e{k}", parameter.shape.type)
     for ins in module:

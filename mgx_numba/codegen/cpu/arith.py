@@ -1,7 +1,8 @@
 """Intrinsics for arithmetic, comparison, logic and selection, on vectors and scalars.
 
-Integer operations wrap and never trap: dividing by zero gives 0, shifting by the width or more gives what NumPy gives.
-Float operations follow IEEE 754; those named ``_fast`` carry the fast-math flags ``nsz arcp contract afn``.
+Integer operations wrap and never trap: dividing by zero gives 0, shifting by the width or more gives what
+NumPy gives. Float operations follow IEEE 754; those named ``_fast`` carry the fast-math flags ``nsz arcp
+contract afn``.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def emit_mul(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value
 
 
 def _divide_integers(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Quotient truncated toward zero, and i1 of where the divisor is zero (the quotient there is arbitrary)."""
+    """Quotient truncated toward zero, and i1 of where the divisor is zero and the quotient arbitrary."""
     zero = b.icmp("==", y, 0)
     y = b.select(zero, 1, y)
     if b.width(x) <= 32:
@@ -131,13 +132,13 @@ def _fma(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value, z: ir.Value) ->
     if not _is_float(dtype):
         return b.iadd(b.imul(x, y), z)
     if dtype == "float32" and not has_fma():
-        # The product is exact in float64; the sum is rounded there and again, which differs in one case of 2**28.
+        # The product is exact in float64; the sum is rounded there and again: one case of 2**28 differs.
         return b.narrow(b.ir.fadd(b.ir.fmul(b.widen(x), b.widen(y)), b.widen(z)))
     return b.fused(x, y, z)
 
 
 def emit_integer_power(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
-    """x**y modulo the range, by squaring; for negative y what truncation leaves: 0, or 1 and -1 for x of those."""
+    """x**y modulo the range, by squaring; for negative y what truncation leaves: 0, or x**y if x is 1 or -1."""
     signed = is_signed(dtype)
     base, exponent, result = b.reserve(x.type), b.reserve(x.type), b.reserve(x.type)
     for place, value in ((base, x), (exponent, y), (result, b.coerce(x, 1)[1])):
@@ -246,7 +247,7 @@ def _define_where(condition: Any, x: Any, y: Any) -> Any:
     def lower(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
         b = VectorBuilder(builder)
         values = []
-        for (own, width), value in zip(kinds, args[1:]):
+        for (own, width), value in zip(kinds, args[1:], strict=True):
             value = convert(b, value, own, dtype)
             values.append(b.splat(value, count) if count and not width else value)
         return builder.select(args[0], *values)
@@ -281,12 +282,12 @@ mul_fast = _binary("mul_fast", emit_mul)
 div_fast = _binary("div_fast", _div)
 fmod = _binary("fmod", _fmod)
 mod = _binary("mod", _mod)
-max = _binary("max", emit_max, (*NUMBERS, "bool"))  # noqa: A001
-min = _binary("min", emit_min, (*NUMBERS, "bool"))  # noqa: A001
+max = _binary("max", emit_max, (*NUMBERS, "bool"))
+min = _binary("min", emit_min, (*NUMBERS, "bool"))
 fma = elementwise("fma", _fma, 3, NUMBERS)
 
 neg = _unary("neg", _neg)
-abs = _unary("abs", _abs)  # noqa: A001
+abs = _unary("abs", _abs)
 sign = _unary("sign", _sign)
 sqrt = _unary("sqrt", _sqrt, FLOATS)
 recip = _unary("recip", _recip, FLOATS)
@@ -326,9 +327,9 @@ idiv = _binary("idiv", _unchecked("udiv"), ("int64",))
 imod = _binary("imod", _unchecked("urem"), ("int64",))
 
 __all__ = [
-    "abs", "add", "add_fast", "arg_ge", "arg_gt", "arg_le", "arg_lt", "bitwise_and", "bitwise_not", "bitwise_or",
-    "bitwise_xor", "ceil", "div", "div_fast", "eq", "floor", "fma", "fmod", "ge", "gt", "idiv", "imax", "imin", "imod",
-    "isinf", "isnan", "le", "logical_and", "logical_not", "logical_or", "logical_xor", "lt", "max", "min", "mod", "mul",
-    "mul_fast", "ne", "nearbyint", "neg", "recip", "recip_fast", "shift_left", "shift_right", "sign", "sqrt", "sub",
-    "sub_fast", "where",
+    "abs", "add", "add_fast", "arg_ge", "arg_gt", "arg_le", "arg_lt", "bitwise_and", "bitwise_not",
+    "bitwise_or", "bitwise_xor", "ceil", "div", "div_fast", "eq", "floor", "fma", "fmod", "ge", "gt",
+    "idiv", "imax", "imin", "imod", "isinf", "isnan", "le", "logical_and", "logical_not", "logical_or",
+    "logical_xor", "lt", "max", "min", "mod", "mul", "mul_fast", "ne", "nearbyint", "neg", "recip",
+    "recip_fast", "shift_left", "shift_right", "sign", "sqrt", "sub", "sub_fast", "where",
 ]  # fmt: skip

@@ -1,8 +1,8 @@
 """A small builder of straight-line LLVM IR on vectors and scalars alike.
 
-`VectorBuilder` works on the value types of `mgx_numba.codegen.cpu.vector`: every method takes vectors of one lane count
-or scalars, and Python numbers, which become constants of the other operand's type. LLVM intrinsics are declared by hand
-because llvmlite does not name those on vectors.
+`VectorBuilder` works on the value types of `mgx_numba.codegen.cpu.vector`: every method takes vectors of one
+lane count or scalars, and Python numbers, which become constants of the other operand's type. LLVM intrinsics
+are declared by hand because llvmlite does not name those on vectors.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def is_signed(dtype: str) -> bool:
 
 
 class _Text(ir.Constant):
-    """A vector constant by its text, which is shorter than the list of its elements that llvmlite would write."""
+    """A vector constant by its text, shorter than the list of its elements that llvmlite would write."""
 
     def __init__(self, type_: ir.Type, text: str, elements: Sequence[ir.Constant] = ()) -> None:
         self.type = type_
@@ -111,7 +111,9 @@ class VectorBuilder:
 
     def splat(self, value: ir.Value, lanes: int) -> ir.Value:
         """A scalar in every lane."""
-        single = self.ir.insert_element(self.poison(ir.VectorType(value.type, lanes)), value, ir.Constant(_I32, 0))
+        single = self.ir.insert_element(
+            self.poison(ir.VectorType(value.type, lanes)), value, ir.Constant(_I32, 0)
+        )
         return self.shuffle(single, [0] * lanes)
 
     def poison(self, type_: ir.Type) -> ir.Constant:
@@ -123,7 +125,9 @@ class VectorBuilder:
         if not lanes:
             return ir.Constant(element, 0)
         wrap = (1 << element.width) - 1
-        return ir.Constant(ir.VectorType(element, lanes), [ir.Constant(element, k & wrap) for k in range(lanes)])
+        return ir.Constant(
+            ir.VectorType(element, lanes), [ir.Constant(element, k & wrap) for k in range(lanes)]
+        )
 
     def extract(self, vector: ir.Value, lane: int | ir.Value) -> ir.Value:
         """One lane as a scalar."""
@@ -162,7 +166,9 @@ class VectorBuilder:
         suffix = ".".join(self.mangled(t) for t in (overloads or [values[0].type]))
         result = result or values[0].type
         callee = self.function(f"llvm.{name}.{suffix}", result, [v.type for v in values])
-        return self.ir.call(callee, values, fastmath=self.flags if isinstance(_element(result), _FLOAT) else ())
+        return self.ir.call(
+            callee, values, fastmath=self.flags if isinstance(_element(result), _FLOAT) else ()
+        )
 
     # Floats
 
@@ -352,4 +358,3 @@ def _element(type_: ir.Type) -> ir.Type:
 def has_fma() -> bool:
     """Whether a fused multiply-add is an instruction on the CPU that is compiled for."""
     return host.has("fma") or host.has("neon")
-

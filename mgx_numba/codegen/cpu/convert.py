@@ -1,8 +1,8 @@
 """Conversion of elements between dtypes, as NumPy and ml_dtypes convert, with float to integer saturating.
 
-float16 uses the CPU's instructions where it has them. Every other storage float is converted with integer arithmetic:
-rounded to nearest, ties to even, overflowing to infinity or to NaN as the format has it (no saturation, as
-ml_dtypes ``astype``).
+float16 uses the CPU's instructions where it has them. Every other storage float is converted with integer
+arithmetic: rounded to nearest, ties to even, overflowing to infinity or to NaN as the format has it (no
+saturation, as ml_dtypes ``astype``).
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ def truth(b: VectorBuilder, x: ir.Value, dtype: str) -> ir.Value:
 def _to_float32(b: VectorBuilder, x: ir.Value, source: str, target: str) -> ir.Value:
     """float32 that rounds to the same storage float as `x` does.
 
-    float64 is rounded to odd, so that rounding twice is rounding once; bfloat16 is rounded twice, as in ml_dtypes.
+    float64 is rounded to odd, so that rounding twice is rounding once; bfloat16 is rounded twice, as in
+    ml_dtypes.
     """
     if source != "float64" or target == "bfloat16":
         return convert(b, x, source, "float32")
@@ -170,4 +171,3 @@ def _round_small(b: VectorBuilder, x: ir.Value, f: _Small) -> ir.Value:
     if f.one_zero:
         signed = b.select(b.icmp("==", code, 0), 0, signed)
     return b.ir.trunc(signed, b.like(x, ir.IntType(f.bits)))
-

@@ -1,4 +1,4 @@
-"""Intrinsics that read and write vectors whose elements are apart: strided (an arithmetic progression) and indexed."""
+"""Intrinsics that read and write vectors whose elements are apart: at a stride, or at given indices."""
 
 from __future__ import annotations
 
@@ -89,7 +89,9 @@ def _gather_instruction(
     pointers = b.ir.gep(base, [indices], source_etype=base.type.pointee)
     pointers.type = ir.VectorType(base.type, lanes)
     callee = b.function(
-        f"llvm.masked.gather.{b.mangled(fill.type)}.v{lanes}p0", fill.type, [pointers.type, _I32, mask.type, fill.type]
+        f"llvm.masked.gather.{b.mangled(fill.type)}.v{lanes}p0",
+        fill.type,
+        [pointers.type, _I32, mask.type, fill.type],
     )
     return b.ir.call(callee, [pointers, ir.Constant(_I32, alignment(dtype)), mask, fill])
 
@@ -141,17 +143,28 @@ def _write_tail(
     b.for_lanes(count, body)
 
 
-def _load_strided(b: VectorBuilder, dtype: str, lanes: int, p: ir.Value, i: ir.Value, stride: ir.Value) -> ir.Value:
+def _load_strided(
+    b: VectorBuilder, dtype: str, lanes: int, p: ir.Value, i: ir.Value, stride: ir.Value
+) -> ir.Value:
     return _read(b, p, _Strided(i, stride, lanes), lanes, dtype)
 
 
 def _load_strided_tail(
-    b: VectorBuilder, dtype: str, lanes: int, fill: ir.Value, p: ir.Value, i: ir.Value, stride: ir.Value, count: ir.Value
+    b: VectorBuilder,
+    dtype: str,
+    lanes: int,
+    fill: ir.Value,
+    p: ir.Value,
+    i: ir.Value,
+    stride: ir.Value,
+    count: ir.Value,
 ) -> ir.Value:
     return _read_tail(b, p, _Strided(i, stride, lanes), count, fill, dtype)
 
 
-def _store_strided(b: VectorBuilder, dtype: str, p: ir.Value, i: ir.Value, stride: ir.Value, v: ir.Value) -> None:
+def _store_strided(
+    b: VectorBuilder, dtype: str, p: ir.Value, i: ir.Value, stride: ir.Value, v: ir.Value
+) -> None:
     _write(b, p, _Strided(i, stride, v.type.count), v, dtype)
 
 

@@ -1,7 +1,8 @@
 """Elementary functions on float32 lanes, in float32 arithmetic: those that models use most.
 
-Every function is branch-free and takes a `VectorBuilder` without fast-math flags and a float32 vector or scalar. `exp`
-and `log` are within 1 ulp over all float32; the bounds of the others are in `vecmath`. Range reductions are Cody and Waite's ("Software Manual for the Elementary Functions", 1980).
+Every function is branch-free and takes a `VectorBuilder` without fast-math flags and a float32 vector or
+scalar. `exp` and `log` are within 1 ulp over all float32; the bounds of the others are in `vecmath`. Range
+reductions are Cody and Waite's ("Software Manual for the Elementary Functions", 1980).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def _reduce(b: VectorBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value
 
 
 def _scale(b: VectorBuilder, p: ir.Value, bits: ir.Value) -> ir.Value:
-    """p * 2**n for p near 1 and n (in the low 9 bits of `bits`) from -150 to 128, rounded to subnormals correctly."""
+    """p * 2**n for p near 1 and n (in the low 9 bits of `bits`) from -150 to 128, subnormal results too."""
     n = b.ashr(b.shl(bits, 23), 23)
     if host.has("avx512f") and b.lanes(p) >= 16:
         return b.intrinsic("ldexp", [p], p.type, overloads=[p.type, n.type], extra=[n])

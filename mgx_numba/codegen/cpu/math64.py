@@ -1,7 +1,8 @@
 """Elementary functions on float64 lanes.
 
-`exp` and `log` are good to 1 ulp of float64. The functions named ``*_short`` are good to 2**-28 or better over the
-float32 range only: they serve float32 results, which then are correct to little more than half an ulp.
+`exp` and `log` are good to 1 ulp of float64. The functions named ``*_short`` are good to 2**-28 or better
+over the float32 range only: they serve float32 results, which then are correct to little more than half an
+ulp.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def log(b: VectorBuilder, x: ir.Value) -> ir.Value:
 
 
 def _small_to_float(b: VectorBuilder, n: ir.Value) -> ir.Value:
-    """12-bit two's complement integers to float64, without the conversion that only AVX-512 has for 64 bits."""
+    """12-bit two's complement integers to float64, without the 64-bit conversion that only AVX-512 has."""
     signed = b.isub(b.xor(n, 0x800), 0x800)
     return b.ir.sitofp(b.ir.trunc(signed, b.like(n, ir.IntType(32))), b.like(n, ir.DoubleType()))
 

@@ -1,7 +1,7 @@
 """Intrinsics that read and write memory: typed pointers, scalars, contiguous vectors and their tails.
 
-Indices, strides and counts are int64 numbers of elements. Pointers are loaded, offset and passed as typed pointers and
-never made from integers. Vectors may lie at any address that is aligned for one element.
+Indices, strides and counts are int64 numbers of elements. Pointers are loaded, offset and passed as typed
+pointers and never made from integers. Vectors may lie at any address that is aligned for one element.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from .vector import (
     pointer_dtype,
     pointer_type,
     scalar_type,
-    value_type,
 )
 
 __all__ = [
@@ -52,18 +51,22 @@ Definition = tuple[Any, Callable[..., Any]]
 
 
 def memory_element(dtype: str) -> ir.Type:
+    """LLVM type of one element in memory: a byte for bool."""
     return _I8 if dtype == "bool" else element_type(dtype)
 
 
 def alignment(dtype: str) -> int:
+    """Bytes that every address of an element is a multiple of."""
     return host.itemsize(dtype)
 
 
 def from_memory(b: VectorBuilder, value: ir.Value, dtype: str) -> ir.Value:
+    """A loaded scalar or vector as registers hold it: bool as i1."""
     return b.icmp("!=", value, 0) if dtype == "bool" else value
 
 
 def to_memory(b: VectorBuilder, value: ir.Value, dtype: str) -> ir.Value:
+    """A scalar or vector as it is stored: bool as bytes of 0 and 1."""
     return b.ir.zext(value, b.like(value, _I8)) if dtype == "bool" else value
 
 
@@ -84,7 +87,9 @@ def _has_masked(dtype: str) -> bool:
     return size >= 4 and host.has("avx")
 
 
-def _masked_load(b: VectorBuilder, address: ir.Value, count: ir.Value, fill: ir.Value, dtype: str) -> ir.Value:
+def _masked_load(
+    b: VectorBuilder, address: ir.Value, count: ir.Value, fill: ir.Value, dtype: str
+) -> ir.Value:
     """Vector from memory with `fill` in the lanes from `count` on; values are in their memory form."""
     lanes = fill.type.count
     if _has_masked(dtype):
@@ -94,7 +99,9 @@ def _masked_load(b: VectorBuilder, address: ir.Value, count: ir.Value, fill: ir.
             fill.type,
             [place.type, _I32, ir.VectorType(_I1, lanes), fill.type],
         )
-        return b.ir.call(callee, [place, ir.Constant(_I32, alignment(dtype)), tail_mask(b, count, lanes), fill])
+        return b.ir.call(
+            callee, [place, ir.Constant(_I32, alignment(dtype)), tail_mask(b, count, lanes), fill]
+        )
     scratch = b.spill(fill)
     _copy(b, scratch, address, count, dtype)
     return b.ir.load(b.ir.bitcast(scratch, fill.type.as_pointer()), align=64)
@@ -195,6 +202,11 @@ def _store_scalar(p: types.Type, i: types.Type, x: types.Type) -> Definition:
 
 
 def scalar_dtype(name: str, x: types.Type) -> str:
+    """Dtype of an operand of the intrinsic `name` that must be a scalar.
+
+    Raises:
+        TypingError: it is a vector or no number.
+    """
     dtype, lanes = describe(name, x)
     if lanes:
         raise TypingError(f"{name}: expected a scalar, got {x}")
@@ -202,7 +214,7 @@ def scalar_dtype(name: str, x: types.Type) -> str:
 
 
 def loader(name: str, arity: int, emit: Callable[..., ir.Value]) -> Any:
-    """Intrinsic name(p, int64..., LANES) whose `emit(b, dtype, lanes, p, ...)` gives values in memory form."""
+    """Intrinsic name(p, int64..., LANES); `emit(b, dtype, lanes, p, ...)` gives values in memory form."""
 
     def define(p: types.Type, *rest: types.Type) -> Definition:
         dtype = pointer_dtype(name, p)
@@ -218,7 +230,7 @@ def loader(name: str, arity: int, emit: Callable[..., ir.Value]) -> Any:
 
 
 def tail_loader(name: str, arity: int, emit: Callable[..., ir.Value]) -> Any:
-    """Intrinsic name(p, int64..., count, fill, LANES) with `emit(b, dtype, lanes, fill vector, p, ..., count)`."""
+    """Intrinsic name(p, int64..., count, fill, LANES); `emit(b, dtype, lanes, fill vector, p, ..., count)`."""
 
     def define(p: types.Type, *rest: types.Type) -> Definition:
         dtype = pointer_dtype(name, p)

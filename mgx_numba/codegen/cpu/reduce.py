@@ -28,7 +28,9 @@ __all__ = [
 
 
 def _fold(
-    b: VectorBuilder, values: list[ir.Value], combine: Callable[[list[ir.Value], list[ir.Value]], list[ir.Value]]
+    b: VectorBuilder,
+    values: list[ir.Value],
+    combine: Callable[[list[ir.Value], list[ir.Value]], list[ir.Value]],
 ) -> list[ir.Value]:
     """Combine the lower with the upper half of parallel vectors until one lane is left."""
     lanes = values[0].type.count
@@ -76,7 +78,7 @@ def _arg_reduction(name: str, beats: Callable[..., ir.Value], last: bool) -> Any
                 tie = b.not_(b.or_(wins, loses))
                 order = b.icmp(">" if last else "<", high[1], low[1], signed)
                 take = b.or_(wins, b.and_(tie, order))
-                return [b.ir.select(take, new, old) for new, old in zip(high, low)]
+                return [b.ir.select(take, new, old) for new, old in zip(high, low, strict=True)]
 
             return _fold(b, [args[0], args[1]], combine)[1]
 

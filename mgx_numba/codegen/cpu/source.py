@@ -1,4 +1,5 @@
-"""Printing kernel source for the CPU: a code buffer, and the handler that prints scalar operations as vector calls.
+"""Printing kernel source for the CPU: a code buffer, and the handler that prints scalar operations as vector
+calls.
 
 Needs no Numba: text is printed, and looked up in the object store, without compiling anything.
 """
@@ -21,7 +22,9 @@ from ...ops.scalar import BINARY, BITWISE, COMPARE, LOGICAL, UNARY
 __all__ = ["FAST_NAMES", "CodeBuffer", "VectorPrinter", "VectorValue", "literal", "numpy_dtype"]
 
 # The names of `lang` that have a version with the suffix `_fast`.
-FAST_NAMES = frozenset("add sub mul div recip exp erf sigmoid tanh gelu_erf gelu_tanh silu softplus mish".split())
+FAST_NAMES = frozenset(
+    "add sub mul div recip exp erf sigmoid tanh gelu_erf gelu_tanh silu softplus mish".split()
+)
 _PREDICATES = COMPARE | LOGICAL | {"isnan", "isinf", "logical_not"}
 _SAME_TYPE = UNARY | BINARY | BITWISE | {"bitwise_not"}
 
@@ -29,9 +32,9 @@ _SAME_TYPE = UNARY | BINARY | BITWISE | {"bitwise_not"}
 class CodeBuffer:
     """Lines of Python at a current indentation, and single-assignment names for expressions.
 
-    An expression that was emitted before in this block or one around it is not emitted again: so it may only read
-    names that are assigned once, or through `assign`, and memory that the kernel does not write meanwhile.
-    `lines` may be taken out and cleared; the names stay known.
+    An expression that was emitted before in this block or one around it is not emitted again: so it may only
+    read names that are assigned once, or through `assign`, and memory that the kernel does not write
+    meanwhile. `lines` may be taken out and cleared; the names stay known.
     """
 
     def __init__(self, prefix: str = "v") -> None:
@@ -46,7 +49,7 @@ class CodeBuffer:
 
     @contextmanager
     def block(self, header: str) -> Iterator[None]:
-        """Append `header` (ending in a colon) and indent what follows; names emitted inside end with the block."""
+        """Append `header` (ending in a colon) and indent what follows; names emitted inside end with it."""
         self.line(header)
         self._scopes.append({})
         start = len(self.lines)
@@ -94,8 +97,8 @@ class CodeBuffer:
 class VectorValue:
     """A vector in printed code.
 
-    `name` holds it, as elements of `dtype` if `raw` (the form in memory), else in the type that `dtype` computes in.
-    `constant` is its value if it is the same known number in every lane.
+    `name` holds it, as elements of `dtype` if `raw` (the form in memory), else in the type that `dtype`
+    computes in. `constant` is its value if it is the same known number in every lane.
     """
 
     name: str
@@ -107,8 +110,9 @@ class VectorValue:
 class VectorPrinter:
     """Handler of the scalar-operation protocol that prints vector calls of `lang` into a buffer.
 
-    Values are `VectorValue`s of `lanes` lanes. Narrow floats are computed in float32 and rounded only when they are
-    stored or explicitly cast. With `fast_math`, float32 operations are printed by their ``_fast`` names.
+    Values are `VectorValue`s of `lanes` lanes. Narrow floats are computed in float32 and rounded only when
+    they are stored or explicitly cast. With `fast_math`, float32 operations are printed by their ``_fast``
+    names.
     """
 
     def __init__(self, buffer: CodeBuffer, lanes: int, fast_math: bool = False) -> None:
@@ -119,7 +123,7 @@ class VectorPrinter:
     # In and out
 
     def loaded(self, expression: str, dtype: str | Type) -> VectorValue:
-        """The value of an expression that gives a vector or scalar of `dtype` as memory holds it (`load`, ...)."""
+        """The value of an expression (`load`, ...) that gives elements of `dtype` as memory holds them."""
         dtype = dtype if isinstance(dtype, Type) else from_numpy(numpy_dtype(dtype))
         name = expression if expression.isidentifier() else self.buffer.emit(expression)
         return VectorValue(name, dtype, raw=dtype.compute != dtype)

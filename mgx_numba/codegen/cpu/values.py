@@ -10,7 +10,17 @@ from numba.core.errors import TypingError
 
 from .builder import VectorBuilder, element_type
 from .convert import convert
-from .vector import DTYPES, INTEGERS, STORAGE, Vec, constant_int, describe, make_intrinsic, scalar_type, value_type
+from .vector import (
+    DTYPES,
+    INTEGERS,
+    STORAGE,
+    Vec,
+    constant_int,
+    describe,
+    make_intrinsic,
+    scalar_type,
+    value_type,
+)
 
 __all__ = ["INF", "NAN", "extract", "lane_mask", "splat"]
 
@@ -136,5 +146,10 @@ for _dtype in DTYPES:
         globals()[f"bits_{_dtype}"] = _bits(_dtype)
 for _dtype in INTEGERS:
     globals()[f"iota_{_dtype}"] = _iota(_dtype)
-__all__ += [f"{_kind}_{_dtype}" for _kind in ("const", "cast", "bits") for _dtype in DTYPES if (_kind, _dtype) != ("bits", "bool")]
+__all__ += [
+    f"{_kind}_{_dtype}"
+    for _kind in ("const", "cast", "bits")
+    for _dtype in DTYPES
+    if (_kind, _dtype) != ("bits", "bool")
+]
 __all__ += [f"iota_{_dtype}" for _dtype in INTEGERS]

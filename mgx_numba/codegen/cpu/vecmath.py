@@ -1,8 +1,9 @@
 """Intrinsics for elementary functions on float32 and float64, vectors and scalars.
 
-float32 results are within 2 ulp of the exact value over the whole range, subnormals included; float64 within 4 ulp.
-Names ending in ``_fast`` are cheaper float32 versions within 4 ulp that flush subnormal results to zero; those of gelu,
-silu and mish keep 4 ulp of |x| * 2**-10 where the function is smaller than that. On float64 they are the exact ones.
+float32 results are within 2 ulp of the exact value over the whole range, subnormals included; float64 within
+4 ulp. Names ending in ``_fast`` are cheaper float32 versions within 4 ulp that flush subnormal results to
+zero; those of gelu, silu and mish keep 4 ulp of |x| * 2**-10 where the function is smaller than that. On
+float64 they are the exact ones.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from .builder import VectorBuilder
 from .vector import FLOATS, INTEGERS, elementwise
 
 __all__ = [
-    "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "erf_fast", "exp", "exp_fast", "gelu_erf",
-    "gelu_erf_fast", "gelu_tanh", "gelu_tanh_fast", "log", "log2", "mish", "mish_fast", "pow", "rsqrt", "sigmoid",
-    "sigmoid_fast", "silu", "silu_fast", "sin", "sinh", "softplus", "softplus_fast", "tan", "tanh", "tanh_fast",
+    "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "erf_fast", "exp", "exp_fast",
+    "gelu_erf", "gelu_erf_fast", "gelu_tanh", "gelu_tanh_fast", "log", "log2", "mish", "mish_fast", "pow",
+    "rsqrt", "sigmoid", "sigmoid_fast", "silu", "silu_fast", "sin", "sinh", "softplus", "softplus_fast",
+    "tan", "tanh", "tanh_fast",
 ]  # fmt: skip
 
 Emit = Callable[..., ir.Value]
@@ -36,7 +38,7 @@ def _through_float64(emit: Emit) -> Emit:
 
 
 def _trigonometric(short: Emit, library: str) -> Emit:
-    """`short` in float64 for the angles it can reduce; where a lane has a larger one, the C library does it."""
+    """`short` in float64 for the angles it can reduce; a lane with a larger one goes to the C library."""
 
     def emit(b: VectorBuilder, x: ir.Value) -> ir.Value:
         result = _through_float64(short)(b, x)
@@ -122,7 +124,7 @@ asinh, acosh, atanh = _short("asinh"), _short("acosh"), _short("atanh")
 sigmoid = _function("sigmoid", _through_float64(math64.sigmoid_short), _sigmoid_64)
 sigmoid_fast = _function("sigmoid_fast", math32.sigmoid_fast, _sigmoid_64)
 rsqrt = _function("rsqrt", _rsqrt, _rsqrt)
-pow = elementwise("pow", _emit_pow, 2, (*FLOATS, *INTEGERS))  # noqa: A001
+pow = elementwise("pow", _emit_pow, 2, (*FLOATS, *INTEGERS))
 gelu_erf = _function("gelu_erf", _through_float64(math64.gelu_erf_short), _gelu_erf_64)
 gelu_erf_fast = _function("gelu_erf_fast", math32.gelu_erf_fast, _gelu_erf_64)
 gelu_tanh = _function("gelu_tanh", _through_float64(math64.gelu_tanh_short), _gelu_tanh_64)

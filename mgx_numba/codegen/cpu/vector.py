@@ -1,8 +1,8 @@
 """The Numba types that kernels compute with, and the frame in which their intrinsics are written.
 
-A `Vec` is `lanes` elements of one dtype, held in an LLVM vector. Bool elements are i1 in registers and bytes in memory.
-Storage floats (`STORAGE`) are kept as integers of their width and have no arithmetic. A scalar of a dtype that Numba
-knows is Numba's own type; a scalar of a storage dtype is a `Vec` with 0 lanes.
+A `Vec` is `lanes` elements of one dtype, held in an LLVM vector. Bool elements are i1 in registers and bytes
+in memory. Storage floats (`STORAGE`) are kept as integers of their width and have no arithmetic. A scalar of
+a dtype that Numba knows is Numba's own type; a scalar of a storage dtype is a `Vec` with 0 lanes.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class _VecModel(models.PrimitiveModel):
         super().__init__(manager, vec, ir.VectorType(element, vec.lanes) if vec.lanes else element)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def value_type(dtype: str, lanes: int) -> types.Type:
     """Numba type of `lanes` elements of `dtype`, or of one scalar if `lanes` is 0."""
     return Vec(dtype, lanes) if lanes or dtype in STORAGE else _NUMBA[dtype]
@@ -79,7 +79,7 @@ def scalar_type(dtype: str) -> types.Type:
     return value_type(dtype, 0)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def pointer_type(dtype: str) -> types.CPointer:
     """Numba type of a pointer to elements of `dtype`."""
     return types.CPointer(scalar_type(dtype))
@@ -153,12 +153,15 @@ def elementwise(
 ) -> Any:
     """Intrinsic over `arity` operands of one dtype and lane count.
 
-    `emit(b, dtype, *values)` writes the code with a `VectorBuilder`; scalars have been converted and broadcast.
-    `result` is the dtype of the result if it is not that of the operands. `fast` allows fast-math flags.
+    `emit(b, dtype, *values)` writes the code with a `VectorBuilder`; scalars have been converted and
+    broadcast. `result` is the dtype of the result if it is not that of the operands. `fast` allows fast-math
+    flags.
 
     Raises:
-        TypingError: (from Numba's typing) operands that do not fit each other, or a dtype that is not in `dtypes`.
+        TypingError: (from Numba's typing) operands that do not fit each other, or a dtype that is not in
+        `dtypes`.
     """
+
     def define(*operands: types.Type) -> tuple[Any, Lower]:
         kinds = [describe(name, operand) for operand in operands]
         dtype, lanes = _common(name, kinds)
@@ -167,10 +170,12 @@ def elementwise(
             raise TypingError(f"{name}: not defined for {dtype}{hint}")
         given = [value_type(*kind) for kind in kinds]
 
-        def lower(context: Any, ir_builder: ir.IRBuilder, signature: Any, args: Sequence[ir.Value]) -> ir.Value:
+        def lower(
+            context: Any, ir_builder: ir.IRBuilder, signature: Any, args: Sequence[ir.Value]
+        ) -> ir.Value:
             b = VectorBuilder(ir_builder, fast)
             values = []
-            for (own, count), value in zip(kinds, args):
+            for (own, count), value in zip(kinds, args, strict=True):
                 value = convert(b, value, own, dtype)
                 values.append(b.splat(value, lanes) if lanes and not count else value)
             return emit(b, dtype, *values)
@@ -180,7 +185,9 @@ def elementwise(
     return make_intrinsic(name, define, arity)
 
 
-def make_intrinsic(name: str, define: Callable[..., tuple[Any, Lower]], arity: int, literal: bool = False) -> Any:
+def make_intrinsic(
+    name: str, define: Callable[..., tuple[Any, Lower]], arity: int, literal: bool = False
+) -> Any:
     """Register `define(*operand_types) -> (signature, lowering)` as the intrinsic `name`.
 
     With `literal`, integer operands written as literals arrive as literal types.

@@ -13,30 +13,52 @@ from ...graph.types import Type
 from .builder import Builder
 from .node import Node
 from .registry import register
-from .tensors import ir_type
+from .tensors import ir_type, narrow_range
 
 FLOAT8 = frozenset({Type.fp8e4m3fn_type, Type.fp8e4m3fnuz_type, Type.fp8e5m2_type, Type.fp8e5m2fnuz_type})
 
 
-def cast_to(g: Builder, x: Instruction, type: Type, saturate: bool) -> Instruction:
-    """``x`` in another type; what float8 cannot hold becomes its largest value (``saturate``) or infinity or NaN."""
+def cast_to(g: Builder, x: Instruction, type: Type, saturate: bool, narrow: str | None = None) -> Instruction:
+    """``x`` in another type; what float8 cannot hold becomes its largest value (``saturate``) or infinity or NaN.
+
+    ``narrow`` is the type string of a sub-byte integer type, which ``type`` stores: values wrap to its range.
+    """
     source = x.shape.type
+    limits = narrow_range(narrow)
+    if limits is not None:
+        return _wrapped(g, x, type, limits, narrow or "")
     if type in FLOAT8 and saturate and source.is_floating and source not in FLOAT8:
         largest = float(ml_dtypes.finfo(type.numpy).max)
         x = g.pointwise("clip", x, g.like(-largest, x), g.like(largest, x))
     return g.convert(x, type) if type != source else g.op("identity", x)
 
 
+def _wrapped(g: Builder, x: Instruction, type: Type, limits: tuple[int, int], narrow: str) -> Instruction:
+    low, high = limits
+    wide = g.convert(x, Type.int32_type)
+    mask = g.like(high - low, wide)
+    if low:
+        shifted = g.pointwise("bitwise_and", g.pointwise("sub", wide, g.like(low, wide)), mask)
+        kept = g.pointwise("add", shifted, g.like(low, wide))
+    else:
+        kept = g.pointwise("bitwise_and", wide, mask)
+    y = g.convert(kept, type)
+    g.parser.narrow[y] = narrow
+    return y
+
+
 @register("Cast")
 def cast(g: Builder, node: Node, x: Instruction) -> Instruction:
     """To the type numbered ``to``."""
-    return cast_to(g, x, ir_type(node.get_int("to")), node.get_bool("saturate", True))
+    number = node.get_int("to")
+    narrow = g.parser.narrow_name(number) if narrow_range(number) else None
+    return cast_to(g, x, ir_type(number), node.get_bool("saturate", True), narrow)
 
 
 @register("CastLike")
 def cast_like(g: Builder, node: Node, x: Instruction, like: Instruction) -> Instruction:
     """To the type of the second input."""
-    return cast_to(g, x, like.shape.type, node.get_bool("saturate", True))
+    return cast_to(g, x, like.shape.type, node.get_bool("saturate", True), g.parser.narrow.get(like))
 
 
 @register("BitCast")

@@ -90,8 +90,10 @@ def size(g: Builder, node: Node, x: Instruction) -> Instruction:
 
 @register("Range")
 def arange(g: Builder, node: Node, start: Instruction, limit: Instruction, delta: Instruction) -> Instruction:
-    """Numbers from ``start`` to before ``limit``; all inputs are constant."""
-    values = [g.constant(x, name) for x, name in ((start, "start"), (limit, "limit"), (delta, "delta"))]
+    """Numbers from ``start`` to before ``limit``: a literal if the inputs are constant."""
+    values = [g.constants.value(x) for x in (start, limit, delta)]
+    if any(v is None for v in values):
+        return g.op("dynamic_range", start, limit, delta)
     if any(v.size != 1 for v in values):
         raise ParseError("start, limit and delta must have one element each")
     first, last, step = (v.ravel()[0] for v in values)

@@ -22,7 +22,10 @@ class Constants:
         self._values: dict[Instruction, Any] = {}
 
     def value(self, x: Instruction) -> Any:
-        """Value of an instruction, ``None`` when it depends on a parameter (or has more than 2**24 elements)."""
+        """Value of an instruction, ``None`` when it depends on a parameter or has more than 2**24 elements.
+
+        What has no elements is known without being computed.
+        """
         stack = [x]
         while stack:
             ins = stack[-1]
@@ -31,6 +34,8 @@ class Constants:
                 continue
             if ins.literal is not None:
                 self._values[ins] = ins.literal.numpy()
+            elif _empty(ins):
+                self._values[ins] = np.empty(ins.shape.lens, ins.shape.type.numpy)
             elif not self._computable(ins):
                 self._values[ins] = None
             else:
@@ -66,3 +71,8 @@ class Constants:
         if ins.module_args or ins.name in _NOT_PURE or ins.shape.is_dynamic or not ins.inputs:
             return False
         return sum(s.elements for s in ins.shape.flatten()) <= LARGEST
+
+
+def _empty(ins: Instruction) -> bool:
+    shape = ins.shape
+    return not shape.is_dynamic and not shape.sub_shapes and 0 in shape.lens

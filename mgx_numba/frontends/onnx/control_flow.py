@@ -94,8 +94,18 @@ def loop(
     _check_carried(names[2:], carried, results[1:])
     module.add_return(results)
     result = g.op("loop", limit, start, *carried, modules=[module], max_iterations=most)
-    values = [g.op("get_tuple_elem", result, index=k) for k in range(count + scans)]
+    values = _members(g, result, module)
     return [_as_entered(g, v, c) for v, c in zip(values, carried)] + values[count:]
+
+
+def _members(g: Builder, result: Instruction, module: Module) -> list[Instruction]:
+    """Members of a loop's result; scan outputs of scalars are vectors."""
+    values = [g.op("get_tuple_elem", result, index=k) for k in range(len(result.shape.sub_shapes))]
+    carried = len(result.inputs) - 2
+    for k, element in enumerate(module.results()[1 + carried :], carried):
+        if rank(element) == 0:
+            values[k] = g.squeeze(values[k], [1])
+    return values
 
 
 def _as_entered(g: Builder, value: Instruction, entered: Instruction) -> Instruction:
@@ -172,7 +182,7 @@ def _scan(g: Builder, node: Node, inputs: list[Instruction], body: GraphProto) -
         max_iterations=length,
         scan_output_directions=tuple(out_ways),
     )
-    final = [g.op("get_tuple_elem", result, index=k) for k in range(len(results))]
+    final = _members(g, result, module)
     kept = [_as_entered(g, v, s) for v, s in zip(final, states)]
     return kept + [_moved(g, v, axis) for v, axis in zip(final[len(states) :], out_axes)]
 

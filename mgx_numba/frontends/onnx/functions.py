@@ -92,6 +92,8 @@ def expand(
     Raises:
         ParseError: more inputs than the body has, a body that calls itself, or what reading its nodes raises.
     """
+    import onnx.defs
+
     if len(inputs) > len(function.input):
         raise ParseError(f"got {len(inputs)} inputs, the function {node.op_type!r} has {len(function.input)}")
     if len(node.outputs) > len(function.output):
@@ -99,7 +101,9 @@ def expand(
     key = f"{node.domain}::{function.name}::{function.overload}"
     if key in path and node.domain not in ("", "ai.onnx.preview") or len(path) >= DEEPEST:
         raise ParseError(f"function {node.op_type!r} calls itself: {' -> '.join([*path, key])}")
-    scope = Scope(opset_versions(function.opset_import), None, {**defaults, **node.attributes}, (*path, key))
+    opsets = opset_versions(function.opset_import)
+    opsets.setdefault("", node.scope.opsets.get("", onnx.defs.onnx_opset_version()))
+    scope = Scope(opsets, None, {**defaults, **node.attributes}, (*path, key))
     for position, name in enumerate(function.input):
         scope.define(name, inputs[position] if position < len(inputs) else None)
     g.parser.parse_nodes(g, function.node, scope, function.name)

@@ -88,8 +88,8 @@ def load_model(source: Any, external_data_path: str = "") -> Model:
     if len(functions) != len(proto.functions):
         raise ParseError("the model defines a function twice")
     opsets = opset_versions(proto.opset_import, {domain for domain, _, _ in functions})
-    if "" not in opsets and not functions:
-        raise ParseError("the model imports no operator set of domain 'ai.onnx'")
+    if not opsets:
+        raise ParseError("the model imports no operator set")
     return Model(proto, ExternalData(folder), opsets, functions, raw)
 
 

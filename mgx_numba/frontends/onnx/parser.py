@@ -227,7 +227,10 @@ class GraphParser:
                 raise ParseError(f"graph {graph.name!r} has an input without a name")
             if info.name in names:
                 shape = self.input_shape(info, f"graph {graph.name!r}: input {info.name!r}", symbols)
-                scope.define(info.name, g.module.add_parameter(info.name, shape))
+                parameter = g.module.add_parameter(info.name, shape)
+                scope.define(info.name, parameter)
+                if narrow_range(info.type.tensor_type.elem_type) is not None:
+                    self.narrow[parameter] = self.narrow_name(info.type.tensor_type.elem_type)
         for symbol in self.options.dim_params:
             if symbol not in symbols:
                 listed = ", ".join(sorted(symbols)) or "none"

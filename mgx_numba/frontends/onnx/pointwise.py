@@ -101,8 +101,17 @@ def variadic(g: Builder, node: Node, *values: Instruction) -> Instruction:
 
 @register("Mod")
 def mod(g: Builder, node: Node, a: Instruction, b: Instruction) -> Instruction:
-    """``fmod=1`` keeps the dividend's sign, otherwise the result has the divisor's."""
-    return g.pointwise("fmod" if node.get_bool("fmod") else "mod", a, b)
+    """``fmod=1`` keeps the dividend's sign, otherwise the result has the divisor's.
+
+    Floats may have infinite divisors from operator set 28 on, for which the IR's ``mod`` gives NaN.
+    """
+    if node.get_bool("fmod"):
+        return g.pointwise("fmod", a, b)
+    if node.opset < 28 or not a.shape.type.is_floating:
+        return g.pointwise("mod", a, b)
+    rest = g.pointwise("fmod", a, b)
+    opposite = g.pointwise("less", g.pointwise("mul", g.op("sign", rest), g.op("sign", b)), g.like(0, rest))
+    return g.pointwise("where", opposite, g.pointwise("add", rest, b), rest)
 
 
 @register("Pow")

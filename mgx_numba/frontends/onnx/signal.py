@@ -65,8 +65,6 @@ def dft(
     if along == len(lens) - 1:
         raise ParseError(f"axis {along} is the one of real and imaginary parts")
     inverse, one_sided = node.get_bool("inverse"), node.get_bool("onesided")
-    if one_sided and inverse and node.opset < 20:
-        raise ParseError("onesided and inverse exclude each other")
     n = lens[along]
     points = g.int_value(length, "dft_length") if length is not None else (2 * (n - 1) if one_sided and inverse else n)
     if points < 1:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..instruction import Instruction
+from .build import Builder
 from .constants import is_constant, uniform_value
 
 if TYPE_CHECKING:
     from .base import Options
-    from .build import Builder
 
 __all__ = ["Match", "Operation", "Pattern", "Rule", "constant", "either", "explain", "op", "rule", "scalar", "some", "spread"]
 
@@ -198,7 +198,7 @@ class Match:
             raise AttributeError(name) from None
 
 
-Rewrite = Callable[[Match, "Builder"], Any]
+Rewrite = Callable[[Match, Builder], Any]
 Check = Callable[[Match], "str | None"]
 
 
@@ -209,7 +209,8 @@ class Rule:
     Attributes:
         name: for traces and ``explain``.
         pattern: what its root instruction must look like; the root's operator names select candidates.
-        rewrite: builds the new value and returns it (or a dict from old to new instructions, or ``None`` to decline).
+        rewrite: builds the new value and returns it, or a dict from old to new instructions. It declines by returning
+            the reason (a string), or ``None`` where the instruction is not what the rule is about.
         check: returns why the rewrite must not be done here, or ``None``.
     """
 
@@ -244,6 +245,16 @@ def explain(rules: Iterable[Rule], ins: Instruction, options: Options) -> dict[s
         if miss is not None:
             answers[candidate.name] = f"{miss[1].op} is not {miss[0].describe()}"
             continue
-        reason = candidate.check(Match(ins, bound, options)) if candidate.check else None
-        answers[candidate.name] = reason or "applies"
+        match = Match(ins, bound, options)
+        answers[candidate.name] = (candidate.check(match) if candidate.check else None) or _try(candidate, match)
     return answers
+
+
+def _try(candidate: Rule, match: Match) -> str:
+    """Rewrite without effect: what is built is discarded."""
+    if match.ins.module is None:
+        return "was removed"
+    builder = Builder(match.ins.module, match.ins)
+    result = candidate.rewrite(match, builder)
+    builder.discard()
+    return result if isinstance(result, str) else ("does not fit" if result is None else "applies")

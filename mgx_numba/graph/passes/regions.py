@@ -107,8 +107,8 @@ def extract(
     members = set(region)
     arguments: list[Instruction] = []
 
-    def parameter(ins: Instruction) -> Instruction:
-        constant = is_scalar_literal(ins)
+    def parameter(ins: Instruction, inline: bool) -> Instruction:
+        constant = is_scalar_literal(ins) if inline else None
         if constant is not None and constant.literal is not None:
             value = body.insert_literal(_first_operation(body), constant.literal.numpy().reshape(-1)[0])
             if not scalar and ins.shape.lens != value.shape.lens:
@@ -124,7 +124,7 @@ def extract(
         inputs = []
         for i in ins.inputs:
             if i not in mapped:
-                mapped[i] = parameter(i)
+                mapped[i] = parameter(i, ins.op.pointwise)
             inputs.append(mapped[i])
         mapped[ins] = body.add_instruction(ins.op, inputs, ins.module_args)
         members.add(ins)

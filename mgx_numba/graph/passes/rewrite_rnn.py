@@ -254,7 +254,7 @@ class Unroller:
         return self._constants[value]
 
     def _apply(self, position: int, x: Instruction) -> Instruction:
-        """Activation function f, g or h of the cell on clipped input."""
+        """Activation function of a gate, f or g, on clipped input."""
         clip = float(self.attributes["clip"])
         if clip > 0:
             x = self.b.op("clip", x, self._constant(-clip), self._constant(clip))
@@ -310,7 +310,7 @@ class Unroller:
         fresh = b.op("mul", enter, self._apply(1, self._gate(gates, 3)))
         state = b.op("add", b.op("mul", forget, state), fresh)
         leave = self._apply(0, self._peep(self._gate(gates, 1), 1, state))
-        return b.op("mul", leave, self._apply(2, state)), state
+        return b.op("mul", leave, b.op(self.functions[2], state)), state
 
     def _peep(self, gate: Instruction, index: int, state: Instruction) -> Instruction:
         if self.peepholes is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from ..instruction import Instruction, Parameter, Return
 from ..module import Module
 from ..program import Program
 from ..shape import Shape
-from .base import Options, Pass
+from .base import Options, Pass, environment_flag
 from .build import Builder
 from .match import Rule, explain
 
@@ -57,6 +56,7 @@ class Rewriter:
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self._rules: dict[str, list[Rule]] = {}
+        self._trace = False
         for candidate in rules:
             for name in candidate.pattern.names:
                 self._rules.setdefault(name, []).append(candidate)
@@ -64,6 +64,7 @@ class Rewriter:
     def run(self, module: Module, options: Options, log: RewriteLog | None = None) -> int:
         """Rewrite until no rule applies; returns the number of rewrites."""
         log = RewriteLog() if log is None else log
+        self._trace = environment_flag("MIGRAPHX_TRACE_MATCHES")
         budget = 1000 + 20 * len(module)
         total = 0
         while True:
@@ -97,6 +98,7 @@ class Rewriter:
     def _visit(
         self, module: Module, ins: Instruction, options: Options, log: RewriteLog
     ) -> list[Instruction] | None:
+        trace = self._trace
         for candidate in self._rules[ins.op.name]:
             match = candidate.find(ins, options)
             if match is None:
@@ -109,17 +111,15 @@ class Rewriter:
                     patch = result if isinstance(result, dict) else {ins: result}
                     if all(_same_rank(old.shape, new.shape) for old, new in patch.items()):
                         log.applied[candidate.name] = log.applied.get(candidate.name, 0) + 1
-                        if _TRACE_MATCHES:
+                        if trace:
                             print(f"{candidate.name} matched {ins.op} -> {ins.shape}")
                         return _apply(module, candidate.name, patch, builder)
                     result = "a scalar would become a vector of one element, or the reverse"
                 builder.discard()
-                reason = result or "declined"
-            log.refused[candidate.name, id(ins)] = Refusal(candidate.name, ins, reason)
+                reason = result
+            if reason is not None:
+                log.refused[candidate.name, id(ins)] = Refusal(candidate.name, ins, reason)
         return None
-
-
-_TRACE_MATCHES = os.environ.get("MIGRAPHX_TRACE_MATCHES", "") not in ("", "0")
 
 
 def _is_dynamic(ins: Instruction) -> bool:

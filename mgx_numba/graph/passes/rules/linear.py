@@ -115,7 +115,7 @@ def inner_broadcast(m: Match, b: Builder) -> object:
             sources.append(i)
             continue
         if i.name not in BROADCASTS or len(i.inputs) != 1:
-            return "an operand is not broadcast"
+            return None
         source = i.inputs[0]
         missing = len(out) - source.shape.ndim
         for axis in range(missing, len(out)):
@@ -124,7 +124,7 @@ def inner_broadcast(m: Match, b: Builder) -> object:
         variable = variable or not is_constant(source)
         sources.append(source)
     if not variable or not any(repeated):
-        return "operands repeat along no common axis"
+        return None
     lens = tuple(1 if r else n for r, n in zip(repeated, out))
     operands = []
     for i, source in zip(ins.inputs, sources):

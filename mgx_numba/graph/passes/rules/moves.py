@@ -19,7 +19,7 @@ def transpose_after_pointwise(m: Match, b: Builder) -> object:
     """``f(transpose(x), transpose(y), c) -> transpose(f(x, y, transpose'(c)))`` with one permutation for all."""
     views = [i for i in m.ins.inputs if not is_constant(i)]
     if not views or any(v.name != "transpose" or v.op != views[0].op for v in views):
-        return "not every operand is transposed alike"
+        return None
     permutation = views[0].op.attributes()["permutation"]
     inverse = invert_permutation(permutation)
     small = Shape(m.ins.shape.type, [m.ins.shape.lens[axis] for axis in inverse])
@@ -49,10 +49,10 @@ def reshape_after_pointwise(m: Match, b: Builder) -> object:
     """``f(reshape(x), c) -> reshape(f(x, c))`` for constants with equal elements, unless rows are only regrouped."""
     views = [i for i in m.ins.inputs if uniform_value(i) is None]
     if len(set(views)) != 1 or views[0].name not in ("reshape", "squeeze", "unsqueeze") or len(views[0].users) > 1:
-        return "no single reshaped operand"
+        return None
     source = views[0].inputs[0]
     if is_constant(source) or len(views[0].inputs) != 1 or 1 in (source.shape.elements,):
-        return "constant, or one element"
+        return None
     if not source.shape.standard or _is_row_reshape(views[0]):
         return "the reshape is better where it is"
     operands = [
@@ -76,7 +76,7 @@ def reshape_before_dot(m: Match, b: Builder) -> object:
     Bias, activation and what follows then see one tensor shape, and pairs of reshapes around a dot vanish.
     """
     if not _is_row_reshape(m.ins) or m.ins.shape.ndim <= m.x.shape.ndim:
-        return "the last axis changes, or rows are merged"
+        return None
     chain: list[Instruction] = []
     value = m.x
     while value.op.pointwise and not value.module_args and len(value.users) == 1:

@@ -90,7 +90,7 @@ def nested_concats(m: Match, b: Builder) -> object:
     if len(flat) == 1:
         return flat[0]  # concat(x) -> x
     if flat == m.ins.inputs:
-        return "no part is a concat of the same axis or empty"
+        return None
     return b.op("concat", *flat, axis=axis)  # concat(concat(x, y), z) -> concat(x, y, z)
 
 
@@ -105,7 +105,7 @@ def concat_of_slices(m: Match, b: Builder) -> object:
         else:
             merged[-1] = joined
     if len(merged) == len(m.ins.inputs):
-        return "no two parts are neighbours in one tensor"
+        return None
     return merged[0] if len(merged) == 1 else b.op("concat", *merged, axis=axis)  # concat(x[a:b], x[b:c]) -> x[a:c]
 
 
@@ -124,7 +124,7 @@ def _adjacent(b: Builder, left: Instruction, right: Instruction, axis: int) -> I
 def concat_of_transposes(m: Match, b: Builder) -> object:
     first = m.ins.inputs[0]
     if first.name != "transpose" or any(p.op != first.op for p in m.ins.inputs):
-        return "not all parts are transposed alike"
+        return None
     if any(len(p.users) > 1 for p in m.ins.inputs):
         return "a transposed part is used elsewhere too"
     permutation = first.op.attributes()["permutation"]

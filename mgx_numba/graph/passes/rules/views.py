@@ -50,7 +50,7 @@ def reshaped(b: Builder, x: Instruction, lens: Sequence[int]) -> Instruction:
 @rule("nop_reshapes", op("reshape flatten squeeze unsqueeze reshape_lazy transpose multibroadcast broadcast slice step pad", some("x")))
 def same_lengths(m: Match, b: Builder) -> object:
     if m.x.shape.lens != m.ins.shape.lens:
-        return "lengths change"
+        return None
     attributes = m.ins.op.attributes()
     if m.ins.name == "transpose" and attributes["permutation"] != tuple(range(m.ins.shape.ndim)):
         return "axes of length above 1 may move"
@@ -91,10 +91,10 @@ def canonical_reshape(m: Match, b: Builder) -> object:
     if 1 in (ins.shape.elements, m.x.shape.elements):
         return "one element"
     if ins.name == "unsqueeze" and all(s == 1 for s in ins.op.attributes()["steps"]):
-        return "canonical"
+        return None
     if ins.name == "reshape" and ins.op.attributes()["dims"] == lens:
         if squeezed_axes(m.x.shape.lens, lens) is None and squeezed_axes(lens, m.x.shape.lens) is None:
-            return "canonical"
+            return None
     return reshaped(b, m.x, lens)  # flatten(x) -> reshape(x); reshape that drops ones -> squeeze
 
 
@@ -108,7 +108,7 @@ def nested_transposes(m: Match, b: Builder) -> object:
 def transpose_of_ones(m: Match, b: Builder) -> object:
     moved = [axis for axis in m.ins.op.attributes()["permutation"] if m.x.shape.lens[axis] != 1]
     if moved != sorted(moved):
-        return "axes longer than 1 move"
+        return None
     if not m.x.shape.standard:
         return "a reshape of this layout would copy"
     return reshaped(b, m.x, m.ins.shape.lens)  # transpose of axes of length 1 -> reshape
@@ -139,7 +139,7 @@ def nested_broadcasts(m: Match, b: Builder) -> object:
 def broadcast_leading_ones(m: Match, b: Builder) -> object:
     added = m.inner.shape.ndim - m.x.shape.ndim
     if m.x.shape.elements == 1 or m.inner.shape.lens != (1,) * added + m.x.shape.lens:
-        return "axes are inserted inside"
+        return None
     return b.spread(m.x, m.ins.shape.lens)  # spread(unsqueeze[0](x)) -> spread(x)
 
 

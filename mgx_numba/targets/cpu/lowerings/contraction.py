@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ....codegen.cluster.epilogue import print_epilogue
+from ....codegen.cluster.epilogue import epilogue_parameters, print_epilogue
 from ....codegen.contraction import NO_EPILOGUE, ConvProblem, Epilogue, GemmProblem, select
 from ....codegen.cpu.tile_table import tile_for
 from ....graph.instruction import Instruction
@@ -54,9 +54,9 @@ def _operands(low: Lowering, ins: Instruction, core: Instruction) -> tuple[list[
     """The instructions that feed the contraction, and the views that only the epilogue reads."""
     if ins is core:
         return list(ins.inputs), []
-    parameters = ins.module_args[0].parameters()
-    outer = dict(zip(parameters, ins.inputs))
-    extras = [low.values[outer[p]] for p in parameters if p not in core.inputs]
+    body = ins.module_args[0]
+    outer = dict(zip(body.parameters(), ins.inputs))
+    extras = [low.values[outer[p]] for p in epilogue_parameters(body, core)]
     return [outer[i] for i in core.inputs], extras
 
 

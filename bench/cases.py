@@ -1,0 +1,87 @@
+"""The models that are measured, as files with inputs.
+
+A case is called by its model, with the batch size after an ``@`` if it is not 1: ``bert``, ``light_resnet50@8``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from bench.light import randomize, rebatch
+from bench.models import MODELS, build, inputs, light_models
+
+__all__ = ["BATCHED", "Case", "case_names", "prepare"]
+
+BATCHED = ("light_resnet50@8", "bert@8")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model file and the inputs to run it on.
+
+    ``feeds_path`` holds the inputs as ``.npz``, for a process that has no onnx. ``checked`` is the file to compare
+    outputs on: the model itself, or for a model whose weights are all equal a copy with random ones.
+    """
+
+    name: str
+    path: Path
+    feeds: dict[str, np.ndarray]
+    feeds_path: Path
+    checked: Path
+
+
+def case_names(scale: str = "full") -> list[str]:
+    """All cases: light_* models (of full scale only), builders, and the batched ones."""
+    if scale != "full":
+        return list(MODELS)
+    return [*light_models(), *MODELS, *BATCHED]
+
+
+def prepare(name: str, folder: Path, scale: str = "full") -> Case:
+    """Write the files of a case to a folder that exists.
+
+    Raises:
+        ValueError: no such case.
+    """
+    base, _, suffix = name.partition("@")
+    if suffix and not suffix.isdecimal():
+        raise ValueError(f"case {name!r}: expected a batch size after @")
+    batch = int(suffix or 1)
+    light = light_models().get(base)
+    if light is None:
+        if base not in MODELS:
+            raise ValueError(f"unknown case {name!r}: expected one of {', '.join(case_names())}")
+        model = build(base, batch=batch, scale=scale)
+        path = checked = _write(model, folder / f"{name}.onnx")
+    else:
+        model = onnx.load(light)
+        path = light
+        if batch != 1:
+            model = rebatch(model, batch)
+            path = _write(model, folder / f"{name}.onnx")
+        checked = _write(randomize(model), folder / f"{name}.random.onnx")
+    feeds = inputs(base, model)
+    feeds_path = folder / f"{name}.npz"
+    np.savez(feeds_path, **{f"input{k}": value for k, value in enumerate(feeds.values())}, names=_names(list(feeds)))
+    return Case(name, path, feeds, feeds_path, checked)
+
+
+def load_feeds(path: Path) -> dict[str, np.ndarray]:
+    """The inputs that `prepare` wrote."""
+    with np.load(path) as stored:
+        return {name: stored[f"input{k}"] for k, name in enumerate(stored["names"].tolist())}
+
+
+def _write(model: onnx.ModelProto, path: Path) -> Path:
+    onnx.save(model, path)
+    return path
+
+
+def _names(names: Sequence[str]) -> np.ndarray:
+    """Names of inputs as an array: they may hold what a name in an archive may not."""
+    return np.array(names, dtype=np.str_)

@@ -1,0 +1,83 @@
+"""The light_* models of the onnx package at other batch sizes, and with weights that differ from each other.
+
+Every weight that ships is the same number, made by a ConstantOfShape node: enough to time a model, but the outputs say
+nothing about whether they are right.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+__all__ = ["randomize", "rebatch"]
+
+
+def rebatch(model: onnx.ModelProto, batch: int) -> onnx.ModelProto:
+    """A copy of a model of batch 1 that takes ``batch`` images: its inputs, its outputs, and what its Reshapes make."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    graph = copy.graph
+    weights = {tensor.name: tensor for tensor in graph.initializer}
+    for info in (*graph.input, *graph.output):
+        dims = info.type.tensor_type.shape.dim
+        if info.name not in weights and dims:
+            dims[0].dim_value = batch
+    for node in graph.node:
+        if node.op_type == "Reshape" and node.input[1] in weights:
+            target = numpy_helper.to_array(weights[node.input[1]]).copy()
+            if target.size > 1 and target[0] == 1:
+                target[0] = batch
+                weights[node.input[1]].CopyFrom(numpy_helper.from_array(target, node.input[1]))
+    del graph.value_info[:]
+    return copy
+
+
+def randomize(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy whose ConstantOfShape weights are random and scaled so that activations stay of order one.
+
+    Matrices and filters are normal (He et al., 2015), variances and factors uniform around one, the rest small. The
+    same model gets the same weights.
+    """
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    graph = copy.graph
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    factors = _factors(graph.node)
+    rng = np.random.default_rng(zlib.crc32(graph.name.encode()))
+    kept, made = [], []
+    for node in graph.node:
+        if node.op_type != "ConstantOfShape" or node.input[0] not in constants:
+            kept.append(node)
+            continue
+        lens = numpy_helper.to_array(constants[node.input[0]]).tolist()
+        made.append(numpy_helper.from_array(_weights(rng, lens, node.output[0] in factors), node.output[0]))
+    del graph.node[:]
+    graph.node.extend(kept)
+    graph.initializer.extend(made)
+    return copy
+
+
+def _factors(nodes: Sequence[onnx.NodeProto]) -> set[str]:
+    """Values that scale or divide others: scales and variances of normalisations, operands of products."""
+    factors: set[str] = set()
+    for node in nodes:
+        if node.op_type == "BatchNormalization":
+            factors.update((node.input[1], node.input[4]))
+        elif node.op_type in ("Mul", "Div"):
+            factors.update(node.input)
+    for node in nodes:
+        if node.op_type in ("Unsqueeze", "Reshape") and node.output[0] in factors:
+            factors.add(node.input[0])
+    return factors
+
+
+def _weights(rng: np.random.Generator, lens: list[int], factor: bool) -> np.ndarray:
+    if factor:
+        return rng.uniform(0.75, 1.25, lens).astype(np.float32)
+    values = rng.standard_normal(lens, dtype=np.float32)
+    fan_in = int(np.prod(lens[1:])) if len(lens) > 1 else 100
+    return values * np.float32(np.sqrt(2.0 / max(fan_in, 1)))

@@ -1,0 +1,184 @@
+"""The engines that are compared, behind one interface: a model file opened once, then run on the same inputs.
+
+Each engine is set up for what it does best at latency on N threads: one request at a time, float32 arithmetic, outputs
+lent where the engine can lend them. Where an engine has a setting whose better value depends on the machine, both are
+listed in `ENGINES`, and a measurement keeps the faster one. Nothing here is imported before it is used, so a process
+that opens one engine holds only that one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = ["ENGINES", "OURS", "PEERS", "Session", "installed", "max_relative_error", "open_session"]
+
+Feeds = Mapping[str, np.ndarray]
+Outputs = list[np.ndarray]
+
+OURS = "mgx_numba"
+
+
+@dataclass(frozen=True)
+class Session:
+    """A model that an engine has loaded.
+
+    ``run`` computes the outputs once; they may be lent, and then hold until the next call. ``phases`` are the seconds
+    that loading took, in order: importing the engine, then what it tells apart. ``handle`` is the engine's own object.
+    """
+
+    engine: str
+    setting: str
+    phases: Mapping[str, float]
+    run: Callable[[], Outputs]
+    handle: Any = field(repr=False, default=None)
+
+    @property
+    def name(self) -> str:
+        """Engine and setting, for a reader."""
+        return f"{self.engine} ({self.setting})" if self.setting else self.engine
+
+    @property
+    def load_seconds(self) -> float:
+        """Seconds from the file to a session that can run, the engine's import left out."""
+        return sum(seconds for phase, seconds in self.phases.items() if phase != "import")
+
+
+class _Phases(dict[str, float]):
+    """Seconds by phase, filled by ``with phases("parse"):``."""
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self[name] = time.perf_counter() - start
+
+
+def _open_ours(path: Path, feeds: Feeds, threads: int, fast_math: str = "1") -> Session:
+    phases = _Phases()
+    with phases("import"):
+        import mgx_numba
+    with phases("parse"):
+        program = mgx_numba.parse_onnx(str(path))
+    with phases("compile"):
+        program.compile(mgx_numba.get_target("cpu"), num_threads=threads, fast_math=fast_math == "1")
+
+    def run() -> Outputs:
+        return [np.asarray(result) for result in program.run(feeds)]
+
+    return Session(OURS, "" if fast_math == "1" else "exact", phases, run, program)
+
+
+def _open_onnxruntime(path: Path, feeds: Feeds, threads: int, spinning: str = "1") -> Session:
+    phases = _Phases()
+    with phases("import"):
+        import onnxruntime
+    with phases("load"):
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+        options.log_severity_level = 3
+        options.add_session_config_entry("session.intra_op.allow_spinning", spinning)
+        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    inputs = dict(feeds)
+
+    def run() -> Outputs:
+        return session.run(None, inputs)
+
+    setting = "spinning" if spinning == "1" else "not spinning"
+    return Session("onnxruntime", setting, phases, run, session)
+
+
+def _open_openvino(path: Path, feeds: Feeds, threads: int, pinning: bool = True) -> Session:
+    phases = _Phases()
+    with phases("import"):
+        import openvino
+    with phases("load"):
+        core = openvino.Core()
+        compiled = core.compile_model(
+            core.read_model(str(path)),
+            "CPU",
+            {
+                "INFERENCE_NUM_THREADS": threads,
+                "PERFORMANCE_HINT": "LATENCY",
+                "INFERENCE_PRECISION_HINT": "f32",
+                "ENABLE_CPU_PINNING": pinning,
+            },
+        )
+        request = compiled.create_infer_request()
+    inputs = dict(feeds)
+
+    def run() -> Outputs:
+        results = request.infer(inputs, share_inputs=True, share_outputs=True)
+        return [results[k] for k in range(len(results))]
+
+    return Session("openvino", "pinned" if pinning else "not pinned", phases, run, (compiled, request))
+
+
+Opener = Callable[..., Session]
+
+ENGINES: dict[str, tuple[tuple[Opener, dict[str, Any]], ...]] = {
+    OURS: ((_open_ours, {}),),
+    "onnxruntime": ((_open_onnxruntime, {"spinning": "1"}), (_open_onnxruntime, {"spinning": "0"})),
+    "openvino": ((_open_openvino, {"pinning": True}), (_open_openvino, {"pinning": False})),
+}
+"""How to open each engine, one entry for each setting that may be its best; the first is its default."""
+
+PEERS = tuple(engine for engine in ENGINES if engine != OURS)
+
+
+def installed(engines: Sequence[str] = tuple(ENGINES)) -> list[str]:
+    """Those of the engines that can be imported.
+
+    Raises:
+        ValueError: a name that is no engine.
+    """
+    for engine in engines:
+        if engine not in ENGINES:
+            raise ValueError(f"unknown engine {engine!r}: expected one of {', '.join(ENGINES)}")
+    return [engine for engine in engines if importlib.util.find_spec(engine) is not None]
+
+
+def open_session(
+    engine: str, path: Path, feeds: Feeds, threads: int, setting: int = 0, exact: bool = False
+) -> Session:
+    """Open a model with one engine, in the ``setting``-th of its settings; ``exact`` rules out our fast math.
+
+    What the engine raises for a model that it cannot load passes through.
+    """
+    opener, options = ENGINES[engine][setting]
+    if exact and engine == OURS:
+        options = {**options, "fast_math": "0"}
+    return opener(path, feeds, threads, **options)
+
+
+def max_relative_error(got: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float:
+    """Largest difference in any output, relative to that output's largest magnitude.
+
+    Infinite if shapes differ, or if one is not finite (or not the same infinity) where the other is. Integer and bool
+    outputs are compared as numbers.
+    """
+    if len(got) != len(wanted):
+        return float("inf")
+    worst = 0.0
+    for one, other in zip(got, wanted, strict=True):
+        if one.shape != other.shape:
+            return float("inf")
+        x, y = np.asarray(one, np.float64), np.asarray(other, np.float64)
+        finite = np.isfinite(y)
+        if not np.array_equal(x[~finite], y[~finite], equal_nan=True) or not np.isfinite(x[finite]).all():
+            return float("inf")
+        if finite.any():
+            scale = float(np.abs(y[finite]).max())
+            difference = float(np.abs(x[finite] - y[finite]).max())
+            worst = max(worst, difference / scale if scale else (float("inf") if difference else 0.0))
+    return worst

@@ -1,0 +1,155 @@
+"""Timing several functions against each other in one process, so that all of them meet the same machine.
+
+Functions take turns: round by round, each waits until the process is quiet (worker threads that another function left
+spinning have gone to sleep), runs once untimed (its caches and threads are as in steady use), then runs a block of
+timed calls. What disturbs the machine for longer than a block disturbs all of them.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+__all__ = ["Clocks", "Timing", "geometric_mean", "interleave", "ratio", "ratio_range"]
+
+WARM_UP_CALLS = 3
+MAX_CALLS_PER_BLOCK = 500
+QUIET_SLICE = 0.002
+QUIET_SHARE = 0.1
+QUIET_LIMIT = 0.5
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """Where time comes from: seconds of wall clock, seconds of CPU of all threads of the process, and sleeping."""
+
+    wall: Callable[[], float] = time.perf_counter
+    cpu: Callable[[], float] = time.process_time
+    sleep: Callable[[float], None] = time.sleep
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of each timed call, by round."""
+
+    rounds: tuple[tuple[float, ...], ...]
+    seconds: np.ndarray = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not any(self.rounds):
+            raise ValueError("a timing needs at least one call")
+        calls = [seconds for block in self.rounds for seconds in block]
+        object.__setattr__(self, "seconds", np.array(calls, np.float64))
+
+    @property
+    def median(self) -> float:
+        return float(np.median(self.seconds))
+
+    @property
+    def p10(self) -> float:
+        """Seconds that a tenth of the calls stay below."""
+        return float(np.quantile(self.seconds, 0.1))
+
+    @property
+    def p90(self) -> float:
+        """Seconds that nine tenths of the calls stay below."""
+        return float(np.quantile(self.seconds, 0.9))
+
+    @property
+    def calls(self) -> int:
+        return len(self.seconds)
+
+    def summary(self) -> dict[str, float]:
+        """Milliseconds and counts, for a record."""
+        return {
+            "median_ms": self.median * 1e3,
+            "p10_ms": self.p10 * 1e3,
+            "p90_ms": self.p90 * 1e3,
+            "calls": self.calls,
+            "rounds": len(self.rounds),
+        }
+
+
+def interleave(
+    functions: Mapping[str, Callable[[], object]],
+    budget: float,
+    *,
+    min_rounds: int = 3,
+    block_seconds: float = 0.05,
+    clocks: Clocks | None = None,
+) -> dict[str, Timing]:
+    """Time the functions in turn, a-b-c-a-b-c, for about ``budget`` seconds of wall clock, pauses included.
+
+    Every function is warmed up first. A block is as many calls as fill ``block_seconds``, at least one. There are at
+    least ``min_rounds`` rounds, whatever the budget. Garbage collection waits while calls are timed.
+
+    Raises:
+        ValueError: there is nothing to time. What a function raises passes through.
+    """
+    if not functions:
+        raise ValueError("nothing to time")
+    clocks = clocks or Clocks()
+    start = clocks.wall()
+    calls = {name: _block_size(function, block_seconds, clocks) for name, function in functions.items()}
+    blocks: dict[str, list[tuple[float, ...]]] = {name: [] for name in functions}
+    done = 0
+    while done < min_rounds or clocks.wall() - start + (clocks.wall() - start) / (done + 1) < budget:
+        for name, function in functions.items():
+            wait_until_quiet(clocks)
+            blocks[name].append(_time_block(function, calls[name], clocks))
+        done += 1
+    return {name: Timing(tuple(rounds)) for name, rounds in blocks.items()}
+
+
+def wait_until_quiet(clocks: Clocks) -> None:
+    """Sleep until the threads of this process use next to no CPU, half a second at most."""
+    deadline = clocks.wall() + QUIET_LIMIT
+    while clocks.wall() < deadline:
+        wall, cpu = clocks.wall(), clocks.cpu()
+        clocks.sleep(QUIET_SLICE)
+        if clocks.cpu() - cpu <= QUIET_SHARE * (clocks.wall() - wall):
+            return
+
+
+def _block_size(function: Callable[[], object], block_seconds: float, clocks: Clocks) -> int:
+    seconds = min(_time_block(function, WARM_UP_CALLS - 1, clocks))
+    return max(1, min(MAX_CALLS_PER_BLOCK, int(block_seconds / max(seconds, 1e-9))))
+
+
+def _time_block(function: Callable[[], object], calls: int, clocks: Clocks) -> tuple[float, ...]:
+    """Seconds of each of ``calls`` calls, after one that is not timed."""
+    wall = clocks.wall
+    seconds = []
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        function()
+        for _ in range(calls):
+            begin = wall()
+            function()
+            seconds.append(wall() - begin)
+    finally:
+        if collecting:
+            gc.enable()
+    return tuple(seconds)
+
+
+def ratio(ours: Timing, *others: Timing) -> float:
+    """Median of the fastest of the others over our median: how many times faster we are."""
+    return min(other.median for other in others) / ours.median
+
+
+def ratio_range(ours: Timing, other: Timing) -> tuple[float, float]:
+    """Tenth and ninetieth percentile of the ratio of medians, round by round: how far the ratio can be trusted."""
+    pairs = zip(ours.rounds, other.rounds, strict=True)
+    ratios = [float(np.median(theirs) / np.median(own)) for own, theirs in pairs]
+    return float(np.quantile(ratios, 0.1)), float(np.quantile(ratios, 0.9))
+
+
+def geometric_mean(values: list[float]) -> float:
+    """The geometric mean of positive numbers; NaN if there are none."""
+    return float(np.exp(np.mean(np.log(values)))) if values else float("nan")

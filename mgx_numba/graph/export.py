@@ -1,0 +1,233 @@
+"""A program as Python source, as a Graphviz graph and as JSON."""
+
+from __future__ import annotations
+
+import html
+import keyword
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import fields
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from ..errors import UnsupportedError
+from ..ops.base import Operator
+from .argument import Argument
+from .instruction import Instruction, Outline, Parameter, Return
+from .module import Module
+from .mxr import save_buffer
+from .printer import format_literal, instruction_names
+from .program import Program
+from .shape import DynamicDimension, Shape, row_major_strides
+from .types import Type
+
+__all__ = ["to_dot", "to_json", "to_py"]
+
+LARGE_LITERAL = 1024
+"""Literals of this many elements and more are generated values in Python source, as in MIGraphX."""
+
+
+def to_py(program: Program) -> str:
+    """Python source that builds the program through the public API, in MIGraphX's style.
+
+    Variables are ``x_N``, parameters ``p_name``, modules ``m<name>``. Literals of 1024 elements and more get
+    pseudo-random values of the same shape; all others keep their values.
+
+    Raises:
+        UnsupportedError: the program holds what the API cannot make (outlines, tuples as literals).
+    """
+    return _PythonPrinter(program).source()
+
+
+class _PythonPrinter:
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._lines: list[str] = []
+        self._values: dict[Instruction, str] = {}
+        self._modules: dict[Module, str] = {}
+        self._taken: set[str] = {"p", "migraphx"}
+        self._seed = 0
+
+    def source(self) -> str:
+        self._lines += ["import mgx_numba as migraphx", "", "p = migraphx.program()"]
+        self._module(self._program.main, "p.get_main_module()")
+        return "\n".join(self._lines) + "\n"
+
+    def _module(self, module: Module, origin: str) -> None:
+        variable = self._modules[module] = self._variable(f"m{module.name}")
+        self._lines.append(f"{variable} = {origin}")
+        # Literals and parameters go to the front of a module, so the last one is added first.
+        for ins in reversed(module):
+            if ins.is_param or ins.is_literal:
+                self._assign(ins, variable, self._declaration(ins))
+        for ins in module:
+            if isinstance(ins.op, Return):
+                self._lines.append(f"{variable}.add_return([{self._names(ins.inputs)}])")
+            elif not ins.is_param and not ins.is_literal:
+                for body in ins.module_args:
+                    if body not in self._modules:
+                        self._module(body, f"p.create_module({body.name!r})")
+                self._assign(ins, variable, self._instruction(ins))
+
+    def _assign(self, ins: Instruction, module: str, call: str) -> None:
+        if isinstance(ins.op, Parameter):
+            name = self._variable(f"p_{ins.op.parameter}")
+        else:
+            name = self._variable(f"x_{len(self._values)}")
+        self._values[ins] = name
+        self._lines.append(f"{name} = {module}.{call}")
+
+    def _declaration(self, ins: Instruction) -> str:
+        if isinstance(ins.op, Parameter):
+            return f"add_parameter({ins.op.parameter!r}, {_shape(ins.shape)})"
+        assert ins.literal is not None
+        return f"add_literal({self._literal(ins.literal)})"
+
+    def _literal(self, literal: Argument) -> str:
+        shape = _shape(literal.shape)
+        if literal.shape.elements >= LARGE_LITERAL:
+            self._seed += 1
+            return f"migraphx.generate_argument({shape}, {self._seed - 1})"
+        return f"migraphx.create_argument({shape}, [{', '.join(_number(v) for v in _values(literal))}])"
+
+    def _instruction(self, ins: Instruction) -> str:
+        if isinstance(ins.op, Outline):
+            raise UnsupportedError("an @outline cannot be written as Python source")
+        arguments = [_operator(ins.op), f"[{self._names(ins.inputs)}]"]
+        if ins.module_args:
+            arguments.append(f"[{', '.join(self._modules[m] for m in ins.module_args)}]")
+        return f"add_instruction({', '.join(arguments)})"
+
+    def _names(self, values: Iterable[Instruction]) -> str:
+        return ", ".join(self._values[v] for v in values)
+
+    def _variable(self, wanted: str) -> str:
+        name = re.sub(r"\W", "_", wanted, flags=re.ASCII)
+        while name in self._taken or keyword.iskeyword(name):
+            name += "_"
+        self._taken.add(name)
+        return name
+
+
+def _values(literal: Argument) -> list[Any]:
+    values = literal.numpy().ravel()
+    return (values.astype(np.float64) if literal.shape.type.is_floating else values).tolist()
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    return repr(value)
+
+
+def _shape(shape: Shape) -> str:
+    if shape.type is Type.tuple_type:
+        raise UnsupportedError(f"a tuple cannot be written as Python source: {shape}")
+    if shape.dyn_dims:
+        dims = ", ".join(_dimension(d) for d in shape.dyn_dims)
+        return f"migraphx.shape(type={shape.type.name!r}, dyn_dims=[{dims}])"
+    text = f"migraphx.shape(type={shape.type.name!r}, lens={list(shape.lens)}"
+    plain = shape.strides == row_major_strides(shape.lens)
+    return text + (")" if plain else f", strides={list(shape.strides)})")
+
+
+def _dimension(dimension: DynamicDimension) -> str:
+    optimals = f", {sorted(dimension.optimals)}" if dimension.optimals else ""
+    return f"migraphx.shape.dynamic_dimension({dimension.min}, {dimension.max}{optimals})"
+
+
+def _operator(op: Operator) -> str:
+    """A call of ``migraphx.op`` with the attributes that differ from their defaults."""
+    changed = [f.name for f in fields(op) if getattr(op, f.name) != f.default]
+    attributes = "".join(f", {name}={_attribute(getattr(op, name))}" for name in changed)
+    return f"migraphx.op({op.name!r}{attributes})"
+
+
+def _attribute(value: Any) -> str:
+    if isinstance(value, Type):
+        return repr(value.name)
+    if isinstance(value, Enum):
+        return str(int(value.value))
+    if isinstance(value, Shape):
+        return _shape(value)
+    if isinstance(value, DynamicDimension):
+        return _dimension(value)
+    if isinstance(value, Operator):
+        return _operator(value)
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(map(_attribute, value))}]"
+    return _number(value)
+
+
+def to_dot(program: Program, brief: bool = False) -> str:
+    """The program as a directed graph in Graphviz's language; submodules are clusters.
+
+    Nodes are instructions with their attributes, edges carry shapes. ``brief`` leaves out attributes, shapes and
+    literals.
+    """
+    modules = program.reachable_modules()
+    names = instruction_names(modules)
+    lines = ["digraph {", "  rankdir=TB;", "  node [shape=plain, fontname=Helvetica];"]
+    for number, module in enumerate(modules):
+        indent = "  " if number == 0 else "    "
+        if number:
+            lines += [f"  subgraph cluster_{number} {{", f"    label={_quoted(module.name)};"]
+        for ins in module:
+            if not (brief and ins.is_literal):
+                lines.append(f"{indent}{_quoted(names[ins])} [label=<{_label(ins, names, brief)}>];")
+        if number:
+            lines.append("  }")
+    lines += _edges(modules, names, brief)
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def _edges(modules: list[Module], names: dict[Instruction, str], brief: bool) -> list[str]:
+    lines = []
+    for module in modules:
+        for ins in module:
+            for value in ins.inputs:
+                if not (brief and value.is_literal):
+                    label = "" if brief else f" [label={_quoted(str(value.shape))}]"
+                    lines.append(f"  {_quoted(names[value])} -> {_quoted(names[ins])}{label};")
+            for body in ins.module_args:
+                for result in body.results():
+                    lines.append(f"  {_quoted(names[result])} -> {_quoted(names[ins])} [style=dashed];")
+    return lines
+
+
+_COLORS = {"@param": "lightblue", "@literal": "lightgray", "@return": "lightblue"}
+_KERNEL_COLORS = {"dot": "orange", "convolution": "gold", "pointwise": "palegreen", "fused_reduce": "plum"}
+
+
+def _label(ins: Instruction, names: dict[Instruction, str], brief: bool) -> str:
+    color = _COLORS.get(ins.name, _KERNEL_COLORS.get(ins.name, "white"))
+    head = f"@param:{ins.op.parameter}" if isinstance(ins.op, Parameter) else ins.name
+    rows = [f"<b>{html.escape(head)}</b>"]
+    if not brief:
+        if ins.literal is not None:
+            rows.append(html.escape(format_literal(ins.literal)))
+        elif not ins.is_param:
+            rows += [html.escape(a) for a in _attribute_lines(ins.op)]
+        rows += [html.escape(f"module: {m.name}") for m in ins.module_args]
+        if not isinstance(ins.op, Return):
+            rows.append(html.escape(str(ins.shape)))
+    cells = "".join(f"<tr><td>{row}</td></tr>" for row in rows)
+    return f'<table border="0" cellborder="0" bgcolor="{color}">{cells}</table>'
+
+
+def _attribute_lines(op: Operator) -> list[str]:
+    text = str(op)
+    return [text[len(op.name) :].strip("[]")] if op.attributes() else []
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def to_json(program: Program) -> str:
+    """The program in the JSON form of ``.mxr`` files."""
+    return save_buffer(program, format="json").decode()
