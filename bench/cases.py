@@ -71,12 +71,6 @@ def prepare(name: str, folder: Path, scale: str = "full") -> Case:
     return Case(name, path, feeds, feeds_path, checked)
 
 
-def load_feeds(path: Path) -> dict[str, np.ndarray]:
-    """The inputs that `prepare` wrote."""
-    with np.load(path) as stored:
-        return {name: stored[f"input{k}"] for k, name in enumerate(stored["names"].tolist())}
-
-
 def _write(model: onnx.ModelProto, path: Path) -> Path:
     onnx.save(model, path)
     return path

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 __all__ = ["randomize", "rebatch"]
 
@@ -39,8 +39,9 @@ def rebatch(model: onnx.ModelProto, batch: int) -> onnx.ModelProto:
 def randomize(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy whose ConstantOfShape weights are random and scaled so that activations stay of order one.
 
-    Matrices and filters are normal (He et al., 2015), variances and factors uniform around one, the rest small. The
-    same model gets the same weights.
+    Matrices and filters are normal (He et al., 2015), variances and factors uniform around one, the rest small. What
+    Softmax nodes read becomes an output too, since their own outputs hide most errors. The same model gets the same
+    weights.
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
@@ -58,6 +59,11 @@ def randomize(model: onnx.ModelProto) -> onnx.ModelProto:
     del graph.node[:]
     graph.node.extend(kept)
     graph.initializer.extend(made)
+    graph.output.extend(
+        helper.make_tensor_value_info(node.input[0], onnx.TensorProto.FLOAT, None)
+        for node in kept
+        if node.op_type == "Softmax"
+    )
     return copy
 
 

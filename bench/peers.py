@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["ENGINES", "OURS", "PEERS", "Session", "installed", "max_relative_error", "open_session"]
+__all__ = ["ENGINES", "OURS", "PEERS", "Session", "installed", "is_installed", "max_relative_error", "open_session"]
 
 Feeds = Mapping[str, np.ndarray]
 Outputs = list[np.ndarray]
@@ -145,7 +145,12 @@ def installed(engines: Sequence[str] = tuple(ENGINES)) -> list[str]:
     for engine in engines:
         if engine not in ENGINES:
             raise ValueError(f"unknown engine {engine!r}: expected one of {', '.join(ENGINES)}")
-    return [engine for engine in engines if importlib.util.find_spec(engine) is not None]
+    return [engine for engine in engines if is_installed(engine)]
+
+
+def is_installed(package: str) -> bool:
+    """Whether a package can be imported; it is not imported to find out."""
+    return importlib.util.find_spec(package) is not None
 
 
 def open_session(

@@ -12,7 +12,6 @@ from ..graph.instruction import Instruction
 from ..graph.module import Module
 from ..graph.printer import format_instruction, instruction_names, print_module
 from ..ops.base import Operator, make_op
-from ..ops.builders import add_macro, macro_options
 from .argument import argument
 from .shape import dynamic_dimension, shape
 
@@ -78,6 +77,8 @@ class macro:
     """An operation that expands into several instructions (batchnorm, gemm, gelu_erf, ...)."""
 
     def __init__(self, name: str, **options: Any) -> None:
+        from ..ops.builders import macro_options
+
         macro_options(name, options)
         self._name, self._options = name, options
 
@@ -93,7 +94,7 @@ class macro:
 def _attribute(value: Any) -> Any:
     if isinstance(value, Enum) and not isinstance(value, int):
         return value.name
-    if isinstance(value, dynamic_dimension):
+    if isinstance(value, (dynamic_dimension, shape, op)):
         return value._value
     if isinstance(value, (list, tuple)):
         return [_attribute(v) for v in value]
@@ -209,6 +210,8 @@ class module:
     def _macro(
         self, before: Instruction | None, macro: macro, args: Sequence[instruction_ref], mod_args: Sequence[module]
     ) -> list[instruction_ref]:
+        from ..ops.builders import add_macro
+
         inputs, modules = [a._value for a in args], [m._value for m in mod_args]
         results = add_macro(self._value, before, macro._name, inputs, modules, macro._options)
         return [instruction_ref(r) for r in results]

@@ -29,6 +29,7 @@ from . import (
     softmax,
     topk,
     unary,
+    unknown,
     views,
 )
 
@@ -61,5 +62,6 @@ __all__ = [
     "softmax",
     "topk",
     "unary",
+    "unknown",
     "views",
 ]

@@ -1,4 +1,4 @@
-"""Activation functions that ONNX's recurrent operators name and that have no MIGraphX operator of their own."""
+"""Activation functions of ONNX's recurrent operators that have no MIGraphX operator of their own."""
 
 from __future__ import annotations
 

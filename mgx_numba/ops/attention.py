@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 class Attention(Operator):
     """``softmax(scale * q @ k^T + mask) @ v``, the softmax in float32 or wider.
 
-    Inputs are q [b, h, s, d], k [b, hk, t, d], v [b, hk, t, e] (hk divides h; query heads share key heads in order)
-    and perhaps a mask that broadcasts to [b, h, s, t]: bool keeps where true, other types are added. With ``causal``
-    position i of the queries sees keys up to i + t - s. A row that sees no key gives zeros.
+    Inputs are q [b, h, s, d], k [b, hk, t, d], v [b, hk, t, e] (hk divides h; query heads share key heads in
+    order) and perhaps a mask that broadcasts to [b, h, s, t]: bool keeps where true, other types are added.
+    With ``causal`` position i of the queries sees keys up to i + t - s. A row that sees no key gives zeros.
     """
 
     name: ClassVar[str] = "attention"
@@ -84,11 +84,12 @@ class Attention(Operator):
 @register
 @dataclass(frozen=True)
 class GqaRotaryEmbedding(Operator):
-    """Rotary position embedding of packed heads [b, num_heads + 2 * kv_num_heads, s, d]: queries, keys, values.
+    """Rotary position embedding of packed heads (queries, keys, values).
 
-    Inputs are the heads, the position of the last token of each sequence, and the cosine and sine tables
-    [positions, r / 2]; the first r features rotate, in neighbouring pairs if ``interleaved``, else as two halves. A
-    single token stands at its sequence's position, several at 0, 1, ... Values pass unchanged.
+    Inputs are the heads [b, num_heads + 2 * kv_num_heads, s, d], the position of the last token of each
+    sequence, and the cosine and sine tables [positions, r / 2]; the first r features rotate, in neighbouring
+    pairs if ``interleaved``, else as two halves. A single token stands at its sequence's position, several at
+    0, 1, ... Values pass unchanged.
     """
 
     name: ClassVar[str] = "gqa_rotary_embedding"
@@ -146,9 +147,9 @@ class GqaRotaryEmbedding(Operator):
 class ConcatPastPresent(Operator):
     """A key or value cache [b, heads, capacity, d] with the present tokens written into it.
 
-    Inputs are the present tokens [b, heads, s, d], the position of the last token of each sequence, and the cache.
-    Several tokens go to the start of the cache (a prompt), a single one to its sequence's position; one that does not
-    fit is dropped.
+    Inputs are the present tokens [b, heads, s, d], the position of the last token of each sequence, and the
+    cache. Several tokens go to the start of the cache (a prompt), a single one to its sequence's position;
+    one that does not fit is dropped.
     """
 
     name: ClassVar[str] = "concat_past_present"

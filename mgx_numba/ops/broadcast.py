@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 class Broadcast(Operator):
     """The input's axes laid at ``axis`` and the following ones of a larger tensor.
 
-    With a second input its lengths are those of the result; ``out_lens`` or ``out_dyn_dims`` give them otherwise.
+    With a second input its lengths are those of the result; ``out_lens`` or ``out_dyn_dims`` give them
+    otherwise.
     """
 
     name: ClassVar[str] = "broadcast"
@@ -64,7 +65,7 @@ class Broadcast(Operator):
 @register
 @dataclass(frozen=True)
 class Multibroadcast(Operator):
-    """The input stretched under NumPy's broadcasting rule, to ``out_lens`` or to the common lengths of all inputs."""
+    """The input broadcast (NumPy's rule) to ``out_lens``, or to the common lengths of all inputs."""
 
     name: ClassVar[str] = "multibroadcast"
     view: ClassVar[bool] = True

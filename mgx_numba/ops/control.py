@@ -28,8 +28,8 @@ def _runner(op: Operator, run: RunModule | None) -> RunModule:
 class If(Operator):
     """The first submodule's results where the condition (one bool) is true, else the second's, as a tuple.
 
-    Submodules use values of the enclosing modules directly; further inputs are their parameters. Both must give as
-    many results, of the same types and ranks; lengths that differ become ranges.
+    Submodules use values of the enclosing modules directly; further inputs are their parameters. Both must
+    give as many results, of the same types and ranks; lengths that differ become ranges.
     """
 
     name: ClassVar[str] = "if"
@@ -68,10 +68,10 @@ class If(Operator):
 class Loop(Operator):
     """ONNX Loop. Inputs are the trip count, the condition (bool) and the carried values.
 
-    The submodule's parameters are the number of the iteration (int64), the condition and the carried values; its
-    results the condition for the next iteration, the carried values and one element for each scan output. The result
-    is a tuple: the carried values, then the scan outputs [max_iterations, ...] with zeros where no iteration ran.
-    ``scan_output_directions[k]`` 1 fills the k-th of them from its end.
+    The submodule's parameters are the number of the iteration (int64), the condition and the carried values;
+    its results the condition for the next iteration, the carried values and one element for each scan output.
+    The result is a tuple: the carried values, then the scan outputs [max_iterations, ...] with zeros where no
+    iteration ran. ``scan_output_directions[k]`` 1 fills the k-th of them from its end.
     """
 
     name: ClassVar[str] = "loop"
@@ -86,8 +86,8 @@ class Loop(Operator):
         carried = len(inputs) - 2
         if len(modules[0].parameters()) != carried + 2 or len(results) < carried + 1:
             raise self.fail(
-                f"module {modules[0].name!r} has {len(modules[0].parameters())} parameters and {len(results)} results,"
-                f" expected {carried + 2} and at least {carried + 1}"
+                f"module {modules[0].name!r} has {len(modules[0].parameters())} parameters"
+                f" and {len(results)} results, expected {carried + 2} and at least {carried + 1}"
             )
         for k, (given, kept) in enumerate(zip(inputs[2:], results[1:])):
             if given.type is not kept.type or given.ndim != kept.ndim:

@@ -71,7 +71,8 @@ class ConvolutionBase(Operator):
         high = self.spatial(lens, kernel)
         if any(n < 1 for n in high) and all(lens):
             raise self.fail(
-                f"kernel {list(kernel)} does not fit into lengths {list(lens)} with padding {self.pads(lens, kernel)}"
+                f"kernel {list(kernel)} does not fit into lengths {list(lens)}"
+                f" with padding {self.pads(lens, kernel)}"
             )
         low = self.spatial([d.min for d in inputs[0].dims[2:]], kernel)
         return [DynamicDimension(max(a, 0), max(b, 0)) for a, b in zip(low, high)]
@@ -90,7 +91,8 @@ class ConvolutionBase(Operator):
             raise self.fail(f"group {group} does not divide the {w.lens[0]} output channels")
         if not channels.min <= w.lens[1] * group <= channels.max:
             raise self.fail(
-                f"input has {channels} channels, weights {list(w.lens)} with group {group} take {w.lens[1] * group}"
+                f"input has {channels} channels, weights {list(w.lens)} with group {group}"
+                f" take {w.lens[1] * group}"
             )
         return self.output_shape(inputs, type, w.lens[0])
 
@@ -194,8 +196,8 @@ class QuantConvolution(ConvolutionBase):
 class ConvolutionBackwards(ConvolutionBase):
     """Transposed convolution: [n, c, spatial...] with weights [c, o / group, kernel...].
 
-    Output lengths are ``stride * (length - 1) + (kernel - 1) * dilation + 1 - padding``, or ``length * stride`` with
-    ``padding_mode``.
+    Output lengths are ``stride * (length - 1) + (kernel - 1) * dilation + 1 - padding``,
+    or ``length * stride`` with ``padding_mode``.
     """
 
     name: ClassVar[str] = "convolution_backwards"
@@ -221,7 +223,8 @@ class ConvolutionBackwards(ConvolutionBase):
         x, w = inputs
         if self.group < 1 or w.lens[0] % self.group or not x.dims[1].min <= w.lens[0] <= x.dims[1].max:
             raise self.fail(
-                f"input has {x.dims[1]} channels, weights {list(w.lens)} take {w.lens[0]} in {self.group} groups"
+                f"input has {x.dims[1]} channels, weights {list(w.lens)} take {w.lens[0]}"
+                f" in {self.group} groups"
             )
         return self.output_shape(inputs, x.type, w.lens[1] * self.group)
 
@@ -253,7 +256,10 @@ class ConvolutionBackwards(ConvolutionBase):
 @register
 @dataclass(frozen=True)
 class Im2Col(ConvolutionBase):
-    """Windows of one image [1, c, spatial...] as rows: [output positions, c * kernel]; the second input is the weights."""
+    """Windows of one image [1, c, spatial...] as rows [output positions, c * kernel].
+
+    The second input is the weights; only their lengths matter.
+    """
 
     name: ClassVar[str] = "im2col"
     padding_mode: PaddingMode = PaddingMode.default_

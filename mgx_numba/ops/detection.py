@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 @register
 @dataclass(frozen=True)
 class RoiAlign(Operator):
-    """ONNX RoiAlign: regions of [n, c, h, w] pooled from bilinear samples to [regions, c, output_height, output_width].
+    """ONNX RoiAlign: regions of [n, c, h, w] pooled to [regions, c, output_height, output_width].
 
-    Inputs are the features, the regions [regions, 4] as x1, y1, x2, y2, and for each region the index of its image.
-    ``sampling_ratio`` 0 takes ceil(region / output) samples a bin and axis. With ``max`` a sample is the largest of
-    its four weighted neighbours. A region is at least one element wide unless the mode is ``half_pixel``.
+    Inputs are the features, the regions [regions, 4] as x1, y1, x2, y2, and for each region the index of its
+    image. ``sampling_ratio`` 0 takes ceil(region / output) samples a bin and axis. With ``max`` a sample is
+    the largest of its four weighted neighbours. A region is at least one element wide unless the mode is
+    ``half_pixel``.
     """
 
     name: ClassVar[str] = "roialign"
@@ -48,7 +49,8 @@ class RoiAlign(Operator):
             )
         if x.ndim != 4 or rois.ndim != 2 or rois.max_lens[1] != 4 or batch.ndim != 1:
             raise self.fail(
-                f"expected features [n, c, h, w], regions [r, 4], indices [r], got {'; '.join(map(str, inputs))}"
+                "expected features [n, c, h, w], regions [r, 4] and indices [r],"
+                f" got {'; '.join(map(str, inputs))}"
             )
         regions = meet_dim(self, "numbers of regions and of indices", rois.dims[0], batch.dims[0])
         return Shape.dynamic(x.type, [regions, x.dims[1], self.output_height, self.output_width])
@@ -110,15 +112,15 @@ class RoiAlign(Operator):
 @register
 @dataclass(frozen=True)
 class NonMaxSuppression(Operator):
-    """ONNX NonMaxSuppression: rows (image, class, box) of the boxes kept, int64, best score first in each class.
+    """ONNX NonMaxSuppression: rows (image, class, box) of the boxes kept, int64, best first in each class.
 
-    Inputs are boxes [n, boxes, 4], scores [n, classes, boxes] and up to three scalars: how many boxes of a class to
-    keep (0 if absent), the overlap (intersection over union) above which a box goes (0), and the score that a box must
-    exceed (none). Boxes are y1, x1, y2, x2 with any two opposite corners, or with ``center_point_box`` x centre,
-    y centre, width, height. Of equal scores the lower index wins.
+    Inputs are boxes [n, boxes, 4], scores [n, classes, boxes] and up to three scalars: how many boxes of a
+    class to keep (0 if absent), the overlap (intersection over union) above which a box goes (0), and the
+    score that a box must exceed (none). Boxes are y1, x1, y2, x2 with any two opposite corners, or with
+    ``center_point_box`` x centre, y centre, width, height. Of equal scores the lower index wins.
 
-    The result has room for all boxes of all classes, and rows of zeros at its end; with ``use_dyn_output`` it has just
-    the rows found.
+    The result has room for all boxes of all classes, and rows of zeros at its end; with ``use_dyn_output`` it
+    has just the rows found.
     """
 
     name: ClassVar[str] = "nonmaxsuppression"

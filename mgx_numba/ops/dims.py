@@ -121,10 +121,10 @@ def packed_like(shape: Shape, lens: Sequence[int]) -> Shape:
 
 
 def view_strides(shape: Shape, lens: Sequence[int]) -> tuple[int, ...] | None:
-    """Strides with which ``lens`` sees the same elements in the same order without a copy; ``None`` if impossible.
+    """Strides with which ``lens`` sees the same elements in the same order; ``None`` if that takes a copy.
 
-    Axes whose strides continue each other are one run of memory; a run can be cut into new axes, but a new axis
-    cannot span two runs.
+    Axes whose strides continue each other are one run of memory; a run can be cut into new axes, but a new
+    axis cannot span two runs.
     """
     if prod(lens) != shape.elements:
         return None

@@ -23,8 +23,8 @@ INT8 = frozenset({Type.int8_type, Type.uint8_type})
 def product_type(dtype: np.dtype, output: Type) -> np.dtype:
     """Type in which products of ``dtype`` are summed.
 
-    Floats use their compute type; 8-bit integers use float64, where sums of up to 2**38 products are exact; other
-    integers use int64 (uint64), which wraps as C++ does.
+    Floats use their compute type; 8-bit integers use float64, where sums of up to 2**38 products are exact;
+    other integers use int64 (uint64), which wraps as C++ does.
     """
     kind = from_numpy(dtype)
     if kind.is_floating:
@@ -35,7 +35,7 @@ def product_type(dtype: np.dtype, output: Type) -> np.dtype:
 
 
 def quantized_output(op: Operator, inputs: Sequence[Shape]) -> Type:
-    """Result type of a quantised contraction: int32 for 8-bit integers (signs may differ), float for one float8 type.
+    """Result type of a quantised contraction: int32 for 8-bit integers (mixed signs too), float for float8.
 
     Raises:
         ShapeError: other input types.
@@ -74,7 +74,7 @@ def matmul_shape(op: Operator, inputs: Sequence[Shape], type: Type) -> Shape:
 @register
 @dataclass(frozen=True)
 class Dot(Operator):
-    """Product of matrices in the last two axes, for each position of the others; [..., m, k] x [..., k, n]."""
+    """Product [..., m, k] x [..., k, n] of matrices, for each position of the outer axes."""
 
     name: ClassVar[str] = "dot"
 

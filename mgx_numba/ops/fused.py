@@ -1,4 +1,4 @@
-"""Operators that compute a submodule as one kernel: fusion passes make them, code generation compiles them."""
+"""Operators that compute a submodule as one kernel: passes make them, code generation compiles them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def expect_parameters(op: Operator, module: Module, inputs: Sequence[Shape]) -> 
 
 @dataclass(frozen=True)
 class ModuleOperator(Operator):
-    """Base: runs one submodule on the inputs, in the order of its parameters; several results make a tuple."""
+    """Base: runs one submodule on the inputs, in its parameters' order; several results make a tuple."""
 
     def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
         expect_modules(self, modules, 1)
@@ -137,8 +137,9 @@ class Group(ModuleOperator):
 class FusedConcat(Operator):
     """Concatenation along ``axis`` of computed values, then pointwise operators.
 
-    Each submodule but the last is pointwise over the next inputs, as many as it has parameters, and gives one part.
-    The last one takes the concatenated value as its first parameter and the remaining inputs as the others.
+    Each submodule but the last is pointwise over the next inputs, as many as it has parameters, and gives one
+    part. The last one takes the concatenated value as its first parameter and the remaining inputs as the
+    others.
     """
 
     name: ClassVar[str] = "fused_concat"

@@ -71,7 +71,7 @@ class Gather(Operator):
 @register
 @dataclass(frozen=True)
 class GatherElements(Operator):
-    """For every position of ``indices`` the element of the data there, but at ``indices[...]`` along ``axis`` (ONNX)."""
+    """ONNX GatherElements: for each position the data there, but at the index along ``axis``."""
 
     name: ClassVar[str] = "gather_elements"
     AXES: ClassVar[tuple[str, ...]] = ("axis",)
@@ -100,7 +100,10 @@ class GatherElements(Operator):
 @register
 @dataclass(frozen=True)
 class GatherND(Operator):
-    """Slices of the data at the tuples in the last axis of the indices; the first ``batch_dims`` axes are common (ONNX)."""
+    """ONNX GatherND: slices of the data at the index tuples in the last axis of the indices.
+
+    The first ``batch_dims`` axes are common to both.
+    """
 
     name: ClassVar[str] = "gathernd"
     batch_dims: int = 0

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @register
 @dataclass(frozen=True)
 class Lrn(Operator):
-    """``x / (bias + alpha / size * s) ** beta``, ``s`` the sum of squares over ``size`` neighbouring channels (ONNX LRN).
+    """``x / (bias + alpha / size * s) ** beta``, s the sum of squares over ``size`` channels (ONNX LRN).
 
     The neighbourhood of channel c runs from ``c - (size - 1) // 2`` to ``c + size // 2``, cut at the ends.
     """

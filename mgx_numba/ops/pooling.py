@@ -37,8 +37,8 @@ class PoolingMode(Enum):
 class Pooling(Operator):
     """ONNX AveragePool, MaxPool and LpPool, over any number of spatial axes.
 
-    ``padding`` has n (both sides) or 2n values. With ``ceil_mode`` a last, partial window counts if it starts inside
-    of the input or the padding before it. The mean is over the window's elements in the input, with
+    ``padding`` has n (both sides) or 2n values. With ``ceil_mode`` a last, partial window counts if it starts
+    inside of the input or the padding before it. The mean is over the window's elements in the input, with
     ``count_include_pad`` also those in the padding. With ``dyn_global`` the window is the whole image.
     """
 

@@ -34,7 +34,8 @@ class _Linear(Pointwise):
 class QuantizeLinear(_Linear):
     """``saturate(round_half_even(x / scale) + zero_point)``; inputs are x, scale and perhaps the zero point.
 
-    The result has the zero point's type, else ``out_type``, else uint8. Floating results are not rounded to integers.
+    The result has the zero point's type, else ``out_type``, else uint8. Floating results are not rounded to
+    integers.
     """
 
     name: ClassVar[str] = "quantizelinear"
@@ -95,7 +96,7 @@ _SMALL = frozenset({Type.int8_type, Type.uint8_type, Type.int16_type, Type.uint1
 
 @dataclass(frozen=True)
 class _Nibbles(Operator):
-    """Operator between single values and pairs of them in bytes along ``axis``; the first of a pair is the low nibble."""
+    """Operator between values and bytes that hold two neighbours along ``axis``, the first as low nibble."""
 
     AXES: ClassVar[tuple[str, ...]] = ("axis",)
     axis: int = -1
@@ -137,7 +138,10 @@ def _expect_bytes(op: Operator, shape: Shape) -> None:
 @register
 @dataclass(frozen=True)
 class PackInt4(_Nibbles):
-    """Neighbouring values along ``axis`` as the nibbles of one byte; values saturate to [0, 15] (uint8) or [-8, 7] (int8)."""
+    """Neighbouring values along ``axis`` as the nibbles of one byte.
+
+    Values saturate to [0, 15] (uint8) or [-8, 7] (int8).
+    """
 
     name: ClassVar[str] = "pack_int4"
 
@@ -155,7 +159,7 @@ class PackInt4(_Nibbles):
 @register
 @dataclass(frozen=True)
 class UnpackInt4(_Nibbles):
-    """The nibbles of each byte as neighbouring values along ``axis``: [0, 15] from uint8, [-8, 7] from int8."""
+    """The nibbles of each byte as neighbouring values along ``axis``: uint8 [0, 15] or int8 [-8, 7]."""
 
     name: ClassVar[str] = "unpack_int4"
 
@@ -172,7 +176,7 @@ class UnpackInt4(_Nibbles):
 @register
 @dataclass(frozen=True)
 class PackFp4(_Nibbles):
-    """Neighbouring floats along ``axis`` rounded to float4 (e2m1, saturating) and kept as the nibbles of one byte."""
+    """Neighbouring floats along ``axis`` as float4 (e2m1, saturating) in the nibbles of one byte."""
 
     name: ClassVar[str] = "pack_fp4"
 
@@ -190,7 +194,7 @@ class PackFp4(_Nibbles):
 @register
 @dataclass(frozen=True)
 class UnpackFp4(_Nibbles):
-    """The float4 (e2m1) nibbles of each byte as neighbouring float8 (e4m3fn) values along ``axis``, exactly."""
+    """The float4 (e2m1) nibbles of each byte as neighbouring float8 (e4m3fn) values along ``axis``."""
 
     name: ClassVar[str] = "unpack_fp4"
 

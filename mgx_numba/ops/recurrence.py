@@ -24,7 +24,7 @@ CELLS = {"rnn": Cell(1, 1), "gru": Cell(3, 2), "lstm": Cell(4, 3)}
 
 
 def reverse_sequences(x: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """``x`` [s, b, ...] with the first ``lengths[b]`` steps of each sequence in reverse order, the others in place."""
+    """``x`` [s, b, ...] with the first ``lengths[b]`` steps of each sequence in reverse order."""
     step = np.arange(x.shape[0])[:, None]
     index = np.where(step < lengths, lengths - 1 - step, step)
     return x[index, np.arange(x.shape[1])]
@@ -41,8 +41,8 @@ class Recurrence:
         bias: input and recurrent biases [2, gates * h].
         peephole: lstm's weights from the cell state to the gates i, o, f [3, h].
         activations: functions f, g, h of the cell.
-        clip: the gates' activations take inputs bounded to [-clip, clip], if positive. The cell state is not bounded
-            (the specification leaves it open; ONNX Runtime does not either).
+        clip: the gates' activations take inputs bounded to [-clip, clip], if positive. The cell state is not
+            bounded (the specification leaves it open; ONNX Runtime does not either).
         linear_before_reset: gru applies the reset gate after the recurrent product.
         input_forget: lstm's forget gate is 1 - input gate.
     """
@@ -60,7 +60,7 @@ class Recurrence:
     def run(
         self, x: np.ndarray, lengths: np.ndarray, hidden: np.ndarray, state: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """All hidden states [s, b, h] (0 after a sequence's end), the last hidden and the last cell state [b, h].
+        """All hidden states [s, b, h] (0 after a sequence's end), last hidden and last cell state [b, h].
 
         Args:
             x: inputs [s, b, i].

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def accumulator(dtype: np.dtype) -> np.dtype:
-    """Type in which sums and products of ``dtype`` are formed: float64 for floats, 64-bit integers for the others."""
+    """Type in which ``dtype`` is summed: float64 for floats, 64-bit integers for the others."""
     if from_numpy(dtype).is_floating:
         return np.dtype(np.float64)
     return np.dtype(np.uint64 if dtype.kind in "ub" else np.int64)
@@ -29,8 +29,9 @@ def accumulator(dtype: np.dtype) -> np.dtype:
 class Reduction(Operator):
     """Base of the reductions.
 
-    ``axes`` are reduced, all of them when empty. With a second input, which holds the axes at run time, ``axes`` must
-    be empty and every length of the result lies between 1 and the input's (an empty list reduces nothing).
+    ``axes`` are reduced, all of them when empty. With a second input, which holds the axes at run time,
+    ``axes`` must be empty and every length of the result lies between 1 and the input's (an empty list
+    reduces nothing).
     """
 
     reduction: ClassVar[bool] = True
@@ -121,7 +122,7 @@ class ReduceProd(Reduction):
 def _extreme(
     x: np.ndarray, axes: tuple[int, ...], function: Callable[..., np.ndarray], empty: float
 ) -> np.ndarray:
-    """Largest or smallest element (NaN if there is one); over no elements the type's lowest or highest value."""
+    """Extreme element (NaN if there is one); over no elements the type's lowest or highest value."""
     if prod(x.shape[a] for a in axes) == 0:
         lens = [1 if a in axes else n for a, n in enumerate(x.shape)]
         kind = from_numpy(x.dtype)
@@ -187,7 +188,7 @@ class ReduceAll(Reduction):
 
 @dataclass(frozen=True)
 class ArgReduction(Operator):
-    """Position along ``axis`` (int64, axis kept) of the extreme element: the first one, or the last of equal ones."""
+    """Position along ``axis`` (int64) of the extreme element; of equal ones the first, or the last."""
 
     reduction: ClassVar[bool] = True
     AXES: ClassVar[tuple[str, ...]] = ("axis",)

@@ -51,7 +51,7 @@ def resolve_dims(op: Operator, shape: Shape, dims: Sequence[int]) -> tuple[Dynam
 @register
 @dataclass(frozen=True)
 class Reshape(Operator):
-    """The elements in order, with the lengths ``dims`` (0 copies a length, -1 is inferred), in standard memory order.
+    """The elements in order with the lengths ``dims`` (0 copies one, -1 is inferred), packed row-major.
 
     With a second input its lengths are the result's; they may be known at run time only.
     """

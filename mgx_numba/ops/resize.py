@@ -69,7 +69,7 @@ def nearest_index(mode: str, coordinate: np.ndarray, length: int) -> np.ndarray:
 def interpolation_taps(
     mode: str, coordinate: np.ndarray, length: int, cubic_coeff_a: float
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Input positions and weights that each output position sums over: 2 (linear) or 4 (cubic convolution) pairs."""
+    """Input positions and weights that each output position sums over: 2 (linear) or 4 (cubic) pairs."""
     base = np.floor(coordinate)
     t = coordinate - base
     if mode == "linear":
@@ -92,7 +92,8 @@ def interpolation_taps(
 class Resize(Operator):
     """The input resampled to ``sizes``, or to ``floor(length * scales)``, one value an axis.
 
-    A second input holds the sizes (integers) or the scales (floats) instead, and lengths are known at run time only.
+    A second input holds the sizes (integers) or the scales (floats) instead, and lengths are known at run
+    time only.
     """
 
     name: ClassVar[str] = "resize"

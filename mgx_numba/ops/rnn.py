@@ -42,10 +42,11 @@ def _functions(*names: str) -> tuple[Operator, ...]:
 class RecurrentBase(Operator):
     """What recurrent layers share.
 
-    Inputs are x [s, b, i], w [d, gates * h, i], r [d, gates * h, h], then, each perhaps missing (left out at the end,
-    or ``undefined``): bias [d, 2 * gates * h], lengths [b] (integers), initial hidden state [d, b, h], and for lstm
-    initial cell state [d, b, h] and peephole weights [d, 3 * h]. ``actv_func`` lists the functions f, g, h of each
-    direction in turn; one direction's serve both if there are no more. ``clip`` bounds their inputs, 0 does not.
+    Inputs are x [s, b, i], w [d, gates * h, i], r [d, gates * h, h], then, each perhaps missing (left out at
+    the end, or ``undefined``): bias [d, 2 * gates * h], lengths [b] (integers), initial hidden state [d, b,
+    h], and for lstm initial cell state [d, b, h] and peephole weights [d, 3 * h]. ``actv_func`` lists the
+    functions f, g, h of each direction in turn; one direction's serve both if there are no more. ``clip``
+    bounds their inputs, 0 does not.
     """
 
     hidden_size: int = 1
@@ -192,7 +193,7 @@ class Lstm(RecurrentBase):
 @register
 @dataclass(frozen=True)
 class Recurrent(RecurrentBase):
-    """``rnn``, ``gru`` or ``lstm`` (``cell``) with all its results: hidden states, last hidden states, last cell states.
+    """The layer ``cell`` (rnn, gru, lstm) with all its results: hidden states, last hidden, last cell states.
 
     The last cell states are there for lstm only. Attributes that the cell does not have are ignored.
     """
@@ -230,7 +231,8 @@ class Recurrent(RecurrentBase):
 class _LastState(Operator):
     """Part of a recurrent layer's result that its hidden states [s, d, b, h] do not hold, as [d, b, h].
 
-    It stands for a second result of the instruction that is its input; ``rewrite_rnn`` replaces both by ``recurrent``.
+    It stands for a second result of the instruction that is its input; ``rewrite_rnn`` replaces both by
+    ``recurrent``.
     """
 
     def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:

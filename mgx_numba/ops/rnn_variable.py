@@ -40,7 +40,7 @@ def _shift(x: np.ndarray, lengths: np.ndarray, batch_axis: int, forward: bool) -
 @register
 @dataclass(frozen=True)
 class RnnVarSlShiftSequence(Operator):
-    """Sequences [s, b, i] moved to the end of the steps, zeros before; the second input is their lengths [b]."""
+    """Sequences [s, b, i] of lengths [b] (second input) moved to the end of the steps, zeros before."""
 
     name: ClassVar[str] = "rnn_var_sl_shift_sequence"
 
@@ -55,7 +55,10 @@ class RnnVarSlShiftSequence(Operator):
 @register
 @dataclass(frozen=True)
 class RnnVarSlShiftOutput(Operator):
-    """Hidden states [s, d, b, h] with zeros after each sequence's end; a reverse direction's are first moved to the start."""
+    """Hidden states [s, d, b, h] with zeros after each sequence's end.
+
+    Those of a reverse direction are first moved to the start.
+    """
 
     name: ClassVar[str] = "rnn_var_sl_shift_output"
     output_name: str = "hidden_states"
@@ -76,7 +79,7 @@ class RnnVarSlShiftOutput(Operator):
 @register
 @dataclass(frozen=True)
 class RnnVarSlLastOutput(Operator):
-    """The last hidden states [d, b, h] of [s, d, b, h]: at each sequence's end, for a reverse direction at the start."""
+    """The last hidden states [d, b, h] of [s, d, b, h]: at each sequence's end, reverse ones at the start."""
 
     name: ClassVar[str] = "rnn_var_sl_last_output"
     direction: RnnDirection = RnnDirection.forward

@@ -41,8 +41,8 @@ class RandomSeed(Operator):
 class RandomUniform(Operator):
     """Numbers of [0, 1) of the second input's type and lengths, from the seed that the first input holds.
 
-    They are those of C++'s ``std::mt19937`` and ``std::uniform_real_distribution<double>``, so a seed gives the same
-    numbers as in MIGraphX. Integer types get the whole part: zeros.
+    They are those of C++'s ``std::mt19937`` and ``std::uniform_real_distribution<double>``, so a seed gives
+    the same numbers as in MIGraphX. Integer types get the whole part: zeros.
     """
 
     name: ClassVar[str] = "random_uniform"
@@ -68,8 +68,8 @@ class RandomUniform(Operator):
 class Multinomial(Operator):
     """Categories drawn from distributions: [batch, samples].
 
-    Inputs are running sums of weights [batch, categories] and numbers of [0, 1) [batch, samples]; a number's category
-    is the first one whose running sum exceeds the number times the total.
+    Inputs are running sums of weights [batch, categories] and numbers of [0, 1) [batch, samples]; a number's
+    category is the first one whose running sum exceeds the number times the total.
     """
 
     name: ClassVar[str] = "multinomial"

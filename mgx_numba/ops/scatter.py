@@ -24,7 +24,7 @@ REDUCTIONS: dict[str, np.ufunc | None] = {
     "min": np.minimum,
     "max": np.maximum,
 }
-"""How an update combines with what is there; ``none`` replaces it, and of several updates the last one counts."""
+"""How an update combines with what is there; ``none`` replaces it, the last of several updates counts."""
 
 
 def combine_at(
@@ -46,8 +46,8 @@ def combine_at(
 class ScatterBase(Operator):
     """ONNX ScatterElements: ``updates[i]`` goes to position ``i``, but at ``indices[i]`` along ``axis``.
 
-    Inputs are data, indices, updates. With ``skip_out_of_bounds`` updates at indices out of range are dropped;
-    without it they are an error.
+    Inputs are data, indices, updates. With ``skip_out_of_bounds`` updates at indices out of range are
+    dropped; without it they are an error.
     """
 
     AXES: ClassVar[tuple[str, ...]] = ("axis",)
@@ -85,7 +85,7 @@ class ScatterBase(Operator):
 
 @dataclass(frozen=True)
 class ScatterNDBase(Operator):
-    """ONNX ScatterND: slices ``updates[i]`` go to the positions of the data given by the tuples ``indices[i]``."""
+    """ONNX ScatterND: slices ``updates[i]`` go to the positions that the index tuples ``indices[i]`` give."""
 
     combine: ClassVar[str] = "none"
 

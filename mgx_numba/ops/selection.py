@@ -1,4 +1,4 @@
-"""Operators that find positions or distinct values: one-hot encoding, non-zero positions, unique values, ranges."""
+"""Operators around positions and distinct values: one-hot, non-zero, unique, ranges."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 @register
 @dataclass(frozen=True)
 class OneHot(Operator):
-    """A new axis, at ``axis`` of the result, that holds ``values[1]`` at the index and ``values[0]`` elsewhere.
+    """A new axis of the result that holds ``values[1]`` at the index and ``values[0]`` elsewhere.
 
-    Inputs are indices, depth, values; or indices and values with the depth as attribute. Negative indices count from
-    the end; those out of range give ``values[0]`` everywhere.
+    Inputs are indices, depth, values; or indices and values with the depth as attribute. Negative indices
+    count from the end; those out of range give ``values[0]`` everywhere.
     """
 
     name: ClassVar[str] = "onehot"
@@ -69,8 +69,8 @@ class OneHot(Operator):
 class NonZero(Operator):
     """Positions of the elements that are not zero, in row-major order: int64 [rank, count].
 
-    The result has room for every element and zeros after the last position; with ``use_dyn_output`` it has just the
-    columns found.
+    The result has room for every element and zeros after the last position; with ``use_dyn_output`` it has
+    just the columns found.
     """
 
     name: ClassVar[str] = "nonzero"
@@ -97,8 +97,9 @@ class NonZero(Operator):
 class Unique(Operator):
     """Distinct elements, or distinct slices along ``axis``; sorted, or in order of first appearance.
 
-    The result is a tuple: the values, the position of the first appearance of each, for each element the position of
-    its value, and the number of appearances of each (int64). How many there are is known at run time only.
+    The result is a tuple: the values, the position of the first appearance of each, for each element the
+    position of its value, and the number of appearances of each (int64). How many there are is known at run
+    time only.
     """
 
     name: ClassVar[str] = "unique"
@@ -145,7 +146,7 @@ class Unique(Operator):
 @register
 @dataclass(frozen=True)
 class DynamicRange(Operator):
-    """``start, start + delta, ...`` up to before ``limit``; the inputs start, limit, delta are scalars of one type."""
+    """``start, start + delta, ...`` up to before ``limit``; the inputs are three scalars of one type."""
 
     name: ClassVar[str] = "dynamic_range"
 

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 @register
 @dataclass(frozen=True)
 class Slice(Operator):
-    """Positions ``starts[k]`` to before ``ends[k]`` of each axis ``axes[k]``; negative ones count from the end.
+    """Positions ``starts[k]`` to before ``ends[k]`` of axis ``axes[k]``; negative ones count from the end.
 
-    Values beyond the axis are clipped. Attributes that are left empty come as further inputs, one integer vector
-    each, in the order starts, ends, axes (2 to 4 inputs); the result's lengths are then known at run time only.
+    Values beyond the axis are clipped. Attributes that are left empty come as further inputs, one integer
+    vector each, in the order starts, ends, axes (2 to 4 inputs); the result's lengths are then known at run
+    time only.
     """
 
     name: ClassVar[str] = "slice"
@@ -52,7 +53,8 @@ class Slice(Operator):
             return self._run_time_shape(inputs, axes)
         if not len(axes) == len(self.starts) == len(self.ends):
             raise self.fail(
-                f"axes, starts and ends have {len(axes)}, {len(self.starts)} and {len(self.ends)} values, expected as many"
+                f"axes, starts and ends have {len(axes)}, {len(self.starts)} and {len(self.ends)} values,"
+                " expected as many"
             )
         if shape.is_dynamic:
             dims = list(shape.dims)
@@ -100,7 +102,7 @@ def _clip(start: int, end: int, length: int) -> tuple[int, int]:
 
 
 def _slice_dim(dim: DynamicDimension, start: int, end: int) -> DynamicDimension:
-    """Lengths that a slice of an axis can have: extremes lie at the ends of the range or where clipping sets in."""
+    """Lengths that a slice can have; the extremes lie at the range's ends or where clipping sets in."""
 
     def length(n: int) -> int:
         low, high = _clip(start, end, n)
@@ -149,7 +151,10 @@ class Step(Operator):
 @register
 @dataclass(frozen=True)
 class ScanSlice(Operator):
-    """The position along ``axis`` that the second input holds, kept as an axis of length 1; from the end if ``direction`` is 1."""
+    """The position along ``axis`` that the second input holds, kept as an axis of length 1.
+
+    With ``direction`` 1 it counts from the end.
+    """
 
     name: ClassVar[str] = "scan_slice"
     view: ClassVar[bool] = True

@@ -75,7 +75,7 @@ class LogSoftmax(_AlongAxis):
 @register
 @dataclass(frozen=True)
 class PrefixScanSum(Operator):
-    """Running sum along ``axis`` (ONNX CumSum): ``exclusive`` leaves out the element itself, ``reverse`` sums from the end."""
+    """ONNX CumSum along ``axis``: ``exclusive`` leaves out the element, ``reverse`` sums from the end."""
 
     name: ClassVar[str] = "prefix_scan_sum"
     AXES: ClassVar[tuple[str, ...]] = ("axis",)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class TopK(Operator):
     """The ``k`` largest (or smallest) elements along ``axis``, in order, and their positions: a tuple.
 
-    Positions are int64; of equal elements the one with the lower position comes first. A second input of the data's
-    lengths replaces the positions by its elements.
+    Positions are int64; of equal elements the one with the lower position comes first. A second input of the
+    data's lengths replaces the positions by its elements.
     """
 
     name: ClassVar[str] = "topk"

@@ -78,10 +78,10 @@ class Squeeze(Operator):
 @register
 @dataclass(frozen=True)
 class Unsqueeze(Operator):
-    """New axes at the output positions ``axes``, of length 1 or of ``steps[k]`` cut from the axis that follows.
+    """New axes at the output positions ``axes``: of length 1, or ``steps[k]`` cut from the next axis.
 
-    A scalar input (lengths ``{1}``, stride 0) counts as having no axes, if ``axes`` allow it.
-    Example: lengths {3, 4, 10}, axes {2}, steps {2} give {3, 4, 2, 5}.
+    A scalar input (lengths ``{1}``, stride 0) counts as having no axes, if ``axes`` allow it. Example:
+    lengths {3, 4, 10}, axes {2}, steps {2} give {3, 4, 2, 5}.
     """
 
     name: ClassVar[str] = "unsqueeze"

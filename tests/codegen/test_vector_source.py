@@ -20,7 +20,7 @@ REFERENCE = NumpyScalar()
 def run_all(
     fast_math: bool, operation, types: list[Type], arrays: list[np.ndarray]
 ) -> tuple[list[np.ndarray], str]:
-    """Results of `operation(handler, *values)`, a list, printed as a kernel over 16 elements, and its text."""
+    """Results of `operation(handler, *values)`, a list, printed as a kernel over 16 lanes, and its text."""
     buffer = CodeBuffer()
     printer = VectorPrinter(buffer, LANES, fast_math)
     with buffer.block("def kernel(args, begin, end):"):

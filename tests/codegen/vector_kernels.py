@@ -87,7 +87,8 @@ def same(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """Where two arrays agree, NaN agreeing with NaN."""
     if actual.dtype.kind in "biu":
         return actual == expected
-    a, e = actual.astype(np.float64), expected.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        a, e = actual.astype(np.float64), expected.astype(np.float64)
     return (a == e) | (np.isnan(a) & np.isnan(e))
 
 

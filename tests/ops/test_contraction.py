@@ -28,7 +28,9 @@ def dyn(*dims: Any) -> Shape:
 def test_dot_of_any_strides() -> None:
     a, b = normal(2, 3, 5, 7), normal(2, 3, 7, 4)
     np.testing.assert_allclose(call("dot", a, b), a @ b, rtol=1e-6)
-    np.testing.assert_allclose(call("dot", b.swapaxes(2, 3), a.swapaxes(2, 3)), (a @ b).swapaxes(2, 3), rtol=1e-5)
+    np.testing.assert_allclose(
+        call("dot", b.swapaxes(2, 3), a.swapaxes(2, 3)), (a @ b).swapaxes(2, 3), rtol=1e-5
+    )
     np.testing.assert_allclose(call("dot", np.broadcast_to(a[:1], a.shape), b), a[:1] @ b, rtol=1e-6)
     assert call("dot", normal(2, 0), normal(0, 3)).tolist() == [[0] * 3] * 2
     assert make_op("dot").flops(Shape(Type.float_type, (5, 4)), [Shape(Type.float_type, (5, 7))]) == 280
@@ -81,7 +83,9 @@ CONVOLUTIONS = [
 
 
 @pytest.mark.parametrize(("lens", "weights", "padding", "stride", "dilation", "group"), CONVOLUTIONS)
-def test_convolution(lens: tuple, weights: tuple, padding: tuple, stride: tuple, dilation: tuple, group: int) -> None:
+def test_convolution(
+    lens: tuple, weights: tuple, padding: tuple, stride: tuple, dilation: tuple, group: int
+) -> None:
     x, w = normal(*lens), normal(*weights, seed=1)
     pads = padding if len(padding) == 2 * len(stride) else padding * 2
     expected = onnx_reference(
@@ -90,7 +94,9 @@ def test_convolution(lens: tuple, weights: tuple, padding: tuple, stride: tuple,
     attributes = {"padding": padding, "stride": stride, "dilation": dilation, "group": group}
     np.testing.assert_allclose(call("convolution", x, w, **attributes), expected, rtol=1e-4, atol=1e-5)
     channels_last = np.moveaxis(np.ascontiguousarray(np.moveaxis(x, 1, -1)), -1, 1)
-    np.testing.assert_allclose(call("convolution", channels_last, w, **attributes), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        call("convolution", channels_last, w, **attributes), expected, rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("mode", ["same_upper", "same_lower"])
@@ -158,7 +164,9 @@ def test_convolution_backwards(
             for place in itertools.product(*map(range, lens[2:])):
                 at = tuple(p * s + t * d for p, s, t, d in zip(place, stride, tap, dilation))
                 target = (slice(None), slice(g * per_group, (g + 1) * per_group), *at)
-                expected[target] += x[(slice(None), channel, *place)][:, None] * w[(channel, slice(None), *tap)]
+                expected[target] += (
+                    x[(slice(None), channel, *place)][:, None] * w[(channel, slice(None), *tap)]
+                )
     cut = tuple(slice(a, m - b) for m, a, b in zip(full, pads[:rank], pads[rank:]))
     result = call(
         "convolution_backwards", x, w, padding=padding, stride=stride, dilation=dilation, group=group
@@ -170,7 +178,7 @@ def test_convolution_backwards_with_same_padding_multiplies_lengths() -> None:
     x, w = normal(1, 2, 5, 4), normal(2, 3, 3, 3)
     assert shape("convolution_backwards", x, w, padding_mode=2, stride=(2, 2)).lens == (1, 3, 10, 8)
     assert call("convolution_backwards", x, w, padding_mode=1, stride=(2, 2)).shape == (1, 3, 10, 8)
-    with pytest.raises(ShapeError, match="does not fit|leaves"):
+    with pytest.raises(ShapeError, match="does not fit"):
         shape("convolution_backwards", normal(1, 2, 1, 1), normal(2, 1, 1, 1), padding=(1, 1))
 
 
@@ -178,4 +186,6 @@ def test_im2col_rows_are_windows() -> None:
     x, w = normal(1, 2, 5, 4), normal(7, 2, 3, 2)
     columns = call("im2col", x, w, padding=(1, 0), stride=(2, 1))
     product = (columns @ w.reshape(7, -1).T).T.reshape(1, 7, 3, 3)
-    np.testing.assert_allclose(product, call("convolution", x, w, padding=(1, 0), stride=(2, 1)), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        product, call("convolution", x, w, padding=(1, 0), stride=(2, 1)), rtol=1e-5, atol=1e-6
+    )

@@ -49,7 +49,9 @@ def test_pad(mode: str, pads: tuple) -> None:
 def test_pad_crops_and_keeps_infinities() -> None:
     x = numbers(3, 4)
     np.testing.assert_array_equal(call("pad", x, pads=(-1, 1, 0, -2)), np.pad(x[1:, :2], ((0, 0), (1, 0))))
-    np.testing.assert_array_equal(call("pad", x, pads=(-1, 0, 1, -2), mode=2), np.pad(x, ((0, 1), (0, 0)), "edge")[1:, :2])
+    np.testing.assert_array_equal(
+        call("pad", x, pads=(-1, 0, 1, -2), mode=2), np.pad(x, ((0, 1), (0, 0)), "edge")[1:, :2]
+    )
     assert call("pad", x, pads=(0, 1, 0, 0), value=-np.inf)[0, 0] == -np.inf
     assert call("pad", numbers(2).astype(np.uint8), pads=(1, 0), value=7).tolist() == [7, 0, 1]
     assert call("pad", np.zeros(0, np.float32), pads=(1, 1)).tolist() == [0, 0]
@@ -63,7 +65,9 @@ def test_pad_crops_and_keeps_infinities() -> None:
 
 
 def test_fixed_pad() -> None:
-    np.testing.assert_array_equal(call("fixed_pad", numbers(2, 3), output_lens=(3, 3)), np.pad(numbers(2, 3), ((0, 1), (0, 0))))
+    np.testing.assert_array_equal(
+        call("fixed_pad", numbers(2, 3), output_lens=(3, 3)), np.pad(numbers(2, 3), ((0, 1), (0, 0)))
+    )
     with pytest.raises(ShapeError, match="does not fit"):
         shape("fixed_pad", numbers(2, 3), output_lens=(1, 3))
 
@@ -123,7 +127,13 @@ def test_scatter(reduction: str, axis: int) -> None:
     indices, updates = np.array([[0, -1, 2], [1, 0, 1]]), 10 + numbers(2, 3) / 2
     expected = onnx_reference("ScatterElements", x, indices, updates, axis=axis, reduction=reduction)[0]
     np.testing.assert_array_equal(call(f"scatter_{reduction}", x, indices, updates, axis=axis), expected)
-    half = call(f"scatter_{reduction}", x.astype(ml_dtypes.bfloat16), indices, updates.astype(ml_dtypes.bfloat16), axis=axis)
+    half = call(
+        f"scatter_{reduction}",
+        x.astype(ml_dtypes.bfloat16),
+        indices,
+        updates.astype(ml_dtypes.bfloat16),
+        axis=axis,
+    )
     np.testing.assert_allclose(half.astype(np.float32), expected, rtol=0.02)
 
 
@@ -153,4 +163,8 @@ def test_scatternd(reduction: str) -> None:
 
 
 def test_scatternd_adds_repeated_positions() -> None:
-    assert call("scatternd_add", numbers(3), np.array([[1], [1]]), np.ones(2, np.float32)).tolist() == [0, 3, 2]
+    assert call("scatternd_add", numbers(3), np.array([[1], [1]]), np.ones(2, np.float32)).tolist() == [
+        0,
+        3,
+        2,
+    ]

@@ -19,7 +19,16 @@ def normal(*lens: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(lens).astype(np.float32)
 
 
-def direct(x: np.ndarray, mode: str, lengths: tuple, stride: tuple, pads: list, dilations: tuple, include: bool, lens: Any) -> Any:
+def direct(
+    x: np.ndarray,
+    mode: str,
+    lengths: tuple,
+    stride: tuple,
+    pads: list,
+    dilations: tuple,
+    include: bool,
+    lens: Any,
+) -> Any:
     """Pooling by its definition, one output element after the other."""
     result = np.zeros((*x.shape[:2], *lens))
     for place in itertools.product(*map(range, lens)):
@@ -53,7 +62,14 @@ def direct(x: np.ndarray, mode: str, lengths: tuple, stride: tuple, pads: list, 
     ],
 )
 def test_pooling(
-    mode: str, include: bool, ceil: bool, lens: tuple, lengths: tuple, stride: tuple, padding: tuple, dilations: tuple
+    mode: str,
+    include: bool,
+    ceil: bool,
+    lens: tuple,
+    lengths: tuple,
+    stride: tuple,
+    padding: tuple,
+    dilations: tuple,
 ) -> None:
     x = normal(*lens)
     result = call(
@@ -73,7 +89,9 @@ def test_pooling_lengths_are_those_of_onnx(n: int, ceil: bool) -> None:
     expected = onnx_reference(
         "MaxPool", x, kernel_shape=(3,), strides=(3,), pads=(1, 1), ceil_mode=int(ceil), opset=22
     )[0]
-    result = call("pooling", x, mode="max", lengths=(3,), stride=(3,), padding=(1,), dilations=(1,), ceil_mode=ceil)
+    result = call(
+        "pooling", x, mode="max", lengths=(3,), stride=(3,), padding=(1,), dilations=(1,), ceil_mode=ceil
+    )
     assert result.shape == expected.shape
     np.testing.assert_array_equal(result, expected)
 
@@ -87,7 +105,9 @@ def test_global_pooling_of_channels_last() -> None:
 
 def test_pooling_of_integers_and_computed_padding() -> None:
     x = np.array([[[-5, -7, -9]]], np.int8)
-    result = call("pooling", x, mode="max", lengths=(2,), stride=(1,), padding_mode="same_upper", dilations=(1,))
+    result = call(
+        "pooling", x, mode="max", lengths=(2,), stride=(1,), padding_mode="same_upper", dilations=(1,)
+    )
     assert result.tolist() == [[[-5, -7, -9]]]
 
 

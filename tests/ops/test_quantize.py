@@ -57,7 +57,10 @@ def test_quantize_refuses() -> None:
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_int4_packing_round_trip(axis: int) -> None:
     rng = np.random.default_rng(0)
-    for x in (rng.integers(0, 16, (4, 6, 2)).astype(np.uint8), rng.integers(-8, 8, (4, 6, 2)).astype(np.int8)):
+    for x in (
+        rng.integers(0, 16, (4, 6, 2)).astype(np.uint8),
+        rng.integers(-8, 8, (4, 6, 2)).astype(np.int8),
+    ):
         packed = call("pack_int4", x, axis=axis)
         assert packed.size == x.size // 2
         np.testing.assert_array_equal(call("unpack_int4", packed, axis=axis), x)

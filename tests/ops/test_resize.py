@@ -24,7 +24,14 @@ def test_nearest(coordinates: str, nearest: str, scales: tuple) -> None:
     x = normal(1, 2, 5, 4)
     factors = np.array(scales, np.float32)
     expected = onnx_runtime(
-        "Resize", x, None, factors, opset=19, mode="nearest", coordinate_transformation_mode=coordinates, nearest_mode=nearest
+        "Resize",
+        x,
+        None,
+        factors,
+        opset=19,
+        mode="nearest",
+        coordinate_transformation_mode=coordinates,
+        nearest_mode=nearest,
     )[0]
     result = call(
         "resize", x, scales=scales, nearest_mode=nearest, coordinate_transformation_mode=coordinates
@@ -38,8 +45,8 @@ def test_nearest(coordinates: str, nearest: str, scales: tuple) -> None:
 def test_interpolation(coordinates: str, mode: str, sizes: tuple) -> None:
     x = normal(1, 2, 5, 4)
     expected = onnx_runtime(
-        "Resize", x, None, None, np.array(sizes), opset=19, mode=mode, coordinate_transformation_mode=coordinates,
-        cubic_coeff_a=-0.5,
+        "Resize", x, None, None, np.array(sizes), opset=19, mode=mode,
+        coordinate_transformation_mode=coordinates, cubic_coeff_a=-0.5,
     )[0]  # fmt: skip
     result = call(
         "resize", x, sizes=sizes, mode=mode, coordinate_transformation_mode=coordinates, cubic_coeff_a=-0.5
@@ -49,7 +56,9 @@ def test_interpolation(coordinates: str, mode: str, sizes: tuple) -> None:
 
 def test_old_nearest_coordinates() -> None:
     x = np.arange(4, dtype=np.float32)
-    result = call("resize", x, scales=(2,), coordinate_transformation_mode="tf_half_pixel_for_nn", nearest_mode="floor")
+    result = call(
+        "resize", x, scales=(2,), coordinate_transformation_mode="tf_half_pixel_for_nn", nearest_mode="floor"
+    )
     assert result.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
@@ -77,7 +86,10 @@ def test_integers_and_refusals() -> None:
         ({"scales": (-1.0,)}, "positive"),
         ({"sizes": (1,), "mode": "area"}, "mode is 'area'"),
         ({"sizes": (1,), "nearest_mode": "up"}, "nearest_mode"),
-        ({"sizes": (1,), "coordinate_transformation_mode": "tf_crop_and_resize"}, "coordinate_transformation_mode"),
+        (
+            {"sizes": (1,), "coordinate_transformation_mode": "tf_crop_and_resize"},
+            "coordinate_transformation_mode",
+        ),
     ):
         with pytest.raises(ShapeError, match=message):
             shape("resize", x, **attributes)

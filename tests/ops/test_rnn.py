@@ -31,7 +31,8 @@ FUNCTIONS = {
     "ThresholdedRelu": make_op("thresholded_relu", alpha=0.2),
 }
 ALPHAS = {
-    "LeakyRelu": 0.1, "HardSigmoid": 0.3, "Elu": 0.8, "Affine": 0.5, "ScaledTanh": 0.7, "ThresholdedRelu": 0.2,
+    "LeakyRelu": 0.1, "HardSigmoid": 0.3, "Elu": 0.8, "Affine": 0.5, "ScaledTanh": 0.7,
+    "ThresholdedRelu": 0.2,
 }  # fmt: skip
 BETAS = {"HardSigmoid": 0.4, "Affine": 0.1, "ScaledTanh": 0.6}
 
@@ -146,7 +147,11 @@ def test_layer_of_ranges() -> None:
 
 def test_last_states_are_not_computed_from_hidden_states() -> None:
     states = np.zeros((STEPS, 1, BATCH, HIDDEN), np.float32)
-    assert shape("rnn_last_hs_output", states).lens == shape("rnn_last_cell_output", states).lens == (1, BATCH, HIDDEN)
+    assert (
+        shape("rnn_last_hs_output", states).lens
+        == shape("rnn_last_cell_output", states).lens
+        == (1, BATCH, HIDDEN)
+    )
     with pytest.raises(UnsupportedError, match="rewrite_rnn"):
         call("rnn_last_cell_output", states)
 

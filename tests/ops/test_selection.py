@@ -18,9 +18,7 @@ from .running import call, onnx_reference, onnx_runtime, shape
 def test_topk_prefers_low_positions(largest: bool, axis: int, dtype: type) -> None:
     x = np.random.default_rng(0).integers(0, 5, (6, 7)).astype(dtype)
     values, index = call("topk", x, k=4, axis=axis, largest=largest)
-    expected, position = onnx_reference(
-        "TopK", x, np.array([4]), axis=axis, largest=int(largest), outputs=2
-    )
+    expected, position = onnx_reference("TopK", x, np.array([4]), axis=axis, largest=int(largest), outputs=2)
     np.testing.assert_array_equal(values, expected)
     np.testing.assert_array_equal(index, position)
 
@@ -95,8 +93,8 @@ def test_roialign(mode: str, coordinates: str, ratio: int) -> None:
         spatial_scale=0.7,
     )[0]  # fmt: skip
     result = call(
-        "roialign", x, rois, batch, mode=mode, coordinate_transformation_mode=coordinates, sampling_ratio=ratio,
-        output_height=3, output_width=2, spatial_scale=0.7,
+        "roialign", x, rois, batch, mode=mode, coordinate_transformation_mode=coordinates,
+        sampling_ratio=ratio, output_height=3, output_width=2, spatial_scale=0.7,
     )  # fmt: skip
     np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
 

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 
 from ..cpu.tile_table import RegisterTile
 from .problem import ITEMSIZE
-from .skeleton import SUMS_BYTES, TABLE_TAPS
 
-__all__ = ["Blocking", "cut"]
+__all__ = ["Blocking", "SUMS_BYTES", "TABLE_TAPS", "cut", "cut_channels"]
 
+SUMS_BYTES = 65536
+"""Stack memory for the sums of one task."""
+TABLE_TAPS = 64
+"""Most taps in one step: those whose row offsets fit the table on the stack."""
 PANEL_BYTES = 384 * 1024
 """Weights of one task that stay in the L2 cache while its rows pass."""
 ROWS_BYTES = 640 * 1024
@@ -47,7 +50,7 @@ def cut(tile: RegisterTile, m: int, n: int, depth: int, taps: int, groups: int, 
         tap_block, k_block = _even(taps, max(1, min(DEPTH // depth, TABLE_TAPS)), 1), depth
     steps = -(-taps // tap_block) * -(-depth // k_block)
     near = max(1, PANEL_BYTES // (size * tile.columns * tap_block * k_block))
-    best, best_cost = None, float("inf")
+    best, best_cost = Blocking(min(m, tile.rows), 1, tap_block, k_block), float("inf")
     for panel_limit in (8, 4, 2, 1):
         p_block = _even(panels, min(panel_limit, near), 1)
         most_rows = min(sums // p_block if steps > 1 else m, max(tile.rows, ROWS_BYTES // (size * k_block)))
@@ -59,9 +62,22 @@ def cut(tile: RegisterTile, m: int, n: int, depth: int, taps: int, groups: int, 
             cost = _makespan(blocking, tile, m, panels, taps * depth, groups, threads)
             if cost < best_cost * 0.99:
                 best, best_cost = blocking, cost
-    if best is None:
-        raise AssertionError("one panel always fits the sums")
     return best
+
+
+def cut_channels(tile: RegisterTile, m: int, channels: int, taps: int, threads: int) -> Blocking:
+    """Blocks for a depthwise product of ``m`` rows; all panels of a row are done together while that fits."""
+    panels = -(-channels // tile.columns)
+    tap_block = _even(taps, TABLE_TAPS, 1)
+    sums = SUMS_BYTES // (ITEMSIZE[tile.dtype] * tile.columns)
+    rows = tile.rows if m > tile.rows else m
+    p_block = _even(panels, sums // rows, 1)
+    tasks = max(4 * threads, m * channels * taps // 200_000) if threads > 1 else 1
+    row_blocks = max(1, tasks // -(-panels // p_block))
+    m_block = _even(m, max(tile.rows, -(-m // row_blocks)), tile.rows)
+    if tap_block < taps:
+        m_block = min(m_block, sums // p_block // tile.rows * tile.rows or rows)
+    return Blocking(m_block, p_block, tap_block, 1)
 
 
 def _makespan(blocking: Blocking, tile: RegisterTile, m: int, panels: int, terms: int, groups: int, threads: int) -> float:

@@ -19,6 +19,7 @@ from .problem import ITEMSIZE, Epilogue, GemmProblem
 from .roofline import seconds
 from .skeleton import Skeleton
 from .solver import NO_EPILOGUE, Plan, Strides
+from .tile_source import tile_source
 
 __all__ = ["GemmInPlace", "GemmPacked", "GemmPacking"]
 
@@ -164,7 +165,7 @@ def _launch(
     tile = tile_for(problem.dtype)
     depth, size = max(problem.k, 1), problem.itemsize
     blocking = cut(tile, batched.m, problem.n, depth, 1, batched.count, threads)
-    skeleton = Skeleton("gemm", problem.dtype, tile, epilogue, masked=masked)
+    skeleton = Skeleton("gemm", problem.dtype, tile, epilogue, inner=tile_source(tile, masked))
     arguments = skeleton.arguments
     x = Operand("x", offsets["x"] * size) if problem.k else w
     arguments.pointer("x", x, problem.dtype)
@@ -173,13 +174,9 @@ def _launch(
     bytes_at |= {f"e{k}": ITEMSIZE[o.dtype] * offsets.get(f"e{k}", 0) for k, o in enumerate(epilogue.operands)}
     skeleton.rows.pointers(arguments, bytes_at)
     panels = panel_count(tile, problem.n)
-    arguments.integers(
-        m=batched.m, n=problem.n, depth=depth, panels=panels,
-        m_block=blocking.rows, p_block=blocking.panels, k_block=blocking.depth,
-        m_blocks=-(-batched.m // blocking.rows), p_blocks=-(-panels // blocking.panels),
-        keep=int(blocking.depth < depth), x_step=problem.a_strides[-1] if problem.k else 0,
-        w_step=w_steps[0], w_panel=w_steps[1],
-    )  # fmt: skip
+    skeleton.sizes(blocking, batched.m, problem.n, panels, depth)
+    x_step = problem.a_strides[-1] if problem.k else 0
+    arguments.integers(x_step=x_step, w_step=w_steps[0], w_panel=w_steps[1])
     rank = len(batched.lens)
     arguments.integers(**{f"batch{d}": batched.lens[d] for d in range(1, rank)})
     for name, values in batched.strides.items():

@@ -12,16 +12,13 @@ from dataclasses import dataclass, field
 
 from ..cpu.tile_table import RegisterTile
 from ..kernel import KernelSource
+from .blocking import SUMS_BYTES, TABLE_TAPS, Blocking
 from .problem import ITEMSIZE, Epilogue
 from .text import Arguments, Rows, indent, kernel_name
 from .tile_source import ROWS_SLOT, VECTORS_SLOT, tile_source
 
-__all__ = ["SUMS_BYTES", "Skeleton", "TABLE_TAPS"]
+__all__ = ["Skeleton", "TABLE_ROWS"]
 
-SUMS_BYTES = 65536
-"""Stack memory for the sums of one task."""
-TABLE_TAPS = 64
-"""Most taps in one step: those whose row offsets fit the table on the stack."""
 TABLE_ROWS = 16
 
 
@@ -32,7 +29,7 @@ class Skeleton:
     The statements of ``decode`` turn ``group`` (a batch or group number) into ``x0``, ``w0``, ``column0`` and whatever
     ``row`` needs. Those of ``table`` write the element offsets from ``x`` of ``height`` rows, of which ``left`` exist,
     starting with ``row``, for the taps ``t0`` to ``t0 + taps_now``, at ``k0`` of the depth. Those of ``row`` define
-    ``out_row`` and ``e<k>_row``, the offsets of row ``row + i``.
+    ``out_row`` and ``e<k>_row``, the offsets of row ``row + i``. ``inner`` is the tile kernel, if not the usual one.
     """
 
     solver: str
@@ -46,11 +43,21 @@ class Skeleton:
     before_rows: list[str] = field(default_factory=list)
     row: list[str] = field(default_factory=list)
     several_taps: bool = False
-    masked: bool = False
+    inner: KernelSource | None = None
 
     def __post_init__(self) -> None:
         self.rows = Rows(self.epilogue, self.dtype, self.tile.lanes)
-        self.tile_slot = self.arguments.callee(tile_source(self.tile, self.masked))
+        self.tile_slot = self.arguments.callee(self.inner or tile_source(self.tile))
+
+    def sizes(self, blocking: Blocking, m: int, n: int, panels: int, depth: int, taps: int = 1) -> None:
+        """Slots of the sizes of one group's product and of its blocks."""
+        self.arguments.integers(
+            m=m, n=n, panels=panels, depth=depth, m_block=blocking.rows, p_block=blocking.panels,
+            m_blocks=-(-m // blocking.rows), p_blocks=-(-panels // blocking.panels), k_block=blocking.depth,
+            keep=int(blocking.depth < depth or blocking.taps < taps),
+        )  # fmt: skip
+        if self.several_taps:
+            self.arguments.integers(taps=taps, tap_block=blocking.taps)
 
     def source(self) -> KernelSource:
         """The finished kernel."""

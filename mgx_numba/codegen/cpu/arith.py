@@ -138,7 +138,7 @@ def _fma(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value, z: ir.Value) ->
 
 
 def emit_integer_power(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
-    """x**y modulo the range, by squaring; for negative y what truncation leaves: 0, or x**y if x is 1 or -1."""
+    """x**y modulo the range, by squaring; for negative y truncated: 0, or x**y if x is 1 or -1."""
     signed = is_signed(dtype)
     base, exponent, result = b.reserve(x.type), b.reserve(x.type), b.reserve(x.type)
     for place, value in ((base, x), (exponent, y), (result, b.coerce(x, 1)[1])):

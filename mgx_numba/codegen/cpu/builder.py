@@ -8,6 +8,7 @@ are declared by hand because llvmlite does not name those on vectors.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from llvmlite import ir
 from numba.core import cgutils
@@ -16,7 +17,7 @@ from . import host
 
 __all__ = ["FAST_FLAGS", "Operand", "VectorBuilder", "element_type", "is_signed"]
 
-Operand = ir.Value | float | int
+Operand: TypeAlias = "ir.Value | float | int"
 
 # Never nnan or ninf: models use infinities as masks.
 FAST_FLAGS = ("nsz", "arcp", "contract", "afn")

@@ -174,10 +174,10 @@ def _store_strided_tail(
     _write_tail(b, p, _Strided(i, stride, v.type.count), v, count, dtype)
 
 
-def _index_lanes(name: str, index: types.Type) -> int:
+def _indices(name: str, index: types.Type) -> Vec:
     if not isinstance(index, Vec) or index.dtype not in ("int32", "int64") or not index.lanes:
         raise TypingError(f"{name}: expected an int32 or int64 vector of indices, got {index}")
-    return index.lanes
+    return index
 
 
 def _indexed(b: VectorBuilder, index: ir.Value, dtype: str) -> _Indexed:
@@ -185,24 +185,26 @@ def _indexed(b: VectorBuilder, index: ir.Value, dtype: str) -> _Indexed:
 
 
 def _gather(p: types.Type, index: types.Type) -> Definition:
-    dtype, lanes = pointer_dtype("gather", p), _index_lanes("gather", index)
+    dtype, indices = pointer_dtype("gather", p), _indices("gather", index)
+    lanes = indices.lanes
 
     def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
         b = VectorBuilder(builder)
-        found = _read(b, values[0], _indexed(b, values[1], index.dtype), lanes, dtype)
+        found = _read(b, values[0], _indexed(b, values[1], indices.dtype), lanes, dtype)
         return from_memory(b, found, dtype)
 
     return Vec(dtype, lanes)(p, index), lower
 
 
 def _gather_tail(p: types.Type, index: types.Type, count: types.Type, fill: types.Type) -> Definition:
-    dtype, lanes = pointer_dtype("gather_tail", p), _index_lanes("gather_tail", index)
+    dtype, indices = pointer_dtype("gather_tail", p), _indices("gather_tail", index)
+    lanes = indices.lanes
     source = scalar_dtype("gather_tail", fill)
 
     def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
         b = VectorBuilder(builder)
         rest = fill_vector(b, values[3], source, dtype, lanes)
-        found = _read_tail(b, values[0], _indexed(b, values[1], index.dtype), values[2], rest, dtype)
+        found = _read_tail(b, values[0], _indexed(b, values[1], indices.dtype), values[2], rest, dtype)
         return from_memory(b, found, dtype)
 
     return Vec(dtype, lanes)(p, index, _INT, scalar_type(source)), lower
@@ -210,13 +212,14 @@ def _gather_tail(p: types.Type, index: types.Type, count: types.Type, fill: type
 
 def _scatterer(name: str, tail: bool) -> Any:
     def define(p: types.Type, index: types.Type, v: types.Type, *count: types.Type) -> Definition:
-        dtype, lanes = pointer_dtype(name, p), _index_lanes(name, index)
+        dtype, indices = pointer_dtype(name, p), _indices(name, index)
+        lanes = indices.lanes
         if v != value_type(dtype, lanes):
             raise TypingError(f"{name}: expected {lanes} lanes of {dtype}, got {v}")
 
         def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
             b = VectorBuilder(builder)
-            where, value = _indexed(b, values[1], index.dtype), to_memory(b, values[2], dtype)
+            where, value = _indexed(b, values[1], indices.dtype), to_memory(b, values[2], dtype)
             if tail:
                 _write_tail(b, values[0], where, value, values[3], dtype)
             else:

@@ -1,78 +1,89 @@
 """The language that CPU kernel source is written in: every name a kernel may call.
 
-A kernel is ``def kernel(args, begin, end)`` (see :mod:`mgx_numba.codegen.kernel`); its text is executed in a namespace
-that holds this module's names, so no import is printed. All names are Numba intrinsics: they inline to LLVM IR, raise
-nothing at run time and need no Numba run time.
+A kernel is ``def kernel(args, begin, end)`` (see :mod:`mgx_numba.codegen.kernel`); its text is executed in a
+namespace that holds this module's names, so no import is printed. All names are Numba intrinsics: they inline
+to LLVM IR, raise nothing at run time and need no Numba run time.
 
 Values
     *vector*  ``lanes`` elements of one dtype. A bool vector is a mask (i1) in registers and uint8 in memory.
     *scalar*  a Numba int64, float32, ... or bool. Arithmetic names work on scalars as well as on vectors.
-              Where a vector meets a scalar, the scalar is converted to the vector's dtype and broadcast.
+              Where a vector meets a scalar, the scalar is converted to the vector's dtype and broadcast;
+              where scalars of two dtypes meet, int64 and float64 (Python's literals) give way.
     *pointer* typed address of elements. Indices, strides and counts are in elements, int64.
-``<dtype>`` below is one of bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 bfloat16 float32 float64
-float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz. The 16- and 8-bit floats are *storage* dtypes: they can be
-loaded, stored, moved, selected and cast; anything else needs ``cast_float32`` first.
-``LANES`` (and ``COUNT`` of ``local``) must be an integer literal in the source, a power of two from 1 to 256.
+``<dtype>`` below is one of bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 bfloat16 float32
+float64 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz. The 16- and 8-bit floats are *storage*
+dtypes: they can be loaded, stored, moved, selected and cast; anything else needs ``cast_float32`` first.
+``LANES`` must be an integer literal in the source, a power of two from 1 to 256.
 
 Memory
-    pointer_<dtype>(args, slot)                 pointer held by an argument slot; ``args[slot]`` reads an integer slot
-    local_<dtype>(COUNT)                        pointer to COUNT uninitialised elements on the stack, 64-byte aligned
-    offset(p, i)                                pointer to p[i]
-    load_scalar(p, i)                           p[i] as a scalar
+    pointer_<dtype>(args, slot)          pointer held by an argument slot; ``args[slot]`` reads an integer
+    local_<dtype>(COUNT)                 pointer to COUNT (an integer literal) uninitialised elements on the
+                                         stack, 64-byte aligned, at most 64 KiB
+    offset(p, i)                         pointer to p[i]
+    load_scalar(p, i)                    p[i] as a scalar
     store_scalar(p, i, x)
-    load_splat(p, i, LANES)                     p[i] in every lane
-    load(p, i, LANES)                           p[i], p[i+1], ...
-    load_tail(p, i, count, fill, LANES)         the first count lanes from memory, the others fill (0 <= count <= LANES)
+    load_splat(p, i, LANES)              p[i] in every lane
+    load(p, i, LANES)                    p[i], p[i+1], ...
+    load_tail(p, i, count, fill, LANES)  the first count (0 to LANES) lanes from memory, fill in the others
     store(p, i, v)
-    store_tail(p, i, v, count)                  the first count lanes only
-    load_strided(p, i, stride, LANES)           p[i], p[i+stride], ...
+    store_tail(p, i, v, count)           the first count lanes only
+    load_strided(p, i, stride, LANES)    p[i], p[i+stride], ...
     load_strided_tail(p, i, stride, count, fill, LANES)
     store_strided(p, i, stride, v)
     store_strided_tail(p, i, stride, v, count)
-    gather(p, index)                            p[index[0]], p[index[1]], ...; index is an int32 or int64 vector
+    gather(p, index)                     p[index[0]], p[index[1]], ...; index is an int32 or int64 vector
     gather_tail(p, index, count, fill)
-    scatter(p, index, v)
+    scatter(p, index, v)                 in the order of lanes
     scatter_tail(p, index, v, count)
 No tail form touches memory of the lanes from count on. Floating fills may be written INF, -INF, NAN.
 
 Making values
-    const_<dtype>(value, LANES)                 value is a Python number in the source; LANES 0 gives a scalar
-    cast_<dtype>(x)                             NumPy's astype; float to integer saturates and NaN becomes 0
-    splat(x, LANES)                             scalar to vector; a vector of LANES lanes stays as it is
-    iota_<dtype>(LANES)                         0, 1, 2, ... (integer dtypes)
-    lane_mask(count, LANES)                     bool vector: lane < count
-    extract(v, k)                               lane k as a scalar
-    bits_<dtype>(x)                             same bits as another dtype of the same width
+    const_<dtype>(value, LANES)          value is a Python number in the source; LANES 0 gives a scalar
+    cast_<dtype>(x)                      NumPy's astype; float to integer saturates and NaN becomes 0
+    splat(x, LANES)                      scalar to vector; a vector of LANES lanes stays as it is
+    iota_<dtype>(LANES)                  0, 1, 2, ... (integer dtypes)
+    lane_mask(count, LANES)              bool vector: lane < count
+    extract(v, k)                        lane k as a scalar
+    bits_<dtype>(x)                      same bits as another dtype of the same width
 
 Arithmetic (same dtype in, same dtype out unless said otherwise)
     add sub mul div neg abs max min fmod mod pow sqrt recip floor ceil nearbyint sign
-    fma(a, b, c)                                a * b + c, rounded once
-    lt le gt ge eq ne -> bool                   isnan isinf -> bool
+    fma(a, b, c)                         a * b + c, rounded once
+    lt le gt ge eq ne -> bool            isnan isinf -> bool
     logical_and logical_or logical_xor logical_not -> bool (operands of any dtype: nonzero is true)
     bitwise_and bitwise_or bitwise_xor bitwise_not shift_left shift_right
     where(cond, a, b)
-``max`` and ``min`` pass NaN on; print a constant operand first (one comparison less). Integer div truncates, mod takes
-the divisor's sign, fmod the dividend's; a zero divisor gives 0. Shifts by the width or more give what NumPy gives.
-On scalars, ``max``/``min`` serve index arithmetic in place of Python's.
+``max`` and ``min`` pass NaN on; print a constant operand first (one comparison less). Integer div truncates,
+mod takes the divisor's sign, fmod the dividend's; a zero divisor gives 0. Shifts by the width or more give
+what NumPy gives. On bool, add is or, sub is xor, mul is and. On scalars, ``max``/``min`` serve index
+arithmetic in place of Python's.
 
-Elementary functions (float32 within 2 ulp, float64 within 4)
+Elementary functions (accuracy: :mod:`mgx_numba.codegen.cpu.vecmath`)
     exp log log2 erf sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid rsqrt pow
     gelu_erf gelu_tanh silu softplus mish
 Fast math is chosen per call by the suffix ``_fast``, which exists for the names in
-:data:`mgx_numba.codegen.cpu.source.FAST_NAMES`: add_fast mul_fast exp_fast ... They may contract, use reciprocals and
-flush subnormal results, honour infinities and NaN, and are within 4 ulp (gelu, mish, silu: relative to
-max(|result|, |x| * 2**-10)).
+:data:`mgx_numba.codegen.cpu.source.FAST_NAMES`: add_fast mul_fast exp_fast ... Arithmetic so named may be
+contracted and divide by multiplying with a reciprocal.
 
 Across lanes (vector to scalar)
-    reduce_add reduce_mul reduce_max reduce_min reduce_and reduce_or (v), in a fixed tree order; bool for and/or
-    reduce_argmax(v, index) reduce_argmin(v, index)            index of the extreme lane, lowest index among equals
-    reduce_argmax_last(v, index) reduce_argmin_last(v, index)  highest index among equals
-    arg_gt(x, best) arg_ge arg_lt arg_le -> bool               comparisons in which NaN is the extreme (as NumPy argmax)
+    reduce_add reduce_mul reduce_max reduce_min reduce_and reduce_or (v)
+                                         in a fixed tree order; the last two on bool
+    reduce_argmax(v, index) reduce_argmin(v, index)
+                                         index of the extreme lane, lowest index among equals
+    reduce_argmax_last(v, index) reduce_argmin_last(v, index)
+                                         highest index among equals
+    arg_gt(x, best) arg_ge arg_lt arg_le -> bool
+                                         comparisons in which NaN is the extreme (as NumPy argmax)
 
 Index arithmetic on int64 scalars
-    imin(a, b) imax(a, b) idiv(a, b) imod(a, b)                idiv and imod: a >= 0, b > 0, unchecked
+    imin(a, b) imax(a, b) idiv(a, b) imod(a, b)
+                                         idiv and imod: a >= 0, b > 0, unchecked
+
+Their own modules describe the contraction tiles (``tile``), moves through registers (``shuffle``,
+``transpose``), and atomics, waiting and bulk copies (``sync``).
 """
 
+# ruff: noqa: F403
 from __future__ import annotations
 
 from . import arith, indexed, memory, reduce, shuffle, sync, tile, transpose, values, vecmath

@@ -43,7 +43,7 @@ def _reduce(b: VectorBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value
 def _scale(b: VectorBuilder, p: ir.Value, bits: ir.Value) -> ir.Value:
     """p * 2**n for p near 1 and n (in the low 9 bits of `bits`) from -150 to 128, subnormal results too."""
     n = b.ashr(b.shl(bits, 23), 23)
-    if host.has("avx512f") and b.lanes(p) >= 16:
+    if host.has("avx512f", "avx512vl"):
         return b.intrinsic("ldexp", [p], p.type, overloads=[p.type, n.type], extra=[n])
     first = b.ashr(n, 1)
     second = b.isub(n, first)

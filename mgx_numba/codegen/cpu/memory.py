@@ -230,7 +230,7 @@ def loader(name: str, arity: int, emit: Callable[..., ir.Value]) -> Any:
 
 
 def tail_loader(name: str, arity: int, emit: Callable[..., ir.Value]) -> Any:
-    """Intrinsic name(p, int64..., count, fill, LANES); `emit(b, dtype, lanes, fill vector, p, ..., count)`."""
+    """Intrinsic name(p, int64..., count, fill, LANES), `emit(b, dtype, lanes, fill, p, ..., count)`."""
 
     def define(p: types.Type, *rest: types.Type) -> Definition:
         dtype = pointer_dtype(name, p)
@@ -255,7 +255,7 @@ def storer(name: str, arity: int, value_at: int, emit: Callable[..., None]) -> A
         v = rest[value_at - 1]
         if not isinstance(v, Vec) or v.dtype != dtype or not v.lanes:
             raise TypingError(f"{name}: expected a {dtype} vector for a pointer to {dtype}, got {v}")
-        given = [_INT] * len(rest)
+        given: list[types.Type] = [_INT] * len(rest)
         given[value_at - 1] = v
 
         def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:

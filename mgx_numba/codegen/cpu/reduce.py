@@ -65,9 +65,10 @@ def _arg_reduction(name: str, beats: Callable[..., ir.Value], last: bool) -> Any
     """Index operand of the lane whose value beats all others; `last` picks the highest index among equals."""
 
     def define(v: Type, index: Type) -> Any:
-        dtype = _vector(name, v, arith.NUMBERS).dtype
-        if not isinstance(index, Vec) or index.lanes != v.lanes or index.dtype in (*FLOATS, "bool"):
-            raise TypingError(f"{name}: expected an integer vector of {v.lanes} indices, got {index}")
+        vector = _vector(name, v, arith.NUMBERS)
+        dtype, lanes = vector.dtype, vector.lanes
+        if not isinstance(index, Vec) or index.lanes != lanes or index.dtype in (*FLOATS, "bool"):
+            raise TypingError(f"{name}: expected an integer vector of {lanes} indices, got {index}")
         signed = is_signed(index.dtype)
 
         def lower(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:

@@ -70,6 +70,7 @@ class RowLoop:
         lanes: chunks are multiples of it.
         weight: cost of one element, in elements of a copy.
         longest: most columns that the lines inside can take at a time.
+        whole: rows are not cut.
     """
 
     def __init__(
@@ -81,11 +82,12 @@ class RowLoop:
         lanes: int,
         weight: int = 1,
         longest: int = 1 << 62,
+        whole: bool = False,
     ) -> None:
         self.slots = slots
         self.rows = prod(outer)
         work = max(TASK_ELEMENTS // max(weight, 1), lanes)
-        self.chunk = max(1, min(cols, work // lanes * lanes, longest))
+        self.chunk = max(1, cols if whole else min(cols, work // lanes * lanes, longest))
         self.chunks = -(-cols // self.chunk)
         self.batch = 1 if self.chunks > 1 else max(1, min(self.rows, work // max(cols, 1)))
         for name, value in (

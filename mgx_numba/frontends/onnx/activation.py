@@ -151,7 +151,11 @@ def shrink(g: Builder, node: Node, x: Instruction) -> Instruction:
 @register("Gelu")
 def gelu(g: Builder, node: Node, x: Instruction) -> Instruction:
     """``approximate`` chooses the exact form or the one with tanh."""
-    return gelu_tanh(g, x) if node.get_choice("approximate", ("none", "tanh"), "none") == "tanh" else gelu_erf(g, x)
+    return (
+        gelu_tanh(g, x)
+        if node.get_choice("approximate", ("none", "tanh"), "none") == "tanh"
+        else gelu_erf(g, x)
+    )
 
 
 @register("Gelu", domain=MICROSOFT)

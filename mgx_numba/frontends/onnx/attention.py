@@ -56,7 +56,9 @@ class Mask:
 
 def positions(g: Builder, count: int, axis: int, axes: int = 2) -> Instruction:
     """0, 1, ... along one axis, the others of length 1."""
-    return g.literal(np.arange(count, dtype=np.int64).reshape([count if k == axis else 1 for k in range(axes)]))
+    return g.literal(
+        np.arange(count, dtype=np.int64).reshape([count if k == axis else 1 for k in range(axes)])
+    )
 
 
 def split_heads(g: Builder, x: Instruction, heads: int) -> Instruction:
@@ -147,9 +149,15 @@ def attention(
     flat = rank(q) == 3
     if flat:
         kv_heads = node.get_int("kv_num_heads")
-        q, k, v = split_heads(g, q, node.get_int("q_num_heads")), split_heads(g, k, kv_heads), split_heads(g, v, kv_heads)
+        q, k, v = (
+            split_heads(g, q, node.get_int("q_num_heads")),
+            split_heads(g, k, kv_heads),
+            split_heads(g, v, kv_heads),
+        )
     if not rank(q) == rank(k) == rank(v) == 4:
-        raise ParseError(f"Q, K and V have {rank(q)}, {rank(k)} and {rank(v)} dimensions, expected 3 or 4 each")
+        raise ParseError(
+            f"Q, K and V have {rank(q)}, {rank(k)} and {rank(v)} dimensions, expected 3 or 4 each"
+        )
     past = 0
     if past_key is not None and past_value is not None:
         past = g.lens(past_key)[2]

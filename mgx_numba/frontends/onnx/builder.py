@@ -52,7 +52,9 @@ class Builder:
         """Values known while parsing."""
         return self.parser.constants
 
-    def op(self, name: str | Operator, *inputs: Instruction, modules: Sequence[Module] = (), **attributes: Any) -> Instruction:
+    def op(
+        self, name: str | Operator, *inputs: Instruction, modules: Sequence[Module] = (), **attributes: Any
+    ) -> Instruction:
         """Append an operation."""
         ins = self.module.add_instruction(name, inputs, modules, **attributes)
         ins.debug_symbols = self.symbols
@@ -78,7 +80,9 @@ class Builder:
             UnsupportedError: the value has dynamic dimensions.
         """
         if x.shape.is_dynamic:
-            raise UnsupportedError(f"needs fixed dimensions, but a value has {x.shape}; give the input's dimensions")
+            raise UnsupportedError(
+                f"needs fixed dimensions, but a value has {x.shape}; give the input's dimensions"
+            )
         return () if is_scalar(x) else x.shape.lens
 
     def axis(self, value: int, axes: int, what: str = "axis") -> int:
@@ -88,7 +92,9 @@ class Builder:
             ParseError: it is out of range.
         """
         if not -axes <= value < axes:
-            raise ParseError(f"{what} is {value}, expected {-axes} to {axes - 1} for a tensor of {axes} dimensions")
+            raise ParseError(
+                f"{what} is {value}, expected {-axes} to {axes - 1} for a tensor of {axes} dimensions"
+            )
         return value % axes
 
     def axes(self, values: Sequence[int], axes: int, what: str = "axes") -> list[int]:
@@ -190,6 +196,8 @@ class Builder:
         dims = tuple(dims)
         if not x.shape.is_dynamic and self.lens(x) == dims:
             return x
+        if not x.shape.is_dynamic and 0 in dims:
+            return self.literal(np.empty(dims, x.shape.type.numpy))
         if not dims:
             one = x if x.shape.lens == (1,) else self.op("reshape", x, dims=(1,))
             return self.op("squeeze", one, axes=(0,))

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import ml_dtypes
 
-from ...errors import ParseError
+from ...errors import ParseError, UnsupportedError
 from ...graph.instruction import Instruction
 from ...graph.types import Type
 from .builder import Builder
 from .node import Node
 from .registry import register
-from .tensors import ir_type, narrow_range
+from .tensors import ir_type, is_narrow, narrow_range
 
 FLOAT8 = frozenset({Type.fp8e4m3fn_type, Type.fp8e4m3fnuz_type, Type.fp8e5m2_type, Type.fp8e5m2fnuz_type})
 
@@ -25,6 +25,8 @@ def cast_to(g: Builder, x: Instruction, type: Type, saturate: bool, narrow: str 
     """
     source = x.shape.type
     limits = narrow_range(narrow)
+    if narrow is not None and limits is None:
+        raise UnsupportedError(f"conversion to {narrow} is not supported")
     if limits is not None:
         return _wrapped(g, x, type, limits, narrow or "")
     if type in FLOAT8 and saturate and source.is_floating and source not in FLOAT8:
@@ -51,7 +53,7 @@ def _wrapped(g: Builder, x: Instruction, type: Type, limits: tuple[int, int], na
 def cast(g: Builder, node: Node, x: Instruction) -> Instruction:
     """To the type numbered ``to``."""
     number = node.get_int("to")
-    narrow = g.parser.narrow_name(number) if narrow_range(number) else None
+    narrow = g.parser.narrow_name(number) if is_narrow(number) else None
     return cast_to(g, x, ir_type(number), node.get_bool("saturate", True), narrow)
 
 

@@ -12,7 +12,9 @@ from ...graph.printer import format_instruction
 __all__ = ["Constants"]
 
 LARGEST = 1 << 24
-_NOT_PURE = frozenset({"random_seed", "random_uniform", "multinomial", "undefined", "allocate", "unknown", "@param", "@outline"})
+_NOT_PURE = frozenset(
+    {"random_seed", "random_uniform", "multinomial", "undefined", "allocate", "unknown", "@param", "@outline"}
+)
 
 
 class Constants:

@@ -54,10 +54,14 @@ def matmul_nbits(
     if groups is not None:
         raise UnsupportedError("input 'g_idx' is not supported")
     if bits not in (4, 8) or block < 16 or min(inner, outer) < 1:
-        raise UnsupportedError(f"bits {bits}, block_size {block}, K {inner}, N {outer}: 4 or 8 bits are supported")
+        raise UnsupportedError(
+            f"bits {bits}, block_size {block}, K {inner}, N {outer}: 4 or 8 bits are supported"
+        )
     blocks = -(-inner // block)
     if b.shape.elements != outer * blocks * block * bits // 8:
-        raise ShapeError(f"input B has {b.shape.elements} bytes, expected {outer * blocks * block * bits // 8}")
+        raise ShapeError(
+            f"input B has {b.shape.elements} bytes, expected {outer * blocks * block * bits // 8}"
+        )
     packed = g.reshape(b, (outer, blocks, block * bits // 8))
     values = g.op("unpack_int4", packed, axis=2) if bits == 4 else packed
     type = scales.shape.type
@@ -89,9 +93,13 @@ def matmul_bnb4(g: Builder, node: Node, a: Instruction, b: Instruction, largest:
     inner, outer, block = node.get_int("K"), node.get_int("N"), node.get_int("block_size")
     kind = node.get_int("quant_type")
     if kind not in (0, 1) or block < 1 or inner * outer % block or inner * outer % 2:
-        raise UnsupportedError(f"quant_type {kind}, block_size {block} for {outer} x {inner} weights is not supported")
+        raise UnsupportedError(
+            f"quant_type {kind}, block_size {block} for {outer} x {inner} weights is not supported"
+        )
     table = NF4 if kind else (*FP4_POSITIVE, *(-v for v in FP4_POSITIVE))
-    pairs = g.reshape(g.op("unpack_int4", g.reshape(b, (inner * outer // 2,)), axis=0), (inner * outer // 2, 2))
+    pairs = g.reshape(
+        g.op("unpack_int4", g.reshape(b, (inner * outer // 2,)), axis=0), (inner * outer // 2, 2)
+    )
     codes = g.reshape(g.op("reverse", pairs, axes=(1,)), (inner * outer // block, block))
     type = largest.shape.type
     values = g.op("gather", g.literal(np.array(table), type), g.convert(codes, Type.int32_type), axis=0)

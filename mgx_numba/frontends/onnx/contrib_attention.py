@@ -24,7 +24,9 @@ def _scale(node: Node, head: int) -> float:
     return node.get_float("scale", 0.0) or 1 / math.sqrt(head)
 
 
-def _padding(g: Builder, mask: Mask, given: Instruction, lens: tuple[int, int, int], filter_value: float, type: Type) -> None:
+def _padding(
+    g: Builder, mask: Mask, given: Instruction, lens: tuple[int, int, int], filter_value: float, type: Type
+) -> None:
     """A mask of keys: [b, t] or [b, s, t] with 0 where hidden, or [b] or [2 * b] with ends (and starts) of the keys."""
     b, _, t = lens
     shape = g.lens(given)
@@ -194,7 +196,9 @@ def group_query_attention(
     if node.get_bool("do_rotary"):
         if cosine is None or sine is None:
             raise ParseError("do_rotary needs inputs 'cos_cache' and 'sin_cache'")
-        tables = [table_rows(g, t, tokens if places is None else places, q.shape.type) for t in (cosine, sine)]
+        tables = [
+            table_rows(g, t, tokens if places is None else places, q.shape.type) for t in (cosine, sine)
+        ]
         q, k = (rotate(g, x, *tables, node.get_bool("rotary_interleaved")) for x in (q, k))
     k, v = (_written(g, old, new, tokens, whole) for old, new in ((past_key, k), (past_value, v)))
     keys, queries = positions(g, whole, 3, 4), g.reshape(tokens, (b, 1, s, 1))
@@ -211,7 +215,12 @@ def group_query_attention(
 
 
 def _grouped(
-    g: Builder, query: Instruction, key: Instruction | None, value: Instruction | None, heads: int, shared: int
+    g: Builder,
+    query: Instruction,
+    key: Instruction | None,
+    value: Instruction | None,
+    heads: int,
+    shared: int,
 ) -> tuple[Instruction, Instruction, Instruction]:
     if key is not None and value is not None:
         return split_heads(g, query, heads), split_heads(g, key, shared), split_heads(g, value, shared)
@@ -232,7 +241,9 @@ def _start(g: Builder, ends: Instruction, total: Instruction, s: int, prompt: bo
     return g.pointwise("where", first, g.literal(np.int64(0)), before)
 
 
-def _written(g: Builder, old: Instruction | None, new: Instruction, tokens: Instruction, whole: int) -> Instruction:
+def _written(
+    g: Builder, old: Instruction | None, new: Instruction, tokens: Instruction, whole: int
+) -> Instruction:
     """A cache of ``whole`` positions with new tokens [b, h, s, d] put at positions [b, s]."""
     b, h, s, d = g.lens(new)
     if old is None:

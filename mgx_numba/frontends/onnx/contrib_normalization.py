@@ -49,7 +49,12 @@ def skip_layer_normalization(
 
 @register("SkipSimplifiedLayerNormalization", domain=MICROSOFT)
 def skip_simplified_layer_normalization(
-    g: Builder, node: Node, x: Instruction, skip: Instruction, gamma: Instruction, bias: Instruction | None = None
+    g: Builder,
+    node: Node,
+    x: Instruction,
+    skip: Instruction,
+    gamma: Instruction,
+    bias: Instruction | None = None,
 ) -> Sequence[Instruction]:
     """Root-mean-square normalisation of ``x + skip + bias`` over the last axis; the sum is the fourth output."""
     total = _total(g, x, skip, bias)
@@ -58,7 +63,9 @@ def skip_simplified_layer_normalization(
 
 
 @register("GroupNorm", "SkipGroupNorm", domain=MICROSOFT)
-def group_norm(g: Builder, node: Node, x: Instruction, gamma: Instruction, beta: Instruction, *skips: Instruction) -> list[Instruction]:
+def group_norm(
+    g: Builder, node: Node, x: Instruction, gamma: Instruction, beta: Instruction, *skips: Instruction
+) -> list[Instruction]:
     """Over groups of channels, which are last unless ``channels_last`` is 0; ``activation`` 1 is SiLU."""
     if node.get_int("activation") not in (0, 1):
         raise ParseError(f"activation is {node.get_int('activation')}, expected 0 or 1")
@@ -68,7 +75,9 @@ def group_norm(g: Builder, node: Node, x: Instruction, gamma: Instruction, beta:
     last = node.get_bool("channels_last", True)
     count = rank(x)
     first = g.transpose(total, [0, count - 1, *range(1, count - 1)]) if last else total
-    normal, _, _ = grouped(g, first, node.get_int("groups"), node.get_float("epsilon", 1e-5), gamma.shape.type)
+    normal, _, _ = grouped(
+        g, first, node.get_int("groups"), node.get_float("epsilon", 1e-5), gamma.shape.type
+    )
     y = g.reshape(normal, g.lens(first))
     shape = (gamma.shape.elements, *(1,) * (count - 2))
     y = g.convert(y, gamma.shape.type)

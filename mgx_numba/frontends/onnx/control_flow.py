@@ -52,10 +52,14 @@ def if_node(g: Builder, node: Node, condition: Instruction) -> Sequence[Instruct
     return [g.op("get_tuple_elem", result, index=k) for k in range(len(node.outputs))]
 
 
-def _check_carried(names: Sequence[str], given: Sequence[Instruction], results: Sequence[Instruction]) -> None:
+def _check_carried(
+    names: Sequence[str], given: Sequence[Instruction], results: Sequence[Instruction]
+) -> None:
     for name, before, after in zip(names, given, results):
         if before.shape.type != after.shape.type:
-            raise ParseError(f"carried value {name!r} enters as {before.shape} and leaves an iteration as {after.shape}")
+            raise ParseError(
+                f"carried value {name!r} enters as {before.shape} and leaves an iteration as {after.shape}"
+            )
 
 
 def _inside(g: Builder, x: Instruction) -> Shape:
@@ -65,7 +69,11 @@ def _inside(g: Builder, x: Instruction) -> Shape:
 
 @register("Loop")
 def loop(
-    g: Builder, node: Node, trips: Instruction | None = None, condition: Instruction | None = None, *carried: Instruction
+    g: Builder,
+    node: Node,
+    trips: Instruction | None = None,
+    condition: Instruction | None = None,
+    *carried: Instruction,
 ) -> Sequence[Instruction]:
     """A submodule run again and again; scan outputs have room for the trip count, or ``max_loop_iterations``."""
     body = node.get_graph("body")
@@ -82,7 +90,9 @@ def loop(
     known = None if trips is None else g.constants.value(trips)
     most = options.max_loop_iterations if known is None else max(0, int(known.ravel()[0]))
     if scans and most > options.limit_max_iterations and (condition is None or known is None):
-        raise UnsupportedError(f"{most} iterations exceed limit_max_iterations={options.limit_max_iterations}")
+        raise UnsupportedError(
+            f"{most} iterations exceed limit_max_iterations={options.limit_max_iterations}"
+        )
     most = min(most, options.limit_max_iterations) if scans else most
     start = condition if condition is not None else g.literal(np.array([True]))
     limit = trips if trips is not None else g.literal(np.array([options.limit_max_iterations], np.int64))
@@ -130,7 +140,9 @@ def scan(g: Builder, node: Node, *inputs: Instruction) -> Sequence[Instruction]:
     return _scan(g, node, list(inputs), node.get_graph("body"))
 
 
-def _scan_batches(g: Builder, node: Node, lengths: Instruction | None, *inputs: Instruction) -> Sequence[Instruction]:
+def _scan_batches(
+    g: Builder, node: Node, lengths: Instruction | None, *inputs: Instruction
+) -> Sequence[Instruction]:
     """Operator set 8: a leading batch axis, scans along axis 1."""
     if lengths is not None:
         raise UnsupportedError("input 'sequence_lens' is not supported")

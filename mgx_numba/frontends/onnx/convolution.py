@@ -28,13 +28,17 @@ def add_bias(g: Builder, y: Instruction, bias: Instruction | None) -> Instructio
     return g.op("add", y, g.broadcast_axis(bias, 1, y))
 
 
-def convolution(g: Builder, node: Node, x: Instruction, w: Instruction, op: str = "convolution") -> Instruction:
+def convolution(
+    g: Builder, node: Node, x: Instruction, w: Instruction, op: str = "convolution"
+) -> Instruction:
     """The convolution that a node's attributes describe, without bias."""
     if rank(w) != rank(x) or w.shape.is_dynamic:
         raise ShapeError(f"weights {w.shape} do not fit an input of {rank(x)} dimensions")
     window = read_window(g, node, x, w.shape.lens[2:])
     if window.kernel != w.shape.lens[2:]:
-        raise ParseError(f"kernel_shape {list(window.kernel)} differs from the weights' {list(w.shape.lens[2:])}")
+        raise ParseError(
+            f"kernel_shape {list(window.kernel)} differs from the weights' {list(w.shape.lens[2:])}"
+        )
     return g.op(
         op,
         x,
@@ -48,7 +52,9 @@ def convolution(g: Builder, node: Node, x: Instruction, w: Instruction, op: str 
 
 
 @register("Conv")
-def conv(g: Builder, node: Node, x: Instruction, w: Instruction, bias: Instruction | None = None) -> Instruction:
+def conv(
+    g: Builder, node: Node, x: Instruction, w: Instruction, bias: Instruction | None = None
+) -> Instruction:
     """Cross-correlation plus bias."""
     return add_bias(g, convolution(g, node, x, w), bias)
 
@@ -83,7 +89,9 @@ def fused_conv(
 
 
 @register("NhwcConv", domain=MICROSOFT)
-def nhwc_conv(g: Builder, node: Node, x: Instruction, w: Instruction, bias: Instruction | None = None) -> Instruction:
+def nhwc_conv(
+    g: Builder, node: Node, x: Instruction, w: Instruction, bias: Instruction | None = None
+) -> Instruction:
     """Convolution of [n, spatial..., c] with weights [o, kernel..., c]."""
     last = rank(x) - 1
     first = [0, last, *range(1, last)]
@@ -128,7 +136,11 @@ def conv_transpose(
     stride = node.get_ints("strides", (1,) * spatial)
     dilation = node.get_ints("dilations", (1,) * spatial)
     extra = node.get_ints("output_padding", (0,) * spatial)
-    for name, values, least in (("strides", stride, 1), ("dilations", dilation, 1), ("output_padding", extra, 0)):
+    for name, values, least in (
+        ("strides", stride, 1),
+        ("dilations", dilation, 1),
+        ("output_padding", extra, 0),
+    ):
         if len(values) != spatial or any(v < least for v in values):
             raise ParseError(f"{name} {values} must be {spatial} numbers of at least {least}")
     auto = node.get_choice("auto_pad", AUTO_PAD, "NOTSET")
@@ -137,7 +149,9 @@ def conv_transpose(
         raise ParseError(f"pads {pads} must be {2 * spatial} numbers that are not negative")
     if node.has("output_shape") or auto.startswith("SAME"):
         lens = g.lens(x)[2:]
-        full = [s * (n - 1) + e + (k - 1) * d + 1 for n, k, s, d, e in zip(lens, kernel, stride, dilation, extra)]
+        full = [
+            s * (n - 1) + e + (k - 1) * d + 1 for n, k, s, d, e in zip(lens, kernel, stride, dilation, extra)
+        ]
         wanted = node.get_ints("output_shape", [n * s for n, s in zip(lens, stride)])
         if len(wanted) != spatial or any(v < 1 for v in wanted):
             raise ParseError(f"output_shape {wanted} must be {spatial} positive numbers")

@@ -29,12 +29,12 @@ def topk(g: Builder, node: Node, x: Instruction, k: Instruction | None = None) -
 
 @register("NonZero")
 def nonzero(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """Positions of the elements that are not zero: a literal if known, else as many columns as there are elements."""
+    """Positions of the elements that are not zero: a literal if known, else a dynamic number of columns."""
     value = g.constants.value(x)
     if value is not None:
         found = np.stack(np.nonzero(value)) if rank(x) else np.zeros((0, np.count_nonzero(value)))
         return g.literal(found.astype(np.int64))
-    return g.op("nonzero", x, use_dyn_output=x.shape.is_dynamic)
+    return g.op("nonzero", x, use_dyn_output=True)
 
 
 @register("Unique")
@@ -59,7 +59,7 @@ def non_max_suppression(
     overlap: Instruction | None = None,
     least: Instruction | None = None,
 ) -> Instruction:
-    """Rows (image, class, box), as many as can be, zeros at the end; just those found if lengths are dynamic."""
+    """Rows (image, class, box), as many as are found: a dynamic length."""
     limits = [most, overlap, least]
     while limits and limits[-1] is None:
         limits.pop()

@@ -48,7 +48,9 @@ def _equation(text: str, ranks: list[int]) -> tuple[list[list[str]], list[str]]:
     def labels(term: str, count: int | None) -> list[str]:
         before, ellipsis, after = term.partition("...")
         if not (before + after).isalpha() and before + after:
-            raise ParseError(f"equation {text!r} holds other characters than letters, commas, dots and an arrow")
+            raise ParseError(
+                f"equation {text!r} holds other characters than letters, commas, dots and an arrow"
+            )
         here = dots if count is None else count - len(before + after)
         if here < 0 or (not ellipsis and here and count is not None):
             raise ParseError(f"equation {text!r}: term {term!r} does not fit an input of {count} dimensions")
@@ -91,7 +93,9 @@ def _contract(
     sizes: dict[str, int],
 ) -> tuple[list[str], Instruction]:
     """Two operands as one batched matrix product: shared labels that stay are batch, the others are summed."""
-    (a_term, a), (b_term, b) = (_sum_private(g, *one, other[0], needed) for one, other in ((left, right), (right, left)))
+    (a_term, a), (b_term, b) = (
+        _sum_private(g, *one, other[0], needed) for one, other in ((left, right), (right, left))
+    )
     batch = [t for t in a_term if t in b_term and t in needed]
     inner = [t for t in a_term if t in b_term and t not in needed]
     rows, columns = [t for t in a_term if t not in b_term], [t for t in b_term if t not in a_term]
@@ -99,8 +103,14 @@ def _contract(
     def arrange(x: Instruction, term: list[str], *groups: list[str]) -> Instruction:
         order = [label for group in groups for label in group]
         x = g.transpose(x, [term.index(label) for label in order]) if order else x
-        x = g.broadcast(x, [sizes[t] if t in batch + inner else n for t, n in zip(order, g.lens(x))]) if order else x
-        return g.reshape(x, [*(sizes[t] for t in groups[0]), *(_product(sizes, group) for group in groups[1:])])
+        x = (
+            g.broadcast(x, [sizes[t] if t in batch + inner else n for t, n in zip(order, g.lens(x))])
+            if order
+            else x
+        )
+        return g.reshape(
+            x, [*(sizes[t] for t in groups[0]), *(_product(sizes, group) for group in groups[1:])]
+        )
 
     product = g.op("dot", arrange(a, a_term, batch, rows, inner), arrange(b, b_term, batch, inner, columns))
     term = batch + rows + columns

@@ -42,7 +42,9 @@ class ExternalData:
         offset = _number(entries, "offset", 0, where)
         stated = _number(entries, "length", length, where)
         if stated != length:
-            raise ParseError(f"{where}: external data has length {stated}, expected {length} for its type and dimensions")
+            raise ParseError(
+                f"{where}: external data has length {stated}, expected {length} for its type and dimensions"
+            )
         content = self._map(path, where)
         if offset + length > content.size:
             raise ParseError(
@@ -61,7 +63,9 @@ class ExternalData:
         folder = self.folder.resolve()
         path = (folder / location).resolve()
         if not path.is_relative_to(folder):
-            raise ParseError(f"{where}: external data at {location!r} leaves the model's folder through a link")
+            raise ParseError(
+                f"{where}: external data at {location!r} leaves the model's folder through a link"
+            )
         if not path.is_file():
             raise ParseError(f"{where}: external data file {location!r} does not exist in {str(folder)!r}")
         return path
@@ -74,7 +78,9 @@ class ExternalData:
                     np.empty(0, np.uint8) if empty else np.memmap(path, np.uint8, "r").view(np.ndarray)
                 )
             except OSError as error:
-                raise ParseError(f"{where}: external data file {path.name!r} cannot be read: {error}") from error
+                raise ParseError(
+                    f"{where}: external data file {path.name!r} cannot be read: {error}"
+                ) from error
         return self._maps[path]
 
 

@@ -44,7 +44,9 @@ def split(g: Builder, node: Node, x: Instruction, sizes: Instruction | None = No
         each = -(-length // count)
         parts = [max(0, min(each, length - k * each)) for k in range(count)]
     if sum(parts) != length or any(n < 0 for n in parts) or len(parts) != len(node.outputs):
-        raise ParseError(f"split {parts} does not fit length {length} of axis {axis} and {len(node.outputs)} outputs")
+        raise ParseError(
+            f"split {parts} does not fit length {length} of axis {axis} and {len(node.outputs)} outputs"
+        )
     pieces = g.split(x, axis, parts)
     return [g.op("identity", x)] if pieces == [x] else pieces
 
@@ -94,7 +96,11 @@ def strided_slice(
         if step < 0:
             begin, end = end + 1, begin + 1
         low[k], high[k] = begin, max(begin, end)
-    result = g.op("slice", x, axes=tuple(axes), starts=tuple(low), ends=tuple(high)) if axes else g.op("identity", x)
+    result = (
+        g.op("slice", x, axes=tuple(axes), starts=tuple(low), ends=tuple(high))
+        if axes
+        else g.op("identity", x)
+    )
     backwards = tuple(axis for axis, step in zip(axes, steps) if step < 0)
     if backwards:
         result = g.op("reverse", result, axes=backwards)
@@ -177,7 +183,9 @@ def _cut(g: Builder, x: Instruction, begins: list[int], ends: list[int]) -> Inst
     return x
 
 
-def _pad_with_value(g: Builder, x: Instruction, axes: list[int], pads: list[int], value: Instruction) -> Instruction:
+def _pad_with_value(
+    g: Builder, x: Instruction, axes: list[int], pads: list[int], value: Instruction
+) -> Instruction:
     """Constant padding with a value known at run time only: padded data where inside, the value elsewhere."""
     count = rank(x)
     begins, ends = [0] * count, [0] * count

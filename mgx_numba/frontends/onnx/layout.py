@@ -44,7 +44,9 @@ def _static_dims(lens: tuple[int, ...], target: list[int], allow_zero: bool) -> 
         for k, d in enumerate(target):
             if d == 0:
                 if k >= len(lens):
-                    raise ParseError(f"shape {target} copies (0) dimension {k}, but the input is {list(lens)}")
+                    raise ParseError(
+                        f"shape {target} copies (0) dimension {k}, but the input is {list(lens)}"
+                    )
                 dims[k] = lens[k]
     total = prod(lens)
     if -1 in dims:
@@ -163,7 +165,9 @@ def depth_to_space(g: Builder, node: Node, x: Instruction) -> Instruction:
     order = [0, depth_axis]
     for k, axis in enumerate(block_axes):
         order += [spatial + 2 + k, axis]
-    return g.reshape(g.transpose(g.reshape(x, parts), order), [lens[0], depth, *(n * block for n in lens[2:])])
+    return g.reshape(
+        g.transpose(g.reshape(x, parts), order), [lens[0], depth, *(n * block for n in lens[2:])]
+    )
 
 
 @register("SpaceToDepth")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["OLDEST_OPSET", "Model", "canonical_domain", "load_model", "opset_versions"]
 
 OLDEST_OPSET = 7
+"""Operators of older sets are read where they have not changed until this one."""
 
 
 def canonical_domain(domain: str) -> str:
@@ -98,7 +99,7 @@ def opset_versions(imports: Any, own_domains: set[str] | None = None) -> dict[st
 
     Raises:
         ParseError: one domain imported in two versions.
-        UnsupportedError: a version older than 7 or newer than the installed ``onnx`` defines.
+        UnsupportedError: a version newer than the installed ``onnx`` defines.
     """
     import onnx.defs
 
@@ -107,8 +108,10 @@ def opset_versions(imports: Any, own_domains: set[str] | None = None) -> dict[st
         domain = canonical_domain(entry.domain)
         name = domain or "ai.onnx"
         if versions.setdefault(domain, entry.version) != entry.version:
-            raise ParseError(f"domain {name!r} is imported in versions {versions[domain]} and {entry.version}")
-        if domain == "" and not OLDEST_OPSET <= entry.version <= onnx.defs.onnx_opset_version():
+            raise ParseError(
+                f"domain {name!r} is imported in versions {versions[domain]} and {entry.version}"
+            )
+        if domain == "" and entry.version > onnx.defs.onnx_opset_version():
             raise UnsupportedError(
                 f"operator set {entry.version} of domain 'ai.onnx' is not supported;"
                 f" {OLDEST_OPSET} to {onnx.defs.onnx_opset_version()} are"

@@ -107,6 +107,11 @@ class Node:
         """Value of a float attribute."""
         return float(self._value(name, 1, default))
 
+    def get_number(self, name: str) -> float | int:
+        """Value of a float or integer attribute."""
+        attribute = self.attributes.get(name)
+        return self.get_int(name) if attribute is not None and attribute.type == 2 else self.get_float(name)
+
     def get_str(self, name: str, default: str | None = None) -> str:
         """Value of a string attribute."""
         value = self._value(name, 3, default)

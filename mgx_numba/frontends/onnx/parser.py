@@ -17,13 +17,14 @@ from . import registry
 from .builder import Builder
 from .constants import Constants
 from .functions import expand, function_attributes, resolve_attributes, schema_attributes, schema_body
-from .model import Model, canonical_domain, load_model
+from .model import OLDEST_OPSET, Model, canonical_domain, load_model
 from .node import Node
 from .options import ParseOptions
 from .order import label, sorted_nodes
-from .schema import check_node, find_schema, newest_since
+from .schema import Schema, check_node, find_schema, newest_since
 from .scope import Scope
-from .tensors import elem_name, element_count, ir_type, narrow_range, onnx_type_string
+from .sequence import SEQUENCE_OPERATORS, TensorSequence
+from .tensors import elem_name, element_count, ir_type, is_narrow, onnx_type_string
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, NodeProto, ValueInfoProto
@@ -93,7 +94,13 @@ class GraphParser:
                 raise ParseError(f"graph {graph.name!r} has output {output.name!r}, which no node gives")
             value = scope.find(output.name)
             if value is None:
-                raise ParseError(f"graph {graph.name!r} has output {output.name!r}, which is an absent optional value")
+                raise ParseError(
+                    f"graph {graph.name!r} has output {output.name!r}, which is an absent optional value"
+                )
+            if isinstance(value, TensorSequence):
+                raise UnsupportedError(
+                    f"graph {graph.name!r} has output {output.name!r}, which is a sequence"
+                )
             results.append(value)
         return results
 
@@ -144,10 +151,12 @@ class GraphParser:
         inputs = [scope.find(name) for name in node.inputs]
         function = self._model_function(node)
         if function is not None:
-            results: Iterable[Any] = expand(g, node, function, inputs, function_attributes(function), scope.path)
+            results: Iterable[Any] = expand(
+                g, node, function, inputs, function_attributes(function), scope.path
+            )
         else:
             results = self._parse_operator(g, node, inputs, scope)
-        values = [results] if isinstance(results, Instruction) else list(results)
+        values = [results] if isinstance(results, (Instruction, TensorSequence)) else list(results)
         for position, name in enumerate(node.outputs):
             if not name:
                 continue
@@ -161,8 +170,13 @@ class GraphParser:
     def _parse_operator(self, g: Builder, node: Node, inputs: list[Instruction | None], scope: Scope) -> Any:
         handler = registry.find(node.domain, node.op_type)
         schema = find_schema(node.domain, node.op_type, node.opset)
+        for position, x in enumerate(inputs):
+            if isinstance(x, TensorSequence) and node.op_type not in SEQUENCE_OPERATORS:
+                raise UnsupportedError(f"input {position} ({node.inputs[position]!r}) is a sequence")
         if schema is not None and not schema.deprecated:
             check_node(node, schema, [self._type_string(x) for x in inputs])
+        if node.domain == "" and node.opset < OLDEST_OPSET:
+            self._check_old(node, schema)
         if handler is not None:
             _check_arity(handler, inputs)
             return handler.parse(g, node, *inputs)
@@ -170,8 +184,19 @@ class GraphParser:
         if schema is not None and body is not None:
             return expand(g, node, body, inputs, schema_attributes(schema), scope.path)
         if self.options.skip_unknown_operators:
-            return [g.op("unknown", *(x for x in inputs if x is not None), op=node.op_type)] * len(node.outputs)
+            return [g.op("unknown", *(x for x in inputs if x is not None), op=node.op_type)] * len(
+                node.outputs
+            )
         raise self._unknown(node)
+
+    @staticmethod
+    def _check_old(node: Node, schema: Schema | None) -> None:
+        """Operators that are the same in operator set 7 can be read from older ones."""
+        later = find_schema("", node.op_type, OLDEST_OPSET)
+        if schema is not None and later is not None and later.since != schema.since:
+            raise UnsupportedError(
+                f"the operator's form of operator set {schema.since} is not supported; that of {later.since} is"
+            )
 
     def _unknown(self, node: Node) -> MgxError:
         since = newest_since(node.domain, node.op_type)
@@ -181,13 +206,15 @@ class GraphParser:
             return UnsupportedError("the operator is not supported")
         elsewhere = registry.domains_of(node.op_type)
         if elsewhere:
-            return ParseError(f"unknown operator {node.op_type!r}; it is known in domain {', '.join(elsewhere)}")
+            return ParseError(
+                f"unknown operator {node.op_type!r}; it is known in domain {', '.join(elsewhere)}"
+            )
         near = difflib.get_close_matches(node.op_type, registry.names(), 3)
         hint = f"; did you mean {', '.join(near)}?" if near else ""
         return ParseError(f"unknown operator {node.op_type!r}{hint}")
 
     def _type_string(self, x: Instruction | None) -> str | None:
-        if x is None or x.shape.sub_shapes:
+        if x is None or isinstance(x, TensorSequence) or x.shape.sub_shapes:
             return None
         return self.narrow.get(x) or onnx_type_string(x.shape.type)
 
@@ -206,7 +233,7 @@ class GraphParser:
     def literal(self, g: Builder, tensor: Any, initializer: int | None = None) -> Instruction:
         """A tensor as a literal that borrows the tensor's memory."""
         value = g.literal(self.model.tensor(tensor, initializer))
-        if narrow_range(tensor.data_type) is not None:
+        if is_narrow(tensor.data_type):
             self.narrow[value] = self.narrow_name(tensor.data_type)
         return value
 
@@ -220,7 +247,9 @@ class GraphParser:
         for option in ("map_input_dims", "map_dyn_input_dims"):
             for name in getattr(self.options, option):
                 if name not in names:
-                    raise OptionError(f"{option} names {name!r}, which is no input; inputs are: {', '.join(names) or 'none'}")
+                    raise OptionError(
+                        f"{option} names {name!r}, which is no input; inputs are: {', '.join(names) or 'none'}"
+                    )
         symbols: set[str] = set()
         for info in graph.input:
             if not info.name:
@@ -229,13 +258,14 @@ class GraphParser:
                 shape = self.input_shape(info, f"graph {graph.name!r}: input {info.name!r}", symbols)
                 parameter = g.module.add_parameter(info.name, shape)
                 scope.define(info.name, parameter)
-                if narrow_range(info.type.tensor_type.elem_type) is not None:
+                if is_narrow(info.type.tensor_type.elem_type):
                     self.narrow[parameter] = self.narrow_name(info.type.tensor_type.elem_type)
         for symbol in self.options.dim_params:
             if symbol not in symbols:
                 listed = ", ".join(sorted(symbols)) or "none"
                 warnings.warn(
-                    f"dim_params names {symbol!r}, which no input has; symbolic dimensions are: {listed}", stacklevel=2
+                    f"dim_params names {symbol!r}, which no input has; symbolic dimensions are: {listed}",
+                    stacklevel=2,
                 )
 
     def input_shape(self, info: ValueInfoProto, where: str, symbols: set[str]) -> Shape:

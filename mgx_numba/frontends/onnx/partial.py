@@ -16,7 +16,7 @@ from .builder import Builder
 
 __all__ = ["partial_ints"]
 
-Vector = Union[Sequence[Union[int, None]], None]
+Vector = Union[Sequence[int | None], None]
 LONGEST = 64
 
 
@@ -68,7 +68,11 @@ def _arithmetic(name: str, a: list[int | None], b: list[int | None]) -> Vector:
         if name == "mul" and 0 in (p, q):
             return 0
         if p is None or q is None:
-            return p if q == (0 if name in ("add", "sub") else 1) else (q if p == {"add": 0, "mul": 1}.get(name) else None)
+            return (
+                p
+                if q == (0 if name in ("add", "sub") else 1)
+                else (q if p == {"add": 0, "mul": 1}.get(name) else None)
+            )
         if name == "div":
             return int(p / q) if q else 0
         return {"add": p + q, "sub": p - q, "mul": p * q}[name]

@@ -19,7 +19,6 @@ from .node import Node
 from .registry import register
 from .window import Window, check_spatial, read_window
 
-
 MODES = {"AveragePool": "average", "MaxPool": "max", "LpPool": "lpnorm"}
 
 
@@ -123,7 +122,9 @@ def max_unpool(
     stride = node.get_ints("strides", (1,) * spatial)
     pads = node.get_ints("pads", (0,) * (2 * spatial))
     if len(kernel) != spatial or len(stride) != spatial or len(pads) != 2 * spatial:
-        raise ParseError(f"kernel_shape {kernel}, strides {stride} and pads {pads} do not fit {spatial} spatial axes")
+        raise ParseError(
+            f"kernel_shape {kernel}, strides {stride} and pads {pads} do not fit {spatial} spatial axes"
+        )
     natural = [
         (n - 1) * s + k - before - after
         for n, s, k, before, after in zip(lens[2:], stride, kernel, pads[:spatial], pads[spatial:])

@@ -6,14 +6,14 @@ com.microsoft: DequantizeLinear QuantizeLinear.
 
 from __future__ import annotations
 
-from ...errors import ParseError, ShapeError
+from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
 from ...graph.types import Type
 from .builder import Builder, rank
 from .cast import FLOAT8
 from .node import Node
 from .registry import MICROSOFT, register
-from .tensors import ir_type, narrow_range
+from .tensors import ir_type, is_narrow, narrow_range
 
 __all__ = ["along_axis", "dequantize", "quantize"]
 
@@ -31,12 +31,16 @@ def along_axis(g: Builder, value: Instruction, x: Instruction, axis: int, block:
     if block == 0:
         axis = g.axis(axis, len(lens))
         if len(given) != 1 or given[0] != lens[axis]:
-            raise ShapeError(f"scale or zero point is {list(given)}, expected one value or {lens[axis]} for axis {axis}")
+            raise ShapeError(
+                f"scale or zero point is {list(given)}, expected one value or {lens[axis]} for axis {axis}"
+            )
         return g.op("broadcast", value, axis=axis, out_lens=lens)
     axis = g.axis(axis, len(lens))
     expected = [-(-n // block) if k == axis else n for k, n in enumerate(lens)]
     if list(given) != expected:
-        raise ShapeError(f"scale or zero point is {list(given)}, expected {expected} for blocks of {block} on axis {axis}")
+        raise ShapeError(
+            f"scale or zero point is {list(given)}, expected {expected} for blocks of {block} on axis {axis}"
+        )
     wide = [*given[: axis + 1], block, *given[axis + 1 :]]
     merged = [*given[:axis], given[axis] * block, *given[axis + 1 :]]
     repeated = g.reshape(g.broadcast(g.unsqueeze(value, [axis + 1]), wide), merged)
@@ -80,9 +84,11 @@ def quantize_linear(
     if x.shape.type is Type.int32_type:
         x = g.convert(x, scale.shape.type)
     y = quantize(g, x, scale, zero, node.get_int("axis", 1), node.get_int("block_size", 0), type)
+    if narrow is None and not is_narrow(number):
+        return y
     limits = narrow_range(narrow or number)
     if limits is None:
-        return y
+        raise UnsupportedError("quantisation to float4e2m1 is not supported")
     y = g.pointwise("clip", y, g.like(limits[0], y), g.like(limits[1], y))
     g.parser.narrow[y] = narrow or g.parser.narrow_name(number)
     return y

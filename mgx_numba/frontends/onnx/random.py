@@ -1,6 +1,6 @@
 """Random numbers; those without a seed differ from run to run.
 
-ai.onnx: Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike.
+ai.onnx: Dropout Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ def uniform(g: Builder, node: Node, lens: Sequence[int], type: Type) -> Instruct
 
 
 def _seed(node: Node) -> int:
-    """The seed's bits, so that fractions count."""
-    return int(np.float32(node.get_float("seed")).view(np.uint32))
+    """An integer seed, or the bits of a fractional one."""
+    seed = node.get_number("seed")
+    return seed & 0xFFFFFFFF if isinstance(seed, int) else int(np.float32(seed).view(np.uint32))
 
 
 def _lens_and_type(g: Builder, node: Node, x: Instruction | None) -> tuple[Sequence[int], Type]:
@@ -65,6 +66,37 @@ def random_normal(g: Builder, node: Node, x: Instruction | None = None) -> Instr
     angle = g.op("cos", g.pointwise("mul", second, g.like(2 * math.pi, second)))
     normal = g.pointwise("mul", g.op("mul", radius, angle), g.like(node.get_float("scale", 1.0), angle))
     return g.convert(g.pointwise("add", normal, g.like(node.get_float("mean", 0.0), normal)), type)
+
+
+@register("Dropout")
+def dropout(
+    g: Builder,
+    node: Node,
+    x: Instruction,
+    ratio: Instruction | None = None,
+    training: Instruction | None = None,
+) -> list[Instruction]:
+    """The input itself; in training mode (from operator set 12) elements are dropped and the others scaled up."""
+    flag = None if training is None else g.constant(training, "training_mode")
+    if flag is None or not flag.any():
+        return _kept(g, node, x)
+    amount = 0.5 if ratio is None else float(g.constant(ratio, "ratio").ravel()[0])
+    if not 0 <= amount < 1:
+        raise ParseError(f"ratio is {amount}, expected at least 0 and below 1")
+    if amount == 0:
+        return _kept(g, node, x)
+    numbers = uniform(g, node, g.lens(x), Type.float_type)
+    kept = g.pointwise("greater_or_equal", numbers, g.like(amount, numbers))
+    scaled = g.pointwise("mul", x, g.like(1 / (1 - amount), x))
+    return [g.pointwise("where", kept, scaled, g.like(0, x)), kept]
+
+
+def _kept(g: Builder, node: Node, x: Instruction) -> list[Instruction]:
+    """The input, and a mask (when it is wanted) of the type that the operator set gives it."""
+    y = g.op("identity", x)
+    if not node.wants(1):
+        return [y]
+    return [y, g.broadcast(g.literal(True, Type.bool_type if node.opset >= 10 else x.shape.type), g.lens(x))]
 
 
 @register("Multinomial")

@@ -71,7 +71,9 @@ def _reduce_at_run_time(g: Builder, node: Node, x: Instruction, axes: Instructio
 
 
 @register("ReduceLogSumExp")
-def reduce_log_sum_exp(g: Builder, node: Node, x: Instruction, axes: Instruction | None = None) -> Instruction:
+def reduce_log_sum_exp(
+    g: Builder, node: Node, x: Instruction, axes: Instruction | None = None
+) -> Instruction:
     """``log(sum(exp(x)))``, the largest element taken out first where it is finite."""
     found = reduced_axes(g, node, x, axes)
     type = x.shape.type

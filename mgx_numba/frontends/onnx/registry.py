@@ -44,6 +44,7 @@ FAMILIES = (
     "detection",
     "signal",
     "random",
+    "sequence",
     "control_flow",
 )
 

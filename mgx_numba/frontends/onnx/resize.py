@@ -85,14 +85,20 @@ def resize(
     cubic = node.get_float("cubic_coeff_a", -0.75)
     exclude = node.get_bool("exclude_outside")
     smooth = node.get_bool("antialias") and mode != "nearest"
-    if coordinates == "tf_crop_and_resize" or exclude and mode != "nearest" or smooth or kept is not None:
+    if coordinates == "tf_crop_and_resize" or (exclude and mode != "nearest") or smooth or kept is not None:
         region = None if second is None or coordinates != "tf_crop_and_resize" else _floats(g, second, "roi")
         if coordinates == "tf_crop_and_resize" and (region is None or len(region) != 2 * len(axes)):
-            raise ParseError(f"coordinate mode tf_crop_and_resize needs input 'roi' of {2 * len(axes)} values")
+            raise ParseError(
+                f"coordinate mode tf_crop_and_resize needs input 'roi' of {2 * len(axes)} values"
+            )
         outside = node.get_float("extrapolation_value", 0.0)
         kernel = Kernel(mode, nearest, coordinates, cubic, exclude, smooth)
-        return resample(g, x, kernel, [Axis(a, lens[a], target[a], per_axis[a]) for a in axes], region, outside)
-    return _resize(g, x, mode, [] if lengths else per_axis, target if lengths else [], coordinates, nearest, cubic)
+        return resample(
+            g, x, kernel, [Axis(a, lens[a], target[a], per_axis[a]) for a in axes], region, outside
+        )
+    return _resize(
+        g, x, mode, [] if lengths else per_axis, target if lengths else [], coordinates, nearest, cubic
+    )
 
 
 def _resize(
@@ -110,7 +116,9 @@ def _resize(
         raise ParseError(f"scales or sizes have {count} values for {rank(x)} dimensions")
     if scales and not all(math.isfinite(s) and s > 0 for s in scales):
         raise ParseError(f"scales {scales} are not positive")
-    element_count([int(n * s) + 1 for n, s in zip(x.shape.max_lens, scales)] if scales else sizes, "the result")
+    element_count(
+        [int(n * s) + 1 for n, s in zip(x.shape.max_lens, scales)] if scales else sizes, "the result"
+    )
     attributes = {"scales": tuple(scales)} if scales else {"sizes": tuple(sizes)}
     return g.op(
         "resize",

@@ -53,7 +53,9 @@ def find_schema(domain: str, op_type: str, opset: int) -> Schema | None:
         return None
     options = onnx.defs.OpSchema.FormalParameterOption
     inputs = tuple(
-        Formal(i.name, i.type_str, i.option == options.Optional, i.option == options.Variadic, i.is_homogeneous)
+        Formal(
+            i.name, i.type_str, i.option == options.Optional, i.option == options.Variadic, i.is_homogeneous
+        )
         for i in source.inputs
     )
     return Schema(
@@ -119,7 +121,11 @@ def check_node(node: Node, schema: Schema, types: Sequence[str | None]) -> None:
 
 
 def _check_type(
-    position: int, formal: Formal, type: str, types: dict[str, frozenset[str]], bound: dict[str, tuple[str, str]]
+    position: int,
+    formal: Formal,
+    type: str,
+    types: dict[str, frozenset[str]],
+    bound: dict[str, tuple[str, str]],
 ) -> None:
     allowed = types.get(formal.type, frozenset({formal.type}))
     if type not in allowed and f"optional({type})" not in allowed:

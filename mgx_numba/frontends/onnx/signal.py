@@ -11,7 +11,7 @@ import numpy as np
 
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
-from .builder import Builder, rank
+from .builder import Builder
 from .constants import LARGEST
 from .node import Node
 from .registry import register
@@ -66,7 +66,11 @@ def dft(
         raise ParseError(f"axis {along} is the one of real and imaginary parts")
     inverse, one_sided = node.get_bool("inverse"), node.get_bool("onesided")
     n = lens[along]
-    points = g.int_value(length, "dft_length") if length is not None else (2 * (n - 1) if one_sided and inverse else n)
+    points = (
+        g.int_value(length, "dft_length")
+        if length is not None
+        else (2 * (n - 1) if one_sided and inverse else n)
+    )
     if points < 1:
         raise ParseError(f"dft_length is {points}, expected at least 1")
     order = [k for k in range(len(lens)) if k not in (along, len(lens) - 1)]
@@ -130,10 +134,16 @@ def mel_weight_matrix(
     high: Instruction,
 ) -> Instruction:
     """Triangles evenly spaced in mel frequency, over the bins of a one-sided spectrum; all inputs are constant."""
-    count, points, sampling = (g.int_value(x, n) for x, n in ((bins, "num_mel_bins"), (length, "dft_length"), (rate, "sample_rate")))
-    edges = [float(g.constant(x, n).ravel()[0]) for x, n in ((low, "lower_edge_hertz"), (high, "upper_edge_hertz"))]
+    count, points, sampling = (
+        g.int_value(x, n) for x, n in ((bins, "num_mel_bins"), (length, "dft_length"), (rate, "sample_rate"))
+    )
+    edges = [
+        float(g.constant(x, n).ravel()[0]) for x, n in ((low, "lower_edge_hertz"), (high, "upper_edge_hertz"))
+    ]
     if count < 1 or points < 1 or sampling < 1 or count * points > LARGEST:
-        raise ParseError(f"num_mel_bins {count}, dft_length {points} and sample_rate {sampling} must be positive")
+        raise ParseError(
+            f"num_mel_bins {count}, dft_length {points} and sample_rate {sampling} must be positive"
+        )
     mel = [2595 * np.log10(1 + f / 700) for f in edges]
     corners = np.arange(count + 2) * ((mel[1] - mel[0]) / (count + 2)) + mel[0]
     hertz = 700 * (10 ** (corners / 2595) - 1)

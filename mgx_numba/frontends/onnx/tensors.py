@@ -1,12 +1,13 @@
 """TensorProto to NumPy: element types, the typed data fields, raw and external data.
 
-Sub-byte types are unpacked: int4/uint4 and int2/uint2 to int8/uint8. ONNX `IR.md`, `onnx.proto` (TensorProto).
+Sub-byte types are unpacked: int4/uint4 and int2/uint2 to int8/uint8, float4e2m1 to float8e4m3fn, all exactly. ONNX `IR.md`, `onnx.proto` (TensorProto).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import ml_dtypes
 import numpy as np
 
 from ...errors import ParseError, UnsupportedError
@@ -19,8 +20,20 @@ if TYPE_CHECKING:
 
     External = Callable[[TensorProto, int], np.ndarray]
 
-__all__ = ["ELEMENT_NAMES", "IR_TYPES", "elem_name", "element_count", "ir_type", "narrow_range", "onnx_number", "onnx_type_string",
-           "sparse_array", "tensor_array"]
+__all__ = [
+    "ELEMENT_NAMES",
+    "FLOAT4",
+    "IR_TYPES",
+    "elem_name",
+    "element_count",
+    "ir_type",
+    "is_narrow",
+    "narrow_range",
+    "onnx_number",
+    "onnx_type_string",
+    "sparse_array",
+    "tensor_array",
+]
 
 ELEMENT_NAMES: tuple[str, ...] = (
     "undefined float uint8 int8 uint16 int16 int32 int64 string bool float16 double uint32 uint64 complex64"
@@ -48,9 +61,16 @@ IR_TYPES: dict[int, Type] = {
     20: Type.fp8e5m2fnuz_type,
 }
 _NUMBERS = {type: number for number, type in IR_TYPES.items()}
-_SUB_BYTE = {21: (4, Type.uint8_type), 22: (4, Type.int8_type), 25: (2, Type.uint8_type), 26: (2, Type.int8_type)}
+_SUB_BYTE = {
+    21: (4, Type.uint8_type),
+    22: (4, Type.int8_type),
+    23: (4, Type.fp8e4m3fn_type),
+    25: (2, Type.uint8_type),
+    26: (2, Type.int8_type),
+}
+FLOAT4 = 23
 _NARROW_RANGES = {21: (0, 15), 22: (-8, 7), 25: (0, 3), 26: (-2, 1)}
-_INT32_FIELD = frozenset({2, 3, 4, 5, 6, 9, 10, 16, 17, 18, 19, 20, 21, 22, 25, 26})
+_INT32_FIELD = frozenset({2, 3, 4, 5, 6, 9, 10, 16, 17, 18, 19, 20, 21, 22, 23, 25, 26})
 MAX_ELEMENTS = 1 << 60
 
 
@@ -75,15 +95,20 @@ def onnx_number(type: Type) -> int:
     return _NUMBERS[type]
 
 
+def is_narrow(number: int) -> bool:
+    """Whether elements of this type have less than a byte, and the IR stores them in a wider type."""
+    return number in _SUB_BYTE
+
+
 def narrow_range(type: int | str | None) -> tuple[int, int] | None:
-    """Least and largest value of a sub-byte integer type (number or type string), ``None`` for other types."""
+    """Least and largest value of an integer type below a byte (number or type string), ``None`` for other types."""
     if isinstance(type, str):
         type = ELEMENT_NAMES.index(type.removeprefix("tensor(").removesuffix(")"))
     return _NARROW_RANGES.get(type or 0)
 
 
 def ir_type(number: int) -> Type:
-    """IR type for an ONNX element type number; sub-byte integers are stored as bytes.
+    """IR type for an ONNX element type number; types below a byte are stored as bytes.
 
     Raises:
         ParseError: no such element type.
@@ -131,9 +156,7 @@ def tensor_array(tensor: TensorProto, external: External, raw: np.ndarray | None
     try:
         type = ir_type(tensor.data_type)
     except (ParseError, UnsupportedError) as error:
-        if tensor.data_type != 23:
-            raise error.__class__(f"{where}: {error}") from None
-        raise UnsupportedError(f"{where}: element type float4e2m1 is not supported") from None
+        raise error.__class__(f"{where}: {error}") from None
     dims = list(tensor.dims)
     count = element_count(dims, where)
     if tensor.HasField("segment"):
@@ -212,5 +235,7 @@ def _unpack(data: np.ndarray, bits: int, count: int, type: Type) -> np.ndarray:
     codes = ((data[:, None] >> shifts) & mask).ravel()[:count]
     if type is Type.uint8_type:
         return codes
+    if type is Type.fp8e4m3fn_type:
+        return codes.view(ml_dtypes.float4_e2m1fn).astype(np.float32).astype(type.numpy)
     signed = codes.astype(np.int8)
     return np.where(signed > mask // 2, signed - (1 << bits), signed).astype(np.int8)

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from ....codegen.cluster.epilogue import epilogue_parameters, print_epilogue
-from ....codegen.contraction import NO_EPILOGUE, ConvProblem, Epilogue, GemmProblem, select
+from ....codegen.contraction.problem import ConvProblem, Epilogue, GemmProblem
+from ....codegen.contraction.select import select
+from ....codegen.contraction.solver import NO_EPILOGUE
 from ....codegen.cpu.tile_table import tile_for
 from ....graph.instruction import Instruction
 from ....graph.shape import Shape, row_major_strides

@@ -1,0 +1,72 @@
+"""What a measurement was taken on: source, machine, and versions."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+__all__ = ["ROOT", "describe", "describe_cpu"]
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("numba", "llvmlite", "numpy", "onnx", "onnxruntime", "openvino", "torch")
+
+
+def describe() -> dict[str, Any]:
+    """Commit, date, command, CPU and versions, ready for JSON."""
+    return {
+        "commit": _git("rev-parse", "HEAD"),
+        "uncommitted_changes": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "command": shlex.join(["python", "-m", "bench.report", *sys.argv[1:]]),
+        "cpu": describe_cpu(),
+        "load_average": os.getloadavg()[0],
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "versions": {name: version for name in PACKAGES if (version := _version(name))},
+    }
+
+
+def describe_cpu() -> dict[str, Any]:
+    """Model, the name LLVM has for it, the width of its vectors in bits, and how many cores this process may use."""
+    from mgx_numba.codegen.cpu import host
+    from mgx_numba.runtime.threads import available_cores
+
+    return {
+        "model": _cpu_model(),
+        "llvm_name": host.host().name,
+        "vector_bits": host.vector_bits(),
+        "cores": available_cores(),
+    }
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _git(*arguments: str) -> str:
+    """What git prints about this source tree; empty if there is no git or no repository."""
+    try:
+        result = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return result.stdout.strip()

@@ -1,0 +1,125 @@
+"""The two roofs of this machine, measured by kernels of our own: multiply-add throughput, and copy bandwidth.
+
+See Williams, Waterman, Patterson, "Roofline: an insightful visual performance model", 2009.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bench.timing import interleave
+from mgx_numba.codegen.cpu.tile_table import tile_for
+from mgx_numba.codegen.kernel import KernelSource
+from mgx_numba.runtime.executor import Executable
+from mgx_numba.runtime.plan import Plan, Pointer, Region, Step
+
+__all__ = ["COPIES", "COPY_BYTES", "Roofs", "Work", "copying", "measure_roofs", "multiply_adds"]
+
+COPY_BYTES = 128 << 20
+"""Bytes of each of the two arrays of a copy: far more than a cache holds."""
+
+_CHUNK_BYTES = 256 << 10
+_CHAINS = 12
+_UNROLL = 4
+_ITERATIONS = 50_000
+_TILES_PER_THREAD = 4
+
+
+@dataclass(frozen=True)
+class Work:
+    """Something to time: what one call of ``run`` computes, and the least bytes it must move."""
+
+    run: Callable[[], object]
+    flops: float
+    bytes: float
+
+
+@dataclass(frozen=True)
+class Roofs:
+    """Limits of ``threads`` threads: float32 operations a second, and bytes a second (read plus written) by copy."""
+
+    threads: int
+    flops: float
+    copies: dict[str, float]
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes a second of the fastest way to copy."""
+        return max(self.copies.values())
+
+    def attainable(self, intensity: float) -> float:
+        """Operations a second that a kernel of so many operations a byte can reach."""
+        return min(self.flops, self.bandwidth * intensity)
+
+
+def _fma_source(lanes: int) -> KernelSource:
+    """Independent chains of multiply-adds, enough to hide their latency and few enough to stay in registers."""
+    chains = range(_CHAINS)
+    lines = ["def kernel(args, begin, end):", "    out = pointer_float32(args, 0)", "    count = args[1]"]
+    lines += [f"    half = const_float32(0.5, {lanes})", f"    one = const_float32(1.0, {lanes})"]
+    lines += ["    for tile in range(begin, end):", f"        base = tile * {_CHAINS * lanes}"]
+    lines += [f"        s{k} = load(out, base + {k * lanes}, {lanes})" for k in chains]
+    lines += ["        for i in range(count):"]
+    lines += [f"            s{k} = fma(s{k}, half, one)" for _ in range(_UNROLL) for k in chains]
+    lines += [f"        store(out, base + {k * lanes}, s{k})" for k in chains]
+    return KernelSource("fma_peak_kernel", "\n".join(lines) + "\n")
+
+
+def multiply_adds(threads: int) -> Work:
+    """Float32 multiply-adds in registers, at the width that contractions use."""
+    lanes = tile_for("float32").lanes
+    tiles = threads * _TILES_PER_THREAD
+    arena = tiles * _CHAINS * lanes * 4
+    step = Step(_fma_source(lanes), (Pointer(Region.ARENA), _ITERATIONS), tiles, label="fma peak")
+    executable = Executable(Plan([step], arena, [], [], []), num_threads=threads)
+    flops = 2.0 * lanes * _CHAINS * _UNROLL * _ITERATIONS * tiles
+    return Work(lambda: executable.run([]), flops, 0.0)
+
+
+def _vector_copy(lanes: int) -> str:
+    loads = "".join(f"            v{k} = load(x, i + {k * lanes}, {lanes})\n" for k in range(4))
+    stores = "".join(f"            store(y, i + {k * lanes}, v{k})\n" for k in range(4))
+    return (
+        "def kernel(args, begin, end):\n"
+        "    x = pointer_float32(args, 0)\n"
+        "    y = pointer_float32(args, 1)\n"
+        "    for tile in range(begin, end):\n"
+        "        first = tile * args[2]\n"
+        f"        for i in range(first, first + args[2], {4 * lanes}):\n" + loads + stores
+    )
+
+
+_LIBRARY_COPY = """
+def kernel(args, begin, end):
+    x = pointer_float32(args, 0)
+    y = pointer_float32(args, 1)
+    for tile in range(begin, end):
+        copy_bytes(offset(y, tile * args[2]), offset(x, tile * args[2]), args[2] * 4)
+"""
+
+COPIES: dict[str, Callable[[int], str]] = {"vector": _vector_copy, "memcpy": lambda lanes: _LIBRARY_COPY}
+"""Ways to copy: vector loads and stores, and the C library's."""
+
+
+def copying(threads: int, way: str = "vector") -> Work:
+    """A copy from one half of an arena to the other and back, so that all its memory is really there."""
+    source = KernelSource(f"copy_{way}_kernel", COPIES[way](tile_for("float32").lanes))
+    here, there = Pointer(Region.ARENA), Pointer(Region.ARENA, 0, COPY_BYTES)
+    tiles = COPY_BYTES // _CHUNK_BYTES
+    words = _CHUNK_BYTES // 4
+    steps: list = [Step(source, (*pair, words), tiles) for pair in ((here, there), (there, here))]
+    executable = Executable(Plan(steps, 2 * COPY_BYTES, [], [], []), num_threads=threads)
+    return Work(lambda: executable.run([]), 0.0, 4.0 * COPY_BYTES)
+
+
+def measure_roofs(threads: int, budget: float = 3.0) -> Roofs:
+    """Measure both roofs in about ``budget`` seconds; each is the median."""
+    peak = multiply_adds(threads)
+    copies = {way: copying(threads, way) for way in COPIES}
+    timings = interleave({"fma": peak.run, **{way: copy.run for way, copy in copies.items()}}, budget)
+    return Roofs(
+        threads=threads,
+        flops=peak.flops / timings["fma"].median,
+        copies={way: copy.bytes / timings[way].median for way, copy in copies.items()},
+    )

@@ -1,0 +1,116 @@
+"""Where the rows of a convolution lie: text and arguments that turn output pixels into places of the input."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..cpu.tile_table import RegisterTile
+from .problem import ConvProblem, Epilogue
+from .skeleton import TABLE_ROWS
+from .solver import Strides
+from .text import Arguments
+
+__all__ = ["image_strides", "pixel_rows", "place_locals", "place_table", "spatial_arguments", "stride_arguments"]
+
+
+def image_strides(problem: ConvProblem, epilogue: Epilogue, strides: Strides) -> dict[str, tuple[int, int]]:
+    """Strides of the image and the pixel, of the output and of the epilogue operands that vary over rows, by name."""
+    table = {"out": (problem.out_strides[0], problem.out_strides[1])}
+    for k, operand in enumerate(epilogue.operands):
+        if operand.access in ("full", "per_m"):
+            pixel = problem.out_channels if operand.access == "full" else 1
+            given = tuple(strides[k]) if k < len(strides) else ()
+            table[f"e{k}"] = (given[0], given[1]) if given else (pixel * problem.out_pixels, pixel)
+    return table
+
+
+def pixel_rows(epilogue: Epilogue) -> tuple[list[str], list[str]]:
+    """Statements that find ``image`` and ``pixel`` of ``row``, and those that place one row and step to the next."""
+    names = ["out", *(f"e{k}" for k, o in enumerate(epilogue.operands) if o.access in ("full", "per_m"))]
+    per_row = {f"e{k}" for k, o in enumerate(epilogue.operands) if o.access == "per_m"}
+    lines = [
+        f"{name}_row = image * {name}_image + pixel * {name}_pixel{'' if name in per_row else ' + n0'}" for name in names
+    ]
+    step = ["pixel += 1", "if pixel == pixels:", "    pixel = 0", "    image += 1"]
+    return ["image = idiv(row, pixels)", "pixel = row - image * pixels"], [*lines, *step]
+
+
+def stride_arguments(arguments: Arguments, strides: Mapping[str, tuple[int, int]]) -> None:
+    """Slots ``<name>_image`` and ``<name>_pixel`` for each entry of `image_strides`."""
+    for name, (image, pixel) in strides.items():
+        arguments.integers(**{f"{name}_image": image, f"{name}_pixel": pixel})
+
+
+def spatial_arguments(arguments: Arguments, problem: ConvProblem) -> tuple[str, ...]:
+    """Slots of the spatial sizes of a problem in three dimensions; the names of the axes that the text needs."""
+    flat = problem.in_lens[0] == problem.kernel[0] == problem.out_lens[0] == 1 and problem.pads_begin[0] == 0
+    arguments.integers(pixels=problem.out_pixels, x_image=problem.x_strides[0])
+    axes = ("h", "w") if flat else ("d", "h", "w")
+    for name in axes:
+        axis = "dhw".index(name)
+        arguments.integers(**{
+            f"x_{name}": problem.x_strides[axis + 1], f"in_{name}": problem.in_lens[axis],
+            f"out_{name}": problem.out_lens[axis], f"kernel_{name}": problem.kernel[axis],
+            f"stride_{name}": problem.stride[axis], f"dilation_{name}": problem.dilation[axis],
+            f"pad_{name}": problem.pads_begin[axis],
+        })  # fmt: skip
+    return axes
+
+
+def place_locals(axes: tuple[str, ...]) -> list[str]:
+    """Statements that reserve what `place_table` works in."""
+    return [f"{name} = local_int64({TABLE_ROWS})" for name in ("base", *(f"at_{axis}" for axis in axes))]
+
+
+def place_table(axes: tuple[str, ...], tile: RegisterTile) -> list[str]:
+    """Statements that fill the skeleton's table for the rows from ``row`` on and the taps from ``t0`` on."""
+    lanes = 1 << (tile.rows - 1).bit_length()
+    return [*_row_places(axes, tile.rows), *_tap_places(axes, lanes)]
+
+
+def _row_places(axes: tuple[str, ...], rows: int) -> list[str]:
+    """Statements: for each tile row the input position of its first tap, as coordinates and as an offset.
+
+    Rows beyond the last one repeat it.
+    """
+    lines = ["image = idiv(row, pixels)", "pixel = row - image * pixels"]
+    for k, axis in enumerate(axes[:-1]):
+        inner = " * ".join(f"out_{name}" for name in axes[k + 1 :])
+        lines += [f"o_{axis} = idiv(pixel, {inner})", f"pixel -= o_{axis} * ({inner})"]
+    lines += ["o_w = pixel", f"for i in range({rows}):"]
+    body = []
+    for axis in axes:
+        body += [f"i_{axis} = o_{axis} * stride_{axis} - pad_{axis}", f"at_{axis}[i] = i_{axis}"]
+    body.append("base[i] = image * x_image + " + " + ".join(f"i_{axis} * x_{axis}" for axis in axes))
+    body.append("if i + 1 < left:")
+    pad = "    "
+    for axis in reversed(axes):
+        body += [f"{pad}o_{axis} += 1", f"{pad}if o_{axis} == out_{axis}:", f"{pad}    o_{axis} = 0"]
+        pad += "    "
+    body.append(f"{pad}image += 1")
+    return lines + ["    " + line for line in body]
+
+
+def _tap_places(axes: tuple[str, ...], lanes: int) -> list[str]:
+    """Statements: the table of offsets of all rows for the taps of this step, negative where the input ends."""
+    lines = [f"bases = load(base, 0, {lanes})", *(f"first_{a} = load(at_{a}, 0, {lanes})" for a in axes), "rest = t0"]
+    for axis in reversed(axes[1:]):
+        lines += [f"k_{axis} = imod(rest, kernel_{axis})", f"rest = idiv(rest, kernel_{axis})"]
+    lines += [f"k_{axes[0]} = rest", "for t in range(taps_now):"]
+    body = []
+    for axis in axes:
+        body += [
+            f"place_{axis} = add(first_{axis}, k_{axis} * dilation_{axis})",
+            f"in_{axis}_range = logical_and(ge(place_{axis}, 0), lt(place_{axis}, in_{axis}))",
+        ]
+    body.append(f"inside = in_{axes[0]}_range")
+    body += [f"inside = logical_and(inside, in_{axis}_range)" for axis in axes[1:]]
+    shift = " + ".join(f"k_{axis} * dilation_{axis} * x_{axis}" for axis in axes)
+    body += [f"places = add(bases, {shift})", f"store(table, t * {TABLE_ROWS}, where(inside, places, -1))"]
+    pad = ""
+    for axis in reversed(axes):
+        body.append(f"{pad}k_{axis} += 1")
+        if axis != axes[0]:
+            body += [f"{pad}if k_{axis} == kernel_{axis}:", f"{pad}    k_{axis} = 0"]
+            pad += "    "
+    return lines + ["    " + line for line in body]

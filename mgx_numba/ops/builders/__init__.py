@@ -1,0 +1,15 @@
+"""Macros: operations that expand into several instructions, MIGraphX's *op builders*, one family a file."""
+
+from . import (  # noqa: F401  (each registers its macros)
+    activation,
+    convolution,
+    einsum,
+    layout,
+    matmul,
+    normalization,
+    pointwise,
+    quantize,
+)
+from .base import add_macro, known_macros, macro_options
+
+__all__ = ["add_macro", "known_macros", "macro_options"]

@@ -1,0 +1,207 @@
+"""What a macro is, which exist, and the instructions that all of them emit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import OperatorError, ShapeError
+from ...graph.types import Type
+from ..base import make_op
+
+if TYPE_CHECKING:
+    from ...graph.instruction import Instruction
+    from ...graph.module import Module
+
+    Values = Sequence[Instruction]
+
+__all__ = ["Emitter", "add_macro", "common_type", "known_macros", "macro", "macro_options"]
+
+Expand = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Macro:
+    """``expand(e, *inputs, **options)`` gives the result or a list of results.
+
+    Attributes:
+        inputs: smallest and largest number of inputs.
+        options: names and defaults; a value must be of its default's kind.
+    """
+
+    expand: Expand
+    inputs: tuple[int, int]
+    options: Mapping[str, Any]
+
+
+_MACROS: dict[str, Macro] = {}
+
+
+def macro(*names: str, inputs: tuple[int, int], **options: Any) -> Callable[[Expand], Expand]:
+    """Decorator: the function expands the macros of these names."""
+
+    def add(function: Expand) -> Expand:
+        for name in names:
+            if name in _MACROS:
+                raise ValueError(f"macro {name!r} is defined twice")
+            _MACROS[name] = Macro(function, inputs, options)
+        return function
+
+    return add
+
+
+def known_macros() -> list[str]:
+    """Names of all macros, sorted."""
+    return sorted(_MACROS)
+
+
+def macro_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """All options of a macro, defaults included; those of a plain operator are its attributes.
+
+    Raises:
+        OperatorError: neither a macro nor an operator has this name, or it has no such option, or a value is of the
+            wrong kind; the known options are listed.
+    """
+    found = _MACROS.get(name)
+    if found is None:
+        return make_op(name, **options).attributes()
+    result = dict(found.options)
+    for key, value in options.items():
+        if key not in result:
+            raise OperatorError(f"macro {name} has no option {key!r}; it has: {', '.join(result) or 'none'}")
+        result[key] = _convert(name, key, found.options[key], value)
+    return result
+
+
+def _convert(name: str, key: str, default: Any, value: Any) -> Any:
+    try:
+        if isinstance(default, bool):
+            if value not in (0, 1):
+                raise TypeError
+            return bool(value)
+        if isinstance(default, float):
+            return float(value)
+        if isinstance(default, str):
+            if not isinstance(value, str):
+                raise TypeError
+            return value
+        if isinstance(default, tuple):
+            return tuple(v.__index__() for v in value)
+        return None if value is None else value.__index__()
+    except (TypeError, ValueError, AttributeError):
+        kind = "int" if default is None else type(default).__name__
+        raise OperatorError(f"macro {name}: option {key} must be {kind}, got {value!r}") from None
+
+
+def add_macro(
+    module: Module,
+    before: Instruction | None,
+    name: str,
+    inputs: Sequence[Instruction],
+    modules: Sequence[Module] = (),
+    options: Mapping[str, Any] | None = None,
+) -> list[Instruction]:
+    """Insert the instructions that a macro stands for before ``before`` (at the end for ``None``).
+
+    A name that is no macro, or an operator given submodules, is inserted as the plain operator.
+
+    Returns:
+        The instructions that give the results.
+
+    Raises:
+        OperatorError: unknown macro, or a wrong number of inputs or option.
+        ShapeError: the inputs do not fit.
+    """
+    found = _MACROS.get(name)
+    if found is None or modules:
+        op = make_op(name, **(options or {}))
+        return [module.insert_instruction(before, op, inputs, modules)]
+    low, high = found.inputs
+    if not low <= len(inputs) <= high:
+        wanted = str(low) if low == high else f"{low} to {high}"
+        raise OperatorError(f"macro {name} got {len(inputs)} inputs, expected {wanted}")
+    result = found.expand(Emitter(module, before, name), *inputs, **macro_options(name, options or {}))
+    return list(result) if isinstance(result, (list, tuple)) else [result]
+
+
+class Emitter:
+    """Inserts instructions for one macro."""
+
+    def __init__(self, module: Module, before: Instruction | None, name: str) -> None:
+        self._module = module
+        self._before = before
+        self.name = name
+
+    def op(self, name: str, *inputs: Instruction, **attributes: Any) -> Instruction:
+        """Insert one operation."""
+        return self._module.insert_instruction(self._before, make_op(name, **attributes), inputs)
+
+    def literal(self, value: Any, type: Type) -> Instruction:
+        """A constant at the front of the module; a number becomes a scalar."""
+        return self._module.add_literal(np.asarray(value).astype(type.numpy))
+
+    def fail(self, message: str) -> ShapeError:
+        """A ``ShapeError`` that names the macro."""
+        return ShapeError(f"macro {self.name}: {message}")
+
+    def convert(self, x: Instruction, type: Type) -> Instruction:
+        """``x`` in another element type."""
+        return x if x.shape.type is type else self.op("convert", x, target_type=type)
+
+    def lens(self, x: Instruction) -> tuple[int, ...]:
+        """Lengths of ``x``.
+
+        Raises:
+            ShapeError: they are not fixed.
+        """
+        if x.shape.is_dynamic:
+            raise self.fail(f"needs fixed lengths, got {x.shape}")
+        return x.shape.lens
+
+    def broadcast(self, x: Instruction, lens: Sequence[int]) -> Instruction:
+        """``x`` seen with other lengths, by NumPy's rule."""
+        if not x.shape.is_dynamic and x.shape.lens == tuple(lens):
+            return x
+        return self.op("multibroadcast", x, out_lens=tuple(lens))
+
+    def along(self, x: Instruction, axis: int, like: Instruction) -> Instruction:
+        """``x`` with its axes laid along those of ``like`` from ``axis`` on."""
+        if like.shape.is_dynamic:
+            return self.op("broadcast", x, like, axis=axis)
+        return self.op("broadcast", x, axis=axis, out_lens=like.shape.lens)
+
+    def common(self, *values: Instruction) -> list[Instruction]:
+        """The values in their common type, broadcast to common lengths."""
+        type = common_type([v.shape.type for v in values])
+        return self.same_lens(*(self.convert(v, type) for v in values))
+
+    def same_lens(self, *values: Instruction) -> list[Instruction]:
+        """The values broadcast to common lengths."""
+        if any(v.shape.is_dynamic for v in values):
+            if all(v.shape.dims == values[0].shape.dims for v in values):
+                return list(values)
+            others = [[w for w in values if w is not v] for v in values]
+            return [self.op("multibroadcast", v, *rest) for v, rest in zip(values, others)]
+        try:
+            lens = np.broadcast_shapes(*(v.shape.lens for v in values))
+        except ValueError:
+            listed = ", ".join(str(list(v.shape.lens)) for v in values)
+            raise self.fail(f"inputs do not broadcast: {listed}") from None
+        return [self.broadcast(v, lens) for v in values]
+
+    def pointwise(self, name: str, *values: Instruction, **attributes: Any) -> Instruction:
+        """A pointwise operation on values of any types and lengths that go together."""
+        return self.op(name, *self.common(*values), **attributes)
+
+    def number(self, name: str, x: Instruction, value: float) -> Instruction:
+        """A pointwise operation of ``x`` and a constant of its type."""
+        return self.pointwise(name, x, self.literal(value, x.shape.type))
+
+
+def common_type(types: Sequence[Type]) -> Type:
+    """Type to which values of these types are converted before they meet: floating over integral, then the wider,
+    then the signed one."""
+    return max(types, key=lambda t: (t.is_floating, t.size, t.is_signed, -int(t)))

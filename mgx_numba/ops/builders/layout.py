@@ -1,0 +1,68 @@
+"""Rearrangements: ``tile`` and ``rotary_embedding``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .base import Emitter, macro
+
+if TYPE_CHECKING:
+    from ...graph.instruction import Instruction
+
+
+@macro("tile", inputs=(1, 1), repeats=())
+def tile(e: Emitter, x: Instruction, repeats: tuple[int, ...]) -> Instruction:
+    """``x`` repeated ``repeats[k]`` times along axis ``k`` (ONNX Tile)."""
+    lens = e.lens(x)
+    if len(repeats) != len(lens) or any(n < 0 for n in repeats):
+        raise e.fail(f"repeats are {list(repeats)}, expected {len(lens)} numbers that are not negative")
+    if all(n == 1 for n in repeats):
+        return x
+    split = e.op("unsqueeze", x, axes=tuple(2 * k for k in range(len(lens))))
+    wide = e.broadcast(split, [n for pair in zip(repeats, lens) for n in pair])
+    return e.op("reshape", wide, dims=tuple(n * k for n, k in zip(repeats, lens)))
+
+
+@macro("rotary_embedding", inputs=(3, 3), interleaved=False)
+def rotary_embedding(
+    e: Emitter, x: Instruction, cos: Instruction, sin: Instruction, interleaved: bool
+) -> Instruction:
+    """Rotary position embedding of the last axis (Su et al. 2021, RoFormer).
+
+    ``cos`` and ``sin`` broadcast to ``x``, with half of its last length or all of it. Element ``k`` is rotated with
+    element ``k + half``, or with its neighbour when ``interleaved``.
+    """
+    lens = e.lens(x)
+    half = lens[-1] // 2
+    if lens[-1] % 2:
+        raise e.fail(f"the last axis has odd length {lens[-1]}")
+    axis = len(lens) - 1
+    first, second = _halves(e, x, axis, half, interleaved)
+    angles = []
+    for values in (cos, sin):
+        if e.lens(values)[-1] not in (half, lens[-1]):
+            raise e.fail(f"cos and sin have {e.lens(values)[-1]} values for a last axis of {lens[-1]}")
+        whole = e.lens(values)[-1] == lens[-1]
+        last = values.shape.ndim - 1
+        angles.append(_halves(e, values, last, half, interleaved)[0] if whole else values)
+    cosine, sine = angles
+    left = e.op("sub", *e.common(e.pointwise("mul", first, cosine), e.pointwise("mul", second, sine)))
+    right = e.op("add", *e.common(e.pointwise("mul", second, cosine), e.pointwise("mul", first, sine)))
+    if not interleaved:
+        return e.op("concat", left, right, axis=axis)
+    pairs = [e.op("unsqueeze", v, axes=(axis + 1,)) for v in (left, right)]
+    return e.op("reshape", e.op("concat", *pairs, axis=axis + 1), dims=lens)
+
+
+def _halves(
+    e: Emitter, x: Instruction, axis: int, half: int, interleaved: bool
+) -> tuple[Instruction, Instruction]:
+    """The elements that are rotated with each other: even and odd ones, or the first and the second half."""
+    if not interleaved:
+        parts = ((0, half), (half, 2 * half))
+        left, right = (e.op("slice", x, axes=(axis,), starts=(a,), ends=(b,)) for a, b in parts)
+        return left, right
+    pairs = e.op("reshape", x, dims=(*e.lens(x)[:-1], half, 2))
+    members = (e.op("slice", pairs, axes=(axis + 1,), starts=(k,), ends=(k + 1,)) for k in (0, 1))
+    left, right = (e.op("squeeze", m, axes=(axis + 1,)) for m in members)
+    return left, right

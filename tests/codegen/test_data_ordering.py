@@ -1,0 +1,110 @@
+"""Kernels for extreme positions, sorted selections and running sums, against the operators' NumPy meaning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mgx_numba.codegen.data.argreduce import argreduce_launch
+from mgx_numba.codegen.data.scan import scan_launch
+from mgx_numba.codegen.data.topk import topk_launch
+from mgx_numba.graph.shape import Shape
+from mgx_numba.graph.types import from_numpy
+from mgx_numba.ops.base import make_op
+
+from .launching import empty_in_order, in_order, run_launch, tensor_of
+
+ORDERS = [(0, 1, 2), (2, 0, 1), (1, 2, 0)]
+
+
+def few_values(*lens: int, dtype: Any = np.float32, seed: int = 5) -> np.ndarray:
+    """Numbers with many ties."""
+    return np.random.default_rng(seed).integers(0, 9, lens).astype(dtype)
+
+
+def check_arg(x: np.ndarray, axis: int, order: Any = None, gap: int = 0) -> None:
+    for name in ("argmax", "argmin"):
+        for last in (False, True):
+            op = make_op(name, axis=axis, select_last_index=last)
+            shape = op.compute_shape([Shape(from_numpy(x.dtype), x.shape)])
+            placed = in_order(x, order, gap)
+            out = empty_in_order(shape.lens, np.dtype(np.int64), order)
+            launch = argreduce_launch(name == "argmax", last, axis, tensor_of(placed), tensor_of(out))
+            run_launch(launch, {"x": placed, "out": out})
+            np.testing.assert_array_equal(out, op.compute(shape, [x]))
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_arg_positions_along_each_axis(axis: int, order: tuple[int, ...]) -> None:
+    check_arg(few_values(7, 20, 37), axis, order)
+    check_arg(few_values(1, 5, 70), axis, order, gap=1)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int64", "float16", "float64"])
+def test_arg_positions_of_other_types(dtype: str) -> None:
+    check_arg(few_values(3, 100, dtype=dtype), 1)
+    check_arg(few_values(30, 40, dtype=dtype), 0)
+
+
+def test_arg_positions_with_nan_and_infinity() -> None:
+    x = few_values(4, 90)
+    x[0, [30, 60]] = np.nan
+    x[1] = -np.inf
+    x[2] = np.inf
+    x[3, 0] = np.nan
+    check_arg(x, 1)
+    check_arg(x, 0)
+
+
+def check_topk(x: np.ndarray, k: int, axis: int, order: Any = None) -> None:
+    for largest in (True, False):
+        op = make_op("topk", k=k, axis=axis, largest=largest)
+        shapes = op.compute_shape([Shape(from_numpy(x.dtype), x.shape)]).sub_shapes
+        placed = in_order(x, order)
+        values = empty_in_order(shapes[0].lens, x.dtype, order)
+        positions = empty_in_order(shapes[1].lens, np.dtype(np.int64))
+        launch = topk_launch(k, axis, largest, tensor_of(placed), tensor_of(values), tensor_of(positions))
+        run_launch(launch, {"x": placed, "values": values, "positions": positions})
+        expected = op.compute(Shape.tuple(shapes), [x])
+        np.testing.assert_array_equal(positions, expected[1])
+        np.testing.assert_array_equal(values, expected[0])
+
+
+@pytest.mark.parametrize("k", [1, 5, 33])
+def test_topk_along_each_axis(k: int) -> None:
+    for axis in range(3):
+        for order in ORDERS:
+            check_topk(few_values(34, 33, 35), k, axis, order)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int32", "float16", "float64"])
+def test_topk_of_other_types(dtype: str) -> None:
+    check_topk(few_values(2, 150, dtype=dtype), 20, 1)
+
+
+def test_topk_of_a_whole_sorted_row_and_of_nan() -> None:
+    x = np.arange(300, dtype=np.float32)[None]
+    check_topk(x, 300, 1)
+    check_topk(x[:, ::-1].copy(), 300, 1)
+    x = few_values(2, 90)
+    x[:, ::7] = np.nan
+    x[:, 1::13] = -np.inf
+    check_topk(x, 40, 1)
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_running_sums(exclusive: bool, reverse: bool) -> None:
+    for dtype in ("float32", "float16", "int32", "uint8", "bool", "int64"):
+        x = few_values(6, 11, 21, dtype=dtype)
+        for axis in range(3):
+            for order in ORDERS[: 1 if dtype != "float32" else 3]:
+                op = make_op("prefix_scan_sum", axis=axis, exclusive=exclusive, reverse=reverse)
+                placed, out = in_order(x, order, 1), empty_in_order(x.shape, x.dtype, order)
+                launch = scan_launch(axis, exclusive, reverse, tensor_of(placed), tensor_of(out))
+                run_launch(launch, {"x": placed, "out": out})
+                expected = op.compute(Shape(from_numpy(x.dtype), x.shape), [x])
+                np.testing.assert_array_equal(out, expected)

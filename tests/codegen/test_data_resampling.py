@@ -1,0 +1,113 @@
+"""Padding and resizing kernels against the operators' NumPy meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mgx_numba.codegen.data.pad import pad_launch, remap_launch
+from mgx_numba.codegen.data.resize import resize_launch
+from mgx_numba.graph.shape import Shape
+from mgx_numba.graph.types import from_numpy
+from mgx_numba.ops.base import make_op
+
+from .launching import empty_in_order, in_order, run_launch, tensor_of
+
+NCHW, NHWC = (0, 1, 2, 3), (0, 2, 3, 1)
+
+
+def values(*lens: int, dtype: Any = np.float32) -> np.ndarray:
+    return (np.random.default_rng(3).standard_normal(lens) * 50).astype(dtype)
+
+
+def check_pad(
+    x: np.ndarray,
+    pads: Sequence[int],
+    mode: str = "constant",
+    value: float = 0.0,
+    order: Any = None,
+    gap: int = 0,
+) -> None:
+    op = make_op("pad", mode=mode, pads=pads, value=value)
+    shape = op.compute_shape([Shape(from_numpy(x.dtype), x.shape)])
+    expected = op.compute(shape, [x])
+    x = in_order(x, order, gap)
+    out = empty_in_order(shape.lens, x.dtype, order, gap)
+    if mode == "constant":
+        launch, tables = pad_launch(pads[: x.ndim], value, tensor_of(x), tensor_of(out)), {}
+    else:
+        pairs = list(zip(pads[: x.ndim], pads[x.ndim :], strict=True))
+        at = {a: op.positions(x.shape[a], *pair) for a, pair in enumerate(pairs) if any(pair)}
+        launch, tables = remap_launch("pad_kernel", at, tensor_of(x), tensor_of(out))
+    run_launch(launch, {"x": x, "out": out, **tables})
+    np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("mode", ["constant", "reflect", "edge", "wrap"])
+@pytest.mark.parametrize("order", [NCHW, NHWC], ids=["nchw", "nhwc"])
+def test_pad_modes(mode: str, order: tuple[int, ...]) -> None:
+    check_pad(values(2, 5, 9, 20), (0, 0, 1, 2, 0, 0, 3, 4), mode, -1.5, order)
+    check_pad(values(2, 20, 9, 5), (1, 2, 0, 0, 0, 3, 1, 0), mode, 2.0, order, gap=3)
+
+
+def test_pad_with_negative_amounts_cuts() -> None:
+    check_pad(values(8, 40), (-2, -5, 3, -6), value=7)
+    check_pad(values(8, 40), (1, -25, -4, 30), value=7)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "float16", "int64", "float64"])
+def test_pad_each_width(dtype: str) -> None:
+    check_pad(values(3, 50, dtype=dtype), (1, 2, 0, 40), value=1)
+
+
+def test_pad_beyond_the_other_side() -> None:
+    check_pad(values(4, 6), (0, -10, 0, 10), value=3)
+    check_pad(values(3, 70), (0, 40, 0, -60), value=3)
+
+
+def check_resize(x: np.ndarray, order: Any = None, gap: int = 0, **attributes: Any) -> None:
+    op = make_op("resize", **attributes)
+    shape = op.compute_shape([Shape(from_numpy(x.dtype), x.shape)])
+    expected = op.compute(shape, [x])
+    x = in_order(x, order, gap)
+    out = empty_in_order(shape.lens, x.dtype, order, gap)
+    launch, tables = resize_launch(op, tensor_of(x), tensor_of(out))
+    run_launch(launch, {"x": x, "out": out, **tables})
+    if attributes.get("mode", "nearest") == "nearest":
+        np.testing.assert_array_equal(out, expected)
+    else:
+        rough = 1e-2 if x.dtype == np.float16 else 1e-5
+        np.testing.assert_allclose(
+            out.astype(np.float64), expected.astype(np.float64), rtol=rough, atol=50 * rough
+        )
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("order", [NCHW, NHWC], ids=["nchw", "nhwc"])
+def test_resize_modes(mode: str, order: tuple[int, ...]) -> None:
+    check_resize(values(2, 19, 7, 10), order, mode=mode, scales=(1, 1, 2, 2.5))
+    check_resize(values(1, 35, 8, 9), order, mode=mode, sizes=(1, 35, 5, 23), gap=2)
+
+
+def test_resize_coordinates() -> None:
+    for rule in ("asymmetric", "align_corners", "pytorch_half_pixel", "half_pixel_symmetric"):
+        check_resize(
+            values(1, 3, 6, 7), NHWC, mode="linear", sizes=(1, 3, 11, 4), coordinate_transformation_mode=rule
+        )
+
+
+def test_resize_one_and_three_axes() -> None:
+    check_resize(values(2, 3, 17), mode="linear", sizes=(2, 3, 40))
+    check_resize(values(2, 17, 3), mode="cubic", sizes=(2, 30, 3))
+    volume = values(1, 18, 4, 5, 6)
+    for order in ((0, 1, 2, 3, 4), (0, 2, 3, 4, 1)):
+        check_resize(volume, order, mode="linear", scales=(1, 1, 2, 1.5, 2))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_resize_other_floats(dtype: str) -> None:
+    check_resize(values(1, 20, 6, 7, dtype=dtype), NHWC, mode="linear", scales=(1, 1, 2, 2))
+    check_resize(values(1, 20, 6, 7, dtype=dtype), NCHW, mode="linear", scales=(1, 1, 2, 2))

@@ -1,0 +1,356 @@
+"""Each algebraic rule: the structure it leaves, equal values (NaN and infinities too), and when it must decline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from mgx_numba.graph.instruction import Instruction
+from mgx_numba.graph.passes.base import run_passes
+from mgx_numba.graph.passes.normalize_ops import NormalizeOps
+from mgx_numba.graph.passes.optimize_module import OptimizeModule
+from mgx_numba.graph.passes.simplify_algebra import SimplifyAlgebra
+
+from .support import FAST, STRICT, Graph, check, find, names
+
+Build = Callable[[Graph, Instruction], Instruction]
+
+
+def simplified(build: Build, options: object = STRICT, special: bool = True, type: str = "float") -> list[str]:
+    """Operators (without broadcasts) that are left of an expression in one parameter, after checking values."""
+    g = Graph()
+    program = g.ret(build(g, g.param("x", [3, 4], type)))
+    after = check(program, SimplifyAlgebra(), options=options, special=special, atol=1e-4)  # type: ignore[arg-type]
+    return [n for n in names(after) if n != "multibroadcast"]
+
+
+def c(g: Graph, value: float, x: Instruction) -> Instruction:
+    return g.scalar(value, x)
+
+
+ALWAYS: list[tuple[str, Build, list[str]]] = [
+    ("x * 1", lambda g, x: g.op("mul", x, c(g, 1, x)), []),
+    ("1 * x", lambda g, x: g.op("mul", c(g, 1, x), x), []),
+    ("x / 1", lambda g, x: g.op("div", x, c(g, 1, x)), []),
+    ("x + 0", lambda g, x: g.op("add", x, c(g, 0, x)), []),
+    ("x - 0", lambda g, x: g.op("sub", x, c(g, 0, x)), []),
+    ("x * -1", lambda g, x: g.op("mul", x, c(g, -1, x)), ["neg"]),
+    ("0 - x", lambda g, x: g.op("sub", c(g, 0, x), x), ["neg"]),
+    ("-(-x)", lambda g, x: g.op("neg", g.op("neg", x)), []),
+    ("x + -exp(x)", lambda g, x: g.op("add", x, g.op("neg", g.op("exp", x))), ["exp", "sub"]),
+    ("x - -exp(x)", lambda g, x: g.op("sub", x, g.op("neg", g.op("exp", x))), ["exp", "add"]),
+    ("x ** 2", lambda g, x: g.op("pow", x, c(g, 2, x)), ["mul"]),
+    ("x ** 3", lambda g, x: g.op("pow", x, c(g, 3, x)), ["mul", "mul"]),
+    ("x ** 1", lambda g, x: g.op("pow", x, c(g, 1, x)), []),
+    ("x ** 0", lambda g, x: g.op("pow", x, c(g, 0, x)), []),
+    ("x ** -1", lambda g, x: g.op("pow", x, c(g, -1, x)), ["recip"]),
+    ("recip(sqrt(x))", lambda g, x: g.op("recip", g.op("sqrt", x)), ["rsqrt"]),
+    ("1 / x", lambda g, x: g.op("div", c(g, 1, x), x), ["recip"]),
+    ("exp(x) / sqrt(x)", lambda g, x: g.op("div", g.op("exp", x), g.op("sqrt", x)), ["exp", "rsqrt", "mul"]),
+    ("x - 2.5", lambda g, x: g.op("sub", x, c(g, 2.5, x)), ["add"]),
+    ("x / 3", lambda g, x: g.op("div", x, c(g, 3, x)), ["mul"]),
+    ("relu(relu(x))", lambda g, x: g.op("relu", g.op("relu", x)), ["relu"]),
+    ("max(x, 0)", lambda g, x: g.op("max", x, c(g, 0, x)), ["relu"]),
+    ("max(x, x)", lambda g, x: g.op("max", x, x), []),
+    ("(x + 1) + 2", lambda g, x: g.op("add", g.op("add", x, c(g, 1, x)), c(g, 2, x)), ["add"]),
+    ("2 * (3 * x)", lambda g, x: g.op("mul", c(g, 2, x), g.op("mul", c(g, 3, x), x)), ["mul"]),
+    ("min(min(x, 1), 2)", lambda g, x: g.op("min", g.op("min", x, c(g, 1, x)), c(g, 2, x)), ["min"]),
+    ("(x + 1) * 2", lambda g, x: g.op("mul", g.op("add", x, c(g, 1, x)), c(g, 2, x)), ["mul", "add"]),
+    ("-x * 2", lambda g, x: g.op("mul", g.op("neg", x), c(g, 2, x)), ["mul"]),
+    ("-(x * 2)", lambda g, x: g.op("neg", g.op("mul", x, c(g, 2, x))), ["mul"]),
+    (
+        "(exp(x) + 1) + (x + 2)",
+        lambda g, x: g.op("add", g.op("add", g.op("exp", x), c(g, 1, x)), g.op("add", x, c(g, 2, x))),
+        ["exp", "add", "add"],
+    ),
+    (
+        "where(c, x, x)",
+        lambda g, x: g.op("where", g.op("greater", x, c(g, 0, x)), x, x),
+        [],
+    ),
+]
+
+
+@pytest.mark.parametrize(("build", "left"), [case[1:] for case in ALWAYS], ids=[case[0] for case in ALWAYS])
+def test_identities_that_always_hold(build: Build, left: list[str]) -> None:
+    assert simplified(build) == left
+
+
+FINITE: list[tuple[str, Build, list[str]]] = [
+    ("x * 0", lambda g, x: g.op("mul", x, c(g, 0, x)), []),
+    ("0 / exp(x)", lambda g, x: g.op("div", c(g, 0, x), g.op("exp", x)), []),
+    ("log(exp(x))", lambda g, x: g.op("log", g.op("exp", x)), []),
+    ("exp(x) ** 0.5", lambda g, x: g.op("pow", g.op("exp", x), c(g, 0.5, x)), ["exp", "sqrt"]),
+    ("exp(x) ** -0.5", lambda g, x: g.op("pow", g.op("exp", x), c(g, -0.5, x)), ["exp", "rsqrt"]),
+]
+
+
+@pytest.mark.parametrize(("build", "left"), [case[1:] for case in FINITE], ids=[case[0] for case in FINITE])
+def test_identities_for_finite_numbers_need_fast_math(build: Build, left: list[str]) -> None:
+    assert simplified(build, FAST, special=False) == left
+    kept = simplified(build, STRICT)
+    assert kept != left and len(kept) >= len(left)
+
+
+def test_a_spread_divisor_is_inverted_before_spreading_under_fast_math() -> None:
+    def build(g: Graph, x: Instruction) -> Instruction:
+        total = g.op("add", g.op("reduce_sum", g.op("exp", x), axes=(1,)), g.lit(np.ones((3, 1))))
+        return g.op("div", x, g.spread(total, 3, 4))
+
+    assert simplified(build, FAST, special=False)[-2:] == ["recip", "mul"]
+    assert simplified(build, STRICT)[-1] == "div"
+
+
+DECLINED: list[tuple[str, Build, str]] = [
+    ("x / 0", lambda g, x: g.op("div", x, c(g, 0, x)), "div"),
+    ("x / tiny", lambda g, x: g.op("div", x, c(g, 1e-40, x)), "div"),
+    ("x / inf", lambda g, x: g.op("div", x, c(g, np.inf, x)), "div"),
+    ("round(x / 3)", lambda g, x: g.op("nearbyint", g.op("div", x, c(g, 3, x))), "div"),
+    ("(x + inf) * 2", lambda g, x: g.op("mul", g.op("add", x, c(g, np.inf, x)), c(g, 2, x)), "add"),
+    ("(x * 1e30) * 1e30", lambda g, x: g.op("mul", g.op("mul", x, c(g, 1e30, x)), c(g, 1e30, x)), "mul"),
+]
+
+
+@pytest.mark.parametrize(("build", "kept"), [case[1:] for case in DECLINED], ids=[case[0] for case in DECLINED])
+def test_identities_that_would_change_values_are_declined(build: Build, kept: str) -> None:
+    before = simplified(build)
+    assert kept in before
+
+
+@pytest.mark.parametrize("type", ["int32_t", "uint8_t", "int64_t"])
+def test_integers_keep_truncating_division_and_wrap(type: str) -> None:
+    assert simplified(lambda g, x: g.op("div", x, c(g, 3, x)), type=type) == ["div"]
+    assert simplified(lambda g, x: g.op("mul", x, c(g, 0, x)), type=type) == []
+    assert simplified(lambda g, x: g.op("mul", g.op("add", x, c(g, 200, x)), c(g, 3, x)), type=type) == ["mul", "add"]
+
+
+def test_a_shared_sum_is_not_distributed() -> None:
+    g = Graph()
+    x = g.param("x", [3, 4])
+    total = g.op("add", x, g.scalar(1.0, x))
+    after = check(g.ret(g.op("mul", total, g.scalar(2.0, x)), total), SimplifyAlgebra())
+    assert [n for n in names(after) if n != "multibroadcast"] == ["add", "mul"]
+
+
+def test_pointwise_operations_on_broadcasts_are_done_before() -> None:
+    g = Graph()
+    x, y = g.param("x", [4]), g.param("y", [3, 1])
+    wide = [g.spread(i, 2, 3, 4) for i in (x, g.op("exp", x))]
+    first = g.op("add", g.op("mul", *wide), g.scalar(2.0, wide[0]))
+    second = g.op("convert", g.spread(y, 3, 5), target_type="half")
+    after = check(g.ret(first, second), SimplifyAlgebra(), special=True)
+    assert find(after, "mul").shape.lens == (1, 1, 4)
+    assert find(after, "convert").shape.lens == (3, 1)
+
+
+def test_broadcasts_along_different_axes_stay() -> None:
+    g = Graph()
+    x, y = g.param("x", [3, 1]), g.param("y", [1, 4])
+    after = check(g.ret(g.op("add", g.spread(x, 3, 4), g.spread(y, 3, 4))), SimplifyAlgebra())
+    assert find(after, "add").shape.lens == (3, 4)
+
+
+def batch_norm(g: Graph, x: Instruction, form: str) -> Instruction:
+    """Inference batch normalization as several exporters and frontends write it."""
+    n = x.shape.lens[1]
+    scale, bias, mean = (g.random(n, seed=k) for k in (1, 2, 3))
+    variance = g.random(n, seed=4, low=0.5)
+    epsilon = g.scalar(1e-3, variance)
+    lens = (n, *[1] * (x.shape.ndim - 2))
+
+    def wide(v: Instruction) -> Instruction:
+        if form == "unsqueezed":
+            return g.spread(g.op("reshape", v, dims=lens), *x.shape.lens)
+        return g.op("broadcast", v, axis=1, out_lens=x.shape.lens)
+
+    if form == "divided":
+        deviation = g.op("sqrt", g.op("add", variance, epsilon))
+        normal = g.op("div", g.op("sub", x, wide(mean)), wide(deviation))
+    elif form == "power":
+        deviation = g.op("pow", g.op("add", variance, epsilon), g.scalar(0.5, variance))
+        normal = g.op("div", g.op("sub", x, wide(mean)), wide(deviation))
+    else:
+        normal = g.op("mul", g.op("sub", x, wide(mean)), wide(g.op("rsqrt", g.op("add", variance, epsilon))))
+    return g.op("add", g.op("mul", wide(scale), normal), wide(bias))
+
+
+@pytest.mark.parametrize("form", ["unsqueezed", "broadcast", "divided", "power"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_batch_norm_folds_into_convolution(form: str, bias: bool) -> None:
+    g = Graph()
+    x = g.param("x", [2, 4, 6, 6])
+    y = g.op("convolution", x, g.random(6, 2, 3, 3), padding=(1, 1), group=2)
+    if bias:
+        y = g.op("add", y, g.channels(g.random(6, seed=9), y))
+    after = check(g.ret(g.op("relu", batch_norm(g, y, form))), NormalizeOps(), OptimizeModule(), rtol=1e-4)
+    assert names(after) == ["convolution", "multibroadcast", "add", "relu"]
+
+
+@pytest.mark.parametrize("group", [1, 2])
+def test_batch_norm_folds_into_transposed_convolution(group: int) -> None:
+    g = Graph()
+    x = g.param("x", [1, 4, 5, 5])
+    y = g.op("convolution_backwards", x, g.random(4, 3, 2, 2), stride=(2, 2), group=group)
+    after = check(g.ret(batch_norm(g, y, "broadcast")), NormalizeOps(), OptimizeModule(), rtol=1e-4)
+    assert names(after) == ["convolution_backwards", "multibroadcast", "add"]
+
+
+def test_batch_norm_folds_into_a_dense_layer() -> None:
+    g = Graph()
+    x = g.param("x", [5, 8])
+    y = g.op("add", g.op("dot", x, g.random(8, 6)), g.spread(g.random(6, seed=8), 5, 6))
+    after = check(g.ret(batch_norm(g, y, "broadcast")), OptimizeModule(), rtol=1e-4)
+    assert names(after) == ["dot", "multibroadcast", "add"]
+
+
+def test_batch_norm_alone_is_one_product_and_one_sum() -> None:
+    g = Graph()
+    x = g.param("x", [2, 3, 4, 4])
+    after = check(g.ret(batch_norm(g, x, "unsqueezed")), OptimizeModule(), rtol=1e-4, special=True)
+    assert [n for n in names(after) if n != "multibroadcast"] == ["mul", "add"]
+
+
+def test_one_dimensional_and_three_dimensional_convolutions_too() -> None:
+    for spatial in ([9], [4, 5, 6]):
+        g = Graph()
+        k = len(spatial)
+        x = g.param("x", [2, 3, *spatial])
+        ones, zeros = (1,) * k, (0,) * k
+        y = g.op("convolution", x, g.random(4, 3, *[2] * k), padding=zeros, stride=ones, dilation=ones)
+        after = check(g.ret(batch_norm(g, y, "broadcast")), NormalizeOps(), OptimizeModule(), rtol=1e-4)
+        assert names(after) == ["convolution", "multibroadcast", "add"]
+
+
+def test_a_factor_that_is_not_per_channel_stays_outside_of_the_weights() -> None:
+    g = Graph()
+    x = g.param("x", [1, 2, 4, 4])
+    y = g.op("convolution", x, g.random(2, 2, 1, 1))
+    algebra = SimplifyAlgebra()
+    after = check(g.ret(g.op("mul", y, g.random(1, 2, 4, 4))), NormalizeOps(), algebra)
+    assert names(after) == ["convolution", "mul"]
+    assert "another axis" in algebra.refusals("mul_conv")[0].reason
+
+
+def test_a_shared_convolution_keeps_its_weights() -> None:
+    g = Graph()
+    x = g.param("x", [1, 2, 4, 4])
+    y = g.op("convolution", x, g.random(2, 2, 1, 1))
+    after = check(g.ret(g.op("mul", y, g.scalar(2.0, y)), y), NormalizeOps(), SimplifyAlgebra())
+    assert "mul" in names(after)
+
+
+def test_infinite_factors_stay_outside_of_the_weights() -> None:
+    g = Graph()
+    x = g.param("x", [1, 2, 4, 4])
+    y = g.op("convolution", x, g.random(2, 2, 1, 1))
+    factor = g.channels(g.lit([1.0, np.inf]), y)
+    assert "mul" in names(check(g.ret(g.op("mul", y, factor)), NormalizeOps(), SimplifyAlgebra()))
+
+
+def test_factors_of_dots_move_into_constant_operands() -> None:
+    g = Graph()
+    x = g.param("x", [2, 5, 8])
+    w = g.spread(g.random(8, 6), 2, 8, 6)
+    by_column = g.op("mul", g.op("dot", x, w), g.spread(g.random(6, seed=3), 2, 5, 6))
+    rows = g.op("dot", g.random(2, 4, 5), by_column)
+    by_row = g.op("mul", rows, g.spread(g.random(4, 1, seed=5), 2, 4, 6))
+    scaled = g.op("dot", g.op("mul", by_row, g.spread(g.random(6, seed=6), 2, 4, 6)), g.random(2, 6, 3))
+    after = check(g.ret(scaled), SimplifyAlgebra(), rtol=1e-4, atol=1e-5)
+    assert names(after, views=False) == ["dot", "dot", "dot"]
+
+
+def test_a_factor_along_rows_does_not_move_into_columns() -> None:
+    g = Graph()
+    x = g.param("x", [5, 8])
+    y = g.op("mul", g.op("dot", x, g.random(8, 6)), g.spread(g.random(5, 1), 5, 6))
+    assert "mul" in names(check(g.ret(y), SimplifyAlgebra()))
+
+
+def test_sums_of_convolutions_of_one_input_add_their_weights() -> None:
+    g = Graph()
+    x = g.param("x", [1, 3, 5, 5])
+    y = g.op("add", g.op("convolution", x, g.random(4, 3, 3, 3)), g.op("convolution", x, g.random(4, 3, 3, 3, seed=2)))
+    assert names(check(g.ret(y), NormalizeOps(), SimplifyAlgebra(), rtol=1e-4)) == ["convolution"]
+
+
+def test_dots_of_broadcasts_are_done_before_broadcasting() -> None:
+    g = Graph()
+    x, y = g.param("x", [1, 3, 4]), g.param("y", [4, 5])
+    after = check(g.ret(g.op("dot", g.spread(x, 6, 3, 4), g.spread(y, 6, 4, 5))), SimplifyAlgebra())
+    assert find(after, "dot").shape.lens == (1, 3, 5)
+
+
+def heads(biases: list[bool], activation: str | None = None, shared: bool = False) -> Graph:
+    """Several dense layers of one input, each followed by a reshape."""
+    g = Graph()
+    x = g.param("x", [2, 7, 8])
+    results = []
+    for k, (bias, n) in enumerate(zip(biases, (4, 6, 8))):
+        weights = g.spread(g.random(8, n, seed=0 if shared else k), 2, 8, n)
+        y = g.op("dot", x, weights)
+        if bias:
+            y = g.op("add", y, g.spread(g.random(n, seed=k + 10), 2, 7, n))
+        if activation:
+            y = g.op(activation, y)
+        results.append(g.op("reshape", y, dims=(2, 7, 2, n // 2)))
+    g.ret(*results)
+    return g
+
+
+@pytest.mark.parametrize("biases", [[True] * 3, [False] * 3, [True, False, True], [True, True]])
+@pytest.mark.parametrize("activation", [None, "relu"])
+def test_dots_of_one_input_are_joined(biases: list[bool], activation: str | None) -> None:
+    after = check(heads(biases, activation).program, SimplifyAlgebra(), rtol=1e-4)
+    assert names(after).count("dot") == 1 and names(after).count("slice") == len(biases)
+    assert names(after).count("add") == (1 if any(biases) else 0)
+
+
+def test_dots_whose_results_feed_pointwise_operations_stay_apart() -> None:
+    g = Graph()
+    x = g.param("x", [4, 8])
+    gate, value = (g.op("dot", x, g.random(8, 6, seed=k)) for k in (1, 2))
+    after = check(g.ret(g.op("mul", g.op("silu", gate), value)), SimplifyAlgebra())
+    assert names(after).count("dot") == 2
+
+
+def test_weights_used_elsewhere_too_stay_apart() -> None:
+    g = Graph()
+    x = g.param("x", [8, 8])
+    w = g.random(8, 8)
+    first, second = g.op("dot", x, w), g.op("dot", x, g.op("transpose", w, permutation=(1, 0)))
+    after = check(g.ret(first, second), SimplifyAlgebra())
+    assert names(after).count("dot") == 2
+
+
+def test_convolutions_of_one_input_are_joined() -> None:
+    g = Graph()
+    x = g.param("x", [1, 4, 5, 5])
+    results = []
+    for k, n in enumerate((3, 5)):
+        y = g.op("convolution", x, g.random(n, 4, 1, 1, seed=k))
+        y = g.op("relu", g.op("add", y, g.channels(g.random(n, seed=k + 5), y)))
+        results.append(g.op("pooling", y, mode="max", lengths=(2, 2)))
+    after = check(g.ret(*results), NormalizeOps(), SimplifyAlgebra(), rtol=1e-4)
+    assert names(after).count("convolution") == 1 and names(after).count("relu") == 1
+
+
+def test_convolutions_for_a_concat_stay_apart() -> None:
+    g = Graph()
+    x = g.param("x", [1, 4, 5, 5])
+    parts = [g.op("relu", g.op("convolution", x, g.random(n, 4, 1, 1))) for n in (3, 5)]
+    after = check(g.ret(g.op("concat", *parts, axis=1)), NormalizeOps(), SimplifyAlgebra())
+    assert names(after).count("convolution") == 2
+
+
+def test_large_modules_are_simplified_in_reasonable_work() -> None:
+    g = Graph()
+    x = g.param("x", [4])
+    y = x
+    for k in range(600):
+        y = g.op("relu", g.op("mul", g.op("add", y, g.scalar(k / 7, x)), g.scalar(1.01, x)))
+    program = g.ret(y)
+    algebra = SimplifyAlgebra()
+    run_passes(program, [algebra])
+    assert algebra.log.applied["mul_add"] == 599 and not algebra.log.exhausted
