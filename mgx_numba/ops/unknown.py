@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 @register
 @dataclass(frozen=True)
 class Unknown(Operator):
-    """An operator of a model, named ``op``, that is not known; ``parse_onnx(skip_unknown_operators=True)`` makes it.
+    """An operator of a model, named ``op``, that is not known; ``parse_onnx(skip_unknown_operators=True)``
+    makes it.
 
     Its shape is taken to be its first input's. It prints, but has no value.
     """

@@ -12,9 +12,11 @@ from tests.codegen.vector_kernels import evaluate, numpy_dtype, same
 INTEGERS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
 FLOATS = ["float32", "float64"]
 STORAGE = ["float16", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"]
-SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 0.5, -0.5, 1.5, 2.5, 127.4, 127.6, -128.9, 255.5, 65535.5, 
-           464.0, 465.0, 480.0, 240.0, 248.0, 57344.0, 61440.0, 61441.0, 65519.0, 65520.0, 1e-8, -1e-8, 6e-8, 
-           2.0**-24, 2.0**-25, 2.0**31, -(2.0**31), 2.0**32, 2.0**63, -(2.0**63), 2.0**64, 1e30, 3.4e38]  # fmt: skip
+SPECIAL = [
+    0.0, -0.0, np.inf, -np.inf, np.nan, 0.5, -0.5, 1.5, 2.5, 127.4, 127.6, -128.9, 255.5, 65535.5, 464.0, 465.0,
+    480.0, 240.0, 248.0, 57344.0, 61440.0, 61441.0, 65519.0, 65520.0, 1e-8, -1e-8, 6e-8, 2.0**-24, 2.0**-25,
+    2.0**31, -(2.0**31), 2.0**32, 2.0**63, -(2.0**63), 2.0**64, 1e30, 3.4e38,
+]  # fmt: skip
 
 
 def samples(dtype: str) -> np.ndarray:

@@ -14,7 +14,7 @@ from numba.core.errors import TypingError
 
 from .builder import VectorBuilder, has_fma, is_signed
 from .convert import convert, truth
-from .vector import DTYPES, FLOATS, INTEGERS, Vec, describe, elementwise, make_intrinsic, value_type
+from .vector import DTYPES, FLOATS, INTEGERS, describe, elementwise, make_intrinsic, value_type
 
 NUMBERS = (*FLOATS, *INTEGERS)
 LOGICAL = ("bool", *INTEGERS)
@@ -253,8 +253,7 @@ def _define_where(condition: Any, x: Any, y: Any) -> Any:
         return builder.select(args[0], *values)
 
     given = [value_type(kind, lanes), *(value_type(*operand) for operand in kinds)]
-    result = Vec(dtype, count) if count else value_type(dtype, 0)
-    return result(*given), lower
+    return value_type(dtype, count)(*given), lower
 
 
 def _unchecked(operation: str) -> Any:

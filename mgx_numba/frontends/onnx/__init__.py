@@ -34,8 +34,9 @@ def parse_onnx(
 ) -> Program:
     """Read an ONNX model.
 
-    Dimensions without a value are, in this order: what ``map_input_dims`` or ``map_dyn_input_dims`` say for the input,
-    what ``dim_params`` says for the symbol, ``default_dyn_dim_value`` or ``default_dim_value`` if given, 1.
+    Dimensions without a value are, in this order: what ``map_input_dims`` or ``map_dyn_input_dims`` say for
+    the input, what ``dim_params`` says for the symbol, ``default_dyn_dim_value`` or ``default_dim_value`` if
+    given, 1.
 
     Args:
         model: a path, the bytes of a file, or a ModelProto.

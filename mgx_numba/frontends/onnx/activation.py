@@ -1,7 +1,7 @@
 """Activation functions.
 
-ai.onnx: Celu Elu Gelu HardSigmoid HardSwish LeakyRelu Mish PRelu Relu Selu Shrink Sigmoid Softplus Softsign Swish
-ThresholdedRelu.
+ai.onnx: Celu Elu Gelu HardSigmoid HardSwish LeakyRelu Mish PRelu Relu Selu Shrink Sigmoid Softplus Softsign
+Swish ThresholdedRelu.
 com.microsoft: BiasAdd BiasGelu BiasSplitGelu FastGelu Gelu QuickGelu.
 """
 

@@ -1,4 +1,5 @@
-"""Emission of IR for ONNX nodes: instructions, literals, broadcasting, and values that must be known while parsing.
+"""Emission of IR for ONNX nodes: instructions, literals, broadcasting, and values that must be known while
+parsing.
 
 ONNX tensors without axes are MIGraphX scalars in the IR: lengths ``{1}``, strides ``{0}`` (`is_scalar`).
 """

@@ -19,7 +19,8 @@ FLOAT8 = frozenset({Type.fp8e4m3fn_type, Type.fp8e4m3fnuz_type, Type.fp8e5m2_typ
 
 
 def cast_to(g: Builder, x: Instruction, type: Type, saturate: bool, narrow: str | None = None) -> Instruction:
-    """``x`` in another type; what float8 cannot hold becomes its largest value (``saturate``) or infinity or NaN.
+    """``x`` in another type; what float8 cannot hold becomes its largest value (``saturate``) or infinity or
+    NaN.
 
     ``narrow`` is the type string of a sub-byte integer type, which ``type`` stores: values wrap to its range.
     """

@@ -76,7 +76,9 @@ def matmul_nbits(
 def _zero_points(
     g: Builder, zeros: Instruction | None, outer: int, blocks: int, bits: int, type: Type
 ) -> Instruction:
-    """Zero points [N, blocks, 1]: the middle of the range when absent, bytes packed along the blocks, or plain floats."""
+    """Zero points [N, blocks, 1]: the middle of the range when absent, bytes packed along the blocks, or
+    plain floats.
+    """
     if zeros is None:
         return g.literal(float(1 << (bits - 1)), type)
     if zeros.shape.type is not Type.uint8_type:
@@ -89,7 +91,9 @@ def _zero_points(
 
 @register("MatMulBnb4", domain=MICROSOFT)
 def matmul_bnb4(g: Builder, node: Node, a: Instruction, b: Instruction, largest: Instruction) -> Instruction:
-    """``a @ w^T`` with w [N, K] as 4-bit codes (the first of a pair in the high half) of FP4 or NF4 times block maxima."""
+    """``a @ w^T`` with w [N, K] as 4-bit codes (the first of a pair in the high half) of FP4 or NF4 times
+    block maxima.
+    """
     inner, outer, block = node.get_int("K"), node.get_int("N"), node.get_int("block_size")
     kind = node.get_int("quant_type")
     if kind not in (0, 1) or block < 1 or inner * outer % block or inner * outer % 2:
@@ -122,7 +126,9 @@ def embed_layer_normalization(
     mask: Instruction | None = None,
     place_ids: Instruction | None = None,
 ) -> list[Instruction]:
-    """Word, position and segment embeddings added and normalised; also the number of visible tokens, and the sum."""
+    """Word, position and segment embeddings added and normalised; also the number of visible tokens, and the
+    sum.
+    """
     lens = g.lens(ids)
     if len(lens) != 2 or rank(words) != 2:
         raise ParseError(f"ids {list(lens)} must be [batch, tokens], embeddings matrices")

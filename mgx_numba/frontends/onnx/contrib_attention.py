@@ -27,12 +27,16 @@ def _scale(node: Node, head: int) -> float:
 def _padding(
     g: Builder, mask: Mask, given: Instruction, lens: tuple[int, int, int], filter_value: float, type: Type
 ) -> None:
-    """A mask of keys: [b, t] or [b, s, t] with 0 where hidden, or [b] or [2 * b] with ends (and starts) of the keys."""
+    """A mask of keys: [b, t] or [b, s, t] with 0 where hidden, or [b] or [2 * b] with ends (and starts) of
+    the keys.
+    """
     b, _, t = lens
     shape = g.lens(given)
     if len(shape) == 1 and shape[0] in (b, 2 * b):
         keys = positions(g, t, 3, 4)
-        for part, op in zip(g.split(given, 0, [b] * (shape[0] // b)), ("less", "greater_or_equal")):
+        for part, op in zip(
+            g.split(given, 0, [b] * (shape[0] // b)), ("less", "greater_or_equal"), strict=False
+        ):
             limit = g.reshape(g.convert(part, Type.int64_type), (b, 1, 1, 1))
             visible = g.pointwise(op, keys, limit)
             mask.add(g, g.pointwise("where", visible, g.literal(0.0, type), g.literal(filter_value, type)))
@@ -74,7 +78,9 @@ def attention_contrib(
     q, k, v = (split_heads(g, p, heads) for p in g.split(projected, 2, sizes))
     if past is not None:
         halves = g.split(past, 0, [1, 1])
-        k, v = (g.op("concat", g.squeeze(old, [0]), new, axis=2) for old, new in zip(halves, (k, v)))
+        k, v = (
+            g.op("concat", g.squeeze(old, [0]), new, axis=2) for old, new in zip(halves, (k, v), strict=False)
+        )
     b, _, s, d = g.lens(q)
     mask = Mask(causal=node.get_bool("unidirectional"))
     if mask_index is not None:
@@ -151,7 +157,7 @@ def _add_biases(
         raise ShapeError(f"bias is {list(g.lens(bias))}, expected [{sum(sizes)}]")
     parts = g.split(bias, 0, sizes)
     result = []
-    for x, part in zip((q, k, v), parts):
+    for x, part in zip((q, k, v), parts, strict=False):
         _, h, _, d = g.lens(x)
         result.append(g.pointwise("add", x, g.reshape(part, (h, 1, d))) if projected or x is q else x)
     return result[0], result[1], result[2]
@@ -175,7 +181,8 @@ def group_query_attention(
 ) -> list[Instruction]:
     """Causal attention over caches [b, kv_heads, t, d]; ``seqlens_k`` has each sequence's last position.
 
-    The caches keep their length when new tokens fit (a shared buffer), else they grow to ``total_sequence_length``.
+    The caches keep their length when new tokens fit (a shared buffer), else they grow to
+    ``total_sequence_length``.
     """
     if last is None or total is None:
         raise ParseError("inputs 'seqlens_k' and 'total_sequence_length' are missing")
@@ -230,7 +237,9 @@ def _grouped(
 
 
 def _start(g: Builder, ends: Instruction, total: Instruction, s: int, prompt: bool | None) -> Instruction:
-    """Position of the first new token of each sequence [b, 1]: 0 for a prompt, else what precedes the new tokens."""
+    """Position of the first new token of each sequence [b, 1]: 0 for a prompt, else what precedes the new
+    tokens.
+    """
     if prompt:
         return g.broadcast(g.literal(np.int64(0)), g.lens(ends))
     before = g.pointwise("sub", ends, g.literal(np.int64(s)))

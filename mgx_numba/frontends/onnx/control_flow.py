@@ -44,7 +44,7 @@ def if_node(g: Builder, node: Node, condition: Instruction) -> Sequence[Instruct
         chosen = branches[0 if value.ravel()[0] else 1]
         return g.parser.subgraph(g, chosen, node.scope, g.module, {})
     modules = []
-    for graph, stem in zip(branches, ("If_then_", "If_else_")):
+    for graph, stem in zip(branches, ("If_then_", "If_else_"), strict=False):
         module = _module(g, stem)
         module.add_return(g.parser.subgraph(g, graph, node.scope, module, {}))
         modules.append(module)
@@ -55,7 +55,7 @@ def if_node(g: Builder, node: Node, condition: Instruction) -> Sequence[Instruct
 def _check_carried(
     names: Sequence[str], given: Sequence[Instruction], results: Sequence[Instruction]
 ) -> None:
-    for name, before, after in zip(names, given, results):
+    for name, before, after in zip(names, given, results, strict=False):
         if before.shape.type != after.shape.type:
             raise ParseError(
                 f"carried value {name!r} enters as {before.shape} and leaves an iteration as {after.shape}"
@@ -99,13 +99,13 @@ def loop(
     module = _module(g, "Loop_")
     names = [i.name for i in body.input]
     shapes = [Shape(Type.int64_type), Shape(Type.bool_type), *(_inside(g, c) for c in carried)]
-    parameters = {n: module.add_parameter(_free(module, n), s) for n, s in zip(names, shapes)}
+    parameters = {n: module.add_parameter(_free(module, n), s) for n, s in zip(names, shapes, strict=False)}
     results = g.parser.subgraph(g, body, node.scope, module, parameters)
     _check_carried(names[2:], carried, results[1:])
     module.add_return(results)
     result = g.op("loop", limit, start, *carried, modules=[module], max_iterations=most)
     values = _members(g, result, module)
-    return [_as_entered(g, v, c) for v, c in zip(values, carried)] + values[count:]
+    return [_as_entered(g, v, c) for v, c in zip(values, carried, strict=False)] + values[count:]
 
 
 def _members(g: Builder, result: Instruction, module: Module) -> list[Instruction]:
@@ -153,7 +153,7 @@ def _scan_batches(
         runs.append(_scan(g, node, slices, node.get_graph("body")))
     if not runs:
         raise ShapeError("the batch is empty")
-    columns = [[g.unsqueeze(v, [0]) for v in column] for column in zip(*runs)]
+    columns = [[g.unsqueeze(v, [0]) for v in column] for column in zip(*runs, strict=False)]
     return [g.op("concat", *column, axis=0) if len(column) > 1 else column[0] for column in columns]
 
 
@@ -167,7 +167,7 @@ def _scan(g: Builder, node: Node, inputs: list[Instruction], body: GraphProto) -
             f" {count} of them scanned"
         )
     in_axes, in_ways, out_axes, out_ways = _scan_attributes(g, node, scanned, outputs)
-    steps = {g.lens(x)[axis] for x, axis in zip(scanned, in_axes)}
+    steps = {g.lens(x)[axis] for x, axis in zip(scanned, in_axes, strict=False)}
     if len(steps) != 1:
         raise ShapeError(f"scanned inputs have different lengths {sorted(steps)}")
     length = steps.pop()
@@ -175,11 +175,11 @@ def _scan(g: Builder, node: Node, inputs: list[Instruction], body: GraphProto) -
     number = module.add_parameter(_fresh("iteration", body), Shape(Type.int64_type))
     module.add_parameter(_fresh("condition", body), Shape(Type.bool_type))
     values = {}
-    for info, state in zip(body.input, states):
+    for info, state in zip(body.input, states, strict=False):
         values[info.name] = module.add_parameter(_free(module, info.name), _inside(g, state))
     inner = Builder(module, g.parser)
     inner.symbols = g.symbols
-    for info, x, axis, way in zip(body.input[len(states) :], scanned, in_axes, in_ways):
+    for info, x, axis, way in zip(body.input[len(states) :], scanned, in_axes, in_ways, strict=False):
         part = inner.op("scan_slice", x, number, axis=axis, direction=way)
         values[info.name] = inner.squeeze(part, [axis])
     results = g.parser.subgraph(g, body, node.scope, module, values)
@@ -195,14 +195,16 @@ def _scan(g: Builder, node: Node, inputs: list[Instruction], body: GraphProto) -
         scan_output_directions=tuple(out_ways),
     )
     final = _members(g, result, module)
-    kept = [_as_entered(g, v, s) for v, s in zip(final, states)]
-    return kept + [_moved(g, v, axis) for v, axis in zip(final[len(states) :], out_axes)]
+    kept = [_as_entered(g, v, s) for v, s in zip(final, states, strict=False)]
+    return kept + [_moved(g, v, axis) for v, axis in zip(final[len(states) :], out_axes, strict=False)]
 
 
 def _scan_attributes(
     g: Builder, node: Node, scanned: Sequence[Instruction], outputs: int
 ) -> tuple[list[int], list[int], list[int], list[int]]:
-    """Axes and directions of the scanned inputs, then of the scan outputs (axes counted from the end stay negative)."""
+    """Axes and directions of the scanned inputs, then of the scan outputs (axes counted from the end stay
+    negative).
+    """
     count = len(scanned)
     if node.opset < 9:
         zeros = [0] * count
@@ -221,7 +223,7 @@ def _scan_attributes(
             raise ParseError(f"{name} {values} must have {wanted} values")
     if any(w not in (0, 1) for w in ways + out_ways):
         raise ParseError(f"directions {ways} and {out_ways} must be 0 or 1")
-    return [g.axis(a, rank(x)) for a, x in zip(axes, scanned)], ways, out_axes, out_ways
+    return [g.axis(a, rank(x)) for a, x in zip(axes, scanned, strict=False)], ways, out_axes, out_ways
 
 
 def _moved(g: Builder, x: Instruction, axis: int) -> Instruction:

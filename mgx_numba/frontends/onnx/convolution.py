@@ -110,7 +110,9 @@ def conv_integer(
 ) -> Instruction:
     """8-bit convolution into int32 of values less their zero points."""
     zeros = [None if z is None else g.constants.value(z) for z in (x_zero, w_zero)]
-    if all(z is None or (v is not None and not v.any()) for z, v in zip((x_zero, w_zero), zeros)):
+    if all(
+        z is None or (v is not None and not v.any()) for z, v in zip((x_zero, w_zero), zeros, strict=False)
+    ):
         return convolution(g, node, x, w, "quant_convolution")
     wide = g.convert(x, Type.int32_type)
     if x_zero is not None:
@@ -150,14 +152,15 @@ def conv_transpose(
     if node.has("output_shape") or auto.startswith("SAME"):
         lens = g.lens(x)[2:]
         full = [
-            s * (n - 1) + e + (k - 1) * d + 1 for n, k, s, d, e in zip(lens, kernel, stride, dilation, extra)
+            s * (n - 1) + e + (k - 1) * d + 1
+            for n, k, s, d, e in zip(lens, kernel, stride, dilation, extra, strict=False)
         ]
-        wanted = node.get_ints("output_shape", [n * s for n, s in zip(lens, stride)])
+        wanted = node.get_ints("output_shape", [n * s for n, s in zip(lens, stride, strict=False)])
         if len(wanted) != spatial or any(v < 1 for v in wanted):
             raise ParseError(f"output_shape {wanted} must be {spatial} positive numbers")
         pads = _pads_for(full, wanted, auto == "SAME_UPPER")
     begins = pads[:spatial]
-    ends = [p - e for p, e in zip(pads[spatial:], extra)]
+    ends = [p - e for p, e in zip(pads[spatial:], extra, strict=False)]
     cut = [max(0, p) for p in (*begins, *ends)]
     y = g.op(
         "convolution_backwards",
@@ -177,7 +180,7 @@ def conv_transpose(
 def _pads_for(full: list[int], wanted: list[int], upper: bool) -> list[int]:
     """What to cut from the full result, before all axes and then after them, to come to the wanted lengths."""
     small, large = [], []
-    for n, m in zip(full, wanted):
+    for n, m in zip(full, wanted, strict=False):
         total = n - m
         small.append(total // 2)
         large.append(total - total // 2)

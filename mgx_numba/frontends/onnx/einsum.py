@@ -19,12 +19,12 @@ def einsum(g: Builder, node: Node, *operands: Instruction) -> Instruction:
     """The equation taken pairwise from the left, each pair as one ``dot`` over shared axes."""
     terms, output = _equation(node.get_str("equation"), [len(g.lens(x)) for x in operands])
     sizes: dict[str, int] = {}
-    for term, x in zip(terms, operands):
-        for label, n in zip(term, g.lens(x)):
+    for term, x in zip(terms, operands, strict=False):
+        for label, n in zip(term, g.lens(x), strict=False):
             if sizes.setdefault(label, n) not in (n, 1) and n != 1:
                 raise ShapeError(f"label {label!r} stands for lengths {sizes[label]} and {n}")
             sizes[label] = max(sizes[label], n)
-    parts = [_diagonal(g, term, x) for term, x in zip(terms, operands)]
+    parts = [_diagonal(g, term, x) for term, x in zip(terms, operands, strict=False)]
     term, x = parts[0]
     for position, (other, y) in enumerate(parts[1:], 2):
         needed = set(output).union(*(t for t, _ in parts[position:]))
@@ -38,12 +38,16 @@ def einsum(g: Builder, node: Node, *operands: Instruction) -> Instruction:
 
 
 def _equation(text: str, ranks: list[int]) -> tuple[list[list[str]], list[str]]:
-    """Labels of each operand and of the result; an ellipsis becomes labels ``.0``, ``.1`` ... aligned to the right."""
+    """Labels of each operand and of the result; an ellipsis becomes labels ``.0``, ``.1`` ... aligned to the
+    right.
+    """
     left, arrow, right = text.replace(" ", "").partition("->")
     texts = left.split(",")
     if len(texts) != len(ranks):
         raise ParseError(f"equation {text!r} has {len(texts)} terms for {len(ranks)} inputs")
-    dots = max([n - len(t.replace("...", "")) for t, n in zip(texts, ranks) if "..." in t], default=0)
+    dots = max(
+        [n - len(t.replace("...", "")) for t, n in zip(texts, ranks, strict=False) if "..." in t], default=0
+    )
 
     def labels(term: str, count: int | None) -> list[str]:
         before, ellipsis, after = term.partition("...")
@@ -57,7 +61,7 @@ def _equation(text: str, ranks: list[int]) -> tuple[list[list[str]], list[str]]:
         hidden = [f".{k}" for k in range(dots - here, dots)] if ellipsis else []
         return [*before, *hidden, *after]
 
-    terms = [labels(t, n) for t, n in zip(texts, ranks)]
+    terms = [labels(t, n) for t, n in zip(texts, ranks, strict=False)]
     if arrow:
         output = labels(right, None)
     else:
@@ -104,7 +108,9 @@ def _contract(
         order = [label for group in groups for label in group]
         x = g.transpose(x, [term.index(label) for label in order]) if order else x
         x = (
-            g.broadcast(x, [sizes[t] if t in batch + inner else n for t, n in zip(order, g.lens(x))])
+            g.broadcast(
+                x, [sizes[t] if t in batch + inner else n for t, n in zip(order, g.lens(x), strict=False)]
+            )
             if order
             else x
         )

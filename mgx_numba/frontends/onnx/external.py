@@ -20,7 +20,9 @@ __all__ = ["ExternalData"]
 
 
 class ExternalData:
-    """Reads external data below ``folder`` (``None``: the model came without a folder, external data is an error)."""
+    """Reads external data below ``folder`` (``None``: the model came without a folder, external data is an
+    error).
+    """
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
@@ -36,7 +38,8 @@ class ExternalData:
         entries = {entry.key: entry.value for entry in tensor.external_data}
         if self.folder is None:
             raise ParseError(
-                f"{where} has its data in {entries.get('location', '')!r}: give external_data_path, the folder of that file"
+                f"{where} has its data in {entries.get('location', '')!r}: give"
+                " external_data_path, the folder of that file"
             )
         path = self._resolve(entries.get("location", ""), where)
         offset = _number(entries, "offset", 0, where)
@@ -48,7 +51,8 @@ class ExternalData:
         content = self._map(path, where)
         if offset + length > content.size:
             raise ParseError(
-                f"{where}: external data is bytes {offset} to {offset + length} of {path.name!r}, which has {content.size}"
+                f"{where}: external data is bytes {offset} to {offset + length}"
+                f" of {path.name!r}, which has {content.size}"
             )
         data = content[offset : offset + length]
         return data if offset % 8 == 0 else data.copy()

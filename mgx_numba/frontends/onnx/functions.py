@@ -1,7 +1,7 @@
 """Operators defined by a body of other operators: ONNX's own (from the schema) and the model's.
 
-ONNX `IR.md`, section Functions. A body is read in a scope of its own: formal inputs stand for the values that the node
-takes, ``ref_attr_name`` for its attributes, and the body's operator set imports hold inside it.
+ONNX `IR.md`, section Functions. A body is read in a scope of its own: formal inputs stand for the values that
+the node takes, ``ref_attr_name`` for its attributes, and the body's operator set imports hold inside it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["EXPANDED", "expand", "schema_body"]
 
 EXPANDED = frozenset(
-    "AffineGrid Bernoulli BlackmanWindow CausalConvWithState CenterCropPad HammingWindow HannWindow LinearAttention"
+    "AffineGrid Bernoulli BlackmanWindow CausalConvWithState CenterCropPad"
+    " HammingWindow HannWindow LinearAttention"
     " NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss SwiGLU FlexAttention".split()
 )
 """Operators that are read through the body that ONNX gives them, having no parser of their own."""

@@ -94,7 +94,9 @@ class _GridAxis:
 
 @register("GridSample")
 def grid_sample(g: Builder, node: Node, x: Instruction, grid: Instruction) -> Instruction:
-    """x [n, c, spatial...] sampled at grid [n, out..., axes], whose last axis counts spatial axes from the last one."""
+    """x [n, c, spatial...] sampled at grid [n, out..., axes], whose last axis counts spatial axes from the
+    last one.
+    """
     mode = MODES[node.get_choice("mode", tuple(MODES), "linear")]
     padding = node.get_choice("padding_mode", ("zeros", "border", "reflection"), "zeros")
     lens, wanted = g.lens(x), g.lens(grid)
@@ -122,7 +124,7 @@ def grid_sample(g: Builder, node: Node, x: Instruction, grid: Instruction) -> In
     total = None
     for chosen in itertools.product(*taps):
         place, weight, valid = offsets, None, None
-        for axis, stride, (position, factor) in zip(axes, strides, chosen):
+        for axis, stride, (position, factor) in zip(axes, strides, chosen, strict=False):
             index, inside = axis.index(position)
             place = g.pointwise("add", place, g.pointwise("mul", index, g.like(stride, index)))
             weight = factor if weight is None or factor is None else g.op("mul", weight, factor)
@@ -154,7 +156,7 @@ def col2im(g: Builder, node: Node, x: Instruction, image: Instruction, block: In
         raise ParseError("lengths, strides and dilations must be positive")
     steps = [
         (n + pads[k] + pads[k + count] - d * (b - 1) - 1) // s + 1
-        for k, (n, b, s, d) in enumerate(zip(size, kernel, stride, dilation))
+        for k, (n, b, s, d) in enumerate(zip(size, kernel, stride, dilation, strict=False))
     ]
     if len(lens) != 3 or lens[1] % prod(kernel) or any(n < 1 for n in steps) or lens[2] != prod(steps):
         raise ShapeError(f"input {list(lens)} does not have blocks of {kernel} at {steps} positions")
@@ -177,7 +179,9 @@ def _block_places(
     pads: list[int],
     steps: list[int],
 ) -> np.ndarray:
-    """Flat image position of every block element at every position; one past the end for those in the padding."""
+    """Flat image position of every block element at every position; one past the end for those in the
+    padding.
+    """
     count = len(size)
     flat, inside = np.zeros((1,) * (2 * count), np.int64), np.ones((1,) * (2 * count), bool)
     for k, weight in enumerate(row_major_strides(size)):

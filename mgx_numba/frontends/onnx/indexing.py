@@ -25,7 +25,9 @@ def concat(g: Builder, node: Node, *values: Instruction) -> Instruction:
 
 @register("Split")
 def split(g: Builder, node: Node, x: Instruction, sizes: Instruction | None = None) -> list[Instruction]:
-    """Sizes from the input (from operator set 13), the attribute, or equal ones (the last may be smaller from 18)."""
+    """Sizes from the input (from operator set 13), the attribute, or equal ones (the last may be smaller from
+    18).
+    """
     axis = g.axis(node.get_int("axis", 0), rank(x))
     dim = x.shape.dims[axis]
     if not dim.is_fixed:
@@ -86,7 +88,7 @@ def strided_slice(
 ) -> Instruction:
     """Python's slicing along several axes, as ``slice``, ``reverse`` and ``step``."""
     low, high = list(starts), list(ends)
-    for k, (axis, step) in enumerate(zip(axes, steps)):
+    for k, (axis, step) in enumerate(zip(axes, steps, strict=False)):
         dim = x.shape.dims[axis]
         if not dim.is_fixed:
             if step < 0:
@@ -101,10 +103,10 @@ def strided_slice(
         if axes
         else g.op("identity", x)
     )
-    backwards = tuple(axis for axis, step in zip(axes, steps) if step < 0)
+    backwards = tuple(axis for axis, step in zip(axes, steps, strict=False) if step < 0)
     if backwards:
         result = g.op("reverse", result, axes=backwards)
-    wide = [(axis, abs(step)) for axis, step in zip(axes, steps) if abs(step) != 1]
+    wide = [(axis, abs(step)) for axis, step in zip(axes, steps, strict=False) if abs(step) != 1]
     if wide:
         result = g.op("step", result, axes=tuple(a for a, _ in wide), steps=tuple(s for _, s in wide))
     return result
@@ -141,10 +143,7 @@ def pad(
     """Negative pads cut off; ``mode`` is constant, reflect, edge or (from operator set 19) wrap."""
     axes_count = rank(x)
     mode = node.get_choice("mode", ("constant", "reflect", "edge", "wrap"), "constant")
-    if pads is None:
-        given = node.get_ints("pads")
-    else:
-        given = g.ints(pads, "pads")
+    given = node.get_ints("pads") if pads is None else g.ints(pads, "pads")
     where = g.axes(g.ints(axes, "axes"), axes_count) if axes is not None else list(range(axes_count))
     if len(given) != 2 * len(where):
         raise ParseError(f"pads {given} must be {2 * len(where)} numbers for {len(where)} dimensions")
@@ -173,7 +172,7 @@ def pad(
 
 
 def _cut(g: Builder, x: Instruction, begins: list[int], ends: list[int]) -> Instruction:
-    for axis, (begin, end) in enumerate(zip(begins, ends)):
+    for axis, (begin, end) in enumerate(zip(begins, ends, strict=False)):
         if begin < 0 or end < 0:
             length = g.lens(x)[axis]
             first, last = max(0, -begin), length - max(0, -end)

@@ -138,10 +138,18 @@ def tile(g: Builder, node: Node, x: Instruction, repeats: Instruction) -> Instru
         raise ParseError(f"repeats {counts} must be one count for each of {len(lens)} dimensions")
     if all(n == 1 for n in counts):
         return g.op("identity", x)
-    out = [n * m for n, m in zip(counts, lens)]
+    out = [n * m for n, m in zip(counts, lens, strict=False)]
     element_count(out, "the result")
-    inner = [n for count, length in zip(counts, lens) for n in ([1, length] if count != 1 else [length])]
-    wide = [n for count, length in zip(counts, lens) for n in ([count, length] if count != 1 else [length])]
+    inner = [
+        n
+        for count, length in zip(counts, lens, strict=False)
+        for n in ([1, length] if count != 1 else [length])
+    ]
+    wide = [
+        n
+        for count, length in zip(counts, lens, strict=False)
+        for n in ([count, length] if count != 1 else [length])
+    ]
     return g.reshape(g.broadcast(g.reshape(x, inner), wide), out)
 
 

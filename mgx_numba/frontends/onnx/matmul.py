@@ -91,7 +91,9 @@ def gemm_fast_gelu(
 
 @register("FusedMatMul", "TransposeMatMul", domain=MICROSOFT)
 def fused_matmul(g: Builder, node: Node, a: Instruction, b: Instruction) -> Instruction:
-    """``alpha * a' * b'`` with the last two axes exchanged, or the first moved before the last (``transBatch``)."""
+    """``alpha * a' * b'`` with the last two axes exchanged, or the first moved before the last
+    (``transBatch``).
+    """
     for name in ("transBatchA", "transBatchB"):
         node.refuse(name, 0)
     a = g.swap_last(a) if node.get_bool("transA") and rank(a) > 1 else a
@@ -100,7 +102,9 @@ def fused_matmul(g: Builder, node: Node, a: Instruction, b: Instruction) -> Inst
 
 
 def without_zero_point(g: Builder, x: Instruction, zero: Instruction | None, rows: bool) -> Instruction:
-    """8-bit ``x`` less its zero point as int32; ``rows`` says that a vector of zero points goes along the rows."""
+    """8-bit ``x`` less its zero point as int32; ``rows`` says that a vector of zero points goes along the
+    rows.
+    """
     wide = g.convert(x, Type.int32_type)
     if zero is None:
         return wide

@@ -50,7 +50,9 @@ class Model:
         return self.proto.graph
 
     def tensor(self, tensor: TensorProto, initializer: int | None = None) -> np.ndarray:
-        """Elements of a tensor; ``initializer`` is its number in the main graph, if it is one of its initializers."""
+        """Elements of a tensor; ``initializer`` is its number in the main graph, if it is one of its
+        initializers.
+        """
         return tensor_array(tensor, self.external, None if initializer is None else self.raw.get(initializer))
 
     def sparse_tensor(self, sparse: SparseTensorProto) -> np.ndarray:
@@ -63,7 +65,8 @@ def load_model(source: Any, external_data_path: str = "") -> Model:
 
     Args:
         source: a path, the bytes of a file, or an ``onnx.ModelProto``.
-        external_data_path: folder of external data; the model's own folder when empty and ``source`` is a path.
+        external_data_path: folder of external data; the model's own folder when empty and ``source`` is a
+            path.
 
     Raises:
         ParseError: the file cannot be read or is no ONNX model, or its operator set imports are unusable.

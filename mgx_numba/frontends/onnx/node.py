@@ -150,7 +150,9 @@ class Node:
         return self._value(name, 11, None)
 
     def refuse(self, name: str, default: Any, why: str = "") -> None:
-        """Raise ``UnsupportedError`` if an integer or string attribute is given with another value than ``default``."""
+        """Raise ``UnsupportedError`` if an integer or string attribute is given with another value than
+        ``default``.
+        """
         if not self.has(name):
             return
         value = self.get_str(name) if isinstance(default, str) else self.get_int(name)

@@ -48,7 +48,9 @@ def layer_norm(
     epsilon: float,
     stash: Type | None = Type.float_type,
 ) -> tuple[Instruction, Instruction, Instruction]:
-    """Layer normalisation over the axes from ``axis`` on; statistics in type ``stash``. Also their mean and deviation."""
+    """Layer normalisation over the axes from ``axis`` on; statistics in type ``stash``. Also their mean and
+    deviation.
+    """
     wide = x.shape.type if stash is None else stash
     normal, mean, inverse = standardize(g, g.convert(x, wide), range(axis, rank(x)), epsilon)
     return scale_and_shift(g, g.convert(normal, x.shape.type), scale, bias), mean, inverse
@@ -99,7 +101,8 @@ def per_channel(g: Builder, value: Instruction, x: Instruction, what: str) -> In
     channels = x.shape.dims[1]
     if not channels.min <= value.shape.elements <= channels.max:
         raise ShapeError(
-            f"input {what!r} has {value.shape.elements} elements, expected one for each of {channels} channels"
+            f"input {what!r} has {value.shape.elements} elements, expected"
+            f" one for each of {channels} channels"
         )
     return g.unsqueeze(value, list(range(1, rank(x) - 1)))
 
@@ -185,7 +188,9 @@ def instance_normalization(
 def grouped(
     g: Builder, x: Instruction, groups: int, epsilon: float, stash: Type
 ) -> tuple[Instruction, tuple[int, ...], int]:
-    """``x`` [n, c, spatial...] standardised over groups of channels, seen as [n, groups, c / groups, spatial...]."""
+    """``x`` [n, c, spatial...] standardised over groups of channels, seen as [n, groups, c / groups,
+    spatial...].
+    """
     lens = g.lens(x)
     if len(lens) < 3 or groups < 1 or lens[1] % groups:
         raise ShapeError(f"{groups} groups do not fit an input of lengths {list(lens)}")

@@ -42,7 +42,8 @@ class ParseOptions:
             raise OptionError(f"default_dyn_dim_value must be a dynamic dimension, got {dynamic!r}")
         if self.default_dim_value and self.has_dynamic_default:
             raise OptionError(
-                f"default_dim_value={self.default_dim_value} and default_dyn_dim_value={dynamic} are both set: give one"
+                f"default_dim_value={self.default_dim_value} and"
+                f" default_dyn_dim_value={dynamic} are both set: give one"
             )
         if self.map_input_dims and self.map_dyn_input_dims:
             raise OptionError("map_input_dims and map_dyn_input_dims are both set: give one")
@@ -55,7 +56,9 @@ class ParseOptions:
 
     @property
     def has_dynamic_default(self) -> bool:
-        """Whether unnamed unknown dimensions become a range (MIGraphX's default, 1 to 1, counts as not given)."""
+        """Whether unnamed unknown dimensions become a range (MIGraphX's default, 1 to 1, counts as not
+        given).
+        """
         return self.default_dyn_dim_value not in (None, DynamicDimension(1, 1))
 
     @property

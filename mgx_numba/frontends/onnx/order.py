@@ -32,7 +32,8 @@ def sorted_nodes(
         for name in filter(None, node.output):
             if name in producer:
                 raise ParseError(
-                    f"graph {graph!r}: value {name!r} is given twice, by {label(nodes[producer[name]], producer[name])}"
+                    f"graph {graph!r}: value {name!r} is given twice, by"
+                    f" {label(nodes[producer[name]], producer[name])}"
                     f" and by {label(node, index)}"
                 )
             producer[name] = index

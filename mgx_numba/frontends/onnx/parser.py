@@ -84,7 +84,9 @@ class GraphParser:
             raise ParseError(f"graph {graph.name!r}: {type(error).__name__}: {error}") from error
 
     def parse_graph(self, g: Builder, graph: GraphProto, scope: Scope) -> list[Instruction]:
-        """Read a graph's nodes, its inputs and initializers being in ``scope`` already; its results are returned."""
+        """Read a graph's nodes, its inputs and initializers being in ``scope`` already; its results are
+        returned.
+        """
         self.parse_nodes(g, graph.node, scope, graph.name)
         if not graph.output:
             raise ParseError(f"graph {graph.name!r} has no outputs")
@@ -195,7 +197,8 @@ class GraphParser:
         later = find_schema("", node.op_type, OLDEST_OPSET)
         if schema is not None and later is not None and later.since != schema.since:
             raise UnsupportedError(
-                f"the operator's form of operator set {schema.since} is not supported; that of {later.since} is"
+                f"the operator's form of operator set {schema.since} is"
+                f" not supported; that of {later.since} is"
             )
 
     def _unknown(self, node: Node) -> MgxError:
@@ -248,7 +251,8 @@ class GraphParser:
             for name in getattr(self.options, option):
                 if name not in names:
                     raise OptionError(
-                        f"{option} names {name!r}, which is no input; inputs are: {', '.join(names) or 'none'}"
+                        f"{option} names {name!r}, which is no input; inputs"
+                        f" are: {', '.join(names) or 'none'}"
                     )
         symbols: set[str] = set()
         for info in graph.input:
@@ -273,7 +277,8 @@ class GraphParser:
 
         Raises:
             ParseError: no type, or dimensions that cannot be.
-            UnsupportedError: a sequence, an optional, an unsupported element type, or no shape and none given.
+            UnsupportedError: a sequence, an optional, an unsupported element type, or no shape and none
+                given.
             OptionError: dimensions given for it are of another rank.
         """
         kind = info.type.WhichOneof("value")
@@ -315,7 +320,7 @@ class GraphParser:
 
     def _check_outputs(self, graph: GraphProto, main: Module) -> None:
         seen = set()
-        for info, value in zip(graph.output, main.results()):
+        for info, value in zip(graph.output, main.results(), strict=False):
             if info.name in seen:
                 raise ParseError(f"graph {graph.name!r}: output {info.name!r} is declared twice")
             seen.add(info.name)
@@ -329,7 +334,8 @@ class GraphParser:
                     same = False
                 if not same:
                     raise ParseError(
-                        f"graph {graph.name!r}: output {info.name!r} is declared as {declared}, its node gives {given}"
+                        f"graph {graph.name!r}: output {info.name!r} is declared"
+                        f" as {declared}, its node gives {given}"
                     )
 
 

@@ -1,7 +1,8 @@
-"""Integer vectors of which only some elements are known while parsing: shapes of values with dynamic dimensions.
+"""Integer vectors of which only some elements are known while parsing: shapes of values with dynamic
+dimensions.
 
-Exporters write a reshape's target as Concat of Gather(Shape(x)), Slice(Shape(x)) and constants. Where ``x`` has
-dynamic dimensions such a vector is known except for these.
+Exporters write a reshape's target as Concat of Gather(Shape(x)), Slice(Shape(x)) and constants. Where ``x``
+has dynamic dimensions such a vector is known except for these.
 """
 
 from __future__ import annotations
@@ -55,7 +56,10 @@ def _rearranged(x: Instruction, first: list[int | None], parts: Sequence[Vector]
     """What the operator does to the positions tells which element is which."""
     if x.inputs[0].shape.ndim != 1 or any(v is None for p in parts[1:] for v in p or ()):
         return None
-    others = [np.array(p, i.shape.type.numpy).reshape(i.shape.lens) for p, i in zip(parts[1:], x.inputs[1:])]
+    others = [
+        np.array(p, i.shape.type.numpy).reshape(i.shape.lens)
+        for p, i in zip(parts[1:], x.inputs[1:], strict=False)
+    ]
     positions = x.op.compute(x.shape, [np.arange(len(first)), *others])
     return [first[int(p)] for p in np.asarray(positions).ravel()]
 
@@ -77,4 +81,4 @@ def _arithmetic(name: str, a: list[int | None], b: list[int | None]) -> Vector:
             return int(p / q) if q else 0
         return {"add": p + q, "sub": p - q, "mul": p * q}[name]
 
-    return [combine(p, q) for p, q in zip(a, b)]
+    return [combine(p, q) for p, q in zip(a, b, strict=False)]

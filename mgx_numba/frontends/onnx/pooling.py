@@ -127,10 +127,16 @@ def max_unpool(
         )
     natural = [
         (n - 1) * s + k - before - after
-        for n, s, k, before, after in zip(lens[2:], stride, kernel, pads[:spatial], pads[spatial:])
+        for n, s, k, before, after in zip(
+            lens[2:], stride, kernel, pads[:spatial], pads[spatial:], strict=False
+        )
     ]
     out = [*lens[:2], *natural] if shape is None else g.ints(shape, "output_shape")
-    if len(out) != len(lens) or any(n < 1 for n in out) or any(a < b for a, b in zip(out[2:], natural)):
+    if (
+        len(out) != len(lens)
+        or any(n < 1 for n in out)
+        or any(a < b for a, b in zip(out[2:], natural, strict=False))
+    ):
         raise ShapeError(f"output_shape {out} does not hold the unpooled lengths {[*lens[:2], *natural]}")
     places = g.convert(indices, Type.int64_type)
     old = [*lens[:2], *natural]
@@ -144,7 +150,7 @@ def max_unpool(
 def _replaced(g: Builder, places: Instruction, old: list[int], new: list[int]) -> Instruction:
     """Flat positions in lengths ``old`` as flat positions of the same elements in lengths ``new``."""
     result = None
-    for length, stride, target in zip(old, row_major_strides(old), row_major_strides(new)):
+    for length, stride, target in zip(old, row_major_strides(old), row_major_strides(new), strict=False):
         axis = g.pointwise("div", places, g.like(stride, places))
         axis = g.pointwise("mod", axis, g.like(length, axis))
         part = g.pointwise("mul", axis, g.like(target, axis))

@@ -1,8 +1,9 @@
-"""Operators on quantised tensors: dequantised, computed, quantised again; passes make integer contractions of them.
+"""Operators on quantised tensors: dequantised, computed, quantised again; passes make integer contractions of
+them.
 
 ai.onnx: QLinearConv QLinearMatMul.
-com.microsoft: QLinearAdd QLinearAveragePool QLinearConcat QLinearConv QLinearGlobalAveragePool QLinearLeakyRelu
-QLinearMatMul QLinearMul QLinearSigmoid.
+com.microsoft: QLinearAdd QLinearAveragePool QLinearConcat QLinearConv QLinearGlobalAveragePool
+QLinearLeakyRelu QLinearMatMul QLinearMul QLinearSigmoid.
 """
 
 from __future__ import annotations

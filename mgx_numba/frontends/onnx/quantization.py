@@ -19,7 +19,8 @@ __all__ = ["along_axis", "dequantize", "quantize"]
 
 
 def along_axis(g: Builder, value: Instruction, x: Instruction, axis: int, block: int = 0) -> Instruction:
-    """A scale or zero point with the lengths of ``x``: one element, one for each position of an axis, or for blocks.
+    """A scale or zero point with the lengths of ``x``: one element, one for each position of an axis, or for
+    blocks.
 
     Raises:
         ShapeError: its lengths fit neither.
@@ -73,7 +74,9 @@ def dequantize(
 def quantize_linear(
     g: Builder, node: Node, x: Instruction, scale: Instruction, zero: Instruction | None = None
 ) -> Instruction:
-    """Per tensor, per ``axis``, or in blocks of ``block_size`` along it; the zero point or ``output_dtype`` gives the type."""
+    """Per tensor, per ``axis``, or in blocks of ``block_size`` along it; the zero point or ``output_dtype``
+    gives the type.
+    """
     number = node.get_int("output_dtype", 0)
     narrow = g.parser.narrow.get(zero) if zero is not None else None
     type = zero.shape.type if zero is not None else ir_type(number) if number else Type.uint8_type

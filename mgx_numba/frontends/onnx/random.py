@@ -76,7 +76,9 @@ def dropout(
     ratio: Instruction | None = None,
     training: Instruction | None = None,
 ) -> list[Instruction]:
-    """The input itself; in training mode (from operator set 12) elements are dropped and the others scaled up."""
+    """The input itself; in training mode (from operator set 12) elements are dropped and the others scaled
+    up.
+    """
     flag = None if training is None else g.constant(training, "training_mode")
     if flag is None or not flag.any():
         return _kept(g, node, x)

@@ -32,7 +32,8 @@ GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 
 
 def activations(node: Node, directions: int) -> tuple[Operator, ...]:
-    """The functions of every direction; parameters are taken from their lists in order by those that have them.
+    """The functions of every direction; parameters are taken from their lists in order by those that have
+    them.
 
     Raises:
         ParseError: an unknown name or a wrong number of names.

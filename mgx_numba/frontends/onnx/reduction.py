@@ -1,7 +1,7 @@
 """Reductions and running results along axes.
 
-ai.onnx: ArgMax ArgMin CumProd CumSum Hardmax LogSoftmax ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax
-ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Softmax.
+ai.onnx: ArgMax ArgMin CumProd CumSum Hardmax LogSoftmax ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp
+ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Softmax.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ REDUCTIONS: dict[str, tuple[str, Step | None, Step | None]] = {
 
 
 def reduced_axes(g: Builder, node: Node, x: Instruction, axes: Instruction | None) -> list[int]:
-    """Axes from the attribute or the (constant) input; none given means all, or none with ``noop_with_empty_axes``."""
+    """Axes from the attribute or the (constant) input; none given means all, or none with
+    ``noop_with_empty_axes``.
+    """
     given = g.ints(axes, "axes") if axes is not None else node.get_ints("axes", ())
     if not given:
         return [] if node.get_bool("noop_with_empty_axes") else list(range(rank(x)))

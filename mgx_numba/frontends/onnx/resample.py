@@ -1,7 +1,8 @@
 """Resize's rarer forms, by an explicit weight matrix for each axis.
 
-Antialiasing, ``exclude_outside``, ``tf_crop_and_resize`` and the aspect ratio policies have no counterpart in the IR's
-``resize``; weights depend on lengths alone, so each axis is a product with a constant matrix (a gather for nearest).
+Antialiasing, ``exclude_outside``, ``tf_crop_and_resize`` and the aspect ratio policies have no counterpart in
+the IR's ``resize``; weights depend on lengths alone, so each axis is a product with a constant matrix (a
+gather for nearest).
 """
 
 from __future__ import annotations

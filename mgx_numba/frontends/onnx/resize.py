@@ -67,7 +67,7 @@ def resize(
     policy = node.get_choice("keep_aspect_ratio_policy", POLICIES, "stretch")
     if lengths and policy != "stretch":
         choose = min if policy == "not_larger" else max
-        factor = choose(n / lens[a] for n, a in zip(lengths, axes))
+        factor = choose(n / lens[a] for n, a in zip(lengths, axes, strict=False))
         lengths, kept = [math.floor(factor * lens[a] + 0.5) for a in axes], factor
     else:
         kept = None
@@ -76,7 +76,7 @@ def resize(
         if lens[axis] < 1:
             raise ShapeError(f"axis {axis} is empty")
         per_axis[axis] = factors[k] if factors else (kept or lengths[k] / lens[axis])
-    target = [int(math.floor(np.float32(n) * np.float32(f))) for n, f in zip(lens, per_axis)]
+    target = [int(math.floor(np.float32(n) * np.float32(f))) for n, f in zip(lens, per_axis, strict=False)]
     for k, axis in enumerate(axes):
         target[axis] = lengths[k] if lengths else target[axis]
     coordinates = node.get_choice("coordinate_transformation_mode", COORDINATES, "half_pixel")
@@ -117,7 +117,8 @@ def _resize(
     if scales and not all(math.isfinite(s) and s > 0 for s in scales):
         raise ParseError(f"scales {scales} are not positive")
     element_count(
-        [int(n * s) + 1 for n, s in zip(x.shape.max_lens, scales)] if scales else sizes, "the result"
+        [int(n * s) + 1 for n, s in zip(x.shape.max_lens, scales, strict=False)] if scales else sizes,
+        "the result",
     )
     attributes = {"scales": tuple(scales)} if scales else {"sizes": tuple(sizes)}
     return g.op(

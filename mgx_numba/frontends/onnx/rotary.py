@@ -23,8 +23,8 @@ def rotate(
 ) -> Instruction:
     """Pairs of the first features of x [b, h, s, d] turned by angles.
 
-    Cosine and sine are [b, 1, s, r / 2]; pairs are neighbours if ``interleaved``, else taken from two halves of the
-    first r features.
+    Cosine and sine are [b, 1, s, r / 2]; pairs are neighbours if ``interleaved``, else taken from two halves
+    of the first r features.
     """
     b, h, s, d = g.lens(x)
     half = g.lens(cosine)[3]
@@ -84,10 +84,7 @@ def rotary_embedding_contrib(
     flat = rank(x) == 3
     width = 2 * g.lens(cosine)[1]
     heads = node.get_int("num_heads", 0)
-    if flat:
-        x4 = split_heads(g, x, heads or g.lens(x)[2] // width)
-    else:
-        x4 = x
+    x4 = split_heads(g, x, heads or g.lens(x)[2] // width) if flat else x
     if rank(x4) != 4:
         raise ParseError(f"input has {rank(x)} dimensions, expected 3 or 4")
     b, _, s, _ = g.lens(x4)

@@ -18,7 +18,9 @@ __all__ = ["Schema", "check_node", "find_schema"]
 
 @dataclass(frozen=True)
 class Formal:
-    """A formal input: its name, its type variable or type, whether it may be absent, and if it takes all that follow."""
+    """A formal input: its name, its type variable or type, whether it may be absent, and if it takes all that
+    follow.
+    """
 
     name: str
     type: str
@@ -99,7 +101,8 @@ def check_node(node: Node, schema: Schema, types: Sequence[str | None]) -> None:
         types: ONNX type string of each input, ``None`` for absent or unknown ones.
 
     Raises:
-        ParseError: wrong number of inputs or outputs, a missing required input, an attribute that is unknown, missing
+        ParseError: wrong number of inputs or outputs, a missing required input, an attribute that is
+            unknown, missing
             or of the wrong kind, or an element type that the operator does not take.
     """
     count = len(node.inputs)
@@ -131,13 +134,15 @@ def _check_type(
     if type not in allowed and f"optional({type})" not in allowed:
         tensors = sorted(t for t in allowed if t.startswith("tensor("))
         raise ParseError(
-            f"input {position} ({formal.name}) is of type {type}, expected {_one_of(tensors or sorted(allowed))}"
+            f"input {position} ({formal.name}) is of type {type}, expected"
+            f" {_one_of(tensors or sorted(allowed))}"
         )
     if formal.type in types and not (formal.variadic and not formal.homogeneous):
         first, other = bound.setdefault(formal.type, (formal.name, type))
         if other != type:
             raise ParseError(
-                f"input {position} ({formal.name}) is of type {type}, but {first} is of type {other}: they must be the same"
+                f"input {position} ({formal.name}) is of type {type}, but {first}"
+                f" is of type {other}: they must be the same"
             )
 
 

@@ -1,7 +1,7 @@
 """Sequences of tensors whose number is known while parsing: a Python tuple of values, no operator of the IR.
 
-ai.onnx: ConcatFromSequence SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceLength
-SplitToSequence.
+ai.onnx: ConcatFromSequence SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert
+SequenceLength SplitToSequence.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ from .tensors import ir_type
 def transform(
     g: Builder, x: Instruction, points: int, inverse: bool, one_sided: bool
 ) -> tuple[Instruction, Instruction]:
-    """Real and imaginary part [rows, bins] of the Fourier transform of x [rows, n, 1 or 2] over ``points`` places.
+    """Real and imaginary part [rows, bins] of the Fourier transform of x [rows, n, 1 or 2] over ``points``
+    places.
 
     The one-sided inverse takes the first half of a Hermitian spectrum.
     """
@@ -133,7 +134,9 @@ def mel_weight_matrix(
     low: Instruction,
     high: Instruction,
 ) -> Instruction:
-    """Triangles evenly spaced in mel frequency, over the bins of a one-sided spectrum; all inputs are constant."""
+    """Triangles evenly spaced in mel frequency, over the bins of a one-sided spectrum; all inputs are
+    constant.
+    """
     count, points, sampling = (
         g.int_value(x, n) for x, n in ((bins, "num_mel_bins"), (length, "dft_length"), (rate, "sample_rate"))
     )

@@ -1,6 +1,7 @@
 """TensorProto to NumPy: element types, the typed data fields, raw and external data.
 
-Sub-byte types are unpacked: int4/uint4 and int2/uint2 to int8/uint8, float4e2m1 to float8e4m3fn, all exactly. ONNX `IR.md`, `onnx.proto` (TensorProto).
+Sub-byte types are unpacked: int4/uint4 and int2/uint2 to int8/uint8, float4e2m1 to float8e4m3fn, all exactly.
+ONNX `IR.md`, `onnx.proto` (TensorProto).
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ __all__ = [
 
 ELEMENT_NAMES: tuple[str, ...] = (
     "undefined float uint8 int8 uint16 int16 int32 int64 string bool float16 double uint32 uint64 complex64"
-    " complex128 bfloat16 float8e4m3fn float8e4m3fnuz float8e5m2 float8e5m2fnuz uint4 int4 float4e2m1 float8e8m0"
+    " complex128 bfloat16 float8e4m3fn float8e4m3fnuz float8e5m2"
+    " float8e5m2fnuz uint4 int4 float4e2m1 float8e8m0"
     " uint2 int2 float6e2m3 float6e3m2"
 ).split()  # type: ignore[assignment]
 
@@ -101,7 +103,9 @@ def is_narrow(number: int) -> bool:
 
 
 def narrow_range(type: int | str | None) -> tuple[int, int] | None:
-    """Least and largest value of an integer type below a byte (number or type string), ``None`` for other types."""
+    """Least and largest value of an integer type below a byte (number or type string), ``None`` for other
+    types.
+    """
     if isinstance(type, str):
         type = ELEMENT_NAMES.index(type.removeprefix("tensor(").removesuffix(")"))
     return _NARROW_RANGES.get(type or 0)
@@ -173,7 +177,8 @@ def tensor_array(tensor: TensorProto, external: External, raw: np.ndarray | None
         return _from_fields(tensor, type, count, bits, where).reshape(dims)
     if data.size != length:
         raise ParseError(
-            f"{where} has {data.size} bytes of data, expected {length} for {elem_name(tensor.data_type)}{dims}"
+            f"{where} has {data.size} bytes of data, expected {length}"
+            f" for {elem_name(tensor.data_type)}{dims}"
         )
     if bits < 8:
         return _unpack(data, bits, count, type).reshape(dims)
@@ -216,7 +221,8 @@ def _from_fields(tensor: TensorProto, type: Type, count: int, bits: int, where: 
     wanted = (count * bits + 7) // 8 if bits < 8 else count
     if len(stored) != wanted:
         raise ParseError(
-            f"{where} has {len(stored)} values in {field}, expected {wanted} for {elem_name(number)}{list(tensor.dims)}"
+            f"{where} has {len(stored)} values in {field}, expected {wanted}"
+            f" for {elem_name(number)}{list(tensor.dims)}"
         )
     values = np.fromiter(stored, dtype, wanted)
     if bits < 8:

@@ -20,7 +20,8 @@ MODES = {"NOTSET": 0, "VALID": 0, "SAME_LOWER": 1, "SAME_UPPER": 2}
 class Window:
     """A sliding window; ``padding`` holds values before all axes, then after all axes.
 
-    ``padding_mode`` is MIGraphX's (1 same_lower, 2 same_upper) where padding depends on dynamic lengths, else 0.
+    ``padding_mode`` is MIGraphX's (1 same_lower, 2 same_upper) where padding depends on dynamic lengths, else
+    0.
     """
 
     kernel: tuple[int, ...]
@@ -81,7 +82,7 @@ def same_padding(
 ) -> tuple[int, ...]:
     """Padding that makes output lengths ceil(length / stride); ``upper`` puts an odd element at the end."""
     small, large = [], []
-    for n, k, s, d in zip(lens, kernel, stride, dilation):
+    for n, k, s, d in zip(lens, kernel, stride, dilation, strict=False):
         if n < 1:
             raise ShapeError(f"spatial lengths {list(lens)} hold a 0")
         total = max(0, (-(-n // s) - 1) * s + (k - 1) * d + 1 - n)

@@ -1,8 +1,8 @@
 """Where the big tensors lie in a serialized ModelProto, found without copying them.
 
-Only the fields on the way to an initializer's ``raw_data`` are walked (protobuf wire format: a varint key, then a
-varint, 8 bytes, a length-prefixed run, or 4 bytes). The result is the model without those bytes, to be decoded by
-protobuf, and the place of each, so that literals can borrow the file's memory.
+Only the fields on the way to an initializer's ``raw_data`` are walked (protobuf wire format: a varint key,
+then a varint, 8 bytes, a length-prefixed run, or 4 bytes). The result is the model without those bytes, to be
+decoded by protobuf, and the place of each, so that literals can borrow the file's memory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def split_raw_data(data: bytes | memoryview, smallest: int = 1024) -> tuple[byte
         smallest: bytes from which a tensor's ``raw_data`` is left out.
 
     Returns:
-        Serialized ModelProto, and for each initializer (counted from 0 in file order) left empty its place in ``data``.
+        Serialized ModelProto, and for each initializer (counted from 0 in file order) left empty its place in
+        ``data``.
 
     Raises:
         ParseError: the bytes are not a protobuf message, or end too early; the message gives the offset.
@@ -106,7 +107,8 @@ def _fields(view: memoryview, begin: int, end: int):  # type: ignore[no-untyped-
             raise ParseError(f"not an ONNX model: byte {start} starts no protobuf field")
         if position > end:
             raise ParseError(
-                f"not an ONNX model, or a truncated one: field {key >> 3} at byte {start} ends at byte {position}, "
+                f"not an ONNX model, or a truncated one: field {key >> 3} at"
+                f" byte {start} ends at byte {position}, "
                 f"what holds it at byte {end}"
             )
         yield key, start, value_begin, position
