@@ -66,7 +66,15 @@ def test_gather_of_each_width(dtype: str) -> None:
 
 
 def test_gather_in_other_memory_orders() -> None:
-    check("gather", 1, numbers(5, 6, 7), positions(6, 4, 3), x_order=(2, 0, 1), index_order=(1, 0), out_order=(3, 1, 0, 2))
+    check(
+        "gather",
+        1,
+        numbers(5, 6, 7),
+        positions(6, 4, 3),
+        x_order=(2, 0, 1),
+        index_order=(1, 0),
+        out_order=(3, 1, 0, 2),
+    )
     check("gather", 0, numbers(5, 33), positions(5, 21), x_order=(1, 0), out_order=(1, 0))
 
 
@@ -87,7 +95,15 @@ def test_gather_elements(axis: int) -> None:
     lens = [4, 3, 20]
     lens[axis] = 9
     check("gather_elements", axis, x, positions(x.shape[axis], *lens))
-    check("gather_elements", axis, x, positions(x.shape[axis], *lens), gap=2, x_order=(1, 2, 0), out_order=(2, 0, 1))
+    check(
+        "gather_elements",
+        axis,
+        x,
+        positions(x.shape[axis], *lens),
+        gap=2,
+        x_order=(1, 2, 0),
+        out_order=(2, 0, 1),
+    )
 
 
 def test_gathernd() -> None:

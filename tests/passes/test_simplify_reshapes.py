@@ -115,8 +115,8 @@ def test_channels_last_detours_around_pointwise_operations_vanish() -> None:
     y = g.op("clip", y, g.scalar(0.0, y), g.scalar(6.0, y))
     z = g.op("mul", y, transpose(g, g.op("exp", x), 0, 2, 3, 1))
     after = check(g.ret(transpose(g, z, 0, 3, 1, 2)), SimplifyReshapes(), special=True)
-    assert "transpose" not in [i.name for i in after.main if not all(j.is_literal for j in i.inputs)]
-    assert names(check(after, PropagateConstant()), views=False) == ["exp", "add", "clip", "mul"]
+    left = [n for n in names(check(after, PropagateConstant())) if n != "multibroadcast"]
+    assert sorted(left) == ["add", "clip", "exp", "mul"]
 
 
 def test_a_transpose_that_one_operand_lacks_stays() -> None:

@@ -150,6 +150,8 @@ def _launch(problem: ConvProblem, epilogue: Epilogue, strides: dict[str, tuple[i
     skeleton.rows.pointers(arguments)
     skeleton.sizes(blocking, rows, problem.group_out, panels, depth, taps)
     arguments.integers(x_step=1, w_step=columns, w_panel=taps * depth * columns)
+    contiguous = problem.x_strides[3] == depth and problem.dilation[2] == 1
+    arguments.integers(run=problem.kernel[2] if contiguous and blocking.taps == taps and blocking.depth == depth else 1)
     axes = spatial_arguments(arguments, problem)
     stride_arguments(arguments, strides)
     skeleton.decode = [
@@ -158,7 +160,7 @@ def _launch(problem: ConvProblem, epilogue: Epilogue, strides: dict[str, tuple[i
         "column0 = group * n",
     ]
     skeleton.setup = place_locals(axes)
-    skeleton.table = [*place_table(axes, tile), "put_pointer(block, 0, offset(x, x0 + k0))"]
+    skeleton.table = [*place_table(axes, tile, runs=True), "put_pointer(block, 0, offset(x, x0 + k0 + anchor))"]
     skeleton.before_rows, skeleton.row = pixel_rows(epilogue)
     size = problem.itemsize
     moved = size * (problem.batch * problem.in_pixels * problem.in_channels + math.prod(lens))

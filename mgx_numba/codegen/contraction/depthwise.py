@@ -77,7 +77,7 @@ def _launch(problem: ConvProblem, epilogue: Epilogue, strides: dict[str, tuple[i
     stride_arguments(arguments, strides)
     skeleton.setup = place_locals(axes)
     skeleton.decode = ["w0 = 0", "column0 = 0"]
-    skeleton.table = [*place_table(axes, tile), "put_pointer(block, 0, offset(x, n0))"]
+    skeleton.table = [*place_table(axes, tile), "put_pointer(block, 0, offset(x, n0 + anchor))"]
     skeleton.before_rows, skeleton.row = pixel_rows(epilogue)
     size = problem.itemsize
     moved = size * (problem.batch * problem.in_pixels * channels + zeros)

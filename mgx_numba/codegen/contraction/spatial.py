@@ -8,7 +8,7 @@ from ..cpu.tile_table import RegisterTile
 from .problem import ConvProblem, Epilogue
 from .skeleton import TABLE_ROWS
 from .solver import Strides
-from .text import Arguments
+from .text import Arguments, indent
 
 __all__ = ["image_strides", "pixel_rows", "place_locals", "place_table", "spatial_arguments", "stride_arguments"]
 
@@ -58,14 +58,46 @@ def spatial_arguments(arguments: Arguments, problem: ConvProblem) -> tuple[str, 
 
 
 def place_locals(axes: tuple[str, ...]) -> list[str]:
-    """Statements that reserve what `place_table` works in."""
-    return [f"{name} = local_int64({TABLE_ROWS})" for name in ("base", *(f"at_{axis}" for axis in axes))]
+    """Statements that reserve what `place_table` works in. ``filled`` is 1 + t0 of a table that suits inner tiles."""
+    return [f"{name} = local_int64({TABLE_ROWS})" for name in ("base", *(f"at_{axis}" for axis in axes))] + ["filled = 0"]
 
 
-def place_table(axes: tuple[str, ...], tile: RegisterTile) -> list[str]:
-    """Statements that fill the skeleton's table for the rows from ``row`` on and the taps from ``t0`` on."""
+def place_table(axes: tuple[str, ...], tile: RegisterTile, runs: bool = False) -> list[str]:
+    """Statements that fill the skeleton's table for the rows from ``row`` on and the taps from ``t0`` on.
+
+    The table holds offsets from ``x[anchor]``. Inner tiles, whose rows lie in one line of the output and read no
+    padding, differ in their anchor only, so that their table is made once. With ``runs``, each ``run`` successive taps
+    of an inner tile read contiguous elements and are taken as one tap of that many times the depth.
+    """
     lanes = 1 << (tile.rows - 1).bit_length()
-    return [*_row_places(axes, tile.rows), *_tap_places(axes, lanes)]
+    lines = _output_place(axes)
+    lines += [f"i_{axis} = o_{axis} * stride_{axis} - pad_{axis}" for axis in axes]
+    conditions = [f"m1 - row >= {tile.rows}", f"o_w + {tile.rows} <= out_w"]
+    for axis in axes:
+        reach = f" + {tile.rows - 1} * stride_w" if axis == "w" else ""
+        conditions += [f"i_{axis} >= 0", f"i_{axis}{reach} + (kernel_{axis} - 1) * dilation_{axis} < in_{axis}"]
+    lines += [f"inner = {' and '.join(conditions)}", "if inner:"]
+    lines.append("    anchor = image * x_image + " + " + ".join(f"i_{axis} * x_{axis}" for axis in axes))
+    step, inner_taps = ("run", "idiv(taps_now, run)") if runs else ("1", "taps_now")
+    inner = [f"steps = mul(iota_int64({lanes}), stride_w * x_w)"]
+    inner += [*_taps(axes, ["places = add(steps, shift)"], inner_taps, step), "filled = t0 + 1"]
+    outer = ["anchor = 0", "filled = 0", *_row_places(axes, tile.rows)]
+    outer += [f"bases = load(base, 0, {lanes})", *(f"first_{axis} = load(at_{axis}, 0, {lanes})" for axis in axes)]
+    outer += _taps(axes, _guarded_places(axes))
+    lines += ["    if filled != t0 + 1:", *indent(inner, 2), "else:", *indent(outer)]
+    if runs:
+        lines += ["block[5] = idiv(taps_now, run) if inner else taps_now"]
+        lines += ["block[6] = depth_now * run if inner else depth_now"]
+    return lines
+
+
+def _output_place(axes: tuple[str, ...]) -> list[str]:
+    """Statements: ``image`` and the output coordinates ``o_<axis>`` of ``row``."""
+    lines = ["image = idiv(row, pixels)", "pixel = row - image * pixels"]
+    for k, axis in enumerate(axes[:-1]):
+        inner = " * ".join(f"out_{name}" for name in axes[k + 1 :])
+        lines += [f"o_{axis} = idiv(pixel, {inner})", f"pixel -= o_{axis} * ({inner})"]
+    return [*lines, "o_w = pixel"]
 
 
 def _row_places(axes: tuple[str, ...], rows: int) -> list[str]:
@@ -73,11 +105,6 @@ def _row_places(axes: tuple[str, ...], rows: int) -> list[str]:
 
     Rows beyond the last one repeat it.
     """
-    lines = ["image = idiv(row, pixels)", "pixel = row - image * pixels"]
-    for k, axis in enumerate(axes[:-1]):
-        inner = " * ".join(f"out_{name}" for name in axes[k + 1 :])
-        lines += [f"o_{axis} = idiv(pixel, {inner})", f"pixel -= o_{axis} * ({inner})"]
-    lines += ["o_w = pixel", f"for i in range({rows}):"]
     body = []
     for axis in axes:
         body += [f"i_{axis} = o_{axis} * stride_{axis} - pad_{axis}", f"at_{axis}[i] = i_{axis}"]
@@ -88,29 +115,37 @@ def _row_places(axes: tuple[str, ...], rows: int) -> list[str]:
         body += [f"{pad}o_{axis} += 1", f"{pad}if o_{axis} == out_{axis}:", f"{pad}    o_{axis} = 0"]
         pad += "    "
     body.append(f"{pad}image += 1")
-    return lines + ["    " + line for line in body]
+    return [f"for i in range({rows}):", *indent(body)]
 
 
-def _tap_places(axes: tuple[str, ...], lanes: int) -> list[str]:
-    """Statements: the table of offsets of all rows for the taps of this step, negative where the input ends."""
-    lines = [f"bases = load(base, 0, {lanes})", *(f"first_{a} = load(at_{a}, 0, {lanes})" for a in axes), "rest = t0"]
-    for axis in reversed(axes[1:]):
-        lines += [f"k_{axis} = imod(rest, kernel_{axis})", f"rest = idiv(rest, kernel_{axis})"]
-    lines += [f"k_{axes[0]} = rest", "for t in range(taps_now):"]
-    body = []
+def _guarded_places(axes: tuple[str, ...]) -> list[str]:
+    """Statements: ``places`` of all rows for one tap, -1 where the input ends."""
+    lines = []
     for axis in axes:
-        body += [
+        lines += [
             f"place_{axis} = add(first_{axis}, k_{axis} * dilation_{axis})",
             f"in_{axis}_range = logical_and(ge(place_{axis}, 0), lt(place_{axis}, in_{axis}))",
         ]
-    body.append(f"inside = in_{axes[0]}_range")
-    body += [f"inside = logical_and(inside, in_{axis}_range)" for axis in axes[1:]]
-    shift = " + ".join(f"k_{axis} * dilation_{axis} * x_{axis}" for axis in axes)
-    body += [f"places = add(bases, {shift})", f"store(table, t * {TABLE_ROWS}, where(inside, places, -1))"]
+    lines.append(f"inside = in_{axes[0]}_range")
+    lines += [f"inside = logical_and(inside, in_{axis}_range)" for axis in axes[1:]]
+    return [*lines, "places = where(inside, add(bases, shift), -1)"]
+
+
+def _taps(axes: tuple[str, ...], places: list[str], taps: str = "taps_now", step: str = "1") -> list[str]:
+    """Statements: run ``places`` for each tap of this step, with the tap's ``shift``, and store it in the table.
+
+    Every ``step``-th tap of the last axis is taken, ``taps`` in all.
+    """
+    lines = ["rest = t0"]
+    for axis in reversed(axes[1:]):
+        lines += [f"k_{axis} = imod(rest, kernel_{axis})", f"rest = idiv(rest, kernel_{axis})"]
+    lines += [f"k_{axes[0]} = rest", f"for t in range({taps}):"]
+    body = ["shift = " + " + ".join(f"k_{axis} * dilation_{axis} * x_{axis}" for axis in axes)]
+    body += [*places, f"store(table, t * {TABLE_ROWS}, places)"]
     pad = ""
     for axis in reversed(axes):
-        body.append(f"{pad}k_{axis} += 1")
+        body.append(f"{pad}k_{axis} += {step if axis == 'w' else 1}")
         if axis != axes[0]:
             body += [f"{pad}if k_{axis} == kernel_{axis}:", f"{pad}    k_{axis} = 0"]
             pad += "    "
-    return lines + ["    " + line for line in body]
+    return [*lines, *indent(body)]

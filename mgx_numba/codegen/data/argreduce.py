@@ -1,4 +1,6 @@
-"""Positions of extreme elements (``argmax``, ``argmin``), with lanes along the axis or along a kept dimension."""
+"""Positions of extreme elements (``argmax``, ``argmin``), with lanes along the axis or along a kept
+dimension.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ def argreduce_launch(
 ) -> Launch:
     """One launch that writes the int64 position of the extreme element along an axis.
 
-    The axis has less than 2**31 elements. Operands are named ``x`` and ``out``. NaN is the extreme of both kinds.
+    The axis has less than 2**31 elements. Operands are named ``x`` and ``out``. NaN is the extreme of both
+    kinds.
 
     Args:
         greatest: look for the largest element, else for the smallest.

@@ -1,7 +1,7 @@
 """Local response normalisation across channels (``lrn``).
 
-In NHWC memory lanes run along the channels, whose squares pass through scratch memory with zeros at both ends. In
-other memory lanes run along a spatial dimension and the squares are summed over rows.
+In NHWC memory lanes run along the channels, whose squares pass through scratch memory with zeros at both
+ends. In other memory lanes run along a spatial dimension and the squares are summed over rows.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import prod
 
 from ...ops.lrn import Lrn
-from ..cluster.collapse import collapse
+from ..cluster.collapse import Space, collapse
 from ..cluster.text import Slots, Tensor, dtype_name, footprint, indent, load_text, store_text
 from ..cpu import host
 from ..launch import Launch
@@ -17,62 +17,122 @@ from .rows import RowLoop, cast_text, const_text, vector_loop
 
 __all__ = ["lrn_launch"]
 
-CHANNELS = 4096
-UNROLLED = 16
+SCRATCH = 4096
 
 
 def lrn_launch(op: Lrn, x: Tensor, out: Tensor, origin: str = "") -> Launch:
     """One launch of ``x / (bias + alpha / size * s) ** beta`` over floats; operands ``x`` and ``out``."""
-    return _LrnKernel(op, x, out).launch(origin)
+    kept = [a for a in range(len(x.lens)) if a != 1]
+    space = collapse(out.lens, [x.strides, out.strides], order_by=1, axes=kept)
+    slots = Slots()
+    slots.pointer("p_x", "x", dtype_name(x.type))
+    slots.pointer("p_out", "out", dtype_name(x.type))
+    across = space.rank and space.strides[0][-1] < x.strides[1]
+    lanes = host.lanes(dtype_name(x.type.compute))
+    if across or x.lens[1] + op.size > SCRATCH:
+        loop, inside, prologue = _along_rows(op, slots, space, x, out, lanes)
+    else:
+        loop, inside, prologue = _along_channels(op, slots, space, x, out, lanes)
+    return Launch(
+        kernel=loop.kernel("lrn_kernel", inside, origin, prologue),
+        args=tuple(slots.values),
+        tasks=loop.tasks if 0 not in out.lens else 0,
+        flops=prod(out.lens) * (op.size + 3),
+        bytes=footprint(x) + footprint(out),
+    )
 
 
-class _LrnKernel:
-    def __init__(self, op: Lrn, x: Tensor, out: Tensor) -> None:
-        self.op, self.x, self.out = op, x, out
-        self.storage, self.compute = dtype_name(x.type), dtype_name(x.type.compute)
-        self.lanes = host.lanes(self.compute)
-        kept = [a for a in range(len(x.lens)) if a != 1]
-        self.space = collapse(out.lens, [x.strides, out.strides], order_by=1, axes=kept)
-        self.channels = x.lens[1]
-        self.behind, self.ahead = (op.size - 1) // 2, op.size // 2
-        self.slots = Slots()
-        self.slots.pointer("p_x", "x", self.storage)
-        self.slots.pointer("p_out", "out", self.storage)
+def _divide(op: Lrn, x: Tensor, lanes: int) -> list[str]:
+    """Lines that set ``result``, as stored, from the element ``v`` and the sum of squares ``s``."""
+    compute = dtype_name(x.type.compute)
+    scale, bias = const_text(compute, op.alpha / op.size, lanes), const_text(compute, op.bias, lanes)
+    # Roots are cheaper and closer than a general power.
+    power = {
+        1.0: [],
+        0.5: ["base = sqrt(base)"],
+        0.75: ["base = sqrt(base)", "base = mul(base, sqrt(base))"],
+    }.get(op.beta, [f"base = pow(base, {op.beta!r})"])
+    result = cast_text("div(v, base)", compute, dtype_name(x.type))
+    return [f"base = fma(s, {scale}, {bias})", *power, f"result = {result}"]
 
-    def launch(self, origin: str) -> Launch:
-        within = not self.space.rank or x_inner(self.x) <= self.space.strides[0][-1]
-        loop, inside, prologue = self._along_channels() if within and self._fits() else self._along_rows()
-        return Launch(
-            kernel=loop.kernel("lrn_kernel", inside, origin, prologue),
-            args=tuple(self.slots.values),
-            tasks=loop.tasks if 0 not in self.out.lens else 0,
-            flops=prod(self.out.lens) * (self.op.size + 3),
-            bytes=footprint(self.x) + footprint(self.out),
-        )
 
-    def _fits(self) -> bool:
-        return self.channels + self.op.size <= CHANNELS
+def _along_channels(
+    op: Lrn, slots: Slots, space: Space, x: Tensor, out: Tensor, lanes: int
+) -> tuple[RowLoop, list[str], list[str]]:
+    storage, compute = dtype_name(x.type), dtype_name(x.type.compute)
+    loop = RowLoop(slots, space.lens, space.strides, x.lens[1], lanes, op.size + 8, whole=True)
+    steps = (x.strides[1], out.strides[1])
+    t0, t1 = (slots.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(steps))
+    slots.integer("behind", (op.size - 1) // 2)
+    slots.integer("size", op.size)
+    zero = const_text(compute, 0, lanes)
 
-    def _load(self, pointer: str, stride: int, step: str, left: str) -> str:
-        return cast_text(load_text(pointer, "c", stride, step, self.lanes, left), self.storage, self.compute)
+    def load(left: str) -> str:
+        return f"v = {cast_text(load_text('r_x', 'c', steps[0], t0, lanes, left), storage, compute)}"
 
-    def _quotient(self, value: str) -> str:
-        """Stored value for an element ``value`` and the sum of squares ``s``."""
-        op, lanes, compute = self.op, self.lanes, self.compute
-        scale, bias = const_text(compute, op.alpha / op.size, lanes), const_text(compute, op.bias, lanes)
-        base = f"fma(s, {scale}, {bias})"
-        if op.beta == 0.75:
-            # Three quarters are a root times its root: cheaper and closer than a general power.
-            return cast_text(f"div({value}, power_three_quarters)", compute, self.storage)
-        power = f"sqrt({base})" if op.beta == 0.5 else base if op.beta == 1 else f"pow({base}, {op.beta!r})"
-        return cast_text(f"div({value}, {power})", compute, self.storage)
+    def square(left: str) -> list[str]:
+        return [load(left), "store(squares, behind + c, mul(v, v))"]
 
-    def _power_lines(self) -> list[str]:
-        if self.op.beta != 0.75:
-            return []
-        scale = const_text(self.compute, self.op.alpha / self.op.size, self.lanes)
-        bias = const_text(self.compute, self.op.bias, self.lanes)
+    def divide(left: str) -> list[str]:
         return [
-            f"root = sqrt(fma(s, {scale}, {bias}))",
-            "power_three_quarters = mul(root, sqrt(root))",
+            f"s = {zero}",
+            "for k in range(size):",
+            f"    s = add(s, load(squares, c + k, {lanes}))",
+            load(left),
+            *_divide(op, x, lanes),
+            store_text("r_out", "c", steps[1], t1, "result", left),
         ]
+
+    inside = [
+        f"r_x = offset(p_x, {loop.offset(0)})",
+        f"r_out = offset(p_out, {loop.offset(1)})",
+        "c = 0",
+        "while c < behind:",
+        *indent([f"store(squares, c, {zero})", f"c += {lanes}"], 1),
+        *vector_loop(lanes, square),
+        "c = behind + last",
+        "while c < last + size:",
+        *indent([f"store(squares, c, {zero})", f"c += {lanes}"], 1),
+        *vector_loop(lanes, divide),
+    ]
+    return loop, inside, [f"squares = local_{compute}({SCRATCH + 2 * lanes})"]
+
+
+def _along_rows(
+    op: Lrn, slots: Slots, space: Space, x: Tensor, out: Tensor, lanes: int
+) -> tuple[RowLoop, list[str], list[str]]:
+    storage, compute = dtype_name(x.type), dtype_name(x.type.compute)
+    lens, strides = space.lens or (1,), [s or (0,) for s in space.strides]
+    rows = [(*s[:-1], t.strides[1]) for s, t in zip(strides, (x, out))]
+    loop = RowLoop(slots, (*lens[:-1], x.lens[1]), rows, lens[-1], lanes, op.size + 8)
+    inner = (strides[0][-1], strides[1][-1])
+    t0, t1 = (slots.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(inner))
+    for name, value in (
+        ("behind", (op.size - 1) // 2),
+        ("ahead", op.size // 2),
+        ("channels", x.lens[1]),
+        ("step", x.strides[1]),
+    ):
+        slots.integer(name, value)
+    channel = f"i{len(lens) - 1}"
+
+    def body(left: str) -> list[str]:
+        v = cast_text(load_text("q", "c", inner[0], t0, lanes, left), storage, compute)
+        return [
+            f"s = {const_text(compute, 0, lanes)}",
+            "for k in range(start, stop_at):",
+            *indent(["q = offset(r_x, k * step)", f"v = {v}", "s = fma(v, v, s)"], 1),
+            "q = r_x",
+            f"v = {v}",
+            *_divide(op, x, lanes),
+            store_text("r_out", "c", inner[1], t1, "result", left),
+        ]
+
+    inside = [
+        f"r_x = offset(p_x, {loop.offset(0)})",
+        f"r_out = offset(p_out, {loop.offset(1)})",
+        f"start = imax(0, {channel} - behind) - {channel}",
+        f"stop_at = imin(channels, {channel} + ahead + 1) - {channel}",
+        *vector_loop(lanes, body),
+    ]
+    return loop, inside, []

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING
 
 from ...graph.program import Program
 from ...graph.shape import DynamicDimension
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
     import onnx
 
-    Source = Union[str, os.PathLike, bytes, bytearray, memoryview, onnx.ModelProto]
+    Source: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | onnx.ModelProto"
 
 __all__ = ["get_onnx_operators", "parse_onnx"]
 

@@ -86,7 +86,9 @@ def repeat_heads(g: Builder, x: Instruction, count: int) -> Instruction:
 def attend(
     g: Builder, q: Instruction, k: Instruction, v: Instruction, scale: float, mask: Mask, softcap: float = 0.0
 ) -> Instruction:
-    """``softmax(softcap(scale * q @ k^T) + mask) @ v`` for q [b, h, s, d], k [b, hk, t, d], v [b, hk, t, e]."""
+    """``softmax(softcap(scale * q @ k^T) + mask) @ v`` for q [b, h, s, d], k [b, hk, t, d], v
+    [b, hk, t, e].
+    """
     if softcap == 0 and q.shape.type == k.shape.type == v.shape.type:
         combined = mask.combined(g, q.shape.type)
         extra = [] if combined is None else [combined]
@@ -141,7 +143,9 @@ def attention(
     past_value: Instruction | None = None,
     nonpad: Instruction | None = None,
 ) -> list[Instruction | None]:
-    """Heads split from 3-D inputs or given in 4-D ones; outputs are Y, the caches, and a stage of the scores."""
+    """Heads split from 3-D inputs or given in 4-D ones; outputs are Y, the caches, and a stage
+    of the scores.
+    """
     if (past_key is None) != (past_value is None):
         raise ParseError("past_key and past_value must be given together")
     if nonpad is not None and past_key is not None:

@@ -72,7 +72,9 @@ def constant_fill(g: Builder, node: Node, shape: Instruction | None = None) -> I
 
 @register("Shape")
 def shape(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """Lengths from axis ``start`` to before ``end``: a literal, or read at run time where they are dynamic."""
+    """Lengths from axis ``start`` to before ``end``: a literal, or read at run time where they
+    are dynamic.
+    """
     axes = rank(x)
     start, end, _ = slice(node.get_int("start", 0), node.get_int("end", axes)).indices(axes)
     if x.shape.is_dynamic and start < end and not all(d.is_fixed for d in x.shape.dims[start:end]):

@@ -48,7 +48,9 @@ def matmul_nbits(
     groups: Instruction | None = None,
     bias: Instruction | None = None,
 ) -> Instruction:
-    """``a @ w^T + bias`` with w [N, K] of 4 or 8 bits in blocks along K, each with a scale and a zero point."""
+    """``a @ w^T + bias`` with w [N, K] of 4 or 8 bits in blocks along K, each with a scale and a
+    zero point.
+    """
     inner, outer = node.get_int("K"), node.get_int("N")
     bits, block = node.get_int("bits", 4), node.get_int("block_size")
     if groups is not None:

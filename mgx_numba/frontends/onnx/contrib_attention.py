@@ -62,7 +62,9 @@ def attention_contrib(
     past: Instruction | None = None,
     attention_bias: Instruction | None = None,
 ) -> list[Instruction]:
-    """Projections to queries, keys and values by one product, then attention; a cache is [2, b, heads, p, d]."""
+    """Projections to queries, keys and values by one product, then attention; a cache is [2, b,
+    heads, p, d].
+    """
     node.refuse("do_rotary", 0)
     heads = node.get_int("num_heads")
     lens = g.lens(x)
@@ -203,10 +205,10 @@ def group_query_attention(
     if node.get_bool("do_rotary"):
         if cosine is None or sine is None:
             raise ParseError("do_rotary needs inputs 'cos_cache' and 'sin_cache'")
-        tables = [
-            table_rows(g, t, tokens if places is None else places, q.shape.type) for t in (cosine, sine)
-        ]
-        q, k = (rotate(g, x, *tables, node.get_bool("rotary_interleaved")) for x in (q, k))
+        where = tokens if places is None else places
+        cosine, sine = (table_rows(g, t, where, q.shape.type) for t in (cosine, sine))
+        interleaved = node.get_bool("rotary_interleaved")
+        q, k = rotate(g, q, cosine, sine, interleaved), rotate(g, k, cosine, sine, interleaved)
     k, v = (_written(g, old, new, tokens, whole) for old, new in ((past_key, k), (past_value, v)))
     keys, queries = positions(g, whole, 3, 4), g.reshape(tokens, (b, 1, s, 1))
     mask = Mask(g.pointwise("less_or_equal", keys, queries))

@@ -56,7 +56,9 @@ def skip_simplified_layer_normalization(
     gamma: Instruction,
     bias: Instruction | None = None,
 ) -> Sequence[Instruction]:
-    """Root-mean-square normalisation of ``x + skip + bias`` over the last axis; the sum is the fourth output."""
+    """Root-mean-square normalisation of ``x + skip + bias`` over the last axis; the sum is the
+    fourth output.
+    """
     total = _total(g, x, skip, bias)
     y, inverse = rms_norm(g, total, gamma, rank(x) - 1, node.get_float("epsilon", 1e-12))
     return [y, inverse, inverse, total]
@@ -75,9 +77,7 @@ def group_norm(
     last = node.get_bool("channels_last", True)
     count = rank(x)
     first = g.transpose(total, [0, count - 1, *range(1, count - 1)]) if last else total
-    normal, _, _ = grouped(
-        g, first, node.get_int("groups"), node.get_float("epsilon", 1e-5), gamma.shape.type
-    )
+    normal, _ = grouped(g, first, node.get_int("groups"), node.get_float("epsilon", 1e-5), gamma.shape.type)
     y = g.reshape(normal, g.lens(first))
     shape = (gamma.shape.elements, *(1,) * (count - 2))
     y = g.convert(y, gamma.shape.type)

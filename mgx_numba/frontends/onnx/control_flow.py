@@ -75,7 +75,9 @@ def loop(
     condition: Instruction | None = None,
     *carried: Instruction,
 ) -> Sequence[Instruction]:
-    """A submodule run again and again; scan outputs have room for the trip count, or ``max_loop_iterations``."""
+    """A submodule run again and again; scan outputs have room for the trip count, or
+    ``max_loop_iterations``.
+    """
     body = node.get_graph("body")
     count = len(carried)
     if any(c is None for c in carried):

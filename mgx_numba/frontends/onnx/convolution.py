@@ -130,7 +130,9 @@ def conv_integer(
 def conv_transpose(
     g: Builder, node: Node, x: Instruction, w: Instruction, bias: Instruction | None = None
 ) -> Instruction:
-    """Transposed convolution; ``output_shape`` or ``output_padding`` lengthen or cut the result at its ends."""
+    """Transposed convolution; ``output_shape`` or ``output_padding`` lengthen or cut the result
+    at its ends.
+    """
     spatial = check_spatial(x)
     if rank(w) != rank(x) or w.shape.is_dynamic:
         raise ShapeError(f"weights {w.shape} do not fit an input of {rank(x)} dimensions")
@@ -178,7 +180,9 @@ def conv_transpose(
 
 
 def _pads_for(full: list[int], wanted: list[int], upper: bool) -> list[int]:
-    """What to cut from the full result, before all axes and then after them, to come to the wanted lengths."""
+    """What to cut from the full result, before all axes and then after them, to come to the
+    wanted lengths.
+    """
     small, large = [], []
     for n, m in zip(full, wanted, strict=False):
         total = n - m

@@ -79,7 +79,9 @@ def non_max_suppression(
 
 @register("RoiAlign")
 def roi_align(g: Builder, node: Node, x: Instruction, rois: Instruction, batch: Instruction) -> Instruction:
-    """Regions pooled from bilinear samples; half-pixel coordinates are the default from operator set 16 on."""
+    """Regions pooled from bilinear samples; half-pixel coordinates are the default from operator
+    set 16 on.
+    """
     default = "half_pixel" if node.opset >= 16 else "output_half_pixel"
     mode = node.get_choice("mode", ("avg", "max"), "avg")
     size = [node.get_int(name, 1) for name in ("output_height", "output_width")]

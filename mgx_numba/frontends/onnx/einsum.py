@@ -96,7 +96,9 @@ def _contract(
     needed: set[str],
     sizes: dict[str, int],
 ) -> tuple[list[str], Instruction]:
-    """Two operands as one batched matrix product: shared labels that stay are batch, the others are summed."""
+    """Two operands as one batched matrix product: shared labels that stay are batch, the others
+    are summed.
+    """
     (a_term, a), (b_term, b) = (
         _sum_private(g, *one, other[0], needed) for one, other in ((left, right), (right, left))
     )

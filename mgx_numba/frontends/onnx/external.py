@@ -41,7 +41,7 @@ class ExternalData:
                 f"{where} has its data in {entries.get('location', '')!r}: give"
                 " external_data_path, the folder of that file"
             )
-        path = self._resolve(entries.get("location", ""), where)
+        path = _resolve(self.folder, entries.get("location", ""), where)
         offset = _number(entries, "offset", 0, where)
         stated = _number(entries, "length", length, where)
         if stated != length:
@@ -57,23 +57,6 @@ class ExternalData:
         data = content[offset : offset + length]
         return data if offset % 8 == 0 else data.copy()
 
-    def _resolve(self, location: str, where: str) -> Path:
-        if not location or "\0" in location:
-            raise ParseError(f"{where}: external data has no location, or one that is no path: {location!r}")
-        for kind in (PurePosixPath, PureWindowsPath):
-            pure = kind(location)
-            if pure.is_absolute() or pure.drive or pure.root or ".." in pure.parts:
-                raise ParseError(f"{where}: external data at {location!r} would leave the model's folder")
-        folder = self.folder.resolve()
-        path = (folder / location).resolve()
-        if not path.is_relative_to(folder):
-            raise ParseError(
-                f"{where}: external data at {location!r} leaves the model's folder through a link"
-            )
-        if not path.is_file():
-            raise ParseError(f"{where}: external data file {location!r} does not exist in {str(folder)!r}")
-        return path
-
     def _map(self, path: Path, where: str) -> np.ndarray:
         if path not in self._maps:
             try:
@@ -86,6 +69,22 @@ class ExternalData:
                     f"{where}: external data file {path.name!r} cannot be read: {error}"
                 ) from error
         return self._maps[path]
+
+
+def _resolve(folder: Path, location: str, where: str) -> Path:
+    if not location or "\0" in location:
+        raise ParseError(f"{where}: external data has no location, or one that is no path: {location!r}")
+    for kind in (PurePosixPath, PureWindowsPath):
+        pure = kind(location)
+        if pure.is_absolute() or pure.drive or pure.root or ".." in pure.parts:
+            raise ParseError(f"{where}: external data at {location!r} would leave the model's folder")
+    folder = folder.resolve()
+    path = (folder / location).resolve()
+    if not path.is_relative_to(folder):
+        raise ParseError(f"{where}: external data at {location!r} leaves the model's folder through a link")
+    if not path.is_file():
+        raise ParseError(f"{where}: external data file {location!r} does not exist in {str(folder)!r}")
+    return path
 
 
 def _number(entries: Mapping[str, str], key: str, default: int, where: str) -> int:

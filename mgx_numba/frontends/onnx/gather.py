@@ -60,7 +60,9 @@ def scatter_nd(
 def tensor_scatter(
     g: Builder, node: Node, past: Instruction, update: Instruction, write: Instruction | None = None
 ) -> Instruction:
-    """A key/value cache with new steps written from ``write_indices`` on (round about in mode ``circular``)."""
+    """A key/value cache with new steps written from ``write_indices`` on (round about in mode
+    ``circular``).
+    """
     lens, new = g.lens(past), g.lens(update)
     axis = g.axis(node.get_int("axis", -2), len(lens))
     if axis == 0 or len(new) != len(lens):

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from math import prod
 
-import numpy as np
-
 from ...errors import ParseError, ShapeError
 from ...graph.instruction import Instruction
 from .builder import Builder, rank
@@ -117,15 +115,11 @@ def expand(g: Builder, node: Node, x: Instruction, shape: Instruction) -> Instru
         value = g.constants.value(shape)
         if value is None:
             return g.op("broadcast_with_dims", x, shape)
-        dims = [int(v) for v in value.ravel()]
-        return g.op("multibroadcast", x, out_lens=tuple(dims))
-    dims = [int(d) for d in dims if d is not None]
-    element_count(dims, "the shape input")
+        return g.op("multibroadcast", x, out_lens=tuple(int(v) for v in value.ravel()))
+    target = [int(d) for d in dims if d is not None]
+    element_count(target, "the shape input")
     lens = g.lens(x)
-    try:
-        out = np.broadcast_shapes(lens, tuple(dims))
-    except ValueError:
-        raise ShapeError(f"lengths {list(lens)} do not broadcast to {dims}") from None
+    out = g.outer_lens(lens, target)
     return g.broadcast(x, out) if out != lens else g.op("identity", x)
 
 

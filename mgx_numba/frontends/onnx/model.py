@@ -137,7 +137,7 @@ def _read_file(path: Path) -> tuple[ModelProto, dict[int, np.ndarray]]:
             for number, span in spans.items():
                 raw[number] = np.empty(span.end - span.begin, np.uint8)
                 file.seek(span.begin)
-                if file.readinto(memoryview(raw[number])) != raw[number].size:
+                if file.readinto(raw[number].data) != raw[number].size:
                     raise ParseError(f"{str(path)!r} changed while it was read")
     except FileNotFoundError:
         raise ParseError(f"no such file: {str(path)!r}") from None

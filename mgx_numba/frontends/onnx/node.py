@@ -1,4 +1,6 @@
-"""One ONNX node as parsers see it: its names, and its attributes checked for their kind when they are read."""
+"""One ONNX node as parsers see it: its names, and its attributes checked for their kind when
+they are read.
+"""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ def instance_normalization(
 
 def grouped(
     g: Builder, x: Instruction, groups: int, epsilon: float, stash: Type
-) -> tuple[Instruction, tuple[int, ...], int]:
+) -> tuple[Instruction, tuple[int, ...]]:
     """``x`` [n, c, spatial...] standardised over groups of channels, seen as [n, groups, c / groups,
     spatial...].
     """
@@ -197,7 +197,7 @@ def grouped(
     split = (lens[0], groups, lens[1] // groups, *lens[2:])
     wide = g.reshape(g.convert(x, stash), split)
     normal = standardize(g, wide, range(2, len(split)), epsilon)[0]
-    return g.convert(normal, x.shape.type), split, lens[1]
+    return g.convert(normal, x.shape.type), split
 
 
 @register("GroupNormalization")
@@ -207,7 +207,7 @@ def group_normalization(
     """Over groups of channels; scale and bias are per group in operator set 18, per channel from 21 on."""
     groups = node.get_int("num_groups")
     stash = stash_type(node, x) if node.opset >= 21 else x.shape.type
-    normal, split, channels = grouped(g, x, groups, node.get_float("epsilon", 1e-5), stash)
+    normal, split = grouped(g, x, groups, node.get_float("epsilon", 1e-5), stash)
     if node.opset >= 21:
         y = g.reshape(normal, g.lens(x))
         return scale_and_shift(g, y, per_channel(g, scale, x, "scale"), per_channel(g, bias, x, "bias"))

@@ -49,8 +49,8 @@ class ParseOptions:
             raise OptionError("map_input_dims and map_dyn_input_dims are both set: give one")
         for name, dims in self.map_input_dims.items():
             _check_dims("map_input_dims", name, dims, dynamic=False)
-        for name, dims in self.map_dyn_input_dims.items():
-            _check_dims("map_dyn_input_dims", name, dims, dynamic=True)
+        for name, ranges in self.map_dyn_input_dims.items():
+            _check_dims("map_dyn_input_dims", name, ranges, dynamic=True)
         for symbol, dim in self.dim_params.items():
             _check_dim("dim_params", symbol, dim, dynamic=True)
 

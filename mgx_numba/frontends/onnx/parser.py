@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import sys
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...errors import MgxError, OptionError, ParseError, UnsupportedError
@@ -153,12 +153,11 @@ class GraphParser:
         inputs = [scope.find(name) for name in node.inputs]
         function = self._model_function(node)
         if function is not None:
-            results: Iterable[Any] = expand(
-                g, node, function, inputs, function_attributes(function), scope.path
-            )
+            results: Any = expand(g, node, function, inputs, function_attributes(function), scope.path)
         else:
             results = self._parse_operator(g, node, inputs, scope)
-        values = [results] if isinstance(results, (Instruction, TensorSequence)) else list(results)
+        single = isinstance(results, (Instruction, TensorSequence))
+        values: list[Any] = [results] if single else list(results)
         for position, name in enumerate(node.outputs):
             if not name:
                 continue

@@ -8,7 +8,7 @@ has dynamic dimensions such a vector is known except for these.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Union
+from typing import TypeAlias
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from .builder import Builder
 
 __all__ = ["partial_ints"]
 
-Vector = Union[Sequence[int | None], None]
+Vector: TypeAlias = "Sequence[int | None] | None"
 LONGEST = 64
 
 

@@ -138,7 +138,7 @@ def qlinear_concat(
         raise ParseError(
             f"got {len(parts)} inputs after scale and zero point, expected three for each tensor"
         )
-    wide = [dequantize(g, *parts[k : k + 3]) for k in range(0, len(parts), 3)]
+    wide = [dequantize(g, parts[k], parts[k + 1], parts[k + 2]) for k in range(0, len(parts), 3)]
     axis = g.axis(node.get_int("axis"), rank(wide[0]))
     joined = g.op("concat", *wide, axis=axis) if len(wide) > 1 else wide[0]
     return quantize(g, joined, y_scale, y_zero)

@@ -59,7 +59,7 @@ def quantize(
 ) -> Instruction:
     """``saturate(round(x / scale) + zero)``."""
     parts = [along_axis(g, v, x, axis, block) for v in (scale, zero) if v is not None]
-    return g.op("quantizelinear", x, *parts, **({"out_type": type} if type is not None else {}))
+    return g.op("quantizelinear", x, *parts, out_type=type)
 
 
 def dequantize(

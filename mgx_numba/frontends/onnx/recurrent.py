@@ -5,6 +5,8 @@ ai.onnx: GRU LSTM RNN.
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...errors import ParseError, UnsupportedError
 from ...graph.instruction import Instruction
 from ...ops.base import Operator, make_op
@@ -65,7 +67,9 @@ def recurrent(
     cell: Instruction | None = None,
     peephole: Instruction | None = None,
 ) -> list[Instruction]:
-    """All hidden states, the last ones, and for LSTM the last cell states; ``layout`` 1 has the batch first."""
+    """All hidden states, the last ones, and for LSTM the last cell states; ``layout`` 1 has the
+    batch first.
+    """
     direction = node.get_choice("direction", ("forward", "reverse", "bidirectional"), "forward")
     directions = 2 if direction == "bidirectional" else 1
     if rank(x) != 3 or rank(w) != 3 or rank(r) != 3:
@@ -77,7 +81,7 @@ def recurrent(
     if batch_first:
         x = g.transpose(x, (1, 0, 2))
         hidden, cell = (None if s is None else g.transpose(s, (1, 0, 2)) for s in (hidden, cell))
-    attributes = {
+    attributes: dict[str, Any] = {
         "hidden_size": size,
         "actv_func": activations(node, directions),
         "direction": direction,

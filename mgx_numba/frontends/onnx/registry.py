@@ -1,4 +1,6 @@
-"""Which function parses which ONNX operator: filled by ``@register`` in the files of the operator families."""
+"""Which function parses which ONNX operator: filled by ``@register`` in the files of the
+operator families.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +8,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, Union
-
-if TYPE_CHECKING:
-    from ...graph.instruction import Instruction
-
-    Results = Union[Instruction, Sequence[Instruction]]
+from typing import Any, TypeVar
 
 __all__ = ["FAMILIES", "MICROSOFT", "Handler", "find", "names", "register"]
 
@@ -54,7 +51,9 @@ ParserT = TypeVar("ParserT", bound=Parser)
 
 @dataclass(frozen=True)
 class Handler:
-    """A parser ``parse(g, node, *inputs)`` and how many inputs it takes; absent optional inputs are ``None``."""
+    """A parser ``parse(g, node, *inputs)`` and how many inputs it takes; absent optional inputs
+    are ``None``.
+    """
 
     parse: Parser
     required: int

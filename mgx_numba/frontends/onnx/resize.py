@@ -76,7 +76,7 @@ def resize(
         if lens[axis] < 1:
             raise ShapeError(f"axis {axis} is empty")
         per_axis[axis] = factors[k] if factors else (kept or lengths[k] / lens[axis])
-    target = [int(math.floor(np.float32(n) * np.float32(f))) for n, f in zip(lens, per_axis, strict=False)]
+    target = [math.floor(np.float32(n) * np.float32(f)) for n, f in zip(lens, per_axis, strict=False)]
     for k, axis in enumerate(axes):
         target[axis] = lengths[k] if lengths else target[axis]
     coordinates = node.get_choice("coordinate_transformation_mode", COORDINATES, "half_pixel")

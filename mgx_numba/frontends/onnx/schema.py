@@ -1,17 +1,18 @@
-"""Checks of a node against its ONNX operator schema: number of inputs and outputs, attributes, element types."""
+"""Checks of a node against its ONNX operator schema: number of inputs and outputs, attributes,
+element types.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...errors import ParseError
 from .node import ATTRIBUTE_KINDS, Node
 
 if TYPE_CHECKING:
-    from onnx.defs import OpSchema
 
 __all__ = ["Schema", "check_node", "find_schema"]
 
@@ -31,9 +32,9 @@ class Formal:
 
 @dataclass(frozen=True)
 class Schema:
-    """What an ``OpSchema`` says, read once."""
+    """What an ``onnx.defs.OpSchema`` (``source``) says, read once."""
 
-    source: OpSchema
+    source: Any
     since: int
     inputs: tuple[Formal, ...]
     min_inputs: int
@@ -50,7 +51,7 @@ def find_schema(domain: str, op_type: str, opset: int) -> Schema | None:
     import onnx.defs
 
     try:
-        source = onnx.defs.get_schema(op_type, opset, domain)
+        source: Any = onnx.defs.get_schema(op_type, opset, domain)
     except Exception:
         return None
     options = onnx.defs.OpSchema.FormalParameterOption

@@ -73,6 +73,14 @@ _SUB_BYTE = {
 FLOAT4 = 23
 _NARROW_RANGES = {21: (0, 15), 22: (-8, 7), 25: (0, 3), 26: (-2, 1)}
 _INT32_FIELD = frozenset({2, 3, 4, 5, 6, 9, 10, 16, 17, 18, 19, 20, 21, 22, 23, 25, 26})
+_FIELDS = {1: "float_data", 7: "int64_data", 11: "double_data", 12: "uint64_data", 13: "uint64_data"}
+_FIELD_TYPES: dict[str, np.dtype] = {
+    "float_data": np.dtype(np.float32),
+    "int32_data": np.dtype(np.int32),
+    "int64_data": np.dtype(np.int64),
+    "double_data": np.dtype(np.float64),
+    "uint64_data": np.dtype(np.uint64),
+}
 MAX_ELEMENTS = 1 << 60
 
 
@@ -210,13 +218,7 @@ def sparse_array(sparse: SparseTensorProto, external: External) -> np.ndarray:
 
 def _from_fields(tensor: TensorProto, type: Type, count: int, bits: int, where: str) -> np.ndarray:
     number = tensor.data_type
-    if number in _INT32_FIELD:
-        field, dtype = "int32_data", np.int32
-    elif number in (12, 13):
-        field, dtype = "uint64_data", np.uint64
-    else:
-        field = {1: "float_data", 7: "int64_data", 11: "double_data"}[number]
-        dtype = {1: np.float32, 7: np.int64, 11: np.float64}[number]
+    field = "int32_data" if number in _INT32_FIELD else _FIELDS[number]
     stored = getattr(tensor, field)
     wanted = (count * bits + 7) // 8 if bits < 8 else count
     if len(stored) != wanted:
@@ -224,7 +226,7 @@ def _from_fields(tensor: TensorProto, type: Type, count: int, bits: int, where: 
             f"{where} has {len(stored)} values in {field}, expected {wanted}"
             f" for {elem_name(number)}{list(tensor.dims)}"
         )
-    values = np.fromiter(stored, dtype, wanted)
+    values = np.fromiter(stored, _FIELD_TYPES[field], wanted)
     if bits < 8:
         return _unpack(values.astype(np.uint8), bits, count, type)
     if number in (10, 16):

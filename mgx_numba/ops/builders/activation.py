@@ -48,7 +48,7 @@ def gelu_erf(e: Emitter, x: Instruction) -> Instruction:
 
 @macro("gelu_tanh", inputs=(1, 1), fast=False)
 def gelu_tanh(e: Emitter, x: Instruction, fast: bool) -> Instruction:
-    """``0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))``; ``fast`` factors ``x`` out of the cube."""
+    """``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))``; ``fast`` factors the cube."""
     square = e.op("mul", x, x)
     if fast:
         inner = e.op("mul", x, e.number("add", e.number("mul", square, 0.044715), 1))

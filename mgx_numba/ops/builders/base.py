@@ -62,8 +62,8 @@ def macro_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """All options of a macro, defaults included; those of a plain operator are its attributes.
 
     Raises:
-        OperatorError: neither a macro nor an operator has this name, or it has no such option, or a value is of the
-            wrong kind; the known options are listed.
+        OperatorError: neither a macro nor an operator has this name, or it has no such option (the known ones
+            are listed), or a value is of the wrong kind.
     """
     found = _MACROS.get(name)
     if found is None:
@@ -202,6 +202,5 @@ class Emitter:
 
 
 def common_type(types: Sequence[Type]) -> Type:
-    """Type to which values of these types are converted before they meet: floating over integral, then the wider,
-    then the signed one."""
+    """Type to which values are converted before they meet: floating over integral, then wider, then signed."""
     return max(types, key=lambda t: (t.is_floating, t.size, t.is_signed, -int(t)))

@@ -40,8 +40,8 @@ def convolution(
 ) -> Instruction:
     """Convolution, plus a bias along axis 1.
 
-    ``auto_pad`` is ONNX's. Lengths that are known give paddings as numbers, dynamic ones a ``padding_mode``. Absent
-    ``paddings`` are 0, absent ``strides`` and ``dilations`` 1.
+    ``auto_pad`` is ONNX's. Lengths that are known give paddings as numbers, dynamic ones a ``padding_mode``.
+    Absent ``paddings`` are 0, absent ``strides`` and ``dilations`` 1.
     """
     axes = x.shape.ndim - 2
     strides, dilations = strides or (1,) * axes, dilations or (1,) * axes

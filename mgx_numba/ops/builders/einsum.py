@@ -34,7 +34,7 @@ def einsum(e: Emitter, *operands: Instruction, equation: str) -> Instruction:
 
 
 def _parse(equation: str, ranks: list[int]) -> tuple[list[list[str]], list[str]]:
-    """Labels of the operands and of the result; the axes of an ellipsis are ``...0``, ``...1`` from the right."""
+    """Labels of the operands and of the result; an ellipsis' axes are ``...0``, ``...1`` from the right."""
     text = equation.replace(" ", "")
     left, arrow, right = text.partition("->")
     terms = left.split(",")

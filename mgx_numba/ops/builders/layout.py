@@ -29,8 +29,8 @@ def rotary_embedding(
 ) -> Instruction:
     """Rotary position embedding of the last axis (Su et al. 2021, RoFormer).
 
-    ``cos`` and ``sin`` broadcast to ``x``, with half of its last length or all of it. Element ``k`` is rotated with
-    element ``k + half``, or with its neighbour when ``interleaved``.
+    ``cos`` and ``sin`` broadcast to ``x``, with half of its last length or all of it. Element ``k`` is
+    rotated with element ``k + half``, or with its neighbour when ``interleaved``.
     """
     lens = e.lens(x)
     half = lens[-1] // 2

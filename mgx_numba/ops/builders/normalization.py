@@ -20,7 +20,7 @@ def batchnorm(
     variance: Instruction,
     epsilon: float,
 ) -> Instruction:
-    """``(x - mean) / sqrt(variance + epsilon) * scale + bias`` along axis 1 (ONNX BatchNormalization, inference)."""
+    """``(x - mean) / sqrt(variance + epsilon) * scale + bias`` along axis 1 (ONNX BatchNormalization)."""
     if any(v.shape.ndim != 1 for v in (scale, bias, mean, variance)):
         raise e.fail("scale, bias, mean and variance must have one axis")
     spatial = tuple(range(1, x.shape.ndim - 1))

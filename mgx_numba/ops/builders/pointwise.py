@@ -20,8 +20,8 @@ NAMES = (
 def binary(e: Emitter, a: Instruction, b: Instruction, broadcasted_axis: int | None) -> Instruction:
     """Both in their common type and lengths.
 
-    With ``broadcasted_axis`` the axes of ``b`` are laid along those of ``a`` from that one on, as in ONNX before
-    opset 7.
+    With ``broadcasted_axis`` the axes of ``b`` are laid along those of ``a`` from that one on, as in ONNX
+    before opset 7.
     """
     if broadcasted_axis is not None:
         axis = broadcasted_axis + (a.shape.ndim if broadcasted_axis < 0 else 0)

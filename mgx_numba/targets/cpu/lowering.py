@@ -1,7 +1,7 @@
 """Lowering: from an optimised program to a plan, one instruction after the other.
 
 Every instruction's value is a view of a buffer. Views of views are free; concatenations and program results lend
-their memory to the instructions that feed them, so that those write in place. An operator without a lowering runs
+their memory to the instructions that feed them, so that those write in place. An operator that no kernel serves runs
 by its NumPy meaning in a host step between native steps.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...codegen.launch import Callee, Launch, Operand
-from ...errors import CompileError, MgxError
+from ...errors import CompileError, MgxError, UnsupportedError
 from ...graph.instruction import Instruction, Parameter, Return
 from ...graph.module import Module
 from ...graph.printer import format_instruction, instruction_names
@@ -109,7 +109,10 @@ class Lowering:
         elif self._needs_host(ins):
             self.host(ins)
         else:
-            _RULES.get(ins.name, Lowering.host)(self, ins)
+            try:
+                _RULES.get(ins.name, Lowering.host)(self, ins)
+            except UnsupportedError:
+                self.host(ins)
 
     def _needs_host(self, ins: Instruction) -> bool:
         if ins.name == "get_tuple_elem":

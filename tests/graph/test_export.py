@@ -1,0 +1,134 @@
+"""Programs as Python source, as graphs and as JSON."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mgx_numba.errors import UnsupportedError
+from mgx_numba.graph.argument import Argument
+from mgx_numba.graph.export import to_dot, to_json, to_py
+from mgx_numba.graph.instruction import Instruction, Outline
+from mgx_numba.graph.program import Program
+from mgx_numba.graph.shape import DynamicDimension, Shape
+from mgx_numba.graph.types import Type
+
+from tests.graph.test_mxr import branching_program, convolution_program, dynamic_program
+
+
+def run_source(source: str) -> Any:
+    names: dict[str, Any] = {}
+    exec(compile(source, "<exported>", "exec"), names)
+    return names["p"]
+
+
+def small_literals() -> Program:
+    program = Program()
+    rng = np.random.default_rng(3)
+    kinds = [t for t in Type if t not in (Type.tuple_type, Type.fp4x2_type)]
+    values = [np.array([[0, 1, 1]]).astype(t.numpy) for t in kinds]
+    values += [np.float32([np.inf, -np.inf, 1e-30]), rng.standard_normal((3, 4)), np.array([2**63 + 1], np.uint64)]
+    literals = [program.main.add_literal(v) for v in values]
+    literals.append(program.main.add_literal(Argument.from_array(np.broadcast_to(np.float32([1, 2]), (4, 2)))))
+    literals.append(program.main.add_literal(np.float32(0.1)))
+    program.main.add_return(literals)
+    return program
+
+
+def awkward_names() -> Program:
+    """Names that are no Python names, that coincide once they are, and that need quoting."""
+    program = Program()
+    shape = Shape(Type.float_type, (2,))
+    values = [program.main.add_parameter(name, shape) for name in ("x.1", "x-1", 'a"b\\', "class", "<&>")]
+    program.main.add_return(values)
+    return program
+
+
+@pytest.mark.parametrize(
+    "build", [convolution_program, branching_program, dynamic_program, small_literals, awkward_names]
+)
+def test_python_source_builds_the_same_program(build: Any) -> None:
+    program = build()
+    built = run_source(to_py(program))
+    assert str(built) == str(program)
+    assert built.get_parameter_names() == list(program.parameter_shapes())
+    for mine, theirs in zip(built.get_main_module(), program.main):
+        if theirs.literal is not None:
+            assert np.array_equal(np.asarray(mine.get_literal()), theirs.literal.numpy())
+
+
+def test_python_source_has_migraphx_style() -> None:
+    program = Program()
+    x = program.main.add_parameter("x", Shape(Type.float_type, (2, 3)))
+    y = program.main.add_instruction("softmax", [x], axis=0)
+    program.main.add_return([program.main.add_instruction("softmax", [y])])
+    assert to_py(program).splitlines()[2:] == [
+        "p = migraphx.program()",
+        "mmain = p.get_main_module()",
+        "p_x = mmain.add_parameter('x', migraphx.shape(type='float_type', lens=[2, 3]))",
+        "x_1 = mmain.add_instruction(migraphx.op('softmax', axis=0), [p_x])",
+        "x_2 = mmain.add_instruction(migraphx.op('softmax'), [x_1])",
+        "mmain.add_return([x_2])",
+    ]
+
+
+def test_large_literals_are_generated() -> None:
+    program = Program()
+    program.main.add_return([program.main.add_literal(np.zeros(n, np.float32)) for n in (1023, 1024, 1025)])
+    source = to_py(program)
+    assert source.count("generate_argument") == 2
+    assert "lens=[1024]), 1)" in source
+    assert str(run_source(source)) == str(program)
+
+
+def test_what_the_api_cannot_make_is_refused() -> None:
+    program = Program()
+    outline = program.main._link(Instruction(Outline(), (), Shape(Type.float_type, (2,))), None)
+    program.main.add_return([outline])
+    with pytest.raises(UnsupportedError, match="outline"):
+        to_py(program)
+
+
+def test_graph_names_all_instructions_and_edges() -> None:
+    program = branching_program()
+    text = to_dot(program)
+    assert text.startswith("digraph {")
+    assert text.count(" -> ") == sum(len(i.inputs) for m in program.reachable_modules() for i in m) + sum(
+        len(m.results()) for module in program.reachable_modules() for i in module for m in i.module_args
+    )
+    assert text.count("subgraph") == 3
+    assert "float_type, {2, 3}, {3, 1}" in text
+
+
+def test_brief_graph_leaves_out_literals_and_shapes() -> None:
+    brief = to_dot(convolution_program(), brief=True)
+    assert "float_type" not in brief
+    assert "@literal" not in brief
+    assert "padding" not in brief
+    assert "padding" in to_dot(convolution_program())
+
+
+@pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")
+@pytest.mark.parametrize("build", [branching_program, awkward_names, small_literals])
+def test_graphviz_accepts_the_graph(build: Any) -> None:
+    for brief in (False, True):
+        subprocess.run(["dot", "-Tcanon"], input=to_dot(build(), brief).encode(), check=True, capture_output=True)
+
+
+def test_json_is_that_of_saved_files() -> None:
+    root = json.loads(to_json(dynamic_program()))
+    assert root["version"] == 8
+    assert root["modules"]["main"]["nodes"][0]["name"] == "@param"
+
+
+def test_dynamic_dimensions_keep_their_optimals() -> None:
+    program = Program()
+    dims = [DynamicDimension(1, 4, frozenset({2, 4})), DynamicDimension(3, 3)]
+    program.main.add_return([program.main.add_parameter("x", Shape.dynamic(Type.float_type, dims))])
+    built = run_source(to_py(program))
+    assert [d.optimals for d in built.get_parameter_shapes()["x"].dyn_dims()] == [{2, 4}, set()]
