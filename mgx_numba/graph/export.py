@@ -114,7 +114,8 @@ class _PythonPrinter:
 
 def _values(literal: Argument) -> list[Any]:
     values = literal.numpy().ravel()
-    return (values.astype(np.float64) if literal.shape.type.is_floating else values).tolist()
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        return (values.astype(np.float64) if literal.shape.type.is_floating else values).tolist()
 
 
 def _number(value: Any) -> str:
@@ -165,8 +166,8 @@ def _attribute(value: Any) -> str:
 def to_dot(program: Program, brief: bool = False) -> str:
     """The program as a directed graph in Graphviz's language; submodules are clusters.
 
-    Nodes are instructions with their attributes, edges carry shapes. ``brief`` leaves out attributes, shapes and
-    literals.
+    Nodes are instructions with their attributes, edges carry shapes. ``brief`` leaves out attributes, shapes
+    and literals.
     """
     modules = program.reachable_modules()
     names = instruction_names(modules)
@@ -193,8 +194,8 @@ def _edges(modules: list[Module], names: dict[Instruction, str], brief: bool) ->
                     label = "" if brief else f" [label={_quoted(str(value.shape))}]"
                     lines.append(f"  {_quoted(names[value])} -> {_quoted(names[ins])}{label};")
             for body in ins.module_args:
-                for result in body.results():
-                    lines.append(f"  {_quoted(names[result])} -> {_quoted(names[ins])} [style=dashed];")
+                ends = (f"{_quoted(names[result])} -> {_quoted(names[ins])}" for result in body.results())
+                lines += [f"  {end} [style=dashed];" for end in ends]
     return lines
 
 

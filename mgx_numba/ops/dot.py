@@ -23,12 +23,13 @@ INT8 = frozenset({Type.int8_type, Type.uint8_type})
 def product_type(dtype: np.dtype, output: Type) -> np.dtype:
     """Type in which products of ``dtype`` are summed.
 
-    Floats use their compute type; 8-bit integers use float64, where sums of up to 2**38 products are exact;
+    Floats use float64, so that the reference is right to the last place whatever the order of summation; 8-bit
+    integers use it too, as sums of up to 2**38 products are exact there;
     other integers use int64 (uint64), which wraps as C++ does.
     """
     kind = from_numpy(dtype)
     if kind.is_floating:
-        return kind.compute.numpy
+        return np.dtype(np.float64)
     if dtype.itemsize == 1 and output is Type.int32_type:
         return np.dtype(np.float64)
     return np.dtype(np.uint64 if dtype.kind == "u" else np.int64)

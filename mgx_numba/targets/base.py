@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol, TextIO
 
 import numpy as np
@@ -10,9 +11,33 @@ import numpy as np
 from ..errors import OptionError
 from ..graph.program import Program
 
-__all__ = ["Compiled", "Progress", "compile_for"]
+__all__ = ["Compiled", "Observation", "Progress", "compile_for"]
 
 Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One step of a run.
+
+    Attributes:
+        instruction: printed text of the instruction that it serves.
+        label: what ran, in MIGraphX's style (``cpu::mul_add_kernel``, ``ref::topk``).
+        seconds: how long it took.
+        outputs: gives the arrays that it wrote; valid until the observer returns.
+        flops: operations that it computed, 0 if not known.
+        bytes: the least that it must move, 0 if not known.
+    """
+
+    instruction: str
+    label: str
+    seconds: float
+    outputs: Callable[[], list[np.ndarray]]
+    flops: int = 0
+    bytes: int = 0
+
+
+Observer = Callable[[Observation], None]
 
 
 class Compiled(Protocol):
@@ -22,6 +47,15 @@ class Compiled(Protocol):
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
         """Results for checked inputs by name."""
+
+    def resolve(self, inputs: Mapping[str, np.ndarray]) -> Program:
+        """The program as it runs on these inputs: dynamic lengths are settled, passes applied."""
+
+    def observe(self, inputs: Mapping[str, np.ndarray], observer: Observer) -> list[Any]:
+        """As ``run``, one step after the other, telling the observer of each."""
+
+    def idle(self, inputs: Mapping[str, np.ndarray]) -> None:
+        """What ``run`` does besides its steps: the cost of a call."""
 
     def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[Any]:
         """As ``run``, printing each instruction, its time (1), a summary (2) or all of its output (3)."""

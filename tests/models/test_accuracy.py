@@ -1,4 +1,7 @@
-"""Whole models on the cpu target against ref and ONNX Runtime: the models inside the onnx package and the built ones."""
+"""Whole models on the cpu target against ref and ONNX Runtime: the models inside the onnx package and the built ones.
+
+The models inside the onnx package have one number for all weights, so they are also run with random ones.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import onnx
 import pytest
 
 import mgx_numba
+from bench.light import randomize
 from bench.models import MODELS, build, inputs, light_models
 
 TOLERANCE = {False: 1e-4, True: 1e-3}
@@ -18,7 +22,11 @@ BUILT = sorted(MODELS)
 
 @functools.lru_cache(maxsize=1)
 def load(name: str, scale: str) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    model = onnx.load(light_models()[name]) if name in LIGHT else build(name, scale=scale)
+    if name in LIGHT:
+        model = onnx.load(light_models()[name])
+        model = randomize(model) if scale == "random" else model
+    else:
+        model = build(name, scale=scale)
     return model, inputs(name, model)
 
 
@@ -66,10 +74,12 @@ def test_small_model_agrees_with_ref_and_onnxruntime(name, fast_math):
     assert_close(got, onnxruntime_results(name, "tiny"), TOLERANCE[fast_math])
 
 
-@pytest.mark.parametrize("name", [*LIGHT, *BUILT])
-def test_full_model_agrees_with_ref_and_onnxruntime(name):
-    wanted, peer = reference(name, "full"), onnxruntime_results(name, "full")
+@pytest.mark.parametrize(
+    "name,scale", [(n, s) for n in LIGHT for s in ("full", "random")] + [(n, "full") for n in BUILT]
+)
+def test_full_model_agrees_with_ref_and_onnxruntime(name, scale):
+    wanted, peer = reference(name, scale), onnxruntime_results(name, scale)
     for fast_math in (False, True):
-        got = run_on_cpu(name, "full", fast_math)
+        got = run_on_cpu(name, scale, fast_math)
         assert_close(got, wanted, TOLERANCE[fast_math])
         assert_close(got, peer, TOLERANCE[fast_math])

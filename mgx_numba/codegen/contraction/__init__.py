@@ -9,8 +9,9 @@ from __future__ import annotations
 from .conv import ConvDirect, ConvPointwise
 from .depthwise import ConvDepthwise
 from .gemm import GemmInPlace, GemmPacked, GemmPacking
+from .transposed import ConvTransposed
 
 __all__ = ["CONV_SOLVERS", "GEMM_SOLVERS"]
 
 GEMM_SOLVERS = (GemmPacked(), GemmInPlace(), GemmPacking())
-CONV_SOLVERS = (ConvPointwise(), ConvDepthwise(), ConvDirect())
+CONV_SOLVERS = (ConvPointwise(), ConvDepthwise(), ConvDirect(), ConvTransposed())

@@ -19,9 +19,19 @@ from .problem import ITEMSIZE, ConvProblem, Epilogue, GemmProblem
 from .roofline import seconds
 from .skeleton import Skeleton
 from .solver import NO_EPILOGUE, Plan, Strides
-from .spatial import image_strides, pixel_rows, place_locals, place_table, spatial_arguments, stride_arguments
+from .spatial import (
+    Lattice,
+    image_strides,
+    lattice_arguments,
+    lattice_rows,
+    pixel_rows,
+    place_locals,
+    place_table,
+    spatial_arguments,
+    stride_arguments,
+)
 
-__all__ = ["ConvDirect", "ConvPointwise", "tap_matrices"]
+__all__ = ["ConvDirect", "ConvPointwise", "direct_launch", "panel_lens", "tap_matrices"]
 
 
 class ConvPointwise:
@@ -86,12 +96,12 @@ class ConvDirect:
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
         """Panels of all groups, then a row of zeros."""
-        panels = _panel_lens(problem, tile_for(problem.dtype))
+        panels = panel_lens(problem, tile_for(problem.dtype))
         return (math.prod(panels) + problem.group_in,)
 
     def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
         tile = tile_for(problem.dtype)
-        lens = _panel_lens(problem, tile)
+        lens = panel_lens(problem, tile)
         out = aligned_zeros(self.packed_lens(problem), problem.dtype)
         panels = out[: math.prod(lens)].reshape(lens)
         for tap, matrices in enumerate(tap_matrices(problem, weights)):
@@ -99,7 +109,9 @@ class ConvDirect:
         return out
 
     def plan(self, problem: ConvProblem, epilogue: Epilogue = NO_EPILOGUE, strides: Strides = (), threads: int = 1) -> Plan:
-        return Plan((_launch(problem.volume(), epilogue, image_strides(problem, epilogue, strides), threads),))
+        zeros = math.prod(panel_lens(problem, tile_for(problem.dtype)))
+        table = image_strides(problem, epilogue, strides)
+        return Plan((direct_launch(problem.volume(), epilogue, table, threads, 0, zeros),))
 
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
         tile = tile_for(problem.dtype)
@@ -131,41 +143,54 @@ def _split_groups(weights: np.ndarray, groups: int) -> np.ndarray:
     return np.lib.stride_tricks.as_strided(weights, lens, strides, writeable=False)
 
 
-def _panel_lens(problem: ConvProblem, tile: RegisterTile) -> tuple[int, ...]:
+def panel_lens(problem: ConvProblem, tile: RegisterTile) -> tuple[int, int, int, int, int]:
+    """Lens of the packed weights: groups, panels, taps, depth, columns of a panel."""
     return problem.groups, panel_count(tile, problem.group_out), problem.taps, problem.group_in, tile.columns
 
 
-def _launch(problem: ConvProblem, epilogue: Epilogue, strides: dict[str, tuple[int, int]], threads: int) -> Launch:
-    """``problem`` has three spatial dimensions."""
+def direct_launch(
+    problem: ConvProblem,
+    epilogue: Epilogue,
+    strides: dict[str, tuple[int, int]],
+    threads: int,
+    start: int,
+    zeros: int,
+    lattice: Lattice | None = None,
+) -> Launch:
+    """One launch of the direct kernel for a problem in three dimensions.
+
+    Its panels begin at element ``start`` of ``w``, a row of zeros at element ``zeros``. With a ``lattice`` the problem's
+    output pixels are those points of a larger output.
+    """
     tile = tile_for(problem.dtype)
-    lens = _panel_lens(problem, tile)
+    lens = panel_lens(problem, tile)
     groups, panels, taps, depth, columns = lens
     rows = problem.batch * problem.out_pixels
     blocking = cut(tile, rows, problem.group_out, depth, taps, groups, threads)
-    skeleton = Skeleton("conv", problem.dtype, tile, epilogue, several_taps=True)
+    name = "conv_transposed" if lattice else "conv"
+    skeleton = Skeleton(name, problem.dtype, tile, epilogue, several_taps=True)
     arguments = skeleton.arguments
     arguments.pointer("x", "x", problem.dtype)
-    arguments.pointer("w", "w", problem.dtype)
-    arguments.pointer("zero", Operand("w", math.prod(lens) * problem.itemsize), problem.dtype)
+    arguments.pointer("w", Operand("w", start * problem.itemsize), problem.dtype)
+    arguments.pointer("zero", Operand("w", zeros * problem.itemsize), problem.dtype)
     skeleton.rows.pointers(arguments)
     skeleton.sizes(blocking, rows, problem.group_out, panels, depth, taps)
-    arguments.integers(x_step=1, w_step=columns, w_panel=taps * depth * columns)
     contiguous = problem.x_strides[3] == depth and problem.dilation[2] == 1
-    arguments.integers(run=problem.kernel[2] if contiguous and blocking.taps == taps and blocking.depth == depth else 1)
-    axes = spatial_arguments(arguments, problem)
+    whole = blocking.taps == taps and blocking.depth == depth
+    arguments.integers(x_step=1, w_step=columns, w_panel=taps * depth * columns)
+    arguments.integers(run=problem.kernel[2] if contiguous and whole else 1)
+    axes = spatial_arguments(arguments, problem, lattice[0][2] if lattice else 1)
     stride_arguments(arguments, strides)
-    skeleton.decode = [
-        "x0 = group * depth",
-        "w0 = group * panels * w_panel",
-        "column0 = group * n",
-    ]
+    skeleton.decode = ["x0 = group * depth", "w0 = group * panels * w_panel", "column0 = group * n"]
     skeleton.setup = place_locals(axes)
     skeleton.table = [*place_table(axes, tile, runs=True), "put_pointer(block, 0, offset(x, x0 + k0 + anchor))"]
-    skeleton.before_rows, skeleton.row = pixel_rows(epilogue)
+    if lattice:
+        lattice_arguments(arguments, axes, lattice)
+        skeleton.before_rows, skeleton.row = lattice_rows(epilogue, axes)
+    else:
+        skeleton.before_rows, skeleton.row = pixel_rows(epilogue)
     size = problem.itemsize
     moved = size * (problem.batch * problem.in_pixels * problem.in_channels + math.prod(lens))
     moved += ITEMSIZE[epilogue.out_dtype(problem.dtype)] * rows * problem.out_channels
     tasks = blocking.tasks(rows, panels, groups)
     return Launch(skeleton.source(), tuple(arguments.values), tasks, 1, problem.flops, moved)
-
-

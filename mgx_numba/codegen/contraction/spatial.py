@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ..cpu.tile_table import RegisterTile
 from .problem import ConvProblem, Epilogue
@@ -10,7 +10,20 @@ from .skeleton import TABLE_ROWS
 from .solver import Strides
 from .text import Arguments, indent
 
-__all__ = ["image_strides", "pixel_rows", "place_locals", "place_table", "spatial_arguments", "stride_arguments"]
+__all__ = [
+    "Lattice",
+    "image_strides",
+    "lattice_arguments",
+    "lattice_rows",
+    "pixel_rows",
+    "place_locals",
+    "place_table",
+    "spatial_arguments",
+    "stride_arguments",
+]
+
+Lattice = Sequence[tuple[int, int, int]]
+"""For each of three axes: the first output coordinate, the step to the next, and the length of the whole output."""
 
 
 def image_strides(problem: ConvProblem, epilogue: Epilogue, strides: Strides) -> dict[str, tuple[int, int]]:
@@ -26,13 +39,41 @@ def image_strides(problem: ConvProblem, epilogue: Epilogue, strides: Strides) ->
 
 def pixel_rows(epilogue: Epilogue) -> tuple[list[str], list[str]]:
     """Statements that find ``image`` and ``pixel`` of ``row``, and those that place one row and step to the next."""
-    names = ["out", *(f"e{k}" for k, o in enumerate(epilogue.operands) if o.access in ("full", "per_m"))]
-    per_row = {f"e{k}" for k, o in enumerate(epilogue.operands) if o.access == "per_m"}
-    lines = [
-        f"{name}_row = image * {name}_image + pixel * {name}_pixel{'' if name in per_row else ' + n0'}" for name in names
-    ]
     step = ["pixel += 1", "if pixel == pixels:", "    pixel = 0", "    image += 1"]
-    return ["image = idiv(row, pixels)", "pixel = row - image * pixels"], [*lines, *step]
+    return ["image = idiv(row, pixels)", "pixel = row - image * pixels"], [*_row_offsets(epilogue), *step]
+
+
+def lattice_arguments(arguments: Arguments, axes: tuple[str, ...], lattice: Lattice) -> None:
+    """Slots of the points of the output that a launch computes."""
+    for axis in axes:
+        first, step, length = lattice["dhw".index(axis)]
+        arguments.integers(**{f"from_{axis}": first, f"by_{axis}": step, f"full_{axis}": length})
+
+
+def lattice_rows(epilogue: Epilogue, axes: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """As `pixel_rows`, for rows that are points of a lattice in the output."""
+    place = "0"
+    for axis in axes:
+        place = f"({place}) * full_{axis} + from_{axis} + o_{axis} * by_{axis}"
+    return _output_place(axes), [f"pixel = {place}", *_row_offsets(epilogue), *_next_place(axes)]
+
+
+def _row_offsets(epilogue: Epilogue) -> list[str]:
+    lines = []
+    for name, access in [("out", "full"), *((f"e{k}", o.access) for k, o in enumerate(epilogue.operands))]:
+        if access in ("full", "per_m"):
+            column = " + n0" if access == "full" else ""
+            lines.append(f"{name}_row = image * {name}_image + pixel * {name}_pixel{column}")
+    return lines
+
+
+def _next_place(axes: tuple[str, ...]) -> list[str]:
+    """Statements that move ``image`` and ``o_<axis>`` to the next pixel."""
+    lines, pad = [], ""
+    for axis in reversed(axes):
+        lines += [f"{pad}o_{axis} += 1", f"{pad}if o_{axis} == out_{axis}:", f"{pad}    o_{axis} = 0"]
+        pad += "    "
+    return [*lines, f"{pad}image += 1"]
 
 
 def stride_arguments(arguments: Arguments, strides: Mapping[str, tuple[int, int]]) -> None:
@@ -41,9 +82,13 @@ def stride_arguments(arguments: Arguments, strides: Mapping[str, tuple[int, int]
         arguments.integers(**{f"{name}_image": image, f"{name}_pixel": pixel})
 
 
-def spatial_arguments(arguments: Arguments, problem: ConvProblem) -> tuple[str, ...]:
-    """Slots of the spatial sizes of a problem in three dimensions; the names of the axes that the text needs."""
-    flat = problem.in_lens[0] == problem.kernel[0] == problem.out_lens[0] == 1 and problem.pads_begin[0] == 0
+def spatial_arguments(arguments: Arguments, problem: ConvProblem, depth: int = 1) -> tuple[str, ...]:
+    """Slots of the spatial sizes of a problem in three dimensions; the names of the axes that the text needs.
+
+    ``depth`` is the length of the first axis of the whole output, where the problem computes a lattice of it.
+    """
+    lens = (problem.in_lens[0], problem.kernel[0], problem.out_lens[0], depth)
+    flat = lens == (1, 1, 1, 1) and problem.pads_begin[0] == 0
     arguments.integers(pixels=problem.out_pixels, x_image=problem.x_strides[0])
     axes = ("h", "w") if flat else ("d", "h", "w")
     for name in axes:
@@ -109,12 +154,7 @@ def _row_places(axes: tuple[str, ...], rows: int) -> list[str]:
     for axis in axes:
         body += [f"i_{axis} = o_{axis} * stride_{axis} - pad_{axis}", f"at_{axis}[i] = i_{axis}"]
     body.append("base[i] = image * x_image + " + " + ".join(f"i_{axis} * x_{axis}" for axis in axes))
-    body.append("if i + 1 < left:")
-    pad = "    "
-    for axis in reversed(axes):
-        body += [f"{pad}o_{axis} += 1", f"{pad}if o_{axis} == out_{axis}:", f"{pad}    o_{axis} = 0"]
-        pad += "    "
-    body.append(f"{pad}image += 1")
+    body += ["if i + 1 < left:", *indent(_next_place(axes))]
     return [f"for i in range({rows}):", *indent(body)]
 
 

@@ -103,7 +103,7 @@ def _along_rows(
 ) -> tuple[RowLoop, list[str], list[str]]:
     storage, compute = dtype_name(x.type), dtype_name(x.type.compute)
     lens, strides = space.lens or (1,), [s or (0,) for s in space.strides]
-    rows = [(*s[:-1], t.strides[1]) for s, t in zip(strides, (x, out))]
+    rows = [(*strides[0][:-1], x.strides[1]), (*strides[1][:-1], out.strides[1])]
     loop = RowLoop(slots, (*lens[:-1], x.lens[1]), rows, lens[-1], lanes, op.size + 8)
     inner = (strides[0][-1], strides[1][-1])
     t0, t1 = (slots.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(inner))

@@ -12,8 +12,6 @@ from typing import Any
 from ...errors import ParseError
 from .node import ATTRIBUTE_KINDS, Node
 
-if TYPE_CHECKING:
-
 __all__ = ["Schema", "check_node", "find_schema"]
 
 

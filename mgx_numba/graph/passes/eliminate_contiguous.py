@@ -27,6 +27,7 @@ class EliminateContiguous(Pass):
         self.operator = operator
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
+        fixed = any(ins.name in NEEDS_STANDARD for ins in module)
         for ins in list(module):
             if ins.name != self.operator or ins is module.last:
                 continue
@@ -35,7 +36,7 @@ class EliminateContiguous(Pass):
                 module.replace_instruction(ins, source)
             else:
                 for user in list(ins.users):
-                    if _takes_any_layout(user, ins, source):
+                    if _takes_any_layout(user, ins, source, fixed):
                         home = user.module or module
                         for index, value in enumerate(user.inputs):
                             if value is ins:
@@ -43,7 +44,8 @@ class EliminateContiguous(Pass):
             remove_dead(module, [ins])
 
 
-def _takes_any_layout(user: Instruction, old: Instruction, new: Instruction) -> bool:
+def _takes_any_layout(user: Instruction, old: Instruction, new: Instruction, fixed: bool) -> bool:
+    """Whether the operator accepts the value without the copy; ``fixed`` asks for the same result strides too."""
     if isinstance(user.op, Return) or user.module_args or user.name in NEEDS_STANDARD:
         return False
     shapes = [new.shape if i is old else i.shape for i in user.inputs]
@@ -51,4 +53,6 @@ def _takes_any_layout(user: Instruction, old: Instruction, new: Instruction) -> 
         shape = user.op.compute_shape(shapes, user.module_args)
     except MgxError:
         return False
+    if fixed:
+        return shape == user.shape
     return shape.lens == user.shape.lens and shape.type is user.shape.type

@@ -116,7 +116,6 @@ def _small(ins: Instruction) -> Instruction:
 
 def _is_causal(keep: np.ndarray) -> bool:
     """Whether a boolean array [..., s, t] is true exactly where position i + t - s reaches j, alike in all batches."""
-    keep = compact(keep)
     if keep.ndim < 2 or keep.size != keep.shape[-1] * keep.shape[-2]:
         return False
     s, t = keep.shape[-2:]
@@ -130,6 +129,7 @@ def _read_masks(
     only = len(pending) == 1
     for value, chosen, factor in reversed(pending):
         array = constant_array(value)
+        array = None if array is None else compact(array)
         if chosen is None:
             if array is not None and only and factor == 1 and ((array == 0) | (array <= -HUGE)).all():
                 if _is_causal(array == 0):
@@ -140,7 +140,7 @@ def _read_masks(
         fill, fill_first = chosen
         fill *= factor
         keep = None if array is None else (array.astype(bool) != fill_first)
-        if keep is not None and only and fill <= -1e4 and compact(keep).any(-1).all():
+        if keep is not None and only and fill <= -1e4 and keep.any(-1).all():
             # every row keeps a key, so that the filled ones have weight exp(fill - max) = 0
             if _is_causal(keep):
                 scores.causal = True

@@ -6,6 +6,7 @@ Shape rules carry the memory order of inputs on to outputs, so that everything b
 from __future__ import annotations
 
 from ...ops.base import make_op
+from ...ops.dims import view_strides
 from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
@@ -17,6 +18,7 @@ from .rewriter import remove_dead
 
 __all__ = ["LayoutConvolution", "channels_last"]
 
+RESHAPES = frozenset({"reshape", "flatten"})
 CONVOLUTIONS = frozenset({"convolution", "convolution_backwards", "quant_convolution"})
 
 
@@ -29,7 +31,7 @@ class LayoutConvolution(Pass):
     """Inserts ``layout[permutation={0, 2, 3, 1}]`` on inputs of convolutions that are not in that order.
 
     Weights that are literals are stored in that order. Results of the module keep the layout that they had: where it
-    changed, ``contiguous`` (or ``layout``) restores it.
+    changed, ``contiguous`` (or ``layout``) restores it. Reshapes that need no copy become views.
     """
 
     name = "layout_convolution"
@@ -55,9 +57,19 @@ class LayoutConvolution(Pass):
                     replaced = ins.inputs
                     module.rewire(ins, inputs)
                     remove_dead(module, replaced)
+            elif ins.name in RESHAPES and len(ins.inputs) == 1:
+                self._as_view(ins)
             ins.shape = ins.op.compute_shape([i.shape for i in ins.inputs], ins.module_args)
         if module.return_instruction is not None:
             module.replace_return(module.results())
+
+    @staticmethod
+    def _as_view(ins: Instruction) -> None:
+        """``reshape(x) -> reshape_lazy(x)`` where x is not standard and needs no copy: the memory order is kept."""
+        source, lens = ins.inputs[0].shape, ins.shape.lens
+        if source.is_dynamic or source.standard or source.broadcasted or view_strides(source, lens) is None:
+            return
+        ins.op = make_op("reshape_lazy", dims=lens)
 
     @staticmethod
     def _in_order(

@@ -202,5 +202,5 @@ class Emitter:
 
 
 def common_type(types: Sequence[Type]) -> Type:
-    """Type to which values are converted before they meet: floating over integral, then wider, then signed."""
+    """Type that values take before they meet: floating rather than integral, then wider, then signed."""
     return max(types, key=lambda t: (t.is_floating, t.size, t.is_signed, -int(t)))

@@ -23,7 +23,7 @@ def quantizelinear(
     block_size: int,
     output_type: str,
 ) -> Instruction:
-    """``saturate(round(x / scale) + zero)`` (ONNX QuantizeLinear); ``output_type`` is ``int8_type`` or such."""
+    """``saturate(round(x / scale) + zero)`` (ONNX QuantizeLinear); ``output_type`` is a type's name."""
     try:
         wanted = parse_type(output_type) if output_type else None
     except ValueError as error:
@@ -53,7 +53,7 @@ def dequantizelinear(
 
 
 def _spread(e: Emitter, x: Instruction, parameter: Instruction, axis: int, block: int) -> Instruction:
-    """A scale or zero point with the lengths of ``x``: given once, for each place of ``axis`` or each block."""
+    """A scale or zero point with the lengths of ``x``; it has one value, or one for each place or block."""
     lens = e.lens(x)
     count = e.lens(parameter)
     if parameter.shape.elements == 1:

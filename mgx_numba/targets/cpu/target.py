@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import TextIO
 
@@ -13,6 +14,7 @@ from ...graph.program import Program
 from ...graph.specialize import is_dynamic, specialize
 from ...runtime.executor import Executable
 from ...runtime.plan import HostStep, Step, TensorView
+from ..base import Observation, Observer
 from ..tracing import write_trace
 from .lowering import lower
 from .options import CpuOptions
@@ -78,6 +80,7 @@ class CpuProgram:
         self._source: Program | None = None
         self._specialized: dict[tuple[tuple[int, ...], ...], CpuProgram] = {}
         self.executable: Executable | None = None
+        self._idle: Executable | None = None
         if is_dynamic(program):
             self._source = self.program = program.clone()
             return
@@ -108,6 +111,36 @@ class CpuProgram:
         """Inputs in the plan's order, C-contiguous."""
         assert self.executable is not None
         return [np.ascontiguousarray(inputs[p.name]) for p in self.executable.plan.parameters]
+
+    def resolve(self, inputs: Mapping[str, np.ndarray]) -> Program:
+        """The optimised program for the lengths of these inputs."""
+        return self._for(inputs).program
+
+    def observe(self, inputs: Mapping[str, np.ndarray], observer: Observer) -> list[np.ndarray]:
+        """As ``run``, one step at a time, telling the observer of each."""
+        target = self._for(inputs)
+        assert target.executable is not None
+
+        def note(index: int, step: Step | HostStep, seconds: float, view: Callable[[TensorView], np.ndarray]) -> None:
+            flops, moved = (step.flops, step.bytes) if isinstance(step, Step) else (0, 0)
+
+            def outputs() -> list[np.ndarray]:
+                return [view(v) for v in step.outputs]
+
+            observer(Observation(step.instruction, step.label, seconds, outputs, flops, moved))
+
+        return target.executable.run_traced(target.arrays(inputs), note)
+
+    def idle(self, inputs: Mapping[str, np.ndarray]) -> None:
+        """A run of the same inputs and outputs without its steps."""
+        target = self._for(inputs)
+        assert target.executable is not None
+        if target._idle is None:
+            plan = dataclasses.replace(target.executable.plan, steps=[], arena_bytes=0, constants=[])
+            outputs = [o for o in plan.outputs if o.lens is not None]
+            empty = dataclasses.replace(plan, outputs=outputs)
+            target._idle = Executable(empty, num_threads=self._options.num_threads or None)
+        target._idle.run(target.arrays(inputs))
 
     def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[np.ndarray]:
         """As ``run``, one step at a time, printing each as MIGraphX's ``MIGRAPHX_TRACE_EVAL`` does."""

@@ -12,6 +12,7 @@ from ...graph.instruction import Instruction
 from ...graph.passes import run_passes
 from ...graph.printer import format_instruction, instruction_names
 from ...graph.program import Program
+from ..base import Observation, Observer
 from ..tracing import write_trace
 from .interpreter import evaluate
 
@@ -31,6 +32,30 @@ class RefProgram:
         """Results for checked inputs by name."""
         return [np.ascontiguousarray(r) if isinstance(r, np.ndarray) else r for r in evaluate(self.program, inputs)]
 
+    def resolve(self, inputs: Mapping[str, np.ndarray]) -> Program:
+        """The program itself."""
+        return self.program
+
+    def observe(self, inputs: Mapping[str, np.ndarray], observer: Observer) -> list[Any]:
+        """As ``run``, telling the observer of each instruction."""
+        names = instruction_names(self.program.reachable_modules())
+        last = time.perf_counter()
+
+        def note(ins: Instruction, value: Any) -> None:
+            nonlocal last
+            seconds = time.perf_counter() - last
+            text, label = format_instruction(ins, names), f"ref::{ins.name.removeprefix('@')}"
+            shape, flops = ins.shape, 0
+            if not shape.is_dynamic and not ins.name.startswith("@"):
+                flops = ins.op.flops(shape, [i.shape for i in ins.inputs])
+            observer(Observation(text, label, seconds, lambda: _arrays(value), flops))
+            last = time.perf_counter()
+
+        return evaluate(self.program, inputs, note)
+
+    def idle(self, inputs: Mapping[str, np.ndarray]) -> None:
+        """Nothing: a run is its instructions."""
+
     def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[Any]:
         """As ``run``, printing each instruction as MIGraphX's ``MIGRAPHX_TRACE_EVAL`` does."""
         names = instruction_names(self.program.reachable_modules())
@@ -47,3 +72,7 @@ class RefProgram:
     def kernels(self) -> list[Any]:
         """None: nothing is generated."""
         return []
+
+
+def _arrays(value: Any) -> list[np.ndarray]:
+    return [a for v in value for a in _arrays(v)] if isinstance(value, (tuple, list)) else [np.asarray(value)]

@@ -1,5 +1,5 @@
 """Lowering rules of the ``cpu`` target, one file an operator family; importing the package registers them all."""
 
-from . import clusters, contraction, copies, views
+from . import clusters, contraction, copies, indexing, ordering, pooling, resampling, views
 
-__all__ = ["clusters", "contraction", "copies", "views"]
+__all__ = ["clusters", "contraction", "copies", "indexing", "ordering", "pooling", "resampling", "views"]

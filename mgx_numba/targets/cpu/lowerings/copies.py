@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ....codegen.cluster.pointwise import pointwise_launch
+from ....codegen.data.transpose import transpose_launch
 from ....codegen.launch import Launch
 from ....graph.instruction import Instruction
 from ....graph.module import Module
@@ -15,6 +16,9 @@ __all__ = ["copy_launch"]
 
 def copy_launch(source: View, target: View, origin: str = "") -> Launch:
     """A launch that copies ``x0`` to ``out0``, which may differ in strides."""
+    transposing = transpose_launch(source.tensor, target.tensor, origin)
+    if transposing is not None:
+        return transposing
     module = Module("copy")
     module.add_return([module.add_parameter("x0", Shape(source.type))])
     return pointwise_launch(module, [source.tensor], [target.tensor], origin=origin)
@@ -46,5 +50,3 @@ def lower_concat(low: Lowering, ins: Instruction) -> None:
         value = low.values[source]
         if value.buffer is not part.buffer or value.offset != part.offset:
             low.copy(value, part, ins)
-
-

@@ -1,0 +1,67 @@
+"""Where a compiled model spends its time: each kernel call with its seconds, operations and bytes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from mgx_numba.runtime.plan import Step
+
+__all__ = ["KINDS", "StepTime", "kind_of", "step_times"]
+
+KINDS: dict[str, str] = {
+    "contraction": r"gemm|gemv|conv|winograd|depthwise|dot|tile",
+    "attention": r"attention",
+    "rows": r"reduce|softmax|norm|arg(max|min)",
+    "data": r"gather|scatter|pool|resize|pad|transpose|copy|concat|topk|pack|slice",
+    "pointwise": r"",
+}
+"""Kinds of kernel by what their names contain; the first that fits."""
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """One step of a plan. ``flops`` and ``bytes`` are what the plan says; both are 0 for a step on the host."""
+
+    model: str
+    kernel: str
+    kind: str
+    instruction: str
+    seconds: float
+    flops: int
+    bytes: int
+
+    def record(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def kind_of(kernel: str) -> str:
+    """The kind of a kernel by its name; ``host`` for a step that runs in Python."""
+    if kernel.startswith("ref::"):
+        return "host"
+    name = kernel.partition("::")[2] or kernel
+    return next(kind for kind, pattern in KINDS.items() if re.search(pattern, name))
+
+
+def step_times(model: str, program: Any, feeds: Mapping[str, np.ndarray], iterations: int = 15) -> list[StepTime]:
+    """Median seconds of each step of a compiled ``mgx_numba.program``, with fixed input shapes."""
+    executable = program._compiled.executable
+    arrays = [np.ascontiguousarray(feeds[p.name]) for p in executable.plan.parameters]
+    executable.time_steps(arrays, 2)
+    medians = np.median(executable.time_steps(arrays, iterations), axis=0)
+    return [
+        StepTime(
+            model=model,
+            kernel=step.label,
+            kind=kind_of(step.label),
+            instruction=step.instruction,
+            seconds=float(seconds),
+            flops=step.flops if isinstance(step, Step) else 0,
+            bytes=step.bytes if isinstance(step, Step) else 0,
+        )
+        for step, seconds in zip(executable.plan.steps, medians, strict=True)
+    ]

@@ -1,0 +1,58 @@
+"""Positions of extremes, sorted selections and running sums."""
+
+from __future__ import annotations
+
+from ....codegen.data.argreduce import argreduce_launch
+from ....codegen.data.scan import scan_launch
+from ....codegen.data.topk import LARGEST_K, topk_launch
+from ....graph.instruction import Instruction
+from ....ops.reduce import ArgReduction
+from ....ops.softmax import PrefixScanSum
+from ....ops.topk import TopK
+from ..lowering import Lowering, lowering
+from .layout import keeps_inner_axis
+
+LONGEST_AXIS = 1 << 31
+
+
+@lowering("argmax", "argmin")
+def lower_arg_reduction(low: Lowering, ins: Instruction) -> None:
+    """One kernel."""
+    op = ins.op
+    assert isinstance(op, ArgReduction)
+    x = low.input(ins, 0)
+    axis = op.axis % len(x.lens)
+    if x.lens[axis] >= LONGEST_AXIS:
+        low.host(ins)
+        return
+    out = low.output(ins)
+    launch = argreduce_launch(
+        op.name == "argmax", op.select_last_index, axis, x.tensor, out.tensor, low.origin(ins)
+    )
+    low.launch(launch, {"x": x, "out": out}, ins)
+
+
+@lowering("topk")
+def lower_topk(low: Lowering, ins: Instruction) -> None:
+    """One kernel for a moderate k; the second input's elements in place of positions are found on the host."""
+    op = ins.op
+    assert isinstance(op, TopK)
+    if len(ins.inputs) != 1 or not 1 <= op.k <= LARGEST_K:
+        low.host(ins)
+        return
+    x = low.input(ins, 0)
+    values, positions = low.outputs_of(ins)
+    axis = op.axis % len(x.lens)
+    launch = topk_launch(op.k, axis, op.largest, x.tensor, values.tensor, positions.tensor, low.origin(ins))
+    low.launch(launch, {"x": x, "values": values, "positions": positions}, ins)
+
+
+@lowering("prefix_scan_sum", accepts=keeps_inner_axis)
+def lower_scan(low: Lowering, ins: Instruction) -> None:
+    """One kernel."""
+    op = ins.op
+    assert isinstance(op, PrefixScanSum)
+    x, out = low.input(ins, 0), low.output(ins)
+    axis = op.axis % len(x.lens)
+    launch = scan_launch(axis, op.exclusive, op.reverse, x.tensor, out.tensor, low.origin(ins))
+    low.launch(launch, {"x": x, "out": out}, ins)

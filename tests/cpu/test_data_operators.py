@@ -1,0 +1,132 @@
+"""Operators that move, select or window data, lowered for the CPU, against ref: no host steps, any destination."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mgx_numba.graph.instruction import Instruction
+from mgx_numba.graph.module import Module
+from mgx_numba.runtime.plan import HostStep
+from mgx_numba.targets.cpu.lowering import lower
+from mgx_numba.targets.cpu.options import CpuOptions
+
+from .programs import check, program_of
+
+NHWC = (0, 2, 3, 1)
+
+
+def values(*lens: int, dtype: Any = np.float32, seed: int = 0) -> np.ndarray:
+    return (np.random.default_rng(seed).standard_normal(lens) * 10).astype(dtype)
+
+
+def native(inputs: Sequence[np.ndarray], build: Any) -> None:
+    """Results agree with ref, and every step is a kernel."""
+    check(inputs, build)
+    plan = lower(program_of(inputs, build), CpuOptions())
+    assert not [s.label for s in plan.steps if isinstance(s, HostStep)]
+
+
+def in_layout(m: Module, x: Instruction) -> Instruction:
+    return m.add_instruction("layout", [x], permutation=NHWC)
+
+
+OPERATORS: dict[str, dict[str, Any]] = {
+    "max pooling": {"name": "pooling", "mode": "max", "lengths": (3, 3), "stride": (2, 2), "padding": (1, 1)},
+    "large max pooling": {"name": "pooling", "mode": "max", "lengths": (5, 5), "padding": (2, 2)},
+    "mean": {"name": "pooling", "mode": "average", "lengths": (2, 3), "stride": (2, 1)},
+    "lrn": {"name": "lrn", "size": 5, "alpha": 0.1},
+    "pad": {"name": "pad", "pads": (0, 0, 1, 2, 0, 0, 1, 0), "value": 2.0},
+    "reflect": {"name": "pad", "pads": (0, 0, 1, 2, 0, 0, 1, 0), "mode": "reflect"},
+    "fixed pad": {"name": "fixed_pad", "output_lens": (2, 20, 12, 13)},
+    "nearest": {"name": "resize", "scales": (1, 1, 2.5, 2)},
+    "linear": {"name": "resize", "scales": (1, 1, 2, 2), "mode": "linear"},
+    "reverse": {"name": "reverse", "axes": (1, 3)},
+    "scan": {"name": "prefix_scan_sum", "axis": 1, "exclusive": True},
+    "argmax": {"name": "argmax", "axis": 1},
+}
+
+
+@pytest.mark.parametrize("case", OPERATORS)
+@pytest.mark.parametrize("order", ["nchw", "nhwc"])
+def test_alone_and_inside_of_a_concatenation(case: str, order: str) -> None:
+    attributes = dict(OPERATORS[case])
+    name = attributes.pop("name")
+
+    def build(m: Module, p: list[Instruction]) -> list[Instruction]:
+        place = in_layout if order == "nhwc" else (lambda m, x: x)
+        first = m.add_instruction(name, [place(m, p[0])], **attributes)
+        second = m.add_instruction(name, [place(m, p[1])], **attributes)
+        joined = m.add_instruction("concat", [first, second], axis=1)
+        return [m.add_instruction(name, [place(m, p[0])], **attributes), joined]
+
+    native([values(2, 20, 9, 11), values(2, 20, 9, 11, seed=1)], build)
+
+
+def test_embedding_of_tokens_and_positions() -> None:
+    table, tokens = values(50, 40), np.random.default_rng(1).integers(0, 50, (2, 9))
+
+    def build(m: Module, p: list[Instruction]) -> Instruction:
+        return m.add_instruction("gather", p, axis=0)
+
+    native([table, tokens], build)
+
+
+def test_gathers_and_one_hot() -> None:
+    x, indices = values(6, 7, 8), np.random.default_rng(1).integers(0, 6, (6, 4, 8))
+
+    def build(m: Module, p: list[Instruction]) -> list[Instruction]:
+        return [
+            m.add_instruction("gather_elements", p[:2], axis=1),
+            m.add_instruction("gathernd", [p[0], p[2]]),
+            m.add_instruction("onehot", [p[2], p[3]], axis=1, depth=6),
+        ]
+
+    pairs = np.random.default_rng(1).integers(0, 6, (5, 2))
+    native([x, indices, pairs, np.array([0.0, 1.0], np.float32)], build)
+
+
+@pytest.mark.parametrize("combine", ["none", "add", "max"])
+def test_scatters(combine: str) -> None:
+    rng = np.random.default_rng(1)
+    inputs = [values(6, 7, 8), rng.integers(0, 7, (6, 3, 8)), values(6, 3, 8), rng.permutation(6)[:4, None]]
+
+    def build(m: Module, p: list[Instruction]) -> list[Instruction]:
+        return [
+            m.add_instruction(f"scatter_{combine}", p[:3], axis=1),
+            m.add_instruction(f"scatternd_{combine}", [p[0], p[3], p[4]]),
+        ]
+
+    unique = np.stack([np.stack([rng.permutation(7)[:3] for _ in range(8)], -1) for _ in range(6)])
+    native([inputs[0], unique if combine == "none" else inputs[1], inputs[2], inputs[3], values(4, 7, 8)], build)
+
+
+def test_topk_members() -> None:
+    def build(m: Module, p: list[Instruction]) -> list[Instruction]:
+        both = m.add_instruction("topk", p, k=4, axis=1)
+        return [m.add_instruction("get_tuple_elem", [both], index=k) for k in (0, 1)]
+
+    native([values(5, 30)], build)
+
+
+def test_copies_between_layouts() -> None:
+    def build(m: Module, p: list[Instruction]) -> Instruction:
+        turned = in_layout(m, p[0])
+        return m.add_instruction("contiguous", [m.add_instruction("relu", [turned])])
+
+    native([values(2, 3, 30, 20)], build)
+    native([values(1, 40, 9, 7)], build)
+
+
+def test_what_no_kernel_does_runs_on_the_host() -> None:
+    def build(m: Module, p: list[Instruction]) -> list[Instruction]:
+        return [
+            m.add_instruction("resize", [p[0]], scales=(1, 1.5), mode="linear"),
+            m.add_instruction("scatter_add", [p[1], p[2], p[3]], axis=0),
+        ]
+
+    half = values(4, 3, dtype=np.float16)
+    check([values(3, 8, dtype=np.int32), half, np.zeros((2, 3), np.int64), half[:2]], build, rtol=1e-3)

@@ -1,0 +1,264 @@
+"""Forms that operators had in older operator sets, against ONNX Runtime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mgx_numba.errors import UnsupportedError
+from mgx_numba.frontends.onnx import parse_onnx
+
+from .support import FLOAT, INT64, assert_like_onnxruntime, ints, numbers, single
+
+X4 = numbers(2, 3, 6, 5)
+
+CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
+    "softmax_7_over_several_axes": ("Softmax", [numbers(2, 3, 4)], {"opset": 7, "axis": 1}),
+    "softmax_11_default_axis": ("Softmax", [numbers(2, 3, 4)], {"opset": 11}),
+    "softmax_13_default_axis": ("Softmax", [numbers(2, 3, 4)], {"opset": 13}),
+    "logsoftmax_11": ("LogSoftmax", [numbers(2, 3, 4)], {"opset": 11, "axis": 0}),
+    "hardmax_11": ("Hardmax", [numbers(2, 3, 4)], {"opset": 11, "axis": 1}),
+    "squeeze_7_attribute": ("Squeeze", [numbers(1, 3, 1, 2)], {"opset": 7, "axes": [0, 2]}),
+    "squeeze_11_negative": ("Squeeze", [numbers(1, 3, 1)], {"opset": 11, "axes": [-1]}),
+    "squeeze_13_input": ("Squeeze", [numbers(1, 3, 1), ints(0)], {"opset": 13, "constant": [1]}),
+    "squeeze_13_all": ("Squeeze", [numbers(1, 3, 1)], {"opset": 13}),
+    "unsqueeze_7_attribute": ("Unsqueeze", [numbers(3, 2)], {"opset": 7, "axes": [0, 3]}),
+    "unsqueeze_13_input": ("Unsqueeze", [numbers(3, 2), ints(-1, 0)], {"opset": 13, "constant": [1]}),
+    "slice_9_attributes": ("Slice", [X4], {"opset": 9, "starts": [0, 1], "ends": [1, -1], "axes": [0, 2]}),
+    "slice_7_no_axes": ("Slice", [X4], {"opset": 7, "starts": [0, 1], "ends": [2, 9999]}),
+    "slice_10_inputs": (
+        "Slice",
+        [X4, ints(-1, 4), ints(-9999, 0), ints(2, 3), ints(-2, -1)],
+        {"opset": 10, "constant": [1, 2, 3, 4]},
+    ),
+    "clip_7_attributes": ("Clip", [X4], {"opset": 7, "min": -0.5, "max": 0.5}),
+    "clip_7_minimum_alone": ("Clip", [X4], {"opset": 7, "min": -0.5}),
+    "clip_11_inputs": ("Clip", [X4, None, np.float32(0.5)], {"opset": 11}),
+    "clip_13_both": ("Clip", [X4, np.float32(-0.25), np.float32(0.5)], {"opset": 13}),
+    "pad_7_attributes": ("Pad", [X4], {"opset": 7, "pads": [0, 0, 1, 2, 0, 0, 0, 1], "value": 1.5}),
+    "pad_10_reflect": ("Pad", [X4], {"opset": 10, "pads": [0, 0, 2, 2, 0, 0, 1, 1], "mode": "reflect"}),
+    "pad_10_negative": ("Pad", [X4], {"opset": 10, "pads": [0, 0, -1, 2, 0, 0, 1, -1]}),
+    "pad_11_value": (
+        "Pad",
+        [X4, ints(0, 0, 1, 0, 0, 0, 0, 1), np.float32(7)],
+        {"opset": 11, "constant": [1, 2]},
+    ),
+    "pad_11_value_at_run_time": (
+        "Pad",
+        [X4, ints(0, 0, 1, 0, 0, 0, 0, 1), np.float32(7)],
+        {"opset": 11, "constant": [1]},
+    ),
+    "pad_18_axes": (
+        "Pad",
+        [X4, ints(1, 2), None, ints(2)],
+        {"opset": 18, "constant": [1, 3], "mode": "edge"},
+    ),
+    "pad_19_wrap": ("Pad", [X4, ints(0, 0, 1, 2, 0, 0, 2, 1)], {"opset": 19, "constant": [1], "mode": "wrap"}),
+    "upsample_7_attribute": ("Upsample", [X4], {"opset": 7, "scales": [1.0, 1.0, 2.0, 3.0], "mode": "nearest"}),
+    "upsample_9_input": (
+        "Upsample",
+        [X4, np.array([1, 1, 2, 2], np.float32)],
+        {"opset": 9, "constant": [1], "mode": "linear"},
+    ),
+    "resize_10_nearest": ("Resize", [X4, np.array([1, 1, 0.6, 1.5], np.float32)], {"opset": 10, "constant": [1]}),
+    "resize_10_linear": (
+        "Resize",
+        [X4, np.array([1, 1, 2, 2], np.float32)],
+        {"opset": 10, "constant": [1], "mode": "linear"},
+    ),
+    "resize_11_sizes": (
+        "Resize",
+        [X4, np.zeros(0, np.float32), np.zeros(0, np.float32), ints(2, 3, 9, 8)],
+        {"opset": 11, "constant": [1, 2, 3], "mode": "linear", "coordinate_transformation_mode": "align_corners"},
+    ),
+    "resize_13_cubic": (
+        "Resize",
+        [X4, None, np.array([1, 1, 1.5, 2], np.float32)],
+        {"opset": 13, "constant": [2], "mode": "cubic", "cubic_coeff_a": -0.5},
+    ),
+    "resize_11_crop": (
+        "Resize",
+        [X4, np.array([0, 0, 0.2, -0.2, 1, 1, 0.8, 1.1], np.float32), None, ints(2, 3, 4, 4)],
+        {
+            "opset": 13,
+            "constant": [1, 3],
+            "mode": "linear",
+            "coordinate_transformation_mode": "tf_crop_and_resize",
+            "extrapolation_value": 3.0,
+        },
+    ),
+    "resize_18_antialias": (
+        "Resize",
+        [X4, None, np.array([0.5, 0.6], np.float32)],
+        {"opset": 18, "constant": [2], "mode": "linear", "axes": [2, 3], "antialias": 1},
+    ),
+    "resize_18_not_larger": (
+        "Resize",
+        [X4, None, None, ints(4, 4)],
+        {"opset": 18, "constant": [3], "axes": [2, 3], "keep_aspect_ratio_policy": "not_larger"},
+    ),
+    "topk_7_attribute": ("TopK", [numbers(3, 7)], {"opset": 7, "k": 3, "outputs": (FLOAT, INT64)}),
+    "topk_10_input": ("TopK", [numbers(3, 7), ints(2)], {"opset": 10, "constant": [1], "outputs": (FLOAT, INT64)}),
+    "topk_11_smallest": (
+        "TopK",
+        [numbers(3, 7), ints(2)],
+        {"opset": 11, "constant": [1], "largest": 0, "axis": 0, "outputs": (FLOAT, INT64)},
+    ),
+    "split_7_attribute": ("Split", [numbers(5, 2)], {"opset": 7, "split": [2, 3], "outputs": (FLOAT, FLOAT)}),
+    "split_7_equal": ("Split", [numbers(4, 2)], {"opset": 7, "outputs": (FLOAT, FLOAT)}),
+    "split_13_input": (
+        "Split",
+        [numbers(5, 2), ints(1, 4)],
+        {"opset": 13, "constant": [1], "outputs": (FLOAT, FLOAT)},
+    ),
+    "split_18_uneven": ("Split", [numbers(5, 2)], {"opset": 18, "num_outputs": 3, "outputs": (FLOAT,) * 3}),
+    "reduce_7_attribute": ("ReduceSum", [X4], {"opset": 7, "axes": [1, 3], "keepdims": 0}),
+    "reduce_11_negative": ("ReduceMax", [X4], {"opset": 11, "axes": [-1]}),
+    "reduce_13_input": ("ReduceSum", [X4, ints(2)], {"opset": 13, "constant": [1]}),
+    "reduce_18_input": ("ReduceL2", [X4, ints(0, 2)], {"opset": 18, "constant": [1], "keepdims": 0}),
+    "reduce_18_noop": ("ReduceMean", [X4], {"opset": 18, "noop_with_empty_axes": 1}),
+    "reduce_all_to_scalar": ("ReduceProd", [X4], {"opset": 13, "keepdims": 0}),
+    "batch_normalization_7": (
+        "BatchNormalization",
+        [X4, numbers(3, seed=1), numbers(3, seed=2), numbers(3, seed=3), np.abs(numbers(3, seed=4))],
+        {"opset": 7, "epsilon": 1e-3},
+    ),
+    "batch_normalization_15": (
+        "BatchNormalization",
+        [X4, numbers(3, seed=1), numbers(3, seed=2), numbers(3, seed=3), np.abs(numbers(3, seed=4))],
+        {"opset": 15},
+    ),
+    "dropout_7": ("Dropout", [X4], {"opset": 7, "ratio": 0.3}),
+    "dropout_13": ("Dropout", [X4, np.float32(0.3)], {"opset": 13}),
+    "cast_9": ("Cast", [X4 * 10], {"opset": 9, "to": INT64, "outputs": (INT64,)}),
+    "gemm_7": (
+        "Gemm",
+        [numbers(4, 3), numbers(4, 5, seed=1), numbers(5, seed=2)],
+        {"opset": 7, "transA": 1, "alpha": 0.5, "beta": 2.0},
+    ),
+    "gemm_11_without_c": ("Gemm", [numbers(3, 4), numbers(5, 4, seed=1)], {"opset": 11, "transB": 1}),
+    "average_pool_7": (
+        "AveragePool",
+        [X4],
+        {"opset": 7, "kernel_shape": [3, 2], "pads": [1, 0, 1, 1], "strides": [2, 1], "count_include_pad": 1},
+    ),
+    "average_pool_10_ceil": (
+        "AveragePool",
+        [X4],
+        {"opset": 10, "kernel_shape": [3, 2], "strides": [2, 2], "ceil_mode": 1},
+    ),
+    "average_pool_19_dilated": (
+        "AveragePool",
+        [X4],
+        {"opset": 19, "kernel_shape": [2, 2], "dilations": [2, 2], "auto_pad": "SAME_UPPER"},
+    ),
+    "max_pool_8_same_lower": (
+        "MaxPool",
+        [X4],
+        {"opset": 8, "kernel_shape": [2, 2], "strides": [2, 2], "auto_pad": "SAME_LOWER"},
+    ),
+    "max_pool_10_positions": (
+        "MaxPool",
+        [X4],
+        {
+            "opset": 10,
+            "kernel_shape": [3, 2],
+            "strides": [2, 2],
+            "pads": [1, 0, 1, 0],
+            "outputs": (FLOAT, INT64),
+        },
+    ),
+    "max_pool_column_major_positions": (
+        "MaxPool",
+        [X4],
+        {"opset": 12, "kernel_shape": [2, 2], "storage_order": 1, "outputs": (FLOAT, INT64)},
+    ),
+    "lp_pool_11": ("LpPool", [X4], {"opset": 11, "kernel_shape": [2, 2], "p": 3}),
+    "conv_transpose_output_padding": (
+        "ConvTranspose",
+        [X4, numbers(3, 4, 3, 3, seed=1), numbers(4, seed=2)],
+        {"opset": 11, "strides": [2, 2], "pads": [1, 1, 0, 0], "output_padding": [1, 1]},
+    ),
+    "conv_transpose_same_upper": (
+        "ConvTranspose",
+        [X4, numbers(3, 4, 3, 3, seed=1)],
+        {"opset": 11, "strides": [2, 2], "auto_pad": "SAME_UPPER"},
+    ),
+    "conv_same_lower_grouped": (
+        "Conv",
+        [X4, numbers(6, 1, 2, 2, seed=1), numbers(6, seed=2)],
+        {"opset": 11, "group": 3, "auto_pad": "SAME_LOWER", "strides": [2, 1]},
+    ),
+    "arg_max_7": ("ArgMax", [numbers(3, 4)], {"opset": 7, "axis": 1, "keepdims": 0, "outputs": (INT64,)}),
+    "arg_min_12_last": (
+        "ArgMin",
+        [np.array([[2, 1, 1], [3, 3, 3]], np.float32)],
+        {"opset": 12, "axis": 1, "select_last_index": 1, "outputs": (INT64,)},
+    ),
+    "scatter_9": (
+        "Scatter",
+        [numbers(3, 4), np.array([[1, 0], [2, 3]]), numbers(2, 2, seed=1)],
+        {"opset": 9, "axis": 1},
+    ),
+    "one_hot_9": (
+        "OneHot",
+        [np.array([[1, 3], [0, -2]]), ints(4), np.array([-1, 5], np.float32)],
+        {"opset": 9, "constant": [1], "axis": 1},
+    ),
+    "max_8_broadcast": ("Max", [numbers(3, 1), numbers(4), numbers(1, seed=1)], {"opset": 8}),
+    "depth_to_space_11_crd": ("DepthToSpace", [numbers(1, 8, 2, 3)], {"opset": 11, "blocksize": 2, "mode": "CRD"}),
+    "einsum_12_ellipsis": (
+        "Einsum",
+        [numbers(2, 3, 4, 5), numbers(2, 3, 5, 6, seed=1)],
+        {"opset": 12, "equation": "...ij,...jk->...ik"},
+    ),
+    "einsum_12_sum": (
+        "Einsum",
+        [numbers(2, 3, 4), numbers(4, 3, seed=1)],
+        {"opset": 12, "equation": "abc,cb->a"},
+    ),
+    "constant_of_shape_9": ("ConstantOfShape", [ints(2, 3)], {"opset": 9, "constant": [0]}),
+    "expand_8": ("Expand", [numbers(3, 1), ints(2, 1, 4)], {"opset": 8, "constant": [1]}),
+    "group_normalization_21": (
+        "GroupNormalization",
+        [numbers(2, 6, 3, 3), numbers(6, seed=1), numbers(6, seed=2)],
+        {"opset": 21, "num_groups": 3},
+    ),
+    "roi_align_10": (
+        "RoiAlign",
+        [numbers(1, 2, 8, 8), np.array([[0, 0, 7, 7], [1, 2, 5, 6]], np.float32), ints(0, 0)],
+        {"opset": 10, "output_height": 3, "output_width": 3, "sampling_ratio": 2, "spatial_scale": 0.9},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_form_agrees_with_onnxruntime(name: str) -> None:
+    op_type, inputs, options = CASES[name]
+    inputs = [None if x is None else np.asarray(x) for x in inputs]
+    model, feeds = single(op_type, inputs, **options)
+    assert_like_onnxruntime(model, feeds)
+
+
+def test_group_normalization_18_scales_groups() -> None:
+    x, scale, bias = numbers(2, 4, 3), numbers(2, seed=1), numbers(2, seed=2)
+    model, feeds = single("GroupNormalization", [x, scale, bias], opset=18, num_groups=2, epsilon=1e-3)
+    from .support import run
+
+    groups = x.reshape(2, 2, 6).astype(np.float64)
+    normal = (groups - groups.mean(2, keepdims=True)) / np.sqrt(groups.var(2, keepdims=True) + 1e-3)
+    expected = (normal * scale[:, None] + bias[:, None]).reshape(x.shape)
+    np.testing.assert_allclose(run(model, feeds)[0], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_operators_unchanged_since_old_sets_are_read() -> None:
+    model, _ = single("Not", [np.array([True])], opset=1, outputs=(9,))
+    assert parse_onnx(model).output_shapes()[0].lens == (1,)
+
+
+def test_operators_changed_since_old_sets_are_refused() -> None:
+    model, _ = single("Add", [numbers(2), numbers(2)], opset=6)
+    with pytest.raises(UnsupportedError, match=r"form of operator set 6 is not supported; that of 7 is"):
+        parse_onnx(model)

@@ -1,0 +1,246 @@
+"""Attention recognised in the forms that exporters write, and left alone where it would mean something else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from mgx_numba.graph.instruction import Instruction
+from mgx_numba.graph.passes.base import run_passes
+from mgx_numba.graph.passes.fuse_attention import FuseAttention
+from mgx_numba.graph.passes.optimize_module import OptimizeModule
+from mgx_numba.graph.program import Program
+
+from .support import FAST, STRICT, Graph, check, find, names
+
+B, H, S, T, D = 2, 4, 5, 7, 8
+LOWEST = float(np.finfo(np.float32).min)
+
+
+def operands(g: Graph, s: int = S, t: int = T) -> tuple[Instruction, Instruction, Instruction]:
+    """Queries [b, h, s, d], transposed keys [b, h, d, t] and values [b, h, t, d] from [b, positions, h, d]."""
+    q, k, v = (g.param(n, [B, m, H, D]) for n, m in (("q", s), ("k", t), ("v", t)))
+    return (
+        g.op("transpose", q, permutation=(0, 2, 1, 3)),
+        g.op("transpose", k, permutation=(0, 2, 3, 1)),
+        g.op("transpose", v, permutation=(0, 2, 1, 3)),
+    )
+
+
+def attend(
+    g: Graph, q: Instruction, kt: Instruction, v: Instruction, mask: Callable[[Instruction], Instruction] = lambda x: x
+) -> Instruction:
+    scores = g.op("dot", q, kt)
+    scores = mask(g.op("div", scores, g.scalar(math.sqrt(D), scores)))
+    return g.op("dot", g.op("softmax", scores, axis=3), v)
+
+
+def fused(program: Program, options: object = STRICT, **values: object) -> Program:
+    after = check(program, FuseAttention(), options=options, rtol=1e-4, atol=1e-5, **values)  # type: ignore[arg-type]
+    assert names(after).count("attention") == 1 and "softmax" not in names(after)
+    check(program, OptimizeModule(), FuseAttention(), OptimizeModule(), options=options, rtol=1e-4, atol=1e-5, **values)  # type: ignore[arg-type]
+    return after
+
+
+def test_plain_attention() -> None:
+    g = Graph()
+    after = fused(g.ret(attend(g, *operands(g))))
+    attention = find(after, "attention")
+    assert attention.op.attributes() == {"scale": pytest.approx(1 / math.sqrt(D)), "causal": False}
+    assert names(after) == ["transpose", "transpose", "transpose", "attention"]
+
+
+@pytest.mark.parametrize("where", ["q", "k", "both", "scores", "before the transpose"])
+def test_the_scale_may_be_anywhere(where: str) -> None:
+    g = Graph()
+    q, kt, v = operands(g)
+    root = D**-0.25
+
+    def scaled(x: Instruction, factor: float) -> Instruction:
+        return g.op("mul", x, g.scalar(factor, x))
+
+    if where == "before the transpose":
+        inner = q.inputs[0]
+        q = g.op("transpose", scaled(inner, root * root), permutation=(0, 2, 1, 3))
+    q = scaled(q, root * root if where == "q" else root) if where in ("q", "both") else q
+    kt = scaled(kt, root * root if where == "k" else root) if where in ("k", "both") else kt
+    scores = g.op("dot", q, kt)
+    if where == "scores":
+        scores = scaled(scores, root * root)
+    after = fused(g.ret(g.op("dot", g.op("softmax", scores, axis=3), v)))
+    assert find(after, "attention").op.attributes()["scale"] == pytest.approx(1 / math.sqrt(D))
+    assert "mul" not in names(after)
+
+
+def test_three_dimensional_heads() -> None:
+    g = Graph()
+    q, kt, v = g.param("q", [6, S, D]), g.param("k", [6, D, T]), g.param("v", [6, T, D])
+    mask = g.param("mask", [6, S, T])
+    scores = g.op("add", g.op("dot", q, kt), mask)
+    after = fused(g.ret(g.op("dot", g.op("softmax", scores, axis=2), v)))
+    assert find(after, "attention").shape.lens == (1, 6, S, D)
+
+
+@pytest.mark.parametrize("lens", [(B, 1, 1, T), (1, 1, S, T), (B, H, S, T), (S, T)])
+def test_an_added_mask_keeps_its_size(lens: tuple[int, ...]) -> None:
+    g = Graph()
+    mask = g.param("mask", lens)
+
+    def add(x: Instruction) -> Instruction:
+        return g.op("add", x, mask if lens == x.shape.lens else g.spread(mask, *x.shape.lens))
+
+    after = fused(g.ret(attend(g, *operands(g), add)))
+    assert find(after, "attention").inputs[3].shape.lens == lens
+
+
+def test_a_mask_before_the_scale_is_scaled_too() -> None:
+    g = Graph()
+    q, kt, v = operands(g)
+    scores = g.op("dot", q, kt)
+    scores = g.op("mul", g.op("add", scores, g.spread(g.param("mask", [S, T]), B, H, S, T)), g.scalar(0.25, scores))
+    after = fused(g.ret(g.op("dot", g.op("softmax", scores, axis=3), v)))
+    assert find(after, "mul").shape.lens == (S, T)
+
+
+def causal(s: int, t: int) -> np.ndarray:
+    return np.tril(np.ones((s, t), bool), t - s)
+
+
+@pytest.mark.parametrize("fill", [LOWEST, -1e4, -np.inf])
+@pytest.mark.parametrize("inverted", [True, False])
+@pytest.mark.parametrize("s", [S, T])
+def test_a_constant_causal_choice_becomes_an_attribute(fill: float, inverted: bool, s: int) -> None:
+    g = Graph()
+    keep = causal(s, T)
+    condition = g.spread(g.lit(~keep if inverted else keep, bool), B, H, s, T)
+
+    def choose(x: Instruction) -> Instruction:
+        other = g.scalar(fill, x)
+        return g.op("where", condition, other, x) if inverted else g.op("where", condition, x, other)
+
+    after = fused(g.ret(attend(g, *operands(g, s), choose)))
+    assert find(after, "attention").op.attributes()["causal"] and len(find(after, "attention").inputs) == 3
+
+
+def test_a_constant_causal_sum_becomes_an_attribute() -> None:
+    g = Graph()
+    added = g.lit(np.where(causal(S, T), 0, -np.inf))
+    after = fused(g.ret(attend(g, *operands(g), lambda x: g.op("add", x, g.spread(added, B, H, S, T)))))
+    assert find(after, "attention").op.attributes()["causal"]
+
+
+def test_another_constant_choice_is_a_boolean_mask() -> None:
+    g = Graph()
+    keep = np.random.default_rng(0).integers(0, 2, (S, T)).astype(bool)
+    keep[:, 2] = True
+    condition = g.spread(g.lit(keep, bool), B, H, S, T)
+    after = fused(g.ret(attend(g, *operands(g), lambda x: g.op("where", condition, x, g.scalar(-1e9, x)))))
+    attention = find(after, "attention")
+    assert not attention.op.attributes()["causal"] and attention.inputs[3].shape.lens == (S, T)
+
+
+@pytest.mark.parametrize("rows", ["some keys", "no key"])
+def test_a_choice_at_run_time_is_exact_for_rows_without_keys_too(rows: str) -> None:
+    g = Graph()
+    condition = g.param("mask", [B, 1, 1, T], "bool")
+    wide = g.spread(condition, B, H, S, T)
+    program = g.ret(attend(g, *operands(g), lambda x: g.op("where", wide, x, g.scalar(LOWEST, x))))
+    mask = np.ones((B, 1, 1, T), bool)
+    mask[0, ..., 3:] = False
+    mask[1] = rows == "some keys"
+    rng = np.random.default_rng(1)
+    values = {n: rng.standard_normal((B, m, H, D)).astype(np.float32) for n, m in (("q", S), ("k", T), ("v", T))}
+    after = fused(program, inputs={**values, "mask": mask})
+    assert find(after, "where").shape.lens == (B, 1, 1, T)
+
+
+def test_a_choice_at_run_time_of_a_small_value_needs_fast_math() -> None:
+    g = Graph()
+    condition = g.spread(g.param("mask", [B, 1, 1, T], "bool"), B, H, S, T)
+    program = g.ret(attend(g, *operands(g), lambda x: g.op("where", condition, x, g.scalar(-1e4, x))))
+    step = FuseAttention()
+    assert "attention" not in names(check(program, step))
+    assert "masking value" in step.refusals("find_attention")[0].reason
+    again = program.clone()
+    run_passes(again, [FuseAttention()], FAST, validate=True)
+    assert "attention" in names(again)
+
+
+@pytest.mark.parametrize("padded", [True, False])
+def test_a_causal_choice_and_an_added_mask_are_combined_once(padded: bool) -> None:
+    """GPT-2: where(causal, scores, lowest) + padding; rows whose visible keys are all padding must stay exact."""
+    g = Graph()
+    keep = g.spread(g.lit(causal(S, T)[None, None], bool), B, H, S, T)
+    padding = g.param("padding", [B, 1, 1, T])
+
+    def mask(x: Instruction) -> Instruction:
+        chosen = g.op("where", keep, x, g.scalar(LOWEST, x))
+        return g.op("add", chosen, g.spread(padding, B, H, S, T))
+
+    program = g.ret(attend(g, *operands(g), mask))
+    rng = np.random.default_rng(1)
+    values = {n: rng.standard_normal((B, m, H, D)).astype(np.float32) for n, m in (("q", S), ("k", T), ("v", T))}
+    added = np.zeros((B, 1, 1, T), np.float32)
+    if padded:
+        added[0, ..., :4] = LOWEST
+    after = fused(program, inputs={**values, "padding": added})
+    attention = find(after, "attention")
+    assert not attention.op.attributes()["causal"] and attention.inputs[3].shape.lens == (B, 1, S, T)
+
+
+@pytest.mark.parametrize("shared", [1, 2])
+def test_grouped_keys_and_values_are_not_repeated(shared: int) -> None:
+    g = Graph()
+    q = g.param("q", [B, H, S, D])
+
+    def repeated(x: Instruction) -> Instruction:
+        wide = g.spread(g.op("unsqueeze", x, axes=(2,)), B, shared, H // shared, T, D)
+        return g.op("reshape", wide, dims=(B, H, T, D))
+
+    k, v = (repeated(g.param(n, [B, shared, T, D])) for n in "kv")
+    program = g.ret(attend(g, q, g.op("transpose", k, permutation=(0, 1, 3, 2)), v))
+    after = fused(program)
+    assert [i.shape.lens[1] for i in find(after, "attention").inputs] == [H, shared, shared]
+
+
+def test_guarded_weights_of_rows_without_keys() -> None:
+    g = Graph()
+    q, kt, v = operands(g)
+    keep = np.ones((S, T), bool)
+    keep[2] = False
+    scores = g.op("dot", q, kt)
+    scores = g.op("add", scores, g.spread(g.lit(np.where(keep, 0, -np.inf)), B, H, S, T))
+    weights = g.op("softmax", scores, axis=3)
+    weights = g.op("where", g.op("isnan", weights), g.scalar(0.0, weights), weights)
+    after = fused(g.ret(g.op("dot", weights, v)))
+    assert "isnan" not in names(after)
+
+
+def test_shared_scores_weights_and_other_axes_are_refused() -> None:
+    def refusal(build: Callable[[Graph, Instruction, Instruction, Instruction], list[Instruction]]) -> str:
+        g = Graph()
+        step = FuseAttention()
+        assert "attention" not in names(check(g.ret(*build(g, *operands(g, T))), step))
+        return step.refusals("find_attention")[0].reason
+
+    def shared_scores(g: Graph, q: Instruction, kt: Instruction, v: Instruction) -> list[Instruction]:
+        scores = g.op("dot", q, kt)
+        return [g.op("dot", g.op("softmax", scores, axis=3), v), scores]
+
+    def shared_weights(g: Graph, q: Instruction, kt: Instruction, v: Instruction) -> list[Instruction]:
+        weights = g.op("softmax", g.op("dot", q, kt), axis=3)
+        return [g.op("dot", weights, v), weights]
+
+    def other_axis(g: Graph, q: Instruction, kt: Instruction, v: Instruction) -> list[Instruction]:
+        return [g.op("dot", g.op("softmax", g.op("dot", q, kt), axis=2), v)]
+
+    def between(g: Graph, q: Instruction, kt: Instruction, v: Instruction) -> list[Instruction]:
+        return [g.op("dot", g.op("softmax", g.op("tanh", g.op("dot", q, kt)), axis=3), v)]
+
+    assert refusal(shared_scores) == "the scores are used elsewhere too"
+    assert refusal(shared_weights) == "the weights are used elsewhere too"
+    assert refusal(other_axis) == "the softmax is not over keys"
+    assert refusal(between) == "tanh between dot and softmax"

@@ -1,0 +1,119 @@
+"""Channels-last layout around convolutions."""
+
+from __future__ import annotations
+
+import pytest
+
+from mgx_numba.graph.instruction import Instruction
+from mgx_numba.graph.passes.layout_convolution import LayoutConvolution, channels_last
+from mgx_numba.graph.passes.normalize_ops import NormalizeOps
+from mgx_numba.graph.passes.rewrite_pooling import RewritePooling
+from mgx_numba.graph.passes.rewrite_resize import RewriteResize
+from mgx_numba.graph.shape import Shape, find_permutation
+
+from .support import Graph, check, find, names
+
+
+def conv(g: Graph, x: Instruction, n: int, k: int = 3, **attributes: object) -> Instruction:
+    spatial = x.shape.ndim - 2
+    window = {"padding": (k // 2,) * spatial, "stride": (1,) * spatial, "dilation": (1,) * spatial, **attributes}
+    return g.op("convolution", x, g.random(n, x.shape.lens[1], *[k] * spatial), **window)
+
+
+def is_last(shape: Shape) -> bool:
+    return find_permutation([shape]) == channels_last(shape.ndim)
+
+
+@pytest.mark.parametrize("spatial", [[9], [6, 5], [3, 4, 5]])
+def test_everything_between_convolutions_is_channels_last(spatial: list[int]) -> None:
+    g = Graph()
+    x = g.param("x", [2, 3, *spatial])
+    y = conv(g, x, 4)
+    y = g.op("relu", g.op("add", y, g.channels(g.random(4), y)))
+    z = conv(g, y, 4, 1)
+    y = g.op("add", z, y)
+    y = g.op("concat", y, conv(g, y, 2), axis=1)
+    after = check(g.ret(conv(g, y, 5)), NormalizeOps(), LayoutConvolution(), rtol=1e-4)
+    assert names(after).count("layout") == 1 and names(after)[-1] == "contiguous"
+    for ins in after.main:
+        if ins.name in ("convolution", "relu", "add", "concat"):
+            assert is_last(ins.shape), ins
+        if ins.name == "convolution":
+            assert is_last(ins.inputs[1].shape) and ins.inputs[1].is_literal
+    assert after.output_shapes()[0].standard
+
+
+def test_poolings_and_reductions_follow() -> None:
+    g = Graph()
+    x = g.param("x", [2, 3, 8, 8])
+    y = g.op("pooling", conv(g, x, 4), mode="max", lengths=(2, 2), stride=(2, 2))
+    scale = g.op("pooling", y, mode="average", lengths=(4, 4))
+    scale = g.op("sigmoid", conv(g, g.op("relu", conv(g, scale, 2, 1)), 4, 1))
+    y = g.op("mul", y, g.spread(scale, 2, 4, 4, 4))
+    after = check(g.ret(conv(g, y, 3)), NormalizeOps(), RewritePooling(), LayoutConvolution(), rtol=1e-4)
+    assert names(after).count("layout") == 1
+    assert is_last(find(after, "pooling").shape) and is_last(find(after, "mul").shape)
+
+
+def test_an_enlargement_keeps_the_layout() -> None:
+    g = Graph()
+    x = g.param("x", [1, 4, 5, 5])
+    y = g.op("resize", conv(g, x, 4), scales=(1, 1, 2, 2), coordinate_transformation_mode="asymmetric")
+    after = check(g.ret(conv(g, y, 3)), NormalizeOps(), RewriteResize(), LayoutConvolution(), rtol=1e-4)
+    assert names(after).count("layout") == 1
+
+
+def test_transposed_convolutions_take_part() -> None:
+    g = Graph()
+    x = g.param("x", [1, 4, 5, 5])
+    y = g.op("convolution_backwards", conv(g, x, 4), g.random(4, 3, 2, 2), stride=(2, 2))
+    after = check(g.ret(conv(g, y, 3)), NormalizeOps(), LayoutConvolution(), rtol=1e-4)
+    assert names(after).count("layout") == 1 and is_last(find(after, "convolution_backwards").shape)
+
+
+def test_results_of_the_program_stay_standard() -> None:
+    g = Graph()
+    x = g.param("x", [1, 4, 5, 5])
+    y = conv(g, x, 4)
+    after = check(g.ret(y, g.op("transpose", y, permutation=(0, 2, 3, 1)), g.op("reshape", y, dims=(1, 100))), LayoutConvolution(), NormalizeOps())
+    assert after.output_shapes() == g.program.output_shapes()
+
+
+def test_weights_that_are_computed_are_laid_out_at_run_time() -> None:
+    g = Graph()
+    x, w = g.param("x", [1, 4, 5, 5]), g.param("w", [3, 4, 3, 3])
+    after = check(g.ret(g.op("convolution", x, w)), NormalizeOps(), LayoutConvolution(), rtol=1e-4)
+    assert names(after) == ["layout", "layout", "convolution", "contiguous"]
+
+
+def test_one_layout_serves_all_convolutions_of_a_value() -> None:
+    g = Graph()
+    x = g.param("x", [1, 4, 5, 5])
+    after = check(g.ret(conv(g, x, 3), conv(g, x, 2)), NormalizeOps(), LayoutConvolution(), rtol=1e-4)
+    assert names(after).count("layout") == 1
+
+
+def test_weights_of_one_by_one_convolutions_say_their_order() -> None:
+    g = Graph()
+    x = g.param("x", [1, 4, 5, 5])
+    after = check(g.ret(conv(g, conv(g, x, 8, 1), 8, 1)), NormalizeOps(), LayoutConvolution(), rtol=1e-4)
+    assert names(after) == ["layout", "convolution", "convolution", "contiguous"]
+
+
+def test_modules_without_convolutions_are_left_alone() -> None:
+    g = Graph()
+    program = g.ret(g.op("relu", g.param("x", [2, 3, 4, 5])))
+    assert names(check(program, LayoutConvolution())) == ["relu"]
+
+
+def test_convolutions_in_branches() -> None:
+    g = Graph()
+    x, condition = g.param("x", [1, 4, 5, 5]), g.param("c", [1], "bool")
+    y = conv(g, x, 4)
+    branches = [g.program.create_module(n) for n in ("yes", "no")]
+    for branch in branches:
+        w = branch.add_literal(g.random(4, 4, 1, 1).literal)
+        branch.add_return([branch.add_instruction("convolution", [y, w])])
+    chosen = g.module.add_instruction("if", [condition], branches)
+    after = check(g.ret(conv(g, g.op("get_tuple_elem", chosen, index=0), 2)), NormalizeOps(), LayoutConvolution(), rtol=1e-4)
+    assert after.output_shapes()[0].standard
