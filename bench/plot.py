@@ -119,10 +119,12 @@ def _draw_roofs(axes: Axes, roofs: Roofs, left: float, right: float) -> None:
 
 def _label_slope(axes: Axes, roofs: Roofs, left: float) -> None:
     """Name the slanted roof along its line, whose angle is known once the axes have their final size."""
+    from matplotlib.patheffects import withStroke
+
     start, end = ((x, roofs.bandwidth * x / 1e9) for x in (left, roofs.flops / roofs.bandwidth))
     (x0, y0), (x1, y1) = axes.transData.transform([start, end])
     place = start[0] * 1.15
-    axes.annotate(
+    label = axes.annotate(
         f"copy bandwidth: {roofs.bandwidth / 1e9:,.0f} GB/s",
         (place, roofs.bandwidth * place / 1e9),
         xytext=(-2, 8),
@@ -133,3 +135,4 @@ def _label_slope(axes: Axes, roofs: Roofs, left: float) -> None:
         fontsize=9,
         color=_INK,
     )
+    label.set_path_effects([withStroke(linewidth=3, foreground="white")])

@@ -61,7 +61,7 @@ def parse_onnx(
         parse(
             filename,
             default_dim_value=default_dim_value,
-            default_dyn_dim_value=None if default_dyn_dim_value is None else unwrap_dimension(default_dyn_dim_value),
+            default_dyn_dim_value=None if default_dyn_dim_value is None else default_dyn_dim_value._value,
             dim_params={k: unwrap_dimension(v) for k, v in (dim_params or {}).items()},
             map_input_dims=dict(map_input_dims or {}),
             map_dyn_input_dims=_dynamic_dims(map_dyn_input_dims),
@@ -92,7 +92,7 @@ def parse_onnx_buffer(
         parse(
             bytes(filename),
             default_dim_value=default_dim_value,
-            default_dyn_dim_value=None if default_dyn_dim_value is None else unwrap_dimension(default_dyn_dim_value),
+            default_dyn_dim_value=None if default_dyn_dim_value is None else default_dyn_dim_value._value,
             map_input_dims=dict(map_input_dims or {}),
             map_dyn_input_dims=_dynamic_dims(map_dyn_input_dims),
             skip_unknown_operators=skip_unknown_operators,

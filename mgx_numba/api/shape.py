@@ -64,7 +64,7 @@ class shape:
     """
 
     type_t: ClassVar[type[Type]] = Type
-    dynamic_dimension: ClassVar[type[dynamic_dimension]] = dynamic_dimension
+    dynamic_dimension: ClassVar[type] = dynamic_dimension
     __slots__ = ("_value",)
 
     def __init__(

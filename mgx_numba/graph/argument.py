@@ -76,8 +76,8 @@ class Argument:
         if not isinstance(address, int) or (address == 0 and shape.bytes):
             raise ShapeError(f"address of {shape} is {address!r}, expected a non-zero integer")
         buffer = (ctypes.c_char * shape.bytes).from_address(address)
-        buffer._owner = owner
-        return cls.from_flat(shape, np.frombuffer(buffer, shape.type.numpy))
+        setattr(buffer, "owner", owner)  # noqa: B010  (ctypes arrays take attributes, their stubs do not say so)
+        return cls.from_flat(shape, np.frombuffer(memoryview(buffer), shape.type.numpy))
 
     @classmethod
     def from_tuple(cls, members: Iterable[Argument]) -> Argument:

@@ -37,10 +37,10 @@ def generate(shape: Shape, seed: int = 0) -> Argument:
     return Argument.from_flat(shape, values)
 
 
-def _step(x, y, z, mask):
-    x = (x ^ (x << 16)) & mask
+def _step(x: int, y: int, z: int) -> tuple[int, int, int]:
+    x = (x ^ (x << 16)) & _MASK
     x ^= x >> 5
-    x = (x ^ (x << 1)) & mask
+    x = (x ^ (x << 1)) & _MASK
     return y, z, x ^ y ^ z
 
 
@@ -53,21 +53,20 @@ def _outputs(count: int, seed: int) -> np.ndarray:
     if count <= 4 * _LANES:
         values = np.empty(count, np.uint64)
         for i in range(count):
-            state = _step(*state, _MASK)
+            state = _step(*state)
             values[i] = state[2]
         return values
     stride = -(-count // _LANES)
     lanes = _lane_states(state, stride)
     x, y, z = (np.array([lane[k] for lane in lanes], np.uint64) for k in range(3))
     values = np.empty((_LANES, stride), np.uint64)
-    mask = np.uint64(_MASK)
     for i in range(stride):
-        x, y, z = _vector_step(x, y, z, mask)
+        x, y, z = _vector_step(x, y, z)
         values[:, i] = z
     return values.reshape(-1)[:count]
 
 
-def _vector_step(x: np.ndarray, y: np.ndarray, z: np.ndarray, mask: np.uint64):
+def _vector_step(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     x = x ^ (x << np.uint64(16))
     x = x ^ (x >> np.uint64(5))
     x = x ^ (x << np.uint64(1))
@@ -89,7 +88,7 @@ def _one_step_matrix() -> np.ndarray:
     for bit in range(_BITS):
         unit = [0, 0, 0]
         unit[bit // 64] = 1 << (bit % 64)
-        columns.append(_to_bits(_step(*unit, _MASK)))
+        columns.append(_to_bits(_step(unit[0], unit[1], unit[2])))
     return np.stack(columns, axis=1)
 
 

@@ -236,7 +236,7 @@ class Shape:
         return [leaf for s in self.sub_shapes for leaf in s.flatten()] if self.sub_shapes else [self]
 
     @property
-    def _key(self) -> tuple:
+    def _key(self) -> object:
         return (self.type, self.lens, self.strides, self.dyn_dims, self.sub_shapes)
 
     def __eq__(self, other: object) -> bool:

@@ -153,7 +153,7 @@ def view_strides(shape: Shape, lens: Sequence[int]) -> tuple[int, ...] | None:
             axis -= 1
         if inside != length:
             return None
-    outer = strides[axis + 1] * lens[axis + 1] if axis + 1 < len(lens) else 1
+    outer = max((n * s for n, s in zip(lens[axis + 1 :], strides[axis + 1 :])), default=1)
     for rest in range(axis, -1, -1):
         strides[rest] = outer
     return tuple(strides)

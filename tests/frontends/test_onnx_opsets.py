@@ -152,7 +152,7 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
     "average_pool_19_dilated": (
         "AveragePool",
         [X4],
-        {"opset": 19, "kernel_shape": [2, 2], "dilations": [2, 2], "auto_pad": "SAME_UPPER"},
+        {"opset": 19, "kernel_shape": [2, 2], "dilations": [2, 2], "pads": [1, 0, 0, 1]},
     ),
     "max_pool_8_same_lower": (
         "MaxPool",

@@ -117,3 +117,40 @@ def test_convolutions_in_branches() -> None:
     chosen = g.module.add_instruction("if", [condition], branches)
     after = check(g.ret(conv(g, g.op("get_tuple_elem", chosen, index=0), 2)), NormalizeOps(), LayoutConvolution(), rtol=1e-4)
     assert after.output_shapes()[0].standard
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_channel_shuffle_is_one_copy_in_the_same_layout(batch: int) -> None:
+    g = Graph()
+    x = conv(g, g.param("x", [batch, 3, 4, 5]), 6)
+    y = g.op("transpose", g.op("reshape", x, dims=(batch, 2, 3, 4, 5)), permutation=(0, 2, 1, 3, 4))
+    y = conv(g, g.op("reshape", y, dims=(batch, 6, 4, 5)), 2)
+    after = check(g.ret(y), NormalizeOps(), LayoutConvolution(), rtol=1e-4)
+    assert names(after) == [
+        *("layout", "convolution", "reshape_lazy", "transpose", "layout", "reshape_lazy", "convolution", "contiguous")
+    ]
+
+
+def test_patches_of_an_image_become_rows_without_a_copy() -> None:
+    g = Graph()
+    x = conv(g, g.param("x", [2, 3, 8, 8]), 6, 2, stride=(2, 2), padding=(0, 0))
+    rows = g.op("transpose", g.op("reshape", x, dims=(2, 6, 16)), permutation=(0, 2, 1))
+    y = g.op("dot", g.op("exp", rows), g.spread(g.random(6, 5), 2, 6, 5))
+    after = check(g.ret(y), NormalizeOps(), LayoutConvolution(), rtol=1e-4)
+    assert names(after, views=False) == ["layout", "convolution", "reshape_lazy", "exp", "dot"]
+    assert find(after, "exp").shape.standard
+
+
+def test_heads_of_a_detector_split_channels_without_a_copy() -> None:
+    g = Graph()
+    x = conv(g, g.param("x", [1, 3, 4, 4]), 12, 1)
+    boxes = g.op("transpose", g.op("reshape", x, dims=(1, 2, 6, 4, 4)), permutation=(0, 1, 3, 4, 2))
+    after = check(g.ret(g.op("sigmoid", boxes)), NormalizeOps(), LayoutConvolution(), rtol=1e-4)
+    assert "reshape_lazy" in names(after)
+
+
+def test_flattening_an_image_for_a_dense_layer_copies_to_row_major_order() -> None:
+    g = Graph()
+    x = conv(g, g.param("x", [2, 3, 4, 4]), 6)
+    after = check(g.ret(g.op("dot", g.op("flatten", x, axis=1), g.random(96, 5))), NormalizeOps(), LayoutConvolution(), rtol=1e-4)
+    assert "reshape_lazy" not in names(after)

@@ -272,7 +272,7 @@ class _ReduceKernel:
         """All stages for one row (row mode) or for one vector of columns (column mode)."""
         row_buffer = CodeBuffer(prefix=f"{'u' if left else 's'}")
         self.row_printer = VectorPrinter(row_buffer, self.row_lanes, fast_math=self.fast_math)
-        self.row_known: dict[Instruction, object] = {}
+        self.row_known: dict[Instruction, VectorValue] = {}
         self.left = left
         lines: list[str] = []
         for stage in range(self.stages):
@@ -295,7 +295,7 @@ class _ReduceKernel:
                     )
         return [*lines, *row_buffer.drain()]
 
-    def _row(self, ins: Instruction) -> object:
+    def _row(self, ins: Instruction) -> VectorValue:
         """Handler value of a row value, printed outside of the loops."""
         if ins not in self.row_known:
             printer = self.row_printer
@@ -376,9 +376,9 @@ class _Element:
         self.mask_tail = bool(tail) and kernel.row_mode
         self.buffer = CodeBuffer(prefix=f"{'w' if self.left else 'v'}{stage}_")
         self.printer = VectorPrinter(self.buffer, kernel.lanes, fast_math=kernel.fast_math)
-        self.known: dict[Instruction, object] = {}
+        self.known: dict[Instruction, VectorValue] = {}
 
-    def value(self, ins: Instruction) -> object:
+    def value(self, ins: Instruction) -> VectorValue:
         kernel = self.kernel
         if kernel.row_value[ins]:
             return kernel._row(ins)

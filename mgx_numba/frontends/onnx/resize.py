@@ -36,7 +36,7 @@ def upsample(g: Builder, node: Node, x: Instruction, scales: Instruction | None 
     """Resize's predecessor: scales are an attribute in operator set 7, an input from 9 on."""
     mode = node.get_choice("mode", ("nearest", "linear", "bilinear", "cubic"), "nearest")
     values = node.get_floats("scales") if scales is None else _floats(g, scales, "scales")
-    return _resize(g, x, "linear" if mode == "bilinear" else mode, values, [], "asymmetric", "floor", -0.75)
+    return _resize_simple(g, x, "linear" if mode == "bilinear" else mode, values)
 
 
 @register("Resize")
@@ -53,7 +53,7 @@ def resize(
         if second is None:
             raise ParseError("input 'scales' is missing")
         mode = node.get_choice("mode", ("nearest", "linear"), "nearest")
-        return _resize(g, x, mode, _floats(g, second, "scales"), [], "asymmetric", "floor", -0.75)
+        return _resize_simple(g, x, mode, _floats(g, second, "scales"))
     axes = g.axes(node.get_ints("axes", range(rank(x))), rank(x))
     lens = g.lens(x)
     factors = [] if scales is None else _floats(g, scales, "scales")
@@ -99,6 +99,17 @@ def resize(
     return _resize(
         g, x, mode, [] if lengths else per_axis, target if lengths else [], coordinates, nearest, cubic
     )
+
+
+def _resize_simple(g: Builder, x: Instruction, mode: str, scales: list[float]) -> Instruction:
+    """The form before operator set 11: nearest rounds up where an axis shrinks (as ONNX Runtime has it), else down."""
+    shrinking = [s if s < 1 else 1.0 for s in scales]
+    if mode == "nearest" and any(s < 1 for s in shrinking):
+        x = _resize(g, x, mode, shrinking, [], "asymmetric", "ceil", -0.75)
+        scales = [1.0 if s < 1 else s for s in scales]
+        if all(s == 1 for s in scales):
+            return x
+    return _resize(g, x, mode, scales, [], "asymmetric", "floor", -0.75)
 
 
 def _resize(

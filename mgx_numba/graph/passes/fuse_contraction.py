@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ...ops.base import make_op
 from ..instruction import Instruction
 from ..module import Module
@@ -37,8 +39,8 @@ class FuseContraction(Pass):
                     order[result] = position
 
 
-def _accepts(root: Instruction):
-    def accept(ins: Instruction, members: set[Instruction]) -> bool:
+def _accepts(root: Instruction) -> Callable[[Instruction], bool]:
+    def accept(ins: Instruction) -> bool:
         if not ins.op.pointwise or ins.module_args or ins.shape.lens != root.shape.lens:
             return False
         return is_fusable_type(ins.shape) and all(is_fusable_type(i.shape) for i in ins.inputs)

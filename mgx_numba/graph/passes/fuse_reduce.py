@@ -36,8 +36,7 @@ class FuseReduce(Pass):
             if 0 in full:
                 continue
             accept = _acceptor(ins, full, reduced)
-            region = grow([ins], order, lambda u, members, a=accept: a(u))
-            region = absorb_producers(region, order, accept)
+            region = absorb_producers(grow([ins], order, accept), order, accept)
             position = order[region[-1]]
             axes = tuple(sorted(ins.op.axes))  # type: ignore[attr-defined]
             for result in extract(program, module, region, make_op("fused_reduce", axes=axes), "fused_reduce"):

@@ -58,17 +58,28 @@ class LayoutConvolution(Pass):
                     module.rewire(ins, inputs)
                     remove_dead(module, replaced)
             elif ins.name in RESHAPES and len(ins.inputs) == 1:
-                self._as_view(ins)
+                self._as_view(module, ins)
             ins.shape = ins.op.compute_shape([i.shape for i in ins.inputs], ins.module_args)
         if module.return_instruction is not None:
             module.replace_return(module.results())
 
     @staticmethod
-    def _as_view(ins: Instruction) -> None:
-        """``reshape(x) -> reshape_lazy(x)`` where x is not standard and needs no copy: the memory order is kept."""
+    def _as_view(module: Module, ins: Instruction) -> None:
+        """``reshape(x) -> reshape_lazy(x)`` where x is not standard: the memory order is kept.
+
+        Where that is impossible because parts of an axis are not neighbours (a channel shuffle), the copy that the
+        reshape would be is made in x's own memory order, ``reshape_lazy(layout(x))``.
+        """
         source, lens = ins.inputs[0].shape, ins.shape.lens
-        if source.is_dynamic or source.standard or source.broadcasted or view_strides(source, lens) is None:
+        if source.is_dynamic or source.standard or source.broadcasted or source.elements <= 1:
             return
+        if view_strides(source, lens) is None:
+            order = _merging_order(source, lens)
+            if order is None:
+                return
+            copied = module.insert_instruction(ins, make_op("layout", permutation=order), ins.inputs)
+            copied.debug_symbols = ins.debug_symbols
+            module.rewire(ins, [copied])
         ins.op = make_op("reshape_lazy", dims=lens)
 
     @staticmethod
@@ -101,3 +112,30 @@ class LayoutConvolution(Pass):
             if value.shape != shape and not shape.sub_shapes:
                 op = make_op("contiguous") if shape.standard else make_op("layout", permutation=find_permutation([shape]))
                 module.set_input(last, index, module.insert_instruction(last, op, [value]))
+
+
+def _merging_order(shape: Shape, lens: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Memory order for a tensor in which axes that ``lens`` merges are neighbours, otherwise near the one it has.
+
+    ``None`` if ``lens`` does more than merge axes, or if that is the row-major order.
+    """
+    groups: list[list[int]] = []
+    axis = 0
+    for n in lens:
+        group: list[int] = []
+        product = 1
+        while axis < shape.ndim and (product < n or shape.lens[axis] == 1):
+            product *= shape.lens[axis]
+            group.append(axis)
+            axis += 1
+        if product != n:
+            return None
+        groups.append(group)
+    if axis != shape.ndim:
+        return None
+
+    def nearness(group: list[int]) -> int:
+        return min((shape.strides[a] for a in group if shape.lens[a] > 1), default=shape.element_space)
+
+    order = tuple(a for group in sorted(groups, key=nearness, reverse=True) for a in group)
+    return None if order == tuple(range(shape.ndim)) else order

@@ -30,7 +30,7 @@ def open_values(region: Iterable[Instruction]) -> list[Instruction]:
 def grow(
     seed: Sequence[Instruction],
     order: dict[Instruction, int],
-    accept: Callable[[Instruction, set[Instruction]], bool],
+    accept: Callable[[Instruction], bool],
     max_outputs: int = 1,
 ) -> list[Instruction]:
     """Largest region that grows forward from ``seed`` through accepted users and has few outputs.
@@ -49,7 +49,7 @@ def grow(
             for user in ins.users
             if user not in members and not isinstance(user.op, Return) and user in order
         }
-        joined = next((u for u in sorted(candidates, key=order.__getitem__) if accept(u, members)), None)
+        joined = next((u for u in sorted(candidates, key=order.__getitem__) if accept(u)), None)
         if joined is None:
             break
         region.append(joined)

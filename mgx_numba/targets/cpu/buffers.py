@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,7 +85,7 @@ class View:
         """Another window of the same buffer, ``offset`` elements after this one's start."""
         return View(self.buffer, shape, self.offset + offset)
 
-    def aliased(self, function) -> View | None:
+    def aliased(self, function: Callable[[np.ndarray], np.ndarray]) -> View | None:
         """The view that a NumPy function makes of this tensor, or ``None`` if it would copy.
 
         The function is run on a stand-in array with the same strides whose elements are never read.

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ...codegen.kernel import KernelSource
 from ...codegen.launch import Callee, Launch, Operand
 from ...errors import CompileError, MgxError, UnsupportedError
 from ...graph.instruction import Instruction, Parameter, Return
@@ -22,7 +23,7 @@ from ...graph.program import Program
 from ...graph.shape import Shape
 from ...graph.types import from_numpy
 from ...runtime.threads import resolve_num_threads
-from ...runtime.plan import HostStep, ParameterSpec, Plan, Region, Step, TensorSpec, TensorView
+from ...runtime.plan import HostStep, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec, TensorView
 from ..ref.interpreter import compute, evaluate_module
 from .buffers import Buffer, View, color
 from .options import CpuOptions
@@ -331,7 +332,7 @@ class Lowering:
                 instruction=text,
             )
         launch = step.launch
-        args = []
+        args: list[int | Pointer | KernelSource] = []
         for arg in launch.args:
             if isinstance(arg, Operand):
                 args.append(step.operands[arg.name].pointer(arg.offset))

@@ -44,11 +44,11 @@ class RefProgram:
         def note(ins: Instruction, value: Any) -> None:
             nonlocal last
             seconds = time.perf_counter() - last
-            text, label = format_instruction(ins, names), f"ref::{ins.name.removeprefix('@')}"
-            shape, flops = ins.shape, 0
-            if not shape.is_dynamic and not ins.name.startswith("@"):
-                flops = ins.op.flops(shape, [i.shape for i in ins.inputs])
-            observer(Observation(text, label, seconds, lambda: _arrays(value), flops))
+            if not ins.name.startswith("@"):
+                known = not ins.shape.is_dynamic and not any(i.shape.is_dynamic for i in ins.inputs)
+                flops = ins.op.flops(ins.shape, [i.shape for i in ins.inputs]) if known else 0
+                text = format_instruction(ins, names)
+                observer(Observation(text, f"ref::{ins.name}", seconds, lambda: _arrays(value), flops))
             last = time.perf_counter()
 
         return evaluate(self.program, inputs, note)

@@ -1,0 +1,75 @@
+"""Entry point of ``mgx-numba-driver``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from .._version import __version__
+from ..errors import MgxError
+from .commands import COMMANDS
+from .environment import report_environment
+
+__all__ = ["main"]
+
+PROGRAM = "mgx-numba-driver"
+FAILURE = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Returns:
+        0; 1 when a verification found a difference; 2 on an error, which is told on standard error in one line.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = _parser()
+    args = parser.parse_args(arguments)
+    if args.command is None:
+        parser.print_help()
+        return FAILURE
+    start = time.perf_counter()
+    header = f"[ mgx_numba Version: {__version__} ]: {shlex.join([PROGRAM, *arguments])}"
+    print(f"Running {header}", file=sys.stderr)
+    report_environment(sys.stderr)
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            status = COMMANDS[args.command].run(args)
+        sys.stdout.flush()
+    except MgxError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return FAILURE
+    except BrokenPipeError:
+        # The reader of our output has left: nothing more can be told, and the interpreter shall not try.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILURE
+    print(f"Complete({time.perf_counter() - start:.3g}s): {header}", file=sys.stderr)
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM, description="Read, compile, run, time and verify models.", allow_abbrev=False
+    )
+    parser.add_argument("-v", "--version", action="version", version=f"mgx_numba Version: {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="<command>")
+    for name, command in COMMANDS.items():
+        summary = (command.__doc__ or "").strip().splitlines()[0]
+        sub = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
+        command.add_arguments(sub)
+    return parser
+
+
+def _show_warning(message: Any, category: Any, filename: str, line: int, *rest: Any) -> None:
+    print(f"warning: {message}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
