@@ -18,7 +18,7 @@ __all__ = ["Clocks", "Timing", "geometric_mean", "interleave", "ratio", "ratio_r
 
 WARM_UP_CALLS = 3
 MAX_CALLS_PER_BLOCK = 500
-QUIET_SLICE = 0.002
+QUIET_SLICE = 0.012  # CPU time of other threads may be counted in steps of a scheduler tick, up to 10 ms
 QUIET_SHARE = 0.1
 QUIET_LIMIT = 0.5
 

@@ -111,5 +111,10 @@ class Instruction:
         """Whether this is a ``@param``."""
         return isinstance(self.op, Parameter)
 
+    @property
+    def dependencies(self) -> list[Instruction]:
+        """Instructions that must run before: the inputs, and the outer values that submodules use."""
+        return [*self.inputs, *(i for module in self.module_args for i in module.captured())]
+
     def __repr__(self) -> str:
         return f"<{self.op} -> {self.shape}>"

@@ -234,12 +234,23 @@ class Module:
                     continue
                 state[ins] = 1
                 stack.append((ins, True))
-                for i in reversed(ins.inputs):
+                for i in reversed(ins.dependencies):
                     if i.module is self and state.get(i) != 2:
                         if state.get(i) == 1:
                             raise ValidationError(f"module {self.name!r} has a cycle through {i!r}")
                         stack.append((i, False))
         order.sort(key=lambda i: isinstance(i.op, Return))
+        self.reorder(order)
+
+    def reorder(self, order: Sequence[Instruction]) -> None:
+        """Put the module's instructions in this order, which must have each of them once and inputs first.
+
+        Raises:
+            ValidationError: instructions are missing, foreign or given twice.
+        """
+        members = list(self)
+        if len(order) != len(members) or set(order) != set(members):
+            raise ValidationError(f"module {self.name!r}: the new order does not have the same instructions")
         for ins in members:
             self._unlink(ins)
         for ins in order:
@@ -268,6 +279,17 @@ class Module:
                 copied[ins] = self.insert_instruction(before, ins.op, inputs, ins.module_args)
             copied[ins].debug_symbols = ins.debug_symbols
         return [copied.get(i, i) for i in other.results()]
+
+    def captured(self) -> list[Instruction]:
+        """Values of enclosing modules that this one and its submodules use, each once."""
+        inside = {self, *self.submodules()}
+        found: dict[Instruction, None] = {}
+        for module in inside:
+            for ins in module:
+                for i in ins.inputs:
+                    if i.module not in inside:
+                        found[i] = None
+        return list(found)
 
     def submodules(self) -> list[Module]:
         """All modules that instructions run, directly or not, each once, in order of first use."""

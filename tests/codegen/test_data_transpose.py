@@ -51,6 +51,12 @@ def test_image_layouts(channels: int) -> None:
     check(lens, (0, 2, 3, 1), (0, 1, 2, 3))
 
 
+def test_shuffled_channel_groups() -> None:
+    for groups, channels in ((3, 80), (4, 68), (2, 5), (8, 48), (24, 2)):
+        x_order, out_order = (0, 3, 1, 2), (0, 3, 2, 1)
+        check((1, groups, channels, 9), x_order, out_order)
+
+
 def test_dimensions_around_the_pair() -> None:
     check((3, 20, 5, 18), (0, 3, 2, 1), (2, 0, 1, 3))
     check((20, 6, 18), (1, 2, 0), (0, 1, 2))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import prod
 
 from ..cluster.collapse import collapse
-from ..cluster.text import INDENT, Odometer, Slots, Tensor, footprint, indent
+from ..cluster.text import INDENT, TASK_ELEMENTS, Odometer, Slots, Tensor, footprint, indent
 from ..cpu import host
 from ..kernel import KernelSource
 from ..launch import Launch
@@ -42,26 +42,30 @@ def transpose_launch(x: Tensor, out: Tensor, origin: str = "") -> Launch | None:
     if to_strides[inner] != 1 or from_strides[inner] in (0, 1) or len(others) != 1:
         return None
     across = others[0]
-    one = host.lanes(mover(x.type))
-    block = LARGEST_BLOCK
-    while block > min(one, space.lens[inner], space.lens[across]):
-        block //= 2
     outer = [d for d in range(inner) if d != across]
     plan = _Plan(x, out, origin)
     plan.outer(
         [space.lens[d] for d in outer],
         [[from_strides[d] for d in outer], [to_strides[d] for d in outer]],
     )
-    if block >= SMALLEST_BLOCK:
-        steps = (from_strides[inner], to_strides[across])
-        return plan.blocks(block, (space.lens[across], space.lens[inner]), steps)
-    if space.lens[inner] in (2, 3, 4) and to_strides[across] == space.lens[inner]:
-        ribbon, count, step = space.lens[across], space.lens[inner], from_strides[inner]
-        return plan.ribbon("interleave", ribbon, count, step) if ribbon >= one else None
-    if space.lens[across] in (2, 3, 4) and from_strides[inner] == space.lens[across]:
-        ribbon, count, step = space.lens[inner], space.lens[across], to_strides[across]
-        return plan.ribbon("deinterleave", ribbon, count, step) if ribbon >= one else None
-    return None
+    lens = (space.lens[across], space.lens[inner])
+    widest = min(host.lanes(mover(x.type)), LARGEST_BLOCK)
+    for intrinsic, length, count, packed, step in (
+        ("interleave", *lens, to_strides[across], from_strides[inner]),
+        ("deinterleave", *reversed(lens), from_strides[inner], to_strides[across]),
+    ):
+        lanes = _power_of_two(min(widest, length))
+        if count in (2, 3, 4) and packed == count and lanes >= SMALLEST_BLOCK:
+            return plan.ribbon(intrinsic, length, count, step, lanes)
+    size = _power_of_two(min(widest, *lens))
+    if size < SMALLEST_BLOCK:
+        return None
+    return plan.blocks(size, lens, (from_strides[inner], to_strides[across]))
+
+
+def _power_of_two(limit: int) -> int:
+    """The largest power of two up to a limit."""
+    return 1 << (limit.bit_length() - 1)
 
 
 class _Plan:
@@ -113,7 +117,8 @@ class _Plan:
             *indent([f"col = imin(j, across - {size})", *move(size, tile), f"j += {size}"], 1),
         ]
         scratch = [f"scratch = local_{mover(self.x.type)}({size * (tile + size)})"] if staged else []
-        return self._launch("transpose_kernel", lines, self.points * tiles[0] * tiles[1], scratch)
+        elements = min(lens[0], tile) * min(lens[1], tile)
+        return self._launch("transpose_kernel", lines, self.points * prod(tiles), elements, scratch)
 
     @staticmethod
     def _rows(size: int, body: str) -> list[str]:
@@ -142,9 +147,8 @@ class _Plan:
             *indent(self._rows(size, to_target), 1),
         ]
 
-    def ribbon(self, intrinsic: str, length: int, count: int, step: int) -> Launch:
+    def ribbon(self, intrinsic: str, length: int, count: int, step: int, lanes: int) -> Launch:
         """Tasks of RIBBON steps along the longer dimension of ``length``, each of ``count`` elements."""
-        lanes = host.lanes(mover(self.x.type))
         chunks = -(-length // RIBBON)
         for name, value in (("length", length), ("chunks", chunks), ("step", step)):
             self.slots.integer(name, value)
@@ -160,7 +164,7 @@ class _Plan:
             "while i < last:",
             *indent([f"c = imin(i, length - {lanes})", move, f"i += {lanes}"], 1),
         ]
-        return self._launch(f"{intrinsic}_kernel", lines, self.points * chunks)
+        return self._launch(f"{intrinsic}_kernel", lines, self.points * chunks, min(length, RIBBON) * count)
 
     def _pointers(self) -> list[str]:
         return [
@@ -169,7 +173,9 @@ class _Plan:
             f"r_out = offset(p_out, {self.odometer.offset(1)})",
         ]
 
-    def _launch(self, name: str, lines: list[str], tasks: int, prologue: list[str] | None = None) -> Launch:
+    def _launch(
+        self, name: str, lines: list[str], tasks: int, elements: int, prologue: list[str] | None = None
+    ) -> Launch:
         text = [
             "def kernel(args, begin, end):",
             *indent([*self.slots.lines, *(prologue or [])], 1),
@@ -180,5 +186,6 @@ class _Plan:
             kernel=KernelSource(name=name, text="\n".join(text) + "\n", origin=self.origin),
             args=tuple(self.slots.values),
             tasks=tasks,
+            grain=max(1, TASK_ELEMENTS // 2 // elements),
             bytes=footprint(self.x) + footprint(self.out),
         )

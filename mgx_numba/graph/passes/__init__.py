@@ -25,6 +25,7 @@ from . import (
     rewrite_resize,
     rewrite_rnn,
     rewrite_softmax,
+    schedule,
     simplify_algebra,
     simplify_reshapes,
 )

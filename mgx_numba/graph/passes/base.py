@@ -18,10 +18,14 @@ from ..module import Module
 from ..program import Program
 from ..validate import validate as validate_program
 
-__all__ = ["Options", "Pass", "environment_flag", "kernel_modules", "known_passes", "make_pass", "run_passes"]
+__all__ = ["Options", "Pass", "disabled_names", "environment_flag", "kernel_modules", "known_passes", "make_pass", "run_passes"]
 
 KERNEL_OPERATORS = frozenset({"pointwise", "fused_reduce", "split_fused_reduce", "fused_concat", "fused_contraction"})
 """Operators whose submodules are bodies of kernels: they are compiled, not rewritten further."""
+
+
+LOWERING_STEPS = frozenset({"memory_coloring"})
+"""Named steps of a target's lowering, which are left out by name like passes."""
 
 
 @dataclass(frozen=True)
@@ -151,10 +155,15 @@ def run_passes(
                 raise ValidationError(f"after pass {step.name!r}: {error}") from error
 
 
-def _disabled(names: Iterable[str], steps: Sequence[Pass]) -> set[str]:
+def disabled_names(names: Iterable[str] = ()) -> set[str]:
+    """Names of passes to leave out: those given and those in ``MIGRAPHX_DISABLE_PASSES``."""
     listed = os.environ.get("MIGRAPHX_DISABLE_PASSES", "").split(",")
-    wanted = {*names, *(n.strip() for n in listed if n.strip())}
-    known = {*_KNOWN, *(s.name for s in steps)}
+    return {*names, *(n.strip() for n in listed if n.strip())}
+
+
+def _disabled(names: Iterable[str], steps: Sequence[Pass]) -> set[str]:
+    wanted = disabled_names(names)
+    known = {*_KNOWN, *(s.name for s in steps), *LOWERING_STEPS}
     unknown = sorted(wanted - known)
     if unknown:
         raise OptionError(f"cannot disable unknown pass {', '.join(unknown)}; known: {', '.join(sorted(known))}")

@@ -29,6 +29,11 @@ class EliminateCommonSubexpression(Pass):
     name = "eliminate_common_subexpression"
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
+        self.share(module)
+
+    def share(self, module: Module) -> int:
+        """Share equal values of one module; returns the number of instructions removed for it."""
+        count = 0
         seen: dict[Hashable, Instruction] = {}
         literals: dict[Hashable, list[Instruction]] = {}
         for ins in list(module):
@@ -47,6 +52,8 @@ class EliminateCommonSubexpression(Pass):
                 first.debug_symbols = tuple(dict.fromkeys((*first.debug_symbols, *ins.debug_symbols)))
                 module.replace_instruction(ins, first)
                 remove_dead(module, [ins])
+                count += 1
+        return count
 
 
 def _equal_literal(ins: Instruction, literals: dict[Hashable, list[Instruction]]) -> Instruction:

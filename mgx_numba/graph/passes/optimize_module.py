@@ -14,8 +14,8 @@ from .simplify_reshapes import SimplifyReshapes
 
 __all__ = ["OptimizeModule"]
 
-OUTER_ROUNDS = 3
-INNER_ROUNDS = 4
+OUTER_ROUNDS = 8
+INNER_ROUNDS = 8
 
 
 class OptimizeModule(Pass):
@@ -27,23 +27,18 @@ class OptimizeModule(Pass):
 
     def __init__(self) -> None:
         self.rule_passes = (SimplifyReshapes(), EliminateConvert(), SimplifyAlgebra())
-        self.fold = PropagateConstant()
-        self.share = EliminateCommonSubexpression()
+        self.constants = PropagateConstant()
+        self.common = EliminateCommonSubexpression()
 
     def run(self, program: Program, options: Options) -> None:
         super().run(program, options)
         DeadCodeElimination().run(program, options)
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
-        self.fold.apply(program, module, options)
+        self.constants.fold(module)
         for _ in range(OUTER_ROUNDS):
-            changes = 0
             for _ in range(INNER_ROUNDS):
-                count = sum(step.rewrite(module, options) for step in self.rule_passes)
-                changes += count
-                if not count:
+                if not sum(step.rewrite(module, options) for step in self.rule_passes):
                     break
-            self.share.apply(program, module, options)
-            self.fold.apply(program, module, options)
-            if not changes:
+            if not self.common.share(module) + self.constants.fold(module):
                 break

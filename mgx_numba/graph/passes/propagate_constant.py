@@ -36,6 +36,11 @@ class PropagateConstant(Pass):
     name = "propagate_constant"
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
+        self.fold(module)
+
+    def fold(self, module: Module) -> int:
+        """Fold constants of one module; returns the number of instructions replaced."""
+        count = 0
         for ins in list(module):
             if ins.module is not module or ins is module.last or not _is_candidate(ins):
                 continue
@@ -49,6 +54,8 @@ class PropagateConstant(Pass):
                     new.debug_symbols = ins.debug_symbols
             module.replace_instruction(ins, value)
             remove_dead(module, [ins])
+            count += 1
+        return count
 
 
 def _is_candidate(ins: Instruction) -> bool:

@@ -17,7 +17,7 @@ from ...codegen.kernel import KernelSource
 from ...codegen.launch import Callee, Launch, Operand
 from ...errors import CompileError, MgxError, UnsupportedError
 from ...graph.instruction import Instruction, Parameter, Return
-from ...graph.module import Module
+from ...graph.passes.base import disabled_names
 from ...graph.printer import format_instruction, instruction_names
 from ...graph.program import Program
 from ...graph.shape import Shape
@@ -33,17 +33,23 @@ __all__ = ["Lowering", "lower", "lowering"]
 LoweringRule = Callable[["Lowering", Instruction], None]
 _RULES: dict[str, LoweringRule] = {}
 _ACCEPTS: dict[str, Callable[[Instruction, Shape], bool]] = {}
+_DYNAMIC: set[str] = set()
 
 
-def lowering(*names: str, accepts: Callable[[Instruction, Shape], bool] | None = None) -> Callable:
+def lowering(
+    *names: str, accepts: Callable[[Instruction, Shape], bool] | None = None, dynamic: bool = False
+) -> Callable:
     """Decorator: the function lowers these operators.
 
     ``accepts`` says whether the lowering can write its result straight into memory of a given shape (strides).
+    ``dynamic`` lets it have results whose lengths are known at run time only.
     """
 
     def decorate(function: LoweringRule) -> LoweringRule:
         for name in names:
             _RULES[name] = function
+            if dynamic:
+                _DYNAMIC.add(name)
             _ACCEPTS[name] = accepts or (lambda ins, shape: True)
         return function
 
@@ -118,7 +124,8 @@ class Lowering:
     def _needs_host(self, ins: Instruction) -> bool:
         if ins.name == "get_tuple_elem":
             return False
-        dynamic = ins.shape.is_dynamic or any(i.shape.is_dynamic for i in ins.inputs)
+        dynamic = ins.shape.is_dynamic and ins.name not in _DYNAMIC
+        dynamic = dynamic or any(i.shape.is_dynamic for i in ins.inputs)
         return dynamic or any(self._is_hosted(self.values[i]) for i in ins.inputs)
 
     @staticmethod
@@ -224,9 +231,14 @@ class Lowering:
         self.copy(view, target, ins)
         return target
 
+    def on_host(self, shape: Shape) -> View:
+        """A value that a host step of this run makes."""
+        self.hosted += 1
+        return View(Buffer(Region.HOST, self.hosted - 1), shape)
+
     def host(self, ins: Instruction) -> None:
         """Append a host step that computes the instruction by its NumPy meaning."""
-        captured = _captures(ins)
+        captured = [i for module in ins.module_args for i in module.captured()]
         sources = [*ins.inputs, *captured]
         flat: list[View] = []
         layout = [_flatten(self.values[i], flat) for i in sources]
@@ -243,8 +255,7 @@ class Lowering:
         views: list[View] = []
         for shape in shapes:
             if unknown:
-                views.append(View(Buffer(Region.HOST, self.hosted), shape))
-                self.hosted += 1
+                views.append(self.on_host(shape))
             elif len(shapes) == 1 and ins in self.destinations:
                 views.append(self.destinations[ins])
             else:
@@ -308,7 +319,8 @@ class Lowering:
                 if view.buffer.region is Region.ARENA:
                     view.buffer.touch(number)
                     arena[id(view.buffer)] = view.buffer
-        arena_bytes = color(arena.values(), self.options.memory_reuse)
+        reuse = self.options.memory_reuse and "memory_coloring" not in disabled_names(self.options.disabled_passes)
+        arena_bytes = color(arena.values(), reuse)
         return Plan(
             steps=[self._resolve(step) for step in self.steps],
             arena_bytes=arena_bytes,
@@ -357,20 +369,6 @@ def _plan_view(view: View) -> TensorView:
     if view.buffer.region is Region.HOST or view.shape.is_dynamic:
         return TensorView(view.pointer(), view.type.numpy.name, (), ())
     return view.plan_view()
-
-
-def _captures(ins: Instruction) -> list[Instruction]:
-    """Values of outer modules that an instruction's submodules use."""
-    found: dict[Instruction, None] = {}
-    inside: set[Module] = set()
-    for module in ins.module_args:
-        inside |= {module, *module.submodules()}
-    for module in inside:
-        for inner in module:
-            for i in inner.inputs:
-                if i.module not in inside:
-                    found[i] = None
-    return list(found)
 
 
 def _flatten(value: Any, into: list[View]) -> Any:

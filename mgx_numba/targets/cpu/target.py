@@ -47,6 +47,7 @@ PASSES: tuple[str, ...] = (
     "fuse_pointwise",
     "eliminate_contiguous",
     "dead_code_elimination",
+    "schedule",
 )
 
 

@@ -1,0 +1,72 @@
+"""Flags that several commands share, under MIGraphX's names."""
+
+from __future__ import annotations
+
+import argparse
+
+__all__ = ["add_compile", "add_inputs", "add_loader", "add_output"]
+
+
+def add_loader(parser: argparse.ArgumentParser) -> None:
+    """The model file, how to read it, and what to do with it before anything else."""
+    group = parser.add_argument_group("model")
+    group.add_argument("file", nargs="?", help="model file; its type follows from its name")
+    kind = group.add_mutually_exclusive_group()
+    add_type = {"dest": "file_type", "action": "store_const"}
+    kind.add_argument("--onnx", const="onnx", help="the file is an ONNX model", **add_type)
+    kind.add_argument("--migraphx", const="msgpack", help="the file is an .mxr file", **add_type)
+    kind.add_argument("--migraphx-json", const="json", help="the file is an .mxr file in JSON", **add_type)
+    kind.add_argument("--test", const="test", help="a small matrix product in place of a file", **add_type)
+    group.add_argument("--batch", type=int, default=0, help="length of dimensions that the model leaves open")
+    words = {"nargs": "+", "default": [], "action": "extend"}
+    group.add_argument("--input-dim", metavar="WORD", help="dimensions of inputs: @name d1 d2 ...", **words)
+    group.add_argument("--dim-param", metavar="WORD", help="symbolic dimensions: @name d or {min:a,max:b}", **words)
+    group.add_argument("--dyn-input-dim", metavar="WORD", help="ranges of inputs: @name [{min:a,max:b},d2]", **words)
+    group.add_argument("--default-dyn-dim", metavar="RANGE", help="range of open dimensions: {min:a,max:b}")
+    group.add_argument("--skip-unknown-operators", action="store_true", help="keep unknown operators as they are")
+    group.add_argument("--debug-symbols", action="store_true", help="keep the names of the model's nodes")
+    group.add_argument("--output-names", metavar="NAME", help="results in place of the model's (ONNX)", **words)
+    group.add_argument("-t", "--trim", type=int, default=0, metavar="N", help="leave out the last N instructions")
+    group.add_argument(
+        "-s", "--trim-size", type=int, default=0, metavar="N", help="with --trim: keep only N instructions before"
+    )
+    group.add_argument("-O", "--optimize", action="store_true", help="apply the target-independent optimisations")
+    group.add_argument("-p", "--apply-pass", metavar="PASS", help="apply passes by name", **words)
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """In which form a program is written, and where to."""
+    group = parser.add_argument_group("output")
+    form = group.add_mutually_exclusive_group()
+    add_form = {"dest": "form", "action": "store_const"}
+    form.add_argument("--text", const="text", help="MIGraphX's text form (default)", **add_form)
+    form.add_argument("-g", "--graphviz", const="graphviz", help="a Graphviz graph", **add_form)
+    form.add_argument("--python", "--py", const="python", help="Python source that builds the program", **add_form)
+    form.add_argument("--json", const="json", help="an .mxr file in JSON", **add_form)
+    form.add_argument("--binary", const="binary", help="an .mxr file (default with --output)", **add_form)
+    group.add_argument("--brief", action="store_true", help="leave attributes and shapes out of the graph")
+    group.add_argument("-o", "--output", metavar="FILE", help="write to a file")
+
+
+def add_inputs(parser: argparse.ArgumentParser) -> None:
+    """What the parameters are given; by default random numbers that depend on the name alone."""
+    group = parser.add_argument_group("inputs")
+    words = {"nargs": "+", "default": [], "action": "extend"}
+    group.add_argument("--fill0", metavar="NAME", help="parameters filled with zeros", **words)
+    group.add_argument("--fill1", metavar="NAME", help="parameters filled with ones", **words)
+    group.add_argument("--load-arg", metavar="WORD", help="saved arguments: @name file (.mxr form or .npy)", **words)
+
+
+def add_compile(parser: argparse.ArgumentParser) -> None:
+    """The target and how to compile for it."""
+    group = parser.add_argument_group("compilation")
+    target = group.add_mutually_exclusive_group()
+    for name in ("cpu", "ref", "gpu"):
+        text = f"compile for the {name} target" + (" (default)" if name == "cpu" else "")
+        target.add_argument(f"--{name}", dest="target", action="store_const", const=name, default="cpu", help=text)
+    group.add_argument("--enable-offload-copy", action="store_true", help="copy inputs and results (GPU)")
+    group.add_argument("--disable-fast-math", action="store_true", help="keep the rounding of every operation")
+    group.add_argument("--exhaustive-tune", action="store_true", help="measure every kernel choice")
+    group.add_argument("--num-threads", type=int, default=0, metavar="N", help="threads of a run (default: all)")
+    for name in ("fp16", "bf16", "int8", "fp8", "int4-weights"):
+        group.add_argument(f"--{name}", action="store_true", help=f"quantise to {name}")

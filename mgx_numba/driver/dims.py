@@ -1,0 +1,95 @@
+"""Dimensions as the command line spells them.
+
+``@name`` opens what follows for one input or symbol: ``@x 1 3 224 224``, ``@n 4 @m {min:1,max:8,optimals:[2,4]}``,
+``@x [{min:1,max:4},3,224,224]``. Keys need no quotes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from ..api.shape import dynamic_dimension
+from ..errors import OptionError
+
+__all__ = ["parse_dimension", "parse_dynamic_inputs", "parse_inputs", "parse_symbols", "split_names"]
+
+_KEY = re.compile(r"([{,]\s*)([A-Za-z_]\w*)\s*:")
+_KEYS = ("min", "max", "optimals")
+
+
+def split_names(option: str, words: Sequence[str]) -> dict[str, list[str]]:
+    """Words by the ``@name`` before them.
+
+    Raises:
+        OptionError: the first word is no ``@name``, or a name occurs twice.
+    """
+    result: dict[str, list[str]] = {}
+    current: list[str] | None = None
+    for word in words:
+        if word.startswith("@"):
+            if word[1:] in result:
+                raise OptionError(f"{option}: {word} is given twice")
+            current = result[word[1:]] = []
+        elif current is None:
+            raise OptionError(f"{option}: expected @name first, got {word!r}")
+        else:
+            current.append(word)
+    return result
+
+
+def parse_inputs(option: str, words: Sequence[str]) -> dict[str, list[int]]:
+    """Lengths by input: ``@x 1 3 224 224``."""
+    return {name: [_length(option, w) for w in rest] for name, rest in split_names(option, words).items()}
+
+
+def parse_dynamic_inputs(option: str, words: Sequence[str]) -> dict[str, list[Any]]:
+    """Lengths and ranges by input: ``@x [{min:1,max:4},3,224,224]``, or word by word."""
+    result: dict[str, list[Any]] = {}
+    for name, rest in split_names(option, words).items():
+        values = [_json(option, w) for w in rest]
+        if len(values) == 1 and isinstance(values[0], list):
+            values = values[0]
+        result[name] = [_dimension(option, v) for v in values]
+    return result
+
+
+def parse_symbols(option: str, words: Sequence[str]) -> dict[str, Any]:
+    """A length or range by symbolic dimension: ``@n 4``, ``@n {min:1,max:8}``."""
+    result: dict[str, Any] = {}
+    for name, rest in split_names(option, words).items():
+        if len(rest) != 1:
+            raise OptionError(f"{option}: @{name} needs one dimension, got {len(rest)}")
+        result[name] = _dimension(option, _json(option, rest[0]))
+    return result
+
+
+def parse_dimension(option: str, text: str) -> dynamic_dimension:
+    """A range: ``{min:1,max:8,optimals:[2,4]}``."""
+    found = _dimension(option, _json(option, text))
+    return dynamic_dimension(found, found) if isinstance(found, int) else found
+
+
+def _length(option: str, text: str) -> int:
+    if not text.isdigit():
+        raise OptionError(f"{option}: {text!r} is no length")
+    return int(text)
+
+
+def _json(option: str, text: str) -> Any:
+    try:
+        return json.loads(_KEY.sub(r'\1"\2":', text))
+    except (ValueError, RecursionError):
+        raise OptionError(f"{option}: {text!r} is neither a length nor {{min:a,max:b}}") from None
+
+
+def _dimension(option: str, value: Any) -> int | dynamic_dimension:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if isinstance(value, dict) and {"min", "max"} <= set(value) <= set(_KEYS):
+        numbers = [value["min"], value["max"], *value.get("optimals", [])]
+        if all(isinstance(n, int) and not isinstance(n, bool) for n in numbers):
+            return dynamic_dimension(*numbers[:2], numbers[2:])
+    raise OptionError(f"{option}: {value!r} is neither a length nor {{min:a,max:b,optimals:[...]}}")

@@ -1,0 +1,79 @@
+"""From the flags of `add_inputs` to a value for every parameter."""
+
+from __future__ import annotations
+
+import argparse
+import zlib
+
+import numpy as np
+
+from ..api.argument import argument
+from ..api.program import program
+from ..errors import FormatError, OptionError
+from ..graph.shape import DynamicDimension, Shape
+from ..graph.types import Type
+from .dims import split_names
+
+__all__ = ["make_inputs"]
+
+
+def make_inputs(model: program, args: argparse.Namespace) -> dict[str, np.ndarray]:
+    """Values by parameter name.
+
+    Without a flag they are random and depend on name and shape alone: floats from -1 to 1; integers and bools 0 or 1,
+    which are valid as indices, tokens and masks. Dynamic lengths are ``--batch``, as far as their range allows.
+
+    Raises:
+        OptionError: a flag names no parameter.
+        FormatError: a file cannot be read.
+    """
+    shapes = {name: shape._value for name, shape in model.get_parameter_shapes().items()}
+    files = {name: _one_file(name, words) for name, words in split_names("--load-arg", args.load_arg).items()}
+    for option, names in (("--fill0", args.fill0), ("--fill1", args.fill1), ("--load-arg", files)):
+        for name in names:
+            if name not in shapes:
+                listed = ", ".join(shapes) or "none"
+                raise OptionError(f"{option}: no parameter is called {name!r}; the parameters are: {listed}")
+    result = {}
+    for name, shape in shapes.items():
+        if name in files:
+            result[name] = _load(files[name])
+        elif name in args.fill0 or name in args.fill1:
+            lens = _lens(shape, args.batch)
+            result[name] = np.full(lens, name in args.fill1).astype(shape.type.numpy)
+        else:
+            result[name] = _random(name, shape, args.batch)
+    return result
+
+
+def _one_file(name: str, words: list[str]) -> str:
+    if len(words) != 1:
+        raise OptionError(f"--load-arg: @{name} needs one file, got {len(words)}")
+    return words[0]
+
+
+def _load(path: str) -> np.ndarray:
+    if not path.endswith(".npy"):
+        return argument.load(path)
+    try:
+        return np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise FormatError(f"{path}: {error}") from None
+
+
+def _lens(shape: Shape, batch: int) -> tuple[int, ...]:
+    return tuple(_length(d, batch) for d in shape.dims) if shape.is_dynamic else shape.lens
+
+
+def _length(dimension: DynamicDimension, batch: int) -> int:
+    return min(max(batch, dimension.min), dimension.max)
+
+
+def _random(name: str, shape: Shape, batch: int) -> np.ndarray:
+    rng = np.random.default_rng(zlib.crc32(name.encode()))
+    lens = _lens(shape, batch)
+    if shape.type.is_floating:
+        return rng.uniform(-1, 1, lens).astype(np.float32).astype(shape.type.numpy)
+    if shape.type is Type.fp4x2_type:
+        return rng.integers(0, 256, lens).astype(np.uint8)
+    return rng.integers(0, 2, lens).astype(shape.type.numpy)

@@ -1,0 +1,113 @@
+"""From the flags of `add_loader` to a program."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+from typing import Any
+
+from ..api.functions import load, optimize, parse_onnx
+from ..api.program import program
+from ..errors import MgxError, OptionError, ParseError, UnsupportedError
+from ..graph.passes import Options, run_passes
+from ..graph.program import Program
+from ..graph.shape import Shape
+from ..graph.types import Type
+from .dims import parse_dimension, parse_dynamic_inputs, parse_inputs, parse_symbols
+from .trim import trim
+
+__all__ = ["file_type", "load_model"]
+
+_TYPES = {".onnx": "onnx", ".pb": "tf", ".json": "json", ".py": "python"}
+
+
+def file_type(args: argparse.Namespace) -> str:
+    """Type of the model file: as the flags say, else by the file's name.
+
+    Raises:
+        OptionError: there is no file.
+    """
+    if args.file is None and args.file_type != "test":
+        raise OptionError("a model file is needed")
+    if args.file_type is not None:
+        return str(args.file_type)
+    return _TYPES.get(os.path.splitext(args.file)[1].lower(), "msgpack")
+
+
+def load_model(args: argparse.Namespace) -> program:
+    """Read the model and apply what the flags ask for.
+
+    Raises:
+        MgxError: the file or a flag is wrong.
+    """
+    kind = file_type(args)
+    readers = {"onnx": _read_onnx, "python": _run_python, "test": _product, "tf": _refuse_tf}
+    model = readers[kind](args) if kind in readers else load(args.file, kind)
+    if args.trim or args.trim_size:
+        model = program.wrap(trim(model._portable, args.trim, args.trim_size))
+    if args.optimize:
+        optimize(model)
+    if args.apply_pass:
+        run_passes(model._portable, args.apply_pass, Options(fast_math=True))
+    return model
+
+
+def _read_onnx(args: argparse.Namespace) -> program:
+    options: dict[str, Any] = {
+        "default_dim_value": args.batch,
+        "dim_params": parse_symbols("--dim-param", args.dim_param),
+        "map_input_dims": parse_inputs("--input-dim", args.input_dim),
+        "map_dyn_input_dims": parse_dynamic_inputs("--dyn-input-dim", args.dyn_input_dim),
+        "skip_unknown_operators": args.skip_unknown_operators,
+        "use_debug_symbols": args.debug_symbols,
+    }
+    if args.default_dyn_dim:
+        options["default_dyn_dim_value"] = parse_dimension("--default-dyn-dim", args.default_dyn_dim)
+        options["default_dim_value"] = 0
+    return parse_onnx(_with_outputs(args.file, args.output_names) if args.output_names else args.file, **options)
+
+
+def _with_outputs(path: str, names: list[str]) -> Any:
+    """The model with other results."""
+    import onnx
+
+    try:
+        model = onnx.load(path)
+    except Exception as error:
+        raise ParseError(f"{path}: {error}") from error
+    graph = model.graph
+    known = {name for node in graph.node for name in node.output} | {i.name for i in graph.input}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise OptionError(f"--output-names: the model has no value {', '.join(unknown)}")
+    declared = {v.name: v for v in [*graph.output, *graph.value_info]}
+    results = [declared.get(name) or onnx.ValueInfoProto(name=name) for name in names]
+    copies = [onnx.ValueInfoProto.FromString(r.SerializeToString()) for r in results]
+    del graph.output[:]
+    graph.output.extend(copies)
+    return model
+
+
+def _run_python(args: argparse.Namespace) -> program:
+    """The program that a Python file leaves in ``p`` (as ``--python`` writes it); the file is executed."""
+    try:
+        found = runpy.run_path(args.file).get("p")
+    except MgxError:
+        raise
+    except Exception as error:
+        raise ParseError(f"{args.file}: {type(error).__name__}: {error}") from error
+    if not isinstance(found, program):
+        raise ParseError(f"{args.file}: it leaves no program in a variable p")
+    return found
+
+
+def _product(args: argparse.Namespace) -> program:
+    result = Program()
+    a, b = (result.main.add_parameter(n, Shape(Type.float_type, lens)) for n, lens in (("a", (4, 5)), ("b", (5, 3))))
+    result.main.add_return([result.main.add_instruction("dot", [a, b])])
+    return program.wrap(result)
+
+
+def _refuse_tf(args: argparse.Namespace) -> program:
+    raise UnsupportedError(f"{args.file}: TensorFlow models are not supported")

@@ -1,0 +1,69 @@
+"""Parts of a program: its first instructions, or those that lie between two places."""
+
+from __future__ import annotations
+
+from ..errors import OptionError
+from ..graph.instruction import Instruction, Parameter, Return
+from ..graph.program import Program
+
+__all__ = ["computing_instructions", "keep_until", "trim"]
+
+
+def computing_instructions(program: Program) -> list[int]:
+    """Positions in the main module of the instructions that compute something."""
+    members = enumerate(program.main)
+    return [k for k, ins in members if not isinstance(ins.op, (Parameter, Return)) and ins.literal is None]
+
+
+def keep_until(program: Program, position: int) -> Program:
+    """A copy that ends with the instruction at ``position``, whose value is its result; parameters stay."""
+    copy = program.clone()
+    members = list(copy.main)
+    kept = members[position]
+    for ins in reversed(members[position + 1 :]):
+        if not ins.is_param:
+            copy.main.remove_instruction(ins)
+    copy.main.add_return([kept])
+    _remove_dead(copy)
+    return copy
+
+
+def trim(program: Program, count: int, size: int = 0) -> Program:
+    """A copy without the last ``count`` instructions; with ``size``, only that many before the cut are kept.
+
+    Values that come from before the kept ones become parameters; literals stay literals.
+
+    Raises:
+        OptionError: not one instruction would be left.
+    """
+    members = list(program.main)
+    if count < 0 or size < 0 or count >= len(members):
+        raise OptionError(f"--trim {count} --trim-size {size} leaves nothing of {len(members)} instructions")
+    last = len(members) - 1 - count
+    if isinstance(members[last].op, (Parameter, Return)):
+        return program.clone()
+    result = keep_until(program, last)
+    if size:
+        kept = [i for i in result.main if not isinstance(i.op, (Parameter, Return)) and i.literal is None][-size:]
+        _cut_before(result, set(kept))
+    return result
+
+
+def _cut_before(program: Program, kept: set[Instruction]) -> None:
+    main = program.main
+    number = 0
+    for ins in list(main):
+        if ins in kept or ins.is_param or ins.is_literal or isinstance(ins.op, Return):
+            continue
+        if any(user in kept for user in ins.users):
+            while main.parameter(f"x{number}") is not None:
+                number += 1
+            main.replace_instruction(ins, main.add_parameter(f"x{number}", ins.shape))
+    _remove_dead(program)
+
+
+def _remove_dead(program: Program) -> None:
+    for ins in list(reversed(program.main)):
+        if not ins.users and not isinstance(ins.op, (Parameter, Return)):
+            program.main.remove_instruction(ins)
+    program.remove_unused_modules()

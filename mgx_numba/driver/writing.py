@@ -1,0 +1,53 @@
+"""From the flags of `add_output` to a written program."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from ..api.functions import save, save_buffer
+from ..api.program import program
+from ..errors import FormatError, OptionError
+from ..graph.export import to_dot, to_json, to_py
+
+__all__ = ["write_model"]
+
+
+def write_model(model: program, args: argparse.Namespace) -> None:
+    """Write a program: as text to standard output unless flags say otherwise.
+
+    Text and graph show the compiled form of a compiled program; the others hold the portable form.
+
+    Raises:
+        OptionError: binary output to a terminal.
+        FormatError: the file cannot be written.
+    """
+    form = args.form or ("binary" if args.output else "text")
+    if form in ("binary", "json") and args.output:
+        save(model, args.output, "json" if form == "json" else "msgpack")
+        return
+    if form == "binary":
+        if sys.stdout.isatty():
+            raise OptionError("--binary writes no text: give --output FILE, or redirect the output")
+        sys.stdout.flush()
+        sys.stdout.buffer.write(save_buffer(model))
+        return
+    text = _text(model, form, args.brief)
+    if args.output is None:
+        sys.stdout.write(text)
+        return
+    try:
+        with open(args.output, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise FormatError(f"{args.output}: cannot be written: {error}") from None
+
+
+def _text(model: program, form: str, brief: bool) -> str:
+    if form == "graphviz":
+        return to_dot(model._shown, brief)
+    if form == "python":
+        return to_py(model._portable)
+    if form == "json":
+        return to_json(model._portable) + "\n"
+    return str(model)

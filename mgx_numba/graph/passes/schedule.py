@@ -1,0 +1,57 @@
+"""Scheduling: the order in which instructions run, so that few values are alive at once and used while in cache."""
+
+from __future__ import annotations
+
+from ..instruction import Instruction, Parameter, Return
+from ..module import Module
+from ..program import Program
+from .base import Options, Pass
+
+__all__ = ["Schedule"]
+
+
+class Schedule(Pass):
+    """Depth first from the results: each branch is finished before the next one begins.
+
+    Of an instruction's inputs the one whose computation needs most memory comes first (Sethi and Ullman's rule, 1970),
+    so that the others' results do not wait beside it. Literals and parameters keep their places at the front.
+    """
+
+    name = "schedule"
+
+    def apply(self, program: Program, module: Module, options: Options) -> None:
+        members = {ins: position for position, ins in enumerate(module)}
+        need = _memory_needs(module, members)
+        order: list[Instruction] = []
+        done: set[Instruction] = set()
+        for root in [*module.results(), *members]:
+            stack = [(root, False)]
+            while stack:
+                ins, ready = stack.pop()
+                if ins in done or ins not in members:
+                    continue
+                if ready:
+                    done.add(ins)
+                    order.append(ins)
+                    continue
+                stack.append((ins, True))
+                inputs = [i for i in ins.dependencies if i in members and i not in done]
+                stack.extend((i, False) for i in sorted(inputs, key=lambda i: (need[i], -members[i])))
+        fixed = [i for i in order if i.literal is not None or isinstance(i.op, Parameter)]
+        fixed.sort(key=members.__getitem__)
+        moving = [i for i in order if i.literal is None and not isinstance(i.op, (Parameter, Return))]
+        ending = [i for i in order if isinstance(i.op, Return)]
+        module.reorder([*fixed, *moving, *ending])
+
+
+def _memory_needs(module: Module, members: dict[Instruction, int]) -> dict[Instruction, int]:
+    """Bytes that computing each value takes at the most, if inputs are computed in the best order."""
+    need: dict[Instruction, int] = {}
+    for ins in module:
+        inputs = sorted({i for i in ins.dependencies if i in members}, key=lambda i: -need[i])
+        held = peak = 0
+        for i in inputs:
+            peak = max(peak, held + need[i])
+            held += 0 if i.literal is not None else i.shape.bytes
+        need[ins] = max(peak, held + (0 if ins.literal is not None else ins.shape.bytes))
+    return need
