@@ -5,7 +5,6 @@ A case is called by its model, with the batch size after an ``@`` if it is not 1
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,8 +23,8 @@ BATCHED = ("light_resnet50@8", "bert@8")
 class Case:
     """A model file and the inputs to run it on.
 
-    ``feeds_path`` holds the inputs as ``.npz``, for a process that has no onnx. ``checked`` is the file to compare
-    outputs on: the model itself, or for a model whose weights are all equal a copy with random ones.
+    ``feeds_path`` holds the inputs' names, then the inputs, as ``.npz``, for a process that has no onnx. ``checked`` is
+    the file to compare outputs on: the model itself, or for a model whose weights are all equal a copy with random ones.
     """
 
     name: str
@@ -67,15 +66,10 @@ def prepare(name: str, folder: Path, scale: str = "full") -> Case:
         checked = _write(randomize(model), folder / f"{name}.random.onnx")
     feeds = inputs(base, model)
     feeds_path = folder / f"{name}.npz"
-    np.savez(feeds_path, **{f"input{k}": value for k, value in enumerate(feeds.values())}, names=_names(list(feeds)))
+    np.savez(feeds_path, np.array(list(feeds), dtype=np.str_), *feeds.values())
     return Case(name, path, feeds, feeds_path, checked)
 
 
 def _write(model: onnx.ModelProto, path: Path) -> Path:
     onnx.save(model, path)
     return path
-
-
-def _names(names: Sequence[str]) -> np.ndarray:
-    """Names of inputs as an array: they may hold what a name in an archive may not."""
-    return np.array(names, dtype=np.str_)

@@ -117,8 +117,7 @@ def fastest_settings(sessions: Sequence[Session], budget: float) -> list[Session
         return list(sessions)
     timings = interleave({session.name: session.run for session in sessions}, budget)
     return [
-        min((s for s in sessions if s.engine == engine), key=lambda s: timings[s.name].median)
-        for engine in engines
+        min((s for s in sessions if s.engine == engine), key=lambda s: timings[s.name].median) for engine in engines
     ]
 
 

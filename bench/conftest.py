@@ -1,7 +1,7 @@
 """What the benchmarks share: options, the models as files, comparisons in turn, and fresh processes.
 
-    python -m pytest bench --benchmark-autosave
-    python -m pytest bench --benchmark-compare --benchmark-compare-fail=median:10%
+python -m pytest bench --benchmark-autosave
+python -m pytest bench --benchmark-compare --benchmark-compare-fail=median:10%
 """
 
 from __future__ import annotations

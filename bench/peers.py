@@ -153,9 +153,7 @@ def is_installed(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
 
 
-def open_session(
-    engine: str, path: Path, feeds: Feeds, threads: int, setting: int = 0, exact: bool = False
-) -> Session:
+def open_session(engine: str, path: Path, feeds: Feeds, threads: int, setting: int = 0, exact: bool = False) -> Session:
     """Open a model with one engine, in the ``setting``-th of its settings; ``exact`` rules out our fast math.
 
     What the engine raises for a model that it cannot load passes through.

@@ -83,7 +83,7 @@ def peak_bytes() -> int:
 def load_feeds(path: Path) -> dict[str, np.ndarray]:
     """The inputs in a file that `bench.cases.prepare` wrote."""
     with np.load(path) as stored:
-        return {name: stored[f"input{k}"] for k, name in enumerate(stored["names"].tolist())}
+        return {name: stored[f"arr_{k}"] for k, name in enumerate(stored["arr_0"].tolist(), 1)}
 
 
 def main() -> None:

@@ -56,9 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             def note_steps(session: Session, case: Case = case) -> None:
                 steps.extend(step_times(case.name, session.handle, case.feeds))
 
-            comparison = compare(
-                case, engines, options.threads, options.budget, exact=options.exact, after=note_steps
-            )
+            comparison = compare(case, engines, options.threads, options.budget, exact=options.exact, after=note_steps)
             comparisons.append(comparison)
             if options.processes:
                 probes[name] = _probe_all(case, engines, options.threads, Path(folder) / f"cache-{number}")
@@ -136,9 +134,7 @@ def _probe_all(case: Case, engines: Sequence[str], threads: int, cache: Path) ->
     return found
 
 
-def _show(
-    comparisons: Sequence[Comparison], engines: Sequence[str], environment: dict[str, Any], threads: int
-) -> None:
+def _show(comparisons: Sequence[Comparison], engines: Sequence[str], environment: dict[str, Any], threads: int) -> None:
     rows = [_row(comparison, engines) for comparison in comparisons]
     means = []
     for title, batched in (("geometric mean", False), ("geometric mean, batched", True)):
@@ -156,7 +152,9 @@ def _row(comparison: Comparison, engines: Sequence[str]) -> list[str]:
     cells = [comparison.name]
     for engine in engines:
         timing = comparison.timings.get(engine)
-        cells.append(f"{timing.median * 1e3:.3f}" if timing else "failed" if engine in comparison.failures else _MISSING)
+        cells.append(
+            f"{timing.median * 1e3:.3f}" if timing else "failed" if engine in comparison.failures else _MISSING
+        )
     spread = record["ratio_p10_p90"]
     cells.append(_MISSING if comparison.ratio is None else f"{comparison.ratio:.2f}")
     cells.append(_MISSING if spread is None else f"{spread[0]:.2f} to {spread[1]:.2f}")

@@ -7,6 +7,7 @@ copy bandwidth, both measured in the same turns.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -74,7 +75,7 @@ def _parameters() -> list[tuple[str, str]]:
 
 @pytest.mark.benchmark(timer=CLOCK.read)
 @pytest.mark.parametrize(("kernel", "row"), _parameters())
-def test_kernel(benchmark, kernel: str, row: str, threads: int, measurements: Measurements) -> None:
+def test_kernel(benchmark: Any, kernel: str, row: str, threads: int, measurements: Measurements) -> None:
     case = KERNELS[kernel]
     measurements.measure(case, threads)
     seconds, work = measurements.seconds[row], measurements.work

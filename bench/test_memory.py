@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from bench.conftest import Cases, Processes, Settings
@@ -13,7 +15,7 @@ ALLOWANCE = 100e6
 
 
 @pytest.mark.benchmark(timer=CLOCK.read)
-def test_peak_memory(benchmark, model: str, engine: str, cases: Cases, processes: Processes) -> None:
+def test_peak_memory(benchmark: Any, model: str, engine: str, cases: Cases, processes: Processes) -> None:
     """The table shows gigabytes as seconds, megabytes as milliseconds."""
     found = processes.with_filled_store(cases(model), engine)
     benchmark.group = f"{model}, peak memory (1 s stands for 1 GB)"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from bench.conftest import Cases, Comparisons, Settings
@@ -11,7 +13,7 @@ from bench.replay import CLOCK, replay
 
 @pytest.mark.benchmark(timer=CLOCK.read)
 def test_model(
-    benchmark, model: str, engine: str, cases: Cases, comparisons: Comparisons, settings: Settings
+    benchmark: Any, model: str, engine: str, cases: Cases, comparisons: Comparisons, settings: Settings
 ) -> None:
     comparison = comparisons(cases(model))
     if engine in comparison.failures:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -60,9 +61,7 @@ def _case(name: str, folder: Path) -> Case:
 
 @pytest.mark.benchmark(timer=CLOCK.read)
 @pytest.mark.parametrize("small", list(MODELS))
-def test_call(
-    benchmark, small: str, engine: str, small_cases: dict[str, Case], comparisons: Comparisons
-) -> None:
+def test_call(benchmark: Any, small: str, engine: str, small_cases: dict[str, Case], comparisons: Comparisons) -> None:
     comparison = comparisons(small_cases[small])
     if engine in comparison.failures:
         pytest.fail(f"{engine}: {comparison.failures[engine]}")
@@ -71,7 +70,7 @@ def test_call(
 
 
 @pytest.mark.benchmark(timer=CLOCK.read, group="call, one_input, without the public interface")
-def test_executor_call(benchmark, small_cases: dict[str, Case], settings: Settings) -> None:
+def test_executor_call(benchmark: Any, small_cases: dict[str, Case], settings: Settings) -> None:
     """The part of a call that is not checking inputs and wrapping outputs."""
     case = small_cases["one_input"]
     executable = open_session(OURS, case.path, case.feeds, settings.threads).handle._compiled.executable

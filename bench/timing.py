@@ -79,7 +79,7 @@ def interleave(
     budget: float,
     *,
     min_rounds: int = 3,
-    block_seconds: float = 0.05,
+    block_seconds: float = 0.1,
     clocks: Clocks | None = None,
 ) -> dict[str, Timing]:
     """Time the functions in turn, a-b-c-a-b-c, for about ``budget`` seconds of wall clock, pauses included.
@@ -96,12 +96,13 @@ def interleave(
     start = clocks.wall()
     calls = {name: _block_size(function, block_seconds, clocks) for name, function in functions.items()}
     blocks: dict[str, list[tuple[float, ...]]] = {name: [] for name in functions}
-    done = 0
-    while done < min_rounds or clocks.wall() - start + (clocks.wall() - start) / (done + 1) < budget:
+    done, elapsed = 0, 0.0
+    while done < max(min_rounds, 1) or elapsed * (done + 1) / done <= budget:
         for name, function in functions.items():
             wait_until_quiet(clocks)
             blocks[name].append(_time_block(function, calls[name], clocks))
         done += 1
+        elapsed = clocks.wall() - start
     return {name: Timing(tuple(rounds)) for name, rounds in blocks.items()}
 
 

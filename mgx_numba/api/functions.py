@@ -147,7 +147,7 @@ def save(p: program, filename: str | os.PathLike[str], format: str = "msgpack") 
     """
     from ..graph.mxr import save_program
 
-    save_program(p._portable, filename, _format(format), _extra(p))
+    save_program(p._portable, filename, _format(format), saved_options(p))
 
 
 def load(filename: str | os.PathLike[str], format: str = "msgpack") -> program:
@@ -166,7 +166,7 @@ def save_buffer(p: program) -> bytes:
     """What ``save`` would write (msgpack), as bytes."""
     from ..graph.mxr import save_buffer as to_bytes
 
-    return to_bytes(p._portable, _extra(p))
+    return to_bytes(p._portable, saved_options(p))
 
 
 def load_buffer(b: bytes) -> program:
@@ -182,7 +182,8 @@ def _format(name: str) -> str:
     return name
 
 
-def _extra(p: program) -> dict[str, Any]:
+def saved_options(p: program) -> dict[str, Any]:
+    """What `save` keeps beside a program: how it was compiled."""
     extra: dict[str, Any] = {"disabled_passes": list(p._disabled_passes)}
     if p._target is not None and p._options is not None:
         extra["compiled"] = {

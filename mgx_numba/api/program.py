@@ -118,15 +118,7 @@ class program:
             ParameterError: a parameter is missing, or has the wrong type or shape; the message says which, what was
                 given and what was expected.
         """
-        given = params or {}
-        inputs = {}
-        for name, wanted in self._portable.parameter_shapes().items():
-            if name not in given:
-                names = ", ".join(self._portable.parameter_shapes())
-                raise ParameterError(
-                    f"Parameter not found: {name} (given: {', '.join(map(str, given)) or 'none'}; expected: {names})"
-                )
-            inputs[name] = _check(name, given[name], wanted)
+        inputs = self._checked(params or {})
         if self._compiled is None:
             self._compiled = compile_for("ref", self._portable)
         if os.environ.get("MIGRAPHX_TRACE_EVAL", "0") not in ("", "0"):
@@ -136,6 +128,17 @@ class program:
         return [_result(r) for r in results]
 
     eval = run
+
+    def _checked(self, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """A checked array for every parameter; other names are ignored."""
+        shapes = self._portable.parameter_shapes()
+        for name in shapes:
+            if name not in given:
+                listed = ", ".join(map(str, given)) or "none"
+                raise ParameterError(
+                    f"Parameter not found: {name} (given: {listed}; expected: {', '.join(shapes)})"
+                )
+        return {name: _check(name, given[name], wanted) for name, wanted in shapes.items()}
 
     def to_py(self) -> str:
         """Python source that builds the program."""

@@ -32,8 +32,9 @@ class Callee:
 class Launch:
     """``kernel(args, begin, end)`` over the tasks 0 to ``tasks``, claimed ``grain`` at a time.
 
-    ``args`` are the kernel's int64 slots; a `Callee` among them names a kernel that has to be loaded too. ``flops`` and ``bytes`` are what the whole launch computes and the least it
-    must move. A launch may read what earlier launches of the same list wrote; its own tasks are independent.
+    ``args`` are the kernel's int64 slots; a `Callee` among them names a kernel that has to be loaded too. ``flops``
+    and ``bytes`` are what the whole launch computes and the least it must move. A launch may read what earlier
+    launches of the same list wrote; its own tasks are independent.
     """
 
     kernel: KernelSource

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 __all__ = ["add_compile", "add_inputs", "add_loader", "add_output"]
 
@@ -12,13 +13,13 @@ def add_loader(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("model")
     group.add_argument("file", nargs="?", help="model file; its type follows from its name")
     kind = group.add_mutually_exclusive_group()
-    add_type = {"dest": "file_type", "action": "store_const"}
+    add_type: dict[str, Any] = {"dest": "file_type", "action": "store_const"}
     kind.add_argument("--onnx", const="onnx", help="the file is an ONNX model", **add_type)
     kind.add_argument("--migraphx", const="msgpack", help="the file is an .mxr file", **add_type)
     kind.add_argument("--migraphx-json", const="json", help="the file is an .mxr file in JSON", **add_type)
     kind.add_argument("--test", const="test", help="a small matrix product in place of a file", **add_type)
     group.add_argument("--batch", type=int, default=0, help="length of dimensions that the model leaves open")
-    words = {"nargs": "+", "default": [], "action": "extend"}
+    words: dict[str, Any] = {"nargs": "+", "default": [], "action": "extend"}
     group.add_argument("--input-dim", metavar="WORD", help="dimensions of inputs: @name d1 d2 ...", **words)
     group.add_argument("--dim-param", metavar="WORD", help="symbolic dimensions: @name d or {min:a,max:b}", **words)
     group.add_argument("--dyn-input-dim", metavar="WORD", help="ranges of inputs: @name [{min:a,max:b},d2]", **words)
@@ -38,7 +39,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     """In which form a program is written, and where to."""
     group = parser.add_argument_group("output")
     form = group.add_mutually_exclusive_group()
-    add_form = {"dest": "form", "action": "store_const"}
+    add_form: dict[str, Any] = {"dest": "form", "action": "store_const"}
     form.add_argument("--text", const="text", help="MIGraphX's text form (default)", **add_form)
     form.add_argument("-g", "--graphviz", const="graphviz", help="a Graphviz graph", **add_form)
     form.add_argument("--python", "--py", const="python", help="Python source that builds the program", **add_form)
@@ -51,7 +52,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 def add_inputs(parser: argparse.ArgumentParser) -> None:
     """What the parameters are given; by default random numbers that depend on the name alone."""
     group = parser.add_argument_group("inputs")
-    words = {"nargs": "+", "default": [], "action": "extend"}
+    words: dict[str, Any] = {"nargs": "+", "default": [], "action": "extend"}
     group.add_argument("--fill0", metavar="NAME", help="parameters filled with zeros", **words)
     group.add_argument("--fill1", metavar="NAME", help="parameters filled with ones", **words)
     group.add_argument("--load-arg", metavar="WORD", help="saved arguments: @name file (.mxr form or .npy)", **words)

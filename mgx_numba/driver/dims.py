@@ -89,7 +89,7 @@ def _dimension(option: str, value: Any) -> int | dynamic_dimension:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     if isinstance(value, dict) and {"min", "max"} <= set(value) <= set(_KEYS):
-        numbers = [value["min"], value["max"], *value.get("optimals", [])]
-        if all(isinstance(n, int) and not isinstance(n, bool) for n in numbers):
-            return dynamic_dimension(*numbers[:2], numbers[2:])
+        low, high, optimals = value["min"], value["max"], value.get("optimals", [])
+        if isinstance(optimals, list) and all(type(n) is int for n in (low, high, *optimals)):
+            return dynamic_dimension(low, high, optimals)
     raise OptionError(f"{option}: {value!r} is neither a length nor {{min:a,max:b,optimals:[...]}}")

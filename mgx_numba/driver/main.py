@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     report_environment(sys.stderr)
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _show_warning
+            warnings.showwarning = _show_warning  # type: ignore[assignment]
             status = COMMANDS[args.command].run(args)
         sys.stdout.flush()
     except MgxError as error:

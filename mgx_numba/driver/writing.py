@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 
-from ..api.functions import save, save_buffer
+from ..api.functions import save, saved_options
 from ..api.program import program
 from ..errors import FormatError, OptionError
-from ..graph.export import to_dot, to_json, to_py
+from ..graph.export import to_dot, to_py
+from ..graph.mxr import save_buffer
 
 __all__ = ["write_model"]
 
@@ -30,7 +31,7 @@ def write_model(model: program, args: argparse.Namespace) -> None:
         if sys.stdout.isatty():
             raise OptionError("--binary writes no text: give --output FILE, or redirect the output")
         sys.stdout.flush()
-        sys.stdout.buffer.write(save_buffer(model))
+        sys.stdout.buffer.write(save_buffer(model._portable, saved_options(model)))
         return
     text = _text(model, form, args.brief)
     if args.output is None:
@@ -49,5 +50,5 @@ def _text(model: program, form: str, brief: bool) -> str:
     if form == "python":
         return to_py(model._portable)
     if form == "json":
-        return to_json(model._portable) + "\n"
+        return save_buffer(model._portable, saved_options(model), "json").decode() + "\n"
     return str(model)

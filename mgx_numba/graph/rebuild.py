@@ -149,9 +149,7 @@ class _Rebuild:
         shape = shape_from_value(node.get("shape"))
         computed = op.compute_shape([i.shape for i in inputs], bodies)
         if shape != computed:
-            raise FormatError(
-                f"its shape is {{{shape}}} in the file and {{{computed}}} by the operator's rule"
-            )
+            raise FormatError(f"its shape is {{{shape}}} in the file and {{{computed}}} by the operator's rule")
         return Instruction(op, inputs, computed, bodies)
 
     def _parameter(self, module: Module, attributes: Any) -> Parameter:

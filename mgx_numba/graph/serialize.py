@@ -175,9 +175,7 @@ def operator_from_value(name: str, value: Any) -> Operator:
         MgxError: there is no such operator, or an attribute that it does not have, or of another kind.
     """
     fields = _map(value, "operator")
-    return make_op(
-        name, **{key: _within(f"operator.{key}", _attribute_from_value, v) for key, v in fields.items()}
-    )
+    return make_op(name, **{key: _within(f"operator.{key}", _attribute_from_value, v) for key, v in fields.items()})
 
 
 def _attribute_from_value(value: Any) -> Any:

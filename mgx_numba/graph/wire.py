@@ -84,9 +84,7 @@ class _Encoder:
             self._put(self._packer.pack(value))
 
     def _map(self, value: dict[str, Any]) -> None:
-        large = next(
-            (k for k, v in value.items() if isinstance(v, Blob) and len(v.data) >= _PADDED_FROM), None
-        )
+        large = next((k for k, v in value.items() if isinstance(v, Blob) and len(v.data) >= _PADDED_FROM), None)
         self._put(self._packer.pack_map_header(len(value) + (large is not None)))
         for key, item in value.items():
             if key == large:

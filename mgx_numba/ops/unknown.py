@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 @register
 @dataclass(frozen=True)
 class Unknown(Operator):
-    """An operator of a model, named ``op``, that is not known; ``parse_onnx(skip_unknown_operators=True)``
+    """An operator of a model, named ``operator``, that is not known; ``parse_onnx(skip_unknown_operators=True)``
     makes it.
 
     Its shape is taken to be its first input's. It prints, but has no value.
     """
 
     name: ClassVar[str] = "unknown"
-    op: str = ""
+    operator: str = ""
 
     def __str__(self) -> str:
-        return f"unknown:{self.op}"
+        return f"unknown:{self.operator}"
 
     def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
         return inputs[0] if inputs else Shape(Type.float_type, ())
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
-        raise UnsupportedError(f"operator {self.op!r} is unknown and cannot be computed")
+        raise UnsupportedError(f"operator {self.operator!r} is unknown and cannot be computed")

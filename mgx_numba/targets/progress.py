@@ -1,4 +1,4 @@
-"""A progress line for compilation: shown when a person watches standard error, silent in a pipe."""
+"""Progress of compilation: shown when a person watches standard error, silent in a pipe."""
 
 from __future__ import annotations
 
@@ -8,13 +8,45 @@ from contextlib import contextmanager
 
 __all__ = ["compile_progress"]
 
+Show = Callable[[int, int, str], None]
+
 
 @contextmanager
-def compile_progress() -> Iterator[Callable[[int, int, str], None] | None]:
-    """Gives a callback ``(done, total, name)``, or ``None`` when standard error is not a terminal."""
+def compile_progress() -> Iterator[Show | None]:
+    """Gives a callback ``(done, total, name)``, or ``None`` when standard error is not a terminal.
+
+    It draws a bar if ``rich`` is installed, else a line of text; both are gone when the context ends.
+    """
     if not sys.stderr.isatty():
         yield None
         return
+    try:
+        import rich  # noqa: F401
+    except ImportError:
+        with _line() as show:
+            yield show
+        return
+    with _bar() as show:
+        yield show
+
+
+@contextmanager
+def _bar() -> Iterator[Show]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("compiling"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=None, visible=False)
+
+        def show(done: int, total: int, name: str) -> None:
+            progress.update(task, completed=done, total=total, description=name, visible=True)
+
+        yield show
+
+
+@contextmanager
+def _line() -> Iterator[Show]:
     width = 0
 
     def show(done: int, total: int, name: str) -> None:

@@ -101,7 +101,9 @@ def test_scatters(combine: str) -> None:
         ]
 
     unique = np.stack([np.stack([rng.permutation(7)[:3] for _ in range(8)], -1) for _ in range(6)])
-    native([inputs[0], unique if combine == "none" else inputs[1], inputs[2], inputs[3], values(4, 7, 8)], build)
+    native(
+        [inputs[0], unique if combine == "none" else inputs[1], inputs[2], inputs[3], values(4, 7, 8)], build
+    )
 
 
 def test_topk_members() -> None:
@@ -121,6 +123,13 @@ def test_copies_between_layouts() -> None:
     native([values(1, 40, 9, 7)], build)
 
 
+def test_fill() -> None:
+    def build(m: Module, p: list[Instruction]) -> Instruction:
+        return m.add_instruction("fill", p)
+
+    native([np.array([2.5], np.float32), values(3, 4, 50)], build)
+
+
 def test_what_no_kernel_does_runs_on_the_host() -> None:
     def build(m: Module, p: list[Instruction]) -> list[Instruction]:
         return [
@@ -130,3 +139,22 @@ def test_what_no_kernel_does_runs_on_the_host() -> None:
 
     half = values(4, 3, dtype=np.float16)
     check([values(3, 8, dtype=np.int32), half, np.zeros((2, 3), np.int64), half[:2]], build, rtol=1e-3)
+
+
+@pytest.mark.parametrize("center", [False, True])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("given", [1, 2, 3])
+def test_suppression_of_overlapping_boxes(given: int, dynamic: bool, center: bool) -> None:
+    rng = np.random.default_rng(4)
+    boxes = rng.uniform(0, 4, (2, 60, 4)).astype(np.float32)
+    scores = rng.integers(0, 12, (2, 3, 60)).astype(np.float32)
+    scores[0, 1] = -np.inf
+    limits = [np.array([9]), np.array([0.3], np.float32), np.array([2.0], np.float32)]
+
+    def build(m: Module, p: list[Instruction]) -> Instruction:
+        rest = p[2:] if center else [m.add_literal(v) for v in limits[:given]]
+        return m.add_instruction(
+            "nonmaxsuppression", [*p[:2], *rest], center_point_box=center, use_dyn_output=dynamic
+        )
+
+    check([boxes, scores, *(limits[:given] if center else [])], build)

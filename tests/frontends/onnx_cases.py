@@ -1,4 +1,5 @@
-"""ONNX's node tests: read by the frontend, evaluated by the operators' NumPy meaning, compared with the expected outputs.
+"""ONNX's node tests: read by the frontend, evaluated by the operators' NumPy meaning, compared with the
+expected outputs.
 
 `python -m tests.frontends.onnx_cases` writes the manifest of those that pass. A line of it is the test's name, then
 the inputs that stand in the file as initializers because the IR needs them constant (axes, shapes).

@@ -94,7 +94,9 @@ def assert_like_onnxruntime(
             np.testing.assert_array_equal(result, wanted)
         elif wanted.size:
             a, b = result.astype(np.float64), wanted.astype(np.float64)
-            np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * max(1e-6, np.abs(b[np.isfinite(b)]).max(initial=0)))
+            np.testing.assert_allclose(
+                a, b, rtol=0, atol=tolerance * max(1e-6, np.abs(b[np.isfinite(b)]).max(initial=0))
+            )
 
 
 def numbers(*lens: int, seed: int = 0, dtype: Any = np.float32) -> np.ndarray:

@@ -108,9 +108,7 @@ def literal_program() -> Program:
         Shape(f, (300,)),
     ]
     results += [program.main.add_literal(bits(s, k)) for k, s in enumerate(shapes)]
-    program.main.add_literal(
-        Argument.from_tuple([bits(Shape(f, (2,)), 1), bits(Shape(Type.int8_type, (3,)), 2)])
-    )
+    program.main.add_literal(Argument.from_tuple([bits(Shape(f, (2,)), 1), bits(Shape(Type.int8_type, (3,)), 2)]))
     program.main.add_return(results)
     return program
 
@@ -286,9 +284,7 @@ def test_unknown_format_and_absent_file(tmp_path: Path) -> None:
         load_program(tmp_path / "empty")
 
 
-def edited(
-    edit: Callable[[dict[str, Any]], Any], build: Callable[[], Program] = convolution_program
-) -> bytes:
+def edited(edit: Callable[[dict[str, Any]], Any], build: Callable[[], Program] = convolution_program) -> bytes:
     root = msgpack.unpackb(save_buffer(build()))
     edit({n["output"]: n for m in root["modules"].values() for n in m["nodes"]} | {"root": root})
     return msgpack.packb(root)
@@ -516,9 +512,7 @@ def test_json_is_readable_by_any_parser(tmp_path: Path) -> None:
     assert all(list(d) == ["bytes"] and all(0 <= b < 256 for b in d["bytes"]) for d in data)
 
 
-@pytest.mark.parametrize(
-    "text", ['{"bytes": [256]}', '{"bytes": [1,,2]}', '{"bytes": [1.5]}', '{"bytes": [-1]}']
-)
+@pytest.mark.parametrize("text", ['{"bytes": [256]}', '{"bytes": [1,,2]}', '{"bytes": [1.5]}', '{"bytes": [-1]}'])
 def test_json_bytes_out_of_range_are_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "model.json"
     path.write_text(f'{{"version": 8, "modules": {{}}, "x": {text}}}')

@@ -25,9 +25,7 @@ def expand(name: str, inputs: Sequence[np.ndarray], **options: Any) -> list[np.n
     """Values of a macro on inputs."""
     program = Program()
     names = [f"i{k}" for k in range(len(inputs))]
-    parameters = [
-        program.main.add_parameter(n, Shape(from_numpy(x.dtype), x.shape)) for n, x in zip(names, inputs)
-    ]
+    parameters = [program.main.add_parameter(n, Shape(from_numpy(x.dtype), x.shape)) for n, x in zip(names, inputs)]
     program.main.add_return(add_macro(program.main, None, name, parameters, (), options))
     validate(program)
     return evaluate(program, dict(zip(names, inputs)))
@@ -60,8 +58,7 @@ CASES: list[tuple[str, list[np.ndarray], dict[str, Any], Callable[[], Any]]] = [
         [X, *C],
         {"epsilon": 0.1},
         lambda: (
-            (X - C[2][:, None, None]) / np.sqrt(C[3][:, None, None] + 0.1) * C[0][:, None, None]
-            + C[1][:, None, None]
+            (X - C[2][:, None, None]) / np.sqrt(C[3][:, None, None] + 0.1) * C[0][:, None, None] + C[1][:, None, None]
         ),
     ),
     ("mean_variance_normalization", [X], {"axes": [0, 2, 3]}, lambda: normalized(X, (0, 2, 3))),
@@ -157,9 +154,7 @@ def test_convolution_pads_as_onnx_says(auto_pad: str, side: int | None) -> None:
     (found,) = expand("convolution", [x, w, bias], auto_pad=auto_pad)
     padded = x if side is None else np.pad(x, ((0, 0), (0, 0), (1 + (side == 0), 1 + (side == 1))))
     windows = np.lib.stride_tricks.sliding_window_view(padded, 4, 2)
-    np.testing.assert_allclose(
-        found, np.einsum("nclk,ock->nol", windows, w) + bias[:, None], rtol=1e-4, atol=1e-5
-    )
+    np.testing.assert_allclose(found, np.einsum("nclk,ock->nol", windows, w) + bias[:, None], rtol=1e-4, atol=1e-5)
 
 
 def test_convolution_of_dynamic_lengths_keeps_the_padding_mode() -> None:
@@ -176,11 +171,7 @@ def test_rotary_embedding(interleaved: bool, whole: bool) -> None:
     x, angle = floats(2, 3, 5, 8), floats(5, 4)
     z = x[..., ::2] + 1j * x[..., 1::2] if interleaved else x[..., :4] + 1j * x[..., 4:]
     z = z * np.exp(1j * angle)
-    wanted = (
-        np.stack([z.real, z.imag], -1).reshape(x.shape)
-        if interleaved
-        else np.concatenate([z.real, z.imag], -1)
-    )
+    wanted = np.stack([z.real, z.imag], -1).reshape(x.shape) if interleaved else np.concatenate([z.real, z.imag], -1)
     if whole:
         angle = np.repeat(angle, 2, -1) if interleaved else np.concatenate([angle, angle], -1)
     (found,) = expand("rotary_embedding", [x, np.cos(angle), np.sin(angle)], interleaved=interleaved)

@@ -136,5 +136,3 @@ def find(program: Program, name: str) -> Instruction:
     """The only instruction with an operator name."""
     (found,) = [i for i in program.main if i.name == name]
     return found
-
-

@@ -75,7 +75,11 @@ def test_results_of_the_program_stay_standard() -> None:
     g = Graph()
     x = g.param("x", [1, 4, 5, 5])
     y = conv(g, x, 4)
-    after = check(g.ret(y, g.op("transpose", y, permutation=(0, 2, 3, 1)), g.op("reshape", y, dims=(1, 100))), LayoutConvolution(), NormalizeOps())
+    after = check(
+        g.ret(y, g.op("transpose", y, permutation=(0, 2, 3, 1)), g.op("reshape", y, dims=(1, 100))),
+        LayoutConvolution(),
+        NormalizeOps(),
+    )
     assert after.output_shapes() == g.program.output_shapes()
 
 
@@ -115,7 +119,9 @@ def test_convolutions_in_branches() -> None:
         w = branch.add_literal(g.random(4, 4, 1, 1).literal)
         branch.add_return([branch.add_instruction("convolution", [y, w])])
     chosen = g.module.add_instruction("if", [condition], branches)
-    after = check(g.ret(conv(g, g.op("get_tuple_elem", chosen, index=0), 2)), NormalizeOps(), LayoutConvolution(), rtol=1e-4)
+    after = check(
+        g.ret(conv(g, g.op("get_tuple_elem", chosen, index=0), 2)), NormalizeOps(), LayoutConvolution(), rtol=1e-4
+    )
     assert after.output_shapes()[0].standard
 
 
@@ -152,5 +158,7 @@ def test_heads_of_a_detector_split_channels_without_a_copy() -> None:
 def test_flattening_an_image_for_a_dense_layer_copies_to_row_major_order() -> None:
     g = Graph()
     x = conv(g, g.param("x", [2, 3, 4, 4]), 6)
-    after = check(g.ret(g.op("dot", g.op("flatten", x, axis=1), g.random(96, 5))), NormalizeOps(), LayoutConvolution(), rtol=1e-4)
+    after = check(
+        g.ret(g.op("dot", g.op("flatten", x, axis=1), g.random(96, 5))), NormalizeOps(), LayoutConvolution(), rtol=1e-4
+    )
     assert "reshape_lazy" not in names(after)

@@ -100,7 +100,9 @@ def random_step(g: Graph, pool: list[Instruction], rng: np.random.Generator, m: 
         return g.op(str(rng.choice(["add", "sub", "mul", "div", "pow"])), *operands)
     if kind == 3:
         lens = [(1, n), (m, 1), (n,)][int(rng.integers(3))]
-        return g.op(str(rng.choice(["add", "mul", "sub"])), x, g.spread(g.random(*lens, seed=int(rng.integers(99))), m, n))
+        return g.op(
+            str(rng.choice(["add", "mul", "sub"])), x, g.spread(g.random(*lens, seed=int(rng.integers(99))), m, n)
+        )
     if kind == 4:
         axis = int(rng.integers(2))
         reduced = g.op(str(rng.choice(["reduce_sum", "reduce_max", "reduce_mean"])), x, axes=(axis,))

@@ -111,7 +111,16 @@ def test_run_time_lengths() -> None:
     g = Graph()
     x = g.param("x", [4, 2, 3])
     lengths = g.param("lengths", [2], "int32")
-    y = g.op("gru", x, g.random(2, 9, 3), g.random(2, 9, 3), g.op("undefined"), lengths, hidden_size=3, direction="bidirectional")
+    y = g.op(
+        "gru",
+        x,
+        g.random(2, 9, 3),
+        g.random(2, 9, 3),
+        g.op("undefined"),
+        lengths,
+        hidden_size=3,
+        direction="bidirectional",
+    )
     program = g.ret(y)
     values = random_inputs(program)
     for pair in ([4, 4], [1, 3], [0, 2]):

@@ -320,13 +320,20 @@ def test_quantisation_is_arithmetic(zero: bool, target: str) -> None:
     ("attributes", "repeats"),
     [
         ({"scales": (1, 1, 2, 2), "coordinate_transformation_mode": "asymmetric"}, True),
-        ({"sizes": (2, 3, 12, 5), "coordinate_transformation_mode": "half_pixel", "nearest_mode": "round_prefer_floor"}, True),
+        (
+            {
+                "sizes": (2, 3, 12, 5),
+                "coordinate_transformation_mode": "half_pixel",
+                "nearest_mode": "round_prefer_floor",
+            },
+            True,
+        ),
         ({"scales": (1, 1, 2.5, 1)}, False),
         ({"scales": (1, 1, 2, 2), "mode": "linear"}, False),
         ({"scales": (1, 1, 2, 2), "coordinate_transformation_mode": "align_corners"}, False),
         ({"scales": (1, 1, 0.5, 1)}, False),
     ],
-)  # fmt: skip
+)
 def test_enlargement_by_repetition_is_a_broadcast(attributes: dict[str, object], repeats: bool) -> None:
     g = Graph()
     x = g.param("x", [2, 3, 4, 5])

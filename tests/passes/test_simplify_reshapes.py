@@ -11,8 +11,8 @@ from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.passes.base import run_passes
 from mgx_numba.graph.passes.optimize_module import OptimizeModule
 from mgx_numba.graph.passes.propagate_constant import PropagateConstant
-from mgx_numba.graph.passes.simplify_reshapes import SimplifyReshapes
 from mgx_numba.graph.passes.rules.views import squeezed_axes
+from mgx_numba.graph.passes.simplify_reshapes import SimplifyReshapes
 
 from .support import Graph, check, find, names
 
@@ -52,41 +52,101 @@ CASES: list[tuple[str, Build, list[str]]] = [
     ("flatten and back", lambda g, x: reshape(g, g.op("flatten", x, axis=1), 2, 3, 4), []),
     ("insert ones", lambda g, x: reshape(g, x, 2, 1, 3, 4, 1), ["unsqueeze"]),
     ("insert and remove ones", lambda g, x: g.op("squeeze", g.op("unsqueeze", x, axes=(1,)), axes=(1,)), []),
-    ("copy before reshape", lambda g, x: reshape(g, g.op("contiguous", transpose(g, x, 2, 0, 1)), 8, 3), ["transpose", "reshape"]),
+    (
+        "copy before reshape",
+        lambda g, x: reshape(g, g.op("contiguous", transpose(g, x, 2, 0, 1)), 8, 3),
+        ["transpose", "reshape"],
+    ),
     ("copy of standard", lambda g, x: g.op("contiguous", x), []),
-    ("layout of layout", lambda g, x: g.op("layout", g.op("layout", x, permutation=(2, 1, 0)), permutation=(0, 1, 2)), []),
+    (
+        "layout of layout",
+        lambda g, x: g.op("layout", g.op("layout", x, permutation=(2, 1, 0)), permutation=(0, 1, 2)),
+        [],
+    ),
     ("transpose and back", lambda g, x: transpose(g, transpose(g, x, 2, 0, 1), 1, 2, 0), []),
     ("transpose twice", lambda g, x: transpose(g, transpose(g, x, 2, 0, 1), 2, 0, 1), ["transpose"]),
     ("broadcast twice", lambda g, x: g.spread(g.spread(x, 5, 2, 3, 4), 6, 5, 2, 3, 4), ["multibroadcast"]),
-    ("broadcast along axis", lambda g, x: g.op("broadcast", reshape(g, x, 24), axis=0, out_lens=(24, 5)), ["reshape", "multibroadcast"]),
+    (
+        "broadcast along axis",
+        lambda g, x: g.op("broadcast", reshape(g, x, 24), axis=0, out_lens=(24, 5)),
+        ["reshape", "multibroadcast"],
+    ),
     ("slice of slice", lambda g, x: slice_(g, slice_(g, x, 2, 1, 4), 2, 1, 2), ["slice"]),
     ("slice of slice on another axis", lambda g, x: slice_(g, slice_(g, x, 2, 1, 4), 1, 1, 2), ["slice"]),
     ("slice of transpose", lambda g, x: transpose(g, slice_(g, transpose(g, x, 2, 0, 1), 0, 1, 3), 1, 2, 0), ["slice"]),
     ("slice of broadcast axis", lambda g, x: slice_(g, g.spread(x, 7, 2, 3, 4), 0, 1, 3), ["multibroadcast"]),
-    ("slice beside broadcast axis", lambda g, x: slice_(g, g.spread(x, 7, 2, 3, 4), 3, 1, 3), ["slice", "multibroadcast"]),
-    ("unsqueeze of broadcast", lambda g, x: g.op("unsqueeze", g.spread(x, 7, 2, 3, 4), axes=(2,)), ["unsqueeze", "multibroadcast"]),
-    ("transpose of broadcast", lambda g, x: transpose(g, g.spread(x, 7, 2, 3, 4), 1, 0, 2, 3), ["unsqueeze", "multibroadcast"]),
-    ("split, turn, merge whole axes", lambda g, x: reshape(g, transpose(g, reshape(g, x, 2, 3, 2, 2), 1, 0, 2, 3), 3, 8), ["transpose", "reshape"]),
+    (
+        "slice beside broadcast axis",
+        lambda g, x: slice_(g, g.spread(x, 7, 2, 3, 4), 3, 1, 3),
+        ["slice", "multibroadcast"],
+    ),
+    (
+        "unsqueeze of broadcast",
+        lambda g, x: g.op("unsqueeze", g.spread(x, 7, 2, 3, 4), axes=(2,)),
+        ["unsqueeze", "multibroadcast"],
+    ),
+    (
+        "transpose of broadcast",
+        lambda g, x: transpose(g, g.spread(x, 7, 2, 3, 4), 1, 0, 2, 3),
+        ["unsqueeze", "multibroadcast"],
+    ),
+    (
+        "split, turn, merge whole axes",
+        lambda g, x: reshape(g, transpose(g, reshape(g, x, 2, 3, 2, 2), 1, 0, 2, 3), 3, 8),
+        ["transpose", "reshape"],
+    ),
     ("transpose after relu", lambda g, x: transpose(g, g.op("relu", transpose(g, x, 2, 0, 1)), 1, 2, 0), ["relu"]),
     ("reshape after relu", lambda g, x: reshape(g, g.op("relu", reshape(g, x, 4, 6)), 2, 3, 4), ["relu"]),
     ("concat of one", lambda g, x: g.op("concat", x, axis=1), []),
-    ("concat of slices in a row", lambda g, x: g.op("concat", slice_(g, x, 2, 0, 1), slice_(g, x, 2, 1, 4), axis=2), []),
-    ("concat of some slices", lambda g, x: g.op("concat", slice_(g, x, 2, 0, 1), slice_(g, x, 2, 1, 3), x, axis=2), ["slice", "concat"]),
-    ("concat of slices out of order", lambda g, x: g.op("concat", slice_(g, x, 2, 1, 4), slice_(g, x, 2, 0, 1), axis=2), ["slice", "slice", "concat"]),
+    (
+        "concat of slices in a row",
+        lambda g, x: g.op("concat", slice_(g, x, 2, 0, 1), slice_(g, x, 2, 1, 4), axis=2),
+        [],
+    ),
+    (
+        "concat of some slices",
+        lambda g, x: g.op("concat", slice_(g, x, 2, 0, 1), slice_(g, x, 2, 1, 3), x, axis=2),
+        ["slice", "concat"],
+    ),
+    (
+        "concat of slices out of order",
+        lambda g, x: g.op("concat", slice_(g, x, 2, 1, 4), slice_(g, x, 2, 0, 1), axis=2),
+        ["slice", "slice", "concat"],
+    ),
     ("nested concat", lambda g, x: g.op("concat", g.op("concat", x, x, axis=1), x, axis=1), ["concat"]),
-    ("nested concat of another axis", lambda g, x: g.op("concat", *[g.op("concat", x, x, axis=0)] * 2, axis=1), ["concat", "concat"]),
-    ("slice of a part of concat", lambda g, x: slice_(g, g.op("concat", g.op("neg", x), x, axis=1), 1, 4, 6), ["slice"]),
+    (
+        "nested concat of another axis",
+        lambda g, x: g.op("concat", *[g.op("concat", x, x, axis=0)] * 2, axis=1),
+        ["concat", "concat"],
+    ),
+    (
+        "slice of a part of concat",
+        lambda g, x: slice_(g, g.op("concat", g.op("neg", x), x, axis=1), 1, 4, 6),
+        ["slice"],
+    ),
     ("slice of one whole part", lambda g, x: slice_(g, g.op("concat", g.op("neg", x), x, axis=1), 1, 3, 6), []),
-    ("slice across parts", lambda g, x: slice_(g, g.op("concat", g.op("neg", x), x, axis=1), 1, 2, 5), ["neg", "concat", "slice"]),
-    ("concat of transposes", lambda g, x: g.op("concat", transpose(g, x, 2, 1, 0), transpose(g, g.op("neg", x), 2, 1, 0), axis=0), ["neg", "concat", "transpose"]),
+    (
+        "slice across parts",
+        lambda g, x: slice_(g, g.op("concat", g.op("neg", x), x, axis=1), 1, 2, 5),
+        ["neg", "concat", "slice"],
+    ),
+    (
+        "concat of transposes",
+        lambda g, x: g.op("concat", transpose(g, x, 2, 1, 0), transpose(g, g.op("neg", x), 2, 1, 0), axis=0),
+        ["neg", "concat", "transpose"],
+    ),
     ("gather one position", lambda g, x: g.op("gather", x, g.lit(-1, np.int64), axis=1), ["slice", "squeeze"]),
     ("gather a range", lambda g, x: g.op("gather", x, g.lit([1, 2], np.int64), axis=2), ["slice"]),
     ("gather everything", lambda g, x: g.op("gather", x, g.lit([0, 1, 2, 3], np.int64), axis=2), []),
     ("gather every second", lambda g, x: g.op("gather", x, g.lit([0, 2], np.int64), axis=2), ["slice", "step"]),
-    ("gather a matrix of positions", lambda g, x: g.op("gather", x, g.lit([[0, 1], [2, 3]], np.int64), axis=2), ["reshape"]),
+    (
+        "gather a matrix of positions",
+        lambda g, x: g.op("gather", x, g.lit([[0, 1], [2, 3]], np.int64), axis=2),
+        ["reshape"],
+    ),
     ("gather out of order", lambda g, x: g.op("gather", x, g.lit([1, 0], np.int64), axis=2), ["gather"]),
     ("gather with repetition", lambda g, x: g.op("gather", x, g.lit([1, 1], np.int64), axis=2), ["gather"]),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("build", "left"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
@@ -237,3 +297,14 @@ def test_a_rule_pass_can_be_explained_by_instruction() -> None:
     step = SimplifyReshapes()
     run_passes(program, [step])
     assert "whole parts" in step.explain(cut)["slice_reshape"]
+
+
+def test_negative_axes_are_understood() -> None:
+    assert simplified(lambda g, x: g.op("squeeze", g.spread(x, 7, 2, 1, 4), axes=(-2,)), 2, 1, 4) == [
+        "squeeze",
+        "multibroadcast",
+    ]
+    assert simplified(lambda g, x: g.op("unsqueeze", g.spread(x, 7, 2, 3, 4), axes=(-1,))) == [
+        "unsqueeze",
+        "multibroadcast",
+    ]

@@ -10,8 +10,9 @@ from .conv import ConvDirect, ConvPointwise
 from .depthwise import ConvDepthwise
 from .gemm import GemmInPlace, GemmPacked, GemmPacking
 from .transposed import ConvTransposed
+from .winograd import ConvWinograd
 
 __all__ = ["CONV_SOLVERS", "GEMM_SOLVERS"]
 
 GEMM_SOLVERS = (GemmPacked(), GemmInPlace(), GemmPacking())
-CONV_SOLVERS = (ConvPointwise(), ConvDepthwise(), ConvDirect(), ConvTransposed())
+CONV_SOLVERS = (ConvPointwise(), ConvDepthwise(), ConvDirect(), ConvTransposed(), ConvWinograd(2), ConvWinograd(4))

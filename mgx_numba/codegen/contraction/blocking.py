@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..cpu.tile_table import RegisterTile
 from .problem import ITEMSIZE
 
-__all__ = ["Blocking", "SUMS_BYTES", "TABLE_TAPS", "cut", "cut_channels"]
+__all__ = ["SUMS_BYTES", "TABLE_TAPS", "Blocking", "cut", "cut_channels"]
 
 SUMS_BYTES = 65536
 """Stack memory for the sums of one task."""
@@ -40,9 +40,7 @@ def cut(tile: RegisterTile, m: int, n: int, depth: int, taps: int, groups: int, 
     size = ITEMSIZE[tile.dtype]
     panels = -(-n // tile.columns)
     sums = SUMS_BYTES // (size * tile.columns)
-    if m <= tile.rows:
-        tap_block, k_block = min(taps, TABLE_TAPS), depth
-    elif taps * depth <= 1.5 * DEPTH:
+    if m <= tile.rows or taps * depth <= 1.5 * DEPTH:
         tap_block, k_block = min(taps, TABLE_TAPS), depth
     elif depth >= DEPTH:
         tap_block, k_block = 1, _even(depth, DEPTH, 8)
@@ -80,7 +78,9 @@ def cut_channels(tile: RegisterTile, m: int, channels: int, taps: int, threads: 
     return Blocking(m_block, p_block, tap_block, 1)
 
 
-def _makespan(blocking: Blocking, tile: RegisterTile, m: int, panels: int, terms: int, groups: int, threads: int) -> float:
+def _makespan(
+    blocking: Blocking, tile: RegisterTile, m: int, panels: int, terms: int, groups: int, threads: int
+) -> float:
     """Rough cycles until the last of ``threads`` threads is done: multiply-adds, loads of weights, fixed costs."""
     rows, width = min(blocking.rows, m), min(blocking.panels, panels)
     tasks = blocking.tasks(m, panels, groups)

@@ -60,10 +60,12 @@ class ConvPointwise:
         return self._gemm.packed_lens(self._product(problem))
 
     def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
-        matrix = weights[(slice(None), slice(None), *(0 for _ in problem.kernel))].T
+        matrix = weights[(..., *(0 for _ in problem.kernel))].T
         return self._gemm.pack_weights(self._product(problem), np.broadcast_to(matrix, (problem.batch, *matrix.shape)))
 
-    def plan(self, problem: ConvProblem, epilogue: Epilogue = NO_EPILOGUE, strides: Strides = (), threads: int = 1) -> Plan:
+    def plan(
+        self, problem: ConvProblem, epilogue: Epilogue = NO_EPILOGUE, strides: Strides = (), threads: int = 1
+    ) -> Plan:
         return self._gemm.plan(self._product(problem), epilogue, strides, threads)
 
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
@@ -108,7 +110,9 @@ class ConvDirect:
             pack_panels(tile, matrices, panels[:, :, tap])
         return out
 
-    def plan(self, problem: ConvProblem, epilogue: Epilogue = NO_EPILOGUE, strides: Strides = (), threads: int = 1) -> Plan:
+    def plan(
+        self, problem: ConvProblem, epilogue: Epilogue = NO_EPILOGUE, strides: Strides = (), threads: int = 1
+    ) -> Plan:
         zeros = math.prod(panel_lens(problem, tile_for(problem.dtype)))
         table = image_strides(problem, epilogue, strides)
         return Plan((direct_launch(problem.volume(), epilogue, table, threads, 0, zeros),))
@@ -159,8 +163,8 @@ def direct_launch(
 ) -> Launch:
     """One launch of the direct kernel for a problem in three dimensions.
 
-    Its panels begin at element ``start`` of ``w``, a row of zeros at element ``zeros``. With a ``lattice`` the problem's
-    output pixels are those points of a larger output.
+    Its panels begin at element ``start`` of ``w``, a row of zeros at element ``zeros``. With a ``lattice`` the
+    problem's output pixels are those points of a larger output.
     """
     tile = tile_for(problem.dtype)
     lens = panel_lens(problem, tile)

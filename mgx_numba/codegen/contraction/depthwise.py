@@ -46,7 +46,9 @@ class ConvDepthwise:
             pack_panels(tile, weights[(slice(None), 0, *index)][None], panels[:, tap : tap + 1])
         return out
 
-    def plan(self, problem: ConvProblem, epilogue: Epilogue = NO_EPILOGUE, strides: Strides = (), threads: int = 1) -> Plan:
+    def plan(
+        self, problem: ConvProblem, epilogue: Epilogue = NO_EPILOGUE, strides: Strides = (), threads: int = 1
+    ) -> Plan:
         return Plan((_launch(problem.volume(), epilogue, image_strides(problem, epilogue, strides), threads),))
 
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from ..cpu.tile_table import RegisterTile, tile_for
+from ..cpu.tile_table import tile_for
 from ..launch import Launch, Operand
 from .batches import Batched, collapse
 from .blocking import cut
@@ -22,6 +22,10 @@ from .solver import NO_EPILOGUE, Plan, Strides
 from .tile_source import tile_source
 
 __all__ = ["GemmInPlace", "GemmPacked", "GemmPacking"]
+
+
+_PACKING_SECONDS = 1.5e-10
+"""Time to pack one element on the way."""
 
 
 class GemmPacked:
@@ -45,7 +49,9 @@ class GemmPacked:
         pack_panels(tile_for(problem.dtype), distinct, target[..., : problem.k, :])
         return out
 
-    def plan(self, problem: GemmProblem, epilogue: Epilogue = NO_EPILOGUE, strides: Strides = (), threads: int = 1) -> Plan:
+    def plan(
+        self, problem: GemmProblem, epilogue: Epilogue = NO_EPILOGUE, strides: Strides = (), threads: int = 1
+    ) -> Plan:
         _, panels, k, columns = self.packed_lens(problem)
         w_strides: list[int] = []
         size = panels * k * columns
@@ -77,16 +83,15 @@ class GemmInPlace:
     def pack_weights(self, problem: GemmProblem, weights: np.ndarray) -> np.ndarray:
         return weights
 
-    def plan(self, problem: GemmProblem, epilogue: Epilogue = NO_EPILOGUE, strides: Strides = (), threads: int = 1) -> Plan:
+    def plan(
+        self, problem: GemmProblem, epilogue: Epilogue = NO_EPILOGUE, strides: Strides = (), threads: int = 1
+    ) -> Plan:
         batched = collapse(problem, epilogue, strides, problem.b_strides[:-2])
         steps = (problem.b_strides[-2], tile_for(problem.dtype).columns)
         return Plan(_launches(problem, epilogue, batched, Operand("w"), steps, threads, masked=True))
 
     def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
-        tile = tile_for(problem.dtype)
-        passes = problem.m / tile.rows
-        scattered = problem.batch_count * problem.k * problem.n * passes * 2e-11
-        return _seconds(problem, threads) + scattered / threads
+        return _seconds(problem, threads)
 
 
 class GemmPacking:
@@ -105,7 +110,9 @@ class GemmPacking:
     def pack_weights(self, problem: GemmProblem, weights: np.ndarray) -> np.ndarray:
         return weights
 
-    def plan(self, problem: GemmProblem, epilogue: Epilogue = NO_EPILOGUE, strides: Strides = (), threads: int = 1) -> Plan:
+    def plan(
+        self, problem: GemmProblem, epilogue: Epilogue = NO_EPILOGUE, strides: Strides = (), threads: int = 1
+    ) -> Plan:
         tile = tile_for(problem.dtype)
         panels = panel_count(tile, problem.n)
         matrix = panels * problem.k * tile.columns
@@ -113,15 +120,16 @@ class GemmPacking:
         w_strides = tuple(
             matrix * math.prod(lens[d + 1 :]) if problem.b_strides[d] else 0 for d in range(len(problem.batch))
         )
-        pack = pack_launch(tile, lens, problem.b_strides[:-2], problem.n, problem.b_strides[-1], problem.k, problem.b_strides[-2])
+        *outer, k_stride, n_stride = problem.b_strides
+        pack = pack_launch(tile, lens, outer, problem.n, n_stride, problem.k, k_stride)
         batched = collapse(problem, epilogue, strides, w_strides)
         steps = (tile.columns, tile.columns * problem.k)
         launches = _launches(problem, epilogue, batched, Operand("scratch"), steps, threads)
         return Plan((*pack, *launches), math.prod(lens) * matrix * problem.itemsize)
 
     def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
-        packed = problem.batch_count * problem.k * problem.n
-        return _seconds(problem, threads) + packed * 1e-9 / threads
+        packed = _matrices(problem) * problem.k * problem.n
+        return _seconds(problem, threads) + _PACKING_SECONDS * packed / threads
 
 
 def _matrices(problem: GemmProblem) -> int:
@@ -133,7 +141,8 @@ def _seconds(problem: GemmProblem, threads: int) -> float:
     tile = tile_for(problem.dtype)
     columns = panel_count(tile, problem.n) * tile.columns
     size = problem.itemsize
-    moved = size * (problem.batch_count * problem.m * (problem.k + problem.n) + _matrices(problem) * problem.k * columns)
+    rows = problem.batch_count * problem.m
+    moved = size * (rows * (problem.k + problem.n) + _matrices(problem) * problem.k * columns)
     return seconds(tile, 2 * problem.batch_count * problem.m * columns * problem.k, moved, threads)
 
 

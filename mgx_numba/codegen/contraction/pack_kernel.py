@@ -56,7 +56,12 @@ def pack_launch(
         stride0=strides[0], stride1=strides[1], stride2=strides[2],
     )  # fmt: skip
     rows_contiguous = n_stride == 1 or n == 1
-    body = _contiguous_rows(tile) if rows_contiguous else _contiguous_columns(tile) if k_stride == 1 else _scattered(tile)
+    if rows_contiguous:
+        layout, body = "rows", _contiguous_rows(tile)
+    elif k_stride == 1:
+        layout, body = "columns", _contiguous_columns(tile)
+    else:
+        layout, body = "scattered", _scattered(tile)
     lines = [
         "def kernel(args, begin, end):",
         *indent(arguments.lines),
@@ -71,7 +76,6 @@ def pack_launch(
         f"        target = task * k * {tile.columns}",
         *indent(body, 2),
     ]
-    layout = "rows" if rows_contiguous else "columns" if k_stride == 1 else "scattered"
     source = KernelSource(f"gemm_pack_{layout}_kernel", "\n".join(lines) + "\n")
     count = math.prod(lens)
     moved = count * k * (n + panels * tile.columns) * size

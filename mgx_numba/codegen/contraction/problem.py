@@ -11,9 +11,13 @@ from dataclasses import dataclass, field, replace
 
 from ...errors import ShapeError
 
-__all__ = ["ConvProblem", "Epilogue", "EpilogueOperand", "GemmProblem", "ITEMSIZE"]
+__all__ = ["ITEMSIZE", "ConvProblem", "Epilogue", "EpilogueOperand", "GemmProblem"]
 
-ITEMSIZE = {"bool": 1, "float32": 4, "float64": 8, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "int32": 4, "int64": 8}
+ITEMSIZE = {
+    "bool": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8,
+    "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
+}  # fmt: skip
+"""Bytes of one element of the dtypes that an epilogue may read or write."""
 
 ACCESSES = ("full", "per_n", "per_m", "scalar")
 
@@ -151,7 +155,8 @@ class ConvProblem:
             object.__setattr__(self, name, tuple(int(v) for v in value))
         if self.groups < 1 or self.in_channels % self.groups or self.out_channels % self.groups:
             raise ShapeError(
-                f"convolution of {self.in_channels} to {self.out_channels} channels does not divide into {self.groups} groups"
+                f"convolution of {self.in_channels} to {self.out_channels} channels does not divide into "
+                f"{self.groups} groups"
             )
         object.__setattr__(self, "out_lens", self._output_lens())
         if min(self.out_lens) < 1:

@@ -7,8 +7,8 @@ from ..cpu.tile_table import RegisterTile
 __all__ = ["BYTES_PER_SECOND", "peak_flops", "seconds"]
 
 CLOCK = 3.5e9
-BYTES_PER_SECOND = 2.0e10
-"""Memory traffic of one thread."""
+BYTES_PER_SECOND = 4.0e10
+"""Memory traffic of all threads together."""
 EFFICIENCY = 0.9
 
 
@@ -18,6 +18,5 @@ def peak_flops(tile: RegisterTile) -> float:
 
 
 def seconds(tile: RegisterTile, flops: float, moved: float, threads: int) -> float:
-    """Time of work that overlaps arithmetic with memory traffic, evenly over threads."""
-    threads = max(threads, 1)
-    return max(flops / (EFFICIENCY * peak_flops(tile)), moved / BYTES_PER_SECOND) / threads
+    """Time of work that overlaps arithmetic, spread evenly over threads, with memory traffic, which they share."""
+    return max(flops / (EFFICIENCY * peak_flops(tile) * max(threads, 1)), moved / BYTES_PER_SECOND)

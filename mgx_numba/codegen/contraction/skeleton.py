@@ -17,7 +17,7 @@ from .problem import ITEMSIZE, Epilogue
 from .text import Arguments, Rows, indent, kernel_name
 from .tile_source import ROWS_SLOT, VECTORS_SLOT, tile_source
 
-__all__ = ["Skeleton", "TABLE_ROWS"]
+__all__ = ["TABLE_ROWS", "Skeleton", "height_table", "run_tile"]
 
 TABLE_ROWS = 16
 
@@ -124,28 +124,32 @@ class Skeleton:
     def _tile_rows(self) -> list[str]:
         return [
             f"left = imin(m1 - row, {self.tile.rows})",
-            f"height = ({_height_table(self.tile)} >> (4 * left)) & 15",
+            f"height = ({height_table(self.tile)} >> (4 * left)) & 15",
             "left = imin(left, height)",
             *self.table,
             "sums_row = (row - m0) * sums_ld * keep",
             "put_pointer(block, 4, offset(sums, sums_row))",
-            *self._run_tile(),
+            *run_tile(self.tile, self.tile_slot),
             "if finish:",
             *indent([*self.before_rows, "for i in range(left):"]),
             *indent([*self.row, *self.rows.text(), "sums_row += sums_ld"], 2),
             "row += left",
         ]
 
-    def _run_tile(self) -> list[str]:
-        """Run ``height`` rows over ``wide`` full panels, then one of a single vector if the last one is ``narrow``."""
-        call = f"call_kernel(args, {self.tile_slot}, block"
-        lines = [f"block[{ROWS_SLOT}] = height", f"block[{VECTORS_SLOT}] = {self.tile.vectors}", f"{call}, 0, wide)"]
-        if self.tile.vectors > 1:
-            lines += ["if narrow:", f"    block[{VECTORS_SLOT}] = 1", f"    {call}, wide, wide + 1)"]
-        return lines
+
+def run_tile(tile: RegisterTile, slot: int) -> list[str]:
+    """Statements: run ``height`` rows over ``wide`` full panels, then one of a single vector if the last is ``narrow``.
+
+    ``slot`` is the argument slot of the tile kernel, ``block`` its argument block.
+    """
+    call = f"call_kernel(args, {slot}, block"
+    lines = [f"block[{ROWS_SLOT}] = height", f"block[{VECTORS_SLOT}] = {tile.vectors}", f"{call}, 0, wide)"]
+    if tile.vectors > 1:
+        lines += ["if narrow:", f"    block[{VECTORS_SLOT}] = 1", f"    {call}, wide, wide + 1)"]
+    return lines
 
 
-def _height_table(tile: RegisterTile) -> int:
+def height_table(tile: RegisterTile) -> int:
     """Tile height to take when r rows are left, in bits 4r to 4r+3; a little more than r where that is cheaper."""
     table = 0
     for left in range(1, tile.rows + 1):

@@ -18,6 +18,7 @@ __all__ = [
     "pixel_rows",
     "place_locals",
     "place_table",
+    "row_offsets",
     "spatial_arguments",
     "stride_arguments",
 ]
@@ -40,7 +41,7 @@ def image_strides(problem: ConvProblem, epilogue: Epilogue, strides: Strides) ->
 def pixel_rows(epilogue: Epilogue) -> tuple[list[str], list[str]]:
     """Statements that find ``image`` and ``pixel`` of ``row``, and those that place one row and step to the next."""
     step = ["pixel += 1", "if pixel == pixels:", "    pixel = 0", "    image += 1"]
-    return ["image = idiv(row, pixels)", "pixel = row - image * pixels"], [*_row_offsets(epilogue), *step]
+    return ["image = idiv(row, pixels)", "pixel = row - image * pixels"], [*row_offsets(epilogue), *step]
 
 
 def lattice_arguments(arguments: Arguments, axes: tuple[str, ...], lattice: Lattice) -> None:
@@ -55,10 +56,11 @@ def lattice_rows(epilogue: Epilogue, axes: tuple[str, ...]) -> tuple[list[str], 
     place = "0"
     for axis in axes:
         place = f"({place}) * full_{axis} + from_{axis} + o_{axis} * by_{axis}"
-    return _output_place(axes), [f"pixel = {place}", *_row_offsets(epilogue), *_next_place(axes)]
+    return _output_place(axes), [f"pixel = {place}", *row_offsets(epilogue), *_next_place(axes)]
 
 
-def _row_offsets(epilogue: Epilogue) -> list[str]:
+def row_offsets(epilogue: Epilogue) -> list[str]:
+    """Statements that place ``pixel`` of ``image`` in the output and in each operand that varies over rows."""
     lines = []
     for name, access in [("out", "full"), *((f"e{k}", o.access) for k, o in enumerate(epilogue.operands))]:
         if access in ("full", "per_m"):
@@ -104,7 +106,8 @@ def spatial_arguments(arguments: Arguments, problem: ConvProblem, depth: int = 1
 
 def place_locals(axes: tuple[str, ...]) -> list[str]:
     """Statements that reserve what `place_table` works in. ``filled`` is 1 + t0 of a table that suits inner tiles."""
-    return [f"{name} = local_int64({TABLE_ROWS})" for name in ("base", *(f"at_{axis}" for axis in axes))] + ["filled = 0"]
+    names = ("base", *(f"at_{axis}" for axis in axes))
+    return [*(f"{name} = local_int64({TABLE_ROWS})" for name in names), "filled = 0"]
 
 
 def place_table(axes: tuple[str, ...], tile: RegisterTile, runs: bool = False) -> list[str]:

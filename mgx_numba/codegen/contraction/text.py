@@ -8,7 +8,7 @@ from ..kernel import KernelSource
 from ..launch import Callee, Operand
 from .problem import Epilogue
 
-__all__ = ["Arguments", "Rows", "epilogue_scalars", "indent", "kernel_name"]
+__all__ = ["Arguments", "Rows", "indent", "kernel_name"]
 
 INDENT = "    "
 
@@ -62,7 +62,8 @@ class Rows:
     def text(self) -> list[str]:
         """Statements that finish and store one row."""
         lanes = self.lanes
-        contiguous = [(k, "full" == o.access) for k, o in enumerate(self.epilogue.operands) if o.access in ("full", "per_n")]
+        operands = enumerate(self.epilogue.operands)
+        contiguous = [(k, o.access == "full") for k, o in operands if o.access in ("full", "per_n")]
         whole = [f"e{k} = load(e{k}_at, {self._place(k, full)}, {lanes})" for k, full in contiguous]
         part = [f"e{k} = load_tail(e{k}_at, {self._place(k, full)}, rest, 1, {lanes})" for k, full in contiguous]
         result = self.epilogue.result

@@ -74,7 +74,9 @@ class ConvTransposed:
             start += math.prod(lens)
         return out
 
-    def plan(self, problem: ConvProblem, epilogue: Epilogue = NO_EPILOGUE, strides: Strides = (), threads: int = 1) -> Plan:
+    def plan(
+        self, problem: ConvProblem, epilogue: Epilogue = NO_EPILOGUE, strides: Strides = (), threads: int = 1
+    ) -> Plan:
         tile = tile_for(problem.dtype)
         table = image_strides(problem, epilogue, strides)
         zeros = self.packed_lens(problem)[0] - problem.group_in

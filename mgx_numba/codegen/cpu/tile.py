@@ -71,8 +71,8 @@ def _function(module: ir.Module, name: str, writer: type[TileWriter], dtype: str
     function.linkage = "internal"
     function.attributes.add("noinline")
     function.attributes.add("nounwind")
-    *sizes, masked = shape
-    writer(function, dtype, *sizes, bool(masked)).write()
+    rows, vectors, lanes, split, masked = shape
+    writer(function, dtype, rows, vectors, lanes, split, bool(masked)).write()
     return function
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from . import host
 
-__all__ = ["FMA_CHAINS", "RegisterTile", "TILES", "tile_for"]
+__all__ = ["FMA_CHAINS", "TILES", "RegisterTile", "tile_for"]
 
 FMA_CHAINS = 8
 """Independent multiply-add chains that hide the latency of the FMA units (4 cycles on two units, or better)."""

@@ -9,7 +9,7 @@ from numba.core import cgutils
 
 from .builder import VectorBuilder, element_type
 
-__all__ = ["DepthwiseWriter", "ProductWriter", "TILE_SLOTS", "TILE_TABLE_ROWS", "TileWriter"]
+__all__ = ["TILE_SLOTS", "TILE_TABLE_ROWS", "DepthwiseWriter", "ProductWriter", "TileWriter"]
 
 TILE_SLOTS = (
     "x",  # pointer: left-hand side

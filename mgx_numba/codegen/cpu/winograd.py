@@ -1,13 +1,13 @@
 """Winograd's minimal filtering: the transforms of input and output tiles as intrinsics, vectorised over channels.
 
-``F(m x m, 3 x 3)`` computes m x m outputs of a 3 x 3 convolution from n x n inputs, n = m + 2, with n * n multiplications a
-channel (A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks", 2015). The interpolation points are
-0, 1, -1 (m = 2) and 0, 1, -1, 2, -2 (m = 4), and infinity. The filter's transform is in
+``F(m x m, 3 x 3)`` computes m x m outputs of a 3 x 3 convolution from n x n inputs, n = m + 2, with n * n
+multiplications a channel (A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks", 2015). The
+interpolation points are 0, 1, -1 (m = 2) and 0, 1, -1, 2, -2 (m = 4), and infinity. The filter's transform is in
 :mod:`mgx_numba.codegen.contraction.winograd`.
 
     winograd_input_<dtype>(x, places, zero, target, plane, channels, OUT, LANES)
         target[p * plane + c] = transformed inputs x[places[p] + c] for the points p < n * n, channels c < channels;
-        a negative place stands for zeros, of which ``zero`` has LANES. ``channels`` is a multiple of LANES.
+        a negative place stands for zeros, of which ``zero`` has as many as channels. They are a multiple of LANES.
     winograd_output_<dtype>(source, plane, target, row, channels, OUT, LANES)
         target[q * row + c] = outputs q < m * m from the transformed source[p * plane + c]
 """
@@ -71,10 +71,11 @@ _INPUT: dict[int, Line] = {2: _input2, 4: _input4}
 _OUTPUT: dict[int, Line] = {2: _output2, 4: _output4}
 
 
-def _both_sides(b: VectorBuilder, block: list[Values], line: Line) -> list[Values]:
-    """``T X T^t`` for the transform ``line`` of one line and a block given by rows."""
-    columns = [line(b, [row[j] for row in block]) for j in range(len(block[0]))]
-    return [line(b, [column[i] for column in columns]) for i in range(len(columns[0]))]
+def _both_sides(b: VectorBuilder, values: Values, side: int, line: Line) -> Values:
+    """``T X T^t`` in row-major order for the transform ``line`` of one line and a square block X of that side."""
+    columns = [line(b, values[j::side]) for j in range(side)]
+    rows = [line(b, [column[i] for column in columns]) for i in range(len(columns[0]))]
+    return [value for row in rows for value in row]
 
 
 def _literals(name: str, out: types.Type, lanes: types.Type) -> tuple[int, int]:
@@ -131,19 +132,15 @@ def _input_function(module: ir.Module, name: str, dtype: str, out: int, lanes: i
     loop = _Channels(module, name, [pointer, _I64.as_pointer(), pointer, pointer, _I64], ir.VectorType(element, lanes))
     x, places, zero, target, plane, _ = loop.function.args
     nowhere = ir.Constant(_I64, 0)
-    sources, steps = [], []
+    sources = []
     for point in range(side * side):
         place = loop.ir.load(loop.ir.gep(places, [ir.Constant(_I64, point)]))
         inside = loop.ir.icmp_signed(">=", place, nowhere)
         sources.append(loop.ir.select(inside, loop.ir.gep(x, [place]), zero))
-        steps.append(inside)
 
     def body(channel: ir.Value) -> None:
-        values = []
-        for source, inside in zip(sources, steps):
-            values.append(loop.load(loop.at(source, loop.ir.select(inside, channel, nowhere))))
-        rows = [values[i * side : (i + 1) * side] for i in range(side)]
-        for point, value in enumerate(sum(_both_sides(loop.b, rows, _INPUT[out]), [])):
+        values = [loop.load(loop.at(source, channel)) for source in sources]
+        for point, value in enumerate(_both_sides(loop.b, values, side, _INPUT[out])):
             loop.store(value, loop.at(target, loop.ir.mul(plane, ir.Constant(_I64, point)), channel))
 
     loop.run(body)
@@ -159,8 +156,7 @@ def _output_function(module: ir.Module, name: str, dtype: str, out: int, lanes: 
     def body(channel: ir.Value) -> None:
         points = [loop.ir.mul(plane, ir.Constant(_I64, point)) for point in range(side * side)]
         values = [loop.load(loop.at(source, point, channel)) for point in points]
-        rows = [values[i * side : (i + 1) * side] for i in range(side)]
-        for pixel, value in enumerate(sum(_both_sides(loop.b, rows, _OUTPUT[out]), [])):
+        for pixel, value in enumerate(_both_sides(loop.b, values, side, _OUTPUT[out])):
             loop.store(value, loop.at(target, loop.ir.mul(row, ir.Constant(_I64, pixel)), channel))
 
     loop.run(body)

@@ -25,6 +25,7 @@ from .rows import RowLoop, cast_text, const_text, vector_loop
 __all__ = ["Window", "pooling_launch", "windows"]
 
 ROW_BUFFER = 4096
+LOADED_EVERY = 4
 UNROLL = 4
 
 
@@ -306,6 +307,8 @@ class _PoolingKernel:
             at = f"(c - first) * stride{k} + tap * dilation{k}"
             if last.stride == 1:
                 load = f"load(scratch, {at}, {lanes})"
+            elif last.stride <= LOADED_EVERY:
+                load = f"load_every(scratch, {at}, {last.stride}, {lanes})"
             elif left:
                 load = f"load_strided_tail(scratch, {at}, stride{k}, {left}, 0, {lanes})"
             else:
@@ -337,7 +340,7 @@ class _PoolingKernel:
             *indent([f"store(scratch, c, {neutral})", f"c += {lanes}"], 1),
             *vector_loop(lanes, combine_taps),
         ]
-        prologue = [f"scratch = local_{self.combine.compute}({ROW_BUFFER + 2 * lanes})"]
+        prologue = [f"scratch = local_{self.combine.compute}({ROW_BUFFER + (LOADED_EVERY + 1) * lanes})"]
         return loop.kernel(self._kernel_name(), inside, self.origin, prologue), loop.tasks
 
     def _vector_count(self, k: int, window: Window) -> list[str]:

@@ -83,7 +83,7 @@ def suppression_launch(
     limited = len(limits) > 2
 
     def candidates(left: str) -> list[str]:
-        one = _append(boxes, scores, step, limited)
+        one = _append(boxes, scores, step, limited, center_point_box)
         each = [f"for e in range({left or wide}):", *indent(one, 1)]
         if left or not limited:
             return each
@@ -128,7 +128,10 @@ def suppression_launch(
                 "store_scalar(p_picked, row * room + kept, load_scalar(order, first))",
                 "kept += 1",
                 "store_scalar(planes, first, NAN)",
-                *(f"b_{side} = load_scalar(planes, {k + 1} * pitch + first)" for k, side in enumerate(CORNERS)),
+                *(
+                    f"b_{side} = load_scalar(planes, {k + 1} * pitch + first)"
+                    for k, side in enumerate(CORNERS)
+                ),
                 "b_area = load_scalar(planes, 5 * pitch + first)",
                 *scan(suppress=True),
             ],
@@ -165,22 +168,30 @@ def _limit_lines(limits: Sequence[Tensor]) -> list[str]:
     return lines
 
 
-def _append(boxes: Tensor, scores: Tensor, step: str, limited: bool) -> list[str]:
+def _append(boxes: Tensor, scores: Tensor, step: str, limited: bool, center: bool) -> list[str]:
     """Lines that put box ``c + e`` at the end of the candidates if its score is high enough."""
     at = f"(c + e) * {step}" if step else "c + e" if scores.strides[2] else "0"
-    sides = [
-        cast_text(f"load_scalar(r_boxes, (c + e) * box_step + {k} * box_side)", dtype_name(boxes.type), "float64")
-        for k in range(4)
-    ]
+    score = cast_text(f"load_scalar(r_scores, {at})", dtype_name(scores.type), "float64")
+    sides = [f"load_scalar(r_box, {k} * box_side)" for k in range(4)]
+    a, b, c, d = (cast_text(side, dtype_name(boxes.type), "float64") for side in sides)
+    if center:
+        corners = [f"h = {d} / 2", f"w = {c} / 2", f"y = {b}", f"x = {a}"]
+        corners += ["ya = y - h", "yb = y + h", "xa = x - w", "xb = x + w"]
+    else:
+        corners = [f"ya = {a}", f"xa = {b}", f"yb = {c}", f"xb = {d}"]
+    planes = ("y1 = min(ya, yb)", "x1 = min(xa, xb)", "y2 = max(ya, yb)", "x2 = max(xa, xb)")
+    values = ("y1", "x1", "y2", "x2", "(y2 - y1) * (x2 - x1)")
     return [
-        f"score = {cast_text(f'load_scalar(r_scores, {at})', dtype_name(scores.type), 'float64')}",
+        f"score = {score}",
         f"if {'score > lowest' if limited else 'score == score'}:",
         *indent(
             [
-                *(f"a{k} = {side}" for k, side in enumerate(sides)),
-                # A score of minus infinity is a score like any other; -INF marks the end of the candidates.
+                "r_box = offset(r_boxes, (c + e) * box_step)",
+                *corners,
+                *planes,
+                # The lowest finite score stands for minus infinity, which marks that no candidate is left.
                 "store_scalar(planes, found, max(-1.7976931348623157e308, score))",
-                *(f"store_scalar(planes, {k} * pitch + found, {value})" for k, value in _planes()),
+                *(f"store_scalar(planes, {k + 1} * pitch + found, {v})" for k, v in enumerate(values)),
                 "store_scalar(order, found, c + e)",
                 "found += 1",
             ],
@@ -189,9 +200,15 @@ def _append(boxes: Tensor, scores: Tensor, step: str, limited: bool) -> list[str
     ]
 
 
-def _planes() -> list[tuple[int, str]]:
-    return []
-
-
 def _drop(lanes: int) -> list[str]:
-    return []
+    """Lines that make the score ``s`` of every candidate NaN that overlaps the kept box too much."""
+    y1, x1, y2, x2, area = (f"load(planes, {k + 1} * pitch + c, {lanes})" for k in range(5))
+    return [
+        f"high = max(0, sub(min({y2}, b_y2), max({y1}, b_y1)))",
+        f"wide = max(0, sub(min({x2}, b_x2), max({x1}, b_x1)))",
+        "common = mul(high, wide)",
+        f"union = sub(add({area}, b_area), common)",
+        "dead = logical_and(gt(union, 0), gt(div(common, union), overlap))",
+        f"s = where(dead, const_float64(NAN, {lanes}), s)",
+        "store(planes, c, s)",
+    ]

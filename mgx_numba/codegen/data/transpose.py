@@ -50,9 +50,10 @@ def transpose_launch(x: Tensor, out: Tensor, origin: str = "") -> Launch | None:
     )
     lens = (space.lens[across], space.lens[inner])
     widest = min(host.lanes(mover(x.type)), LARGEST_BLOCK)
+    x_step, out_step = from_strides[inner], to_strides[across]
     for intrinsic, length, count, packed, step in (
-        ("interleave", *lens, to_strides[across], from_strides[inner]),
-        ("deinterleave", *reversed(lens), from_strides[inner], to_strides[across]),
+        ("interleave", lens[0], lens[1], out_step, x_step),
+        ("deinterleave", lens[1], lens[0], x_step, out_step),
     ):
         lanes = _power_of_two(min(widest, length))
         if count in (2, 3, 4) and packed == count and lanes >= SMALLEST_BLOCK:
@@ -60,7 +61,7 @@ def transpose_launch(x: Tensor, out: Tensor, origin: str = "") -> Launch | None:
     size = _power_of_two(min(widest, *lens))
     if size < SMALLEST_BLOCK:
         return None
-    return plan.blocks(size, lens, (from_strides[inner], to_strides[across]))
+    return plan.blocks(size, lens, (x_step, out_step))
 
 
 def _power_of_two(limit: int) -> int:

@@ -86,9 +86,7 @@ def elu(g: Builder, node: Node, x: Instruction) -> Instruction:
 @register("Selu")
 def selu(g: Builder, node: Node, x: Instruction) -> Instruction:
     """``gamma * elu(x, alpha)``."""
-    return mul_scalar(
-        g, g.op("elu", x, alpha=node.get_float("alpha", SELU_ALPHA)), node.get_float("gamma", SELU_GAMMA)
-    )
+    return mul_scalar(g, g.op("elu", x, alpha=node.get_float("alpha", SELU_ALPHA)), node.get_float("gamma", SELU_GAMMA))
 
 
 @register("Celu")
@@ -151,11 +149,7 @@ def shrink(g: Builder, node: Node, x: Instruction) -> Instruction:
 @register("Gelu")
 def gelu(g: Builder, node: Node, x: Instruction) -> Instruction:
     """``approximate`` chooses the exact form or the one with tanh."""
-    return (
-        gelu_tanh(g, x)
-        if node.get_choice("approximate", ("none", "tanh"), "none") == "tanh"
-        else gelu_erf(g, x)
-    )
+    return gelu_tanh(g, x) if node.get_choice("approximate", ("none", "tanh"), "none") == "tanh" else gelu_erf(g, x)
 
 
 @register("Gelu", domain=MICROSOFT)

@@ -56,9 +56,8 @@ class Mask:
 
 def positions(g: Builder, count: int, axis: int, axes: int = 2) -> Instruction:
     """0, 1, ... along one axis, the others of length 1."""
-    return g.literal(
-        np.arange(count, dtype=np.int64).reshape([count if k == axis else 1 for k in range(axes)])
-    )
+    g.limit(count, "a table of positions")
+    return g.literal(np.arange(count, dtype=np.int64).reshape([count if k == axis else 1 for k in range(axes)]))
 
 
 def split_heads(g: Builder, x: Instruction, heads: int) -> Instruction:
@@ -116,6 +115,7 @@ def stages(
     if softcap:
         capped = mul_scalar(g, g.op("tanh", mul_scalar(g, scores, 1 / softcap)), softcap)
     if mask.causal:
+        g.limit(s * t, "the mask")
         mask.restrict(g, g.literal(np.arange(t) <= np.arange(s)[:, None] + (t - s)))
     masked, combined = capped, mask.combined(g, q.shape.type)
     if combined is not None and combined.shape.type is Type.bool_type:
@@ -159,9 +159,7 @@ def attention(
             split_heads(g, v, kv_heads),
         )
     if not rank(q) == rank(k) == rank(v) == 4:
-        raise ParseError(
-            f"Q, K and V have {rank(q)}, {rank(k)} and {rank(v)} dimensions, expected 3 or 4 each"
-        )
+        raise ParseError(f"Q, K and V have {rank(q)}, {rank(k)} and {rank(v)} dimensions, expected 3 or 4 each")
     past = 0
     if past_key is not None and past_value is not None:
         past = g.lens(past_key)[2]
@@ -200,14 +198,13 @@ def _add_mask(g: Builder, mask: Mask, given: Instruction, total: int) -> None:
         mask.add(g, given)
 
 
-def _restrict_window(
-    g: Builder, node: Node, mask: Mask, s: int, t: int, past: int, nonpad: Instruction | None
-) -> None:
+def _restrict_window(g: Builder, node: Node, mask: Mask, s: int, t: int, past: int, nonpad: Instruction | None) -> None:
     """Causal and sliding window limits, and padding of an external cache."""
     causal = node.get_bool("is_causal")
     left, right = node.get_int("left_window_size", -1), node.get_int("right_window_size", -1)
     if min(left, right) < -1:
         raise ParseError(f"window sizes {left} and {right} must be at least -1")
+    g.limit(s * t, "the mask")
     if nonpad is None:
         offset = np.arange(s)[:, None] + past - np.arange(t)
         mask.causal = causal and past == t - s

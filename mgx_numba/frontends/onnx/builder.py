@@ -21,6 +21,8 @@ from .constants import Constants
 if TYPE_CHECKING:
     from .parser import GraphParser
 
+LARGEST_TABLE = 1 << 28
+
 __all__ = ["Builder", "is_scalar", "rank"]
 
 
@@ -81,10 +83,17 @@ class Builder:
             UnsupportedError: the value has dynamic dimensions.
         """
         if x.shape.is_dynamic:
-            raise UnsupportedError(
-                f"needs fixed dimensions, but a value has {x.shape}; give the input's dimensions"
-            )
+            raise UnsupportedError(f"needs fixed dimensions, but a value has {x.shape}; give the input's dimensions")
         return () if is_scalar(x) else x.shape.lens
+
+    def limit(self, count: int, what: str) -> None:
+        """Refuse to build a constant of more than 2**28 elements.
+
+        Raises:
+            UnsupportedError: ``what`` would be that large.
+        """
+        if count > LARGEST_TABLE:
+            raise UnsupportedError(f"{what} of {count} elements is too large")
 
     def axis(self, value: int, axes: int, what: str = "axis") -> int:
         """An axis counted from the front.
@@ -93,9 +102,7 @@ class Builder:
             ParseError: it is out of range.
         """
         if not -axes <= value < axes:
-            raise ParseError(
-                f"{what} is {value}, expected {-axes} to {axes - 1} for a tensor of {axes} dimensions"
-            )
+            raise ParseError(f"{what} is {value}, expected {-axes} to {axes - 1} for a tensor of {axes} dimensions")
         return value % axes
 
     def axes(self, values: Sequence[int], axes: int, what: str = "axes") -> list[int]:
@@ -176,10 +183,15 @@ class Builder:
         Raises:
             ShapeError: there are none.
         """
-        try:
-            return tuple(np.broadcast_shapes(*map(tuple, lens)))
-        except ValueError:
-            raise ShapeError(f"lengths do not broadcast: {', '.join(str(list(n)) for n in lens)}") from None
+        rank = max(map(len, lens), default=0)
+        aligned = [(1,) * (rank - len(n)) + tuple(n) for n in lens]
+        out = []
+        for column in zip(*aligned, strict=True):
+            wide = {n for n in column if n != 1}
+            if len(wide) > 1:
+                raise ShapeError(f"lengths do not broadcast: {', '.join(str(list(n)) for n in lens)}")
+            out.append(wide.pop() if wide else 1)
+        return tuple(out)
 
     def pointwise(self, name: str, *values: Instruction, **attributes: Any) -> Instruction:
         """A pointwise operation on values that broadcast."""

@@ -56,14 +56,10 @@ def matmul_nbits(
     if groups is not None:
         raise UnsupportedError("input 'g_idx' is not supported")
     if bits not in (4, 8) or block < 16 or min(inner, outer) < 1:
-        raise UnsupportedError(
-            f"bits {bits}, block_size {block}, K {inner}, N {outer}: 4 or 8 bits are supported"
-        )
+        raise UnsupportedError(f"bits {bits}, block_size {block}, K {inner}, N {outer}: 4 or 8 bits are supported")
     blocks = -(-inner // block)
     if b.shape.elements != outer * blocks * block * bits // 8:
-        raise ShapeError(
-            f"input B has {b.shape.elements} bytes, expected {outer * blocks * block * bits // 8}"
-        )
+        raise ShapeError(f"input B has {b.shape.elements} bytes, expected {outer * blocks * block * bits // 8}")
     packed = g.reshape(b, (outer, blocks, block * bits // 8))
     values = g.op("unpack_int4", packed, axis=2) if bits == 4 else packed
     type = scales.shape.type
@@ -75,9 +71,7 @@ def matmul_nbits(
     return y if bias is None else g.pointwise("add", y, bias)
 
 
-def _zero_points(
-    g: Builder, zeros: Instruction | None, outer: int, blocks: int, bits: int, type: Type
-) -> Instruction:
+def _zero_points(g: Builder, zeros: Instruction | None, outer: int, blocks: int, bits: int, type: Type) -> Instruction:
     """Zero points [N, blocks, 1]: the middle of the range when absent, bytes packed along the blocks, or
     plain floats.
     """
@@ -99,13 +93,9 @@ def matmul_bnb4(g: Builder, node: Node, a: Instruction, b: Instruction, largest:
     inner, outer, block = node.get_int("K"), node.get_int("N"), node.get_int("block_size")
     kind = node.get_int("quant_type")
     if kind not in (0, 1) or block < 1 or inner * outer % block or inner * outer % 2:
-        raise UnsupportedError(
-            f"quant_type {kind}, block_size {block} for {outer} x {inner} weights is not supported"
-        )
+        raise UnsupportedError(f"quant_type {kind}, block_size {block} for {outer} x {inner} weights is not supported")
     table = NF4 if kind else (*FP4_POSITIVE, *(-v for v in FP4_POSITIVE))
-    pairs = g.reshape(
-        g.op("unpack_int4", g.reshape(b, (inner * outer // 2,)), axis=0), (inner * outer // 2, 2)
-    )
+    pairs = g.reshape(g.op("unpack_int4", g.reshape(b, (inner * outer // 2,)), axis=0), (inner * outer // 2, 2))
     codes = g.reshape(g.op("reverse", pairs, axes=(1,)), (inner * outer // block, block))
     type = largest.shape.type
     values = g.op("gather", g.literal(np.array(table), type), g.convert(codes, Type.int32_type), axis=0)
@@ -135,10 +125,7 @@ def embed_layer_normalization(
     if len(lens) != 2 or rank(words) != 2:
         raise ParseError(f"ids {list(lens)} must be [batch, tokens], embeddings matrices")
     total = g.op("gather", words, ids, axis=0)
-    if place_ids is None:
-        position = g.slice(places, 0, 0, lens[1])
-    else:
-        position = g.op("gather", places, place_ids, axis=0)
+    position = g.slice(places, 0, 0, lens[1]) if place_ids is None else g.op("gather", places, place_ids, axis=0)
     total = g.pointwise("add", total, position)
     if segments is not None and segment_table is not None:
         total = g.op("add", total, g.op("gather", segment_table, segments, axis=0))

@@ -34,9 +34,7 @@ def _padding(
     shape = g.lens(given)
     if len(shape) == 1 and shape[0] in (b, 2 * b):
         keys = positions(g, t, 3, 4)
-        for part, op in zip(
-            g.split(given, 0, [b] * (shape[0] // b)), ("less", "greater_or_equal"), strict=False
-        ):
+        for part, op in zip(g.split(given, 0, [b] * (shape[0] // b)), ("less", "greater_or_equal"), strict=False):
             limit = g.reshape(g.convert(part, Type.int64_type), (b, 1, 1, 1))
             visible = g.pointwise(op, keys, limit)
             mask.add(g, g.pointwise("where", visible, g.literal(0.0, type), g.literal(filter_value, type)))
@@ -80,9 +78,7 @@ def attention_contrib(
     q, k, v = (split_heads(g, p, heads) for p in g.split(projected, 2, sizes))
     if past is not None:
         halves = g.split(past, 0, [1, 1])
-        k, v = (
-            g.op("concat", g.squeeze(old, [0]), new, axis=2) for old, new in zip(halves, (k, v), strict=False)
-        )
+        k, v = (g.op("concat", g.squeeze(old, [0]), new, axis=2) for old, new in zip(halves, (k, v), strict=False))
     b, _, s, d = g.lens(q)
     mask = Mask(causal=node.get_bool("unidirectional"))
     if mask_index is not None:
@@ -252,9 +248,7 @@ def _start(g: Builder, ends: Instruction, total: Instruction, s: int, prompt: bo
     return g.pointwise("where", first, g.literal(np.int64(0)), before)
 
 
-def _written(
-    g: Builder, old: Instruction | None, new: Instruction, tokens: Instruction, whole: int
-) -> Instruction:
+def _written(g: Builder, old: Instruction | None, new: Instruction, tokens: Instruction, whole: int) -> Instruction:
     """A cache of ``whole`` positions with new tokens [b, h, s, d] put at positions [b, s]."""
     b, h, s, d = g.lens(new)
     if old is None:

@@ -18,9 +18,7 @@ from .registry import MICROSOFT, register
 
 
 @register("SimplifiedLayerNormalization", domain=("", MICROSOFT))
-def simplified_layer_normalization(
-    g: Builder, node: Node, x: Instruction, scale: Instruction
-) -> Sequence[Instruction]:
+def simplified_layer_normalization(g: Builder, node: Node, x: Instruction, scale: Instruction) -> Sequence[Instruction]:
     """Root-mean-square normalisation over the axes from ``axis`` on."""
     axis = g.axis(node.get_int("axis", -1), rank(x))
     return rms_norm(g, x, scale, axis, node.get_float("epsilon", 1e-5), stash_type(node, x))

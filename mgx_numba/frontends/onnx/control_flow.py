@@ -52,9 +52,7 @@ def if_node(g: Builder, node: Node, condition: Instruction) -> Sequence[Instruct
     return [g.op("get_tuple_elem", result, index=k) for k in range(len(node.outputs))]
 
 
-def _check_carried(
-    names: Sequence[str], given: Sequence[Instruction], results: Sequence[Instruction]
-) -> None:
+def _check_carried(names: Sequence[str], given: Sequence[Instruction], results: Sequence[Instruction]) -> None:
     for name, before, after in zip(names, given, results, strict=False):
         if before.shape.type != after.shape.type:
             raise ParseError(
@@ -92,9 +90,7 @@ def loop(
     known = None if trips is None else g.constants.value(trips)
     most = options.max_loop_iterations if known is None else max(0, int(known.ravel()[0]))
     if scans and most > options.limit_max_iterations and (condition is None or known is None):
-        raise UnsupportedError(
-            f"{most} iterations exceed limit_max_iterations={options.limit_max_iterations}"
-        )
+        raise UnsupportedError(f"{most} iterations exceed limit_max_iterations={options.limit_max_iterations}")
     most = min(most, options.limit_max_iterations) if scans else most
     start = condition if condition is not None else g.literal(np.array([True]))
     limit = trips if trips is not None else g.literal(np.array([options.limit_max_iterations], np.int64))
@@ -142,12 +138,12 @@ def scan(g: Builder, node: Node, *inputs: Instruction) -> Sequence[Instruction]:
     return _scan(g, node, list(inputs), node.get_graph("body"))
 
 
-def _scan_batches(
-    g: Builder, node: Node, lengths: Instruction | None, *inputs: Instruction
-) -> Sequence[Instruction]:
+def _scan_batches(g: Builder, node: Node, lengths: Instruction | None, *inputs: Instruction) -> Sequence[Instruction]:
     """Operator set 8: a leading batch axis, scans along axis 1."""
     if lengths is not None:
         raise UnsupportedError("input 'sequence_lens' is not supported")
+    if not inputs or any(rank(x) == 0 for x in inputs):
+        raise ShapeError("an input has no batch axis")
     batch = g.lens(inputs[0])[0]
     runs = []
     for entry in range(batch):

@@ -28,17 +28,13 @@ def add_bias(g: Builder, y: Instruction, bias: Instruction | None) -> Instructio
     return g.op("add", y, g.broadcast_axis(bias, 1, y))
 
 
-def convolution(
-    g: Builder, node: Node, x: Instruction, w: Instruction, op: str = "convolution"
-) -> Instruction:
+def convolution(g: Builder, node: Node, x: Instruction, w: Instruction, op: str = "convolution") -> Instruction:
     """The convolution that a node's attributes describe, without bias."""
     if rank(w) != rank(x) or w.shape.is_dynamic:
         raise ShapeError(f"weights {w.shape} do not fit an input of {rank(x)} dimensions")
     window = read_window(g, node, x, w.shape.lens[2:])
     if window.kernel != w.shape.lens[2:]:
-        raise ParseError(
-            f"kernel_shape {list(window.kernel)} differs from the weights' {list(w.shape.lens[2:])}"
-        )
+        raise ParseError(f"kernel_shape {list(window.kernel)} differs from the weights' {list(w.shape.lens[2:])}")
     return g.op(
         op,
         x,
@@ -52,9 +48,7 @@ def convolution(
 
 
 @register("Conv")
-def conv(
-    g: Builder, node: Node, x: Instruction, w: Instruction, bias: Instruction | None = None
-) -> Instruction:
+def conv(g: Builder, node: Node, x: Instruction, w: Instruction, bias: Instruction | None = None) -> Instruction:
     """Cross-correlation plus bias."""
     return add_bias(g, convolution(g, node, x, w), bias)
 
@@ -89,9 +83,7 @@ def fused_conv(
 
 
 @register("NhwcConv", domain=MICROSOFT)
-def nhwc_conv(
-    g: Builder, node: Node, x: Instruction, w: Instruction, bias: Instruction | None = None
-) -> Instruction:
+def nhwc_conv(g: Builder, node: Node, x: Instruction, w: Instruction, bias: Instruction | None = None) -> Instruction:
     """Convolution of [n, spatial..., c] with weights [o, kernel..., c]."""
     last = rank(x) - 1
     first = [0, last, *range(1, last)]
@@ -110,9 +102,7 @@ def conv_integer(
 ) -> Instruction:
     """8-bit convolution into int32 of values less their zero points."""
     zeros = [None if z is None else g.constants.value(z) for z in (x_zero, w_zero)]
-    if all(
-        z is None or (v is not None and not v.any()) for z, v in zip((x_zero, w_zero), zeros, strict=False)
-    ):
+    if all(z is None or (v is not None and not v.any()) for z, v in zip((x_zero, w_zero), zeros, strict=False)):
         return convolution(g, node, x, w, "quant_convolution")
     wide = g.convert(x, Type.int32_type)
     if x_zero is not None:

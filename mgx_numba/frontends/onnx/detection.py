@@ -64,9 +64,7 @@ def non_max_suppression(
     while limits and limits[-1] is None:
         limits.pop()
     defaults = (g.literal(np.int64(0)), g.literal(np.float32(0)), g.literal(np.float32(-np.inf)))
-    given = [
-        value if value is not None else default for value, default in zip(limits, defaults, strict=False)
-    ]
+    given = [value if value is not None else default for value, default in zip(limits, defaults, strict=False)]
     return g.op(
         "nonmaxsuppression",
         boxes,

@@ -45,16 +45,12 @@ def _equation(text: str, ranks: list[int]) -> tuple[list[list[str]], list[str]]:
     texts = left.split(",")
     if len(texts) != len(ranks):
         raise ParseError(f"equation {text!r} has {len(texts)} terms for {len(ranks)} inputs")
-    dots = max(
-        [n - len(t.replace("...", "")) for t, n in zip(texts, ranks, strict=False) if "..." in t], default=0
-    )
+    dots = max([n - len(t.replace("...", "")) for t, n in zip(texts, ranks, strict=False) if "..." in t], default=0)
 
     def labels(term: str, count: int | None) -> list[str]:
         before, ellipsis, after = term.partition("...")
         if not (before + after).isalpha() and before + after:
-            raise ParseError(
-                f"equation {text!r} holds other characters than letters, commas, dots and an arrow"
-            )
+            raise ParseError(f"equation {text!r} holds other characters than letters, commas, dots and an arrow")
         here = dots if count is None else count - len(before + after)
         if here < 0 or (not ellipsis and here and count is not None):
             raise ParseError(f"equation {text!r}: term {term!r} does not fit an input of {count} dimensions")
@@ -82,6 +78,7 @@ def _diagonal(g: Builder, term: list[str], x: Instruction) -> tuple[list[str], I
             lens = g.lens(x)
             if lens[first] != lens[second]:
                 raise ShapeError(f"label {label!r} stands for lengths {lens[first]} and {lens[second]}")
+            g.limit(lens[first] ** 2, "the diagonal's mask")
             shape = [lens[k] if k in (first, second) else 1 for k in range(len(lens))]
             mask = g.literal(np.eye(lens[first], dtype=bool).reshape(shape))
             x = g.reduce("reduce_sum", g.pointwise("where", mask, x, g.like(0, x)), [second], keep=False)
@@ -110,15 +107,11 @@ def _contract(
         order = [label for group in groups for label in group]
         x = g.transpose(x, [term.index(label) for label in order]) if order else x
         x = (
-            g.broadcast(
-                x, [sizes[t] if t in batch + inner else n for t, n in zip(order, g.lens(x), strict=False)]
-            )
+            g.broadcast(x, [sizes[t] if t in batch + inner else n for t, n in zip(order, g.lens(x), strict=False)])
             if order
             else x
         )
-        return g.reshape(
-            x, [*(sizes[t] for t in groups[0]), *(_product(sizes, group) for group in groups[1:])]
-        )
+        return g.reshape(x, [*(sizes[t] for t in groups[0]), *(_product(sizes, group) for group in groups[1:])])
 
     product = g.op("dot", arrange(a, a_term, batch, rows, inner), arrange(b, b_term, batch, inner, columns))
     term = batch + rows + columns

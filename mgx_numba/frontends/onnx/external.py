@@ -61,13 +61,9 @@ class ExternalData:
         if path not in self._maps:
             try:
                 empty = path.stat().st_size == 0
-                self._maps[path] = (
-                    np.empty(0, np.uint8) if empty else np.memmap(path, np.uint8, "r").view(np.ndarray)
-                )
+                self._maps[path] = np.empty(0, np.uint8) if empty else np.memmap(path, np.uint8, "r").view(np.ndarray)
             except OSError as error:
-                raise ParseError(
-                    f"{where}: external data file {path.name!r} cannot be read: {error}"
-                ) from error
+                raise ParseError(f"{where}: external data file {path.name!r} cannot be read: {error}") from error
         return self._maps[path]
 
 

@@ -98,9 +98,7 @@ def expand(
     if len(inputs) > len(function.input):
         raise ParseError(f"got {len(inputs)} inputs, the function {node.op_type!r} has {len(function.input)}")
     if len(node.outputs) > len(function.output):
-        raise ParseError(
-            f"got {len(node.outputs)} outputs, the function {node.op_type!r} has {len(function.output)}"
-        )
+        raise ParseError(f"got {len(node.outputs)} outputs, the function {node.op_type!r} has {len(function.output)}")
     key = f"{node.domain}::{function.name}::{function.overload}"
     if (key in path and node.domain not in ("", "ai.onnx.preview")) or len(path) >= DEEPEST:
         raise ParseError(f"function {node.op_type!r} calls itself: {' -> '.join([*path, key])}")
@@ -124,9 +122,7 @@ def resolve_attributes(proto: NodeProto, attributes: Mapping[str, AttributeProto
     if not any(a.ref_attr_name for a in proto.attribute):
         return proto
     if attributes is None:
-        raise ParseError(
-            f"{proto.op_type} node {proto.name!r} refers to a function's attribute outside of a function"
-        )
+        raise ParseError(f"{proto.op_type} node {proto.name!r} refers to a function's attribute outside of a function")
     resolved = type(proto)()
     resolved.CopyFrom(proto)
     del resolved.attribute[:]

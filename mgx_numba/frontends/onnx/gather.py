@@ -48,9 +48,7 @@ def scatter_elements(
 
 
 @register("ScatterND")
-def scatter_nd(
-    g: Builder, node: Node, data: Instruction, indices: Instruction, updates: Instruction
-) -> Instruction:
+def scatter_nd(g: Builder, node: Node, data: Instruction, indices: Instruction, updates: Instruction) -> Instruction:
     """Updates put, or combined by ``reduction``, at index tuples."""
     reduction = node.get_choice("reduction", REDUCTIONS, "none")
     return g.op(f"scatternd_{reduction}", data, indices, updates)
@@ -66,10 +64,9 @@ def tensor_scatter(
     lens, new = g.lens(past), g.lens(update)
     axis = g.axis(node.get_int("axis", -2), len(lens))
     if axis == 0 or len(new) != len(lens):
-        raise ParseError(
-            f"axis {axis} must not be the batch axis, and ranks {len(lens)} and {len(new)} must agree"
-        )
+        raise ParseError(f"axis {axis} must not be the batch axis, and ranks {len(lens)} and {len(new)} must agree")
     circular = node.get_choice("mode", ("linear", "circular"), "linear") == "circular"
+    g.limit(new[axis], "a table of positions")
     steps = g.literal(np.arange(new[axis], dtype=np.int64)[None, :])
     starts = write if write is not None else g.literal(np.zeros(lens[0], np.int64))
     places = g.pointwise("add", g.reshape(g.convert(starts, Type.int64_type), (lens[0], 1)), steps)
@@ -81,9 +78,7 @@ def tensor_scatter(
 
 
 @register("OneHot")
-def one_hot(
-    g: Builder, node: Node, indices: Instruction, depth: Instruction, values: Instruction
-) -> Instruction:
+def one_hot(g: Builder, node: Node, indices: Instruction, depth: Instruction, values: Instruction) -> Instruction:
     """``values[1]`` where the index matches the position along the new axis, ``values[0]`` elsewhere."""
     length = g.constant(depth, "depth")
     if length.size != 1 or int(length.ravel()[0]) < 1:
@@ -105,7 +100,5 @@ def compress(g: Builder, node: Node, x: Instruction, condition: Instruction) -> 
     else:
         axis = g.axis(node.get_int("axis"), rank(x))
     if keep.size and keep[-1] >= g.lens(x)[axis]:
-        raise UnsupportedError(
-            f"condition keeps position {keep[-1]} of axis {axis}, which has {g.lens(x)[axis]}"
-        )
+        raise UnsupportedError(f"condition keeps position {keep[-1]} of axis {axis}, which has {g.lens(x)[axis]}")
     return g.op("gather", x, g.literal(keep), axis=axis)

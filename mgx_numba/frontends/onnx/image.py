@@ -101,13 +101,7 @@ def grid_sample(g: Builder, node: Node, x: Instruction, grid: Instruction) -> In
     padding = node.get_choice("padding_mode", ("zeros", "border", "reflection"), "zeros")
     lens, wanted = g.lens(x), g.lens(grid)
     spatial = len(lens) - 2
-    if (
-        spatial < 1
-        or len(wanted) != len(lens)
-        or wanted[0] != lens[0]
-        or wanted[-1] != spatial
-        or not all(lens)
-    ):
+    if spatial < 1 or len(wanted) != len(lens) or wanted[0] != lens[0] or wanted[-1] != spatial or not all(lens):
         raise ShapeError(f"input {list(lens)} and grid {list(wanted)} do not fit")
     batch, channels, out = lens[0], lens[1], wanted[1:-1]
     flat = g.reshape(grid, (batch, prod(out), spatial))
@@ -120,6 +114,7 @@ def grid_sample(g: Builder, node: Node, x: Instruction, grid: Instruction) -> In
     strides = row_major_strides(lens[2:])
     order = [0, *range(2, len(lens)), 1]
     rows = g.reshape(g.transpose(x, order), (batch * prod(lens[2:]), channels))
+    g.limit(batch, "a table of images")
     offsets = g.literal((np.arange(batch, dtype=np.int64) * prod(lens[2:]))[:, None])
     total = None
     for chosen in itertools.product(*taps):
@@ -149,9 +144,7 @@ def col2im(g: Builder, node: Node, x: Instruction, image: Instruction, block: In
     pads = node.get_ints("pads", (0,) * (2 * count))
     lens = g.lens(x)
     if not count or not len(kernel) == len(stride) == len(dilation) == count or len(pads) != 2 * count:
-        raise ParseError(
-            f"block_shape {kernel}, strides {stride}, dilations {dilation}, pads {pads} do not fit {size}"
-        )
+        raise ParseError(f"block_shape {kernel}, strides {stride}, dilations {dilation}, pads {pads} do not fit {size}")
     if any(v < 1 for v in (*size, *kernel, *stride, *dilation)):
         raise ParseError("lengths, strides and dilations must be positive")
     steps = [

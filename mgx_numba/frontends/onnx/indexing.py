@@ -46,9 +46,7 @@ def split(g: Builder, node: Node, x: Instruction, sizes: Instruction | None = No
         each = -(-length // count)
         parts = [max(0, min(each, length - k * each)) for k in range(count)]
     if sum(parts) != length or any(n < 0 for n in parts) or len(parts) != len(node.outputs):
-        raise ParseError(
-            f"split {parts} does not fit length {length} of axis {axis} and {len(node.outputs)} outputs"
-        )
+        raise ParseError(f"split {parts} does not fit length {length} of axis {axis} and {len(node.outputs)} outputs")
     pieces = g.split(x, axis, parts)
     return [g.op("identity", x)] if pieces == [x] else pieces
 
@@ -98,11 +96,7 @@ def strided_slice(
         if step < 0:
             begin, end = end + 1, begin + 1
         low[k], high[k] = begin, max(begin, end)
-    result = (
-        g.op("slice", x, axes=tuple(axes), starts=tuple(low), ends=tuple(high))
-        if axes
-        else g.op("identity", x)
-    )
+    result = g.op("slice", x, axes=tuple(axes), starts=tuple(low), ends=tuple(high)) if axes else g.op("identity", x)
     backwards = tuple(axis for axis, step in zip(axes, steps, strict=False) if step < 0)
     if backwards:
         result = g.op("reverse", result, axes=backwards)
@@ -182,9 +176,7 @@ def _cut(g: Builder, x: Instruction, begins: list[int], ends: list[int]) -> Inst
     return x
 
 
-def _pad_with_value(
-    g: Builder, x: Instruction, axes: list[int], pads: list[int], value: Instruction
-) -> Instruction:
+def _pad_with_value(g: Builder, x: Instruction, axes: list[int], pads: list[int], value: Instruction) -> Instruction:
     """Constant padding with a value known at run time only: padded data where inside, the value elsewhere."""
     count = rank(x)
     begins, ends = [0] * count, [0] * count
@@ -203,6 +195,7 @@ def trilu(g: Builder, node: Node, x: Instruction, k: Instruction | None = None) 
     lens = g.lens(x)
     if len(lens) < 2:
         raise ParseError(f"input has {len(lens)} dimensions, expected at least 2")
+    g.limit(lens[-2] * lens[-1] + lens[-2] + lens[-1], "the triangle's mask")
     shift = g.int_value(k, "k") if k is not None else 0
     shift = max(-(1 << 31), min(1 << 31, shift))
     rows, columns = np.arange(lens[-2])[:, None], np.arange(lens[-1])[None, :]
@@ -217,6 +210,7 @@ def reverse_sequence(g: Builder, node: Node, x: Instruction, lengths: Instructio
     batch, time = (g.axis(node.get_int(n, d), len(lens), n) for n, d in (("batch_axis", 1), ("time_axis", 0)))
     if batch == time or max(batch, time) > 1:
         raise ParseError(f"batch_axis {batch} and time_axis {time} must be 0 and 1")
+    g.limit(lens[time] * lens[batch], "the table of steps")
     steps = g.literal(np.arange(lens[time], dtype=np.int64)[None, :])
     ends = g.reshape(g.convert(lengths, steps.shape.type), (lens[batch], 1))
     mirrored = g.pointwise("sub", g.pointwise("sub", ends, g.like(1, ends)), steps)

@@ -11,7 +11,7 @@ from ...errors import ParseError, ShapeError
 from ...graph.instruction import Instruction
 from .builder import Builder, rank
 from .node import Node
-from .partial import partial_ints
+from .partial import LONGEST, partial_ints
 from .registry import register
 from .tensors import element_count
 
@@ -42,9 +42,7 @@ def _static_dims(lens: tuple[int, ...], target: list[int], allow_zero: bool) -> 
         for k, d in enumerate(target):
             if d == 0:
                 if k >= len(lens):
-                    raise ParseError(
-                        f"shape {target} copies (0) dimension {k}, but the input is {list(lens)}"
-                    )
+                    raise ParseError(f"shape {target} copies (0) dimension {k}, but the input is {list(lens)}")
                 dims[k] = lens[k]
     total = prod(lens)
     if -1 in dims:
@@ -114,6 +112,8 @@ def expand(g: Builder, node: Node, x: Instruction, shape: Instruction) -> Instru
     if dims is None or None in dims or x.shape.is_dynamic:
         value = g.constants.value(shape)
         if value is None:
+            if shape.shape.elements > LONGEST:
+                raise ParseError(f"the shape has {shape.shape.elements} elements, expected at most {LONGEST}")
             return g.op("broadcast_with_dims", x, shape)
         return g.op("multibroadcast", x, out_lens=tuple(int(v) for v in value.ravel()))
     target = [int(d) for d in dims if d is not None]
@@ -134,15 +134,9 @@ def tile(g: Builder, node: Node, x: Instruction, repeats: Instruction) -> Instru
         return g.op("identity", x)
     out = [n * m for n, m in zip(counts, lens, strict=False)]
     element_count(out, "the result")
-    inner = [
-        n
-        for count, length in zip(counts, lens, strict=False)
-        for n in ([1, length] if count != 1 else [length])
-    ]
+    inner = [n for count, length in zip(counts, lens, strict=False) for n in ([1, length] if count != 1 else [length])]
     wide = [
-        n
-        for count, length in zip(counts, lens, strict=False)
-        for n in ([count, length] if count != 1 else [length])
+        n for count, length in zip(counts, lens, strict=False) for n in ([count, length] if count != 1 else [length])
     ]
     return g.reshape(g.broadcast(g.reshape(x, inner), wide), out)
 
@@ -167,9 +161,7 @@ def depth_to_space(g: Builder, node: Node, x: Instruction) -> Instruction:
     order = [0, depth_axis]
     for k, axis in enumerate(block_axes):
         order += [spatial + 2 + k, axis]
-    return g.reshape(
-        g.transpose(g.reshape(x, parts), order), [lens[0], depth, *(n * block for n in lens[2:])]
-    )
+    return g.reshape(g.transpose(g.reshape(x, parts), order), [lens[0], depth, *(n * block for n in lens[2:])])
 
 
 @register("SpaceToDepth")

@@ -69,9 +69,7 @@ def gemm(
 
 
 @register("Gemm")
-def gemm_node(
-    g: Builder, node: Node, a: Instruction, b: Instruction, c: Instruction | None = None
-) -> Instruction:
+def gemm_node(g: Builder, node: Node, a: Instruction, b: Instruction, c: Instruction | None = None) -> Instruction:
     """With attributes ``alpha``, ``beta``, ``transA``, ``transB``."""
     alpha, beta = node.get_float("alpha", 1.0), node.get_float("beta", 1.0)
     result = gemm(g, a, b, c, alpha, beta, (node.get_bool("transA"), node.get_bool("transB")))
@@ -120,9 +118,7 @@ def matmul_integer(
     """int32 product of 8-bit matrices less their zero points."""
     if _is_zero(g, a_zero) and _is_zero(g, b_zero):
         return matmul(g, a, b, "quant_dot")
-    return matmul(
-        g, without_zero_point(g, a, a_zero, rows=True), without_zero_point(g, b, b_zero, rows=False)
-    )
+    return matmul(g, without_zero_point(g, a, a_zero, rows=True), without_zero_point(g, b, b_zero, rows=False))
 
 
 def _is_zero(g: Builder, zero: Instruction | None) -> bool:

@@ -111,9 +111,7 @@ def opset_versions(imports: Any, own_domains: set[str] | None = None) -> dict[st
         domain = canonical_domain(entry.domain)
         name = domain or "ai.onnx"
         if versions.setdefault(domain, entry.version) != entry.version:
-            raise ParseError(
-                f"domain {name!r} is imported in versions {versions[domain]} and {entry.version}"
-            )
+            raise ParseError(f"domain {name!r} is imported in versions {versions[domain]} and {entry.version}")
         if domain == "" and entry.version > onnx.defs.onnx_opset_version():
             raise UnsupportedError(
                 f"operator set {entry.version} of domain 'ai.onnx' is not supported;"

@@ -30,9 +30,7 @@ def standardize(
     return g.pointwise("mul", centred, inverse), mean, inverse
 
 
-def scale_and_shift(
-    g: Builder, x: Instruction, scale: Instruction | None, bias: Instruction | None
-) -> Instruction:
+def scale_and_shift(g: Builder, x: Instruction, scale: Instruction | None, bias: Instruction | None) -> Instruction:
     """``x * scale + bias``, both broadcast."""
     if scale is not None:
         x = g.pointwise("mul", x, scale)
@@ -101,8 +99,7 @@ def per_channel(g: Builder, value: Instruction, x: Instruction, what: str) -> In
     channels = x.shape.dims[1]
     if not channels.min <= value.shape.elements <= channels.max:
         raise ShapeError(
-            f"input {what!r} has {value.shape.elements} elements, expected"
-            f" one for each of {channels} channels"
+            f"input {what!r} has {value.shape.elements} elements, expected one for each of {channels} channels"
         )
     return g.unsqueeze(value, list(range(1, rank(x) - 1)))
 
@@ -201,9 +198,7 @@ def grouped(
 
 
 @register("GroupNormalization")
-def group_normalization(
-    g: Builder, node: Node, x: Instruction, scale: Instruction, bias: Instruction
-) -> Instruction:
+def group_normalization(g: Builder, node: Node, x: Instruction, scale: Instruction, bias: Instruction) -> Instruction:
     """Over groups of channels; scale and bias are per group in operator set 18, per channel from 21 on."""
     groups = node.get_int("num_groups")
     stash = stash_type(node, x) if node.opset >= 21 else x.shape.type
@@ -214,9 +209,7 @@ def group_normalization(
     parts = []
     for value, what in ((scale, "scale"), (bias, "bias")):
         if g.lens(value) != (groups,):
-            raise ShapeError(
-                f"input {what!r} is {list(g.lens(value))}, expected [{groups}], one for each group"
-            )
+            raise ShapeError(f"input {what!r} is {list(g.lens(value))}, expected [{groups}], one for each group")
         parts.append(g.reshape(value, (groups, *(1,) * (len(split) - 2))))
     return g.reshape(scale_and_shift(g, normal, *parts), g.lens(x))
 

@@ -42,8 +42,7 @@ class ParseOptions:
             raise OptionError(f"default_dyn_dim_value must be a dynamic dimension, got {dynamic!r}")
         if self.default_dim_value and self.has_dynamic_default:
             raise OptionError(
-                f"default_dim_value={self.default_dim_value} and"
-                f" default_dyn_dim_value={dynamic} are both set: give one"
+                f"default_dim_value={self.default_dim_value} and default_dyn_dim_value={dynamic} are both set: give one"
             )
         if self.map_input_dims and self.map_dyn_input_dims:
             raise OptionError("map_input_dims and map_dyn_input_dims are both set: give one")

@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["sorted_nodes"]
 
 
-def sorted_nodes(
-    nodes: Sequence[NodeProto], known: Callable[[str], bool], graph: str
-) -> list[tuple[int, NodeProto]]:
+def sorted_nodes(nodes: Sequence[NodeProto], known: Callable[[str], bool], graph: str) -> list[tuple[int, NodeProto]]:
     """Nodes with their positions in the file, such that every value is given before it is used.
 
     Args:

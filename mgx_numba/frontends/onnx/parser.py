@@ -96,13 +96,9 @@ class GraphParser:
                 raise ParseError(f"graph {graph.name!r} has output {output.name!r}, which no node gives")
             value = scope.find(output.name)
             if value is None:
-                raise ParseError(
-                    f"graph {graph.name!r} has output {output.name!r}, which is an absent optional value"
-                )
+                raise ParseError(f"graph {graph.name!r} has output {output.name!r}, which is an absent optional value")
             if isinstance(value, TensorSequence):
-                raise UnsupportedError(
-                    f"graph {graph.name!r} has output {output.name!r}, which is a sequence"
-                )
+                raise UnsupportedError(f"graph {graph.name!r} has output {output.name!r}, which is a sequence")
             results.append(value)
         return results
 
@@ -185,9 +181,7 @@ class GraphParser:
         if schema is not None and body is not None:
             return expand(g, node, body, inputs, schema_attributes(schema), scope.path)
         if self.options.skip_unknown_operators:
-            return [g.op("unknown", *(x for x in inputs if x is not None), op=node.op_type)] * len(
-                node.outputs
-            )
+            return [g.op("unknown", *(x for x in inputs if x is not None), operator=node.op_type)] * len(node.outputs)
         raise self._unknown(node)
 
     @staticmethod
@@ -196,8 +190,7 @@ class GraphParser:
         later = find_schema("", node.op_type, OLDEST_OPSET)
         if schema is not None and later is not None and later.since != schema.since:
             raise UnsupportedError(
-                f"the operator's form of operator set {schema.since} is"
-                f" not supported; that of {later.since} is"
+                f"the operator's form of operator set {schema.since} is not supported; that of {later.since} is"
             )
 
     def _unknown(self, node: Node) -> MgxError:
@@ -208,9 +201,7 @@ class GraphParser:
             return UnsupportedError("the operator is not supported")
         elsewhere = registry.domains_of(node.op_type)
         if elsewhere:
-            return ParseError(
-                f"unknown operator {node.op_type!r}; it is known in domain {', '.join(elsewhere)}"
-            )
+            return ParseError(f"unknown operator {node.op_type!r}; it is known in domain {', '.join(elsewhere)}")
         near = difflib.get_close_matches(node.op_type, registry.names(), 3)
         hint = f"; did you mean {', '.join(near)}?" if near else ""
         return ParseError(f"unknown operator {node.op_type!r}{hint}")
@@ -250,8 +241,7 @@ class GraphParser:
             for name in getattr(self.options, option):
                 if name not in names:
                     raise OptionError(
-                        f"{option} names {name!r}, which is no input; inputs"
-                        f" are: {', '.join(names) or 'none'}"
+                        f"{option} names {name!r}, which is no input; inputs are: {', '.join(names) or 'none'}"
                     )
         symbols: set[str] = set()
         for info in graph.input:
@@ -333,8 +323,7 @@ class GraphParser:
                     same = False
                 if not same:
                     raise ParseError(
-                        f"graph {graph.name!r}: output {info.name!r} is declared"
-                        f" as {declared}, its node gives {given}"
+                        f"graph {graph.name!r}: output {info.name!r} is declared as {declared}, its node gives {given}"
                     )
 
 

@@ -57,8 +57,7 @@ def _rearranged(x: Instruction, first: list[int | None], parts: Sequence[Vector]
     if x.inputs[0].shape.ndim != 1 or any(v is None for p in parts[1:] for v in p or ()):
         return None
     others = [
-        np.array(p, i.shape.type.numpy).reshape(i.shape.lens)
-        for p, i in zip(parts[1:], x.inputs[1:], strict=False)
+        np.array(p, i.shape.type.numpy).reshape(i.shape.lens) for p, i in zip(parts[1:], x.inputs[1:], strict=False)
     ]
     positions = x.op.compute(x.shape, [np.arange(len(first)), *others])
     return [first[int(p)] for p in np.asarray(positions).ravel()]
@@ -73,9 +72,7 @@ def _arithmetic(name: str, a: list[int | None], b: list[int | None]) -> Vector:
             return 0
         if p is None or q is None:
             return (
-                p
-                if q == (0 if name in ("add", "sub") else 1)
-                else (q if p == {"add": 0, "mul": 1}.get(name) else None)
+                p if q == (0 if name in ("add", "sub") else 1) else (q if p == {"add": 0, "mul": 1}.get(name) else None)
             )
         if name == "div":
             return int(p / q) if q else 0

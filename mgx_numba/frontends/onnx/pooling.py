@@ -56,6 +56,7 @@ def _positions(g: Builder, x: Instruction, y: Instruction, window: Window, colum
     spatial = len(window.kernel)
     if prod(out[2:]) * prod(window.kernel) > LARGEST:
         raise UnsupportedError(f"positions of {list(out)} windows of {list(window.kernel)} are too many")
+    g.limit(sum(out[2:]) * sum(window.kernel), "a table of positions")
     places, inside = np.zeros((1, 1), np.int64), np.ones((1, 1), bool)
     strides = row_major_strides(lens[2:])
     for k in range(spatial):
@@ -122,21 +123,13 @@ def max_unpool(
     stride = node.get_ints("strides", (1,) * spatial)
     pads = node.get_ints("pads", (0,) * (2 * spatial))
     if len(kernel) != spatial or len(stride) != spatial or len(pads) != 2 * spatial:
-        raise ParseError(
-            f"kernel_shape {kernel}, strides {stride} and pads {pads} do not fit {spatial} spatial axes"
-        )
+        raise ParseError(f"kernel_shape {kernel}, strides {stride} and pads {pads} do not fit {spatial} spatial axes")
     natural = [
         (n - 1) * s + k - before - after
-        for n, s, k, before, after in zip(
-            lens[2:], stride, kernel, pads[:spatial], pads[spatial:], strict=False
-        )
+        for n, s, k, before, after in zip(lens[2:], stride, kernel, pads[:spatial], pads[spatial:], strict=False)
     ]
     out = [*lens[:2], *natural] if shape is None else g.ints(shape, "output_shape")
-    if (
-        len(out) != len(lens)
-        or any(n < 1 for n in out)
-        or any(a < b for a, b in zip(out[2:], natural, strict=False))
-    ):
+    if len(out) != len(lens) or any(n < 1 for n in out) or any(a < b for a, b in zip(out[2:], natural, strict=False)):
         raise ShapeError(f"output_shape {out} does not hold the unpooled lengths {[*lens[:2], *natural]}")
     places = g.convert(indices, Type.int64_type)
     old = [*lens[:2], *natural]

@@ -135,9 +135,7 @@ def qlinear_concat(
 ) -> Instruction:
     """Inputs after the result's scale and zero point come in threes: tensor, scale, zero point."""
     if not parts or len(parts) % 3:
-        raise ParseError(
-            f"got {len(parts)} inputs after scale and zero point, expected three for each tensor"
-        )
+        raise ParseError(f"got {len(parts)} inputs after scale and zero point, expected three for each tensor")
     wide = [dequantize(g, parts[k], parts[k + 1], parts[k + 2]) for k in range(0, len(parts), 3)]
     axis = g.axis(node.get_int("axis"), rank(wide[0]))
     joined = g.op("concat", *wide, axis=axis) if len(wide) > 1 else wide[0]

@@ -73,9 +73,7 @@ def _reduce_at_run_time(g: Builder, node: Node, x: Instruction, axes: Instructio
 
 
 @register("ReduceLogSumExp")
-def reduce_log_sum_exp(
-    g: Builder, node: Node, x: Instruction, axes: Instruction | None = None
-) -> Instruction:
+def reduce_log_sum_exp(g: Builder, node: Node, x: Instruction, axes: Instruction | None = None) -> Instruction:
     """``log(sum(exp(x)))``, the largest element taken out first where it is finite."""
     found = reduced_axes(g, node, x, axes)
     type = x.shape.type
@@ -158,6 +156,7 @@ def _hardmax(g: Builder, x: Instruction, axis: int) -> Instruction:
     length = x.shape.dims[axis]
     if not length.is_fixed:
         raise UnsupportedError(f"axis {axis} has length {length}, which is dynamic")
+    g.limit(length.min, "a table of positions")
     shape = [-1 if k == axis else 1 for k in range(rank(x))]
     positions = g.literal(np.arange(length.min, dtype=np.int64).reshape(shape))
     return g.convert(g.pointwise("equal", g.op("argmax", x, axis=axis), positions), x.shape.type)

@@ -98,6 +98,7 @@ def resample(
     valid = np.ones((1,) * x.shape.ndim, bool)
     for k, axis in enumerate(axes):
         crop = None if region is None else (region[k], region[k + len(axes)])
+        g.limit(axis.out + axis.length, "a table of positions")
         places = kernel.places(axis, crop)
         if crop is not None:
             shape = [-1 if j == axis.number else 1 for j in range(x.shape.ndim)]

@@ -64,6 +64,8 @@ def resize(
         raise ParseError(f"scales or sizes have {len(factors or lengths)} values for {len(axes)} axes")
     if any(not math.isfinite(f) or f <= 0 for f in factors) or any(n < 1 for n in lengths):
         raise ParseError(f"scales {factors} or sizes {lengths} are not positive")
+    if any(lens[a] < 1 for a in axes):
+        raise ShapeError(f"an axis of the input {list(lens)} is empty")
     policy = node.get_choice("keep_aspect_ratio_policy", POLICIES, "stretch")
     if lengths and policy != "stretch":
         choose = min if policy == "not_larger" else max
@@ -73,8 +75,6 @@ def resize(
         kept = None
     per_axis = [1.0] * len(lens)
     for k, axis in enumerate(axes):
-        if lens[axis] < 1:
-            raise ShapeError(f"axis {axis} is empty")
         per_axis[axis] = factors[k] if factors else (kept or lengths[k] / lens[axis])
     target = [math.floor(np.float32(n) * np.float32(f)) for n, f in zip(lens, per_axis, strict=False)]
     for k, axis in enumerate(axes):
@@ -88,17 +88,11 @@ def resize(
     if coordinates == "tf_crop_and_resize" or (exclude and mode != "nearest") or smooth or kept is not None:
         region = None if second is None or coordinates != "tf_crop_and_resize" else _floats(g, second, "roi")
         if coordinates == "tf_crop_and_resize" and (region is None or len(region) != 2 * len(axes)):
-            raise ParseError(
-                f"coordinate mode tf_crop_and_resize needs input 'roi' of {2 * len(axes)} values"
-            )
+            raise ParseError(f"coordinate mode tf_crop_and_resize needs input 'roi' of {2 * len(axes)} values")
         outside = node.get_float("extrapolation_value", 0.0)
         kernel = Kernel(mode, nearest, coordinates, cubic, exclude, smooth)
-        return resample(
-            g, x, kernel, [Axis(a, lens[a], target[a], per_axis[a]) for a in axes], region, outside
-        )
-    return _resize(
-        g, x, mode, [] if lengths else per_axis, target if lengths else [], coordinates, nearest, cubic
-    )
+        return resample(g, x, kernel, [Axis(a, lens[a], target[a], per_axis[a]) for a in axes], region, outside)
+    return _resize(g, x, mode, [] if lengths else per_axis, target if lengths else [], coordinates, nearest, cubic)
 
 
 def _resize_simple(g: Builder, x: Instruction, mode: str, scales: list[float]) -> Instruction:

@@ -18,9 +18,7 @@ from .registry import MICROSOFT, register
 __all__ = ["rotate", "table_rows"]
 
 
-def rotate(
-    g: Builder, x: Instruction, cosine: Instruction, sine: Instruction, interleaved: bool
-) -> Instruction:
+def rotate(g: Builder, x: Instruction, cosine: Instruction, sine: Instruction, interleaved: bool) -> Instruction:
     """Pairs of the first features of x [b, h, s, d] turned by angles.
 
     Cosine and sine are [b, 1, s, r / 2]; pairs are neighbours if ``interleaved``, else taken from two halves
@@ -90,9 +88,7 @@ def rotary_embedding_contrib(
     b, _, s, _ = g.lens(x4)
     if places.shape.elements == 1:
         start = g.reshape(places, (1, 1))
-        places = g.broadcast(
-            g.pointwise("add", start, g.convert(positions(g, s, 1), start.shape.type)), (b, s)
-        )
+        places = g.broadcast(g.pointwise("add", start, g.convert(positions(g, s, 1), start.shape.type)), (b, s))
     cosine, sine = (table_rows(g, t, places, x.shape.type) for t in (cosine, sine))
     y = mul_scalar(g, rotate(g, x4, cosine, sine, node.get_bool("interleaved")), node.get_float("scale", 1.0))
     return merge_heads(g, y) if flat else y

@@ -54,9 +54,7 @@ def find_schema(domain: str, op_type: str, opset: int) -> Schema | None:
         return None
     options = onnx.defs.OpSchema.FormalParameterOption
     inputs = tuple(
-        Formal(
-            i.name, i.type_str, i.option == options.Optional, i.option == options.Variadic, i.is_homogeneous
-        )
+        Formal(i.name, i.type_str, i.option == options.Optional, i.option == options.Variadic, i.is_homogeneous)
         for i in source.inputs
     )
     return Schema(
@@ -115,7 +113,7 @@ def check_node(node: Node, schema: Schema, types: Sequence[str | None]) -> None:
     for position, type in enumerate(types):
         formal = schema.inputs[min(position, len(schema.inputs) - 1)]
         if not node.inputs[position]:
-            if not formal.optional and not formal.variadic:
+            if not formal.optional:
                 raise ParseError(f"input {position} ({formal.name}) is missing")
             continue
         if type is not None:
@@ -133,8 +131,7 @@ def _check_type(
     if type not in allowed and f"optional({type})" not in allowed:
         tensors = sorted(t for t in allowed if t.startswith("tensor("))
         raise ParseError(
-            f"input {position} ({formal.name}) is of type {type}, expected"
-            f" {_one_of(tensors or sorted(allowed))}"
+            f"input {position} ({formal.name}) is of type {type}, expected {_one_of(tensors or sorted(allowed))}"
         )
     if formal.type in types and not (formal.variadic and not formal.homogeneous):
         first, other = bound.setdefault(formal.type, (formal.name, type))

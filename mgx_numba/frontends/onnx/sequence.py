@@ -85,9 +85,7 @@ def sequence_length(g: Builder, node: Node, sequence: TensorSequence) -> Instruc
 
 
 @register("SplitToSequence")
-def split_to_sequence(
-    g: Builder, node: Node, x: Instruction, sizes: Instruction | None = None
-) -> TensorSequence:
+def split_to_sequence(g: Builder, node: Node, x: Instruction, sizes: Instruction | None = None) -> TensorSequence:
     """Pieces along ``axis``: of length 1 (``keepdims`` 0 drops the axis), of one size, or of given sizes."""
     axis = g.axis(node.get_int("axis", 0), rank(x))
     length = g.lens(x)[axis]

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
-from .builder import Builder
+from .builder import Builder, rank
 from .constants import LARGEST
 from .node import Node
 from .registry import register
@@ -58,20 +58,13 @@ def dft(
     lens = g.lens(x)
     if len(lens) < 2 or lens[-1] not in (1, 2):
         raise ShapeError(f"input {list(lens)} must end in an axis of length 1 or 2")
-    if node.opset < 20:
-        number = node.get_int("axis", 1)
-    else:
-        number = g.int_value(axis, "axis") if axis is not None else -2
+    number = node.get_int("axis", 1) if node.opset < 20 else g.int_value(axis, "axis") if axis is not None else -2
     along = g.axis(number, len(lens))
     if along == len(lens) - 1:
         raise ParseError(f"axis {along} is the one of real and imaginary parts")
     inverse, one_sided = node.get_bool("inverse"), node.get_bool("onesided")
     n = lens[along]
-    points = (
-        g.int_value(length, "dft_length")
-        if length is not None
-        else (2 * (n - 1) if one_sided and inverse else n)
-    )
+    points = g.int_value(length, "dft_length") if length is not None else (2 * (n - 1) if one_sided and inverse else n)
     if points < 1:
         raise ParseError(f"dft_length is {points}, expected at least 1")
     order = [k for k in range(len(lens)) if k not in (along, len(lens) - 1)]
@@ -101,6 +94,8 @@ def stft(
         x, lens = g.unsqueeze(x, [2]), (*lens, 1)
     if len(lens) != 3 or lens[2] not in (1, 2):
         raise ShapeError(f"signal is {list(lens)}, expected [batch, n, 1 or 2]")
+    if window is not None and rank(window) != 1:
+        raise ShapeError(f"window is {list(g.lens(window))}, expected a vector")
     hop = g.int_value(step, "frame_step")
     if length is not None:
         size = g.int_value(length, "frame_length")
@@ -140,17 +135,15 @@ def mel_weight_matrix(
     count, points, sampling = (
         g.int_value(x, n) for x, n in ((bins, "num_mel_bins"), (length, "dft_length"), (rate, "sample_rate"))
     )
-    edges = [
-        float(g.constant(x, n).ravel()[0]) for x, n in ((low, "lower_edge_hertz"), (high, "upper_edge_hertz"))
-    ]
+    edges = [float(g.constant(x, n).ravel()[0]) for x, n in ((low, "lower_edge_hertz"), (high, "upper_edge_hertz"))]
     if count < 1 or points < 1 or sampling < 1 or count * points > LARGEST:
-        raise ParseError(
-            f"num_mel_bins {count}, dft_length {points} and sample_rate {sampling} must be positive"
-        )
+        raise ParseError(f"num_mel_bins {count}, dft_length {points} and sample_rate {sampling} must be positive")
     mel = [2595 * np.log10(1 + f / 700) for f in edges]
     corners = np.arange(count + 2) * ((mel[1] - mel[0]) / (count + 2)) + mel[0]
     hertz = 700 * (10 ** (corners / 2595) - 1)
     place = ((points + 1) * hertz / sampling).astype(np.int64)
+    if place.min() < 0 or place.max() > points // 2:
+        raise ParseError(f"edges {edges} lie outside of the {points // 2 + 1} bins of the spectrum")
     result = np.zeros((points // 2 + 1, count), np.float32)
     for k in range(count):
         first, middle, last = place[k], place[k + 1], place[k + 2]

@@ -185,8 +185,7 @@ def tensor_array(tensor: TensorProto, external: External, raw: np.ndarray | None
         return _from_fields(tensor, type, count, bits, where).reshape(dims)
     if data.size != length:
         raise ParseError(
-            f"{where} has {data.size} bytes of data, expected {length}"
-            f" for {elem_name(tensor.data_type)}{dims}"
+            f"{where} has {data.size} bytes of data, expected {length} for {elem_name(tensor.data_type)}{dims}"
         )
     if bits < 8:
         return _unpack(data, bits, count, type).reshape(dims)
@@ -223,8 +222,7 @@ def _from_fields(tensor: TensorProto, type: Type, count: int, bits: int, where: 
     wanted = (count * bits + 7) // 8 if bits < 8 else count
     if len(stored) != wanted:
         raise ParseError(
-            f"{where} has {len(stored)} values in {field}, expected {wanted}"
-            f" for {elem_name(number)}{list(tensor.dims)}"
+            f"{where} has {len(stored)} values in {field}, expected {wanted} for {elem_name(number)}{list(tensor.dims)}"
         )
     values = np.fromiter(stored, _FIELD_TYPES[field], wanted)
     if bits < 8:

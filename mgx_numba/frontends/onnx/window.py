@@ -72,9 +72,7 @@ def read_window(g: Builder, node: Node, x: Instruction, kernel: Sequence[int] | 
     if not all(d.is_fixed for d in x.shape.dims[2:]):
         return Window(kernel, stride, dilation, (0,) * (2 * spatial), MODES[auto])
     lens = [d.min for d in x.shape.dims[2:]]
-    return Window(
-        kernel, stride, dilation, same_padding(lens, kernel, stride, dilation, auto == "SAME_UPPER")
-    )
+    return Window(kernel, stride, dilation, same_padding(lens, kernel, stride, dilation, auto == "SAME_UPPER"))
 
 
 def same_padding(

@@ -31,4 +31,37 @@ from . import (
 )
 from .base import Options, Pass, known_passes, make_pass, run_passes
 
-__all__ = ["Options", "Pass", "known_passes", "make_pass", "run_passes"]
+__all__ = [
+    "Options",
+    "Pass",
+    "dead_code_elimination",
+    "eliminate_common_subexpression",
+    "eliminate_contiguous",
+    "eliminate_convert",
+    "eliminate_identity",
+    "eliminate_pad",
+    "fuse_attention",
+    "fuse_contraction",
+    "fuse_pointwise",
+    "fuse_reduce",
+    "inline_module",
+    "known_passes",
+    "layout_convolution",
+    "make_pass",
+    "merge_rnn_outputs",
+    "normalize_ops",
+    "optimize_module",
+    "propagate_constant",
+    "rewrite_gelu",
+    "rewrite_layernorm",
+    "rewrite_pooling",
+    "rewrite_quantization",
+    "rewrite_reduce",
+    "rewrite_resize",
+    "rewrite_rnn",
+    "rewrite_softmax",
+    "run_passes",
+    "schedule",
+    "simplify_algebra",
+    "simplify_reshapes",
+]

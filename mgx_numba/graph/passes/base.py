@@ -18,7 +18,16 @@ from ..module import Module
 from ..program import Program
 from ..validate import validate as validate_program
 
-__all__ = ["Options", "Pass", "disabled_names", "environment_flag", "kernel_modules", "known_passes", "make_pass", "run_passes"]
+__all__ = [
+    "Options",
+    "Pass",
+    "disabled_names",
+    "environment_flag",
+    "kernel_modules",
+    "known_passes",
+    "make_pass",
+    "run_passes",
+]
 
 KERNEL_OPERATORS = frozenset({"pointwise", "fused_reduce", "split_fused_reduce", "fused_concat", "fused_contraction"})
 """Operators whose submodules are bodies of kernels: they are compiled, not rewritten further."""

@@ -12,9 +12,7 @@ from .rewriter import RulePass
 __all__ = ["EliminateConvert", "is_exact"]
 
 HALVES = frozenset({Type.half_type, Type.bf16_type})
-FLOAT8 = frozenset(
-    {Type.fp8e4m3fn_type, Type.fp8e4m3fnuz_type, Type.fp8e5m2_type, Type.fp8e5m2fnuz_type}
-)
+FLOAT8 = frozenset({Type.fp8e4m3fn_type, Type.fp8e4m3fnuz_type, Type.fp8e5m2_type, Type.fp8e5m2fnuz_type})
 WIDE = frozenset({Type.float_type, Type.double_type})
 
 
@@ -33,7 +31,11 @@ def is_exact(source: Type, target: Type) -> bool:
     return bool(np.can_cast(source.numpy, target.numpy, "safe"))
 
 
-@rule("convert_same_type", op("convert", some("x")), lambda m: None if m.x.shape.type is m.ins.shape.type else "changes type")
+@rule(
+    "convert_same_type",
+    op("convert", some("x")),
+    lambda m: None if m.x.shape.type is m.ins.shape.type else "changes type",
+)
 def convert_same_type(m: Match, b: Builder) -> object:
     return m.x  # convert[T](x: T) -> x
 

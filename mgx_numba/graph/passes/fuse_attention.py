@@ -28,13 +28,30 @@ BROADCASTS = frozenset({"multibroadcast", "broadcast"})
 
 @dataclass
 class Scores:
-    """What stands between ``dot(q, k^T)`` and the softmax: ``scale * dot + sum(added)``, kept where ``kept`` is true."""
+    """What stands between dot and softmax: ``scale * dot + sum(added)``, where ``kept`` is true."""
 
     dot: Instruction
     scale: float = 1.0
     added: list[Instruction] = field(default_factory=list)
     kept: Instruction | None = None
     causal: bool = False
+
+
+@dataclass(frozen=True)
+class Step:
+    """A mask on the way: ``value`` is added, or (with ``fill``) chooses between the scores and ``fill``.
+
+    Attributes:
+        value: the added mask, or the condition.
+        factor: scale of everything below and of this mask.
+        fill: the other branch of ``where``.
+        fill_first: the scores are kept where the condition is false.
+    """
+
+    value: Instruction
+    factor: float
+    fill: float | None = None
+    fill_first: bool = False
 
 
 def _uniform(ins: Instruction) -> float | None:
@@ -58,7 +75,8 @@ def _scaled(ins: Instruction) -> tuple[Instruction, float] | None:
 def read_scores(top: Instruction, b: Builder, fast_math: bool) -> Scores | str:
     """Follow the chain below a softmax down to its dot; a string says why it is not attention."""
     scores = Scores(top)
-    current, factor, pending = top, 1.0, []
+    current, factor = top, 1.0
+    steps: list[Step] = []
     while current.name != "dot":
         if len(current.users) > 1:
             return "the scores are used elsewhere too"
@@ -70,7 +88,7 @@ def read_scores(top: Instruction, b: Builder, fast_math: bool) -> Scores | str:
             side = next((k for k in (0, 1) if _leads_to_dot(current.inputs[k])), None)
             if side is None:
                 return "no dot below the addition of a mask"
-            pending.append((current.inputs[1 - side], None, factor))
+            steps.append(Step(current.inputs[1 - side], factor))
             current = current.inputs[side]
         elif current.name == "where":
             condition, a, c = current.inputs
@@ -78,14 +96,14 @@ def read_scores(top: Instruction, b: Builder, fast_math: bool) -> Scores | str:
             fill = _fill(a) if fill_first else _fill(c)
             if fill is None:
                 return "the other branch of where is not a constant"
-            pending.append((condition, (fill, fill_first), factor))
+            steps.append(Step(condition, factor, fill, fill_first))
             current = c if fill_first else a
         else:
             return f"{current.name} between dot and softmax"
     if len(current.users) > 1:
         return "the scores are used elsewhere too"
     scores.dot, scores.scale = current, factor
-    problem = _read_masks(scores, pending, b, fast_math)
+    problem = _read_masks(scores, steps, b, fast_math)
     return problem or scores
 
 
@@ -123,33 +141,30 @@ def _is_causal(keep: np.ndarray) -> bool:
     return s > 1 and t >= s and bool((keep.reshape(s, t) == expected).all())
 
 
-def _read_masks(
-    scores: Scores, pending: list[tuple[Instruction, tuple[float, bool] | None, float]], b: Builder, fast_math: bool
-) -> str | None:
-    only = len(pending) == 1
-    for value, chosen, factor in reversed(pending):
-        array = constant_array(value)
-        array = None if array is None else compact(array)
-        if chosen is None:
-            if array is not None and only and factor == 1 and ((array == 0) | (array <= -HUGE)).all():
-                if _is_causal(array == 0):
-                    scores.causal = True
-                    continue
-            scores.added.append(_times(b, value, factor))
+def _read_masks(scores: Scores, steps: list[Step], b: Builder, fast_math: bool) -> str | None:
+    """Put masks into ``scores``, outermost last; a string says why one cannot be expressed."""
+    for step in reversed(steps):
+        full = constant_array(step.value)
+        array = None if full is None or len(steps) > 1 else compact(full)
+        if step.fill is None:
+            hides = array is not None and step.factor == 1 and bool(((array == 0) | (array <= -HUGE)).all())
+            if array is not None and hides and _is_causal(array == 0):
+                scores.causal = True
+            else:
+                scores.added.append(_times(b, step.value, step.factor))
             continue
-        fill, fill_first = chosen
-        fill *= factor
-        keep = None if array is None else (array.astype(bool) != fill_first)
-        if keep is not None and only and fill <= -1e4 and keep.any(-1).all():
+        fill = step.fill * step.factor
+        keep = None if array is None else (array.astype(bool) != step.fill_first)
+        if keep is not None and fill <= -1e4 and keep.any(-1).all():
             # every row keeps a key, so that the filled ones have weight exp(fill - max) = 0
             if _is_causal(keep):
                 scores.causal = True
             else:
-                scores.kept = _choose(b, value, fill_first)
-            continue
-        if not fill <= -HUGE and not (fast_math and fill <= -1e4):
+                scores.kept = _choose(b, step.value, step.fill_first)
+        elif fill <= -HUGE or (fast_math and fill <= -1e4):
+            scores.added.append(_filled(b, scores.dot, step.value, fill, step.fill_first))
+        else:
             return "the masking value is so small that masked keys may count"
-        scores.added.append(_filled(b, scores.dot, value, fill, fill_first))
     return None
 
 

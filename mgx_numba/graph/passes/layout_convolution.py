@@ -110,7 +110,11 @@ class LayoutConvolution(Pass):
             return
         for index, (value, shape) in enumerate(results):
             if value.shape != shape and not shape.sub_shapes:
-                op = make_op("contiguous") if shape.standard else make_op("layout", permutation=find_permutation([shape]))
+                op = (
+                    make_op("contiguous")
+                    if shape.standard
+                    else make_op("layout", permutation=find_permutation([shape]))
+                )
                 module.set_input(last, index, module.insert_instruction(last, op, [value]))
 
 

@@ -18,7 +18,20 @@ from .constants import is_constant, uniform_value
 if TYPE_CHECKING:
     from .base import Options
 
-__all__ = ["Match", "Operation", "Pattern", "Rule", "constant", "either", "explain", "op", "rule", "scalar", "some", "spread"]
+__all__ = [
+    "Match",
+    "Operation",
+    "Pattern",
+    "Rule",
+    "constant",
+    "either",
+    "explain",
+    "op",
+    "rule",
+    "scalar",
+    "some",
+    "spread",
+]
 
 Bound = dict[str, Instruction]
 Miss = tuple["Pattern", Instruction]

@@ -1,7 +1,7 @@
 """Activations written out in primitive operations become one operator each.
 
-Sources: Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), exact and with tanh; Ramachandran et al., "Searching
-for Activation Functions" (2017) for SiLU; Misra, "Mish" (2019).
+Sources: Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), exact and with tanh; Ramachandran et al.,
+"Searching for Activation Functions" (2017) for SiLU; Misra, "Mish" (2019).
 """
 
 from __future__ import annotations

@@ -12,9 +12,7 @@ from .rewriter import RulePass
 
 __all__ = ["RewriteQuantization"]
 
-EXACT_IN_INT32 = frozenset(
-    {Type.int8_type, Type.uint8_type, Type.int16_type, Type.uint16_type, Type.int32_type}
-)
+EXACT_IN_INT32 = frozenset({Type.int8_type, Type.uint8_type, Type.int16_type, Type.uint16_type, Type.int32_type})
 
 
 @rule("quantizelinear", op("quantizelinear"))

@@ -30,9 +30,7 @@ def repeat_elements(m: Match, b: Builder) -> object:
     for n, out, scale in zip(old, new, scales):
         if n == out and scale == 1:
             continue
-        coordinate = source_coordinates(
-            attributes["coordinate_transformation_mode"], n, out, float(np.float32(scale))
-        )
+        coordinate = source_coordinates(attributes["coordinate_transformation_mode"], n, out, float(np.float32(scale)))
         if not np.array_equal(nearest_index(attributes["nearest_mode"], coordinate, n), np.arange(out) // (out // n)):
             return "elements are not repeated evenly"
     rank = len(old)

@@ -271,14 +271,10 @@ class Unroller:
     def _plus(self, x: Instruction, y: Instruction | None) -> Instruction:
         return x if y is None else self.b.op("add", y, x)
 
-    def _rnn(
-        self, x: Instruction, hidden: Instruction | None, state: Instruction
-    ) -> tuple[Instruction, Instruction]:
+    def _rnn(self, x: Instruction, hidden: Instruction | None, state: Instruction) -> tuple[Instruction, Instruction]:
         return self._apply(0, self._plus(x, self._product(hidden, 0, self.rows))), state
 
-    def _gru(
-        self, x: Instruction, hidden: Instruction | None, state: Instruction
-    ) -> tuple[Instruction, Instruction]:
+    def _gru(self, x: Instruction, hidden: Instruction | None, state: Instruction) -> tuple[Instruction, Instruction]:
         b, n = self.b, self.hidden
         inner: Instruction | None
         if self._resets_after_product():
@@ -297,9 +293,7 @@ class Unroller:
         fresh = b.op("mul", b.op("sub", self._constant(1), update), candidate)
         return self._plus(fresh, hidden and b.op("mul", update, hidden)), state
 
-    def _lstm(
-        self, x: Instruction, hidden: Instruction | None, state: Instruction
-    ) -> tuple[Instruction, Instruction]:
+    def _lstm(self, x: Instruction, hidden: Instruction | None, state: Instruction) -> tuple[Instruction, Instruction]:
         b = self.b
         gates = self._plus(x, self._product(hidden, 0, self.rows))
         enter = self._apply(0, self._peep(self._gate(gates, 0), 0, state))

@@ -95,9 +95,7 @@ class Rewriter:
                     pending.append(other)
         return count
 
-    def _visit(
-        self, module: Module, ins: Instruction, options: Options, log: RewriteLog
-    ) -> list[Instruction] | None:
+    def _visit(self, module: Module, ins: Instruction, options: Options, log: RewriteLog) -> list[Instruction] | None:
         trace = self._trace
         for candidate in self._rules[ins.op.name]:
             match = candidate.find(ins, options)
@@ -139,9 +137,7 @@ def _same_value_shape(old: Shape, new: Shape) -> bool:
     return old.type is new.type and old.lens == new.lens and old.dyn_dims == new.dyn_dims
 
 
-def _apply(
-    module: Module, name: str, patch: Mapping[Instruction, Instruction], builder: Builder
-) -> list[Instruction]:
+def _apply(module: Module, name: str, patch: Mapping[Instruction, Instruction], builder: Builder) -> list[Instruction]:
     symbols = tuple(dict.fromkeys(s for old in patch for s in old.debug_symbols))
     for new in builder.created:
         if not new.is_literal:
@@ -154,7 +150,7 @@ def _apply(
             new.debug_symbols = tuple(dict.fromkeys((*new.debug_symbols, *old.debug_symbols)))
         module.replace_instruction(old, new)
         touched.append(new)
-    frontier = [new for new in patch.values()]
+    frontier = list(patch.values())
     for _ in range(REVISIT_DEPTH):
         frontier = [user for ins in frontier for user in ins.users][:64]
         touched.extend(frontier)
@@ -211,5 +207,3 @@ class RulePass(Pass):
     def refusals(self, rule: str | None = None) -> list[Refusal]:
         """Rules that matched but were refused in the runs so far, with reasons."""
         return self.log.refusals(rule)
-
-

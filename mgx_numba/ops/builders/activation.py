@@ -21,9 +21,7 @@ def celu(e: Emitter, x: Instruction, alpha: float) -> Instruction:
 
 
 @macro("clip", inputs=(1, 3))
-def clip(
-    e: Emitter, x: Instruction, low: Instruction | None = None, high: Instruction | None = None
-) -> Instruction:
+def clip(e: Emitter, x: Instruction, low: Instruction | None = None, high: Instruction | None = None) -> Instruction:
     """``min(max(low, x), high)`` without the bounds that are absent or ``undefined`` (ONNX Clip)."""
     low, high = (None if b is None or b.name == "undefined" else b for b in (low, high))
     if low is not None and high is not None:

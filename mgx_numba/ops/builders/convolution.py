@@ -76,8 +76,6 @@ def _same(
         return mode, ()
     kernel = e.lens(w)[2:]
     if not len(x.shape.lens) - 2 == len(kernel) == len(strides) == len(dilations):
-        raise e.fail(
-            f"{len(kernel)} kernel axes, {len(strides)} strides and {len(dilations)} dilations for {x.shape}"
-        )
+        raise e.fail(f"{len(kernel)} kernel axes, {len(strides)} strides and {len(dilations)} dilations for {x.shape}")
     pairs = auto_padding(mode, x.shape.lens[2:], kernel, strides, dilations)
     return PaddingMode.default_, tuple(p[0] for p in pairs) + tuple(p[1] for p in pairs)

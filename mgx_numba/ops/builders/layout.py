@@ -24,9 +24,7 @@ def tile(e: Emitter, x: Instruction, repeats: tuple[int, ...]) -> Instruction:
 
 
 @macro("rotary_embedding", inputs=(3, 3), interleaved=False)
-def rotary_embedding(
-    e: Emitter, x: Instruction, cos: Instruction, sin: Instruction, interleaved: bool
-) -> Instruction:
+def rotary_embedding(e: Emitter, x: Instruction, cos: Instruction, sin: Instruction, interleaved: bool) -> Instruction:
     """Rotary position embedding of the last axis (Su et al. 2021, RoFormer).
 
     ``cos`` and ``sin`` broadcast to ``x``, with half of its last length or all of it. Element ``k`` is
@@ -54,9 +52,7 @@ def rotary_embedding(
     return e.op("reshape", e.op("concat", *pairs, axis=axis + 1), dims=lens)
 
 
-def _halves(
-    e: Emitter, x: Instruction, axis: int, half: int, interleaved: bool
-) -> tuple[Instruction, Instruction]:
+def _halves(e: Emitter, x: Instruction, axis: int, half: int, interleaved: bool) -> tuple[Instruction, Instruction]:
     """The elements that are rotated with each other: even and odd ones, or the first and the second half."""
     if not interleaved:
         parts = ((0, half), (half, 2 * half))

@@ -25,9 +25,7 @@ def batchnorm(
         raise e.fail("scale, bias, mean and variance must have one axis")
     spatial = tuple(range(1, x.shape.ndim - 1))
     if spatial:
-        scale, bias, mean, variance = (
-            e.op("unsqueeze", v, axes=spatial) for v in (scale, bias, mean, variance)
-        )
+        scale, bias, mean, variance = (e.op("unsqueeze", v, axes=spatial) for v in (scale, bias, mean, variance))
     centred = e.pointwise("sub", x, mean)
     factor = e.pointwise("mul", scale, e.op("rsqrt", e.number("add", variance, epsilon)))
     return e.convert(e.pointwise("add", e.pointwise("mul", centred, factor), bias), x.shape.type)

@@ -47,9 +47,7 @@ def dequantizelinear(
     block_size: int,
 ) -> Instruction:
     """``(x - zero) * scale`` (ONNX DequantizeLinear)."""
-    return e.op(
-        "dequantizelinear", x, *(_spread(e, x, p, axis, block_size) for p in (scale, zero) if p is not None)
-    )
+    return e.op("dequantizelinear", x, *(_spread(e, x, p, axis, block_size) for p in (scale, zero) if p is not None))
 
 
 def _spread(e: Emitter, x: Instruction, parameter: Instruction, axis: int, block: int) -> Instruction:

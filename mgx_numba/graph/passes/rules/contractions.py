@@ -73,10 +73,12 @@ def scale_transposed_convolution(m: Match, b: Builder) -> object:
         return "the factor differs along another axis than the channels"
     group = m.conv.op.attributes()["group"]
     channels_in, channels_out, *kernel = m.w.shape.lens
-    each = np.broadcast_to(_wide(factors), (group * channels_out,)).reshape(group, 1, channels_out)
-    each = np.broadcast_to(each, (group, channels_in // group, channels_out)).reshape(channels_in, channels_out)
+    by_group = np.broadcast_to(_wide(factors), (group * channels_out,)).reshape(group, channels_out)
+    each = np.repeat(by_group, channels_in // group, axis=0)
     weights = _scaled(b, m.w, each.reshape(channels_in, channels_out, *(1 for _ in kernel)))
-    return "weights overflow" if weights is None else b.op(m.conv.op, m.x, weights)  # deconv(x, w) * a -> deconv(x, w * a)
+    return (
+        "weights overflow" if weights is None else b.op(m.conv.op, m.x, weights)
+    )  # deconv(x, w) * a -> deconv(x, w * a)
 
 
 @rule(

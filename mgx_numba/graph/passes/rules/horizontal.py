@@ -68,11 +68,11 @@ def _fuse(m: Match, b: Builder, axis: int, weight_axis: int) -> object:
         return "the input belongs to an outer module"
     branches = []
     for user in x.users:
-        if user.op == first.op and user.inputs[0] is x and user.inputs[1] is not x and user.module is x.module:
-            if _fits(user.inputs[1].shape.lens, first.inputs[1].shape.lens, weight_axis):
-                branch = _follow(user, axis)
-                if branch is not None:
-                    branches.append(branch)
+        if user.op != first.op or user.inputs[0] is not x or user.inputs[1] is x or user.module is not x.module:
+            continue
+        branch = _follow(user, axis)
+        if branch is not None and _fits(branch.weights.shape.lens, first.inputs[1].shape.lens, weight_axis):
+            branches.append(branch)
     kind = next((br.activation for br in branches if br.root is first), None)
     branches = [br for br in branches if (br.activation and br.activation.op) == (kind and kind.op)]
     if len(branches) < 2 or all(br.root is not first for br in branches):

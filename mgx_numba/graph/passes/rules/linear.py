@@ -8,7 +8,7 @@ from ...instruction import Instruction
 from ...shape import Shape
 from ..build import Builder
 from ..constants import compact, constant_array, is_constant, uniform_value
-from ..match import Match, constant, op, rule, some
+from ..match import Match, Rule, constant, op, rule, some
 
 __all__ = ["LINEAR_RULES", "all_finite"]
 
@@ -35,7 +35,7 @@ def _merge_check(m: Match) -> str | None:
     return None
 
 
-def _merged(name: str):
+def _merged(name: str) -> Rule:
     pattern = op(name, op(name, some("x"), constant("c"), bind="inner"), constant("d"))
 
     @rule("double_add_lit", pattern, _merge_check)

@@ -63,7 +63,7 @@ def slice_of_concat(m: Match, b: Builder) -> object:
 
 @rule("slice_reshape", op("reshape", op("slice", some("x"), bind="part")))
 def reshape_of_slice(m: Match, b: Builder) -> object:
-    """``reshape(slice(x)) -> slice(reshape(x))`` where the reshape only splits the sliced axis: no copy is needed then."""
+    """``reshape(slice(x)) -> slice(reshape(x))`` where the reshape only splits the sliced axis: that needs no copy."""
     ranges = bounds(m.part)
     old, new = m.part.shape.lens, m.ins.shape.lens
     if m.part.shape.standard or not m.x.shape.standard or len(ranges) != 1:

@@ -47,7 +47,10 @@ def reshaped(b: Builder, x: Instruction, lens: Sequence[int]) -> Instruction:
     return b.op("reshape", x, dims=new)
 
 
-@rule("nop_reshapes", op("reshape flatten squeeze unsqueeze reshape_lazy transpose multibroadcast broadcast slice step pad", some("x")))
+@rule(
+    "nop_reshapes",
+    op("reshape flatten squeeze unsqueeze reshape_lazy transpose multibroadcast broadcast slice step pad", some("x")),
+)
 def same_lengths(m: Match, b: Builder) -> object:
     if m.x.shape.lens != m.ins.shape.lens:
         return None
@@ -92,9 +95,9 @@ def canonical_reshape(m: Match, b: Builder) -> object:
         return "one element"
     if ins.name == "unsqueeze" and all(s == 1 for s in ins.op.attributes()["steps"]):
         return None
-    if ins.name == "reshape" and ins.op.attributes()["dims"] == lens:
-        if squeezed_axes(m.x.shape.lens, lens) is None and squeezed_axes(lens, m.x.shape.lens) is None:
-            return None
+    only_ones = squeezed_axes(m.x.shape.lens, lens) is not None or squeezed_axes(lens, m.x.shape.lens) is not None
+    if ins.name == "reshape" and ins.op.attributes()["dims"] == lens and not only_ones:
+        return None
     return reshaped(b, m.x, lens)  # flatten(x) -> reshape(x); reshape that drops ones -> squeeze
 
 
@@ -149,17 +152,18 @@ def _aligned(x: Instruction, rank: int) -> tuple[int, ...]:
 
 @rule("broadcast_outside", op("squeeze unsqueeze", op("multibroadcast", some("x"), bind="wide", once=True)))
 def reshape_of_broadcast(m: Match, b: Builder) -> object:
-    if any(s != 1 for s in m.ins.op.attributes().get("steps", ())):
+    attributes = m.ins.op.normalized([m.wide.shape]).attributes()
+    if any(s != 1 for s in attributes.get("steps", ())):
         return "an axis is split"
     old, new = m.wide.shape.lens, m.ins.shape.lens
     if m.ins.shape.lens == (1,) or m.wide.shape.lens == (1,):
         return "one element"
     small = _aligned(m.x, len(old))
     if m.ins.name == "squeeze":
-        axes = squeezed_axes(old, new) if not (given := m.ins.op.attributes()["axes"]) else given
-        inner = [n for axis, n in enumerate(small) if axis not in (axes or ())]
+        axes = attributes["axes"] or tuple(axis for axis, n in enumerate(old) if n == 1)
+        inner = [n for axis, n in enumerate(small) if axis not in axes]
     else:
-        axes = m.ins.op.attributes()["axes"]
+        axes = attributes["axes"]
         rest = iter(small)
         inner = [1 if axis in axes else next(rest) for axis in range(len(new))]
     while len(inner) > 1 and inner[0] == 1:
@@ -205,7 +209,10 @@ def slice_of_transpose(m: Match, b: Builder) -> object:
     return b.transpose(part, permutation)  # slice(transpose(x)) -> transpose(slice(x))
 
 
-@rule("reshape_transpose_reshape", op("reshape squeeze", op("transpose", op("reshape unsqueeze", some("x")), bind="middle")))
+@rule(
+    "reshape_transpose_reshape",
+    op("reshape squeeze", op("transpose", op("reshape unsqueeze", some("x")), bind="middle")),
+)
 def reshape_transpose_reshape(m: Match, b: Builder) -> object:
     """A transpose between reshapes that, seen over axes that stay together, is a plain transpose or nothing."""
     permutation = m.middle.op.attributes()["permutation"]
@@ -216,7 +223,9 @@ def reshape_transpose_reshape(m: Match, b: Builder) -> object:
     if order is None:
         return "an axis is torn apart"
     order += [axis for axis, n in enumerate(m.x.shape.lens) if n == 1]
-    return reshaped(b, b.transpose(m.x, order), m.ins.shape.lens)  # reshape(transpose(reshape(x))) -> reshape(transpose(x))
+    return reshaped(
+        b, b.transpose(m.x, order), m.ins.shape.lens
+    )  # reshape(transpose(reshape(x))) -> reshape(transpose(x))
 
 
 def _factors(old: Sequence[int], new: Sequence[int]) -> list[int] | None:
@@ -275,4 +284,3 @@ VIEW_RULES = (
     slice_of_transpose,
     reshape_transpose_reshape,
 )
-

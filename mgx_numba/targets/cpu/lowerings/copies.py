@@ -37,6 +37,13 @@ def lower_contiguous(low: Lowering, ins: Instruction) -> None:
     low.copy(source, low.output(ins), ins)
 
 
+@lowering("fill")
+def lower_fill(low: Lowering, ins: Instruction) -> None:
+    """A copy of one element to all places."""
+    value, out = low.input(ins, 0), low.output(ins)
+    low.copy(value.with_shape(Shape(value.type, out.lens, [0] * len(out.lens))), out, ins)
+
+
 @lowering("concat")
 def lower_concat(low: Lowering, ins: Instruction) -> None:
     """Copies of the inputs that could not be computed in place."""

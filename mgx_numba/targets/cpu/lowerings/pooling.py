@@ -7,7 +7,6 @@ from math import prod
 from ....codegen.data.lrn import lrn_launch
 from ....codegen.data.pooling import Window, pooling_launch, windows
 from ....graph.instruction import Instruction
-from ....graph.shape import Shape
 from ....ops.lrn import Lrn
 from ....ops.pooling import Pooling, PoolingMode
 from ..buffers import View

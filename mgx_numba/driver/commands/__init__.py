@@ -1,0 +1,21 @@
+"""The commands, one a file: ``add_arguments(parser)`` and ``run(args)``, which returns the exit status."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from . import compile, onnx, op, params, perf, read, run, time, verify
+
+__all__ = ["COMMANDS"]
+
+COMMANDS: dict[str, ModuleType] = {
+    "read": read,
+    "params": params,
+    "compile": compile,
+    "run": run,
+    "time": time,
+    "perf": perf,
+    "verify": verify,
+    "op": op,
+    "onnx": onnx,
+}

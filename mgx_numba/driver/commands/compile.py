@@ -1,0 +1,30 @@
+"""Compile a model and write what it became."""
+
+from __future__ import annotations
+
+import argparse
+
+from ..arguments import add_compile, add_loader, add_output
+from ..compiling import compile_model
+from ..loading import load_model
+from ..writing import write_model
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of the command."""
+    add_loader(parser)
+    add_compile(parser)
+    add_output(parser)
+    parser.add_argument("--kernels", action="store_true", help="write the kernels' Python source instead")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    model = compile_model(load_model(args), args)
+    if not args.kernels:
+        write_model(model, args)
+        return 0
+    for kernel in model.kernels():
+        origin = "".join(f"# {line}\n" for line in kernel.origin.splitlines())
+        print(f"# {kernel.name}\n{origin}{kernel.text}")
+    return 0

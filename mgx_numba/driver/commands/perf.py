@@ -1,0 +1,32 @@
+"""Compile a model, time it, and report each instruction, kernel and the whole."""
+
+from __future__ import annotations
+
+import argparse
+
+from ...errors import OptionError
+from ..arguments import add_compile, add_inputs, add_loader
+from ..compiling import compile_model
+from ..feeding import make_inputs
+from ..loading import load_model
+from ..measure import measure
+from ..report import write_report
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of the command."""
+    add_loader(parser)
+    add_compile(parser)
+    add_inputs(parser)
+    parser.add_argument("-n", "--iterations", type=int, default=100, metavar="N", help="runs (default 100)")
+    parser.add_argument("-d", "--detailed", action="store_true", help="summarise by kernel and sizes")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    if args.iterations < 1:
+        raise OptionError(f"--iterations is {args.iterations}, expected at least 1")
+    model = compile_model(load_model(args), args)
+    measured = measure(model, make_inputs(model, args), args.iterations)
+    write_report(measured, batch=args.batch or 1, detailed=args.detailed)
+    return 0

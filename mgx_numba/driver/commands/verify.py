@@ -1,0 +1,124 @@
+"""Compile a model and compare its results with the reference target or ONNX Runtime."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...api.program import program
+from ...errors import MgxError, OptionError, UnsupportedError
+from ...graph.passes import Options
+from ...graph.program import Program
+from ...targets.base import Compiled, compile_for
+from ...targets.ref.interpreter import evaluate
+from ..arguments import add_compile, add_inputs, add_loader
+from ..compare import Tolerance, default_tolerance
+from ..compiling import compile_model, compile_options
+from ..feeding import make_inputs
+from ..loading import file_type, load_model
+from ..verifying import Check, check_passes, check_prefixes, check_results, check_steps, first_wrong_prefix
+
+DIFFERENT = 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of the command."""
+    add_loader(parser)
+    add_compile(parser)
+    add_inputs(parser)
+    group = parser.add_argument_group("verification")
+    group.add_argument("--rms-tol", type=float, metavar="X", help="largest RMS error (default 0.001)")
+    group.add_argument("--atol", type=float, metavar="X", help="largest absolute difference of an element")
+    group.add_argument("--rtol", type=float, metavar="X", help="largest relative difference of an element")
+    group.add_argument("--onnxruntime", action="store_true", help="compare with ONNX Runtime")
+    how = group.add_mutually_exclusive_group()
+    how.add_argument("-i", "--per-instruction", action="store_true", help="compare what each step computes")
+    how.add_argument("-r", "--reduce", action="store_true", help="compare each longer part of the program")
+    how.add_argument("-b", "--bisect", action="store_true", help="find the first wrong pass and instruction")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    model = load_model(args)
+    inputs = make_inputs(model, args)
+    if args.reduce or args.bisect:
+        return _by_parts(model, args, inputs)
+    compile_model(model, args)
+    arrays = model._checked(inputs)
+    compiled = model._compiled
+    assert compiled is not None
+    tolerance = _tolerance([model._portable, compiled.resolve(arrays)], args)
+    if args.per_instruction:
+        checks = check_steps(compiled, arrays, tolerance)
+        return _conclude(checks, args, f"{len(checks)} instructions")
+    if args.onnxruntime:
+        name, expected = "ONNX Runtime", _onnxruntime(args, arrays)
+    else:
+        name, expected = "ref", evaluate(model._portable, arrays)
+    return _conclude(check_results(compiled.run(arrays), expected, tolerance), args, f"comparison with {name}")
+
+
+def _by_parts(model: program, args: argparse.Namespace, inputs: Mapping[str, np.ndarray]) -> int:
+    portable = model._portable
+    arrays = model._checked(inputs)
+    if args.target == "ref":
+        raise OptionError("--reduce and --bisect compare a target with ref: give another target")
+    options = compile_options(args)
+
+    def compiler(part: Program) -> Compiled:
+        return compile_for(
+            args.target, part, fast_math=options["fast_math"], num_threads=options["num_threads"], progress=None
+        )
+
+    tolerance = _tolerance([portable], args)
+    if args.reduce:
+        checks = check_prefixes(portable, compiler, arrays, tolerance)
+        return _conclude(checks, args, f"{len(checks)} parts")
+    from ...targets.cpu.target import PASSES
+
+    passes = check_passes(portable, PASSES, Options(fast_math=options["fast_math"]), arrays, tolerance)
+    if any(not c.difference.passed for c in passes):
+        print(f"First wrong pass: {passes[-1].what}")
+        return _conclude(passes[-1:], args, "passes")
+    print(f"Passes: {len(passes)} changed the program, all right")
+    wrong = first_wrong_prefix(portable, compiler, arrays, tolerance)
+    if wrong is not None:
+        print(f"First wrong instruction: {wrong.what}")
+    return _conclude([wrong] if wrong is not None else [], args, "bisection")
+
+
+def _tolerance(programs: Sequence[Program], args: argparse.Namespace) -> Tolerance:
+    return default_tolerance(programs, args.rms_tol, args.atol, args.rtol)
+
+
+def _conclude(checks: Sequence[Check], args: argparse.Namespace, what: str) -> int:
+    """Print the outcomes and the verdict; the exit status."""
+    for check in checks:
+        print(f"{'ok' if check.difference.passed else 'FAILED'}: {check.what}: {check.difference}")
+    if all(check.difference.passed for check in checks):
+        print(f"MIGraphX verification passed successfully ({args.target}, {what}).")
+        return 0
+    print(f"FAILED: {args.target} ({what})")
+    return DIFFERENT
+
+
+def _onnxruntime(args: argparse.Namespace, inputs: Mapping[str, np.ndarray]) -> list[Any]:
+    """Results of ONNX Runtime for the same file and inputs."""
+    if file_type(args) != "onnx":
+        raise OptionError("--onnxruntime needs an ONNX file")
+    try:
+        import onnxruntime
+    except ImportError:
+        raise UnsupportedError("--onnxruntime: the package onnxruntime is not installed") from None
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    try:
+        session = onnxruntime.InferenceSession(args.file, options, providers=["CPUExecutionProvider"])
+        wanted = {i.name for i in session.get_inputs()}
+        names = args.output_names or [o.name for o in session.get_outputs()]
+        return session.run(names, {k: np.ascontiguousarray(v) for k, v in inputs.items() if k in wanted})
+    except Exception as error:  # its exceptions have no common base
+        raise MgxError(f"ONNX Runtime: {error}") from error

@@ -1,0 +1,89 @@
+"""Timing of a compiled program: as a whole, each of its steps, and what a call costs besides them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..api.program import program
+from ..graph.program import Program
+from ..runtime.limits import Limits, measure_limits
+from ..targets.base import Observation
+from .progress import track
+from .timing import average
+
+__all__ = ["Measurement", "StepTime", "measure"]
+
+
+@dataclass
+class StepTime:
+    """One step of a program: times in seconds, one a run."""
+
+    instruction: str
+    label: str
+    sizes: str
+    flops: int
+    bytes: int
+    seconds: list[float] = field(default_factory=list)
+
+    @property
+    def average(self) -> float:
+        """Mean of the middle half, in seconds."""
+        return average(self.seconds)
+
+
+@dataclass
+class Measurement:
+    """Times in seconds of a program, its steps and its calls; ``limits`` is ``None`` where no kernel was generated."""
+
+    program: Program
+    total: list[float]
+    steps: list[StepTime]
+    idle: list[float]
+    limits: Limits | None
+
+
+def measure(model: program, inputs: Mapping[str, Any], iterations: int) -> Measurement:
+    """Time a compiled program on inputs: ``iterations`` runs whole, as many step by step, as many without steps."""
+    compiled = model._compiled
+    assert compiled is not None
+    arrays = model._checked(inputs)
+    compiled.run(arrays)
+    threads = model._options.num_threads if model._options is not None else 0
+    limits = measure_limits(threads) if compiled.kernels() else None
+    total = _times(lambda: compiled.run(arrays), iterations, "Timing the program")
+    steps: list[StepTime] = []
+    for number in track(range(iterations), iterations, "Timing the steps"):
+        position = 0
+
+        def note(seen: Observation, first: bool = number == 0) -> None:
+            nonlocal position
+            if first:
+                sizes = ", ".join(_size(a) for a in seen.outputs())
+                steps.append(StepTime(seen.instruction, seen.label, sizes, seen.flops, seen.bytes))
+            steps[position].seconds.append(seen.seconds)
+            position += 1
+
+        compiled.observe(arrays, note)
+    compiled.idle(arrays)
+    idle = _times(lambda: compiled.idle(arrays), iterations, "Timing the call")
+    if limits is not None:
+        limits = limits.best(measure_limits(threads))
+    return Measurement(compiled.resolve(arrays), total, steps, idle, limits)
+
+
+def _times(run: Callable[[], Any], iterations: int, what: str) -> list[float]:
+    seconds = []
+    for _ in track(range(iterations), iterations, what):
+        start = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+def _size(array: np.ndarray) -> str:
+    return f"{array.dtype.name}[{', '.join(map(str, array.shape))}]"

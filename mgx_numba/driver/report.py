@@ -1,0 +1,106 @@
+"""The performance report, in the form of MIGraphX's ``perf_report``, with each kernel's rates beside the limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..graph.instruction import Return
+from ..graph.printer import program_lines
+from ..runtime.limits import Limits
+from .measure import Measurement, StepTime
+from .timing import average, percentile
+
+__all__ = ["write_report"]
+
+
+def write_report(measured: Measurement, batch: int = 1, detailed: bool = False) -> None:
+    """Print the report; times in milliseconds, ``batch`` inferences a run."""
+    total_steps = sum(step.average for step in measured.steps)
+    _write_instructions(measured, total_steps)
+    print("\nSummary:")
+    for group in _grouped(measured.steps, detailed):
+        share, each = _percent(group.seconds, total_steps), group.seconds / group.count
+        print(f"{group.name}: {_ms(group.seconds)} / {group.count} = {_ms(each)}, {share}")
+    if measured.limits is not None:
+        _write_rates(_grouped(measured.steps, detailed), measured.limits)
+    _write_totals(measured, batch, total_steps)
+
+
+@dataclass
+class _Group:
+    name: str
+    count: int = 0
+    seconds: float = 0.0
+    flops: int = 0
+    bytes: int = 0
+
+
+def _grouped(steps: Iterable[StepTime], detailed: bool) -> list[_Group]:
+    """Steps of one kernel (and one size) together, the longest first."""
+    groups: dict[str, _Group] = {}
+    for step in steps:
+        name = f"{step.label}({step.sizes})" if detailed else step.label
+        group = groups.setdefault(name, _Group(name))
+        group.count += 1
+        group.seconds += step.average
+        group.flops += step.flops
+        group.bytes += step.bytes
+    return sorted(groups.values(), key=lambda g: -g.seconds)
+
+
+def _write_instructions(measured: Measurement, total: float) -> None:
+    """Every line of the program with the time of all steps that serve the instruction."""
+    spent: dict[str, float] = {}
+    for step in measured.steps:
+        spent[step.instruction] = spent.get(step.instruction, 0.0) + step.average
+    for line, ins in program_lines(measured.program):
+        if ins is None or isinstance(ins.op, Return) or ins.module is not measured.program.main:
+            print(line)
+        else:
+            seconds = spent.get(line, 0.0)
+            print(f"{line}: {_ms(seconds)}, {_percent(seconds, total)}")
+
+
+def _write_rates(groups: list[_Group], limits: Limits) -> None:
+    """Operations count as the plain algorithm needs them, so Winograd's can pass the limit; bytes are the least
+    that must move, and those that stay in a cache can pass the limit of memory."""
+    print(
+        f"\nRates (limits on {limits.threads} threads: {limits.gflops:.4g} GFLOP/s float32, "
+        f"{limits.gbytes:.4g} GB/s copied):"
+    )
+    width = max(len(g.name) for g in groups) if groups else 0
+    print(f"{'':{width}}  {'ms':>10}  {'GFLOP/s':>9}  {'of limit':>8}  {'GB/s':>9}  {'of limit':>8}")
+    for group in groups:
+        columns = [f"{group.seconds * 1e3:10.4g}"]
+        for amount, limit in ((group.flops, limits.gflops), (group.bytes, limits.gbytes)):
+            rate = amount / group.seconds / 1e9 if group.seconds else 0.0
+            columns += [f"{rate:9.4g}", f"{100 * rate / limit:7.1f}%"] if amount else [f"{'-':>9}", f"{'-':>8}"]
+        print(f"{group.name:{width}}  {'  '.join(columns)}")
+
+
+def _write_totals(measured: Measurement, batch: int, total_steps: float) -> None:
+    total = measured.total
+    typical = average(total)
+    ordered = sorted(total)
+    mean, median = sum(total) / len(total), ordered[len(total) // 2]
+    print(f"\nBatch size: {batch}")
+    print(f"Rate: {batch / typical:.6g} inferences/sec")
+    print(
+        f"Total time: {_ms(typical)} (Min: {_ms(ordered[0])}, Max: {_ms(ordered[-1])}, "
+        f"Mean: {_ms(mean)}, Median: {_ms(median)})"
+    )
+    values = ", ".join(_ms(percentile(total, p)) for p in (90, 95, 99))
+    print(f"Percentiles (90%, 95%, 99%): ({values})")
+    print(f"Total instructions time: {_ms(total_steps)}")
+    idle, rest = average(measured.idle), typical - total_steps
+    print(f"Overhead time: {_ms(idle)}, {_ms(rest)}")
+    print(f"Overhead: {round(100 * idle / typical)}%, {round(100 * rest / typical)}%")
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.6g}ms"
+
+
+def _percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole if whole else 0:.6g}%"

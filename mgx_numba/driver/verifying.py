@@ -1,0 +1,149 @@
+"""Checks of a compiled program against the meaning of its operators: whole, step by step, and by parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import MgxError
+from ..graph.instruction import Instruction
+from ..graph.passes import Options, run_passes
+from ..graph.printer import format_instruction, instruction_names
+from ..graph.program import Program
+from ..targets.base import Compiled, Observation
+from ..targets.ref.interpreter import evaluate
+from .compare import Difference, Tolerance, compare
+from .progress import track
+from .trim import computing_instructions, keep_until
+
+__all__ = ["Check", "check_passes", "check_prefixes", "check_results", "check_steps", "first_wrong_prefix"]
+
+Inputs = Mapping[str, np.ndarray]
+Compiler = Callable[[Program], Compiled]
+
+
+@dataclass(frozen=True)
+class Check:
+    """Outcome for one thing that was checked, ``what`` for readers."""
+
+    what: str
+    difference: Difference
+
+
+def check_results(found: Sequence[Any], expected: Sequence[Any], tolerance: Tolerance) -> list[Check]:
+    """Compare the results of two runs one by one (tuples by their members)."""
+    a, b = arrays_of(found), arrays_of(expected)
+    if len(a) != len(b):
+        return [Check("results", Difference(f"{len(a)} results, expected {len(b)}", np.nan, np.nan))]
+    pairs = enumerate(zip(a, b))
+    return [Check(f"output {k} {list(y.shape)}", compare(x, y, tolerance)) for k, (x, y) in pairs]
+
+
+def arrays_of(value: Any) -> list[np.ndarray]:
+    """Arrays of a result, members of tuples in order."""
+    if isinstance(value, (tuple, list)):
+        return [a for v in value for a in arrays_of(v)]
+    return [np.asarray(value)]
+
+
+def check_steps(compiled: Compiled, inputs: Inputs, tolerance: Tolerance) -> list[Check]:
+    """Compare what each step of a compiled program wrote with the reference value of its instruction.
+
+    The reference evaluates the optimised program, so a difference is one of lowering or code generation. Where
+    several steps serve one instruction, the last one counts.
+    """
+    program = compiled.resolve(inputs)
+    names = instruction_names(program.reachable_modules())
+    expected: dict[str, list[np.ndarray]] = {}
+
+    def remember(ins: Instruction, value: Any) -> None:
+        expected[format_instruction(ins, names)] = arrays_of(value)
+
+    evaluate(program, inputs, remember)
+    checks: dict[str, Check] = {}
+
+    def note(seen: Observation) -> None:
+        found, wanted = seen.outputs(), expected.get(seen.instruction, [])
+        if [a.shape for a in found] == [a.shape for a in wanted]:
+            differences = [compare(a, b, tolerance) for a, b in zip(found, wanted)]
+            worst = next((d for d in differences if not d.passed), max(differences, key=lambda d: d.rms))
+            checks[seen.instruction] = Check(f"{seen.instruction} [{seen.label}]", worst)
+
+    compiled.observe(inputs, note)
+    return list(checks.values())
+
+
+def check_passes(
+    program: Program, passes: Sequence[str], options: Options, inputs: Inputs, tolerance: Tolerance
+) -> list[Check]:
+    """Evaluate the program by reference after each pass that changed it; stops at the first difference."""
+    expected = evaluate(program, inputs)
+    copy = program.clone()
+    text = str(copy)
+    checks: list[Check] = []
+    for position, name in enumerate(track(passes, len(passes), "Checking passes")):
+        what = f"pass {position} {name}"
+        try:
+            run_passes(copy, [name], options)
+            if str(copy) == text:
+                continue
+            text = str(copy)
+            found = evaluate(copy, inputs)
+        except MgxError as error:
+            return [*checks, Check(what, Difference(str(error), np.nan, np.nan))]
+        results = check_results(found, expected, tolerance)
+        wrong = next((c for c in results if not c.difference.passed), None)
+        if wrong is not None:
+            return [*checks, Check(what, wrong.difference)]
+        checks.append(Check(what, max((c.difference for c in results), key=lambda d: d.rms)))
+    return checks
+
+
+def check_prefix(program: Program, position: int, compiler: Compiler, inputs: Inputs, tolerance: Tolerance) -> Check:
+    """Compile the program as far as one instruction and compare that instruction's value with the reference."""
+    names = instruction_names(program.reachable_modules())
+    what = format_instruction(list(program.main)[position], names)
+    part = keep_until(program, position)
+    try:
+        results = check_results(compiler(part).run(inputs), evaluate(part, inputs), tolerance)
+    except MgxError as error:
+        return Check(what, Difference(str(error), np.nan, np.nan))
+    wrong = [c.difference for c in results if not c.difference.passed]
+    return Check(what, wrong[0] if wrong else max((c.difference for c in results), key=lambda d: d.rms))
+
+
+def check_prefixes(program: Program, compiler: Compiler, inputs: Inputs, tolerance: Tolerance) -> list[Check]:
+    """`check_prefix` for every instruction that computes something, up to the first difference."""
+    checks = []
+    positions = _positions(program)
+    for position in track(positions, len(positions), "Checking instructions"):
+        checks.append(check_prefix(program, position, compiler, inputs, tolerance))
+        if not checks[-1].difference.passed:
+            break
+    return checks
+
+
+def first_wrong_prefix(program: Program, compiler: Compiler, inputs: Inputs, tolerance: Tolerance) -> Check | None:
+    """The first instruction up to which the compiled program is wrong, by bisection; ``None`` if none is.
+
+    As every bisection, it takes for granted that a difference does not vanish further on.
+    """
+    positions = _positions(program)
+    low, high = 0, len(positions)
+    found: Check | None = None
+    while low < high:
+        middle = (low + high) // 2
+        check = check_prefix(program, positions[middle], compiler, inputs, tolerance)
+        if check.difference.passed:
+            low = middle + 1
+        else:
+            found, high = check, middle
+    return found
+
+
+def _positions(program: Program) -> list[int]:
+    members = list(program.main)
+    return [k for k in computing_instructions(program) if not members[k].shape.sub_shapes]
