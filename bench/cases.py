@@ -24,7 +24,7 @@ class Case:
     """A model file and the inputs to run it on.
 
     ``feeds_path`` holds the inputs' names, then the inputs, as ``.npz``, for a process that has no onnx. ``checked`` is
-    the file to compare outputs on: the model itself, or for a model whose weights are all equal a copy with random ones.
+    the file to compare outputs on: the model itself, or for a model whose weights are all equal a copy with others.
     """
 
     name: str

@@ -19,6 +19,7 @@ __all__ = ["draw_roofline"]
 # Categorical colours that stay apart under colour-vision deficiency (Okabe and Ito, 2008).
 _COLOURS = {
     "contraction": "#0072B2",
+    "winograd": "#56B4E9",
     "attention": "#CC79A7",
     "rows": "#D55E00",
     "data": "#009E73",
@@ -26,6 +27,7 @@ _COLOURS = {
 }
 _NAMES = {
     "contraction": "convolutions and products",
+    "winograd": "Winograd convolutions, as if direct",
     "attention": "attention",
     "rows": "row kernels",
     "data": "data movement",
@@ -108,10 +110,11 @@ def _draw_roofs(axes: Axes, roofs: Roofs, left: float, right: float) -> None:
     cores = f"{roofs.threads} thread{'s' if roofs.threads > 1 else ''}"
     axes.annotate(
         f"multiply-add peak, {cores}: {peak:,.0f} GFLOP/s",
-        (right, peak),
-        xytext=(-4, 9),
+        (ridge, peak),
+        xytext=(-8, 0),
         textcoords="offset points",
         ha="right",
+        va="center",
         fontsize=9,
         color=_INK,
     )

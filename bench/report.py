@@ -137,12 +137,20 @@ def _probe_all(case: Case, engines: Sequence[str], threads: int, cache: Path) ->
 def _show(comparisons: Sequence[Comparison], engines: Sequence[str], environment: dict[str, Any], threads: int) -> None:
     rows = [_row(comparison, engines) for comparison in comparisons]
     means = []
-    for title, batched in (("geometric mean", False), ("geometric mean, batched", True)):
+    for suffix, batched in (("", False), (", batched", True)):
         values = _ratios(comparisons, batched)
         if values:
-            means.append([f"{title} of {len(values)}", *[""] * len(engines), f"{geometric_mean(values):.2f}", "", ""])
+            means.append(
+                [
+                    f"geometric mean of {len(values)}{suffix}",
+                    *[""] * len(engines),
+                    f"{geometric_mean(values):.2f}",
+                    "",
+                    "",
+                ]
+            )
     cpu = environment["cpu"]
-    title = f"{cpu['model']}, {threads} threads, float32, commit {environment['commit'][:10] or 'unknown'}, median ms"
+    title = f"{cpu['model']}, {threads} thread{'s' if threads > 1 else ''}, float32, commit {environment['commit'][:10] or 'unknown'}, median ms"
     header = ["model", *engines, "ratio", "p10 to p90", "error"]
     show(title, header, [*rows, *means])
 

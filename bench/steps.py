@@ -14,10 +14,11 @@ from mgx_numba.runtime.plan import Step
 __all__ = ["KINDS", "StepTime", "kind_of", "step_times"]
 
 KINDS: dict[str, str] = {
-    "contraction": r"gemm|gemv|conv|winograd|depthwise|dot|tile",
+    "winograd": r"winograd",
+    "contraction": r"gemm|gemv|conv|depthwise|dot",
     "attention": r"attention",
-    "rows": r"reduce|softmax|norm|arg(max|min)",
-    "data": r"gather|scatter|pool|resize|pad|transpose|copy|concat|topk|pack|slice",
+    "rows": r"reduce|softmax|norm|lrn|arg(max|min)",
+    "data": r"gather|scatter|pool|resize|pad|transpose|interleave|copy|concat|topk|pack|slice|nonmax",
     "pointwise": r"",
 }
 """Kinds of kernel by what their names contain; the first that fits."""

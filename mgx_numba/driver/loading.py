@@ -65,7 +65,11 @@ def _read_onnx(args: argparse.Namespace) -> program:
     if args.default_dyn_dim:
         options["default_dyn_dim_value"] = parse_dimension("--default-dyn-dim", args.default_dyn_dim)
         options["default_dim_value"] = 0
-    return parse_onnx(_with_outputs(args.file, args.output_names) if args.output_names else args.file, **options)
+    if not args.output_names:
+        return parse_onnx(args.file, **options)
+    model = parse_onnx(_with_outputs(args.file, args.output_names), **options)
+    run_passes(model._portable, ["dead_code_elimination"])
+    return model
 
 
 def _with_outputs(path: str, names: list[str]) -> Any:

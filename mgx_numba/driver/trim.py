@@ -10,9 +10,9 @@ __all__ = ["computing_instructions", "keep_until", "trim"]
 
 
 def computing_instructions(program: Program) -> list[int]:
-    """Positions in the main module of the instructions that compute something."""
+    """Positions in the main module of the instructions that compute a value."""
     members = enumerate(program.main)
-    return [k for k, ins in members if not isinstance(ins.op, (Parameter, Return)) and ins.literal is None]
+    return [k for k, ins in members if not ins.name.startswith("@") and ins.name != "undefined"]
 
 
 def keep_until(program: Program, position: int) -> Program:

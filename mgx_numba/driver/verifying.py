@@ -9,17 +9,15 @@ from typing import Any
 import numpy as np
 
 from ..errors import MgxError
-from ..graph.instruction import Instruction
 from ..graph.passes import Options, run_passes
 from ..graph.printer import format_instruction, instruction_names
 from ..graph.program import Program
-from ..targets.base import Compiled, Observation
-from ..targets.ref.interpreter import evaluate
+from ..targets.base import Compiled, Observation, compile_for
 from .compare import Difference, Tolerance, compare
 from .progress import track
 from .trim import computing_instructions, keep_until
 
-__all__ = ["Check", "check_passes", "check_prefixes", "check_results", "check_steps", "first_wrong_prefix"]
+__all__ = ["Check", "check_passes", "check_prefixes", "check_results", "check_steps", "first_wrong_prefix", "reference"]
 
 Inputs = Mapping[str, np.ndarray]
 Compiler = Callable[[Program], Compiled]
@@ -31,6 +29,11 @@ class Check:
 
     what: str
     difference: Difference
+
+
+def reference(program: Program, inputs: Inputs) -> list[Any]:
+    """Results of a program on the ``ref`` target."""
+    return compile_for("ref", program).run(inputs)
 
 
 def check_results(found: Sequence[Any], expected: Sequence[Any], tolerance: Tolerance) -> list[Check]:
@@ -56,13 +59,12 @@ def check_steps(compiled: Compiled, inputs: Inputs, tolerance: Tolerance) -> lis
     several steps serve one instruction, the last one counts.
     """
     program = compiled.resolve(inputs)
-    names = instruction_names(program.reachable_modules())
     expected: dict[str, list[np.ndarray]] = {}
 
-    def remember(ins: Instruction, value: Any) -> None:
-        expected[format_instruction(ins, names)] = arrays_of(value)
+    def remember(seen: Observation) -> None:
+        expected[seen.instruction] = seen.outputs()
 
-    evaluate(program, inputs, remember)
+    compile_for("ref", program).observe(inputs, remember)
     checks: dict[str, Check] = {}
 
     def note(seen: Observation) -> None:
@@ -80,7 +82,7 @@ def check_passes(
     program: Program, passes: Sequence[str], options: Options, inputs: Inputs, tolerance: Tolerance
 ) -> list[Check]:
     """Evaluate the program by reference after each pass that changed it; stops at the first difference."""
-    expected = evaluate(program, inputs)
+    expected = reference(program, inputs)
     copy = program.clone()
     text = str(copy)
     checks: list[Check] = []
@@ -91,7 +93,7 @@ def check_passes(
             if str(copy) == text:
                 continue
             text = str(copy)
-            found = evaluate(copy, inputs)
+            found = reference(copy, inputs)
         except MgxError as error:
             return [*checks, Check(what, Difference(str(error), np.nan, np.nan))]
         results = check_results(found, expected, tolerance)
@@ -108,7 +110,7 @@ def check_prefix(program: Program, position: int, compiler: Compiler, inputs: In
     what = format_instruction(list(program.main)[position], names)
     part = keep_until(program, position)
     try:
-        results = check_results(compiler(part).run(inputs), evaluate(part, inputs), tolerance)
+        results = check_results(compiler(part).run(inputs), reference(part, inputs), tolerance)
     except MgxError as error:
         return Check(what, Difference(str(error), np.nan, np.nan))
     wrong = [c.difference for c in results if not c.difference.passed]

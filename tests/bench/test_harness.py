@@ -135,6 +135,7 @@ def test_a_missing_output_is_an_infinite_error():
         ("cpu::conv_add_relu_kernel", "contraction"),
         ("cpu::reduce_max_sub_exp_reduce_sum_div_kernel", "rows"),
         ("cpu::add_relu_kernel", "pointwise"),
+        ("cpu::conv_winograd_4x4_add_relu_kernel", "winograd"),
         ("cpu::attention_kernel", "attention"),
         ("cpu::pooling_kernel", "data"),
         ("ref::topk", "host"),

@@ -91,7 +91,7 @@ def _disturbed(ins: Instruction, args: list[Any], value: Any, rng: np.random.Gen
     elif not ins.op.pointwise and ins.name not in ("softmax", "logsoftmax"):
         return value
     with np.errstate(all="ignore"):
-        noise = UNITS * float(ml_dtypes.finfo(value.dtype).eps) * scale * rng.choice([-1.0, 1.0], value.shape)
+        noise = UNITS * float(ml_dtypes.finfo(value.dtype).eps) * scale * rng.uniform(-1, 1, value.shape)
         return (value.astype(np.float64) + np.where(np.isfinite(noise), noise, 0)).astype(value.dtype)
 
 

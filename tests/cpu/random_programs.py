@@ -107,7 +107,7 @@ class Builder:
         for _ in range(self.integer(*ranks)):
             n = self.pick(LENGTHS)
             lens.append(n if prod(lens) * n <= MAX_ELEMENTS else self.integer(1, 2))
-        if self.chance(40):
+        if lens and self.chance(40):
             lens[self.integer(0, len(lens) - 1)] = 0
         return tuple(lens)
 

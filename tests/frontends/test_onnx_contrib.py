@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
-from .support import FLOAT, assert_like_onnxruntime, numbers, single
+from .support import FLOAT, assert_like_onnxruntime, numbers, run, single
 
 F16 = 10
 I32 = 6
@@ -243,3 +244,13 @@ def test_operator_agrees_with_onnxruntime(name: str) -> None:
 def test_simplified_layer_normalization_in_the_default_domain() -> None:
     model, feeds = single("SimplifiedLayerNormalization", [X, numbers(8, seed=1)], axis=-1, epsilon=1e-5)
     assert_like_onnxruntime(model, feeds)
+
+
+@pytest.mark.parametrize(("mode", "reduce"), [(0, np.sum), (1, np.mean), (2, np.max)])
+def test_embedding_bags_reduce_rows_of_a_table(mode: int, reduce: Any) -> None:
+    table, ids = numbers(6, 3), np.array([1, 4, 4, 0, 2])
+    inputs = [table, ids, np.array([0, 2])]
+    model, feeds = single("ATen", inputs, domain="org.pytorch.aten", constant=[2], operator="embedding_bag", mode=mode)
+    model.opset_import.append(onnx.helper.make_opsetid("org.pytorch.aten", 1))
+    expected = np.stack([reduce(table[ids[:2]], 0), reduce(table[ids[2:]], 0)])
+    np.testing.assert_allclose(run(model, feeds)[0], expected, rtol=1e-6)

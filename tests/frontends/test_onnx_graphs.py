@@ -207,7 +207,7 @@ def test_a_constant_condition_leaves_one_branch() -> None:
 @pytest.mark.parametrize("condition", [True, False])
 def test_branches_become_modules_that_capture_outer_values(condition: bool) -> None:
     program = parse_onnx(if_model(constant=False))
-    assert [m.name for m in program.reachable_modules()] == ["main", "If_then_0", "If_else_0"]
+    assert [m.name for m in program.reachable_modules()] == ["main", "If_0_if", "If_0_else"]
     x, w = numbers(2, 3), numbers(2, 3, seed=1)
     result = run_program(program, {"x": x, "c": np.array(condition)})[0]
     np.testing.assert_array_equal(result, x + w if condition else x * w)

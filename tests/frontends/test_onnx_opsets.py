@@ -12,7 +12,13 @@ from mgx_numba.frontends.onnx import parse_onnx
 
 from .support import FLOAT, INT64, assert_like_onnxruntime, ints, numbers, single
 
+U8, I32 = 2, 6
 X4 = numbers(2, 3, 6, 5)
+
+
+def u8(*lens: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, lens).astype(np.uint8)
+
 
 CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
     "softmax_7_over_several_axes": ("Softmax", [numbers(2, 3, 4)], {"opset": 7, "axis": 1}),
@@ -231,6 +237,87 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
         [numbers(1, 2, 8, 8), np.array([[0, 0, 7, 7], [1, 2, 5, 6]], np.float32), ints(0, 0)],
         {"opset": 10, "output_height": 3, "output_width": 3, "sampling_ratio": 2, "spatial_scale": 0.9},
     ),
+    "qlinear_conv_per_channel": (
+        "QLinearConv",
+        [
+            u8(1, 2, 5, 5),
+            np.float32(0.02),
+            np.uint8(120),
+            u8(3, 2, 3, 3, seed=1).astype(np.int8),
+            np.array([0.01, 0.02, 0.03], np.float32),
+            np.zeros(3, np.int8),
+            np.float32(0.3),
+            np.uint8(100),
+            np.array([5, -7, 100], np.int32),
+        ],
+        {"opset": 13, "constant": [3, 4, 5, 8], "outputs": (U8,)},
+    ),
+    "conv_integer_with_zero_points": (
+        "ConvInteger",
+        [u8(1, 2, 5, 5), u8(3, 2, 3, 3, seed=1), np.uint8(7)],
+        {"opset": 10, "constant": [1], "outputs": (I32,), "pads": [1, 1, 1, 1]},
+    ),
+    "matmul_integer_per_column": (
+        "MatMulInteger",
+        [u8(3, 4), u8(4, 5, seed=1), np.uint8(7), u8(5, seed=2)],
+        {"opset": 10, "constant": [1, 3], "outputs": (I32,)},
+    ),
+    "quantize_linear_per_axis": (
+        "QuantizeLinear",
+        [X4, np.array([0.01, 0.02, 0.03], np.float32), np.array([1, 120, 255], np.uint8)],
+        {"opset": 13, "constant": [1, 2], "outputs": (U8,)},
+    ),
+    "dequantize_linear_blocked": (
+        "DequantizeLinear",
+        [u8(2, 6), np.abs(numbers(2, 3)), u8(2, 3, seed=1)],
+        {"opset": 21, "block_size": 2},
+    ),
+    "dynamic_quantize_linear": (
+        "DynamicQuantizeLinear",
+        [numbers(3, 5)],
+        {"opset": 11, "outputs": (U8, FLOAT, U8)},
+    ),
+    "lstm_bidirectional_with_everything": (
+        "LSTM",
+        [
+            numbers(4, 2, 3),
+            numbers(2, 8, 3, seed=1),
+            numbers(2, 8, 2, seed=2),
+            numbers(2, 16, seed=3),
+            np.array([4, 2], np.int32),
+            numbers(2, 2, 2, seed=4),
+            numbers(2, 2, 2, seed=5),
+            numbers(2, 6, seed=6),
+        ],
+        {"opset": 14, "hidden_size": 2, "direction": "bidirectional", "outputs": (FLOAT,) * 3},
+    ),
+    "gru_linear_before_reset": (
+        "GRU",
+        [numbers(3, 2, 3), numbers(1, 6, 3, seed=1), numbers(1, 6, 2, seed=2), numbers(1, 12, seed=3)],
+        {"opset": 14, "hidden_size": 2, "linear_before_reset": 1, "outputs": (FLOAT, FLOAT)},
+    ),
+    "rnn_reverse_with_relu": (
+        "RNN",
+        [numbers(3, 2, 3), numbers(1, 2, 3, seed=1), numbers(1, 2, 2, seed=2)],
+        {"opset": 7, "hidden_size": 2, "direction": "reverse", "activations": ["Relu"], "outputs": (0, FLOAT)},
+    ),
+    "gather_nd_12_batched": (
+        "GatherND",
+        [numbers(2, 3, 4), np.array([[[1], [2]], [[0], [-1]]])],
+        {"opset": 12, "batch_dims": 1},
+    ),
+    "non_zero_9": ("NonZero", [np.array([[1, 0], [0, 3]], np.float32)], {"opset": 9, "outputs": (INT64,)}),
+    "lrn_7": ("LRN", [X4], {"opset": 7, "size": 3, "alpha": 0.1}),
+    "instance_normalization_7": (
+        "InstanceNormalization",
+        [X4, numbers(3, seed=1), numbers(3, seed=2)],
+        {"opset": 7},
+    ),
+    "prelu_9": ("PRelu", [X4, numbers(3, 1, 1, seed=1)], {"opset": 9}),
+    "matmul_vectors": ("MatMul", [numbers(4), numbers(4, seed=1)], {"opset": 9}),
+    "matmul_broadcast": ("MatMul", [numbers(2, 1, 3, 4), numbers(5, 4, 2, seed=1)], {"opset": 9}),
+    "sum_of_scalar_and_matrix": ("Sum", [np.float32(2), numbers(2, 3)], {"opset": 8}),
+    "gather_scalar_index": ("Gather", [numbers(3, 4), np.array(1)], {"opset": 11, "axis": 1}),
 }
 
 

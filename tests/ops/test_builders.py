@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import mgx_numba as migraphx
 from mgx_numba.errors import MgxError, OperatorError, ShapeError
 from mgx_numba.graph.argument import Argument
 from mgx_numba.graph.program import Program
@@ -221,6 +222,21 @@ def test_instructions_go_before_the_given_one() -> None:
     assert program.main.last is last
     program.main.set_input(last, 0, result)
     validate(program)
+
+
+def test_public_modules_take_macros() -> None:
+    program = migraphx.program()
+    main = program.get_main_module()
+    x = main.add_parameter("x", migraphx.shape(lens=[2, 3]))
+    (y,) = main.add_macro(migraphx.macro("tile", repeats=[1, 2]), [x])
+    end = main.add_return([y])
+    (z,) = main.insert_macro(end, migraphx.macro("relu"), [y])
+    main.replace_return([z])
+    (found,) = program.run({"x": -floats(2, 3)})
+    assert found.shape == (2, 6)
+    assert (np.asarray(found) >= 0).all()
+    with pytest.raises(OperatorError, match="no option 'repeat'"):
+        migraphx.macro("tile", repeat=[1])
 
 
 def test_options_are_checked() -> None:

@@ -7,42 +7,73 @@ from dataclasses import dataclass
 from ..cpu.tile_table import RegisterTile
 from .problem import AttentionProblem
 
-__all__ = ["BUFFER_BYTES", "Blocks", "cut", "heights"]
+__all__ = ["BUFFER_BYTES", "Blocks", "cut_few", "cut_many", "heights", "record_size"]
 
 BUFFER_BYTES = 65536
 """Stack memory of each of: packed queries, scores, sums."""
 PANELS = 2
-"""Panels of queries in a task, if there are enough tasks."""
-TASKS_PER_THREAD = 3
+"""Panels of queries in a task, if that leaves enough tasks."""
+FEW_KEYS = 512
+"""Keys in one step of a few queries."""
+TASKS_PER_THREAD = 4
+SPLIT_KEYS = 256
+"""Fewest keys that are worth a task of their own."""
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """Queries and result columns of one task, and the keys and features of one step within it."""
+    """Queries and result columns of one task, the keys and features of one step within it, and the parts of the keys."""
 
     queries: int
     keys: int
     depth: int
     width: int
+    splits: int
 
 
-def cut(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Blocks:
-    """Blocks whose packed queries, scores and sums fit their buffers."""
+def cut_many(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Blocks:
+    """Blocks for panels of queries: packed queries, scores and sums fit their buffers."""
     room = BUFFER_BYTES // problem.itemsize
     heads = problem.batch * problem.heads
+    longest = max(problem.depth, problem.width)
     for panels in range(PANELS, 0, -1):
         queries = _even(problem.queries, panels * tile.columns, tile.columns)
-        if heads * -(-problem.queries // queries) >= TASKS_PER_THREAD * threads:
+        padded = -(-queries // tile.columns) * tile.columns
+        if padded * longest <= room and heads * -(-problem.queries // queries) >= TASKS_PER_THREAD * threads:
             break
-    padded = -(-queries // tile.columns) * tile.columns
-    keys = _even(problem.keys, room // padded // tile.rows * tile.rows, tile.rows)
-    width = min(-(-problem.width // tile.columns) * tile.columns, room // padded // tile.columns * tile.columns)
-    return Blocks(queries, keys, min(problem.depth, room // padded), width)
+    width = min(-(-problem.width // tile.columns), room // padded // tile.columns) * tile.columns
+    tasks = heads * -(-problem.queries // queries) * -(-problem.width // width)
+    splits = _splits(problem, tasks, threads)
+    keys = _even(-(-problem.keys // splits), room // padded // tile.rows * tile.rows, tile.rows)
+    return Blocks(queries, keys, min(problem.depth, room // padded), width, splits)
+
+
+def cut_few(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Blocks:
+    """Blocks for all queries of a head at a time."""
+    room = BUFFER_BYTES // problem.itemsize // problem.queries
+    width = min(-(-problem.width // tile.columns), room // tile.columns) * tile.columns
+    splits = _splits(problem, problem.batch * problem.heads * -(-problem.width // width), threads)
+    keys = _even(-(-problem.keys // splits), FEW_KEYS, tile.lanes)
+    return Blocks(problem.queries, keys, problem.depth, width, splits)
+
+
+def record_size(tile: RegisterTile, problem: AttentionProblem) -> int:
+    """Elements that a part of the keys leaves for one query: maximum and sum of weights in one vector, then the sums."""
+    return tile.lanes + -(-problem.width // tile.columns) * tile.columns
 
 
 def heights(tile: RegisterTile) -> int:
     """Height of the tallest variant of a tile that fits into r rows, in bits 4r to 4r+3."""
     return sum(max(h for h in tile.heights if h <= r) << (4 * r) for r in range(1, tile.rows + 1))
+
+
+def _splits(problem: AttentionProblem, tasks: int, threads: int) -> int:
+    """Parts of the keys that give every thread some tasks."""
+    if threads == 1 or tasks >= TASKS_PER_THREAD * threads:
+        return 1
+    parts = min(-(-TASKS_PER_THREAD * threads // tasks), problem.keys // SPLIT_KEYS)
+    # no part is left without keys
+    return -(-problem.keys // -(-problem.keys // parts)) if parts > 1 else 1
 
 
 def _even(total: int, limit: int, multiple: int) -> int:

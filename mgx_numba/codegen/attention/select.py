@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from ..contraction.solver import Plan
 from ..cpu.tile_table import tile_for
-from .blocks import cut
-from .kernel import block_launch
+from .blocks import cut_few, cut_many, record_size
+from .few import FewQueries
+from .frame import AttentionKernel, join_launch
+from .many import ManyQueries
 from .problem import AttentionProblem
 
 __all__ = ["plan"]
@@ -14,4 +16,16 @@ __all__ = ["plan"]
 def plan(problem: AttentionProblem, threads: int = 1) -> Plan:
     """The launches for ``threads`` threads; operands ``q``, ``k``, ``v``, ``out``, perhaps ``mask`` and ``scratch``."""
     problem = problem.with_grouped_rows()
-    return Plan((block_launch(problem, cut(tile_for(problem.dtype), problem, threads)),))
+    tile = tile_for(problem.dtype)
+    contiguous = problem.depth == 1 or problem.q_strides[3] == problem.k_strides[3] == 1
+    # below a quarter of a vector of queries, lanes are better filled with features
+    few = contiguous and problem.queries <= max(1, tile.lanes // 4)
+    blocks = (cut_few if few else cut_many)(tile, problem, threads)
+    kernel: AttentionKernel = (FewQueries if few else ManyQueries)(problem, blocks)
+    launches = [kernel.launch()]
+    scratch = 0
+    if blocks.splits > 1:
+        rows = problem.batch * problem.heads * problem.queries
+        scratch = rows * blocks.splits * record_size(tile, problem) * problem.itemsize
+        launches.append(join_launch(problem, blocks))
+    return Plan(tuple(launches), scratch)

@@ -35,7 +35,8 @@ from .text import (
 
 __all__ = ["reduce_launch"]
 
-CACHE_ELEMENTS = 8192
+CACHE_BYTES = 32 << 10
+MOST_CACHED = 3
 CHEAP = 4
 EXPENSIVE = frozenset(
     "exp log log2 erf sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid pow gelu_erf gelu_tanh silu"
@@ -130,18 +131,26 @@ class _ReduceKernel:
             + [self.stage[r] for r in self.results if r.shape.lens == self.full]
         )
 
-    def _subtree_cost(self, ins: Instruction) -> int:
-        if self.row_value[ins] or ins.is_param or ins.is_literal:
-            return 0
-        own = 0 if ins.name == "multibroadcast" else 10 if ins.name in EXPENSIVE else 1
-        return own + sum(self._subtree_cost(i) for i in ins.inputs)
+    def _cost(self, ins: Instruction) -> int:
+        """What computing a full value from the operands takes."""
+        needed: set[Instruction] = set()
+        pending = [ins]
+        while pending:
+            current = pending.pop()
+            if not (current in needed or self.row_value[current] or current.is_param):
+                needed.add(current)
+                pending.extend(current.inputs)
+        return sum(0 if i.name == "multibroadcast" else 10 if i.name in EXPENSIVE else 1 for i in needed)
 
-    def _cached_values(self, cols: int) -> list[Instruction]:
-        """Full values that a later stage reads again from a stack buffer instead of computing them again."""
-        if not self.row_mode or self.reduce_space.rank > 1 or cols > CACHE_ELEMENTS:
-            return []
-        computed: set[Instruction] = set()
-        cached: list[Instruction] = []
+    def _cached_values(self, cols: int) -> dict[Instruction, int]:
+        """Full values that a later stage reads again from a stack buffer instead of computing them again.
+
+        Each comes with the stage that computes and keeps it.
+        """
+        if not self.row_mode or self.reduce_space.rank > 1:
+            return {}
+        computed: dict[Instruction, int] = {}
+        cached: dict[Instruction, int] = {}
         for stage in range(self.stages):
             fresh: set[Instruction] = set()
             pending = list(self._roots(stage))
@@ -149,14 +158,14 @@ class _ReduceKernel:
                 ins = pending.pop()
                 if self.row_value[ins] or ins.is_param or ins in fresh:
                     continue
-                if ins in computed and self._subtree_cost(ins) > CHEAP:
-                    if ins not in cached:
-                        cached.append(ins)
+                known = ins in computed and cols <= _cache_elements(ins) and self._cost(ins) > CHEAP
+                if known and (ins in cached or len(cached) < MOST_CACHED):
+                    cached[ins] = computed[ins]
                     continue
                 fresh.add(ins)
                 pending.extend(ins.inputs)
-            computed |= fresh
-        return cached[:3]
+            computed = dict.fromkeys(fresh, stage) | computed
+        return cached
 
     def _roots(self, stage: int) -> list[Instruction]:
         reductions = [
@@ -204,7 +213,7 @@ class _ReduceKernel:
         pointers = [f"r_{name} = offset(p_{name}, {odometer.offset(k)})" for k, name in enumerate(self.names)]
         lines = ["def kernel(args, begin, end):", *indent(slots.lines, 1)]
         lines += [
-            f"    cache{k} = local_{dtype_name(ins.shape.type.compute)}({CACHE_ELEMENTS + 2 * self.lanes})"
+            f"    cache{k} = local_{dtype_name(ins.shape.type.compute)}({_cache_elements(ins) + 2 * self.lanes})"
             for k, ins in enumerate(self.cached)
         ]
         lines += ["    for task in range(begin, end):"]
@@ -384,8 +393,8 @@ class _Element:
             return kernel._row(ins)
         if ins in self.known:
             return self.known[ins]
-        if ins in kernel.cached and kernel.stage[ins] < self.stage:
-            slot = kernel.cached.index(ins)
+        slot = list(kernel.cached).index(ins) if ins in kernel.cached else -1
+        if slot >= 0 and kernel.cached[ins] < self.stage:
             text = self.buffer.emit(f"load(cache{slot}, c, {kernel.lanes})")
             value = VectorValue(text, ins.shape.type)
         elif ins.is_param:
@@ -397,8 +406,7 @@ class _Element:
         else:
             value = ins.op.scalar(self.printer, *(self.value(i) for i in ins.inputs))  # type: ignore[attr-defined]
         self.known[ins] = value
-        if ins in kernel.cached and kernel.stage[ins] == self.stage:
-            slot = kernel.cached.index(ins)
+        if slot >= 0 and kernel.cached[ins] == self.stage:
             self.buffer.line(f"store(cache{slot}, c, {self.printer.register(value)})")
         return value
 
@@ -424,6 +432,11 @@ class _Element:
                 store_text(f"q_out{k}", "c", kernel.inner[position], kernel.step[position], stored, self.left)
             )
         return self.buffer.drain()
+
+
+def _cache_elements(ins: Instruction) -> int:
+    """Elements of the longest row that is kept on the stack."""
+    return CACHE_BYTES // ins.shape.type.compute.size
 
 
 def _product(lens: Sequence[int]) -> int:

@@ -62,9 +62,11 @@ class Reduction:
         return value
 
     def finish(self, printer: Any, text: str, type: Type) -> Any:
-        """Row value, of element type ``type``, from the combined accumulator that ``text`` gives."""
+        """Row value, from the combined accumulator that ``text`` gives; ``type`` is the elements'."""
         accumulator = self.accumulator(type)
         value = VectorValue(printer.buffer.emit(text), accumulator)
+        if accumulator is Type.bool_type:
+            return value
         if self.name == "reduce_mean":
             count = VectorValue(printer.buffer.emit(f"cast_{accumulator.numpy.name}(count)"), accumulator)
             value = printer.div(value, count)

@@ -60,7 +60,7 @@ class ConvPointwise:
         return self._gemm.packed_lens(self._product(problem))
 
     def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
-        matrix = weights[(..., *(0 for _ in problem.kernel))].T
+        matrix = weights.reshape(weights.shape[:2]).T
         return self._gemm.pack_weights(self._product(problem), np.broadcast_to(matrix, (problem.batch, *matrix.shape)))
 
     def plan(

@@ -35,6 +35,13 @@ Memory
     gather_tail(p, index, count, fill)
     scatter(p, index, v)                 in the order of lanes
     scatter_tail(p, index, v, count)
+    load_every(p, i, COUNT, LANES)       p[i], p[i+COUNT], ...; may read the COUNT - 1 elements after the last
+    interleave(p, p_step, q, COUNT, LANES)
+                                         q[k*COUNT + r] = p[r*p_step + k] for r < COUNT (2 to 4), k < LANES
+    deinterleave(p, q, q_step, COUNT, LANES)
+                                         q[r*q_step + k] = p[k*COUNT + r] for r < COUNT (2 to 4), k < LANES
+    transpose_block(p, p_row, rows, q, q_row, LANES)
+                                         q[i*q_row + j] = p[min(j, rows-1)*p_row + i] for i, j < LANES
 No tail form touches memory of the lanes from count on. Floating fills may be written INF, -INF, NAN.
 
 Making values

@@ -16,6 +16,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from ...errors import UnsupportedError
 from ...graph.types import Type, from_numpy
 from ...ops.scalar import BINARY, BITWISE, COMPARE, LOGICAL, UNARY
 
@@ -27,6 +28,17 @@ FAST_NAMES = frozenset(
 )
 _PREDICATES = COMPARE | LOGICAL | {"isnan", "isinf", "logical_not"}
 _SAME_TYPE = UNARY | BINARY | BITWISE | {"bitwise_not"}
+_FLOATS_ONLY = UNARY - {"neg", "abs", "floor", "ceil", "nearbyint", "sign"}
+_INTEGERS_ONLY = BITWISE | {"bitwise_not"}
+_BOOLS = COMPARE | LOGICAL | {"add", "sub", "mul", "max", "min", "logical_not"}
+_BOOLS |= {"bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"}
+
+
+def _is_defined(name: str, dtype: Type) -> bool:
+    """Whether `lang` has an operation for this element type."""
+    if dtype is Type.bool_type:
+        return name in _BOOLS
+    return name not in (_INTEGERS_ONLY if dtype.is_floating else _FLOATS_ONLY)
 
 
 class CodeBuffer:
@@ -110,7 +122,8 @@ class VectorValue:
 class VectorPrinter:
     """Handler of the scalar-operation protocol that prints vector calls of `lang` into a buffer.
 
-    Values are `VectorValue`s of `lanes` lanes. Narrow floats are computed in float32 and rounded only when
+    Values are `VectorValue`s of `lanes` lanes. An operation that `lang` lacks for an element type raises
+    `UnsupportedError`. Narrow floats are computed in float32 and rounded only when
     they are stored or explicitly cast. With `fast_math`, float32 operations are printed by their ``_fast``
     names.
     """
@@ -205,6 +218,8 @@ class VectorPrinter:
         return self._call(name, x.dtype, x, y)
 
     def _call(self, name: str, result: Type, *operands: VectorValue) -> VectorValue:
+        if not _is_defined(name, operands[0].dtype):
+            raise UnsupportedError(f"kernels have no {name} of {operands[0].dtype.name}")
         fast = self.fast_math and name in FAST_NAMES and operands[0].dtype.compute is Type.float_type
         arguments = ", ".join(self.register(x) for x in operands)
         return VectorValue(self.buffer.emit(f"{name}{'_fast' * fast}({arguments})"), result)

@@ -17,7 +17,7 @@ from .rows import RowLoop, cast_text, const_text, vector_loop
 
 __all__ = ["lrn_launch"]
 
-SCRATCH = 4096
+SCRATCH = 2048
 
 
 def lrn_launch(op: Lrn, x: Tensor, out: Tensor, origin: str = "") -> Launch:
@@ -29,12 +29,10 @@ def lrn_launch(op: Lrn, x: Tensor, out: Tensor, origin: str = "") -> Launch:
     slots.pointer("p_out", "out", dtype_name(x.type))
     across = space.rank and space.strides[0][-1] < x.strides[1]
     lanes = host.lanes(dtype_name(x.type.compute))
-    if across or x.lens[1] + op.size > SCRATCH:
-        loop, inside, prologue = _along_rows(op, slots, space, x, out, lanes)
-    else:
-        loop, inside, prologue = _along_channels(op, slots, space, x, out, lanes)
+    along = _along_rows if across or x.lens[1] + op.size > SCRATCH else _along_channels
+    loop, parts = along(op, slots, space, x, out, lanes)
     return Launch(
-        kernel=loop.kernel("lrn_kernel", inside, origin, prologue),
+        kernel=loop.kernel("lrn_kernel", origin=origin, **parts),
         args=tuple(slots.values),
         tasks=loop.tasks if 0 not in out.lens else 0,
         flops=prod(out.lens) * (op.size + 3),
@@ -56,36 +54,44 @@ def _divide(op: Lrn, x: Tensor, lanes: int) -> list[str]:
     return [f"base = fma(s, {scale}, {bias})", *power, f"result = {result}"]
 
 
+Parts = dict[str, list[str]]
+
+
 def _along_channels(
     op: Lrn, slots: Slots, space: Space, x: Tensor, out: Tensor, lanes: int
-) -> tuple[RowLoop, list[str], list[str]]:
+) -> tuple[RowLoop, Parts]:
     storage, compute = dtype_name(x.type), dtype_name(x.type.compute)
     loop = RowLoop(slots, space.lens, space.strides, x.lens[1], lanes, op.size + 8, whole=True)
     steps = (x.strides[1], out.strides[1])
     t0, t1 = (slots.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(steps))
     slots.integer("behind", (op.size - 1) // 2)
     slots.integer("size", op.size)
+    half = SCRATCH + 2 * lanes
     zero = const_text(compute, 0, lanes)
 
-    def load(left: str) -> str:
-        return f"v = {cast_text(load_text('r_x', 'c', steps[0], t0, lanes, left), storage, compute)}"
+    def load(pointer: str, left: str) -> str:
+        return f"v = {cast_text(load_text(pointer, 'c', steps[0], t0, lanes, left), storage, compute)}"
 
     def square(left: str) -> list[str]:
-        return [load(left), "store(squares, behind + c, mul(v, v))"]
+        return [load("r_x", left), "store(squares, behind + c, mul(v, v))"]
 
     def divide(left: str) -> list[str]:
         return [
             f"s = {zero}",
             "for k in range(size):",
             f"    s = add(s, load(squares, c + k, {lanes}))",
-            load(left),
+            load("q_x", left),
             *_divide(op, x, lanes),
-            store_text("r_out", "c", steps[1], t1, "result", left),
+            store_text("q_out", "c", steps[1], t1, "result", left),
         ]
 
+    finish = [
+        "if started:",
+        *indent([f"squares = offset(scratch, (1 - turn) * {half})", *vector_loop(lanes, divide)], 1),
+    ]
     inside = [
         f"r_x = offset(p_x, {loop.offset(0)})",
-        f"r_out = offset(p_out, {loop.offset(1)})",
+        f"squares = offset(scratch, turn * {half})",
         "c = 0",
         "while c < behind:",
         *indent([f"store(squares, c, {zero})", f"c += {lanes}"], 1),
@@ -93,14 +99,24 @@ def _along_channels(
         "c = behind + last",
         "while c < last + size:",
         *indent([f"store(squares, c, {zero})", f"c += {lanes}"], 1),
-        *vector_loop(lanes, divide),
+        *finish,
+        "q_x = r_x",
+        f"q_out = offset(p_out, {loop.offset(1)})",
+        "started = True",
+        "turn = 1 - turn",
     ]
-    return loop, inside, [f"squares = local_{compute}({SCRATCH + 2 * lanes})"]
+    parts = {
+        "inside": inside,
+        "prologue": [f"scratch = local_{compute}({2 * half})"],
+        "before": ["turn = 0", "started = False", "q_x = p_x", "q_out = p_out"],
+        "after": finish,
+    }
+    return loop, parts
 
 
 def _along_rows(
     op: Lrn, slots: Slots, space: Space, x: Tensor, out: Tensor, lanes: int
-) -> tuple[RowLoop, list[str], list[str]]:
+) -> tuple[RowLoop, Parts]:
     storage, compute = dtype_name(x.type), dtype_name(x.type.compute)
     lens, strides = space.lens or (1,), [s or (0,) for s in space.strides]
     rows = [(*strides[0][:-1], x.strides[1]), (*strides[1][:-1], out.strides[1])]
@@ -135,4 +151,4 @@ def _along_rows(
         f"stop_at = imin(channels, {channel} + ahead + 1) - {channel}",
         *vector_loop(lanes, body),
     ]
-    return loop, inside, []
+    return loop, {"inside": inside}

@@ -110,9 +110,18 @@ class RowLoop:
         return self.odometer.offset(operand)
 
     def kernel(
-        self, name: str, inside: Sequence[str], origin: str = "", prologue: Sequence[str] = ()
+        self,
+        name: str,
+        inside: Sequence[str],
+        origin: str = "",
+        prologue: Sequence[str] = (),
+        before: Sequence[str] = (),
+        after: Sequence[str] = (),
     ) -> KernelSource:
-        """The kernel that does ``inside`` for each row (or chunk of one), and ``prologue`` once a call."""
+        """The kernel that does ``inside`` for each row (or chunk of one).
+
+        ``prologue`` is done once a call, ``before`` and ``after`` once a task.
+        """
         lines = [
             "def kernel(args, begin, end):",
             *indent([*self.slots.lines, *prologue], 1),
@@ -125,8 +134,10 @@ class RowLoop:
                     "row = block * batch",
                     "stop = imin(rows, row + batch)",
                     *self.odometer.start("row"),
+                    *before,
                     "while row < stop:",
                     *indent([*inside, "row += 1", *self.odometer.step()], 1),
+                    *after,
                 ],
                 2,
             ),

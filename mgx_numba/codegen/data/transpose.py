@@ -49,7 +49,7 @@ def transpose_launch(x: Tensor, out: Tensor, origin: str = "") -> Launch | None:
         [[from_strides[d] for d in outer], [to_strides[d] for d in outer]],
     )
     lens = (space.lens[across], space.lens[inner])
-    widest = min(host.lanes(mover(x.type)), LARGEST_BLOCK)
+    widest = min(max(host.lanes(mover(x.type)), SMALLEST_BLOCK), LARGEST_BLOCK)
     x_step, out_step = from_strides[inner], to_strides[across]
     for intrinsic, length, count, packed, step in (
         ("interleave", lens[0], lens[1], out_step, x_step),

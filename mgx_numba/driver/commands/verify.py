@@ -13,13 +13,12 @@ from ...errors import MgxError, OptionError, UnsupportedError
 from ...graph.passes import Options
 from ...graph.program import Program
 from ...targets.base import Compiled, compile_for
-from ...targets.ref.interpreter import evaluate
 from ..arguments import add_compile, add_inputs, add_loader
 from ..compare import Tolerance, default_tolerance
 from ..compiling import compile_model, compile_options
 from ..feeding import make_inputs
 from ..loading import file_type, load_model
-from ..verifying import Check, check_passes, check_prefixes, check_results, check_steps, first_wrong_prefix
+from ..verifying import Check, check_passes, check_prefixes, check_results, check_steps, first_wrong_prefix, reference
 
 DIFFERENT = 1
 
@@ -57,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     if args.onnxruntime:
         name, expected = "ONNX Runtime", _onnxruntime(args, arrays)
     else:
-        name, expected = "ref", evaluate(model._portable, arrays)
+        name, expected = "ref", reference(model._portable, arrays)
     return _conclude(check_results(compiled.run(arrays), expected, tolerance), args, f"comparison with {name}")
 
 

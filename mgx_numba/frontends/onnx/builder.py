@@ -6,7 +6,7 @@ ONNX tensors without axes are MIGraphX scalars in the IR: lengths ``{1}``, strid
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -261,10 +261,6 @@ class Builder:
             return x
         result = self.op(name, x, axes=tuple(sorted(axes)))
         return result if keep else self.squeeze(result, sorted(axes))
-
-    def in_type(self, x: Instruction, type: Type, f: Callable[[Instruction], Instruction]) -> Instruction:
-        """``f`` computed in another element type, the result back in that of ``x``."""
-        return self.convert(f(self.convert(x, type)), x.shape.type)
 
     def undefined(self) -> Instruction:
         """Stands for an absent optional input of an IR operator."""

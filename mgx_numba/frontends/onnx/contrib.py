@@ -1,9 +1,12 @@
-"""Other operators of ONNX Runtime.
+"""Other operators of ONNX Runtime, and what PyTorch exports as ATen.
 
 com.microsoft: EmbedLayerNormalization MatMulBnb4 MatMulNBits.
+org.pytorch.aten (and ai.onnx): ATen, embedding_bag alone.
 """
 
 from __future__ import annotations
+
+import itertools
 
 import numpy as np
 
@@ -135,3 +138,26 @@ def embed_layer_normalization(
     else:
         visible = g.reduce("reduce_sum", g.convert(mask, Type.int32_type), [1], keep=False)
     return [y, visible, total]
+
+
+@register("ATen", domain=("", "org.pytorch.aten"))
+def aten(
+    g: Builder, node: Node, table: Instruction, ids: Instruction, starts: Instruction, *others: Instruction
+) -> Instruction:
+    """``embedding_bag``: rows of the table summed, averaged or maximised (``mode`` 0, 1, 2) over bags of ids."""
+    name = node.get_str("operator", "")
+    if "embedding_bag" not in name:
+        raise UnsupportedError(f"ATen operator {name!r} is not supported")
+    if any(other is not None for other in others):
+        raise UnsupportedError("weights of samples are not supported")
+    mode = node.get_int("mode", 0)
+    if mode not in (0, 1, 2) or rank(ids) != 1:
+        raise ParseError(f"mode is {mode}, expected 0 to 2; ids have {rank(ids)} dimensions, expected 1")
+    count = g.lens(ids)[0]
+    bounds = [*g.ints(starts, "offsets"), count]
+    if bounds[0] != 0 or any(a >= b for a, b in itertools.pairwise(bounds)):
+        raise ShapeError(f"offsets {bounds[:-1]} do not cut {count} ids into bags")
+    op = ("reduce_sum", "reduce_mean", "reduce_max")[mode]
+    rows = g.op("gather", table, ids, axis=0)
+    bags = [g.op(op, g.slice(rows, 0, a, b), axes=(0,)) for a, b in itertools.pairwise(bounds)]
+    return g.op("concat", *bags, axis=0) if len(bags) > 1 else bags[0]

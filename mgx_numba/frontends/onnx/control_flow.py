@@ -23,8 +23,11 @@ if TYPE_CHECKING:
     from onnx import GraphProto
 
 
-def _module(g: Builder, stem: str) -> Module:
-    return g.parser.program.unique_module(f"{g.module.name}:{stem}" if g.module.name != "main" else stem)
+def _module(g: Builder, node: Node, suffix: str) -> Module:
+    """A module named after its node, ``If_0_if`` or ``outer_loop``."""
+    program = g.parser.program
+    name = f"{node.name or f'{node.op_type}_{node.index}'}_{suffix}"
+    return program.create_module(name) if program.module(name) is None else program.unique_module(f"{name}_")
 
 
 @register("If")
@@ -44,8 +47,8 @@ def if_node(g: Builder, node: Node, condition: Instruction) -> Sequence[Instruct
         chosen = branches[0 if value.ravel()[0] else 1]
         return g.parser.subgraph(g, chosen, node.scope, g.module, {})
     modules = []
-    for graph, stem in zip(branches, ("If_then_", "If_else_"), strict=False):
-        module = _module(g, stem)
+    for graph, suffix in zip(branches, ("if", "else"), strict=True):
+        module = _module(g, node, suffix)
         module.add_return(g.parser.subgraph(g, graph, node.scope, module, {}))
         modules.append(module)
     result = g.op("if", condition, modules=modules)
@@ -94,7 +97,7 @@ def loop(
     most = min(most, options.limit_max_iterations) if scans else most
     start = condition if condition is not None else g.literal(np.array([True]))
     limit = trips if trips is not None else g.literal(np.array([options.limit_max_iterations], np.int64))
-    module = _module(g, "Loop_")
+    module = _module(g, node, "loop")
     names = [i.name for i in body.input]
     shapes = [Shape(Type.int64_type), Shape(Type.bool_type), *(_inside(g, c) for c in carried)]
     parameters = {n: module.add_parameter(_free(module, n), s) for n, s in zip(names, shapes, strict=False)}
@@ -169,7 +172,7 @@ def _scan(g: Builder, node: Node, inputs: list[Instruction], body: GraphProto) -
     if len(steps) != 1:
         raise ShapeError(f"scanned inputs have different lengths {sorted(steps)}")
     length = steps.pop()
-    module = _module(g, "Scan_")
+    module = _module(g, node, "scan")
     number = module.add_parameter(_fresh("iteration", body), Shape(Type.int64_type))
     module.add_parameter(_fresh("condition", body), Shape(Type.bool_type))
     values = {}

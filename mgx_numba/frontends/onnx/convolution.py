@@ -1,6 +1,6 @@
 """Convolutions.
 
-ai.onnx: CausalConvWithState Conv ConvInteger ConvTranspose.
+ai.onnx: Conv ConvInteger ConvTranspose.
 com.microsoft: FusedConv NhwcConv.
 """
 

@@ -24,8 +24,8 @@ CUBIC = -0.75
 MODES = {"bilinear": "linear", "bicubic": "cubic", "linear": "linear", "cubic": "cubic", "nearest": "nearest"}
 
 
-class _GridAxis:
-    """One spatial axis of a GridSample: input places and weights of the samples [n, outputs]."""
+class SampleAxis:
+    """One spatial axis that is sampled between its elements: places and weights of the samples."""
 
     def __init__(self, g: Builder, length: int, padding: str, align: bool) -> None:
         self.g, self.length, self.padding = g, length, padding
@@ -107,7 +107,7 @@ def grid_sample(g: Builder, node: Node, x: Instruction, grid: Instruction) -> In
     flat = g.reshape(grid, (batch, prod(out), spatial))
     axes, taps = [], []
     for k, length in enumerate(lens[2:]):
-        axis = _GridAxis(g, length, padding, node.get_bool("align_corners"))
+        axis = SampleAxis(g, length, padding, node.get_bool("align_corners"))
         place = g.squeeze(g.slice(flat, 2, spatial - 1 - k, spatial - k), [2])
         axes.append(axis)
         taps.append(axis.taps(axis.coordinate(place), mode))

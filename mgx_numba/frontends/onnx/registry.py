@@ -31,6 +31,7 @@ FAMILIES = (
     "contrib_normalization",
     "resize",
     "image",
+    "deform",
     "quantization",
     "qlinear",
     "recurrent",

@@ -90,9 +90,10 @@ class View:
 
         The function is run on a stand-in array with the same strides whose elements are never read.
         """
-        itemsize = self.type.numpy.itemsize
+        itemsize = self.type.size
+        element = np.empty(1, f"u{itemsize}")  # NumPy's as_strided does not know every element type
         stand_in = np.lib.stride_tricks.as_strided(
-            np.empty(1, self.type.numpy), self.lens, [s * itemsize for s in self.strides], writeable=False
+            element, self.lens, [s * itemsize for s in self.strides], writeable=False
         )
         try:
             result = function(stand_in)

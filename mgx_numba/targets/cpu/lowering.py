@@ -147,7 +147,9 @@ class Lowering:
             view_shape = shape or Shape(from_numpy(array.dtype), array.shape, strides)
             storage = array
             if not array.flags.c_contiguous:
-                storage = np.lib.stride_tricks.as_strided(array, (view_shape.element_space,), (array.itemsize,))
+                raw = array.view(f"u{array.itemsize}")
+                flat = np.lib.stride_tricks.as_strided(raw, (view_shape.element_space,), (array.itemsize,))
+                storage = flat.view(array.dtype)
             self.constants.append(storage)
             self._constant_owners.append(array)
             self.constant_views[key] = View(Buffer(Region.CONSTANT, len(self.constants) - 1), view_shape)
@@ -158,10 +160,9 @@ class Lowering:
         view = self.values.get(ins)
         if not isinstance(view, View) or view.buffer.region is not Region.CONSTANT:
             return None
-        base = self.constants[view.buffer.index]
-        flat = np.lib.stride_tricks.as_strided(base, (view.offset + view.shape.element_space,), (base.itemsize,))
+        base = self.constants[view.buffer.index].reshape(-1)
         strides = [s * base.itemsize for s in view.strides]
-        return np.lib.stride_tricks.as_strided(flat[view.offset :], view.lens, strides)
+        return np.ndarray(view.lens, base.dtype, base.view(np.uint8), view.byte_offset, strides)
 
     def packed(self, solver: Any, problem: Any, weights: np.ndarray) -> View:
         """Constant weights in the form that a solver reads; equal packings of one constant are shared."""

@@ -1,0 +1,159 @@
+"""Attention over blocks of queries: both products through the register tile, the softmax between them on the stack.
+
+Scores are computed transposed, keys by queries: the queries are packed into panels (and scaled), the keys are read where
+they lie as the tile's rows. So the softmax runs along the rows of the score block with queries in the lanes, without sums
+across lanes, and the block is the left-hand side of the product with the values, which are read in place too. More keys
+than a block holds are taken block by block with running maxima and sums (Milakov and Gimelshein, "Online normalizer
+calculation for softmax", 2018; Dao et al., "FlashAttention", 2022).
+"""
+
+from __future__ import annotations
+
+from ..contraction.text import indent
+from ..contraction.tile_source import ROWS_SLOT, tile_source
+from .blocks import BUFFER_BYTES
+from .frame import AttentionKernel
+
+__all__ = ["ManyQueries"]
+
+
+class ManyQueries(AttentionKernel):
+    """A task is a block of queries of one head; ``scores`` holds [panel, key, column]."""
+
+    def setup(self) -> list[str]:
+        self.score_slot = self.arguments.callee(tile_source(self.tile))
+        mask = self.problem.mask
+        columns = self.columns
+        return [
+            f"packed = local_{self.dtype}({BUFFER_BYTES // self.problem.itemsize})",
+            *([] if mask is None or self.mask_per_key() else [f"turned = local_{mask.dtype}({self.lanes * self.lanes})"]),
+            *self.tile_block("score", "k_row", "packed", "k_step", str(columns), str(columns)),
+            f"score_block[11] = k_block * {columns}",
+            *self.tile_block("value", "1", "scores", str(columns), "v_row", "sums_row"),
+        ]
+
+    def mask_name(self) -> str:
+        return super().mask_name() + ("" if self.problem.mask is None or self.mask_per_key() else "_rows")
+
+    def body(self) -> list[str]:
+        columns, lanes = self.columns, self.lanes
+        return [
+            *self.panels("score", "rows"),
+            "for j0 in range(first, seen, k_block):",
+            "    count = imin(seen - j0, k_block)",
+            *indent([*self.skip_hidden(), *self._scores()]),
+            f"    for p in range(0, rows, {columns}):",
+            f"        left = imin(rows - p, {columns})",
+            "        block = p * k_block",
+            *indent([*self._causal(), *self._mask_rows()], 2),
+            f"        for c in range(0, left, {lanes}):",
+            *indent(self._softmax(), 3),
+            *indent(self.add_values("p", "left", "block + i"), 2),
+            "    started = 1",
+        ]
+
+    def _scores(self) -> list[str]:
+        """Scores of the block's keys; long features are added up in parts."""
+        return [
+            "for d0 in range(0, depth, d_block):",
+            "    some = imin(depth - d0, d_block)",
+            "    if not started or d_block < depth:",
+            *indent(self._pack(), 2),
+            "    score_block[6] = some",
+            f"    score_block[9] = some * {self.columns}",
+            "    score_block[12] = d0",
+            "    put_pointer(score_block, 3, packed)",
+            "    j = 0",
+            "    while j < count:",
+            f"        height = {self.height('count - j')}",
+            "        put_pointer(score_block, 0, offset(k, k0 + (j0 + j) * k_row + d0 * k_step))",
+            f"        put_pointer(score_block, 4, offset(scores, j * {self.columns}))",
+            f"        score_block[{ROWS_SLOT}] = height",
+            *indent(self.run_tile(self.score_slot, "score"), 2),
+            "        j += height",
+        ]
+
+    def _pack(self) -> list[str]:
+        """Panels [panel, feature, column] of the scaled queries; missing columns repeat the last row."""
+        columns, lanes = self.columns, self.lanes
+        return [
+            f"whole = some - imod(some, {lanes}) if q_step == 1 else 0",
+            f"for i in range(0, rows, {lanes}):",
+            f"    there = imin(rows - i, {lanes})",
+            "    source = q0 + (m0 + i) * q_row + d0 * q_step",
+            f"    goal = idiv(i, {columns}) * some * {columns} + imod(i, {columns})",
+            f"    for f in range(0, whole, {lanes}):",
+            f"        place = offset(packed, goal + f * {columns})",
+            f"        transpose_block(offset(q, source + f), q_row, there, place, {columns}, {lanes})",
+            "    for f in range(whole, some):",
+            f"        for c in range({lanes}):",
+            "            x = load_scalar(q, source + imin(c, there - 1) * q_row + f * q_step)",
+            f"            store_scalar(packed, goal + f * {columns} + c, x)",
+            f"    for f in range(goal, goal + some * {columns}, {columns}):",
+            f"        store(packed, f, mul(load(packed, f, {lanes}), scale))",
+        ]
+
+    def _causal(self) -> list[str]:
+        """Hide the keys after each query's last one; there are none where ``first_seen`` is the number of keys."""
+        lanes = self.lanes
+        return [
+            "last = m0 + p + first_seen - j0",
+            "for j in range(imax(last + 1, 0), count):",
+            f"    for c in range(0, left, {lanes}):",
+            f"        place = block + j * {self.columns} + c",
+            f"        x = load(scores, place, {lanes})",
+            f"        store(scores, place, where(lane_mask(j - last - c, {lanes}), -INF, x))",
+        ]
+
+    def _mask_rows(self) -> list[str]:
+        """Apply a mask that differs from query to query, turned block by block."""
+        if self.problem.mask is None or self.mask_per_key():
+            return []
+        lanes = self.lanes
+        return [
+            f"for c in range(0, left, {lanes}):",
+            f"    there = imin(left - c, {lanes})",
+            f"    for j in range(0, count, {lanes}):",
+            f"        some = imin(count - j, {lanes})",
+            "        source = offset(mask, mask0 + (m0 + p + c) * mask_row + (j0 + j) * mask_step)",
+            f"        if mask_step == 1 and some == {lanes}:",
+            f"            transpose_block(source, mask_row, there, turned, {lanes}, {lanes})",
+            "        else:",
+            "            for a in range(some):",
+            f"                for i in range({lanes}):",
+            "                    at = imin(i, there - 1) * mask_row + a * mask_step",
+            f"                    store_scalar(turned, a * {lanes} + i, load_scalar(source, at))",
+            "        for a in range(some):",
+            f"            place = block + (j + a) * {self.columns} + c",
+            f"            x = load(scores, place, {lanes})",
+            f"            store(scores, place, {self.masked(f'load(turned, a * {lanes}, {lanes})')})",
+        ]
+
+    def _softmax(self) -> list[str]:
+        """Scores of one vector of queries become weights; running maximum and sum, and the factor for earlier sums."""
+        lanes = self.lanes
+        masking = []
+        if self.mask_per_key():
+            mask = f"load_splat(mask, mask0 + (j0 + j) * mask_step, {lanes})"
+            masking = [f"    x = {self.masked(mask)}", "    store(scores, place, x)"]
+        return [
+            f"before = load(top, p + c, {lanes})",
+            "peak = before",
+            "for j in range(count):",
+            f"    place = block + j * {self.columns} + c",
+            f"    x = load(scores, place, {lanes})",
+            *masking,
+            "    peak = where(gt(x, peak), x, peak)",
+            # without any key so far all weights are exp(-infinity - 0)
+            "base = where(ne(peak, -INF), peak, 0)",
+            f"again = {self.exp}(sub(before, base))",
+            "store(top, p + c, peak)",
+            "store(factor, p + c, again)",
+            f"weights = mul(load(total, p + c, {lanes}), again)",
+            "for j in range(count):",
+            f"    place = block + j * {self.columns} + c",
+            f"    x = {self.exp}(sub(load(scores, place, {lanes}), base))",
+            "    store(scores, place, x)",
+            "    weights = add(weights, x)",
+            "store(total, p + c, weights)",
+        ]

@@ -1,0 +1,202 @@
+"""Running contraction plans on NumPy arrays, and what they should compute."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mgx_numba.codegen.contraction.pack import aligned_zeros
+from mgx_numba.codegen.contraction.problem import ConvProblem, Epilogue, EpilogueOperand, GemmProblem
+from mgx_numba.codegen.contraction.solver import Plan
+from mgx_numba.codegen.launch import Callee, Launch, Operand
+from mgx_numba.codegen.loader import load
+
+_ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+
+FULL_EPILOGUE = Epilogue(
+    (
+        EpilogueOperand("float32", "per_n"),
+        EpilogueOperand("float32", "full"),
+        EpilogueOperand("float32", "per_m"),
+        EpilogueOperand("float32", "scalar"),
+    ),
+    ("v0 = add(acc, e0)", "v1 = add(v0, e1)", "v2 = mul(v1, e2)", "v3 = max(v2, e3)"),
+    "v3",
+    name="add_add_mul_max",
+)
+"""``max((acc + bias + residual) * row_scale, floor)``"""
+
+
+def run_plan(plan: Plan, arrays: Mapping[str, np.ndarray]) -> None:
+    """Run the launches in order, the claims of each last first; arrays are changed in place."""
+    load(plan.kernels)
+    scratch = aligned_zeros((plan.scratch,), "uint8")
+    scratch[...] = 0xFF  # NaN in every float
+    for launch in plan.launches:
+        _run_launch(launch, {**arrays, "scratch": scratch})
+
+
+def _run_launch(launch: Launch, arrays: Mapping[str, np.ndarray]) -> None:
+    block = np.array([_word(arg, arrays) for arg in launch.args], np.int64)
+    entry = _ENTRY(load([launch.kernel])[0])
+    for begin in reversed(range(0, launch.tasks, launch.grain)):
+        entry(block.ctypes.data, begin, min(begin + launch.grain, launch.tasks))
+
+
+def _word(arg: Any, arrays: Mapping[str, np.ndarray]) -> int:
+    if isinstance(arg, Operand):
+        return int(arrays[arg.name].ctypes.data) + arg.offset
+    return load([arg.kernel])[0] if isinstance(arg, Callee) else int(arg)
+
+
+def element_strides(array: np.ndarray) -> tuple[int, ...]:
+    """Strides in elements."""
+    return tuple(s // array.itemsize for s in array.strides)
+
+
+def full_epilogue_arrays(
+    rng: np.random.Generator, rows: Sequence[int], columns: int, dtype: str
+) -> dict[str, np.ndarray]:
+    """Operands of `FULL_EPILOGUE` for a result of lens ``(*rows, columns)``."""
+    return {
+        "e0": rng.standard_normal(columns).astype(dtype),
+        "e1": rng.standard_normal((*rows, columns)).astype(dtype),
+        "e2": rng.standard_normal((*rows, 1)).astype(dtype),
+        "e3": np.array([-0.5], dtype),
+    }
+
+
+def full_epilogue(dtype: str) -> Epilogue:
+    """`FULL_EPILOGUE` with operands of another dtype."""
+    operands = tuple(EpilogueOperand(dtype, o.access) for o in FULL_EPILOGUE.operands)
+    return Epilogue(operands, FULL_EPILOGUE.lines, FULL_EPILOGUE.result, name=FULL_EPILOGUE.name)
+
+
+def apply_full_epilogue(sums: np.ndarray, e: Mapping[str, np.ndarray]) -> np.ndarray:
+    """What `FULL_EPILOGUE` makes of the sums."""
+    return np.maximum((sums + e["e0"] + e["e1"]) * e["e2"], e["e3"])
+
+
+def gemm_problem(a: np.ndarray, b: np.ndarray, constant: bool, out: np.ndarray | None = None) -> GemmProblem:
+    """The product of two arrays of equal batch dimensions, as they lie in memory."""
+    return GemmProblem(
+        m=a.shape[-2], n=b.shape[-1], k=a.shape[-1], batch=a.shape[:-2], a_strides=element_strides(a),
+        b_strides=element_strides(b), out_strides=() if out is None else element_strides(out)[:-1],
+        dtype=a.dtype.name, b_constant=constant,
+    )  # fmt: skip
+
+
+def convolve(problem: ConvProblem, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """The convolution of channels-last activations in float64, tap by tap (ONNX ``Conv``, ``ConvTranspose``)."""
+    x, w = x.astype(np.float64), w.astype(np.float64)
+    return _transposed(problem, x, w) if problem.transposed else _ordinary(problem, x, w)
+
+
+def _grouped(problem: ConvProblem, x: np.ndarray, w: np.ndarray, tap: tuple[int, ...]) -> np.ndarray:
+    """Products of the channels of ``x`` with one tap's weights."""
+    parts = []
+    for g in range(problem.groups):
+        channels = x[..., g * problem.group_in : (g + 1) * problem.group_in]
+        if problem.transposed:
+            matrix = w[(slice(g * problem.group_in, (g + 1) * problem.group_in), slice(None), *tap)]
+        else:
+            matrix = w[(slice(g * problem.group_out, (g + 1) * problem.group_out), slice(None), *tap)].T
+        parts.append(channels @ matrix)
+    return np.concatenate(parts, axis=-1)
+
+
+def _window(
+    tap: Sequence[int], dilation: Sequence[int], lens: Sequence[int], stride: Sequence[int]
+) -> tuple[slice, ...]:
+    return tuple(slice(t * d, t * d + (n - 1) * s + 1, s) for t, d, n, s in zip(tap, dilation, lens, stride))
+
+
+def _pad_or_crop(x: np.ndarray, begin: Sequence[int], end: Sequence[int]) -> np.ndarray:
+    padded = np.pad(x, [(0, 0), *((max(b, 0), max(e, 0)) for b, e in zip(begin, end)), (0, 0)])
+    inner = (slice(max(-b, 0), n - max(-e, 0)) for b, e, n in zip(begin, end, padded.shape[1:]))
+    return padded[(slice(None), *inner)]
+
+
+def _ordinary(problem: ConvProblem, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    padded = _pad_or_crop(x, problem.pads_begin, problem.pads_end)
+    out = np.zeros((problem.batch, *problem.out_lens, problem.out_channels))
+    for tap in np.ndindex(*problem.kernel):
+        window = _window(tap, problem.dilation, problem.out_lens, problem.stride)
+        out += _grouped(problem, padded[(slice(None), *window)], w, tap)
+    return out
+
+
+def _transposed(problem: ConvProblem, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    rank = len(problem.kernel)
+    lens = [
+        (problem.in_lens[d] - 1) * problem.stride[d]
+        + problem.dilation[d] * (problem.kernel[d] - 1) + 1 + problem.output_padding[d]
+        for d in range(rank)
+    ]  # fmt: skip
+    out = np.zeros((problem.batch, *lens, problem.out_channels))
+    for tap in np.ndindex(*problem.kernel):
+        window = _window(tap, problem.dilation, problem.in_lens, problem.stride)
+        out[(slice(None), *window)] += _grouped(problem, x, w, tap)
+    return _pad_or_crop(out, [-p for p in problem.pads_begin], [-p for p in problem.pads_end])
+
+
+def run_conv(solver: Any, problem: ConvProblem, seed: int, threads: int = 1, gap: int = 0) -> float:
+    """Largest error of a solver with `FULL_EPILOGUE`, relative to the largest result.
+
+    With a ``gap`` the result goes into a slice of that many more channels, the rest of which must stay as it was.
+    """
+    rng = np.random.default_rng(seed)
+    assert solver.refusal(problem) is None
+    x = rng.standard_normal((problem.batch, *problem.in_lens, problem.in_channels)).astype(problem.dtype)
+    w = rng.standard_normal(problem.weight_lens).astype(problem.dtype)
+    rows = (problem.batch, *problem.out_lens)
+    room = np.full((*rows, problem.out_channels + gap), 7.25, problem.dtype)
+    out = room[..., gap // 2 : gap // 2 + problem.out_channels]
+    if gap:
+        pixel = problem.out_channels + gap
+        strides = (problem.out_pixels * pixel, pixel)
+        problem = ConvProblem(**{**_fields(problem), "out_strides": strides})
+    e = full_epilogue_arrays(rng, rows, problem.out_channels, problem.dtype)
+    packed = solver.pack_weights(problem, w)
+    assert packed.shape == solver.packed_lens(problem)
+    plan = solver.plan(problem, full_epilogue(problem.dtype), (), threads)
+    run_plan(plan, {"x": x, "w": packed, "out": out, **e})
+    expected = apply_full_epilogue(convolve(problem, x, w), e)
+    if gap:
+        beside = np.concatenate([room[..., : gap // 2], room[..., gap // 2 + problem.out_channels :]], axis=-1)
+        assert np.all(beside == np.float32(7.25))
+    return float(np.abs(out - expected).max() / np.abs(expected).max())
+
+
+def _fields(problem: ConvProblem) -> dict[str, Any]:
+    return {name: value for name, value in vars(problem).items() if name != "out_lens"}
+
+
+needs_page_protection = pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None), "mprotect"), reason="needs POSIX page protection"
+)
+
+
+class GuardedPages:
+    """Arrays that end where memory that must not be touched begins."""
+
+    def __init__(self) -> None:
+        self.maps: list[mmap.mmap] = []
+
+    def place(self, array: np.ndarray) -> np.ndarray:
+        page = mmap.PAGESIZE
+        pages = -(-array.nbytes // page)
+        memory = mmap.mmap(-1, (pages + 1) * page)
+        self.maps.append(memory)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        protect = ctypes.CDLL(None, use_errno=True).mprotect
+        assert protect(ctypes.c_void_p(start + pages * page), ctypes.c_size_t(page), 0) == 0
+        placed = np.frombuffer(memory, np.uint8, array.nbytes, pages * page - array.nbytes).view(array.dtype)
+        placed = placed.reshape(array.shape)
+        placed[...] = array
+        return placed

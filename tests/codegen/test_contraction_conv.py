@@ -1,0 +1,257 @@
+"""Convolutions: every solver against a tap-by-tap convolution in float64."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
+
+from mgx_numba.codegen.contraction import CONV_SOLVERS
+from mgx_numba.codegen.contraction.conv import ConvDirect, ConvPointwise
+from mgx_numba.codegen.contraction.depthwise import ConvDepthwise
+from mgx_numba.codegen.contraction.problem import ConvProblem
+from mgx_numba.codegen.contraction.select import select
+from mgx_numba.codegen.contraction.transposed import ConvTransposed
+from mgx_numba.codegen.contraction.winograd import ConvWinograd
+from mgx_numba.errors import ShapeError
+
+from .contracting import GuardedPages, convolve, element_strides, needs_page_protection, run_conv, run_plan
+
+TOLERANCE = 3e-5
+
+
+@st.composite
+def problems(draw: Callable[[Any], Any], transposed: bool = False, depthwise: bool = False) -> ConvProblem:
+    """Small convolutions of any rank, stride, dilation, padding (cropping too) and number of groups."""
+    rank = draw(st.integers(1, 3))
+
+    def axes(low: int, high: int) -> tuple[int, ...]:
+        return tuple(draw(st.integers(low, high)) for _ in range(rank))
+
+    groups = draw(st.sampled_from([1, 17, 32, 40])) if depthwise else draw(st.sampled_from([1, 1, 2, 3]))
+    per_group = (1, 1) if depthwise else (draw(st.sampled_from([1, 2, 5, 16])), draw(st.sampled_from([1, 3, 17, 40])))
+    stride = axes(1, 3)
+    try:
+        return ConvProblem(
+            draw(st.integers(1, 2)), groups * per_group[0], groups * per_group[1], axes(1, 8), axes(1, 4), stride,
+            axes(1, 2), axes(-1, 2), axes(-1, 2), groups, transposed=transposed,
+            output_padding=tuple(draw(st.integers(0, s - 1)) for s in stride) if transposed else (),
+        )  # fmt: skip
+    except ShapeError:
+        reject()
+
+
+def quick(examples: int) -> Callable[[Any], Any]:
+    return settings(max_examples=examples, deadline=None, derandomize=True)
+
+
+@quick(60)
+@given(problems(), st.integers(1, 3), st.sampled_from([0, 7]))
+def test_direct(problem: ConvProblem, threads: int, gap: int) -> None:
+    assert run_conv(ConvDirect(), problem, 1, threads, gap) < TOLERANCE
+
+
+@quick(60)
+@given(problems(transposed=True), st.integers(1, 3), st.sampled_from([0, 7]))
+def test_transposed(problem: ConvProblem, threads: int, gap: int) -> None:
+    assert run_conv(ConvTransposed(), problem, 2, threads, gap) < TOLERANCE
+
+
+@quick(40)
+@given(problems(depthwise=True), st.integers(1, 3), st.sampled_from([0, 7]))
+def test_depthwise(problem: ConvProblem, threads: int, gap: int) -> None:
+    assert run_conv(ConvDepthwise(), problem, 3, threads, gap) < TOLERANCE
+
+
+@pytest.mark.parametrize("lens", [(5, 7), (1, 1), (9,), (3, 1, 4), (1, 6)])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_pointwise(lens: tuple[int, ...], batch: int) -> None:
+    problem = ConvProblem(batch, 20, 40, lens, (1,) * len(lens))
+    assert run_conv(ConvPointwise(), problem, 4, 2) < TOLERANCE
+    assert run_conv(ConvPointwise(), problem, 4, 2, gap=9) < TOLERANCE
+
+
+def same(channels: int, outputs: int, size: int, kernel: int = 3, **options: Any) -> ConvProblem:
+    """A square convolution whose padding keeps the size at stride 1."""
+    pads = (kernel // 2,) * 2
+    lens = (size, size)
+    return ConvProblem(1, channels, outputs, lens, (kernel, kernel), pads_begin=pads, pads_end=pads, **options)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        same(256, 70, 9),  # a step of several taps
+        same(1500, 40, 6),  # a step of part of one tap
+        same(4, 40, 19, kernel=11),  # more taps than one table holds
+        same(3, 64, 40, kernel=7, stride=(2, 2)),  # few channels: contiguous taps run together
+        same(8, 8, 30, groups=2),
+        same(5, 33, 40, dtype="float64"),
+    ],
+)
+def test_direct_blocks(problem: ConvProblem) -> None:
+    for threads in (1, 4):
+        assert run_conv(ConvDirect(), problem, 5, threads) < TOLERANCE
+
+
+def test_depthwise_with_more_taps_than_one_table_holds() -> None:
+    assert run_conv(ConvDepthwise(), same(70, 70, 19, kernel=11, groups=70), 6) < TOLERANCE
+    assert run_conv(ConvDepthwise(), same(40, 40, 9, groups=40, dtype="float64"), 6) < 1e-12
+
+
+@pytest.mark.parametrize("ceiling", ["avx2", "sse"])
+def test_other_instruction_sets(monkeypatch: pytest.MonkeyPatch, ceiling: str) -> None:
+    monkeypatch.setenv("MGX_CPU_FEATURES", ceiling)
+    assert run_conv(ConvDirect(), same(5, 33, 12), 7) < TOLERANCE
+    assert run_conv(ConvDepthwise(), same(21, 21, 12, groups=21), 7) < TOLERANCE
+    assert run_conv(ConvWinograd(4), same(12, 21, 12, fast_math=True), 7) < 1e-4
+
+
+@pytest.mark.parametrize("m", [2, 4])
+@pytest.mark.parametrize("lens", [(1, 1), (4, 4), (5, 11), (14, 14), (19, 3)])
+@pytest.mark.parametrize("channels", [(4, 1), (24, 30), (64, 33), (16, 100)])
+def test_winograd(m: int, lens: tuple[int, int], channels: tuple[int, int]) -> None:
+    solver = ConvWinograd(m)
+    for pads, threads, gap in (((1, 1), 1, 0), ((2, 1), 3, 7)):
+        problem = ConvProblem(2, *channels, lens, (3, 3), pads_begin=pads, pads_end=(1, 1), fast_math=True)
+        assert run_conv(solver, problem, 8, threads, gap) < 1e-4
+    problem = dataclasses.replace(problem, dtype="float64")
+    assert run_conv(solver, problem, 8, 2) < 1e-12
+
+
+def test_winograd_without_padding_and_with_cropping() -> None:
+    for begin, end in (((0, 0), (0, 0)), ((-1, 2), (1, -1))):
+        problem = ConvProblem(1, 16, 20, (9, 10), (3, 3), pads_begin=begin, pads_end=end, fast_math=True)
+        assert run_conv(ConvWinograd(4), problem, 9) < 1e-4
+
+
+def test_winograd_error_stays_small_for_many_channels() -> None:
+    problem = same(256, 64, 14, fast_math=True)
+    assert run_conv(ConvWinograd(2), problem, 10) < 1e-5
+    assert run_conv(ConvWinograd(4), problem, 10) < 3e-5
+
+
+def test_winograd_only_with_fast_math() -> None:
+    assert "fast_math" in (ConvWinograd(4).refusal(same(64, 64, 56)) or "")
+    assert not select(same(64, 64, 56), 2).name.startswith("conv_winograd")
+    assert select(same(64, 64, 56, fast_math=True), 2).name == "conv_winograd_4x4"
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        same(8, 8, 6, stride=(2, 2), fast_math=True),
+        same(8, 8, 6, dilation=(2, 1), fast_math=True),
+        same(8, 8, 6, groups=2, fast_math=True),
+        same(8, 8, 6, kernel=5, fast_math=True),
+        same(6, 8, 6, fast_math=True),
+        ConvProblem(1, 8, 8, (4, 6, 6), (1, 3, 3), fast_math=True),
+        ConvProblem(1, 8, 8, (6,), (3,), fast_math=True),
+    ],
+)
+def test_winograd_refuses_what_it_cannot_do(problem: ConvProblem) -> None:
+    assert ConvWinograd(2).refusal(problem)
+    assert run_conv(ConvDirect(), problem, 11) < TOLERANCE
+
+
+@pytest.mark.parametrize("solver", [ConvPointwise(), ConvDirect(), ConvDepthwise(), ConvWinograd(2)])
+def test_input_inside_a_larger_tensor(solver: Any) -> None:
+    rng = np.random.default_rng(12)
+    kernel = 1 if isinstance(solver, ConvPointwise) else 3
+    groups = 12 if isinstance(solver, ConvDepthwise) else 1
+    room = rng.standard_normal((2, 9, 9, 20)).astype(np.float32)
+    x = room[:, :, :, 5:17] if kernel == 1 else room[:, 1:8, 2:8, 5:17]
+    w = rng.standard_normal((12, 12 // groups, kernel, kernel)).astype(np.float32)
+    strides = element_strides(x)[:-1]
+    problem = ConvProblem(
+        2, 12, 12, x.shape[1:3], (kernel, kernel), pads_begin=(kernel // 2,) * 2, pads_end=(kernel // 2,) * 2,
+        groups=groups, x_strides=strides, fast_math=True,
+    )  # fmt: skip
+    assert solver.refusal(problem) is None
+    out = np.zeros((2, *problem.out_lens, 12), np.float32)
+    run_plan(solver.plan(problem), {"x": x, "w": solver.pack_weights(problem, w), "out": out})
+    np.testing.assert_allclose(out, convolve(problem, x, w), rtol=1e-3, atol=1e-4)
+
+
+def test_pointwise_refuses_pixels_that_are_not_evenly_spaced() -> None:
+    problem = ConvProblem(1, 4, 8, (5, 5), (1, 1), x_strides=(400, 40, 4))
+    assert "evenly" in (ConvPointwise().refusal(problem) or "")
+
+
+def test_not_a_number_reaches_only_its_window() -> None:
+    problem = same(8, 40, 9)
+    rng = np.random.default_rng(13)
+    x = rng.standard_normal((1, 9, 9, 8)).astype(np.float32)
+    w = rng.standard_normal(problem.weight_lens).astype(np.float32)
+    x[0, 4, 4, 3] = np.nan
+    out = np.zeros((1, 9, 9, 40), np.float32)
+    solver = ConvDirect()
+    run_plan(solver.plan(problem), {"x": x, "w": solver.pack_weights(problem, w), "out": out})
+    expected = np.zeros((9, 9), bool)
+    expected[3:6, 3:6] = True
+    np.testing.assert_array_equal(np.isnan(out[0]).all(axis=-1), expected)
+    np.testing.assert_array_equal(np.isnan(out[0]).any(axis=-1), expected)
+
+
+def test_weights_may_be_a_broadcast_view() -> None:
+    for solver, problem in (
+        (ConvDirect(), same(6, 40, 5)),
+        (ConvWinograd(4), same(8, 40, 5, fast_math=True)),
+        (ConvDepthwise(), same(6, 6, 5, groups=6)),
+        (ConvTransposed(), dataclasses.replace(same(6, 40, 5), transposed=True)),
+    ):
+        view = np.broadcast_to(np.float32(0.25), problem.weight_lens)
+        copied = solver.pack_weights(problem, view.copy())
+        np.testing.assert_array_equal(solver.pack_weights(problem, view), copied)
+        assert copied.ctypes.data % 64 == 0
+
+
+def test_kernels_do_not_depend_on_sizes() -> None:
+    sizes = [same(8, 8, 6), same(64, 40, 30, kernel=5, stride=(2, 2), groups=2)]
+    assert len({ConvDirect().plan(p, threads=t).kernels for t, p in enumerate(sizes, 1)}) == 1
+    depthwise = [same(8, 8, 6, groups=8), same(64, 64, 30, kernel=5, groups=64)]
+    assert len({ConvDepthwise().plan(p, threads=t).kernels for t, p in enumerate(depthwise, 1)}) == 1
+    winograd = [same(64, 8, 6, fast_math=True), same(32, 40, 30, fast_math=True)]
+    assert len({ConvWinograd(4).plan(p, threads=t).kernels for t, p in enumerate(winograd, 1)}) == 1
+
+
+def test_estimates_are_positive_for_every_solver() -> None:
+    for problem in (same(64, 64, 20, fast_math=True), same(8, 8, 3, groups=8), same(3, 32, 50, kernel=7)):
+        for solver in CONV_SOLVERS:
+            if solver.refusal(problem) is None:
+                assert 0 < solver.estimate(problem, 2) <= solver.estimate(problem, 1) < 1
+
+
+def test_problems_that_make_no_sense_are_errors() -> None:
+    with pytest.raises(ShapeError, match="does not divide into 3 groups"):
+        ConvProblem(1, 4, 6, (5,), (1,), groups=3)
+    with pytest.raises(ShapeError, match="at least 1"):
+        ConvProblem(1, 4, 6, (2,), (3,))
+    with pytest.raises(ShapeError, match="1 to 3"):
+        ConvProblem(1, 4, 6, (2, 2, 2, 2), (1, 1, 1, 1))
+
+
+@needs_page_protection
+@pytest.mark.parametrize("ceiling", ["", "avx2"])
+def test_nothing_past_the_end_is_read(monkeypatch: pytest.MonkeyPatch, ceiling: str) -> None:
+    monkeypatch.setenv("MGX_CPU_FEATURES", ceiling)
+    rng = np.random.default_rng(14)
+    for solver, problem in (
+        (ConvDirect(), same(5, 33, 7)),
+        (ConvPointwise(), same(5, 33, 7, kernel=1)),
+        (ConvDepthwise(), same(21, 21, 7, groups=21)),
+        (ConvTransposed(), dataclasses.replace(same(5, 17, 7), transposed=True)),
+        (ConvWinograd(4), same(12, 21, 7, fast_math=True)),
+    ):
+        guard = GuardedPages()
+        x = guard.place(rng.standard_normal((1, *problem.in_lens, problem.in_channels)).astype(np.float32))
+        w = rng.standard_normal(problem.weight_lens).astype(np.float32)
+        packed = guard.place(solver.pack_weights(problem, w))
+        out = guard.place(np.zeros((1, *problem.out_lens, problem.out_channels), np.float32))
+        run_plan(solver.plan(problem), {"x": x, "w": packed, "out": out})
+        np.testing.assert_allclose(out, convolve(problem, x, w), rtol=1e-3, atol=1e-3)

@@ -1,0 +1,39 @@
+"""A small model, and a way to call the driver in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from mgx_numba.driver.main import main
+
+
+def small_model(path: Path) -> Path:
+    """``y = softmax(relu(x * W + b))``, ``h = relu(...)`` in between; ``x`` is [N, 6] with a symbolic N."""
+    rng = np.random.default_rng(5)
+    w, b = (rng.standard_normal(s).astype(np.float32) for s in ((6, 4), (4,)))
+    nodes = [
+        helper.make_node("Gemm", ["x", "W", "b"], ["g"], "gemm"),
+        helper.make_node("Relu", ["g"], ["h"], "relu"),
+        helper.make_node("Softmax", ["h"], ["y"], "softmax", axis=1),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "small",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 6])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 4])],
+        [numpy_helper.from_array(w, "W"), numpy_helper.from_array(b, "b")],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+def drive(*arguments: object) -> int:
+    """Exit status of the driver."""
+    try:
+        return main([str(a) for a in arguments])
+    except SystemExit as stop:  # argparse
+        return int(stop.code or 0)

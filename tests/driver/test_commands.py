@@ -1,0 +1,320 @@
+"""The commands that read, write, list and run."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mgx_numba
+from mgx_numba import __version__
+from mgx_numba.driver.environment import KNOWN
+from mgx_numba.graph.argument import Argument
+from mgx_numba.graph.mxr import load_program, save_argument
+from tests.driver.support import drive, small_model
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return small_model(tmp_path / "small.onnx")
+
+
+def test_version_is_that_of_the_package(capsys: Any) -> None:
+    assert drive("--version") == 0
+    assert capsys.readouterr().out == f"mgx_numba Version: {__version__}\n"
+
+
+def test_no_command_prints_help(capsys: Any) -> None:
+    assert drive() == 2
+    assert "perf" in capsys.readouterr().out
+
+
+def test_module_is_the_driver_too() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mgx_numba", "read", "--test"],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.returncode == 0
+    assert "@2 = dot(a,b) -> float_type, {4, 3}, {3, 1}" in done.stdout
+
+
+def test_header_and_footer_go_to_standard_error(model: Path, capsys: Any) -> None:
+    assert drive("params", model) == 0
+    out, err = capsys.readouterr()
+    assert out == "x: float_type, {1, 6}, {6, 1}\n"
+    assert err.startswith(f"Running [ mgx_numba Version: {__version__} ]: mgx-numba-driver params ")
+    assert "Complete(" in err
+
+
+@pytest.mark.parametrize(
+    "flags, shape",
+    [
+        (["--batch", "3"], "{3, 6}, {6, 1}"),
+        (["--input-dim", "@x", "5", "6"], "{5, 6}, {6, 1}"),
+        (["--dim-param", "@N", "7"], "{7, 6}, {6, 1}"),
+        (["--dim-param", "@N", "{min:1,max:4}"], "{[1..4], 6}"),
+        (["--dyn-input-dim", "@x", "[{min:1, max:8, optimals:[2,4]},6]"], "{[1..8, {2, 4}], 6}"),
+        (["--default-dyn-dim", "{min:2,max:4}"], "{[2..4], 6}"),
+        (["--onnx"], "{1, 6}, {6, 1}"),
+    ],
+)
+def test_dimensions(model: Path, flags: list[str], shape: str, capsys: Any) -> None:
+    assert drive("params", model, *flags) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("x: ")
+    assert out.endswith(f"float_type, {shape}\n")
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--input-dim", "5", "6"], "--input-dim: expected @name first, got '5'"),
+        (["--input-dim", "@x", "a"], "--input-dim: 'a' is no length"),
+        (["--dim-param", "@N", "1", "2"], "--dim-param: @N needs one dimension, got 2"),
+        (["--dim-param", "@N", "{min:1}"], "neither a length nor {min:a,max:b,optimals:[...]}"),
+        (["--dim-param", "@N", "{min:4,max:1}"], "0 <= min <= max"),
+        (["--default-dyn-dim", "{"], "'{' is neither a length nor {min:a,max:b}"),
+        (["--apply-pass", "no_such_pass"], "unknown pass 'no_such_pass'; known: "),
+        (["--output-names", "z"], "--output-names: the model has no value z"),
+        (["--trim", "100"], "--trim 100 --trim-size 0 leaves nothing"),
+    ],
+)
+def test_wrong_flags_are_told_in_one_line(model: Path, flags: list[str], message: str, capsys: Any) -> None:
+    assert drive("params", model, *flags) == 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert message in errors[0]
+
+
+def test_unknown_flag_and_command(model: Path, capsys: Any) -> None:
+    assert drive("read", model, "--no-such-flag") == 2
+    assert "--no-such-flag" in capsys.readouterr().err
+    assert drive("frobnicate") == 2
+
+
+@pytest.mark.parametrize("name", ["absent.onnx", "absent.mxr", "absent.json", "absent.py"])
+def test_absent_file(name: str, capsys: Any) -> None:
+    assert drive("read", name) == 2
+    assert re.search(f"error: .*{name}", capsys.readouterr().err)
+
+
+def test_file_is_needed(capsys: Any) -> None:
+    assert drive("read") == 2
+    assert "error: a model file is needed" in capsys.readouterr().err
+
+
+def test_tensorflow_is_refused(capsys: Any) -> None:
+    assert drive("read", "model.pb") == 2
+    assert "TensorFlow" in capsys.readouterr().err
+
+
+def test_read_prints_the_text_form(model: Path, capsys: Any) -> None:
+    assert drive("read", model, "--text") == 0
+    assert capsys.readouterr().out.rstrip("\n") == str(mgx_numba.parse_onnx(str(model))).rstrip("\n")
+
+
+def test_binary_and_json_files_round_trip(model: Path, tmp_path: Path, capsys: Any) -> None:
+    drive("read", model)
+    text = capsys.readouterr().out
+    for flags, name in ((["--binary"], "a.mxr"), ([], "b.mxr"), (["--json"], "c.json")):
+        path = tmp_path / name
+        assert drive("read", model, *flags, "--output", path) == 0
+        assert capsys.readouterr().out == ""
+        assert drive("read", path) == 0
+        assert capsys.readouterr().out == text
+    assert drive("read", "--migraphx", tmp_path / "a.mxr") == 0
+    assert drive("read", "--migraphx-json", tmp_path / "c.json") == 0
+
+
+def test_python_output_is_a_model_file(model: Path, tmp_path: Path, capsys: Any) -> None:
+    drive("read", model)
+    text = capsys.readouterr().out
+    assert drive("read", model, "--py", "-o", tmp_path / "model.py") == 0
+    assert drive("read", tmp_path / "model.py") == 0
+    assert capsys.readouterr().out == text
+
+
+def test_python_file_without_a_program(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "a.py").write_text("q = 1\n")
+    (tmp_path / "b.py").write_text("1 / 0\n")
+    assert drive("read", tmp_path / "a.py") == 2
+    assert "leaves no program in a variable p" in capsys.readouterr().err
+    assert drive("read", tmp_path / "b.py") == 2
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_json_and_graph_on_standard_output(model: Path, capsys: Any) -> None:
+    assert drive("read", model, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["version"] == 8
+    assert drive("read", model, "--graphviz", "--brief") == 0
+    assert capsys.readouterr().out.startswith("digraph {")
+
+
+def test_unwritable_output(model: Path, tmp_path: Path, capsys: Any) -> None:
+    for flags in (["--text"], ["--binary"]):
+        assert drive("read", model, *flags, "-o", tmp_path / "no" / "folder") == 2
+        assert "cannot be written" in capsys.readouterr().err
+
+
+def test_debug_symbols(model: Path, capsys: Any) -> None:
+    assert drive("read", model, "--debug-symbols") == 0
+    assert "# relu" in capsys.readouterr().out
+
+
+def test_other_results(model: Path, capsys: Any) -> None:
+    assert drive("read", model, "--output-names", "h") == 0
+    out = capsys.readouterr().out
+    assert "softmax" not in out
+    assert "relu" in out
+
+
+def test_trim_keeps_the_beginning(model: Path, capsys: Any) -> None:
+    assert drive("read", model, "--trim", "2") == 0
+    out = capsys.readouterr().out
+    assert "relu" in out
+    assert "softmax" not in out
+    assert drive("read", model, "--trim", "1", "--trim-size", "1") == 0
+    out = capsys.readouterr().out
+    assert "softmax" in out
+    assert "relu" not in out
+    assert "@param:x0" in out
+
+
+def test_passes_are_applied(model: Path, capsys: Any) -> None:
+    assert drive("read", model, "-p", "fuse_pointwise", "dead_code_elimination") == 0
+    assert "pointwise(" in capsys.readouterr().out
+    assert drive("read", model, "--optimize") == 0
+
+
+def test_operators_are_listed(capsys: Any) -> None:
+    assert drive("op", "--list") == 0
+    names = capsys.readouterr().out.split()
+    assert names == sorted(names)
+    assert {"add", "convolution", "dot"} <= set(names)
+    assert drive("op", "convolution") == 0
+    assert json.loads(capsys.readouterr().out)["padding"] == [0, 0]
+    assert drive("op", "convolutoin") == 2
+    assert "did you mean convolution" in capsys.readouterr().err
+    assert drive("op") == 2
+
+
+def test_every_operator_prints_its_defaults(capsys: Any) -> None:
+    drive("op", "-l")
+    for name in capsys.readouterr().out.split():
+        assert drive("op", name) == 0
+        assert isinstance(json.loads(capsys.readouterr().out), dict)
+
+
+def test_onnx_operators_are_listed(capsys: Any) -> None:
+    assert drive("onnx", "-l") == 0
+    assert capsys.readouterr().out.split() == mgx_numba.get_onnx_operators()
+    assert drive("onnx") == 2
+
+
+@pytest.mark.parametrize("target", ["--cpu", "--ref"])
+def test_compile_saves_how_it_was_compiled(model: Path, target: str, tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "model.mxr"
+    assert drive("compile", model, target, "--disable-fast-math", "--binary", "-o", path) == 0
+    assert "Compilation time: " in capsys.readouterr().err
+    compiled = load_program(path)[1]["compiled"]
+    assert compiled["target"] == target[2:]
+    assert compiled["fast_math"] is False
+    assert mgx_numba.load(str(path)).is_compiled()
+
+
+def test_compile_shows_kernels(model: Path, capsys: Any) -> None:
+    assert drive("compile", model, "--kernels") == 0
+    out = capsys.readouterr().out
+    assert "def kernel(args, begin, end):" in out
+    assert "# @" in out
+
+
+def test_quantisation_is_refused(model: Path, capsys: Any) -> None:
+    for flag in ("--fp16", "--bf16", "--int8", "--fp8", "--int4-weights"):
+        assert drive("compile", model, flag) == 2
+        assert f"error: {flag}: quantisation is not available" in capsys.readouterr().err
+
+
+def test_gpu_is_refused(model: Path, capsys: Any) -> None:
+    assert drive("compile", model, "--gpu") == 2
+    assert "error: target 'gpu' is not available" in capsys.readouterr().err
+
+
+def test_run_prints_the_program(model: Path, capsys: Any) -> None:
+    assert drive("run", model, "--ref") == 0
+    assert "softmax" in capsys.readouterr().out
+
+
+def test_inputs_come_from_files_and_fills(model: Path, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    seen = []
+
+    def note(self: Any, params: Any) -> list[Any]:
+        seen.append(np.array(params["x"]))
+        return []
+
+    monkeypatch.setattr(mgx_numba.program, "run", note)
+    wanted = np.arange(6, dtype=np.float32).reshape(1, 6)
+    save_argument(Argument.from_array(wanted), tmp_path / "x.mxr")
+    np.save(tmp_path / "x.npy", wanted)
+    flags = [["--fill0", "x"], ["--fill1", "x"], ["--load-arg", "@x", tmp_path / "x.mxr"]]
+    flags += [["--load-arg", "@x", tmp_path / "x.npy"], [], []]
+    for flag in flags:
+        assert drive("run", model, "--ref", *flag) == 0
+    assert not seen[0].any()
+    assert (seen[1] == 1).all()
+    assert (seen[2] == wanted).all()
+    assert (seen[3] == wanted).all()
+    assert (seen[4] == seen[5]).all()
+    assert seen[4].std() > 0
+    assert drive("run", model, "--ref", "--fill0", "z") == 2
+    assert "no parameter is called 'z'; the parameters are: x" in capsys.readouterr().err
+
+
+def test_dynamic_lengths_take_the_batch(model: Path, capsys: Any) -> None:
+    flags = ["--dyn-input-dim", "@x", "[{min:1,max:8},6]"]
+    for batch in ("0", "3", "99"):
+        assert drive("run", model, "--cpu", *flags, "--batch", batch) == 0
+
+
+def test_wrong_input_is_told(model: Path, tmp_path: Path, capsys: Any) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((2, 6), np.float32))
+    assert drive("run", model, "--ref", "--load-arg", "@x", tmp_path / "x.npy") == 2
+    assert "Incorrect shape" in capsys.readouterr().err
+
+
+def test_time_prints_one_line(model: Path, capsys: Any) -> None:
+    assert drive("time", model, "-n", "4") == 0
+    assert re.fullmatch(r"Total time: [\d.e-]+ms\n", capsys.readouterr().out)
+
+
+def test_environment_is_reported(model: Path, capsys: Any, monkeypatch: Any) -> None:
+    monkeypatch.setenv("MIGRAPHX_NO_SUCH_THING", "1")
+    monkeypatch.setenv("MIGRAPHX_TRACE_EVAL", "1")
+    assert drive("run", model, "--ref") == 0
+    out, err = capsys.readouterr()
+    assert "warning: environment variable MIGRAPHX_NO_SUCH_THING has no effect here" in err
+    assert "MIGRAPHX_TRACE_EVAL=1\n" in err
+    assert "Run instruction: " in out
+
+
+def test_known_environment_variables_are_those_that_the_source_reads() -> None:
+    root = Path(mgx_numba.__file__).parent
+    files = [p for p in root.rglob("*.py") if p.name != "environment.py"]
+    read = {name for p in files for name in re.findall(r'"((?:MGX|MIGRAPHX)_[A-Z_]+)"', p.read_text())}
+    assert read == KNOWN
+
+
+def test_option_without_effect_is_a_plain_warning(model: Path, capsys: Any, monkeypatch: Any) -> None:
+    from mgx_numba.api import options
+
+    monkeypatch.setattr(options, "_told", set())
+    assert drive("compile", model, "--ref", "--exhaustive-tune") == 0
+    assert "warning: compile option exhaustive_tune=True has no effect" in capsys.readouterr().err

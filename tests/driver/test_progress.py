@@ -1,0 +1,76 @@
+"""Progress is shown to people only, with and without ``rich``."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mgx_numba.driver.progress import track
+from mgx_numba.targets.progress import compile_progress
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+KINDS = pytest.mark.parametrize("kind", ["plain", "rich"])
+
+
+def watch(kind: str, monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Let a person watch standard error, with ``rich`` installed or not."""
+    if kind == "rich":
+        pytest.importorskip("rich")
+    else:
+        for name in ("rich", "rich.console", "rich.progress"):
+            monkeypatch.setitem(sys.modules, name, None)
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    return stream
+
+
+@KINDS
+def test_terminal_shows_progress(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = watch(kind, monkeypatch)
+    assert list(track(range(5), 5, "Counting")) == [0, 1, 2, 3, 4]
+    assert "Counting" in terminal.getvalue()
+
+
+@KINDS
+def test_terminal_shows_compilation(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = watch(kind, monkeypatch)
+    with compile_progress() as show:
+        assert show is not None
+        show(1, 3, "mul_add_kernel")
+        show(3, 3, "conv_relu_kernel")
+    assert "conv_relu_kernel" in terminal.getvalue()
+
+
+def test_pipe_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    assert list(track(range(3), 3, "Counting")) == [0, 1, 2]
+    with compile_progress() as show:
+        assert show is None
+    assert stream.getvalue() == ""
+
+
+def test_reader_that_leaves_early_is_no_error() -> None:
+    code = "import sys; from mgx_numba.driver.main import main; sys.exit(main(['onnx', '-l']))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=Path(__file__).parents[2],
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    _, err = process.communicate(timeout=60)
+    assert b"Traceback" not in err
+    assert b"Exception ignored" not in err
