@@ -16,6 +16,7 @@ import onnx
 
 from bench.models import inputs
 from bench.models.builder import GraphBuilder
+from bench.peers import is_installed
 from bench.roofs import Work
 from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.runtime.executor import Executable
@@ -183,9 +184,7 @@ def limited_blas(threads: int) -> Iterator[None]:
     """Within, other libraries compute on so many threads; PyTorch keeps that number."""
     from threadpoolctl import threadpool_limits
 
-    import bench.peers as peers
-
-    if peers.is_installed("torch"):
+    if is_installed("torch"):
         import torch
 
         torch.set_num_threads(threads)

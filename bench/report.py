@@ -150,7 +150,8 @@ def _show(comparisons: Sequence[Comparison], engines: Sequence[str], environment
                 ]
             )
     cpu = environment["cpu"]
-    title = f"{cpu['model']}, {threads} thread{'s' if threads > 1 else ''}, float32, commit {environment['commit'][:10] or 'unknown'}, median ms"
+    count = f"{threads} thread{'s' if threads > 1 else ''}"
+    title = f"{cpu['model']}, {count}, float32, commit {_short(environment)}, median ms"
     header = ["model", *engines, "ratio", "p10 to p90", "error"]
     show(title, header, [*rows, *means])
 
@@ -186,11 +187,16 @@ def _show_processes(probes: dict[str, list[Probe]]) -> None:
     show("Fresh processes", header, rows)
 
 
+def _short(environment: dict[str, Any]) -> str:
+    """The commit as people write it, with a plus where the tree has changes on top."""
+    return (environment["commit"][:10] or "unknown") + ("+" if environment["uncommitted_changes"] else "")
+
+
 def _subtitle(environment: dict[str, Any], options: argparse.Namespace) -> str:
     cpu = environment["cpu"]
     return (
         f"{cpu['model']} ({cpu['llvm_name']}, {cpu['vector_bits']}-bit vectors), {len(options.models)} models, "
-        f"commit {environment['commit'][:10] or 'unknown'}\n"
+        f"commit {_short(environment)}\n"
         "A dot is a kernel call, larger the larger its share of its model's time. Those above the slope work in cache."
     )
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-__all__ = ["Clocks", "Timing", "geometric_mean", "interleave", "ratio", "ratio_range"]
+__all__ = ["Clocks", "Timing", "geometric_mean", "interleave", "ratio", "ratio_range", "wait_until_quiet"]
 
 WARM_UP_CALLS = 3
 MAX_CALLS_PER_BLOCK = 500

@@ -29,6 +29,7 @@ class program:
     def __init__(self) -> None:
         self._portable = Program()
         self._compiled: Compiled | None = None
+        self._signature: dict[str, Shape] = {}
         self._options: CompileOptions | None = None
         self._target: target | None = None
         self._disabled_passes: tuple[str, ...] = ()
@@ -104,6 +105,7 @@ class program:
                 disabled_passes=(*self._disabled_passes, *parsed.disabled_passes),
                 progress=progress,
             )
+        self._signature = self._portable.parameter_shapes()
         self._compiled, self._options, self._target = compiled, parsed, t
         return self
 
@@ -119,19 +121,19 @@ class program:
                 given and what was expected.
         """
         inputs = self._checked(params or {})
-        if self._compiled is None:
-            self._compiled = compile_for("ref", self._portable)
-        if os.environ.get("MIGRAPHX_TRACE_EVAL", "0") not in ("", "0"):
-            results = self._compiled.trace(inputs, int(os.environ["MIGRAPHX_TRACE_EVAL"]), sys.stdout)
+        compiled = self._compiled or compile_for("ref", self._portable)
+        level = os.environ.get("MIGRAPHX_TRACE_EVAL")
+        if level and level != "0":
+            results = compiled.trace(inputs, int(level), sys.stdout)
         else:
-            results = self._compiled.run(inputs)
+            results = compiled.run(inputs)
         return [_result(r) for r in results]
 
     eval = run
 
     def _checked(self, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """A checked array for every parameter; other names are ignored."""
-        shapes = self._portable.parameter_shapes()
+        shapes = self._signature if self._compiled is not None else self._portable.parameter_shapes()
         for name in shapes:
             if name not in given:
                 listed = ", ".join(map(str, given)) or "none"
@@ -187,6 +189,8 @@ class program:
 
 
 def _check(name: str, value: Any, wanted: Shape) -> np.ndarray:
+    if type(value) is np.ndarray and value.shape == wanted.lens and value.dtype == wanted.type.numpy and value.ndim:
+        return value
     try:
         given = value.unwrap() if isinstance(value, argument) else Argument.from_array(value)
     except (MgxError, TypeError, ValueError) as error:
@@ -208,7 +212,7 @@ def _check(name: str, value: Any, wanted: Shape) -> np.ndarray:
 def _result(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [_result(v) for v in value]
-    return argument.wrap(Argument.from_array(value))
+    return value.view(argument)
 
 
 def _progress() -> Any:

@@ -27,11 +27,11 @@ def dyn(*dims: Any) -> Shape:
 
 def test_dot_of_any_strides() -> None:
     a, b = normal(2, 3, 5, 7), normal(2, 3, 7, 4)
-    np.testing.assert_allclose(call("dot", a, b), a @ b, rtol=1e-6)
-    np.testing.assert_allclose(
-        call("dot", b.swapaxes(2, 3), a.swapaxes(2, 3)), (a @ b).swapaxes(2, 3), rtol=1e-5
-    )
-    np.testing.assert_allclose(call("dot", np.broadcast_to(a[:1], a.shape), b), a[:1] @ b, rtol=1e-6)
+    exact = a.astype(np.float64) @ b
+    np.testing.assert_allclose(call("dot", a, b), exact, rtol=1e-6)
+    np.testing.assert_allclose(call("dot", b.swapaxes(2, 3), a.swapaxes(2, 3)), exact.swapaxes(2, 3), rtol=1e-6)
+    same = a[:1].astype(np.float64) @ b
+    np.testing.assert_allclose(call("dot", np.broadcast_to(a[:1], a.shape), b), same, rtol=1e-6)
     assert call("dot", normal(2, 0), normal(0, 3)).tolist() == [[0] * 3] * 2
     assert make_op("dot").flops(Shape(Type.float_type, (5, 4)), [Shape(Type.float_type, (5, 7))]) == 280
 

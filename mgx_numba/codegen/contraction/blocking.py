@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..cpu.tile_table import RegisterTile
 from .problem import ITEMSIZE
 
-__all__ = ["SUMS_BYTES", "TABLE_TAPS", "Blocking", "cut", "cut_channels"]
+__all__ = ["SUMS_BYTES", "TABLE_TAPS", "Blocking", "cut", "cut_channels", "fit"]
 
 SUMS_BYTES = 65536
 """Stack memory for the sums of one task."""
@@ -35,8 +35,35 @@ class Blocking:
         return groups * -(-m // self.rows) * -(-panels // self.panels)
 
 
-def cut(tile: RegisterTile, m: int, n: int, depth: int, taps: int, groups: int, threads: int) -> Blocking:
-    """Blocks for ``groups`` products of ``m`` rows, ``n`` columns and ``taps * depth`` terms on ``threads`` threads."""
+def fit(given: Blocking, tile: RegisterTile, m: int, n: int, depth: int, taps: int) -> Blocking:
+    """The blocking nearest to ``given``, which may hold any integers, that the kernels can run: whole tiles of rows,
+    sums that fit the stack, and steps of either taps or channels."""
+    sums = SUMS_BYTES // (ITEMSIZE[tile.dtype] * tile.columns)
+    k_block = min(-(-_clamp(given.depth, depth) // 8) * 8, depth)
+    tap_block = _clamp(given.taps, min(taps, TABLE_TAPS)) if k_block == depth else 1
+    p_block = _clamp(given.panels, min(-(-n // tile.columns), sums // tile.rows))
+    m_block = -(-_clamp(given.rows, m) // tile.rows) * tile.rows
+    if tap_block < taps or k_block < depth:
+        m_block = min(m_block, sums // p_block // tile.rows * tile.rows)
+    return Blocking(m_block, p_block, tap_block, k_block)
+
+
+def cut(
+    tile: RegisterTile,
+    m: int,
+    n: int,
+    depth: int,
+    taps: int,
+    groups: int,
+    threads: int,
+    given: Blocking | None = None,
+) -> Blocking:
+    """Blocks for ``groups`` products of ``m`` rows, ``n`` columns and ``taps * depth`` terms on ``threads`` threads.
+
+    ``given`` ones, made to `fit`, are taken in place of the computed ones.
+    """
+    if given is not None:
+        return fit(given, tile, m, n, depth, taps)
     size = ITEMSIZE[tile.dtype]
     panels = -(-n // tile.columns)
     sums = SUMS_BYTES // (size * tile.columns)
@@ -63,8 +90,15 @@ def cut(tile: RegisterTile, m: int, n: int, depth: int, taps: int, groups: int, 
     return best
 
 
-def cut_channels(tile: RegisterTile, m: int, channels: int, taps: int, threads: int) -> Blocking:
-    """Blocks for a depthwise product of ``m`` rows; all panels of a row are done together while that fits."""
+def cut_channels(
+    tile: RegisterTile, m: int, channels: int, taps: int, threads: int, given: Blocking | None = None
+) -> Blocking:
+    """Blocks for a depthwise product of ``m`` rows; all panels of a row are done together while that fits.
+
+    ``given`` ones, made to `fit`, are taken in place of the computed ones.
+    """
+    if given is not None:
+        return fit(given, tile, m, channels, 1, taps)
     panels = -(-channels // tile.columns)
     tap_block = _even(taps, TABLE_TAPS, 1)
     sums = SUMS_BYTES // (ITEMSIZE[tile.dtype] * tile.columns)
@@ -89,6 +123,10 @@ def _makespan(
     weights = width * terms * tile.columns / 16
     loads = 0.1 * tile_rows * terms * tile.rows
     return -(-tasks // threads) * (work + weights + loads + tile_rows * 60 + 300)
+
+
+def _clamp(value: int, most: int) -> int:
+    return max(1, min(value, most))
 
 
 def _even(total: int, limit: int, multiple: int) -> int:

@@ -12,24 +12,15 @@ import numpy as np
 
 from ..cpu.tile_table import RegisterTile, tile_for
 from ..launch import Launch, Operand
-from .blocking import cut
+from .blocking import Blocking, cut
 from .gemm import GemmPacked
 from .pack import aligned_zeros, pack_panels, panel_count
+from .places import call_places, place_locals, spatial_arguments
 from .problem import ITEMSIZE, ConvProblem, Epilogue, GemmProblem
 from .roofline import seconds
+from .rows import Lattice, image_strides, lattice_arguments, lattice_rows, pixel_rows, stride_arguments
 from .skeleton import Skeleton
 from .solver import NO_EPILOGUE, Plan, Strides
-from .spatial import (
-    Lattice,
-    image_strides,
-    lattice_arguments,
-    lattice_rows,
-    pixel_rows,
-    place_locals,
-    place_table,
-    spatial_arguments,
-    stride_arguments,
-)
 
 __all__ = ["ConvDirect", "ConvPointwise", "direct_launch", "panel_lens", "tap_matrices"]
 
@@ -64,9 +55,14 @@ class ConvPointwise:
         return self._gemm.pack_weights(self._product(problem), np.broadcast_to(matrix, (problem.batch, *matrix.shape)))
 
     def plan(
-        self, problem: ConvProblem, epilogue: Epilogue = NO_EPILOGUE, strides: Strides = (), threads: int = 1
+        self,
+        problem: ConvProblem,
+        epilogue: Epilogue = NO_EPILOGUE,
+        strides: Strides = (),
+        threads: int = 1,
+        blocking: Blocking | None = None,
     ) -> Plan:
-        return self._gemm.plan(self._product(problem), epilogue, strides, threads)
+        return self._gemm.plan(self._product(problem), epilogue, strides, threads, blocking)
 
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
         return self._gemm.estimate(self._product(problem), threads)
@@ -111,11 +107,16 @@ class ConvDirect:
         return out
 
     def plan(
-        self, problem: ConvProblem, epilogue: Epilogue = NO_EPILOGUE, strides: Strides = (), threads: int = 1
+        self,
+        problem: ConvProblem,
+        epilogue: Epilogue = NO_EPILOGUE,
+        strides: Strides = (),
+        threads: int = 1,
+        blocking: Blocking | None = None,
     ) -> Plan:
         zeros = math.prod(panel_lens(problem, tile_for(problem.dtype)))
         table = image_strides(problem, epilogue, strides)
-        return Plan((direct_launch(problem.volume(), epilogue, table, threads, 0, zeros),))
+        return Plan((direct_launch(problem.volume(), epilogue, table, threads, 0, zeros, given=blocking),))
 
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
         tile = tile_for(problem.dtype)
@@ -160,34 +161,35 @@ def direct_launch(
     start: int,
     zeros: int,
     lattice: Lattice | None = None,
+    given: Blocking | None = None,
 ) -> Launch:
     """One launch of the direct kernel for a problem in three dimensions.
 
     Its panels begin at element ``start`` of ``w``, a row of zeros at element ``zeros``. With a ``lattice`` the
-    problem's output pixels are those points of a larger output.
+    problem's output pixels are those points of a larger output. ``given`` blocks replace the computed ones.
     """
     tile = tile_for(problem.dtype)
     lens = panel_lens(problem, tile)
     groups, panels, taps, depth, columns = lens
     rows = problem.batch * problem.out_pixels
-    blocking = cut(tile, rows, problem.group_out, depth, taps, groups, threads)
+    blocking = cut(tile, rows, problem.group_out, depth, taps, groups, threads, given)
     name = "conv_transposed" if lattice else "conv"
     skeleton = Skeleton(name, problem.dtype, tile, epilogue, several_taps=True)
     arguments = skeleton.arguments
+    contiguous = problem.x_strides[3] == depth and problem.dilation[2] == 1
+    whole = blocking.taps == taps and blocking.depth == depth
+    run = problem.kernel[2] if contiguous and whole else 1
+    axes, places = spatial_arguments(arguments, problem, tile, run, lattice[0][2] if lattice else 1)
     arguments.pointer("x", "x", problem.dtype)
     arguments.pointer("w", Operand("w", start * problem.itemsize), problem.dtype)
     arguments.pointer("zero", Operand("w", zeros * problem.itemsize), problem.dtype)
     skeleton.rows.pointers(arguments)
     skeleton.sizes(blocking, rows, problem.group_out, panels, depth, taps)
-    contiguous = problem.x_strides[3] == depth and problem.dilation[2] == 1
-    whole = blocking.taps == taps and blocking.depth == depth
     arguments.integers(x_step=1, w_step=columns, w_panel=taps * depth * columns)
-    arguments.integers(run=problem.kernel[2] if contiguous and whole else 1)
-    axes = spatial_arguments(arguments, problem, lattice[0][2] if lattice else 1)
     stride_arguments(arguments, strides)
     skeleton.decode = ["x0 = group * depth", "w0 = group * panels * w_panel", "column0 = group * n"]
-    skeleton.setup = place_locals(axes)
-    skeleton.table = [*place_table(axes, tile, runs=True), "put_pointer(block, 0, offset(x, x0 + k0 + anchor))"]
+    skeleton.setup = place_locals()
+    skeleton.table = [*call_places(places), "put_pointer(block, 0, offset(x, x0 + k0 + anchor))"]
     if lattice:
         lattice_arguments(arguments, axes, lattice)
         skeleton.before_rows, skeleton.row = lattice_rows(epilogue, axes)

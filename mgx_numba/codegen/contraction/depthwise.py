@@ -9,13 +9,14 @@ import numpy as np
 
 from ..cpu.tile_table import tile_for
 from ..launch import Launch, Operand
-from .blocking import cut_channels
+from .blocking import Blocking, cut_channels
 from .pack import aligned_zeros, pack_panels, panel_count
+from .places import call_places, place_locals, spatial_arguments
 from .problem import ITEMSIZE, ConvProblem, Epilogue
 from .roofline import seconds
+from .rows import image_strides, pixel_rows, stride_arguments
 from .skeleton import Skeleton
 from .solver import NO_EPILOGUE, Plan, Strides
-from .spatial import image_strides, pixel_rows, place_locals, place_table, spatial_arguments, stride_arguments
 from .tile_source import depthwise_source
 
 __all__ = ["ConvDepthwise"]
@@ -47,9 +48,15 @@ class ConvDepthwise:
         return out
 
     def plan(
-        self, problem: ConvProblem, epilogue: Epilogue = NO_EPILOGUE, strides: Strides = (), threads: int = 1
+        self,
+        problem: ConvProblem,
+        epilogue: Epilogue = NO_EPILOGUE,
+        strides: Strides = (),
+        threads: int = 1,
+        blocking: Blocking | None = None,
     ) -> Plan:
-        return Plan((_launch(problem.volume(), epilogue, image_strides(problem, epilogue, strides), threads),))
+        table = image_strides(problem, epilogue, strides)
+        return Plan((_launch(problem.volume(), epilogue, table, threads, blocking),))
 
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
         tile = tile_for(problem.dtype)
@@ -59,15 +66,22 @@ class ConvDepthwise:
         return seconds(tile, 4.0 * rows * columns * problem.taps + rows * problem.taps * 40.0, moved, threads)
 
 
-def _launch(problem: ConvProblem, epilogue: Epilogue, strides: dict[str, tuple[int, int]], threads: int) -> Launch:
+def _launch(
+    problem: ConvProblem,
+    epilogue: Epilogue,
+    strides: dict[str, tuple[int, int]],
+    threads: int,
+    given: Blocking | None,
+) -> Launch:
     """``problem`` has three spatial dimensions."""
     tile = tile_for(problem.dtype)
     channels = problem.out_channels
     panels = panel_count(tile, channels)
     rows = problem.batch * problem.out_pixels
-    blocking = cut_channels(tile, rows, channels, problem.taps, threads)
+    blocking = cut_channels(tile, rows, channels, problem.taps, threads, given)
     skeleton = Skeleton("depthwise", problem.dtype, tile, epilogue, several_taps=True, inner=depthwise_source(tile))
     arguments = skeleton.arguments
+    _, places = spatial_arguments(arguments, problem, tile)
     zeros = panels * problem.taps * tile.columns
     arguments.pointer("x", "x", problem.dtype)
     arguments.pointer("w", "w", problem.dtype)
@@ -75,11 +89,10 @@ def _launch(problem: ConvProblem, epilogue: Epilogue, strides: dict[str, tuple[i
     skeleton.rows.pointers(arguments)
     skeleton.sizes(blocking, rows, channels, panels, 1, problem.taps)
     arguments.integers(x_step=1, w_step=tile.columns, w_panel=problem.taps * tile.columns)
-    axes = spatial_arguments(arguments, problem)
     stride_arguments(arguments, strides)
-    skeleton.setup = place_locals(axes)
+    skeleton.setup = place_locals()
     skeleton.decode = ["w0 = 0", "column0 = 0"]
-    skeleton.table = [*place_table(axes, tile), "put_pointer(block, 0, offset(x, n0 + anchor))"]
+    skeleton.table = [*call_places(places), "put_pointer(block, 0, offset(x, n0 + anchor))"]
     skeleton.before_rows, skeleton.row = pixel_rows(epilogue)
     size = problem.itemsize
     moved = size * (problem.batch * problem.in_pixels * channels + zeros)

@@ -12,7 +12,7 @@ import numpy as np
 from ..cpu.tile_table import tile_for
 from ..launch import Launch, Operand
 from .batches import Batched, collapse
-from .blocking import cut
+from .blocking import Blocking, cut
 from .pack import aligned_zeros, pack_panels, panel_count
 from .pack_kernel import pack_launch
 from .problem import ITEMSIZE, Epilogue, GemmProblem
@@ -50,7 +50,12 @@ class GemmPacked:
         return out
 
     def plan(
-        self, problem: GemmProblem, epilogue: Epilogue = NO_EPILOGUE, strides: Strides = (), threads: int = 1
+        self,
+        problem: GemmProblem,
+        epilogue: Epilogue = NO_EPILOGUE,
+        strides: Strides = (),
+        threads: int = 1,
+        blocking: Blocking | None = None,
     ) -> Plan:
         _, panels, k, columns = self.packed_lens(problem)
         w_strides: list[int] = []
@@ -59,7 +64,7 @@ class GemmPacked:
             w_strides.insert(0, size if stride else 0)
             size *= length if stride else 1
         batched = collapse(problem, epilogue, strides, tuple(w_strides))
-        return Plan(_launches(problem, epilogue, batched, Operand("w"), (columns, columns * k), threads))
+        return Plan(_launches(problem, epilogue, batched, Operand("w"), (columns, columns * k), threads, blocking))
 
     def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
         return _seconds(problem, threads)
@@ -84,11 +89,16 @@ class GemmInPlace:
         return weights
 
     def plan(
-        self, problem: GemmProblem, epilogue: Epilogue = NO_EPILOGUE, strides: Strides = (), threads: int = 1
+        self,
+        problem: GemmProblem,
+        epilogue: Epilogue = NO_EPILOGUE,
+        strides: Strides = (),
+        threads: int = 1,
+        blocking: Blocking | None = None,
     ) -> Plan:
         batched = collapse(problem, epilogue, strides, problem.b_strides[:-2])
         steps = (problem.b_strides[-2], tile_for(problem.dtype).columns)
-        return Plan(_launches(problem, epilogue, batched, Operand("w"), steps, threads, masked=True))
+        return Plan(_launches(problem, epilogue, batched, Operand("w"), steps, threads, blocking, masked=True))
 
     def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
         return _seconds(problem, threads)
@@ -111,7 +121,12 @@ class GemmPacking:
         return weights
 
     def plan(
-        self, problem: GemmProblem, epilogue: Epilogue = NO_EPILOGUE, strides: Strides = (), threads: int = 1
+        self,
+        problem: GemmProblem,
+        epilogue: Epilogue = NO_EPILOGUE,
+        strides: Strides = (),
+        threads: int = 1,
+        blocking: Blocking | None = None,
     ) -> Plan:
         tile = tile_for(problem.dtype)
         panels = panel_count(tile, problem.n)
@@ -124,7 +139,7 @@ class GemmPacking:
         pack = pack_launch(tile, lens, outer, problem.n, n_stride, problem.k, k_stride)
         batched = collapse(problem, epilogue, strides, w_strides)
         steps = (tile.columns, tile.columns * problem.k)
-        launches = _launches(problem, epilogue, batched, Operand("scratch"), steps, threads)
+        launches = _launches(problem, epilogue, batched, Operand("scratch"), steps, threads, blocking)
         return Plan((*pack, *launches), math.prod(lens) * matrix * problem.itemsize)
 
     def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
@@ -153,11 +168,13 @@ def _launches(
     w: Operand,
     w_steps: tuple[int, int],
     threads: int,
+    blocking: Blocking | None,
     masked: bool = False,
 ) -> tuple[Launch, ...]:
     """One launch for each piece of the batch; ``w_steps`` are the right-hand side's strides along k and by panel."""
     return tuple(
-        _launch(problem, epilogue, piece, offsets, w, w_steps, threads, masked) for piece, offsets in batched.pieces()
+        _launch(problem, epilogue, piece, offsets, w, w_steps, threads, blocking, masked)
+        for piece, offsets in batched.pieces()
     )
 
 
@@ -169,16 +186,18 @@ def _launch(
     w: Operand,
     w_steps: tuple[int, int],
     threads: int,
+    given: Blocking | None,
     masked: bool,
 ) -> Launch:
     tile = tile_for(problem.dtype)
     depth, size = max(problem.k, 1), problem.itemsize
-    blocking = cut(tile, batched.m, problem.n, depth, 1, batched.count, threads)
+    blocking = cut(tile, batched.m, problem.n, depth, 1, batched.count, threads, given)
     skeleton = Skeleton("gemm", problem.dtype, tile, epilogue, inner=tile_source(tile, masked))
     arguments = skeleton.arguments
     x = Operand("x", offsets["x"] * size) if problem.k else w
     arguments.pointer("x", x, problem.dtype)
     arguments.pointer("w", Operand(w.name, w.offset + offsets["w"] * size), problem.dtype)
+    arguments.pointer("zero", w, problem.dtype)
     bytes_at = {"out": ITEMSIZE[epilogue.out_dtype(problem.dtype)] * offsets["out"]}
     bytes_at |= {f"e{k}": ITEMSIZE[o.dtype] * offsets.get(f"e{k}", 0) for k, o in enumerate(epilogue.operands)}
     skeleton.rows.pointers(arguments, bytes_at)
@@ -192,7 +211,7 @@ def _launch(
         arguments.integers(**{f"{name}_batch{d}": values[d] for d in range(rank)})
         if name != "w":
             arguments.integers(**{f"{name}_ld": values[-1] if problem.k or name != "x" else 0})
-    skeleton.setup = ["zero = w", "filled = 0"]
+    skeleton.setup = ["filled = 0"]
     skeleton.decode = ["column0 = 0", *_batch_lines(batched)]
     skeleton.table = [
         "if left != filled:",

@@ -62,7 +62,7 @@ class Skeleton:
     def source(self) -> KernelSource:
         """The finished kernel."""
         lines = ["def kernel(args, begin, end):"]
-        lines += indent([*self.arguments.lines, *self.setup, *self._locals(), *self.rows.invariant()])
+        lines += indent([*self.arguments.lines, *self._locals(), *self.setup, *self.rows.invariant()])
         lines += indent(["for task in range(begin, end):", *indent(self._task())])
         return KernelSource(kernel_name(self.solver, self.epilogue), "\n".join(lines) + "\n")
 

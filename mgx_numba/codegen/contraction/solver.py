@@ -10,6 +10,7 @@ import numpy as np
 
 from ..kernel import KernelSource
 from ..launch import Launch
+from .blocking import Blocking
 from .problem import ConvProblem, Epilogue, GemmProblem
 
 __all__ = ["NO_EPILOGUE", "Plan", "Solver", "Strides"]
@@ -50,10 +51,18 @@ class Solver(Protocol, Generic[P]):
     def pack_weights(self, problem: P, weights: np.ndarray) -> np.ndarray:
         """Weights as the operand ``w`` has to hold them. They may have any strides, 0 too."""
 
-    def plan(self, problem: P, epilogue: Epilogue = NO_EPILOGUE, strides: Strides = (), threads: int = 1) -> Plan:
+    def plan(
+        self,
+        problem: P,
+        epilogue: Epilogue = NO_EPILOGUE,
+        strides: Strides = (),
+        threads: int = 1,
+        blocking: Blocking | None = None,
+    ) -> Plan:
         """The launches that compute the problem on ``threads`` threads.
 
-        Missing ``strides`` are those of operands laid out like a contiguous output.
+        Missing ``strides`` are those of operands laid out like a contiguous output. ``blocking`` replaces the
+        solver's own choice; any is safe, since what a kernel cannot run is made to fit.
         """
 
     def estimate(self, problem: P, threads: int = 1) -> float:

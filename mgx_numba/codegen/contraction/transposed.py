@@ -15,12 +15,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..cpu.tile_table import tile_for
+from .blocking import Blocking
 from .conv import direct_launch, panel_lens, tap_matrices
 from .pack import aligned_zeros, pack_panels, panel_count
 from .problem import ConvProblem, Epilogue
 from .roofline import seconds
+from .rows import image_strides
 from .solver import NO_EPILOGUE, Plan, Strides
-from .spatial import image_strides
 
 __all__ = ["ConvTransposed"]
 
@@ -75,14 +76,20 @@ class ConvTransposed:
         return out
 
     def plan(
-        self, problem: ConvProblem, epilogue: Epilogue = NO_EPILOGUE, strides: Strides = (), threads: int = 1
+        self,
+        problem: ConvProblem,
+        epilogue: Epilogue = NO_EPILOGUE,
+        strides: Strides = (),
+        threads: int = 1,
+        blocking: Blocking | None = None,
     ) -> Plan:
         tile = tile_for(problem.dtype)
         table = image_strides(problem, epilogue, strides)
         zeros = self.packed_lens(problem)[0] - problem.group_in
         launches, start = [], 0
         for phase in _phases(problem):
-            launches.append(direct_launch(phase.problem, epilogue, table, threads, start, zeros, phase.lattice))
+            launch = direct_launch(phase.problem, epilogue, table, threads, start, zeros, phase.lattice, blocking)
+            launches.append(launch)
             start += math.prod(panel_lens(phase.problem, tile))
         return Plan(tuple(launches))
 

@@ -16,13 +16,13 @@ import numpy as np
 from ..cpu.tile_table import RegisterTile, tile_for
 from ..kernel import KernelSource
 from ..launch import Launch, Operand
-from .blocking import SUMS_BYTES
+from .blocking import SUMS_BYTES, Blocking
 from .pack import aligned_zeros, panel_count
 from .problem import ITEMSIZE, ConvProblem, Epilogue
 from .roofline import BYTES_PER_SECOND, CLOCK
+from .rows import image_strides, row_offsets, stride_arguments
 from .skeleton import TABLE_ROWS, height_table, run_tile
 from .solver import NO_EPILOGUE, Plan, Strides
-from .spatial import image_strides, row_offsets, stride_arguments
 from .text import Arguments, Rows, indent, kernel_name
 from .tile_source import tile_source
 
@@ -44,6 +44,10 @@ _PLANE_PAD = 64
 """Bytes that keep the points' planes from falling into the same cache sets."""
 _CACHE = 700 * 1024
 """Bytes of a transformed block beyond which it leaves the L2 cache."""
+
+
+_MOST_TILES = 128
+"""Tiles of one task."""
 
 
 @dataclass(frozen=True)
@@ -91,14 +95,15 @@ class ConvWinograd:
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
         """Transformed panels of each point, then a row of zeros."""
-        return (math.prod(self._panels(problem)) + problem.in_channels,)
+        return (math.prod(self.panels(problem)) + problem.in_channels,)
 
-    def _panels(self, problem: ConvProblem) -> tuple[int, int, int, int]:
+    def panels(self, problem: ConvProblem) -> tuple[int, int, int, int]:
+        """Lens of the packed weights: points, panels, input channels, columns of a panel."""
         tile = tile_for(problem.dtype)
         return self.points, panel_count(tile, problem.out_channels), problem.in_channels, tile.columns
 
     def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
-        lens = self._panels(problem)
+        lens = self.panels(problem)
         out = aligned_zeros(self.packed_lens(problem), problem.dtype)
         panels = out[: math.prod(lens)].reshape(lens)
         line = np.asarray(_FILTER[self.m])
@@ -112,9 +117,17 @@ class ConvWinograd:
         return out
 
     def plan(
-        self, problem: ConvProblem, epilogue: Epilogue = NO_EPILOGUE, strides: Strides = (), threads: int = 1
+        self,
+        problem: ConvProblem,
+        epilogue: Epilogue = NO_EPILOGUE,
+        strides: Strides = (),
+        threads: int = 1,
+        blocking: Blocking | None = None,
     ) -> Plan:
-        block, _ = _blocks(self, problem, threads) or (_Block(1, 1, 1), 0.0)
+        if blocking is None:
+            block, _ = _blocks(self, problem, threads) or (_Block(1, 1, 1), 0.0)
+        else:
+            block = _given(self, problem, threads, blocking)
         return _Writer(self, problem, epilogue, image_strides(problem, epilogue, strides), block).plan()
 
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
@@ -122,7 +135,7 @@ class ConvWinograd:
         if found is None:
             return math.inf
         pixels = problem.in_pixels * problem.in_channels + problem.out_pixels * problem.out_channels
-        moved = problem.itemsize * (problem.batch * pixels + math.prod(self._panels(problem)))
+        moved = problem.itemsize * (problem.batch * pixels + math.prod(self.panels(problem)))
         return max(found[1] / CLOCK, moved / BYTES_PER_SECOND)
 
 
@@ -153,6 +166,18 @@ def _blocks(solver: ConvWinograd, problem: ConvProblem, threads: int) -> tuple[_
     return best
 
 
+def _given(solver: ConvWinograd, problem: ConvProblem, threads: int, blocking: Blocking) -> _Block:
+    """A cut that was asked for, made to fit: ``rows`` counts tiles, taps and depth have no meaning."""
+    tile = tile_for(problem.dtype)
+    panels = panel_count(tile, problem.out_channels)
+    tiles = problem.batch * math.prod(_tiles(solver, problem))
+    stacked = SUMS_BYTES // (problem.itemsize * tile.columns * solver.m**2)
+    count = max(1, min(blocking.rows, tiles, _MOST_TILES))
+    p_block = max(1, min(blocking.panels, panels, stacked))
+    tasks = -(-tiles // count) * -(-panels // p_block)
+    return _Block(count, p_block, -(-tasks // threads))
+
+
 def _cycles(solver: ConvWinograd, problem: ConvProblem, tile: RegisterTile, count: int, p_block: int) -> float:
     """Cycles of one task: transforms by vectors, products by tile rows, more where the block leaves the cache."""
     points, depth, size = solver.points, problem.in_channels, problem.itemsize
@@ -172,7 +197,11 @@ def _cycles(solver: ConvWinograd, problem: ConvProblem, tile: RegisterTile, coun
 
 
 class _Writer:
-    """Text and arguments of the kernel for one problem."""
+    """Text and arguments of the kernels for one problem.
+
+    The input transforms and the products are a kernel of their own, which those with different epilogues call. It
+    reads their argument block, in which its sizes come first.
+    """
 
     def __init__(
         self,
@@ -186,11 +215,11 @@ class _Writer:
         self.tile = tile_for(problem.dtype)
         self.rows = Rows(epilogue, problem.dtype, self.tile.lanes)
         self.arguments = Arguments()
-        self.slot = self.arguments.callee(tile_source(self.tile))
+        self.tile_slot = self.arguments.callee(tile_source(self.tile))
 
     def plan(self) -> Plan:
         problem, tile, block = self.problem, self.tile, self.block
-        points, panels, depth, columns = self.solver._panels(problem)
+        points, panels, depth, columns = self.solver.panels(problem)
         high, across = _tiles(self.solver, problem)
         tiles = problem.batch * high * across
         blocks = -(-tiles // block.tiles)
@@ -201,19 +230,26 @@ class _Writer:
         u_size = -(-points * u_plane // pad) * pad
         claim = u_size + -(-points * m_plane // pad) * pad
         a = self.arguments
+        a.integers(
+            grain=block.grain, claim_size=claim, u_size=u_size, m_plane=m_plane, tiles=tiles,
+            tile_block=block.tiles, blocks=blocks, panels=panels, p_block=block.panels, n=problem.out_channels,
+            high=high, across=across,
+        )  # fmt: skip
+        a.pointer("scratch", "scratch", problem.dtype)
+        shared = list(a.lines)
         a.pointer("x", "x", problem.dtype)
         a.pointer("w", "w", problem.dtype)
         a.pointer("zero", Operand("w", points * panels * depth * columns * problem.itemsize), problem.dtype)
-        a.pointer("scratch", "scratch", problem.dtype)
-        self.rows.pointers(a)
         a.integers(
-            grain=block.grain, claim_size=claim, u_size=u_size, u_plane=u_plane, m_plane=m_plane, tiles=tiles,
-            tile_block=block.tiles, blocks=blocks, panels=panels, p_block=block.panels, n=problem.out_channels,
-            depth=depth, w_point=panels * depth * columns, w_panel=depth * columns, high=high, across=across,
-            in_h=problem.in_lens[-2], in_w=problem.in_lens[-1], out_h=problem.out_lens[-2], out_w=problem.out_lens[-1],
-            pad_h=problem.pads_begin[-2], pad_w=problem.pads_begin[-1],
-            x_image=problem.x_strides[0], x_h=problem.x_strides[-2], x_w=problem.x_strides[-1],
+            u_plane=u_plane, depth=depth, w_point=panels * depth * columns, w_panel=depth * columns,
+            in_h=problem.in_lens[-2], in_w=problem.in_lens[-1], pad_h=problem.pads_begin[-2],
+            pad_w=problem.pads_begin[-1], x_image=problem.x_strides[0], x_h=problem.x_strides[-2],
+            x_w=problem.x_strides[-1],
         )  # fmt: skip
+        self.products_slot = a.callee(self._products_source(a.lines))
+        del a.lines[len(shared) :]
+        self.rows.pointers(a)
+        a.integers(out_h=problem.out_lens[-2], out_w=problem.out_lens[-1])
         stride_arguments(a, self.strides)
         source = KernelSource(kernel_name(self.solver.name, self.epilogue), "\n".join(self._text()) + "\n")
         moved = problem.itemsize * (problem.batch * problem.in_pixels * depth + points * panels * depth * columns)
@@ -223,49 +259,71 @@ class _Writer:
         return Plan((launch,), -(-tasks // block.grain) * claim * problem.itemsize)
 
     def _text(self) -> list[str]:
-        dtype, columns = self.problem.dtype, self.tile.columns
         return [
             "def kernel(args, begin, end):",
             *indent([
                 *self.arguments.lines,
-                "block = local_int64(16)",
-                f"table = local_int64({TABLE_ROWS})",
-                "places = local_int64(64)",
-                f"sums = local_{dtype}({SUMS_BYTES // self.problem.itemsize})",
-                "u = offset(scratch, idiv(begin, grain) * claim_size)",
-                "products = offset(u, u_size)",
-                f"for i in range({TABLE_ROWS}):",
-                "    table[i] = i * depth",
-                "put_pointer(block, 1, table)",
-                "put_pointer(block, 2, zero)",
-                "block[5] = 1",
-                "block[6] = depth",
-                "block[7] = 1",
-                f"block[8] = {columns}",
-                "block[9] = w_panel",
-                f"block[11] = {columns}",
-                "block[12] = 0",
+                "call = local_int64(2)",
+                "put_words(call, 0, args)",
+                "call[1] = idiv(begin, grain) * claim_size",
+                "products = offset(scratch, call[1] + u_size)",
+                f"sums = local_{self.problem.dtype}({SUMS_BYTES // self.problem.itemsize})",
                 *self.rows.invariant(),
                 "for task in range(begin, end):",
                 *indent([
-                    "first = imod(task, blocks) * tile_block",
-                    "p0 = idiv(task, blocks) * p_block",
-                    "count = imin(tiles - first, tile_block)",
-                    "wide = imin(panels - p0, p_block)",
-                    f"sums_ld = wide * {columns}",
-                    "block[10] = sums_ld",
-                    f"columns = imin(n - p0 * {columns}, sums_ld)",
-                    f"n0 = p0 * {columns}",
-                    *self._narrow(),
-                    "for t in range(count):",
-                    *indent([*self._place(), *self._input()]),
-                    f"for point in range({self.solver.points}):",
-                    *indent(self._products()),
+                    f"call_kernel(args, {self.products_slot}, call, task, task + 1)",
+                    *self._block(),
                     "for t in range(count):",
                     *indent([*self._place(), *self._output()]),
                 ]),
             ]),
         ]  # fmt: skip
+
+    def _products_source(self, sizes: list[str]) -> KernelSource:
+        """Kernel that transforms and multiplies the block of task ``begin`` in the scratch at ``call[1]``."""
+        columns = self.tile.columns
+        lines = [
+            "args = words_at(call, 0)",
+            *sizes,
+            "u = offset(scratch, call[1])",
+            "products = offset(u, u_size)",
+            "block = local_int64(16)",
+            f"table = local_int64({TABLE_ROWS})",
+            "places = local_int64(64)",
+            f"for i in range({TABLE_ROWS}):",
+            "    table[i] = i * depth",
+            "put_words(block, 1, table)",
+            "put_pointer(block, 2, zero)",
+            "block[5] = 1",
+            "block[6] = depth",
+            "block[7] = 1",
+            f"block[8] = {columns}",
+            "block[9] = w_panel",
+            f"block[11] = {columns}",
+            "block[12] = 0",
+            "task = begin",
+            *self._block(),
+            "block[10] = sums_ld",
+            *self._narrow(),
+            "for t in range(count):",
+            *indent([*self._place(), *self._input()]),
+            f"for point in range({self.solver.points}):",
+            *indent(self._products()),
+        ]
+        text = "\n".join(["def kernel(call, begin, end):", *indent(lines)]) + "\n"
+        return KernelSource(f"{self.solver.name}_products_kernel", text)
+
+    def _block(self) -> list[str]:
+        columns = self.tile.columns
+        return [
+            "first = imod(task, blocks) * tile_block",
+            "p0 = idiv(task, blocks) * p_block",
+            "count = imin(tiles - first, tile_block)",
+            "wide = imin(panels - p0, p_block)",
+            f"sums_ld = wide * {columns}",
+            f"n0 = p0 * {columns}",
+            "columns = imin(n - n0, sums_ld)",
+        ]
 
     def _narrow(self) -> list[str]:
         if self.tile.vectors == 1:
@@ -307,7 +365,7 @@ class _Writer:
                 f"height = ({height_table(self.tile)} >> (4 * left)) & 15",
                 "put_pointer(block, 0, offset(u, point * u_plane + row * depth))",
                 "put_pointer(block, 4, offset(products, point * m_plane + row * sums_ld))",
-                *run_tile(self.tile, self.slot),
+                *run_tile(self.tile, self.tile_slot),
                 "row += height",
             ]),
         ]  # fmt: skip

@@ -38,6 +38,7 @@ PASSES: tuple[str, ...] = (
     "rewrite_rnn",
     "merge_rnn_outputs",
     "optimize_module",
+    "fuse_attention",
     "rewrite_reduce",
     "layout_convolution",
     "eliminate_common_subexpression",

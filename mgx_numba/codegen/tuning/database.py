@@ -1,0 +1,191 @@
+"""Tuning records in an SQLite file, which any number of processes may read and write at once.
+
+``<cache folder>/tuning.sqlite`` is the user's; the folder is that of the object store. For each problem and machine
+the fastest record is kept. Writing is a transaction in write-ahead mode: a process that dies leaves the file whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ...errors import FormatError, MgxError
+from ..store import default_folder
+from .files import read_records, write_records
+from .record import DeviceFingerprint, Problem, TuningRecord
+
+__all__ = ["Database", "default_path"]
+
+SCHEMA = 1
+_BUSY_SECONDS = 30.0
+_TABLE = """
+CREATE TABLE IF NOT EXISTS records (
+    problem TEXT NOT NULL, fingerprint TEXT NOT NULL, work TEXT NOT NULL, solver TEXT NOT NULL,
+    configuration TEXT NOT NULL, seconds REAL NOT NULL, noise REAL NOT NULL, date TEXT NOT NULL,
+    PRIMARY KEY (problem, fingerprint)
+)"""
+_INDEX = "CREATE INDEX IF NOT EXISTS by_work ON records (work)"
+_UPSERT = """
+INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (problem, fingerprint) DO UPDATE SET
+    solver = excluded.solver, configuration = excluded.configuration, seconds = excluded.seconds,
+    noise = excluded.noise, date = excluded.date
+WHERE excluded.seconds < records.seconds"""
+_COLUMNS = "problem, fingerprint, solver, configuration, seconds, noise, date"
+
+
+def default_path() -> Path:
+    """The user's database: ``tuning.sqlite`` in ``MGX_CACHE_DIR`` or the platform's cache folder."""
+    return default_folder() / "tuning.sqlite"
+
+
+class Database:
+    """Records in one file, which the first write creates; every call opens it for itself.
+
+    Methods raise `FormatError` if the file is no such database, or damaged, and `MgxError` if it cannot be used.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    def exact(self, problem: Problem, fingerprint: DeviceFingerprint) -> TuningRecord | None:
+        """The record of this problem on this machine."""
+        found = self._select("problem = ? AND fingerprint = ?", (problem.key, fingerprint.key))
+        return found[0] if found else None
+
+    def similar(self, problem: Problem) -> list[TuningRecord]:
+        """Records of the same work on any machine and any number of threads."""
+        return self._select("work = ?", (problem.work,))
+
+    def records(self) -> list[TuningRecord]:
+        """All records, ordered by problem."""
+        return self._select("1", (), " ORDER BY problem, fingerprint")
+
+    def put(self, records: Iterable[TuningRecord]) -> int:
+        """Keep records, in one transaction; one that is slower than what is known is dropped. Returns how many changed
+        the database."""
+        rows = [
+            (
+                r.problem.key, r.fingerprint.key, r.problem.work, r.solver, json.dumps(dict(r.configuration)),
+                r.seconds, r.noise, r.date,
+            )
+            for r in records
+        ]  # fmt: skip
+        with self._opened(create=True) as connection:
+            assert connection is not None
+            before = connection.total_changes
+            connection.executemany(_UPSERT, rows)
+            return connection.total_changes - before
+
+    merge = put
+
+    def export_json(self, path: str | os.PathLike[str]) -> int:
+        """Write all records to a JSON file; returns how many."""
+        records = self.records()
+        write_records(path, records)
+        return len(records)
+
+    def import_json(self, path: str | os.PathLike[str]) -> int:
+        """Merge the records of a JSON file; returns how many changed the database."""
+        return self.put(read_records(path))
+
+    def prune(self, keep: DeviceFingerprint | None = None, older_than_days: float | None = None) -> int:
+        """Drop records of machines other than ``keep``, and those older than so many days; returns how many."""
+        clauses: list[str] = []
+        values: list[str] = []
+        if keep is not None:
+            clauses.append("fingerprint != ?")
+            values.append(keep.key)
+        if older_than_days is not None:
+            limit = time.gmtime(time.time() - older_than_days * 86400.0)
+            clauses.append("date < ?")
+            values.append(time.strftime("%Y-%m-%dT%H:%M:%SZ", limit))
+        if not clauses or not self.path.exists():
+            return 0
+        with self._opened(create=True) as connection:
+            assert connection is not None
+            return connection.execute(f"DELETE FROM records WHERE {' OR '.join(clauses)}", values).rowcount
+
+    def _select(self, condition: str, values: tuple[str, ...], order: str = "") -> list[TuningRecord]:
+        with self._opened(create=False) as connection:
+            if connection is None:
+                return []
+            rows = connection.execute(f"SELECT {_COLUMNS} FROM records WHERE {condition}{order}", values).fetchall()
+        return [self._record(row) for row in rows]
+
+    def _record(self, row: tuple[Any, ...]) -> TuningRecord:
+        problem, fingerprint, solver, configuration, seconds, noise, date = row
+        try:
+            tree = {
+                "problem": json.loads(problem), "fingerprint": json.loads(fingerprint), "solver": solver,
+                "configuration": json.loads(configuration), "seconds": seconds, "noise": noise, "date": date,
+            }  # fmt: skip
+        except (TypeError, ValueError, RecursionError) as error:
+            raise FormatError(f"{self.path}: a record is damaged: {error}") from None
+        try:
+            return TuningRecord.from_json(tree)
+        except FormatError as error:
+            raise FormatError(f"{self.path}: {error}") from None
+
+    @contextlib.contextmanager
+    def _opened(self, create: bool) -> Iterator[sqlite3.Connection | None]:
+        """A connection inside a transaction; None if there is no file yet and none is to be made."""
+        if not create and not self.path.exists():
+            yield None
+            return
+        connection: sqlite3.Connection | None = None
+        try:
+            if create:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+            connection = sqlite3.connect(self.path, timeout=_BUSY_SECONDS, isolation_level=None)
+            if create:
+                self._prepare(connection)
+                connection.execute("BEGIN IMMEDIATE")
+            elif not self._has_schema(connection):
+                yield None
+                return
+            yield connection
+            if create:
+                connection.execute("COMMIT")
+        except sqlite3.OperationalError as error:
+            raise MgxError(f"{self.path}: the tuning database cannot be used: {error}") from None
+        except sqlite3.DatabaseError as error:
+            raise FormatError(f"{self.path}: not a tuning database, or damaged: {error}") from None
+        except OSError as error:
+            raise MgxError(f"{self.path}: the tuning database cannot be used: {error.strerror or error}") from None
+        finally:
+            if connection is not None:
+                connection.close()
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        """Make the tables; SQLite does not wait for others while it changes the journal's mode, so that we do."""
+        deadline = time.monotonic() + _BUSY_SECONDS
+        while not self._has_schema(connection):
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+                continue
+            connection.execute(_TABLE)
+            connection.execute(_INDEX)
+            connection.execute(f"PRAGMA user_version = {SCHEMA}")
+            connection.execute("COMMIT")
+
+    def _has_schema(self, connection: sqlite3.Connection) -> bool:
+        # tables and version come into being at once: the count is read first, so that another process may make them
+        (count,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version not in (0, SCHEMA):
+            raise FormatError(f"{self.path}: the database has version {version}, expected {SCHEMA}")
+        if version == 0 and count:
+            raise FormatError(f"{self.path}: an SQLite file, but not a tuning database")
+        return version == SCHEMA

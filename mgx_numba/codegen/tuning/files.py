@@ -1,0 +1,82 @@
+"""Tuning records as a JSON file: ``{"format": "mgx_numba tuning", "version": 1, "records": [...]}``."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ...errors import FormatError
+from .record import TuningRecord
+
+__all__ = ["best", "read_records", "records_from", "write_records"]
+
+FORMAT = "mgx_numba tuning"
+VERSION = 1
+
+
+def read_records(path: str | os.PathLike[str]) -> list[TuningRecord]:
+    """The records of a file.
+
+    Raises:
+        FormatError: the file is not one of tuning records, or damaged.
+        OSError: it cannot be read.
+    """
+    data = Path(path).read_bytes()
+    try:
+        root = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{path}: not a JSON file of tuning records: {error}") from None
+    if not isinstance(root, dict) or root.get("format") != FORMAT:
+        raise FormatError(f"{path}: not a file of tuning records: 'format' must be {FORMAT!r}")
+    if root.get("version") != VERSION:
+        raise FormatError(f"{path}: version is {str(root.get('version'))[:40]}, expected {VERSION}")
+    try:
+        return records_from(root.get("records"))
+    except FormatError as error:
+        raise FormatError(f"{path}: {error}") from None
+
+
+def records_from(values: Any) -> list[TuningRecord]:
+    """Records from JSON values.
+
+    Raises:
+        FormatError: a value is malformed; the message has its number.
+    """
+    if not isinstance(values, (list, tuple)):
+        raise FormatError("tuning records must be an array")
+    records = []
+    for number, value in enumerate(values):
+        try:
+            records.append(TuningRecord.from_json(value))
+        except FormatError as error:
+            raise FormatError(f"record {number}: {error}") from None
+    return records
+
+
+def write_records(path: str | os.PathLike[str], records: Iterable[TuningRecord]) -> None:
+    """Replace a file atomically."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    root = {"format": FORMAT, "version": VERSION, "records": [r.to_json() for r in records]}
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".tmp")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(root, file, indent=1)
+        os.replace(temporary, target)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def best(records: Iterable[TuningRecord]) -> list[TuningRecord]:
+    """One record for each problem and machine, the fastest, in order of first appearance."""
+    found: dict[tuple[str, str], TuningRecord] = {}
+    for record in records:
+        place = record.problem.key, record.fingerprint.key
+        if place not in found or record.seconds < found[place].seconds:
+            found[place] = record
+    return list(found.values())

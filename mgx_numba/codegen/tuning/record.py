@@ -1,0 +1,257 @@
+"""What was asked for, on which machine, and what measuring found to be the fastest way: all as plain data."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..._version import __version__
+from ...errors import FormatError
+
+__all__ = ["DeviceFingerprint", "Problem", "TuningRecord", "canonical", "device_fingerprint", "explain_miss"]
+
+_MAX_PARAMETER = 1 << 40
+
+
+def canonical(value: Any) -> str:
+    """The one JSON text of a value: sorted keys, no spaces."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a kernel must do, as the canonical JSON text of its fields.
+
+    Fields are ``operation``, ``threads``, ``fast_math``, and those of the operation: lengths, dtype, strides, epilogue.
+    """
+
+    key: str
+
+    @classmethod
+    def of(cls, operation: str, threads: int, fields: Mapping[str, Any]) -> Problem:
+        """A problem of these fields (JSON values)."""
+        return cls(canonical({**fields, "operation": operation, "threads": threads}))
+
+    @functools.cached_property
+    def fields(self) -> dict[str, Any]:
+        """The fields by name."""
+        return json.loads(self.key)
+
+    @functools.cached_property
+    def work(self) -> str:
+        """Canonical text of all fields but ``threads``: what is the same on a machine of other cores."""
+        return canonical({k: v for k, v in self.fields.items() if k != "threads"})
+
+    @property
+    def operation(self) -> str:
+        return str(self.fields["operation"])
+
+    @classmethod
+    def from_json(cls, value: Any) -> Problem:
+        """Read what ``fields`` gave.
+
+        Raises:
+            FormatError: it is something else.
+        """
+        if not isinstance(value, dict) or not isinstance(value.get("operation"), str):
+            raise FormatError("tuning record: 'problem' must be an object with an 'operation'")
+        if not _is_count(value.get("threads")):
+            raise FormatError("tuning record: 'threads' of the problem must be a positive integer")
+        try:
+            return cls(canonical(value))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise FormatError(f"tuning record: 'problem' is not plain data: {error}") from None
+
+
+@dataclass(frozen=True)
+class DeviceFingerprint:
+    """What measured times depend on besides the problem.
+
+    Attributes:
+        cpu: LLVM's name of the CPU.
+        features: its enabled LLVM features, sorted.
+        cores: logical cores of the machine.
+        vector_bits: width of the vectors that kernels use.
+        versions: of this package and of what makes its code.
+    """
+
+    cpu: str
+    features: tuple[str, ...]
+    cores: int
+    vector_bits: int
+    versions: tuple[tuple[str, str], ...]
+
+    @functools.cached_property
+    def key(self) -> str:
+        """Canonical JSON text."""
+        return canonical(self.to_json())
+
+    def to_json(self) -> dict[str, Any]:
+        """The fingerprint as a JSON object."""
+        return {
+            "cpu": self.cpu,
+            "features": list(self.features),
+            "cores": self.cores,
+            "vector_bits": self.vector_bits,
+            "versions": dict(self.versions),
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> DeviceFingerprint:
+        """Read what `to_json` gave.
+
+        Raises:
+            FormatError: it is something else.
+        """
+        if not isinstance(value, dict):
+            raise FormatError("tuning record: 'fingerprint' must be an object")
+        cpu, features, versions = value.get("cpu"), value.get("features"), value.get("versions")
+        if not isinstance(cpu, str):
+            raise FormatError("tuning record: 'cpu' of the fingerprint must be a string")
+        if not isinstance(features, list) or not all(isinstance(f, str) for f in features):
+            raise FormatError("tuning record: 'features' of the fingerprint must be an array of strings")
+        if not isinstance(versions, dict) or not all(isinstance(s, str) for kv in versions.items() for s in kv):
+            raise FormatError("tuning record: 'versions' of the fingerprint must map names to strings")
+        for name in ("cores", "vector_bits"):
+            if not _is_count(value.get(name)):
+                raise FormatError(f"tuning record: {name!r} of the fingerprint must be a positive integer")
+        return cls(cpu, tuple(features), value["cores"], value["vector_bits"], tuple(sorted(versions.items())))
+
+
+@dataclass(frozen=True)
+class TuningRecord:
+    """The fastest known way to solve one problem on one machine.
+
+    Attributes:
+        solver: name of the solver.
+        configuration: its parameters by name; empty means the solver's own choice.
+        seconds: median time of one execution.
+        noise: relative spread of the measured times (scaled median absolute deviation).
+        date: when it was measured, ISO 8601 in UTC.
+    """
+
+    problem: Problem
+    fingerprint: DeviceFingerprint
+    solver: str
+    configuration: Mapping[str, int] = field(hash=False)
+    seconds: float
+    noise: float = 0.0
+    date: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as a JSON object."""
+        return {
+            "problem": self.problem.fields,
+            "fingerprint": self.fingerprint.to_json(),
+            "solver": self.solver,
+            "configuration": dict(self.configuration),
+            "seconds": self.seconds,
+            "noise": self.noise,
+            "date": self.date,
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> TuningRecord:
+        """Read what `to_json` gave.
+
+        Raises:
+            FormatError: it is something else; the message names the field.
+        """
+        if not isinstance(value, dict):
+            raise FormatError("a tuning record must be an object")
+        for name in ("solver", "date"):
+            if not isinstance(value.get(name), str):
+                raise FormatError(f"tuning record: {name!r} must be a string")
+        for name in ("seconds", "noise"):
+            number = value.get(name)
+            if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number < math.inf:
+                raise FormatError(f"tuning record: {name!r} must be a number from 0 on")
+        configuration = value.get("configuration")
+        if not isinstance(configuration, dict) or not all(
+            isinstance(k, str) and _is_count(v) for k, v in configuration.items()
+        ):
+            raise FormatError("tuning record: 'configuration' must map names to positive integers")
+        return cls(
+            Problem.from_json(value.get("problem")),
+            DeviceFingerprint.from_json(value.get("fingerprint")),
+            value["solver"],
+            configuration,
+            float(value["seconds"]),
+            float(value["noise"]),
+            value["date"],
+        )
+
+
+def device_fingerprint() -> DeviceFingerprint:
+    """Of this machine, as narrowed by ``MGX_CPU_FEATURES``."""
+    from ..cpu.host import host
+
+    cpu = host()
+    return DeviceFingerprint(cpu.name, tuple(sorted(cpu.features)), os.cpu_count() or 1, cpu.vector_bits, _versions())
+
+
+def explain_miss(problem: Problem, fingerprint: DeviceFingerprint, records: Iterable[TuningRecord]) -> str:
+    """Why no record fits exactly: which fields of the nearest one differ, of the problem and of the machine."""
+    nearest: tuple[int, list[str], list[str]] | None = None
+    for record in records:
+        if record.problem.operation != problem.operation:
+            continue
+        own = _differences(record.problem.fields, problem.fields)
+        machine = _differences(record.fingerprint.to_json(), fingerprint.to_json())
+        # a record of another problem is of no use, so that its distance counts before the machine's
+        distance = 1000 * len(own) + len(machine)
+        if nearest is None or distance < nearest[0]:
+            nearest = distance, own, machine
+    if nearest is None:
+        return f"no record of operation {problem.operation}"
+    _, own, machine = nearest
+    if not own and not machine:
+        return "a record of this problem and machine exists"
+    parts = []
+    if own:
+        parts.append("the problem in " + ", ".join(own))
+    if machine:
+        parts.append("the machine in " + ", ".join(machine))
+    return "the nearest record differs: " + "; ".join(parts)
+
+
+def _differences(recorded: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    found = []
+    for name in sorted(recorded.keys() | wanted.keys()):
+        old, new = recorded.get(name), wanted.get(name)
+        if old == new:
+            continue
+        if isinstance(old, dict) and isinstance(new, dict):
+            found += [f"{name}.{text}" for text in _differences(old, new)]
+        elif name == "features" and isinstance(old, list) and isinstance(new, list):
+            missing, extra = sorted(set(old) - set(new)), sorted(set(new) - set(old))
+            words = [f"-{name}" for name in missing] + [f"+{name}" for name in extra]
+            found.append(f"{name} ({_short(' '.join(words))})")
+        else:
+            found.append(f"{name} (recorded {_short(canonical(old))}, wanted {_short(canonical(new))})")
+    return found
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < _MAX_PARAMETER
+
+
+@functools.lru_cache(maxsize=1)
+def _versions() -> tuple[tuple[str, str], ...]:
+    versions = {"mgx_numba": __version__}
+    for name in ("llvmlite", "numba"):
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = "unknown"
+    return tuple(sorted(versions.items()))

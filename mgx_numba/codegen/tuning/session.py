@@ -1,0 +1,173 @@
+"""Tuning of one compiled program: which records it uses, what is still to be measured, where new records go."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...errors import MgxError
+from ..contraction.select import select
+from .configurations import Candidate, Request, candidate_of
+from .record import DeviceFingerprint, Problem, TuningRecord, device_fingerprint, explain_miss
+from .source import ENVIRONMENT, Found, Layer, MemoryLayer, Sources, UserLayer, given_layer, keep_in_file
+from .tuner import Outcome
+
+__all__ = ["Progress", "Tuning", "open_tuning"]
+
+Progress = Callable[[int, int, str], None]
+"""``progress(done, remaining, best)``: problems tuned, problems left, and in words the best so far."""
+
+
+class Tuning:
+    """Answers how to compute each contraction of a program; may be asked from several threads.
+
+    Attributes:
+        exhaustive: whether problems without a record of this machine are to be measured.
+        budget: seconds that all measurements may take, None for as long as they need.
+    """
+
+    def __init__(
+        self,
+        sources: Sources,
+        keep: Callable[[Sequence[TuningRecord]], None],
+        exhaustive: bool = False,
+        budget: float | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.exhaustive = exhaustive
+        self.budget = budget
+        self.progress = progress
+        self.measurements = 0
+        self._sources = sources
+        self._keep = keep
+        self._fingerprint: DeviceFingerprint | None = None
+        self._requests: dict[Problem, tuple[Request, int]] = {}
+        self._used: dict[Problem, Found] = {}
+        self._new: dict[Problem, Found] = {}
+        self._unusable: set[str] = set()
+        self._told: set[str] = set()
+
+    @property
+    def fingerprint(self) -> DeviceFingerprint:
+        """This machine's."""
+        if self._fingerprint is None:
+            self._fingerprint = device_fingerprint()
+        return self._fingerprint
+
+    def choose(self, request: Request) -> Candidate:
+        """The solver and blocking of the first record found, else what the cost model says.
+
+        Raises:
+            UnsupportedError: no solver applies.
+        """
+        problem = request.key()
+        known = self._requests.get(problem)
+        self._requests[problem] = (request, known[1] + 1 if known else 1)
+        found = self._new.get(problem) or self._used.get(problem) or self._sources.find(problem, self.fingerprint)
+        if found is not None:
+            candidate = candidate_of(request, found.record)
+            if candidate is not None:
+                self._used[problem] = found
+                return candidate
+            self._unusable.add(found.record.solver)
+        return Candidate(select(request.problem, request.threads))
+
+    def pending(self) -> list[tuple[Request, int]]:
+        """Problems asked for that have no record of this machine, and how often the program has each."""
+        return [
+            entry for problem, entry in self._requests.items()
+            if problem not in self._used or not self._used[problem].exact
+        ]  # fmt: skip
+
+    def hint(self, request: Request) -> Candidate | None:
+        """What a record of another machine says."""
+        found = self._used.get(request.key())
+        return None if found is None else candidate_of(request, found.record)
+
+    def learn(self, request: Request, outcome: Outcome[Candidate]) -> None:
+        """Take a measured winner as the record of its problem, and keep it."""
+        problem, candidate = request.key(), outcome.candidate
+        date = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        record = TuningRecord(
+            problem, self.fingerprint, candidate.solver.name, candidate.configuration, outcome.seconds, outcome.noise,
+            date,
+        )  # fmt: skip
+        self._new[problem] = self._used[problem] = Found(record, "measured", True)
+        self._keep([record])
+
+    def used(self) -> list[Found]:
+        """The records that decided, in the order of the program."""
+        return list(self._used.values())
+
+    def records(self) -> list[TuningRecord]:
+        """The records that decided, to be saved with the program."""
+        return [found.record for found in self._used.values()]
+
+    def explain(self, request: Request) -> str:
+        """Why a problem has no record of this machine."""
+        problem = request.key()
+        records = [r for layer in self._sources.layers for r in layer.similar(problem)]
+        return explain_miss(problem, self.fingerprint, records)
+
+    def tell(self) -> None:
+        """Warn, once, of records that were measured elsewhere or that cannot be used."""
+        hints = [(problem, found.record) for problem, found in self._used.items() if not found.exact]
+        if hints:
+            problem, record = hints[0]
+            why = explain_miss(problem, self.fingerprint, [record])
+            count = f"{len(hints)} of {len(self._requests)}"
+            elsewhere = "on another machine or for another number of threads"
+            self._tell("hints", f"{count} tuning records were measured {elsewhere} and are used as hints; {why}")
+        if self._unusable:
+            names = ", ".join(sorted(self._unusable))
+            self._tell("solvers", f"tuning records of solvers that do not apply here are ignored: {names}")
+
+    def _tell(self, kind: str, text: str) -> None:
+        if kind not in self._told:
+            self._told.add(kind)
+            warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+
+def open_tuning(
+    records: Sequence[TuningRecord] = (),
+    problem_cache: Sequence[str | os.PathLike[str]] = (),
+    exhaustive: bool = False,
+    budget: float | None = None,
+    progress: Progress | None = None,
+) -> Tuning:
+    """Tuning from all sources, first hit wins: ``problem_cache``, ``MIGRAPHX_PROBLEM_CACHE``, the model's own
+    ``records``, the user's database.
+
+    New records go to the first file that the caller or the variable names, else to the user's database.
+
+    Raises:
+        OptionError: a file of ``problem_cache`` does not exist (with ``exhaustive`` the first one is made).
+        FormatError: a file that is named holds something else.
+    """
+    layers: list[Layer] = [
+        given_layer(path, may_be_new=exhaustive and number == 0) for number, path in enumerate(problem_cache)
+    ]
+    paths: list[Any] = list(problem_cache)
+    environment = os.environ.get(ENVIRONMENT)
+    if environment:
+        layers.append(given_layer(environment, may_be_new=True))
+        paths.append(environment)
+    if records:
+        layers.append(MemoryLayer("model", records))
+    user = UserLayer()
+    layers.append(user)
+
+    def keep(new: Sequence[TuningRecord]) -> None:
+        if not paths:
+            user.put(new)
+            return
+        try:
+            keep_in_file(Path(paths[0]), new)
+        except MgxError as error:
+            warnings.warn(f"tuning records are not kept: {error}", RuntimeWarning, stacklevel=2)
+
+    return Tuning(Sources(layers), keep, exhaustive, budget, progress)

@@ -1,0 +1,160 @@
+"""Where records come from (the caller, the model's file, the user's database), and where new ones go."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from ...errors import FormatError, MgxError, OptionError
+from ..store import default_folder
+from .files import best, read_records, write_records
+from .record import DeviceFingerprint, Problem, TuningRecord
+
+__all__ = ["Found", "Layer", "MemoryLayer", "Sources", "UserLayer", "given_layer", "keep_in_file"]
+
+ENVIRONMENT = "MIGRAPHX_PROBLEM_CACHE"
+_SQLITE_MAGIC = b"SQLite format 3\0"
+
+
+class Layer(Protocol):
+    """One place where records are looked up."""
+
+    origin: str
+
+    def exact(self, problem: Problem, fingerprint: DeviceFingerprint) -> TuningRecord | None:
+        """The record of this problem on this machine."""
+
+    def similar(self, problem: Problem) -> list[TuningRecord]:
+        """Records of the same work on any machine and any number of threads."""
+
+
+class MemoryLayer:
+    """Records that are held in memory."""
+
+    def __init__(self, origin: str, records: Iterable[TuningRecord]) -> None:
+        self.origin = origin
+        self._exact: dict[tuple[str, str], TuningRecord] = {}
+        self._similar: dict[str, list[TuningRecord]] = {}
+        for record in best(records):
+            self._exact[record.problem.key, record.fingerprint.key] = record
+            self._similar.setdefault(record.problem.work, []).append(record)
+
+    def exact(self, problem: Problem, fingerprint: DeviceFingerprint) -> TuningRecord | None:
+        return self._exact.get((problem.key, fingerprint.key))
+
+    def similar(self, problem: Problem) -> list[TuningRecord]:
+        return self._similar.get(problem.work, [])
+
+
+class UserLayer:
+    """The user's database, opened when it is first asked; one that cannot be read is told once and left alone."""
+
+    origin = "user database"
+
+    def __init__(self) -> None:
+        self._usable = True
+
+    def exact(self, problem: Problem, fingerprint: DeviceFingerprint) -> TuningRecord | None:
+        return self._ask(lambda database: database.exact(problem, fingerprint))
+
+    def similar(self, problem: Problem) -> list[TuningRecord]:
+        return self._ask(lambda database: database.similar(problem)) or []
+
+    def put(self, records: Sequence[TuningRecord]) -> None:
+        """Keep records; a failure is told once."""
+        self._ask(lambda database: database.put(records), writing=True)
+
+    def _ask(self, question: Callable[[Any], Any], writing: bool = False) -> Any:
+        # without a file there is nothing to read, and no need to import SQLite
+        if not self._usable or not (writing or (default_folder() / "tuning.sqlite").exists()):
+            return None
+        try:
+            from .database import Database, default_path
+
+            return question(Database(default_path()))
+        except (MgxError, ImportError) as error:
+            self._usable = False
+            warnings.warn(f"the user's tuning records are ignored: {error}", RuntimeWarning, stacklevel=2)
+            return None
+
+
+@dataclass(frozen=True)
+class Found:
+    """A record, the layer it came from, and whether it was measured for this problem on this machine."""
+
+    record: TuningRecord
+    origin: str
+    exact: bool
+
+
+class Sources:
+    """Layers in order of precedence."""
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self.layers = tuple(layers)
+
+    def find(self, problem: Problem, fingerprint: DeviceFingerprint) -> Found | None:
+        """The first layer's record that fits exactly, else the first layer's that was measured elsewhere: of the same
+        number of threads and CPU if there is one, then the newest."""
+        for layer in self.layers:
+            record = layer.exact(problem, fingerprint)
+            if record is not None:
+                return Found(record, layer.origin, True)
+        for layer in self.layers:
+            records = layer.similar(problem)
+            if records:
+                here = fingerprint.cpu
+                nearest = max(records, key=lambda r: (r.problem == problem, r.fingerprint.cpu == here, r.date))
+                return Found(nearest, layer.origin, False)
+        return None
+
+
+def given_layer(path: str | os.PathLike[str], may_be_new: bool) -> MemoryLayer:
+    """The records of a JSON file or SQLite database that the caller names.
+
+    Raises:
+        OptionError: there is no such file, unless it ``may_be_new``.
+        FormatError: it holds something else.
+    """
+    target = Path(path).expanduser()
+    if not target.exists():
+        if may_be_new:
+            return MemoryLayer(str(path), ())
+        raise OptionError(f"problem_cache: there is no file {path}")
+    try:
+        return MemoryLayer(str(path), _read(target))
+    except OSError as error:
+        raise OptionError(f"problem_cache {path}: {error.strerror or error}") from None
+
+
+def _read(path: Path) -> list[TuningRecord]:
+    with open(path, "rb") as file:
+        start = file.read(len(_SQLITE_MAGIC))
+    if start == _SQLITE_MAGIC:
+        from .database import Database
+
+        return Database(path).records()
+    return read_records(path) if start else []
+
+
+def keep_in_file(path: str | os.PathLike[str], records: Sequence[TuningRecord]) -> None:
+    """Add records to a JSON file (what it is, or a new one's name ends in ``.json``) or else an SQLite database.
+
+    Several processes may write to a database at once; of those that write a JSON file at once, the last one wins.
+    """
+    target = Path(path).expanduser()
+    empty = not target.exists() or target.stat().st_size == 0
+    is_json = target.suffix.lower() == ".json" if empty else target.read_bytes()[:16] != _SQLITE_MAGIC
+    if is_json:
+        try:
+            write_records(target, best([*([] if empty else read_records(target)), *records]))
+        except OSError as error:
+            raise FormatError(f"{path}: {error.strerror or error}") from None
+    else:
+        from .database import Database
+
+        Database(target).put(records)

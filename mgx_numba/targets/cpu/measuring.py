@@ -1,0 +1,163 @@
+"""Measuring contractions as a program would run them: native launches on its threads, over memory of the same layout."""
+
+from __future__ import annotations
+
+import math
+import time
+from statistics import median
+
+import numpy as np
+
+from ...codegen.contraction.problem import ITEMSIZE, ConvProblem, GemmProblem
+from ...codegen.launch import Callee, Operand
+from ...codegen.tuning.configurations import Candidate, Request
+from ...errors import UnsupportedError
+from ...runtime.executor import Executable
+from ...runtime.memory import aligned_empty
+from ...runtime.plan import ParameterSpec, Plan, Pointer, Region, Step
+
+__all__ = ["Bench"]
+
+_SAMPLE_SECONDS = 2e-3
+_MOST_RUNS = 50
+_ROTATED_BYTES = 32 << 20
+"""Constant weights are read from copies that together have this size, as a program finds them: not in the cache."""
+_MOST_COPIES = 16
+
+
+class Bench:
+    """Memory and executables for the candidates of one problem."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.samples = 0
+        self._x, self._w, self._out, self._extras = _extents(request)
+        self._weights: dict[str, list[np.ndarray]] = {}
+        self._ready: dict[Candidate, Executable] = {}
+        self._inputs = [_filled(self._x, request.problem.dtype)]
+        for operand, size in zip(request.epilogue.operands, self._extras):
+            self._inputs.append(_filled(size, operand.dtype))
+        self._turn = 0
+
+    def sample(self, candidate: Candidate) -> float:
+        """Median seconds of as many executions as fill two milliseconds.
+
+        Raises:
+            CompileError: the candidate's kernel cannot be compiled.
+        """
+        executable = self._ready.get(candidate)
+        if executable is None:
+            executable = self._ready[candidate] = self._prepare(candidate)
+            self._run(executable, candidate)
+        self.samples += 1
+        times = [self._run(executable, candidate)]
+        while sum(times) < _SAMPLE_SECONDS and len(times) < _MOST_RUNS:
+            times.append(self._run(executable, candidate))
+        return median(times)
+
+    def _run(self, executable: Executable, candidate: Candidate) -> float:
+        copies = self._weights[candidate.solver.name]
+        self._turn += 1
+        inputs = [self._inputs[0], copies[self._turn % len(copies)], *self._inputs[1:]]
+        start = time.perf_counter()
+        executable.run(inputs)
+        return time.perf_counter() - start
+
+    def _prepare(self, candidate: Candidate) -> Executable:
+        request = self.request
+        if candidate.solver.name not in self._weights:
+            self._weights[candidate.solver.name] = self._make_weights(candidate)
+        planned = candidate.solver.plan(
+            request.problem, request.epilogue, request.strides, request.threads, candidate.blocking
+        )
+        size = ITEMSIZE[request.epilogue.out_dtype(request.problem.dtype)]
+        out_bytes = -(-self._out * size // 64) * 64
+        places = {
+            "x": Pointer(Region.PARAMETER, 0),
+            "w": Pointer(Region.PARAMETER, 1),
+            "out": Pointer(Region.ARENA, 0, 0),
+            "scratch": Pointer(Region.ARENA, 0, out_bytes),
+            **{f"e{k}": Pointer(Region.PARAMETER, 2 + k) for k in range(len(self._extras))},
+        }
+        steps = []
+        for launch in planned.launches:
+            args = tuple(
+                Pointer(places[a.name].region, places[a.name].index, places[a.name].offset + a.offset)
+                if isinstance(a, Operand)
+                else (a.kernel if isinstance(a, Callee) else a)
+                for a in launch.args
+            )
+            steps.append(Step(launch.kernel, args, launch.tasks, launch.grain))
+        first = self._weights[candidate.solver.name][0]
+        arrays = [self._inputs[0], first, *self._inputs[1:]]
+        plan = Plan(
+            steps=list(steps),
+            arena_bytes=out_bytes + planned.scratch,
+            constants=[],
+            parameters=[ParameterSpec(f"p{k}", a.dtype.name, a.shape) for k, a in enumerate(arrays)],
+            outputs=[],
+            parallel=request.threads > 1,
+        )
+        return Executable(plan, num_threads=request.threads)
+
+    def _make_weights(self, candidate: Candidate) -> list[np.ndarray]:
+        problem = self.request.problem
+        lens = candidate.solver.packed_lens(problem)
+        if not lens:
+            return [_filled(self._w, problem.dtype)]
+        if isinstance(problem, ConvProblem):
+            raw_lens = problem.weight_lens
+        else:
+            raw_lens = (*problem.batch, problem.k, problem.n)
+        value = np.asarray(0.5, problem.dtype)
+        first = candidate.solver.pack_weights(problem, np.broadcast_to(value, raw_lens))
+        copies = [first]
+        for _ in range(min(_MOST_COPIES, _ROTATED_BYTES // max(1, first.nbytes)) - 1):
+            copies.append(aligned_empty(first.shape, first.dtype))
+            copies[-1][...] = first
+        return copies
+
+
+def _filled(elements: int, dtype: str) -> np.ndarray:
+    """Halves, or ones for types without them: no kernel then divides by zero or meets denormals."""
+    array = aligned_empty((elements,), dtype)
+    array[...] = 0.5 if array.dtype.kind not in "biu" else 1
+    return array
+
+
+def _extents(request: Request) -> tuple[int, int, int, list[int]]:
+    """Elements that a plan may touch: of the left operand, an unpacked right one, the result, the epilogue's operands.
+
+    Raises:
+        UnsupportedError: an operand is walked backwards.
+    """
+    problem = request.problem
+    if isinstance(problem, GemmProblem):
+        x = _reach((*problem.batch, problem.m, problem.k), problem.a_strides)
+        w = _reach((*problem.batch, problem.k, problem.n), problem.b_strides)
+        rows = (*problem.batch, problem.m)
+        out_strides, columns = problem.out_strides, problem.n
+    else:
+        x = _reach((problem.batch, *problem.in_lens, problem.in_channels), (*problem.x_strides, 1))
+        w = math.prod(problem.weight_lens)
+        rows = (problem.batch, problem.out_pixels)
+        out_strides, columns = problem.out_strides, problem.out_channels
+    out = _reach((*rows, columns), (*out_strides, 1))
+    extras = []
+    for k, operand in enumerate(request.epilogue.operands):
+        width = columns if operand.access in ("full", "per_n") else 1
+        strides = request.strides[k] if k < len(request.strides) else ()
+        if operand.access not in ("full", "per_m"):
+            extras.append(width)
+        elif strides:
+            extras.append(_reach((*rows, width), (*strides, 1)))
+        else:
+            extras.append(math.prod(rows) * width)
+    return x, w, out, extras
+
+
+def _reach(lens: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """Elements from the first to the last one of a tensor."""
+    if min(strides, default=0) < 0:
+        raise UnsupportedError(f"operands with strides {strides} are not measured")
+    return 1 + sum((n - 1) * s for n, s in zip(lens, strides) if n > 0)

@@ -1,0 +1,80 @@
+"""Exhaustive tuning of a program: every contraction without a record of this machine is measured."""
+
+from __future__ import annotations
+
+import time
+import warnings
+
+from ...codegen.tuning.configurations import Candidate, Request, refinements, solver_candidates
+from ...codegen.tuning.session import Tuning
+from ...codegen.tuning.tuner import Outcome, race
+from ...errors import UnsupportedError
+from .measuring import Bench
+
+__all__ = ["tune"]
+
+
+def tune(tuning: Tuning) -> int:
+    """Measure what is pending, those that take longest first, and give each winner to ``tuning``; returns how many.
+
+    The budget is shared in proportion to the estimated time in the program. When it is spent, or on Ctrl-C, a warning
+    says how many problems keep the cost model's choice; what was measured by then stays.
+    """
+    pending = sorted(((_weight(request, count), request) for request, count in tuning.pending()), key=lambda e: -e[0])
+    end = None if tuning.budget is None else time.monotonic() + tuning.budget
+    left = sum(weight for weight, _ in pending)
+    done = learnt = 0
+    reason = "the tuning budget is spent"
+    try:
+        for weight, request in pending:
+            now = time.monotonic()
+            if end is not None and now >= end:
+                break
+            deadline = None if end is None else now + (end - now) * min(1.0, weight / left)
+            left = max(left - weight, 1e-12)
+            outcome = _tune_one(request, tuning, deadline, done, len(pending) - done)
+            if outcome is not None:
+                tuning.learn(request, outcome)
+                learnt += 1
+            done += 1
+    except KeyboardInterrupt:
+        reason = "tuning was interrupted"
+    if done < len(pending):
+        text = f"{reason}: {len(pending) - done} of {len(pending)} problems are not measured"
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+    return learnt
+
+
+def _tune_one(
+    request: Request, tuning: Tuning, deadline: float | None, done: int, remaining: int
+) -> Outcome[Candidate] | None:
+    """The fastest solver, then the fastest blocking of that solver; None if there was no time for one round."""
+    try:
+        bench = Bench(request)
+    except UnsupportedError:
+        return None
+    best: tuple[float, str] = (float("inf"), "")
+
+    def measure(candidate: Candidate) -> float:
+        nonlocal best
+        seconds = bench.sample(candidate)
+        tuning.measurements += 1
+        if seconds < best[0]:
+            best = seconds, f"{candidate} {seconds * 1e3:.3f} ms"
+            if tuning.progress is not None:
+                tuning.progress(done, remaining, best[1])
+        return seconds
+
+    solvers = solver_candidates(request)
+    hint = tuning.hint(request)
+    if hint is not None and hint not in solvers:
+        solvers.append(hint)
+    winner = race(solvers, measure, deadline)
+    if winner is None:
+        return None
+    return race([winner.candidate, *refinements(request, winner.candidate)], measure, deadline) or winner
+
+
+def _weight(request: Request, count: int) -> float:
+    """Estimated seconds of all its occurrences in the program."""
+    return count * min(c.solver.estimate(request.problem, request.threads) for c in solver_candidates(request))

@@ -1,0 +1,257 @@
+"""Attention kernels against the operator's NumPy meaning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mgx_numba.codegen.attention import AttentionProblem, MaskLayout, plan
+from mgx_numba.codegen.contraction.solver import Plan
+from mgx_numba.errors import ShapeError
+from mgx_numba.graph.shape import Shape
+from mgx_numba.graph.types import from_numpy
+from mgx_numba.ops.base import make_op
+
+from .contracting import GuardedPages, element_strides, needs_page_protection, run_plan
+
+HEADS_LAST = (0, 2, 1, 3)
+
+
+def normal(*lens: int, seed: int = 0, dtype: Any = np.float32) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(lens).astype(dtype)
+
+
+def operands(
+    b: int, h: int, hk: int, s: int, t: int, d: int, e: int, dtype: Any = np.float32
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Queries, keys and values with the memory order of projections: [batch, position, head, feature]."""
+    return (
+        normal(b, s, h, d, seed=1, dtype=dtype).transpose(HEADS_LAST),
+        normal(b, t, hk, d, seed=2, dtype=dtype).transpose(HEADS_LAST),
+        normal(b, t, hk, e, seed=3, dtype=dtype).transpose(HEADS_LAST),
+    )
+
+
+def problem_of(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, out: np.ndarray, mask: np.ndarray | None = None, **attributes: Any
+) -> AttentionProblem:
+    return AttentionProblem(
+        batch=q.shape[0], heads=q.shape[1], kv_heads=k.shape[1], queries=q.shape[2], keys=k.shape[2], depth=q.shape[3],
+        width=v.shape[3], q_strides=element_strides(q), k_strides=element_strides(k), v_strides=element_strides(v),
+        out_strides=element_strides(out), dtype=q.dtype.name,
+        mask=None if mask is None else MaskLayout(mask.dtype.name, element_strides(mask)), **attributes,
+    )  # fmt: skip
+
+
+def attend(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray | None = None, threads: int = 1, **attributes: Any
+) -> tuple[np.ndarray, Plan]:
+    (b, h, s, _), t, e = q.shape, k.shape[2], v.shape[3]
+    out = np.full((b, s, h, e + 3), 7.25, q.dtype).transpose(HEADS_LAST)
+    inside = out[..., :e]
+    arrays = {"q": q, "k": k, "v": v, "out": inside}
+    if mask is not None:
+        mask = arrays["mask"] = np.broadcast_to(mask, (b, h, s, t))
+    chosen = plan(problem_of(q, k, v, inside, mask, **attributes), threads)
+    run_plan(chosen, arrays)
+    assert (out[..., e:] == q.dtype.type(7.25)).all()
+    return inside, chosen
+
+
+def expected(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray | None = None, scale: float = 1.0, causal: bool = False
+) -> np.ndarray:
+    wide = [x.astype(np.float64) for x in (q, k, v)]
+    if mask is not None:
+        wide.append(mask if mask.dtype == np.bool_ else mask.astype(np.float64))
+    op = make_op("attention", scale=scale, causal=causal)
+    shape = op.compute_shape([Shape(from_numpy(x.dtype), x.shape) for x in wide])
+    with np.errstate(invalid="ignore"):
+        return op.compute(shape, wide)
+
+
+def check(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray | None = None, threads: int = 1, **attributes: Any
+) -> Plan:
+    attributes.setdefault("scale", q.shape[3] ** -0.5)
+    got, chosen = attend(q, k, v, mask, threads, **attributes)
+    attributes.pop("fast_math", None)
+    want = expected(q, k, v, mask, **attributes)
+    tolerance = 5e-6 if q.dtype == np.float32 else 1e-13
+    np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+    return chosen
+
+
+SHAPES = [
+    # batch, query heads, key heads, queries, keys, features, width
+    (1, 12, 12, 128, 128, 64, 64),
+    (1, 3, 3, 197, 197, 64, 64),
+    (2, 4, 2, 7, 9, 5, 3),
+    (2, 4, 2, 70, 700, 65, 33),
+    (1, 2, 1, 40, 20, 64, 80),
+    (1, 2, 1, 20, 30, 600, 700),
+    (2, 2, 2, 65, 1, 1, 1),
+    (2, 4, 2, 1, 65, 64, 64),
+    (1, 6, 2, 3, 600, 20, 40),
+    (1, 8, 1, 1, 1300, 33, 17),
+    (1, 1, 1, 1, 1, 1, 1),
+]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_odd_sizes_and_shared_heads(shape: tuple[int, ...], causal: bool) -> None:
+    check(*operands(*shape), causal=causal)
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 2, 35, 290, 33, 40), (2, 2, 1, 2, 700, 9, 11), (1, 2, 2, 1, 33, 16, 16)])
+def test_float64(shape: tuple[int, ...]) -> None:
+    q, k, v = operands(*shape, dtype=np.float64)
+    check(q, k, v, causal=True)
+    check(q, k, v, normal(shape[3], shape[4], dtype=np.float64), threads=8)
+
+
+@pytest.mark.parametrize("queries", [1, 3, 40])
+def test_fast_math(queries: int) -> None:
+    check(*operands(1, 2, 2, queries, 300, 32, 32), fast_math=True)
+
+
+MASKS = [(2, 1, 1, 300), (1, 4, 1, 300), (2, 4, "s", 300), ("s", 300), (4, "s", 1), (300,), (1,)]
+
+
+@pytest.mark.parametrize("queries", [1, 2, 45])
+@pytest.mark.parametrize("lens", MASKS)
+def test_masks_of_all_broadcasts(lens: tuple[Any, ...], queries: int) -> None:
+    q, k, v = operands(2, 4, 2, queries, 300, 24, 24)
+    mask = normal(*(queries if n == "s" else n for n in lens), seed=4)
+    check(q, k, v, mask)
+    check(q, k, v, mask > 0.5, causal=True)
+
+
+@pytest.mark.parametrize("queries", [1, 45])
+def test_masks_of_any_strides(queries: int) -> None:
+    q, k, v = operands(1, 2, 2, queries, 100, 24, 24)
+    mask = normal(100, queries, 2).T[None]
+    check(q, k, v, mask)
+    check(q, k, v, mask > 0)
+    check(q, k, v, normal(queries, 200)[:, ::2] > 0)
+
+
+def test_operands_of_any_strides() -> None:
+    packed = normal(2, 37, 3, 4, 20)
+    q, k, v = (packed[:, :, part].transpose(HEADS_LAST) for part in range(3))
+    check(q, k, v)
+    cache = normal(2, 4, 90, 20)[:, :, 5:80]
+    check(q, cache, cache[..., ::-1].copy(), causal=True)
+    scattered = normal(20, 4, 37, 2).T
+    check(scattered, scattered, v)
+    check(q[:, :, :1], scattered, v)
+    check(np.broadcast_to(q[:, :1], q.shape), np.broadcast_to(k[:, :, :1], k.shape), v)
+
+
+@pytest.mark.parametrize("queries", [1, 4, 40])
+def test_queries_that_see_no_key_give_zeros(queries: int) -> None:
+    q, k, v = operands(1, 2, 2, queries, 30, 8, 8)
+    for mask in (np.zeros((queries, 30), bool), np.zeros(30, bool), np.full((queries, 30), -np.inf, np.float32)):
+        got, _ = attend(q, k, v, mask)
+        assert not got.any()
+    some = normal(queries, 30) > 0
+    some[queries // 2] = False
+    check(q, k, v, some)
+    check(q, k, v, np.where(some, np.float32(0), np.float32(-np.inf)))
+    check(*operands(1, 2, 2, queries, max(1, queries // 3), 8, 8), causal=True)
+
+
+@pytest.mark.parametrize("queries", [1, 40])
+def test_hidden_stretches_of_keys_longer_than_a_step(queries: int) -> None:
+    q, k, v = operands(1, 2, 2, queries, 1500, 16, 16)
+    for start, stop in ((0, 100), (1400, 1500), (700, 710), (0, 0)):
+        mask = np.zeros((queries, 1500), bool)
+        mask[:, start:stop] = True
+        check(q, k, v, mask)
+        check(q, k, v, mask[0], threads=4)
+        check(q, k, v, np.where(mask, np.float32(0), np.float32(-np.inf)), threads=4)
+
+
+@pytest.mark.parametrize("queries", [1, 40])
+def test_the_lowest_number_as_mask(queries: int) -> None:
+    lowest = np.finfo(np.float32).min
+    q, k, v = operands(2, 2, 2, queries, 600, 16, 16)
+    mask = np.where(np.arange(600) < np.array([[200], [0]]), np.float32(0), lowest)[:, None, None]
+    got, _ = attend(q, k, v, mask, scale=0.25)
+    np.testing.assert_allclose(got[:1], expected(q[:1], k[:1], v[:1], mask[:1], 0.25), rtol=5e-6, atol=5e-6)
+    # added to the lowest number every score is lost: all keys count alike
+    mean = np.broadcast_to(v[1:].astype(np.float64).mean(2, keepdims=True), got[1:].shape)
+    np.testing.assert_allclose(got[1:], mean, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("queries", [3, 40])
+def test_values_that_are_not_finite_stay_in_their_row(queries: int, value: float) -> None:
+    q, k, v = operands(1, 2, 1, queries, 700, 16, 16)
+    q, k = np.abs(q), np.abs(k)
+    q[0, 1, 1, 3] = value
+    check(q, k, v)
+    mask = normal(queries, 700, seed=5)
+    mask[2, 650] = value
+    check(np.abs(operands(1, 2, 1, queries, 700, 16, 16)[0]), k, v, mask)
+
+
+def test_large_scores_do_not_overflow() -> None:
+    q, k, v = operands(1, 1, 1, 33, 700, 8, 8)
+    got, _ = attend(100 * q, 100 * k, v)
+    assert np.isfinite(got).all()
+    np.testing.assert_allclose(got, expected(100 * q, 100 * k, v), rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("queries", [1, 2, 20])
+def test_few_heads_are_split_along_the_keys(queries: int, causal: bool) -> None:
+    q, k, v = operands(1, 2, 2, queries, 3001, 24, 40)
+    chosen = check(q, k, v, threads=8, causal=causal)
+    assert len(chosen.launches) == 2
+    assert chosen.launches[0].tasks >= 16
+    hidden = np.arange(3001) < 2000
+    check(q, k, v, hidden, threads=8, causal=causal)
+    check(q, k, v, np.zeros(3001, bool), threads=8, causal=causal)
+
+
+def test_kernels_do_not_depend_on_lengths() -> None:
+    def kernels(*shape: int, **attributes: Any) -> list[str]:
+        q, k, v = operands(*shape)
+        out = np.empty((*q.shape[:3], v.shape[3]), np.float32)
+        return [kernel.text for kernel in plan(problem_of(q, k, v, out, **attributes)).kernels]
+
+    assert kernels(1, 12, 12, 128, 128, 64, 64) == kernels(3, 8, 2, 50, 1000, 300, 20, causal=True, scale=0.3)
+    assert kernels(1, 12, 12, 1, 128, 64, 64) == kernels(2, 8, 4, 1, 1000, 300, 20, scale=0.3)
+
+
+@needs_page_protection
+@pytest.mark.parametrize("queries", [1, 5, 37])
+@pytest.mark.parametrize("width", [5, 33])
+def test_nothing_is_read_or_written_past_the_end(queries: int, width: int) -> None:
+    pages = GuardedPages()
+    q, k, v = (pages.place(normal(1, 2, n, m)) for n, m in ((queries, 21), (43, 21), (43, width)))
+    masks = pages.place(normal(queries, 43)), pages.place(normal(queries, 43) > 0), pages.place(normal(43) > 0)
+    for mask in (None, *masks):
+        out = pages.place(np.zeros((1, 2, queries, width), np.float32))
+        arrays = {"q": q, "k": k, "v": v, "out": out}
+        if mask is not None:
+            mask = arrays["mask"] = np.broadcast_to(mask, (1, 2, queries, 43))
+        run_plan(plan(problem_of(q, k, v, out, mask)), arrays)
+        np.testing.assert_allclose(out, expected(q, k, v, mask), rtol=1e-5, atol=1e-5)
+
+
+def test_problems_that_cannot_be_read_in_place_are_refused() -> None:
+    q, k, v = operands(1, 2, 2, 3, 4, 5, 6)
+    out = np.empty((1, 2, 3, 6), np.float32)
+    with pytest.raises(ShapeError, match="elements apart in v"):
+        problem_of(q, k, v.transpose(0, 1, 3, 2).copy().transpose(0, 1, 3, 2), out)
+    with pytest.raises(ShapeError, match="mask of dtype float64"):
+        problem_of(q, k, v, out, np.zeros((1, 2, 3, 4)))
+    with pytest.raises(ShapeError, match="do not divide"):
+        problem_of(normal(1, 3, 3, 5), k, v, out)
+    with pytest.raises(ShapeError, match="float16"):
+        problem_of(q.astype(np.float16), k, v, out)

@@ -1,0 +1,103 @@
+"""Every variant of every register tile against a reference of the same interface."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import pytest
+
+from mgx_numba.codegen.contraction.tile_source import depthwise_source, tile_source
+from mgx_numba.codegen.cpu.tile_table import TILES, RegisterTile, tile_for
+from mgx_numba.codegen.kernel import KernelSource
+from mgx_numba.codegen.loader import load
+
+_ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+TABLE_ROWS = 16
+TAPS, DEPTH, PANELS, X_STEP = 3, 7, 3, 2
+
+
+class Case:
+    """Operands of one call: panels 1 and 2 of three, the second with missing columns if ``masked``."""
+
+    def __init__(self, tile: RegisterTile, rows: int, vectors: int, masked: bool, depthwise: bool) -> None:
+        rng = np.random.default_rng(rows * 10 + vectors)
+        self.rows, self.vectors, self.depthwise = rows, vectors, depthwise
+        self.width, self.panel = vectors * tile.lanes, tile.columns
+        depth = 1 if depthwise else DEPTH
+        self.columns = 2 * self.panel + (self.width - 1 if masked else self.width)
+        self.x = rng.standard_normal(4000).astype(tile.dtype)
+        self.zero = np.zeros(max(self.panel, DEPTH * X_STEP), tile.dtype)
+        self.offsets = rng.integers(0, 1000, (TAPS, TABLE_ROWS))
+        self.offsets[1, rows // 2] = -1
+        self.w = rng.standard_normal((PANELS, TAPS * depth, self.panel)).astype(tile.dtype)
+        self.acc = rng.standard_normal((rows, PANELS * self.panel)).astype(tile.dtype)
+        self.depth = depth
+
+    def run(self, source: KernelSource, accumulate: int) -> np.ndarray:
+        acc = self.acc.copy()
+        arrays = (self.x, self.offsets, self.zero, self.w, acc)
+        sizes = (
+            TAPS, self.depth, X_STEP, self.panel, self.w[0].size, acc.shape[1], self.panel, accumulate, self.rows,
+            self.vectors, self.columns,
+        )  # fmt: skip
+        block = np.array([*(array.ctypes.data for array in arrays), *sizes], np.int64)
+        _ENTRY(load([source])[0])(block.ctypes.data, 1, 3)
+        return acc
+
+    def expected(self, accumulate: int) -> np.ndarray:
+        """The sums that the interface promises, term by term; columns that do not exist are not compared."""
+        result = self.acc.astype(np.float64)
+        for panel in (1, 2):
+            first = panel * self.panel
+            for i in range(self.rows):
+                sums = result[i, first : first + self.width] if accumulate else np.zeros(self.width)
+                for tap in range(TAPS):
+                    offset = int(self.offsets[tap, i])
+                    for k in range(self.depth):
+                        if offset >= 0 and self.depthwise:
+                            left = self.x[offset + first : offset + first + self.width]
+                        else:
+                            left = self.x[offset + k * X_STEP] if offset >= 0 else 0.0
+                        sums = sums + left * self.w[panel, tap * self.depth + k, : self.width].astype(np.float64)
+                result[i, first : first + self.width] = sums
+        return result
+
+
+def check(tile: RegisterTile, source: KernelSource, masked: bool, depthwise: bool) -> None:
+    for vectors in tile.widths():
+        for rows in tile.heights:
+            name = f"{source.name} {rows}x{vectors}"
+            case = Case(tile, rows, vectors, masked, depthwise)
+            for accumulate in (0, 1):
+                got, expected = case.run(source, accumulate), case.expected(accumulate)
+                tolerance = 1e-4 if tile.dtype == "float32" else 1e-12
+                seen = slice(0, case.columns)
+                np.testing.assert_allclose(got[:, seen], expected[:, seen], tolerance, tolerance, err_msg=name)
+
+
+@pytest.mark.parametrize("ceiling", ["", "avx2", "sse"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_variants(monkeypatch: pytest.MonkeyPatch, ceiling: str, dtype: str) -> None:
+    monkeypatch.setenv("MGX_CPU_FEATURES", ceiling)
+    tile = tile_for(dtype)
+    check(tile, tile_source(tile), masked=False, depthwise=False)
+    check(tile, tile_source(tile, masked=True), masked=True, depthwise=False)
+    check(tile, depthwise_source(tile), masked=True, depthwise=True)
+
+
+@pytest.mark.parametrize("tile", TILES, ids=lambda tile: f"{tile.name}-{tile.dtype}")
+def test_declared_tiles_fit_their_registers_and_the_table(tile: RegisterTile) -> None:
+    registers = 32 if tile.bits == 512 or tile.name.startswith("neon") else 16
+    assert tile.rows * tile.vectors + tile.vectors + 1 <= registers
+    assert tile.rows < TABLE_ROWS
+    assert tile.heights[-1] == 1 and list(tile.heights) == sorted(tile.heights, reverse=True)
+    assert tile.columns * (4 if tile.dtype == "float32" else 8) == tile.vectors * tile.bits // 8
+
+
+def test_tiles_of_other_registers_serve_this_machine_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tile is declared for registers that LLVM can split or widen: any of them is right on any machine."""
+    monkeypatch.setenv("MGX_CPU_FEATURES", "")
+    for tile in TILES:
+        if tile.dtype == "float32":
+            check(tile, tile_source(tile), masked=False, depthwise=False)
