@@ -85,7 +85,7 @@ def parse_onnx_buffer(
     external_data_path: str = "",
     use_debug_symbols: bool = False,
 ) -> program:
-    """Read an ONNX model from bytes (the first argument is called ``filename`` as in MIGraphX); otherwise ``parse_onnx``."""
+    """Read an ONNX model from bytes, which MIGraphX calls ``filename`` too; otherwise ``parse_onnx``."""
     from ..frontends.onnx import parse_onnx as parse
 
     return program.wrap(

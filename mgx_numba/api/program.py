@@ -169,7 +169,7 @@ class program:
         print(self, end="")
 
     def kernels(self) -> list[Any]:
-        """The kernels of the compiled program: name, Python source (``text``) and the instructions it came from (``origin``).
+        """The kernels of the compiled program: ``name``, Python source (``text``), instructions it came from (``origin``).
 
         Raises:
             MgxError: the program is not compiled.

@@ -135,7 +135,7 @@ class shape:
         """Bytes of an element."""
         return self._value.type.size
 
-    def dyn_dims(self) -> list[dynamic_dimension]:
+    def dyn_dims(self) -> list[Any]:
         """Ranges of a dynamic shape."""
         return [dynamic_dimension(d.min, d.max, d.optimals) for d in self._value.dyn_dims]
 

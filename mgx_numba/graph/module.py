@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -186,7 +186,7 @@ class Module:
 
     def move_before(self, ins: Instruction, before: Instruction | None) -> None:
         """Move an instruction to another place; inputs must already stand earlier."""
-        if ins is before or ins._next is before and before is not None:
+        if ins is before or (before is not None and ins._next is before):
             return
         self._unlink(ins)
         self._splice(ins, before)

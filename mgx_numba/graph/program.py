@@ -79,9 +79,8 @@ class Program:
         modules: dict[int, Module] = {id(self.main): copy.main}
         for module in [*self.modules, *self.reachable_modules()]:
             if id(module) not in modules:
-                modules[id(module)] = (
-                    copy.create_module(module.name) if module.name not in copy._modules else copy.unique_module(module.name)
-                )
+                taken = module.name in copy._modules
+                modules[id(module)] = copy.unique_module(module.name) if taken else copy.create_module(module.name)
         mapped: dict[Instruction, Instruction] = {}
         for module in self._outer_first():
             target = modules[id(module)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 from ..errors import ShapeError
 from .types import Type
@@ -184,7 +185,7 @@ class Shape:
     def transposed(self) -> bool:
         """Non-zero strides do not descend from the first axis to the last."""
         strides = [s for s in self.strides if s] if self.broadcasted else list(self.strides)
-        return not self.is_dynamic and any(a < b for a, b in zip(strides, strides[1:]))
+        return not self.is_dynamic and any(a < b for a, b in pairwise(strides))
 
     @cached_property
     def broadcasted(self) -> bool:

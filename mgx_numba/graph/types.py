@@ -127,7 +127,7 @@ _NARROW = frozenset(
     }
 )
 _FLOATING = _NARROW | {Type.float_type, Type.double_type}
-_BY_NAME = {str(dtype): t for t, dtype in _NUMPY.items() if t is not Type.fp4x2_type}
+_BY_NAME: dict[str, Type] = {str(dtype): t for t, dtype in _NUMPY.items() if t is not Type.fp4x2_type}
 _BY_NAME |= {t.name: t for t in Type} | {name: t for t, name in _CPP.items()}
 _BY_NUMPY = {dtype: t for t, dtype in _NUMPY.items() if t is not Type.fp4x2_type}
 

@@ -102,7 +102,7 @@ class NumpyScalar:
 
 
 def cast_array(x: np.ndarray, dtype: Type) -> np.ndarray:
-    """``x`` converted as C++ does: float to integer truncates and saturates, NaN becomes 0; anything to bool is != 0."""
+    """``x`` converted: float to integer truncates and saturates, NaN becomes 0; anything to bool is ``!= 0``."""
     target = dtype.numpy
     if x.dtype == target:
         return x

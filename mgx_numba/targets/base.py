@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 import numpy as np
 
 from ..errors import OptionError
 from ..graph.program import Program
+
+if TYPE_CHECKING:
+    from ..codegen.tuning.session import Tuning
 
 __all__ = ["Compiled", "Observation", "Progress", "compile_for"]
 
@@ -73,8 +76,11 @@ def compile_for(
     memory_reuse: bool = True,
     disabled_passes: tuple[str, ...] = (),
     progress: Progress | None = None,
+    tuning: Tuning | None = None,
 ) -> Compiled:
     """Compile a copy of a program for the target of this name.
+
+    ``tuning`` gives the records that the cpu target goes by, and takes those that it makes.
 
     Raises:
         OptionError: unknown target.
@@ -93,6 +99,7 @@ def compile_for(
             num_threads=num_threads,
             memory_reuse=memory_reuse,
             disabled_passes=tuple(disabled_passes),
+            tuning=tuning,
         )
         return CpuProgram(program, options, progress)
     raise OptionError(f"unknown target {target!r}; known: ref, cpu")

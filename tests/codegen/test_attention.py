@@ -145,7 +145,7 @@ def test_operands_of_any_strides() -> None:
     check(q, k, v)
     cache = normal(2, 4, 90, 20)[:, :, 5:80]
     check(q, cache, cache[..., ::-1].copy(), causal=True)
-    scattered = normal(20, 4, 37, 2).T
+    scattered = normal(20, 37, 4, 2).T
     check(scattered, scattered, v)
     check(q[:, :, :1], scattered, v)
     check(np.broadcast_to(q[:, :1], q.shape), np.broadcast_to(k[:, :, :1], k.shape), v)

@@ -28,7 +28,8 @@ def print_epilogue(
     Args:
         module: the contraction and the pointwise operations after it; one result.
         contraction: the contraction inside of the module.
-        access: for each of the ``epilogue_parameters``, in order, how it varies over the result: ``full``, ``per_n``, ``per_m`` or ``scalar``.
+        access: for each of the ``epilogue_parameters``, in order, how it varies over the result: ``full``, ``per_n``,
+            ``per_m`` or ``scalar``.
         lanes: lanes of the accumulators.
         fast_math: whether functions may differ by 4 units in the last place.
     """

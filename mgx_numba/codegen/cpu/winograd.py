@@ -71,9 +71,12 @@ _INPUT: dict[int, Line] = {2: _input2, 4: _input4}
 _OUTPUT: dict[int, Line] = {2: _output2, 4: _output4}
 
 
-def _both_sides(b: VectorBuilder, values: Values, side: int, line: Line) -> Values:
-    """``T X T^t`` in row-major order for the transform ``line`` of one line and a square block X of that side."""
-    columns = [line(b, values[j::side]) for j in range(side)]
+def _both_sides(b: VectorBuilder, value: Callable[[int], ir.Value], side: int, line: Line) -> Values:
+    """``T X T^t`` in row-major order for the transform ``line`` of one line and a square block X of that side.
+
+    ``value`` loads an element of X by its row-major number; each is loaded just before it is needed.
+    """
+    columns = [line(b, [value(i * side + j) for i in range(side)]) for j in range(side)]
     rows = [line(b, [column[i] for column in columns]) for i in range(len(columns[0]))]
     return [value for row in rows for value in row]
 
@@ -93,6 +96,7 @@ class _Channels:
         self.function.linkage = "internal"
         self.function.attributes.add("noinline")
         self.function.attributes.add("nounwind")
+        self.function.attributes.alignstack = 64
         self.vector = vector
         self.align = 4 if isinstance(vector.element, ir.FloatType) else 8
         self.ir = ir.IRBuilder(self.function.append_basic_block("entry"))
@@ -139,8 +143,10 @@ def _input_function(module: ir.Module, name: str, dtype: str, out: int, lanes: i
         sources.append(loop.ir.select(inside, loop.ir.gep(x, [place]), zero))
 
     def body(channel: ir.Value) -> None:
-        values = [loop.load(loop.at(source, channel)) for source in sources]
-        for point, value in enumerate(_both_sides(loop.b, values, side, _INPUT[out])):
+        def load(point: int) -> ir.Value:
+            return loop.load(loop.at(sources[point], channel))
+
+        for point, value in enumerate(_both_sides(loop.b, load, side, _INPUT[out])):
             loop.store(value, loop.at(target, loop.ir.mul(plane, ir.Constant(_I64, point)), channel))
 
     loop.run(body)
@@ -154,9 +160,10 @@ def _output_function(module: ir.Module, name: str, dtype: str, out: int, lanes: 
     source, plane, target, row, _ = loop.function.args
 
     def body(channel: ir.Value) -> None:
-        points = [loop.ir.mul(plane, ir.Constant(_I64, point)) for point in range(side * side)]
-        values = [loop.load(loop.at(source, point, channel)) for point in points]
-        for pixel, value in enumerate(_both_sides(loop.b, values, side, _OUTPUT[out])):
+        def load(point: int) -> ir.Value:
+            return loop.load(loop.at(source, loop.ir.mul(plane, ir.Constant(_I64, point)), channel))
+
+        for pixel, value in enumerate(_both_sides(loop.b, load, side, _OUTPUT[out])):
             loop.store(value, loop.at(target, loop.ir.mul(row, ir.Constant(_I64, pixel)), channel))
 
     loop.run(body)

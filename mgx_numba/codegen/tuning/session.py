@@ -113,6 +113,12 @@ class Tuning:
         records = [r for layer in self._sources.layers for r in layer.similar(problem)]
         return explain_miss(problem, self.fingerprint, records)
 
+    def decline(self, reason: str) -> None:
+        """Measure nothing; says why, if measuring was asked for."""
+        if self.exhaustive:
+            self.exhaustive = False
+            self._tell("declined", f"exhaustive_tune: {reason}")
+
     def tell(self) -> None:
         """Warn, once, of records that were measured elsewhere or that cannot be used."""
         hints = [(problem, found.record) for problem, found in self._used.items() if not found.exact]

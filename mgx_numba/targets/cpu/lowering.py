@@ -83,7 +83,7 @@ class Lowering:
         self.constants: list[np.ndarray] = []
         self._constant_owners: list[np.ndarray] = []
         self.constant_views: dict[int, View] = {}
-        self.parameters = [i for i in self.module.parameters()]
+        self.parameters = self.module.parameters()
         self.outputs: list[TensorSpec] = []
         self.hosted = 0
         self.threads = resolve_num_threads(options.num_threads or None)

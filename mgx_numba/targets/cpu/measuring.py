@@ -1,4 +1,4 @@
-"""Measuring contractions as a program would run them: native launches on its threads, over memory of the same layout."""
+"""Measuring contractions as a program runs them: native launches on its threads, over memory of the same layout."""
 
 from __future__ import annotations
 
@@ -105,10 +105,8 @@ class Bench:
         lens = candidate.solver.packed_lens(problem)
         if not lens:
             return [_filled(self._w, problem.dtype)]
-        if isinstance(problem, ConvProblem):
-            raw_lens = problem.weight_lens
-        else:
-            raw_lens = (*problem.batch, problem.k, problem.n)
+        is_product = isinstance(problem, GemmProblem)
+        raw_lens = (*problem.batch, problem.k, problem.n) if is_product else problem.weight_lens
         value = np.asarray(0.5, problem.dtype)
         first = candidate.solver.pack_weights(problem, np.broadcast_to(value, raw_lens))
         copies = [first]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ...codegen.tuning.session import Tuning
 
 __all__ = ["CpuOptions"]
 
@@ -16,9 +20,11 @@ class CpuOptions:
         memory_reuse: memory colouring; without it every intermediate value has memory of its own.
         num_threads: worker threads of a run; 0 takes what the process may use.
         disabled_passes: names of passes to leave out.
+        tuning: what chooses the contractions' solvers; None leaves it to the cost model.
     """
 
     fast_math: bool = True
     memory_reuse: bool = True
     num_threads: int = 0
     disabled_passes: tuple[str, ...] = ()
+    tuning: Tuning | None = field(default=None, compare=False)

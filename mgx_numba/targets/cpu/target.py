@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, MutableMapping
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from ..base import Observation, Observer
 from ..tracing import write_trace
 from .lowering import lower
 from .options import CpuOptions
+
+if TYPE_CHECKING:
+    from ...codegen.tuning.session import Tuning
 
 __all__ = ["PASSES", "CpuProgram", "optimize"]
 
@@ -85,11 +88,16 @@ class CpuProgram:
         self._idle: Executable | None = None
         if is_dynamic(program):
             self._source = self.program = program.clone()
+            if options.tuning is not None:
+                options.tuning.decline("a program with dynamic inputs is not measured; fix its lengths to tune it")
             return
         self.program = optimize(program, options)
-        self.executable = Executable(
-            lower(self.program, options), num_threads=options.num_threads or None, progress=progress
-        )
+        plan = lower(self.program, options)
+        if options.tuning is not None:
+            if options.tuning.exhaustive and _tune(options.tuning):
+                plan = lower(self.program, options)
+            options.tuning.tell()
+        self.executable = Executable(plan, num_threads=options.num_threads or None, progress=progress)
 
     def _for(self, inputs: Mapping[str, np.ndarray]) -> CpuProgram:
         """The program for these inputs' lengths."""
@@ -162,3 +170,9 @@ class CpuProgram:
         """The distinct kernels, in order of first use."""
         plans = [p.executable.plan for p in (self, *self._specialized.values()) if p.executable is not None]
         return list(dict.fromkeys(k for plan in plans for k in plan.kernels()))
+
+
+def _tune(tuning: Tuning) -> int:
+    from .tuning import tune  # late: a compilation that measures nothing needs none of it
+
+    return tune(tuning)

@@ -12,6 +12,7 @@ from ....codegen.contraction.problem import ConvProblem, Epilogue, GemmProblem
 from ....codegen.contraction.select import select
 from ....codegen.contraction.solver import NO_EPILOGUE
 from ....codegen.cpu.tile_table import tile_for
+from ....codegen.tuning.configurations import Candidate, Request
 from ....graph.instruction import Instruction
 from ....graph.shape import Shape, row_major_strides
 from ....graph.types import Type
@@ -40,7 +41,7 @@ def _core(ins: Instruction) -> Instruction:
 
 @lowering("dot", "convolution", "convolution_backwards", "fused_contraction", accepts=_accepts)
 def lower_contraction(low: Lowering, ins: Instruction) -> None:
-    """The launches of the solver that is estimated to be fastest."""
+    """The launches of the solver that tuning or the cost model chooses."""
     core = _core(ins)
     lens = [*core.shape.lens, *(n for i in core.inputs for n in i.shape.lens)]
     if core.shape.type not in _TYPES or 0 in lens or any(i.shape.type is not core.shape.type for i in core.inputs):
@@ -198,14 +199,15 @@ def _launch(
     extras: Sequence[View],
     weights: np.ndarray | None,
 ) -> None:
-    solver = select(problem, low.threads)
+    chosen = _choose(low, problem, epilogue, strides)
+    solver = chosen.solver
     operands |= {f"e{k}": view for k, view in enumerate(extras)}
     packed_lens = solver.packed_lens(problem)
     if packed_lens and weights is not None:
         operands["w"] = low.packed(solver, problem, weights)
     elif packed_lens:
         operands["w"] = _packed_at_run_time(low, ins, solver, problem, packed_lens, operands["w"])
-    plan = solver.plan(problem, epilogue, strides, low.threads)
+    plan = solver.plan(problem, epilogue, strides, low.threads, chosen.blocking)
     if plan.scratch:
         scratch = Shape(Type.uint8_type, (plan.scratch,))
         operands["scratch"] = View(Buffer(Region.ARENA, 0, plan.scratch), scratch)
@@ -213,15 +215,24 @@ def _launch(
         low.launch(launch, operands, ins)
 
 
+def _choose(
+    low: Lowering, problem: GemmProblem | ConvProblem, epilogue: Epilogue, strides: Sequence[Sequence[int]]
+) -> Candidate:
+    """What a tuning record says, else the cost model."""
+    if low.options.tuning is None:
+        return Candidate(select(problem, low.threads))
+    operands = tuple(tuple(int(s) for s in own) for own in strides)
+    return low.options.tuning.choose(Request(problem, epilogue, operands, low.threads, low.options.fast_math))
+
+
 def _packed_at_run_time(
     low: Lowering, ins: Instruction, solver: Any, problem: Any, lens: tuple[int, ...], weights: View
 ) -> View:
     """Weights that are not constant are packed by a host step in every run."""
     target = low.allocate(Shape(weights.type, lens))
-    low.steps.append(
-        PendingStep(
-            None, {}, f"cpu::pack_{solver.name}", ins,
-            lambda arrays: [solver.pack_weights(problem, arrays[0])], [weights], [target],
-        )  # fmt: skip
-    )
+
+    def pack(arrays: list) -> list:
+        return [solver.pack_weights(problem, arrays[0])]
+
+    low.steps.append(PendingStep(None, {}, f"cpu::pack_{solver.name}", ins, pack, [weights], [target]))
     return target

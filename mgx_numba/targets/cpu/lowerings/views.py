@@ -1,4 +1,4 @@
-"""Views: operators that only change how memory is seen; they cost nothing, or one copy where no view can express them."""
+"""Views: operators that only change how memory is seen; they cost nothing, or one copy where strides do not allow."""
 
 from __future__ import annotations
 
