@@ -70,6 +70,9 @@ class argument(np.ndarray):
 
         return argument.wrap(load_argument(filename))
 
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.unwrap().__dlpack__(**options)
+
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         plain = [x.view(np.ndarray) if isinstance(x, argument) else x for x in inputs]
         if "out" in kwargs:
@@ -106,7 +109,7 @@ def create_argument(shape: shape, values: Sequence[float]) -> argument:
     """An argument with these elements in logical order.
 
     Raises:
-        ShapeError: there are more or fewer values than elements.
+        ShapeError: there are more or fewer values than elements, or they are not numbers.
     """
     wanted = shape._value
     if len(values) != wanted.elements:
@@ -114,7 +117,10 @@ def create_argument(shape: shape, values: Sequence[float]) -> argument:
             f"Values and shape elements do not match: {len(values)} values, {wanted.elements} elements in {wanted}"
         )
     result = Argument.from_shape(wanted)
-    result.numpy()[...] = np.asarray(values).astype(wanted.type.numpy).reshape(wanted.lens)
+    try:
+        result.numpy()[...] = np.asarray(values).astype(wanted.type.numpy).reshape(wanted.lens)
+    except (TypeError, ValueError) as error:
+        raise ShapeError(f"values of {wanted} must be numbers: {error}") from None
     return argument.wrap(result)
 
 

@@ -183,8 +183,11 @@ def _format(name: str) -> str:
 
 
 def saved_options(p: program) -> dict[str, Any]:
-    """What `save` keeps beside a program: how it was compiled."""
-    extra: dict[str, Any] = {"disabled_passes": list(p._disabled_passes)}
+    """What `save` keeps beside a program: how it was compiled, and the tuning records it went by."""
+    extra: dict[str, Any] = {
+        "disabled_passes": list(p._disabled_passes),
+        "tuning": [record.to_json() for record in p._records],
+    }
     if p._target is not None and p._options is not None:
         extra["compiled"] = {
             "target": p._target.name(),
@@ -203,6 +206,10 @@ def _restore(value: Any, extra: Mapping[str, Any]) -> program:
     result = program.wrap(value)
     try:
         result._disabled_passes = tuple(str(n) for n in extra.get("disabled_passes", ()))
+        if extra.get("tuning"):
+            from ..codegen.tuning.files import records_from
+
+            result._records = records_from(extra["tuning"])
         compiled = extra.get("compiled")
         if compiled:
             options = {k: v for k, v in compiled.items() if k != "target"}

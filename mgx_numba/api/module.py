@@ -11,6 +11,7 @@ from ..graph.argument import Argument
 from ..graph.instruction import Instruction
 from ..graph.module import Module
 from ..graph.printer import format_instruction, instruction_names, print_module
+from ..graph.shape import DynamicDimension
 from ..ops.base import Operator, make_op
 from .argument import argument
 from .shape import dynamic_dimension, shape
@@ -106,6 +107,10 @@ def _plain(value: Any) -> Any:
         return [_plain(v) for v in value]
     if isinstance(value, Enum):
         return int(value.value)
+    if isinstance(value, Operator):
+        return {"name": value.name, "operator": op.wrap(value).values()}
+    if isinstance(value, DynamicDimension):
+        return dynamic_dimension(value.min, value.max, value.optimals)
     return value
 
 
@@ -174,9 +179,9 @@ class module:
         self, op: op, args: Sequence[instruction_ref] = (), mod_args: Sequence[module] = ()
     ) -> instruction_ref:
         """Append an operation."""
-        return instruction_ref(
-            self._value.add_instruction(op._value, [a._value for a in args], [m._value for m in mod_args])
-        )
+        if not isinstance(op, _op):
+            raise OperatorError(f"add_instruction: op must be an op, got {op!r}")
+        return instruction_ref(self._value.add_instruction(op._value, _values(args), _modules(mod_args)))
 
     def add_literal(self, data: Any) -> instruction_ref:
         """Put a constant (argument, array, buffer) at the front of the module."""
@@ -185,15 +190,17 @@ class module:
 
     def add_parameter(self, name: str, shape: shape) -> instruction_ref:
         """Declare an input at the front of the module."""
+        if not isinstance(name, str) or not isinstance(shape, _shape):
+            raise OperatorError(f"add_parameter needs a name and a shape, got {name!r} and {shape!r}")
         return instruction_ref(self._value.add_parameter(name, shape._value))
 
     def add_return(self, args: Sequence[instruction_ref]) -> instruction_ref:
         """End the module with these results."""
-        return instruction_ref(self._value.add_return([a._value for a in args]))
+        return instruction_ref(self._value.add_return(_values(args)))
 
     def replace_return(self, args: Sequence[instruction_ref]) -> instruction_ref:
         """End the module with other results."""
-        return instruction_ref(self._value.replace_return([a._value for a in args]))
+        return instruction_ref(self._value.replace_return(_values(args)))
 
     def add_macro(
         self, macro: macro, args: Sequence[instruction_ref] = (), mod_args: Sequence[module] = ()
@@ -205,15 +212,16 @@ class module:
         self, ins: instruction_ref, macro: macro, args: Sequence[instruction_ref] = (), mod_args: Sequence[module] = ()
     ) -> list[instruction_ref]:
         """Insert the instructions that a macro stands for before ``ins``."""
-        return self._macro(ins._value, macro, args, mod_args)
+        return self._macro(*_values([ins]), macro, args, mod_args)
 
     def _macro(
         self, before: Instruction | None, macro: macro, args: Sequence[instruction_ref], mod_args: Sequence[module]
     ) -> list[instruction_ref]:
         from ..ops.builders import add_macro
 
-        inputs, modules = [a._value for a in args], [m._value for m in mod_args]
-        results = add_macro(self._value, before, macro._name, inputs, modules, macro._options)
+        if not isinstance(macro, _macro):
+            raise OperatorError(f"a macro is needed, got {macro!r}")
+        results = add_macro(self._value, before, macro._name, _values(args), _modules(mod_args), macro._options)
         return [instruction_ref(r) for r in results]
 
     def print(self) -> None:
@@ -234,3 +242,19 @@ class module:
 
     def __repr__(self) -> str:
         return print_module(self._value)
+
+
+_op, _macro, _shape = op, macro, shape  # where parameters of those names hide them
+
+
+def _values(args: Any) -> list[Instruction]:
+    """The instructions that a sequence of references stands for."""
+    if isinstance(args, instruction_ref) or not all(isinstance(a, instruction_ref) for a in args):
+        raise OperatorError(f"args must be a list of instruction_ref, got {args!r}")
+    return [a._value for a in args]
+
+
+def _modules(mod_args: Any) -> list[Module]:
+    if isinstance(mod_args, module) or not all(isinstance(m, module) for m in mod_args):
+        raise OperatorError(f"mod_args must be a list of modules, got {mod_args!r}")
+    return [m._value for m in mod_args]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ class CompileOptions:
     offload_copy: bool = True
     fast_math: bool = True
     exhaustive_tune: bool = False
+    tune_budget: float | None = None
+    problem_cache: tuple[str, ...] = ()
     num_threads: int = 0
     memory_reuse: bool = True
     disabled_passes: tuple[str, ...] = ()
@@ -27,7 +30,9 @@ class CompileOptions:
 COMPILE_OPTIONS: dict[str, str] = {
     "offload_copy": "copy inputs to the device and results back (True); the CPU shares memory with its caller",
     "fast_math": "transformations and functions that change rounding (True)",
-    "exhaustive_tune": "measure every kernel choice (False)",
+    "exhaustive_tune": "measure every kernel choice that has no tuning record of this machine (False)",
+    "tune_budget": "seconds that measuring may take; None for as long as it needs",
+    "problem_cache": "file or files of tuning records, JSON or SQLite; the first takes new records",
     "num_threads": "threads of a run; 0 takes what the process may use",
     "memory_reuse": "memory colouring: values that are not alive at once share memory (True)",
     "aggressive_memory": "memory colouring is always as tight as it can be",
@@ -43,12 +48,14 @@ _WITHOUT_EFFECT = {
     "use_nhwc": (True, False),
     "device_id": None,
     "target": None,
-    "exhaustive_tune": (True, False),
     "use_fp16": (True, False),
 }
+_CPU_ONLY = ("exhaustive_tune", "tune_budget", "problem_cache")
 _SILENT_DEFAULTS = {
     "offload_copy": True,
     "exhaustive_tune": False,
+    "tune_budget": None,
+    "problem_cache": (),
     "device_id": 0,
     "aggressive_memory": False,
     "use_nhwc": True,
@@ -68,10 +75,10 @@ _FUSION_RULES: dict[str, str] = {
 _told: set[str] = set()
 
 
-def parse_compile_options(given: Mapping[str, Any]) -> CompileOptions:
+def parse_compile_options(given: Mapping[str, Any], target: str = "cpu") -> CompileOptions:
     """Options from keywords and mappings.
 
-    An option that has no effect on this target says so once a process.
+    An option that has no effect on the target says so once a process.
 
     Raises:
         OptionError: an unknown option (the known ones are listed), or a value of the wrong kind.
@@ -80,16 +87,24 @@ def parse_compile_options(given: Mapping[str, Any]) -> CompileOptions:
     for key, value in given.items():
         if key not in COMPILE_OPTIONS:
             raise OptionError(f"unknown compile option {key!r}; known: {known}")
-        if key in _WITHOUT_EFFECT and value != _SILENT_DEFAULTS.get(key, object()):
+        without_effect = key in _WITHOUT_EFFECT or (target != "cpu" and key in _CPU_ONLY)
+        if without_effect and value != _SILENT_DEFAULTS.get(key, object()):
             _tell_once(key, value)
-    flags = {name: _flag(name, given[name]) for name in ("fast_math", "memory_reuse") if name in given}
+    names = ("fast_math", "memory_reuse", "exhaustive_tune")
+    flags = {name: _flag(name, given[name]) for name in names if name in given}
     threads = given.get("num_threads", 0)
     if isinstance(threads, bool) or not isinstance(threads, int) or threads < 0:
         raise OptionError(f"num_threads must be an integer from 0 on, got {threads!r}")
     disabled = given.get("disabled_passes", ())
     if isinstance(disabled, str) or not all(isinstance(n, str) for n in disabled):
         raise OptionError(f"disabled_passes must be a sequence of pass names, got {disabled!r}")
-    return CompileOptions(num_threads=threads, disabled_passes=tuple(disabled), **flags)
+    return CompileOptions(
+        num_threads=threads,
+        disabled_passes=tuple(disabled),
+        tune_budget=_budget(given.get("tune_budget")),
+        problem_cache=_paths(given.get("problem_cache", ())),
+        **flags,
+    )
 
 
 def parse_optimize_options(given: Mapping[str, Any]) -> tuple[int, tuple[str, ...]]:
@@ -127,6 +142,22 @@ def _flag(name: str, value: Any) -> bool:
     if not isinstance(value, (bool, int)) or value not in (0, 1):
         raise OptionError(f"{name} must be True or False, got {value!r}")
     return bool(value)
+
+
+def _budget(value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+        raise OptionError(f"tune_budget must be a number of seconds from 0 on, or None, got {value!r}")
+    return float(value)
+
+
+def _paths(value: Any) -> tuple[str, ...]:
+    if isinstance(value, (str, os.PathLike)):
+        value = (value,)
+    if not isinstance(value, (list, tuple)) or not all(isinstance(p, (str, os.PathLike)) for p in value):
+        raise OptionError(f"problem_cache must be a path or a sequence of paths, got {value!r}")
+    return tuple(os.fspath(p) for p in value)
 
 
 def _tell_once(key: str, value: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,10 @@ from .module import module
 from .options import CompileOptions, parse_compile_options
 from .shape import shape, shape_map
 from .target import target
+from .tuning import merged_records, tuning_for
+
+if TYPE_CHECKING:
+    from ..codegen.tuning.record import TuningRecord
 
 __all__ = ["program"]
 
@@ -30,9 +34,11 @@ class program:
         self._portable = Program()
         self._compiled: Compiled | None = None
         self._signature: dict[str, Shape] = {}
+        self._scalars: dict[int, Shape] = {}
         self._options: CompileOptions | None = None
         self._target: target | None = None
         self._disabled_passes: tuple[str, ...] = ()
+        self._records: list[TuningRecord] = []
 
     @classmethod
     def wrap(cls, value: Program) -> program:
@@ -54,8 +60,9 @@ class program:
         return shape_map({name: shape.wrap(s) for name, s in self._portable.parameter_shapes().items()})
 
     def get_output_shapes(self) -> list[shape]:
-        """Shapes of the results."""
-        return [shape.wrap(s) for s in self._portable.output_shapes()]
+        """Shapes of the results: those of the values before compilation, row-major as ``run`` gives them after it."""
+        shapes = self._portable.output_shapes()
+        return [shape.wrap(s if self._compiled is None else _given_out(s)) for s in shapes]
 
     def get_main_module(self) -> module:
         """The main module (of the compiled form, once compiled)."""
@@ -69,23 +76,30 @@ class program:
         """Whether ``compile`` has succeeded."""
         return self._compiled is not None
 
-    def compile(self, t: Any = None, options: Mapping[str, Any] | None = None, /, **keywords: Any) -> program:
+    def compile(
+        self,
+        t: Any = None,
+        offload_copy: bool | Mapping[str, Any] = True,
+        fast_math: bool = True,
+        exhaustive_tune: bool = False,
+        **options: Any,
+    ) -> program:
         """Compile for a target, in place; returns the program.
 
         Args:
-            t: what ``get_target`` gives, or a target's name; also as keyword ``t``. Default: ``cpu``.
-            options: options as a mapping; the same as keywords (``offload_copy=True``, ``fast_math=True``,
-                ``exhaustive_tune=False``, ``num_threads=0``, ``memory_reuse=True``, ...).
+            t: what ``get_target`` gives, or a target's name. Default: ``cpu``.
+            offload_copy: copy inputs to the device and results back; or all options as a mapping, which come first.
+            fast_math: transformations and functions that change rounding.
+            exhaustive_tune: measure the choices of kernels that have no record, for at most ``tune_budget`` seconds;
+                the records are saved with the program and kept in ``problem_cache`` or the user's database.
+            options: all others, ``num_threads=0``, ``memory_reuse=True``, ...
 
         Raises:
             OptionError: an unknown option; the known ones are listed.
             CompileError: a pass or code generation failed; the program is as before and still usable.
         """
-        if "t" in keywords:
-            t = keywords.pop("t")
-        if isinstance(options, bool):
-            keywords["offload_copy"], options = options, None
-        given = {**(options or {}), **keywords}
+        given = {"fast_math": fast_math, "exhaustive_tune": exhaustive_tune, **options}
+        given.update(offload_copy if isinstance(offload_copy, Mapping) else {"offload_copy": offload_copy})
         if isinstance(t, str):
             from .target import get_target
 
@@ -94,8 +108,9 @@ class program:
             t = target("cpu")
         if not isinstance(t, target):
             raise OptionError(f"compile needs a target (get_target('cpu')), got {type(t).__name__}")
-        parsed = parse_compile_options(given)
+        parsed = parse_compile_options(given, t.name())
         with _progress() as progress:
+            tuning = tuning_for(t.name(), parsed, self._records, progress)
             compiled = compile_for(
                 t.name(),
                 self._portable,
@@ -104,8 +119,10 @@ class program:
                 memory_reuse=parsed.memory_reuse,
                 disabled_passes=(*self._disabled_passes, *parsed.disabled_passes),
                 progress=progress,
+                tuning=tuning,
             )
-        self._signature = self._portable.parameter_shapes()
+            self._records = merged_records(tuning, self._records)
+        self._signature, self._scalars = self._portable.parameter_shapes(), _scalar_results(self._portable)
         self._compiled, self._options, self._target = compiled, parsed, t
         return self
 
@@ -120,19 +137,24 @@ class program:
             ParameterError: a parameter is missing, or has the wrong type or shape; the message says which, what was
                 given and what was expected.
         """
-        inputs = self._checked(params or {})
+        inputs = self._checked({} if params is None else params)
         compiled = self._compiled or compile_for("ref", self._portable)
         level = os.environ.get("MIGRAPHX_TRACE_EVAL")
         if level and level != "0":
+            if level not in ("1", "2", "3"):
+                raise OptionError(f"environment variable MIGRAPHX_TRACE_EVAL: expected 0, 1, 2 or 3, got {level!r}")
             results = compiled.trace(inputs, int(level), sys.stdout)
         else:
             results = compiled.run(inputs)
-        return [_result(r) for r in results]
+        shapes = self._scalars if self._compiled is not None else _scalar_results(self._portable)
+        return [_result(r, shapes.get(k)) for k, r in enumerate(results)]
 
     eval = run
 
     def _checked(self, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """A checked array for every parameter; other names are ignored."""
+        if not isinstance(given, Mapping):
+            raise ParameterError(f"run needs a mapping of parameter names to arrays, got {type(given).__name__}")
         shapes = self._signature if self._compiled is not None else self._portable.parameter_shapes()
         for name in shapes:
             if name not in given:
@@ -158,6 +180,7 @@ class program:
         """A copy of the portable form, not compiled."""
         copy = program.wrap(self._portable.clone())
         copy._disabled_passes = self._disabled_passes
+        copy._records = list(self._records)
         return copy
 
     def sort(self) -> None:
@@ -209,10 +232,23 @@ def _check(name: str, value: Any, wanted: Shape) -> np.ndarray:
     return array
 
 
-def _result(value: Any) -> Any:
+def _given_out(s: Shape) -> Shape:
+    return s if s.scalar and s.elements == 1 else s.to_standard()
+
+
+def _scalar_results(portable: Program) -> dict[int, Shape]:
+    """Shapes of results that an array alone does not tell: scalars and those without axes, by position."""
+    shapes = enumerate(portable.output_shapes())
+    return {k: s for k, s in shapes if not s.is_dynamic and s.elements == 1 and (s.scalar or not s.lens)}
+
+
+def _result(value: Any, known: Shape | None) -> Any:
     if isinstance(value, (tuple, list)):
-        return [_result(v) for v in value]
-    return value.view(argument)
+        return [_result(v, None) for v in value]
+    result = value.view(argument)
+    if known is not None:
+        result._shape = known
+    return result
 
 
 def _progress() -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -85,11 +86,11 @@ class shape:
             value = Shape.dynamic(kind, dims)
             self._value = value if value.is_dynamic else value.to_dynamic()
         elif strides is not None:
-            self._value = Shape(kind, lens, strides)
+            self._value = Shape(kind, _integers("lens", lens), _integers("strides", strides))
         elif permutation is not None:
-            self._value = Shape.from_permutation(kind, tuple(lens), tuple(permutation))
+            self._value = Shape.from_permutation(kind, _integers("lens", lens), _integers("permutation", permutation))
         else:
-            self._value = Shape(kind, lens)
+            self._value = Shape(kind, _integers("lens", lens))
 
     @classmethod
     def wrap(cls, value: Shape) -> shape:
@@ -121,10 +122,10 @@ class shape:
 
     def elements(self) -> int:
         """Number of elements."""
-        return self._value.elements
+        return self._static("elements").elements
 
     def bytes(self) -> int:
-        """Bytes from the first to the last element."""
+        """Bytes from the first to the last element (of the longest lengths, if dynamic)."""
         return self._value.bytes
 
     def type_string(self) -> str:
@@ -180,6 +181,13 @@ class shape:
 
     def __repr__(self) -> str:
         return str(self._value)
+
+
+def _integers(what: str, values: Any) -> tuple[int, ...]:
+    try:
+        return tuple(operator.index(v) for v in values)
+    except TypeError:
+        raise ShapeError(f"shape: {what} must be a sequence of integers, got {values!r}") from None
 
 
 class shape_map(dict[str, shape]):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..errors import ShapeError
+from .dlpack import export_dlpack, import_dlpack
 from .shape import Shape
 from .types import Type, from_numpy
 
@@ -33,7 +35,9 @@ class Argument:
 
     @classmethod
     def from_array(cls, array: Any) -> Argument:
-        """Borrow a NumPy array, a DLPack exporter or any buffer; nothing is copied, the owner is kept.
+        """Borrow a NumPy array, a DLPack exporter or any buffer; the owner is kept.
+
+        Nothing is copied, except data of foreign byte order or with negative strides, which no shape can describe.
 
         Raises:
             ShapeError: the element type has no counterpart, or strides are not whole elements.
@@ -73,8 +77,14 @@ class Argument:
     @classmethod
     def from_pointer(cls, shape: Shape, address: int, owner: object = None) -> Argument:
         """View memory at ``address`` (host) without copying; ``owner`` is kept alive with it."""
-        if not isinstance(address, int) or (address == 0 and shape.bytes):
-            raise ShapeError(f"address of {shape} is {address!r}, expected a non-zero integer")
+        if shape.is_dynamic:
+            raise ShapeError(f"memory of a dynamic shape has no lengths: {shape}")
+        try:
+            address = operator.index(address)
+        except TypeError:
+            raise ShapeError(f"address of {shape} is {address!r}, expected an integer") from None
+        if address < 0 or (address == 0 and shape.bytes):
+            raise ShapeError(f"address of {shape} is {address!r}, expected a positive integer")
         buffer = (ctypes.c_char * shape.bytes).from_address(address)
         setattr(buffer, "owner", owner)  # noqa: B010  (ctypes arrays take attributes, their stubs do not say so)
         return cls.from_flat(shape, np.frombuffer(memoryview(buffer), shape.type.numpy))
@@ -119,7 +129,7 @@ class Argument:
         return np.asarray(self.numpy(), dtype=dtype)
 
     def __dlpack__(self, **options: Any) -> Any:
-        return self.numpy().__dlpack__(**options)
+        return export_dlpack(self.numpy(), self.shape.type, **options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
@@ -161,7 +171,11 @@ def _as_array(value: Any) -> np.ndarray:
     if isinstance(value, Argument):
         return value.numpy()
     if isinstance(value, np.ndarray):
-        return value
-    if hasattr(value, "__dlpack__") and not hasattr(value, "__array_interface__"):
-        return np.from_dlpack(value)
-    return np.asarray(value)
+        array = value
+    elif isinstance(value, bytes):
+        array = np.frombuffer(value, np.uint8)
+    elif hasattr(value, "__dlpack__") and not hasattr(value, "__array_interface__"):
+        array = import_dlpack(value)
+    else:
+        array = np.asarray(value)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..errors import ShapeError
 from .argument import Argument
 from .shape import Shape
 from .types import Type
@@ -21,9 +22,14 @@ def generate(shape: Shape, seed: int = 0) -> Argument:
 
     Floats are ``-1 + (z % 32) / 16``, signed integers ``max / 2 - z % max`` and unsigned ones ``z % max`` with
     ``max = 2**(5 * bytes)``, bools ``z % 2``, for the generator's successive outputs ``z``.
+
+    Raises:
+        ShapeError: the shape is dynamic.
     """
     if shape.sub_shapes:
         return Argument.from_tuple([generate(s, seed) for s in shape.sub_shapes])
+    if shape.is_dynamic:
+        raise ShapeError(f"cannot generate values for a dynamic shape: {shape}")
     z = _outputs(shape.element_space, seed)
     type = shape.type
     if type.is_floating:

@@ -74,7 +74,11 @@ class Program:
             module.sort()
 
     def clone(self) -> Program:
-        """A copy with its own modules and instructions; literals share memory."""
+        """A copy with its own modules and instructions; literals share memory.
+
+        Raises:
+            ValidationError: an instruction takes a value of another program, or one that comes after it.
+        """
         copy = Program()
         modules: dict[int, Module] = {id(self.main): copy.main}
         for module in [*self.modules, *self.reachable_modules()]:
@@ -87,7 +91,7 @@ class Program:
             for ins in module:
                 twin = Instruction(
                     ins.op,
-                    [mapped[i] for i in ins.inputs],
+                    [_twin(mapped, i, ins, module) for i in ins.inputs],
                     ins.shape,
                     [modules[id(m)] for m in ins.module_args],
                     ins.literal,
@@ -113,3 +117,12 @@ class Program:
         from .printer import print_program
 
         return print_program(self)
+
+
+def _twin(mapped: dict[Instruction, Instruction], value: Instruction, user: Instruction, module: Module) -> Instruction:
+    try:
+        return mapped[value]
+    except KeyError:
+        raise ValidationError(
+            f"module {module.name!r}: {user.name} takes {value!r}, which is of another program or comes after it"
+        ) from None

@@ -110,15 +110,18 @@ class Shape:
         ranges = tuple(d if isinstance(d, DynamicDimension) else DynamicDimension(int(d), int(d)) for d in dims)
         if all(d.is_fixed for d in ranges):
             return cls(type, [d.min for d in ranges])
-        shape = cls(type, ())
-        shape.dyn_dims = ranges
-        return shape
+        return cls._without_lens(type, ranges, ())
 
     @classmethod
     def tuple(cls, shapes: Iterable[Shape]) -> Shape:
         """Shape of a tuple of values (results of multi-output operators)."""
-        shape = cls(Type.tuple_type, ())
-        shape.sub_shapes = tuple(shapes)
+        return cls._without_lens(Type.tuple_type, (), tuple(shapes))
+
+    @classmethod
+    def _without_lens(cls, type: Type, dyn_dims: Ranges, sub_shapes: Members) -> Shape:
+        shape = cls.__new__(cls)
+        shape.type, shape.lens, shape.strides = type, (), ()
+        shape.dyn_dims, shape.sub_shapes = dyn_dims, sub_shapes
         return shape
 
     @classmethod
@@ -222,9 +225,7 @@ class Shape:
 
     def to_dynamic(self) -> Shape:
         """The shape with every axis as a range, kept dynamic even when all are fixed."""
-        shape = Shape(self.type, ())
-        shape.dyn_dims = self.dims
-        return shape
+        return Shape._without_lens(self.type, self.dims, ())
 
     def to_static(self, length: int) -> Shape:
         """Static shape with ``length`` in place of every range that is not fixed."""

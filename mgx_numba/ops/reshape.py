@@ -20,11 +20,15 @@ if TYPE_CHECKING:
 def resolve_dims(op: Operator, shape: Shape, dims: Sequence[int]) -> tuple[DynamicDimension, ...]:
     """Lengths that ``dims`` asks for: 0 copies the input's length at that place, one -1 takes what is left.
 
+    For an empty input each 0 is the length itself where copies would make elements out of nothing.
+
     Raises:
         ShapeError: two -1, a 0 beyond the input's rank, or another number of elements.
     """
     if sum(d == -1 for d in dims) > 1 or any(d < -1 for d in dims):
         raise op.fail(f"dims {list(dims)} may hold one -1 and no other negative value")
+    if 0 in dims and -1 not in dims and 0 in shape.lens and not _copies_fit(shape, dims):
+        return tuple(DynamicDimension(d, d) for d in dims)
     if any(d == 0 and k >= shape.ndim for k, d in enumerate(dims)):
         raise op.fail(f"dims {list(dims)} copy (0) a length that {shape} does not have")
     copied = {k for k, d in enumerate(dims) if d == 0}
@@ -46,6 +50,11 @@ def resolve_dims(op: Operator, shape: Shape, dims: Sequence[int]) -> tuple[Dynam
     elif not prod(d.min for d in rest) <= prod(d for d in dims if d > 0) <= prod(d.max for d in rest):
         raise op.fail(f"no lengths of {shape} have the number of elements of dims {list(dims)}")
     return tuple(result)
+
+
+def _copies_fit(shape: Shape, dims: Sequence[int]) -> bool:
+    """Whether an empty tensor stays empty when each 0 of ``dims`` copies a length."""
+    return any(d == 0 and k < shape.ndim and shape.lens[k] == 0 for k, d in enumerate(dims))
 
 
 @register

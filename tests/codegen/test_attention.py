@@ -61,7 +61,12 @@ def attend(
 
 
 def expected(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray | None = None, scale: float = 1.0, causal: bool = False
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    mask: np.ndarray | None = None,
+    scale: float = 1.0,
+    causal: bool = False,
 ) -> np.ndarray:
     wide = [x.astype(np.float64) for x in (q, k, v)]
     if mask is not None:
@@ -218,6 +223,10 @@ def test_few_heads_are_split_along_the_keys(queries: int, causal: bool) -> None:
     check(q, k, v, np.zeros(3001, bool), threads=8, causal=causal)
 
 
+def test_wide_results_of_split_keys() -> None:
+    assert len(check(*operands(1, 1, 1, 40, 3001, 24, 700), threads=8).launches) == 2
+
+
 def test_kernels_do_not_depend_on_lengths() -> None:
     def kernels(*shape: int, **attributes: Any) -> list[str]:
         q, k, v = operands(*shape)
@@ -225,7 +234,7 @@ def test_kernels_do_not_depend_on_lengths() -> None:
         return [kernel.text for kernel in plan(problem_of(q, k, v, out, **attributes)).kernels]
 
     assert kernels(1, 12, 12, 128, 128, 64, 64) == kernels(3, 8, 2, 50, 1000, 300, 20, causal=True, scale=0.3)
-    assert kernels(1, 12, 12, 1, 128, 64, 64) == kernels(2, 8, 4, 1, 1000, 300, 20, scale=0.3)
+    assert kernels(1, 12, 12, 1, 128, 64, 64) == kernels(2, 8, 8, 1, 1000, 300, 20, scale=0.3)
 
 
 @needs_page_protection

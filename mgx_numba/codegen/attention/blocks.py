@@ -22,7 +22,7 @@ SPLIT_KEYS = 256
 
 @dataclass(frozen=True)
 class Blocks:
-    """Queries and result columns of one task, the keys and features of one step within it, and the parts of the keys."""
+    """Queries and result columns of one task, keys and features of one step within it, and parts of the keys."""
 
     queries: int
     keys: int
@@ -58,7 +58,7 @@ def cut_few(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Bloc
 
 
 def record_size(tile: RegisterTile, problem: AttentionProblem) -> int:
-    """Elements that a part of the keys leaves for one query: maximum and sum of weights in one vector, then the sums."""
+    """Elements that a part of the keys leaves for one query: maximum and total weight in one vector, then the sums."""
     return tile.lanes + -(-problem.width // tile.columns) * tile.columns
 
 
@@ -77,7 +77,7 @@ def _splits(problem: AttentionProblem, tasks: int, threads: int) -> int:
 
 
 def _even(total: int, limit: int, multiple: int) -> int:
-    """Block of at most ``limit`` (a multiple) that cuts ``total`` into nearly equal parts, rounded up to ``multiple``."""
+    """Block of at most ``limit`` that cuts ``total`` into nearly equal parts; both are multiples of ``multiple``."""
     parts = -(-total // limit)
     block = -(-total // parts)
     return min(-(-block // multiple) * multiple, limit)

@@ -1,7 +1,7 @@
 """Attention of a few queries, as when decoding token by token: keys and values are read once, from wherever they lie.
 
-The keys are multiplied by the queries row by row with features in the lanes; the softmax runs along the keys. The product
-with the values goes through the register tile.
+The keys are multiplied by the queries row by row with features in the lanes; the softmax runs along the keys. The
+product with the values goes through the register tile.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class FewQueries(AttentionKernel):
     def setup(self) -> list[str]:
         return [
             f"scores_row = k_block + {self.lanes}",
-            *self.tile_block("value", "scores_row", "scores", "1", "v_row", "sums_row"),
+            *self.value_tile("scores_row", "1"),
             f"whole = depth - imod(depth, {self.lanes})",
         ]
 
@@ -70,7 +70,9 @@ class FewQueries(AttentionKernel):
         lanes, mask = self.lanes, self.problem.mask
         masking = []
         if mask is not None:
-            whole, part = (load_text("seen_at", "c", mask.strides[3], "mask_step", lanes, rest) for rest in ("", "count - c"))
+            whole, part = (
+                load_text("seen_at", "c", mask.strides[3], "mask_step", lanes, rest) for rest in ("", "count - c")
+            )
             masking = [
                 f"    if c + {lanes} <= count:",
                 f"        x = {self.masked(whole)}",

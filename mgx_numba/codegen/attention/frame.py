@@ -1,7 +1,7 @@
 """What the attention kernels share: operands, the product with the values, how a task ends, and joining split keys.
 
-Tasks are cut over batch, heads, blocks of queries, blocks of result columns, and perhaps over the keys. A task whose keys
-are only a part leaves for each query a record in scratch memory, which a second launch joins.
+Tasks are cut over batch, heads, blocks of queries, blocks of result columns, and perhaps over the keys. A task whose
+keys are only a part leaves for each query a record in scratch memory, which a second launch joins.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from ..contraction.tile_source import ROWS_SLOT, VECTORS_SLOT, tile_source
 from ..cpu.tile_table import RegisterTile, tile_for
 from ..kernel import KernelSource
 from ..launch import Launch, Operand
-from .blocks import BUFFER_BYTES, Blocks, heights, record_size
+from .blocks import BUFFER_BYTES, PANELS, Blocks, heights, record_size
 from .problem import AttentionProblem
 
 __all__ = ["AttentionKernel", "join_launch"]
@@ -24,8 +24,9 @@ DIMS = ("batch", "head", "row", "step")
 class AttentionKernel:
     """One kernel in the making; subclasses give the statements between decoding a task and its end.
 
-    These define, for the queries ``m0`` to ``m0 + rows``, ``sums`` (rows of ``sums_row``), ``top`` and ``total``: weighted
-    values, maxima and sums of weights over the keys ``first`` to ``seen``; and set ``started`` once there are any.
+    These define, for the queries ``m0`` to ``m0 + rows``, ``sums`` (rows of ``sums_row``), ``top`` and ``total``:
+    weighted values, maxima and sums of weights over the keys ``first`` to ``seen``; they set ``started`` once there are
+    any, and ``factor`` to what earlier sums are to be multiplied by.
     """
 
     name = "attention"
@@ -119,11 +120,11 @@ class AttentionKernel:
             f"scale = cast_{self.dtype}(bits_float64(scale_bits))",
             f"scores = local_{self.dtype}({count})",
             f"sums = local_{self.dtype}({count})",
-            *(f"{name} = local_{self.dtype}({count // self.tile.rows})" for name in ("top", "total", "factor")),
+            *(f"{name} = local_{self.dtype}({PANELS * self.columns})" for name in ("top", "total", "factor")),
             f"sums_row = idiv(imin(width, e_block) + {self.columns - 1}, {self.columns}) * {self.columns}",
         ]
 
-    def tile_block(self, name: str, row: str, x: str, x_step: str, w_step: str, acc_row: str) -> list[str]:
+    def tile_block(self, name: str, row: str, x_step: str, w_step: str, acc_row: str, acc_panel: str) -> list[str]:
         """Statements that make the argument block ``<name>_block`` of a tile; its rows are ``row`` elements apart."""
         return [
             f"{name}_block = local_int64(16)",
@@ -131,14 +132,19 @@ class AttentionKernel:
             "for i in range(16):",
             f"    {name}_rows[i] = i * {row}",
             f"put_pointer({name}_block, 1, {name}_rows)",
-            f"put_pointer({name}_block, 2, {x})",
+            # no row is missing, so that nothing is read from here
+            f"put_pointer({name}_block, 2, scores)",
             f"{name}_block[5] = 1",
             f"{name}_block[7] = {x_step}",
             f"{name}_block[8] = {w_step}",
             f"{name}_block[9] = {self.columns}",
             f"{name}_block[10] = {acc_row}",
-            f"{name}_block[11] = {self.columns}",
+            f"{name}_block[11] = {acc_panel}",
         ]
+
+    def value_tile(self, row: str, step: str) -> list[str]:
+        """`tile_block` of the product with the values, for scores with these strides of queries and keys."""
+        return self.tile_block("value", row, step, "v_row", "sums_row", str(self.columns))
 
     def _decode(self) -> list[str]:
         names = [*OPERANDS, *(("mask",) if self.problem.mask else ())]
@@ -229,7 +235,9 @@ class AttentionKernel:
             "    for i in range(rows):",
             f"        weight = load_splat(factor, i, {lanes})",
             "        place = out0 + (m0 + i) * out_row + e0",
-            *indent(_store_row("wide", "i * sums_row", lanes), 2),
+            f"        for e in range(0, wide, {lanes}):",
+            f"            x = mul(load(sums, i * sums_row + e, {lanes}), weight)",
+            *indent(_store_vector("wide", lanes), 3),
             "else:",
             "    for i in range(rows):",
             "        place = (((batch * heads + head) * queries + m0 + i) * splits + part) * record",
@@ -237,20 +245,18 @@ class AttentionKernel:
             "            store_scalar(records, place, load_scalar(top, i))",
             "            store_scalar(records, place + 1, load_scalar(total, i))",
             f"        place += {lanes} + e0",
-            f"        for e in range(0, sums_row, {lanes}):",
+            f"        for e in range(0, wide, {lanes}):",
             f"            store(records, place + e, load(sums, i * sums_row + e, {lanes}))",
         ]
 
 
-def _store_row(count: str, start: str, lanes: int) -> list[str]:
-    """Store ``count`` sums from ``start`` on, times ``weight``, at ``place`` of the result."""
+def _store_vector(count: str, lanes: int) -> list[str]:
+    """Store the vector ``x`` at ``place + e`` of the result, of whose row ``count`` elements exist."""
     return [
-        f"for e in range(0, {count}, {lanes}):",
-        f"    x = mul(load(sums, {start} + e, {lanes}), weight)",
-        f"    if e + {lanes} <= {count}:",
-        "        store(out, place + e, x)",
-        "    else:",
-        f"        store_tail(out, place + e, x, {count} - e)",
+        f"if e + {lanes} <= {count}:",
+        "    store(out, place + e, x)",
+        "else:",
+        f"    store_tail(out, place + e, x, {count} - e)",
     ]
 
 
@@ -288,12 +294,14 @@ def join_launch(problem: AttentionProblem, blocks: Blocks) -> Launch:
         "        at = start + part * record",
         f"        x = add(x, mul(load(records, at + {lanes} + e, {lanes}), load_splat(records, at, {lanes})))",
         "    x = mul(x, weight)",
-        f"    if e + {lanes} <= width:",
-        "        store(out, place + e, x)",
-        "    else:",
-        "        store_tail(out, place + e, x, width - e)",
+        *indent(_store_vector("width", lanes)),
     ]
-    lines = ["def kernel(args, begin, end):", *indent(arguments.lines), "    for task in range(begin, end):", *indent(body, 2)]
+    lines = [
+        "def kernel(args, begin, end):",
+        *indent(arguments.lines),
+        "    for task in range(begin, end):",
+        *indent(body, 2),
+    ]
     rows = p.batch * p.heads * p.queries
     moved = p.itemsize * rows * (blocks.splits * record + p.width)
     source = KernelSource("attention_join_kernel", "\n".join(lines) + "\n")

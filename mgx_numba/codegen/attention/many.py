@@ -1,10 +1,10 @@
 """Attention over blocks of queries: both products through the register tile, the softmax between them on the stack.
 
-Scores are computed transposed, keys by queries: the queries are packed into panels (and scaled), the keys are read where
-they lie as the tile's rows. So the softmax runs along the rows of the score block with queries in the lanes, without sums
-across lanes, and the block is the left-hand side of the product with the values, which are read in place too. More keys
-than a block holds are taken block by block with running maxima and sums (Milakov and Gimelshein, "Online normalizer
-calculation for softmax", 2018; Dao et al., "FlashAttention", 2022).
+Scores are computed transposed, keys by queries: the queries are packed into panels (and scaled), the keys are read
+where they lie as the tile's rows. So the softmax runs down the columns of the score block with queries in the lanes,
+without sums across lanes, and the block is the left-hand side of the product with the values, which are read in place
+too. More keys than a block holds are taken block by block with running maxima and sums (Milakov and Gimelshein, "Online
+normalizer calculation for softmax", 2018; Dao et al., "FlashAttention", 2022).
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ class ManyQueries(AttentionKernel):
 
     def setup(self) -> list[str]:
         self.score_slot = self.arguments.callee(tile_source(self.tile))
-        mask = self.problem.mask
-        columns = self.columns
+        mask, columns = self.problem.mask, self.columns
+        turned = []
+        if mask is not None and not self.mask_per_key():
+            turned = [f"turned = local_{mask.dtype}({self.lanes * self.lanes})"]
         return [
             f"packed = local_{self.dtype}({BUFFER_BYTES // self.problem.itemsize})",
-            *([] if mask is None or self.mask_per_key() else [f"turned = local_{mask.dtype}({self.lanes * self.lanes})"]),
-            *self.tile_block("score", "k_row", "packed", "k_step", str(columns), str(columns)),
-            f"score_block[11] = k_block * {columns}",
-            *self.tile_block("value", "1", "scores", str(columns), "v_row", "sums_row"),
+            *self.tile_block("score", "k_row", "k_step", str(columns), str(columns), f"k_block * {columns}"),
+            *self.value_tile("1", str(columns)),
+            *turned,
         ]
 
     def mask_name(self) -> str:

@@ -19,7 +19,7 @@ class MaskLayout:
     """
 
     dtype: str
-    strides: tuple[int, int, int, int]
+    strides: tuple[int, ...]
 
 
 @dataclass(frozen=True)

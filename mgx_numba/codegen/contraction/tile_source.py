@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from ..cpu.tile_table import RegisterTile
 from ..kernel import KernelSource
 
@@ -24,6 +26,7 @@ def depthwise_source(tile: RegisterTile) -> KernelSource:
     return _source("depthwise", tile, True)
 
 
+@functools.lru_cache(maxsize=64)
 def _source(kind: str, tile: RegisterTile, masked: bool) -> KernelSource:
     lines = ["def kernel(args, begin, end):", f"    rows = args[{ROWS_SLOT}]", f"    vectors = args[{VECTORS_SLOT}]"]
     for vectors in tile.widths():

@@ -48,7 +48,10 @@ class Request:
     fast_math: bool
 
     def key(self) -> Problem:
-        """The problem under which records are kept."""
+        """The problem under which records are kept.
+
+        An epilogue counts by its name (its operations) and operands: its text depends on the machine's vectors.
+        """
         fields: dict[str, Any] = {
             f.name: _plain(getattr(self.problem, f.name)) for f in dataclasses.fields(self.problem) if f.init
         }
@@ -57,9 +60,8 @@ class Request:
         fields["epilogue"] = {
             "operands": [[o.dtype, o.access] for o in epilogue.operands],
             "strides": _plain(self.strides),
-            "lines": list(epilogue.lines),
-            "result": epilogue.result,
             "dtype": epilogue.dtype,
+            "name": epilogue.name,
         }
         operation = "dot" if isinstance(self.problem, GemmProblem) else "convolution"
         return Problem.of(operation, self.threads, fields)

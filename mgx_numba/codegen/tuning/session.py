@@ -101,11 +101,11 @@ class Tuning:
 
     def used(self) -> list[Found]:
         """The records that decided, in the order of the program."""
-        return list(self._used.values())
+        return [self._used[problem] for problem in self._requests if problem in self._used]
 
     def records(self) -> list[TuningRecord]:
         """The records that decided, to be saved with the program."""
-        return [found.record for found in self._used.values()]
+        return [found.record for found in self.used()]
 
     def explain(self, request: Request) -> str:
         """Why a problem has no record of this machine."""

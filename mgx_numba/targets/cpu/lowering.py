@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ...codegen.contraction.select import packing_growth
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import Callee, Launch, Operand
 from ...errors import CompileError, MgxError, UnsupportedError
@@ -88,6 +89,7 @@ class Lowering:
         self.hosted = 0
         self.threads = resolve_num_threads(options.num_threads or None)
         self._packed: dict[tuple[Any, ...], View] = {}
+        self.packing_room = options.packing_growth
 
     def run(self) -> Plan:
         """Lower the whole program.
@@ -170,6 +172,7 @@ class Lowering:
         place = weights.__array_interface__["data"][0], weights.shape, weights.strides
         key = (*place, solver.name, lens, getattr(problem, "groups", 1), getattr(problem, "transposed", False))
         if key not in self._packed:
+            self.packing_room -= packing_growth(solver, problem)
             self._packed[key] = self.constant(solver.pack_weights(problem, weights))
         return self._packed[key]
 

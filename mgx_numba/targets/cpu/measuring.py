@@ -105,15 +105,19 @@ class Bench:
         lens = candidate.solver.packed_lens(problem)
         if not lens:
             return [_filled(self._w, problem.dtype)]
-        is_product = isinstance(problem, GemmProblem)
-        raw_lens = (*problem.batch, problem.k, problem.n) if is_product else problem.weight_lens
-        value = np.asarray(0.5, problem.dtype)
-        first = candidate.solver.pack_weights(problem, np.broadcast_to(value, raw_lens))
+        value = np.broadcast_to(np.asarray(0.5, problem.dtype), _weight_lens(problem))
+        first = candidate.solver.pack_weights(problem, value)
         copies = [first]
         for _ in range(min(_MOST_COPIES, _ROTATED_BYTES // max(1, first.nbytes)) - 1):
             copies.append(aligned_empty(first.shape, first.dtype))
             copies[-1][...] = first
         return copies
+
+
+def _weight_lens(problem: GemmProblem | ConvProblem) -> tuple[int, ...]:
+    if isinstance(problem, GemmProblem):
+        return (*problem.batch, problem.k, problem.n)
+    return problem.weight_lens
 
 
 def _filled(elements: int, dtype: str) -> np.ndarray:

@@ -20,6 +20,7 @@ class CpuOptions:
         memory_reuse: memory colouring; without it every intermediate value has memory of its own.
         num_threads: worker threads of a run; 0 takes what the process may use.
         disabled_passes: names of passes to leave out.
+        packing_growth: bytes by which transformed weights (Winograd's) may exceed the model's own, in all.
         tuning: what chooses the contractions' solvers; None leaves it to the cost model.
     """
 
@@ -27,4 +28,5 @@ class CpuOptions:
     memory_reuse: bool = True
     num_threads: int = 0
     disabled_passes: tuple[str, ...] = ()
+    packing_growth: int = 48 << 20
     tuning: Tuning | None = field(default=None, compare=False)

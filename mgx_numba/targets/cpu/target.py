@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, MutableMapping
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from ..base import Observation, Observer
 from ..tracing import write_trace
 from .lowering import lower
 from .options import CpuOptions
+from .results import Tree, grouped, without_tuples
 
 if TYPE_CHECKING:
     from ...codegen.tuning.session import Tuning
@@ -86,11 +87,13 @@ class CpuProgram:
         self._specialized: dict[tuple[tuple[int, ...], ...], CpuProgram] = {}
         self.executable: Executable | None = None
         self._idle: Executable | None = None
+        self._trees: list[Tree] | None = None
         if is_dynamic(program):
             self._source = self.program = program.clone()
             if options.tuning is not None:
                 options.tuning.decline("a program with dynamic inputs is not measured; fix its lengths to tune it")
             return
+        program, self._trees = without_tuples(program)
         self.program = optimize(program, options)
         plan = lower(self.program, options)
         if options.tuning is not None:
@@ -111,11 +114,11 @@ class CpuProgram:
             self._specialized[key] = found
         return found
 
-    def run(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
         """Results for checked inputs by name."""
         target = self._for(inputs)
         assert target.executable is not None
-        return target.executable.run(target.arrays(inputs))
+        return grouped(target._trees, target.executable.run(target.arrays(inputs)))
 
     def arrays(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Inputs in the plan's order, C-contiguous."""
@@ -126,7 +129,7 @@ class CpuProgram:
         """The optimised program for the lengths of these inputs."""
         return self._for(inputs).program
 
-    def observe(self, inputs: Mapping[str, np.ndarray], observer: Observer) -> list[np.ndarray]:
+    def observe(self, inputs: Mapping[str, np.ndarray], observer: Observer) -> list[Any]:
         """As ``run``, one step at a time, telling the observer of each."""
         target = self._for(inputs)
         assert target.executable is not None
@@ -139,7 +142,7 @@ class CpuProgram:
 
             observer(Observation(step.instruction, step.label, seconds, outputs, flops, moved))
 
-        return target.executable.run_traced(target.arrays(inputs), note)
+        return grouped(target._trees, target.executable.run_traced(target.arrays(inputs), note))
 
     def idle(self, inputs: Mapping[str, np.ndarray]) -> None:
         """A run of the same inputs and outputs without its steps."""
@@ -152,7 +155,7 @@ class CpuProgram:
             target._idle = Executable(empty, num_threads=self._options.num_threads or None)
         target._idle.run(target.arrays(inputs))
 
-    def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[np.ndarray]:
+    def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[Any]:
         """As ``run``, one step at a time, printing each as MIGraphX's ``MIGRAPHX_TRACE_EVAL`` does."""
         target = self._for(inputs)
         assert target.executable is not None
@@ -164,12 +167,18 @@ class CpuProgram:
             outputs = [view(v) for v in step.outputs]
             write_trace(out, f"{step.instruction} [{step.label}]", seconds, total, outputs, level)
 
-        return target.executable.run_traced(target.arrays(inputs), show)
+        return grouped(target._trees, target.executable.run_traced(target.arrays(inputs), show))
 
     def kernels(self) -> list[KernelSource]:
-        """The distinct kernels, in order of first use."""
-        plans = [p.executable.plan for p in (self, *self._specialized.values()) if p.executable is not None]
-        return list(dict.fromkeys(k for plan in plans for k in plan.kernels()))
+        """The distinct kernels, in order of first use; the origin of each has all instructions that run it."""
+        origins: dict[KernelSource, dict[str, None]] = {}
+        for program in (self, *list(self._specialized.values())):
+            for step in program.executable.plan.steps if program.executable is not None else ():
+                if isinstance(step, Step):
+                    origin = step.kernel.origin or step.instruction
+                    for kernel in (step.kernel, *(a for a in step.args if isinstance(a, KernelSource))):
+                        origins.setdefault(kernel, {})[kernel.origin or origin] = None
+        return [dataclasses.replace(kernel, origin="\n".join(texts)) for kernel, texts in origins.items()]
 
 
 def _tune(tuning: Tuning) -> int:

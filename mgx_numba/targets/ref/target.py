@@ -30,7 +30,7 @@ class RefProgram:
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
         """Results for checked inputs by name."""
-        return [np.ascontiguousarray(r) if isinstance(r, np.ndarray) else r for r in evaluate(self.program, inputs)]
+        return _fresh(evaluate(self.program, inputs))
 
     def resolve(self, inputs: Mapping[str, np.ndarray]) -> Program:
         """The program itself."""
@@ -51,7 +51,7 @@ class RefProgram:
                 observer(Observation(text, f"ref::{ins.name}", seconds, lambda: _arrays(value), flops))
             last = time.perf_counter()
 
-        return evaluate(self.program, inputs, note)
+        return _fresh(evaluate(self.program, inputs, note))
 
     def idle(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Nothing: a run is its instructions."""
@@ -67,11 +67,16 @@ class RefProgram:
             write_trace(out, format_instruction(ins, names), now - last, now - start, value, level)
             last = time.perf_counter()
 
-        return evaluate(self.program, inputs, show)
+        return _fresh(evaluate(self.program, inputs, show))
 
     def kernels(self) -> list[Any]:
         """None: nothing is generated."""
         return []
+
+
+def _fresh(results: list[Any]) -> list[Any]:
+    """Row-major copies: a result may be a view of an input or of a literal."""
+    return [_fresh(list(r)) if isinstance(r, (tuple, list)) else np.array(r, order="C") for r in results]
 
 
 def _arrays(value: Any) -> list[np.ndarray]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ....codegen.attention import AttentionProblem, MaskLayout, plan
 from ....codegen.cluster.pointwise import pointwise_launch
 from ....graph.instruction import Instruction
@@ -44,7 +42,7 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
     if len(ins.inputs) == 4:
         view = low.input(ins, 3)
         operands["mask"] = view if view.type is Type.bool_type else _as_type(low, ins, view, type)
-        mask = MaskLayout(operands["mask"].type.numpy.name, _mask_strides(operands["mask"], target.lens))
+        mask = MaskLayout(operands["mask"].type.numpy.name, _mask_strides(operands["mask"]))
     problem = AttentionProblem(
         batch=q.lens[0], heads=q.lens[1], kv_heads=k.lens[1], queries=q.lens[2], keys=k.lens[2], depth=q.lens[3],
         width=v.lens[3], q_strides=q.strides, k_strides=k.strides, v_strides=v.strides, out_strides=target.strides,
@@ -72,12 +70,10 @@ def _merges_heads(ins: Instruction) -> bool:
     return ins.name == "transpose" and tuple(ins.op.attributes()["permutation"]) == HEADS_LAST
 
 
-def _mask_strides(mask: View, lens: Sequence[int]) -> tuple[int, int, int, int]:
+def _mask_strides(mask: View) -> tuple[int, ...]:
     """Strides of a mask broadcast to [batch, heads, queries, keys]."""
     missing = 4 - len(mask.lens)
-    own = [s if n > 1 else 0 for n, s in zip(mask.lens, mask.strides)]
-    b, h, s, t = (0,) * missing + tuple(own)
-    return b, h, s, t
+    return (0,) * missing + tuple(s if n > 1 else 0 for n, s in zip(mask.lens, mask.strides))
 
 
 def _as_type(low: Lowering, ins: Instruction, view: View, type: Type) -> View:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ....codegen.cluster.epilogue import epilogue_parameters, print_epilogue
 from ....codegen.contraction.problem import ConvProblem, Epilogue, GemmProblem
-from ....codegen.contraction.select import select
+from ....codegen.contraction.select import packing_growth, select
 from ....codegen.contraction.solver import NO_EPILOGUE
 from ....codegen.cpu.tile_table import tile_for
 from ....codegen.tuning.configurations import Candidate, Request
@@ -200,6 +200,8 @@ def _launch(
     weights: np.ndarray | None,
 ) -> None:
     chosen = _choose(low, problem, epilogue, strides)
+    if packing_growth(chosen.solver, problem) > low.packing_room:
+        chosen = Candidate(select(problem, low.threads, low.packing_room))
     solver = chosen.solver
     operands |= {f"e{k}": view for k, view in enumerate(extras)}
     packed_lens = solver.packed_lens(problem)

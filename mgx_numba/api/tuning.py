@@ -1,0 +1,45 @@
+"""Tuning as the compile options ask for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from .options import CompileOptions
+
+if TYPE_CHECKING:
+    from ..codegen.tuning.record import TuningRecord
+    from ..codegen.tuning.session import Tuning
+
+__all__ = ["merged_records", "tuning_for"]
+
+
+def tuning_for(
+    target: str, options: CompileOptions, records: Sequence[TuningRecord], show: Callable[[int, int, str], None] | None
+) -> Tuning | None:
+    """The tuning of one compilation; None on targets that have nothing to choose.
+
+    ``show(done, total, text)`` is told of the problems that are measured.
+
+    Raises:
+        OptionError: a file of ``problem_cache`` does not exist.
+        FormatError: such a file holds no tuning records.
+    """
+    if target != "cpu":
+        return None
+    from ..codegen.tuning.session import open_tuning
+
+    def progress(done: int, remaining: int, best: str) -> None:
+        if show is not None:
+            show(done, done + remaining, f"tuning: best {best}")
+
+    return open_tuning(records, options.problem_cache, options.exhaustive_tune, options.tune_budget, progress)
+
+
+def merged_records(tuning: Tuning | None, known: Sequence[TuningRecord]) -> list[TuningRecord]:
+    """The records that a compilation went by, then those known before for other problems or machines."""
+    if tuning is None:
+        return list(known)
+    from ..codegen.tuning.files import best
+
+    return best([*tuning.records(), *known])

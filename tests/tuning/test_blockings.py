@@ -1,0 +1,132 @@
+"""Whatever blocking a record names, each solver makes it fit and computes the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mgx_numba.codegen.contraction import CONV_SOLVERS, GEMM_SOLVERS
+from mgx_numba.codegen.contraction.blocking import Blocking, fit
+from mgx_numba.codegen.contraction.problem import ConvProblem, GemmProblem
+from mgx_numba.codegen.contraction.solver import NO_EPILOGUE
+from mgx_numba.codegen.cpu.tile_table import TILES
+from mgx_numba.codegen.tuning.configurations import Candidate, Request, refinements, solver_candidates
+from mgx_numba.graph.program import Program
+from mgx_numba.graph.shape import Shape
+from mgx_numba.graph.types import Type
+from mgx_numba.targets.base import compile_for
+
+BLOCKINGS = [
+    Blocking(1, 1, 1, 1),
+    Blocking(1 << 39, 1 << 39, 1 << 39, 1 << 39),
+    Blocking(13, 2, 2, 1 << 20),
+    Blocking(24, 3, 5, 8),
+    Blocking(1 << 20, 1, 1, 16),
+    Blocking(7, 1 << 20, 64, 1 << 20),
+]
+
+
+class Fixed:
+    """Chooses one solver with one blocking wherever the solver applies."""
+
+    exhaustive = False
+
+    def __init__(self, solver: Any, blocking: Blocking | None) -> None:
+        self.solver, self.blocking = solver, blocking
+        self.chosen = 0
+
+    def choose(self, request: Request) -> Candidate:
+        assert self.solver.refusal(request.problem) is None
+        self.chosen += 1
+        return Candidate(self.solver, self.blocking)
+
+    def tell(self) -> None:
+        pass
+
+
+def product(constant: bool) -> tuple[Program, dict[str, np.ndarray]]:
+    rng = np.random.default_rng(2)
+    a, b = (rng.standard_normal(lens).astype(np.float32) for lens in ((2, 29, 53), (2, 53, 70)))
+    program = Program()
+    x = program.main.add_parameter("a", Shape(Type.float_type, a.shape))
+    if constant:
+        y = program.main.add_literal(b)
+    else:
+        y = program.main.add_parameter("b", Shape(Type.float_type, b.shape))
+    program.main.add_return([program.main.add_instruction("dot", [x, y])])
+    return program, {"a": a} if constant else {"a": a, "b": b}
+
+
+def convolution(kind: str) -> tuple[Program, dict[str, np.ndarray]]:
+    rng = np.random.default_rng(3)
+    channels, name = 24, "convolution_backwards" if kind == "transposed" else "convolution"
+    kernel = 1 if kind == "1x1" else 3
+    groups = {"grouped": 2, "depthwise": channels}.get(kind, 1)
+    x = rng.standard_normal((2, channels, 11, 13)).astype(np.float32)
+    out = channels if kind == "depthwise" else 40
+    lens = (channels, out) if kind == "transposed" else (out, channels // groups)
+    w = rng.standard_normal((*lens, kernel, kernel)).astype(np.float32)
+    program = Program()
+    data = program.main.add_parameter("x", Shape(Type.float_type, x.shape))
+    weights = program.main.add_literal(w)
+    pad = (kernel // 2,) * 2
+    result = program.main.add_instruction(name, [data, weights], padding=pad, group=groups)
+    program.main.add_return([result])
+    return program, {"x": x}
+
+
+CASES = {
+    "gemm": lambda: product(True),
+    "gemm_in_place": lambda: product(False),
+    "gemm_packing": lambda: product(False),
+    "conv_1x1": lambda: convolution("1x1"),
+    "conv_direct": lambda: convolution("grouped"),
+    "conv_depthwise": lambda: convolution("depthwise"),
+    "conv_transposed": lambda: convolution("transposed"),
+    "conv_winograd_2x2": lambda: convolution("plain"),
+    "conv_winograd_4x4": lambda: convolution("plain"),
+}
+
+
+@pytest.mark.parametrize("solver", [*GEMM_SOLVERS, *CONV_SOLVERS], ids=lambda s: s.name)
+def test_any_blocking_is_safe_and_exact(solver: Any):
+    program, feeds = CASES[solver.name]()
+    (wanted,) = compile_for("cpu", program, num_threads=2, tuning=Fixed(solver, None)).run(feeds)  # type: ignore[arg-type]
+    for blocking in BLOCKINGS:
+        fixed = Fixed(solver, blocking)
+        (got,) = compile_for("cpu", program, num_threads=2, tuning=fixed).run(feeds)  # type: ignore[arg-type]
+        assert fixed.chosen == 1
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max(), err_msg=str(blocking))
+
+
+@pytest.mark.parametrize("tile", TILES, ids=lambda t: f"{t.name}_{t.dtype}")
+def test_fitted_blocking_is_stable_and_within_the_problem(tile: Any):
+    for m, n, depth, taps in ((1, 1, 1, 1), (7, 33, 5, 9), (3000, 4000, 2000, 1), (50, 100_000, 300, 49)):
+        for blocking in BLOCKINGS:
+            fitted = fit(blocking, tile, m, n, depth, taps)
+            assert fit(fitted, tile, m, n, depth, taps) == fitted
+            assert fitted.rows % tile.rows == 0 and 1 <= fitted.depth <= depth and 1 <= fitted.taps <= taps
+            assert fitted.taps == 1 or fitted.depth == depth
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        GemmProblem(128, 768, 3072),
+        GemmProblem(64, 64, 64, (12,), b_constant=False),
+        ConvProblem(1, 64, 64, (56, 56), (3, 3), pads_begin=(1, 1), pads_end=(1, 1), fast_math=True),
+        ConvProblem(1, 96, 96, (14, 14), (3, 3), groups=96),
+        ConvProblem(1, 16, 16, (9, 9), (3, 3), transposed=True),
+    ],
+)
+def test_candidates_are_few_and_distinct(problem: Any):
+    request = Request(problem, NO_EPILOGUE, (), 2, True)
+    solvers = solver_candidates(request)
+    assert solvers and all(c.blocking is None for c in solvers)
+    for winner in solvers:
+        near = refinements(request, winner)
+        assert len(set(near)) == len(near) <= 8 and winner not in near
+        for candidate in near:
+            candidate.solver.plan(problem, threads=2, blocking=candidate.blocking)

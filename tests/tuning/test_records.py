@@ -1,0 +1,116 @@
+"""Records as data: round trips, refusals of what is malformed, explanations of misses."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mgx_numba.codegen.contraction.problem import ConvProblem, Epilogue, EpilogueOperand, GemmProblem
+from mgx_numba.codegen.tuning.configurations import Request
+from mgx_numba.codegen.tuning.files import best, read_records, records_from, write_records
+from mgx_numba.codegen.tuning.record import TuningRecord, device_fingerprint, explain_miss
+from mgx_numba.errors import FormatError
+
+from .support import HERE, THERE, problem, record
+
+
+def test_record_round_trip():
+    value = record(noise=0.25, configuration={"rows": 12, "panels": 3})
+    assert TuningRecord.from_json(json.loads(json.dumps(value.to_json()))) == value
+
+
+def test_fingerprint_of_this_machine_round_trip():
+    own = device_fingerprint()
+    assert own.cores >= 1 and own.vector_bits in (128, 256, 512)
+    assert TuningRecord.from_json(record(fingerprint=own).to_json()).fingerprint == own
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("solver",), 3),
+        (("date",), None),
+        (("seconds",), -1.0),
+        (("seconds",), float("nan")),
+        (("noise",), True),
+        (("configuration",), {"rows": 0}),
+        (("configuration",), {"rows": "6"}),
+        (("configuration",), {"rows": 1 << 60}),
+        (("configuration",), [1]),
+        (("problem",), []),
+        (("problem", "operation"), 1),
+        (("problem", "threads"), 0),
+        (("fingerprint",), None),
+        (("fingerprint", "cpu"), 7),
+        (("fingerprint", "features"), ["a", 1]),
+        (("fingerprint", "cores"), "2"),
+        (("fingerprint", "versions"), {"numba": 1}),
+    ],
+)
+def test_malformed_record_is_refused(path: tuple[str, ...], value: Any):
+    tree: dict[str, Any] = copy.deepcopy(record().to_json())
+    inner = tree
+    for name in path[:-1]:
+        inner = inner[name]
+    inner[path[-1]] = value
+    with pytest.raises(FormatError, match=f"record 0.*{path[-1]}"):
+        records_from([tree])
+
+
+def test_json_file_round_trip_and_damage(tmp_path: Path):
+    path = tmp_path / "records.json"
+    write_records(path, [record(1), record(2)])
+    assert read_records(path) == [record(1), record(2)]
+    data = path.read_text()
+    for damaged in (data[: len(data) // 2], "[]", data.replace('"version": 1', '"version": 9'), "\0\0"):
+        path.write_text(damaged)
+        with pytest.raises(FormatError, match=r"records\.json"):
+            read_records(path)
+    assert [p.name for p in tmp_path.glob("*.tmp")] == []
+
+
+def test_best_keeps_the_fastest_of_each_problem_and_machine():
+    records = [record(1, 3.0), record(1, 2.0), record(1, 1.0, THERE), record(2, 5.0)]
+    assert best(records) == [record(1, 2.0), record(1, 1.0, THERE), record(2, 5.0)]
+
+
+def test_explain_miss():
+    assert "no record of operation dot" in explain_miss(problem(), HERE, [])
+    other = replace(record(), problem=problem().of("convolution", 2, {}))
+    assert "no record of operation dot" in explain_miss(problem(), HERE, [other])
+    assert "exists" in explain_miss(problem(), HERE, [record()])
+    text = explain_miss(problem(5), HERE, [record(4), record(6, fingerprint=THERE)])
+    assert "m (recorded 4, wanted 5)" in text and "machine" not in text
+    text = explain_miss(problem(4), HERE, [record(9), record(4, fingerprint=THERE)])
+    assert 'cpu (recorded "skylake", wanted "znver4")' in text and "features (-bmi)" in text
+    assert "cores (recorded 4, wanted 8)" in text and "problem" not in text
+    newer = replace(HERE, versions=(("mgx_numba", "1"), ("numba", "2")))
+    assert 'versions.numba (recorded "1", wanted "2")' in explain_miss(problem(), newer, [record()])
+    assert "threads (recorded 2, wanted 7)" in explain_miss(problem(threads=7), HERE, [record()])
+
+
+def test_problem_of_a_contraction_names_everything_that_a_kernel_depends_on():
+    epilogue = Epilogue((EpilogueOperand("float32", "full"),), ("r = relu(acc)",), "r", None, "add_relu")
+    request = Request(GemmProblem(3, 4, 5), epilogue, ((4,),), 2, True)
+    keys = {request.key()}
+    for changed in (
+        replace(request, problem=GemmProblem(3, 4, 6)),
+        replace(request, problem=GemmProblem(3, 4, 5, b_constant=False)),
+        replace(request, problem=GemmProblem(3, 4, 5, a_strides=(1, 3))),
+        replace(request, problem=GemmProblem(3, 4, 5, dtype="float64")),
+        replace(request, epilogue=replace(epilogue, name="add")),
+        replace(request, epilogue=replace(epilogue, operands=(EpilogueOperand("float32", "per_n"),))),
+        replace(request, strides=((8,),)),
+        replace(request, threads=3),
+        replace(request, fast_math=False),
+        replace(request, problem=ConvProblem(1, 4, 4, (5, 5), (3, 3))),
+    ):
+        keys.add(changed.key())
+    assert len(keys) == 11
+    assert len({key.work for key in keys}) == 10  # the number of threads is no part of the work
+    assert request.key().from_json(json.loads(request.key().key)) == request.key()
