@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..errors import OptionError
+from ..errors import OptionError, ParseError
+from ..graph.shape import DynamicDimension
 from .options import parse_optimize_options
 from .program import program
 from .shape import dynamic_dimension, unwrap_dimension
@@ -61,7 +62,7 @@ def parse_onnx(
         parse(
             filename,
             default_dim_value=default_dim_value,
-            default_dyn_dim_value=None if default_dyn_dim_value is None else default_dyn_dim_value._value,
+            default_dyn_dim_value=_range(default_dyn_dim_value),
             dim_params={k: unwrap_dimension(v) for k, v in (dim_params or {}).items()},
             map_input_dims=dict(map_input_dims or {}),
             map_dyn_input_dims=_dynamic_dims(map_dyn_input_dims),
@@ -88,11 +89,13 @@ def parse_onnx_buffer(
     """Read an ONNX model from bytes, which MIGraphX calls ``filename`` too; otherwise ``parse_onnx``."""
     from ..frontends.onnx import parse_onnx as parse
 
+    if not isinstance(filename, (bytes, bytearray, memoryview)):
+        raise ParseError(f"parse_onnx_buffer needs the bytes of a model, got {type(filename).__name__}")
     return program.wrap(
         parse(
             bytes(filename),
             default_dim_value=default_dim_value,
-            default_dyn_dim_value=None if default_dyn_dim_value is None else default_dyn_dim_value._value,
+            default_dyn_dim_value=_range(default_dyn_dim_value),
             map_input_dims=dict(map_input_dims or {}),
             map_dyn_input_dims=_dynamic_dims(map_dyn_input_dims),
             skip_unknown_operators=skip_unknown_operators,
@@ -101,6 +104,13 @@ def parse_onnx_buffer(
             use_debug_symbols=use_debug_symbols,
         )
     )
+
+
+def _range(given: Any) -> DynamicDimension | None:
+    if given is None:
+        return None
+    value = unwrap_dimension(given)
+    return value if isinstance(value, DynamicDimension) else DynamicDimension(value, value)
 
 
 def _dynamic_dims(given: Mapping[str, Sequence[Any]] | None) -> dict[str, list[Any]]:

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from ..errors import ShapeError
+from ..errors import OptionError, ShapeError
 from ..graph.shape import DynamicDimension, Shape
 from ..graph.types import Type, parse_type
 
@@ -43,14 +43,24 @@ class dynamic_dimension:
 
 
 def unwrap_dimension(value: Any) -> DynamicDimension | int:
-    """The IR's form of a dimension given as ``dynamic_dimension``, int or mapping with min, max and optimals."""
+    """The IR's form of a dimension given as ``dynamic_dimension``, int or mapping with min, max and optimals.
+
+    Raises:
+        OptionError: it is none of these.
+    """
     if isinstance(value, dynamic_dimension):
         return value._value
     if isinstance(value, DynamicDimension):
         return value
-    if isinstance(value, Mapping):
-        return DynamicDimension(int(value["min"]), int(value["max"]), frozenset(value.get("optimals", ())))
-    return int(value)
+    try:
+        if isinstance(value, Mapping):
+            optimals = frozenset(operator.index(o) for o in value.get("optimals", ()))
+            return DynamicDimension(operator.index(value["min"]), operator.index(value["max"]), optimals)
+        return operator.index(value)
+    except (KeyError, TypeError):
+        raise OptionError(
+            f"a dimension must be an integer, a dynamic_dimension or a mapping with min and max, got {value!r}"
+        ) from None
 
 
 class shape:

@@ -68,6 +68,10 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--enable-offload-copy", action="store_true", help="copy inputs and results (GPU)")
     group.add_argument("--disable-fast-math", action="store_true", help="keep the rounding of every operation")
     group.add_argument("--exhaustive-tune", action="store_true", help="measure every kernel choice")
+    group.add_argument("--tune-budget", type=float, metavar="S", help="seconds that measuring may take (default: any)")
+    group.add_argument(
+        "--problem-cache", action="append", default=[], metavar="FILE", help="tuning records, JSON or SQLite"
+    )
     group.add_argument("--num-threads", type=int, default=0, metavar="N", help="threads of a run (default: all)")
     for name in ("fp16", "bf16", "int8", "fp8", "int4-weights"):
         group.add_argument(f"--{name}", action="store_true", help=f"quantise to {name}")

@@ -30,6 +30,10 @@ def compile_options(args: argparse.Namespace) -> dict[str, Any]:
         options["offload_copy"] = True
     if args.exhaustive_tune:
         options["exhaustive_tune"] = True
+    if args.tune_budget is not None:
+        options["tune_budget"] = args.tune_budget
+    if args.problem_cache:
+        options["problem_cache"] = args.problem_cache
     return options
 
 

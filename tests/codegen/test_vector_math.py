@@ -13,7 +13,7 @@ INF, NAN = np.inf, np.nan
 SQRT_2_PI = math.sqrt(2 / math.pi)
 _erf = np.frompyfunc(math.erf, 1, 1)
 _erfc = np.frompyfunc(math.erfc, 1, 1)
-FAST = ["recip", "exp", "erf", "tanh", "sigmoid", "gelu_erf", "gelu_tanh", "silu", "softplus", "mish"]
+FAST = ["recip", "exp", "tanh", "sigmoid", "gelu_erf", "gelu_tanh", "silu", "softplus"]
 EXACT = {  # in a wider type than the kernel's
     "exp": np.exp,
     "log": np.log,
@@ -87,7 +87,6 @@ def test_float32_functions_are_within_two_ulp(limit: str, monkeypatch: pytest.Mo
 def test_fast_float32_functions_keep_their_bounds(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MGX_CPU_FEATURES", limit)
     x = float32_samples()
-    ulps = dict.fromkeys(FAST, 4.0) | {"erf": 8.0, "mish": 6.0}
     results = evaluate([(f"{name}_fast(a)", "float32") for name in FAST], x)
     with np.errstate(invalid="ignore"):
         wide = x.astype(np.float64)
@@ -99,10 +98,8 @@ def test_fast_float32_functions_keep_their_bounds(limit: str, monkeypatch: pytes
             near = np.zeros_like(flushed)
             if name.startswith("gelu"):
                 near = np.abs(got - exact) <= 2.0**-22 * np.abs(wide)
-        bad = (error > ulps[name]) & ~flushed & ~near
+        bad = (error > 4.0) & ~flushed & ~near
         assert not bad.any(), (name, error[bad].max(), x[bad][:5], got[bad][:5], exact[bad][:5])
-    erf = results[FAST.index("erf")]
-    assert np.nanmax(np.abs(erf)) == 1.0
 
 
 def test_float64_functions_are_within_four_ulp() -> None:

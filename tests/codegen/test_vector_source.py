@@ -117,7 +117,7 @@ def test_every_float_operation_prints_and_agrees_with_numpy(type_: Type, fast_ma
             got.astype(np.float64), want.astype(np.float64), rtol=tolerance, atol=tolerance / 10, err_msg=name
         )
         fast = fast_math and name in FAST_NAMES and type_ is not Type.double_type
-        assert (f"{name}_fast(" in text) == fast, name
+        assert (f" {name}_fast(" in text) == fast, name
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,11 @@ from . import polynomials as table
 from .builder import VectorBuilder
 
 __all__ = [
-    "erf_fast",
     "exp",
     "exp_fast",
     "gelu_erf_fast",
     "gelu_tanh_fast",
     "log",
-    "mish_fast",
     "sigmoid_fast",
     "silu_fast",
     "softplus_fast",
@@ -106,7 +104,7 @@ def silu_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
     return b.div(x, b.add(exp_fast(b, b.neg(x)), 1.0))
 
 
-def erf_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
+def _clamped_erf(b: VectorBuilder, x: ir.Value) -> ir.Value:
     # Rounding may carry the quotient beyond 1.
     quotient = rational_erf(b, x, table.ERF_32)
     return b.first_less(1.0, b.first_greater(-1.0, quotient))
@@ -124,7 +122,7 @@ def rational_erf(
 
 def gelu_erf_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
     half = b.mul(x, 0.5)
-    return b.muladd(half, erf_fast(b, b.mul(x, 0.7071067811865476)), half)
+    return b.muladd(half, _clamped_erf(b, b.mul(x, 0.7071067811865476)), half)
 
 
 def gelu_tanh_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
@@ -137,10 +135,3 @@ def gelu_tanh_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
 def softplus_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
     z = exp_fast(b, b.neg(b.fabs(x)))
     return b.muladd(z, b.polynomial(z, table.LOG1P_32), b.first_greater(0.0, x))
-
-
-def mish_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    # tanh(log(1 + z)) = z (z + 2) / (z (z + 2) + 2) for z = exp(x); it rounds to 1 from x = 20 on.
-    z = exp_fast(b, b.first_less(20.0, x))
-    n = b.muladd(z, z, b.mul(z, 2.0))
-    return b.mul(x, b.div(n, b.add(n, 2.0)))

@@ -22,8 +22,8 @@ from .builder import VectorBuilder
 from .vector import FLOATS, INTEGERS, elementwise
 
 __all__ = [
-    "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "erf_fast", "exp", "exp_fast",
-    "gelu_erf", "gelu_erf_fast", "gelu_tanh", "gelu_tanh_fast", "log", "log2", "mish", "mish_fast", "pow",
+    "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "exp", "exp_fast",
+    "gelu_erf", "gelu_erf_fast", "gelu_tanh", "gelu_tanh_fast", "log", "log2", "mish", "pow",
     "rsqrt", "sigmoid", "sigmoid_fast", "silu", "silu_fast", "sin", "sinh", "softplus", "softplus_fast",
     "tan", "tanh", "tanh_fast",
 ]  # fmt: skip
@@ -115,7 +115,6 @@ exp_fast = _function("exp_fast", math32.exp_fast, math64.exp)
 log = _function("log", math32.log, math64.log)
 log2 = _short("log2")
 erf = _short("erf")
-erf_fast = _function("erf_fast", math32.erf_fast, _library("erf"))
 sin = _function("sin", _trigonometric(math64.sin_short, "sinf"), _library("sin"))
 cos = _function("cos", _trigonometric(math64.cos_short, "cosf"), _library("cos"))
 tan = _function("tan", _trigonometric(math64.tan_short, "tanf"), _library("tan"))
@@ -137,4 +136,3 @@ silu_fast = _function("silu_fast", math32.silu_fast, _silu_64)
 softplus = _function("softplus", _through_float64(math64.softplus_short), _softplus_64)
 softplus_fast = _function("softplus_fast", math32.softplus_fast, _softplus_64)
 mish = _function("mish", _through_float64(math64.mish_short), _mish_64)
-mish_fast = _function("mish_fast", math32.mish_fast, _mish_64)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...errors import MgxError
 from ..contraction import CONV_SOLVERS, GEMM_SOLVERS
 from ..contraction.blocking import Blocking, cut, cut_channels, fit
 from ..contraction.problem import ConvProblem, Epilogue, GemmProblem
@@ -14,7 +16,15 @@ from ..contraction.winograd import ConvWinograd
 from ..cpu.tile_table import tile_for
 from .record import Problem, TuningRecord
 
-__all__ = ["Candidate", "Request", "candidate_of", "refinements", "solver_candidates"]
+__all__ = [
+    "Candidate",
+    "Request",
+    "candidate_of",
+    "least_bytes",
+    "problem_of",
+    "refinements",
+    "solver_candidates",
+]
 
 _BLOCKING = ("rows", "panels", "taps", "depth")
 _MOST_REFINEMENTS = 8
@@ -90,6 +100,26 @@ def refinements(request: Request, winner: Candidate) -> list[Candidate]:
         near = _blockings(request, winner.solver.name == "conv_depthwise")
     distinct = dict.fromkeys(b for b in near if b != winner.blocking)
     return [Candidate(winner.solver, b) for b in list(distinct)[:_MOST_REFINEMENTS]]
+
+
+def problem_of(record: TuningRecord) -> GemmProblem | ConvProblem | None:
+    """The contraction that a record is about, or None if its fields are not those of one."""
+    kind: type[Any] = GemmProblem if record.problem.operation == "dot" else ConvProblem
+    names = {f.name for f in dataclasses.fields(kind) if f.init}
+    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in record.problem.fields.items() if k in names}
+    try:
+        return kind(**fields)
+    except (MgxError, TypeError, ValueError, ArithmeticError):
+        return None
+
+
+def least_bytes(problem: GemmProblem | ConvProblem) -> int:
+    """What any solver must move: operands once, and the result."""
+    if isinstance(problem, GemmProblem):
+        elements = problem.m * problem.k + problem.k * problem.n + problem.m * problem.n
+        return problem.itemsize * problem.batch_count * elements
+    pixels = problem.in_pixels * problem.in_channels + problem.out_pixels * problem.out_channels
+    return problem.itemsize * (problem.batch * pixels + math.prod(problem.weight_lens))
 
 
 def _blockings(request: Request, channels: bool) -> list[Blocking]:

@@ -14,7 +14,7 @@ from ..store import default_folder
 from .files import best, read_records, write_records
 from .record import DeviceFingerprint, Problem, TuningRecord
 
-__all__ = ["Found", "Layer", "MemoryLayer", "Sources", "UserLayer", "given_layer", "keep_in_file"]
+__all__ = ["Found", "Layer", "MemoryLayer", "Sources", "UserLayer", "given_layer", "keep_in_file", "read_file"]
 
 ENVIRONMENT = "MIGRAPHX_PROBLEM_CACHE"
 _SQLITE_MAGIC = b"SQLite format 3\0"
@@ -126,12 +126,18 @@ def given_layer(path: str | os.PathLike[str], may_be_new: bool) -> MemoryLayer:
             return MemoryLayer(str(path), ())
         raise OptionError(f"problem_cache: there is no file {path}")
     try:
-        return MemoryLayer(str(path), _read(target))
+        return MemoryLayer(str(path), read_file(target))
     except OSError as error:
         raise OptionError(f"problem_cache {path}: {error.strerror or error}") from None
 
 
-def _read(path: Path) -> list[TuningRecord]:
+def read_file(path: Path) -> list[TuningRecord]:
+    """The records of a JSON file or SQLite database; none of an empty file.
+
+    Raises:
+        FormatError: it holds something else.
+        OSError: it cannot be read.
+    """
     with open(path, "rb") as file:
         start = file.read(len(_SQLITE_MAGIC))
     if start == _SQLITE_MAGIC:

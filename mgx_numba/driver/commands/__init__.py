@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from . import compile, onnx, op, params, perf, read, run, time, verify
+from . import compile, onnx, op, params, perf, read, run, time, tune, verify
 
 __all__ = ["COMMANDS"]
 
@@ -15,6 +15,7 @@ COMMANDS: dict[str, ModuleType] = {
     "run": run,
     "time": time,
     "perf": perf,
+    "tune": tune,
     "verify": verify,
     "op": op,
     "onnx": onnx,

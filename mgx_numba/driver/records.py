@@ -1,0 +1,113 @@
+"""Tuning records on the command line: reading them from files of any kind, and tables of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..codegen.tuning.configurations import least_bytes, problem_of
+from ..codegen.tuning.files import records_from
+from ..codegen.tuning.record import Problem, TuningRecord, device_fingerprint
+from ..codegen.tuning.source import read_file
+from ..errors import FormatError
+from ..runtime.limits import Limits, measure_limits
+
+__all__ = ["describe", "read_any", "write_difference", "write_table"]
+
+
+def read_any(path: str) -> list[TuningRecord]:
+    """The records of an ``.mxr`` file, a JSON file or an SQLite database.
+
+    Raises:
+        FormatError: the file cannot be read, or holds something else.
+    """
+    if path.lower().endswith(".mxr"):
+        from ..graph.mxr import load_program
+
+        return records_from(load_program(path)[1]["tuning"])
+    try:
+        return read_file(Path(path).expanduser())
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def describe(problem: Problem) -> str:
+    """A problem in one line: sizes as they are usually written, then what differs from the ordinary."""
+    fields = problem.fields
+    get = fields.get
+    if problem.operation == "dot":
+        words = [f"dot {get('batch') or ''}{get('m')}x{get('n')}x{get('k')}"]
+    else:
+        lens = ["x".join(map(str, get(name) or ())) for name in ("in_lens", "kernel", "stride")]
+        words = [f"conv {get('batch')}x{get('in_channels')}x{lens[0]} -> {get('out_channels')}, {lens[1]}/{lens[2]}"]
+        words += [f"groups {get('groups')}"] if get("groups") != 1 else []
+        words += ["transposed"] if get("transposed") else []
+    epilogue = get("epilogue")
+    name = epilogue.get("name") if isinstance(epilogue, dict) else ""
+    return " ".join([*words, *([f"+ {name}"] if name else []), str(get("dtype")), f"{get('threads')}t"])
+
+
+def write_table(records: Sequence[TuningRecord], origin: str) -> None:
+    """Print problem, solver, configuration, time, fraction of this machine's limit, noise and origin of each record."""
+    here = device_fingerprint()
+    limits: dict[int, Limits] = {}
+    rows = [("problem", "solver", "configuration", "ms", "of limit", "noise", "measured on", "date", "origin")]
+    for record in records:
+        own = record.fingerprint == here
+        threads = record.problem.fields["threads"]
+        if own and threads not in limits:
+            limits[threads] = measure_limits(threads)
+        rows.append(
+            (
+                describe(record.problem),
+                record.solver,
+                _configuration(record),
+                f"{record.seconds * 1e3:.4g}",
+                _fraction(record, limits[threads]) if own else "-",
+                f"{record.noise:.1%}",
+                "this machine" if own else record.fingerprint.cpu,
+                record.date,
+                origin,
+            )
+        )
+    _write(rows)
+
+
+def write_difference(first: Sequence[TuningRecord], second: Sequence[TuningRecord]) -> int:
+    """Print the problems that two sets of records solve differently, or that only one has; returns how many."""
+    sets = [{(r.problem.key, r.fingerprint.key): r for r in records} for records in (first, second)]
+    rows = [("problem", "measured on", "first", "second")]
+    for key in dict.fromkeys([*sets[0], *sets[1]]):
+        a, b = (records.get(key) for records in sets)
+        if a is not None and b is not None and (a.solver, a.configuration) == (b.solver, b.configuration):
+            continue
+        known = a or b
+        assert known is not None
+        rows.append((describe(known.problem), known.fingerprint.cpu, _solution(a), _solution(b)))
+    _write(rows)
+    return len(rows) - 1
+
+
+def _solution(record: TuningRecord | None) -> str:
+    if record is None:
+        return "-"
+    return f"{record.solver} {_configuration(record)} {record.seconds * 1e3:.4g} ms"
+
+
+def _configuration(record: TuningRecord) -> str:
+    return ",".join(f"{k}={v}" for k, v in record.configuration.items()) or "default"
+
+
+def _fraction(record: TuningRecord, limits: Limits) -> str:
+    """The least time that arithmetic and memory traffic take, over the measured one."""
+    problem = problem_of(record)
+    if problem is None or not record.seconds:
+        return "-"
+    least = max(problem.flops / (limits.gflops * 1e9), least_bytes(problem) / (limits.gbytes * 1e9))
+    return f"{least / record.seconds:.0%}"
+
+
+def _write(rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(f"{text:<{width}}" for text, width in zip(row, widths)).rstrip())

@@ -1,0 +1,183 @@
+"""What the public names accept, refuse and give back, beyond what the guides do."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mgx_numba as migraphx
+from mgx_numba.errors import OperatorError, OptionError, ParameterError, ParseError, ShapeError, ValidationError
+
+dynamic = migraphx.shape(dyn_dims=[migraphx.dynamic_dimension(1, 4), migraphx.dynamic_dimension(3, 3)])
+
+
+def built(op: migraphx.op, **shape: Any) -> migraphx.program:
+    """A program of one operator on the parameter ``x``."""
+    net = migraphx.program()
+    main = net.get_main_module()
+    main.add_return([main.add_instruction(op, [main.add_parameter("x", migraphx.shape(**shape))])])
+    return net
+
+
+def test_compile_has_the_signature_of_migraphx() -> None:
+    names = list(inspect.signature(migraphx.program.compile).parameters)
+    assert names[:5] == ["self", "t", "offload_copy", "fast_math", "exhaustive_tune"]
+    net = built(migraphx.op("relu"), lens=[3])
+    net.compile(migraphx.get_target("ref"), True, False, False)
+    assert net._options is not None and net._options.fast_math is False
+    net.compile(migraphx.get_target("ref"), {"fast_math": True})
+    assert net._options.fast_math is True
+
+
+@pytest.mark.parametrize("given", [[2.5], "ab", 3, [None]])
+def test_lengths_must_be_integers(given: Any) -> None:
+    with pytest.raises(ShapeError, match="lens must be a sequence of integers"):
+        migraphx.shape(lens=given)
+
+
+def test_dynamic_shape_has_bytes_and_no_elements() -> None:
+    assert dynamic.bytes() == 4 * 3 * 4
+    with pytest.raises(ShapeError, match=r"elements\(\) called on a dynamic shape"):
+        dynamic.elements()
+
+
+def test_no_values_for_a_dynamic_shape() -> None:
+    for make in (migraphx.generate_argument, lambda s: migraphx.fill_argument(s, 1)):
+        with pytest.raises(ShapeError, match="dynamic shape"):
+            make(dynamic)
+    with pytest.raises(ShapeError, match="dynamic shape"):
+        migraphx.argument_from_pointer(dynamic, 64)
+
+
+@pytest.mark.parametrize("address", [0, -8, "x", 1.5])
+def test_address_must_be_positive(address: Any) -> None:
+    with pytest.raises(ShapeError, match="address"):
+        migraphx.argument_from_pointer(migraphx.shape(lens=[2]), address)
+
+
+def test_address_of_any_integer_type() -> None:
+    array = np.arange(3, dtype=np.float32)
+    view = migraphx.argument_from_pointer(migraphx.shape(lens=[3]), np.int64(array.ctypes.data))
+    assert view.tolist() == [0, 1, 2]
+
+
+def test_values_that_are_no_numbers() -> None:
+    with pytest.raises(ShapeError, match="must be numbers"):
+        migraphx.create_argument(migraphx.shape(lens=[2]), ["a", "b"])
+
+
+def test_bytes_are_a_buffer_of_uint8() -> None:
+    assert str(migraphx.argument(b"abc").get_shape()) == "uint8_type, {3}, {1}"
+
+
+@pytest.mark.parametrize("target", ["ref", "cpu"])
+def test_foreign_byte_order_is_converted(target: str) -> None:
+    net = built(migraphx.op("relu"), lens=[3]).compile(target)
+    assert net.run({"x": np.array([1, 2, 3], np.dtype(np.float32).newbyteorder())})[0].tolist() == [1, 2, 3]
+
+
+def test_add_instruction_says_what_it_needs() -> None:
+    main = migraphx.program().get_main_module()
+    x = main.add_parameter("x", migraphx.shape(lens=[2]))
+    with pytest.raises(OperatorError, match="op must be an op, got 'relu'"):
+        main.add_instruction("relu", [x])  # type: ignore[arg-type]
+    for wrong in (["x"], x, [None]):
+        with pytest.raises(OperatorError, match="args must be a list of instruction_ref"):
+            main.add_instruction(migraphx.op("relu"), wrong)  # type: ignore[arg-type]
+    with pytest.raises(OperatorError, match="needs a name and a shape"):
+        main.add_parameter("y", [2])  # type: ignore[arg-type]
+
+
+def test_values_of_another_program_are_refused() -> None:
+    foreign = migraphx.program().get_main_module().add_parameter("x", migraphx.shape(lens=[3]))
+    net = migraphx.program()
+    net.get_main_module().add_instruction(migraphx.op("relu"), [foreign])
+    with pytest.raises(ValidationError, match="of another program"):
+        net.compile("cpu")
+
+
+def test_attributes_that_are_operators_and_ranges_are_plain() -> None:
+    assert migraphx.op("lstm").values()["actv_func"][0] == {"name": "sigmoid", "operator": {}}
+
+
+@pytest.mark.parametrize("target", ["ref", "cpu"])
+def test_tuple_as_a_result(target: str) -> None:
+    net = built(migraphx.op("topk", k=2, axis=0, largest=1), lens=[3])
+    values, indices = net.compile(target).run({"x": np.array([1, 3, 2], np.float32)})[0]
+    assert (values.tolist(), indices.tolist()) == ([3, 2], [1, 2])
+
+
+@pytest.mark.parametrize("target", ["ref", "cpu"])
+def test_results_have_the_output_shapes_and_memory_of_their_own(target: str) -> None:
+    net = migraphx.program()
+    main = net.get_main_module()
+    x = main.add_parameter("x", migraphx.shape(lens=[2, 3]))
+    turned = main.add_instruction(migraphx.op("transpose", permutation=[1, 0]), [x])
+    spread = main.add_instruction(migraphx.op("multibroadcast", out_lens=[2, 2, 3]), [x])
+    main.add_return([turned, spread, x, main.add_literal(np.float32(3))])
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    net.compile(target)
+    results = net.run({"x": array})
+    assert [r.get_shape() for r in results] == net.get_output_shapes()
+    assert str(results[3].get_shape()) == "float_type, {1}, {0}"
+    for result in results:
+        assert not np.shares_memory(result, array)
+        np.asarray(result)[...] = -1
+    assert net.run({"x": array})[3].tolist() == [3]
+    assert net.run({"x": array})[2].tolist() == list(range(6))
+
+
+def test_run_needs_a_mapping() -> None:
+    net = built(migraphx.op("relu"), lens=[2])
+    with pytest.raises(ParameterError, match="mapping of parameter names"):
+        net.run(np.ones(2, np.float32))  # type: ignore[arg-type]
+
+
+def test_trace_level_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MIGRAPHX_TRACE_EVAL", "much")
+    with pytest.raises(OptionError, match="MIGRAPHX_TRACE_EVAL: expected 0, 1, 2 or 3"):
+        built(migraphx.op("relu"), lens=[2]).run({"x": np.ones(2, np.float32)})
+
+
+def test_every_kernel_has_the_instructions_it_came_from() -> None:
+    net = migraphx.program()
+    main = net.get_main_module()
+    x = main.add_parameter("x", migraphx.shape(lens=[8, 16]))
+    w = main.add_literal(np.ones((16, 16), np.float32))
+    first = main.add_instruction(migraphx.op("dot"), [x, w])
+    main.add_return([main.add_instruction(migraphx.op("dot"), [first, w])])
+    kernels = net.compile("cpu").kernels()
+    assert kernels and all("dot" in kernel.origin for kernel in kernels)
+    assert any(kernel.origin.count("dot(") == 2 for kernel in kernels)
+
+
+def test_failed_compilation_leaves_the_program_usable(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = built(migraphx.op("relu"), lens=[2])
+    text = str(net)
+
+    def interrupted(*args: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    module = sys.modules[migraphx.program.__module__]
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "compile_for", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            net.compile("cpu")
+    assert not net.is_compiled() and str(net) == text
+    assert net.compile("cpu").run({"x": np.array([-1, 1], np.float32)})[0].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("given", ["text", 5, None])
+def test_buffer_must_be_bytes(given: Any) -> None:
+    with pytest.raises(ParseError, match="needs the bytes of a model"):
+        migraphx.parse_onnx_buffer(given)
+
+
+@pytest.mark.parametrize("given", ["n", 1.5, {"min": 1}])
+def test_dimension_must_be_one(given: Any) -> None:
+    with pytest.raises(OptionError, match="a dimension must be an integer"):
+        migraphx.parse_onnx("model.onnx", dim_params={"n": given})
