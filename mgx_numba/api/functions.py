@@ -192,6 +192,9 @@ def _format(name: str) -> str:
     return name
 
 
+_SAVED_OPTIONS = ("fast_math", "num_threads", "memory_reuse", "disabled_passes")
+
+
 def saved_options(p: program) -> dict[str, Any]:
     """What `save` keeps beside a program: how it was compiled, and the tuning records it went by."""
     extra: dict[str, Any] = {
@@ -201,9 +204,7 @@ def saved_options(p: program) -> dict[str, Any]:
     if p._target is not None and p._options is not None:
         extra["compiled"] = {
             "target": p._target.name(),
-            "fast_math": p._options.fast_math,
-            "num_threads": p._options.num_threads,
-            "memory_reuse": p._options.memory_reuse,
+            **{name: getattr(p._options, name) for name in _SAVED_OPTIONS},
             "disabled_passes": list(p._options.disabled_passes),
         }
     return extra
@@ -223,6 +224,11 @@ def _restore(value: Any, extra: Mapping[str, Any]) -> program:
         compiled = extra.get("compiled")
         if compiled:
             options = {k: v for k, v in compiled.items() if k != "target"}
+            # a file must not make its reader measure, or read and write files of tuning records
+            unknown = options.keys() - set(_SAVED_OPTIONS)
+            if unknown:
+                names = ", ".join(sorted(map(str, unknown)))
+                raise FormatError(f"compile options in the file are malformed: unknown {names}")
             result.compile(get_target(compiled["target"]), options)
     except (AttributeError, KeyError, TypeError, OptionError) as error:
         raise FormatError(f"compile options in the file are malformed: {error}") from error

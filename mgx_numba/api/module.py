@@ -184,9 +184,9 @@ class module:
         return instruction_ref(self._value.add_instruction(op._value, _values(args), _modules(mod_args)))
 
     def add_literal(self, data: Any) -> instruction_ref:
-        """Put a constant (argument, array, buffer) at the front of the module."""
+        """Put a constant (argument, array, buffer), which is copied, at the front of the module."""
         value = data.unwrap() if isinstance(data, argument) else Argument.from_array(data)
-        return instruction_ref(self._value.add_literal(value))
+        return instruction_ref(self._value.add_literal(value.copy()))
 
     def add_parameter(self, name: str, shape: shape) -> instruction_ref:
         """Declare an input at the front of the module."""
@@ -212,7 +212,7 @@ class module:
         self, ins: instruction_ref, macro: macro, args: Sequence[instruction_ref] = (), mod_args: Sequence[module] = ()
     ) -> list[instruction_ref]:
         """Insert the instructions that a macro stands for before ``ins``."""
-        return self._macro(*_values([ins]), macro, args, mod_args)
+        return self._macro(_values([ins])[0], macro, args, mod_args)
 
     def _macro(
         self, before: Instruction | None, macro: macro, args: Sequence[instruction_ref], mod_args: Sequence[module]

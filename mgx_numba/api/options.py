@@ -164,5 +164,5 @@ def _tell_once(key: str, value: Any) -> None:
     if key not in _told:
         _told.add(key)
         warnings.warn(
-            f"compile option {key}={value!r} has no effect on this target: {COMPILE_OPTIONS[key]}", stacklevel=5
+            f"compile option {key}={value!r} has no effect on this target: {COMPILE_OPTIONS[key]}", stacklevel=4
         )

@@ -159,9 +159,7 @@ class program:
         for name in shapes:
             if name not in given:
                 listed = ", ".join(map(str, given)) or "none"
-                raise ParameterError(
-                    f"Parameter not found: {name} (given: {listed}; expected: {', '.join(shapes)})"
-                )
+                raise ParameterError(f"Parameter not found: {name} (given: {listed}; expected: {', '.join(shapes)})")
         return {name: _check(name, given[name], wanted) for name, wanted in shapes.items()}
 
     def to_py(self) -> str:
@@ -192,7 +190,9 @@ class program:
         print(self, end="")
 
     def kernels(self) -> list[Any]:
-        """The kernels of the compiled program: ``name``, Python source (``text``), instructions it came from (``origin``).
+        """The kernels of the compiled program.
+
+        Each has a ``name``, its Python source ``text``, and ``origin``, the instructions that it serves.
 
         Raises:
             MgxError: the program is not compiled.

@@ -20,13 +20,15 @@ __all__ = ["main"]
 
 PROGRAM = "mgx-numba-driver"
 FAILURE = 2
+INTERRUPTED = 130  # what shells report for a process that SIGINT ended
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Returns:
-        0; 1 when a verification found a difference; 2 on an error, which is told on standard error in one line.
+        0; 1 when a verification found a difference; 2 on an error, which is told on standard error in one line; 130
+        when interrupted.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = _parser()
@@ -46,6 +48,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MgxError as error:
         print(f"error: {error}", file=sys.stderr)
         return FAILURE
+    except MemoryError as error:
+        print(f"error: not enough memory: {error}", file=sys.stderr)
+        return FAILURE
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
     except BrokenPipeError:
         # The reader of our output has left: nothing more can be told, and the interpreter shall not try.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

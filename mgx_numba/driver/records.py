@@ -36,9 +36,10 @@ def describe(problem: Problem) -> str:
     fields = problem.fields
     get = fields.get
     if problem.operation == "dot":
-        words = [f"dot {get('batch') or ''}{get('m')}x{get('n')}x{get('k')}"]
+        batch = get("batch")
+        words = [f"dot {_lens(batch) + ' x ' if batch else ''}{get('m')}x{get('n')}x{get('k')}"]
     else:
-        lens = ["x".join(map(str, get(name) or ())) for name in ("in_lens", "kernel", "stride")]
+        lens = [_lens(get(name)) for name in ("in_lens", "kernel", "stride")]
         words = [f"conv {get('batch')}x{get('in_channels')}x{lens[0]} -> {get('out_channels')}, {lens[1]}/{lens[2]}"]
         words += [f"groups {get('groups')}"] if get("groups") != 1 else []
         words += ["transposed"] if get("transposed") else []
@@ -53,8 +54,8 @@ def write_table(records: Sequence[TuningRecord], origin: str) -> None:
     limits: dict[int, Limits] = {}
     rows = [("problem", "solver", "configuration", "ms", "of limit", "noise", "measured on", "date", "origin")]
     for record in records:
-        own = record.fingerprint == here
         threads = record.problem.fields["threads"]
+        own = record.fingerprint == here and threads <= here.cores
         if own and threads not in limits:
             limits[threads] = measure_limits(threads)
         rows.append(
@@ -88,6 +89,10 @@ def write_difference(first: Sequence[TuningRecord], second: Sequence[TuningRecor
     return len(rows) - 1
 
 
+def _lens(value: object) -> str:
+    return "x".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
 def _solution(record: TuningRecord | None) -> str:
     if record is None:
         return "-"
@@ -103,7 +108,10 @@ def _fraction(record: TuningRecord, limits: Limits) -> str:
     problem = problem_of(record)
     if problem is None or not record.seconds:
         return "-"
-    least = max(problem.flops / (limits.gflops * 1e9), least_bytes(problem) / (limits.gbytes * 1e9))
+    try:
+        least = max(problem.flops / (limits.gflops * 1e9), least_bytes(problem) / (limits.gbytes * 1e9))
+    except OverflowError:
+        return "-"
     return f"{least / record.seconds:.0%}"
 
 

@@ -100,6 +100,14 @@ class Argument:
         strides = [s // array.itemsize for s in array.strides]
         return Argument(Shape(self.shape.type, array.shape, strides), array)
 
+    def copy(self) -> Argument:
+        """The same shape and values in memory of its own."""
+        if self.array is None:
+            return Argument(self.shape, None, [member.copy() for member in self.sub])
+        result = Argument.from_shape(self.shape)
+        result.numpy()[...] = self.array
+        return result
+
     def reshape(self, lens: Sequence[int]) -> Argument:
         """View with other lengths; copies only when strides do not allow a view."""
         return Argument.from_array(self.numpy().reshape(lens))

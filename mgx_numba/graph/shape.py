@@ -86,9 +86,7 @@ class Shape:
     dyn_dims: Ranges
     sub_shapes: Members
 
-    def __init__(
-        self, type: Type, lens: Iterable[int] | None = None, strides: Iterable[int] | None = None
-    ) -> None:
+    def __init__(self, type: Type, lens: Iterable[int] | None = None, strides: Iterable[int] | None = None) -> None:
         self.type = type
         self.dyn_dims = ()
         self.sub_shapes = ()

@@ -247,11 +247,15 @@ def _convert(op: str, key: str, kind: str, value: Any) -> Any:
             return tuple(value)
         converter = _ENUM_KINDS.get(kind)
         if converter is not None:
-            return value if isinstance(value, converter) else (
-                converter[value] if isinstance(value, str) else converter(int(value))
+            return (
+                value
+                if isinstance(value, converter)
+                else (converter[value] if isinstance(value, str) else converter(int(value)))
             )
     except (TypeError, ValueError, KeyError, AttributeError):
-        raise OperatorError(f"{op}: attribute {key} must be {kind}, got {value!r}") from None
+        enum = _ENUM_KINDS.get(kind)
+        wanted = kind if enum is None else f"one of {', '.join(e.name for e in enum)}"
+        raise OperatorError(f"{op}: attribute {key} must be {wanted}, got {value!r}") from None
     return value
 
 

@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 
 import mgx_numba as migraphx
-from mgx_numba.errors import OperatorError, OptionError, ParameterError, ParseError, ShapeError, ValidationError
+from mgx_numba.errors import (
+    CompileError,
+    OperatorError,
+    OptionError,
+    ParameterError,
+    ParseError,
+    ShapeError,
+    ValidationError,
+)
 
 dynamic = migraphx.shape(dyn_dims=[migraphx.dynamic_dimension(1, 4), migraphx.dynamic_dimension(3, 3)])
 
@@ -181,3 +189,42 @@ def test_buffer_must_be_bytes(given: Any) -> None:
 def test_dimension_must_be_one(given: Any) -> None:
     with pytest.raises(OptionError, match="a dimension must be an integer"):
         migraphx.parse_onnx("model.onnx", dim_params={"n": given})
+
+
+@pytest.mark.parametrize("mode", ["maximum", 7])
+def test_enumeration_value_that_does_not_exist(mode: Any) -> None:
+    with pytest.raises(OperatorError, match="mode must be one of average, max, lpnorm"):
+        migraphx.op("pooling", mode=mode)
+
+
+def test_unexpected_failure_of_a_lowering_names_its_instruction(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mgx_numba.targets.cpu.lowering import Lowering
+
+    def fail(*args: Any) -> None:
+        raise KeyError("x")
+
+    monkeypatch.setattr(Lowering, "_lower", fail)
+    with pytest.raises(CompileError, match="lowering x = @param:x.*KeyError"):
+        built(migraphx.op("relu"), lens=[2]).compile("cpu")
+
+
+@pytest.mark.parametrize(
+    "array", [np.ones(2, np.float32), np.ones((3, 2), np.float32).T, np.broadcast_to(np.float32(1), (2, 2))]
+)
+def test_literal_is_a_copy_with_the_same_strides(array: np.ndarray) -> None:
+    given = np.array(array, order="A") if array.flags.writeable else array
+    net = migraphx.program()
+    literal = net.get_main_module().add_literal(given)
+    assert literal.shape() == migraphx.argument(array).get_shape()
+    if given.flags.writeable:
+        given[...] = 7
+    assert set(net.run({})[0].tolist()) == {1.0}
+
+
+def test_warning_of_an_option_without_effect_points_at_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mgx_numba.api import options
+
+    monkeypatch.setattr(options, "_told", set())
+    with pytest.warns(UserWarning, match="device_id=3 has no effect") as caught:
+        built(migraphx.op("relu"), lens=[2]).compile("cpu", device_id=3)
+    assert caught[0].filename == __file__

@@ -318,3 +318,18 @@ def test_option_without_effect_is_a_plain_warning(model: Path, capsys: Any, monk
     monkeypatch.setattr(options, "_told", set())
     assert drive("compile", model, "--ref", "--exhaustive-tune") == 0
     assert "warning: compile option exhaustive_tune=True has no effect" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error, status, message",
+    [(KeyboardInterrupt(), 130, "interrupted"), (MemoryError("4 TiB"), 2, "error: not enough memory: 4 TiB")],
+)
+def test_interrupt_and_lack_of_memory_end_without_a_traceback(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, error: BaseException, status: int, message: str
+) -> None:
+    def fail(*args: Any, **options: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(mgx_numba.program, "compile", fail)
+    assert drive("compile", model) == status
+    assert capsys.readouterr().err.splitlines()[-1] == message

@@ -142,6 +142,17 @@ def test_malformed_records_in_a_file_are_refused(tuned_file: Path, tmp_path: Pat
         migraphx.load(path, format="json")
 
 
+@pytest.mark.parametrize("option", [{"problem_cache": "records.json"}, {"exhaustive_tune": True}, {"tune_budget": 1}])
+def test_file_cannot_ask_for_tuning(tuned_file: Path, tmp_path: Path, option: dict[str, object]):
+    path = tmp_path / "net.json"
+    migraphx.save(migraphx.load(str(tuned_file)), path, format="json")
+    tree = json.loads(path.read_text())
+    tree["mgx_numba"]["compiled"].update(option)
+    path.write_text(json.dumps(tree))
+    with pytest.raises(FormatError, match=f"unknown {next(iter(option))}"):
+        migraphx.load(path, format="json")
+
+
 def test_problem_cache_takes_new_records_and_gives_them_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     first = network()
     first.compile(exhaustive_tune=True, num_threads=2, problem_cache=tmp_path / "cache.json")

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from ..cpu.tile_table import RegisterTile
 from .problem import AttentionProblem
 
-__all__ = ["BUFFER_BYTES", "Blocks", "cut_few", "cut_many", "heights", "record_size"]
+__all__ = ["BUFFER_BYTES", "QUERIES", "SCORE_BYTES", "Blocks", "cut_few", "cut_many", "record_size"]
 
-BUFFER_BYTES = 65536
-"""Stack memory of each of: packed queries, scores, sums."""
-PANELS = 2
-"""Panels of queries in a task, if that leaves enough tasks."""
+SCORE_BYTES = 65536
+"""Stack memory of the scores of one step."""
+BUFFER_BYTES = 32768
+"""Stack memory of each of: packed queries, a panel of values, sums."""
+QUERIES = 64
+"""Most queries in a task."""
 FEW_KEYS = 512
 """Keys in one step of a few queries."""
 TASKS_PER_THREAD = 4
@@ -32,20 +34,20 @@ class Blocks:
 
 
 def cut_many(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Blocks:
-    """Blocks for panels of queries: packed queries, scores and sums fit their buffers."""
+    """Blocks for panels of queries, whose buffers they fit."""
     room = BUFFER_BYTES // problem.itemsize
     heads = problem.batch * problem.heads
     longest = max(problem.depth, problem.width)
-    for panels in range(PANELS, 0, -1):
+    for panels in range(max(1, QUERIES // tile.columns), 0, -1):
         queries = _even(problem.queries, panels * tile.columns, tile.columns)
-        padded = -(-queries // tile.columns) * tile.columns
-        if padded * longest <= room and heads * -(-problem.queries // queries) >= TASKS_PER_THREAD * threads:
+        if queries * longest <= room and heads * -(-problem.queries // queries) >= TASKS_PER_THREAD * threads:
             break
-    width = min(-(-problem.width // tile.columns), room // padded // tile.columns) * tile.columns
+    width = min(-(-problem.width // tile.columns), room // queries // tile.columns) * tile.columns
     tasks = heads * -(-problem.queries // queries) * -(-problem.width // width)
     splits = _splits(problem, tasks, threads)
-    keys = _even(-(-problem.keys // splits), room // padded // tile.rows * tile.rows, tile.rows)
-    return Blocks(queries, keys, min(problem.depth, room // padded), width, splits)
+    most = min(SCORE_BYTES // problem.itemsize // queries, room // tile.columns)
+    keys = _even(-(-problem.keys // splits), most // tile.rows * tile.rows, tile.rows)
+    return Blocks(queries, keys, min(problem.depth, room // queries), width, splits)
 
 
 def cut_few(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Blocks:
@@ -60,11 +62,6 @@ def cut_few(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Bloc
 def record_size(tile: RegisterTile, problem: AttentionProblem) -> int:
     """Elements that a part of the keys leaves for one query: maximum and total weight in one vector, then the sums."""
     return tile.lanes + -(-problem.width // tile.columns) * tile.columns
-
-
-def heights(tile: RegisterTile) -> int:
-    """Height of the tallest variant of a tile that fits into r rows, in bits 4r to 4r+3."""
-    return sum(max(h for h in tile.heights if h <= r) << (4 * r) for r in range(1, tile.rows + 1))
 
 
 def _splits(problem: AttentionProblem, tasks: int, threads: int) -> int:

@@ -17,14 +17,15 @@ TOGETHER = 4
 
 
 class FewQueries(AttentionKernel):
-    """A task is all queries of one head; ``scores`` holds [query, key]. Features are contiguous in q and k."""
+    """A task is all queries of one head; ``scores`` holds [query, key]. Features are contiguous in q, k and v."""
 
     name = "attention_few"
+    in_place = True
 
     def setup(self) -> list[str]:
         return [
             f"scores_row = k_block + {self.lanes}",
-            *self.value_tile("scores_row", "1"),
+            *self.tile_block("value", "scores_row", "1", "v_row", "sums_row", str(self.columns)),
             f"whole = depth - imod(depth, {self.lanes})",
         ]
 
@@ -40,8 +41,7 @@ class FewQueries(AttentionKernel):
             f"        for j in range(imax(last + 1, 0), count + {self.lanes}):",
             "            store_scalar(scores, row + j, -INF)",
             *indent(self._softmax(), 2),
-            *indent(self.add_values("0", "rows", "i * scores_row")),
-            "    started = 1",
+            *indent([*self.rescale(), *self._values(), "started = 1"]),
         ]
 
     def _scores(self) -> list[str]:
@@ -100,4 +100,19 @@ class FewQueries(AttentionKernel):
             "    store(scores, row + c, x)",
             "    weights = add(weights, x)",
             "store_scalar(total, r, add(mul(load_scalar(total, r), again), reduce_add(weights)))",
+        ]
+
+    def _values(self) -> list[str]:
+        """Add the weighted values of the block's keys to the sums."""
+        tile = [
+            "put_pointer(value_block, 0, offset(scores, i * scores_row))",
+            "put_pointer(value_block, 4, offset(sums, i * sums_row))",
+            *self.run_tile(self.tile_slot, "value", "value_panels", "value_narrow"),
+        ]
+        return [
+            "value_block[6] = count",
+            "value_block[12] = started",
+            "value_block[15] = wide",
+            "put_pointer(value_block, 3, offset(v, v0 + j0 * v_row + e0))",
+            *self.heights("0", "rows", tile),
         ]

@@ -11,7 +11,7 @@ from ..contraction.tile_source import ROWS_SLOT, VECTORS_SLOT, tile_source
 from ..cpu.tile_table import RegisterTile, tile_for
 from ..kernel import KernelSource
 from ..launch import Launch, Operand
-from .blocks import BUFFER_BYTES, PANELS, Blocks, heights, record_size
+from .blocks import BUFFER_BYTES, QUERIES, SCORE_BYTES, Blocks, record_size
 from .problem import AttentionProblem
 
 __all__ = ["AttentionKernel", "join_launch"]
@@ -30,9 +30,11 @@ class AttentionKernel:
     """
 
     name = "attention"
+    in_place = False
+    """Whether tiles read values where they lie, in rows that may end within a panel."""
 
-    def __init__(self, problem: AttentionProblem, blocks: Blocks) -> None:
-        self.problem, self.blocks = problem, blocks
+    def __init__(self, problem: AttentionProblem, blocks: Blocks, origin: str = "") -> None:
+        self.problem, self.blocks, self.origin = problem, blocks, origin
         self.dtype = problem.dtype
         self.tile: RegisterTile = tile_for(problem.dtype)
         self.lanes, self.columns = self.tile.lanes, self.tile.columns
@@ -47,7 +49,7 @@ class AttentionKernel:
         lines += indent(["for task in range(begin, end):", *indent([*self._decode(), *self.body(), *self._finish()])])
         name = "_".join(filter(None, (self.name, self.mask_name(), "kernel")))
         return Launch(
-            KernelSource(name, "\n".join(lines) + "\n"),
+            KernelSource(name, "\n".join(lines) + "\n", self.origin),
             tuple(self.arguments.values),
             tasks=p.batch * p.heads * -(-p.queries // b.queries) * -(-p.width // b.width) * b.splits,
             flops=p.flops,
@@ -97,7 +99,7 @@ class AttentionKernel:
 
     def _declare(self) -> None:
         p, b, arguments = self.problem, self.blocks, self.arguments
-        self.value_slot = arguments.callee(tile_source(self.tile, masked=True))
+        self.tile_slot = arguments.callee(tile_source(self.tile, self.in_place))
         strides = {"q": p.q_strides, "k": p.k_strides, "v": p.v_strides, "out": p.out_strides}
         for name in OPERANDS:
             arguments.pointer(name, name, p.dtype)
@@ -115,12 +117,12 @@ class AttentionKernel:
         )  # fmt: skip
 
     def _locals(self) -> list[str]:
-        count = BUFFER_BYTES // self.problem.itemsize
+        size = self.problem.itemsize
         return [
             f"scale = cast_{self.dtype}(bits_float64(scale_bits))",
-            f"scores = local_{self.dtype}({count})",
-            f"sums = local_{self.dtype}({count})",
-            *(f"{name} = local_{self.dtype}({PANELS * self.columns})" for name in ("top", "total", "factor")),
+            f"scores = local_{self.dtype}({SCORE_BYTES // size})",
+            f"sums = local_{self.dtype}({BUFFER_BYTES // size})",
+            *(f"{name} = local_{self.dtype}({QUERIES})" for name in ("top", "total", "factor")),
             f"sums_row = idiv(imin(width, e_block) + {self.columns - 1}, {self.columns}) * {self.columns}",
         ]
 
@@ -142,10 +144,6 @@ class AttentionKernel:
             f"{name}_block[11] = {acc_panel}",
         ]
 
-    def value_tile(self, row: str, step: str) -> list[str]:
-        """`tile_block` of the product with the values, for scores with these strides of queries and keys."""
-        return self.tile_block("value", row, step, "v_row", "sums_row", str(self.columns))
-
     def _decode(self) -> list[str]:
         names = [*OPERANDS, *(("mask",) if self.problem.mask else ())]
         return [
@@ -162,7 +160,6 @@ class AttentionKernel:
             "rows = imin(queries - m0, q_block)",
             "wide = imin(width - e0, e_block)",
             *self.panels("value", "wide"),
-            "value_block[15] = wide",
             "first = part * split",
             # the task's last query sees most
             "seen = imin(imin(keys, first + split), m0 + rows + first_seen)",
@@ -172,6 +169,20 @@ class AttentionKernel:
             "started = 0",
         ]
 
+    def run_tile(self, slot: int, name: str, panels: str, narrow: str) -> list[str]:
+        """Run ``<name>_block`` for ``height`` rows over ``panels`` panels, the last with one vector if ``narrow``."""
+        call = f"call_kernel(args, {slot}, {name}_block"
+        lines = [f"{name}_block[{ROWS_SLOT}] = height", f"{name}_block[{VECTORS_SLOT}] = {self.tile.vectors}"]
+        if self.tile.vectors == 1:
+            return [*lines, f"{call}, 0, {panels})"]
+        return [
+            *lines,
+            f"{call}, 0, {panels} - {narrow})",
+            f"if {narrow}:",
+            f"    {name}_block[{VECTORS_SLOT}] = 1",
+            f"    {call}, {panels} - 1, {panels})",
+        ]
+
     def panels(self, name: str, total: str) -> list[str]:
         """``<name>_panels`` that hold ``total`` columns, and whether a single vector is enough for the last one."""
         return [
@@ -179,45 +190,26 @@ class AttentionKernel:
             f"{name}_narrow = cast_int64({total} <= {name}_panels * {self.columns} - {self.columns - self.lanes})",
         ]
 
-    def run_tile(self, slot: int, name: str) -> list[str]:
-        """Run ``<name>_block`` over its panels, the last one with a single vector if that is enough."""
-        call = f"call_kernel(args, {slot}, {name}_block"
-        if self.tile.vectors == 1:
-            return [f"{name}_block[{VECTORS_SLOT}] = 1", f"{call}, 0, {name}_panels)"]
-        return [
-            f"{name}_block[{VECTORS_SLOT}] = {self.tile.vectors}",
-            f"{call}, 0, {name}_panels - {name}_narrow)",
-            f"if {name}_narrow:",
-            f"    {name}_block[{VECTORS_SLOT}] = 1",
-            f"    {call}, {name}_panels - 1, {name}_panels)",
-        ]
-
-    def height(self, left: str) -> str:
-        """Expression of the rows to take next when ``left`` are left."""
-        return f"({heights(self.tile)} >> (4 * imin({left}, {self.tile.rows}))) & 15"
-
-    def add_values(self, start: str, left: str, weights: str) -> list[str]:
-        """Add the values of the keys ``j0`` to ``j0 + count`` to the sums of the queries ``start`` to ``start + left``.
-
-        ``weights`` is the place in ``scores`` of the weight of query ``start + i`` for the first key.
-        """
+    def rescale(self) -> list[str]:
+        """Multiply the sums so far by ``factor``."""
         lanes = self.lanes
         return [
             "if started:",
-            f"    for i in range({start}, {start} + {left}):",
+            "    for i in range(rows):",
             f"        again = load_splat(factor, i, {lanes})",
             f"        for e in range(i * sums_row, (i + 1) * sums_row, {lanes}):",
             f"            store(sums, e, mul(load(sums, e, {lanes}), again))",
-            "value_block[6] = count",
-            "value_block[12] = started",
-            "put_pointer(value_block, 3, offset(v, v0 + j0 * v_row + e0))",
-            "i = 0",
-            f"while i < {left}:",
-            f"    height = {self.height(f'{left} - i')}",
-            f"    put_pointer(value_block, 0, offset(scores, {weights}))",
-            f"    put_pointer(value_block, 4, offset(sums, ({start} + i) * sums_row))",
-            f"    value_block[{ROWS_SLOT}] = height",
-            *indent(self.run_tile(self.value_slot, "value")),
+        ]
+
+    def heights(self, first: str, count: str, body: list[str]) -> list[str]:
+        """A loop over ``count`` rows from ``first`` on, ``i``, by the tallest variants of the tile that fit."""
+        table = sum(max(h for h in self.tile.heights if h <= r) << (4 * r) for r in range(1, self.tile.rows + 1))
+        return [
+            f"i = {first}",
+            f"stop = {first} + {count}",
+            "while i < stop:",
+            f"    height = ({table} >> (4 * imin(stop - i, {self.tile.rows}))) & 15",
+            *indent(body),
             "    i += height",
         ]
 
@@ -260,7 +252,7 @@ def _store_vector(count: str, lanes: int) -> list[str]:
     ]
 
 
-def join_launch(problem: AttentionProblem, blocks: Blocks) -> Launch:
+def join_launch(problem: AttentionProblem, blocks: Blocks, origin: str = "") -> Launch:
     """The launch that joins the records [batch, head, query, part] in ``scratch`` into the result."""
     p, dtype = problem, problem.dtype
     tile = tile_for(dtype)
@@ -304,5 +296,5 @@ def join_launch(problem: AttentionProblem, blocks: Blocks) -> Launch:
     ]
     rows = p.batch * p.heads * p.queries
     moved = p.itemsize * rows * (blocks.splits * record + p.width)
-    source = KernelSource("attention_join_kernel", "\n".join(lines) + "\n")
+    source = KernelSource("attention_join_kernel", "\n".join(lines) + "\n", origin)
     return Launch(source, tuple(arguments.values), rows, max(1, rows // 64), 3 * rows * blocks.splits * p.width, moved)

@@ -2,15 +2,14 @@
 
 Scores are computed transposed, keys by queries: the queries are packed into panels (and scaled), the keys are read
 where they lie as the tile's rows. So the softmax runs down the columns of the score block with queries in the lanes,
-without sums across lanes, and the block is the left-hand side of the product with the values, which are read in place
-too. More keys than a block holds are taken block by block with running maxima and sums (Milakov and Gimelshein, "Online
-normalizer calculation for softmax", 2018; Dao et al., "FlashAttention", 2022).
+without sums across lanes, and the block is the left-hand side of the product with the values, which are copied panel
+by panel. More keys than a block holds are taken block by block with running maxima and sums (Milakov and Gimelshein,
+"Online normalizer calculation for softmax", 2018; Dao et al., "FlashAttention", 2022).
 """
 
 from __future__ import annotations
 
 from ..contraction.text import indent
-from ..contraction.tile_source import ROWS_SLOT, tile_source
 from .blocks import BUFFER_BYTES
 from .frame import AttentionKernel
 
@@ -21,15 +20,16 @@ class ManyQueries(AttentionKernel):
     """A task is a block of queries of one head; ``scores`` holds [panel, key, column]."""
 
     def setup(self) -> list[str]:
-        self.score_slot = self.arguments.callee(tile_source(self.tile))
         mask, columns = self.problem.mask, self.columns
         turned = []
         if mask is not None and not self.mask_per_key():
             turned = [f"turned = local_{mask.dtype}({self.lanes * self.lanes})"]
         return [
-            f"packed = local_{self.dtype}({BUFFER_BYTES // self.problem.itemsize})",
+            *(f"{name} = local_{self.dtype}({BUFFER_BYTES // self.problem.itemsize})" for name in ("packed", "panel")),
             *self.tile_block("score", "k_row", "k_step", str(columns), str(columns), f"k_block * {columns}"),
-            *self.value_tile("1", str(columns)),
+            *self.tile_block("value", "1", str(columns), str(columns), "sums_row", "0"),
+            "put_pointer(score_block, 3, packed)",
+            "put_pointer(value_block, 3, panel)",
             *turned,
         ]
 
@@ -49,8 +49,7 @@ class ManyQueries(AttentionKernel):
             *indent([*self._causal(), *self._mask_rows()], 2),
             f"        for c in range(0, left, {lanes}):",
             *indent(self._softmax(), 3),
-            *indent(self.add_values("p", "left", "block + i"), 2),
-            "    started = 1",
+            *indent([*self.rescale(), *self._values(), "started = 1"]),
         ]
 
     def _scores(self) -> list[str]:
@@ -63,15 +62,17 @@ class ManyQueries(AttentionKernel):
             "    score_block[6] = some",
             f"    score_block[9] = some * {self.columns}",
             "    score_block[12] = d0",
-            "    put_pointer(score_block, 3, packed)",
-            "    j = 0",
-            "    while j < count:",
-            f"        height = {self.height('count - j')}",
-            "        put_pointer(score_block, 0, offset(k, k0 + (j0 + j) * k_row + d0 * k_step))",
-            f"        put_pointer(score_block, 4, offset(scores, j * {self.columns}))",
-            f"        score_block[{ROWS_SLOT}] = height",
-            *indent(self.run_tile(self.score_slot, "score"), 2),
-            "        j += height",
+            *indent(
+                self.heights(
+                    "0",
+                    "count",
+                    [
+                        "put_pointer(score_block, 0, offset(k, k0 + (j0 + i) * k_row + d0 * k_step))",
+                        f"put_pointer(score_block, 4, offset(scores, i * {self.columns}))",
+                        *self.run_tile(self.tile_slot, "score", "score_panels", "score_narrow"),
+                    ],
+                )
+            ),
         ]
 
     def _pack(self) -> list[str]:
@@ -157,4 +158,51 @@ class ManyQueries(AttentionKernel):
             "    store(scores, place, x)",
             "    weights = add(weights, x)",
             "store(total, p + c, weights)",
+        ]
+
+    def _values(self) -> list[str]:
+        """Add the weighted values of the block's keys to the sums, panel by panel of values."""
+        columns, lanes = self.columns, self.lanes
+        return [
+            "value_block[6] = count",
+            "value_block[12] = started",
+            f"for e in range(0, wide, {columns}):",
+            f"    some = imin(wide - e, {columns})",
+            *indent(self._copy_panel()),
+            f"    narrow = cast_int64(some <= {lanes})",
+            f"    for p in range(0, rows, {columns}):",
+            *indent(
+                self.heights(
+                    "p",
+                    f"imin(rows - p, {columns})",
+                    [
+                        "put_pointer(value_block, 0, offset(scores, p * k_block + i - p))",
+                        "put_pointer(value_block, 4, offset(sums, i * sums_row + e))",
+                        *self.run_tile(self.tile_slot, "value", "1", "narrow"),
+                    ],
+                ),
+                2,
+            ),
+        ]
+
+    def _copy_panel(self) -> list[str]:
+        """Values [key, column] of ``some`` columns, contiguous: rows a power of two apart would share cache sets."""
+        columns, lanes, vectors = self.columns, self.lanes, range(self.tile.vectors)
+        whole = [f"store(panel, j * {columns} + {u * lanes}, load(v, at + {u * lanes}, {lanes}))" for u in vectors]
+        part = []
+        for u in vectors:
+            count = f"imin(imax(some - {u * lanes}, 0), {lanes})"
+            part.append(
+                f"store(panel, j * {columns} + {u * lanes}, load_tail(v, at + {u * lanes}, {count}, 0, {lanes}))"
+            )
+        return [
+            "for j in range(count):",
+            "    at = v0 + (j0 + j) * v_row + (e0 + e) * v_step",
+            f"    if v_step == 1 and some == {columns}:",
+            *indent(whole, 2),
+            "    elif v_step == 1:",
+            *indent(part, 2),
+            "    else:",
+            f"        for c in range({columns}):",
+            f"            store_scalar(panel, j * {columns} + c, load_scalar(v, at + imin(c, some - 1) * v_step))",
         ]

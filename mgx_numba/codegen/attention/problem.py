@@ -28,7 +28,7 @@ class AttentionProblem:
     and v [batch, kv_heads, keys, width], written to [batch, heads, queries, width].
 
     Consecutive query heads share a key head. Strides are in elements, one for each dimension; ``width`` must be
-    contiguous in v and in the result. With ``causal`` query i sees the keys up to i + keys - queries. A query that sees
+    contiguous in the result. With ``causal`` query i sees the keys up to i + keys - queries. A query that sees
     no key gives zeros. Keys that ``causal`` hides may not be read at all: an infinity or NaN in them is ignored.
     """
 
@@ -58,9 +58,8 @@ class AttentionProblem:
             raise ShapeError(f"{self.kv_heads} key heads do not divide {self.heads} query heads")
         if min(self.batch, self.queries, self.keys, self.depth, self.width) < 1:
             raise ShapeError("attention over an empty tensor; expected at least 1 in each dimension")
-        for name, strides in (("v", self.v_strides), ("out", self.out_strides)):
-            if self.width > 1 and strides[3] != 1:
-                raise ShapeError(f"attention with features {strides[3]} elements apart in {name}; expected 1")
+        if self.width > 1 and self.out_strides[3] != 1:
+            raise ShapeError(f"attention with features {self.out_strides[3]} elements apart in the result; expected 1")
 
     @property
     def itemsize(self) -> int:
@@ -70,6 +69,12 @@ class AttentionProblem:
     def group(self) -> int:
         """Query heads that share a key head."""
         return self.heads // self.kv_heads
+
+    @property
+    def features_contiguous(self) -> bool:
+        """Whether the features of one position lie together in q, k and v."""
+        inner = [s[3] for s in (self.q_strides, self.k_strides) if self.depth > 1]
+        return all(stride == 1 for stride in (*inner, *([self.v_strides[3]] if self.width > 1 else [])))
 
     @property
     def first_seen(self) -> int:

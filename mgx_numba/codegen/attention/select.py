@@ -13,19 +13,21 @@ from .problem import AttentionProblem
 __all__ = ["plan"]
 
 
-def plan(problem: AttentionProblem, threads: int = 1) -> Plan:
-    """The launches for ``threads`` threads; operands ``q``, ``k``, ``v``, ``out``, perhaps ``mask`` and ``scratch``."""
+def plan(problem: AttentionProblem, threads: int = 1, origin: str = "") -> Plan:
+    """The launches for ``threads`` threads; operands ``q``, ``k``, ``v``, ``out``, perhaps ``mask`` and ``scratch``.
+
+    ``origin`` is the text of the instruction, for readers of the kernels.
+    """
     problem = problem.with_grouped_rows()
     tile = tile_for(problem.dtype)
-    contiguous = problem.depth == 1 or problem.q_strides[3] == problem.k_strides[3] == 1
     # below a quarter of a vector of queries, lanes are better filled with features
-    few = contiguous and problem.queries <= max(1, tile.lanes // 4)
+    few = problem.features_contiguous and problem.queries <= max(1, tile.lanes // 4)
     blocks = (cut_few if few else cut_many)(tile, problem, threads)
-    kernel: AttentionKernel = (FewQueries if few else ManyQueries)(problem, blocks)
+    kernel: AttentionKernel = (FewQueries if few else ManyQueries)(problem, blocks, origin)
     launches = [kernel.launch()]
     scratch = 0
     if blocks.splits > 1:
         rows = problem.batch * problem.heads * problem.queries
         scratch = rows * blocks.splits * record_size(tile, problem) * problem.itemsize
-        launches.append(join_launch(problem, blocks))
+        launches.append(join_launch(problem, blocks, origin))
     return Plan(tuple(launches), scratch)

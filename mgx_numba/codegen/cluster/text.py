@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...errors import CompileError
 from ...graph.types import Type
 from ..cpu import host
 from ..launch import Operand
@@ -35,22 +36,34 @@ def lanes_for(nodes: int) -> int:
 
 
 class Slots:
-    """Argument slots of one kernel: the lines that read them and the values of one launch."""
+    """Argument slots of one kernel: the lines that read them and the values of one launch.
+
+    Raises:
+        CompileError: two slots have one name, or that of a parameter of the kernel.
+    """
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.values: list[int | Operand] = []
+        self._names = {"args", "begin", "end", "task"}
 
     def pointer(self, name: str, operand: str, dtype: str) -> None:
         """Slot holding a typed pointer."""
+        self._take(name)
         self.lines.append(f"{name} = pointer_{dtype}(args, {len(self.values)})")
         self.values.append(Operand(operand))
 
     def integer(self, name: str, value: int) -> str:
         """Slot holding an int64."""
+        self._take(name)
         self.lines.append(f"{name} = args[{len(self.values)}]")
         self.values.append(int(value))
         return name
+
+    def _take(self, name: str) -> None:
+        if name in self._names:
+            raise CompileError(f"the slot name {name!r} is taken")
+        self._names.add(name)
 
 
 class Odometer:

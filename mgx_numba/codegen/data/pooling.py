@@ -291,7 +291,7 @@ class _PoolingKernel:
             ("dilation", last.dilation),
         ):
             self.slots.integer(f"{what}{k}", value)
-        self.slots.integer("end", last.length + last.after)
+        self.slots.integer("padded", last.length + last.after)
         reach = self.slots.integer("reach", last.reach)
         neutral = self.combine.neutral(lanes)
 
@@ -345,7 +345,7 @@ class _PoolingKernel:
 
     def _vector_count(self, k: int, window: Window) -> list[str]:
         """Lines that set ``count`` to the elements that the means of neighbouring windows are over."""
-        end = "end" if self.op.count_include_pad else f"length{k}"
+        end = "padded" if self.op.count_include_pad else f"length{k}"
         lines = [f"place = add(mul(add(iota_int32({self.lanes}), c), stride{k}), -before{k})"]
         rounded = "" if window.dilation == 1 else f"dilation{k}"
 

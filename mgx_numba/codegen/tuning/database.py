@@ -13,7 +13,7 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from ...errors import FormatError, MgxError
 from ..store import default_folder
@@ -37,6 +37,7 @@ ON CONFLICT (problem, fingerprint) DO UPDATE SET
     solver = excluded.solver, configuration = excluded.configuration, seconds = excluded.seconds,
     noise = excluded.noise, date = excluded.date
 WHERE excluded.seconds < records.seconds"""
+Row: TypeAlias = "tuple[Any, ...]"
 _COLUMNS = "problem, fingerprint, solver, configuration, seconds, noise, date"
 
 
@@ -66,6 +67,15 @@ class Database:
     def records(self) -> list[TuningRecord]:
         """All records, ordered by problem."""
         return self._select("1", (), " ORDER BY problem, fingerprint")
+
+    def rows(self) -> dict[str, list[Row]]:
+        """All rows by `Problem.work`, as `record` reads them: what it takes to look up many problems at once."""
+        found: dict[str, list[Row]] = {}
+        with self._opened(create=False) as connection:
+            if connection is not None:
+                for work, *row in connection.execute(f"SELECT work, {_COLUMNS} FROM records"):
+                    found.setdefault(work, []).append(tuple(row))
+        return found
 
     def put(self, records: Iterable[TuningRecord]) -> int:
         """Keep records, in one transaction; one that is slower than what is known is dropped. Returns how many changed
@@ -103,7 +113,7 @@ class Database:
             clauses.append("fingerprint != ?")
             values.append(keep.key)
         if older_than_days is not None:
-            limit = time.gmtime(time.time() - older_than_days * 86400.0)
+            limit = time.gmtime(max(0.0, time.time() - older_than_days * 86400.0))
             clauses.append("date < ?")
             values.append(time.strftime("%Y-%m-%dT%H:%M:%SZ", limit))
         if not clauses or not self.path.exists():
@@ -117,9 +127,10 @@ class Database:
             if connection is None:
                 return []
             rows = connection.execute(f"SELECT {_COLUMNS} FROM records WHERE {condition}{order}", values).fetchall()
-        return [self._record(row) for row in rows]
+        return [self.record(row) for row in rows]
 
-    def _record(self, row: tuple[Any, ...]) -> TuningRecord:
+    def record(self, row: Row) -> TuningRecord:
+        """The record that a row holds."""
         problem, fingerprint, solver, configuration, seconds, noise, date = row
         try:
             tree = {

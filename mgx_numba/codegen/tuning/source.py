@@ -51,26 +51,36 @@ class MemoryLayer:
 
 
 class UserLayer:
-    """The user's database, opened when it is first asked; one that cannot be read is told once and left alone."""
+    """The user's database, read when it is first asked; one that cannot be read is told once and left alone."""
 
     origin = "user database"
 
     def __init__(self) -> None:
         self._usable = True
+        self._rows: dict[str, list[Any]] | None = None
 
     def exact(self, problem: Problem, fingerprint: DeviceFingerprint) -> TuningRecord | None:
-        return self._ask(lambda database: database.exact(problem, fingerprint))
+        return next((r for r in self._records(problem, fingerprint) if r.problem == problem), None)
 
     def similar(self, problem: Problem) -> list[TuningRecord]:
-        return self._ask(lambda database: database.similar(problem)) or []
+        return self._records(problem, None)
 
     def put(self, records: Sequence[TuningRecord]) -> None:
         """Keep records; a failure is told once."""
-        self._ask(lambda database: database.put(records), writing=True)
+        self._ask(lambda database: database.put(records))
 
-    def _ask(self, question: Callable[[Any], Any], writing: bool = False) -> Any:
-        # without a file there is nothing to read, and no need to import SQLite
-        if not self._usable or not (writing or (default_folder() / "tuning.sqlite").exists()):
+    def _records(self, problem: Problem, fingerprint: DeviceFingerprint | None) -> list[TuningRecord]:
+        """Records of the same work, of one machine or of all."""
+        if self._rows is None:
+            # without a file there is nothing to read, and no need to import SQLite
+            exists = (default_folder() / "tuning.sqlite").exists()
+            self._rows = (self._ask(lambda database: database.rows()) if exists else None) or {}
+        rows = self._rows.get(problem.work, ())
+        wanted = [row for row in rows if fingerprint is None or row[1] == fingerprint.key]
+        return (self._ask(lambda database: [database.record(row) for row in wanted]) or []) if wanted else []
+
+    def _ask(self, question: Callable[[Any], Any]) -> Any:
+        if not self._usable:
             return None
         try:
             from .database import Database, default_path

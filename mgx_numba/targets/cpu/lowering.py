@@ -23,8 +23,8 @@ from ...graph.printer import format_instruction, instruction_names
 from ...graph.program import Program
 from ...graph.shape import Shape
 from ...graph.types import from_numpy
-from ...runtime.threads import resolve_num_threads
 from ...runtime.plan import HostStep, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec, TensorView
+from ...runtime.threads import resolve_num_threads
 from ..ref.interpreter import compute, evaluate_module
 from .buffers import Buffer, View, color
 from .options import CpuOptions
@@ -103,8 +103,9 @@ class Lowering:
                 break
             try:
                 self._lower(ins)
-            except MgxError as error:
-                raise CompileError(f"lowering {format_instruction(ins, self.names)}: {error}") from error
+            except Exception as error:
+                what = error if isinstance(error, MgxError) else f"{type(error).__name__}: {error}"
+                raise CompileError(f"lowering {format_instruction(ins, self.names)}: {what}") from error
         self._return_results()
         return self._finish()
 
@@ -396,5 +397,3 @@ def lower(program: Program, options: CpuOptions) -> Plan:
     from . import lowerings  # noqa: F401  (registers the rules)
 
     return Lowering(program, options).run()
-
-

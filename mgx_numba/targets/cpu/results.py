@@ -41,9 +41,7 @@ def _split(ins: Instruction, leaves: list[Instruction]) -> Tree:
         leaves.append(ins)
         return len(leaves) - 1
     assert ins.module is not None
-    members = [
-        ins.module.add_instruction("get_tuple_elem", [ins], index=k) for k in range(len(ins.shape.sub_shapes))
-    ]
+    members = [ins.module.add_instruction("get_tuple_elem", [ins], index=k) for k in range(len(ins.shape.sub_shapes))]
     return [_split(member, leaves) for member in members]
 
 

@@ -22,7 +22,7 @@ def tune(tuning: Tuning) -> int:
     """
     pending = sorted(((_weight(request, count), request) for request, count in tuning.pending()), key=lambda e: -e[0])
     end = None if tuning.budget is None else time.monotonic() + tuning.budget
-    left = sum(weight for weight, _ in pending)
+    left = max(sum(weight for weight, _ in pending), 1e-12)
     done = learnt = 0
     reason = "the tuning budget is spent"
     try:

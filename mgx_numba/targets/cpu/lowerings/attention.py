@@ -6,7 +6,7 @@ from ....codegen.attention import AttentionProblem, MaskLayout, plan
 from ....codegen.cluster.pointwise import pointwise_launch
 from ....graph.instruction import Instruction
 from ....graph.module import Module
-from ....graph.shape import Shape, row_major_strides
+from ....graph.shape import Shape
 from ....graph.types import Type
 from ....ops.attention import Attention
 from ....ops.base import make_op
@@ -25,7 +25,7 @@ def _accepts(ins: Instruction, shape: Shape) -> bool:
 
 @lowering("attention", accepts=_accepts)
 def lower_attention(low: Lowering, ins: Instruction) -> None:
-    """The launches that `plan` chooses, over views in place where features of values are contiguous."""
+    """The launches that `plan` chooses, over views in place."""
     op = ins.op
     assert isinstance(op, Attention)
     type = ins.shape.type.compute
@@ -33,8 +33,6 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
         low.host(ins)
         return
     q, k, v = (_as_type(low, ins, view, type) for view in low.inputs(ins)[:3])
-    if v.lens[3] > 1 and v.strides[3] != 1:
-        v = low.materialized(v, row_major_strides(v.lens), ins)
     declared = _output(low, ins)
     target = declared if declared.type is type else low.allocate(Shape(type, declared.lens, declared.strides))
     operands = {"q": q, "k": k, "v": v, "out": target}
@@ -48,7 +46,7 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
         width=v.lens[3], q_strides=q.strides, k_strides=k.strides, v_strides=v.strides, out_strides=target.strides,
         dtype=type.numpy.name, scale=op.scale, causal=op.causal, mask=mask, fast_math=low.options.fast_math,
     )  # fmt: skip
-    chosen = plan(problem, low.threads)
+    chosen = plan(problem, low.threads, low.origin(ins))
     if chosen.scratch:
         operands["scratch"] = View(Buffer(Region.ARENA, 0, chosen.scratch), Shape(Type.uint8_type, (chosen.scratch,)))
     for launch in chosen.launches:
