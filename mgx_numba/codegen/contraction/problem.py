@@ -15,6 +15,7 @@ __all__ = ["ITEMSIZE", "ConvProblem", "Epilogue", "EpilogueOperand", "GemmProble
 
 ITEMSIZE = {
     "bool": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8,
+    "float8_e4m3fn": 1, "float8_e4m3fnuz": 1, "float8_e5m2": 1, "float8_e5m2fnuz": 1,
     "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
 }  # fmt: skip
 """Bytes of one element of the dtypes that an epilogue may read or write."""

@@ -8,8 +8,9 @@ from ...ops.base import make_op
 from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
+from ..shape import Lens
 from .base import Options, Pass
-from .regions import absorb_producers, extract, grow, is_fusable_type, order_of
+from .regions import absorb_producers, extract, grow, is_fusable_type, is_scalar_literal, order_of
 
 __all__ = ["REDUCTIONS", "FuseReduce"]
 
@@ -36,11 +37,21 @@ class FuseReduce(Pass):
             if 0 in full:
                 continue
             accept = _acceptor(ins, full, reduced)
-            region = absorb_producers(grow([ins], order, accept), order, accept)
+            region = _with_producers(grow([ins], order, accept), order, accept, full)
             position = order[region[-1]]
             axes = tuple(sorted(ins.op.axes))  # type: ignore[attr-defined]
             for result in extract(program, module, region, make_op("fused_reduce", axes=axes), "fused_reduce"):
                 order[result] = position
+
+
+def _with_producers(
+    region: list[Instruction], order: dict[Instruction, int], accept: Callable[[Instruction], bool], full: Lens
+) -> list[Instruction]:
+    """The region with what computes its inputs, unless nothing of the full lengths would be left to walk over."""
+    wider = absorb_producers(region, order, accept)
+    members = set(wider)
+    outer = (i for ins in wider for i in ins.inputs if i not in members and is_scalar_literal(i) is None)
+    return wider if any(i.shape.lens == full for i in outer) else region
 
 
 def _is_reduction(ins: Instruction) -> bool:

@@ -175,7 +175,7 @@ def _pixel_strides(lens: Sequence[int], strides: Sequence[int]) -> tuple[int, in
 
 
 def _pixel_operand(low: Lowering, ins: Instruction, view: View) -> tuple[View, str, tuple[int, ...]]:
-    """An epilogue operand of a convolution, copied if it cannot be walked pixel by pixel, how it varies, its strides."""
+    """An epilogue operand of a convolution, copied if it cannot be walked by pixels, how it varies, its strides."""
     pixels = _pixel_strides(view.lens, view.strides)
     channel = view.strides[1] if view.lens[1] > 1 else (1 if pixels and any(pixels) else 0)
     if pixels is None or channel not in (0, 1):
