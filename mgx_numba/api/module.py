@@ -145,14 +145,16 @@ class instruction_ref:
         return [instruction_ref(i) for i in self._value.users]
 
     def get_literal(self) -> argument:
-        """Value of a literal.
+        """Value of a literal, read-only.
 
         Raises:
             OperatorError: the instruction is not a literal.
         """
         if self._value.literal is None:
             raise OperatorError(f"{self._value.name} is not a literal")
-        return argument.wrap(self._value.literal)
+        value = argument.wrap(self._value.literal)
+        value.setflags(write=False)
+        return value
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, instruction_ref) and self._value is other._value

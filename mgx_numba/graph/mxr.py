@@ -11,6 +11,7 @@ from __future__ import annotations
 import mmap
 import os
 import secrets
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Union
@@ -235,7 +236,10 @@ def _expect_end(decoder: Decoder) -> None:
 def _map_file(path: FilePath) -> memoryview:
     try:
         with open(path, "rb") as file:
-            if not os.fstat(file.fileno()).st_size:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                return memoryview(file.read())
+            if not status.st_size:
                 raise FormatError(f"{os.fspath(path)}: the file is empty")
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except (OSError, ValueError) as error:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .instruction import Parameter, Return
-from .module import Module
+from .instruction import Parameter
 from .program import Program
 from .shape import Shape
 
@@ -27,17 +26,5 @@ def specialize(program: Program, lens: Mapping[str, tuple[int, ...]]) -> Program
     for ins in copy.main:
         if isinstance(ins.op, Parameter) and ins.shape.is_dynamic:
             ins.shape = Shape(ins.shape.type, lens[ins.op.parameter])
-    for module in reversed(copy.reachable_modules()):
-        if module is not copy.main:
-            _recompute(module)
-    _recompute(copy.main)
+    copy.main.recompute_shapes()
     return copy
-
-
-def _recompute(module: Module) -> None:
-    for ins in module:
-        if isinstance(ins.op, (Parameter, Return)) or ins.literal is not None:
-            continue
-        ins.shape = ins.op.compute_shape([i.shape for i in ins.inputs], ins.module_args)
-    if module.return_instruction is not None:
-        module.replace_return(module.results())

@@ -228,3 +228,11 @@ def test_warning_of_an_option_without_effect_points_at_the_caller(monkeypatch: p
     with pytest.warns(UserWarning, match="device_id=3 has no effect") as caught:
         built(migraphx.op("relu"), lens=[2]).compile("cpu", device_id=3)
     assert caught[0].filename == __file__
+
+
+def test_value_of_a_literal_cannot_be_written() -> None:
+    net = migraphx.program()
+    literal = net.get_main_module().add_literal(np.ones(2, np.float32))
+    with pytest.raises(ValueError, match="read-only"):
+        np.asarray(literal.get_literal())[...] = 9
+    assert net.run({})[0].tolist() == [1, 1]

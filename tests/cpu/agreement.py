@@ -15,12 +15,11 @@ import numpy as np
 
 from mgx_numba.graph.instruction import Instruction, Parameter, Return
 from mgx_numba.graph.program import Program
-from mgx_numba.graph.types import Type, from_numpy
+from mgx_numba.graph.types import from_numpy
 from mgx_numba.runtime.executor import Executable
 from mgx_numba.targets.cpu.lowering import lower
 from mgx_numba.targets.cpu.options import CpuOptions
-from mgx_numba.targets.cpu.target import optimize
-from mgx_numba.targets.ref.interpreter import compute, evaluate
+from mgx_numba.targets.ref.interpreter import compute
 
 __all__ = ["Reference", "assert_agrees", "assert_identical", "reference", "run"]
 
@@ -117,12 +116,9 @@ def _overflows(ins: Instruction, value: Any) -> bool:
     return bool(finite.size) and float(finite.max()) > float(ml_dtypes.finfo(value.dtype).max) / 64
 
 
-def run(
-    program: Program, batches: Sequence[Mapping[str, np.ndarray]], optimized: Program | None = None, **options: Any
-) -> list[list[np.ndarray]]:
-    """Results of the cpu target, compiled once, for each set of inputs."""
+def run(optimized: Program, batches: Sequence[Mapping[str, np.ndarray]], **options: Any) -> list[list[np.ndarray]]:
+    """Results of an optimised program, compiled once, for each set of inputs."""
     settings = CpuOptions(**{"fast_math": False, **options})
-    optimized = optimize(program, settings, validate=True) if optimized is None else optimized
     executable = Executable(lower(optimized, settings), num_threads=settings.num_threads or None)
     names = [p.name for p in executable.plan.parameters]
     return [executable.run([np.ascontiguousarray(inputs[n]) for n in names]) for inputs in batches]
@@ -146,17 +142,3 @@ def assert_identical(got: Sequence[np.ndarray], again: Sequence[np.ndarray]) -> 
     """The very same bits, whatever NaN they are."""
     for k, (a, b) in enumerate(zip(got, again, strict=True)):
         assert a.tobytes() == b.tobytes(), f"result {k} differs between runs"
-
-
-def check(program: Program, batches: Sequence[Mapping[str, np.ndarray]], **options: Any) -> bool:
-    """Compare a program's run on all batches with ref; returns whether there was something to compare."""
-    wanted = [reference(program, inputs) for inputs in batches]
-    got = run(program, [*batches, batches[0]], **options)
-    assert_identical(got[0], got[-1])
-    for results, expected in zip(got, wanted):
-        if expected is not None:
-            assert_agrees(results, expected)
-    return any(w is not None for w in wanted)
-
-
-_ = (Type, evaluate)

@@ -155,11 +155,15 @@ class Builder:
             return self.spread(self.new(small, type), lens)
         if kind == 8 and len(lens) > 1:
             order = self.permutation(len(lens))
-            return self.op("transpose", self.new([lens[order.index(a)] for a in range(len(lens))], type), permutation=order)
+            return self.op(
+                "transpose", self.new([lens[order.index(a)] for a in range(len(lens))], type), permutation=order
+            )
         return self.new(lens, type)
 
     def scalar(self, type: Type) -> Instruction:
-        return self.module.add_literal(np.array(self.pick((0, 1, 2, 0.5, -1)) if type.is_floating else self.pick((0, 1, 3)), type.numpy))
+        return self.module.add_literal(
+            np.array(self.pick((0, 1, 2, 0.5, -1)) if type.is_floating else self.pick((0, 1, 3)), type.numpy)
+        )
 
     def new(self, lens: Sequence[int], type: Type) -> Instruction:
         return self.literal(lens, type) if self.chance(2) else self.parameter(lens, type)
@@ -178,15 +182,39 @@ class Builder:
         views = [self.transpose, self.slice, self.stride, self.reshape, self.squeeze, self.unsqueeze, self.broadcast]
         rows = [self.reduce, self.normalise, self.softmax, self.layer_norm]
         products = [self.dot, self.convolution, self.pool2d]
-        moves = [self.concat, self.copy, self.gather, self.pad, self.reverse, self.scan, self.arg, self.topk, self.scatter]
-        return [*pointwise, *pointwise, *pointwise[:2], *views, *rows, *rows, *products, *products, *moves, self.concat, self.concat]
+        moves = [
+            self.concat,
+            self.copy,
+            self.gather,
+            self.pad,
+            self.reverse,
+            self.scan,
+            self.arg,
+            self.topk,
+            self.scatter,
+        ]
+        return [
+            *pointwise,
+            *pointwise,
+            *pointwise[:2],
+            *views,
+            *rows,
+            *rows,
+            *products,
+            *products,
+            *moves,
+            self.concat,
+            self.concat,
+        ]
 
     def unary(self) -> Instruction:
         x = self.value()
         if x.shape.type is Type.bool_type:
             return self.op("not", x)
         if not x.shape.type.is_floating:
-            return self.op(self.pick([n for n in INTEGER_UNARY if x.shape.type.is_signed or n not in ("abs", "neg", "sign")]), x)
+            return self.op(
+                self.pick([n for n in INTEGER_UNARY if x.shape.type.is_signed or n not in ("abs", "neg", "sign")]), x
+            )
         return self.op(self.pick(UNARY if self.chance(2) else SAFE), x)
 
     def binary(self) -> Instruction:
@@ -226,7 +254,10 @@ class Builder:
         x = self.value()
         axes = [a for a in range(x.shape.ndim) if self.chance(2)] or [0]
         starts = [self.integer(0, max(0, x.shape.lens[a] - 1)) for a in axes]
-        ends = [self.integer(s if self.chance(20) else min(s + 1, x.shape.lens[a]), x.shape.lens[a]) for s, a in zip(starts, axes)]
+        ends = [
+            self.integer(s if self.chance(20) else min(s + 1, x.shape.lens[a]), x.shape.lens[a])
+            for s, a in zip(starts, axes)
+        ]
         return self.op("slice", x, axes=axes, starts=starts, ends=ends)
 
     def stride(self) -> Instruction:
@@ -476,4 +507,3 @@ class Builder:
         indices = self.parameter(lens, Type.int64_type, below=x.shape.lens[axis])
         updates = self.like(self.op("slice", x, axes=[axis], starts=[0], ends=[1]))
         return self.op(self.pick(("scatter_none", "scatter_add", "scatter_max")), x, indices, updates, axis=axis)
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -181,3 +182,14 @@ def test_inputs_that_must_be_constant_name_what_they_depend_on() -> None:
     model, _ = single("Tile", [numbers(2, 3), np.array([1, 2])])
     with pytest.raises(UnsupportedError, match="input 'repeats' must be constant, but it depends on input 'x1'"):
         parse_onnx(model)
+
+
+def test_model_comes_through_a_pipe() -> None:
+    data = relu(2).SerializeToString()
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, data)
+        os.close(writing)
+        assert str(parse_onnx(f"/dev/fd/{reading}")) == str(parse_onnx(data))
+    finally:
+        os.close(reading)

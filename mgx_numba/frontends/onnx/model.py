@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,9 +80,7 @@ def load_model(source: Any, external_data_path: str = "") -> Model:
         proto, raw = _read_file(path)
         folder = folder or path.resolve().parent
     elif isinstance(source, (bytes, bytearray, memoryview)):
-        proto, spans = _decode(source)
-        whole = np.frombuffer(source, np.uint8)
-        raw = {number: _aligned(whole[span.begin : span.end]) for number, span in spans.items()}
+        proto, raw = _read_bytes(source, "the model")
     elif hasattr(source, "SerializeToString") and hasattr(source, "graph"):
         proto = source
     else:
@@ -122,14 +121,23 @@ def opset_versions(imports: Any, own_domains: set[str] | None = None) -> dict[st
     return versions
 
 
+def _read_bytes(data: Any, name: str) -> tuple[ModelProto, dict[int, np.ndarray]]:
+    proto, spans = _decode(data, name)
+    whole = np.frombuffer(data, np.uint8)
+    return proto, {number: _aligned(whole[span.begin : span.end]) for number, span in spans.items()}
+
+
 def _read_file(path: Path) -> tuple[ModelProto, dict[int, np.ndarray]]:
-    """Decode a file; big weights are read straight into memory of their own."""
+    """Decode a file; big weights are read straight into memory of their own (not those of a pipe)."""
     raw: dict[int, np.ndarray] = {}
     try:
         if path.is_dir():
             raise ParseError(f"{str(path)!r} is a folder, expected an ONNX file")
         with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size == 0:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                return _read_bytes(file.read(), repr(str(path)))
+            if status.st_size == 0:
                 raise ParseError(f"{str(path)!r} is empty")
             proto, spans = _decode(np.memmap(file, np.uint8, "r"), repr(str(path)))
             for number, span in spans.items():
@@ -146,7 +154,7 @@ def _read_file(path: Path) -> tuple[ModelProto, dict[int, np.ndarray]]:
     return proto, raw
 
 
-def _decode(data: Any, name: str = "the model") -> tuple[ModelProto, dict[int, Span]]:
+def _decode(data: Any, name: str) -> tuple[ModelProto, dict[int, Span]]:
     import onnx
 
     view = memoryview(data).cast("B")

@@ -256,10 +256,9 @@ class Lowering:
             return _leaves(result)
 
         shapes = ins.shape.flatten()
-        unknown = ins.shape.is_dynamic or any(self._is_hosted(self.values[i]) for i in sources)
         views: list[View] = []
         for shape in shapes:
-            if unknown:
+            if shape.is_dynamic:
                 views.append(self.on_host(shape))
             elif len(shapes) == 1 and ins in self.destinations:
                 views.append(self.destinations[ins])
@@ -295,7 +294,7 @@ class Lowering:
         """Whether an instruction's lowering can write into memory of this shape."""
         if ins.module is not self.module or ins.literal is not None or isinstance(ins.op, Parameter):
             return False
-        if ins.op.view or ins.shape.is_dynamic:
+        if ins.shape.is_dynamic or (ins.op.view and ins.name != "get_tuple_elem"):
             return False
         if ins.name == "get_tuple_elem":
             producer = ins.inputs[0]

@@ -1,0 +1,61 @@
+"""Random programs through the whole cpu pipeline: the values of ref, however memory is shared and threads split work."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from mgx_numba.errors import MgxError
+from mgx_numba.targets.cpu.options import CpuOptions
+from mgx_numba.targets.cpu.target import optimize
+
+from .agreement import assert_agrees, assert_identical, reference, run
+from .random_programs import Builder
+
+STEPS = 12
+SETTINGS = settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    print_blob=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+)
+
+
+def compare(builder: Builder) -> bool:
+    """Check the builder's program in every configuration; returns whether it had values to compare."""
+    batches = [builder.inputs(seed) for seed in (1, 2)]
+    try:
+        wanted = [reference(builder.program, inputs) for inputs in batches]
+    except MgxError:  # ref refuses it too
+        return False
+    if all(w is None for w in wanted):
+        return False
+    optimized = optimize(builder.program, CpuOptions(fast_math=False), validate=True)
+    for options in ({"num_threads": 1}, {"num_threads": 2, "memory_reuse": False}):
+        first, other, again = run(optimized, [*batches, batches[0]], **options)
+        assert_identical(first, again)
+        for got, expected in zip((first, other), wanted):
+            if expected is not None:
+                assert_agrees(got, expected)
+    return True
+
+
+@SETTINGS
+@given(st.data())
+def test_random_programs_have_the_values_of_ref(data: st.DataObject) -> None:
+    builder = Builder(lambda low, high: data.draw(st.integers(low, high)))
+    builder.build(STEPS)
+    assume(compare(builder))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_seeded_programs_have_the_values_of_ref(seed: int) -> None:
+    rng = np.random.default_rng([seed, STEPS])
+    builder = Builder(lambda low, high: int(rng.integers(low, high, endpoint=True)))
+    builder.build(STEPS)
+    if not compare(builder):
+        pytest.skip("overflows")
