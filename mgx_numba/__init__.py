@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "api.argument": "argument argument_from_pointer create_argument fill_argument generate_argument",
-    "api.functions": (
-        "get_onnx_operators load load_buffer optimize parse_onnx parse_onnx_buffer save save_buffer"
-    ),
+    "api.functions": ("get_onnx_operators load load_buffer optimize parse_onnx parse_onnx_buffer save save_buffer"),
     "api.module": "instruction_ref macro module op",
     "api.program": "program",
     "api.shape": "dynamic_dimension shape",

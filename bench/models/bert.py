@@ -62,12 +62,8 @@ def _additive_mask(g: GraphBuilder, attention_mask: str) -> str:
 
 
 def _embeddings(g: GraphBuilder, c: Config, input_ids: str, token_type_ids: str) -> str:
-    words = g.node(
-        "Gather", g.weight("word_embeddings.weight", g.normal(c.vocabulary, c.width, std=1.0)), input_ids
-    )
-    types = g.node(
-        "Gather", g.weight("token_type_embeddings.weight", g.normal(2, c.width, std=0.5)), token_type_ids
-    )
+    words = g.node("Gather", g.weight("word_embeddings.weight", g.normal(c.vocabulary, c.width, std=1.0)), input_ids)
+    types = g.node("Gather", g.weight("token_type_embeddings.weight", g.normal(2, c.width, std=0.5)), token_type_ids)
     table = g.weight("position_embeddings.weight", g.normal(max(512, c.sequence), c.width, std=0.5))
     positions = g.node("Gather", table, g.const(np.arange(c.sequence)[None, :], np.int64))
     x = g.node("Add", g.node("Add", words, types), positions)

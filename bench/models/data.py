@@ -27,9 +27,7 @@ def input_specs(model: onnx.ModelProto) -> InputSpecs:
         tensor = info.type.tensor_type
         dims = tuple(dim.dim_value for dim in tensor.shape.dim)
         if 0 in dims:
-            raise ValueError(
-                f"input {info.name} of {model.graph.name} has a dimension without a size: {dims}"
-            )
+            raise ValueError(f"input {info.name} of {model.graph.name} has a dimension without a size: {dims}")
         specs[info.name] = (helper.tensor_dtype_to_np_dtype(tensor.elem_type), dims)
     return specs
 

@@ -36,9 +36,7 @@ CONFIGS = {
         last=1280,
         classes=1000,
     ),
-    "tiny": Config(
-        image=32, stem=8, stages=((1, 3, 1, 8, 1), (4, 3, 2, 12, 2), (4, 5, 2, 16, 2)), last=32, classes=10
-    ),
+    "tiny": Config(image=32, stem=8, stages=((1, 3, 1, 8, 1), (4, 3, 2, 12, 2), (4, 5, 2, 16, 2)), last=32, classes=10),
 }
 
 

@@ -103,9 +103,7 @@ def _conv1d(g: GraphBuilder, x: str, features_in: int, features_out: int, gain: 
     return g.node("Reshape", g.node("Gemm", flat, weight, bias, alpha=1.0, beta=1.0), shape)
 
 
-def _block(
-    g: GraphBuilder, c: Config, x: str, mask: str, causal: str, past: list[str]
-) -> tuple[str, str, str]:
+def _block(g: GraphBuilder, c: Config, x: str, mask: str, causal: str, past: list[str]) -> tuple[str, str, str]:
     """One pre-norm transformer block; returns its output and the present key and value."""
     with g.scope("ln_1"):
         normed = layer_norm_op(g, x, c.width)
@@ -124,16 +122,13 @@ def _block(
     return g.node("Add", x, outer), key, value
 
 
-def _attention(
-    g: GraphBuilder, c: Config, x: str, mask: str, causal: str, past: list[str]
-) -> tuple[str, str, str]:
+def _attention(g: GraphBuilder, c: Config, x: str, mask: str, causal: str, past: list[str]) -> tuple[str, str, str]:
     size = c.width // c.heads
     with g.scope("c_attn"):
         qkv = _conv1d(g, x, c.width, 3 * c.width)
     parts = g.nodes("Split", qkv, g.ints(c.width, c.width, c.width), count=3, axis=2)
     query, key, value = (
-        g.node("Transpose", g.node("Reshape", part, _like(g, part, c.heads, size)), perm=[0, 2, 1, 3])
-        for part in parts
+        g.node("Transpose", g.node("Reshape", part, _like(g, part, c.heads, size)), perm=[0, 2, 1, 3]) for part in parts
     )
     key = g.node("Concat", past[0], key, axis=-2)
     value = g.node("Concat", past[1], value, axis=-2)

@@ -37,9 +37,7 @@ CONFIGS = {
         last=1280,
         classes=1000,
     ),
-    "tiny": Config(
-        image=32, stem=8, stages=((1, 8, 1, 1), (3, 12, 2, 2), (3, 16, 2, 2)), last=32, classes=10
-    ),
+    "tiny": Config(image=32, stem=8, stages=((1, 8, 1, 1), (3, 12, 2, 2), (3, 16, 2, 2)), last=32, classes=10),
 }
 
 

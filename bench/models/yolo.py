@@ -82,9 +82,7 @@ class _Network:
     def sppf(self, x: str, channels: int) -> str:
         pooled = [self.conv("cv1", x, channels, channels // 2)]
         for _ in range(3):
-            pool = self.g.node(
-                "MaxPool", pooled[-1], kernel_shape=[5, 5], strides=[1, 1], pads=[2] * 4, ceil_mode=0
-            )
+            pool = self.g.node("MaxPool", pooled[-1], kernel_shape=[5, 5], strides=[1, 1], pads=[2] * 4, ceil_mode=0)
             pooled.append(pool)
         return self.conv("cv2", self.g.node("Concat", *pooled, axis=1), 2 * channels, channels)
 
@@ -163,9 +161,7 @@ def _neck(net: _Network, features: list[str]) -> list[str]:
         x = net.c3(g.node("Concat", net.upsample(top), medium, axis=1), 16 * w, 8 * w, 1, shortcut=False)
     middle = net.conv("model.14", x, 8 * w, 4 * w)
     with g.scope("model.17"):
-        out_small = net.c3(
-            g.node("Concat", net.upsample(middle), small, axis=1), 8 * w, 4 * w, 1, shortcut=False
-        )
+        out_small = net.c3(g.node("Concat", net.upsample(middle), small, axis=1), 8 * w, 4 * w, 1, shortcut=False)
     x = net.conv("model.18", out_small, 4 * w, 4 * w, 3, stride=2)
     with g.scope("model.20"):
         out_medium = net.c3(g.node("Concat", x, middle, axis=1), 8 * w, 8 * w, 1, shortcut=False)

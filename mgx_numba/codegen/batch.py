@@ -151,9 +151,7 @@ def start_worker() -> subprocess.Popen[bytes]:
         OSError: it cannot be started.
     """
     root = Path(__file__).resolve().parents[2]
-    search_path = [
-        os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry
-    ]
+    search_path = [os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), *search_path])}
     return subprocess.Popen(
         WORKER_COMMAND,

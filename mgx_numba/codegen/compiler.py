@@ -53,9 +53,7 @@ def compile_object(source: KernelSource) -> bytes:
     symbols = read_symbols(data)
     missing = unavailable(symbols.undefined)
     if missing:
-        raise _failure(
-            source, f"calls {', '.join(missing)}, which no kernel may call; only intrinsics are inlined"
-        )
+        raise _failure(source, f"calls {', '.join(missing)}, which no kernel may call; only intrinsics are inlined")
     if source.symbol not in symbols.defined:
         raise _failure(source, f"the object does not define {source.symbol}")
     return data
@@ -116,9 +114,7 @@ def _function(source: KernelSource, filename: str) -> python_types.FunctionType:
         for node in ast.walk(tree):
             if isinstance(node, _FORBIDDEN):
                 line = source.text.splitlines()[node.lineno - 1].strip()
-                raise _failure(
-                    source, f"line {node.lineno}: a kernel cannot contain {type(node).__name__}: {line}"
-                )
+                raise _failure(source, f"line {node.lineno}: a kernel cannot contain {type(node).__name__}: {line}")
         exec(compile(tree, filename, "exec"), namespace)
     except SyntaxError as error:
         raise _failure(source, f"line {error.lineno}: {error.msg}: {(error.text or '').strip()}") from error

@@ -103,9 +103,7 @@ def lower(function: python_types.FunctionType, symbol: str) -> str:
         )
     except errors.NumbaError as error:
         raise Refused(_with_line(str(error), getattr(error, "loc", None))) from error
-    except (
-        Exception
-    ) as error:  # an intrinsic called with the wrong number of arguments, or failing in its lowering
+    except Exception as error:  # an intrinsic called with the wrong number of arguments, or failing in its lowering
         raise Refused(f"{type(error).__name__}: {error}") from error
     (module,) = library.modules
     _add_entry(module, module.globals[result.fndesc.mangled_name], symbol)
@@ -131,9 +129,7 @@ def _add_entry(module: ir.Module, body: ir.Function, symbol: str) -> None:
     body.linkage = "internal"
     body.attributes.add("alwaysinline")
     for value in module.global_values:
-        if (
-            isinstance(value, ir.GlobalVariable) and value.linkage == "common"
-        ):  # Numba's environment, unused here
+        if isinstance(value, ir.GlobalVariable) and value.linkage == "common":  # Numba's environment, unused here
             value.linkage = "internal"
 
 

@@ -113,13 +113,9 @@ class GqaRotaryEmbedding(Operator):
         x, last, cosine, sine = args
         wide = from_numpy(x.dtype).compute.numpy
         b, _, s, _ = x.shape
-        position = np.broadcast_to(
-            np.arange(s) if s != 1 else last.reshape(-1)[:b, None].astype(np.int64), (b, s)
-        )
+        position = np.broadcast_to(np.arange(s) if s != 1 else last.reshape(-1)[:b, None].astype(np.int64), (b, s))
         if position.size and not 0 <= position.min() <= position.max() < cosine.shape[0]:
-            raise self.fail(
-                f"positions up to {position.max()} are outside of tables of {cosine.shape[0]} positions"
-            )
+            raise self.fail(f"positions up to {position.max()} are outside of tables of {cosine.shape[0]} positions")
         cos, sin = (table.astype(wide)[position][:, None] for table in (cosine, sine))
         rotated = self.num_heads + self.kv_num_heads
         width = 2 * cosine.shape[1]
@@ -164,9 +160,7 @@ class ConcatPastPresent(Operator):
         if present.ndim != 4 or past.ndim != 4:
             raise self.fail(f"present tokens and cache need 4 axes, got {present} and {past}")
         for axis in (0, 1, 3):
-            meet_dim(
-                self, f"lengths of axis {axis} of present and cache", present.dims[axis], past.dims[axis]
-            )
+            meet_dim(self, f"lengths of axis {axis} of present and cache", present.dims[axis], past.dims[axis])
         if present.dims[2].min > past.lens[2]:
             raise self.fail(f"{present.dims[2]} present tokens do not fit a cache of {past.lens[2]}")
         return past

@@ -47,9 +47,7 @@ class Broadcast(Operator):
         if self.axis + shape.ndim > len(target):
             raise self.fail(f"{shape.ndim} axes at axis {self.axis} do not fit into {len(target)} dimensions")
         for k, own in enumerate(shape.dims):
-            meet_dim(
-                self, f"lengths of input axis {k} and output axis {self.axis + k}", own, target[self.axis + k]
-            )
+            meet_dim(self, f"lengths of input axis {k} and output axis {self.axis + k}", own, target[self.axis + k])
         if shape.is_dynamic or not all(d.is_fixed for d in target):
             return Shape.dynamic(shape.type, target)
         strides = [0] * len(target)

@@ -36,12 +36,7 @@ class If(Operator):
 
     def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
         expect_modules(self, modules, 2)
-        if (
-            not inputs
-            or inputs[0].is_dynamic
-            or inputs[0].elements != 1
-            or inputs[0].type is not Type.bool_type
-        ):
+        if not inputs or inputs[0].is_dynamic or inputs[0].elements != 1 or inputs[0].type is not Type.bool_type:
             raise self.fail(f"the condition must be one bool, got {inputs[0] if inputs else 'no input'}")
         first, second = ([r.shape for r in module.results()] for module in modules)
         if len(first) != len(second):

@@ -71,8 +71,7 @@ class ConvolutionBase(Operator):
         high = self.spatial(lens, kernel)
         if any(n < 1 for n in high) and all(lens):
             raise self.fail(
-                f"kernel {list(kernel)} does not fit into lengths {list(lens)}"
-                f" with padding {self.pads(lens, kernel)}"
+                f"kernel {list(kernel)} does not fit into lengths {list(lens)} with padding {self.pads(lens, kernel)}"
             )
         low = self.spatial([d.min for d in inputs[0].dims[2:]], kernel)
         return [DynamicDimension(max(a, 0), max(b, 0)) for a, b in zip(low, high)]
@@ -91,8 +90,7 @@ class ConvolutionBase(Operator):
             raise self.fail(f"group {group} does not divide the {w.lens[0]} output channels")
         if not channels.min <= w.lens[1] * group <= channels.max:
             raise self.fail(
-                f"input has {channels} channels, weights {list(w.lens)} with group {group}"
-                f" take {w.lens[1] * group}"
+                f"input has {channels} channels, weights {list(w.lens)} with group {group} take {w.lens[1] * group}"
             )
         return self.output_shape(inputs, type, w.lens[0])
 
@@ -146,9 +144,7 @@ def _depthwise(
     weights = w.reshape(w.shape[0], prod(w.shape[2:]), *[1] * len(spatial))
     result = np.zeros((*x.shape[:2], *spatial), x.dtype)
     for position, tap in enumerate(itertools.product(*map(range, w.shape[2:]))):
-        area = tuple(
-            slice(t * d, t * d + (n - 1) * s + 1, s) for t, d, n, s in zip(tap, dilation, spatial, stride)
-        )
+        area = tuple(slice(t * d, t * d + (n - 1) * s + 1, s) for t, d, n, s in zip(tap, dilation, spatial, stride))
         result += x[(slice(None), slice(None), *area)] * weights[:, position]
     return result
 
@@ -223,8 +219,7 @@ class ConvolutionBackwards(ConvolutionBase):
         x, w = inputs
         if self.group < 1 or w.lens[0] % self.group or not x.dims[1].min <= w.lens[0] <= x.dims[1].max:
             raise self.fail(
-                f"input has {x.dims[1]} channels, weights {list(w.lens)} take {w.lens[0]}"
-                f" in {self.group} groups"
+                f"input has {x.dims[1]} channels, weights {list(w.lens)} take {w.lens[0]} in {self.group} groups"
             )
         return self.output_shape(inputs, x.type, w.lens[1] * self.group)
 
@@ -276,6 +271,4 @@ class Im2Col(ConvolutionBase):
         kernel = w.shape[2:]
         padded = pad_spatial(x, self.pads(x.shape[2:], kernel), 0)
         windows = window_view(padded, kernel, self.spatial(x.shape[2:], kernel), self.stride, self.dilation)
-        return np.moveaxis(windows[0], range(1 + len(kernel)), range(-1 - len(kernel), 0)).reshape(
-            output.lens
-        )
+        return np.moveaxis(windows[0], range(1 + len(kernel)), range(-1 - len(kernel), 0)).reshape(output.lens)

@@ -49,8 +49,7 @@ class RoiAlign(Operator):
             )
         if x.ndim != 4 or rois.ndim != 2 or rois.max_lens[1] != 4 or batch.ndim != 1:
             raise self.fail(
-                "expected features [n, c, h, w], regions [r, 4] and indices [r],"
-                f" got {'; '.join(map(str, inputs))}"
+                f"expected features [n, c, h, w], regions [r, 4] and indices [r], got {'; '.join(map(str, inputs))}"
             )
         regions = meet_dim(self, "numbers of regions and of indices", rois.dims[0], batch.dims[0])
         return Shape.dynamic(x.type, [regions, x.dims[1], self.output_height, self.output_width])
@@ -67,9 +66,7 @@ class RoiAlign(Operator):
             result[k] = self._pool(x[image].astype(np.float32), rows, columns)
         return result.astype(output.type.numpy)
 
-    def _samples(
-        self, start: float, end: float, bins: int, length: int
-    ) -> tuple[np.ndarray, np.ndarray, int]:
+    def _samples(self, start: float, end: float, bins: int, length: int) -> tuple[np.ndarray, np.ndarray, int]:
         """Neighbour positions [2, samples], weights [2, samples] and samples a bin along one axis."""
         offset = 0.5 if self.coordinate_transformation_mode == "half_pixel" else 0.0
         start, end = start - offset, end - offset
@@ -96,9 +93,7 @@ class RoiAlign(Operator):
         if not ny or not nx:
             return np.zeros(lens, np.float32)
         corners = [
-            image[:, y[a]][:, :, x[b]] * (wy[a][:, None] * wx[b]).astype(np.float32)
-            for a in (0, 1)
-            for b in (0, 1)
+            image[:, y[a]][:, :, x[b]] * (wy[a][:, None] * wx[b]).astype(np.float32) for a in (0, 1) for b in (0, 1)
         ]
         binned = [c.reshape(lens[0], lens[1], ny, lens[2], nx) for c in corners]
         if self.mode is PoolingMode.max:
@@ -131,9 +126,7 @@ class NonMaxSuppression(Operator):
         self.expect_inputs(inputs, 2, 3, 4, 5)
         boxes, scores = inputs[:2]
         if boxes.ndim != 3 or scores.ndim != 3 or boxes.max_lens[2] != 4:
-            raise self.fail(
-                f"expected boxes [n, boxes, 4] and scores [n, classes, boxes], got {boxes} and {scores}"
-            )
+            raise self.fail(f"expected boxes [n, boxes, 4] and scores [n, classes, boxes], got {boxes} and {scores}")
         images = meet_dim(self, "numbers of images", boxes.dims[0], scores.dims[0])
         count = meet_dim(self, "numbers of boxes", boxes.dims[1], scores.dims[2])
         rows = images.max * scores.dims[1].max * count.max
@@ -170,9 +163,7 @@ class NonMaxSuppression(Operator):
         return np.concatenate([np.minimum(first, second), np.maximum(first, second)], 1)
 
 
-def _suppress(
-    corners: np.ndarray, scores: np.ndarray, keep: int, overlap: float, lowest: float | None
-) -> list[int]:
+def _suppress(corners: np.ndarray, scores: np.ndarray, keep: int, overlap: float, lowest: float | None) -> list[int]:
     """Boxes kept of one class: again and again the best one left, until ``keep`` are found."""
     order = np.argsort(-scores, kind="stable")
     if lowest is not None:
@@ -182,9 +173,7 @@ def _suppress(
     while order.size and len(kept) < keep:
         best, order = int(order[0]), order[1:]
         kept.append(best)
-        sides = np.minimum(corners[best, 2:], corners[order, 2:]) - np.maximum(
-            corners[best, :2], corners[order, :2]
-        )
+        sides = np.minimum(corners[best, 2:], corners[order, 2:]) - np.maximum(corners[best, :2], corners[order, :2])
         common = np.prod(np.maximum(sides, 0), 1)
         union = area[best] + area[order] - common
         with np.errstate(all="ignore"):

@@ -57,18 +57,13 @@ def matmul_shape(op: Operator, inputs: Sequence[Shape], type: Type) -> Shape:
     if a.ndim != b.ndim or a.ndim < 2:
         raise op.fail(f"inputs need the same rank of at least 2, got {a} and {b}")
     if any_dynamic(inputs):
-        outer = [
-            meet_dim(op, f"lengths of axis {k}", x, y)
-            for k, (x, y) in enumerate(zip(a.dims[:-2], b.dims[:-2]))
-        ]
+        outer = [meet_dim(op, f"lengths of axis {k}", x, y) for k, (x, y) in enumerate(zip(a.dims[:-2], b.dims[:-2]))]
         meet_dim(op, "inner lengths", a.dims[-1], b.dims[-2])
         return Shape.dynamic(type, [*outer, a.dims[-2], b.dims[-1]])
     if a.lens[:-2] != b.lens[:-2]:
         raise op.fail(f"outer lengths of {list(a.lens)} and {list(b.lens)} differ")
     if a.lens[-1] != b.lens[-2]:
-        raise op.fail(
-            f"inner lengths of {list(a.lens)} x {list(b.lens)} differ: {a.lens[-1]} and {b.lens[-2]}"
-        )
+        raise op.fail(f"inner lengths of {list(a.lens)} x {list(b.lens)} differ: {a.lens[-1]} and {b.lens[-2]}")
     return Shape(type, (*a.lens[:-1], b.lens[-1]))
 
 

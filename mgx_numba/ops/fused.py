@@ -34,9 +34,7 @@ def expect_parameters(op: Operator, module: Module, inputs: Sequence[Shape]) -> 
         raise op.fail(f"got {len(inputs)} inputs, module {module.name!r} has {len(parameters)} parameters")
     for parameter, given in zip(parameters, inputs):
         if parameter.shape.type is not given.type:
-            raise op.fail(
-                f"module {module.name!r}: {parameter.op} is {parameter.shape.type}, got {given.type}"
-            )
+            raise op.fail(f"module {module.name!r}: {parameter.op} is {parameter.shape.type}, got {given.type}")
 
 
 @dataclass(frozen=True)
@@ -80,9 +78,7 @@ class PointwiseModule(ModuleOperator):
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         lens = args[0].shape
-        results = [
-            np.broadcast_to(r.reshape(()) if r.size == 1 else r, lens) for r in _runner(self, run)(0, args)
-        ]
+        results = [np.broadcast_to(r.reshape(()) if r.size == 1 else r, lens) for r in _runner(self, run)(0, args)]
         return results[0] if len(results) == 1 else tuple(results)
 
     def flops(self, output: Shape, inputs: Sequence[Shape]) -> int:
@@ -146,9 +142,7 @@ class FusedConcat(Operator):
     AXES: ClassVar[tuple[str, ...]] = ("axis",)
     axis: int = 0
 
-    def _split(
-        self, modules: Sequence[Module], values: Sequence[Any]
-    ) -> tuple[list[Sequence[Any]], Sequence[Any]]:
+    def _split(self, modules: Sequence[Module], values: Sequence[Any]) -> tuple[list[Sequence[Any]], Sequence[Any]]:
         """The values that each part takes, and those left for the last submodule."""
         if len(modules) < 2:
             raise self.fail(f"got {len(modules)} submodules, expected at least 2")
@@ -158,9 +152,7 @@ class FusedConcat(Operator):
             parts.append(values[start:stop])
             start = stop
         if len(values) - start != len(modules[-1].parameters()) - 1 or not all(parts):
-            raise self.fail(
-                f"{len(values)} inputs do not match the parameters of its {len(modules)} submodules"
-            )
+            raise self.fail(f"{len(values)} inputs do not match the parameters of its {len(modules)} submodules")
         return parts, values[start:]
 
     def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:

@@ -26,9 +26,7 @@ def wrap_indices(op: Operator, indices: np.ndarray, length: int, what: str) -> n
     wide = np.where(wide < 0, wide + length, wide)
     bad = (wide < 0) | (wide >= length)
     if bad.any():
-        raise op.fail(
-            f"index {int(indices[bad].reshape(-1)[0])} is out of range for {what} of length {length}"
-        )
+        raise op.fail(f"index {int(indices[bad].reshape(-1)[0])} is out of range for {what} of length {length}")
     return wide
 
 
@@ -127,9 +125,7 @@ class GatherND(Operator):
         dims: tuple[DynamicDimension, ...] = indices.dims[:-1] + data.dims[batch + depth :]
         if not dims:
             return Shape(data.type)
-        return (
-            Shape.dynamic(data.type, dims) if any_dynamic(inputs) else Shape(data.type, [d.min for d in dims])
-        )
+        return Shape.dynamic(data.type, dims) if any_dynamic(inputs) else Shape(data.type, [d.min for d in dims])
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         data, indices = args
@@ -143,7 +139,5 @@ def nd_index(op: Operator, data: np.ndarray, indices: np.ndarray, batch: int = 0
         np.arange(n).reshape([-1 if k == axis else 1 for k in range(indices.ndim - 1)])
         for axis, n in enumerate(indices.shape[:batch])
     ]
-    inner = [
-        wrap_indices(op, indices[..., k], data.shape[batch + k], f"axis {batch + k}") for k in range(depth)
-    ]
+    inner = [wrap_indices(op, indices[..., k], data.shape[batch + k], f"axis {batch + k}") for k in range(depth)]
     return (*outer, *inner)

@@ -66,9 +66,7 @@ class Load(Operator):
     def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
         self.expect_inputs(inputs, 1)
         if self.offset < 0 or self.offset + self.shape.bytes > inputs[0].bytes:
-            raise self.fail(
-                f"bytes {self.offset} to {self.offset + self.shape.bytes} are not inside of {inputs[0]}"
-            )
+            raise self.fail(f"bytes {self.offset} to {self.offset + self.shape.bytes} are not inside of {inputs[0]}")
         if self.offset % max(self.shape.type.size, 1):
             raise self.fail(f"offset {self.offset} is not aligned to elements of {self.shape.type.name}")
         return self.shape

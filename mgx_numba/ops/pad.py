@@ -97,9 +97,7 @@ class FixedPad(Operator):
     def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
         self.expect_inputs(inputs, 1)
         shape = inputs[0]
-        if len(self.output_lens) != shape.ndim or any(
-            d.min > n for d, n in zip(shape.dims, self.output_lens)
-        ):
+        if len(self.output_lens) != shape.ndim or any(d.min > n for d, n in zip(shape.dims, self.output_lens)):
             raise self.fail(f"{shape} does not fit into lengths {list(self.output_lens)}")
         return Shape(shape.type, self.output_lens)
 

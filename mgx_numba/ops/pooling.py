@@ -119,9 +119,7 @@ class Pooling(Operator):
         geometry = list(zip(output.lens[2:], (p[0] for p in pads), lengths, stride, dilations))
 
         if self.mode is PoolingMode.max:
-            lowest = (
-                -np.inf if kind.is_floating else (False if x.dtype == np.bool_ else np.iinfo(x.dtype).min)
-            )
+            lowest = -np.inf if kind.is_floating else (False if x.dtype == np.bool_ else np.iinfo(x.dtype).min)
             return _over_windows(x, geometry, np.maximum, lowest).astype(output.type.numpy, copy=False)
         with np.errstate(all="ignore"):
             if self.mode is PoolingMode.average:

@@ -102,9 +102,7 @@ class ReduceMean(Reduction):
         if not count:
             return np.zeros_like(total)
         return (
-            np.sign(total) * (np.abs(total) // count)
-            if total.dtype.kind == "i"
-            else total // total.dtype.type(count)
+            np.sign(total) * (np.abs(total) // count) if total.dtype.kind == "i" else total // total.dtype.type(count)
         )
 
 
@@ -119,9 +117,7 @@ class ReduceProd(Reduction):
         return x.prod(axes, accumulator(x.dtype), keepdims=True)
 
 
-def _extreme(
-    x: np.ndarray, axes: tuple[int, ...], function: Callable[..., np.ndarray], empty: float
-) -> np.ndarray:
+def _extreme(x: np.ndarray, axes: tuple[int, ...], function: Callable[..., np.ndarray], empty: float) -> np.ndarray:
     """Extreme element (NaN if there is one); over no elements the type's lowest or highest value."""
     if prod(x.shape[a] for a in axes) == 0:
         lens = [1 if a in axes else n for a, n in enumerate(x.shape)]

@@ -71,11 +71,7 @@ class Reshape(Operator):
     def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
         self.expect_inputs(inputs, 1, 2)
         if len(inputs) == 2:
-            if (
-                not inputs[0].is_dynamic
-                and not inputs[1].is_dynamic
-                and inputs[0].elements != inputs[1].elements
-            ):
+            if not inputs[0].is_dynamic and not inputs[1].is_dynamic and inputs[0].elements != inputs[1].elements:
                 raise self.fail(f"{inputs[0]} and {inputs[1]} have different numbers of elements")
             return inputs[1].with_type(inputs[0].type).to_standard()
         return Shape.dynamic(inputs[0].type, resolve_dims(self, inputs[0], self.dims))
@@ -83,9 +79,7 @@ class Reshape(Operator):
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         lens = args[1].shape if len(args) == 2 else output.lens
         if prod(lens) != args[0].size:
-            raise self.fail(
-                f"lengths {list(args[0].shape)} and {list(lens)} have different numbers of elements"
-            )
+            raise self.fail(f"lengths {list(args[0].shape)} and {list(lens)} have different numbers of elements")
         return args[0].reshape(lens)
 
 

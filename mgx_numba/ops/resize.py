@@ -117,14 +117,10 @@ class Resize(Operator):
         if len(inputs) == 2:
             given = inputs[1]
             if given.is_dynamic or given.lens != (shape.ndim,):
-                raise self.fail(
-                    f"second input needs one value for each of the {shape.ndim} axes, got {given}"
-                )
+                raise self.fail(f"second input needs one value for each of the {shape.ndim} axes, got {given}")
             return Shape.dynamic(shape.type, [DynamicDimension(0, UNBOUNDED)] * shape.ndim)
         if bool(self.sizes) == bool(self.scales):
-            raise self.fail(
-                f"exactly one of sizes {list(self.sizes)} and scales {list(self.scales)} must be given"
-            )
+            raise self.fail(f"exactly one of sizes {list(self.sizes)} and scales {list(self.scales)} must be given")
         if len(self.sizes or self.scales) != shape.ndim:
             raise self.fail(f"sizes or scales need one value for each of the {shape.ndim} axes")
         if any(v <= 0 for v in self.scales) or any(v < 0 for v in self.sizes):
@@ -180,9 +176,7 @@ class Resize(Operator):
         for axis, coordinate in samples:
             total = np.zeros((*work.shape[:axis], len(coordinate), *work.shape[axis + 1 :]))
             weight_lens = [-1 if k == axis else 1 for k in range(x.ndim)]
-            for position, weight in interpolation_taps(
-                self.mode, coordinate, work.shape[axis], self.cubic_coeff_a
-            ):
+            for position, weight in interpolation_taps(self.mode, coordinate, work.shape[axis], self.cubic_coeff_a):
                 total += np.take(work, position, axis) * weight.reshape(weight_lens)
             work = total
         return cast_array(work, from_numpy(x.dtype))

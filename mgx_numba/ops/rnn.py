@@ -91,9 +91,7 @@ class RecurrentBase(Operator):
                 raise self.fail(f"{what} is {given.type.name}, the sequence {x.type.name}")
         functions = len(self.actv_func)  # type: ignore[attr-defined]
         if functions < cell.activations or (d == 2 and cell.activations < functions < 2 * cell.activations):
-            raise self.fail(
-                f"{functions} activation functions, expected {cell.activations} for each direction"
-            )
+            raise self.fail(f"{functions} activation functions, expected {cell.activations} for each direction")
         return Shape.dynamic(x.type, [x.dims[0], d, batch, h])
 
     def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:

@@ -94,8 +94,10 @@ class NumpyScalar:
             compute = from_numpy(dtype).compute.numpy
             with np.errstate(all="ignore"):
                 result = np.asarray(function(*(v if v.dtype == compute else v.astype(compute) for v in x)))
-            return result if result.dtype in (dtype, np.bool_) and name != "add" else result.astype(
-                np.bool_ if name in _BOOLEAN else dtype
+            return (
+                result
+                if result.dtype in (dtype, np.bool_) and name != "add"
+                else result.astype(np.bool_ if name in _BOOLEAN else dtype)
             )
 
         return call
@@ -114,8 +116,11 @@ def cast_array(x: np.ndarray, dtype: Type) -> np.ndarray:
             info = np.iinfo(target)
             wide = x.astype(np.float64)
             clipped = np.clip(np.nan_to_num(np.trunc(wide), nan=0.0, posinf=np.inf, neginf=-np.inf), info.min, info.max)
-            result = np.where(wide >= float(info.max), info.max, clipped.astype(target, copy=False) if info.bits < 64
-                              else _to_int64(clipped, target))
+            result = np.where(
+                wide >= float(info.max),
+                info.max,
+                clipped.astype(target, copy=False) if info.bits < 64 else _to_int64(clipped, target),
+            )
             return result.astype(target)
         return x.astype(target)
 

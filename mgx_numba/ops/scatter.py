@@ -27,9 +27,7 @@ REDUCTIONS: dict[str, np.ufunc | None] = {
 """How an update combines with what is there; ``none`` replaces it, the last of several updates counts."""
 
 
-def combine_at(
-    data: np.ndarray, index: tuple[np.ndarray, ...], updates: np.ndarray, reduction: str
-) -> np.ndarray:
+def combine_at(data: np.ndarray, index: tuple[np.ndarray, ...], updates: np.ndarray, reduction: str) -> np.ndarray:
     """Copy of ``data`` with updates combined at an index; narrow floats are combined in float32."""
     ufunc = REDUCTIONS[reduction]
     if ufunc is None:
@@ -121,6 +119,4 @@ for _reduction in REDUCTIONS:
             "__doc__": f"{_base.__doc__}\n\n    Reduction: {_reduction}.",
             "__annotations__": {},
         }
-        register(
-            dataclass(frozen=True)(type(f"{_base.__name__[:-4]}{_reduction.title()}", (_base,), _members))
-        )
+        register(dataclass(frozen=True)(type(f"{_base.__name__[:-4]}{_reduction.title()}", (_base,), _members)))

@@ -70,9 +70,7 @@ class Slice(Operator):
     def _run_time_shape(self, inputs: Sequence[Shape], axes: Sequence[int]) -> Shape:
         missing = [n for n in ("starts", "ends", "axes") if not getattr(self, n)]
         if len(inputs) - 1 != len(missing):
-            raise self.fail(
-                f"{len(inputs) - 1} inputs after the data, but attributes left empty are {missing}"
-            )
+            raise self.fail(f"{len(inputs) - 1} inputs after the data, but attributes left empty are {missing}")
         for name, given in zip(missing, inputs[1:]):
             if given.is_dynamic or given.ndim != 1 or not given.type.is_integral:
                 raise self.fail(f"input {name} must be a vector of integers of fixed length, got {given}")

@@ -30,9 +30,7 @@ class Transpose(Operator):
         self.expect_inputs(inputs, 1)
         shape = inputs[0]
         if sorted(self.permutation) != list(range(shape.ndim)):
-            raise self.fail(
-                f"permutation {list(self.permutation)} does not order the {shape.ndim} axes of {shape}"
-            )
+            raise self.fail(f"permutation {list(self.permutation)} does not order the {shape.ndim} axes of {shape}")
         if shape.is_dynamic:
             return Shape.dynamic(shape.type, [shape.dims[p] for p in self.permutation])
         lens, strides = ([values[p] for p in self.permutation] for values in (shape.lens, shape.strides))
@@ -134,9 +132,7 @@ class Unsqueeze(Operator):
                 strides.append(1)
             else:
                 if step < 1 or old[position] % step:
-                    raise self.fail(
-                        f"step {step} does not divide length {old[position]} of input axis {position}"
-                    )
+                    raise self.fail(f"step {step} does not divide length {old[position]} of input axis {position}")
                 old[position] //= step
                 strides.append(shape.strides[position] * old[position])
             lens.append(step)

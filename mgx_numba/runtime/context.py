@@ -52,9 +52,7 @@ class Context:
 class Frame:
     """One call: its context, the caller's inputs, the outputs being made, and host values."""
 
-    def __init__(
-        self, plan: Plan, tables: PlanTables, context: Context, inputs: Sequence[np.ndarray]
-    ) -> None:
+    def __init__(self, plan: Plan, tables: PlanTables, context: Context, inputs: Sequence[np.ndarray]) -> None:
         self.context = context
         self.inputs = inputs
         self.outputs: list[np.ndarray | None] = []

@@ -99,9 +99,7 @@ class Executable:
         seconds = np.zeros((iterations, len(self.plan.steps)))
         for row in seconds:
 
-            def note(
-                index: int, step: Step | HostStep, elapsed: float, view: View, row: np.ndarray = row
-            ) -> None:
+            def note(index: int, step: Step | HostStep, elapsed: float, view: View, row: np.ndarray = row) -> None:
                 row[index] = elapsed
 
             self.run_traced(inputs, note)

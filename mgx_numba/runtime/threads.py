@@ -115,9 +115,7 @@ class ThreadPool:
         self._worker = NativeKernel(worker)
         self._walk_address = walk
         self._block = aligned_empty((Pool.WORDS,), "int64")
-        ctypes.pythonapi.Py_IncRef(
-            ctypes.py_object(self._block)
-        )  # workers may outlive the interpreter's objects
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._block))  # workers may outlive the interpreter's objects
         self.address = address_of(self._block)
         self.reset()
 

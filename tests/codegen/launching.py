@@ -22,8 +22,7 @@ def run_launch(launch: Launch, operands: Mapping[str, np.ndarray], pieces: int =
         return
     (address,) = load([launch.kernel])
     words = [
-        operands[a.name].__array_interface__["data"][0] + a.offset if isinstance(a, Operand) else a
-        for a in launch.args
+        operands[a.name].__array_interface__["data"][0] + a.offset if isinstance(a, Operand) else a for a in launch.args
     ]
     block = np.array(words, np.int64)
     bounds = np.linspace(0, launch.tasks, pieces + 1).astype(int).tolist()

@@ -25,9 +25,7 @@ def launch_for(name: str, attribute: int, x: np.ndarray, indices: np.ndarray, ou
 def check(name: str, attribute: int, x: np.ndarray, indices: np.ndarray, gap: int = 0, **orders: Any) -> None:
     key = "batch_dims" if name == "gathernd" else "axis"
     op = make_op(name, **{key: attribute})
-    index_shape = (
-        Shape(from_numpy(indices.dtype), indices.shape) if indices.ndim else Shape(from_numpy(indices.dtype))
-    )
+    index_shape = Shape(from_numpy(indices.dtype), indices.shape) if indices.ndim else Shape(from_numpy(indices.dtype))
     shape = op.compute_shape([Shape(from_numpy(x.dtype), x.shape), index_shape])
     indices = indices if indices.ndim else indices.reshape(1)
     expected = op.compute(shape, [x, indices])

@@ -80,9 +80,7 @@ def check_resize(x: np.ndarray, order: Any = None, gap: int = 0, **attributes: A
         np.testing.assert_array_equal(out, expected)
     else:
         rough = 1e-2 if x.dtype == np.float16 else 1e-5
-        np.testing.assert_allclose(
-            out.astype(np.float64), expected.astype(np.float64), rtol=rough, atol=50 * rough
-        )
+        np.testing.assert_allclose(out.astype(np.float64), expected.astype(np.float64), rtol=rough, atol=50 * rough)
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
@@ -94,9 +92,7 @@ def test_resize_modes(mode: str, order: tuple[int, ...]) -> None:
 
 def test_resize_coordinates() -> None:
     for rule in ("asymmetric", "align_corners", "pytorch_half_pixel", "half_pixel_symmetric"):
-        check_resize(
-            values(1, 3, 6, 7), NHWC, mode="linear", sizes=(1, 3, 11, 4), coordinate_transformation_mode=rule
-        )
+        check_resize(values(1, 3, 6, 7), NHWC, mode="linear", sizes=(1, 3, 11, 4), coordinate_transformation_mode=rule)
 
 
 def test_resize_one_and_three_axes() -> None:

@@ -38,9 +38,7 @@ def samples(dtype: str, count: int = 507, seed: int = 0) -> np.ndarray:
     return np.concatenate([first, spread >> rng.integers(0, info.bits, count).astype(dtype)])
 
 
-def check(
-    names: list[str], results: list[np.ndarray], expected: list[np.ndarray], *operands: np.ndarray
-) -> None:
+def check(names: list[str], results: list[np.ndarray], expected: list[np.ndarray], *operands: np.ndarray) -> None:
     for name, got, want in zip(names, results, expected, strict=True):
         wrong = ~same(got, want)
         assert not wrong.any(), (name, [x[wrong][:4] for x in operands], got[wrong][:4], want[wrong][:4])
@@ -295,9 +293,7 @@ def test_arg_reductions_match_numpy(values: list[float]) -> None:
     x = np.array(values, np.float32)
     out = np.zeros(4, np.int64)
     names = ["reduce_argmax", "reduce_argmin", "reduce_argmax_last", "reduce_argmin_last"]
-    body = "\n".join(
-        f"store_scalar(p1, {k}, {n}(load(p0, 0, 8), iota_int64(8)))" for k, n in enumerate(names)
-    )
+    body = "\n".join(f"store_scalar(p1, {k}, {n}(load(p0, 0, 8), iota_int64(8)))" for k, n in enumerate(names))
     run_body(body, x, out)
     last = [7 - np.argmax(x[::-1]), 7 - np.argmin(x[::-1])]
     np.testing.assert_array_equal(out, [np.argmax(x), np.argmin(x), *last])

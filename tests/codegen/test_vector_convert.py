@@ -26,9 +26,7 @@ def samples(dtype: str) -> np.ndarray:
     if dtype in INTEGERS:
         info = np.iinfo(dtype)
         edges = [info.min, info.min + 1, info.max, info.max - 1, 0, 1, info.max // 2]
-        values = np.concatenate(
-            [np.array(edges, dtype), rng.integers(info.min, info.max, 200, dtype, endpoint=True)]
-        )
+        values = np.concatenate([np.array(edges, dtype), rng.integers(info.min, info.max, 200, dtype, endpoint=True)])
         small = rng.integers(max(info.min, -1000), min(info.max, 1000), 200, dtype)
         return np.concatenate([values, small])
     if dtype in FLOATS:
@@ -78,9 +76,7 @@ def test_float32_rounds_to_storage_everywhere() -> None:
 
 def test_float64_rounds_once() -> None:
     base = np.arange(1, 2000).astype(np.float16).astype(np.float64) * 1.0009765625
-    ties = np.concatenate(
-        [base * (1 + 2.0**-11), base * (1 + 2.0**-11 + 2.0**-40), base * (1 + 2.0**-11 - 2.0**-40)]
-    )
+    ties = np.concatenate([base * (1 + 2.0**-11), base * (1 + 2.0**-11 + 2.0**-40), base * (1 + 2.0**-11 - 2.0**-40)])
     targets = ["float16", "float8_e5m2", "float8_e4m3fn"]
     results = evaluate([(f"cast_{t}(a)", t) for t in targets], ties)
     for target, got in zip(targets, results, strict=True):

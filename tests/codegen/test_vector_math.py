@@ -108,9 +108,7 @@ def test_float64_functions_are_within_four_ulp() -> None:
     rng = np.random.default_rng(1)
     magnitudes = np.exp(rng.uniform(-700, 700, 4000)) * rng.choice([-1, 1], 4000)
     x = np.concatenate([magnitudes, *(rng.uniform(-s, s, 4000) for s in (0.5, 2.0, 30.0, 750.0))])
-    x = np.concatenate(
-        [x, [0.0, -0.0, INF, -INF, NAN, 1.0, -1.0, 5e-324, 709.78, 709.79, -708.4, -745.1, -745.2]]
-    )
+    x = np.concatenate([x, [0.0, -0.0, INF, -INF, NAN, 1.0, -1.0, 5e-324, 709.78, 709.79, -708.4, -745.1, -745.2]])
     names = [n for n in EXACT if n not in ("erf", "gelu_erf")]
     results = evaluate([(f"{name}(a)", "float64") for name in names], x, lanes=8)
     worst = {}
@@ -139,9 +137,7 @@ def test_pow_is_within_two_ulp_and_keeps_ieee_cases() -> None:
         [0.0, -0.0, 1, -1, 2, -2, 0.5, -0.5, 3, -3, INF, -INF, NAN, 1e-40, 3e38, 2.5, -2.5, 16777217],
         np.float32,
     )
-    a = np.concatenate(
-        [np.repeat(special, len(special)), np.exp(rng.uniform(-87, 88, 20000)).astype(np.float32)]
-    )
+    a = np.concatenate([np.repeat(special, len(special)), np.exp(rng.uniform(-87, 88, 20000)).astype(np.float32)])
     b = np.concatenate([np.tile(special, len(special)), rng.uniform(-4, 4, 20000).astype(np.float32)])
     a = np.concatenate([a, -np.arange(1, 200, dtype=np.float32)])
     b = np.concatenate([b, np.tile([-3, -2, 2, 3], 50)[:199].astype(np.float32)])

@@ -166,9 +166,7 @@ store(p1, 0, load(scratch, 0, 16))
 
 def test_negative_and_zero_strides() -> None:
     x, out = values("float32", 32), np.zeros(16, np.float32)
-    run_body(
-        "store(p1, 0, load_strided(p0, 20, -1, 8))\nstore(p1, 8, load_strided(p0, 20, n2, 8))", x, out, 0
-    )
+    run_body("store(p1, 0, load_strided(p0, 20, -1, 8))\nstore(p1, 8, load_strided(p0, 20, n2, 8))", x, out, 0)
     np.testing.assert_array_equal(out, np.concatenate([x[20:12:-1], np.full(8, x[20])]))
 
 

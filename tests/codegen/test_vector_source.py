@@ -17,9 +17,7 @@ LANES = 16
 REFERENCE = NumpyScalar()
 
 
-def run_all(
-    fast_math: bool, operation, types: list[Type], arrays: list[np.ndarray]
-) -> tuple[list[np.ndarray], str]:
+def run_all(fast_math: bool, operation, types: list[Type], arrays: list[np.ndarray]) -> tuple[list[np.ndarray], str]:
     """Results of `operation(handler, *values)`, a list, printed as a kernel over 16 lanes, and its text."""
     buffer = CodeBuffer()
     printer = VectorPrinter(buffer, LANES, fast_math)
@@ -38,9 +36,7 @@ def run_all(
     return outputs, buffer.text()
 
 
-def run_printed(
-    fast_math: bool, operation, types: list[Type], arrays: list[np.ndarray]
-) -> tuple[np.ndarray, str]:
+def run_printed(fast_math: bool, operation, types: list[Type], arrays: list[np.ndarray]) -> tuple[np.ndarray, str]:
     """As `run_all` for an operation with one result."""
     (out,), text = run_all(fast_math, lambda *x: [operation(*x)], types, arrays)
     return out, text
@@ -120,9 +116,7 @@ def test_every_float_operation_prints_and_agrees_with_numpy(type_: Type, fast_ma
         assert (f" {name}_fast(" in text) == fast, name
 
 
-@pytest.mark.parametrize(
-    "type_", [Type.int8_type, Type.uint8_type, Type.int32_type, Type.int64_type, Type.uint64_type]
-)
+@pytest.mark.parametrize("type_", [Type.int8_type, Type.uint8_type, Type.int32_type, Type.int64_type, Type.uint64_type])
 def test_every_integer_operation_prints_and_agrees_with_numpy(type_: Type) -> None:
     rng = np.random.default_rng(0)
     x, y = (rng.integers(0, 7, LANES).astype(type_.numpy) for _ in range(2))
@@ -158,9 +152,7 @@ def test_narrow_floats_are_computed_in_float32_and_moved_as_they_are() -> None:
     x = np.arange(16).astype(Type.half_type.numpy)
     out, text = run_printed(False, lambda s, a: a, [Type.half_type], [x])
     assert "cast" not in text and (out == x).all()
-    _, text = run_printed(
-        False, lambda s, a: s.mul(s.add(a, a), s.const(0.5, s.dtype(a))), [Type.half_type], [x]
-    )
+    _, text = run_printed(False, lambda s, a: s.mul(s.add(a, a), s.const(0.5, s.dtype(a))), [Type.half_type], [x])
     assert text.count("cast_float32") == 1 and text.count("cast_float16") == 1
 
 
@@ -177,9 +169,7 @@ def test_an_explicit_cast_to_a_narrow_float_rounds() -> None:
 @pytest.mark.parametrize("exponent", [1, 2, 3, -1, 0.5])
 def test_small_constant_powers(exponent: float) -> None:
     x = np.linspace(0.1, 3, 16).astype(np.float32)
-    out, text = run_printed(
-        False, lambda s, a: s.pow(a, s.const(exponent, s.dtype(a))), [Type.float_type], [x]
-    )
+    out, text = run_printed(False, lambda s, a: s.pow(a, s.const(exponent, s.dtype(a))), [Type.float_type], [x])
     np.testing.assert_allclose(out, x**exponent, rtol=3e-7)
     assert ("pow(" in text) == (exponent not in (1, 2, 3))
 
@@ -200,12 +190,7 @@ def test_the_language_has_every_name_that_is_printed() -> None:
     from mgx_numba.codegen.cpu import lang
 
     names = (
-        UNARY
-        | BINARY
-        | COMPARE
-        | LOGICAL
-        | BITWISE
-        | {"bitwise_not", "logical_not", "isnan", "isinf", "where", "fma"}
+        UNARY | BINARY | COMPARE | LOGICAL | BITWISE | {"bitwise_not", "logical_not", "isnan", "isinf", "where", "fma"}
     )
     names |= {f"{name}_fast" for name in FAST_NAMES} | {"splat", "INF", "NAN"}
     assert names <= set(lang.__all__)

@@ -70,9 +70,7 @@ def evaluate(
             lines.append(f"        {'t' if tail else 'r'}{k} = {expression}")
             value = f"{'t' if tail else 'r'}{k}"
             lines.append(
-                f"        store_tail({pointer}, i, {value}, n - i)"
-                if tail
-                else f"        store({pointer}, i, {value})"
+                f"        store_tail({pointer}, i, {value}, n - i)" if tail else f"        store({pointer}, i, {value})"
             )
         if not tail:
             lines.append(f"        i += {lanes}")

@@ -79,7 +79,9 @@ def test_convolution_with_bias_and_activation(case, fast_math):
     assert any(i.name == "fused_contraction" for i in program.main)
 
 
-@pytest.mark.parametrize("stride,padding,kernel", [((2, 2), (0,) * 4, (2, 2)), ((2, 2), (1,) * 4, (3, 3)), ((1, 1), (1,) * 4, (3, 3))])
+@pytest.mark.parametrize(
+    "stride,padding,kernel", [((2, 2), (0,) * 4, (2, 2)), ((2, 2), (1,) * 4, (3, 3)), ((1, 1), (1,) * 4, (3, 3))]
+)
 def test_transposed_convolution(stride, padding, kernel):
     def build(m, p):
         w = m.add_literal(data((6, 10, *kernel), 1))

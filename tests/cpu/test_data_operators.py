@@ -101,9 +101,7 @@ def test_scatters(combine: str) -> None:
         ]
 
     unique = np.stack([np.stack([rng.permutation(7)[:3] for _ in range(8)], -1) for _ in range(6)])
-    native(
-        [inputs[0], unique if combine == "none" else inputs[1], inputs[2], inputs[3], values(4, 7, 8)], build
-    )
+    native([inputs[0], unique if combine == "none" else inputs[1], inputs[2], inputs[3], values(4, 7, 8)], build)
 
 
 def test_topk_members() -> None:
@@ -153,8 +151,6 @@ def test_suppression_of_overlapping_boxes(given: int, dynamic: bool, center: boo
 
     def build(m: Module, p: list[Instruction]) -> Instruction:
         rest = p[2:] if center else [m.add_literal(v) for v in limits[:given]]
-        return m.add_instruction(
-            "nonmaxsuppression", [*p[:2], *rest], center_point_box=center, use_dyn_output=dynamic
-        )
+        return m.add_instruction("nonmaxsuppression", [*p[:2], *rest], center_point_box=center, use_dyn_output=dynamic)
 
     check([boxes, scores, *(limits[:given] if center else [])], build)

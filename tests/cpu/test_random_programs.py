@@ -1,4 +1,4 @@
-"""Random programs through the whole cpu pipeline: the values of ref, however memory is shared and threads split work."""
+"""Random programs through the whole cpu pipeline: the values of ref, however memory and work are shared."""
 
 from __future__ import annotations
 

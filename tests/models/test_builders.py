@@ -18,9 +18,7 @@ def name(request: pytest.FixtureRequest) -> str:
 def test_model_is_valid_and_every_shape_is_inferred(name: str, batch: int) -> None:
     model = build(name, batch=batch, scale="tiny")
     onnx.checker.check_model(model, full_check=True)
-    inferred = onnx.shape_inference.infer_shapes(
-        model, check_type=True, strict_mode=True, data_prop=True
-    ).graph
+    inferred = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True).graph
     known = {v.name for v in (*inferred.value_info, *inferred.output) if v.type.tensor_type.HasField("shape")}
     missing = [value for node in inferred.node for value in node.output if value and value not in known]
     assert missing == []

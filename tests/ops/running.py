@@ -67,17 +67,13 @@ def call(name: str, *args: Any, **attributes: Any) -> Any:
     assert normal.compute_shape(shapes) == output
     assert normal.normalized(shapes) == normal
     again = normal.compute(output, values)
-    for a, b in zip(
-        value if isinstance(value, tuple) else (value,), again if isinstance(again, tuple) else (again,)
-    ):
+    for a, b in zip(value if isinstance(value, tuple) else (value,), again if isinstance(again, tuple) else (again,)):
         if not name.startswith("random"):
             np.testing.assert_array_equal(a, b)
     return value
 
 
-def _model(
-    op_type: str, inputs: Sequence[np.ndarray | None], opset: int, outputs: int, attributes: dict
-) -> Any:
+def _model(op_type: str, inputs: Sequence[np.ndarray | None], opset: int, outputs: int, attributes: dict) -> Any:
     """Model of one ONNX operator, and the feeds of its inputs."""
     names = [f"x{k}" if a is not None else "" for k, a in enumerate(inputs)]
     results = [f"y{k}" for k in range(outputs)]
@@ -89,9 +85,7 @@ def _model(
     ]
     untyped = [onnx.helper.make_value_info(n, onnx.TypeProto()) for n in results]
     graph = onnx.helper.make_graph([node], "g", typed, untyped)
-    return onnx.helper.make_model(
-        graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=8
-    ), feeds
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=8), feeds
 
 
 def onnx_reference(op_type: str, *inputs: Any, opset: int = 18, outputs: int = 1, **attributes: Any) -> list:
@@ -106,7 +100,5 @@ def onnx_runtime(op_type: str, *inputs: Any, opset: int = 18, outputs: int = 1, 
     model = onnx.shape_inference.infer_shapes(model)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return session.run(None, feeds)

@@ -17,9 +17,7 @@ def normal(*lens: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(lens).astype(np.float32)
 
 
-def direct(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, added: np.ndarray | float
-) -> np.ndarray:
+def direct(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, added: np.ndarray | float) -> np.ndarray:
     repeat = q.shape[1] // k.shape[1]
     k, v = (np.repeat(x.astype(np.float64), repeat, 1) for x in (k, v))
     scores = scale * q.astype(np.float64) @ k.swapaxes(2, 3) + added
@@ -30,9 +28,7 @@ def direct(
 @pytest.mark.parametrize("heads", [(4, 4), (6, 2), (3, 1)])
 def test_attention_with_shared_heads(heads: tuple) -> None:
     q, k, v = normal(2, heads[0], 5, 8), normal(2, heads[1], 7, 8, seed=1), normal(2, heads[1], 7, 3, seed=2)
-    np.testing.assert_allclose(
-        call("attention", q, k, v, scale=0.3), direct(q, k, v, 0.3, 0), rtol=1e-4, atol=1e-6
-    )
+    np.testing.assert_allclose(call("attention", q, k, v, scale=0.3), direct(q, k, v, 0.3, 0), rtol=1e-4, atol=1e-6)
     half = call("attention", *(x.astype(np.float16) for x in (q, k, v)), scale=0.3)
     np.testing.assert_allclose(half, direct(q, k, v, 0.3, 0), rtol=2e-2, atol=2e-2)
 
@@ -47,9 +43,7 @@ def test_attention_masks() -> None:
     np.testing.assert_allclose(call("attention", q, k, v, kept, scale=0.5), expected, rtol=1e-4, atol=1e-5)
     causal = np.where(np.arange(7) <= np.arange(5)[:, None] + 2, 0, -np.inf)
     expected = direct(q, k, v, 0.5, causal)
-    np.testing.assert_allclose(
-        call("attention", q, k, v, scale=0.5, causal=True), expected, rtol=1e-4, atol=1e-5
-    )
+    np.testing.assert_allclose(call("attention", q, k, v, scale=0.5, causal=True), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_rows_that_see_no_key_are_zero() -> None:
@@ -84,9 +78,7 @@ def test_rotary_embedding(interleaved: bool, count: int) -> None:
     x, last = normal(2, 2 + 2, count, 8), np.array([[5], [2]], np.int32)
     angle = np.random.default_rng(1).uniform(0, 6, (10, 3))
     cos, sin = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
-    result = call(
-        "gqa_rotary_embedding", x, last, cos, sin, num_heads=2, kv_num_heads=1, interleaved=interleaved
-    )
+    result = call("gqa_rotary_embedding", x, last, cos, sin, num_heads=2, kv_num_heads=1, interleaved=interleaved)
     for b in range(2):
         for t in range(count):
             position = t if count > 1 else int(last[b, 0])

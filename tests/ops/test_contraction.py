@@ -83,9 +83,7 @@ CONVOLUTIONS = [
 
 
 @pytest.mark.parametrize(("lens", "weights", "padding", "stride", "dilation", "group"), CONVOLUTIONS)
-def test_convolution(
-    lens: tuple, weights: tuple, padding: tuple, stride: tuple, dilation: tuple, group: int
-) -> None:
+def test_convolution(lens: tuple, weights: tuple, padding: tuple, stride: tuple, dilation: tuple, group: int) -> None:
     x, w = normal(*lens), normal(*weights, seed=1)
     pads = padding if len(padding) == 2 * len(stride) else padding * 2
     expected = onnx_reference(
@@ -94,9 +92,7 @@ def test_convolution(
     attributes = {"padding": padding, "stride": stride, "dilation": dilation, "group": group}
     np.testing.assert_allclose(call("convolution", x, w, **attributes), expected, rtol=1e-4, atol=1e-5)
     channels_last = np.moveaxis(np.ascontiguousarray(np.moveaxis(x, 1, -1)), -1, 1)
-    np.testing.assert_allclose(
-        call("convolution", channels_last, w, **attributes), expected, rtol=1e-4, atol=1e-5
-    )
+    np.testing.assert_allclose(call("convolution", channels_last, w, **attributes), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("mode", ["same_upper", "same_lower"])
@@ -164,13 +160,9 @@ def test_convolution_backwards(
             for place in itertools.product(*map(range, lens[2:])):
                 at = tuple(p * s + t * d for p, s, t, d in zip(place, stride, tap, dilation))
                 target = (slice(None), slice(g * per_group, (g + 1) * per_group), *at)
-                expected[target] += (
-                    x[(slice(None), channel, *place)][:, None] * w[(channel, slice(None), *tap)]
-                )
+                expected[target] += x[(slice(None), channel, *place)][:, None] * w[(channel, slice(None), *tap)]
     cut = tuple(slice(a, m - b) for m, a, b in zip(full, pads[:rank], pads[rank:]))
-    result = call(
-        "convolution_backwards", x, w, padding=padding, stride=stride, dilation=dilation, group=group
-    )
+    result = call("convolution_backwards", x, w, padding=padding, stride=stride, dilation=dilation, group=group)
     np.testing.assert_allclose(result, expected[(..., *cut)], rtol=1e-4, atol=1e-5)
 
 
@@ -186,6 +178,4 @@ def test_im2col_rows_are_windows() -> None:
     x, w = normal(1, 2, 5, 4), normal(7, 2, 3, 2)
     columns = call("im2col", x, w, padding=(1, 0), stride=(2, 1))
     product = (columns @ w.reshape(7, -1).T).T.reshape(1, 7, 3, 3)
-    np.testing.assert_allclose(
-        product, call("convolution", x, w, padding=(1, 0), stride=(2, 1)), rtol=1e-5, atol=1e-6
-    )
+    np.testing.assert_allclose(product, call("convolution", x, w, padding=(1, 0), stride=(2, 1)), rtol=1e-5, atol=1e-6)

@@ -87,9 +87,7 @@ def test_fused_concat_joins_computed_parts() -> None:
         part.add_return([part.add_instruction(name, [part.add_parameter("x0", Shape(FLOAT))])])
         parts.append(part)
     last = program.create_module("last")
-    last.add_return(
-        [last.add_instruction("add", [last.add_parameter(n, Shape(FLOAT)) for n in ("x0", "x1")])]
-    )
+    last.add_return([last.add_instruction("add", [last.add_parameter(n, Shape(FLOAT)) for n in ("x0", "x1")])])
     a, b, c = normal(2, 3), normal(2, 2), normal(2, 5)
     result = run("fused_concat", {"a": a, "b": b, "c": c}, [*parts, last], program, axis=1)
     np.testing.assert_allclose(result, np.concatenate([-a, np.exp(b)], 1) + c, rtol=1e-6)
@@ -146,9 +144,7 @@ def test_if_of_different_lengths_and_what_it_refuses() -> None:
 def loop_body(program: Program) -> Module:
     """Counts the carried sum up by the iteration's number, stops above 5, and gives its square."""
     body = program.create_module("body")
-    i, _, total = (
-        body.add_parameter(n, s) for n, s in (("i", Shape(INT64)), ("go", Shape(BOOL)), ("t", Shape(INT64)))
-    )
+    i, _, total = (body.add_parameter(n, s) for n, s in (("i", Shape(INT64)), ("go", Shape(BOOL)), ("t", Shape(INT64))))
     total = body.add_instruction("add", [total, i])
     five = body.add_literal(np.int64(5))
     go = body.add_instruction("not", [body.add_instruction("greater", [total, five])])
@@ -156,9 +152,7 @@ def loop_body(program: Program) -> Module:
     return body
 
 
-@pytest.mark.parametrize(
-    ("trips", "total", "squares"), [(3, 3, [0, 1, 9]), (100, 6, [0, 1, 9, 36]), (0, 0, [])]
-)
+@pytest.mark.parametrize(("trips", "total", "squares"), [(3, 3, [0, 1, 9]), (100, 6, [0, 1, 9, 36]), (0, 0, [])])
 def test_loop(trips: int, total: int, squares: list) -> None:
     program = Program()
     inputs = {"n": np.array(trips), "go": np.array(True), "t": np.array(0)}
@@ -211,10 +205,7 @@ def test_get_tuple_elem() -> None:
 def test_buffers() -> None:
     assert call("allocate", shape=Shape(FLOAT, (2, 3))).shape == (2, 3)
     assert call("allocate", np.array([4, 2]), buf_type="int8_type").shape == (4, 2)
-    assert (
-        str(make_op("allocate", shape=Shape(FLOAT, (2,))))
-        == "allocate[shape=float_type, {2}, {1},buf_type=nullopt]"
-    )
+    assert str(make_op("allocate", shape=Shape(FLOAT, (2,)))) == "allocate[shape=float_type, {2}, {1},buf_type=nullopt]"
     assert call("fill", np.float32(7), np.zeros((2, 2), np.float32)).tolist() == [[7, 7]] * 2
     with pytest.raises(ShapeError, match="buf_type"):
         shape("allocate", np.array([4, 2]))

@@ -89,9 +89,7 @@ def test_pooling_lengths_are_those_of_onnx(n: int, ceil: bool) -> None:
     expected = onnx_reference(
         "MaxPool", x, kernel_shape=(3,), strides=(3,), pads=(1, 1), ceil_mode=int(ceil), opset=22
     )[0]
-    result = call(
-        "pooling", x, mode="max", lengths=(3,), stride=(3,), padding=(1,), dilations=(1,), ceil_mode=ceil
-    )
+    result = call("pooling", x, mode="max", lengths=(3,), stride=(3,), padding=(1,), dilations=(1,), ceil_mode=ceil)
     assert result.shape == expected.shape
     np.testing.assert_array_equal(result, expected)
 
@@ -105,9 +103,7 @@ def test_global_pooling_of_channels_last() -> None:
 
 def test_pooling_of_integers_and_computed_padding() -> None:
     x = np.array([[[-5, -7, -9]]], np.int8)
-    result = call(
-        "pooling", x, mode="max", lengths=(2,), stride=(1,), padding_mode="same_upper", dilations=(1,)
-    )
+    result = call("pooling", x, mode="max", lengths=(2,), stride=(1,), padding_mode="same_upper", dilations=(1,))
     assert result.tolist() == [[[-5, -7, -9]]]
 
 

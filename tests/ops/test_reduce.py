@@ -122,8 +122,6 @@ def test_softmax_with_masked_elements() -> None:
 @pytest.mark.parametrize("axis", [0, -1])
 def test_prefix_scan_sum(exclusive: bool, reverse: bool, axis: int) -> None:
     for x in (np.arange(12, dtype=np.float32).reshape(3, 4), np.zeros((3, 0), np.float32)):
-        expected = onnx_reference(
-            "CumSum", x, np.array(axis), exclusive=int(exclusive), reverse=int(reverse)
-        )[0]
+        expected = onnx_reference("CumSum", x, np.array(axis), exclusive=int(exclusive), reverse=int(reverse))[0]
         result = call("prefix_scan_sum", x, axis=axis, exclusive=exclusive, reverse=reverse)
         np.testing.assert_array_equal(result, expected)

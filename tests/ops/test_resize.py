@@ -33,9 +33,7 @@ def test_nearest(coordinates: str, nearest: str, scales: tuple) -> None:
         coordinate_transformation_mode=coordinates,
         nearest_mode=nearest,
     )[0]
-    result = call(
-        "resize", x, scales=scales, nearest_mode=nearest, coordinate_transformation_mode=coordinates
-    )
+    result = call("resize", x, scales=scales, nearest_mode=nearest, coordinate_transformation_mode=coordinates)
     np.testing.assert_array_equal(result, expected)
 
 
@@ -48,17 +46,13 @@ def test_interpolation(coordinates: str, mode: str, sizes: tuple) -> None:
         "Resize", x, None, None, np.array(sizes), opset=19, mode=mode,
         coordinate_transformation_mode=coordinates, cubic_coeff_a=-0.5,
     )[0]  # fmt: skip
-    result = call(
-        "resize", x, sizes=sizes, mode=mode, coordinate_transformation_mode=coordinates, cubic_coeff_a=-0.5
-    )
+    result = call("resize", x, sizes=sizes, mode=mode, coordinate_transformation_mode=coordinates, cubic_coeff_a=-0.5)
     np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_old_nearest_coordinates() -> None:
     x = np.arange(4, dtype=np.float32)
-    result = call(
-        "resize", x, scales=(2,), coordinate_transformation_mode="tf_half_pixel_for_nn", nearest_mode="floor"
-    )
+    result = call("resize", x, scales=(2,), coordinate_transformation_mode="tf_half_pixel_for_nn", nearest_mode="floor")
     assert result.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
 
 

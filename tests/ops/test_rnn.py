@@ -147,11 +147,7 @@ def test_layer_of_ranges() -> None:
 
 def test_last_states_are_not_computed_from_hidden_states() -> None:
     states = np.zeros((STEPS, 1, BATCH, HIDDEN), np.float32)
-    assert (
-        shape("rnn_last_hs_output", states).lens
-        == shape("rnn_last_cell_output", states).lens
-        == (1, BATCH, HIDDEN)
-    )
+    assert shape("rnn_last_hs_output", states).lens == shape("rnn_last_cell_output", states).lens == (1, BATCH, HIDDEN)
     with pytest.raises(UnsupportedError, match="rewrite_rnn"):
         call("rnn_last_cell_output", states)
 

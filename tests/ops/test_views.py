@@ -50,9 +50,7 @@ def test_broadcast_lays_axes_at_axis() -> None:
 
 def test_multibroadcast_gives_zero_strides() -> None:
     x = numbers(3, 1)
-    np.testing.assert_array_equal(
-        call("multibroadcast", x, out_lens=(2, 3, 4)), np.broadcast_to(x, (2, 3, 4))
-    )
+    np.testing.assert_array_equal(call("multibroadcast", x, out_lens=(2, 3, 4)), np.broadcast_to(x, (2, 3, 4)))
     assert shape("multibroadcast", x, out_lens=(2, 3, 4)).strides == (0, 1, 0)
     assert shape("multibroadcast", Shape(FLOAT), out_lens=(2, 3)).scalar
     np.testing.assert_array_equal(call("multibroadcast", x, numbers(1, 5)), np.broadcast_to(x, (3, 5)))
@@ -76,9 +74,7 @@ def test_broadcast_with_dims_reads_lengths_at_run_time() -> None:
 
 
 def test_broadcast_for_dot_keeps_the_matrix() -> None:
-    assert shape("broadcast_for_dot", numbers(5, 6), numbers(2, 3, 6, 7)) == Shape(
-        FLOAT, (2, 3, 5, 6), (0, 0, 6, 1)
-    )
+    assert shape("broadcast_for_dot", numbers(5, 6), numbers(2, 3, 6, 7)) == Shape(FLOAT, (2, 3, 5, 6), (0, 0, 6, 1))
     assert shape("broadcast_for_dot", dyn(5, 6), dyn((1, 2), 6, 7)) == dyn((1, 2), 5, 6)
     assert call("broadcast_for_dot", numbers(5, 6), numbers(2, 3, 6, 7)).shape == (2, 3, 5, 6)
 
@@ -241,9 +237,7 @@ def test_view_strides_agree_with_numpy() -> None:
 def test_flatten() -> None:
     x = numbers(2, 3, 4)
     assert [shape("flatten", x, axis=a).lens for a in (0, 1, -1, 3)] == [(1, 24), (2, 12), (6, 4), (24, 1)]
-    np.testing.assert_array_equal(
-        call("flatten", x.transpose(2, 0, 1), axis=2), x.transpose(2, 0, 1).reshape(8, 3)
-    )
+    np.testing.assert_array_equal(call("flatten", x.transpose(2, 0, 1), axis=2), x.transpose(2, 0, 1).reshape(8, 3))
     assert shape("flatten", dyn((1, 4), 3, 2), axis=1) == dyn((1, 4), 6)
     with pytest.raises(ShapeError, match="out of range"):
         shape("flatten", x, axis=4)
@@ -285,9 +279,7 @@ def test_reverse_and_scan_slice() -> None:
 
 
 def test_views_are_marked_as_such() -> None:
-    for name in (
-        "transpose broadcast multibroadcast scalar slice step squeeze unsqueeze reshape_lazy as_shape".split()
-    ):
+    for name in "transpose broadcast multibroadcast scalar slice step squeeze unsqueeze reshape_lazy as_shape".split():
         assert make_op(name).view
     assert not make_op("reshape").view
 

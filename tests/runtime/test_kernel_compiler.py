@@ -26,9 +26,7 @@ def test_object_defines_only_the_kernel(add_kernel: KernelSource) -> None:
 
 
 def test_library_calls_are_the_only_undefined_symbols() -> None:
-    source = KernelSource(
-        "copy_kernel", HEADER + "    copy_bytes(words_at(args, 0), words_at(args, 1), args[2])\n"
-    )
+    source = KernelSource("copy_kernel", HEADER + "    copy_bytes(words_at(args, 0), words_at(args, 1), args[2])\n")
     assert read_symbols(compile_object(source)).undefined == {"memcpy"}
 
 
@@ -101,13 +99,9 @@ def test_threads_may_compile_at_once(distinct: Callable[[int], KernelSource]) ->
 def test_worker_process_compiles_the_same(distinct: Callable[[int], KernelSource]) -> None:
     sources = [distinct(i) for i in range(200, 240)]
     seen: list[str] = []
-    objects = batch.compile_objects(
-        sources, workers=1, finished=lambda source, data: seen.append(source.symbol)
-    )
+    objects = batch.compile_objects(sources, workers=1, finished=lambda source, data: seen.append(source.symbol))
     assert sorted(seen) == sorted(source.symbol for source in sources)
-    assert all(
-        source.symbol in read_symbols(data).defined for source, data in zip(sources, objects, strict=True)
-    )
+    assert all(source.symbol in read_symbols(data).defined for source, data in zip(sources, objects, strict=True))
 
 
 def test_worker_answers_by_its_protocol(distinct: Callable[[int], KernelSource]) -> None:

@@ -37,9 +37,7 @@ def test_round_trip(tmp_path: Path, distinct: Make) -> None:
     assert {path.suffix for path in (tmp_path / "objects").iterdir()} == {".o", ".json"}
 
 
-@pytest.mark.parametrize(
-    "damage", ["truncated object", "changed object", "no object", "bad record", "no record"]
-)
+@pytest.mark.parametrize("damage", ["truncated object", "changed object", "no object", "bad record", "no record"])
 def test_damaged_entry_counts_as_absent(tmp_path: Path, distinct: Make, damage: str) -> None:
     store, source = ObjectStore(tmp_path), distinct(1)
     store.put(source, b"the object")
@@ -47,9 +45,7 @@ def test_damaged_entry_counts_as_absent(tmp_path: Path, distinct: Make, damage: 
     if damage.startswith("no"):
         path.unlink()
     else:
-        path.write_bytes(
-            {"truncated object": b"the obj", "changed object": b"THE object", "bad record": b"[]"}[damage]
-        )
+        path.write_bytes({"truncated object": b"the obj", "changed object": b"THE object", "bad record": b"[]"}[damage])
     assert store.get(source) is None
 
 
@@ -72,17 +68,13 @@ def test_loading_is_by_symbol_and_reports_progress(tmp_path: Path, distinct: Mak
 
 
 def test_many_objects_with_library_calls_load(tmp_path: Path) -> None:
-    body = (
-        "def kernel(args, begin, end):\n    args[0] = {0}\n    copy_bytes(words_at(args, 1), args, begin)\n"
-    )
+    body = "def kernel(args, begin, end):\n    args[0] = {0}\n    copy_bytes(words_at(args, 1), args, begin)\n"
     sources = [KernelSource(f"copy_{i}_kernel", body.format(i)) for i in range(12)]
     for source in sources:
         (address,) = loader.load([source], store=ObjectStore(tmp_path))
         target = np.zeros(8, np.int64)
         args = np.array([0, target.ctypes.data], np.int64)
-        ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(address)(
-            args.ctypes.data, 8, 1
-        )
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(address)(args.ctypes.data, 8, 1)
         assert target[0] == args[0] == sources.index(source)
 
 
@@ -118,9 +110,7 @@ def test_folder_that_cannot_be_written_warns_once(tmp_path: Path, distinct: Make
     assert store.get(distinct(1)) is None
 
 
-def test_default_folder_is_the_environment_or_the_platform(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_default_folder_is_the_environment_or_the_platform(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert default_folder() == Path(os.environ["MGX_CACHE_DIR"])
     monkeypatch.delenv("MGX_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -115,4 +115,3 @@ def pointwise_launch(
         flops=scalar_flops(module) * elements,
         bytes=sum(footprint(t) for t in tensors),
     )
-

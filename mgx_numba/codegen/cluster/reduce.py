@@ -168,9 +168,7 @@ class _ReduceKernel:
         return cached
 
     def _roots(self, stage: int) -> list[Instruction]:
-        reductions = [
-            i.inputs[0] for i in self.module if i.name in REDUCTIONS and self.stage[i.inputs[0]] == stage
-        ]
+        reductions = [i.inputs[0] for i in self.module if i.name in REDUCTIONS and self.stage[i.inputs[0]] == stage]
         stores = [
             r for r, t in zip(self.results, self.outputs) if t.lens == self.full and self._store_stage(r) == stage
         ]

@@ -112,9 +112,7 @@ class VectorBuilder:
 
     def splat(self, value: ir.Value, lanes: int) -> ir.Value:
         """A scalar in every lane."""
-        single = self.ir.insert_element(
-            self.poison(ir.VectorType(value.type, lanes)), value, ir.Constant(_I32, 0)
-        )
+        single = self.ir.insert_element(self.poison(ir.VectorType(value.type, lanes)), value, ir.Constant(_I32, 0))
         return self.shuffle(single, [0] * lanes)
 
     def poison(self, type_: ir.Type) -> ir.Constant:
@@ -126,9 +124,7 @@ class VectorBuilder:
         if not lanes:
             return ir.Constant(element, 0)
         wrap = (1 << element.width) - 1
-        return ir.Constant(
-            ir.VectorType(element, lanes), [ir.Constant(element, k & wrap) for k in range(lanes)]
-        )
+        return ir.Constant(ir.VectorType(element, lanes), [ir.Constant(element, k & wrap) for k in range(lanes)])
 
     def extract(self, vector: ir.Value, lane: int | ir.Value) -> ir.Value:
         """One lane as a scalar."""
@@ -167,9 +163,7 @@ class VectorBuilder:
         suffix = ".".join(self.mangled(t) for t in (overloads or [values[0].type]))
         result = result or values[0].type
         callee = self.function(f"llvm.{name}.{suffix}", result, [v.type for v in values])
-        return self.ir.call(
-            callee, values, fastmath=self.flags if isinstance(_element(result), _FLOAT) else ()
-        )
+        return self.ir.call(callee, values, fastmath=self.flags if isinstance(_element(result), _FLOAT) else ())
 
     # Floats
 

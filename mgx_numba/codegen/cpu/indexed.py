@@ -131,9 +131,7 @@ def _write(b: VectorBuilder, base: ir.Value, index: _Index, value: ir.Value, dty
         b.ir.store(b.extract(value, k), place, align=alignment(dtype))
 
 
-def _write_tail(
-    b: VectorBuilder, base: ir.Value, index: _Index, value: ir.Value, count: ir.Value, dtype: str
-) -> None:
+def _write_tail(b: VectorBuilder, base: ir.Value, index: _Index, value: ir.Value, count: ir.Value, dtype: str) -> None:
     values = b.spill(value)
 
     def body(k: ir.Value) -> None:
@@ -143,9 +141,7 @@ def _write_tail(
     b.for_lanes(count, body)
 
 
-def _load_strided(
-    b: VectorBuilder, dtype: str, lanes: int, p: ir.Value, i: ir.Value, stride: ir.Value
-) -> ir.Value:
+def _load_strided(b: VectorBuilder, dtype: str, lanes: int, p: ir.Value, i: ir.Value, stride: ir.Value) -> ir.Value:
     return _read(b, p, _Strided(i, stride, lanes), lanes, dtype)
 
 
@@ -162,9 +158,7 @@ def _load_strided_tail(
     return _read_tail(b, p, _Strided(i, stride, lanes), count, fill, dtype)
 
 
-def _store_strided(
-    b: VectorBuilder, dtype: str, p: ir.Value, i: ir.Value, stride: ir.Value, v: ir.Value
-) -> None:
+def _store_strided(b: VectorBuilder, dtype: str, p: ir.Value, i: ir.Value, stride: ir.Value, v: ir.Value) -> None:
     _write(b, p, _Strided(i, stride, v.type.count), v, dtype)
 
 

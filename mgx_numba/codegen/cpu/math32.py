@@ -110,9 +110,7 @@ def _clamped_erf(b: VectorBuilder, x: ir.Value) -> ir.Value:
     return b.first_less(1.0, b.first_greater(-1.0, quotient))
 
 
-def rational_erf(
-    b: VectorBuilder, x: ir.Value, coefficients: tuple[tuple[float, ...], tuple[float, ...]]
-) -> ir.Value:
+def rational_erf(b: VectorBuilder, x: ir.Value, coefficients: tuple[tuple[float, ...], tuple[float, ...]]) -> ir.Value:
     """erf by x P(x**2) / Q(x**2) in the precision of `x`, of use for float32 results."""
     bounded = b.copysign(b.first_less(table.ERF_LIMIT, b.fabs(x)), x)
     square = b.mul(bounded, bounded)

@@ -87,9 +87,7 @@ def _has_masked(dtype: str) -> bool:
     return size >= 4 and host.has("avx")
 
 
-def _masked_load(
-    b: VectorBuilder, address: ir.Value, count: ir.Value, fill: ir.Value, dtype: str
-) -> ir.Value:
+def _masked_load(b: VectorBuilder, address: ir.Value, count: ir.Value, fill: ir.Value, dtype: str) -> ir.Value:
     """Vector from memory with `fill` in the lanes from `count` on; values are in their memory form."""
     lanes = fill.type.count
     if _has_masked(dtype):
@@ -99,9 +97,7 @@ def _masked_load(
             fill.type,
             [place.type, _I32, ir.VectorType(_I1, lanes), fill.type],
         )
-        return b.ir.call(
-            callee, [place, ir.Constant(_I32, alignment(dtype)), tail_mask(b, count, lanes), fill]
-        )
+        return b.ir.call(callee, [place, ir.Constant(_I32, alignment(dtype)), tail_mask(b, count, lanes), fill])
     scratch = b.spill(fill)
     _copy(b, scratch, address, count, dtype)
     return b.ir.load(b.ir.bitcast(scratch, fill.type.as_pointer()), align=64)

@@ -78,9 +78,7 @@ def _counts(name: str, count: types.Type, lanes: types.Type) -> tuple[int, int]:
     return constant_int(name, "COUNT", count, 2, 4), constant_int(name, "LANES", lanes, low=2)
 
 
-def _interleave(
-    p: types.Type, p_step: types.Type, q: types.Type, count: types.Type, lanes: types.Type
-) -> Definition:
+def _interleave(p: types.Type, p_step: types.Type, q: types.Type, count: types.Type, lanes: types.Type) -> Definition:
     dtype = _same_pointers("interleave", p, q)
     rows, width = _counts("interleave", count, lanes)
 
@@ -96,9 +94,7 @@ def _interleave(
     return types.void(p, _INT, q, count, lanes), lower
 
 
-def _deinterleave(
-    p: types.Type, q: types.Type, q_step: types.Type, count: types.Type, lanes: types.Type
-) -> Definition:
+def _deinterleave(p: types.Type, q: types.Type, q_step: types.Type, count: types.Type, lanes: types.Type) -> Definition:
     dtype = _same_pointers("deinterleave", p, q)
     rows, width = _counts("deinterleave", count, lanes)
 

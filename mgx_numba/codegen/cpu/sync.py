@@ -47,12 +47,8 @@ def _element(builder: ir.IRBuilder, words: ir.Value, index: ir.Value) -> ir.Valu
     return builder.gep(words, [index])
 
 
-def _extern(
-    builder: ir.IRBuilder, name: str, result: ir.Type, args: list[ir.Type], var_arg: bool = False
-) -> ir.Value:
-    return cgutils.get_or_insert_function(
-        builder.module, ir.FunctionType(result, args, var_arg=var_arg), name
-    )
+def _extern(builder: ir.IRBuilder, name: str, result: ir.Type, args: list[ir.Type], var_arg: bool = False) -> ir.Value:
+    return cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, args, var_arg=var_arg), name)
 
 
 @intrinsic
@@ -187,9 +183,7 @@ def yield_thread(typingctx):
 
 def _sleep(builder: ir.IRBuilder, microseconds: ir.Value) -> None:
     if sys.platform == "win32":
-        milliseconds = builder.udiv(
-            builder.add(microseconds, ir.Constant(_I64, 999)), ir.Constant(_I64, 1000)
-        )
+        milliseconds = builder.udiv(builder.add(microseconds, ir.Constant(_I64, 999)), ir.Constant(_I64, 1000))
         builder.call(_extern(builder, "Sleep", ir.VoidType(), [_I32]), [builder.trunc(milliseconds, _I32)])
     else:
         builder.call(_extern(builder, "usleep", _I32, [_I32]), [builder.trunc(microseconds, _I32)])
@@ -247,9 +241,7 @@ def futex_wait(typingctx, words, index, half, expected, microseconds):
         address = _half_address(builder, words, index, half)
         operation = ir.Constant(_I32, _FUTEX_WAIT_PRIVATE)
         syscall = _extern(builder, "syscall", _I64, [_I64], var_arg=True)
-        builder.call(
-            syscall, [ir.Constant(_I64, number), address, operation, builder.trunc(expected, _I32), timeout]
-        )
+        builder.call(syscall, [ir.Constant(_I64, number), address, operation, builder.trunc(expected, _I32), timeout])
         return context.get_dummy_value()
 
     return types.void(_WORDS, _INT, _INT, _INT, _INT), lower

@@ -61,7 +61,5 @@ def _transposed(builder: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
         for start in (0, half)
     ]
     for _ in range(count.bit_length() - 1):
-        rows = [
-            builder.shuffle_vector(rows[i], rows[i + half], mask) for i in range(half) for mask in masks
-        ]
+        rows = [builder.shuffle_vector(rows[i], rows[i + half], mask) for i in range(half) for mask in masks]
     return rows

@@ -170,9 +170,7 @@ def elementwise(
             raise TypingError(f"{name}: not defined for {dtype}{hint}")
         given = [value_type(*kind) for kind in kinds]
 
-        def lower(
-            context: Any, ir_builder: ir.IRBuilder, signature: Any, args: Sequence[ir.Value]
-        ) -> ir.Value:
+        def lower(context: Any, ir_builder: ir.IRBuilder, signature: Any, args: Sequence[ir.Value]) -> ir.Value:
             b = VectorBuilder(ir_builder, fast)
             values = []
             for (own, count), value in zip(kinds, args, strict=True):
@@ -185,9 +183,7 @@ def elementwise(
     return make_intrinsic(name, define, arity)
 
 
-def make_intrinsic(
-    name: str, define: Callable[..., tuple[Any, Lower]], arity: int, literal: bool = False
-) -> Any:
+def make_intrinsic(name: str, define: Callable[..., tuple[Any, Lower]], arity: int, literal: bool = False) -> Any:
     """Register `define(*operand_types) -> (signature, lowering)` as the intrinsic `name`.
 
     With `literal`, integer operands written as literals arrive as literal types.

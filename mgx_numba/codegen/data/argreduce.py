@@ -15,9 +15,7 @@ from .rows import RowLoop, cast_text, vector_loop
 __all__ = ["argreduce_launch"]
 
 
-def argreduce_launch(
-    greatest: bool, last: bool, axis: int, x: Tensor, out: Tensor, origin: str = ""
-) -> Launch:
+def argreduce_launch(greatest: bool, last: bool, axis: int, x: Tensor, out: Tensor, origin: str = "") -> Launch:
     """One launch that writes the int64 position of the extreme element along an axis.
 
     The axis has less than 2**31 elements. Operands are named ``x`` and ``out``. NaN is the extreme of both
@@ -69,9 +67,7 @@ def argreduce_launch(
             f"store_scalar(p_out, {loop.offset(1)}, cast_int64({across}(best, at)))",
         ]
     else:
-        loop = RowLoop(
-            slots, space.lens[:-1], [x_strides[:-1], out_strides[:-1]], space.lens[-1], lanes, 2 * length
-        )
+        loop = RowLoop(slots, space.lens[:-1], [x_strides[:-1], out_strides[:-1]], space.lens[-1], lanes, 2 * length)
         slots.integer("length", length)
         slots.integer("step", step)
         inner = (x_strides[-1], out_strides[-1])

@@ -25,9 +25,7 @@ def gather_launch(axis: int, data: Tensor, indices: Tensor, out: Tensor, origin:
         length=data.lens[axis],
         stride=data.strides[axis],
     )
-    return indexed_launch(
-        "gather_kernel", Tensor(data.type, out.lens, strides), _elements(data), [index], out, origin
-    )
+    return indexed_launch("gather_kernel", Tensor(data.type, out.lens, strides), _elements(data), [index], out, origin)
 
 
 def gather_elements_launch(axis: int, data: Tensor, indices: Tensor, out: Tensor, origin: str = "") -> Launch:
@@ -56,9 +54,7 @@ def gathernd_launch(batch: int, data: Tensor, indices: Tensor, out: Tensor, orig
         )
         for k in range(depth)
     ]
-    return indexed_launch(
-        "gathernd_kernel", Tensor(data.type, out.lens, strides), _elements(data), terms, out, origin
-    )
+    return indexed_launch("gathernd_kernel", Tensor(data.type, out.lens, strides), _elements(data), terms, out, origin)
 
 
 def _elements(data: Tensor) -> int:

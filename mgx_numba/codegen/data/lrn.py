@@ -57,9 +57,7 @@ def _divide(op: Lrn, x: Tensor, lanes: int) -> list[str]:
 Parts = dict[str, list[str]]
 
 
-def _along_channels(
-    op: Lrn, slots: Slots, space: Space, x: Tensor, out: Tensor, lanes: int
-) -> tuple[RowLoop, Parts]:
+def _along_channels(op: Lrn, slots: Slots, space: Space, x: Tensor, out: Tensor, lanes: int) -> tuple[RowLoop, Parts]:
     storage, compute = dtype_name(x.type), dtype_name(x.type.compute)
     loop = RowLoop(slots, space.lens, space.strides, x.lens[1], lanes, op.size + 8, whole=True)
     steps = (x.strides[1], out.strides[1])
@@ -114,9 +112,7 @@ def _along_channels(
     return loop, parts
 
 
-def _along_rows(
-    op: Lrn, slots: Slots, space: Space, x: Tensor, out: Tensor, lanes: int
-) -> tuple[RowLoop, Parts]:
+def _along_rows(op: Lrn, slots: Slots, space: Space, x: Tensor, out: Tensor, lanes: int) -> tuple[RowLoop, Parts]:
     storage, compute = dtype_name(x.type), dtype_name(x.type.compute)
     lens, strides = space.lens or (1,), [s or (0,) for s in space.strides]
     rows = [(*strides[0][:-1], x.strides[1]), (*strides[1][:-1], out.strides[1])]

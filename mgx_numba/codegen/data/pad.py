@@ -135,10 +135,7 @@ def remap_launch(
     """
     tables = {f"table{axis}": at.astype(np.int64) * x.strides[axis] for axis, at in positions.items()}
     rank = len(out.lens)
-    terms = [
-        Term(f"table{axis}", Type.int64_type, tuple(int(a == axis) for a in range(rank)))
-        for axis in positions
-    ]
+    terms = [Term(f"table{axis}", Type.int64_type, tuple(int(a == axis) for a in range(rank))) for axis in positions]
     strides = tuple(0 if axis in positions else s for axis, s in enumerate(x.strides))
     elements = int(np.prod(x.lens, dtype=np.int64))
     launch = indexed_launch(name, Tensor(x.type, out.lens, strides), elements, terms, out, origin)

@@ -56,9 +56,7 @@ def windows(op: Pooling, lens: Sequence[int], out_lens: Sequence[int]) -> list[W
     found = []
     pads = op.pads(lens[2:])
     for k in range(rank):
-        window = Window(
-            k + 2, lens[k + 2], out_lens[k + 2], op.lengths[k], op.stride[k], op.dilations[k], *pads[k]
-        )
+        window = Window(k + 2, lens[k + 2], out_lens[k + 2], op.lengths[k], op.stride[k], op.dilations[k], *pads[k])
         if (window.size, window.stride, window.before, window.count) != (1, 1, 0, window.length):
             found.append(window)
     return found
@@ -123,9 +121,7 @@ class _Combine:
 
 
 class _PoolingKernel:
-    def __init__(
-        self, op: Pooling, axes: Sequence[Window], x: Tensor, out: Tensor, origin: str, name: str
-    ) -> None:
+    def __init__(self, op: Pooling, axes: Sequence[Window], x: Tensor, out: Tensor, origin: str, name: str) -> None:
         self.op, self.x, self.out, self.origin, self.name = op, x, out, origin, name
         # The last window is the one that moves least in memory.
         self.axes = sorted(axes, key=lambda w: -x.strides[w.axis])
@@ -222,9 +218,7 @@ class _PoolingKernel:
         x_strides = [*kept.strides[0][:-1], *(w.stride * self.x.strides[w.axis] for w in self.axes)]
         out_strides = [*kept.strides[1][:-1], *(self.out.strides[w.axis] for w in self.axes)]
         weight = prod(w.size for w in self.axes)
-        loop = RowLoop(
-            self.slots, outer, [x_strides, out_strides], kept.lens[-1], UNROLL * self.lanes, weight
-        )
+        loop = RowLoop(self.slots, outer, [x_strides, out_strides], kept.lens[-1], UNROLL * self.lanes, weight)
         inner = [s[-1] for s in kept.strides]
         step = [self.slots.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(inner)]
         self.slots.integer("skipped", sum(w.before * self.x.strides[w.axis] for w in self.axes))
@@ -242,9 +236,7 @@ class _PoolingKernel:
             lines += self._tap_loops(axes, self._accumulate(loads))
             for j, place in enumerate(places):
                 value = self.combine.finish(f"m{j}", "count")
-                lines.append(
-                    store_text("r_out", f"({place})" if j else place, inner[1], step[1], value, left)
-                )
+                lines.append(store_text("r_out", f"({place})" if j else place, inner[1], step[1], value, left))
             return lines
 
         wide = UNROLL * self.lanes

@@ -22,9 +22,7 @@ from .rows import RowLoop, cast_text, const_text, vector_loop
 __all__ = ["resize_launch"]
 
 
-def resize_launch(
-    op: Resize, x: Tensor, out: Tensor, origin: str = ""
-) -> tuple[Launch, dict[str, np.ndarray]]:
+def resize_launch(op: Resize, x: Tensor, out: Tensor, origin: str = "") -> tuple[Launch, dict[str, np.ndarray]]:
     """One launch that resamples ``x`` to ``out``, and the constants that it reads.
 
     Elements that are interpolated must be floats.

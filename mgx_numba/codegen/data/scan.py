@@ -14,9 +14,7 @@ from .rows import RowLoop, cast_text, const_text, vector_loop
 __all__ = ["scan_launch"]
 
 
-def scan_launch(
-    axis: int, exclusive: bool, reverse: bool, x: Tensor, out: Tensor, origin: str = ""
-) -> Launch:
+def scan_launch(axis: int, exclusive: bool, reverse: bool, x: Tensor, out: Tensor, origin: str = "") -> Launch:
     """One launch for the running sum along an axis, in float64 or 64-bit integers.
 
     Operands are named ``x`` and ``out``.

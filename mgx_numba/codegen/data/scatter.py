@@ -20,9 +20,7 @@ __all__ = ["scatter_launch", "scatternd_launch"]
 _COMBINE = {"add": "add", "mul": "mul", "min": "min", "max": "max"}
 
 
-def scatter_launch(
-    combine: str, axis: int, indices: Tensor, updates: Tensor, out: Tensor, origin: str = ""
-) -> Launch:
+def scatter_launch(combine: str, axis: int, indices: Tensor, updates: Tensor, out: Tensor, origin: str = "") -> Launch:
     """One launch of ScatterElements into ``out``: ``updates[i]`` goes to ``i`` but at ``indices[i]`` along
     ``axis``.
 

@@ -128,10 +128,7 @@ def suppression_launch(
                 "store_scalar(p_picked, row * room + kept, load_scalar(order, first))",
                 "kept += 1",
                 "store_scalar(planes, first, NAN)",
-                *(
-                    f"b_{side} = load_scalar(planes, {k + 1} * pitch + first)"
-                    for k, side in enumerate(CORNERS)
-                ),
+                *(f"b_{side} = load_scalar(planes, {k + 1} * pitch + first)" for k, side in enumerate(CORNERS)),
                 "b_area = load_scalar(planes, 5 * pitch + first)",
                 *scan(suppress=True),
             ],

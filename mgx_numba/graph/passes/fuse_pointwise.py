@@ -68,11 +68,7 @@ class FusePointwise(Pass):
 
 
 def _can_join(home: list[Instruction], ins: Instruction, order: dict[Instruction, int]) -> bool:
-    return (
-        len(home) < MAX_NODES
-        and len(open_values([*home, ins])) <= MAX_RESULTS
-        and not _reenters(ins, home, order)
-    )
+    return len(home) < MAX_NODES and len(open_values([*home, ins])) <= MAX_RESULTS and not _reenters(ins, home, order)
 
 
 def _is_fusable(ins: Instruction) -> bool:

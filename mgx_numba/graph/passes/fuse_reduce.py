@@ -14,9 +14,7 @@ from .regions import absorb_producers, extract, grow, is_fusable_type, is_scalar
 
 __all__ = ["REDUCTIONS", "FuseReduce"]
 
-REDUCTIONS = frozenset(
-    "reduce_sum reduce_mean reduce_max reduce_min reduce_prod reduce_any reduce_all".split()
-)
+REDUCTIONS = frozenset("reduce_sum reduce_mean reduce_max reduce_min reduce_prod reduce_any reduce_all".split())
 
 
 class FuseReduce(Pass):
@@ -64,9 +62,7 @@ def _is_reduction(ins: Instruction) -> bool:
     )
 
 
-def _acceptor(
-    root: Instruction, full: tuple[int, ...], reduced: tuple[int, ...]
-) -> Callable[[Instruction], bool]:
+def _acceptor(root: Instruction, full: tuple[int, ...], reduced: tuple[int, ...]) -> Callable[[Instruction], bool]:
     axes = set(root.op.axes)  # type: ignore[attr-defined]
 
     def accept(ins: Instruction) -> bool:

@@ -29,9 +29,7 @@ def lower_contiguous(low: Lowering, ins: Instruction) -> None:
     """The input itself if its strides are already those wanted, else a copy."""
     source = low.input(ins, 0)
     wanted = ins.shape.strides
-    if ins not in low.destinations and all(
-        a == b or n == 1 for a, b, n in zip(source.strides, wanted, source.lens)
-    ):
+    if ins not in low.destinations and all(a == b or n == 1 for a, b, n in zip(source.strides, wanted, source.lens)):
         low.values[ins] = source.with_shape(Shape(source.type, source.lens, wanted))
         return
     low.copy(source, low.output(ins), ins)

@@ -26,9 +26,7 @@ def lower_arg_reduction(low: Lowering, ins: Instruction) -> None:
         low.host(ins)
         return
     out = low.output(ins)
-    launch = argreduce_launch(
-        op.name == "argmax", op.select_last_index, axis, x.tensor, out.tensor, low.origin(ins)
-    )
+    launch = argreduce_launch(op.name == "argmax", op.select_last_index, axis, x.tensor, out.tensor, low.origin(ins))
     low.launch(launch, {"x": x, "out": out}, ins)
 
 

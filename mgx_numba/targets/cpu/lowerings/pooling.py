@@ -38,9 +38,7 @@ def _separable(op: Pooling, axes: list[Window]) -> bool:
     return op.mode is PoolingMode.max and len(axes) > 1 and prod(w.size / w.stride for w in axes) > SEPARABLE
 
 
-def _pool(
-    low: Lowering, ins: Instruction, op: Pooling, axes: list[Window], x: View, out: View | None
-) -> View:
+def _pool(low: Lowering, ins: Instruction, op: Pooling, axes: list[Window], x: View, out: View | None) -> View:
     """Append one kernel; without ``out`` its result is new memory in the order of ``x``."""
     if out is None:
         lens = list(x.lens)
