@@ -43,7 +43,7 @@ REDUCTIONS = "reduce_sum reduce_mean reduce_max reduce_min reduce_prod reduce_an
 def random_values(
     type: Type, lens: Sequence[int], seed: int, special: bool = False, below: int | None = None
 ) -> np.ndarray:
-    """Small values, halves and quarters half of the time; ``special`` adds NaN and infinity, ``below`` makes indices."""
+    """Small values, halves and quarters half of the time; ``special`` adds NaN, infinity; ``below`` makes indices."""
     rng = np.random.default_rng([seed, *lens])
     if below is not None:
         return rng.integers(-below, below, lens).astype(type.numpy)

@@ -121,7 +121,7 @@ class _ReduceKernel:
             if ins.is_literal or ins.name == "multibroadcast":
                 self.row_value[ins] = not ins.inputs or self.row_value[ins.inputs[0]]
             elif ins.is_param:
-                self.row_value[ins] = ins.shape.lens != self.full
+                self.row_value[ins] = self._repeats_along_rows(self.inputs[self.parameters.index(ins)])
             elif ins.name in REDUCTIONS:
                 self.row_value[ins] = True
             else:
@@ -130,6 +130,10 @@ class _ReduceKernel:
             [self.stage[i.inputs[0]] for i in self.module if i.name in REDUCTIONS]
             + [self.stage[r] for r in self.results if r.shape.lens == self.full]
         )
+
+    def _repeats_along_rows(self, tensor: Tensor) -> bool:
+        """Whether an operand has one value a row, be it by its lengths or by its strides."""
+        return tensor.lens != self.full or all(tensor.strides[a] == 0 or self.full[a] == 1 for a in self.axes)
 
     def _cost(self, ins: Instruction) -> int:
         """What computing a full value from the operands takes."""

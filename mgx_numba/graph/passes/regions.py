@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 
 from ...ops.base import Operator, make_op
@@ -82,6 +83,14 @@ def is_scalar_literal(ins: Instruction) -> Instruction | None:
     return ins if ins.is_literal and ins.shape.elements == 1 and not ins.shape.sub_shapes else None
 
 
+def is_plain(value: float) -> bool:
+    """Whether a number has at most 8 significant bits, as 0.5 or 6; kernels have such constants in their text.
+
+    Others (scales, shifts) differ from layer to layer: as operands they leave the layers one kernel to share.
+    """
+    return not math.isfinite(value) or (math.frexp(value)[0] * 256).is_integer()
+
+
 def extract(
     program: Program,
     module: Module,
@@ -96,7 +105,7 @@ def extract(
         region: members in program order; values used outside become the results.
         op: the module operator.
         name: stem of the submodule's name.
-        scalar: parameters and literals get scalar shapes (pointwise modules), views of constants vanish.
+        scalar: parameters and literals get scalar shapes (pointwise modules), views of plain constants vanish.
 
     Returns:
         For each result, the instruction that now gives it (``get_tuple_elem`` when there are several).
@@ -109,8 +118,9 @@ def extract(
 
     def parameter(ins: Instruction, inline: bool) -> Instruction:
         constant = is_scalar_literal(ins) if inline else None
-        if constant is not None and constant.literal is not None:
-            value = body.insert_literal(_first_operation(body), constant.literal.numpy().reshape(-1)[0])
+        number = None if constant is None or constant.literal is None else constant.literal.numpy().reshape(-1)[0]
+        if number is not None and is_plain(float(number)):
+            value = body.insert_literal(_first_operation(body), number)
             if not scalar and ins.shape.lens != value.shape.lens:
                 return body.add_instruction(make_op("multibroadcast", out_lens=ins.shape.lens), [value])
             return value

@@ -48,9 +48,9 @@ def _memory_needs(module: Module, members: dict[Instruction, int]) -> dict[Instr
     """Bytes that computing each value takes at the most, if inputs are computed in the best order."""
     need: dict[Instruction, int] = {}
     for ins in module:
-        inputs = sorted({i for i in ins.dependencies if i in members}, key=lambda i: -need[i])
+        inputs = dict.fromkeys(i for i in ins.dependencies if i in members)
         held = peak = 0
-        for i in inputs:
+        for i in sorted(inputs, key=lambda i: -need[i]):
             peak = max(peak, held + need[i])
             held += 0 if i.literal is not None else i.shape.bytes
         need[ins] = max(peak, held + (0 if ins.literal is not None else ins.shape.bytes))
