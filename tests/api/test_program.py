@@ -154,3 +154,18 @@ def test_operators_say_their_attributes():
         migraphx.op("leaky_relu", alfa=1.0)
     with pytest.raises(migraphx.MgxError, match="did you mean relu"):
         migraphx.op("relo")
+
+
+def test_dynamic_program_keeps_a_bounded_number_of_plans(monkeypatch):
+    from mgx_numba.targets.cpu import target
+
+    monkeypatch.setattr(target, "MOST_PLANS", 3)
+    net = migraphx.program()
+    main = net.get_main_module()
+    x = main.add_parameter("x", migraphx.shape(dyn_dims=[migraphx.dynamic_dimension(1, 64), 2]))
+    main.add_return([main.add_instruction(migraphx.op("relu"), [x])])
+    net.compile(migraphx.get_target("cpu"))
+    for length in (*range(1, 9), 1):
+        assert net.run({"x": np.ones((length, 2), np.float32)})[0].get_shape().lens() == [length, 2]
+    assert len(net._compiled._specialized) == 3
+    assert len(net.kernels()) == 1

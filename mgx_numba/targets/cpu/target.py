@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from ...codegen.tuning.session import Tuning
 
 __all__ = ["PASSES", "CpuProgram", "optimize"]
+
+MOST_PLANS = 32
+"""Plans that a program with dynamic inputs keeps; the oldest goes when another set of lengths comes."""
 
 PASSES: tuple[str, ...] = (
     "normalize_ops",
@@ -85,6 +89,7 @@ class CpuProgram:
         self._options = options
         self._source: Program | None = None
         self._specialized: dict[tuple[tuple[int, ...], ...], CpuProgram] = {}
+        self._lock = threading.Lock()
         self.executable: Executable | None = None
         self._idle: Executable | None = None
         self._trees: list[Tree] | None = None
@@ -111,7 +116,10 @@ class CpuProgram:
         if found is None:
             lens = {name: array.shape for name, array in inputs.items()}
             found = CpuProgram(specialize(self._source, lens), self._options, None)
-            self._specialized[key] = found
+            with self._lock:
+                while len(self._specialized) >= MOST_PLANS:
+                    self._specialized.pop(next(iter(self._specialized)))
+                self._specialized[key] = found
         return found
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:

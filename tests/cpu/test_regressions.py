@@ -1,0 +1,60 @@
+"""Bugs that were found and fixed, each with the program that showed it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import mgx_numba as migraphx
+from mgx_numba.graph.passes import run_passes
+
+from .programs import check, program_of
+from .test_clusters import data, softmax
+
+
+@pytest.mark.parametrize("mode", ["max", "average"])
+def test_pooling_slots_do_not_take_the_kernels_own_names(mode):
+    def build(m, p):
+        return m.add_instruction("pooling", [p[0]], mode=mode, lengths=[5, 5], padding=[2, 2], stride=[1, 1])
+
+    check([data((2, 33, 9, 11))], build)
+
+
+def test_float64_softmax_fits_its_stack_cache():
+    check([data((4, 5000), dtype=np.float64)], lambda m, p: softmax(m, p[0], 1, (4, 5000)), rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["reduce_any", "reduce_all"])
+def test_logical_reduction_of_integers(name):
+    x = np.random.default_rng(1).integers(0, 2, (6, 33)).astype(np.int32)
+    check([x], lambda m, p: m.add_instruction(name, [p[0]], axes=[1]))
+
+
+def test_ordered_comparison_of_bools():
+    a, b = (np.random.default_rng(s).random((3, 40)) < 0.5 for s in (1, 2))
+    check([a, b], lambda m, p: m.add_instruction("less", [p[0], p[1]]))
+
+
+def test_schedule_changes_nothing_when_run_twice():
+    def build(m, p):
+        parts = [m.add_instruction("neg", [m.add_instruction(name, [p[0]])]) for name in ("exp", "tanh", "sqrt")]
+        return m.add_instruction("concat", parts, axis=0)
+
+    program = program_of([data((4, 8))], build)
+    run_passes(program, ["schedule"])
+    once = str(program)
+    run_passes(program, ["schedule"])
+    assert str(program) == once
+
+
+def test_results_of_ref_do_not_alias_inputs_and_literals():
+    net = migraphx.program()
+    main = net.get_main_module()
+    x = main.add_parameter("x", migraphx.shape(lens=[3]))
+    main.add_return([x, main.add_literal(np.ones(3, np.float32))])
+    net.compile(migraphx.get_target("ref"))
+    source = np.zeros(3, np.float32)
+    for result in net.run({"x": source}):
+        np.asarray(result)[:] = 7
+    assert source.tolist() == [0, 0, 0]
+    assert net.run({"x": source})[1].tolist() == [1, 1, 1]
