@@ -22,18 +22,23 @@ __all__ = ["compile_objects", "start_worker", "stop_worker", "worker_count"]
 WORKER_COMMAND = (sys.executable, "-m", "mgx_numba.codegen.worker")
 
 # A worker imports Numba before it helps, so it must have this many kernels to compile to be worth it.
-_KERNELS_PER_WORKER = 12
+_KERNELS_PER_WORKER = 6
 _EXIT_SECONDS = 5.0
+_REPORT_SECONDS = 0.05
 
 Finished = Callable[[KernelSource, bytes], None]
 
 
 def worker_count(kernels: int, cpus: int | None = None) -> int:
-    """Worker processes that pay off for so many kernels, besides this one; 0 for few kernels or one core."""
+    """Worker processes that pay off for so many kernels; 0 for few kernels or one core.
+
+    With workers this process compiles nothing: Numba's and LLVM's memory stays theirs and goes with them.
+    """
     if getattr(sys, "frozen", False) or not sys.executable:
         return 0
     available = cpus if cpus is not None else len(_affinity())
-    return max(0, min(available, kernels // _KERNELS_PER_WORKER) - 1)
+    workers = min(available, kernels // _KERNELS_PER_WORKER)
+    return workers if workers > 1 else 0
 
 
 def _affinity() -> Sequence[int]:
@@ -58,11 +63,12 @@ def compile_objects(
     for helper in helpers:
         helper.start()
     try:
-        _compile_here(batch, finished)
         for helper in helpers:
-            helper.join()
+            while helper.is_alive():
+                helper.join(_REPORT_SECONDS)
+                batch.report(finished)
         batch.report(finished)
-        _compile_here(batch, finished)  # what a dead worker left
+        _compile_here(batch, finished)  # all of them without workers, else what dead workers left
     except BaseException:
         batch.cancel()
         raise

@@ -12,6 +12,7 @@ from ..codegen.loader import Progress, load
 from .context import Context, Frame
 from .layout import PlanTables, claims
 from .plan import HostStep, Plan, Step, TensorView
+from .spmd import LEAD, WALK, WORKER
 from .threads import pool, resolve_num_threads
 
 __all__ = ["Executable", "TraceCallback", "View"]
@@ -39,7 +40,8 @@ class Executable:
         """
         self.plan = plan
         self.num_threads = resolve_num_threads(num_threads)
-        kernels = plan.kernels()
+        # The executor's own kernels come along, so that on an empty store one set of workers compiles all.
+        kernels = [*plan.kernels(), LEAD, WALK, WORKER]
         addresses = dict(zip(kernels, load(kernels, progress), strict=True))
         self._pool = pool()
         self._lead = self._pool.lead

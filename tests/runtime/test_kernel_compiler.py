@@ -132,8 +132,8 @@ def test_dead_worker_costs_only_time(
 def test_workers_only_when_they_pay() -> None:
     assert batch.worker_count(5, cpus=8) == 0
     assert batch.worker_count(30, cpus=1) == 0
-    assert batch.worker_count(30, cpus=2) == 1
-    assert batch.worker_count(1000, cpus=4) == 3
+    assert batch.worker_count(30, cpus=2) == 2
+    assert batch.worker_count(1000, cpus=4) == 4
 
 
 @pytest.mark.parametrize("data", [b"", b"\x7fELF", b"\x7fELF\x02\x01" + bytes(100), bytes(64)])
