@@ -165,6 +165,7 @@ def start_worker() -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         cwd=root,  # not the caller's folder, whose files could shadow modules
         env=environment,
+        start_new_session=True,  # an interrupt from the terminal is for this process, which then closes the pipes
     )
 
 

@@ -45,6 +45,14 @@ def write_message(stream: IO[bytes], message: Any) -> None:
     stream.flush()
 
 
+def _answer(stream: IO[bytes], message: Any) -> None:
+    """Send a message; if whoever asked is gone, so is this process, without a word."""
+    try:
+        write_message(stream, message)
+    except OSError:
+        os._exit(0)  # a normal exit would flush the stream and complain
+
+
 def main() -> None:
     """Serve until the input ends. What is printed meanwhile goes to standard error, not into the protocol."""
     source_stream = os.fdopen(os.dup(0), "rb")
@@ -52,7 +60,7 @@ def main() -> None:
     os.dup2(2, 1)
     from . import frontend  # noqa: F401  imports Numba before saying ready
 
-    write_message(answer_stream, {"ready": True})
+    _answer(answer_stream, {"ready": True})
     while True:
         try:
             request = read_message(source_stream)
@@ -62,7 +70,7 @@ def main() -> None:
             answer: dict[str, Any] = {"object": compile_object(KernelSource(**request))}
         except CompileError as error:
             answer = {"error": str(error)}
-        write_message(answer_stream, answer)
+        _answer(answer_stream, answer)
 
 
 if __name__ == "__main__":
