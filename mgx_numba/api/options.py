@@ -42,14 +42,7 @@ COMPILE_OPTIONS: dict[str, str] = {
     "target": "architecture name of a GPU",
     "disabled_passes": "names of passes to leave out",
 }
-_WITHOUT_EFFECT = {
-    "offload_copy": (True, False),
-    "aggressive_memory": (True, False),
-    "use_nhwc": (True, False),
-    "device_id": None,
-    "target": None,
-    "use_fp16": (True, False),
-}
+_WITHOUT_EFFECT = ("offload_copy", "aggressive_memory", "use_nhwc", "device_id", "target", "use_fp16")
 _CPU_ONLY = ("exhaustive_tune", "tune_budget", "problem_cache")
 _SILENT_DEFAULTS = {
     "offload_copy": True,

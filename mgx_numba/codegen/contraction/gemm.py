@@ -70,7 +70,17 @@ class GemmPacked:
         return _seconds(problem, threads)
 
 
-class GemmInPlace:
+class _Unpacked:
+    """A solver whose right-hand side is an activation: nothing is packed at compile time."""
+
+    def packed_lens(self, problem: GemmProblem) -> tuple[int, ...]:
+        return ()
+
+    def pack_weights(self, problem: GemmProblem, weights: np.ndarray) -> np.ndarray:
+        return weights
+
+
+class GemmInPlace(_Unpacked):
     """The right-hand side is an activation whose rows are contiguous, read where it lies."""
 
     name = "gemm_in_place"
@@ -81,12 +91,6 @@ class GemmInPlace:
         if problem.k == 0:
             return "the sum is empty"
         return None if problem.b_strides[-1] == 1 or problem.n == 1 else "the right-hand side's rows are not contiguous"
-
-    def packed_lens(self, problem: GemmProblem) -> tuple[int, ...]:
-        return ()
-
-    def pack_weights(self, problem: GemmProblem, weights: np.ndarray) -> np.ndarray:
-        return weights
 
     def plan(
         self,
@@ -104,7 +108,7 @@ class GemmInPlace:
         return _seconds(problem, threads)
 
 
-class GemmPacking:
+class GemmPacking(_Unpacked):
     """The right-hand side is an activation of any strides, packed into scratch by a launch of its own."""
 
     name = "gemm_packing"
@@ -113,12 +117,6 @@ class GemmPacking:
         if problem.b_constant:
             return "the right-hand side is a constant: packing it is free"
         return "the sum is empty" if problem.k == 0 else None
-
-    def packed_lens(self, problem: GemmProblem) -> tuple[int, ...]:
-        return ()
-
-    def pack_weights(self, problem: GemmProblem, weights: np.ndarray) -> np.ndarray:
-        return weights
 
     def plan(
         self,
