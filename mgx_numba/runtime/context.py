@@ -36,7 +36,9 @@ class Context:
         job[Job.PATCHES] = address_of(tables.patches)
         job[Job.POOL] = pool_address
         job[Job.THREADS] = threads
-        self._kept = (slots, steps, job)
+        taken = aligned_empty((len(steps) * threads,), "int64")
+        job[Job.TAKEN] = address_of(taken)
+        self._kept = (slots, steps, job, taken)
         self.bases: memoryview = bases.data
         self.job_address = address_of(job)
         self._arena_views: dict[TensorView, np.ndarray] = {}

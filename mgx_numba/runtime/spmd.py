@@ -1,10 +1,11 @@
 """The executor's own kernels: how one or more threads walk the steps of a plan.
 
 They are kernel sources like any other, compiled and stored the same way; their ``args`` are the blocks below,
-whose words are int64. Every worker walks the steps. Of a step's tiles it claims ``GRAIN`` at a time from the
-step's ``STATE`` (low half: next tile, high half: tiles completed; one atomic addition both completes a claim
-and makes the next), and goes on when all are complete. So nobody waits for a thread that has not claimed
-anything: a worker that the system runs late only finds less to do, and a caller without workers does it all.
+whose words are int64. Every worker walks the steps. A step's tiles are dealt out in as many equal shares as there
+are threads, so that a worker meets in its own cache what it wrote or read in the step before. It claims ``GRAIN``
+tiles at a time of its own share, by an atomic addition to the share's count of tiles taken, then of the others'; adds
+the tiles that it ran to the step's ``DONE``, and goes on when all are. So nobody waits for a thread that has not
+claimed anything: a worker that the system runs late only finds less to do, and a caller without workers does it all.
 Waiting spins, then yields, then sleeps.
 
 Successive steps of a single claim form a chain, which one worker runs in one claim.
@@ -20,7 +21,7 @@ __all__ = ["LEAD", "WALK", "WORKER", "Job", "Patch", "Pool", "StepRecord"]
 class StepRecord:
     """Words of one step; a table ends with one more record, of which only ``PATCH`` is read."""
 
-    FUNCTION, ARGS, TASKS, GRAIN, STATE, CHAIN, PATCH = range(7)
+    FUNCTION, ARGS, TASKS, GRAIN, DONE, CHAIN, PATCH = range(7)
     WORDS = 8
 
 
@@ -32,9 +33,12 @@ class Patch:
 
 
 class Job:
-    """Words of one call's context. ``POSITION`` is where a late worker joins; ``WAITERS`` counts sleepers."""
+    """Words of one call's context. ``POSITION`` is where a late worker joins; ``WAITERS`` counts sleepers.
 
-    STEPS, SLOTS, BASES, PATCHES, POOL, THREADS, END = range(7)
+    ``TAKEN`` is the address of a count for each step and thread: how many tiles of its share are claimed.
+    """
+
+    STEPS, SLOTS, BASES, PATCHES, POOL, THREADS, END, TAKEN = range(8)
     POSITION = 8
     WAITERS = 16
     WORDS = 24
@@ -92,8 +96,12 @@ def kernel(args, begin, end):
             at = s * STEP_WORDS
             call_kernel(steps, at + STEP_FUNCTION, words_at(steps, at + STEP_ARGS), 0, steps[at + STEP_TASKS])
     else:
+        threads = args[JOB_THREADS]
+        taken = words_at(args, JOB_TAKEN)
         for s in range(begin, end):
-            steps[s * STEP_WORDS + STEP_STATE] = 0
+            steps[s * STEP_WORDS + STEP_DONE] = 0
+            for t in range(s * threads, (s + 1) * threads):
+                taken[t] = 0
         args[JOB_END] = end
         args[JOB_POSITION] = begin
         put_words(pool, POOL_JOB, args)
@@ -124,6 +132,8 @@ WALK = KernelSource(
 def kernel(args, begin, end):
     pool = words_at(args, JOB_POOL)
     steps = words_at(args, JOB_STEPS)
+    taken = words_at(args, JOB_TAKEN)
+    threads = args[JOB_THREADS]
     last = args[JOB_END]
     s = atomic_load(args, JOB_POSITION)
     while s < last:
@@ -141,31 +151,45 @@ def kernel(args, begin, end):
             following = s + chain
             if following > last:
                 following = last
-        if (atomic_load(step, STEP_STATE) >> 32) < tasks:
+        if atomic_load(step, STEP_DONE) < tasks:
             completed = 0
-            state = atomic_add(step, STEP_STATE, grain)
-            first = state & LOW
-            while first < tasks:
-                if chain > 0:
-                    for member in range(s, following):
-                        m = member * STEP_WORDS
-                        member_args = words_at(steps, m + STEP_ARGS)
-                        call_kernel(steps, m + STEP_FUNCTION, member_args, 0, steps[m + STEP_TASKS])
-                    completed = 1
-                else:
-                    stop = first + grain
-                    if stop > tasks:
-                        stop = tasks
-                    call_kernel(steps, at + STEP_FUNCTION, words_at(step, STEP_ARGS), first, stop)
-                    completed = stop - first
-                state = atomic_add(step, STEP_STATE, grain + (completed << 32))
-                first = state & LOW
-            if (state >> 32) + completed >= tasks:
-                if completed > 0 and atomic_load(args, JOB_WAITERS) > 0:
-                    futex_wake(step, STEP_STATE, 1)
+            claims = idiv(tasks + grain - 1, grain)
+            share = begin
+            for other in range(threads):
+                first = idiv(claims * share + threads - 1, threads) * grain
+                stop = idiv(claims * (share + 1) + threads - 1, threads) * grain
+                if stop > tasks:
+                    stop = tasks
+                count = s * threads + share
+                if first + atomic_load(taken, count) < stop:
+                    tile = first + atomic_add(taken, count, grain)
+                    while tile < stop:
+                        if chain > 0:
+                            for member in range(s, following):
+                                m = member * STEP_WORDS
+                                member_args = words_at(steps, m + STEP_ARGS)
+                                call_kernel(steps, m + STEP_FUNCTION, member_args, 0, steps[m + STEP_TASKS])
+                            completed = 1
+                        else:
+                            after = tile + grain
+                            if after > stop:
+                                after = stop
+                            call_kernel(steps, at + STEP_FUNCTION, words_at(step, STEP_ARGS), tile, after)
+                            completed += after - tile
+                        tile = first + atomic_add(taken, count, grain)
+                share += 1
+                if share == threads:
+                    share = 0
+            done = 0
+            if completed > 0:
+                done = atomic_add(step, STEP_DONE, completed)
+            if completed > 0 and done + completed == tasks:
+                if atomic_load(args, JOB_WAITERS) > 0:
+                    futex_wake(step, STEP_DONE, 0)
             else:
                 spins = 0
-                while (atomic_load(step, STEP_STATE) >> 32) < tasks:
+                done = atomic_load(step, STEP_DONE)
+                while done < tasks:
                     spins += 1
                     if spins < pool[POOL_SPINS]:
                         pause()
@@ -173,10 +197,11 @@ def kernel(args, begin, end):
                         yield_thread()
                     else:
                         atomic_add(args, JOB_WAITERS, 1)
-                        state = atomic_load(step, STEP_STATE)
-                        if (state >> 32) < tasks:
-                            futex_wait(step, STEP_STATE, 1, state >> 32, WAIT_MICROSECONDS)
+                        done = atomic_load(step, STEP_DONE)
+                        if done < tasks:
+                            futex_wait(step, STEP_DONE, 0, done, WAIT_MICROSECONDS)
                         atomic_add(args, JOB_WAITERS, -1)
+                    done = atomic_load(step, STEP_DONE)
         s = following
 """,
 )

@@ -25,6 +25,8 @@ BLOCKINGS = [
     Blocking(24, 3, 5, 8),
     Blocking(1 << 20, 1, 1, 16),
     Blocking(7, 1 << 20, 64, 1 << 20),
+    Blocking(12, 2, 1, 1 << 20, 3),
+    Blocking(1, 1, 1, 16, 1 << 39),
 ]
 
 

@@ -7,7 +7,7 @@ keys are only a part leaves for each query a record in scratch memory, which a s
 from __future__ import annotations
 
 from ..contraction.text import Arguments, indent
-from ..contraction.tile_source import ROWS_SLOT, VECTORS_SLOT, tile_source
+from ..contraction.tile_source import ROWS_SLOT, VECTORS_SLOT, tile_block, tile_source
 from ..cpu.tile_table import RegisterTile, tile_for
 from ..kernel import KernelSource
 from ..launch import Launch, Operand
@@ -129,7 +129,7 @@ class AttentionKernel:
     def tile_block(self, name: str, row: str, x_step: str, w_step: str, acc_row: str, acc_panel: str) -> list[str]:
         """Statements that make the argument block ``<name>_block`` of a tile; its rows are ``row`` elements apart."""
         return [
-            f"{name}_block = local_int64(16)",
+            *tile_block(f"{name}_block"),
             f"{name}_rows = local_int64(16)",
             "for i in range(16):",
             f"    {name}_rows[i] = i * {row}",

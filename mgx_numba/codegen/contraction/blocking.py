@@ -19,20 +19,33 @@ ROWS_BYTES = 640 * 1024
 """Left-hand side of one task that stays in the L2 cache while the panels pass."""
 DEPTH = 1024
 """Reduction length from which the sums are worth parking, so that rows and panels stay near."""
+FOREIGN_CYCLES = 0.1
+"""Cycles to fetch a byte that another core wrote."""
+SHARED_CYCLES = 0.03
+"""Cycles to fetch a byte of the weights, which all cores have read before, from beyond the L2 cache."""
 
 
 @dataclass(frozen=True)
 class Blocking:
-    """Rows, panels, taps and channels of one task or step."""
+    """Rows, panels, taps and channels of one task or step.
+
+    Tasks are numbered so that all those of one of ``parts`` equal parts of the rows are neighbours; within a part
+    those of one block of panels are.
+    """
 
     rows: int
     panels: int
     taps: int
     depth: int
+    parts: int = 1
+
+    def row_blocks(self, m: int) -> int:
+        """Blocks of rows in one part; the last ones of the last part may be empty."""
+        return max(1, -(-m // (self.rows * self.parts)))
 
     def tasks(self, m: int, panels: int, groups: int) -> int:
         """Number of tasks of a contraction of ``m`` rows and ``panels`` weight panels in each group."""
-        return groups * -(-m // self.rows) * -(-panels // self.panels)
+        return groups * self.parts * self.row_blocks(m) * -(-panels // self.panels)
 
 
 def fit(given: Blocking, tile: RegisterTile, m: int, n: int, depth: int, taps: int) -> Blocking:
@@ -45,7 +58,7 @@ def fit(given: Blocking, tile: RegisterTile, m: int, n: int, depth: int, taps: i
     m_block = -(-_clamp(given.rows, m) // tile.rows) * tile.rows
     if tap_block < taps or k_block < depth:
         m_block = min(m_block, sums // p_block // tile.rows * tile.rows)
-    return Blocking(m_block, p_block, tap_block, k_block)
+    return Blocking(m_block, p_block, tap_block, k_block, _clamp(given.parts, -(-m // m_block)))
 
 
 def cut(
@@ -76,17 +89,21 @@ def cut(
     steps = -(-taps // tap_block) * -(-depth // k_block)
     near = max(1, PANEL_BYTES // (size * tile.columns * tap_block * k_block))
     best, best_cost = Blocking(min(m, tile.rows), 1, tap_block, k_block), float("inf")
-    for panel_limit in (8, 4, 2, 1):
-        p_block = _even(panels, min(panel_limit, near), 1)
-        most_rows = min(sums // p_block if steps > 1 else m, max(tile.rows, ROWS_BYTES // (size * k_block)))
-        if sums < p_block * (tile.rows if steps == 1 else min(m, tile.rows)):
-            continue
-        for row_limit in (32, 16, 8, 4, 2, 1):
-            m_block = min(_even(m, row_limit * tile.rows, tile.rows), most_rows // tile.rows * tile.rows or most_rows)
-            blocking = Blocking(m_block, p_block, tap_block, k_block)
-            cost = _makespan(blocking, tile, m, panels, taps * depth, groups, threads)
-            if cost < best_cost * 0.99:
-                best, best_cost = blocking, cost
+    for parts in _divisors(threads) if groups % threads else (1,):
+        most = -(-m // (parts * tile.rows)) * tile.rows
+        for panel_limit in (8, 4, 2, 1):
+            p_block = _even(-(-panels * parts // threads), min(panel_limit, near), 1)
+            most_rows = min(sums // p_block if steps > 1 else most, max(tile.rows, ROWS_BYTES // (size * k_block)))
+            if sums < p_block * (tile.rows if steps == 1 else min(most, tile.rows)):
+                continue
+            for row_limit in (32, 16, 8, 4, 2, 1):
+                m_block = min(
+                    _even(most, row_limit * tile.rows, tile.rows), most_rows // tile.rows * tile.rows or most_rows
+                )
+                blocking = Blocking(m_block, p_block, tap_block, k_block, parts)
+                cost = _makespan(blocking, tile, m, panels, depth, taps, groups, threads)
+                if cost < best_cost * 0.99:
+                    best, best_cost = blocking, cost
     return best
 
 
@@ -113,16 +130,27 @@ def cut_channels(
 
 
 def _makespan(
-    blocking: Blocking, tile: RegisterTile, m: int, panels: int, terms: int, groups: int, threads: int
+    blocking: Blocking, tile: RegisterTile, m: int, panels: int, depth: int, taps: int, groups: int, threads: int
 ) -> float:
-    """Rough cycles until the last of ``threads`` threads is done: multiply-adds, loads of weights, fixed costs."""
+    """Rough cycles until the last of ``threads`` threads is done: multiply-adds, loads of weights, fixed costs, and
+    what comes from other cores: the weights that it reads, and rows that were written there."""
     rows, width = min(blocking.rows, m), min(blocking.panels, panels)
+    terms = depth * taps
     tasks = blocking.tasks(m, panels, groups)
     tile_rows = -(-rows // tile.rows)
     work = rows * width * terms * tile.vectors / 2
     weights = width * terms * tile.columns / 16
     loads = 0.1 * tile_rows * terms * tile.rows
-    return -(-tasks // threads) * (work + weights + loads + tile_rows * 60 + 300)
+    size = ITEMSIZE[tile.dtype]
+    foreign_rows = m * depth * size / blocking.parts * (1 - blocking.parts / threads)
+    own_weights = panels * tile.columns * terms * size * blocking.parts / threads
+    traffic = FOREIGN_CYCLES * foreign_rows + SHARED_CYCLES * own_weights
+    return -(-tasks // threads) * (work + weights + loads + tile_rows * 60 + 300) + groups * traffic
+
+
+def _divisors(number: int) -> list[int]:
+    """All divisors, the largest first."""
+    return [d for d in range(number, 0, -1) if number % d == 0]
 
 
 def _clamp(value: int, most: int) -> int:

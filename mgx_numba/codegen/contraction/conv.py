@@ -195,6 +195,7 @@ def direct_launch(
         skeleton.before_rows, skeleton.row = lattice_rows(epilogue, axes)
     else:
         skeleton.before_rows, skeleton.row = pixel_rows(epilogue)
+        skeleton.row_steps = {name: f"{name}_pixel" for name in strides}
     size = problem.itemsize
     moved = size * (problem.batch * problem.in_pixels * problem.in_channels + math.prod(lens))
     moved += ITEMSIZE[epilogue.out_dtype(problem.dtype)] * rows * problem.out_channels

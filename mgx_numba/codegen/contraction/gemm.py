@@ -219,6 +219,7 @@ def _launch(
         "put_pointer(block, 0, offset(x, x0 + row * x_ld + k0 * x_step))",
     ]
     skeleton.row = _row_lines(epilogue)
+    skeleton.row_steps = {name: f"{name}_ld" for name in batched.strides if name not in ("x", "w")}
     moved = size * (batched.count * batched.m * (problem.k + problem.n) + depth * panels * tile.columns)
     flops = 2 * batched.count * batched.m * problem.n * problem.k
     tasks = blocking.tasks(batched.m, panels, batched.count)

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..cpu.tile_table import RegisterTile
+from ..cpu.tile_table import RegisterTile, tile_slot
 from ..kernel import KernelSource
 from .blocking import SUMS_BYTES, TABLE_TAPS, Blocking
 from .problem import ITEMSIZE, Epilogue
 from .text import Arguments, Rows, indent, kernel_name
-from .tile_source import ROWS_SLOT, VECTORS_SLOT, tile_source
+from .tile_source import ROWS_SLOT, TOUCHED_SLOT, VECTORS_SLOT, tile_block, tile_source
 
 __all__ = ["TABLE_ROWS", "Skeleton", "height_table", "run_tile"]
 
@@ -29,7 +29,8 @@ class Skeleton:
     The statements of ``decode`` turn ``group`` (a batch or group number) into ``x0``, ``w0``, ``column0`` and whatever
     ``row`` needs. Those of ``table`` write the element offsets from ``x`` of ``height`` rows, of which ``left`` exist,
     starting with ``row``, for the taps ``t0`` to ``t0 + taps_now``, at ``k0`` of the depth. Those of ``row`` define
-    ``out_row`` and ``e<k>_row``, the offsets of row ``row + i``. ``inner`` is the tile kernel, if not the usual one.
+    ``out_row`` and ``e<k>_row``, the offsets of row ``row + i``; ``row_steps`` has the names of what those of ``out``
+    and of each ``e<k>`` usually grow by. ``inner`` is the tile kernel, if not the usual one.
     """
 
     solver: str
@@ -42,6 +43,7 @@ class Skeleton:
     table: list[str] = field(default_factory=list)
     before_rows: list[str] = field(default_factory=list)
     row: list[str] = field(default_factory=list)
+    row_steps: dict[str, str] = field(default_factory=dict)
     several_taps: bool = False
     inner: KernelSource | None = None
 
@@ -53,8 +55,8 @@ class Skeleton:
         """Slots of the sizes of one group's product and of its blocks."""
         self.arguments.integers(
             m=m, n=n, panels=panels, depth=depth, m_block=blocking.rows, p_block=blocking.panels,
-            m_blocks=-(-m // blocking.rows), p_blocks=-(-panels // blocking.panels), k_block=blocking.depth,
-            keep=int(blocking.depth < depth or blocking.taps < taps),
+            m_blocks=blocking.row_blocks(m), p_blocks=-(-panels // blocking.panels), parts=blocking.parts,
+            k_block=blocking.depth, keep=int(blocking.depth < depth or blocking.taps < taps),
         )  # fmt: skip
         if self.several_taps:
             self.arguments.integers(taps=taps, tap_block=blocking.taps)
@@ -69,7 +71,7 @@ class Skeleton:
     def _locals(self) -> Sequence[str]:
         taps = TABLE_TAPS if self.several_taps else 1
         return (
-            "block = local_int64(16)",
+            *tile_block(),
             f"table = local_int64({TABLE_ROWS * taps})",
             f"sums = local_{self.dtype}({SUMS_BYTES // ITEMSIZE[self.dtype]})",
             "put_pointer(block, 1, table)",
@@ -84,10 +86,12 @@ class Skeleton:
     def _task(self) -> list[str]:
         columns = self.tile.columns
         lines = [
-            "m0 = imod(task, m_blocks) * m_block",
             "outer = idiv(task, m_blocks)",
-            "p0 = imod(outer, p_blocks) * p_block",
-            "group = idiv(outer, p_blocks)",
+            "m0 = task - outer * m_blocks",
+            "part = idiv(outer, p_blocks)",
+            "p0 = (outer - part * p_blocks) * p_block",
+            "group = idiv(part, parts)",
+            "m0 = ((part - group * parts) * m_blocks + m0) * m_block",
             *self.decode,
             "m1 = imin(m, m0 + m_block)",
             "wide = imin(panels - p0, p_block)",
@@ -129,12 +133,28 @@ class Skeleton:
             *self.table,
             "sums_row = (row - m0) * sums_ld * keep",
             "put_pointer(block, 4, offset(sums, sums_row))",
+            f"block[{TOUCHED_SLOT}] = 0",
+            *self._touch(),
             *run_tile(self.tile, self.tile_slot),
             "if finish:",
             *indent([*self.before_rows, "for i in range(left):"]),
             *indent([*self.row, *self.rows.text(), "sums_row += sums_ld"], 2),
             "row += left",
         ]
+
+    def _touch(self) -> list[str]:
+        """Name the memory that the epilogue will use, so that it is on its way while the products are summed."""
+        read = [f"e{k}" for k, o in enumerate(self.epilogue.operands) if o.access == "full" and o.dtype == self.dtype]
+        places = {"written": "out"} | ({"read": read[0]} if read else {})
+        if self.epilogue.out_dtype(self.dtype) != self.dtype or not all(n in self.row_steps for n in places.values()):
+            return []
+        lines = []
+        for place, name in places.items():
+            pointer = "out" if name == "out" else f"{name}_at"
+            lines.append(f"put_pointer(block, {tile_slot(place)}, offset({pointer}, {name}_row))")
+            lines.append(f"block[{tile_slot(place + '_row')}] = {self.row_steps[name]}")
+        lines.append(f"block[{TOUCHED_SLOT}] = {len(places)}")
+        return ["if finish:", *indent(["i = 0", *self.before_rows, *self.row, *lines])]
 
 
 def run_tile(tile: RegisterTile, slot: int) -> list[str]:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import functools
 
-from ..cpu.tile_table import RegisterTile
+from ..cpu.tile_table import TILE_SLOTS, RegisterTile, tile_slot
 from ..kernel import KernelSource
 
-__all__ = ["ROWS_SLOT", "VECTORS_SLOT", "depthwise_source", "tile_source"]
+__all__ = ["ROWS_SLOT", "TOUCHED_SLOT", "VECTORS_SLOT", "depthwise_source", "tile_block", "tile_source"]
 
-ROWS_SLOT = 13
-VECTORS_SLOT = 14
+ROWS_SLOT = tile_slot("rows")
+VECTORS_SLOT = tile_slot("vectors")
+TOUCHED_SLOT = tile_slot("touched")
+
+
+def tile_block(name: str = "block") -> list[str]:
+    """Statements that make room for an argument block, in which no memory is to be brought into the cache."""
+    return [f"{name} = local_int64({len(TILE_SLOTS)})", f"{name}[{TOUCHED_SLOT}] = 0"]
 
 
 def tile_source(tile: RegisterTile, masked: bool = False) -> KernelSource:
-    """Matrix product over panels; its argument block is :data:`mgx_numba.codegen.cpu.tile.TILE_SLOTS`.
+    """Matrix product over panels; its argument block is :data:`mgx_numba.codegen.cpu.tile_table.TILE_SLOTS`.
 
     With ``masked`` no column past the last one is read, for a right-hand side that was not packed.
     """

@@ -14,7 +14,7 @@ from .rows import row_offsets, stride_arguments
 from .skeleton import TABLE_ROWS, height_table, run_tile
 from .solver import Plan
 from .text import Arguments, Rows, indent, kernel_name
-from .tile_source import tile_source
+from .tile_source import tile_block, tile_source
 from .winograd_blocks import Block, tiles_of
 
 __all__ = ["WinogradWriter", "panel_lens"]
@@ -122,7 +122,7 @@ class WinogradWriter:
             *sizes,
             "u = offset(scratch, call[1])",
             "products = offset(u, u_size)",
-            "block = local_int64(16)",
+            *tile_block(),
             f"table = local_int64({TABLE_ROWS})",
             "places = local_int64(64)",
             f"for i in range({TABLE_ROWS}):",

@@ -21,7 +21,8 @@ from numba.core import types
 from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
-from .tile_writer import TILE_SLOTS, TILE_TABLE_ROWS, DepthwiseWriter, ProductWriter, TileWriter
+from .tile_table import TILE_SLOTS, TILE_TABLE_ROWS
+from .tile_writer import DepthwiseWriter, ProductWriter, TileWriter
 
 __all__ = [
     "TILE_SLOTS",

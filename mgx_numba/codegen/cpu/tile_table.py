@@ -12,10 +12,38 @@ from dataclasses import dataclass
 
 from . import host
 
-__all__ = ["FMA_CHAINS", "TILES", "RegisterTile", "tile_for"]
+__all__ = ["FMA_CHAINS", "TILES", "TILE_SLOTS", "TILE_TABLE_ROWS", "RegisterTile", "tile_for", "tile_slot"]
 
 FMA_CHAINS = 8
 """Independent multiply-add chains that hide the latency of the FMA units (4 cycles on two units, or better)."""
+
+TILE_SLOTS = (
+    "x",  # pointer: left-hand side
+    "offsets",  # pointer to int64 [taps][TILE_TABLE_ROWS]: element offset of each row from x, negative for zero
+    "zero",  # pointer to as many zeros as one row reads
+    "w",  # pointer: first panel
+    "acc",  # pointer: first row of accumulators
+    "taps",
+    "depth",  # k of one tap
+    "x_step",  # elements from one k to the next on the left
+    "w_step",  # elements from one k (depthwise: tap) to the next on the right
+    "w_panel",  # elements from one panel to the next
+    "acc_row",  # elements from one row of accumulators to the next
+    "acc_panel",  # columns of a panel: elements from one panel's accumulators to the next's
+    "accumulate",  # whether acc holds sums to add to
+    "rows",  # selects the variant
+    "vectors",  # selects the variant
+    "columns",  # (masked variants) columns that exist from panel 0 on; none is read past them
+    "touched",  # (products) how many of the following two places to bring into the cache: none, one or both
+    "written",  # pointer: where the result's first row for panel 0 will be stored
+    "written_row",  # elements from one row of the result to the next
+    "read",  # pointer: first row, for panel 0, of what the epilogue reads
+    "read_row",
+)
+"""Words of the argument block of a tile kernel."""
+
+TILE_TABLE_ROWS = 16
+"""Row length of the offsets table, at least the rows of the tallest tile."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +113,11 @@ TILES = (
     RegisterTile("portable_4x2", "float32", (4, 2, 1), 2, 128, _any),
     RegisterTile("portable_4x2", "float64", (4, 2, 1), 2, 128, _any),
 )
+
+
+def tile_slot(name: str) -> int:
+    """Number of a word of the argument block."""
+    return TILE_SLOTS.index(name)
 
 
 def tile_for(dtype: str) -> RegisterTile:

@@ -8,31 +8,11 @@ from llvmlite import ir
 from numba.core import cgutils
 
 from .builder import VectorBuilder, element_type
+from .tile_table import TILE_SLOTS, TILE_TABLE_ROWS
 
-__all__ = ["TILE_SLOTS", "TILE_TABLE_ROWS", "DepthwiseWriter", "ProductWriter", "TileWriter"]
+__all__ = ["DepthwiseWriter", "ProductWriter", "TileWriter"]
 
-TILE_SLOTS = (
-    "x",  # pointer: left-hand side
-    "offsets",  # pointer to int64 [taps][TILE_TABLE_ROWS]: element offset of each row from x, negative for zero
-    "zero",  # pointer to as many zeros as one row reads
-    "w",  # pointer: first panel
-    "acc",  # pointer: first row of accumulators
-    "taps",
-    "depth",  # k of one tap
-    "x_step",  # elements from one k to the next on the left
-    "w_step",  # elements from one k (depthwise: tap) to the next on the right
-    "w_panel",  # elements from one panel to the next
-    "acc_row",  # elements from one row of accumulators to the next
-    "acc_panel",  # columns of a panel: elements from one panel's accumulators to the next's
-    "accumulate",  # whether acc holds sums to add to
-    "rows",  # selects the variant
-    "vectors",  # selects the variant
-    "columns",  # (masked variants) columns that exist from panel 0 on; none is read past them
-)
-_POINTERS = {"x", "zero", "w", "acc"}
-
-TILE_TABLE_ROWS = 16
-"""Row length of the offsets table, at least the rows of the tallest tile."""
+_POINTERS = {"x", "zero", "w", "acc", "written", "read"}
 
 PREFETCH_STEPS = 32
 """How many k ahead the right-hand side is prefetched: about 4 KiB of a packed panel."""
@@ -81,6 +61,7 @@ class TileWriter:
 
         def one_panel(panel: ir.Value, state: Values) -> Values:
             w, acc = state
+            self._touch(panel)
             if self.masked:
                 count = self.ir.sub(self.slot["columns"], self.ir.mul(panel, self.slot["acc_panel"]))
                 whole = self.ir.icmp_signed(">=", count, constant(self.vectors * self.lanes))
@@ -99,6 +80,9 @@ class TileWriter:
         acc = self.at(self.slot["acc"], self.ir.mul(self.begin, self.slot["acc_panel"]))
         self.loop("panel", self.begin, self.end, 1, [w, acc], one_panel)
         self.ir.ret_void()
+
+    def _touch(self, panel: ir.Value) -> None:
+        """Ask early for the memory that the epilogue of this panel will use."""
 
     def _multiply(self, panel: ir.Value, w: ir.Value, sums: Values) -> Values:
         """Sums with all products of one panel added."""
@@ -252,9 +236,21 @@ class ProductWriter(TileWriter):
     def _prefetch(self, w: ir.Value) -> None:
         """Ask for the right-hand side `PREFETCH_STEPS` ahead, which may be in the next panel."""
         ahead = self.at(w, self.ir.mul(self.slot["w_step"], constant(PREFETCH_STEPS)))
-        hints = [ir.Constant(_I32, hint) for hint in (0, 3, 1)]  # read, keep in all caches, data
+        self._prefetch_columns(ahead, write=False)
+
+    def _prefetch_columns(self, pointer: ir.Value, write: bool) -> None:
+        hints = [ir.Constant(_I32, hint) for hint in (int(write), 3, 1)]  # keep in all caches, data
         for start in range(0, self.vectors * self.lanes, CACHE_LINE // self.align):
-            self.call("llvm.prefetch.p0", ir.VoidType(), [self.at(ahead, constant(start)), *hints])
+            self.call("llvm.prefetch.p0", ir.VoidType(), [self.at(pointer, constant(start)), *hints])
+
+    def _touch(self, panel: ir.Value) -> None:
+        column = self.ir.mul(panel, self.slot["acc_panel"])
+        for count, name in enumerate(("written", "read"), 1):
+            with self.ir.if_then(self.ir.icmp_signed(">=", self.slot["touched"], constant(count))):
+                place = self.at(self.slot[name], column)
+                for _ in range(self.rows):
+                    self._prefetch_columns(place, write=name == "written")
+                    place = self.at(place, self.slot[f"{name}_row"])
 
 
 class DepthwiseWriter(TileWriter):

@@ -26,7 +26,7 @@ __all__ = [
     "solver_candidates",
 ]
 
-_BLOCKING = ("rows", "panels", "taps", "depth")
+_BLOCKING = ("rows", "panels", "taps", "depth", "parts")
 _MOST_REFINEMENTS = 8
 
 
@@ -162,8 +162,7 @@ def _scaled(base: Blocking) -> list[Blocking]:
 def _blocking(configuration: Mapping[str, int]) -> Blocking | None:
     if not configuration:
         return None
-    rows, panels, taps, depth = (int(configuration.get(name, 1)) for name in _BLOCKING)
-    return Blocking(rows, panels, taps, depth)
+    return Blocking(*(int(configuration.get(name, 1)) for name in _BLOCKING))
 
 
 def _solvers(problem: GemmProblem | ConvProblem) -> tuple[Any, ...]:
