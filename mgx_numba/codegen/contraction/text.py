@@ -63,17 +63,20 @@ class Rows:
         """Statements that finish and store one row."""
         lanes = self.lanes
         operands = enumerate(self.epilogue.operands)
-        contiguous = [(k, o.access == "full") for k, o in operands if o.access in ("full", "per_n")]
-        whole = [f"e{k} = load(e{k}_at, {self._place(k, full)}, {lanes})" for k, full in contiguous]
-        part = [f"e{k} = load_tail(e{k}_at, {self._place(k, full)}, rest, 1, {lanes})" for k, full in contiguous]
-        result = self.epilogue.result
-        body = [f"acc = load(sums, sums_row + c, {lanes})", "rest = columns - c"]
-        if contiguous:
-            body += [f"if rest >= {lanes}:", *indent(whole), "else:", *indent(part)]
-        body += [line.replace("LANES", str(lanes)) for line in self.epilogue.lines]
-        body += [f"if rest >= {lanes}:", f"    store(out, out_row + c, {result})"]
-        body += ["else:", f"    store_tail(out, out_row + c, {result}, rest)"]
-        return [*self._splats("per_m", "e{k}_row"), f"for c in range(0, columns, {lanes}):", *indent(body)]
+        contiguous = [(k, self._place(k, o.access == "full")) for k, o in operands if o.access in ("full", "per_n")]
+        sums, result = f"acc = load(sums, sums_row + c, {lanes})", self.epilogue.result
+        body = [line.replace("LANES", str(lanes)) for line in self.epilogue.lines]
+        whole = [f"e{k} = load(e{k}_at, {place}, {lanes})" for k, place in contiguous]
+        part = [f"e{k} = load_tail(e{k}_at, {place}, rest, 1, {lanes})" for k, place in contiguous]
+        return [
+            *self._splats("per_m", "e{k}_row"),
+            f"rest = columns & {lanes - 1}",
+            "c = columns - rest",
+            "if rest > 0:",
+            *indent([sums, *part, *body, f"store_tail(out, out_row + c, {result}, rest)"]),
+            f"for c in range(0, columns - rest, {lanes}):",
+            *indent([sums, *whole, *body, f"store(out, out_row + c, {result})"]),
+        ]
 
     def _splats(self, access: str, index: str) -> list[str]:
         return [
