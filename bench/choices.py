@@ -1,0 +1,195 @@
+"""How good the cost model's choices are: every contraction of the bench models, each in every way that tuning tries.
+
+    python -m bench.choices [--models a,b] [--threads 2] [--json bench/data/choices.json]
+    python -m bench.choices --read bench/data/choices.json
+
+The regret of a set of problems is the time of the chosen candidates over that of the best ones, each problem counted as
+often as the models have it, less one. Candidates take turns, and the time of one is a median. The best of many noisy
+medians is too small, so chosen and best candidate are measured once more against each other, and these times count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench.cases import case_names, prepare
+from bench.environment import describe
+from bench.table import show
+from mgx_numba.codegen.contraction.select import select
+from mgx_numba.codegen.tuning.configurations import Candidate, Request, refinements, solver_candidates
+from mgx_numba.errors import MgxError
+from mgx_numba.frontends.onnx import parse_onnx
+from mgx_numba.targets.base import compile_for
+from mgx_numba.targets.cpu.measuring import Bench
+
+__all__ = ["main", "measure", "regret"]
+
+_ROUNDS = 5
+_FINAL_ROUNDS = 9
+_SHOWN = 20
+
+
+class Recorder:
+    """Stands in for tuning: takes the cost model's choices and notes what was asked for, and how often."""
+
+    exhaustive = False
+
+    def __init__(self) -> None:
+        self.requests: Counter[Request] = Counter()
+
+    def choose(self, request: Request) -> Candidate:
+        self.requests[request] += 1
+        return Candidate(select(request.problem, request.threads))
+
+    def tell(self) -> None:
+        """Tuning's warnings: there are none."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, or read measurements, and print the regret."""
+    options = _parse(arguments)
+    if options.read:
+        record = json.loads(options.read.read_text())
+    else:
+        record = {"environment": describe(), "threads": options.threads}
+        record["problems"] = measure(options.models or case_names(), options.threads)
+    if options.json:
+        options.json.write_text(json.dumps(record, indent=1) + "\n")
+    _show(record)
+    return 0
+
+
+def measure(models: Sequence[str], threads: int) -> list[dict[str, Any]]:
+    """A record for each distinct contraction of the models: what was chosen, and the seconds of every candidate."""
+    found: dict[Any, tuple[Request, Counter[str]]] = {}
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        for name in models:
+            case = prepare(name, Path(folder))
+            recorder = Recorder()
+            compile_for("cpu", parse_onnx(case.path), fast_math=True, num_threads=threads, tuning=recorder)  # type: ignore[arg-type]
+            for request, count in recorder.requests.items():
+                found.setdefault(request.key(), (request, Counter()))[1][name] += count
+            case.checked.unlink(missing_ok=True)
+    records = []
+    for number, (request, counts) in enumerate(found.values(), 1):
+        print(f"\r[{number}/{len(found)}]", end="", file=sys.stderr, flush=True)
+        try:
+            records.append(_measure(request, counts))
+        except MgxError as error:
+            print(f" not measured: {error}", file=sys.stderr)
+    print(file=sys.stderr)
+    return records
+
+
+def regret(problems: Sequence[dict[str, Any]]) -> float:
+    """Time of the choices over the time of the best candidates, less one."""
+    chosen = sum(p["count"] * p["chosen_seconds"] for p in problems)
+    best = sum(p["count"] * p["best_seconds"] for p in problems)
+    return chosen / best - 1 if best else 0.0
+
+
+def _measure(request: Request, counts: Counter[str]) -> dict[str, Any]:
+    bench = Bench(request)
+    solvers = solver_candidates(request)
+    chosen = solvers[0]
+    times = _times(bench, solvers, _ROUNDS)
+    winner = min(times, key=times.__getitem__)
+    near = [c for s in dict.fromkeys([chosen, winner]) for c in refinements(request, s)]
+    times |= _times(bench, [*dict.fromkeys([chosen, winner, *near])], _ROUNDS)
+    best = min(times, key=times.__getitem__)
+    final = _times(bench, [chosen, best], _FINAL_ROUNDS)
+    if final[chosen] <= final[best]:
+        best = chosen
+    key = request.key()
+    return {
+        "operation": key.operation,
+        "problem": dict(key.fields),
+        "models": dict(counts),
+        "count": sum(counts.values()),
+        "estimate_seconds": {s.solver.name: s.solver.estimate(request.problem, request.threads) for s in solvers},
+        "chosen": str(chosen),
+        "chosen_seconds": final[chosen],
+        "best": str(best),
+        "best_seconds": final[best],
+        "seconds": {str(c): seconds for c, seconds in sorted(times.items(), key=lambda item: item[1])},
+    }
+
+
+def _times(bench: Bench, candidates: Sequence[Candidate], rounds: int) -> dict[Candidate, float]:
+    samples: dict[Candidate, list[float]] = {candidate: [] for candidate in candidates}
+    for _ in range(rounds):
+        for candidate, seconds in samples.items():
+            seconds.append(bench.sample(candidate))
+    return {candidate: median(seconds) for candidate, seconds in samples.items()}
+
+
+def _show(record: dict[str, Any]) -> None:
+    problems = record["problems"]
+
+    def lost(p: dict[str, Any]) -> float:
+        return float(p["count"] * (p["chosen_seconds"] - p["best_seconds"]))
+
+    rows = [
+        [_title(p), str(p["count"]), f"{p['chosen_seconds'] * 1e3:.3f}", f"{p['best_seconds'] * 1e3:.3f}",
+         p["chosen"], p["best"], f"{lost(p) * 1e3:.3f}"]
+        for p in sorted(problems, key=lost, reverse=True)[:_SHOWN]
+    ]  # fmt: skip
+    show("Choices that lose most", ["problem", "count", "ms", "best ms", "chosen", "best", "lost ms"], rows)
+    by_model = [
+        [name, f"{regret(own):.1%}"]
+        for name in sorted({name for p in problems for name in p["models"]})
+        if (own := [{**p, "count": p["models"][name]} for p in problems if name in p["models"]])
+    ]
+    by_model.append([f"all {len(problems)} problems", f"{regret(problems):.1%}"])
+    show(f"Regret of the cost model, {record['threads']} threads", ["model", "regret"], by_model)
+    ratios: dict[str, list[float]] = {}
+    for p in problems:
+        for name, estimate in p["estimate_seconds"].items():
+            if name in p["seconds"]:
+                ratios.setdefault(name, []).append(math.log(p["seconds"][name] / estimate))
+    rows = [
+        [name, str(len(v)), f"{math.exp(median(v)):.2f}", f"{_spread(v):.2f}"] for name, v in sorted(ratios.items())
+    ]
+    show("Measured over estimated time", ["solver", "problems", "median", "spread"], rows)
+
+
+def _spread(logarithms: list[float]) -> float:
+    """Typical factor by which single problems lie off the median."""
+    middle = median(logarithms)
+    return math.exp(median(abs(value - middle) for value in logarithms))
+
+
+def _title(p: dict[str, Any]) -> str:
+    f = p["problem"]
+    if p["operation"] == "dot":
+        batch = "x".join(map(str, f["batch"])) + " of " if f["batch"] else ""
+        return f"dot {batch}{f['m']}x{f['n']}x{f['k']}"
+    image, kernel = "x".join(map(str, f["in_lens"])), "x".join(map(str, f["kernel"]))
+    stride = "x".join(map(str, f["stride"]))
+    return (
+        f"convolution {f['batch']}x{f['in_channels']}x{image} to {f['out_channels']}, {kernel}/{stride} g{f['groups']}"
+    )
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    from mgx_numba.runtime.threads import available_cores
+
+    parser = argparse.ArgumentParser(prog="python -m bench.choices", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--models", type=lambda text: text.split(","), help="cases, such as bert,light_resnet50@8")
+    parser.add_argument("--threads", type=int, default=available_cores())
+    parser.add_argument("--json", type=Path, help="write everything that was measured")
+    parser.add_argument("--read", type=Path, help="show what was measured before")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
