@@ -68,17 +68,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def measure(models: Sequence[str], threads: int) -> list[dict[str, Any]]:
+def measure(models: Sequence[str], threads: int, scale: str = "full") -> list[dict[str, Any]]:
     """A record for each distinct contraction of the models: what was chosen, and the seconds of every candidate."""
     found: dict[Any, tuple[Request, Counter[str]]] = {}
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         for name in models:
-            case = prepare(name, Path(folder))
+            case = prepare(name, Path(folder), scale)
             recorder = Recorder()
             compile_for("cpu", parse_onnx(case.path), fast_math=True, num_threads=threads, tuning=recorder)  # type: ignore[arg-type]
             for request, count in recorder.requests.items():
                 found.setdefault(request.key(), (request, Counter()))[1][name] += count
-            case.checked.unlink(missing_ok=True)
+            for path in Path(folder).iterdir():
+                path.unlink()
     records = []
     for number, (request, counts) in enumerate(found.values(), 1):
         print(f"\r[{number}/{len(found)}]", end="", file=sys.stderr, flush=True)
