@@ -82,12 +82,14 @@ def measure(models: Sequence[str], threads: int, scale: str = "full") -> list[di
                 path.unlink()
     records = []
     for number, (request, counts) in enumerate(found.values(), 1):
-        print(f"\r[{number}/{len(found)}]", end="", file=sys.stderr, flush=True)
+        if sys.stderr.isatty():
+            print(f"\r[{number}/{len(found)}]", end="", file=sys.stderr, flush=True)
         try:
             records.append(_measure(request, counts))
         except MgxError as error:
             print(f" not measured: {error}", file=sys.stderr)
-    print(file=sys.stderr)
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
     return records
 
 
@@ -151,7 +153,7 @@ def _show(record: dict[str, Any]) -> None:
         if (own := [{**p, "count": p["models"][name]} for p in problems if name in p["models"]])
     ]
     by_model.append([f"all {len(problems)} problems", f"{regret(problems):.1%}"])
-    show(f"Regret of the cost model, {record['threads']} threads", ["model", "regret"], by_model)
+    show(f"Regret of the cost model, threads: {record['threads']}", ["model", "regret"], by_model)
     ratios: dict[str, list[float]] = {}
     for p in problems:
         for name, estimate in p["estimate_seconds"].items():

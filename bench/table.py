@@ -17,7 +17,7 @@ def show(title: str, header: Sequence[str], rows: Sequence[Sequence[Cell]], foot
     except ImportError:
         print(plain(title, header, rows, footer))
         return
-    table = Table(title=title, show_footer=bool(footer), title_justify="left")
+    table = Table(show_footer=bool(footer))
     for k, name in enumerate(header):
         end = footer[k] if footer else ""
         table.add_column(name, footer=end, justify="left" if k == 0 else "right", no_wrap=True)
@@ -25,7 +25,8 @@ def show(title: str, header: Sequence[str], rows: Sequence[Sequence[Cell]], foot
         table.add_row(*row)
     console = Console()
     if not console.is_terminal:
-        console = Console(width=max(80, 4 + sum(_widths(header, [*rows, footer])) + 3 * len(header)))
+        console = Console(width=max(80, len(title), 4 + sum(_widths(header, [*rows, footer])) + 3 * len(header)))
+    console.print(title, style="italic", markup=False, highlight=False)
     console.print(table)
 
 

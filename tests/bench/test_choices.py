@@ -35,4 +35,4 @@ def test_a_record_can_be_read_again(tmp_path: Path, capsys: pytest.CaptureFixtur
     path.write_text(json.dumps(record))
     assert main(["--read", str(path)]) == 0
     printed = capsys.readouterr().out
-    assert "Regret of the cost model, 1 threads" in printed and "mlp" in printed
+    assert "Regret of the cost model, threads: 1" in printed and "mlp" in printed
