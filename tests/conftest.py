@@ -1,0 +1,33 @@
+"""No test sees the user's tuning records: the whole run has a cache folder of its own, in which only the compiled
+kernels are the user's, since those are the same wherever they are kept."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from mgx_numba.codegen.store import ENVIRONMENT, default_folder
+from mgx_numba.codegen.tuning.source import ENVIRONMENT as PROBLEM_CACHE
+
+_KEPT = pytest.StashKey[contextlib.ExitStack]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before any test module is imported, so that processes that tests start inherit it too."""
+    kept = config.stash[_KEPT] = contextlib.ExitStack()
+    patch = kept.enter_context(pytest.MonkeyPatch.context())
+    objects = default_folder() / "objects"
+    folder = kept.enter_context(tempfile.TemporaryDirectory(prefix="mgx_numba_tests_"))
+    with contextlib.suppress(OSError):  # else every run compiles for itself
+        objects.mkdir(parents=True, exist_ok=True)
+        os.symlink(objects.resolve(), Path(folder) / "objects", target_is_directory=True)
+    patch.setenv(ENVIRONMENT, folder)
+    patch.delenv(PROBLEM_CACHE, raising=False)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    config.stash[_KEPT].close()
