@@ -146,22 +146,29 @@ def optimize(model: program, options: Mapping[str, Any] | None = None) -> progra
     return model
 
 
-def save(p: program, filename: str | os.PathLike[str], format: str = "msgpack") -> None:
+def save(p: program, filename: str | os.PathLike[str], format: str = "msgpack", embed_objects: bool = False) -> None:
     """Write a program to a file: the portable form, its weights and how it was compiled.
 
     Args:
         format: ``msgpack`` or ``json``.
+        embed_objects: add the machine code of the compiled program, for readers that pass ``trust_objects=True``.
 
     Raises:
-        OptionError: unknown format.
+        OptionError: unknown format; machine code in JSON, or of a program that is not compiled for ``cpu``.
     """
     from ..graph.mxr import save_program
 
-    save_program(p._portable, filename, _format(format), saved_options(p))
+    objects = machine_code(p) if embed_objects else None
+    save_program(p._portable, filename, _format(format), saved_options(p), objects)
 
 
-def load(filename: str | os.PathLike[str], format: str = "msgpack") -> program:
+def load(filename: str | os.PathLike[str], format: str = "msgpack", trust_objects: bool = False) -> program:
     """Read what ``save`` wrote; a program that was saved compiled is compiled for this machine.
+
+    Args:
+        format: ``msgpack`` or ``json``.
+        trust_objects: use the machine code in the file where CPU, features and versions match. Whoever wrote the file
+            can then run anything in this process. Without it that code is passed over and kernels are built here.
 
     Raises:
         FormatError: the file is malformed.
@@ -169,21 +176,21 @@ def load(filename: str | os.PathLike[str], format: str = "msgpack") -> program:
     """
     from ..graph.mxr import load_program
 
-    return _restore(*load_program(filename, _format(format)))
+    return _restore(*load_program(filename, _format(format), trust_objects))
 
 
-def save_buffer(p: program) -> bytes:
+def save_buffer(p: program, embed_objects: bool = False) -> bytes:
     """What ``save`` would write (msgpack), as bytes."""
     from ..graph.mxr import save_buffer as to_bytes
 
-    return to_bytes(p._portable, saved_options(p))
+    return to_bytes(p._portable, saved_options(p), objects=machine_code(p) if embed_objects else None)
 
 
-def load_buffer(b: bytes) -> program:
-    """A program from what ``save_buffer`` gave."""
+def load_buffer(b: bytes, trust_objects: bool = False) -> program:
+    """A program from what ``save_buffer`` gave; ``trust_objects`` is that of ``load``."""
     from ..graph.mxr import load_buffer as from_bytes
 
-    return _restore(*from_bytes(b))
+    return _restore(*from_bytes(b, trust_objects))
 
 
 def _format(name: str) -> str:
@@ -210,11 +217,27 @@ def saved_options(p: program) -> dict[str, Any]:
     return extra
 
 
+def machine_code(p: program) -> dict[str, Any]:
+    """What `save` with ``embed_objects`` adds.
+
+    Raises:
+        OptionError: the program is not compiled for ``cpu``.
+    """
+    if p._compiled is None:
+        raise OptionError("embed_objects: a program that is not compiled has no machine code")
+    return p._compiled.machine_code()
+
+
 def _restore(value: Any, extra: Mapping[str, Any]) -> program:
     from ..errors import FormatError, MgxError
+    from ..graph.mxr import OBJECTS
     from .target import get_target
 
     result = program.wrap(value)
+    if OBJECTS in extra:
+        from ..codegen.embedding import EmbeddedStore
+
+        result._store = EmbeddedStore(extra[OBJECTS])
     try:
         result._disabled_passes = tuple(str(n) for n in extra.get("disabled_passes", ()))
         if extra.get("tuning"):

@@ -22,6 +22,7 @@ from .target import target
 from .tuning import merged_records, tuning_for
 
 if TYPE_CHECKING:
+    from ..codegen.store import Store
     from ..codegen.tuning.record import TuningRecord
 
 __all__ = ["program"]
@@ -39,6 +40,7 @@ class program:
         self._target: target | None = None
         self._disabled_passes: tuple[str, ...] = ()
         self._records: list[TuningRecord] = []
+        self._store: Store | None = None
 
     @classmethod
     def wrap(cls, value: Program) -> program:
@@ -120,6 +122,7 @@ class program:
                 disabled_passes=(*self._disabled_passes, *parsed.disabled_passes),
                 progress=progress,
                 tuning=tuning,
+                store=self._store,
             )
             self._records = merged_records(tuning, self._records)
         self._signature, self._scalars = self._portable.parameter_shapes(), _scalar_results(self._portable)
@@ -168,17 +171,18 @@ class program:
 
         return to_py(self._portable)
 
-    def save(self, filename: str | os.PathLike[str], format: str = "msgpack") -> None:
-        """Write to a file; the same as ``mgx_numba.save(program, filename, format)``."""
+    def save(self, filename: str | os.PathLike[str], format: str = "msgpack", embed_objects: bool = False) -> None:
+        """Write to a file; the same as ``mgx_numba.save(program, filename, format, embed_objects)``."""
         from .functions import save
 
-        save(self, filename, format)
+        save(self, filename, format, embed_objects)
 
     def clone(self) -> program:
         """A copy of the portable form, not compiled."""
         copy = program.wrap(self._portable.clone())
         copy._disabled_passes = self._disabled_passes
         copy._records = list(self._records)
+        copy._store = self._store
         return copy
 
     def sort(self) -> None:

@@ -17,10 +17,10 @@ from ..errors import CompileError, FormatError
 from .cpu import host
 from .elf import read_symbols
 from .kernel import KernelSource
-from .store import ObjectStore, default_store
+from .store import Store, default_store
 from .symbols import provide, unavailable
 
-__all__ = ["Progress", "load"]
+__all__ = ["Progress", "load", "loadable", "objects_of"]
 
 Progress = Callable[[int, int, str], None]
 
@@ -32,7 +32,7 @@ _lock = threading.RLock()
 def load(
     sources: Sequence[KernelSource],
     progress: Progress | None = None,
-    store: ObjectStore | None = None,
+    store: Store | None = None,
     workers: int | None = None,
 ) -> list[int]:
     """Addresses of kernels, ``void (*)(int64_t *args, int64_t begin, int64_t end)``, in the order of the
@@ -51,19 +51,26 @@ def load(
     with _lock:
         wanted = {s.symbol: s for s in sources if s.symbol not in _addresses}
         if wanted:
-            _add(_objects(list(wanted.values()), progress, store or default_store(), workers))
+            _add(objects_of(list(wanted.values()), progress, store, workers))
     return [_addresses[source.symbol] for source in sources]
 
 
-def _objects(
-    sources: Sequence[KernelSource], progress: Progress | None, store: ObjectStore, workers: int | None
+def objects_of(
+    sources: Sequence[KernelSource],
+    progress: Progress | None = None,
+    store: Store | None = None,
+    workers: int | None = None,
 ) -> dict[str, bytes]:
-    """Objects by symbol; what the store lacks, or holds for another C library, is compiled and kept."""
+    """Objects of distinct kernels by symbol; arguments and errors are those of `load`.
+
+    What the store lacks, or holds for another C library, is compiled and kept.
+    """
+    store = store or default_store()
     objects: dict[str, bytes] = {}
     missing = []
     for source in sources:
         data = store.get(source)
-        if data is None or not _loadable(source, data):
+        if data is None or not loadable(source, data):
             missing.append(source)
         else:
             objects[source.symbol] = data
@@ -81,7 +88,8 @@ def _objects(
     return objects
 
 
-def _loadable(source: KernelSource, data: bytes) -> bool:
+def loadable(source: KernelSource, data: bytes) -> bool:
+    """Whether bytes are an object of this kernel that wants nothing which kernels may not call."""
     try:
         symbols = read_symbols(data)
     except FormatError:

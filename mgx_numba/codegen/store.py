@@ -17,11 +17,11 @@ import tempfile
 import time
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from .kernel import KernelSource
 
-__all__ = ["ObjectStore", "default_folder", "default_store", "explain"]
+__all__ = ["ObjectStore", "Store", "default_folder", "default_store", "explain"]
 
 ENVIRONMENT = "MGX_CACHE_DIR"
 DEFAULT_LIMIT = 1 << 30
@@ -57,6 +57,16 @@ def _store(folder: Path) -> ObjectStore:
 def explain(source: KernelSource) -> str:
     """Why the default store does or does not hold this kernel; see `ObjectStore.explain`."""
     return default_store().explain(source)
+
+
+class Store(Protocol):
+    """Where objects are looked for before anything is compiled, and where compiled ones go."""
+
+    def get(self, source: KernelSource) -> bytes | None:
+        """The object of a kernel, or None."""
+
+    def put(self, source: KernelSource, data: bytes) -> None:
+        """Keep an object."""
 
 
 class ObjectStore:

@@ -18,6 +18,9 @@ def add_loader(parser: argparse.ArgumentParser) -> None:
     kind.add_argument("--migraphx", const="msgpack", help="the file is an .mxr file", **add_type)
     kind.add_argument("--migraphx-json", const="json", help="the file is an .mxr file in JSON", **add_type)
     kind.add_argument("--test", const="test", help="a small matrix product in place of a file", **add_type)
+    group.add_argument(
+        "--trust-objects", action="store_true", help="use the machine code in an .mxr file, which can do anything"
+    )
     group.add_argument("--batch", type=int, default=0, help="length of dimensions that the model leaves open")
     words: dict[str, Any] = {"nargs": "+", "default": [], "action": "extend"}
     group.add_argument("--input-dim", metavar="WORD", help="dimensions of inputs: @name d1 d2 ...", **words)
@@ -47,6 +50,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     form.add_argument("--binary", const="binary", help="an .mxr file (default with --output)", **add_form)
     group.add_argument("--brief", action="store_true", help="leave attributes and shapes out of the graph")
     group.add_argument("-o", "--output", metavar="FILE", help="write to a file")
+    group.add_argument("--embed-objects", action="store_true", help="add the compiled program's code to an .mxr file")
 
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:

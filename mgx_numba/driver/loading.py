@@ -43,7 +43,7 @@ def load_model(args: argparse.Namespace) -> program:
     """
     kind = file_type(args)
     readers = {"onnx": _read_onnx, "python": _run_python, "test": _product, "tf": _refuse_tf}
-    model = readers[kind](args) if kind in readers else load(args.file, kind)
+    model = readers[kind](args) if kind in readers else load(args.file, kind, args.trust_objects)
     if args.trim or args.trim_size:
         model = program.wrap(trim(model._portable, args.trim, args.trim_size))
     if args.optimize:

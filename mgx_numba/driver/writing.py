@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 
-from ..api.functions import save, saved_options
+from ..api.functions import save, save_buffer, saved_options
 from ..api.program import program
 from ..errors import FormatError, OptionError
 from ..graph.export import to_dot, to_py
-from ..graph.mxr import save_buffer
+from ..graph.mxr import save_buffer as json_buffer
 
 __all__ = ["write_model"]
 
@@ -20,18 +20,20 @@ def write_model(model: program, args: argparse.Namespace) -> None:
     Text and graph show the compiled form of a compiled program; the others hold the portable form.
 
     Raises:
-        OptionError: binary output to a terminal.
+        OptionError: binary output to a terminal; machine code in another form than a binary file.
         FormatError: the file cannot be written.
     """
     form = args.form or ("binary" if args.output else "text")
+    if args.embed_objects and form != "binary":
+        raise OptionError("--embed-objects needs the form --binary")
     if form in ("binary", "json") and args.output:
-        save(model, args.output, "json" if form == "json" else "msgpack")
+        save(model, args.output, "json" if form == "json" else "msgpack", args.embed_objects)
         return
     if form == "binary":
         if sys.stdout.isatty():
             raise OptionError("--binary writes no text: give --output FILE, or redirect the output")
         sys.stdout.flush()
-        sys.stdout.buffer.write(save_buffer(model._portable, saved_options(model)))
+        sys.stdout.buffer.write(save_buffer(model, args.embed_objects))
         return
     text = _text(model, form, args.brief)
     if args.output is None:
@@ -50,5 +52,5 @@ def _text(model: program, form: str, brief: bool) -> str:
     if form == "python":
         return to_py(model._portable)
     if form == "json":
-        return save_buffer(model._portable, saved_options(model), "json").decode() + "\n"
+        return json_buffer(model._portable, saved_options(model), "json").decode() + "\n"
     return str(model)

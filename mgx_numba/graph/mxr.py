@@ -3,7 +3,8 @@
 The structure is MIGraphX's (``program::to_value``, file version 8), as msgpack or JSON: ``version``,
 ``migraphx_version``, ``targets``, ``contexts`` and ``modules``. A map ``mgx_numba`` beside them holds what
 MIGraphX has no place for; its own key ``format`` is the version of that map. Opening a file runs nothing from
-it, and weights are views of the mapped file.
+it, and weights are views of the mapped file. A msgpack file may end with machine code (``mgx_numba_objects``),
+which is passed over unless the caller asks for it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from .wire import Decoder, Write, pack
 from .wire_json import pack_json, unpack_json
 
 __all__ = [
+    "OBJECTS",
     "load_argument",
     "load_buffer",
     "load_program",
@@ -37,32 +39,40 @@ __all__ = [
 FILE_VERSION = 8
 MIGRAPHX_VERSION = "2.16.0"
 FORMAT = 1
+OBJECTS = "mgx_numba_objects"
+"""Key of the machine code, in a msgpack file and in what is returned beside a program."""
 
 FilePath = Union[str, "os.PathLike[str]"]
 
 
 def save_program(
-    program: Program, path: FilePath, format: str = "msgpack", extra: Mapping[str, Any] | None = None
+    program: Program,
+    path: FilePath,
+    format: str = "msgpack",
+    extra: Mapping[str, Any] | None = None,
+    objects: Any = None,
 ) -> None:
     """Write a program to a file; the file is replaced as a whole or not at all.
 
     Args:
         format: ``msgpack`` or ``json``.
         extra: what to keep beside the program, a value tree; ``tuning`` in it is the list of tuning records.
+        objects: machine code, a value tree; None for none.
 
     Raises:
-        OptionError: another format.
+        OptionError: another format, or machine code in JSON.
         FormatError: the file cannot be written.
     """
     writer = _writer(format)
-    tree = _tree(program, extra or {})
+    tree = _tree(program, extra or {}, objects, format)
     _replace(path, lambda write: writer(tree, write))
 
 
-def load_program(path: FilePath, format: str = "msgpack") -> tuple[Program, dict[str, Any]]:
+def load_program(path: FilePath, format: str = "msgpack", with_objects: bool = False) -> tuple[Program, dict[str, Any]]:
     """The program that a file holds, and what was kept beside it (``tuning`` is always there).
 
-    Literals of a msgpack file are views of the mapped file, which must not be changed in place.
+    Literals of a msgpack file are views of the mapped file, which must not be changed in place. ``with_objects``
+    adds the file's machine code under the key `OBJECTS`, if it has any.
 
     Raises:
         OptionError: a format other than ``msgpack`` and ``json``.
@@ -71,29 +81,31 @@ def load_program(path: FilePath, format: str = "msgpack") -> tuple[Program, dict
     _writer(format)
     data = _map_file(path)
     try:
-        return _load(data) if format == "msgpack" else _load_json(data)
+        return _load(data, with_objects) if format == "msgpack" else _load_json(data)
     except FormatError as error:
         raise FormatError(f"{os.fspath(path)}: {error}") from error.__cause__
 
 
-def save_buffer(program: Program, extra: Mapping[str, Any] | None = None, format: str = "msgpack") -> bytes:
+def save_buffer(
+    program: Program, extra: Mapping[str, Any] | None = None, format: str = "msgpack", objects: Any = None
+) -> bytes:
     """What `save_program` would write.
 
     Raises:
-        OptionError: unknown format.
+        OptionError: unknown format, or machine code in JSON.
     """
     pieces: list[Any] = []
-    _writer(format)(_tree(program, extra or {}), pieces.append)
+    _writer(format)(_tree(program, extra or {}, objects, format), pieces.append)
     return b"".join(pieces)
 
 
-def load_buffer(data: bytes | bytearray | memoryview) -> tuple[Program, dict[str, Any]]:
+def load_buffer(data: bytes | bytearray | memoryview, with_objects: bool = False) -> tuple[Program, dict[str, Any]]:
     """As `load_program`, from the bytes of a msgpack file; literals are views of them.
 
     Raises:
         FormatError: the bytes are malformed, or of another version.
     """
-    return _load(memoryview(data).toreadonly().cast("B"))
+    return _load(memoryview(data).toreadonly().cast("B"), with_objects)
 
 
 def save_argument(argument: Argument, path: FilePath) -> None:
@@ -133,7 +145,9 @@ def _writer(format: str) -> Callable[[Any, Write], Any]:
     return found  # type: ignore[return-value]
 
 
-def _tree(program: Program, extra: Mapping[str, Any]) -> dict[str, Any]:
+def _tree(program: Program, extra: Mapping[str, Any], objects: Any, format: str) -> dict[str, Any]:
+    if objects is not None and format != "msgpack":
+        raise OptionError(f"machine code can be kept in msgpack files only, not in {format}")
     own = {"format": FORMAT, "version": __version__, "tuning": [], **extra}
     return {
         "version": FILE_VERSION,
@@ -142,10 +156,11 @@ def _tree(program: Program, extra: Mapping[str, Any]) -> dict[str, Any]:
         "targets": [],
         "contexts": [],
         "modules": program_modules(program),
+        **({} if objects is None else {OBJECTS: objects}),
     }
 
 
-def _load(data: memoryview) -> tuple[Program, dict[str, Any]]:
+def _load(data: memoryview, with_objects: bool) -> tuple[Program, dict[str, Any]]:
     decoder = Decoder(data)
     header: dict[str, Any] = {}
     modules: dict[str, Nodes] = {}
@@ -153,14 +168,15 @@ def _load(data: memoryview) -> tuple[Program, dict[str, Any]]:
         if key == "modules":
             for name in decoder.entries("'modules'"):
                 modules[name] = _index_module(decoder, name)
-        elif key in ("version", "migraphx_version", "mgx_numba"):
+        elif key in ("version", "migraphx_version", "mgx_numba") or (key == OBJECTS and with_objects):
             header[key] = decoder.value()
             if key == "version":
                 _check_version(header)
         else:
             decoder.skip()
     _expect_end(decoder)
-    return _finish(header, modules)
+    program, extra = _finish(header, modules)
+    return program, {**extra, OBJECTS: header[OBJECTS]} if OBJECTS in header else extra
 
 
 def _load_json(data: memoryview) -> tuple[Program, dict[str, Any]]:
@@ -222,7 +238,7 @@ def _check_extra(own: Any) -> dict[str, Any]:
     found = own.get("format", FORMAT)
     if found != FORMAT or isinstance(found, bool):
         raise FormatError(f"mgx_numba: format is {str(found)[:40]}, expected {FORMAT}")
-    extra = {"tuning": [], **{k: v for k, v in own.items() if k not in ("format", "version")}}
+    extra = {"tuning": [], **{k: v for k, v in own.items() if k not in ("format", "version", OBJECTS)}}
     if not isinstance(extra["tuning"], list):
         raise FormatError("mgx_numba: 'tuning' must be an array")
     return extra

@@ -9,13 +9,17 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ..codegen.loader import Progress, load
+from ..codegen.store import Store
 from .context import Context, Frame
 from .layout import PlanTables, claims
 from .plan import HostStep, Plan, Step, TensorView
 from .spmd import LEAD, WALK, WORKER
 from .threads import pool, resolve_num_threads
 
-__all__ = ["Executable", "TraceCallback", "View"]
+__all__ = ["EXECUTOR_KERNELS", "Executable", "TraceCallback", "View"]
+
+EXECUTOR_KERNELS = (LEAD, WALK, WORKER)
+"""What every plan needs besides its own kernels."""
 
 # Contexts that wait for the next call may hold this much arena together, besides the last one.
 _IDLE_BYTES = 1 << 30
@@ -27,11 +31,18 @@ TraceCallback = Callable[[int, "Step | HostStep", float, View], None]
 class Executable:
     """A plan ready to run; any number of threads may call `run` at once, each in a context of its own."""
 
-    def __init__(self, plan: Plan, num_threads: int | None = None, progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        num_threads: int | None = None,
+        progress: Progress | None = None,
+        store: Store | None = None,
+    ) -> None:
         """Load (and if need be compile) the plan's kernels.
 
         ``num_threads`` counts the caller's thread; None takes ``MGX_NUM_THREADS`` or the cores of this
-        process. ``progress(done, total, name)`` is called for each kernel that had to be compiled.
+        process. ``progress(done, total, name)`` is called for each kernel that had to be compiled. ``store`` is
+        where kernels are looked for, by default the user's.
 
         Raises:
             CompileError: a kernel cannot be compiled.
@@ -40,9 +51,9 @@ class Executable:
         """
         self.plan = plan
         self.num_threads = resolve_num_threads(num_threads)
-        # The executor's own kernels come along, so that on an empty store one set of workers compiles all.
-        kernels = [*plan.kernels(), LEAD, WALK, WORKER]
-        addresses = dict(zip(kernels, load(kernels, progress), strict=True))
+        # The executor's come along, so that on an empty store one set of workers compiles all.
+        kernels = [*plan.kernels(), *EXECUTOR_KERNELS]
+        addresses = dict(zip(kernels, load(kernels, progress, store), strict=True))
         self._pool = pool()
         self._lead = self._pool.lead
         self._constants = [np.asarray(array, order="C") for array in plan.constants]

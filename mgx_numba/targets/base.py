@@ -12,6 +12,7 @@ from ..errors import OptionError
 from ..graph.program import Program
 
 if TYPE_CHECKING:
+    from ..codegen.store import Store
     from ..codegen.tuning.session import Tuning
 
 __all__ = ["Compiled", "Observation", "Progress", "compile_for"]
@@ -66,6 +67,13 @@ class Compiled(Protocol):
     def kernels(self) -> list[Any]:
         """The distinct kernels, in order of first use."""
 
+    def machine_code(self) -> dict[str, Any]:
+        """The kernels' objects as a value tree.
+
+        Raises:
+            OptionError: the target makes none.
+        """
+
 
 def compile_for(
     target: str,
@@ -77,10 +85,12 @@ def compile_for(
     disabled_passes: tuple[str, ...] = (),
     progress: Progress | None = None,
     tuning: Tuning | None = None,
+    store: Store | None = None,
 ) -> Compiled:
     """Compile a copy of a program for the target of this name.
 
-    ``tuning`` gives the records that the cpu target goes by, and takes those that it makes.
+    ``tuning`` gives the records that the cpu target goes by, and takes those that it makes. ``store`` is where it looks
+    for compiled kernels, by default the user's object store.
 
     Raises:
         OptionError: unknown target.
@@ -100,6 +110,7 @@ def compile_for(
             memory_reuse=memory_reuse,
             disabled_passes=tuple(disabled_passes),
             tuning=tuning,
+            store=store,
         )
         return CpuProgram(program, options, progress)
     raise OptionError(f"unknown target {target!r}; known: ref, cpu")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ...codegen.store import Store
     from ...codegen.tuning.session import Tuning
 
 __all__ = ["CpuOptions"]
@@ -22,6 +23,7 @@ class CpuOptions:
         disabled_passes: names of passes to leave out.
         packing_growth: bytes by which transformed weights (Winograd's) may exceed the model's own, in all.
         tuning: what chooses the contractions' solvers; None leaves it to the cost model.
+        store: where compiled kernels are looked for; None takes the user's.
     """
 
     fast_math: bool = True
@@ -30,3 +32,4 @@ class CpuOptions:
     disabled_passes: tuple[str, ...] = ()
     packing_growth: int = 48 << 20
     tuning: Tuning | None = field(default=None, compare=False)
+    store: Store | None = field(default=None, compare=False)

@@ -13,7 +13,7 @@ from ...codegen.kernel import KernelSource
 from ...graph.passes import Options, run_passes
 from ...graph.program import Program
 from ...graph.specialize import is_dynamic, specialize
-from ...runtime.executor import Executable
+from ...runtime.executor import EXECUTOR_KERNELS, Executable
 from ...runtime.plan import HostStep, Step, TensorView
 from ..base import Observation, Observer
 from ..tracing import write_trace
@@ -105,7 +105,7 @@ class CpuProgram:
             if options.tuning.exhaustive and _tune(options.tuning):
                 plan = lower(self.program, options)
             options.tuning.tell()
-        self.executable = Executable(plan, num_threads=options.num_threads or None, progress=progress)
+        self.executable = Executable(plan, options.num_threads or None, progress, options.store)
 
     def _for(self, inputs: Mapping[str, np.ndarray]) -> CpuProgram:
         """The program for these inputs' lengths."""
@@ -187,6 +187,13 @@ class CpuProgram:
                     for kernel in (step.kernel, *(a for a in step.args if isinstance(a, KernelSource))):
                         origins.setdefault(kernel, {})[kernel.origin or origin] = None
         return [dataclasses.replace(kernel, origin="\n".join(texts)) for kernel, texts in origins.items()]
+
+    def machine_code(self) -> dict[str, Any]:
+        """The objects of all kernels that the program has by now, as `EmbeddedStore` reads them; what no store holds
+        is compiled."""
+        from ...codegen.embedding import embed  # late: few programs are saved with their code
+
+        return embed([*self.kernels(), *EXECUTOR_KERNELS], self._options.store)
 
 
 def _tune(tuning: Tuning) -> int:

@@ -8,6 +8,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from ...errors import OptionError
 from ...graph.instruction import Instruction
 from ...graph.passes import run_passes
 from ...graph.printer import format_instruction, instruction_names
@@ -72,6 +73,14 @@ class RefProgram:
     def kernels(self) -> list[Any]:
         """None: nothing is generated."""
         return []
+
+    def machine_code(self) -> dict[str, Any]:
+        """Not available.
+
+        Raises:
+            OptionError: always.
+        """
+        raise OptionError("the target ref makes no machine code")
 
 
 def _fresh(results: list[Any]) -> list[Any]:

@@ -1,0 +1,125 @@
+"""Machine code inside a model's file, for readers who trust whoever wrote it.
+
+It is a value tree: ``identity``, on which versions, CPU and features the code depends, and ``kernels``, each with
+``name``, ``symbol``, ``sha256`` and ``object``. A kernel is found by its symbol, which is the hash of its source text
+and that identity, so that code of another environment is never taken.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import FormatError
+from ..graph.wire import Blob
+from .kernel import KernelSource, environment_identity
+from .loader import loadable, objects_of
+from .store import Store, default_store
+
+__all__ = ["EmbeddedStore", "embed"]
+
+_SYMBOL = re.compile("mgx_[0-9a-f]{24}")
+
+
+def embed(sources: Sequence[KernelSource], store: Store | None = None) -> dict[str, Any]:
+    """The value tree of kernels' objects; those that ``store`` (by default the user's) lacks are compiled.
+
+    Raises:
+        CompileError: a kernel cannot be compiled.
+    """
+    distinct = {source.symbol: source for source in sources}
+    objects = objects_of(list(distinct.values()), store=store)
+    kernels = [
+        {
+            "name": source.name,
+            "symbol": symbol,
+            "sha256": hashlib.sha256(objects[symbol]).hexdigest(),
+            "object": Blob(objects[symbol]),
+        }
+        for symbol, source in distinct.items()
+    ]
+    return {"identity": environment_identity(), "kernels": kernels}
+
+
+class EmbeddedStore:
+    """A file's objects, before the user's object store, into which they are not copied.
+
+    Objects of another CPU, other features or versions, and damaged ones, are not used; one warning says why.
+    """
+
+    def __init__(self, value: Any) -> None:
+        """``value`` is the tree that `embed` gave.
+
+        Raises:
+            FormatError: it is something else.
+        """
+        self._told = False
+        self._objects = _checked(value)
+        differences = _differences(value["identity"], environment_identity())
+        if differences:
+            self._objects = {}
+            self._tell(f"it was built for another environment: {', '.join(differences)}")
+
+    def get(self, source: KernelSource) -> bytes | None:
+        """The object of a kernel: the file's, else the user's."""
+        found = self._objects.get(source.symbol)
+        if found is not None:
+            data = bytes(found[1])
+            if hashlib.sha256(data).hexdigest() == found[0] and loadable(source, data):
+                return data
+        stored = default_store().get(source)
+        if stored is None and self._objects:
+            self._tell(f"{source.name} is {'absent' if found is None else 'damaged'}")
+        return stored
+
+    def put(self, source: KernelSource, data: bytes) -> None:
+        """Keep an object in the user's store."""
+        default_store().put(source, data)
+
+    def _tell(self, reason: str) -> None:
+        if not self._told:
+            self._told = True
+            text = f"the machine code in the file is not used, or not all of it, and is built here: {reason}"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+
+def _checked(value: Any) -> dict[str, tuple[str, memoryview]]:
+    """Digest and bytes by symbol."""
+    if not isinstance(value, dict) or not isinstance(value.get("identity"), dict):
+        raise FormatError("machine code: it must be a map with a map 'identity'")
+    kernels = value.get("kernels")
+    if not isinstance(kernels, list):
+        raise FormatError("machine code: 'kernels' must be an array")
+    found: dict[str, tuple[str, memoryview]] = {}
+    for number, kernel in enumerate(kernels):
+        fields = kernel if isinstance(kernel, dict) else {}
+        symbol, digest, data = (fields.get(name) for name in ("symbol", "sha256", "object"))
+        if isinstance(data, list) and len(data) == 1:
+            (data,) = data
+        if not isinstance(symbol, str) or not _SYMBOL.fullmatch(symbol) or not isinstance(digest, str):
+            raise FormatError(f"machine code: kernel {number} must have strings 'symbol' and 'sha256'")
+        if not isinstance(data, memoryview):
+            raise FormatError(f"machine code: 'object' of kernel {number} must be binary")
+        found[symbol] = digest, data
+    return found
+
+
+def _differences(recorded: Mapping[str, Any], wanted: Mapping[str, str]) -> list[str]:
+    """What differs, field by field; of the features, those that only one side has."""
+    found = []
+    for key in sorted(recorded.keys() | wanted.keys()):
+        old, new = str(recorded.get(key, "nothing")), wanted.get(key, "nothing")
+        if old == new:
+            continue
+        if key == "features":
+            words = sorted(set(old.split(",")) ^ set(new.split(",")))
+            old, new = (" ".join(w for w in words if w in text.split(",")) or "none" for text in (old, new))
+        found.append(f"{key} ({_short(old)} in the file, {_short(new)} here)")
+    return found
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 40 else text[:37] + "..."
