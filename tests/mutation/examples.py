@@ -1,0 +1,36 @@
+"""Saved programs that mutations start from: every part of the format occurs in one of them."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import mgx_numba as migraphx
+from mgx_numba.graph.mxr import save_program
+from tests.cpu.random_programs import Builder
+from tests.graph.test_mxr import PROGRAMS
+from tests.tuning.support import network, record
+
+__all__ = ["write_examples"]
+
+RANDOM_PROGRAMS = 40
+"""Programs of random operators, for the shape rules and attributes of all of them."""
+
+
+def write_examples(folder: Path) -> list[Path]:
+    """Write ``*.msgpack`` and ``*.json`` files, sorted by name: programs as parsed, compiled for ``ref``, and compiled
+    for ``cpu`` with tuning records, one with its machine code too; random programs, to be compiled for ``cpu``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    programs = {build.__name__: migraphx.program.wrap(build()) for build in PROGRAMS}
+    programs["compiled_ref"] = migraphx.program.wrap(PROGRAMS[0]()).compile(migraphx.get_target("ref"))
+    programs["compiled_cpu"] = network().compile(num_threads=2)
+    programs["compiled_cpu"]._records = [record(4), record(5)]
+    for name, program in programs.items():
+        for form in ("msgpack", "json"):
+            migraphx.save(program, folder / f"{name}.{form}", form)
+    migraphx.save(programs["compiled_cpu"], folder / "embedded.msgpack", embed_objects=True)
+    for seed in range(RANDOM_PROGRAMS):
+        program = Builder(random.Random(seed).randint).build(12)
+        form = "json" if seed % 4 == 3 else "msgpack"
+        save_program(program, folder / f"random{seed}.{form}", form, {"compiled": {"target": "cpu"}})
+    return sorted(folder.iterdir())
