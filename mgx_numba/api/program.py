@@ -24,6 +24,7 @@ from .tuning import merged_records, tuning_for
 if TYPE_CHECKING:
     from ..codegen.store import Store
     from ..codegen.tuning.record import TuningRecord
+    from ..codegen.tuning.session import Choice, Tuning
 
 __all__ = ["program"]
 
@@ -41,6 +42,7 @@ class program:
         self._disabled_passes: tuple[str, ...] = ()
         self._records: list[TuningRecord] = []
         self._store: Store | None = None
+        self._tuning: Tuning | None = None
 
     @classmethod
     def wrap(cls, value: Program) -> program:
@@ -126,7 +128,7 @@ class program:
             )
             self._records = merged_records(tuning, self._records)
         self._signature, self._scalars = self._portable.parameter_shapes(), _scalar_results(self._portable)
-        self._compiled, self._options, self._target = compiled, parsed, t
+        self._compiled, self._options, self._target, self._tuning = compiled, parsed, t, tuning
         return self
 
     def run(self, params: Mapping[str, Any] | None = None) -> list[argument]:
@@ -204,6 +206,19 @@ class program:
         if self._compiled is None:
             raise MgxError("the program is not compiled; kernels exist after compile()")
         return self._compiled.kernels()
+
+    def tuning_choices(self) -> list[Choice]:
+        """How each product and convolution of the compiled program is computed, in order of first use.
+
+        Each has ``problem``, ``solver``, ``configuration``, the ``record`` that decided and its ``origin``,
+        and ``miss``: why no record of this problem and machine was there, with the fields that differ.
+
+        Raises:
+            MgxError: the program is not compiled.
+        """
+        if self._compiled is None:
+            raise MgxError("the program is not compiled; kernels are chosen by compile()")
+        return self._tuning.choices() if self._tuning is not None else []
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, program) and self._shown == other._shown

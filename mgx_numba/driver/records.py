@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..codegen.tuning.configurations import least_bytes, problem_of
 from ..codegen.tuning.files import records_from
-from ..codegen.tuning.record import Problem, TuningRecord, device_fingerprint
+from ..codegen.tuning.record import Problem, TuningRecord, device_fingerprint, difference, explain_miss
+from ..codegen.tuning.session import Choice
 from ..codegen.tuning.source import read_file
 from ..errors import FormatError
 from ..runtime.limits import Limits, measure_limits
 
-__all__ = ["describe", "read_any", "write_difference", "write_table"]
+__all__ = ["describe", "read_any", "write_choices", "write_difference", "write_table"]
 
 
 def read_any(path: str) -> list[TuningRecord]:
@@ -49,10 +50,13 @@ def describe(problem: Problem) -> str:
 
 
 def write_table(records: Sequence[TuningRecord], origin: str) -> None:
-    """Print problem, solver, configuration, time, fraction of this machine's limit, noise and origin of each record."""
+    """Print problem, solver, configuration, time, fraction of this machine's limit, noise and origin of each record;
+    and of those measured elsewhere, in what that machine differs."""
     here = device_fingerprint()
     limits: dict[int, Limits] = {}
-    rows = [("problem", "solver", "configuration", "ms", "of limit", "noise", "measured on", "date", "origin")]
+    rows = [
+        ("problem", "solver", "configuration", "ms", "of limit", "noise", "measured on", "date", "origin", "differs")
+    ]
     for record in records:
         threads = record.problem.fields["threads"]
         own = record.fingerprint == here and threads <= here.cores
@@ -62,31 +66,42 @@ def write_table(records: Sequence[TuningRecord], origin: str) -> None:
             (
                 describe(record.problem),
                 record.solver,
-                _configuration(record),
+                _configuration(record.configuration),
                 f"{record.seconds * 1e3:.4g}",
                 _fraction(record, limits[threads]) if own else "-",
                 f"{record.noise:.1%}",
                 "this machine" if own else record.fingerprint.cpu,
                 record.date,
                 origin,
+                difference(record, record.problem, here),
             )
         )
     _write(rows)
 
 
 def write_difference(first: Sequence[TuningRecord], second: Sequence[TuningRecord]) -> int:
-    """Print the problems that two sets of records solve differently, or that only one has; returns how many."""
+    """Print the problems that two sets of records solve differently, or that only one has, and then in which fields the
+    nearest record of the other differs; returns how many."""
     sets = [{(r.problem.key, r.fingerprint.key): r for r in records} for records in (first, second)]
-    rows = [("problem", "measured on", "first", "second")]
+    rows = [("problem", "measured on", "first", "second", "why")]
     for key in dict.fromkeys([*sets[0], *sets[1]]):
         a, b = (records.get(key) for records in sets)
         if a is not None and b is not None and (a.solver, a.configuration) == (b.solver, b.configuration):
             continue
         known = a or b
         assert known is not None
-        rows.append((describe(known.problem), known.fingerprint.cpu, _solution(a), _solution(b)))
+        others = [] if a and b else list(sets[a is not None].values())
+        why = "" if a and b else explain_miss(known.problem, known.fingerprint, others)
+        rows.append((describe(known.problem), known.fingerprint.cpu, _solution(a), _solution(b), why))
     _write(rows)
     return len(rows) - 1
+
+
+def write_choices(choices: Sequence[Choice]) -> None:
+    """Print how each problem of a program is solved, by whose word, and why there is no record of this machine."""
+    rows = [("problem", "solver", "configuration", "origin", "why no record decided")]
+    rows += [(describe(c.problem), c.solver, _configuration(c.configuration), c.origin, c.miss) for c in choices]
+    _write(rows)
 
 
 def _lens(value: object) -> str:
@@ -96,11 +111,11 @@ def _lens(value: object) -> str:
 def _solution(record: TuningRecord | None) -> str:
     if record is None:
         return "-"
-    return f"{record.solver} {_configuration(record)} {record.seconds * 1e3:.4g} ms"
+    return f"{record.solver} {_configuration(record.configuration)} {record.seconds * 1e3:.4g} ms"
 
 
-def _configuration(record: TuningRecord) -> str:
-    return ",".join(f"{k}={v}" for k, v in record.configuration.items()) or "default"
+def _configuration(values: Mapping[str, int]) -> str:
+    return ",".join(f"{k}={v}" for k, v in values.items()) or "default"
 
 
 def _fraction(record: TuningRecord, limits: Limits) -> str:

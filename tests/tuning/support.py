@@ -39,6 +39,16 @@ def network() -> migraphx.program:
     return net
 
 
+def product(m: int = 3, n: int = 8, k: int = 5) -> migraphx.program:
+    """One product: one problem."""
+    net = migraphx.program()
+    main = net.get_main_module()
+    x = main.add_parameter("x", migraphx.shape(type="float_type", lens=[m, k]))
+    w = main.add_literal(np.ones((k, n), np.float32))
+    main.add_return([main.add_instruction(migraphx.op("dot"), [x, w])])
+    return net
+
+
 def feeds() -> dict[str, np.ndarray]:
     return {"x": np.random.default_rng(6).standard_normal((1, 8, 9, 9)).astype(np.float32)}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from mgx_numba.driver.main import main
 from mgx_numba.driver.records import describe
 from mgx_numba.targets.cpu.measuring import Bench
 
-from .support import THERE, network, problem, record
+from .support import THERE, network, problem, product, record
 
 
 def test_tune_into_a_file_then_list_and_export(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch):
@@ -33,6 +34,28 @@ def test_tune_into_a_file_then_list_and_export(tmp_path: Path, capsys: Any, monk
     assert len(read_records(exported)) == 2
     assert main(["tune", "--diff", tuned, exported]) == 0
     assert main(["tune", "--diff", plain, exported]) == 1
+
+
+def test_explaining_names_the_fields_that_differ(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Bench, "sample", lambda self, candidate: 1e-3)
+    plain, tuned, other = (str(tmp_path / name) for name in ("net.mxr", "tuned.mxr", "other.json"))
+    migraphx.save(product(), plain)
+    assert main(["tune", "--explain", plain, "--num-threads", "2"]) == 0
+    assert "cost model  no record of operation dot" in capsys.readouterr().out
+    assert main(["tune", plain, "--num-threads", "2", "-o", tuned]) == 0
+    capsys.readouterr()
+    assert main(["tune", "--explain", tuned, "--num-threads", "2"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].endswith("model")
+    migraphx.save(product(m=4), plain)
+    assert main(["tune", "--explain", plain, "--num-threads", "2"]) == 0
+    assert "the nearest record differs: the problem in m (recorded 3, wanted 4)" in capsys.readouterr().out
+    (found,) = migraphx.load(tuned)._records
+    write_records(other, [replace(found, fingerprint=replace(found.fingerprint, cpu="skylake", cores=96))])
+    assert main(["tune", "--list", other]) == 0
+    assert "the machine in cores (recorded 96, wanted" in capsys.readouterr().out
+    assert main(["tune", "--diff", tuned, other]) == 1
+    out = capsys.readouterr().out
+    assert 'cpu (recorded "skylake", wanted' in out and ', wanted "skylake")' in out
 
 
 def test_import_merge_diff_and_prune(tmp_path: Path, capsys: Any):

@@ -13,11 +13,11 @@ from mgx_numba.codegen.tuning.configurations import Request
 from mgx_numba.codegen.tuning.database import Database, default_path
 from mgx_numba.codegen.tuning.files import read_records, write_records
 from mgx_numba.codegen.tuning.record import TuningRecord, device_fingerprint
-from mgx_numba.codegen.tuning.session import open_tuning
+from mgx_numba.codegen.tuning.session import Choice, Tuning, open_tuning
 from mgx_numba.codegen.tuning.source import MemoryLayer, Sources, keep_in_file
-from mgx_numba.errors import FormatError, OptionError
+from mgx_numba.errors import FormatError, MgxError, OptionError
 
-from .support import HERE, THERE, problem, record
+from .support import HERE, THERE, problem, product, record
 
 REQUEST = Request(GemmProblem(7, 9, 11), NO_EPILOGUE, (), 2, True)
 
@@ -92,6 +92,34 @@ def test_hints_and_unusable_records_are_told_once():
         assert tuning.choose(REQUEST).configuration == {}
         with pytest.warns(RuntimeWarning, match=f"do not apply here are ignored: {solver}"):
             tuning.tell()
+
+
+def test_choices_say_what_decided_and_why():
+    (choice,) = _choices(open_tuning())
+    assert (choice.record, choice.origin, choice.configuration) == (None, "cost model", {})
+    assert choice.miss == "no record of operation dot"
+    (choice,) = _choices(open_tuning([own(6)]))
+    assert (choice.solver, choice.origin, choice.miss) == ("gemm", "model", "")
+    assert choice.configuration["rows"] == 6 and choice.record == own(6)
+    Database(default_path()).put([own(6, fingerprint=THERE)])
+    (choice,) = _choices(open_tuning())
+    assert choice.origin == "user database" and "machine in cores (recorded 4" in choice.miss
+    (choice,) = _choices(open_tuning([own(6, solver="gemm_packing")]))
+    assert choice.origin == "cost model" and choice.miss == "the solver gemm_packing of its record does not apply here"
+
+
+def _choices(tuning: Tuning) -> list[Choice]:
+    tuning.choose(REQUEST)
+    return tuning.choices()
+
+
+def test_choices_of_a_program():
+    net = product()
+    with pytest.raises(MgxError, match="not compiled"):
+        net.tuning_choices()
+    (choice,) = net.compile(num_threads=2).tuning_choices()
+    assert choice.problem.fields["m"] == 3 and choice.origin == "cost model" and "no record" in choice.miss
+    assert net.compile("ref").tuning_choices() == []
 
 
 def test_files_that_the_caller_names(tmp_path: Path):

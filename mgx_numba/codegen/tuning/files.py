@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from ...errors import FormatError
 from .record import TuningRecord
 
-__all__ = ["best", "read_records", "records_from", "write_records"]
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["best", "merge_records", "read_records", "records_from", "write_records"]
 
 FORMAT = "mgx_numba tuning"
 VERSION = 1
@@ -70,6 +76,44 @@ def write_records(path: str | os.PathLike[str], records: Iterable[TuningRecord])
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def merge_records(path: str | os.PathLike[str], records: Iterable[TuningRecord]) -> None:
+    """Add records to a file, which may be absent or empty, and keep the fastest of each problem and machine.
+
+    Processes that do so at once wait for one another (where the system has ``flock``; else the last one wins).
+
+    Raises:
+        FormatError: the file holds something else.
+        OSError: it cannot be read or written.
+    """
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(target):
+        known = read_records(target) if target.exists() and target.stat().st_size else []
+        write_records(target, best([*known, *records]))
+
+
+@contextlib.contextmanager
+def _locked(target: Path) -> Iterator[None]:
+    """Hold the lock of a file, which is made if absent.
+
+    Writing replaces the file, so that a lock that was waited for may be that of a file that is gone; then it is taken
+    of the new one. A process that dies releases it.
+    """
+    if fcntl is None:
+        yield
+        return
+    while True:
+        handle = os.open(target, os.O_RDONLY | os.O_CREAT, 0o666)
+        try:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            if target.exists() and os.path.samestat(os.fstat(handle), os.stat(target)):
+                yield
+                return
+        finally:
+            os.close(handle)
 
 
 def best(records: Iterable[TuningRecord]) -> list[TuningRecord]:

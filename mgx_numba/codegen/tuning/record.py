@@ -14,7 +14,15 @@ from typing import Any
 from ..._version import __version__
 from ...errors import FormatError
 
-__all__ = ["DeviceFingerprint", "Problem", "TuningRecord", "canonical", "device_fingerprint", "explain_miss"]
+__all__ = [
+    "DeviceFingerprint",
+    "Problem",
+    "TuningRecord",
+    "canonical",
+    "device_fingerprint",
+    "difference",
+    "explain_miss",
+]
 
 _MAX_PARAMETER = 1 << 40
 
@@ -198,27 +206,28 @@ def device_fingerprint() -> DeviceFingerprint:
 
 def explain_miss(problem: Problem, fingerprint: DeviceFingerprint, records: Iterable[TuningRecord]) -> str:
     """Why no record fits exactly: which fields of the nearest one differ, of the problem and of the machine."""
-    nearest: tuple[int, list[str], list[str]] | None = None
-    for record in records:
-        if record.problem.operation != problem.operation:
-            continue
-        own = _differences(record.problem.fields, problem.fields)
-        machine = _differences(record.fingerprint.to_json(), fingerprint.to_json())
-        # a record of another problem is of no use, so that its distance counts before the machine's
-        distance = 1000 * len(own) + len(machine)
-        if nearest is None or distance < nearest[0]:
-            nearest = distance, own, machine
-    if nearest is None:
+    same = [record for record in records if record.problem.operation == problem.operation]
+    if not same:
         return f"no record of operation {problem.operation}"
-    _, own, machine = nearest
-    if not own and not machine:
-        return "a record of this problem and machine exists"
+    nearest = min(same, key=lambda record: _distance(record, problem, fingerprint))
+    found = difference(nearest, problem, fingerprint)
+    return f"the nearest record differs: {found}" if found else "a record of this problem and machine exists"
+
+
+def difference(record: TuningRecord, problem: Problem, fingerprint: DeviceFingerprint) -> str:
+    """Which fields of a record differ from a problem and a machine, in words; empty if none."""
     parts = []
-    if own:
+    if own := _differences(record.problem.fields, problem.fields):
         parts.append("the problem in " + ", ".join(own))
-    if machine:
+    if machine := _differences(record.fingerprint.to_json(), fingerprint.to_json()):
         parts.append("the machine in " + ", ".join(machine))
-    return "the nearest record differs: " + "; ".join(parts)
+    return "; ".join(parts)
+
+
+def _distance(record: TuningRecord, problem: Problem, fingerprint: DeviceFingerprint) -> tuple[int, int]:
+    """Fields that differ; a record of another problem is of no use, so that its distance counts before the machine's."""
+    own = _differences(record.problem.fields, problem.fields)
+    return len(own), len(_differences(record.fingerprint.to_json(), fingerprint.to_json()))
 
 
 def _differences(recorded: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:

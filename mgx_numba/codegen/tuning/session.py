@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,32 @@ from .record import DeviceFingerprint, Problem, TuningRecord, device_fingerprint
 from .source import ENVIRONMENT, Found, Layer, MemoryLayer, Sources, UserLayer, given_layer, keep_in_file
 from .tuner import Outcome
 
-__all__ = ["Progress", "Tuning", "open_tuning"]
+__all__ = ["Choice", "Progress", "Tuning", "open_tuning"]
 
 Progress = Callable[[int, int, str], None]
 """``progress(done, remaining, best)``: problems tuned, problems left, and in words the best so far."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How one problem of a program is solved, and why so.
+
+    Attributes:
+        problem: what is computed; ``problem.fields`` has it field by field.
+        solver: name of the solver.
+        configuration: its parameters by name; empty means the solver's own choice.
+        record: the tuning record that decided; None if the cost model did.
+        origin: where the record is from (a file, ``model``, ``user database``, ``measured``); ``cost model`` without one.
+        miss: why there is no record of this problem and machine, with the fields in which the nearest one differs;
+            empty if there is one.
+    """
+
+    problem: Problem
+    solver: str
+    configuration: Mapping[str, int] = field(hash=False)
+    record: TuningRecord | None
+    origin: str
+    miss: str
 
 
 class Tuning:
@@ -48,7 +71,7 @@ class Tuning:
         self._requests: dict[Problem, tuple[Request, int]] = {}
         self._used: dict[Problem, Found] = {}
         self._new: dict[Problem, Found] = {}
-        self._unusable: set[str] = set()
+        self._unusable: dict[Problem, str] = {}
         self._told: set[str] = set()
 
     @property
@@ -73,7 +96,7 @@ class Tuning:
             if candidate is not None:
                 self._used[problem] = found
                 return candidate
-            self._unusable.add(found.record.solver)
+            self._unusable[problem] = found.record.solver
         return Candidate(select(request.problem, request.threads))
 
     def pending(self) -> list[tuple[Request, int]]:
@@ -108,10 +131,26 @@ class Tuning:
         return [found.record for found in self.used()]
 
     def explain(self, request: Request) -> str:
-        """Why a problem has no record of this machine."""
-        problem = request.key()
-        records = [r for layer in self._sources.layers for r in layer.similar(problem)]
-        return explain_miss(problem, self.fingerprint, records)
+        """Why a problem has no record of this machine that can be used."""
+        unusable = self._unusable.get(request.key())
+        if unusable is not None:
+            return f"the solver {unusable} of its record does not apply here"
+        return explain_miss(request.key(), self.fingerprint, self._sources.records())
+
+    def choices(self) -> list[Choice]:
+        """How each problem asked for is solved, in the order of the program."""
+        result = []
+        for problem, (request, _) in list(self._requests.items()):
+            found = self._used.get(problem)
+            candidate = self._candidate(request, found)
+            miss = "" if found is not None and found.exact else self.explain(request)
+            record, origin = (None, "cost model") if found is None else (found.record, found.origin)
+            result.append(Choice(problem, candidate.solver.name, candidate.configuration, record, origin, miss))
+        return result
+
+    def _candidate(self, request: Request, found: Found | None) -> Candidate:
+        candidate = None if found is None else candidate_of(request, found.record)
+        return candidate or Candidate(select(request.problem, request.threads))
 
     def decline(self, reason: str) -> None:
         """Measure nothing; says why, if measuring was asked for."""
@@ -129,7 +168,7 @@ class Tuning:
             elsewhere = "on another machine or for another number of threads"
             self._tell("hints", f"{count} tuning records were measured {elsewhere} and are used as hints; {why}")
         if self._unusable:
-            names = ", ".join(sorted(self._unusable))
+            names = ", ".join(sorted(set(self._unusable.values())))
             self._tell("solvers", f"tuning records of solvers that do not apply here are ignored: {names}")
 
     def _tell(self, kind: str, text: str) -> None:

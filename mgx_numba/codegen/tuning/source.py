@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from ...errors import FormatError, MgxError, OptionError
 from ..store import default_folder
-from .files import best, read_records, write_records
+from .files import best, merge_records, read_records
 from .record import DeviceFingerprint, Problem, TuningRecord
 
 __all__ = ["Found", "Layer", "MemoryLayer", "Sources", "UserLayer", "given_layer", "keep_in_file", "read_file"]
@@ -31,6 +31,9 @@ class Layer(Protocol):
     def similar(self, problem: Problem) -> list[TuningRecord]:
         """Records of the same work on any machine and any number of threads."""
 
+    def records(self) -> list[TuningRecord]:
+        """All records."""
+
 
 class MemoryLayer:
     """Records that are held in memory."""
@@ -48,6 +51,9 @@ class MemoryLayer:
 
     def similar(self, problem: Problem) -> list[TuningRecord]:
         return self._similar.get(problem.work, [])
+
+    def records(self) -> list[TuningRecord]:
+        return list(self._exact.values())
 
 
 class UserLayer:
@@ -69,15 +75,24 @@ class UserLayer:
         """Keep records; a failure is told once."""
         self._ask(lambda database: database.put(records))
 
+    def records(self) -> list[TuningRecord]:
+        return self._read([row for rows in self._all().values() for row in rows])
+
     def _records(self, problem: Problem, fingerprint: DeviceFingerprint | None) -> list[TuningRecord]:
         """Records of the same work, of one machine or of all."""
+        rows = self._all().get(problem.work, ())
+        return self._read([row for row in rows if fingerprint is None or row[1] == fingerprint.key])
+
+    def _all(self) -> dict[str, list[Any]]:
+        """All rows by `Problem.work`."""
         if self._rows is None:
             # without a file there is nothing to read, and no need to import SQLite
             exists = (default_folder() / "tuning.sqlite").exists()
             self._rows = (self._ask(lambda database: database.rows()) if exists else None) or {}
-        rows = self._rows.get(problem.work, ())
-        wanted = [row for row in rows if fingerprint is None or row[1] == fingerprint.key]
-        return (self._ask(lambda database: [database.record(row) for row in wanted]) or []) if wanted else []
+        return self._rows
+
+    def _read(self, rows: Sequence[Any]) -> list[TuningRecord]:
+        return (self._ask(lambda database: [database.record(row) for row in rows]) or []) if rows else []
 
     def _ask(self, question: Callable[[Any], Any]) -> Any:
         if not self._usable:
@@ -105,16 +120,20 @@ class Sources:
     """Layers in order of precedence."""
 
     def __init__(self, layers: Sequence[Layer]) -> None:
-        self.layers = tuple(layers)
+        self._layers = tuple(layers)
+
+    def records(self) -> list[TuningRecord]:
+        """The records of all layers."""
+        return [record for layer in self._layers for record in layer.records()]
 
     def find(self, problem: Problem, fingerprint: DeviceFingerprint) -> Found | None:
         """The first layer's record that fits exactly, else the first layer's that was measured elsewhere: of the same
         number of threads and CPU if there is one, then the newest."""
-        for layer in self.layers:
+        for layer in self._layers:
             record = layer.exact(problem, fingerprint)
             if record is not None:
                 return Found(record, layer.origin, True)
-        for layer in self.layers:
+        for layer in self._layers:
             records = layer.similar(problem)
             if records:
                 here = fingerprint.cpu
@@ -160,14 +179,17 @@ def read_file(path: Path) -> list[TuningRecord]:
 def keep_in_file(path: str | os.PathLike[str], records: Sequence[TuningRecord]) -> None:
     """Add records to a JSON file (what it is, or a new one's name ends in ``.json``) or else an SQLite database.
 
-    Several processes may write to a database at once; of those that write a JSON file at once, the last one wins.
+    Several processes may do so at once.
+
+    Raises:
+        FormatError: the file holds something else, or cannot be written.
     """
     target = Path(path).expanduser()
     empty = not target.exists() or target.stat().st_size == 0
     is_json = target.suffix.lower() == ".json" if empty else target.read_bytes()[:16] != _SQLITE_MAGIC
     if is_json:
         try:
-            write_records(target, best([*([] if empty else read_records(target)), *records]))
+            merge_records(target, records)
         except OSError as error:
             raise FormatError(f"{path}: {error.strerror or error}") from None
     else:

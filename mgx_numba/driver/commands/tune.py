@@ -16,7 +16,7 @@ from ...errors import FormatError, OptionError
 from ..arguments import add_compile, add_loader, add_output
 from ..compiling import compile_model
 from ..loading import load_model
-from ..records import read_any, write_difference, write_table
+from ..records import read_any, write_choices, write_difference, write_table
 from ..writing import write_model
 
 
@@ -28,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("records", "instead of tuning; FILE is an .mxr file, a JSON file or a database")
     action = group.add_mutually_exclusive_group()
     action.add_argument("--list", action="store_true", help="print the records of a file, else of the database")
+    action.add_argument("--explain", action="store_true", help="print how a model is solved, and why by no record")
     action.add_argument("--export", metavar="FILE", help="write the records of a file, else of the database, as JSON")
     action.add_argument("--import", dest="imports", nargs="+", metavar="FILE", help="add records to the database")
     action.add_argument("--merge", nargs="+", metavar="FILE", help="write the best records of all files to --output")
@@ -45,6 +46,8 @@ def run(args: argparse.Namespace) -> int:
     database = Database(args.database or default_path())
     if args.list:
         write_table(*_source(args, database))
+    elif args.explain:
+        write_choices(compile_model(load_model(args), args).tuning_choices())
     elif args.export:
         records, _ = _source(args, database)
         _export(args.export, records)

@@ -1,0 +1,142 @@
+"""Several processes that tune at once, and processes that are killed while they tune or save."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mgx_numba as migraphx
+from mgx_numba.codegen.tuning.database import Database, default_path
+from mgx_numba.codegen.tuning.files import merge_records, read_records
+from mgx_numba.codegen.tuning.record import TuningRecord
+
+from .support import product, record
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL and no flock here")
+
+TUNER = """
+import sys
+from mgx_numba.targets.cpu.measuring import Bench
+from tests.tuning.support import product
+
+number, count, cache = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+Bench.sample = lambda self, candidate: 1e-3 * (1 + number)
+step = 0
+while step != count:
+    step += 1
+    product(m=100 * (1 + number) + step).compile(exhaustive_tune=True, num_threads=2, problem_cache=cache)
+    print(step, flush=True)
+product(m=7).compile(exhaustive_tune=True, num_threads=2, problem_cache=cache)
+"""
+
+SAVER = """
+import os, sys, time
+import numpy as np
+import mgx_numba as migraphx
+
+def stop(*arguments):
+    print("there", flush=True)
+    time.sleep(60)
+
+net = migraphx.program()
+main = net.get_main_module()
+main.add_return([main.add_literal(np.full(1 << 20, 2, np.float32))])
+if sys.argv[2] != "anywhere":
+    setattr(os, sys.argv[2], stop)
+print("ready", flush=True)
+while True:
+    migraphx.save(net, sys.argv[1])
+"""
+
+
+def start(program: str, *arguments: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, env=environment, text=True)
+
+
+def told(process: subprocess.Popen[str], lines: int) -> None:
+    assert process.stdout is not None
+    for _ in range(lines):
+        assert process.stdout.readline()
+
+
+def kill(process: subprocess.Popen[str]) -> int:
+    """End a process without warning; how many lines it had still written."""
+    os.kill(process.pid, signal.SIGKILL)
+    output, _ = process.communicate(timeout=60)
+    return output.count("\n")
+
+
+def lengths(records: list[TuningRecord]) -> set[int]:
+    return {r.problem.fields["m"] for r in records}
+
+
+@pytest.mark.parametrize("place", ["user", "records.sqlite", "records.json"])
+def test_four_processes_tune_at_once(tmp_path: Path, place: str) -> None:
+    cache = [] if place == "user" else [tmp_path / place]
+    processes = [start(TUNER, number, 5, *cache) for number in range(4)]
+    for process in processes:
+        process.communicate(timeout=120)
+        assert process.returncode == 0
+    path = cache[0] if cache else default_path()
+    records = read_records(path) if place.endswith("json") else Database(path).records()
+    wanted = {100 * (1 + number) + step for number in range(4) for step in range(1, 6)}
+    assert lengths(records) == wanted | {7} and len(records) == 21
+    if not place.endswith("json"):
+        assert sqlite3.connect(path).execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+@pytest.mark.parametrize("place", ["user", "records.json"])
+def test_killed_tuners_lose_nothing_that_was_done(tmp_path: Path, place: str) -> None:
+    cache = [] if place == "user" else [tmp_path / place]
+    processes = [start(TUNER, number, -1, *cache) for number in range(3)]
+    done = {}
+    for number, process in enumerate(processes):
+        told(process, 3)
+        time.sleep(0.01 * number)
+        done[number] = 3 + kill(process)
+    path = cache[0] if cache else default_path()
+    records = read_records(path) if cache else Database(path).records()
+    assert {100 * (1 + n) + step for n, steps in done.items() for step in range(1, 1 + steps)} <= lengths(records)
+    product(m=9).compile(exhaustive_tune=True, num_threads=2, problem_cache=cache)
+    assert 9 in lengths(read_records(path) if cache else Database(path).records())
+
+
+def test_merging_into_an_empty_or_absent_file(tmp_path: Path) -> None:
+    (tmp_path / "empty.json").touch()
+    for name in ("empty.json", "absent.json"):
+        merge_records(tmp_path / name, [record(4, 2.0)])
+        merge_records(tmp_path / name, [record(4, 1.0), record(5)])
+        assert read_records(tmp_path / name) == [record(4, 1.0), record(5)]
+    assert sorted(p.name for p in tmp_path.glob("*.json*")) == ["absent.json", "empty.json"]
+
+
+@pytest.mark.parametrize("moment", ["fsync", "replace", "anywhere", "anywhere", "anywhere"])
+def test_killed_save_leaves_the_old_file_or_the_new_one(tmp_path: Path, moment: str) -> None:
+    path = tmp_path / "net.mxr"
+    net = migraphx.program()
+    main = net.get_main_module()
+    main.add_return([main.add_literal(np.full(1 << 20, 1, np.float32))])
+    migraphx.save(net, path)
+    process = start(SAVER, path, moment)
+    told(process, 1)
+    if moment == "anywhere":
+        time.sleep(float(np.random.default_rng().uniform(0, 0.02)))
+    else:
+        told(process, 1)
+    kill(process)
+    (literal,) = [i.literal.numpy() for i in migraphx.load(path)._portable.main if i.literal is not None]
+    assert literal.shape == (1 << 20,) and literal.min() == literal.max()
+    assert literal[0] == 1 if moment != "anywhere" else literal[0] in (1, 2)
+    migraphx.save(net, path)
+    assert migraphx.load(path) == net
