@@ -225,7 +225,7 @@ def difference(record: TuningRecord, problem: Problem, fingerprint: DeviceFinger
 
 
 def _distance(record: TuningRecord, problem: Problem, fingerprint: DeviceFingerprint) -> tuple[int, int]:
-    """Fields that differ; a record of another problem is of no use, so that its distance counts before the machine's."""
+    """Fields that differ: first those of the problem, since a record of another one is of no use."""
     own = _differences(record.problem.fields, problem.fields)
     return len(own), len(_differences(record.fingerprint.to_json(), fingerprint.to_json()))
 

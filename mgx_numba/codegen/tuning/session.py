@@ -32,7 +32,7 @@ class Choice:
         solver: name of the solver.
         configuration: its parameters by name; empty means the solver's own choice.
         record: the tuning record that decided; None if the cost model did.
-        origin: where the record is from (a file, ``model``, ``user database``, ``measured``); ``cost model`` without one.
+        origin: where the record is from (a file, ``model``, ``user database``, ``measured``), else ``cost model``.
         miss: why there is no record of this problem and machine, with the fields in which the nearest one differs;
             empty if there is one.
     """
