@@ -123,7 +123,9 @@ def load_argument(path: FilePath) -> Argument:
     data = _map_file(path)
     try:
         decoder = Decoder(data)
-        found = argument_from_value(decoder.value())
+        decoder.skip()
+        decoder.end_tree()
+        found = argument_from_value(decoder.at(0).value())
         _expect_end(decoder)
     except ValueError as error:
         raise FormatError(f"{os.fspath(path)}: {error}") from None
@@ -164,19 +166,24 @@ def _load(data: memoryview, with_objects: bool) -> tuple[Program, dict[str, Any]
     decoder = Decoder(data)
     header: dict[str, Any] = {}
     modules: dict[str, Nodes] = {}
+    objects: int | None = None
     for key in decoder.entries("the file"):
         if key == "modules":
             for name in decoder.entries("'modules'"):
                 modules[name] = _index_module(decoder, name)
-        elif key in ("version", "migraphx_version", "mgx_numba") or (key == OBJECTS and with_objects):
+        elif key in ("version", "migraphx_version", "mgx_numba"):
             header[key] = decoder.value()
             if key == "version":
                 _check_version(header)
         else:
+            objects = decoder.position if key == OBJECTS else objects
             decoder.skip()
-    _expect_end(decoder)
+    decoder.end_tree()
     program, extra = _finish(header, modules)
-    return program, {**extra, OBJECTS: header[OBJECTS]} if OBJECTS in header else extra
+    if objects is not None and with_objects:
+        extra[OBJECTS] = decoder.at(objects).value()
+    _expect_end(decoder)
+    return program, extra
 
 
 def _load_json(data: memoryview) -> tuple[Program, dict[str, Any]]:

@@ -1,7 +1,9 @@
 """Value trees as bytes: msgpack, and the JSON of the same structure.
 
 A tree is made of ``None``, bools, integers of 64 bits, floats, strings, lists, maps with string keys, and
-blobs. As in MIGraphX, a blob is an array of ``bin`` chunks in msgpack and ``{"bytes": [...]}`` in JSON.
+blobs. As in MIGraphX, a blob is an array of ``bin`` chunks in msgpack and ``{"bytes": [...]}`` in JSON. One
+that is too long for a ``bin`` (4 GiB) follows after the tree, so that it can be mapped as a whole: in the tree stands
+``{"tail": offset, "bytes": length}``, with the offset from the first multiple of 64 after the tree.
 Reading walks over the bytes: nothing is allocated on the word of a length, blobs are views of the input,
 and every fault is a ``FormatError`` that says where it is.
 """
@@ -20,9 +22,10 @@ ALIGNMENT = 64
 """Large blobs start at multiples of this many bytes, so that a mapped file gives aligned arrays."""
 
 MAX_DEPTH = 64
-_CHUNK = (1 << 32) - 1
+_LONGEST_BIN = (1 << 32) - 1
 _PADDED_FROM = 256
 _PAD = "pad"
+_TAIL, _TAIL_KEYS = "tail", ["tail", "bytes"]
 
 Write = Callable[[Any], Any]
 
@@ -53,9 +56,14 @@ class _Encoder:
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self._flushed = 0
+        self._tail: list[memoryview] = []
+        self._tail_bytes = 0
 
     def run(self, tree: Any) -> int:
         self._value(tree)
+        for data in self._tail:
+            self._put(bytes(-(self._flushed + self._pending_bytes) % ALIGNMENT))
+            self._write_through(data)
         self._flush()
         return self._flushed
 
@@ -84,7 +92,7 @@ class _Encoder:
             self._put(self._packer.pack(value))
 
     def _map(self, value: dict[str, Any]) -> None:
-        large = next((k for k, v in value.items() if isinstance(v, Blob) and len(v.data) >= _PADDED_FROM), None)
+        large = next((k for k, v in value.items() if isinstance(v, Blob) and _is_padded(v.data)), None)
         self._put(self._packer.pack_map_header(len(value) + (large is not None)))
         for key, item in value.items():
             if key == large:
@@ -99,13 +107,26 @@ class _Encoder:
         self._put(self._packer.pack(bytes(count)))
 
     def _blob(self, data: memoryview) -> None:
-        chunks = [data[i : i + _CHUNK] for i in range(0, len(data), _CHUNK)] or [data]
-        self._put(self._packer.pack_array_header(len(chunks)))
-        for chunk in chunks:
-            self._put(b"\xc6" + struct.pack(">I", len(chunk)))
-            self._flush()
-            self._write(chunk)
-            self._flushed += len(chunk)
+        if len(data) > _LONGEST_BIN:
+            self._map({_TAIL: self._tail_bytes, "bytes": len(data)})
+            self._tail.append(data)
+            self._tail_bytes += _aligned(len(data))
+            return
+        self._put(self._packer.pack_array_header(1) + b"\xc6" + struct.pack(">I", len(data)))
+        self._write_through(data)
+
+    def _write_through(self, data: memoryview) -> None:
+        self._flush()
+        self._write(data)
+        self._flushed += len(data)
+
+
+def _is_padded(data: memoryview) -> bool:
+    return _PADDED_FROM <= len(data) <= _LONGEST_BIN
+
+
+def _aligned(position: int) -> int:
+    return position + -position % ALIGNMENT
 
 
 _UNSIGNED = {0xCC: (1, ">B"), 0xCD: (2, ">H"), 0xCE: (4, ">I"), 0xCF: (8, ">Q")}
@@ -133,6 +154,16 @@ for _code in range(0xA0, 0xC0):
     _WHOLE[_code] = 1 + (_code & 0x1F)
 
 
+class _Tail:
+    """Where the blobs after the tree begin (until that is known, behind the end), and up to where they were read."""
+
+    __slots__ = ("start", "used")
+
+    def __init__(self, end: int) -> None:
+        self.start = end
+        self.used = 0
+
+
 class Decoder:
     """Reads msgpack from ``data`` without trusting it.
 
@@ -144,18 +175,23 @@ class Decoder:
         self._data = data
         self._end = len(data)
         self._strings: dict[bytes, str] = {}
+        self._tail = _Tail(len(data))
         self.position = position
 
     def at(self, position: int) -> Decoder:
         """A decoder of the same data at another offset."""
         other = Decoder(self._data, position)
-        other._strings = self._strings
+        other._strings, other._tail = self._strings, self._tail
         return other
+
+    def end_tree(self) -> None:
+        """Say that the tree ends here: what follows are the blobs after it, which can be read from now on."""
+        self._tail.start = self._tail.used = self.position
 
     @property
     def finished(self) -> bool:
-        """Whether all bytes have been read."""
-        return self.position == self._end
+        """Whether nothing follows the tree and those of the blobs after it that have been read."""
+        return max(self.position, self._tail.used) == self._end
 
     def fail(self, message: str) -> FormatError:
         """A ``FormatError`` that names the offset."""
@@ -208,7 +244,18 @@ class Decoder:
         for _ in range(count):
             key = self._key(result)
             result[key] = self.value(depth + 1)
+        if count == 2 and list(result) == _TAIL_KEYS:
+            return self._tail_view(result[_TAIL], result["bytes"])
         return result
+
+    def _tail_view(self, offset: Any, count: Any) -> memoryview:
+        start = _aligned(self._tail.start)
+        if not isinstance(offset, int) or not isinstance(count, int) or not 0 <= offset <= self._end - start - count:
+            raise self.fail("a blob after the tree does not lie inside of the data")
+        if count <= _LONGEST_BIN:
+            raise self.fail("a blob after the tree is shorter than those that lie there")
+        self._tail.used = max(self._tail.used, start + offset + count)
+        return self._data[start + offset : start + offset + count]
 
     def entries(self, what: str) -> Iterator[str]:
         """Keys of the next value, a map; the caller reads or skips the value after each.

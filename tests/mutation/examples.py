@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from unittest import mock
 
 import mgx_numba as migraphx
+from mgx_numba.graph import wire
 from mgx_numba.graph.mxr import save_program
 from tests.cpu.random_programs import Builder
 from tests.graph.test_mxr import PROGRAMS
 from tests.tuning.support import network, record
 
-__all__ = ["write_examples"]
+__all__ = ["LONGEST_BIN", "write_examples"]
+
+LONGEST_BIN = 2000
+"""In place of 4 GiB, so that the files hold blobs that are too long for a msgpack binary."""
 
 RANDOM_PROGRAMS = 40
 """Programs of random operators, for the shape rules and attributes of all of them."""
@@ -25,12 +30,13 @@ def write_examples(folder: Path) -> list[Path]:
     programs["compiled_ref"] = migraphx.program.wrap(PROGRAMS[0]()).compile(migraphx.get_target("ref"))
     programs["compiled_cpu"] = network().compile(num_threads=2)
     programs["compiled_cpu"]._records = [record(4), record(5)]
-    for name, program in programs.items():
-        for form in ("msgpack", "json"):
-            migraphx.save(program, folder / f"{name}.{form}", form)
     migraphx.save(programs["compiled_cpu"], folder / "embedded.msgpack", embed_objects=True)
-    for seed in range(RANDOM_PROGRAMS):
-        program = Builder(random.Random(seed).randint).build(12)
-        form = "json" if seed % 4 == 3 else "msgpack"
-        save_program(program, folder / f"random{seed}.{form}", form, {"compiled": {"target": "cpu"}})
+    with mock.patch.object(wire, "_LONGEST_BIN", LONGEST_BIN):
+        for name, program in programs.items():
+            for form in ("msgpack", "json"):
+                migraphx.save(program, folder / f"{name}.{form}", form)
+        for seed in range(RANDOM_PROGRAMS):
+            built = Builder(random.Random(seed).randint).build(12)
+            form = "json" if seed % 4 == 3 else "msgpack"
+            save_program(built, folder / f"random{seed}.{form}", form, {"compiled": {"target": "cpu"}})
     return sorted(folder.iterdir())

@@ -90,7 +90,7 @@ _BYTE_MUTATIONS: tuple[Callable[[bytearray, random.Random], None], ...] = (
 
 def _mutate_values(data: bytes, json_form: bool, rng: random.Random) -> bytes:
     """The same file with other values: changed, missing, doubled or exchanged, while the form stays right."""
-    root = json.loads(data) if json_form else msgpack.unpackb(data)
+    root, tail = (json.loads(data), b"") if json_form else _unpack(data)
     for _ in range(rng.randint(1, 3)):
         holder, key = _slot(root, rng)
         if holder is None:
@@ -108,7 +108,21 @@ def _mutate_values(data: bytes, json_form: bool, rng: random.Random) -> bytes:
                     holder.insert(key, copied)
                 else:
                     holder[key] = copied
-    return json.dumps(root).encode() if json_form else msgpack.packb(root)
+    if json_form:
+        return json.dumps(root).encode()
+    return _aligned(msgpack.packb(root)) + tail if tail else msgpack.packb(root)
+
+
+def _unpack(data: bytes) -> tuple[Any, bytes]:
+    """The tree of a file, and what follows it at the next multiple of 64."""
+    reader = msgpack.Unpacker()
+    reader.feed(data)
+    root = reader.unpack()
+    return root, data[reader.tell() + -reader.tell() % 64 :]
+
+
+def _aligned(data: bytes) -> bytes:
+    return data + bytes(-len(data) % 64)
 
 
 def _slot(root: Any, rng: random.Random) -> tuple[Any, Any]:

@@ -23,10 +23,12 @@ from typing import Any
 import mgx_numba as migraphx
 from mgx_numba.codegen.embedding import EmbeddedStore
 from mgx_numba.errors import FormatError, MgxError
+from mgx_numba.graph import wire
 from mgx_numba.graph.mxr import OBJECTS, load_buffer, load_program, save_buffer
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.validate import validate
 from mgx_numba.runtime import executor
+from tests.mutation.examples import LONGEST_BIN
 from tests.mutation.mutate import mutate
 
 LIMIT_SECONDS = 20
@@ -60,6 +62,7 @@ class Trial:
     def prepare(self) -> None:
         """Make this process one for trials: nothing is compiled or run, and it cannot be undone."""
         executor.load = _stop  # type: ignore[attr-defined]
+        wire._LONGEST_BIN = LONGEST_BIN
         sys.addaudithook(self._audit)
         for example in self._examples:  # imports what loading needs
             _parse(example, example.suffix[1:])
