@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CompileError
-from .compiler import compile_object
-from .elf import read_symbols
+from .elf import read_object
 from .kernel import KernelSource
 from .worker import read_message, write_message
 
@@ -114,6 +113,10 @@ class _Batch:
 
 
 def _compile_here(batch: _Batch, finished: Finished | None) -> None:
+    if not batch.waiting:
+        return
+    from .compiler import compile_object  # late: with workers, this process loads no LLVM
+
     while (index := batch.take()) is not None:
         batch.complete(index, compile_object(batch.sources[index]), finished)
         batch.report(finished)
@@ -145,7 +148,7 @@ def _result(source: KernelSource, answer: dict[str, Any]) -> bytes | CompileErro
     if "error" in answer:
         return CompileError(answer["error"])
     data = answer["object"]
-    if source.symbol not in read_symbols(data).defined:
+    if source.symbol not in read_object(data).defined:
         raise CompileError("the worker compiles for another environment")
     return data
 

@@ -20,7 +20,7 @@ import llvmlite.binding as llvm
 
 from ..errors import CompileError
 from .cpu import host
-from .elf import read_symbols
+from .elf import read_object
 from .kernel import KernelSource
 from .symbols import unavailable
 
@@ -50,7 +50,7 @@ def compile_object(source: KernelSource) -> bytes:
     with _lock, host.target_machine() as machine, _parse(source, _lower(source)) as module:
         _optimise(module, machine)
         data = machine.emit_object(module)
-    symbols = read_symbols(data)
+    symbols = read_object(data)
     missing = unavailable(symbols.undefined)
     if missing:
         raise _failure(source, f"calls {', '.join(missing)}, which no kernel may call; only intrinsics are inlined")

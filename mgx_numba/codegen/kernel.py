@@ -1,15 +1,14 @@
 """A kernel as source text, and the identity under which its machine code is kept.
 
-Importing this needs neither Numba nor LLVM; computing an identity needs llvmlite (for the CPU), not Numba.
+Neither this nor computing an identity needs Numba; LLVM only on the first use on a machine (see `platform`).
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.metadata
-import importlib.resources
 from dataclasses import dataclass, field
+from pathlib import Path
 
 __all__ = ["KernelSource"]
 
@@ -51,29 +50,22 @@ def environment_identity() -> dict[str, str]:
 
 @functools.lru_cache(maxsize=1)
 def _versions() -> dict[str, str]:
-    import llvmlite.binding as llvm
+    from .platform import platform
 
+    here = platform()
     return {
         "format": FORMAT,
-        "numba": _distribution_version("numba"),
-        "llvmlite": _distribution_version("llvmlite"),
-        "llvm": ".".join(map(str, llvm.llvm_version_info)),
+        "numba": here.numba,
+        "llvmlite": here.llvmlite,
+        "llvm": here.llvm,
         "intrinsics": _intrinsics_digest(),
     }
 
 
-def _distribution_version(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
-
-
 def _intrinsics_digest() -> str:
     """SHA-256 of the modules that give a text its meaning: ``codegen/cpu/*.py`` and the compiler."""
-    codegen = importlib.resources.files(__package__)
-    files = [entry for entry in codegen.joinpath("cpu").iterdir() if entry.name.endswith(".py")]
-    files += [codegen.joinpath(name) for name in ("compiler.py", "frontend.py")]
+    codegen = Path(__file__).parent
+    files = [*codegen.glob("cpu/*.py"), *(codegen / name for name in ("compiler.py", "frontend.py"))]
     digest = hashlib.sha256()
     for entry in sorted(files, key=lambda e: e.name):
         digest.update(entry.name.encode() + b"\0" + entry.read_bytes() + b"\0")

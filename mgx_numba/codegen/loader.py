@@ -1,8 +1,9 @@
 """From kernel sources to addresses of machine code: this process's cache, then the object store, then the
 compiler.
 
-A kernel that the store holds is loaded by llvmlite alone; Numba is imported only to compile one that is
-missing. Loaded code lives until the process ends, so an address never becomes stale.
+A kernel that the store holds is placed in memory by our own `linker`, or by LLVM where that does not know the system or
+the instruction set; Numba is imported only to compile a kernel that is missing. Loaded code lives until the process
+ends, so an address never becomes stale.
 """
 
 from __future__ import annotations
@@ -10,15 +11,17 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-
-import llvmlite.binding as llvm
+from typing import TYPE_CHECKING
 
 from ..errors import CompileError, FormatError
-from .cpu import host
-from .elf import read_symbols
+from .elf import read_object
 from .kernel import KernelSource
+from .linker import link
 from .store import Store, default_store
-from .symbols import provide, unavailable
+from .symbols import address, unavailable
+
+if TYPE_CHECKING:
+    import llvmlite.binding as llvm
 
 __all__ = ["Progress", "load", "loadable", "objects_of"]
 
@@ -91,29 +94,48 @@ def objects_of(
 def loadable(source: KernelSource, data: bytes) -> bool:
     """Whether bytes are an object of this kernel that wants nothing which kernels may not call."""
     try:
-        symbols = read_symbols(data)
+        found = read_object(data)
     except FormatError:
         return False
-    return source.symbol in symbols.defined and not unavailable(symbols.undefined)
+    return source.symbol in found.defined and not unavailable(found.undefined)
 
 
 def _add(objects: dict[str, bytes]) -> None:
+    found = {symbol: read_object(data) for symbol, data in objects.items()}
+    try:
+        placed = link(list(found.values()))
+    except OSError as error:
+        raise CompileError(f"kernels cannot be loaded: {error}") from error
+    if placed is None:
+        wanted = set().union(*(one.undefined for one in found.values()))
+        placed = _add_by_llvm(objects, wanted)
+    for symbol in objects:
+        if not placed.get(symbol):
+            raise CompileError(f"the loaded object does not define {symbol}")
+        _addresses[symbol] = placed[symbol]
+
+
+def _add_by_llvm(objects: dict[str, bytes], wanted: set[str]) -> dict[str, int]:
+    """Addresses of objects that LLVM has loaded; ``wanted`` are the C library functions that they call."""
+    import llvmlite.binding as llvm
+
     engine = _get_engine()
+    for name in wanted:
+        llvm.add_symbol(name, address(name))
     for data in objects.values():
-        provide(read_symbols(data).undefined)
         engine.add_object_file(llvm.ObjectFileRef.from_data(data))
     engine.finalize_object()
-    for symbol in objects:
-        address = engine.get_function_address(symbol)
-        if not address:
-            raise CompileError(f"the loaded object does not define {symbol}")
-        _addresses[symbol] = address
+    return {symbol: engine.get_function_address(symbol) for symbol in objects}
 
 
 def _get_engine() -> llvm.ExecutionEngine:
-    """The engine that owns all loaded code; its memory manager keeps an object's sections together."""
+    """The engine that owns all code that LLVM loaded; its memory manager keeps an object's sections together."""
     global _engine
     if _engine is None:
+        import llvmlite.binding as llvm
+
+        from .cpu import host
+
         machine = host.target_machine()
         module = llvm.parse_assembly("")
         module.triple = machine.triple

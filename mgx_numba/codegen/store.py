@@ -12,36 +12,20 @@ import functools
 import hashlib
 import json
 import os
-import sys
-import tempfile
 import time
 import warnings
 from pathlib import Path
 from typing import Any, Protocol
 
+from .files import ENVIRONMENT, default_folder, replace_file
 from .kernel import KernelSource
 
-__all__ = ["ObjectStore", "Store", "default_folder", "default_store", "explain"]
+__all__ = ["ObjectStore", "Store", "default_store", "explain"]
 
-ENVIRONMENT = "MGX_CACHE_DIR"
 DEFAULT_LIMIT = 1 << 30
 _PRUNE_EVERY = 256
 _PRUNE_TO = 0.75
 _TOUCH_AFTER_SECONDS = 24 * 3600.0
-
-
-def default_folder() -> Path:
-    """``MGX_CACHE_DIR`` if set, else ``mgx_numba`` in the platform's cache folder."""
-    chosen = os.environ.get(ENVIRONMENT)
-    if chosen:
-        return Path(chosen).expanduser()
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "mgx_numba"
 
 
 def default_store() -> ObjectStore:
@@ -108,8 +92,8 @@ class ObjectStore:
         }
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            _replace(object_path, data)
-            _replace(record_path, json.dumps(record, indent=1).encode())
+            replace_file(object_path, data)
+            replace_file(record_path, json.dumps(record, indent=1).encode())
         except OSError as error:
             self._writable = False
             warnings.warn(
@@ -184,18 +168,6 @@ class ObjectStore:
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > _TOUCH_AFTER_SECONDS:
                 os.utime(path)
-
-
-def _replace(path: Path, data: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
 
 
 def _short(value: str | None) -> str:

@@ -1,6 +1,6 @@
 """The functions outside an object that kernels may call: those of the C library that every process has.
 
-An object that wants anything else is refused before it reaches LLVM's loader, which would end the process.
+An object that wants anything else is refused before it is loaded.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ import functools
 import sys
 from collections.abc import Iterable
 
-import llvmlite.binding as llvm
-
-__all__ = ["provide", "unavailable"]
+__all__ = ["address", "unavailable"]
 
 _MATH = (
     "acos acosh asin asinh atan atan2 atanh cbrt ceil cos cosh erf erfc exp exp2 expm1 floor fma fmax fmin "
@@ -34,30 +32,17 @@ def _libraries() -> tuple[ctypes.CDLL, ...]:
 
 
 @functools.cache
-def _address(name: str) -> int | None:
-    """Address of an allowed C library function, made known to LLVM; None if this machine lacks it."""
+def address(name: str) -> int | None:
+    """Address of an allowed C library function; None if it is not allowed or this machine lacks it."""
     if name not in ALLOWED:
         return None
     for library in _libraries():
         function = getattr(library, name, None)
         if function is not None:
-            address = ctypes.cast(function, ctypes.c_void_p).value
-            llvm.add_symbol(name, address)
-            return address
+            return ctypes.cast(function, ctypes.c_void_p).value
     return None
 
 
 def unavailable(names: Iterable[str]) -> list[str]:
     """Those of the names that a kernel may not call or that this machine lacks, sorted."""
-    return sorted(name for name in names if _address(name) is None)
-
-
-def provide(names: Iterable[str]) -> None:
-    """Make the named C library functions known to LLVM's loader.
-
-    Raises:
-        KeyError: `unavailable` would have listed one of them.
-    """
-    for name in names:
-        if _address(name) is None:
-            raise KeyError(name)
+    return sorted(name for name in names if address(name) is None)

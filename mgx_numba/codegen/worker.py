@@ -14,7 +14,6 @@ from typing import IO, Any
 import msgpack
 
 from ..errors import CompileError
-from .compiler import compile_object
 from .kernel import KernelSource
 
 __all__ = ["main", "read_message", "write_message"]
@@ -59,6 +58,7 @@ def main() -> None:
     answer_stream = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     from . import frontend  # noqa: F401  imports Numba before saying ready
+    from .compiler import compile_object
 
     _answer(answer_stream, {"ready": True})
     while True:

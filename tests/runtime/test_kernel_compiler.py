@@ -12,7 +12,7 @@ import pytest
 from mgx_numba.codegen import batch
 from mgx_numba.codegen.compiler import compile_object, inspect
 from mgx_numba.codegen.cpu import host
-from mgx_numba.codegen.elf import read_symbols
+from mgx_numba.codegen.elf import read_object
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.errors import CompileError, FormatError
 
@@ -20,14 +20,14 @@ HEADER = "def kernel(args, begin, end):\n"
 
 
 def test_object_defines_only_the_kernel(add_kernel: KernelSource) -> None:
-    symbols = read_symbols(compile_object(add_kernel))
+    symbols = read_object(compile_object(add_kernel))
     assert symbols.defined == {add_kernel.symbol}
     assert not symbols.undefined
 
 
 def test_library_calls_are_the_only_undefined_symbols() -> None:
     source = KernelSource("copy_kernel", HEADER + "    copy_bytes(words_at(args, 0), words_at(args, 1), args[2])\n")
-    assert read_symbols(compile_object(source)).undefined == {"memcpy"}
+    assert read_object(compile_object(source)).undefined == {"memcpy"}
 
 
 def test_identity_is_the_text_not_the_name(add_kernel: KernelSource) -> None:
@@ -93,7 +93,7 @@ def test_threads_may_compile_at_once(distinct: Callable[[int], KernelSource]) ->
         thread.start()
     for thread in threads:
         thread.join()
-    assert all(source.symbol in read_symbols(objects[source.symbol]).defined for source in sources)
+    assert all(source.symbol in read_object(objects[source.symbol]).defined for source in sources)
 
 
 def test_worker_process_compiles_the_same(distinct: Callable[[int], KernelSource]) -> None:
@@ -101,7 +101,7 @@ def test_worker_process_compiles_the_same(distinct: Callable[[int], KernelSource
     seen: list[str] = []
     objects = batch.compile_objects(sources, workers=1, finished=lambda source, data: seen.append(source.symbol))
     assert sorted(seen) == sorted(source.symbol for source in sources)
-    assert all(source.symbol in read_symbols(data).defined for source, data in zip(sources, objects, strict=True))
+    assert all(source.symbol in read_object(data).defined for source, data in zip(sources, objects, strict=True))
 
 
 def test_worker_answers_by_its_protocol(distinct: Callable[[int], KernelSource]) -> None:
@@ -112,7 +112,7 @@ def test_worker_answers_by_its_protocol(distinct: Callable[[int], KernelSource])
         for source in (good, bad):
             request = {"name": source.name, "text": source.text, "origin": ""}
             batch.write_message(process.stdin, request)
-        assert read_symbols(batch.read_message(process.stdout)["object"]).defined == {good.symbol}
+        assert read_object(batch.read_message(process.stdout)["object"]).defined == {good.symbol}
         assert "bad_kernel" in batch.read_message(process.stdout)["error"]
     finally:
         batch.stop_worker(process)
@@ -126,7 +126,7 @@ def test_dead_worker_costs_only_time(
     monkeypatch.setattr(batch, "WORKER_COMMAND", (sys.executable, "-c", death))
     sources = [distinct(i) for i in range(300, 303)]
     objects = batch.compile_objects(sources, workers=2)
-    assert [read_symbols(data).defined for data in objects] == [{source.symbol} for source in sources]
+    assert [read_object(data).defined for data in objects] == [{source.symbol} for source in sources]
 
 
 def test_workers_only_when_they_pay() -> None:
@@ -139,7 +139,7 @@ def test_workers_only_when_they_pay() -> None:
 @pytest.mark.parametrize("data", [b"", b"\x7fELF", b"\x7fELF\x02\x01" + bytes(100), bytes(64)])
 def test_damaged_object_file_is_a_format_error(data: bytes) -> None:
     if data.endswith(bytes(100)):
-        assert not read_symbols(data).defined
+        assert not read_object(data).defined
     else:
         with pytest.raises(FormatError):
-            read_symbols(data)
+            read_object(data)

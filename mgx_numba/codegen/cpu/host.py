@@ -1,9 +1,9 @@
 """The CPU that kernels are compiled for: its LLVM name, features, vector width and target machine.
 
-Needs llvmlite, never Numba. The environment variable ``MGX_CPU_FEATURES`` narrows what may be used, to test
-or to compare instruction sets: a comma-separated list of ceilings (``avx512``, ``avx2``, ``avx``, ``sse``,
-``sve``, ``neon``) and of single features to switch off (``-fma``). It is read at every call, so a test may
-set it.
+LLVM is loaded for the target machine alone, Numba never. The environment variable ``MGX_CPU_FEATURES`` narrows
+what may be used, to test or to compare instruction sets: a comma-separated list of ceilings (``avx512``, ``avx2``,
+``avx``, ``sse``, ``sve``, ``neon``) and of single features to switch off (``-fma``). It is read at every call, so a
+test may set it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ from __future__ import annotations
 import functools
 import os
 from dataclasses import dataclass, field
-
-import llvmlite.binding as llvm
+from typing import TYPE_CHECKING
 
 from ...errors import OptionError
+from ..platform import platform
+
+if TYPE_CHECKING:
+    import llvmlite.binding as llvm
 
 __all__ = [
     "Host",
@@ -75,6 +78,8 @@ def initialize() -> None:
 
 @functools.lru_cache(maxsize=1)
 def _initialize_once() -> None:
+    import llvmlite.binding as llvm
+
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
 
@@ -90,7 +95,7 @@ def host() -> Host:
 
 @functools.lru_cache(maxsize=8)
 def _host(limits: str) -> Host:
-    table = dict(llvm.get_host_cpu_features())
+    table = dict(platform().features)
     for item in filter(None, (part.strip() for part in limits.split(","))):
         if item.startswith("-"):
             table[item[1:]] = False
@@ -104,13 +109,7 @@ def _host(limits: str) -> Host:
             )
     flags = ",".join(f"{'+' if on else '-'}{name}" for name, on in sorted(table.items()))
     enabled = frozenset(name for name, on in table.items() if on)
-    return Host(llvm.get_host_cpu_name(), _object_triple(), flags, enabled)
-
-
-def _object_triple() -> str:
-    """Triple of this process with ELF as the object format, which MCJIT loads on every system."""
-    default = llvm.get_process_triple()
-    return default if "linux" in default else default + "-elf"
+    return Host(platform().cpu, platform().triple, flags, enabled)
 
 
 def cpu_name() -> str:
@@ -150,6 +149,8 @@ def lanes(dtype: str = "float32") -> int:
 
 def target_machine() -> llvm.TargetMachine:
     """A new LLVM target machine for `host()`, position-independent, small code model."""
+    import llvmlite.binding as llvm
+
     initialize()
     cpu = host()
     target = llvm.Target.from_triple(cpu.triple)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ...errors import FormatError, MgxError
-from ..store import default_folder
+from ..files import default_folder
 from .files import read_records, write_records
 from .record import DeviceFingerprint, Problem, TuningRecord
 

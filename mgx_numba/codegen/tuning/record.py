@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import json
 import math
 import os
@@ -13,6 +12,7 @@ from typing import Any
 
 from ..._version import __version__
 from ...errors import FormatError
+from ..platform import platform
 
 __all__ = [
     "DeviceFingerprint",
@@ -255,12 +255,6 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 < value < _MAX_PARAMETER
 
 
-@functools.lru_cache(maxsize=1)
 def _versions() -> tuple[tuple[str, str], ...]:
-    versions = {"mgx_numba": __version__}
-    for name in ("llvmlite", "numba"):
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = "unknown"
-    return tuple(sorted(versions.items()))
+    here = platform()
+    return ("llvmlite", here.llvmlite), ("mgx_numba", __version__), ("numba", here.numba)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ...errors import FormatError, MgxError, OptionError
-from ..store import default_folder
+from ..files import default_folder
 from .files import best, merge_records, read_records
 from .record import DeviceFingerprint, Problem, TuningRecord
 

@@ -1,0 +1,46 @@
+"""The cache folder, and how files in it are replaced: as a whole or not at all, by any number of processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+
+__all__ = ["ENVIRONMENT", "default_folder", "replace_file"]
+
+ENVIRONMENT = "MGX_CACHE_DIR"
+
+
+def default_folder() -> Path:
+    """``MGX_CACHE_DIR`` if set, else ``mgx_numba`` in the platform's cache folder."""
+    chosen = os.environ.get(ENVIRONMENT)
+    if chosen:
+        return Path(chosen).expanduser()
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "mgx_numba"
+
+
+def replace_file(path: Path, *pieces: bytes | memoryview) -> None:
+    """Write a file beside ``path`` and move it there.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    import tempfile  # late: a process that finds all it needs writes nothing
+
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            for piece in pieces:
+                file.write(piece)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
