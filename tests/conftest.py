@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mgx_numba.codegen.store import ENVIRONMENT, default_folder
+from mgx_numba.codegen.files import ENVIRONMENT, default_folder
 from mgx_numba.codegen.tuning.source import ENVIRONMENT as PROBLEM_CACHE
 
 _KEPT = pytest.StashKey[contextlib.ExitStack]()

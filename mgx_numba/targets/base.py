@@ -47,7 +47,9 @@ Observer = Callable[[Observation], None]
 class Compiled(Protocol):
     """A program compiled for a target."""
 
-    program: Program
+    @property
+    def program(self) -> Program:
+        """The program as it runs; passes are applied if its lengths are known."""
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
         """Results for checked inputs by name."""

@@ -6,7 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from mgx_numba.codegen.store import default_folder
+from mgx_numba.codegen.files import default_folder
 from mgx_numba.codegen.tuning.database import default_path
 
 

@@ -28,6 +28,7 @@ from ...runtime.threads import resolve_num_threads
 from ..ref.interpreter import compute, evaluate_module
 from .buffers import Buffer, View, color
 from .options import CpuOptions
+from .spending import Spending
 
 __all__ = ["Lowering", "lower", "lowering"]
 
@@ -90,6 +91,7 @@ class Lowering:
         self.threads = resolve_num_threads(options.num_threads or None)
         self._packed: dict[tuple[Any, ...], View] = {}
         self.packing_room = options.packing_growth
+        self.spending: Spending | None = None
 
     def run(self) -> Plan:
         """Lower the whole program.
@@ -106,6 +108,8 @@ class Lowering:
             except Exception as error:
                 what = error if isinstance(error, MgxError) else f"{type(error).__name__}: {error}"
                 raise CompileError(f"lowering {format_instruction(ins, self.names)}: {what}") from error
+            if self.spending is not None:
+                self.spending.lowered(ins)
         self._return_results()
         return self._finish()
 
@@ -157,6 +161,13 @@ class Lowering:
             self._constant_owners.append(array)
             self.constant_views[key] = View(Buffer(Region.CONSTANT, len(self.constants) - 1), view_shape)
         return self.constant_views[key]
+
+    def forget_constant(self, index: int, array: np.ndarray) -> None:
+        """Drop a constant that no step reads, with what is known of it by the address or the identity of its array."""
+        first, last = np.lib.array_utils.byte_bounds(array)
+        self._packed = {key: view for key, view in self._packed.items() if not first <= key[0] < last}
+        del self.constant_views[id(array)]
+        self.constants[index] = self._constant_owners[index] = np.empty(0, np.uint8)
 
     def constant_value(self, ins: Instruction) -> np.ndarray | None:
         """The array that an instruction stands for if it is a literal or a view of one; broadcasts stay views."""
@@ -325,10 +336,11 @@ class Lowering:
                     arena[id(view.buffer)] = view.buffer
         reuse = self.options.memory_reuse and "memory_coloring" not in disabled_names(self.options.disabled_passes)
         arena_bytes = color(arena.values(), reuse)
+        steps = [self._resolve(step) for step in self.steps]
         return Plan(
-            steps=[self._resolve(step) for step in self.steps],
+            steps=steps,
             arena_bytes=arena_bytes,
-            constants=self.constants,
+            constants=_referenced(self.constants, steps),
             parameters=[
                 ParameterSpec(i.op.parameter, i.shape.type.numpy.name, i.shape.lens)  # type: ignore[attr-defined]
                 for i in self.parameters
@@ -369,6 +381,15 @@ class Lowering:
         )
 
 
+def _referenced(constants: list[np.ndarray], steps: list[Step | HostStep]) -> list[np.ndarray]:
+    """The constants, with nothing in place of those that no step refers to."""
+    used: set[int] = set()
+    for step in steps:
+        pointers = step.args if isinstance(step, Step) else [view.pointer for view in (*step.inputs, *step.outputs)]
+        used.update(p.index for p in pointers if isinstance(p, Pointer) and p.region is Region.CONSTANT)
+    return [array if k in used else np.empty(0, array.dtype) for k, array in enumerate(constants)]
+
+
 def _plan_view(view: View) -> TensorView:
     if view.buffer.region is Region.HOST or view.shape.is_dynamic:
         return TensorView(view.pointer(), view.type.numpy.name, (), ())
@@ -396,3 +417,16 @@ def lower(program: Program, options: CpuOptions) -> Plan:
     from . import lowerings  # noqa: F401  (registers the rules)
 
     return Lowering(program, options).run()
+
+
+def lower_and_spend(program: Program, options: CpuOptions, original: Program) -> tuple[Plan, bool]:
+    """As `lower`, but big literals that ``original`` does not have are taken out of ``program`` once they are packed.
+
+    Returns:
+        The plan, and whether ``program`` is still whole.
+    """
+    from . import lowerings  # noqa: F401  (registers the rules)
+
+    run = Lowering(program, options)
+    run.spending = Spending(run, original)
+    return run.run(), not run.spending.spent

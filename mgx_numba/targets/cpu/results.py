@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
-
 from ...graph.instruction import Instruction
 from ...graph.program import Program
+from .compiled import Tree
 
-__all__ = ["Tree", "grouped", "without_tuples"]
-
-Tree = Any
-"""Position of an array among the results, or a list of trees for a tuple."""
+__all__ = ["without_tuples"]
 
 
 def without_tuples(program: Program) -> tuple[Program, list[Tree] | None]:
@@ -31,11 +24,6 @@ def without_tuples(program: Program) -> tuple[Program, list[Tree] | None]:
     return program, trees
 
 
-def grouped(trees: Sequence[Tree] | None, arrays: list[np.ndarray]) -> list[Any]:
-    """Arrays put together again as the trees say."""
-    return arrays if trees is None else [_group(tree, arrays) for tree in trees]
-
-
 def _split(ins: Instruction, leaves: list[Instruction]) -> Tree:
     if not ins.shape.sub_shapes:
         leaves.append(ins)
@@ -43,7 +31,3 @@ def _split(ins: Instruction, leaves: list[Instruction]) -> Tree:
     assert ins.module is not None
     members = [ins.module.add_instruction("get_tuple_elem", [ins], index=k) for k in range(len(ins.shape.sub_shapes))]
     return [_split(member, leaves) for member in members]
-
-
-def _group(tree: Tree, arrays: list[np.ndarray]) -> Any:
-    return arrays[tree] if isinstance(tree, int) else [_group(t, arrays) for t in tree]

@@ -1,0 +1,143 @@
+"""A program lowered to a plan: how it runs, is observed and shown. Loading one imports no pass and no operator."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TextIO
+
+import numpy as np
+
+from ...codegen.kernel import KernelSource
+from ...runtime.executor import EXECUTOR_KERNELS, Executable
+from ...runtime.plan import HostStep, Step, TensorView
+
+if TYPE_CHECKING:
+    from ...codegen.store import Store
+    from ...graph.program import Program
+    from ..base import Observer
+
+__all__ = ["LoweredProgram", "Tree", "grouped"]
+
+Tree = Any
+"""Position of an array among the results, or a list of trees for a tuple."""
+
+
+class LoweredProgram:
+    """An executable, how its results are grouped into tuples, and the program that it runs."""
+
+    def __init__(
+        self,
+        executable: Executable | None,
+        trees: list[Tree] | None,
+        optimized: Callable[[], Program],
+        store: Store | None = None,
+    ) -> None:
+        """``optimized`` gives the program that was lowered; it is asked once, when somebody wants to see it. ``store``
+        is where the kernels came from, by default the user's."""
+        self.executable = executable
+        self.trees = trees
+        self._optimized = optimized
+        self._store = store
+        self._idle: Executable | None = None
+
+    @functools.cached_property
+    def program(self) -> Program:
+        """The optimised program."""
+        return self._optimized()
+
+    def _for(self, inputs: Mapping[str, np.ndarray]) -> LoweredProgram:
+        """The program for these inputs' lengths."""
+        return self
+
+    def _all(self) -> list[LoweredProgram]:
+        """This program, and those for other lengths that were made from it."""
+        return [self]
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
+        """Results for checked inputs by name."""
+        target = self._for(inputs)
+        assert target.executable is not None
+        return grouped(target.trees, target.executable.run(target.arrays(inputs)))
+
+    def arrays(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """Inputs in the plan's order, C-contiguous."""
+        assert self.executable is not None
+        return [np.ascontiguousarray(inputs[p.name]) for p in self.executable.plan.parameters]
+
+    def resolve(self, inputs: Mapping[str, np.ndarray]) -> Program:
+        """The optimised program for the lengths of these inputs."""
+        return self._for(inputs).program
+
+    def observe(self, inputs: Mapping[str, np.ndarray], observer: Observer) -> list[Any]:
+        """As ``run``, one step at a time, telling the observer of each."""
+        from ..base import Observation
+
+        target = self._for(inputs)
+        assert target.executable is not None
+
+        def note(index: int, step: Step | HostStep, seconds: float, view: Callable[[TensorView], np.ndarray]) -> None:
+            flops, moved = (step.flops, step.bytes) if isinstance(step, Step) else (0, 0)
+
+            def outputs() -> list[np.ndarray]:
+                return [view(v) for v in step.outputs]
+
+            observer(Observation(step.instruction, step.label, seconds, outputs, flops, moved))
+
+        return grouped(target.trees, target.executable.run_traced(target.arrays(inputs), note))
+
+    def idle(self, inputs: Mapping[str, np.ndarray]) -> None:
+        """A run of the same inputs and outputs without its steps."""
+        target = self._for(inputs)
+        executable = target.executable
+        assert executable is not None
+        if target._idle is None:
+            plan = dataclasses.replace(executable.plan, steps=[], arena_bytes=0, constants=[])
+            outputs = [o for o in plan.outputs if o.lens is not None]
+            empty = dataclasses.replace(plan, outputs=outputs)
+            target._idle = Executable(empty, num_threads=executable.num_threads)
+        target._idle.run(target.arrays(inputs))
+
+    def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[Any]:
+        """As ``run``, one step at a time, printing each as MIGraphX's ``MIGRAPHX_TRACE_EVAL`` does."""
+        from ..tracing import write_trace
+
+        target = self._for(inputs)
+        assert target.executable is not None
+        total = 0.0
+
+        def show(index: int, step: Step | HostStep, seconds: float, view: Callable[[TensorView], np.ndarray]) -> None:
+            nonlocal total
+            total += seconds
+            outputs = [view(v) for v in step.outputs]
+            write_trace(out, f"{step.instruction} [{step.label}]", seconds, total, outputs, level)
+
+        return grouped(target.trees, target.executable.run_traced(target.arrays(inputs), show))
+
+    def kernels(self) -> list[KernelSource]:
+        """The distinct kernels, in order of first use; the origin of each has all instructions that run it."""
+        origins: dict[KernelSource, dict[str, None]] = {}
+        for program in self._all():
+            for step in program.executable.plan.steps if program.executable is not None else ():
+                if isinstance(step, Step):
+                    origin = step.kernel.origin or step.instruction
+                    for kernel in (step.kernel, *(a for a in step.args if isinstance(a, KernelSource))):
+                        origins.setdefault(kernel, {})[kernel.origin or origin] = None
+        return [dataclasses.replace(kernel, origin="\n".join(texts)) for kernel, texts in origins.items()]
+
+    def machine_code(self) -> dict[str, Any]:
+        """The objects of all kernels that the program has by now, as `EmbeddedStore` reads them; what no store holds
+        is compiled."""
+        from ...codegen.embedding import embed  # late: few programs are saved with their code
+
+        return embed([*self.kernels(), *EXECUTOR_KERNELS], self._store)
+
+
+def grouped(trees: list[Tree] | None, arrays: list[np.ndarray]) -> list[Any]:
+    """Arrays put together again as the trees say."""
+    return arrays if trees is None else [_group(tree, arrays) for tree in trees]
+
+
+def _group(tree: Tree, arrays: list[np.ndarray]) -> Any:
+    return arrays[tree] if isinstance(tree, int) else [_group(t, arrays) for t in tree]
