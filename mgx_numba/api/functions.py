@@ -8,9 +8,10 @@ from typing import Any
 
 from ..errors import OptionError, ParseError
 from ..graph.shape import DynamicDimension
-from .options import parse_optimize_options
+from .options import CompileOptions, parse_compile_options, parse_optimize_options
 from .program import program
 from .shape import dynamic_dimension, unwrap_dimension
+from .target import get_target, target
 
 __all__ = [
     "get_onnx_operators",
@@ -160,10 +161,18 @@ def save(p: program, filename: str | os.PathLike[str], format: str = "msgpack", 
 
     objects = machine_code(p) if embed_objects else None
     save_program(p._portable, filename, _format(format), saved_options(p), objects)
+    if format == "msgpack" and p.is_compiled():
+        from ..graph.mapping import map_file
+        from .plans import keep
+
+        keep(map_file(filename), p)
 
 
 def load(filename: str | os.PathLike[str], format: str = "msgpack", trust_objects: bool = False) -> program:
     """Read what ``save`` wrote; a program that was saved compiled is compiled for this machine.
+
+    The plan of a compiled program is kept in the cache folder; if this file has one there, it is used, and the file is
+    decoded when its program is asked for.
 
     Args:
         format: ``msgpack`` or ``json``.
@@ -174,9 +183,25 @@ def load(filename: str | os.PathLike[str], format: str = "msgpack", trust_object
         FormatError: the file is malformed.
         OptionError: unknown format.
     """
-    from ..graph.mxr import load_program
+    if _format(format) == "json":
+        from ..graph.mxr import load_program
 
-    return _restore(*load_program(filename, _format(format), trust_objects))
+        return restore(*load_program(filename, format, trust_objects))
+    from ..graph.mapping import map_file
+    from .plans import find, keep
+
+    data = map_file(filename)
+
+    def decoded() -> Any:
+        from ..graph.mxr import load_mapped
+
+        return load_mapped(data, filename, with_objects=trust_objects)
+
+    found = find(data, decoded, trust_objects)
+    if found is None:
+        found = restore(*decoded())
+        keep(data, found)
+    return found
 
 
 def save_buffer(p: program, embed_objects: bool = False) -> bytes:
@@ -190,7 +215,7 @@ def load_buffer(b: bytes, trust_objects: bool = False) -> program:
     """A program from what ``save_buffer`` gave; ``trust_objects`` is that of ``load``."""
     from ..graph.mxr import load_buffer as from_bytes
 
-    return _restore(*from_bytes(b, trust_objects))
+    return restore(*from_bytes(b, trust_objects))
 
 
 def _format(name: str) -> str:
@@ -228,10 +253,14 @@ def machine_code(p: program) -> dict[str, Any]:
     return p._compiled.machine_code()
 
 
-def _restore(value: Any, extra: Mapping[str, Any]) -> program:
+def restore(value: Any, extra: Mapping[str, Any]) -> program:
+    """The program that a file held: its portable form and what was kept beside it; compiled if it was.
+
+    Raises:
+        FormatError: what was kept beside it is malformed.
+    """
     from ..errors import FormatError, MgxError
     from ..graph.mxr import OBJECTS
-    from .target import get_target
 
     result = program.wrap(value)
     if OBJECTS in extra:
@@ -246,15 +275,32 @@ def _restore(value: Any, extra: Mapping[str, Any]) -> program:
             result._records = records_from(extra["tuning"])
         compiled = extra.get("compiled")
         if compiled:
-            options = {k: v for k, v in compiled.items() if k != "target"}
-            # a file must not make its reader measure, or read and write files of tuning records
-            unknown = options.keys() - set(_SAVED_OPTIONS)
-            if unknown:
-                names = ", ".join(sorted(map(str, unknown)))
-                raise FormatError(f"compile options in the file are malformed: unknown {names}")
-            result.compile(get_target(compiled["target"]), options)
+            result.compile(get_target(compiled["target"]), _saved_compile_options(compiled))
     except (AttributeError, KeyError, TypeError, OptionError) as error:
         raise FormatError(f"compile options in the file are malformed: {error}") from error
     except MgxError:
         raise
     return result
+
+
+def _saved_compile_options(compiled: Mapping[str, Any]) -> dict[str, Any]:
+    """The options among what `saved_options` kept of a compilation.
+
+    Raises:
+        FormatError: others than those are there: a file must not make its reader measure, or read and write files of
+            tuning records.
+    """
+    from ..errors import FormatError
+
+    options = {k: v for k, v in compiled.items() if k != "target"}
+    unknown = options.keys() - set(_SAVED_OPTIONS)
+    if unknown:
+        names = ", ".join(sorted(map(str, unknown)))
+        raise FormatError(f"compile options in the file are malformed: unknown {names}")
+    return options
+
+
+def compile_options_from(compiled: Mapping[str, Any]) -> tuple[CompileOptions, target]:
+    """Options and target of the compilation that `saved_options` kept."""
+    chosen = get_target(compiled["target"])
+    return parse_compile_options(_saved_compile_options(compiled), chosen.name()), chosen

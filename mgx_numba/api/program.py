@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import MgxError, OptionError, ParameterError
 from ..graph.argument import Argument
-from ..graph.program import Program
 from ..graph.shape import Shape
 from ..targets.base import Compiled, compile_for
 from .argument import argument
-from .module import module
 from .options import CompileOptions, parse_compile_options
 from .shape import shape, shape_map
 from .target import target
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     from ..codegen.store import Store
     from ..codegen.tuning.record import TuningRecord
     from ..codegen.tuning.session import Choice, Tuning
+    from ..graph.program import Program
+    from .module import module
 
 __all__ = ["program"]
 
@@ -33,16 +34,18 @@ class program:
     """A model. ``compile`` prepares it for a target in place; the portable form is kept and is what ``save`` writes."""
 
     def __init__(self) -> None:
-        self._portable = Program()
+        self._decode: Callable[[], Program] = _empty
+        self._read_records: Callable[[], list[TuningRecord]] = list
         self._compiled: Compiled | None = None
         self._signature: dict[str, Shape] = {}
+        self._results: list[Shape] = []
         self._scalars: dict[int, Shape] = {}
         self._options: CompileOptions | None = None
         self._target: target | None = None
         self._disabled_passes: tuple[str, ...] = ()
-        self._records: list[TuningRecord] = []
         self._store: Store | None = None
-        self._tuning: Tuning | None = None
+        self._find_tuning: Callable[[], Tuning | None] = _nothing
+        self._told: list[str] = []
 
     @classmethod
     def wrap(cls, value: Program) -> program:
@@ -51,29 +54,56 @@ class program:
         self._portable = value
         return self
 
+    @functools.cached_property
+    def _portable(self) -> Program:
+        return self._decode()
+
+    @functools.cached_property
+    def _records(self) -> list[TuningRecord]:
+        return self._read_records()
+
+    @functools.cached_property
+    def _tuning(self) -> Tuning | None:
+        return self._find_tuning()
+
+    def _set_compiled(
+        self, compiled: Compiled, options: CompileOptions, t: target, parameters: dict[str, Shape], results: list[Shape]
+    ) -> None:
+        """Take a compiled form; ``parameters`` and ``results`` are the portable form's."""
+        self._signature, self._results, self._scalars = parameters, results, _scalar_results(results)
+        self._compiled, self._options, self._target = compiled, options, t
+
     @property
     def _shown(self) -> Program:
         return self._compiled.program if self._compiled is not None else self._portable
 
     def get_parameter_names(self) -> list[str]:
         """Names of the inputs, in order of declaration."""
-        return list(self._portable.parameter_shapes())
+        return list(self._parameters())
 
     def get_parameter_shapes(self) -> shape_map:
         """Shapes of the inputs by name (an integer key gives the shape at that position)."""
-        return shape_map({name: shape.wrap(s) for name, s in self._portable.parameter_shapes().items()})
+        return shape_map({name: shape.wrap(s) for name, s in self._parameters().items()})
+
+    def _parameters(self) -> dict[str, Shape]:
+        return self._signature if self._compiled is not None else self._portable.parameter_shapes()
 
     def get_output_shapes(self) -> list[shape]:
         """Shapes of the results: those of the values before compilation, row-major as ``run`` gives them after it."""
-        shapes = self._portable.output_shapes()
-        return [shape.wrap(s if self._compiled is None else _given_out(s)) for s in shapes]
+        if self._compiled is not None:
+            return [shape.wrap(_given_out(s)) for s in self._results]
+        return [shape.wrap(s) for s in self._portable.output_shapes()]
 
     def get_main_module(self) -> module:
         """The main module (of the compiled form, once compiled)."""
+        from .module import module
+
         return module(self._shown.main)
 
     def create_module(self, name: str) -> module:
         """A new empty submodule."""
+        from .module import module
+
         return module(self._portable.create_module(name))
 
     def is_compiled(self) -> bool:
@@ -127,8 +157,9 @@ class program:
                 store=self._store,
             )
             self._records = merged_records(tuning, self._records)
-        self._signature, self._scalars = self._portable.parameter_shapes(), _scalar_results(self._portable)
-        self._compiled, self._options, self._target, self._tuning = compiled, parsed, t, tuning
+        self._tuning = tuning
+        self._told = tuning.told if tuning is not None else []
+        self._set_compiled(compiled, parsed, t, self._portable.parameter_shapes(), self._portable.output_shapes())
         return self
 
     def run(self, params: Mapping[str, Any] | None = None) -> list[argument]:
@@ -151,7 +182,7 @@ class program:
             results = compiled.trace(inputs, int(level), sys.stdout)
         else:
             results = compiled.run(inputs)
-        shapes = self._scalars if self._compiled is not None else _scalar_results(self._portable)
+        shapes = self._scalars if self._compiled is not None else _scalar_results(self._portable.output_shapes())
         return [_result(r, shapes.get(k)) for k, r in enumerate(results)]
 
     eval = run
@@ -160,7 +191,7 @@ class program:
         """A checked array for every parameter; other names are ignored."""
         if not isinstance(given, Mapping):
             raise ParameterError(f"run needs a mapping of parameter names to arrays, got {type(given).__name__}")
-        shapes = self._signature if self._compiled is not None else self._portable.parameter_shapes()
+        shapes = self._parameters()
         for name in shapes:
             if name not in given:
                 listed = ", ".join(map(str, given)) or "none"
@@ -255,10 +286,19 @@ def _given_out(s: Shape) -> Shape:
     return s if s.scalar and s.elements == 1 else s.to_standard()
 
 
-def _scalar_results(portable: Program) -> dict[int, Shape]:
+def _nothing() -> None:
+    return None
+
+
+def _empty() -> Program:
+    from ..graph.program import Program
+
+    return Program()
+
+
+def _scalar_results(shapes: Sequence[Shape]) -> dict[int, Shape]:
     """Shapes of results that an array alone does not tell: scalars and those without axes, by position."""
-    shapes = enumerate(portable.output_shapes())
-    return {k: s for k, s in shapes if not s.is_dynamic and s.elements == 1 and (s.scalar or not s.lens)}
+    return {k: s for k, s in enumerate(shapes) if not s.is_dynamic and s.elements == 1 and (s.scalar or not s.lens)}
 
 
 def _result(value: Any, known: Shape | None) -> Any:

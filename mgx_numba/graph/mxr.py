@@ -9,17 +9,16 @@ which is passed over unless the caller asks for it.
 
 from __future__ import annotations
 
-import mmap
 import os
 import secrets
-import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, Union
+from typing import Any
 
 from .._version import __version__
 from ..errors import FormatError, OptionError
 from .argument import Argument
+from .mapping import FilePath, map_file
 from .program import Program
 from .rebuild import Nodes, rebuild_program
 from .serialize import argument_from_value, argument_to_value, program_modules
@@ -30,6 +29,8 @@ __all__ = [
     "OBJECTS",
     "load_argument",
     "load_buffer",
+    "load_mapped",
+    "load_objects",
     "load_program",
     "save_argument",
     "save_buffer",
@@ -41,8 +42,6 @@ MIGRAPHX_VERSION = "2.16.0"
 FORMAT = 1
 OBJECTS = "mgx_numba_objects"
 """Key of the machine code, in a msgpack file and in what is returned beside a program."""
-
-FilePath = Union[str, "os.PathLike[str]"]
 
 
 def save_program(
@@ -79,11 +78,32 @@ def load_program(path: FilePath, format: str = "msgpack", with_objects: bool = F
         FormatError: the file cannot be read, is malformed, or of another version; the message says where.
     """
     _writer(format)
-    data = _map_file(path)
+    return load_mapped(map_file(path), path, format, with_objects)
+
+
+def load_mapped(
+    data: memoryview, path: FilePath, format: str = "msgpack", with_objects: bool = False
+) -> tuple[Program, dict[str, Any]]:
+    """As `load_program`, from what `map_file` gave for ``path``."""
     try:
         return _load(data, with_objects) if format == "msgpack" else _load_json(data)
     except FormatError as error:
         raise FormatError(f"{os.fspath(path)}: {error}") from error.__cause__
+
+
+def load_objects(data: memoryview) -> Any:
+    """The machine code of a msgpack file's content, None if it has none; the rest is passed over.
+
+    Raises:
+        FormatError: the content is malformed.
+    """
+    decoder = Decoder(data)
+    objects: int | None = None
+    for key in decoder.entries("the file"):
+        objects = decoder.position if key == OBJECTS else objects
+        decoder.skip()
+    decoder.end_tree()
+    return None if objects is None else decoder.at(objects).value()
 
 
 def save_buffer(
@@ -120,7 +140,7 @@ def load_argument(path: FilePath) -> Argument:
     Raises:
         FormatError: the file cannot be read or is malformed.
     """
-    data = _map_file(path)
+    data = map_file(path)
     try:
         decoder = Decoder(data)
         decoder.skip()
@@ -254,21 +274,6 @@ def _check_extra(own: Any) -> dict[str, Any]:
 def _expect_end(decoder: Decoder) -> None:
     if not decoder.finished:
         raise decoder.fail("more data follow the end")
-
-
-def _map_file(path: FilePath) -> memoryview:
-    try:
-        with open(path, "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                return memoryview(file.read())
-            if not status.st_size:
-                raise FormatError(f"{os.fspath(path)}: the file is empty")
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    except (OSError, ValueError) as error:
-        if isinstance(error, FormatError):
-            raise
-        raise FormatError(f"{os.fspath(path)}: cannot be read: {error}") from None
 
 
 def _replace(path: FilePath, fill: Callable[[Write], Any]) -> None:

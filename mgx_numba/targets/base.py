@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 import numpy as np
 
 from ..errors import OptionError
-from ..graph.program import Program
 
 if TYPE_CHECKING:
     from ..codegen.store import Store
     from ..codegen.tuning.session import Tuning
+    from ..graph.program import Program
 
 __all__ = ["Compiled", "Observation", "Progress", "compile_for"]
 

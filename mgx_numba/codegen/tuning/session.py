@@ -72,7 +72,7 @@ class Tuning:
         self._used: dict[Problem, Found] = {}
         self._new: dict[Problem, Found] = {}
         self._unusable: dict[Problem, str] = {}
-        self._told: set[str] = set()
+        self._told: dict[str, str] = {}
 
     @property
     def fingerprint(self) -> DeviceFingerprint:
@@ -98,6 +98,11 @@ class Tuning:
                 return candidate
             self._unusable[problem] = found.record.solver
         return Candidate(select(request.problem, request.threads))
+
+    @property
+    def told(self) -> list[str]:
+        """Texts of the warnings given."""
+        return list(self._told.values())
 
     def pending(self) -> list[tuple[Request, int]]:
         """Problems asked for that have no record of this machine, and how often the program has each."""
@@ -173,7 +178,7 @@ class Tuning:
 
     def _tell(self, kind: str, text: str) -> None:
         if kind not in self._told:
-            self._told.add(kind)
+            self._told[kind] = text
             warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
