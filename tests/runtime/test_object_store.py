@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen import loader
-from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.files import default_folder
+from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.store import ObjectStore
 
 ROOT = Path(__file__).resolve().parents[2]

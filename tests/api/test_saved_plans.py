@@ -1,0 +1,294 @@
+"""Loading a file that was saved compiled: with its plan in the cache folder, nothing is decoded or compiled."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mgx_numba as migraphx
+from mgx_numba.api import plans
+from mgx_numba.codegen.files import default_folder
+
+ROOT = Path(__file__).parents[2]
+RNG = np.random.default_rng(5)
+X = RNG.standard_normal((2, 3, 9, 7), dtype=np.float32)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder of the test's own, which finds the compiled kernels of the others."""
+    objects = default_folder() / "objects"
+    objects.mkdir(parents=True, exist_ok=True)
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    (cache / "objects").symlink_to(objects.resolve())
+    monkeypatch.setenv("MGX_CACHE_DIR", str(cache))
+    for name in os.environ:
+        if name.startswith("MIGRAPHX_"):
+            monkeypatch.delenv(name)
+    return cache
+
+
+def network(seed: int = 0, results: int = 1) -> Any:
+    """A convolution, a pooling and a product, with random weights."""
+    rng = np.random.default_rng(seed)
+    net = migraphx.program()
+    mm = net.get_main_module()
+    x = mm.add_parameter("x", migraphx.shape(type="float_type", lens=[2, 3, 9, 7]))
+    w = mm.add_literal(rng.standard_normal((8, 3, 3, 3), dtype=np.float32))
+    y = mm.add_instruction(migraphx.op("convolution"), [x, w])
+    y = mm.add_instruction(migraphx.op("relu"), [y])
+    y = mm.add_instruction(migraphx.op("reshape", dims=[2, 280]), [y])
+    v = mm.add_literal(rng.standard_normal((280, 5), dtype=np.float32))
+    outputs = [mm.add_instruction(migraphx.op("dot"), [y, v])]
+    if results > 1:
+        outputs.append(mm.add_instruction(migraphx.op("topk", axis=1, k=2), [outputs[0]]))
+    mm.add_return(outputs)
+    return net
+
+
+def compiled(**options: Any) -> Any:
+    return network(**options).compile("cpu", num_threads=2)
+
+
+def plan_files() -> list[Path]:
+    return sorted((default_folder() / "plans").glob("*.plan"))
+
+
+@pytest.fixture
+def decodings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files that were decoded, and a mark for each optimised program."""
+    import mgx_numba.graph.mxr as mxr
+    from mgx_numba.targets.cpu import target
+
+    found: list[str] = []
+
+    def noting(name: str, function: Callable) -> Callable:
+        def noted(*args: Any, **options: Any) -> Any:
+            found.append(name)
+            return function(*args, **options)
+
+        return noted
+
+    monkeypatch.setattr(mxr, "load_mapped", noting("decoded", mxr.load_mapped))
+    monkeypatch.setattr(target, "optimize", noting("optimized", target.optimize))
+    return found
+
+
+def test_second_load_decodes_and_compiles_nothing(tmp_path: Path, decodings: list[str]):
+    net = compiled()
+    wanted = np.asarray(net.run({"x": X})[0])
+    decodings.clear()
+    migraphx.save(net, tmp_path / "net.mxr")
+    again = migraphx.load(tmp_path / "net.mxr")
+    np.testing.assert_array_equal(np.asarray(again.run({"x": X})[0]), wanted)
+    assert decodings == []
+    assert again.is_compiled()
+    assert again.get_parameter_names() == net.get_parameter_names()
+    assert again.get_parameter_shapes() == net.get_parameter_shapes()
+    assert again.get_output_shapes() == net.get_output_shapes()
+    assert [(k.name, k.text, k.symbol) for k in again.kernels()] == [(k.name, k.text, k.symbol) for k in net.kernels()]
+    assert decodings == []
+
+
+def test_the_program_is_decoded_when_it_is_asked_for(tmp_path: Path, decodings: list[str]):
+    net = compiled()
+    migraphx.save(net, tmp_path / "net.mxr")
+    again = migraphx.load(tmp_path / "net.mxr")
+    assert str(again) == str(net)
+    assert "decoded" in decodings
+    assert again._portable == net._portable
+    assert again._records == net._records
+    assert str(again.clone().compile("cpu", num_threads=2)) == str(net)
+    migraphx.save(again, tmp_path / "other.mxr")
+    assert (tmp_path / "other.mxr").read_bytes() == (tmp_path / "net.mxr").read_bytes()
+
+
+def test_a_file_of_another_cache_folder_is_compiled_once(tmp_path: Path, folder: Path, decodings: list[str]):
+    migraphx.save(compiled(), tmp_path / "net.mxr")
+    for path in plan_files():
+        path.unlink()
+    decodings.clear()
+    first = migraphx.load(tmp_path / "net.mxr")
+    assert decodings == ["decoded", "optimized"]
+    second = migraphx.load(tmp_path / "net.mxr")
+    assert decodings == ["decoded", "optimized"]
+    assert len(plan_files()) == 1
+    for run in range(2):  # the first load's results do not come from the second one's memory
+        for loaded in (first, second):
+            np.testing.assert_array_equal(
+                np.asarray(loaded.run({"x": X + run})[0]), np.asarray(compiled().run({"x": X + run})[0])
+            )
+
+
+def test_a_program_that_is_not_compiled_leaves_no_plan(tmp_path: Path):
+    migraphx.save(network(), tmp_path / "net.mxr")
+    assert not migraphx.load(tmp_path / "net.mxr").is_compiled()
+    migraphx.save(network().compile("ref"), tmp_path / "ref.mxr")
+    np.testing.assert_allclose(
+        np.asarray(migraphx.load(tmp_path / "ref.mxr").run({"x": X})[0]),
+        np.asarray(compiled().run({"x": X})[0]), rtol=1e-3, atol=1e-3,
+    )  # fmt: skip
+    assert plan_files() == []
+
+
+def test_results_that_are_tuples(tmp_path: Path):
+    net = compiled(results=2)
+    migraphx.save(net, tmp_path / "net.mxr")
+    again = migraphx.load(tmp_path / "net.mxr")
+    wanted, got = net.run({"x": X}), again.run({"x": X})
+    assert again.get_output_shapes() == net.get_output_shapes()
+    np.testing.assert_array_equal(np.asarray(got[0]), np.asarray(wanted[0]))
+    for mine, theirs in zip(got[1], wanted[1], strict=True):
+        np.testing.assert_array_equal(np.asarray(mine), np.asarray(theirs))
+
+
+def test_weights_that_changed_outside_of_the_samples_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(plans, "_SAMPLES", 2)
+    monkeypatch.setattr(plans, "_SAMPLE_BYTES", 16)
+    path = tmp_path / "net.mxr"
+    migraphx.save(compiled(), path)
+    data = bytearray(path.read_bytes())
+    weights = network()._portable.main.results()[0].inputs[1].literal.numpy()
+    at = data.index(weights.tobytes())
+    data[at : at + 4] = np.float32(100.0).tobytes()
+    path.write_bytes(data)
+    assert plans._path(memoryview(data)) in plan_files()
+    changed = migraphx.load(path)
+    other = network()
+    edited = weights.copy()
+    edited.flat[0] = 100.0
+    other._portable.main.results()[0].inputs[1].literal = migraphx.argument(edited).unwrap()
+    wanted = np.asarray(other.compile("cpu", num_threads=2).run({"x": X})[0])
+    np.testing.assert_array_equal(np.asarray(changed.run({"x": X})[0]), wanted)
+    np.testing.assert_array_equal(np.asarray(migraphx.load(path).run({"x": X})[0]), wanted)
+
+
+@pytest.mark.parametrize("damage", ["empty", "short", "head", "body", "longer"])
+def test_a_damaged_plan_counts_as_absent(tmp_path: Path, damage: str, decodings: list[str]):
+    net = compiled()
+    migraphx.save(net, tmp_path / "net.mxr")
+    (plan,) = plan_files()
+    data = bytearray(plan.read_bytes())
+    if damage == "empty":
+        data.clear()
+    elif damage == "short":
+        del data[-1:]
+    elif damage == "longer":
+        data += b"x"
+    else:
+        data[3 if damage == "head" else 100] ^= 1
+    plan.write_bytes(data)
+    decodings.clear()
+    again = migraphx.load(tmp_path / "net.mxr")
+    assert decodings == ["decoded", "optimized"]
+    np.testing.assert_array_equal(np.asarray(again.run({"x": X})[0]), np.asarray(net.run({"x": X})[0]))
+    decodings.clear()
+    migraphx.load(tmp_path / "net.mxr")
+    assert decodings == []
+
+
+def test_a_plan_is_of_one_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decodings: list[str]):
+    net = compiled()
+    path = tmp_path / "net.mxr"
+    migraphx.save(net, path)
+    data = memoryview(path.read_bytes())
+    mine = plans._path(data)
+    others = []
+    for name, value in (("MGX_NUM_THREADS", "3"), ("MGX_CPU_FEATURES", "avx2")):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            others.append(plans._path(data))
+    (default_folder() / "tuning.sqlite").write_bytes(b"x")
+    others.append(plans._path(data))
+    monkeypatch.setattr(plans, "_package_state", lambda: "changed")
+    others.append(plans._path(data))
+    assert len({mine, *others}) == 5
+    for name in ("MIGRAPHX_TRACE_PASSES", "MIGRAPHX_DISABLE_PASSES", "MIGRAPHX_PROBLEM_CACHE"):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, "x")
+            assert plans._path(data) is None
+
+
+def test_kernels_that_the_store_lost_are_compiled(tmp_path: Path, folder: Path):
+    net = compiled()
+    migraphx.save(net, tmp_path / "net.mxr")
+    (folder / "objects").unlink()
+    program = (
+        "import sys, numpy as np, mgx_numba\n"
+        "net = mgx_numba.load(sys.argv[1])\n"
+        "np.save(sys.argv[2], net.run({'x': np.load(sys.argv[3])})[0])\n"
+    )
+    np.save(tmp_path / "x.npy", X)
+    arguments = [str(tmp_path / name) for name in ("net.mxr", "y.npy", "x.npy")]
+    subprocess.run([sys.executable, "-c", program, *arguments], check=True, cwd=ROOT, timeout=120)
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), np.asarray(net.run({"x": X})[0]))
+    assert list((folder / "objects").glob("*.o"))
+
+
+def test_too_many_plans_are_dropped_the_oldest_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    migraphx.save(compiled(seed=1), tmp_path / "1.mxr")
+    (first,) = plan_files()
+    os.utime(first, (1, 1))
+    monkeypatch.setattr(plans, "LIMIT_BYTES", int(2.1 * first.stat().st_size))
+    monkeypatch.setattr(plans, "_PRUNE_TO", 0.99)
+    for seed in (2, 3):
+        migraphx.save(compiled(seed=seed), tmp_path / f"{seed}.mxr")
+    assert len(plan_files()) == 2
+    assert first not in plan_files()
+    monkeypatch.setattr(plans, "LIMIT_BYTES", 10)
+    migraphx.save(compiled(seed=4), tmp_path / "4.mxr")
+    assert len(plan_files()) == 2
+
+
+def test_a_warning_of_the_compilation_is_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    net = compiled()
+    net._told = ["1 of 2 tuning records were measured elsewhere"]
+    migraphx.save(net, tmp_path / "net.mxr")
+    with pytest.warns(RuntimeWarning, match="measured elsewhere"):
+        migraphx.load(tmp_path / "net.mxr")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        migraphx.save(compiled(), tmp_path / "other.mxr")
+
+
+def test_programs_without_one_plan_are_decoded(tmp_path: Path, decodings: list[str]):
+    """Dynamic lengths have many plans, a host step has Python in it."""
+    net = migraphx.program()
+    mm = net.get_main_module()
+    dims = [migraphx.shape.dynamic_dimension(1, 4), migraphx.shape.dynamic_dimension(3, 3)]
+    x = mm.add_parameter("x", migraphx.shape(type="float_type", dyn_dims=dims))
+    mm.add_return([mm.add_instruction(migraphx.op("relu"), [x])])
+    net.compile("cpu")
+    migraphx.save(net, tmp_path / "net.mxr")
+    again = migraphx.load(tmp_path / "net.mxr")
+    assert plan_files() == []
+    np.testing.assert_array_equal(np.asarray(again.run({"x": -np.ones((2, 3), np.float32)})[0]), np.zeros((2, 3)))
+
+
+def test_a_fresh_process_imports_only_what_runs(tmp_path: Path):
+    net = compiled()
+    migraphx.save(net, tmp_path / "net.mxr")
+    program = (
+        "import sys, json, numpy as np, mgx_numba\n"
+        "net = mgx_numba.load(sys.argv[1])\n"
+        "lens = net.get_parameter_shapes()['x'].lens()\n"
+        "net.run({'x': np.zeros(lens, np.float32)})\n"
+        "unwanted = ('numba', 'llvmlite', 'onnx', 'msgpack', 'mgx_numba.ops', 'mgx_numba.graph.passes', 'sqlite3')\n"
+        "print(json.dumps([m for m in sys.modules if m in unwanted or m.startswith('mgx_numba.codegen.batch')]))\n"
+    )
+    for _ in range(2):  # the first one asks LLVM for the CPU's name
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(tmp_path / "net.mxr")],
+            cwd=ROOT, capture_output=True, text=True, check=True, timeout=120,
+        )  # fmt: skip
+    assert json.loads(done.stdout) == []
