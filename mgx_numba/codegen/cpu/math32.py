@@ -7,11 +7,13 @@ reductions are Cody and Waite's ("Software Manual for the Elementary Functions",
 
 from __future__ import annotations
 
+import struct
+
 from llvmlite import ir
 
 from . import host
 from . import polynomials as table
-from .builder import VectorBuilder
+from .builder import VectorBuilder, has_fma
 
 __all__ = [
     "exp",
@@ -27,6 +29,9 @@ __all__ = [
 
 _LN_SMALLEST_NORMAL = -87.33654475
 _LN_LARGEST = 88.72283905
+# From here on the tails of the normal distribution, and of its approximation by tanh, are below 2**-126.
+_NORMAL_LIMIT = 12.95
+_TANH_LIMIT = 9.98
 
 
 def _reduce(b: VectorBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
@@ -104,12 +109,6 @@ def silu_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
     return b.div(x, b.add(exp_fast(b, b.neg(x)), 1.0))
 
 
-def _clamped_erf(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    # Rounding may carry the quotient beyond 1.
-    quotient = rational_erf(b, x, table.ERF_32)
-    return b.first_less(1.0, b.first_greater(-1.0, quotient))
-
-
 def rational_erf(b: VectorBuilder, x: ir.Value, coefficients: tuple[tuple[float, ...], tuple[float, ...]]) -> ir.Value:
     """erf by x P(x**2) / Q(x**2) in the precision of `x`, of use for float32 results."""
     bounded = b.copysign(b.first_less(table.ERF_LIMIT, b.fabs(x)), x)
@@ -118,16 +117,67 @@ def rational_erf(b: VectorBuilder, x: ir.Value, coefficients: tuple[tuple[float,
     return b.div(b.mul(bounded, numerator), denominator)
 
 
+def _exp_of_sum(b: VectorBuilder, x: ir.Value, low: ir.Value) -> ir.Value:
+    """exp(x + low) for a small `low` and x from -87.3 to 0."""
+    r, _, bits = _reduce(b, x)
+    p = b.polynomial(b.add(r, low), table.EXP_32)
+    return b.from_bits(b.iadd(b.bits(p), b.shl(bits, 23)))
+
+
+def _lost(b: VectorBuilder, x: ir.Value, y: ir.Value | float, product: ir.Value) -> ir.Value:
+    """x * y - product, where `product` is x * y rounded: Dekker, "A floating-point technique for extending the
+    available precision", 1971, where the CPU cannot round a sum of products once."""
+    x, y = b.coerce(x, y)
+    if has_fma():
+        return b.muladd(x, y, b.neg(product))
+    (x_high, x_low), (y_high, y_low) = _halves(b, x), _halves(b, y)
+    rest = b.sub(b.mul(x_high, y_high), product)
+    return b.add(b.add(b.add(rest, b.mul(x_high, y_low)), b.mul(x_low, y_high)), b.mul(x_low, y_low))
+
+
+def _halves(b: VectorBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """x as a sum of two numbers of at most 12 bits."""
+    high = b.from_bits(b.and_(b.bits(x), -4096))
+    return high, b.sub(x, high)
+
+
 def gelu_erf_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    half = b.mul(x, 0.5)
-    return b.muladd(half, _clamped_erf(b, b.mul(x, 0.7071067811865476)), half)
+    # x times the normal distribution's mass below x, from the tail of |x|: exp(-x**2 / 2) times a smooth function.
+    a = b.first_less(_NORMAL_LIMIT, b.fabs(x))
+    square = b.mul(a, a)
+    low = b.mul(_lost(b, a, a, square), -0.5)
+    smooth = b.polynomial(b.div(b.sub(a, 4.0), b.add(a, 4.0)), table.NORMAL_TAIL_32)
+    falling = b.select(b.fcmp("<", a, _NORMAL_LIMIT), _exp_of_sum(b, b.mul(square, -0.5), low), 0.0)
+    negative = b.fcmp("<", x, 0.0)
+    mass = b.muladd(b.select(negative, falling, b.neg(falling)), smooth, b.select(negative, b.coerce(0.0, x)[0], 1.0))
+    return b.mul(x, mass)
 
 
 def gelu_tanh_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    # 0.5 (1 + tanh(u)) = 1 / (1 + exp(-2 u))
-    scale = -2.0 * 0.7978845608028654
-    inner = b.muladd(b.mul(x, x), 0.044715 * scale, scale)
-    return b.div(x, b.add(exp_fast(b, b.mul(x, inner)), 1.0))
+    # 0.5 (1 + tanh(u)) = 1 / (1 + exp(-2 u)), from the tail of |x|; u = x (c0 + c1 x**2) as a sum of two.
+    scale = 2.0 * 0.7978845608028654
+    (c0, c0_low), (c1, c1_low) = _split(scale), _split(0.044715 * scale)
+    a = b.first_less(_TANH_LIMIT, b.fabs(x))
+    square = b.mul(a, a)
+    square_low = _lost(b, a, a, square)
+    product = b.mul(square, c1)
+    low = _lost(b, square, c1, product)
+    low = b.add(low, b.muladd(square_low, c1, b.mul(square, c1_low)))
+    inner = b.add(product, c0)
+    # what the sum lost, whichever of the two is larger
+    part = b.sub(inner, product)
+    lost = b.add(b.sub(product, b.sub(inner, part)), b.sub(c0, part))
+    low = b.add(b.add(low, lost), c0_low)
+    u = b.mul(a, inner)
+    u_low = b.muladd(a, low, _lost(b, a, inner, u))
+    z = b.select(b.fcmp("<", a, _TANH_LIMIT), _exp_of_sum(b, b.neg(u), b.neg(u_low)), 0.0)
+    return b.div(b.mul(x, b.select(b.fcmp("<", x, 0.0), z, 1.0)), b.add(z, 1.0))
+
+
+def _split(value: float) -> tuple[float, float]:
+    """A constant as a sum of two float32 numbers."""
+    high = struct.unpack("f", struct.pack("f", value))[0]
+    return high, value - high
 
 
 def softplus_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
