@@ -68,11 +68,16 @@ class Recurrence:
             hidden: initial hidden state [b, h].
             state: initial cell state [b, h] (lstm).
         """
+        return self.advance(np.matmul(x, self.w.T) + self.bias[0], lengths, hidden, state)
+
+    def advance(
+        self, projected: np.ndarray, lengths: np.ndarray, hidden: np.ndarray, state: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """As `run`, from the inputs' products with their weights, biases added, [s, b, gates * h]."""
         step = {"rnn": self._rnn, "gru": self._gru, "lstm": self._lstm}[self.cell]
-        projected = np.matmul(x, self.w.T) + self.bias[0]
-        outputs = np.zeros((x.shape[0], *hidden.shape), hidden.dtype)
+        outputs = np.zeros((projected.shape[0], *hidden.shape), hidden.dtype)
         with np.errstate(all="ignore"):
-            for t in range(x.shape[0]):
+            for t in range(projected.shape[0]):
                 running = (t < lengths)[:, None]
                 next_hidden, next_state = step(projected[t], hidden, state)
                 outputs[t] = np.where(running, next_hidden, 0)

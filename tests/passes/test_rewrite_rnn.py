@@ -1,4 +1,4 @@
-"""Recurrent layers unrolled to primitive operations agree with the operators' own meaning."""
+"""Recurrent layers as a product and ``recurrent_steps`` agree with the operators' own meaning."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.passes.base import run_passes
 from mgx_numba.graph.passes.merge_rnn_outputs import MergeRnnOutputs
-from mgx_numba.graph.passes.optimize_module import OptimizeModule
 from mgx_numba.graph.passes.rewrite_rnn import RewriteRnn
 from mgx_numba.graph.program import Program
 from mgx_numba.ops.base import make_op
@@ -48,7 +47,7 @@ def layer(
     return g.ret(*results)
 
 
-def unrolled(program: Program) -> Program:
+def rewritten(program: Program) -> Program:
     """Check the rewrite against the merged form, which evaluates by itself."""
     merged = program.clone()
     run_passes(merged, [MergeRnnOutputs()], validate=True)
@@ -61,7 +60,7 @@ def unrolled(program: Program) -> Program:
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize("given", ["", "bias", "bias lengths hidden state", "hidden state", "lengths"])
 def test_every_cell_direction_and_set_of_inputs(cell: str, direction: str, given: str) -> None:
-    unrolled(layer(cell, direction, given=given))
+    rewritten(layer(cell, direction, given=given))
 
 
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
@@ -76,35 +75,31 @@ def test_last_states_need_no_merging_before(cell: str) -> None:
 
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
 def test_lstm_with_peepholes_clip_and_input_forget(direction: str) -> None:
-    unrolled(layer("lstm", direction, given="bias hidden state peephole", clip=0.3))
-    unrolled(layer("lstm", direction, given="bias peephole", input_forget=1))
+    rewritten(layer("lstm", direction, given="bias hidden state peephole", clip=0.3))
+    rewritten(layer("lstm", direction, given="bias peephole", input_forget=1))
 
 
 @pytest.mark.parametrize("given", ["bias", "bias hidden lengths", "hidden"])
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
 def test_gru_that_resets_after_the_product(direction: str, given: str) -> None:
-    unrolled(layer("gru", direction, given=given, linear_before_reset=1))
+    rewritten(layer("gru", direction, given=given, linear_before_reset=1))
 
 
-def test_directions_with_different_functions_are_unrolled_one_by_one() -> None:
+def test_directions_with_different_functions_are_separate() -> None:
     functions = tuple(make_op(n) for n in ("sigmoid", "tanh", "tanh", "sigmoid", "relu", "tanh"))
-    after = unrolled(layer("lstm", "bidirectional", actv_func=functions))
-    assert names(after).count("dot") == 2 + 2 * 5
+    after = rewritten(layer("lstm", "bidirectional", actv_func=functions))
+    assert names(after).count("recurrent_steps") == 2
 
 
-def test_both_directions_advance_as_one_batch() -> None:
-    after = unrolled(layer("lstm", "bidirectional", given="bias hidden state"))
-    assert names(after).count("dot") == 1 + 5
+def test_directions_with_the_same_functions_share_one_product() -> None:
+    after = rewritten(layer("lstm", "bidirectional", given="bias hidden state"))
+    assert names(after).count("dot") == names(after).count("recurrent_steps") == 1
 
 
-def test_a_zero_initial_state_saves_the_first_product() -> None:
-    after = unrolled(layer("lstm", "forward", given="bias"))
-    assert names(after).count("dot") == 1 + 4
-
-
-def test_lengths_that_cover_all_steps_need_no_selection() -> None:
-    after = unrolled(layer("gru", given="lengths", lengths=[5, 5, 7]))
-    assert "where" not in names(after)
+def test_lengths_that_cover_all_steps_are_dropped() -> None:
+    after = rewritten(layer("gru", given="lengths", lengths=[5, 5, 7]))
+    (steps,) = (i for i in after.main if i.name == "recurrent_steps")
+    assert steps.op.attributes()["given"] == ""
 
 
 def test_run_time_lengths() -> None:
@@ -134,22 +129,8 @@ def test_narrow_floats_compute_in_float32() -> None:
     check(g.ret(g.op("lstm", x, w, r, hidden_size=3)), RewriteRnn(), rtol=2e-3, atol=1e-3)
 
 
-def test_a_sequence_longer_than_the_limit_stays() -> None:
-    program = layer("rnn", given="")
-    run_passes(program, [RewriteRnn(max_steps=4)], validate=True)
-    assert "rnn" in names(program)
-
-
 def test_unused_last_states_leave_the_layer_alone_when_merging() -> None:
     g = Graph()
     program = g.ret(g.op("rnn", g.param("x", [2, 1, 3]), g.random(1, 2, 3), g.random(1, 2, 2), hidden_size=2))
     run_passes(program, [MergeRnnOutputs()], validate=True)
     assert names(program) == ["rnn"]
-
-
-def test_weights_are_sliced_once_for_all_steps() -> None:
-    program = layer("gru", "bidirectional", steps=6, given="bias")
-    run_passes(program, [MergeRnnOutputs()], validate=True)
-    after = check(program, RewriteRnn(), OptimizeModule(), rtol=1e-4, atol=1e-5)
-    large = [i for i in after.main if i.is_literal and i.shape.elements >= 2 * 4 * 4]
-    assert len(large) <= 4

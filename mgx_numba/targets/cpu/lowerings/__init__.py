@@ -1,6 +1,18 @@
 """Lowering rules of the ``cpu`` target, one file an operator family; importing the package registers them all."""
 
-from . import attention, clusters, contraction, copies, detection, indexing, ordering, pooling, resampling, views
+from . import (
+    attention,
+    clusters,
+    contraction,
+    copies,
+    detection,
+    indexing,
+    ordering,
+    pooling,
+    recurrent,
+    resampling,
+    views,
+)
 
 __all__ = [
     "attention",
@@ -11,6 +23,7 @@ __all__ = [
     "indexing",
     "ordering",
     "pooling",
+    "recurrent",
     "resampling",
     "views",
 ]

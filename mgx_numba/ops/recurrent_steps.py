@@ -1,0 +1,109 @@
+"""All steps of a recurrent layer after the inputs' products: what ``rewrite_rnn`` makes of rnn, gru and lstm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ..graph.shape import Shape
+from ..graph.types import from_numpy
+from .base import Operator, RunModule, register
+from .dims import any_dynamic
+from .recurrence import CELLS, Recurrence, reverse_sequences
+
+if TYPE_CHECKING:
+    from ..graph.module import Module
+
+__all__ = ["RecurrentSteps"]
+
+
+@register
+@dataclass(frozen=True)
+class RecurrentSteps(Operator):
+    """Steps of directions that share their functions; gates as in ONNX (gru: z r h, lstm: i o f c).
+
+    Inputs are x [s, b, d, gates * h], the products of the layer's inputs with the input weights plus all biases that
+    may be added to them, and r [d, gates * h, h]. Then those that ``given`` names, separated by blanks, in this order:
+    ``bias`` [d, h], the recurrent bias of a gru's candidate that the reset gate multiplies; ``lengths`` [b] integers;
+    ``hidden`` and ``state`` [d, b, h], initial states; ``peephole`` [d, 3 * h]. Direction k reads x[:, :, k] from the
+    last step to the first if bit k of ``backward`` is set; where its sequence has ended the result is 0 and the
+    states stay. The results are the hidden states [s, d, b, h], the last hidden states [d, b, h] and, of lstm, the last
+    cell states.
+    """
+
+    name: ClassVar[str] = "recurrent_steps"
+    OPTIONAL: ClassVar[tuple[str, ...]] = ("bias", "lengths", "hidden", "state", "peephole")
+    cell: str = "lstm"
+    hidden_size: int = 1
+    backward: int = 0
+    actv_func: tuple[Operator, ...] = ()
+    clip: float = 0.0
+    linear_before_reset: bool = False
+    input_forget: bool = False
+    given: str = ""
+
+    def named(self, inputs: Sequence[Any]) -> dict[str, Any]:
+        """The optional inputs by name."""
+        return dict(zip(self.given.split(), inputs[2:]))
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_inputs(inputs, 2 + len(self.given.split()))
+        if self.cell not in CELLS:
+            raise self.fail(f"cell is {self.cell!r}, expected one of {', '.join(CELLS)}")
+        if any_dynamic(inputs):
+            raise self.fail("needs static lengths")
+        x, r = inputs[:2]
+        if x.ndim != 4:
+            raise self.fail(f"the products must be [steps, batch, directions, gates * hidden], got {x}")
+        h, rows = self.hidden_size, CELLS[self.cell].gates * self.hidden_size
+        steps, batch, d, width = x.lens
+        expected = {
+            "bias": (d, h), "lengths": (batch,), "hidden": (d, batch, h), "state": (d, batch, h),
+            "peephole": (d, 3 * h),
+        }  # fmt: skip
+        if width != rows or r.lens != (d, rows, h):
+            raise self.fail(f"products {x} and recurrent weights {r} do not fit {h} hidden units")
+        for name, shape in self.named(inputs).items():
+            if name not in expected or shape.lens != expected[name]:
+                raise self.fail(f"input {name!r} is {shape}, expected lengths {expected.get(name, 'of no such input')}")
+        if len(self.actv_func) != CELLS[self.cell].activations:
+            raise self.fail(f"{len(self.actv_func)} activation functions, expected {CELLS[self.cell].activations}")
+        last = Shape(x.type, (d, batch, h))
+        states = [last, last] if self.cell == "lstm" else [last]
+        return Shape.tuple([Shape(x.type, (steps, d, batch, h)), *states])
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        x, r = args[:2]
+        steps, batch, d, rows = x.shape
+        h, named = self.hidden_size, self.named(args)
+        lengths = named["lengths"].astype(np.int64) if "lengths" in named else np.full(batch, steps)
+        zero = np.zeros((d, batch, h), x.dtype)
+        hidden, state = named.get("hidden", zero), named.get("state", zero)
+        columns = []
+        for k in range(d):
+            bias = np.zeros((2, rows), x.dtype)
+            if "bias" in named:
+                bias[1, rows - h :] = named["bias"][k]
+            peephole = named["peephole"][k].reshape(3, h) if "peephole" in named else np.zeros((3, h), x.dtype)
+            layer = Recurrence(
+                cell=self.cell, w=r[k], r=r[k], bias=bias, peephole=peephole,
+                activations=[partial(_call, f) for f in self.actv_func], clip=self.clip,
+                linear_before_reset=self.linear_before_reset, input_forget=self.input_forget,
+            )  # fmt: skip
+            back = self.backward >> k & 1
+            source = reverse_sequences(x[:, :, k], lengths) if back else x[:, :, k]
+            y, last, last_state = layer.advance(source, lengths, hidden[k], state[k])
+            columns.append((reverse_sequences(y, lengths) if back else y, last, last_state))
+        results = [np.stack(parts, axis) for parts, axis in zip(zip(*columns), (1, 0, 0))]
+        return results[: len(output.sub_shapes)]
+
+    def flops(self, output: Shape, inputs: Sequence[Shape]) -> int:
+        return 2 * inputs[0].elements * self.hidden_size
+
+
+def _call(function: Operator, x: np.ndarray) -> Any:
+    return function.compute(Shape(from_numpy(x.dtype), x.shape), [x])

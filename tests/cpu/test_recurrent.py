@@ -1,0 +1,176 @@
+"""Recurrent layers on the cpu target against ref: one kernel for all steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mgx_numba.codegen.recurrent import RecurrenceProblem, plan
+from mgx_numba.graph.instruction import Instruction
+from mgx_numba.graph.module import Module
+from mgx_numba.graph.passes import run_passes
+from mgx_numba.ops.base import make_op
+from mgx_numba.runtime.executor import Executable
+from mgx_numba.targets.cpu.lowering import lower
+from mgx_numba.targets.cpu.options import CpuOptions
+from mgx_numba.targets.ref.interpreter import evaluate
+
+from .programs import FUSION, check, program_of
+
+PASSES = ("rewrite_rnn", *FUSION)
+GATES = {"rnn": 1, "gru": 3, "lstm": 4}
+
+
+def normal(*lens: int, seed: int = 0, dtype: Any = np.float32) -> np.ndarray:
+    return (0.5 * np.random.default_rng(seed).standard_normal(lens)).astype(dtype)
+
+
+def operands(
+    cell: str, d: int, s: int, b: int, h: int, i: int, given: str, lengths: Any, dtype: Any
+) -> list[np.ndarray | None]:
+    """Inputs of a layer in its operator's order; ``None`` where missing."""
+    rows = GATES[cell] * h
+    every = [
+        normal(s, b, i, dtype=dtype),
+        normal(d, rows, i, seed=1, dtype=dtype),
+        normal(d, rows, h, seed=2, dtype=dtype) / np.sqrt(h).astype(dtype),
+        normal(d, 2 * rows, seed=3, dtype=dtype) if "bias" in given else None,
+        None if lengths is None else np.asarray(lengths),
+        normal(d, b, h, seed=4, dtype=dtype) if "hidden" in given else None,
+        normal(d, b, h, seed=5, dtype=dtype) if "state" in given and cell == "lstm" else None,
+        normal(d, 3 * h, seed=6, dtype=dtype) if "peephole" in given and cell == "lstm" else None,
+    ]
+    return every if cell == "lstm" else every[:6]
+
+
+def layer(cell: str, arrays: list[np.ndarray | None], constants: bool, **attributes: Any) -> tuple[list, Any]:
+    """Arrays that become parameters, and the graph with all results of the layer."""
+    fixed = (1, 2, 3, 7) if constants else ()
+    chosen = [a for k, a in enumerate(arrays) if a is not None and k not in fixed]
+
+    def build(m: Module, p: list[Instruction]) -> list[Instruction]:
+        left, inputs = list(p), []
+        for k, a in enumerate(arrays):
+            if a is None:
+                inputs.append(m.add_instruction("undefined", []))
+            else:
+                inputs.append(m.add_literal(a) if k in fixed else left.pop(0))
+        whole = m.add_instruction("recurrent", inputs, cell=cell, **attributes)
+        return [m.add_instruction("get_tuple_elem", [whole], index=k) for k in range(len(whole.shape.sub_shapes))]
+
+    return chosen, build
+
+
+def compare(
+    cell: str, *, direction: str = "forward", s: int = 4, b: int = 1, h: int = 5, given: str = "bias hidden state",
+    lengths: Any = None, dtype: Any = np.float32, constants: bool = True, x: np.ndarray | None = None,
+    **attributes: Any,
+) -> None:  # fmt: skip
+    functions = {"rnn": ("tanh",), "gru": ("sigmoid", "tanh"), "lstm": ("sigmoid", "tanh", "tanh")}[cell]
+    attributes.setdefault("actv_func", tuple(make_op(f) for f in functions))
+    arrays = operands(cell, 2 if direction == "bidirectional" else 1, s, b, h, 3, given, lengths, dtype)
+    arrays[0] = arrays[0] if x is None else x
+    chosen, build = layer(cell, arrays, constants, hidden_size=h, direction=direction, **attributes)
+    check(chosen, build, rtol=2e-5 if dtype is np.float32 else 1e-12, passes=PASSES)
+
+
+@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+def test_cells_and_directions(cell: str, direction: str) -> None:
+    compare(cell, direction=direction, given="", h=16)
+    compare(cell, direction=direction, b=3, h=37)
+
+
+@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
+@pytest.mark.parametrize(("h", "b", "s"), [(1, 1, 1), (15, 7, 2), (64, 2, 3), (70, 13, 2)])
+def test_sizes_that_do_not_fill_vectors_or_tiles(cell: str, h: int, b: int, s: int) -> None:
+    compare(cell, h=h, b=b, s=s)
+
+
+@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
+def test_units_shared_by_threads(cell: str) -> None:
+    compare(cell, h=230, s=9)
+    compare(cell, h=201, b=2, s=5, given="bias", direction="reverse")
+
+
+@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_lengths_of_sequences(cell: str, direction: str) -> None:
+    compare(cell, direction=direction, b=4, h=9, lengths=np.array([4, 0, 2, 3], np.int32))
+    compare(cell, direction=direction, b=2, h=9, lengths=np.array([1, 4], np.int64), given="bias")
+
+
+@pytest.mark.parametrize("given", ["", "bias", "bias hidden"])
+def test_gru_that_resets_after_the_product(given: str) -> None:
+    compare("gru", direction="bidirectional", b=2, h=19, given=given, linear_before_reset=1)
+    compare("gru", h=200, given=given, linear_before_reset=1)
+
+
+def test_lstm_with_peepholes_clip_and_input_forget() -> None:
+    compare("lstm", given="bias hidden state peephole", direction="bidirectional", b=2, clip=0.2)
+    compare("lstm", given="bias peephole", input_forget=1, h=18)
+
+
+def test_other_functions() -> None:
+    functions = tuple(make_op(n) for n in ("relu", "softsign", "elu", "sigmoid", "tanh", "relu"))
+    compare("lstm", direction="bidirectional", b=2, actv_func=functions)
+    compare("rnn", actv_func=(make_op("leaky_relu", alpha=0.1),))
+
+
+@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
+def test_float64(cell: str) -> None:
+    compare(cell, direction="bidirectional", b=2, h=11, dtype=np.float64)
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+def test_weights_known_at_run_time(cell: str) -> None:
+    compare(cell, direction="bidirectional", b=2, h=11, constants=False)
+
+
+@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
+def test_nan_and_infinity_stay_in_their_sequence(cell: str) -> None:
+    x = normal(4, 3, 3)
+    x[1, 0, 0], x[2, 2, 1] = np.nan, np.inf
+    compare(cell, b=3, h=17, x=x)
+
+
+def test_results_lie_as_their_users_read_them() -> None:
+    arrays = operands("lstm", 2, 3, 2, 6, 3, "bias", None, np.float32)
+    chosen, build = layer("lstm", arrays, True, hidden_size=6, direction="bidirectional")
+
+    def merged(m: Module, p: list[Instruction]) -> Instruction:
+        turned = m.add_instruction("transpose", [build(m, p)[0]], permutation=(0, 2, 1, 3))
+        return m.add_instruction("relu", [m.add_instruction("reshape", [turned], dims=(3, 2, 12))])
+
+    check(chosen, merged, rtol=2e-5, passes=PASSES)
+    optimized = program_of(chosen, merged)
+    run_passes(optimized, list(PASSES))
+    labels = [step.label for step in lower(optimized, CpuOptions()).steps]
+    assert sum(label.startswith("cpu::lstm") for label in labels) == 2 and len(labels) == 4
+
+
+def test_many_threads_and_one_agree() -> None:
+    chosen, build = layer("gru", operands("gru", 1, 11, 1, 260, 3, "bias", None, np.float32), True, hidden_size=260)
+    program = program_of(chosen, build)
+    wanted = evaluate(program, {f"p{k}": a for k, a in enumerate(chosen)})
+    run_passes(program, list(PASSES))
+    for threads in (1, 2, 3, 5):
+        executable = Executable(lower(program, CpuOptions(num_threads=threads)), num_threads=threads)
+        for _ in range(3):
+            for a, b in zip(executable.run(chosen), wanted):
+                np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_a_kernel_depends_on_structure_only() -> None:
+    def kernels(hidden: int, steps: int, batch: int) -> list[str]:
+        functions = (make_op("sigmoid"), make_op("tanh"), make_op("tanh"))
+        problem = RecurrenceProblem(
+            "lstm", steps, batch, hidden, (False,), functions, (batch * 4 * hidden, 4 * hidden, 4 * hidden),
+            (batch * hidden, batch * hidden, hidden),
+        )  # fmt: skip
+        return [launch.kernel.text for launch in plan(problem).launches]
+
+    assert kernels(64, 3, 1) == kernels(256, 9, 1)
+    assert kernels(64, 3, 6) == kernels(64, 3, 12)
