@@ -1,7 +1,7 @@
 """How good the cost model's choices are: every contraction of the bench models, each in every way that tuning tries.
 
     python -m bench.choices [--models a,b] [--threads 2] [--json bench/data/choices.json]
-    python -m bench.choices --read bench/data/choices.json
+    python -m bench.choices --read bench/data/choices.json [--ship mgx_numba/codegen/tuning/shipped]
 
 The regret of a set of problems is the time of the chosen candidates over that of the best ones, each problem counted as
 often as the models have it, less one. Candidates take turns, and the time of one is a median. The best of many noisy
@@ -15,6 +15,7 @@ import json
 import math
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +27,8 @@ from bench.environment import describe
 from bench.table import show
 from mgx_numba.codegen.contraction.select import select
 from mgx_numba.codegen.tuning.configurations import Candidate, Request, refinements, solver_candidates
+from mgx_numba.codegen.tuning.files import best, read_records, write_records
+from mgx_numba.codegen.tuning.record import TuningRecord, device_fingerprint
 from mgx_numba.errors import MgxError
 from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.targets.base import compile_for
@@ -36,6 +39,9 @@ __all__ = ["main", "measure", "regret"]
 _ROUNDS = 5
 _FINAL_ROUNDS = 9
 _SHOWN = 20
+_CLEAR = 1.04
+"""Times the best candidate's time from which a choice is worth a record that comes with the package."""
+_DATE = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class Recorder:
@@ -64,6 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         record["problems"] = measure(options.models or case_names(), options.threads)
     if options.json:
         options.json.write_text(json.dumps(record, indent=1) + "\n")
+    if options.ship:
+        _ship(record, options.ship)
     _show(record)
     return 0
 
@@ -108,10 +116,10 @@ def _measure(request: Request, counts: Counter[str]) -> dict[str, Any]:
     winner = min(times, key=times.__getitem__)
     near = [c for s in dict.fromkeys([chosen, winner]) for c in refinements(request, s)]
     times |= _times(bench, [*dict.fromkeys([chosen, winner, *near])], _ROUNDS)
-    best = min(times, key=times.__getitem__)
-    final = _times(bench, [chosen, best], _FINAL_ROUNDS)
-    if final[chosen] <= final[best]:
-        best = chosen
+    fastest = min(times, key=times.__getitem__)
+    final = _times(bench, [chosen, fastest], _FINAL_ROUNDS)
+    if final[chosen] <= final[fastest]:
+        fastest = chosen
     key = request.key()
     return {
         "operation": key.operation,
@@ -121,8 +129,16 @@ def _measure(request: Request, counts: Counter[str]) -> dict[str, Any]:
         "estimate_seconds": {s.solver.name: s.solver.estimate(request.problem, request.threads) for s in solvers},
         "chosen": str(chosen),
         "chosen_seconds": final[chosen],
-        "best": str(best),
-        "best_seconds": final[best],
+        "best": str(fastest),
+        "best_seconds": final[fastest],
+        "best_record": TuningRecord(
+            key,
+            device_fingerprint(),
+            fastest.solver.name,
+            fastest.configuration,
+            final[fastest],
+            date=time.strftime(_DATE, time.gmtime()),
+        ).to_json(),
         "seconds": {str(c): seconds for c, seconds in sorted(times.items(), key=lambda item: item[1])},
     }
 
@@ -133,6 +149,16 @@ def _times(bench: Bench, candidates: Sequence[Candidate], rounds: int) -> dict[C
         for candidate, seconds in samples.items():
             seconds.append(bench.sample(candidate))
     return {candidate: median(seconds) for candidate, seconds in samples.items()}
+
+
+def _ship(record: dict[str, Any], folder: Path) -> None:
+    """Keep the best candidates that are clearly faster than the choices as records that come with the package."""
+    clear = [p for p in record["problems"] if p["chosen_seconds"] > _CLEAR * p["best_seconds"]]
+    records = [TuningRecord.from_json(p["best_record"]) for p in clear]
+    for cpu in {r.fingerprint.cpu for r in records}:
+        path = folder / f"{cpu}.json"
+        own = [r for r in records if r.fingerprint.cpu == cpu]
+        write_records(path, best([*(read_records(path) if path.exists() else []), *own]))
 
 
 def _show(record: dict[str, Any]) -> None:
@@ -191,6 +217,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=available_cores())
     parser.add_argument("--json", type=Path, help="write everything that was measured")
     parser.add_argument("--read", type=Path, help="show what was measured before")
+    parser.add_argument("--ship", type=Path, metavar="FOLDER", help="add records to those that come with the package")
     return parser.parse_args(arguments)
 
 

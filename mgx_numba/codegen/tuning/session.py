@@ -12,9 +12,10 @@ from typing import Any
 
 from ...errors import MgxError
 from ..contraction.select import select
+from ..cpu.host import host
 from .configurations import Candidate, Request, candidate_of
 from .record import DeviceFingerprint, Problem, TuningRecord, device_fingerprint, explain_miss
-from .source import ENVIRONMENT, Found, Layer, MemoryLayer, Sources, UserLayer, given_layer, keep_in_file
+from .source import ENVIRONMENT, Found, Layer, MemoryLayer, ShippedLayer, Sources, UserLayer, given_layer, keep_in_file
 from .tuner import Outcome
 
 __all__ = ["Choice", "Progress", "Tuning", "open_tuning"]
@@ -32,7 +33,8 @@ class Choice:
         solver: name of the solver.
         configuration: its parameters by name; empty means the solver's own choice.
         record: the tuning record that decided; None if the cost model did.
-        origin: where the record is from (a file, ``model``, ``user database``, ``measured``), else ``cost model``.
+        origin: where the record is from (a file, ``model``, ``user database``, ``shipped``, ``measured``), else
+            ``cost model``.
         miss: why there is no record of this problem and machine, with the fields in which the nearest one differs;
             empty if there is one.
     """
@@ -165,7 +167,7 @@ class Tuning:
 
     def tell(self) -> None:
         """Warn, once, of records that were measured elsewhere or that cannot be used."""
-        hints = [(problem, found.record) for problem, found in self._used.items() if not found.exact]
+        hints = [(problem, found.record) for problem, found in self._used.items() if found.is_hint]
         if hints:
             problem, record = hints[0]
             why = explain_miss(problem, self.fingerprint, [record])
@@ -190,7 +192,7 @@ def open_tuning(
     progress: Progress | None = None,
 ) -> Tuning:
     """Tuning from all sources, first hit wins: ``problem_cache``, ``MIGRAPHX_PROBLEM_CACHE``, the model's own
-    ``records``, the user's database.
+    ``records``, the user's database, what the package ships for this CPU.
 
     New records go to the first file that the caller or the variable names, else to the user's database.
 
@@ -209,7 +211,7 @@ def open_tuning(
     if records:
         layers.append(MemoryLayer("model", records))
     user = UserLayer()
-    layers.append(user)
+    layers += [user, ShippedLayer(host().name)]
 
     def keep(new: Sequence[TuningRecord]) -> None:
         if not paths:

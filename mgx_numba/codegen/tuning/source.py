@@ -14,9 +14,21 @@ from ..files import default_folder
 from .files import best, merge_records, read_records
 from .record import DeviceFingerprint, Problem, TuningRecord
 
-__all__ = ["Found", "Layer", "MemoryLayer", "Sources", "UserLayer", "given_layer", "keep_in_file", "read_file"]
+__all__ = [
+    "Found",
+    "Layer",
+    "MemoryLayer",
+    "ShippedLayer",
+    "Sources",
+    "UserLayer",
+    "given_layer",
+    "keep_in_file",
+    "read_file",
+]
 
 ENVIRONMENT = "MIGRAPHX_PROBLEM_CACHE"
+SHIPPED = Path(__file__).parent / "shipped"
+"""Folder of records that come with the package, a file for each of LLVM's names of CPUs."""
 _SQLITE_MAGIC = b"SQLite format 3\0"
 
 
@@ -107,6 +119,33 @@ class UserLayer:
             return None
 
 
+class ShippedLayer:
+    """Records that come with the package, for classes of CPUs: those whose best choice the cost model misses.
+
+    None is exact: they were measured on a machine with such a CPU, not on this one.
+    """
+
+    origin = "shipped"
+
+    def __init__(self, cpu: str, folder: Path = SHIPPED) -> None:
+        self._path = folder / f"{cpu}.json"
+        self._found: MemoryLayer | None = None
+
+    def exact(self, problem: Problem, fingerprint: DeviceFingerprint) -> TuningRecord | None:
+        return None
+
+    def similar(self, problem: Problem) -> list[TuningRecord]:
+        return [record for record in self._layer().similar(problem) if record.problem == problem]
+
+    def records(self) -> list[TuningRecord]:
+        return self._layer().records()
+
+    def _layer(self) -> MemoryLayer:
+        if self._found is None:
+            self._found = MemoryLayer(self.origin, read_records(self._path) if self._path.exists() else ())
+        return self._found
+
+
 @dataclass(frozen=True)
 class Found:
     """A record, the layer it came from, and whether it was measured for this problem on this machine."""
@@ -114,6 +153,11 @@ class Found:
     record: TuningRecord
     origin: str
     exact: bool
+
+    @property
+    def is_hint(self) -> bool:
+        """Whether a user should hear that it was measured elsewhere."""
+        return not self.exact and self.origin != ShippedLayer.origin
 
 
 class Sources:
