@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import mgx_numba as migraphx
 from mgx_numba.codegen.contraction.problem import GemmProblem
 from mgx_numba.codegen.contraction.solver import NO_EPILOGUE
 from mgx_numba.codegen.tuning.configurations import Request
@@ -113,12 +114,14 @@ def _choices(tuning: Tuning) -> list[Choice]:
     return tuning.choices()
 
 
-def test_choices_of_a_program():
+def test_choices_of_a_program(tmp_path: Path):
     net = product()
     with pytest.raises(MgxError, match="not compiled"):
         net.tuning_choices()
     (choice,) = net.compile(num_threads=2).tuning_choices()
     assert choice.problem.fields["m"] == 3 and choice.origin == "cost model" and "no record" in choice.miss
+    net.save(tmp_path / "net.mxr")
+    assert migraphx.load(tmp_path / "net.mxr").tuning_choices() == [choice]  # by a plan that was kept, if there is one
     assert net.compile("ref").tuning_choices() == []
 
 
