@@ -165,7 +165,7 @@ def save(p: program, filename: str | os.PathLike[str], format: str = "msgpack", 
         from ..graph.mapping import map_file
         from .plans import keep
 
-        keep(map_file(filename), p)
+        keep(map_file(filename), p, embed_objects)
 
 
 def load(filename: str | os.PathLike[str], format: str = "msgpack", trust_objects: bool = False) -> program:
@@ -200,7 +200,7 @@ def load(filename: str | os.PathLike[str], format: str = "msgpack", trust_object
     found = find(data, decoded, trust_objects)
     if found is None:
         found = restore(*decoded())
-        keep(data, found)
+        keep(data, found, trust_objects)
     return found
 
 
@@ -260,7 +260,7 @@ def restore(value: Any, extra: Mapping[str, Any]) -> program:
         FormatError: what was kept beside it is malformed.
     """
     from ..errors import FormatError, MgxError
-    from ..graph.mxr import OBJECTS
+    from ..graph.machine_code import OBJECTS
 
     result = program.wrap(value)
     if OBJECTS in extra:

@@ -67,7 +67,7 @@ def find(data: memoryview, decoded: Decoded, trust_objects: bool = False) -> pro
     try:
         with path.open("rb", buffering=0) as file:
             reader = PlanReader(file)
-            if reader.about["size"] != len(data):
+            if reader.about["size"] != len(data) or reader.about["with_code"] < trust_objects:
                 return None
             return _restored(reader, data, decoded, _Embedded(data) if trust_objects else None)
     except (OSError, FormatError, KeyError, TypeError, ValueError):
@@ -76,8 +76,11 @@ def find(data: memoryview, decoded: Decoded, trust_objects: bool = False) -> pro
         _touch(path)
 
 
-def keep(data: memoryview, loaded: program) -> None:
-    """Keep the plan of a program that was compiled from, or saved as, this content; a failure to write is no error."""
+def keep(data: memoryview, loaded: program, with_code: bool = False) -> None:
+    """Keep the plan of a program that was compiled from, or saved as, this content; a failure to write is no error.
+
+    ``with_code`` says that machine code in the content was written or read, and so is well formed.
+    """
     lowered, path = loaded._compiled, _path(data)
     if path is None or not isinstance(lowered, LoweredProgram) or lowered.executable is None:
         return
@@ -85,6 +88,7 @@ def keep(data: memoryview, loaded: program) -> None:
 
     about = {
         "size": len(data),
+        "with_code": with_code,
         "sha256": _digest(data),
         "saved": saved_options(loaded),
         "parameters": {name: _shape_to_json(s) for name, s in loaded._signature.items()},
@@ -163,7 +167,7 @@ class _Embedded:
     @functools.cached_property
     def _file(self) -> Store | None:
         from ..codegen.embedding import EmbeddedStore
-        from ..graph.mxr import load_objects
+        from ..graph.machine_code import load_objects
 
         found = load_objects(self._data)
         return None if found is None else EmbeddedStore(found)

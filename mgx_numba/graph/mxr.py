@@ -18,6 +18,7 @@ from typing import Any
 from .._version import __version__
 from ..errors import FormatError, OptionError
 from .argument import Argument
+from .machine_code import OBJECTS
 from .mapping import FilePath, map_file
 from .program import Program
 from .rebuild import Nodes, rebuild_program
@@ -30,7 +31,6 @@ __all__ = [
     "load_argument",
     "load_buffer",
     "load_mapped",
-    "load_objects",
     "load_program",
     "save_argument",
     "save_buffer",
@@ -40,8 +40,6 @@ __all__ = [
 FILE_VERSION = 8
 MIGRAPHX_VERSION = "2.16.0"
 FORMAT = 1
-OBJECTS = "mgx_numba_objects"
-"""Key of the machine code, in a msgpack file and in what is returned beside a program."""
 
 
 def save_program(
@@ -89,21 +87,6 @@ def load_mapped(
         return _load(data, with_objects) if format == "msgpack" else _load_json(data)
     except FormatError as error:
         raise FormatError(f"{os.fspath(path)}: {error}") from error.__cause__
-
-
-def load_objects(data: memoryview) -> Any:
-    """The machine code of a msgpack file's content, None if it has none; the rest is passed over.
-
-    Raises:
-        FormatError: the content is malformed.
-    """
-    decoder = Decoder(data)
-    objects: int | None = None
-    for key in decoder.entries("the file"):
-        objects = decoder.position if key == OBJECTS else objects
-        decoder.skip()
-    decoder.end_tree()
-    return None if objects is None else decoder.at(objects).value()
 
 
 def save_buffer(

@@ -292,3 +292,39 @@ def test_a_fresh_process_imports_only_what_runs(tmp_path: Path):
             cwd=ROOT, capture_output=True, text=True, check=True, timeout=120,
         )  # fmt: skip
     assert json.loads(done.stdout) == []
+
+
+def test_trusted_code_of_the_file_serves_a_kept_plan(tmp_path: Path, folder: Path):
+    net = compiled()
+    migraphx.save(net, tmp_path / "net.mxr", embed_objects=True)
+    (folder / "objects").unlink()
+    program = (
+        "import sys, json, numpy as np, mgx_numba\n"
+        "net = mgx_numba.load(sys.argv[1], trust_objects=True)\n"
+        "result = np.asarray(net.run({'x': np.load(sys.argv[2])})[0])\n"
+        "print(json.dumps([result.tolist(), 'numba' in sys.modules, 'mgx_numba.ops' in sys.modules]))\n"
+    )
+    np.save(tmp_path / "x.npy", X)
+    wanted = np.asarray(net.run({"x": X})[0])
+    for path in plan_files():
+        path.unlink()
+    for kept in (False, True):
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(tmp_path / "net.mxr"), str(tmp_path / "x.npy")],
+            cwd=ROOT, capture_output=True, text=True, check=True, timeout=120,
+        )  # fmt: skip
+        result, numba, decoded = json.loads(done.stdout)
+        np.testing.assert_array_equal(np.array(result, np.float32), wanted)
+        assert not numba
+        assert decoded is not kept
+        assert not list((folder / "objects").glob("*.o"))
+
+
+def test_choices_are_made_again_to_be_explained(tmp_path: Path):
+    net = compiled()
+    migraphx.save(net, tmp_path / "net.mxr")
+    again = migraphx.load(tmp_path / "net.mxr")
+    assert [(c.problem, c.solver) for c in again.tuning_choices()] == [
+        (c.problem, c.solver) for c in net.tuning_choices()
+    ]
+    assert net.tuning_choices()
