@@ -15,9 +15,10 @@ from mgx_numba.codegen.contraction import CONV_SOLVERS
 from mgx_numba.codegen.contraction.conv import ConvDirect, ConvPointwise
 from mgx_numba.codegen.contraction.depthwise import ConvDepthwise
 from mgx_numba.codegen.contraction.problem import ConvProblem
-from mgx_numba.codegen.contraction.select import select
+from mgx_numba.codegen.contraction.select import packing_growth, select
 from mgx_numba.codegen.contraction.transposed import ConvTransposed
 from mgx_numba.codegen.contraction.winograd import ConvWinograd
+from mgx_numba.codegen.contraction.winograd_form import Form
 from mgx_numba.errors import ShapeError
 
 from .contracting import GuardedPages, convolve, element_strides, needs_page_protection, run_conv, run_plan
@@ -109,37 +110,87 @@ def test_other_instruction_sets(monkeypatch: pytest.MonkeyPatch, ceiling: str) -
     monkeypatch.setenv("MGX_CPU_FEATURES", ceiling)
     assert run_conv(ConvDirect(), same(5, 33, 12), 7) < TOLERANCE
     assert run_conv(ConvDepthwise(), same(21, 21, 12, groups=21), 7) < TOLERANCE
-    assert run_conv(ConvWinograd(4), same(12, 21, 12, fast_math=True), 7) < 1e-4
+    assert run_conv(ConvWinograd(Form(4, 3)), same(12, 21, 12, fast_math=True), 7) < 1e-4
 
 
-@pytest.mark.parametrize("m", [2, 4])
+FORMS = [Form(out, taps, stored) for out, taps in ((2, 3), (4, 3), (2, 5)) for stored in (False, True)]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize("lens", [(1, 1), (4, 4), (5, 11), (14, 14), (19, 3)])
 @pytest.mark.parametrize("channels", [(4, 1), (24, 30), (64, 33), (16, 100)])
-def test_winograd(m: int, lens: tuple[int, int], channels: tuple[int, int]) -> None:
-    solver = ConvWinograd(m)
-    for pads, threads, gap in (((1, 1), 1, 0), ((2, 1), 3, 7)):
-        problem = ConvProblem(2, *channels, lens, (3, 3), pads_begin=pads, pads_end=(1, 1), fast_math=True)
+def test_winograd(form: Form, lens: tuple[int, int], channels: tuple[int, int]) -> None:
+    solver, pad, kernel = ConvWinograd(form), form.taps // 2, (form.taps,) * 2
+    for pads, threads, gap in (((pad, pad), 1, 0), ((pad + 1, pad), 3, 7)):
+        problem = ConvProblem(2, *channels, lens, kernel, pads_begin=pads, pads_end=(pad, pad), fast_math=True)
         assert run_conv(solver, problem, 8, threads, gap) < 1e-4
     problem = dataclasses.replace(problem, dtype="float64")
     assert run_conv(solver, problem, 8, 2) < 1e-12
 
 
-def test_winograd_without_padding_and_with_cropping() -> None:
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_winograd_groups(form: Form) -> None:
+    for threads, gap in ((1, 0), (3, 9)):
+        for problem in (
+            same(24, 80, 13, kernel=form.taps, groups=2, fast_math=True),
+            same(12, 51, 7, kernel=form.taps, groups=3, fast_math=True),
+        ):
+            assert run_conv(ConvWinograd(form), problem, 8, threads, gap) < 1e-4
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_winograd_without_padding_and_with_cropping(form: Form) -> None:
     for begin, end in (((0, 0), (0, 0)), ((-1, 2), (1, -1))):
-        problem = ConvProblem(1, 16, 20, (9, 10), (3, 3), pads_begin=begin, pads_end=end, fast_math=True)
-        assert run_conv(ConvWinograd(4), problem, 9) < 1e-4
+        problem = ConvProblem(
+            1, 16, 20, (9, 10), (form.taps,) * 2, pads_begin=begin, pads_end=end, fast_math=True
+        )  # fmt: skip
+        assert run_conv(ConvWinograd(form), problem, 9) < 1e-4
 
 
-def test_winograd_error_stays_small_for_many_channels() -> None:
-    problem = same(256, 64, 14, fast_math=True)
-    assert run_conv(ConvWinograd(2), problem, 10) < 1e-5
-    assert run_conv(ConvWinograd(4), problem, 10) < 3e-5
+@pytest.mark.parametrize("stored", [False, True])
+def test_winograd_filters_of_many_channels_in_steps(stored: bool) -> None:
+    for form, bound in ((Form(2, 3, stored), 1e-5), (Form(4, 3, stored), 3e-5), (Form(2, 5, stored), 3e-5)):
+        for problem in (
+            same(256, 64, 14, kernel=form.taps, fast_math=True),
+            same(700, 90, 5, kernel=form.taps, fast_math=True),
+            dataclasses.replace(same(300, 17, 9, kernel=form.taps, fast_math=True), dtype="float64"),
+        ):
+            assert run_conv(ConvWinograd(form), problem, 10, 2) < bound
 
 
 def test_winograd_only_with_fast_math() -> None:
-    assert "fast_math" in (ConvWinograd(4).refusal(same(64, 64, 56)) or "")
-    assert not select(same(64, 64, 56), 2).name.startswith("conv_winograd")
-    assert select(same(64, 64, 56, fast_math=True), 2).name == "conv_winograd_4x4"
+    for groups, kernel in ((1, 3), (2, 3), (1, 5)):
+        problem = same(64, 64, 56, kernel=kernel, groups=groups)
+        assert "fast_math" in (ConvWinograd(Form(4, 3)).refusal(problem) or "")
+        assert not select(problem, 2).name.startswith("conv_winograd")
+        assert select(dataclasses.replace(problem, fast_math=True), 2).name.startswith("conv_winograd")
+
+
+def test_without_room_for_transformed_weights_they_are_transformed_at_run_time() -> None:
+    problem = same(256, 256, 14, fast_math=True)
+    solver = select(problem, 2, 0)
+    assert solver.name.startswith("conv_winograd") and packing_growth(solver, problem) == 0
+    growth = packing_growth(ConvWinograd(Form(4, 3, True)), problem)
+    assert 256 * 256 * 27 * 4 <= growth <= 256 * 256 * 28 * 4
+    assert packing_growth(ConvDirect(), problem) == 0
+    few = same(8, 3, 6)  # panels are mostly padding: no reason to refuse
+    assert select(few, 2, 0).refusal(few) is None
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_not_a_number_reaches_only_the_tiles_that_read_it(form: Form, value: float) -> None:
+    problem = same(8, 40, 12, kernel=form.taps, fast_math=True)
+    rng = np.random.default_rng(15)
+    x = rng.standard_normal((1, 12, 12, 8)).astype(np.float32)
+    w = rng.standard_normal(problem.weight_lens).astype(np.float32)
+    x[0, 1, 1, 3] = value
+    out = np.zeros((1, 12, 12, 40), np.float32)
+    solver = ConvWinograd(form)
+    run_plan(solver.plan(problem), {"x": x, "w": solver.pack_weights(problem, w), "out": out})
+    reach = form.taps // 2 + 2
+    assert not np.isfinite(out[0, :reach, :reach]).any()
+    assert np.isfinite(out[0, 8:]).all() and np.isfinite(out[0, :, 8:]).all()
 
 
 @pytest.mark.parametrize(
@@ -147,19 +198,19 @@ def test_winograd_only_with_fast_math() -> None:
     [
         same(8, 8, 6, stride=(2, 2), fast_math=True),
         same(8, 8, 6, dilation=(2, 1), fast_math=True),
-        same(8, 8, 6, groups=2, fast_math=True),
         same(8, 8, 6, kernel=5, fast_math=True),
         same(6, 8, 6, fast_math=True),
+        same(12, 12, 6, groups=2, fast_math=True),
         ConvProblem(1, 8, 8, (4, 6, 6), (1, 3, 3), fast_math=True),
         ConvProblem(1, 8, 8, (6,), (3,), fast_math=True),
     ],
 )
 def test_winograd_refuses_what_it_cannot_do(problem: ConvProblem) -> None:
-    assert ConvWinograd(2).refusal(problem)
+    assert ConvWinograd(Form(2, 3)).refusal(problem)
     assert run_conv(ConvDirect(), problem, 11) < TOLERANCE
 
 
-@pytest.mark.parametrize("solver", [ConvPointwise(), ConvDirect(), ConvDepthwise(), ConvWinograd(2)])
+@pytest.mark.parametrize("solver", [ConvPointwise(), ConvDirect(), ConvDepthwise(), ConvWinograd(Form(2, 3))])
 def test_input_inside_a_larger_tensor(solver: Any) -> None:
     rng = np.random.default_rng(12)
     kernel = 1 if isinstance(solver, ConvPointwise) else 3
@@ -201,7 +252,7 @@ def test_not_a_number_reaches_only_its_window() -> None:
 def test_weights_may_be_a_broadcast_view() -> None:
     for solver, problem in (
         (ConvDirect(), same(6, 40, 5)),
-        (ConvWinograd(4), same(8, 40, 5, fast_math=True)),
+        (ConvWinograd(Form(4, 3)), same(8, 40, 5, fast_math=True)),
         (ConvDepthwise(), same(6, 6, 5, groups=6)),
         (ConvTransposed(), dataclasses.replace(same(6, 40, 5), transposed=True)),
     ):
@@ -217,7 +268,7 @@ def test_kernels_do_not_depend_on_sizes() -> None:
     depthwise = [same(8, 8, 6, groups=8), same(64, 64, 30, kernel=5, groups=64)]
     assert len({ConvDepthwise().plan(p, threads=t).kernels for t, p in enumerate(depthwise, 1)}) == 1
     winograd = [same(64, 8, 6, fast_math=True), same(32, 40, 30, fast_math=True)]
-    assert len({ConvWinograd(4).plan(p, threads=t).kernels for t, p in enumerate(winograd, 1)}) == 1
+    assert len({ConvWinograd(Form(4, 3)).plan(p, threads=t).kernels for t, p in enumerate(winograd, 1)}) == 1
 
 
 def test_estimates_are_positive_for_every_solver() -> None:
@@ -246,7 +297,7 @@ def test_nothing_past_the_end_is_read(monkeypatch: pytest.MonkeyPatch, ceiling: 
         (ConvPointwise(), same(5, 33, 7, kernel=1)),
         (ConvDepthwise(), same(21, 21, 7, groups=21)),
         (ConvTransposed(), dataclasses.replace(same(5, 17, 7), transposed=True)),
-        (ConvWinograd(4), same(12, 21, 7, fast_math=True)),
+        (ConvWinograd(Form(4, 3)), same(12, 21, 7, fast_math=True)),
     ):
         guard = GuardedPages()
         x = guard.place(rng.standard_normal((1, *problem.in_lens, problem.in_channels)).astype(np.float32))

@@ -64,7 +64,7 @@ def product(constant: bool) -> tuple[Program, dict[str, np.ndarray]]:
 def convolution(kind: str) -> tuple[Program, dict[str, np.ndarray]]:
     rng = np.random.default_rng(3)
     channels, name = 24, "convolution_backwards" if kind == "transposed" else "convolution"
-    kernel = 1 if kind == "1x1" else 3
+    kernel = {"1x1": 1, "5x5": 5}.get(kind, 3)
     groups = {"grouped": 2, "depthwise": channels}.get(kind, 1)
     x = rng.standard_normal((2, channels, 11, 13)).astype(np.float32)
     out = channels if kind == "depthwise" else 40
@@ -88,8 +88,10 @@ CASES = {
     "conv_depthwise": lambda: convolution("depthwise"),
     "conv_transposed": lambda: convolution("transposed"),
     "conv_winograd_2x2": lambda: convolution("plain"),
-    "conv_winograd_4x4": lambda: convolution("plain"),
+    "conv_winograd_4x4": lambda: convolution("grouped"),
+    "conv_winograd_2x2_5x5": lambda: convolution("5x5"),
 }
+CASES |= {f"{name}_stored": case for name, case in CASES.items() if "winograd" in name}
 
 
 @pytest.mark.parametrize("solver", [*GEMM_SOLVERS, *CONV_SOLVERS], ids=lambda s: s.name)

@@ -11,8 +11,15 @@ from .depthwise import ConvDepthwise
 from .gemm import GemmInPlace, GemmPacked, GemmPacking
 from .transposed import ConvTransposed
 from .winograd import ConvWinograd
+from .winograd_form import Form
 
 __all__ = ["CONV_SOLVERS", "GEMM_SOLVERS"]
 
 GEMM_SOLVERS = (GemmPacked(), GemmInPlace(), GemmPacking())
-CONV_SOLVERS = (ConvPointwise(), ConvDepthwise(), ConvDirect(), ConvTransposed(), ConvWinograd(2), ConvWinograd(4))
+CONV_SOLVERS = (
+    ConvPointwise(),
+    ConvDepthwise(),
+    ConvDirect(),
+    ConvTransposed(),
+    *(ConvWinograd(Form(out, taps, stored)) for out, taps in ((2, 3), (4, 3), (2, 5)) for stored in (False, True)),
+)

@@ -8,24 +8,23 @@ from typing import Any
 from ...errors import UnsupportedError
 from . import CONV_SOLVERS, GEMM_SOLVERS
 from .problem import ConvProblem, GemmProblem
+from .winograd import ConvWinograd
 
 __all__ = ["packing_growth", "select"]
 
-TRANSFORMED = 1.5
-"""Packed weights that grow by more than this factor are transformed ones; less is padding."""
+SECONDS_PER_BYTE = 3e-12
+"""Time that a byte of growth has to save."""
 
 
 def packing_growth(solver: Any, problem: GemmProblem | ConvProblem) -> int:
-    """Bytes by which a solver's transformed weights exceed the weights themselves; 0 for weights only reordered."""
-    if not isinstance(problem, ConvProblem):
+    """Bytes by which weights that a solver stores transformed exceed the weights as others pack them."""
+    if not isinstance(problem, ConvProblem) or not isinstance(solver, ConvWinograd):
         return 0
-    own = math.prod(problem.weight_lens)
-    packed = math.prod(solver.packed_lens(problem))
-    return (packed - own) * problem.itemsize if packed > TRANSFORMED * own else 0
+    return (math.prod(solver.packed_lens(problem)) - math.prod(solver.plain_lens(problem))) * problem.itemsize
 
 
 def select(problem: GemmProblem | ConvProblem, threads: int = 1, room: int | None = None) -> Any:
-    """The applicable solver with the lowest estimated time.
+    """The applicable solver with the lowest estimated time, where weights that grow count as time too.
 
     Args:
         problem: what is to be computed.
@@ -44,4 +43,9 @@ def select(problem: GemmProblem | ConvProblem, threads: int = 1, room: int | Non
     if not applicable:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in refusals.items())
         raise UnsupportedError(f"no solver for {problem}: {reasons}")
-    return min(applicable, key=lambda solver: solver.estimate(problem, threads))
+
+    def cost(solver: Any) -> float:
+        seconds: float = solver.estimate(problem, threads)
+        return seconds + SECONDS_PER_BYTE * packing_growth(solver, problem)
+
+    return min(applicable, key=cost)

@@ -1,9 +1,10 @@
-"""3x3 convolutions of stride 1 by Winograd's minimal filtering, for `fast_math`.
+"""Convolutions of stride 1 by Winograd's minimal filtering, for `fast_math`.
 
 A task transforms the input of a block of output tiles (m x m pixels each), multiplies the block with the transformed
-weights at each of the n * n points (n = m + 2) over the register tile, transforms the products back, and finishes them
-with the epilogue. The transformed block stays in the L2 cache. The transforms of the activations are in
-:mod:`mgx_numba.codegen.cpu.winograd`.
+filters at each of the n * n points (n = m + r - 1) over the register tile, transforms the products back, and finishes
+them with the epilogue. The task also transforms the filters, a cache block at a time: they take n * n / (r * r) times
+the memory of those that are given. Where few tiles meet many filters that takes long, and it may be worth the memory to
+store transformed ones. The transforms are in :mod:`mgx_numba.codegen.cpu.winograd`.
 """
 
 from __future__ import annotations
@@ -13,79 +14,71 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..cpu.tile_table import tile_for
 from .blocking import Blocking
+from .conv import ConvDirect, panel_lens
 from .pack import aligned_zeros
 from .problem import ConvProblem, Epilogue
 from .roofline import BYTES_PER_SECOND, CLOCK
 from .rows import image_strides
 from .solver import NO_EPILOGUE, Plan, Strides
 from .winograd_blocks import best_block, given_block
-from .winograd_kernel import WinogradWriter, panel_lens
+from .winograd_form import Form
+from .winograd_kernel import WinogradWriter, filter_plane
 
 __all__ = ["ConvWinograd"]
-
-# Transform of a filter line g[3]: rows of G.
-_FILTER = {
-    2: ((1, 0, 0), (0.5, 0.5, 0.5), (0.5, -0.5, 0.5), (0, 0, 1)),
-    4: (
-        (1 / 4, 0, 0),
-        (-1 / 6, -1 / 6, -1 / 6),
-        (-1 / 6, 1 / 6, -1 / 6),
-        (1 / 24, 1 / 12, 1 / 6),
-        (1 / 24, -1 / 12, 1 / 6),
-        (0, 0, 1),
-    ),
-}
 
 
 @dataclass(frozen=True)
 class ConvWinograd:
-    """F(m x m, 3 x 3) for m = 2 or 4."""
+    """F(m x m, r x r) for m = 2 and 4 with r = 3, and for m = 2 with r = 5."""
 
-    m: int
+    form: Form
+    _direct = ConvDirect()
 
     @property
     def name(self) -> str:
-        return f"conv_winograd_{self.m}x{self.m}"
-
-    @property
-    def points(self) -> int:
-        """Multiplications of one tile and channel."""
-        return (self.m + 2) ** 2
+        return self.form.name + ("_stored" if self.form.stored else "")
 
     def refusal(self, problem: ConvProblem) -> str | None:
         if not problem.fast_math:
             return "fast_math is off, and Winograd's transforms change rounding"
-        if problem.transposed or problem.groups > 1:
-            return "the convolution is transposed or grouped"
-        if len(problem.kernel) < 2 or problem.kernel[-2:] != (3, 3):
-            return "the kernel is not 3x3"
+        if problem.transposed:
+            return "the convolution is transposed"
+        if len(problem.kernel) < 2 or problem.kernel[-2:] != (self.form.taps,) * 2:
+            return f"the kernel is not {self.form.taps}x{self.form.taps}"
         if max(problem.stride) > 1 or max(problem.dilation) > 1:
             return "a stride or dilation is larger than 1"
         if any(n != 1 for n in (*problem.kernel[:-2], *problem.in_lens[:-2], *problem.out_lens[:-2])):
             return "the convolution is over three dimensions"
         if any((*problem.pads_begin[:-2], *problem.pads_end[:-2])):
             return "the convolution is over three dimensions"
-        if problem.in_channels % 4:
-            return "the input channels are not a multiple of 4"
+        if problem.group_in % 4:
+            return "the input channels of a group are not a multiple of 4"
         return None
 
+    def plain_lens(self, problem: ConvProblem) -> tuple[int, ...]:
+        """Lens of the packed weights if they are not transformed, those of `ConvDirect`."""
+        return self._direct.packed_lens(problem)
+
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
-        """Transformed panels of each point, then a row of zeros."""
-        return (math.prod(panel_lens(self.m, problem)) + problem.in_channels,)
+        """As `plain_lens`, or transformed panels of each point, then a row of zeros."""
+        if not self.form.stored:
+            return self.plain_lens(problem)
+        return (self.form.points * filter_plane(problem) + problem.group_in,)
 
     def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
-        lens = panel_lens(self.m, problem)
+        packed = self._direct.pack_weights(problem, weights)
+        if not self.form.stored:
+            return packed
+        matrix = self.form.filter_matrix().T
+        groups, panels, taps, depth, columns = panel_lens(problem, tile_for(problem.dtype))
+        size = depth * columns
         out = aligned_zeros(self.packed_lens(problem), problem.dtype)
-        panels = out[: math.prod(lens)].reshape(lens)
-        line = np.asarray(_FILTER[self.m])
-        both = np.einsum("ia,jb->abij", line, line).reshape(9, self.points)
-        filters = weights.reshape(*weights.shape[:2], 3, 3) if weights.ndim != 4 else weights
-        columns = lens[-1]
-        for panel in range(lens[1]):
-            part = filters[panel * columns : (panel + 1) * columns].astype(np.float64)
-            transformed = part.reshape(*part.shape[:2], 9) @ both
-            panels[:, panel, :, : part.shape[0]] = transformed.transpose(2, 1, 0)
+        planes = out[: -problem.group_in].reshape(self.form.points, -1)
+        for panel in range(groups * panels):
+            filters = packed[panel * taps * size : (panel + 1) * taps * size].reshape(taps, size)
+            planes[:, panel * size : (panel + 1) * size] = matrix @ filters
         return out
 
     def plan(
@@ -97,13 +90,14 @@ class ConvWinograd:
         blocking: Blocking | None = None,
     ) -> Plan:
         if blocking is None:
-            block, _ = best_block(self.m, problem, threads)
+            block, _ = best_block(self.form, problem, threads)
         else:
-            block = given_block(self.m, problem, threads, blocking)
-        return WinogradWriter(self.m, problem, epilogue, image_strides(problem, epilogue, strides), block).plan()
+            block = given_block(self.form, problem, threads, blocking)
+        table = image_strides(problem, epilogue, strides)
+        return WinogradWriter(self.form, problem, epilogue, table, block).plan()
 
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
-        _, cycles = best_block(self.m, problem, threads)
+        _, cycles = best_block(self.form, problem, threads)
         pixels = problem.in_pixels * problem.in_channels + problem.out_pixels * problem.out_channels
-        moved = problem.itemsize * (problem.batch * pixels + math.prod(panel_lens(self.m, problem)))
+        moved = problem.itemsize * (problem.batch * pixels + math.prod(self.packed_lens(problem)))
         return max(cycles / CLOCK, moved / BYTES_PER_SECOND)

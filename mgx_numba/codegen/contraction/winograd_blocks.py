@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -11,78 +12,124 @@ from .blocking import SUMS_BYTES, Blocking
 from .pack import panel_count
 from .problem import ConvProblem
 from .skeleton import height_table
+from .winograd_form import Form
 
 __all__ = ["Block", "best_block", "given_block", "tiles_of"]
 
-_CACHE = 700 * 1024
-"""Bytes of a transformed block, or of the weights of one task, beyond which they leave the L2 cache."""
-_MOST_TILES = 128
+_FILTER_BYTES = 640 * 1024
+"""Transformed filters of one step of a task, which are to stay in the L2 cache."""
+_L2_BYTES = 700 * 1024
+_MOST_TILES = 512
 """Tiles of one task."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Tiles and weight panels of one task, and tasks of one claim (each claim has its own scratch)."""
+    """Tiles and weight panels of one task, and tasks of one claim (each claim has its own scratch).
+
+    ``depth`` input channels of filters are transformed at a time; 0 if all are stored as transformed.
+    """
 
     tiles: int
     panels: int
     grain: int
+    depth: int
 
 
-def tiles_of(m: int, problem: ConvProblem) -> tuple[int, int]:
+def tiles_of(form: Form, problem: ConvProblem) -> tuple[int, int]:
     """Tiles of an image along height and width."""
-    return -(-problem.out_lens[-2] // m), -(-problem.out_lens[-1] // m)
+    return -(-problem.out_lens[-2] // form.out), -(-problem.out_lens[-1] // form.out)
 
 
-def best_block(m: int, problem: ConvProblem, threads: int) -> tuple[Block, float]:
+def best_block(form: Form, problem: ConvProblem, threads: int) -> tuple[Block, float]:
     """The cheapest cut into tasks, and its rough cycles."""
-    return _best_block(tile_for(problem.dtype), m, problem, threads)
+    return _best_block(tile_for(problem.dtype), form, problem, threads)
 
 
 @functools.lru_cache(maxsize=1024)
-def _best_block(tile: RegisterTile, m: int, problem: ConvProblem, threads: int) -> tuple[Block, float]:
-    panels = panel_count(tile, problem.out_channels)
-    tiles = problem.batch * math.prod(tiles_of(m, problem))
-    stacked = SUMS_BYTES // (problem.itemsize * tile.columns * m**2)
-    best, best_cycles = Block(1, 1, 1), math.inf
-    splits = [split for split in (1, 2, 4, 8, 16) if split == 1 or split <= min(panels, 2 * threads)]
-    for p_block in {min(-(-panels // split), stacked) for split in splits}:
-        for count in {min(tiles, n) for n in (4, 8, 12, 16, 20, 24, 28, 32, 36, 48, 60, 96)}:
-            task = _cycles(m, problem, tile, count, p_block)
-            tasks = -(-tiles // count) * -(-panels // p_block)
-            claim = -(-tasks // threads)
-            last = (tiles - (-(-tiles // count) - 1) * count) / count
-            cycles = task * (claim if claim < tasks else tasks - 1 + last)
-            if cycles < best_cycles:
-                best, best_cycles = Block(count, p_block, claim), cycles
+def _best_block(tile: RegisterTile, form: Form, problem: ConvProblem, threads: int) -> tuple[Block, float]:
+    panels = panel_count(tile, problem.group_out)
+    tiles = problem.batch * math.prod(tiles_of(form, problem))
+    most = min(_stacked(tile, form, problem), panels)
+    splits = {min(-(-panels // split), most) for split in (1, 2, 3, 4, 8, 16)} | {1}
+    counts = {min(tiles, n) for n in (4, 8, 12, 16, 20, 24, 28, 32, 36, 48, 60, 96)}
+    counts |= {-(-tiles // share) for share in range(1, 9) if -(-tiles // share) <= _MOST_TILES}
+    depth = 0 if form.stored else _step(tile, form, problem)
+    best, best_cycles = Block(1, 1, 1, depth), math.inf
+    for p_block, count in itertools.product(splits, counts):
+        p_blocks, blocks = -(-panels // p_block), problem.groups * -(-tiles // count)
+        claim = -(-blocks * p_blocks // threads)
+        cost = _Cost(tile, form, problem, count)
+        cycles = (
+            min(blocks, -(-claim // p_blocks) + (1 if claim % p_blocks and claim > p_blocks else 0)) * cost.inputs()
+        )
+        cycles += claim * cost.task(p_block) * (panels / (p_blocks * p_block))
+        if cycles < best_cycles:
+            best, best_cycles = Block(count, p_block, claim, depth), cycles
     return best, best_cycles
 
 
-def given_block(m: int, problem: ConvProblem, threads: int, blocking: Blocking) -> Block:
-    """A cut that was asked for, made to fit: ``rows`` counts tiles, taps and depth have no meaning."""
+def given_block(form: Form, problem: ConvProblem, threads: int, blocking: Blocking) -> Block:
+    """A cut that was asked for, made to fit: ``rows`` counts tiles, ``depth`` channels of filters, taps have no
+    meaning."""
     tile = tile_for(problem.dtype)
-    panels = panel_count(tile, problem.out_channels)
-    tiles = problem.batch * math.prod(tiles_of(m, problem))
-    stacked = SUMS_BYTES // (problem.itemsize * tile.columns * m**2)
+    panels = panel_count(tile, problem.group_out)
+    tiles = problem.batch * math.prod(tiles_of(form, problem))
     count = max(1, min(blocking.rows, tiles, _MOST_TILES))
-    p_block = max(1, min(blocking.panels, panels, stacked))
-    tasks = -(-tiles // count) * -(-panels // p_block)
-    return Block(count, p_block, -(-tasks // threads))
+    p_block = max(1, min(blocking.panels, panels, _stacked(tile, form, problem)))
+    tasks = problem.groups * -(-tiles // count) * -(-panels // p_block)
+    depth = 0 if form.stored else max(1, min(blocking.depth, _step(tile, form, problem)))
+    return Block(count, p_block, max(1, -(-tasks // threads)), depth)
 
 
-def _cycles(m: int, problem: ConvProblem, tile: RegisterTile, count: int, p_block: int) -> float:
-    """Cycles of one task: transforms by vectors, products by tile rows, more where the block leaves the cache."""
-    points, depth, size = (m + 2) ** 2, problem.in_channels, problem.itemsize
-    rows, left = 0.0, count
-    while left:
-        height = (height_table(tile) >> (4 * min(left, tile.rows))) & 15
-        rows += height * 1.06 + 0.7
-        left -= min(left, height)
-    products = points * (rows * depth * p_block * tile.vectors / 2 + 40.0 * -(-count // tile.rows))
-    into = count * (depth / tile.lanes * points * 3.0 + points * 4)
-    back = count * p_block * tile.vectors * points * 3.5
-    weights = points * depth * p_block * tile.columns * size / 24
-    block = points * count * (depth + p_block * tile.columns) * size
-    spilled = max(0, block - _CACHE) / 8
-    streamed = weights * (0.6 if points * depth * p_block * tile.columns * size > _CACHE else 0.1)
-    return products + streamed + into + back + spilled
+def _stacked(tile: RegisterTile, form: Form, problem: ConvProblem) -> int:
+    """Panels of outputs of one tile that fit the memory for sums."""
+    return SUMS_BYTES // (problem.itemsize * tile.columns * form.out**2)
+
+
+def _panel_bytes(tile: RegisterTile, form: Form, problem: ConvProblem) -> int:
+    return form.points * problem.group_in * tile.columns * problem.itemsize
+
+
+def _step(tile: RegisterTile, form: Form, problem: ConvProblem) -> int:
+    """Channels of filters that a task transforms at a time, evenly many in each step."""
+    steps = -(-_panel_bytes(tile, form, problem) // _FILTER_BYTES)
+    return -(-problem.group_in // steps)
+
+
+@dataclass(frozen=True)
+class _Cost:
+    """Rough cycles of the parts of one task of ``count`` tiles."""
+
+    tile: RegisterTile
+    form: Form
+    problem: ConvProblem
+    count: int
+
+    def inputs(self) -> float:
+        """Transforming the tiles."""
+        return self.count * (self.problem.group_in / self.tile.lanes * self.form.points * 3.5 + 80)
+
+    def filters(self, panels: int) -> float:
+        """Transforming filters."""
+        vectors = panels * self.tile.vectors * self.problem.group_in
+        return vectors * 4.0 * self.form.points
+
+    def task(self, panels: int) -> float:
+        """Products with some panels, the way back, and transforming filters unless they are stored."""
+        tile, form, depth = self.tile, self.form, self.problem.group_in
+        rows, left, calls = 0.0, self.count, 0
+        while left > 0:
+            height = (height_table(tile) >> (4 * min(left, tile.rows))) & 15
+            rows += height * 1.08 + 0.5
+            left -= height
+            calls += 1
+        products = form.points * panels * (rows * depth * tile.vectors / 2 + 40.0 * calls)
+        back = self.count * panels * tile.vectors * (2.5 * form.points + 6.0 * form.out**2)
+        if not form.stored:
+            return products + back + self.filters(panels)
+        size = self.problem.itemsize
+        weights = form.points * depth * panels * tile.columns * size
+        block = form.points * self.count * (depth + panels * tile.columns) * size
+        streamed = weights / 24 * (0.6 if weights > _L2_BYTES else 0.1)
+        return products + back + streamed + max(0, block - _L2_BYTES) / 8

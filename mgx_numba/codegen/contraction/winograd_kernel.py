@@ -8,25 +8,26 @@ from ..cpu.tile_table import tile_for
 from ..kernel import KernelSource
 from ..launch import Launch, Operand
 from .blocking import SUMS_BYTES
-from .pack import panel_count
+from .conv import panel_lens
 from .problem import ITEMSIZE, ConvProblem, Epilogue
 from .rows import row_offsets, stride_arguments
 from .skeleton import TABLE_ROWS, height_table, run_tile
 from .solver import Plan
 from .text import Arguments, Rows, indent, kernel_name
-from .tile_source import tile_block, tile_source
+from .tile_source import ROWS_SLOT, VECTORS_SLOT, tile_block, tile_source
 from .winograd_blocks import Block, tiles_of
+from .winograd_form import Form
 
-__all__ = ["WinogradWriter", "panel_lens"]
+__all__ = ["WinogradWriter", "filter_plane"]
 
 _PLANE_PAD = 64
 """Bytes that keep the points' planes from falling into the same cache sets."""
 
 
-def panel_lens(m: int, problem: ConvProblem) -> tuple[int, int, int, int]:
-    """Lens of the packed weights: points, panels, input channels, columns of a panel."""
-    tile = tile_for(problem.dtype)
-    return (m + 2) ** 2, panel_count(tile, problem.out_channels), problem.in_channels, tile.columns
+def filter_plane(problem: ConvProblem, depth: int = 0) -> int:
+    """Elements from one point to the next of the transformed filters of all panels, or of ``depth`` channels of one."""
+    groups, panels, _, whole, columns = panel_lens(problem, tile_for(problem.dtype))
+    return (depth or groups * panels * whole) * columns + _PLANE_PAD // problem.itemsize
 
 
 class WinogradWriter:
@@ -38,14 +39,13 @@ class WinogradWriter:
 
     def __init__(
         self,
-        m: int,
+        form: Form,
         problem: ConvProblem,
         epilogue: Epilogue,
         strides: dict[str, tuple[int, int]],
         block: Block,
     ) -> None:
-        self.m, self.problem, self.epilogue, self.strides, self.block = m, problem, epilogue, strides, block
-        self.name = f"conv_winograd_{m}x{m}"
+        self.form, self.problem, self.epilogue, self.strides, self.block = form, problem, epilogue, strides, block
         self.tile = tile_for(problem.dtype)
         self.rows = Rows(epilogue, problem.dtype, self.tile.lanes)
         self.arguments = Arguments()
@@ -53,61 +53,73 @@ class WinogradWriter:
 
     def plan(self) -> Plan:
         """The one launch and its scratch, a part for each claim."""
-        problem, tile, block = self.problem, self.tile, self.block
-        points, panels, depth, columns = panel_lens(self.m, problem)
-        high, across = tiles_of(self.m, problem)
+        problem, tile, block, points = self.problem, self.tile, self.block, self.form.points
+        groups, panels, taps, depth, columns = panel_lens(problem, tile)
+        high, across = tiles_of(self.form, problem)
         tiles = problem.batch * high * across
-        blocks = -(-tiles // block.tiles)
-        tasks = blocks * -(-panels // block.panels)
+        blocks, p_blocks = -(-tiles // block.tiles), -(-panels // block.panels)
+        tasks = groups * blocks * p_blocks
         pad = _PLANE_PAD // problem.itemsize
         held = block.tiles + tile.rows
         u_plane, m_plane = held * depth + pad, held * block.panels * columns + pad
-        u_size = -(-points * u_plane // pad) * pad
-        claim = u_size + -(-points * m_plane // pad) * pad
+        v_plane = filter_plane(problem, block.depth)
+        u_size, m_size, v_size = (-(-points * plane // pad) * pad for plane in (u_plane, m_plane, v_plane))
+        claim = u_size + m_size + (v_size if block.depth else 0)
         a = self.arguments
         a.integers(
-            grain=block.grain, claim_size=claim, u_size=u_size, m_plane=m_plane, tiles=tiles,
-            tile_block=block.tiles, blocks=blocks, panels=panels, p_block=block.panels, n=problem.out_channels,
-            high=high, across=across,
+            grain=block.grain, claim_size=claim, u_size=u_size, m_size=m_size, m_plane=m_plane, tiles=tiles,
+            tile_block=block.tiles, blocks=blocks, panels=panels, p_block=block.panels, p_blocks=p_blocks,
+            n=problem.group_out, high=high, across=across,
         )  # fmt: skip
         a.pointer("scratch", "scratch", problem.dtype)
-        shared = list(a.lines)
+        common = list(a.lines)
         a.pointer("x", "x", problem.dtype)
         a.pointer("w", "w", problem.dtype)
-        a.pointer("zero", Operand("w", points * panels * depth * columns * problem.itemsize), problem.dtype)
+        zeros = points * v_plane if self.form.stored else groups * panels * taps * depth * columns
+        a.pointer("zero", Operand("w", zeros * problem.itemsize), problem.dtype)
         a.integers(
-            u_plane=u_plane, depth=depth, w_point=panels * depth * columns, w_panel=depth * columns,
+            u_plane=u_plane, depth=depth, v_plane=v_plane, w_panel=(taps if block.depth else 1) * depth * columns,
             in_h=problem.in_lens[-2], in_w=problem.in_lens[-1], pad_h=problem.pads_begin[-2],
             pad_w=problem.pads_begin[-1], x_image=problem.x_strides[0], x_h=problem.x_strides[-2],
             x_w=problem.x_strides[-1],
         )  # fmt: skip
+        if block.depth:
+            a.integers(k_block=block.depth)
         self.products_slot = a.callee(self._products_source(a.lines))
-        del a.lines[len(shared) :]
+        del a.lines[len(common) :]
         self.rows.pointers(a)
         a.integers(out_h=problem.out_lens[-2], out_w=problem.out_lens[-1])
         stride_arguments(a, self.strides)
-        source = KernelSource(kernel_name(self.name, self.epilogue), "\n".join(self._text()) + "\n")
-        moved = problem.itemsize * (problem.batch * problem.in_pixels * depth + points * panels * depth * columns)
+        source = KernelSource(kernel_name(self.form.name, self.epilogue), "\n".join(self._text()) + "\n")
+        moved = problem.itemsize * (problem.batch * problem.in_pixels * problem.in_channels + zeros)
         results = problem.batch * problem.out_pixels * problem.out_channels
         moved += ITEMSIZE[self.epilogue.out_dtype(problem.dtype)] * results
         launch = Launch(source, tuple(a.values), tasks, block.grain, problem.flops, moved)
         return Plan((launch,), -(-tasks // block.grain) * claim * problem.itemsize)
+
+    def _filter(self, source: str, target: str, plane: str) -> str:
+        form, columns = self.form, self.tile.columns
+        literals = f"{form.side}, {form.taps}, {self.tile.lanes}"
+        return f"winograd_filter({source}, depth * {columns}, {target}, {plane}, now * {columns}, {literals})"
 
     def _text(self) -> list[str]:
         return [
             "def kernel(args, begin, end):",
             *indent([
                 *self.arguments.lines,
-                "call = local_int64(2)",
+                "call = local_int64(3)",
                 "put_words(call, 0, args)",
                 "call[1] = idiv(begin, grain) * claim_size",
                 "products = offset(scratch, call[1] + u_size)",
                 f"sums = local_{self.problem.dtype}({SUMS_BYTES // self.problem.itemsize})",
                 *self.rows.invariant(),
+                "before = -1",
                 "for task in range(begin, end):",
                 *indent([
-                    f"call_kernel(args, {self.products_slot}, call, task, task + 1)",
                     *self._block(),
+                    "call[2] = 1 if outer != before else 0",
+                    "before = outer",
+                    f"call_kernel(args, {self.products_slot}, call, task, task + 1)",
                     "for t in range(count):",
                     *indent([*self._place(), *self._output()]),
                 ]),
@@ -115,8 +127,10 @@ class WinogradWriter:
         ]  # fmt: skip
 
     def _products_source(self, sizes: list[str]) -> KernelSource:
-        """Kernel that transforms and multiplies the block of task ``begin`` in the scratch at ``call[1]``."""
-        columns = self.tile.columns
+        """Kernel that multiplies the block of task ``begin`` in the scratch at ``call[1]``.
+
+        It transforms the input first, unless ``call[2]`` says that the task before had the same.
+        """
         lines = [
             "args = words_at(call, 0)",
             *sizes,
@@ -124,7 +138,6 @@ class WinogradWriter:
             "products = offset(u, u_size)",
             *tile_block(),
             f"table = local_int64({TABLE_ROWS})",
-            "places = local_int64(64)",
             f"for i in range({TABLE_ROWS}):",
             "    table[i] = i * depth",
             "put_words(block, 1, table)",
@@ -132,90 +145,136 @@ class WinogradWriter:
             "block[5] = 1",
             "block[6] = depth",
             "block[7] = 1",
-            f"block[8] = {columns}",
+            f"block[8] = {self.tile.columns}",
             "block[9] = w_panel",
-            f"block[11] = {columns}",
+            f"block[11] = {self.tile.columns}",
             "block[12] = 0",
             "task = begin",
             *self._block(),
             "block[10] = sums_ld",
             *self._narrow(),
-            "for t in range(count):",
-            *indent([*self._place(), *self._input()]),
-            f"for point in range({(self.m + 2) ** 2}):",
-            *indent(self._products()),
+            "if call[2] != 0:",
+            *indent(self._inputs()),
+            *(self._products_with_own_filters() if self.block.depth else self._products()),
         ]
         text = "\n".join(["def kernel(call, begin, end):", *indent(lines)]) + "\n"
-        return KernelSource(f"{self.name}_products_kernel", text)
+        kind = "_products_kernel" if self.form.stored else "_filter_products_kernel"
+        return KernelSource(self.form.name + kind, text)
 
     def _block(self) -> list[str]:
         columns = self.tile.columns
         return [
-            "first = imod(task, blocks) * tile_block",
-            "p0 = idiv(task, blocks) * p_block",
+            "outer = idiv(task, p_blocks)",
+            "p0 = (task - outer * p_blocks) * p_block",
+            "group = idiv(outer, blocks)",
+            "first = (outer - group * blocks) * tile_block",
             "count = imin(tiles - first, tile_block)",
             "wide = imin(panels - p0, p_block)",
             f"sums_ld = wide * {columns}",
-            f"n0 = p0 * {columns}",
-            "columns = imin(n - n0, sums_ld)",
+            f"columns = imin(n - p0 * {columns}, sums_ld)",
+            f"n0 = group * n + p0 * {columns}",
         ]
 
     def _narrow(self) -> list[str]:
         if self.tile.vectors == 1:
-            return []
+            return ["narrow = False"]
         missing = self.tile.columns - self.tile.lanes
-        return [f"narrow = columns <= sums_ld - {missing}", "if narrow:", "    wide -= 1"]
+        return [f"narrow = columns <= sums_ld - {missing}"]
 
     def _place(self) -> list[str]:
         """Image and first output pixel of tile ``first + t``."""
-        m = self.m
+        out = self.form.out
         return [
             "line = idiv(first + t, across)",
-            f"left_edge = (first + t - line * across) * {m}",
+            f"left_edge = (first + t - line * across) * {out}",
             "image = idiv(line, high)",
-            f"top = (line - image * high) * {m}",
+            f"top = (line - image * high) * {out}",
         ]
 
-    def _input(self) -> list[str]:
-        side, lanes = self.m + 2, math.gcd(self.problem.in_channels, self.tile.lanes)
-        call = f"winograd_input_{self.problem.dtype}(x, places, zero, offset(u, t * depth), u_plane, depth"
+    def _inputs(self) -> list[str]:
+        lanes = math.gcd(self.problem.group_in, self.tile.lanes)
+        target = "offset(u, t * depth), u_plane, depth"
         return [
-            f"for i in range({side}):",
-            "    y = top - pad_h + i",
-            "    in_rows = y >= 0 and y < in_h",
-            f"    for j in range({side}):",
-            "        z = left_edge - pad_w + j",
-            "        inside = in_rows and z >= 0 and z < in_w",
-            f"        places[i * {side} + j] = image * x_image + y * x_h + z * x_w if inside else -1",
-            f"{call}, {self.m}, {lanes})",
-        ]
+            "place = local_int64(8)",
+            "place[1] = x_h",
+            "place[2] = x_w",
+            "for t in range(count):",
+            *indent([
+                *self._place(),
+                "top -= pad_h",
+                "left_edge -= pad_w",
+                "place[0] = image * x_image + top * x_h + left_edge * x_w + group * depth",
+                "place[3] = -top",
+                "place[4] = in_h - top",
+                "place[5] = -left_edge",
+                "place[6] = in_w - left_edge",
+                f"winograd_input(x, place, zero, {target}, {self.form.side}, {lanes})",
+            ]),
+        ]  # fmt: skip
 
     def _products(self) -> list[str]:
+        """Products with stored filters, point by point."""
         return [
-            "put_pointer(block, 3, offset(w, point * w_point + p0 * w_panel))",
+            *(["if narrow:", "    wide -= 1"] if self.tile.vectors > 1 else []),
+            f"for point in range({self.form.points}):",
+            *indent([
+                "put_pointer(block, 3, offset(w, point * v_plane + (group * panels + p0) * w_panel))",
+                *self._rows("point * u_plane", "point * m_plane", run_tile(self.tile, self.tile_slot)),
+            ]),
+        ]  # fmt: skip
+
+    def _products_with_own_filters(self) -> list[str]:
+        """Panel by panel, filters of a block of channels are transformed and multiplied at all points."""
+        vectors = self.tile.vectors
+        tile = [f"block[{ROWS_SLOT}] = height", f"call_kernel(args, {self.tile_slot}, block, 0, 1)"]
+        columns = self.tile.columns
+        return [
+            "v = offset(products, m_size)",
+            "for panel in range(wide):",
+            *indent([
+                f"block[{VECTORS_SLOT}] = 1 if narrow and panel == wide - 1 else {vectors}",
+                "for k0 in range(0, depth, k_block):",
+                *indent([
+                    "now = imin(k_block, depth - k0)",
+                    f"source = offset(w, (group * panels + p0 + panel) * w_panel + k0 * {columns})",
+                    self._filter("source", "v", "v_plane"),
+                    "block[6] = now",
+                    "block[12] = k0",
+                    f"for point in range({self.form.points}):",
+                    *indent([
+                        "put_pointer(block, 3, offset(v, point * v_plane))",
+                        *self._rows("point * u_plane + k0", f"point * m_plane + panel * {columns}", tile),
+                    ]),
+                ]),
+            ]),
+        ]  # fmt: skip
+
+    def _rows(self, u_start: str, m_start: str, tile: list[str]) -> list[str]:
+        """All tiles of one point through the register tile."""
+        return [
             "row = 0",
             "while row < count:",
             *indent([
                 f"left = imin(count - row, {self.tile.rows})",
                 f"height = ({height_table(self.tile)} >> (4 * left)) & 15",
-                "put_pointer(block, 0, offset(u, point * u_plane + row * depth))",
-                "put_pointer(block, 4, offset(products, point * m_plane + row * sums_ld))",
-                *run_tile(self.tile, self.tile_slot),
+                f"put_pointer(block, 0, offset(u, {u_start} + row * depth))",
+                f"put_pointer(block, 4, offset(products, {m_start} + row * sums_ld))",
+                *tile,
                 "row += height",
             ]),
         ]  # fmt: skip
 
     def _output(self) -> list[str]:
-        m = self.m
-        call = f"winograd_output_{self.problem.dtype}(offset(products, t * sums_ld), m_plane, sums, sums_ld, sums_ld"
+        out, lanes = self.form.out, self.tile.lanes
+        call = "winograd_output(offset(products, t * sums_ld), m_plane, sums, sums_ld, sums_ld"
         return [
-            f"{call}, {m}, {self.tile.lanes})",
-            f"for i in range(imin({m}, out_h - top)):",
-            f"    for j in range(imin({m}, out_w - left_edge)):",
+            f"{call}, {self.form.side}, {out}, {lanes})",
+            f"for i in range(imin({out}, out_h - top)):",
+            f"    for j in range(imin({out}, out_w - left_edge)):",
             *indent(
                 [
                     "pixel = (top + i) * out_w + left_edge + j",
-                    f"sums_row = (i * {m} + j) * sums_ld",
+                    f"sums_row = (i * {out} + j) * sums_ld",
                     *row_offsets(self.epilogue),
                     *self.rows.text(),
                 ],

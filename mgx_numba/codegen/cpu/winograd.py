@@ -1,20 +1,23 @@
-"""Winograd's minimal filtering: the transforms of input and output tiles as intrinsics, vectorised over channels.
+"""Winograd's minimal filtering: the transforms of inputs, filters and outputs as intrinsics, vectorised over channels.
 
-``F(m x m, 3 x 3)`` computes m x m outputs of a 3 x 3 convolution from n x n inputs, n = m + 2, with n * n
+``F(m x m, r x r)`` computes m x m outputs of an r x r convolution from n x n inputs, n = m + r - 1, with n * n
 multiplications a channel (A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks", 2015). The
-interpolation points are 0, 1, -1 (m = 2) and 0, 1, -1, 2, -2 (m = 4), and infinity. The filter's transform is in
-:mod:`mgx_numba.codegen.contraction.winograd`.
+interpolation points are 0, 1, -1 (n = 4) and 0, 1, -1, 2, -2 (n = 6), and infinity. Literals: SIDE is n, TAPS is r,
+OUT is m, LANES a divisor of the number of channels.
 
-    winograd_input_<dtype>(x, places, zero, target, plane, channels, OUT, LANES)
-        target[p * plane + c] = transformed inputs x[places[p] + c] for the points p < n * n, channels c < channels;
-        a negative place stands for zeros, of which ``zero`` has as many as channels. They are a multiple of LANES.
-    winograd_output_<dtype>(source, plane, target, row, channels, OUT, LANES)
-        target[q * row + c] = outputs q < m * m from the transformed source[p * plane + c]
+    winograd_input(x, place, zero, target, plane, channels, SIDE, LANES)
+        target[p * plane + c] = transformed inputs x[start + i * x_h + j * x_w + c], i, j < SIDE, for the points
+        p < SIDE * SIDE and channels c. Inputs outside y0 <= i < y1, z0 <= j < z1 are zeros, of which ``zero`` has as
+        many as channels. The words of ``place`` are start, x_h, x_w, y0, y1, z0, z1.
+    winograd_filter(w, tap, target, plane, channels, SIDE, TAPS, LANES)
+        target[p * plane + c] = transformed filters w[(i * TAPS + j) * tap + c], i, j < TAPS
+    winograd_output(source, plane, target, row, channels, SIDE, OUT, LANES)
+        target[q * row + c] = outputs q < OUT * OUT from the transformed source[p * plane + c]
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from llvmlite import ir
@@ -23,27 +26,22 @@ from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
 from .builder import VectorBuilder, element_type
-from .vector import pointer_type
+from .vector import constant_int, pointer_dtype
 
-__all__ = ["winograd_input_float32", "winograd_input_float64", "winograd_output_float32", "winograd_output_float64"]
+__all__ = ["winograd_filter", "winograd_input", "winograd_output"]
 
 _I64 = ir.IntType(64)
 _INT = types.int64
-_WORDS = types.CPointer(types.int64)
 
 Values = list[ir.Value]
 Line = Callable[[VectorBuilder, Values], Values]
 
 
-def _input2(b: VectorBuilder, d: Values) -> Values:
+def _input4(b: VectorBuilder, d: Values) -> Values:
     return [b.sub(d[0], d[2]), b.add(d[1], d[2]), b.sub(d[2], d[1]), b.sub(d[1], d[3])]
 
 
-def _output2(b: VectorBuilder, m: Values) -> Values:
-    return [b.add(b.add(m[0], m[1]), m[2]), b.sub(b.sub(m[1], m[2]), m[3])]
-
-
-def _input4(b: VectorBuilder, d: Values) -> Values:
+def _input6(b: VectorBuilder, d: Values) -> Values:
     odd, even = b.muladd(d[1], -4.0, d[3]), b.muladd(d[2], -4.0, d[4])
     twice, outer = b.sub(d[3], d[1]), b.sub(d[4], d[2])
     return [
@@ -56,7 +54,37 @@ def _input4(b: VectorBuilder, d: Values) -> Values:
     ]
 
 
+def _at_pair(b: VectorBuilder, g: Values, point: float, scale: float) -> Values:
+    """Values of the polynomial with coefficients ``g`` at ``point`` and at ``-point``, times ``scale``."""
+    parts = []
+    for first in (0, 1):
+        part = b.mul(g[first], scale * point**first)
+        for k in range(first + 2, len(g), 2):
+            part = b.muladd(g[k], scale * point**k, part)
+        parts.append(part)
+    return [b.add(*parts), b.sub(*parts)]
+
+
+def _filter4(b: VectorBuilder, g: Values) -> Values:
+    return [g[0], *_at_pair(b, g, 1.0, 0.5), g[-1]]
+
+
+def _filter6(b: VectorBuilder, g: Values) -> Values:
+    near, far = _at_pair(b, g, 1.0, -1 / 6), _at_pair(b, g, 2.0, 1 / 24)
+    return [b.mul(g[0], 0.25), *near, *far, g[-1]]
+
+
 def _output4(b: VectorBuilder, m: Values) -> Values:
+    return [b.add(b.add(m[0], m[1]), m[2]), b.sub(b.sub(m[1], m[2]), m[3])]
+
+
+def _output6_2(b: VectorBuilder, m: Values) -> Values:
+    near_difference, far_difference = b.sub(m[1], m[2]), b.sub(m[3], m[4])
+    total = b.add(b.add(m[0], b.add(m[1], m[2])), b.add(m[3], m[4]))
+    return [total, b.add(b.muladd(far_difference, 2.0, near_difference), m[5])]
+
+
+def _output6_4(b: VectorBuilder, m: Values) -> Values:
     near, near_difference = b.add(m[1], m[2]), b.sub(m[1], m[2])
     far, far_difference = b.add(m[3], m[4]), b.sub(m[3], m[4])
     return [
@@ -67,25 +95,20 @@ def _output4(b: VectorBuilder, m: Values) -> Values:
     ]
 
 
-_INPUT: dict[int, Line] = {2: _input2, 4: _input4}
-_OUTPUT: dict[int, Line] = {2: _output2, 4: _output4}
+_INPUT: dict[int, Line] = {4: _input4, 6: _input6}
+_FILTER: dict[int, Line] = {4: _filter4, 6: _filter6}
+_OUTPUT: dict[tuple[int, int], Line] = {(4, 2): _output4, (6, 2): _output6_2, (6, 4): _output6_4}
 
 
-def _both_sides(b: VectorBuilder, value: Callable[[int], ir.Value], side: int, line: Line) -> Values:
-    """``T X T^t`` in row-major order for the transform ``line`` of one line and a square block X of that side.
+def _both_sides(b: VectorBuilder, value: Callable[[int, int], ir.Value], side: int, line: Line) -> Iterator[Values]:
+    """The rows of ``T X T^t`` for the transform ``line`` of one line and a square block X of that side.
 
-    ``value`` loads an element of X by its row-major number; each is loaded just before it is needed.
+    ``value`` loads an element of X by row and column just before it is needed; a row that is stored before the next
+    one is asked for needs no registers from then on.
     """
-    columns = [line(b, [value(i * side + j) for i in range(side)]) for j in range(side)]
-    rows = [line(b, [column[i] for column in columns]) for i in range(len(columns[0]))]
-    return [value for row in rows for value in row]
-
-
-def _literals(name: str, out: types.Type, lanes: types.Type) -> tuple[int, int]:
-    size, count = getattr(out, "literal_value", None), getattr(lanes, "literal_value", None)
-    if size not in _INPUT or not isinstance(count, int):
-        raise TypingError(f"{name}: OUT must be the literal 2 or 4 and LANES a literal, got {out} and {lanes}")
-    return size, count
+    columns = [line(b, [value(i, j) for i in range(side)]) for j in range(side)]
+    for i in range(len(columns[0])):
+        yield line(b, [column[i] for column in columns])
 
 
 class _Channels:
@@ -103,19 +126,22 @@ class _Channels:
         self.b = VectorBuilder(self.ir)
 
     def at(self, pointer: ir.Value, *terms: ir.Value) -> ir.Value:
-        """Vector at ``pointer[sum of terms]``."""
+        """Pointer to ``pointer[sum of terms]``."""
         for term in terms:
             pointer = self.ir.gep(pointer, [term])
-        return self.ir.bitcast(pointer, self.vector.as_pointer())
+        return pointer
 
-    def load(self, place: ir.Value) -> ir.Value:
-        return self.ir.load(place, align=self.align)
+    def times(self, value: ir.Value, count: int) -> ir.Value:
+        return self.ir.mul(value, ir.Constant(_I64, count))
 
-    def store(self, value: ir.Value, place: ir.Value) -> None:
-        self.ir.store(value, place, align=self.align)
+    def load(self, pointer: ir.Value) -> ir.Value:
+        return self.ir.load(self.ir.bitcast(pointer, self.vector.as_pointer()), align=self.align)
+
+    def store(self, value: ir.Value, pointer: ir.Value) -> None:
+        self.ir.store(value, self.ir.bitcast(pointer, self.vector.as_pointer()), align=self.align)
 
     def run(self, body: Callable[[ir.Value], None]) -> None:
-        """``for channel in range(0, channels, lanes): body(channel)``, then return; there is at least one."""
+        """``for channel in range(0, channels, lanes): body(channel)``; there is at least one."""
         entry = self.ir.block
         head, after = self.ir.append_basic_block("channels"), self.ir.append_basic_block("end")
         self.ir.branch(head)
@@ -127,86 +153,122 @@ class _Channels:
         channel.add_incoming(following, self.ir.block)
         self.ir.cbranch(self.ir.icmp_signed("<", following, self.function.args[-1]), head, after)
         self.ir.position_at_end(after)
-        self.ir.ret_void()
+
+    def transform(
+        self,
+        source: Callable[[int, int], ir.Value],
+        side: int,
+        line: Line,
+        target: ir.Value,
+        step: ir.Value,
+    ) -> None:
+        """Transform the block of which ``source`` points to an element, to ``target`` and every ``step`` on."""
+
+        def body(channel: ir.Value) -> None:
+            def load(i: int, j: int) -> ir.Value:
+                return self.load(self.at(source(i, j), channel))
+
+            for i, row in enumerate(_both_sides(self.b, load, side, line)):
+                first = self.at(target, self.times(step, i * len(row)), channel)
+                for j, value in enumerate(row):
+                    self.store(value, self.at(first, self.times(step, j)))
+
+        self.run(body)
 
 
-def _input_function(module: ir.Module, name: str, dtype: str, out: int, lanes: int) -> ir.Function:
+def _input_function(module: ir.Module, name: str, dtype: str, lanes: int, side: int) -> ir.Function:
     element = element_type(dtype)
-    pointer, side = element.as_pointer(), out + 2
-    loop = _Channels(module, name, [pointer, _I64.as_pointer(), pointer, pointer, _I64], ir.VectorType(element, lanes))
-    x, places, zero, target, plane, _ = loop.function.args
-    nowhere = ir.Constant(_I64, 0)
-    sources = []
-    for point in range(side * side):
-        place = loop.ir.load(loop.ir.gep(places, [ir.Constant(_I64, point)]))
-        inside = loop.ir.icmp_signed(">=", place, nowhere)
-        sources.append(loop.ir.select(inside, loop.ir.gep(x, [place]), zero))
+    pointer = element.as_pointer()
+    arguments = [pointer, _I64.as_pointer(), pointer, pointer, _I64]
+    loop = _Channels(module, name, arguments, ir.VectorType(element, lanes))
+    x, place, zero, target, plane, _ = loop.function.args
+    build = loop.ir
+    words = [build.load(build.gep(place, [ir.Constant(_I64, k)])) for k in range(7)]
+    start, x_h, x_w, y0, y1, z0, z1 = words
+    corner = loop.at(x, start)
+    rows = [loop.at(corner, loop.times(x_h, i)) for i in range(side)]
+    steps = [loop.times(x_w, j) for j in range(side)]
 
-    def body(channel: ir.Value) -> None:
-        def load(point: int) -> ir.Value:
-            return loop.load(loop.at(sources[point], channel))
+    def inside(index: int, low: ir.Value, high: ir.Value) -> ir.Value:
+        number = ir.Constant(_I64, index)
+        return build.and_(build.icmp_signed("<=", low, number), build.icmp_signed("<", number, high))
 
-        for point, value in enumerate(_both_sides(loop.b, load, side, _INPUT[out])):
-            loop.store(value, loop.at(target, loop.ir.mul(plane, ir.Constant(_I64, point)), channel))
-
-    loop.run(body)
+    nothing, end = ir.Constant(_I64, 0), ir.Constant(_I64, side)
+    whole = build.and_(build.icmp_signed("<=", y0, nothing), build.icmp_signed(">=", y1, end))
+    whole = build.and_(whole, build.icmp_signed("<=", z0, nothing))
+    whole = build.and_(whole, build.icmp_signed(">=", z1, end))
+    with build.if_else(whole) as (all_inside, some_outside):
+        with all_inside:
+            loop.transform(lambda i, j: loop.at(rows[i], steps[j]), side, _INPUT[side], target, plane)
+        with some_outside:
+            in_rows = [inside(i, y0, y1) for i in range(side)]
+            in_columns = [inside(j, z0, z1) for j in range(side)]
+            places = [
+                [
+                    build.select(build.and_(row, column), loop.at(first, step), zero)
+                    for column, step in zip(in_columns, steps)
+                ]
+                for row, first in zip(in_rows, rows)
+            ]
+            loop.transform(lambda i, j: places[i][j], side, _INPUT[side], target, plane)
+    build.ret_void()
     return loop.function
 
 
-def _output_function(module: ir.Module, name: str, dtype: str, out: int, lanes: int) -> ir.Function:
+def _filter_function(module: ir.Module, name: str, dtype: str, lanes: int, side: int, taps: int) -> ir.Function:
     element = element_type(dtype)
-    pointer, side = element.as_pointer(), out + 2
+    pointer = element.as_pointer()
+    loop = _Channels(module, name, [pointer, _I64, pointer, _I64], ir.VectorType(element, lanes))
+    w, tap, target, plane, _ = loop.function.args
+    places = [[loop.at(w, loop.times(tap, i * taps + j)) for j in range(taps)] for i in range(taps)]
+    loop.transform(lambda i, j: places[i][j], taps, _FILTER[side], target, plane)
+    loop.ir.ret_void()
+    return loop.function
+
+
+def _output_function(module: ir.Module, name: str, dtype: str, lanes: int, side: int, out: int) -> ir.Function:
+    element = element_type(dtype)
+    pointer = element.as_pointer()
     loop = _Channels(module, name, [pointer, _I64, pointer, _I64], ir.VectorType(element, lanes))
     source, plane, target, row, _ = loop.function.args
-
-    def body(channel: ir.Value) -> None:
-        def load(point: int) -> ir.Value:
-            return loop.load(loop.at(source, loop.ir.mul(plane, ir.Constant(_I64, point)), channel))
-
-        for pixel, value in enumerate(_both_sides(loop.b, load, side, _OUTPUT[out])):
-            loop.store(value, loop.at(target, loop.ir.mul(row, ir.Constant(_I64, pixel)), channel))
-
-    loop.run(body)
+    rows = [loop.at(source, loop.times(plane, i * side)) for i in range(side)]
+    steps = [loop.times(plane, j) for j in range(side)]
+    loop.transform(lambda i, j: loop.at(rows[i], steps[j]), side, _OUTPUT[side, out], target, row)
+    loop.ir.ret_void()
     return loop.function
 
 
-def _define_input(dtype: str) -> Any:
-    def winograd_input(typingctx, x, places, zero, target, plane, channels, out, lanes):
-        size, count = _literals("winograd_input", out, lanes)
-        name = f"winograd_input_{dtype}_{size}_{count}"
+def _define(name: str, write: Callable[..., ir.Function], operands: tuple[types.Type, ...], literals: int) -> Any:
+    """Signature and lowering of an intrinsic, the last of whose operands are ``literals`` numbers, LANES last.
 
-        def lower(context, builder, signature, args):
-            module = builder.module
-            function = module.globals.get(name) or _input_function(module, name, dtype, size, count)
-            builder.call(function, args[:6])
-            return context.get_dummy_value()
+    Raises:
+        TypingError: a literal is none, or there is no such transform.
+    """
+    dtype = pointer_dtype(name, operands[0])
+    *shape, lanes = (constant_int(name, "LITERAL", operand, low=1) for operand in operands[-literals:])
+    if shape[0] not in _INPUT or (write is _output_function and tuple(shape) not in _OUTPUT):
+        raise TypingError(f"{name}: no transform for {', '.join(map(str, shape))}")
+    symbol = "_".join([name, dtype, str(lanes), *map(str, shape)])
 
-        floats = pointer_type(dtype)
-        return types.void(floats, _WORDS, floats, floats, _INT, _INT, out, lanes), lower
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        function = builder.module.globals.get(symbol) or write(builder.module, symbol, dtype, lanes, *shape)
+        builder.call(function, args[: len(operands) - literals])
+        return context.get_dummy_value()
 
-    winograd_input.__name__ = winograd_input.__qualname__ = f"winograd_input_{dtype}"
-    return intrinsic(prefer_literal=True)(winograd_input)
-
-
-def _define_output(dtype: str) -> Any:
-    def winograd_output(typingctx, source, plane, target, row, channels, out, lanes):
-        size, count = _literals("winograd_output", out, lanes)
-        name = f"winograd_output_{dtype}_{size}_{count}"
-
-        def lower(context, builder, signature, args):
-            module = builder.module
-            function = module.globals.get(name) or _output_function(module, name, dtype, size, count)
-            builder.call(function, args[:5])
-            return context.get_dummy_value()
-
-        floats = pointer_type(dtype)
-        return types.void(floats, _INT, floats, _INT, _INT, out, lanes), lower
-
-    winograd_output.__name__ = winograd_output.__qualname__ = f"winograd_output_{dtype}"
-    return intrinsic(prefer_literal=True)(winograd_output)
+    numbers = (_INT if isinstance(operand, types.Integer) else operand for operand in operands[:-literals])
+    return types.void(*numbers, *operands[-literals:]), lower
 
 
-winograd_input_float32 = _define_input("float32")
-winograd_input_float64 = _define_input("float64")
-winograd_output_float32 = _define_output("float32")
-winograd_output_float64 = _define_output("float64")
+@intrinsic(prefer_literal=True)
+def winograd_input(typingctx, x, place, zero, target, plane, channels, side, lanes):
+    return _define("winograd_input", _input_function, (x, place, zero, target, plane, channels, side, lanes), 2)
+
+
+@intrinsic(prefer_literal=True)
+def winograd_filter(typingctx, w, tap, target, plane, channels, side, taps, lanes):
+    return _define("winograd_filter", _filter_function, (w, tap, target, plane, channels, side, taps, lanes), 3)
+
+
+@intrinsic(prefer_literal=True)
+def winograd_output(typingctx, source, plane, target, row, channels, side, out, lanes):
+    return _define("winograd_output", _output_function, (source, plane, target, row, channels, side, out, lanes), 3)

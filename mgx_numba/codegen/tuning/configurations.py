@@ -147,8 +147,8 @@ def _blockings(request: Request, channels: bool) -> list[Blocking]:
 
 
 def _winograd_blockings(request: Request) -> list[Blocking]:
-    """``rows`` counts output tiles; taps and depth have no meaning."""
-    return [Blocking(tiles, panels, 1, 1) for tiles in (12, 24, 48, 96) for panels in (4, 1 << 16)]
+    """``rows`` counts output tiles; taps have no meaning."""
+    return [Blocking(tiles, panels, 1, 1 << 16) for tiles in (12, 24, 48, 96) for panels in (1, 4, 1 << 16)]
 
 
 def _scaled(base: Blocking) -> list[Blocking]:

@@ -1,0 +1,44 @@
+"""Forms of Winograd's minimal filtering, and the transform of filters at compile time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["Form"]
+
+# Interpolation points beside infinity and the scales of their filter values, by the side of an input tile.
+_POINTS = {
+    4: ((0, 1.0), (1, 1 / 2), (-1, 1 / 2)),
+    6: ((0, 1 / 4), (1, -1 / 6), (-1, -1 / 6), (2, 1 / 24), (-2, 1 / 24)),
+}
+
+
+@dataclass(frozen=True)
+class Form:
+    """F(out x out, taps x taps). With ``stored``, filters are transformed at compile time."""
+
+    out: int
+    taps: int
+    stored: bool = False
+
+    @property
+    def side(self) -> int:
+        """Side of an input tile, and of the block of points."""
+        return self.out + self.taps - 1
+
+    @property
+    def points(self) -> int:
+        """Multiplications of one tile and channel."""
+        return self.side**2
+
+    @property
+    def name(self) -> str:
+        return f"conv_winograd_{self.out}x{self.out}" + ("" if self.taps == 3 else f"_{self.taps}x{self.taps}")
+
+    def filter_matrix(self) -> np.ndarray:
+        """float64 ``[taps * taps, points]``: what transforms a filter whose taps are in row-major order."""
+        finite = [[scale * point**k for k in range(self.taps)] for point, scale in _POINTS[self.side]]
+        line = np.array([*finite, [0.0] * (self.taps - 1) + [1.0]])
+        return np.einsum("ia,jb->abij", line, line).reshape(self.taps**2, self.points)
