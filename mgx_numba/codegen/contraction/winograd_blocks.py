@@ -18,8 +18,8 @@ __all__ = ["Block", "best_block", "given_block", "tiles_of"]
 
 _FILTER_BYTES = 640 * 1024
 """Transformed filters of one step of a task, which are to stay in the L2 cache."""
-_L2_BYTES = 700 * 1024
-_MOST_TILES = 512
+_L2_BYTES = 900 * 1024
+_MOST_TILES = 128
 """Tiles of one task."""
 
 
@@ -60,8 +60,8 @@ def _best_block(tile: RegisterTile, form: Form, problem: ConvProblem, threads: i
         p_blocks, blocks = -(-panels // p_block), problem.groups * -(-tiles // count)
         claim = -(-blocks * p_blocks // threads)
         cost = _Cost(tile, form, problem, count)
-        cycles = (
-            min(blocks, -(-claim // p_blocks) + (1 if claim % p_blocks and claim > p_blocks else 0)) * cost.inputs()
+        cycles = min(blocks, -(-claim // p_blocks) + (1 if claim % p_blocks and claim > p_blocks else 0)) * cost.inputs(
+            p_block
         )
         cycles += claim * cost.task(p_block) * (panels / (p_blocks * p_block))
         if cycles < best_cycles:
@@ -106,9 +106,12 @@ class _Cost:
     problem: ConvProblem
     count: int
 
-    def inputs(self) -> float:
-        """Transforming the tiles."""
-        return self.count * (self.problem.group_in / self.tile.lanes * self.form.points * 3.5 + 80)
+    def inputs(self, panels: int) -> float:
+        """Transforming the tiles, which is slower where they leave the cache."""
+        form, depth = self.form, self.problem.group_in
+        held = form.points * self.count * (depth + panels * self.tile.columns) * self.problem.itemsize
+        held += 0 if form.stored else min(_FILTER_BYTES, _panel_bytes(self.tile, form, self.problem))
+        return self.count * (depth / self.tile.lanes * form.points * 3.0 + 80) + max(0, held - _L2_BYTES) / 6
 
     def filters(self, panels: int) -> float:
         """Transforming filters."""
@@ -128,8 +131,5 @@ class _Cost:
         back = self.count * panels * tile.vectors * (2.5 * form.points + 6.0 * form.out**2)
         if not form.stored:
             return products + back + self.filters(panels)
-        size = self.problem.itemsize
-        weights = form.points * depth * panels * tile.columns * size
-        block = form.points * self.count * (depth + panels * tile.columns) * size
-        streamed = weights / 24 * (0.6 if weights > _L2_BYTES else 0.1)
-        return products + back + streamed + max(0, block - _L2_BYTES) / 8
+        weights = form.points * depth * panels * tile.columns * self.problem.itemsize
+        return products + back + weights / 24 * (0.6 if weights > _L2_BYTES else 0.1)
