@@ -37,7 +37,7 @@ def _source(kind: str, tile: RegisterTile, masked: bool) -> KernelSource:
     lines = ["def kernel(args, begin, end):", f"    rows = args[{ROWS_SLOT}]", f"    vectors = args[{VECTORS_SLOT}]"]
     for vectors in tile.widths():
         lines.append(f"    if vectors == {vectors}:")
-        for index, rows in enumerate(tile.heights):
+        for index, rows in enumerate(tile.heights if masked else tile.variants()):
             shape = f"{rows}, {vectors}, {tile.lanes}, {tile.split(rows, vectors)}, {int(masked)}"
             lines.append(f"        {'elif' if index else 'if'} rows == {rows}:")
             lines.append(f"            {kind}_{tile.dtype}(args, begin, end, {shape})")

@@ -14,7 +14,7 @@ from .problem import ConvProblem
 from .skeleton import height_table
 from .winograd_form import Form
 
-__all__ = ["Block", "best_block", "given_block", "tiles_of"]
+__all__ = ["Block", "best_block", "given_block", "tile_rows", "tiles_of"]
 
 _FILTER_BYTES = 640 * 1024
 """Transformed filters of one step of a task, which are to stay in the L2 cache."""
@@ -39,6 +39,17 @@ class Block:
 def tiles_of(form: Form, problem: ConvProblem) -> tuple[int, int]:
     """Tiles of an image along height and width."""
     return -(-problem.out_lens[-2] // form.out), -(-problem.out_lens[-1] // form.out)
+
+
+def tile_rows(tile: RegisterTile, count: int) -> list[int]:
+    """Rows of the register tile's variants that take ``count`` rows, or a few more."""
+    heights: list[int] = []
+    while count > 0:
+        over = count % tile.rows
+        tall = tile.tall and 0 < over <= count // tile.rows * (tile.tall - tile.rows)
+        heights.append(tile.tall if tall else (height_table(tile) >> (4 * min(count, tile.rows))) & 15)
+        count -= heights[-1]
+    return heights
 
 
 def best_block(form: Form, problem: ConvProblem, threads: int) -> tuple[Block, float]:
@@ -121,13 +132,9 @@ class _Cost:
     def task(self, panels: int) -> float:
         """Products with some panels, the way back, and transforming filters unless they are stored."""
         tile, form, depth = self.tile, self.form, self.problem.group_in
-        rows, left, calls = 0.0, self.count, 0
-        while left > 0:
-            height = (height_table(tile) >> (4 * min(left, tile.rows))) & 15
-            rows += height * 1.08 + 0.5
-            left -= height
-            calls += 1
-        products = form.points * panels * (rows * depth * tile.vectors / 2 + 40.0 * calls)
+        heights = tile_rows(tile, self.count)
+        rows = 1.08 * sum(heights) + 0.5 * len(heights)
+        products = form.points * panels * (rows * depth * tile.vectors / 2 + 40.0 * len(heights))
         back = self.count * panels * tile.vectors * (2.5 * form.points + 6.0 * form.out**2)
         if not form.stored:
             return products + back + self.filters(panels)

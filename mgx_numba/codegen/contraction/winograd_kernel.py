@@ -255,14 +255,22 @@ class WinogradWriter:
             "row = 0",
             "while row < count:",
             *indent([
-                f"left = imin(count - row, {self.tile.rows})",
-                f"height = ({height_table(self.tile)} >> (4 * left)) & 15",
+                *self._height(),
                 f"put_pointer(block, 0, offset(u, {u_start} + row * depth))",
                 f"put_pointer(block, 4, offset(products, {m_start} + row * sums_ld))",
                 *tile,
                 "row += height",
             ]),
         ]  # fmt: skip
+
+    def _height(self) -> list[str]:
+        """Rows of the next block, as `tile_rows` chooses them."""
+        rows, tall = self.tile.rows, self.tile.tall
+        lines = ["left = count - row", f"height = ({height_table(self.tile)} >> (4 * imin(left, {rows}))) & 15"]
+        if tall:
+            lines += [f"over = imod(left, {rows})", f"if over > 0 and over <= idiv(left, {rows}) * {tall - rows}:"]
+            lines += [f"    height = {tall}"]
+        return lines
 
     def _output(self) -> list[str]:
         out, lanes = self.form.out, self.tile.lanes

@@ -50,7 +50,8 @@ TILE_TABLE_ROWS = 16
 class RegisterTile:
     """One declared tile: the most rows and vectors of accumulators that it holds, and the row counts of its variants.
 
-    ``bits`` is the width of its vector registers. Constant right-hand sides are packed for it in panels of ``columns``
+    ``bits`` is the width of its vector registers. A variant of ``tall`` rows (0: there is none) takes a row of the
+    remainder along where a matrix has several blocks of ``rows``. Constant right-hand sides are packed for it in panels of ``columns``
     columns, each panel K-major.
     """
 
@@ -60,10 +61,11 @@ class RegisterTile:
     vectors: int
     bits: int
     fits: Callable[[], bool]
+    tall: int = 0
 
     @property
     def rows(self) -> int:
-        """Rows of the tallest variant."""
+        """Rows of a block."""
         return self.heights[0]
 
     @property
@@ -74,6 +76,10 @@ class RegisterTile:
     def columns(self) -> int:
         """Columns of one packed panel."""
         return self.vectors * self.lanes
+
+    def variants(self) -> tuple[int, ...]:
+        """Row counts of all variants, those taken most first."""
+        return (*self.heights, self.tall) if self.tall else self.heights
 
     def split(self, rows: int, vectors: int) -> int:
         """Accumulator sets, each over its own share of K, that a variant needs to keep the FMA units busy."""
@@ -104,8 +110,8 @@ def _any() -> bool:
 
 
 TILES = (
-    RegisterTile("avx512_12x2", "float32", (12, 8, 4, 2, 1), 2, 512, _avx512),
-    RegisterTile("avx512_12x2", "float64", (12, 8, 4, 2, 1), 2, 512, _avx512),
+    RegisterTile("avx512_12x2", "float32", (12, 8, 4, 2, 1), 2, 512, _avx512, tall=13),
+    RegisterTile("avx512_12x2", "float64", (12, 8, 4, 2, 1), 2, 512, _avx512, tall=13),
     RegisterTile("avx2_6x2", "float32", (6, 4, 2, 1), 2, 256, _avx2),
     RegisterTile("avx2_6x2", "float64", (6, 4, 2, 1), 2, 256, _avx2),
     RegisterTile("neon_8x3", "float32", (8, 4, 2, 1), 3, 128, _neon),
