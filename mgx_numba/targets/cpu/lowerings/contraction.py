@@ -200,8 +200,9 @@ def _launch(
     weights: np.ndarray | None,
 ) -> None:
     chosen = _choose(low, problem, epilogue, strides)
-    if packing_growth(chosen.solver, problem) > low.packing_room:
-        chosen = Candidate(select(problem, low.threads, low.packing_room))
+    room = 0 if weights is None else low.packing_room  # what is packed in every run is not worth transforming
+    if packing_growth(chosen.solver, problem) > room:
+        chosen = Candidate(select(problem, low.threads, room))
     solver = chosen.solver
     operands |= {f"e{k}": view for k, view in enumerate(extras)}
     packed_lens = solver.packed_lens(problem)
