@@ -51,8 +51,8 @@ class RegisterTile:
     """One declared tile: the most rows and vectors of accumulators that it holds, and the row counts of its variants.
 
     ``bits`` is the width of its vector registers. A variant of ``tall`` rows (0: there is none) takes a row of the
-    remainder along where a matrix has several blocks of ``rows``. Constant right-hand sides are packed for it in panels of ``columns``
-    columns, each panel K-major.
+    remainder along where a matrix has several blocks of ``rows``. Constant right-hand sides are packed for it in
+    panels of ``columns`` columns, each panel K-major.
     """
 
     name: str
