@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,11 @@ from ...runtime.plan import Pointer, Region, TensorView
 __all__ = ["Buffer", "View", "color"]
 
 ALIGNMENT = 64
+SHARED_BYTES = 1 << 14
+"""Size from which it matters which worker wrote to a buffer's memory before."""
+GROWTH = 1.25
+"""Factor by which the arena may grow so that workers find their own shares in it."""
+MOST_MIDDLES = 8
 
 
 class Buffer:
@@ -107,23 +113,78 @@ class View:
         )
 
 
-def color(buffers: Iterable[Buffer], reuse: bool = True) -> int:
+def color(buffers: Iterable[Buffer], reuse: bool = True, shares: int = 1) -> int:
     """Place arena buffers so that those alive at the same step do not overlap; returns the arena's bytes.
 
-    Greedy by size: the largest buffers first, each at the lowest gap that its already placed neighbours leave.
-    Without ``reuse`` every buffer has bytes of its own.
+    Greedy by size: the largest buffers first, each at the lowest gap that its already placed neighbours leave. Workers
+    write equal shares of a buffer, from its start to its end. With several ``shares`` a buffer is rather placed where
+    the shares of those that had the memory before lie as its own do, so that little of it is in the caches of others;
+    the arena may grow by `GROWTH` for that. Without ``reuse`` every buffer has bytes of its own.
     """
-    placed: list[Buffer] = []
-    total = 0
-    for buffer in sorted(buffers, key=lambda b: (-b.bytes, b.first)):
-        size = -(-buffer.bytes // ALIGNMENT) * ALIGNMENT
-        offset = 0 if reuse else total
-        if reuse:
-            for other in sorted((b for b in placed if b.overlaps(buffer)), key=lambda b: b.offset):
-                if offset + size <= other.offset:
-                    break
-                offset = max(offset, other.offset + -(-other.bytes // ALIGNMENT) * ALIGNMENT)
-        buffer.offset = offset
-        placed.append(buffer)
-        total = max(total, offset + size)
+    ordered = sorted(buffers, key=lambda b: (-b.bytes, b.first))
+    if not reuse:
+        total = 0
+        for buffer in ordered:
+            buffer.offset = total
+            total += _aligned(buffer.bytes)
+        return total
+    total = _place(ordered, lambda buffer, gaps, placed: gaps[0][0])
+    if shares > 1:
+        most = int(total * GROWTH)
+        total = _place(ordered, lambda buffer, gaps, placed: _matching(buffer, gaps, placed, shares, most))
     return total
+
+
+Gaps = list[tuple[int, float]]
+"""Start and end of memory that is free during a buffer's life, by address; the last has no end."""
+
+
+def _place(buffers: Sequence[Buffer], choose: Callable[[Buffer, Gaps, Sequence[Buffer]], int]) -> int:
+    placed: list[Buffer] = []
+    for buffer in buffers:
+        gaps: Gaps = []
+        start = 0
+        for other in sorted((b for b in placed if b.overlaps(buffer)), key=lambda b: b.offset):
+            if start + _aligned(buffer.bytes) <= other.offset:
+                gaps.append((start, other.offset))
+            start = max(start, other.offset + _aligned(other.bytes))
+        buffer.offset = choose(buffer, [*gaps, (start, math.inf)], placed)
+        placed.append(buffer)
+    return max((b.offset + _aligned(b.bytes) for b in placed), default=0)
+
+
+def _matching(buffer: Buffer, gaps: Gaps, placed: Sequence[Buffer], shares: int, most: int) -> int:
+    """The offset, of those that leave the arena within ``most`` bytes, at which fewest bytes change hands.
+
+    Tried are the ends of the gaps, and to lie about the middles of the largest buffers.
+    """
+    lowest = gaps[0][0]
+    if buffer.bytes < SHARED_BYTES:
+        return lowest
+    size = _aligned(buffer.bytes)
+    rivals = [b for b in placed if b.bytes >= SHARED_BYTES]
+    middles = list(dict.fromkeys(b.offset + b.bytes // 2 for b in rivals))[:MOST_MIDDLES]
+    offsets: set[float] = {start for start, _ in gaps[:MOST_MIDDLES]}
+    for middle in middles:
+        wanted = (middle - size // 2) // ALIGNMENT * ALIGNMENT
+        offsets |= {min(max(wanted, start), end - size) for start, end in gaps if start <= middle < end}
+    fitting = [int(at) for at in offsets if at + size <= most] or [lowest]
+
+    places = [(b.offset, b.bytes) for b in rivals]
+
+    def moved(at: int) -> int:
+        end = at + size
+        return sum(_moved(at, buffer.bytes, o, n, shares) for o, n in places if o < end and at < o + n)
+
+    return min(fitting, key=lambda at: (moved(at), at))
+
+
+def _moved(at: int, size: int, other: int, other_size: int, shares: int) -> int:
+    """Bytes common to two buffers that lie in different shares of them."""
+    low, high = max(at, other), min(at + size, other + other_size)
+    borders = ((at + size * k // shares, other + other_size * k // shares) for k in range(1, shares))
+    return sum(max(0, min(high, max(pair)) - max(low, min(pair))) for pair in borders)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT

@@ -335,7 +335,7 @@ class Lowering:
                     view.buffer.touch(number)
                     arena[id(view.buffer)] = view.buffer
         reuse = self.options.memory_reuse and "memory_coloring" not in disabled_names(self.options.disabled_passes)
-        arena_bytes = color(arena.values(), reuse)
+        arena_bytes = color(arena.values(), reuse, self.threads)
         steps = [self._resolve(step) for step in self.steps]
         return Plan(
             steps=steps,
