@@ -92,6 +92,8 @@ def same(channels: int, outputs: int, size: int, kernel: int = 3, **options: Any
         same(4, 40, 19, kernel=11),  # more taps than one table holds
         same(3, 64, 40, kernel=7, stride=(2, 2)),  # few channels: contiguous taps run together
         same(8, 8, 30, groups=2),
+        same(136, 136, 14, kernel=1, groups=4),  # rows lie evenly spaced
+        dataclasses.replace(same(12, 72, 14, kernel=1, groups=3), batch=2),
         same(5, 33, 40, dtype="float64"),
     ],
 )
@@ -100,7 +102,48 @@ def test_direct_blocks(problem: ConvProblem) -> None:
         assert run_conv(ConvDirect(), problem, 5, threads) < TOLERANCE
 
 
-def test_depthwise_with_more_taps_than_one_table_holds() -> None:
+@pytest.mark.parametrize("ceiling", ["", "avx2"])
+@pytest.mark.parametrize("kernel", [3, 5, 7])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_depthwise_windows(monkeypatch: pytest.MonkeyPatch, ceiling: str, kernel: int, stride: int) -> None:
+    """Every number of pixels in a run, lines narrower than the window, and channels that fill no vector."""
+    monkeypatch.setenv("MGX_CPU_FEATURES", ceiling)
+    for width in (1, 2, 5, 6, 7, 8, 12, 13, 23):
+        channels = (40, 16, 21)[width % 3]
+        problem = ConvProblem(
+            2, channels, channels, (5, width), (3, kernel), (stride, stride), pads_begin=(1, kernel // 2),
+            pads_end=(0, kernel // 2), groups=channels, dtype="float64" if width == 13 else "float32",
+        )  # fmt: skip
+        assert run_conv(ConvDepthwise(), problem, 8, 2, gap=3) < TOLERANCE
+
+
+def test_depthwise_blocks() -> None:
+    """Lines in several pieces, channels in several slices and parts; tasks that walk lines or channels first."""
+    for lens, channels in (((3, 150), 70), ((2, 3), 300), ((40, 9), 600)):
+        problem = ConvProblem(1, channels, channels, lens, (3, 3), pads_begin=(1, 1), pads_end=(1, 1), groups=channels)
+        for threads in (1, 2, 3):
+            assert run_conv(ConvDepthwise(), problem, 9, threads) < TOLERANCE
+
+
+def test_depthwise_not_a_number_reaches_only_its_window() -> None:
+    problem = same(3, 3, 6, groups=3)
+    x = np.ones((1, 6, 6, 3), np.float32)
+    x[0, 2, 2, 1] = np.nan
+    x[0, 0, 5, 0] = np.inf
+    w = np.ones(problem.weight_lens, np.float32)
+    out = np.zeros((1, 6, 6, 3), np.float32)
+    run_plan(ConvDepthwise().plan(problem), {"x": x, "w": ConvDepthwise().pack_weights(problem, w), "out": out})
+    np.testing.assert_array_equal(np.argwhere(np.isnan(out[0])), [(i, j, 1) for i in (1, 2, 3) for j in (1, 2, 3)])
+    np.testing.assert_array_equal(np.argwhere(np.isinf(out[0])), [(i, j, 0) for i in (0, 1) for j in (4, 5)])
+
+
+def test_depthwise_refuses_more_lines_of_taps_than_its_table_holds() -> None:
+    problem = ConvProblem(1, 4, 4, (600, 1), (513, 1), groups=4)
+    assert "lines of taps" in (ConvDepthwise().refusal(problem) or "")
+    assert run_conv(ConvDepthwise(), ConvProblem(1, 4, 4, (520, 1), (512, 1), groups=4), 6) < TOLERANCE
+
+
+def test_depthwise_with_many_taps() -> None:
     assert run_conv(ConvDepthwise(), same(70, 70, 19, kernel=11, groups=70), 6) < TOLERANCE
     assert run_conv(ConvDepthwise(), same(40, 40, 9, groups=40, dtype="float64"), 6) < 1e-12
 
@@ -229,6 +272,18 @@ def test_input_inside_a_larger_tensor(solver: Any) -> None:
     np.testing.assert_allclose(out, convolve(problem, x, w), rtol=1e-3, atol=1e-4)
 
 
+def test_grouped_rows_that_lie_unevenly() -> None:
+    rng = np.random.default_rng(15)
+    room = rng.standard_normal((2, 9, 9, 20)).astype(np.float32)
+    w = rng.standard_normal((18, 4, 1, 1)).astype(np.float32)
+    for x in (room[:, :, :, 5:17], room[:, 1:8, 2:8, 5:17], room[:1, :, 3:4, 5:17], room[:, :1, :, 5:17]):
+        lens = x.shape[1:3]
+        problem = ConvProblem(x.shape[0], 12, 18, lens, (1, 1), groups=3, x_strides=element_strides(x)[:-1])
+        out = np.zeros((x.shape[0], *problem.out_lens, 18), np.float32)
+        run_plan(ConvDirect().plan(problem), {"x": x, "w": ConvDirect().pack_weights(problem, w), "out": out})
+        np.testing.assert_allclose(out, convolve(problem, x, w), rtol=1e-3, atol=1e-4)
+
+
 def test_pointwise_refuses_pixels_that_are_not_evenly_spaced() -> None:
     problem = ConvProblem(1, 4, 8, (5, 5), (1, 1), x_strides=(400, 40, 4))
     assert "evenly" in (ConvPointwise().refusal(problem) or "")
@@ -265,7 +320,9 @@ def test_weights_may_be_a_broadcast_view() -> None:
 def test_kernels_do_not_depend_on_sizes() -> None:
     sizes = [same(8, 8, 6), same(64, 40, 30, kernel=5, stride=(2, 2), groups=2)]
     assert len({ConvDirect().plan(p, threads=t).kernels for t, p in enumerate(sizes, 1)}) == 1
-    depthwise = [same(8, 8, 6, groups=8), same(64, 64, 30, kernel=5, groups=64)]
+    even = [same(8, 8, 6, kernel=1, groups=2), same(136, 272, 30, kernel=1, groups=4)]
+    assert len({ConvDirect().plan(p, threads=t).kernels for t, p in enumerate(even, 1)}) == 1
+    depthwise = [same(8, 8, 6, groups=8), same(64, 64, 30, groups=64)]
     assert len({ConvDepthwise().plan(p, threads=t).kernels for t, p in enumerate(depthwise, 1)}) == 1
     winograd = [same(64, 8, 6, fast_math=True), same(32, 40, 30, fast_math=True)]
     assert len({ConvWinograd(Form(4, 3)).plan(p, threads=t).kernels for t, p in enumerate(winograd, 1)}) == 1

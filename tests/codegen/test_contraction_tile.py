@@ -7,7 +7,7 @@ import ctypes
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.contraction.tile_source import depthwise_source, tile_source
+from mgx_numba.codegen.contraction.tile_source import tile_source
 from mgx_numba.codegen.cpu.tile_table import TILES, RegisterTile, tile_for
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.loader import load
@@ -20,25 +20,23 @@ TAPS, DEPTH, PANELS, X_STEP = 3, 7, 3, 2
 class Case:
     """Operands of one call: panels 1 and 2 of three, the second with missing columns if ``masked``."""
 
-    def __init__(self, tile: RegisterTile, rows: int, vectors: int, masked: bool, depthwise: bool) -> None:
+    def __init__(self, tile: RegisterTile, rows: int, vectors: int, masked: bool) -> None:
         rng = np.random.default_rng(rows * 10 + vectors)
-        self.rows, self.vectors, self.depthwise = rows, vectors, depthwise
+        self.rows, self.vectors = rows, vectors
         self.width, self.panel = vectors * tile.lanes, tile.columns
-        depth = 1 if depthwise else DEPTH
         self.columns = 2 * self.panel + (self.width - 1 if masked else self.width)
         self.x = rng.standard_normal(4000).astype(tile.dtype)
         self.zero = np.zeros(max(self.panel, DEPTH * X_STEP), tile.dtype)
         self.offsets = rng.integers(0, 1000, (TAPS, TABLE_ROWS))
         self.offsets[1, rows // 2] = -1
-        self.w = rng.standard_normal((PANELS, TAPS * depth, self.panel)).astype(tile.dtype)
+        self.w = rng.standard_normal((PANELS, TAPS * DEPTH, self.panel)).astype(tile.dtype)
         self.acc = rng.standard_normal((rows, PANELS * self.panel)).astype(tile.dtype)
-        self.depth = depth
 
     def run(self, source: KernelSource, accumulate: int) -> np.ndarray:
         acc = self.acc.copy()
         arrays = (self.x, self.offsets, self.zero, self.w, acc)
         sizes = (
-            TAPS, self.depth, X_STEP, self.panel, self.w[0].size, acc.shape[1], self.panel, accumulate, self.rows,
+            TAPS, DEPTH, X_STEP, self.panel, self.w[0].size, acc.shape[1], self.panel, accumulate, self.rows,
             self.vectors, self.columns,
         )  # fmt: skip
         block = np.array([*(array.ctypes.data for array in arrays), *sizes], np.int64)
@@ -54,21 +52,18 @@ class Case:
                 sums = result[i, first : first + self.width] if accumulate else np.zeros(self.width)
                 for tap in range(TAPS):
                     offset = int(self.offsets[tap, i])
-                    for k in range(self.depth):
-                        if offset >= 0 and self.depthwise:
-                            left = self.x[offset + first : offset + first + self.width]
-                        else:
-                            left = self.x[offset + k * X_STEP] if offset >= 0 else 0.0
-                        sums = sums + left * self.w[panel, tap * self.depth + k, : self.width].astype(np.float64)
+                    for k in range(DEPTH):
+                        left = self.x[offset + k * X_STEP] if offset >= 0 else 0.0
+                        sums = sums + left * self.w[panel, tap * DEPTH + k, : self.width].astype(np.float64)
                 result[i, first : first + self.width] = sums
         return result
 
 
-def check(tile: RegisterTile, source: KernelSource, masked: bool, depthwise: bool) -> None:
+def check(tile: RegisterTile, source: KernelSource, masked: bool) -> None:
     for vectors in tile.widths():
         for rows in tile.heights if masked else tile.variants():
             name = f"{source.name} {rows}x{vectors}"
-            case = Case(tile, rows, vectors, masked, depthwise)
+            case = Case(tile, rows, vectors, masked)
             for accumulate in (0, 1):
                 got, expected = case.run(source, accumulate), case.expected(accumulate)
                 tolerance = 1e-4 if tile.dtype == "float32" else 1e-12
@@ -81,9 +76,8 @@ def check(tile: RegisterTile, source: KernelSource, masked: bool, depthwise: boo
 def test_variants(monkeypatch: pytest.MonkeyPatch, ceiling: str, dtype: str) -> None:
     monkeypatch.setenv("MGX_CPU_FEATURES", ceiling)
     tile = tile_for(dtype)
-    check(tile, tile_source(tile), masked=False, depthwise=False)
-    check(tile, tile_source(tile, masked=True), masked=True, depthwise=False)
-    check(tile, depthwise_source(tile), masked=True, depthwise=True)
+    check(tile, tile_source(tile), masked=False)
+    check(tile, tile_source(tile, masked=True), masked=True)
 
 
 @pytest.mark.parametrize("tile", TILES, ids=lambda tile: f"{tile.name}-{tile.dtype}")
@@ -100,4 +94,4 @@ def test_tiles_of_other_registers_serve_this_machine_too(monkeypatch: pytest.Mon
     monkeypatch.setenv("MGX_CPU_FEATURES", "")
     for tile in TILES:
         if tile.dtype == "float32":
-            check(tile, tile_source(tile), masked=False, depthwise=False)
+            check(tile, tile_source(tile), masked=False)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..cpu.tile_table import RegisterTile
 from .problem import ITEMSIZE
 
-__all__ = ["SUMS_BYTES", "TABLE_TAPS", "Blocking", "cut", "cut_channels", "fit"]
+__all__ = ["SUMS_BYTES", "TABLE_TAPS", "Blocking", "cut", "cut_lines", "fit", "line_order"]
 
 SUMS_BYTES = 65536
 """Stack memory for the sums of one task."""
@@ -17,6 +17,8 @@ PANEL_BYTES = 384 * 1024
 """Weights of one task that stay in the L2 cache while its rows pass."""
 ROWS_BYTES = 640 * 1024
 """Left-hand side of one task that stays in the L2 cache while the panels pass."""
+NEAR_PANELS = 8
+"""Panels of a product's row that one task takes, at most."""
 DEPTH = 1024
 """Reduction length from which the sums are worth parking, so that rows and panels stay near."""
 FOREIGN_CYCLES = 0.1
@@ -70,10 +72,12 @@ def cut(
     groups: int,
     threads: int,
     given: Blocking | None = None,
+    beside: bool = False,
 ) -> Blocking:
     """Blocks for ``groups`` products of ``m`` rows, ``n`` columns and ``taps * depth`` terms on ``threads`` threads.
 
-    ``given`` ones, made to `fit`, are taken in place of the computed ones.
+    ``given`` ones, made to `fit`, are taken in place of the computed ones. ``beside`` says that the groups lie beside
+    each other in the rows, so that a thread may rather keep to rows than to groups.
     """
     if given is not None:
         return fit(given, tile, m, n, depth, taps)
@@ -89,9 +93,9 @@ def cut(
     steps = -(-taps // tap_block) * -(-depth // k_block)
     near = max(1, PANEL_BYTES // (size * tile.columns * tap_block * k_block))
     best, best_cost = Blocking(min(m, tile.rows), 1, tap_block, k_block), float("inf")
-    for parts in _divisors(threads) if groups % threads else (1,):
+    for parts in _divisors(threads) if beside or groups % threads else (1,):
         most = -(-m // (parts * tile.rows)) * tile.rows
-        for panel_limit in (8, 4, 2, 1):
+        for panel_limit in (NEAR_PANELS, 4, 2, 1):
             p_block = _even(-(-panels * parts // threads), min(panel_limit, near), 1)
             most_rows = min(sums // p_block if steps > 1 else most, max(tile.rows, ROWS_BYTES // (size * k_block)))
             if sums < p_block * (tile.rows if steps == 1 else min(most, tile.rows)):
@@ -107,26 +111,36 @@ def cut(
     return best
 
 
-def cut_channels(
-    tile: RegisterTile, m: int, channels: int, taps: int, threads: int, given: Blocking | None = None
+def cut_lines(
+    tile: RegisterTile, lines: int, width: int, channels: int, threads: int, given: Blocking | None = None
 ) -> Blocking:
-    """Blocks for a depthwise product of ``m`` rows; all panels of a row are done together while that fits.
+    """Blocks of whole lines of ``width`` pixels, and of channels, for a depthwise product.
 
-    ``given`` ones, made to `fit`, are taken in place of the computed ones.
+    ``given`` blocks are made to fit.
     """
-    if given is not None:
-        return fit(given, tile, m, channels, 1, taps)
     panels = -(-channels // tile.columns)
-    tap_block = _even(taps, TABLE_TAPS, 1)
-    sums = SUMS_BYTES // (ITEMSIZE[tile.dtype] * tile.columns)
-    rows = tile.rows if m > tile.rows else m
-    p_block = _even(panels, sums // rows, 1)
-    tasks = max(4 * threads, m * channels * taps // 200_000) if threads > 1 else 1
-    row_blocks = max(1, tasks // -(-panels // p_block))
-    m_block = _even(m, max(tile.rows, -(-m // row_blocks)), tile.rows)
-    if tap_block < taps:
-        m_block = min(m_block, sums // p_block // tile.rows * tile.rows or rows)
-    return Blocking(m_block, p_block, tap_block, 1)
+    if given is not None:
+        block = _clamp(round(given.rows / width), lines)
+        return Blocking(block * width, _clamp(given.panels, panels), 1, 1)
+    parts = -(-panels // NEAR_PANELS)
+    if line_order(lines * width, channels) == "lines":
+        parts = min(-(-parts // threads) * threads, panels)
+    p_block = -(-panels // parts)
+    parts = -(-panels // p_block)
+
+    def cost(block: int) -> float:
+        return -(-parts * -(-lines // block) // threads) * (block + 0.3) + 0.25 * block
+
+    sizes = {-(-lines // count) for count in range(1, min(lines, 16 * threads) + 1)} if threads > 1 else {lines}
+    return Blocking(min(sizes, key=cost) * width, p_block, 1, 1)
+
+
+def line_order(pixels: int, channels: int) -> str:
+    """What successive tasks of a depthwise product walk first, ``lines`` or ``channels``.
+
+    Threads keep to channels of their own where, by the costs of `cut`, they keep to columns in the product before it.
+    """
+    return "lines" if channels * SHARED_CYCLES > pixels * FOREIGN_CYCLES else "channels"
 
 
 def _makespan(

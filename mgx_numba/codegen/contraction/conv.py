@@ -19,7 +19,7 @@ from .places import call_places, place_locals, spatial_arguments
 from .problem import ITEMSIZE, ConvProblem, Epilogue, GemmProblem
 from .roofline import seconds
 from .rows import Lattice, image_strides, lattice_arguments, lattice_rows, pixel_rows, stride_arguments
-from .skeleton import Skeleton
+from .skeleton import Skeleton, even_rows
 from .solver import NO_EPILOGUE, Plan, Strides
 
 __all__ = ["ConvDirect", "ConvPointwise", "direct_launch", "panel_lens", "tap_matrices"]
@@ -153,6 +153,18 @@ def panel_lens(problem: ConvProblem, tile: RegisterTile) -> tuple[int, int, int,
     return problem.groups, panel_count(tile, problem.group_out), problem.taps, problem.group_in, tile.columns
 
 
+def _evenly_spaced(problem: ConvProblem) -> bool:
+    """Whether each row, over all images, reads one pixel a fixed number of elements after that of the row before.
+
+    ``problem`` has three spatial dimensions.
+    """
+    if problem.taps > 1 or max(problem.stride) > 1 or any(problem.pads_begin) or any(problem.pads_end):
+        return False
+    step = problem.x_strides[3]
+    lens = (problem.batch, *problem.in_lens)
+    return all(n == 1 or s == step * math.prod(lens[k + 1 :]) for k, (n, s) in enumerate(zip(lens, problem.x_strides)))
+
+
 def direct_launch(
     problem: ConvProblem,
     epilogue: Epilogue,
@@ -172,24 +184,30 @@ def direct_launch(
     lens = panel_lens(problem, tile)
     groups, panels, taps, depth, columns = lens
     rows = problem.batch * problem.out_pixels
-    blocking = cut(tile, rows, problem.group_out, depth, taps, groups, threads, given)
+    blocking = cut(tile, rows, problem.group_out, depth, taps, groups, threads, given, beside=True)
     name = "conv_transposed" if lattice else "conv"
-    skeleton = Skeleton(name, problem.dtype, tile, epilogue, several_taps=True)
+    even = not lattice and _evenly_spaced(problem)
+    skeleton = Skeleton(name, problem.dtype, tile, epilogue, several_taps=not even)
     arguments = skeleton.arguments
-    contiguous = problem.x_strides[3] == depth and problem.dilation[2] == 1
-    whole = blocking.taps == taps and blocking.depth == depth
-    run = problem.kernel[2] if contiguous and whole else 1
-    axes, places = spatial_arguments(arguments, problem, tile, run, lattice[0][2] if lattice else 1)
+    axes: tuple[str, ...] = ()
+    if even:
+        arguments.integers(pixels=problem.out_pixels, x_ld=problem.x_strides[3])
+        skeleton.setup, skeleton.table = even_rows()
+    else:
+        contiguous = problem.x_strides[3] == depth and problem.dilation[2] == 1
+        whole = blocking.taps == taps and blocking.depth == depth
+        run = problem.kernel[2] if contiguous and whole else 1
+        axes, places = spatial_arguments(arguments, problem, tile, run, lattice[0][2] if lattice else 1)
+        skeleton.setup = place_locals()
+        skeleton.table = [*call_places(places), "put_pointer(block, 0, offset(x, x0 + k0 + anchor))"]
     arguments.pointer("x", "x", problem.dtype)
     arguments.pointer("w", Operand("w", start * problem.itemsize), problem.dtype)
     arguments.pointer("zero", Operand("w", zeros * problem.itemsize), problem.dtype)
     skeleton.rows.pointers(arguments)
-    skeleton.sizes(blocking, rows, problem.group_out, panels, depth, taps)
+    skeleton.sizes(blocking, rows, problem.group_out, panels, depth, taps, groups, beside=True)
     arguments.integers(x_step=1, w_step=columns, w_panel=taps * depth * columns)
     stride_arguments(arguments, strides)
     skeleton.decode = ["x0 = group * depth", "w0 = group * panels * w_panel", "column0 = group * n"]
-    skeleton.setup = place_locals()
-    skeleton.table = [*call_places(places), "put_pointer(block, 0, offset(x, x0 + k0 + anchor))"]
     if lattice:
         lattice_arguments(arguments, axes, lattice)
         skeleton.before_rows, skeleton.row = lattice_rows(epilogue, axes)

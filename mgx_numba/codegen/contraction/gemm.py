@@ -17,7 +17,7 @@ from .pack import aligned_zeros, pack_panels, panel_count
 from .pack_kernel import pack_launch
 from .problem import ITEMSIZE, Epilogue, GemmProblem
 from .roofline import seconds
-from .skeleton import Skeleton
+from .skeleton import Skeleton, even_rows
 from .solver import NO_EPILOGUE, Plan, Strides
 from .tile_source import tile_source
 
@@ -200,7 +200,7 @@ def _launch(
     bytes_at |= {f"e{k}": ITEMSIZE[o.dtype] * offsets.get(f"e{k}", 0) for k, o in enumerate(epilogue.operands)}
     skeleton.rows.pointers(arguments, bytes_at)
     panels = panel_count(tile, problem.n)
-    skeleton.sizes(blocking, batched.m, problem.n, panels, depth)
+    skeleton.sizes(blocking, batched.m, problem.n, panels, depth, 1, batched.count, beside=False)
     x_step = problem.a_strides[-1] if problem.k else 0
     arguments.integers(x_step=x_step, w_step=w_steps[0], w_panel=w_steps[1])
     rank = len(batched.lens)
@@ -209,15 +209,8 @@ def _launch(
         arguments.integers(**{f"{name}_batch{d}": values[d] for d in range(rank)})
         if name != "w":
             arguments.integers(**{f"{name}_ld": values[-1] if problem.k or name != "x" else 0})
-    skeleton.setup = ["filled = 0"]
+    skeleton.setup, skeleton.table = even_rows()
     skeleton.decode = ["column0 = 0", *_batch_lines(batched)]
-    skeleton.table = [
-        "if left != filled:",
-        "    filled = left",
-        "    for i in range(16):",
-        "        table[i] = imin(i, left - 1) * x_ld",
-        "put_pointer(block, 0, offset(x, x0 + row * x_ld + k0 * x_step))",
-    ]
     skeleton.row = _row_lines(epilogue)
     skeleton.row_steps = {name: f"{name}_ld" for name in batched.strides if name not in ("x", "w")}
     moved = size * (batched.count * batched.m * (problem.k + problem.n) + depth * panels * tile.columns)

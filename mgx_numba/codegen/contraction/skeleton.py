@@ -17,7 +17,7 @@ from .problem import ITEMSIZE, Epilogue
 from .text import Arguments, Rows, indent, kernel_name
 from .tile_source import ROWS_SLOT, TOUCHED_SLOT, VECTORS_SLOT, tile_block, tile_source
 
-__all__ = ["TABLE_ROWS", "Skeleton", "height_table", "run_tile"]
+__all__ = ["TABLE_ROWS", "Skeleton", "even_rows", "height_table", "run_tile"]
 
 TABLE_ROWS = 16
 
@@ -51,11 +51,18 @@ class Skeleton:
         self.rows = Rows(self.epilogue, self.dtype, self.tile.lanes)
         self.tile_slot = self.arguments.callee(self.inner or tile_source(self.tile))
 
-    def sizes(self, blocking: Blocking, m: int, n: int, panels: int, depth: int, taps: int = 1) -> None:
-        """Slots of the sizes of one group's product and of its blocks."""
+    def sizes(
+        self, blocking: Blocking, m: int, n: int, panels: int, depth: int, taps: int, groups: int, beside: bool
+    ) -> None:
+        """Slots of the sizes of one group's product and of its blocks.
+
+        Successive tasks walk all groups of a part of the rows if these lie ``beside`` each other in them, else all
+        parts of a group.
+        """
         self.arguments.integers(
             m=m, n=n, panels=panels, depth=depth, m_block=blocking.rows, p_block=blocking.panels,
             m_blocks=blocking.row_blocks(m), p_blocks=-(-panels // blocking.panels), parts=blocking.parts,
+            part_every=groups if beside else 1, groups=groups, group_every=1 if beside else blocking.parts,
             k_block=blocking.depth, keep=int(blocking.depth < depth or blocking.taps < taps),
         )  # fmt: skip
         if self.several_taps:
@@ -88,10 +95,10 @@ class Skeleton:
         lines = [
             "outer = idiv(task, m_blocks)",
             "m0 = task - outer * m_blocks",
-            "part = idiv(outer, p_blocks)",
-            "p0 = (outer - part * p_blocks) * p_block",
-            "group = idiv(part, parts)",
-            "m0 = ((part - group * parts) * m_blocks + m0) * m_block",
+            "rest = idiv(outer, p_blocks)",
+            "p0 = (outer - rest * p_blocks) * p_block",
+            "group = imod(idiv(rest, group_every), groups)",
+            "m0 = (imod(idiv(rest, part_every), parts) * m_blocks + m0) * m_block",
             *self.decode,
             "m1 = imin(m, m0 + m_block)",
             "wide = imin(panels - p0, p_block)",
@@ -155,6 +162,17 @@ class Skeleton:
             lines.append(f"block[{tile_slot(place + '_row')}] = {self.row_steps[name]}")
         lines.append(f"block[{TOUCHED_SLOT}] = {len(places)}")
         return ["if finish:", *indent(["i = 0", *self.before_rows, *self.row, *lines])]
+
+
+def even_rows() -> tuple[list[str], list[str]]:
+    """The skeleton's ``setup`` and ``table`` for rows that lie ``x_ld`` elements apart."""
+    return ["filled = 0"], [
+        "if left != filled:",
+        "    filled = left",
+        "    for i in range(16):",
+        "        table[i] = imin(i, left - 1) * x_ld",
+        "put_pointer(block, 0, offset(x, x0 + row * x_ld + k0 * x_step))",
+    ]
 
 
 def run_tile(tile: RegisterTile, slot: int) -> list[str]:

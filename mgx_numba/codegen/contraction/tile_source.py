@@ -7,11 +7,17 @@ import functools
 from ..cpu.tile_table import TILE_SLOTS, RegisterTile, tile_slot
 from ..kernel import KernelSource
 
-__all__ = ["ROWS_SLOT", "TOUCHED_SLOT", "VECTORS_SLOT", "depthwise_source", "tile_block", "tile_source"]
+__all__ = [
+    "PIXELS_SLOT", "ROWS_SLOT", "RUNS", "TOUCHED_SLOT", "VECTORS_SLOT", "depthwise_source", "tile_block", "tile_source",
+]  # fmt: skip
 
 ROWS_SLOT = tile_slot("rows")
 VECTORS_SLOT = tile_slot("vectors")
 TOUCHED_SLOT = tile_slot("touched")
+PIXELS_SLOT = 14
+"""Of the depthwise kernels."""
+RUNS = (8, 7, 6, 5, 4, 3, 2, 1)
+"""Output pixels whose sums a depthwise kernel can keep in registers."""
 
 
 def tile_block(name: str = "block") -> list[str]:
@@ -19,27 +25,32 @@ def tile_block(name: str = "block") -> list[str]:
     return [f"{name} = local_int64({len(TILE_SLOTS)})", f"{name}[{TOUCHED_SLOT}] = 0"]
 
 
+@functools.lru_cache(maxsize=64)
 def tile_source(tile: RegisterTile, masked: bool = False) -> KernelSource:
     """Matrix product over panels; its argument block is :data:`mgx_numba.codegen.cpu.tile_table.TILE_SLOTS`.
 
     With ``masked`` no column past the last one is read, for a right-hand side that was not packed.
     """
-    return _source("tile", tile, masked)
-
-
-def depthwise_source(tile: RegisterTile) -> KernelSource:
-    """Product of channels by their own weights, over panels of channels; argument block as for `tile_source`."""
-    return _source("depthwise", tile, True)
-
-
-@functools.lru_cache(maxsize=64)
-def _source(kind: str, tile: RegisterTile, masked: bool) -> KernelSource:
     lines = ["def kernel(args, begin, end):", f"    rows = args[{ROWS_SLOT}]", f"    vectors = args[{VECTORS_SLOT}]"]
     for vectors in tile.widths():
         lines.append(f"    if vectors == {vectors}:")
         for index, rows in enumerate(tile.heights if masked else tile.variants()):
             shape = f"{rows}, {vectors}, {tile.lanes}, {tile.split(rows, vectors)}, {int(masked)}"
             lines.append(f"        {'elif' if index else 'if'} rows == {rows}:")
-            lines.append(f"            {kind}_{tile.dtype}(args, begin, end, {shape})")
-    name = f"{tile.name}_{tile.dtype}_{kind}{'_masked' if masked else ''}_kernel"
+            lines.append(f"            tile_{tile.dtype}(args, begin, end, {shape})")
+    name = f"{tile.name}_{tile.dtype}_tile{'_masked' if masked else ''}_kernel"
+    return KernelSource(name, "\n".join(lines) + "\n")
+
+
+@functools.lru_cache(maxsize=64)
+def depthwise_source(tile: RegisterTile, window: int, stride: int) -> KernelSource:
+    """Sums of runs of output pixels, with windows of so many taps ``stride`` apart along the line.
+
+    Its argument block is :data:`mgx_numba.codegen.cpu.depthwise.DEPTHWISE_SLOTS`.
+    """
+    lines = ["def kernel(args, begin, end):", f"    pixels = args[{PIXELS_SLOT}]"]
+    for index, pixels in enumerate(RUNS):
+        lines.append(f"    {'elif' if index else 'if'} pixels == {pixels}:")
+        lines.append(f"        depthwise_{tile.dtype}(args, begin, end, {pixels}, {window}, {stride}, {tile.lanes})")
+    name = f"depthwise_{window}_by_{stride}_{tile.lanes}_{tile.dtype}_kernel"
     return KernelSource(name, "\n".join(lines) + "\n")

@@ -87,15 +87,16 @@ Index arithmetic on int64 scalars
     imin(a, b) imax(a, b) idiv(a, b) imod(a, b)
                                          idiv and imod: a >= 0, b > 0, unchecked
 
-Their own modules describe the contraction tiles (``tile``, ``winograd``), moves through registers (``shuffle``,
-``transpose``), and atomics, waiting and bulk copies (``sync``).
+Their own modules describe the contraction tiles (``tile``, ``depthwise``, ``winograd``), moves through registers
+(``shuffle``, ``transpose``), and atomics, waiting and bulk copies (``sync``).
 """
 
 # ruff: noqa: F403
 from __future__ import annotations
 
-from . import arith, indexed, memory, reduce, shuffle, sync, tile, transpose, values, vecmath, winograd
+from . import arith, depthwise, indexed, memory, reduce, shuffle, sync, tile, transpose, values, vecmath, winograd
 from .arith import *
+from .depthwise import *
 from .indexed import *
 from .memory import *
 from .reduce import *
@@ -107,5 +108,5 @@ from .values import *
 from .vecmath import *
 from .winograd import *
 
-_PARTS = (arith, indexed, memory, reduce, shuffle, sync, tile, transpose, values, vecmath, winograd)
+_PARTS = (arith, depthwise, indexed, memory, reduce, shuffle, sync, tile, transpose, values, vecmath, winograd)
 __all__ = [name for part in _PARTS for name in part.__all__]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 from llvmlite import ir
 from numba.core import cgutils
@@ -10,9 +11,7 @@ from numba.core import cgutils
 from .builder import VectorBuilder, element_type
 from .tile_table import TILE_SLOTS, TILE_TABLE_ROWS
 
-__all__ = ["DepthwiseWriter", "ProductWriter", "TileWriter"]
-
-_POINTERS = {"x", "zero", "w", "acc", "written", "read"}
+__all__ = ["ProductWriter", "TileWriter"]
 
 PREFETCH_STEPS = 32
 """How many k ahead the right-hand side is prefetched: about 4 KiB of a packed panel."""
@@ -34,6 +33,10 @@ class TileWriter:
     ``masked`` the panel in which columns are missing goes a way of its own that reads none of them.
     """
 
+    SLOTS: ClassVar[tuple[str, ...]] = TILE_SLOTS
+    POINTERS: ClassVar[frozenset[str]] = frozenset({"x", "zero", "w", "acc", "written", "read"})
+    TABLE: ClassVar[str] = "offsets"
+
     def __init__(
         self, function: ir.Function, dtype: str, rows: int, vectors: int, lanes: int, split: int, masked: bool
     ) -> None:
@@ -46,13 +49,13 @@ class TileWriter:
         self.ir = ir.IRBuilder(function.append_basic_block("entry"))
         self.b = VectorBuilder(self.ir)
         self.args, self.begin, self.end = function.args
-        self.slot = {name: self._read_slot(k, name) for k, name in enumerate(TILE_SLOTS)}
+        self.slot = {name: self._read_slot(k, name) for k, name in enumerate(self.SLOTS)}
 
     def _read_slot(self, index: int, name: str) -> ir.Value:
         place = self.ir.gep(self.args, [constant(index)])
-        if name in _POINTERS:
+        if name in self.POINTERS:
             place = self.ir.bitcast(place, self.element.as_pointer().as_pointer())
-        elif name == "offsets":
+        elif name == self.TABLE:
             place = self.ir.bitcast(place, _I64.as_pointer().as_pointer())
         return self.ir.load(place, name=name)
 
@@ -251,21 +254,3 @@ class ProductWriter(TileWriter):
                 for _ in range(self.rows):
                     self._prefetch_columns(place, write=name == "written")
                     place = self.at(place, self.slot[f"{name}_row"])
-
-
-class DepthwiseWriter(TileWriter):
-    """Each column of a row is multiplied by its own weight of the tap: a panel is a block of channels."""
-
-    def _multiply(self, panel: ir.Value, w: ir.Value, sums: Values) -> Values:
-        first = self.ir.mul(panel, self.slot["acc_panel"])
-
-        def one_tap(tap: ir.Value, state: Values) -> Values:
-            w, *sums = state
-            weights = [self.ir.load(self._vector(w, j), align=self.align) for j in range(self.vectors)]
-            for i, row in enumerate(self.row_pointers(tap, first)):
-                for j in range(self.vectors):
-                    place = i * self.vectors + j
-                    sums[place] = self.b.muladd(self.load_columns(row, j), weights[j], sums[place])
-            return [self.at(w, self.slot["w_step"]), *sums]
-
-        return self.loop("tap", constant(0), self.slot["taps"], 1, [w, *sums], one_tap)[1:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 
 from ...errors import MgxError
 from ..contraction import CONV_SOLVERS, GEMM_SOLVERS
-from ..contraction.blocking import Blocking, cut, cut_channels, fit
+from ..contraction.blocking import Blocking, cut, cut_lines, fit
 from ..contraction.problem import ConvProblem, Epilogue, GemmProblem
 from ..contraction.winograd import ConvWinograd
 from ..cpu.tile_table import tile_for
@@ -132,14 +133,15 @@ def _blockings(request: Request, channels: bool) -> list[Blocking]:
         m, n, depth, taps, groups = (
             problem.batch * pixels, problem.group_out, problem.group_in, problem.taps, problem.groups,
         )  # fmt: skip
-    if channels:
-        n, depth, groups = problem.groups if isinstance(problem, ConvProblem) else n, 1, 1
-        base = cut_channels(tile, m, n, taps, request.threads)
-    else:
-        base = cut(tile, m, n, depth, taps, groups, request.threads)
-    base = fit(base, tile, m, n, depth, taps)
+    if channels and isinstance(problem, ConvProblem):
+        width = problem.out_lens[-1]
+        lines = functools.partial(cut_lines, tile, m // width, width, problem.groups, request.threads)
+        base = lines()
+        return [b for b in (lines(given=near) for near in _scaled(base)) if b != base]
+    beside = isinstance(problem, ConvProblem)
+    base = fit(cut(tile, m, n, depth, taps, groups, request.threads, beside=beside), tile, m, n, depth, taps)
     scaled = _scaled(base)
-    if depth * taps >= 512 and not channels:
+    if depth * taps >= 512:
         whole = dataclasses.replace(base, depth=depth, taps=taps)
         scaled[4:4] = [whole, *(dataclasses.replace(base, depth=d, taps=1) for d in (256, 512) if d < depth)]
     fitted = (fit(b, tile, m, n, depth, taps) for b in scaled)
