@@ -259,7 +259,7 @@ def _path(data: memoryview) -> Path | None:
 
 @functools.lru_cache(maxsize=1)
 def _package_state() -> str:
-    """SHA-256 of the version, and of what the system says of every source file of this package."""
+    """SHA-256 of the version, and of what the system says of every file of this package: sources and tuning records."""
     lines = [__version__]
     folders = [str(_PACKAGE)]
     while folders:
@@ -268,7 +268,7 @@ def _package_state() -> str:
                 if entry.is_dir():
                     if entry.name != "__pycache__":
                         folders.append(entry.path)
-                elif entry.name.endswith(".py"):
+                else:
                     status = entry.stat()
                     lines.append(f"{entry.path} {status.st_size} {status.st_mtime_ns}")
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
