@@ -6,7 +6,7 @@ is the kernel and not the system handing out memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,14 +29,17 @@ __all__ = ["KERNELS", "KernelCase", "compile_kernel", "library_function", "limit
 
 OPSET = 20
 _ALIGNMENT = 64
-_ROWS, _COLUMNS = 8192, 4096  # 128 MiB of float32, past any cache
+_ROWS, _COLUMNS = 8192, 4096  # 128 MiB of float32, past any cache, as the images are
+_MATRIX, _HALF = (_ROWS, _COLUMNS), (_ROWS, _COLUMNS // 2)
+_GROUPS = 4
+_IMAGES, _LAST = (32, 64, 128, 128), (32, 128, 128, 64)
 
 Function = Callable[[], object]
 
 
 @dataclass(frozen=True)
 class KernelCase:
-    """One kernel. ``kind``: gemm, convolution, pointwise or rows; ``shape`` is m, n, k of a product."""
+    """One kernel. ``kind``: gemm, convolution, pointwise, rows or data; ``shape`` is m, n, k of a product."""
 
     name: str
     kind: str
@@ -71,14 +74,22 @@ def _convolution(name: str, channels: int, size: int) -> KernelCase:
     return KernelCase(name, "convolution", build, 18.0 * channels * channels * size * size, (channels, size))
 
 
-def _streaming(name: str, kind: str, arrays: int, flops_each: float, body: Callable[..., str]) -> KernelCase:
-    """A function of ``arrays`` large matrices, with a result of their size."""
+def _streaming(
+    name: str,
+    kind: str,
+    flops_each: float,
+    body: Callable[..., str],
+    *operands: Sequence[int],
+    result: Sequence[int] = (),
+) -> KernelCase:
+    """A function of large tensors of these lengths; the result's are those of the first operand unless given."""
+    operands = operands or (_MATRIX,)
 
     def build(g: GraphBuilder) -> None:
-        values = [g.input(f"x{k}", [_ROWS, _COLUMNS]) for k in range(arrays)]
-        g.output("y", body(g, *values), [_ROWS, _COLUMNS])
+        values = [g.input(f"x{k}", lens) for k, lens in enumerate(operands)]
+        g.output("y", body(g, *values), result or operands[0])
 
-    return KernelCase(name, kind, build, flops_each * _ROWS * _COLUMNS)
+    return KernelCase(name, kind, build, flops_each * float(np.prod(operands[0])))
 
 
 def _layer_norm(g: GraphBuilder, x: str) -> str:
@@ -86,8 +97,41 @@ def _layer_norm(g: GraphBuilder, x: str) -> str:
     return g.node("LayerNormalization", x, scale, bias, axis=-1, epsilon=1e-5)
 
 
+def _rms_norm(g: GraphBuilder, x: str) -> str:
+    square = g.node("ReduceMean", g.node("Mul", x, x), g.ints(-1), keepdims=1)
+    root = g.node("Sqrt", g.node("Add", square, g.const(1e-5)))
+    return g.node("Mul", g.node("Div", x, root), g.weight("scale", g.normal(_COLUMNS, std=0.1, mean=1.0)))
+
+
+def _per_channel(op: str, count: int) -> Callable[..., str]:
+    """A normalisation of images with ``count`` parameters a channel, of which the last is a variance."""
+
+    def body(g: GraphBuilder, x: str) -> str:
+        weights = [g.weight(f"w{k}", g.uniform(_IMAGES[1], low=0.5, high=1.5)) for k in range(count)]
+        return g.node(op, x, *weights, epsilon=1e-5)
+
+    return body
+
+
 def _gelu(g: GraphBuilder, x: str, y: str) -> str:
     return g.node("Gelu", g.node("Add", x, y))
+
+
+def _shuffle(g: GraphBuilder, x: str) -> str:
+    """The channel shuffle of grouped convolutions."""
+    n, c, h, w = _IMAGES
+    split = g.node("Reshape", x, g.ints(n, _GROUPS, c // _GROUPS, h, w))
+    return g.node("Transpose", split, perm=[0, 2, 1, 3, 4])
+
+
+def _channels_last(op: str, **attributes: Any) -> Callable[..., str]:
+    """An operator on images whose memory has the channels last, as within a compiled model."""
+
+    def body(g: GraphBuilder, x: str) -> str:
+        y = g.node(op, g.node("Transpose", x, perm=[0, 3, 1, 2]), **attributes)
+        return g.node("Transpose", y, perm=[0, 2, 3, 1])
+
+    return body
 
 
 KERNELS: dict[str, KernelCase] = {
@@ -110,11 +154,64 @@ KERNELS: dict[str, KernelCase] = {
         _convolution("resnet_3x3_128", 128, 28),
         _convolution("resnet_3x3_256", 256, 14),
         _convolution("resnet_3x3_512", 512, 7),
-        _streaming("relu", "pointwise", 1, 1, lambda g, x: g.node("Relu", x)),
-        _streaming("add_relu", "pointwise", 2, 2, lambda g, x, y: g.node("Relu", g.node("Add", x, y))),
-        _streaming("add_gelu", "pointwise", 2, 6, _gelu),
-        _streaming("softmax", "rows", 1, 5, lambda g, x: g.node("Softmax", x, axis=-1)),
-        _streaming("layer_norm", "rows", 1, 8, _layer_norm),
+        _streaming("relu", "pointwise", 1, lambda g, x: g.node("Relu", x)),
+        _streaming("add_relu", "pointwise", 2, lambda g, x, y: g.node("Relu", g.node("Add", x, y)), _MATRIX, _MATRIX),
+        _streaming("add_gelu", "pointwise", 6, _gelu, _MATRIX, _MATRIX),
+        _streaming(
+            "scale_channels", "pointwise", 1, lambda g, x, s: g.node("Mul", x, s), _IMAGES, (*_IMAGES[:2], 1, 1)
+        ),
+        _streaming("batch_norm", "pointwise", 2, _per_channel("BatchNormalization", 4), _IMAGES),
+        _streaming("odd_rows", "pointwise", 1, lambda g, x, s: g.node("Mul", x, s), (8191, 4099), (4099,)),
+        _streaming("softmax", "rows", 5, lambda g, x: g.node("Softmax", x, axis=-1)),
+        _streaming("log_softmax", "rows", 5, lambda g, x: g.node("LogSoftmax", x, axis=-1)),
+        _streaming("softmax_columns", "rows", 5, lambda g, x: g.node("Softmax", x, axis=0)),
+        _streaming("layer_norm", "rows", 8, _layer_norm),
+        _streaming("rms_norm", "rows", 4, _rms_norm),
+        _streaming("instance_norm", "rows", 8, _per_channel("InstanceNormalization", 2), _IMAGES),
+        _streaming("mean_rows", "rows", 1, lambda g, x: g.node("ReduceMean", x, g.ints(1)), result=(_ROWS, 1)),
+        _streaming("mean_columns", "rows", 1, lambda g, x: g.node("ReduceMean", x, g.ints(0)), result=(1, _COLUMNS)),
+        _streaming("transpose", "data", 0, lambda g, x: g.node("Transpose", x, perm=[1, 0]), result=_MATRIX[::-1]),
+        _streaming("concat", "data", 0, lambda g, x, y: g.node("Concat", x, y, axis=1), _HALF, _HALF, result=_MATRIX),
+        _streaming(
+            "channel_shuffle",
+            "data",
+            0,
+            _shuffle,
+            _IMAGES,
+            result=(_IMAGES[0], _IMAGES[1] // _GROUPS, _GROUPS, *_IMAGES[2:]),
+        ),
+        _streaming(
+            "channels_last",
+            "data",
+            0,
+            lambda g, x: g.node("Transpose", x, perm=[0, 2, 3, 1]),
+            (11, 3, 1024, 1024),
+            result=(11, 1024, 1024, 3),
+        ),
+        _streaming(
+            "max_pool",
+            "data",
+            1,
+            lambda g, x: g.node("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2]),
+            _IMAGES,
+            result=(*_IMAGES[:2], _IMAGES[2] // 2, _IMAGES[3] // 2),
+        ),
+        _streaming(
+            "max_pool_last",
+            "data",
+            1,
+            _channels_last("MaxPool", kernel_shape=[2, 2], strides=[2, 2]),
+            _LAST,
+            result=(_LAST[0], _LAST[1] // 2, _LAST[2] // 2, _LAST[3]),
+        ),
+        _streaming(
+            "average_pool_last",
+            "data",
+            1,
+            _channels_last("AveragePool", kernel_shape=[3, 3], strides=[1, 1], pads=[1, 1, 1, 1]),
+            _LAST,
+        ),
+        _streaming("lrn_last", "data", 8, _channels_last("LRN", size=5, alpha=1e-4, beta=0.75), _LAST),
     )
 }
 

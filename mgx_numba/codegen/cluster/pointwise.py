@@ -11,16 +11,20 @@ from ..launch import Launch
 from .body import cluster_name, evaluate_scalar_module, scalar_flops
 from .collapse import collapse
 from .text import (
-    TASK_ELEMENTS,
     Odometer,
     Slots,
     Tensor,
+    claim,
     dtype_name,
     footprint,
     indent,
+    is_streamed,
     lanes_for,
     load_text,
     store_text,
+    streamable,
+    task_elements,
+    vector_loop,
 )
 
 __all__ = ["pointwise_launch"]
@@ -43,9 +47,10 @@ def pointwise_launch(
     for n in outer:
         rows *= n
     lanes = lanes_for(len(module))
-    chunk = min(cols, max(TASK_ELEMENTS // lanes * lanes, lanes))
+    work = task_elements(rows * cols)
+    chunk = min(cols, max(work // lanes * lanes, lanes))
     chunks = -(-cols // chunk) if cols else 0
-    batch = 1 if chunks > 1 else max(1, min(rows, TASK_ELEMENTS // max(cols, 1)))
+    batch = 1 if chunks > 1 else max(1, min(rows, work // max(cols, 1)))
 
     slots = Slots()
     names = [f"x{k}" for k in range(len(inputs))] + [f"out{k}" for k in range(len(outputs))]
@@ -58,35 +63,35 @@ def pointwise_launch(
     step = [slots.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(inner)]
 
     splats: list[str] = []
+    streamed = is_streamed(outputs)
+    aligned = [
+        f"r_out{k}" for k, t in enumerate(outputs) if inner[len(inputs) + k] == 1 and streamable(t, lanes) and streamed
+    ]
 
-    def body(tail: bool) -> list[str]:
-        buffer = CodeBuffer(prefix="w" if tail else "v")
+    def body(left: str) -> list[str]:
+        buffer = CodeBuffer(prefix="w" if left else "v")
         printer = VectorPrinter(buffer, lanes, fast_math=fast_math)
-        left = "left" if tail else ""
         values = []
         for k, tensor in enumerate(inputs):
             text = load_text(f"r_x{k}", "c", inner[k], step[k], lanes, left)
             if inner[k] == 0:
-                if not tail:
+                if not left:
                     splats.append(f"h{k} = {text}")
                 text = f"h{k}"
             values.append(printer.loaded(text, tensor.type))
         results = evaluate_scalar_module(module, printer, values)
         for k, value in enumerate(results):
             stored, position = printer.stored(value), len(inputs) + k
-            buffer.line(store_text(f"r_out{k}", "c", inner[position], step[position], stored, left))
+            text = store_text(f"r_out{k}", "c", inner[position], step[position], stored, left, streamed)
+            buffer.line(text)
         return buffer.drain()
 
-    main, tail = body(False), body(True)
+    loop = vector_loop(lanes, body, aligned=aligned[0] if aligned else "")
     row_pointers = [f"r_{name} = offset(p_{name}, {odometer.offset(k)})" for k, name in enumerate(names)]
     inside = [
         *row_pointers,
         *splats,
-        "c = first",
-        f"while c + {lanes} <= last:",
-        *indent([*main, f"c += {lanes}"], 1),
-        "if c < last:",
-        *indent(["left = last - c", *tail], 1),
+        *loop,
     ]
     lines = [
         "def kernel(args, begin, end):",
@@ -105,13 +110,17 @@ def pointwise_launch(
             ],
             2,
         ),
+        *(["    stream_fence()"] if streamed else []),
     ]
     elements = space.elements if space.lens else (0 if 0 in outputs[0].lens else 1)
     kernel = KernelSource(name=cluster_name(module, "pointwise"), text="\n".join(lines) + "\n", origin=origin)
+    tasks = (-(-rows // batch)) * chunks if elements else 0
+    traffic = sum(footprint(t) for t in tensors)
     return Launch(
         kernel=kernel,
         args=tuple(slots.values),
-        tasks=(-(-rows // batch)) * chunks if elements else 0,
+        tasks=tasks,
+        grain=claim(tasks, traffic),
         flops=scalar_flops(module) * elements,
-        bytes=sum(footprint(t) for t in tensors),
+        bytes=traffic,
     )

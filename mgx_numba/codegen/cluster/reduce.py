@@ -14,6 +14,7 @@ from ...errors import CompileError
 from ...graph.instruction import Instruction
 from ...graph.module import Module
 from ...ops.base import Pointwise
+from ..cpu import host
 from ..cpu.source import CodeBuffer, VectorPrinter, VectorValue
 from ..kernel import KernelSource
 from ..launch import Launch
@@ -21,16 +22,20 @@ from .body import cluster_name, scalar_flops
 from .collapse import Space, collapse
 from .reductions import REDUCTIONS
 from .text import (
-    TASK_ELEMENTS,
     Odometer,
     Slots,
     Tensor,
+    claim,
     dtype_name,
     footprint,
     indent,
+    is_streamed,
     lanes_for,
     load_text,
     store_text,
+    streamable,
+    task_elements,
+    vector_loop,
 )
 
 __all__ = ["reduce_launch"]
@@ -38,6 +43,8 @@ __all__ = ["reduce_launch"]
 CACHE_BYTES = 32 << 10
 MOST_CACHED = 3
 CHEAP = 4
+LONG_ROW = 32
+AHEAD_BYTES = 256 << 10
 EXPENSIVE = frozenset(
     "exp log log2 erf sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid pow gelu_erf gelu_tanh silu"
     " softplus mish div sqrt rsqrt".split()
@@ -92,8 +99,14 @@ class _ReduceKernel:
         self.reduce_space = collapse(self.full, full_strides, order_by=self._full_index(lead), axes=axes)
         self.keep_space = collapse(self.full, strides, order_by=lead, axes=kept)
         self.row_mode = self._inner(self.reduce_space, self._full_index(lead)) <= self._inner(self.keep_space, lead)
-        self.lanes = lanes_for(len(module))
+        self.lanes = self._lanes()
+        self.streamed = is_streamed(outputs)
         self._assign_stages()
+
+    def _lanes(self) -> int:
+        """Long rows take more registers at a time: reductions are chains, which wait unless there are several."""
+        lanes = lanes_for(len(self.module))
+        return 2 * lanes if self.row_mode and (self.reduce_space.lens or (1,))[-1] >= LONG_ROW * lanes else lanes
 
     def _lead(self) -> int:
         """Operand whose memory order decides: the first full input that is not broadcast, else the first full one."""
@@ -200,7 +213,7 @@ class _ReduceKernel:
             loops = reduce_lens
         rows = _product(outer)
         work = _product(reduce_lens) * (1 if self.row_mode else chunk)
-        batch = 1 if chunks > 1 else max(1, min(rows, TASK_ELEMENTS // max(work, 1)))
+        batch = 1 if chunks > 1 else max(1, min(rows, task_elements(_product(self.full)) // max(work, 1)))
         for name, value in (
             ("cols", cols), ("chunk", chunk), ("chunks", chunks), ("rows", rows), ("batch", batch),
             ("count", _product(reduce_lens)),
@@ -209,6 +222,8 @@ class _ReduceKernel:
         self.loops = [slots.integer(f"m{d}", n) for d, n in enumerate(loops)]
         odometer = Odometer(slots, outer, [s[: len(outer)] for s in keep_strides])
         self._inner_steps(keep_strides)
+        self.next_row = [row[-1] if row else "" for row in odometer.strides]
+        self.full_cols = cols
         self.cached = self._cached_values(cols)
 
         row = self._row_lines()
@@ -232,15 +247,19 @@ class _ReduceKernel:
             ],
             2,
         )
+        lines += ["    stream_fence()"] if self.streamed else []
         elements = _product(self.full)
+        tasks = -(-rows // batch) * chunks if elements else 0
+        traffic = sum(footprint(t) for t in self.tensors)
         return Launch(
             kernel=KernelSource(
                 name=cluster_name(self.module, "reduce"), text="\n".join(lines) + "\n", origin=self.origin
             ),
             args=tuple(slots.values),
-            tasks=-(-rows // batch) * chunks if elements else 0,
+            tasks=tasks,
+            grain=claim(tasks, traffic),
             flops=scalar_flops(self.module) * elements,
-            bytes=sum(footprint(t) for t in self.tensors),
+            bytes=traffic,
         )
 
     def _inner_steps(self, keep_strides: Sequence[Sequence[int]]) -> None:
@@ -358,13 +377,7 @@ class _ReduceKernel:
             return _Element(self, stage, tail, left).lines(reductions, stores)
 
         if self.row_mode:
-            inner = [
-                "c = 0",
-                f"while c + {self.lanes} <= cols:",
-                *indent([*element(""), f"c += {self.lanes}"], 1),
-                "if c < cols:",
-                *indent(["left = cols - c", *element("left")], 1),
-            ]
+            inner = vector_loop(self.lanes, element, "0", "cols", aligned=self._aligned(stores))
         else:
             inner = element(left)
         moved = [
@@ -376,6 +389,26 @@ class _ReduceKernel:
         for d in range(len(self.loops) - 1, -1, -1):
             inner = [f"for j{d} in range({self.loops[d]}):", *indent(inner, 1)]
         return [*lines, *inner]
+
+    def _aligned(self, stores: Sequence[tuple[int, Instruction]]) -> str:
+        """Pointer to the result whose addresses the loop that stores it lines up with, if any is streamed."""
+        for k, _ in stores:
+            if self.streamed and self.inner[len(self.inputs) + k] == 1 and streamable(self.outputs[k], self.lanes):
+                return f"q_out{k}"
+        return ""
+
+    def _ahead(self, stage: int) -> list[str]:
+        """Lines that ask for the same columns of the next row while this one, read before, is computed with."""
+        if not (self.streamed and self.row_mode and stage == 1 and not self.loops):
+            return []
+        found = []
+        for k, tensor in enumerate(self.inputs):
+            size = tensor.type.size
+            row_bytes = self.full_cols * size
+            if self.is_full[k] and self.inner[k] == 1 and self.next_row[k] and row_bytes <= AHEAD_BYTES:
+                step = host.CACHE_LINE // size
+                found += [f"prefetch(q_x{k}, c + {self.next_row[k]} + {i})" for i in range(0, self.lanes, step)]
+        return found
 
 
 class _Element:
@@ -414,6 +447,8 @@ class _Element:
 
     def lines(self, reductions: Sequence[Instruction], stores: Sequence[tuple[int, Instruction]]) -> list[str]:
         kernel = self.kernel
+        for line in kernel._ahead(self.stage) if not self.left else []:
+            self.buffer.line(line)
         for ins in reductions:
             reduction = REDUCTIONS[ins.name]
             type = ins.inputs[0].shape.type
@@ -423,16 +458,15 @@ class _Element:
                 mask = self.buffer.emit(f"lane_mask({self.left}, {kernel.lanes})")
                 name = self.buffer.emit(f"where({mask}, {name}, {reduction.initial(type, kernel.lanes)})")
             accumulator = kernel._accumulator(ins)
-            self.buffer.line(f"{accumulator} = {reduction.combine}({accumulator}, {name})")
+            self.buffer.line(f"{accumulator} = {reduction.combine}({name}, {accumulator})")
         for k, result in stores:
             position = len(kernel.inputs) + k
             value = self.value(result)
             if kernel.row_value[result]:
                 value = self.printer.splat(value)
             stored = self.printer.stored(value)
-            self.buffer.line(
-                store_text(f"q_out{k}", "c", kernel.inner[position], kernel.step[position], stored, self.left)
-            )
+            inner, step = kernel.inner[position], kernel.step[position]
+            self.buffer.line(store_text(f"q_out{k}", "c", inner, step, stored, self.left, kernel.streamed))
         return self.buffer.drain()
 
 

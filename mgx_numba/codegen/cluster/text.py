@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ...errors import CompileError
@@ -13,6 +13,9 @@ from ..launch import Operand
 __all__ = ["Slots", "Tensor", "dtype_name", "lanes_for"]
 
 TASK_ELEMENTS = 16384
+LEAST_ELEMENTS = 4096
+CLAIM_BYTES = 2 << 20
+FEWEST_CLAIMS = 32
 INDENT = "    "
 
 
@@ -130,14 +133,74 @@ def load_text(pointer: str, index: str, stride: int, step: str, lanes: int, left
     return f"load_strided({pointer}, {index} * {step}, {step}, {lanes})"
 
 
-def store_text(pointer: str, index: str, stride: int, step: str, value: str, left: str = "") -> str:
-    """Statement that stores a vector along the innermost dimension; arguments as for ``load_text``."""
+def store_text(
+    pointer: str, index: str, stride: int, step: str, value: str, left: str = "", streamed: bool = False
+) -> str:
+    """Statement that stores a vector along the innermost dimension; arguments as for ``load_text``.
+
+    ``streamed`` lets whole vectors of contiguous elements go past the caches.
+    """
     if stride == 1:
-        return f"store_tail({pointer}, {index}, {value}, {left})" if left else f"store({pointer}, {index}, {value})"
+        if left:
+            return f"store_tail({pointer}, {index}, {value}, {left})"
+        return f"{'store_stream' if streamed else 'store'}({pointer}, {index}, {value})"
     step = step or "0"
     if left:
         return f"store_strided_tail({pointer}, {index} * {step}, {step}, {value}, {left})"
     return f"store_strided({pointer}, {index} * {step}, {step}, {value})"
+
+
+def vector_loop(
+    lanes: int,
+    body: Callable[[str], list[str]],
+    first: str = "first",
+    last: str = "last",
+    index: str = "c",
+    aligned: str = "",
+) -> list[str]:
+    """Lines that run ``body`` for ``index`` from ``first`` to ``last`` in steps of ``lanes``.
+
+    ``body("")`` prints a whole vector, ``body("left")`` the last, partial one of ``left`` elements. With ``aligned``, a
+    pointer, the first one may be partial too, and whole ones start where its elements can be streamed.
+    """
+    whole = [f"while {index} + {lanes} <= {last}:", *indent([*body(""), f"{index} += {lanes}"], 1)]
+    partial = body("left")
+    if not aligned:
+        return [
+            f"{index} = {first}",
+            *whole,
+            f"if {index} < {last}:",
+            *indent([f"left = {last} - {index}", *partial], 1),
+        ]
+    return [
+        f"{index} = {first}",
+        f"left = imin({last} - {index}, stream_head({aligned}, {index}))",
+        "for part in range(2):",
+        *indent(["if left > 0:", *indent([*partial, f"{index} += left"], 1), *whole, f"left = {last} - {index}"], 1),
+    ]
+
+
+def task_elements(total: int) -> int:
+    """Elements of one task, of a launch over ``total``: enough to pay for claiming it, and enough tasks to share."""
+    return max(LEAST_ELEMENTS, min(TASK_ELEMENTS, total // FEWEST_CLAIMS))
+
+
+def is_streamed(outputs: Sequence[Tensor]) -> bool:
+    """Whether what a launch writes will have left the caches before it is read again."""
+    return sum(footprint(t) for t in outputs) > host.last_cache_bytes()
+
+
+def streamable(tensor: Tensor, lanes: int) -> bool:
+    """Whether vectors of so many contiguous elements are whole cache lines."""
+    return lanes * tensor.type.size % host.CACHE_LINE == 0
+
+
+def claim(tasks: int, traffic: int) -> int:
+    """Tasks to claim at a time, of a launch that moves ``traffic`` bytes of memory.
+
+    Hardware prefetches, and memory serves, long runs of addresses by one thread better than short ones by turns.
+    """
+    return max(1, min(CLAIM_BYTES * tasks // max(traffic, 1), tasks // FEWEST_CLAIMS))
 
 
 def footprint(tensor: Tensor) -> int:

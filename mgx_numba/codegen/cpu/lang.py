@@ -43,6 +43,10 @@ Memory
                                          q[r*q_step + k] = p[k*COUNT + r] for r < COUNT (2 to 4), k < LANES
     transpose_block(p, p_row, rows, q, q_row, LANES)
                                          q[i*q_row + j] = p[min(j, rows-1)*p_row + i] for i, j < LANES
+    prefetch(p, i)                       ask for the cache line of p[i], which may be any address
+    store_stream(p, i, v)                as store, past the caches where the address is a multiple of 64 bytes
+    stream_head(p, i)                    elements from p[i] to the first such address
+    stream_fence()                       after the last store_stream of a call
 No tail form touches memory of the lanes from count on. Floating fills may be written INF, -INF, NAN.
 
 Making values
@@ -94,13 +98,28 @@ Their own modules describe the contraction tiles (``tile``, ``depthwise``, ``win
 # ruff: noqa: F403
 from __future__ import annotations
 
-from . import arith, depthwise, indexed, memory, reduce, shuffle, sync, tile, transpose, values, vecmath, winograd
+from . import (
+    arith,
+    depthwise,
+    indexed,
+    memory,
+    reduce,
+    shuffle,
+    stream,
+    sync,
+    tile,
+    transpose,
+    values,
+    vecmath,
+    winograd,
+)
 from .arith import *
 from .depthwise import *
 from .indexed import *
 from .memory import *
 from .reduce import *
 from .shuffle import *
+from .stream import *
 from .sync import *
 from .tile import *
 from .transpose import *
@@ -108,5 +127,5 @@ from .values import *
 from .vecmath import *
 from .winograd import *
 
-_PARTS = (arith, depthwise, indexed, memory, reduce, shuffle, sync, tile, transpose, values, vecmath, winograd)
+_PARTS = (arith, depthwise, indexed, memory, reduce, shuffle, stream, sync, tile, transpose, values, vecmath, winograd)
 __all__ = [name for part in _PARTS for name in part.__all__]

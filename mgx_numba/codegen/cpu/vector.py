@@ -189,6 +189,9 @@ def make_intrinsic(name: str, define: Callable[..., tuple[Any, Lower]], arity: i
     With `literal`, integer operands written as literals arrive as literal types.
     """
 
+    def none(typingctx):
+        return define()
+
     def one(typingctx, a):
         return define(a)
 
@@ -207,6 +210,6 @@ def make_intrinsic(name: str, define: Callable[..., tuple[Any, Lower]], arity: i
     def six(typingctx, a, b, c, d, e, f):
         return define(a, b, c, d, e, f)
 
-    function = (one, two, three, four, five, six)[arity - 1]
+    function = (none, one, two, three, four, five, six)[arity]
     function.__name__ = function.__qualname__ = name
     return intrinsic(prefer_literal=literal)(function)

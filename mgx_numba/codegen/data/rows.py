@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 
 from ...graph.types import Type
-from ..cluster.text import INDENT, TASK_ELEMENTS, Odometer, Slots, indent
+from ..cluster.text import INDENT, Odometer, Slots, indent, task_elements, vector_loop
 from ..cpu import host
 from ..kernel import KernelSource
 
@@ -40,22 +40,6 @@ def const_text(dtype: str, value: float | int | bool, lanes: int) -> str:
     return f"const_{dtype}({shown}, {lanes})"
 
 
-def vector_loop(
-    lanes: int, body: Callable[[str], list[str]], first: str = "first", last: str = "last", index: str = "c"
-) -> list[str]:
-    """Lines that run ``body`` for ``index`` from ``first`` to ``last`` in steps of ``lanes``.
-
-    ``body("")`` prints a whole vector, ``body("left")`` the last, partial one of ``left`` elements.
-    """
-    return [
-        f"{index} = {first}",
-        f"while {index} + {lanes} <= {last}:",
-        *indent([*body(""), f"{index} += {lanes}"], 1),
-        f"if {index} < {last}:",
-        *indent([f"left = {last} - {index}", *body("left")], 1),
-    ]
-
-
 class RowLoop:
     """Tasks over the points of outer dimensions ("rows"), each with ``cols`` elements along the lanes.
 
@@ -86,7 +70,7 @@ class RowLoop:
     ) -> None:
         self.slots = slots
         self.rows = prod(outer)
-        work = max(TASK_ELEMENTS // max(weight, 1), lanes)
+        work = max(task_elements(self.rows * cols * weight) // max(weight, 1), lanes)
         self.chunk = max(1, cols if whole else min(cols, work // lanes * lanes, longest))
         self.chunks = -(-cols // self.chunk)
         self.batch = 1 if self.chunks > 1 else max(1, min(self.rows, work // max(cols, 1)))

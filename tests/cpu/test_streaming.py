@@ -1,0 +1,98 @@
+"""Kernels for results larger than the caches, on small tensors that count as such, against ref."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from mgx_numba.codegen.cpu import host
+
+from .programs import check
+
+
+@pytest.fixture(autouse=True)
+def no_caches(monkeypatch):
+    monkeypatch.setattr(host, "last_cache_bytes", lambda: 0)
+
+
+def data(shape, seed=0, special=False):
+    values = np.random.default_rng(seed).standard_normal(shape) * 3
+    if special and values.size > 4:
+        values.reshape(-1)[:3] = [np.nan, np.inf, -np.inf]
+        np.random.default_rng(seed).shuffle(values.reshape(-1))
+    return values.astype(np.float32)
+
+
+def broadcast(m, ins, lens):
+    return m.add_instruction("multibroadcast", [ins], out_lens=lens)
+
+
+@pytest.mark.parametrize("shape", [(1,), (15,), (16,), (1000,), (70001,), (5, 37), (3, 1040), (0, 7)])
+def test_pointwise(shape):
+    def build(m, p):
+        total = m.add_instruction("add", [p[0], p[1]])
+        return [m.add_instruction("relu", [total]), m.add_instruction("mul", [total, broadcast(m, p[2], shape)])]
+
+    check([data(shape, special=True), data(shape, 1), data(shape[-1:], 2)], build)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16, ml_dtypes.bfloat16, np.int64, np.uint8, np.bool_])
+def test_widths_of_results(dtype):
+    x = np.random.default_rng(0).integers(0, 2, (3, 333)).astype(dtype)
+    check([x, x[::-1].copy()], lambda m, p: m.add_instruction("max", [p[0], p[1]]))
+
+
+def test_results_that_start_anywhere():
+    """Parts of a concatenation, none of which starts at a cache line."""
+
+    def build(m, p):
+        parts = [m.add_instruction(name, [x]) for name, x in zip(("neg", "exp", "relu"), p)]
+        return m.add_instruction("concat", parts, axis=1)
+
+    check([data((4, 33)), data((4, 100), 1), data((4, 259), 2)], build)
+
+
+def test_transposed_results():
+    def build(m, p):
+        return m.add_instruction("neg", [m.add_instruction("transpose", [p[0]], permutation=[1, 0])])
+
+    check([data((37, 70))], build)
+
+
+ROWS = [(3, 5), (7, 63), (5, 64), (33, 1000), (3, 2085), (2, 3, 4099), (1, 9000), (2, 70001)]
+
+
+@pytest.mark.parametrize("lens", ROWS)
+def test_softmax(lens):
+    x = data(lens)
+    x[..., 1] = -np.inf
+    check([x], lambda m, p: m.add_instruction("softmax", [p[0]], axis=-1))
+
+
+@pytest.mark.parametrize("lens", ROWS)
+def test_normalisation_of_a_sum(lens):
+    axis = len(lens) - 1
+
+    def build(m, p):
+        x = m.add_instruction("add", [p[0], p[1]])
+        mean = m.add_instruction("reduce_mean", [x], axes=[axis])
+        centered = m.add_instruction("sub", [x, broadcast(m, mean, lens)])
+        variance = m.add_instruction("reduce_mean", [m.add_instruction("mul", [centered, centered])], axes=[axis])
+        scale = m.add_instruction("rsqrt", [variance])
+        return [m.add_instruction("mul", [centered, broadcast(m, scale, lens)]), mean]
+
+    check([data(lens) + 5, data(lens, 1)], build)
+
+
+@pytest.mark.parametrize("name", ["reduce_max", "reduce_min", "reduce_sum"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_reductions_pass_nan_and_infinity(name, axis):
+    x = data((37, 2050), special=True)
+    x[5, 7], x[6, 2049], x[36, 64] = np.nan, np.nan, np.inf
+    check([x], lambda m, p: m.add_instruction(name, [p[0]], axes=[axis]), rtol=1e-4)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_softmax_along_strided_memory(axis):
+    check([data((9, 37, 65))], lambda m, p: m.add_instruction("softmax", [p[0]], axis=axis))
