@@ -164,7 +164,7 @@ KERNELS: dict[str, KernelCase] = {
         _streaming("odd_rows", "pointwise", 1, lambda g, x, s: g.node("Mul", x, s), (8191, 4099), (4099,)),
         _streaming("softmax", "rows", 5, lambda g, x: g.node("Softmax", x, axis=-1)),
         _streaming("log_softmax", "rows", 5, lambda g, x: g.node("LogSoftmax", x, axis=-1)),
-        _streaming("softmax_columns", "rows", 5, lambda g, x: g.node("Softmax", x, axis=0)),
+        _streaming("softmax_channels", "rows", 5, lambda g, x: g.node("Softmax", x, axis=1), _IMAGES),
         _streaming("layer_norm", "rows", 8, _layer_norm),
         _streaming("rms_norm", "rows", 4, _rms_norm),
         _streaming("instance_norm", "rows", 8, _per_channel("InstanceNormalization", 2), _IMAGES),

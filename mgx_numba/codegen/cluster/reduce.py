@@ -40,11 +40,17 @@ from .text import (
 
 __all__ = ["reduce_launch"]
 
-CACHE_BYTES = 32 << 10
+CACHE_BYTES = 48 << 10
+ALIASING = 2048
 MOST_CACHED = 3
 CHEAP = 4
 LONG_ROW = 32
-AHEAD_BYTES = 256 << 10
+WIDER_COLUMNS = 8
+LIGHT = 6
+FEWEST_CHUNKS = 16
+AHEAD_BYTES = 4 << 10
+ROWS_AHEAD = 16
+LONGEST_AHEAD = 256 << 10
 EXPENSIVE = frozenset(
     "exp log log2 erf sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid pow gelu_erf gelu_tanh silu"
     " softplus mish div sqrt rsqrt".split()
@@ -99,14 +105,24 @@ class _ReduceKernel:
         self.reduce_space = collapse(self.full, full_strides, order_by=self._full_index(lead), axes=axes)
         self.keep_space = collapse(self.full, strides, order_by=lead, axes=kept)
         self.row_mode = self._inner(self.reduce_space, self._full_index(lead)) <= self._inner(self.keep_space, lead)
-        self.lanes = self._lanes()
-        self.streamed = is_streamed(outputs)
         self._assign_stages()
+        self.lanes = self._lanes()
+        self.place = "c" if self.row_mode else "place"
+        self.streamed = is_streamed(outputs)
+        self.past_caches = is_streamed(inputs)
 
     def _lanes(self) -> int:
-        """Long rows take more registers at a time: reductions are chains, which wait unless there are several."""
+        """Long rows take more registers at a time: reductions are chains, which wait unless there are several.
+
+        So do columns, of which each step reads as much memory in one place.
+        """
         lanes = lanes_for(len(self.module))
-        return 2 * lanes if self.row_mode and (self.reduce_space.lens or (1,))[-1] >= LONG_ROW * lanes else lanes
+        if self.row_mode:
+            return 2 * lanes if (self.reduce_space.lens or (1,))[-1] >= LONG_ROW * lanes else lanes
+        wider = WIDER_COLUMNS if self.stages == 1 and len(self.module) <= LIGHT else 2
+        for _ in range(wider.bit_length() - 1):
+            lanes *= 2 if self.keep_space.lens[-1] >= FEWEST_CHUNKS * lanes else 1
+        return lanes
 
     def _lead(self) -> int:
         """Operand whose memory order decides: the first full input that is not broadcast, else the first full one."""
@@ -164,8 +180,9 @@ class _ReduceKernel:
 
         Each comes with the stage that computes and keeps it.
         """
-        if not self.row_mode or self.reduce_space.rank > 1:
+        if self.row_mode and self.reduce_space.rank > 1:
             return {}
+        elements = cols if self.row_mode else _product(self.reduce_space.lens) * self.lanes
         computed: dict[Instruction, int] = {}
         cached: dict[Instruction, int] = {}
         for stage in range(self.stages):
@@ -173,9 +190,10 @@ class _ReduceKernel:
             pending = list(self._roots(stage))
             while pending:
                 ins = pending.pop()
-                if self.row_value[ins] or ins.is_param or ins in fresh:
+                if self.row_value[ins] or ins in fresh or (ins.is_param and not self._is_aliased(ins)):
                     continue
-                known = ins in computed and cols <= _cache_elements(ins) and self._cost(ins) > CHEAP
+                costly = ins.is_param or self._cost(ins) > CHEAP
+                known = ins in computed and elements <= _cache_elements(ins) and costly
                 if known and (ins in cached or len(cached) < MOST_CACHED):
                     cached[ins] = computed[ins]
                     continue
@@ -183,6 +201,14 @@ class _ReduceKernel:
                 pending.extend(ins.inputs)
             computed = dict.fromkeys(fresh, stage) | computed
         return cached
+
+    def _is_aliased(self, parameter: Instruction) -> bool:
+        """Whether the steps of a column compete for the same few places of the caches."""
+        if self.row_mode:
+            return False
+        tensor = self.inputs[self.parameters.index(parameter)]
+        steps = [tensor.strides[a] * tensor.type.size for a in self.axes if self.full[a] > 1]
+        return min(steps, default=1) % ALIASING == 0
 
     def _roots(self, stage: int) -> list[Instruction]:
         reductions = [i.inputs[0] for i in self.module if i.name in REDUCTIONS and self.stage[i.inputs[0]] == stage]
@@ -208,7 +234,7 @@ class _ReduceKernel:
             loops = reduce_lens[:-1]
         else:
             outer, cols = keep_lens[:-1], keep_lens[-1]
-            chunk = cols if cols <= 4 * self.lanes else 4 * self.lanes
+            chunk = min(cols, max(4 * lanes_for(len(self.module)), self.lanes))
             chunks = -(-cols // chunk)
             loops = reduce_lens
         rows = _product(outer)
@@ -223,7 +249,7 @@ class _ReduceKernel:
         odometer = Odometer(slots, outer, [s[: len(outer)] for s in keep_strides])
         self._inner_steps(keep_strides)
         self.next_row = [row[-1] if row else "" for row in odometer.strides]
-        self.full_cols = cols
+        self.cols = cols
         self.cached = self._cached_values(cols)
 
         row = self._row_lines()
@@ -379,7 +405,8 @@ class _ReduceKernel:
         if self.row_mode:
             inner = vector_loop(self.lanes, element, "0", "cols", aligned=self._aligned(stores))
         else:
-            inner = element(left)
+            inner = [*element(left), f"place += {self.lanes}"]
+            lines.append("place = 0")
         moved = [
             f"q_{name} = offset(r_{name}, {self.loop_offset[k]})" if self.loop_offset[k] else f"q_{name} = r_{name}"
             for k, name in enumerate(self.names)
@@ -398,16 +425,26 @@ class _ReduceKernel:
         return ""
 
     def _ahead(self, stage: int) -> list[str]:
-        """Lines that ask for the same columns of the next row while this one, read before, is computed with."""
-        if not (self.streamed and self.row_mode and stage == 1 and not self.loops):
-            return []
+        """Lines that ask for what is read soon, of operands that come from memory.
+
+        The first stage asks for what it will read itself; the others, whose row is in the caches by then, for what the
+        first will read next: the next row, or in column mode the next columns.
+        """
         found = []
-        for k, tensor in enumerate(self.inputs):
-            size = tensor.type.size
-            row_bytes = self.full_cols * size
-            if self.is_full[k] and self.inner[k] == 1 and self.next_row[k] and row_bytes <= AHEAD_BYTES:
-                step = host.CACHE_LINE // size
-                found += [f"prefetch(q_x{k}, c + {self.next_row[k]} + {i})" for i in range(0, self.lanes, step)]
+        for k, tensor in enumerate(self.inputs if self.past_caches else ()):
+            size, row, next_row = tensor.type.size, self.loop_offset[k], self.next_row[k]
+            if not self.is_full[k] or self.inner[k] != 1:
+                continue
+            if not self.row_mode:
+                ahead = f"c + {self.lanes}" if stage or not row else f"c + {ROWS_AHEAD} * ({row.split(' * ')[-1]})"
+            elif stage == 0:
+                ahead = f"c + {AHEAD_BYTES // size}"
+            elif next_row and not self.loops and self.cols * size <= LONGEST_AHEAD:
+                ahead = f"c + {next_row}"
+            else:
+                continue
+            step = host.CACHE_LINE // size
+            found += [f"prefetch(q_x{k}, {ahead} + {i})" for i in range(0, self.lanes, step)]
         return found
 
 
@@ -430,7 +467,7 @@ class _Element:
             return self.known[ins]
         slot = list(kernel.cached).index(ins) if ins in kernel.cached else -1
         if slot >= 0 and kernel.cached[ins] < self.stage:
-            text = self.buffer.emit(f"load(cache{slot}, c, {kernel.lanes})")
+            text = self.buffer.emit(f"load(cache{slot}, {kernel.place}, {kernel.lanes})")
             value = VectorValue(text, ins.shape.type)
         elif ins.is_param:
             k = kernel.parameters.index(ins)
@@ -442,7 +479,7 @@ class _Element:
             value = ins.op.scalar(self.printer, *(self.value(i) for i in ins.inputs))  # type: ignore[attr-defined]
         self.known[ins] = value
         if slot >= 0 and kernel.cached[ins] == self.stage:
-            self.buffer.line(f"store(cache{slot}, c, {self.printer.register(value)})")
+            self.buffer.line(f"store(cache{slot}, {kernel.place}, {self.printer.register(value)})")
         return value
 
     def lines(self, reductions: Sequence[Instruction], stores: Sequence[tuple[int, Instruction]]) -> list[str]:

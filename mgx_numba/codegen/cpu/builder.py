@@ -136,6 +136,11 @@ class VectorBuilder:
         mask = ir.Constant(type_, elements) if any(lanes) else _Text(type_, "zeroinitializer", elements)
         return self.ir.shuffle_vector(vector, self.poison(vector.type), mask)
 
+    def joined(self, low: ir.Value, high: ir.Value) -> ir.Value:
+        """The lanes of two vectors of one length, one after the other."""
+        places = [ir.Constant(_I32, k) for k in range(2 * low.type.count)]
+        return self.ir.shuffle_vector(low, high, ir.Constant(ir.VectorType(_I32, len(places)), places))
+
     # LLVM intrinsics and library functions
 
     def mangled(self, type_: ir.Type) -> str:

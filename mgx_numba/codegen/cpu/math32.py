@@ -8,6 +8,7 @@ reductions are Cody and Waite's ("Software Manual for the Elementary Functions",
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 from llvmlite import ir
 
@@ -32,6 +33,7 @@ _LN_LARGEST = 88.72283905
 # From here on the tails of the normal distribution, and of its approximation by tanh, are below 2**-126.
 _NORMAL_LIMIT = 12.95
 _TANH_LIMIT = 9.98
+_SCALEF_LANES = 16
 
 
 def _reduce(b: VectorBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
@@ -54,14 +56,43 @@ def _scale(b: VectorBuilder, p: ir.Value, bits: ir.Value) -> ir.Value:
     return b.mul(b.mul(p, powers[0]), powers[1])
 
 
-def exp(b: VectorBuilder, x: ir.Value) -> ir.Value:
+def _has_scalef(b: VectorBuilder, x: ir.Value) -> bool:
+    """Whether p * 2**n, for a float n, is one instruction for vectors of this length."""
+    return host.has("avx512f", "avx512vl") and b.lanes(x) > 0 and b.lanes(x) % _SCALEF_LANES == 0
+
+
+def _scalef(b: VectorBuilder, p: ir.Value, n: ir.Value) -> ir.Value:
+    """p * 2**n, subnormal results and infinity too."""
+    lanes = b.lanes(p)
+    type_ = ir.VectorType(ir.FloatType(), _SCALEF_LANES)
+    whole, rounding = ir.Constant(ir.IntType(16), -1), ir.Constant(ir.IntType(32), 4)  # every lane; the current mode
+    arguments = [type_, type_, type_, whole.type, rounding.type]
+    callee = b.function("llvm.x86.avx512.mask.scalef.ps.512", type_, arguments)
+    pieces = []
+    for start in range(0, lanes, _SCALEF_LANES):
+        part = range(start, start + _SCALEF_LANES)
+        x, y = (v if lanes == _SCALEF_LANES else b.shuffle(v, part) for v in (p, n))
+        pieces.append(b.ir.call(callee, [x, y, x, whole, rounding]))
+    while len(pieces) > 1:
+        pieces = [b.joined(low, high) for low, high in zip(pieces[::2], pieces[1::2])]
+    return pieces[0]
+
+
+def _bounded_exp(b: VectorBuilder, x: ir.Value, coefficients: Sequence[float]) -> ir.Value:
     # Outside these bounds results are 0 and infinity; the order of operands lets NaN through.
     bounded = b.first_less(89.0, b.first_greater(-104.0, x))
-    r, _, bits = _reduce(b, bounded)
-    return _scale(b, b.polynomial(r, table.EXP_32), bits)
+    r, n, bits = _reduce(b, bounded)
+    p = b.polynomial(r, coefficients)
+    return _scalef(b, p, n) if _has_scalef(b, x) else _scale(b, p, bits)
+
+
+def exp(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    return _bounded_exp(b, x, table.EXP_32)
 
 
 def exp_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    if _has_scalef(b, x):
+        return _bounded_exp(b, x, table.EXP_32_FAST)
     r, _, bits = _reduce(b, x)
     p = b.polynomial(r, table.EXP_32_FAST)
     scaled = b.from_bits(b.iadd(b.bits(p), b.shl(bits, 23)))
