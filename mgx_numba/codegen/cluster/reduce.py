@@ -22,6 +22,7 @@ from .body import cluster_name, scalar_flops
 from .collapse import Space, collapse
 from .reductions import REDUCTIONS
 from .text import (
+    AHEAD_BYTES,
     Odometer,
     Slots,
     Tensor,
@@ -48,7 +49,6 @@ LONG_ROW = 32
 WIDER_COLUMNS = 8
 LIGHT = 6
 FEWEST_CHUNKS = 16
-AHEAD_BYTES = 4 << 10
 ROWS_AHEAD = 16
 LONGEST_AHEAD = 256 << 10
 EXPENSIVE = frozenset(

@@ -15,6 +15,7 @@ __all__ = ["Slots", "Tensor", "dtype_name", "lanes_for"]
 TASK_ELEMENTS = 16384
 LEAST_ELEMENTS = 4096
 CLAIM_BYTES = 2 << 20
+AHEAD_BYTES = 4 << 10
 FEWEST_CLAIMS = 32
 INDENT = "    "
 

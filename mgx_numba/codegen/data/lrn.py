@@ -10,7 +10,7 @@ from math import prod
 
 from ...ops.lrn import Lrn
 from ..cluster.collapse import Space, collapse
-from ..cluster.text import Slots, Tensor, dtype_name, footprint, indent, load_text, store_text
+from ..cluster.text import Slots, Tensor, claim, dtype_name, footprint, indent, is_streamed, load_text, store_text
 from ..cpu import host
 from ..launch import Launch
 from .rows import RowLoop, cast_text, const_text, vector_loop
@@ -18,6 +18,7 @@ from .rows import RowLoop, cast_text, const_text, vector_loop
 __all__ = ["lrn_launch"]
 
 SCRATCH = 2048
+UNROLLED = 16
 
 
 def lrn_launch(op: Lrn, x: Tensor, out: Tensor, origin: str = "") -> Launch:
@@ -31,12 +32,15 @@ def lrn_launch(op: Lrn, x: Tensor, out: Tensor, origin: str = "") -> Launch:
     lanes = host.lanes(dtype_name(x.type.compute))
     along = _along_rows if across or x.lens[1] + op.size > SCRATCH else _along_channels
     loop, parts = along(op, slots, space, x, out, lanes)
+    tasks = loop.tasks if 0 not in out.lens else 0
+    traffic = footprint(x) + footprint(out)
     return Launch(
-        kernel=loop.kernel("lrn_kernel", origin=origin, **parts),
+        kernel=loop.kernel("lrn_kernel", origin=origin, streamed=is_streamed([out]), **parts),
         args=tuple(slots.values),
-        tasks=loop.tasks if 0 not in out.lens else 0,
+        tasks=tasks,
+        grain=claim(tasks, traffic),
         flops=prod(out.lens) * (op.size + 3),
-        bytes=footprint(x) + footprint(out),
+        bytes=traffic,
     )
 
 
@@ -74,13 +78,16 @@ def _along_channels(op: Lrn, slots: Slots, space: Space, x: Tensor, out: Tensor,
         return [load("r_x", left), "store(squares, behind + c, mul(v, v))"]
 
     def divide(left: str) -> list[str]:
+        if op.size <= UNROLLED:
+            total = [f"s = add(s, load(squares, c + {k}, {lanes}))" for k in range(op.size)]
+        else:
+            total = ["for k in range(size):", f"    s = add(s, load(squares, c + k, {lanes}))"]
         return [
             f"s = {zero}",
-            "for k in range(size):",
-            f"    s = add(s, load(squares, c + k, {lanes}))",
+            *total,
             load("q_x", left),
             *_divide(op, x, lanes),
-            store_text("q_out", "c", steps[1], t1, "result", left),
+            store_text("q_out", "c", steps[1], t1, "result", left, is_streamed([out])),
         ]
 
     finish = [
@@ -137,7 +144,7 @@ def _along_rows(op: Lrn, slots: Slots, space: Space, x: Tensor, out: Tensor, lan
             "q = r_x",
             f"v = {v}",
             *_divide(op, x, lanes),
-            store_text("r_out", "c", inner[1], t1, "result", left),
+            store_text("r_out", "c", inner[1], t1, "result", left, is_streamed([out])),
         ]
 
     inside = [

@@ -8,8 +8,9 @@ element where the padding is, and the taps of the last axis are combined from th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 
 import numpy as np
@@ -17,16 +18,29 @@ import numpy as np
 from ...graph.types import Type
 from ...ops.pooling import Pooling, PoolingMode
 from ..cluster.collapse import Space, collapse
-from ..cluster.text import Slots, Tensor, dtype_name, footprint, indent, load_text, store_text
+from ..cluster.text import (
+    AHEAD_BYTES,
+    Slots,
+    Tensor,
+    claim,
+    dtype_name,
+    footprint,
+    indent,
+    is_streamed,
+    load_text,
+    store_text,
+    vector_loop,
+)
 from ..cpu import host
 from ..launch import Launch
-from .rows import RowLoop, cast_text, const_text, vector_loop
+from .rows import RowLoop, cast_text, const_text
 
 __all__ = ["Window", "pooling_launch", "windows"]
 
 ROW_BUFFER = 4096
 LOADED_EVERY = 4
 UNROLL = 4
+UNROLLED_TAPS = 16
 
 
 @dataclass(frozen=True)
@@ -76,6 +90,11 @@ def pooling_launch(
     return _PoolingKernel(op, axes, x, out, origin, name).launch()
 
 
+def _places(axes: Sequence[tuple[int, Window]]) -> list[tuple[int, ...]]:
+    """Where the taps of a window are along its axes, in the order of memory."""
+    return list(product(*(range(w.size) for _, w in axes)))
+
+
 class _Combine:
     """How the elements of a window become its value, in the kernel language."""
 
@@ -106,7 +125,7 @@ class _Combine:
 
     def add(self, total: str, value: str) -> str:
         if self.mode is PoolingMode.max:
-            return f"max({total}, {value})"
+            return f"max({value}, {total})"
         if self.mode is PoolingMode.lpnorm and self.order == 2:
             return f"fma({value}, {value}, {total})"
         return f"add({total}, {value})"
@@ -134,16 +153,19 @@ class _PoolingKernel:
         self.slots = Slots()
         self.slots.pointer("p_x", "x", dtype_name(x.type))
         self.slots.pointer("p_out", "out", dtype_name(out.type))
+        self.streamed = is_streamed([out])
 
     def launch(self) -> Launch:
         kernel, tasks = self._row() if self._row_mode() else self._column()
         work = prod(self.out.lens) * prod(w.size for w in self.axes)
+        traffic = footprint(self.x) + footprint(self.out)
         return Launch(
             kernel=kernel,
             args=tuple(self.slots.values),
             tasks=tasks,
+            grain=claim(tasks, traffic),
             flops=work,
-            bytes=footprint(self.x) + footprint(self.out),
+            bytes=traffic,
         )
 
     def _row_mode(self) -> bool:
@@ -228,28 +250,71 @@ class _PoolingKernel:
         if self.average:
             ranges.append(f"count = imax(1, {' * '.join(f'count{k}' for k, _ in axes) or '1'})")
 
-        def body(vectors: int, left: str) -> list[str]:
-            places = [f"c + {j * self.lanes}" if j else "c" for j in range(vectors)]
-            loads = [load_text("q", f"({p})" if j else p, inner[0], step[0], self.lanes, left)
-                     for j, p in enumerate(places)]  # fmt: skip
+        def body(vectors: int, left: str, whole: bool) -> list[str]:
+            places = [f"(c + {j * self.lanes})" if j else "c" for j in range(vectors)]
+
+            def loads(source: str) -> list[str]:
+                return [load_text(source, p, inner[0], step[0], self.lanes, left) for p in places]
+
             lines = [f"m{j} = {self.combine.neutral(self.lanes)}" for j in range(vectors)]
-            lines += self._tap_loops(axes, self._accumulate(loads))
+            if whole:
+                lines += [] if left else self._ahead(axes, vectors)
+                lines += [line for tap in range(weight) for line in self._accumulate(loads(f"tap{tap}"))]
+            else:
+                lines += self._tap_loops(axes, self._accumulate(loads("q")))
             for j, place in enumerate(places):
                 value = self.combine.finish(f"m{j}", "count")
-                lines.append(store_text("r_out", f"({place})" if j else place, inner[1], step[1], value, left))
+                lines.append(store_text("r_out", place, inner[1], step[1], value, left, self.streamed))
             return lines
 
-        wide = UNROLL * self.lanes
+        def columns(whole: bool) -> list[str]:
+            wide = UNROLL * self.lanes
+            return [
+                "c = first",
+                f"while c + {wide} <= last:",
+                *indent([*body(UNROLL, "", whole), f"c += {wide}"], 1),
+                *vector_loop(self.lanes, lambda left: body(1, left, whole), first="c"),
+            ]
+
         inside = [
             f"r_x = offset(p_x, {loop.offset(0)} - skipped)",
             f"r_out = offset(p_out, {loop.offset(1)})",
             *ranges,
-            "c = first",
-            f"while c + {wide} <= last:",
-            *indent([*body(UNROLL, ""), f"c += {wide}"], 1),
-            *vector_loop(self.lanes, lambda left: body(1, left), first="c"),
         ]
-        return loop.kernel(self._kernel_name(), inside, self.origin), loop.tasks
+        inside += self._if_whole(axes, columns)
+        return loop.kernel(self._kernel_name(), inside, self.origin, streamed=self.streamed), loop.tasks
+
+    def _ahead(self, axes: Sequence[tuple[int, Window]], vectors: int) -> list[str]:
+        """Lines that ask for elements that windows further on are the first to read."""
+        size = self.x.type.size
+        if not is_streamed([self.x]):
+            return []
+        line, ahead = host.CACHE_LINE // size, AHEAD_BYTES // size
+        first = [all(at >= w.size - w.stride for at, (_, w) in zip(index, axes)) for index in _places(axes)]
+        return [
+            f"prefetch(tap{tap}, c + {ahead + start})"
+            for tap, is_first in enumerate(first)
+            for start in range(0, vectors * self.lanes if is_first else 0, line)
+        ]
+
+    @staticmethod
+    def _if_whole(axes: Sequence[tuple[int, Window]], body: Callable[[bool], list[str]]) -> list[str]:
+        """``body(True)``, which has the places ``tap0``, ``tap1``, ... of all taps, where none is in the padding.
+
+        Elsewhere, and for large windows, ``body(False)``.
+        """
+        if not axes or not 0 < prod(w.size for _, w in axes) <= UNROLLED_TAPS:
+            return body(False)
+        lines = []
+        for tap, index in enumerate(_places(axes)):
+            terms = [f"{at} * step{k}" for at, (k, _) in zip(index, axes) if at]
+            lines.append(f"tap{tap} = offset(r_x, {' + '.join(terms) or 0})")
+        return [
+            f"if {' and '.join(f'to{k} - from{k} == {w.size}' for k, w in axes)}:",
+            *indent([*lines, *body(True)], 1),
+            "else:",
+            *indent(body(False), 1),
+        ]
 
     def _accumulate(self, loads: Sequence[str]) -> list[str]:
         """Lines that add one element to each of the totals ``m0``, ``m1``, ...."""
@@ -287,16 +352,23 @@ class _PoolingKernel:
         reach = self.slots.integer("reach", last.reach)
         neutral = self.combine.neutral(lanes)
 
-        def combine_rows(left: str) -> list[str]:
-            load = load_text("q", "c", inner[0], step[0], lanes, left)
-            return [
-                f"m0 = {neutral}",
-                *self._tap_loops(axes, self._accumulate([load])),
-                "store(scratch, c, m0)",
-            ]
+        taps = prod(w.size for w in others)
 
-        def combine_taps(left: str) -> list[str]:
-            at = f"(c - first) * stride{k} + tap * dilation{k}"
+        def combine_rows(left: str, whole: bool) -> list[str]:
+            def load(source: str) -> str:
+                return load_text(source, "c", inner[0], step[0], lanes, left)
+
+            if whole:
+                lines = [line for tap in range(taps) for line in self._accumulate([load(f"tap{tap}")])]
+            else:
+                lines = self._tap_loops(axes, self._accumulate([load("q")]))
+            return [f"m0 = {neutral}", *lines, "store(scratch, c, m0)"]
+
+        def rows(whole: bool) -> list[str]:
+            return vector_loop(lanes, lambda left: combine_rows(left, whole), first="low", last="high")
+
+        def combine_tap(tap: int | str, left: str) -> list[str]:
+            at = f"(c - first) * stride{k} + {tap} * dilation{k}"
             if last.stride == 1:
                 load = f"load(scratch, {at}, {lanes})"
             elif last.stride <= LOADED_EVERY:
@@ -305,14 +377,20 @@ class _PoolingKernel:
                 load = f"load_strided_tail(scratch, {at}, stride{k}, {left}, 0, {lanes})"
             else:
                 load = f"load_strided(scratch, {at}, stride{k}, {lanes})"
-            total = "max(m0, v0)" if self.op.mode is PoolingMode.max else "add(m0, v0)"
+            total = "max(v0, m0)" if self.op.mode is PoolingMode.max else "add(m0, v0)"
+            return [f"v0 = {load}", f"m0 = {total}"]
+
+        def combine_taps(left: str) -> list[str]:
             value = self.combine.finish("m0", "count")
+            if last.size <= UNROLLED_TAPS:
+                lines = [line for tap in range(last.size) for line in combine_tap(tap, left)]
+            else:
+                lines = [f"for tap in range(size{k}):", *indent(combine_tap("tap", left), 1)]
             return [
                 f"m0 = {neutral}",
-                f"for tap in range(size{k}):",
-                *indent([f"v0 = {load}", f"m0 = {total}"], 1),
+                *lines,
                 *(self._vector_count(k, last) if self.average else []),
-                store_text("r_out", "c", inner[1], step[1], value, left),
+                store_text("r_out", "c", inner[1], step[1], value, left, self.streamed),
             ]
 
         inside = [
@@ -326,14 +404,14 @@ class _PoolingKernel:
             "c = 0",
             "while c < low:",
             *indent([f"store(scratch, c, {neutral})", f"c += {lanes}"], 1),
-            *vector_loop(lanes, combine_rows, first="low", last="high"),
+            *self._if_whole(axes, rows),
             "c = high",
             "while c < need:",
             *indent([f"store(scratch, c, {neutral})", f"c += {lanes}"], 1),
             *vector_loop(lanes, combine_taps),
         ]
         prologue = [f"scratch = local_{self.combine.compute}({ROW_BUFFER + (LOADED_EVERY + 1) * lanes})"]
-        return loop.kernel(self._kernel_name(), inside, self.origin, prologue), loop.tasks
+        return loop.kernel(self._kernel_name(), inside, self.origin, prologue, streamed=self.streamed), loop.tasks
 
     def _vector_count(self, k: int, window: Window) -> list[str]:
         """Lines that set ``count`` to the elements that the means of neighbouring windows are over."""

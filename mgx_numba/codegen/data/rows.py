@@ -101,10 +101,11 @@ class RowLoop:
         prologue: Sequence[str] = (),
         before: Sequence[str] = (),
         after: Sequence[str] = (),
+        streamed: bool = False,
     ) -> KernelSource:
         """The kernel that does ``inside`` for each row (or chunk of one).
 
-        ``prologue`` is done once a call, ``before`` and ``after`` once a task.
+        ``prologue`` is done once a call, ``before`` and ``after`` once a task. ``streamed``: some stores are.
         """
         lines = [
             "def kernel(args, begin, end):",
@@ -125,5 +126,6 @@ class RowLoop:
                 ],
                 2,
             ),
+            *([f"{INDENT}stream_fence()"] if streamed else []),
         ]
         return KernelSource(name=name, text="\n".join(lines) + "\n", origin=origin)
