@@ -96,3 +96,35 @@ def test_reductions_pass_nan_and_infinity(name, axis):
 @pytest.mark.parametrize("axis", [0, 1])
 def test_softmax_along_strided_memory(axis):
     check([data((9, 37, 65))], lambda m, p: m.add_instruction("softmax", [p[0]], axis=axis))
+
+
+@pytest.mark.parametrize("lens", [(37, 70), (4, 1000), (130, 2300), (64, 4096), (3, 5001)])
+def test_transposed_copies(lens):
+    check([data(lens, special=True)], lambda m, p: m.add_instruction("transpose", [p[0]], permutation=[1, 0]))
+
+
+@pytest.mark.parametrize("mode", ["max", "average", "lpnorm"])
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize(("size", "stride", "pad"), [(2, 2, 0), (3, 2, 1), (3, 1, 1), (1, 2, 0), (5, 3, 2)])
+def test_pooling(mode, channels_last, size, stride, pad):
+    def build(m, p):
+        x = m.add_instruction("layout", [p[0]], permutation=[0, 2, 3, 1]) if channels_last else p[0]
+        y = m.add_instruction(
+            "pooling", [x], mode=mode, padding=[pad] * 4, stride=[stride] * 2, lengths=[size] * 2, lp_order=2
+        )
+        return m.add_instruction("contiguous", [y])
+
+    x = data((2, 67, 12, 17))
+    x[0, :, 3, 3], x[1, 4, 5, 6], x[1, 66, 0, 0] = -np.inf, np.nan, np.inf
+    check([x if mode == "max" else data(x.shape)], build)
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("size", [1, 4, 5, 17])
+def test_local_response_normalisation(channels_last, size):
+    def build(m, p):
+        x = m.add_instruction("layout", [p[0]], permutation=[0, 2, 3, 1]) if channels_last else p[0]
+        y = m.add_instruction("lrn", [x], alpha=1e-2, beta=0.75, bias=1.0, size=size)
+        return m.add_instruction("contiguous", [y])
+
+    check([data((2, 35, 5, 6))], build)

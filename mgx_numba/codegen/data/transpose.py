@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import prod
 
 from ..cluster.collapse import collapse
-from ..cluster.text import INDENT, TASK_ELEMENTS, Odometer, Slots, Tensor, footprint, indent
+from ..cluster.text import INDENT, TASK_ELEMENTS, Odometer, Slots, Tensor, claim, footprint, indent, is_streamed
 from ..cpu import host
 from ..kernel import KernelSource
 from ..launch import Launch
@@ -20,6 +20,7 @@ __all__ = ["transpose_launch"]
 
 TILE = 64
 TILE_BYTES = 256
+LONG_TILES = 16
 ALIASING = 2048
 LARGEST_BLOCK = 16
 SMALLEST_BLOCK = 4
@@ -74,6 +75,7 @@ class _Plan:
 
     def __init__(self, x: Tensor, out: Tensor, origin: str) -> None:
         self.x, self.out, self.origin = x, out, origin
+        self.streamed = is_streamed([out])
         self.slots = Slots()
         self.slots.pointer("p_x", "x0", mover(x.type))
         self.slots.pointer("p_out", "out0", mover(x.type))
@@ -93,7 +95,8 @@ class _Plan:
         """
         item = self.x.type.size
         tile = max(TILE_BYTES // item, TILE)
-        tiles = [-(-n // tile) for n in lens]
+        across = LONG_TILES * tile if self.streamed else tile
+        tiles = [-(-lens[0] // across), -(-lens[1] // tile)]
         for name, value in (
             ("across", lens[0]),
             ("along", lens[1]),
@@ -104,27 +107,27 @@ class _Plan:
         ):
             self.slots.integer(name, value)
         # Rows of the target that lie a multiple of this apart compete for the same few places of the caches.
-        staged = steps[1] * item % ALIASING == 0
+        staged = self.streamed or steps[1] * item % ALIASING == 0
         move = self._staged if staged else self._direct
         lines = [
             "rest = idiv(task, tiles_along)",
             f"first = (task - rest * tiles_along) * {tile}",
             f"last = imin(along, first + {tile})",
             "point = idiv(rest, tiles_across)",
-            f"j = (rest - point * tiles_across) * {tile}",
-            f"stop = imin(across, j + {tile})",
+            f"j = (rest - point * tiles_across) * {across}",
+            f"stop = imin(across, j + {across})",
             *self._pointers(),
             "while j < stop:",
             *indent([f"col = imin(j, across - {size})", *move(size, tile), f"j += {size}"], 1),
         ]
         scratch = [f"scratch = local_{mover(self.x.type)}({size * (tile + size)})"] if staged else []
-        elements = min(lens[0], tile) * min(lens[1], tile)
+        elements = min(lens[0], across) * min(lens[1], tile)
         return self._launch("transpose_kernel", lines, self.points * prod(tiles), elements, scratch)
 
     @staticmethod
-    def _rows(size: int, body: str) -> list[str]:
+    def _rows(size: int, *body: str) -> list[str]:
         """``body`` for each block of a stripe, which starts at ``row``."""
-        loop = [f"row = imin(i, along - {size})", body, f"i += {size}"]
+        loop = [f"row = imin(i, along - {size})", *body, f"i += {size}"]
         return ["i = first", "while i < last:", *indent(loop, 1)]
 
     def _direct(self, size: int, tile: int) -> list[str]:
@@ -141,9 +144,11 @@ class _Plan:
             f"transpose_block(offset(r_x, row * x_step + col), x_step, {size},"
             f" offset(scratch, {place}), {pitch}, {size})"
         )
-        to_target = f"store(r_out, (col + k) * out_step + row, load(scratch, k * {pitch} + {place}, {size}))"
+        store = "store_stream" if self.streamed else "store"
+        to_target = f"{store}(r_out, (col + k) * out_step + row, load(scratch, k * {pitch} + {place}, {size}))"
+        ahead = [f"prefetch(r_x, (row + {k}) * x_step + col + {2 * size})" for k in range(size)]
         return [
-            *self._rows(size, to_scratch),
+            *self._rows(size, to_scratch, *(ahead if self.streamed else [])),
             f"for k in range({size}):",
             *indent(self._rows(size, to_target), 1),
         ]
@@ -182,11 +187,13 @@ class _Plan:
             *indent([*self.slots.lines, *(prologue or [])], 1),
             f"{INDENT}for task in range(begin, end):",
             *indent(lines, 2),
+            *([f"{INDENT}stream_fence()"] if self.streamed else []),
         ]
+        traffic = footprint(self.x) + footprint(self.out)
         return Launch(
             kernel=KernelSource(name=name, text="\n".join(text) + "\n", origin=self.origin),
             args=tuple(self.slots.values),
             tasks=tasks,
-            grain=max(1, TASK_ELEMENTS // 2 // elements),
-            bytes=footprint(self.x) + footprint(self.out),
+            grain=max(1, TASK_ELEMENTS // 2 // elements, claim(tasks, traffic)),
+            bytes=traffic,
         )
