@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import prod
 
 from ..cluster.collapse import collapse
-from ..cluster.text import INDENT, TASK_ELEMENTS, Odometer, Slots, Tensor, claim, footprint, indent, is_streamed
+from ..cluster.text import INDENT, Odometer, Slots, Tensor, claim, footprint, indent, is_streamed, task_elements
 from ..cpu import host
 from ..kernel import KernelSource
 from ..launch import Launch
@@ -194,6 +194,6 @@ class _Plan:
             kernel=KernelSource(name=name, text="\n".join(text) + "\n", origin=self.origin),
             args=tuple(self.slots.values),
             tasks=tasks,
-            grain=max(1, TASK_ELEMENTS // 2 // elements, claim(tasks, traffic)),
+            grain=max(1, task_elements(prod(self.out.lens)) // elements, claim(tasks, traffic)),
             bytes=traffic,
         )
