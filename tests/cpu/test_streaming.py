@@ -63,11 +63,18 @@ def test_transposed_results():
 ROWS = [(3, 5), (7, 63), (5, 64), (33, 1000), (3, 2085), (2, 3, 4099), (1, 9000), (2, 70001)]
 
 
+def softmax(m, x, axis, lens):
+    top = m.add_instruction("reduce_max", [x], axes=[axis])
+    e = m.add_instruction("exp", [m.add_instruction("sub", [x, broadcast(m, top, lens)])])
+    return m.add_instruction("div", [e, broadcast(m, m.add_instruction("reduce_sum", [e], axes=[axis]), lens)])
+
+
+@pytest.mark.parametrize("fast_math", [False, True])
 @pytest.mark.parametrize("lens", ROWS)
-def test_softmax(lens):
+def test_softmax(lens, fast_math):
     x = data(lens)
     x[..., 1] = -np.inf
-    check([x], lambda m, p: m.add_instruction("softmax", [p[0]], axis=-1))
+    check([x], lambda m, p: softmax(m, p[0], len(lens) - 1, lens), fast_math=fast_math)
 
 
 @pytest.mark.parametrize("lens", ROWS)
@@ -95,7 +102,15 @@ def test_reductions_pass_nan_and_infinity(name, axis):
 
 @pytest.mark.parametrize("axis", [0, 1])
 def test_softmax_along_strided_memory(axis):
-    check([data((9, 37, 65))], lambda m, p: m.add_instruction("softmax", [p[0]], axis=axis))
+    lens = (9, 37, 65)
+    check([data(lens)], lambda m, p: softmax(m, p[0], axis, lens), fast_math=True)
+
+
+def test_softmax_of_columns_that_collide_in_the_caches():
+    lens = (2, 33, 1024)
+    x = data(lens)
+    x[1, :, 5], x[0, 3, 7] = -np.inf, np.nan
+    check([x], lambda m, p: softmax(m, p[0], 1, lens))
 
 
 @pytest.mark.parametrize("lens", [(37, 70), (4, 1000), (130, 2300), (64, 4096), (3, 5001)])
