@@ -1,7 +1,7 @@
 """Single kernels in turn with the roof that bounds them and with BLAS.
 
 The row called ``roof`` is the time that the kernel's operations would take at the multiply-add peak, or its bytes at
-copy bandwidth, both measured in the same turns.
+copy bandwidth, both measured in the same turns; kernels that stream give their share of each way to copy too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bench.replay import CLOCK, replay
 from bench.roofs import COPIES, Work, copying, multiply_adds
 from bench.timing import Timing, interleave
 
-STREAMING = ("pointwise", "rows")
+STREAMING = ("pointwise", "rows", "data")
 LIBRARIES = ("numpy", *(["torch"] if is_installed("torch") else []))
 
 
@@ -86,4 +86,7 @@ def test_kernel(benchmark: Any, kernel: str, row: str, threads: int, measurement
     benchmark.extra_info["gflops"] = work.flops / median / 1e9
     benchmark.extra_info["gigabytes_per_second"] = work.bytes / median / 1e9
     benchmark.extra_info["share_of_roof"] = roof / median
+    for way in COPIES if case.kind in STREAMING else ():
+        copy = Timing((tuple(measurements.seconds[f"roof {way}"]),)).median
+        benchmark.extra_info[f"share_of_{way}_copy"] = copy / median
     replay(benchmark, seconds)
