@@ -40,6 +40,7 @@ class program:
         self._signature: dict[str, Shape] = {}
         self._results: list[Shape] = []
         self._scalars: dict[int, Shape] = {}
+        self._trace_level = 0
         self._options: CompileOptions | None = None
         self._target: target | None = None
         self._disabled_passes: tuple[str, ...] = ()
@@ -71,6 +72,7 @@ class program:
     ) -> None:
         """Take a compiled form; ``parameters`` and ``results`` are the portable form's."""
         self._signature, self._results, self._scalars = parameters, results, _scalar_results(results)
+        self._trace_level = _trace_level()
         self._compiled, self._options, self._target = compiled, options, t
 
     @property
@@ -174,29 +176,29 @@ class program:
                 given and what was expected.
         """
         inputs = self._checked({} if params is None else params)
-        compiled = self._compiled or compile_for("ref", self._portable)
-        level = os.environ.get("MIGRAPHX_TRACE_EVAL")
-        if level and level != "0":
-            if level not in ("1", "2", "3"):
-                raise OptionError(f"environment variable MIGRAPHX_TRACE_EVAL: expected 0, 1, 2 or 3, got {level!r}")
-            results = compiled.trace(inputs, int(level), sys.stdout)
-        else:
-            results = compiled.run(inputs)
-        shapes = self._scalars if self._compiled is not None else _scalar_results(self._portable.output_shapes())
-        return [_result(r, shapes.get(k)) for k, r in enumerate(results)]
+        compiled, level, shapes = self._compiled, self._trace_level, self._scalars
+        if compiled is None:
+            compiled, level = compile_for("ref", self._portable), _trace_level()
+            shapes = _scalar_results(self._portable.output_shapes())
+        results = compiled.trace(inputs, level, sys.stdout) if level else compiled.run(inputs)
+        if shapes:
+            return [_result(r, shapes.get(k)) for k, r in enumerate(results)]
+        return [_result(r, None) for r in results]
 
     eval = run
 
     def _checked(self, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """A checked array for every parameter; other names are ignored."""
-        if not isinstance(given, Mapping):
+        if type(given) is not dict and not isinstance(given, Mapping):
             raise ParameterError(f"run needs a mapping of parameter names to arrays, got {type(given).__name__}")
         shapes = self._parameters()
-        for name in shapes:
+        inputs = {}
+        for name, wanted in shapes.items():
             if name not in given:
                 listed = ", ".join(map(str, given)) or "none"
                 raise ParameterError(f"Parameter not found: {name} (given: {listed}; expected: {', '.join(shapes)})")
-        return {name: _check(name, given[name], wanted) for name, wanted in shapes.items()}
+            inputs[name] = _check(name, given[name], wanted)
+        return inputs
 
     def to_py(self) -> str:
         """Python source that builds the program."""
@@ -282,6 +284,14 @@ def _check(name: str, value: Any, wanted: Shape) -> np.ndarray:
     return array
 
 
+def _trace_level() -> int:
+    """What ``MIGRAPHX_TRACE_EVAL`` asks for; a compiled program keeps what it was when compiled."""
+    level = os.environ.get("MIGRAPHX_TRACE_EVAL") or "0"
+    if level not in ("0", "1", "2", "3"):
+        raise OptionError(f"environment variable MIGRAPHX_TRACE_EVAL: expected 0, 1, 2 or 3, got {level!r}")
+    return int(level)
+
+
 def _given_out(s: Shape) -> Shape:
     return s if s.scalar and s.elements == 1 else s.to_standard()
 
@@ -302,7 +312,7 @@ def _scalar_results(shapes: Sequence[Shape]) -> dict[int, Shape]:
 
 
 def _result(value: Any, known: Shape | None) -> Any:
-    if isinstance(value, (tuple, list)):
+    if type(value) is list or type(value) is tuple:
         return [_result(v, None) for v in value]
     result = value.view(argument)
     if known is not None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import ShapeError
 from .layout import PlanTables
-from .memory import address_of, aligned_empty, numpy_dtype, scratch
+from .memory import address_of, aligned_array, aligned_empty, numpy_dtype, scratch
 from .plan import HostStep, Plan, Pointer, Region, TensorView
 from .spmd import Job, StepRecord
 
@@ -41,7 +41,25 @@ class Context:
         self._kept = (slots, steps, job, taken)
         self.bases: memoryview = bases.data
         self.job_address = address_of(job)
+        self._outputs = tables.outputs
         self._arena_views: dict[TensorView, np.ndarray] = {}
+
+    def bind(self, inputs: Sequence[np.ndarray]) -> list[Any]:
+        """Take a call's inputs and make its outputs; those whose shape only a host step knows are None."""
+        bases = self.bases
+        number = 0
+        for array in inputs:
+            bases[number] = address_of(array)
+            number += 1
+        outputs = []
+        for made in self._outputs:
+            output = None
+            if made is not None:
+                output = aligned_array(*made)
+                bases[number] = address_of(output)
+            outputs.append(output)
+            number += 1
+        return outputs
 
     def arena_view(self, view: TensorView) -> np.ndarray:
         """A tensor in the arena; the same array for the same view."""
@@ -57,22 +75,10 @@ class Frame:
     def __init__(self, plan: Plan, tables: PlanTables, context: Context, inputs: Sequence[np.ndarray]) -> None:
         self.context = context
         self.inputs = inputs
-        self.outputs: list[np.ndarray | None] = []
+        self.outputs: list[np.ndarray | None] = context.bind(inputs)
         self._plan = plan
         self._tables = tables
         self._host: dict[int, np.ndarray] = {}
-        bases = context.bases
-        number = 0
-        for array in inputs:
-            bases[number] = address_of(array)
-            number += 1
-        for spec in plan.outputs:
-            output = None
-            if spec.lens is not None:
-                output = aligned_empty(spec.lens, spec.dtype)
-                bases[number] = address_of(output)
-            self.outputs.append(output)
-            number += 1
 
     def view(self, view: TensorView) -> np.ndarray:
         """The tensor that a view names, as an array over the same memory; it changes with later steps and

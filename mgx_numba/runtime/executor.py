@@ -58,6 +58,8 @@ class Executable:
         self._lead = self._pool.lead
         self._constants = [np.asarray(array, order="C") for array in plan.constants]
         self._tables = PlanTables(plan, addresses, self._constants, self.num_threads)
+        hosted = any(isinstance(step, HostStep) for step in plan.steps)
+        self._native_steps = None if hosted else len(plan.steps)
         self._threads = self.num_threads if _worth_sharing(plan) else 1
         self._idle: deque[Context] = deque()
         self._idle_limit = max(1, _IDLE_BYTES // max(1, plan.arena_bytes))
@@ -75,6 +77,10 @@ class Executable:
         """
         context = self._take()
         try:
+            if self._native_steps is not None:
+                outputs = context.bind(inputs)
+                self._lead(context.job_address, 0, self._native_steps)
+                return outputs
             frame = Frame(self.plan, self._tables, context, inputs)
             for segment in self._tables.segments:
                 if isinstance(segment, tuple):

@@ -10,8 +10,8 @@ import numpy as np
 
 from ..codegen.kernel import KernelSource
 from ..errors import UnsupportedError
-from .memory import address_of
-from .plan import HostStep, Plan, Pointer, Region, Step
+from .memory import address_of, numpy_dtype
+from .plan import HostStep, Plan, Pointer, Region, Step, TensorSpec
 from .spmd import Patch, StepRecord
 
 __all__ = ["PlanTables", "Segment"]
@@ -29,7 +29,7 @@ class PlanTables:
     ``steps`` is (native steps + 1, 8) and ``slots`` flat, both int64, with constants' addresses filled in.
     Slots that hold arena addresses are ``arena_slots``, with ``arena_offsets`` to add to the arena's address.
     ``patches`` is (n, 3), for what each run brings: bases are numbered parameters first, then outputs, then
-    host values.
+    host values. ``outputs`` has lens, dtype and bytes of each output, None where only a host step's result says them.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class PlanTables:
         self._plan = plan
         self._addresses = addresses
         self._constants = [address_of(array) for array in constants]
+        self.outputs = [_made(spec) for spec in plan.outputs]
         native = [step for step in plan.steps if isinstance(step, Step)]
         self.segments = _segments(plan)
         self.native_index = _native_index(plan)
@@ -112,6 +113,13 @@ class PlanTables:
                     single = self.steps[i, StepRecord.TASKS] <= self.steps[i, StepRecord.GRAIN]
                     length = length + 1 if single else 0
                     self.steps[i, StepRecord.CHAIN] = length
+
+
+def _made(spec: TensorSpec) -> tuple[tuple[int, ...], np.dtype, int] | None:
+    if spec.lens is None:
+        return None
+    dtype = numpy_dtype(spec.dtype)
+    return tuple(spec.lens), dtype, math.prod(spec.lens) * dtype.itemsize
 
 
 def _check_countable(step: Step, threads: int) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import math
+import sys
 from collections.abc import Sequence
 
 import ml_dtypes
 import numpy as np
 
-__all__ = ["ALIGNMENT", "address_of", "aligned_empty", "numpy_dtype", "scratch"]
+__all__ = ["ALIGNMENT", "address_of", "aligned_array", "aligned_empty", "numpy_dtype", "scratch"]
 
 ALIGNMENT = 64
+_BYTE = np.dtype(np.uint8)
 _HUGE_PAGE = 2 << 20
+# Bytes before the fields of PyArrayObject, of which the first is the address.
+_HEADER = object.__basicsize__
 
 
 @functools.cache
@@ -21,21 +26,38 @@ def numpy_dtype(name: str) -> np.dtype:
     return np.dtype(getattr(ml_dtypes, name)) if hasattr(ml_dtypes, name) else np.dtype(name)
 
 
-def address_of(array: np.ndarray) -> int:
-    """Address of an array's first element."""
+def _address_told(array: np.ndarray) -> int:
     return array.__array_interface__["data"][0]
+
+
+def _address_held(array: np.ndarray) -> int:
+    return ctypes.c_size_t.from_address(id(array) + _HEADER).value
+
+
+def _holds_addresses() -> bool:
+    """Whether an array holds the address of its elements where NumPy's C interface says (CPython)."""
+    if sys.implementation.name != "cpython":
+        return False
+    probe = np.empty(3)
+    return all(_address_held(array) == _address_told(array) for array in (probe, probe[1:]))
+
+
+address_of = _address_held if _holds_addresses() else _address_told
+"""Address of an array's first element."""
 
 
 def aligned_empty(lens: Sequence[int], dtype: str | np.dtype) -> np.ndarray:
     """A new C-contiguous array with undefined contents that starts at a multiple of 64 bytes."""
-    return _aligned(lens, numpy_dtype(dtype) if isinstance(dtype, str) else dtype, ALIGNMENT)
+    chosen = numpy_dtype(dtype) if isinstance(dtype, str) else dtype
+    return aligned_array(tuple(lens), chosen, math.prod(lens) * chosen.itemsize)
 
 
 def scratch(size: int) -> np.ndarray:
     """``size`` bytes for kernels, 64-byte aligned; large ones start on a huge page, which NumPy asks for."""
-    return _aligned((size,), np.dtype(np.uint8), ALIGNMENT if size < _HUGE_PAGE else _HUGE_PAGE)
+    return aligned_array((size,), _BYTE, size, ALIGNMENT if size < _HUGE_PAGE else _HUGE_PAGE)
 
 
-def _aligned(lens: Sequence[int], dtype: np.dtype, alignment: int) -> np.ndarray:
-    buffer = np.empty(math.prod(lens) * dtype.itemsize + alignment, np.uint8)
+def aligned_array(lens: tuple[int, ...], dtype: np.dtype, size: int, alignment: int = ALIGNMENT) -> np.ndarray:
+    """As `aligned_empty`, for a known number of bytes."""
+    buffer = np.empty(size + alignment, _BYTE)
     return np.ndarray(lens, dtype, buffer, -address_of(buffer) % alignment)

@@ -59,7 +59,8 @@ class LoweredProgram:
         """Results for checked inputs by name."""
         target = self._for(inputs)
         assert target.executable is not None
-        return grouped(target.trees, target.executable.run(target.arrays(inputs)))
+        results = target.executable.run(target.arrays(inputs))
+        return results if target.trees is None else grouped(target.trees, results)
 
     def arrays(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Inputs in the plan's order, C-contiguous."""
