@@ -48,9 +48,9 @@ class Fixed:
         pass
 
 
-def product(constant: bool) -> tuple[Program, dict[str, np.ndarray]]:
+def product(constant: bool, batch: tuple[int, ...] = (2,), rows: int = 29) -> tuple[Program, dict[str, np.ndarray]]:
     rng = np.random.default_rng(2)
-    a, b = (rng.standard_normal(lens).astype(np.float32) for lens in ((2, 29, 53), (2, 53, 70)))
+    a, b = (rng.standard_normal((*batch, *lens)).astype(np.float32) for lens in ((rows, 53), (53, 70)))
     program = Program()
     x = program.main.add_parameter("a", Shape(Type.float_type, a.shape))
     if constant:
@@ -81,6 +81,7 @@ def convolution(kind: str) -> tuple[Program, dict[str, np.ndarray]]:
 
 CASES = {
     "gemm": lambda: product(True),
+    "gemv": lambda: product(True, (), 3),
     "gemm_in_place": lambda: product(False),
     "gemm_packing": lambda: product(False),
     "conv_1x1": lambda: convolution("1x1"),

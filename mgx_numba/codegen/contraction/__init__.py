@@ -9,13 +9,14 @@ from __future__ import annotations
 from .conv import ConvDirect, ConvPointwise
 from .depthwise import ConvDepthwise
 from .gemm import GemmInPlace, GemmPacked, GemmPacking
+from .gemv import GemvPacked
 from .transposed import ConvTransposed
 from .winograd import ConvWinograd
 from .winograd_form import Form
 
 __all__ = ["CONV_SOLVERS", "GEMM_SOLVERS"]
 
-GEMM_SOLVERS = (GemmPacked(), GemmInPlace(), GemmPacking())
+GEMM_SOLVERS = (GemmPacked(), GemvPacked(), GemmInPlace(), GemmPacking())
 CONV_SOLVERS = (
     ConvPointwise(),
     ConvDepthwise(),

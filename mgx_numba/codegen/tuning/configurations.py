@@ -12,6 +12,7 @@ from typing import Any
 from ...errors import MgxError
 from ..contraction import CONV_SOLVERS, GEMM_SOLVERS
 from ..contraction.blocking import Blocking, cut, cut_lines, fit
+from ..contraction.gemv import GemvPacked
 from ..contraction.problem import ConvProblem, Epilogue, GemmProblem
 from ..contraction.winograd import ConvWinograd
 from ..cpu.tile_table import tile_for
@@ -95,6 +96,8 @@ def candidate_of(request: Request, record: TuningRecord) -> Candidate | None:
 
 def refinements(request: Request, winner: Candidate) -> list[Candidate]:
     """Blockings near the one that a solver would choose: rows and panels halved and doubled, other depths."""
+    if isinstance(winner.solver, GemvPacked):
+        return []
     if isinstance(winner.solver, ConvWinograd):
         near = _winograd_blockings(request)
     else:
