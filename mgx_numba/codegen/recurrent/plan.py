@@ -26,7 +26,7 @@ TICKET_WORDS = 16
 """Words from one ticket to the next: two cache lines, as neighbouring lines are fetched together."""
 STREAMS = 4
 """Most panels of weights read side by side."""
-UNROLL = 4
+UNROLL = 2
 """Terms of a product in one round of its loop."""
 PATIENCE = 400
 """Pauses before a thread takes the part of another one."""
@@ -232,7 +232,8 @@ def _product(
     """Statements: ``sums`` [row, vector] of some panels; missing rows and panels repeat the last one."""
     lanes, vectors = tile.lanes, phase.vectors
     panels = range(_together(tile, phase, rows))
-    cells = [(q, r, v) for q in panels for r in range(rows) for v in range(vectors)]
+    columns = [(q, v) for q in panels for v in range(vectors)]
+    cells = [(q, r, v) for r in range(rows) for q, v in columns]
     lines = [f"row{r} = imin(m0 + {r}, batch - 1)" for r in range(rows)]
     lines += [f"a{r} = offset(states, {source} + row{r} * row_size)" for r in range(rows)]
     lines += [f"panel{q} = imin(panel + {q}, last_panel)" for q in panels]
@@ -241,12 +242,14 @@ def _product(
     lines += [f"s{q}_{r}_{v} = const_{problem.dtype}(0, {lanes})" for q, r, v in cells]
 
     def term(place: str) -> list[str]:
-        body = [f"a_{r} = load_splat(a{r}, {place}, {lanes})" for r in range(rows)]
-        for q in panels:
-            for v in range(vectors):
-                body.append(f"b = load(w_{q}, ({place}) * {size} + {v * lanes}, {lanes})")
-                body += [f"s{q}_{r}_{v} = fma(a_{r}, b, s{q}_{r}_{v})" for r in range(rows)]
-        return body
+        left = [f"a_{r} = load_splat(a{r}, {place}, {lanes})" for r in range(rows)]
+        right = [f"b_{q}_{v} = load(w_{q}, ({place}) * {size} + {v * lanes}, {lanes})" for q, v in columns]
+        by_row = [[f"s{q}_{r}_{v} = fma(a_{r}, b_{q}_{v}, s{q}_{r}_{v})" for q, v in columns] for r in range(rows)]
+        # held in registers: the sums, and the fewer of rows and columns
+        if rows <= len(columns):
+            steps = zip(right, zip(*by_row))
+            return [*left, *(line for load, sums in steps for line in (load, *sums))]
+        return [*right, *(line for load, sums in zip(left, by_row) for line in (load, *sums))]
 
     lines += [f"whole = depth - imod(depth, {UNROLL})", f"for k in range(0, whole, {UNROLL}):"]
     for u in range(UNROLL):
