@@ -115,3 +115,19 @@ def test_convolutions_write_into_a_concat():
         return m.add_instruction("concat", parts, axis=1)
 
     check([data((2, 8, 5, 5))], build)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize(("groups", "size"), [(2, 5), (4, 13), (3, 1)])
+def test_each_thread_computes_its_rows_of_all_groups(threads, groups, size):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2, 5 * groups, size, size + 1)).astype(np.float32)
+    w = rng.standard_normal((7 * groups, 5, 3, 3)).astype(np.float32)
+
+    def build(m, p):
+        weights = m.add_literal(w)
+        return m.add_instruction(
+            "convolution", [p[0], weights], padding=[1, 1, 1, 1], stride=[1, 1], dilation=[1, 1], group=groups
+        )
+
+    check([x], build, num_threads=threads)
