@@ -34,7 +34,6 @@ __all__ = [
     "load_splat",
     "load_tail",
     "offset",
-    "prefetch",
     "store",
     "store_scalar",
     "store_tail",
@@ -185,20 +184,6 @@ def _load_scalar(p: types.Type, i: types.Type) -> Definition:
     return scalar_type(dtype)(p, _INT), lower
 
 
-def _prefetch(p: types.Type, i: types.Type) -> Definition:
-    pointer_dtype("prefetch", p)
-
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
-        b = VectorBuilder(builder)
-        place = builder.bitcast(builder.gep(values[0], [values[1]]), _I8.as_pointer())
-        hints = [ir.Constant(_I32, hint) for hint in (0, 3, 1)]  # read, keep in all caches, data
-        callee = b.function("llvm.prefetch.p0", ir.VoidType(), [place.type, _I32, _I32, _I32])
-        builder.call(callee, [place, *hints])
-        return context.get_dummy_value()
-
-    return types.void(p, _INT), lower
-
-
 def _store_scalar(p: types.Type, i: types.Type, x: types.Type) -> Definition:
     dtype = pointer_dtype("store_scalar", p)
     source = scalar_dtype("store_scalar", x)
@@ -304,7 +289,6 @@ def _store_tail(b: VectorBuilder, dtype: str, p: ir.Value, i: ir.Value, v: ir.Va
 
 
 offset = make_intrinsic("offset", _offset, 2)
-prefetch = make_intrinsic("prefetch", _prefetch, 2)
 load_scalar = make_intrinsic("load_scalar", _load_scalar, 2)
 store_scalar = make_intrinsic("store_scalar", _store_scalar, 3)
 load = loader("load", 3, _load)
