@@ -6,7 +6,8 @@ are threads, so that a worker meets in its own cache what it wrote or read in th
 tiles at a time of its own share, by an atomic addition to the share's count of tiles taken, then of the others'; adds
 the tiles that it ran to the step's ``DONE``, and goes on when all are. So nobody waits for a thread that has not
 claimed anything: a worker that the system runs late only finds less to do, and a caller without workers does it all.
-Waiting spins, then yields, then sleeps.
+Waiting spins, then yields, then sleeps. Where every CPU has a thread, workers that are woken keep off the caller's: a
+system that puts one there lets it wait for milliseconds while another CPU is idle.
 
 Successive steps of a single claim form a chain, which one worker runs in one claim.
 """
@@ -45,15 +46,21 @@ class Job:
 
 
 class Pool:
-    """Words of the pool. ``GATE``: workers inside the current job, plus ``CLOSED`` while none may enter."""
+    """Words of the pool. ``GATE``: workers inside the current job, plus ``CLOSED`` while none may enter.
+
+    ``CPUS``, 0 if unknown: how many CPUs the process may use, whose bits are at the address ``ALLOWED``. ``NUMBERS`` is
+    the address of the system's numbers of the workers; ``AVOIDED`` the CPU that they keep off, if any.
+    """
 
     GENERATION, STOP = 0, 1
     GATE = 8
     OWNER = 16
     SLEEPERS = 24
     JOB, WALK, SPINS, YIELDS = 32, 33, 34, 35
+    CPUS, ALLOWED, NUMBERS, AVOIDED = 36, 37, 38, 39
     WORDS = 40
     CLOSED = 1 << 32
+    MASK = 16
 
 
 def _constants(prefix: str, layout: type) -> str:
@@ -108,6 +115,18 @@ def kernel(args, begin, end):
         atomic_and(pool, POOL_GATE, LOW)
         atomic_add(pool, POOL_GENERATION, 1)
         if atomic_load(pool, POOL_SLEEPERS) > 0:
+            if threads == pool[POOL_CPUS]:
+                cpu = current_cpu()
+                if cpu >= 0 and cpu != pool[POOL_AVOIDED]:
+                    allowed = words_at(pool, POOL_ALLOWED)
+                    mask = local_int64(POOL_MASK)
+                    for k in range(POOL_MASK):
+                        mask[k] = allowed[k]
+                    mask[cpu >> 6] = mask[cpu >> 6] & ~(1 << (cpu & 63))
+                    numbers = words_at(pool, POOL_NUMBERS)
+                    for t in range(1, threads):
+                        run_only_on(numbers[t], mask, POOL_MASK)
+                    pool[POOL_AVOIDED] = cpu
             futex_wake(pool, POOL_GENERATION, 0)
         call_kernel(pool, POOL_WALK, args, 0, 0)
         atomic_or(pool, POOL_GATE, POOL_CLOSED)

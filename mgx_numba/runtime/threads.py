@@ -14,6 +14,8 @@ import os
 import threading
 from pathlib import Path
 
+import numpy as np
+
 from ..codegen.loader import load
 from ..errors import OptionError
 from .memory import address_of, aligned_empty
@@ -117,6 +119,10 @@ class ThreadPool:
         self._block = aligned_empty((Pool.WORDS,), "int64")
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._block))  # workers may outlive the interpreter's objects
         self.address = address_of(self._block)
+        self._cpu_mask = np.zeros(Pool.MASK, np.uint64)
+        self._numbers = np.zeros(MAX_THREADS, np.int64)
+        for kept in (self._cpu_mask, self._numbers):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
         self.reset()
 
     def reset(self) -> None:
@@ -127,6 +133,7 @@ class ThreadPool:
         self._block[:] = 0
         self._block[Pool.GATE] = Pool.CLOSED
         self._block[Pool.WALK] = self._walk_address
+        self._note_cpus()
         self._set_patience()
 
     def ensure(self, threads: int) -> None:
@@ -148,6 +155,8 @@ class ThreadPool:
                     self._may_grow = False
                     return
                 self.workers.append(thread)
+                self._numbers[number] = thread.native_id or 0
+            self._block[Pool.AVOIDED] = -1
             self._set_patience()
 
     def stop(self) -> None:
@@ -157,6 +166,17 @@ class ThreadPool:
             self._worker(self.address, 0, 0)
             for thread in self.workers:
                 thread.join(_JOIN_SECONDS)
+
+    def _note_cpus(self) -> None:
+        """Write down which CPUs the process may use."""
+        cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+        known = bool(cpus) and max(cpus) < 64 * Pool.MASK
+        for cpu in cpus if known else ():
+            self._cpu_mask[cpu // 64] |= np.uint64(1 << cpu % 64)
+        self._block[Pool.CPUS] = len(cpus) if known else 0
+        self._block[Pool.ALLOWED] = address_of(self._cpu_mask)
+        self._block[Pool.NUMBERS] = address_of(self._numbers)
+        self._block[Pool.AVOIDED] = -1
 
     def _set_patience(self) -> None:
         """Spinning pays only while every thread has a core of its own."""

@@ -275,3 +275,31 @@ def test_two_tiles_run_at_the_same_time(idle_seconds: float) -> None:
         if met[0] and met[8]:
             return
     pytest.fail("no two tiles ever ran at the same time")
+
+
+def affinity() -> set[int]:
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+
+
+@pytest.mark.skipif(len(affinity()) < 2, reason="one CPU, or a system that does not say")
+def test_woken_workers_keep_off_the_callers_cpu_where_every_cpu_has_a_thread() -> None:
+    body = """
+import os, time
+import numpy as np
+from mgx_numba.runtime.executor import Executable
+from mgx_numba.runtime.threads import pool
+from mgx_numba.codegen.kernel import KernelSource
+from tests.runtime.conftest import ADD
+from tests.runtime.test_executor import sum_plan
+
+def allowed(count):
+    executable = Executable(sum_plan(KernelSource("add_kernel", ADD), [8, 9]), count)
+    executable.run([np.zeros(128, np.int64)])
+    time.sleep(0.1)  # until they sleep
+    executable.run([np.zeros(128, np.int64)])
+    return {len(os.sched_getaffinity(worker.native_id)) for worker in pool().workers[: count - 1]}
+
+cpus = len(os.sched_getaffinity(0))
+print(allowed(cpus + 1) == {cpus}, allowed(cpus) == {cpus - 1}, len(os.sched_getaffinity(0)) == cpus)
+"""
+    assert run_program(body) == "True True True"

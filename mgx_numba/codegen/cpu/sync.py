@@ -23,11 +23,13 @@ __all__ = [
     "call_kernel",
     "compare_exchange",
     "copy_bytes",
+    "current_cpu",
     "fill_bytes",
     "futex_wait",
     "futex_wake",
     "pause",
     "put_words",
+    "run_only_on",
     "sleep_microseconds",
     "words_at",
     "words_from",
@@ -37,7 +39,10 @@ __all__ = [
 _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _WORDS = types.CPointer(types.int64)
 _INT = types.int64
-_LINUX_FUTEX_NUMBER = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
+# Numbers of Linux's system calls.
+_FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
+_GETCPU = {"x86_64": 309, "aarch64": 168, "riscv64": 168}
+_SCHED_SETAFFINITY = {"x86_64": 203, "aarch64": 122, "riscv64": 122}
 _FUTEX_WAIT_PRIVATE, _FUTEX_WAKE_PRIVATE = 128, 129
 
 Lowering = Callable[[Any, ir.IRBuilder, Any, Any], Any]
@@ -206,9 +211,43 @@ def _half_address(builder: ir.IRBuilder, words: ir.Value, index: ir.Value, half:
     return builder.gep(halves, [half])
 
 
-def _futex_number(builder: ir.IRBuilder) -> int | None:
+def _call_number(builder: ir.IRBuilder, numbers: dict[str, int]) -> int | None:
+    """The number of a Linux system call on the target; None elsewhere."""
     arch, _, system = builder.module.triple.partition("-")
-    return _LINUX_FUTEX_NUMBER.get(arch) if "linux" in system else None
+    return numbers.get(arch) if "linux" in system else None
+
+
+@intrinsic
+def current_cpu(typingctx):
+    """Number of the CPU that runs this thread; -1 if the system does not say."""
+
+    def lower(context, builder, signature, args):
+        number = _call_number(builder, _GETCPU)
+        if number is None:
+            return ir.Constant(_I64, -1)
+        place = cgutils.alloca_once_value(builder, ir.Constant(_I32, -1))
+        nothing = ir.Constant(_I32.as_pointer(), None)
+        syscall = _extern(builder, "syscall", _I64, [_I64], var_arg=True)
+        builder.call(syscall, [ir.Constant(_I64, number), place, nothing, nothing])
+        return builder.sext(builder.load(place), _I64)
+
+    return _INT(), lower
+
+
+@intrinsic
+def run_only_on(typingctx, thread, mask, count):
+    """Let the thread with this system-wide number run on the CPUs whose bits are set in ``count`` words only."""
+
+    def lower(context, builder, signature, args):
+        number = _call_number(builder, _SCHED_SETAFFINITY)
+        if number is not None:
+            thread, mask, count = args
+            size = builder.mul(count, ir.Constant(_I64, 8))
+            syscall = _extern(builder, "syscall", _I64, [_I64], var_arg=True)
+            builder.call(syscall, [ir.Constant(_I64, number), thread, size, mask])
+        return context.get_dummy_value()
+
+    return types.void(_INT, _WORDS, _INT), lower
 
 
 @intrinsic
@@ -220,7 +259,7 @@ def futex_wait(typingctx, words, index, half, expected, microseconds):
 
     def lower(context, builder, signature, args):
         words, index, half, expected, microseconds = args
-        number = _futex_number(builder)
+        number = _call_number(builder, _FUTEX)
         zero = ir.Constant(_I64, 0)
         if number is None:
             bounded = builder.select(
@@ -252,7 +291,7 @@ def futex_wake(typingctx, words, index, half):
     """Wake every thread that sleeps in `futex_wait` on this half of a word."""
 
     def lower(context, builder, signature, args):
-        number = _futex_number(builder)
+        number = _call_number(builder, _FUTEX)
         if number is not None:
             address = _half_address(builder, *args)
             everyone = ir.Constant(_I32, 2**31 - 1)
