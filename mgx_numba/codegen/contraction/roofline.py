@@ -7,7 +7,7 @@ from ..cpu.tile_table import RegisterTile
 __all__ = ["BYTES_PER_SECOND", "peak_flops", "seconds"]
 
 CLOCK = 3.5e9
-BYTES_PER_SECOND = 4.0e10
+BYTES_PER_SECOND = 9.0e10
 """Memory traffic of all threads together."""
 EFFICIENCY = 0.9
 

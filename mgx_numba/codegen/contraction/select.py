@@ -12,7 +12,7 @@ from .winograd import ConvWinograd
 
 __all__ = ["packing_growth", "select"]
 
-SECONDS_PER_BYTE = 8e-12
+SECONDS_PER_BYTE = 3e-12
 """Time that a byte of growth has to save."""
 
 
