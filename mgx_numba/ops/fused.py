@@ -114,7 +114,7 @@ class SplitFusedReduce(ModuleOperator):
 @register
 @dataclass(frozen=True)
 class FusedContraction(ModuleOperator):
-    """A submodule of one contraction and the pointwise operators that follow it (its epilogue)."""
+    """A submodule of one contraction and the pointwise operators that lead to its input and follow it."""
 
     name: ClassVar[str] = "fused_contraction"
 

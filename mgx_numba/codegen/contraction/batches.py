@@ -19,7 +19,8 @@ MOST_DIMS = 3
 class Batched:
     """``lens`` of the batch dimensions, rows of one product, and element strides (batch dimensions, then row).
 
-    ``strides`` has the keys ``x``, ``w`` (row stride 0), ``out`` and ``e<k>`` for operands that vary over rows.
+    ``strides`` has the keys ``x``, ``w`` (row stride 0), ``out``, ``e<k>`` for operands that vary over rows, and ``a<k>``
+    for those of the prologue.
     """
 
     m: int
@@ -54,6 +55,8 @@ def collapse(problem: GemmProblem, epilogue: Epilogue, strides: Strides, w_strid
             columns = problem.n if operand.access == "full" else 1
             given = strides[k] if k < len(strides) else ()
             table[f"e{k}"] = list(given) or _contiguous(problem, columns)
+    for k, own in enumerate(problem.prologue.operands if problem.prologue else ()):
+        table[f"a{k}"] = [*own.batch_strides, 0]
     lens = list(problem.batch)
     for d in range(rank - 1, -1, -1):
         if lens[d] == 1 or (d + 1 < len(lens) and _mergeable(table, d, lens[d + 1])):

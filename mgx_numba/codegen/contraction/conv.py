@@ -16,7 +16,7 @@ from .blocking import Blocking, cut
 from .gemm import GemmPacked
 from .pack import aligned_zeros, pack_panels, panel_count
 from .places import call_places, place_locals, spatial_arguments
-from .problem import ITEMSIZE, ConvProblem, Epilogue, GemmProblem
+from .problem import ITEMSIZE, NOT_COMPUTED, ConvProblem, Epilogue, GemmProblem
 from .roofline import seconds
 from .rows import Lattice, image_strides, lattice_arguments, lattice_rows, pixel_rows, stride_arguments
 from .skeleton import Skeleton, even_rows
@@ -81,6 +81,7 @@ class ConvPointwise:
             (0, problem.out_channels, 1),
             problem.out_strides,
             problem.dtype,
+            prologue=problem.prologue,
         )
 
 
@@ -90,6 +91,8 @@ class ConvDirect:
     name = "conv_direct"
 
     def refusal(self, problem: ConvProblem) -> str | None:
+        if problem.prologue:
+            return NOT_COMPUTED
         return "the convolution is transposed" if problem.transposed else None
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:

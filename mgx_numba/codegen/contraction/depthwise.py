@@ -16,7 +16,7 @@ from ..kernel import KernelSource
 from ..launch import Launch
 from .blocking import Blocking, cut_lines, line_order
 from .pack import aligned_zeros
-from .problem import ITEMSIZE, ConvProblem, Epilogue
+from .problem import ITEMSIZE, NOT_COMPUTED, ConvProblem, Epilogue
 from .roofline import seconds
 from .rows import image_strides, row_offsets, stride_arguments
 from .solver import NO_EPILOGUE, Plan, Strides
@@ -45,6 +45,8 @@ class ConvDepthwise:
     name = "conv_depthwise"
 
     def refusal(self, problem: ConvProblem) -> str | None:
+        if problem.prologue:
+            return NOT_COMPUTED
         if problem.transposed:
             return "the convolution is transposed"
         if problem.group_in != 1 or problem.group_out != 1:

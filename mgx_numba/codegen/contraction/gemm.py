@@ -15,7 +15,8 @@ from .batches import Batched, collapse
 from .blocking import Blocking, cut
 from .pack import aligned_zeros, pack_panels, panel_count
 from .pack_kernel import pack_launch
-from .problem import ITEMSIZE, Epilogue, GemmProblem
+from .problem import ITEMSIZE, NOT_COMPUTED, Epilogue, GemmProblem
+from .prologue import PrologueRows
 from .roofline import seconds
 from .skeleton import Skeleton, even_rows
 from .solver import NO_EPILOGUE, Plan, Strides
@@ -34,6 +35,8 @@ class GemmPacked:
     name = "gemm"
 
     def refusal(self, problem: GemmProblem) -> str | None:
+        if problem.prologue and (problem.k == 0 or problem.a_strides[-1] != 1):
+            return "the prologue reads an empty or strided sum"
         return None if problem.b_constant else "the right-hand side is not a constant"
 
     def packed_lens(self, problem: GemmProblem) -> tuple[int, ...]:
@@ -86,6 +89,8 @@ class GemmInPlace(_Unpacked):
     name = "gemm_in_place"
 
     def refusal(self, problem: GemmProblem) -> str | None:
+        if problem.prologue:
+            return NOT_COMPUTED
         if problem.b_constant:
             return "the right-hand side is a constant: packing it is free"
         if problem.k == 0:
@@ -114,6 +119,8 @@ class GemmPacking(_Unpacked):
     name = "gemm_packing"
 
     def refusal(self, problem: GemmProblem) -> str | None:
+        if problem.prologue:
+            return NOT_COMPUTED
         if problem.b_constant:
             return "the right-hand side is a constant: packing it is free"
         return "the sum is empty" if problem.k == 0 else None
@@ -190,7 +197,11 @@ def _launch(
     tile = tile_for(problem.dtype)
     depth, size = max(problem.k, 1), problem.itemsize
     blocking = cut(tile, batched.m, problem.n, depth, 1, batched.count, threads, given)
-    skeleton = Skeleton("gemm", problem.dtype, tile, epilogue, inner=tile_source(tile, masked))
+    before = PrologueRows(problem.prologue, problem.dtype, tile) if problem.prologue else None
+    if before:
+        blocking = before.fit(blocking, batched.m, problem.n, depth)
+    name = f"{before.prologue.name}_gemm" if before else "gemm"
+    skeleton = Skeleton(name, problem.dtype, tile, epilogue, inner=tile_source(tile, masked))
     arguments = skeleton.arguments
     x = Operand("x", offsets["x"] * size) if problem.k else w
     arguments.pointer("x", x, problem.dtype)
@@ -209,7 +220,7 @@ def _launch(
         arguments.integers(**{f"{name}_batch{d}": values[d] for d in range(rank)})
         if name != "w":
             arguments.integers(**{f"{name}_ld": values[-1] if problem.k or name != "x" else 0})
-    skeleton.setup, skeleton.table = even_rows()
+    skeleton.setup, skeleton.table = before.declare(arguments, blocking, offsets) if before else even_rows()
     skeleton.decode = ["column0 = 0", *_batch_lines(batched)]
     skeleton.row = _row_lines(epilogue)
     skeleton.row_steps = {name: f"{name}_ld" for name in batched.strides if name not in ("x", "w")}

@@ -12,7 +12,7 @@ from ..launch import Launch
 from .blocking import Blocking
 from .gemm import GemmPacked
 from .pack import panel_count
-from .problem import Epilogue, GemmProblem
+from .problem import NOT_COMPUTED, Epilogue, GemmProblem
 from .solver import NO_EPILOGUE, Plan, Strides
 from .text import Arguments, Rows, indent, kernel_name
 
@@ -36,6 +36,8 @@ class GemvPacked(GemmPacked):
     name = "gemv"
 
     def refusal(self, problem: GemmProblem) -> str | None:
+        if problem.prologue:
+            return NOT_COMPUTED
         if problem.batch_count != 1 or problem.m > MOST_ROWS:
             return f"more than {MOST_ROWS} rows or one product"
         return "the sum is empty" if problem.k == 0 else super().refusal(problem)

@@ -1,4 +1,4 @@
-"""What a contraction solver is asked to compute: a matrix product or a convolution, and the epilogue it ends with.
+"""What a contraction solver is asked to compute: a matrix product or a convolution, its prologue and its epilogue.
 
 All strides are in elements. Activations are channels-last: the channel of an input or output has stride 1.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from ...errors import ShapeError
 
-__all__ = ["ITEMSIZE", "ConvProblem", "Epilogue", "EpilogueOperand", "GemmProblem"]
+__all__ = ["ITEMSIZE", "ConvProblem", "Epilogue", "EpilogueOperand", "GemmProblem", "Prologue", "PrologueOperand"]
 
 ITEMSIZE = {
     "bool": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8,
@@ -59,6 +59,40 @@ class Epilogue:
         return self.dtype or accumulator
 
 
+@dataclass(frozen=True)
+class PrologueOperand:
+    """An extra input of a prologue: ``per_k`` is contiguous along the sum, ``scalar`` is one value for all of it.
+
+    ``batch_strides`` are its element strides along the batch dimensions (of a convolution: the image), which may be 0.
+    """
+
+    dtype: str
+    access: str
+    batch_strides: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if self.access not in ("per_k", "scalar"):
+            raise ShapeError(f"prologue operand access {self.access!r}; expected one of per_k, scalar")
+
+
+@dataclass(frozen=True)
+class Prologue:
+    """Pointwise work on each vector of the left operand (of a convolution: its input) before it is multiplied.
+
+    As `Epilogue`, with the names ``term`` for the vector and ``a0``, ``a1``, ... for the operands. ``result`` has the
+    problem's dtype.
+    """
+
+    operands: tuple[PrologueOperand, ...]
+    lines: tuple[str, ...]
+    result: str
+    name: str
+
+
+NOT_COMPUTED = "the left operand has a prologue"
+"""Why a solver refuses a problem that has one."""
+
+
 def _check_dtype(dtype: str) -> None:
     if dtype not in ("float32", "float64"):
         raise ShapeError(f"contraction of dtype {dtype}; expected float32 or float64")
@@ -71,6 +105,7 @@ class GemmProblem:
     ``batch`` may be empty; the strides name one element stride for each batch dimension, then the two of the matrix
     (``out_strides``: the batch dimensions and the row; its columns are contiguous). A batch stride may be 0.
     Defaults are those of contiguous operands. ``b_constant``: b is known at compile time and is packed then.
+    A ``prologue`` is applied to a.
     """
 
     m: int
@@ -82,6 +117,7 @@ class GemmProblem:
     out_strides: tuple[int, ...] = ()
     dtype: str = "float32"
     b_constant: bool = True
+    prologue: Prologue | None = None
 
     def __post_init__(self) -> None:
         _check_dtype(self.dtype)
@@ -119,7 +155,8 @@ class ConvProblem:
     element strides of the image and of each spatial dimension; ``out_strides`` those of the image and of one output
     pixel (rows and planes of the output follow each other without gaps; a stride larger than ``out_channels`` writes
     into a channel slice). ``pads_begin`` and ``pads_end`` may be negative (cropping). ``output_padding`` belongs to the
-    transposed form. ``fast_math`` allows transformations that change rounding, such as Winograd's.
+    transposed form. ``fast_math`` allows transformations that change rounding, such as Winograd's. A ``prologue`` is
+    applied to the input, but not to its padding.
     """
 
     batch: int
@@ -138,6 +175,7 @@ class ConvProblem:
     transposed: bool = False
     output_padding: tuple[int, ...] = ()
     fast_math: bool = False
+    prologue: Prologue | None = None
     out_lens: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -18,7 +18,7 @@ from ..cpu.tile_table import tile_for
 from .blocking import Blocking
 from .conv import direct_launch, panel_lens, tap_matrices
 from .pack import aligned_zeros, pack_panels, panel_count
-from .problem import ConvProblem, Epilogue
+from .problem import NOT_COMPUTED, ConvProblem, Epilogue
 from .roofline import seconds
 from .rows import image_strides
 from .solver import NO_EPILOGUE, Plan, Strides
@@ -54,6 +54,8 @@ class ConvTransposed:
     name = "conv_transposed"
 
     def refusal(self, problem: ConvProblem) -> str | None:
+        if problem.prologue:
+            return NOT_COMPUTED
         return None if problem.transposed else "the convolution is not transposed"
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from ..cpu.tile_table import tile_for
 from .blocking import Blocking
 from .conv import ConvDirect, panel_lens
 from .pack import aligned_zeros
-from .problem import ConvProblem, Epilogue
+from .problem import NOT_COMPUTED, ConvProblem, Epilogue
 from .roofline import BYTES_PER_SECOND, CLOCK
 from .rows import image_strides
 from .solver import NO_EPILOGUE, Plan, Strides
@@ -41,6 +41,8 @@ class ConvWinograd:
         return self.form.name + ("_stored" if self.form.stored else "")
 
     def refusal(self, problem: ConvProblem) -> str | None:
+        if problem.prologue:
+            return NOT_COMPUTED
         if not problem.fast_math:
             return "fast_math is off, and Winograd's transforms change rounding"
         if problem.transposed:

@@ -62,11 +62,10 @@ class Request:
     def key(self) -> Problem:
         """The problem under which records are kept.
 
-        An epilogue counts by its name (its operations) and operands: its text depends on the machine's vectors.
+        A prologue or epilogue counts by its name (its operations) and operands: its text depends on the machine's
+        vectors.
         """
-        fields: dict[str, Any] = {
-            f.name: _plain(getattr(self.problem, f.name)) for f in dataclasses.fields(self.problem) if f.init
-        }
+        fields: dict[str, Any] = {name: _plain(getattr(self.problem, name)) for name in _numbers(self.problem)}
         fields["fast_math"] = self.fast_math
         epilogue = self.epilogue
         fields["epilogue"] = {
@@ -75,6 +74,12 @@ class Request:
             "dtype": epilogue.dtype,
             "name": epilogue.name,
         }
+        prologue = self.problem.prologue
+        if prologue:
+            fields["prologue"] = {
+                "operands": [[o.dtype, o.access, _plain(o.batch_strides)] for o in prologue.operands],
+                "name": prologue.name,
+            }
         operation = "dot" if isinstance(self.problem, GemmProblem) else "convolution"
         return Problem.of(operation, self.threads, fields)
 
@@ -107,9 +112,9 @@ def refinements(request: Request, winner: Candidate) -> list[Candidate]:
 
 
 def problem_of(record: TuningRecord) -> GemmProblem | ConvProblem | None:
-    """The contraction that a record is about, or None if its fields are not those of one."""
+    """The contraction that a record is about, without a prologue, or None if its fields are not those of one."""
     kind: type[Any] = GemmProblem if record.problem.operation == "dot" else ConvProblem
-    names = {f.name for f in dataclasses.fields(kind) if f.init}
+    names = _numbers(kind)
     fields = {k: tuple(v) if isinstance(v, list) else v for k, v in record.problem.fields.items() if k in names}
     try:
         return kind(**fields)
@@ -172,6 +177,11 @@ def _blocking(configuration: Mapping[str, int]) -> Blocking | None:
 
 def _solvers(problem: GemmProblem | ConvProblem) -> tuple[Any, ...]:
     return GEMM_SOLVERS if isinstance(problem, GemmProblem) else CONV_SOLVERS
+
+
+def _numbers(problem: Any) -> list[str]:
+    """Names of a problem's fields, but for its prologue."""
+    return [f.name for f in dataclasses.fields(problem) if f.init and f.name != "prologue"]
 
 
 def _plain(value: Any) -> Any:

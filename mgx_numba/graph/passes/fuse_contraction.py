@@ -1,4 +1,4 @@
-"""Contraction epilogues: a dot or convolution and the pointwise operations after it become one instruction."""
+"""A dot or convolution and the pointwise operations around it become one instruction, with a prologue and an epilogue."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ..module import Module
 from ..program import Program
 from ..types import Type
 from .base import Options, Pass
+from .prologue import prologue_of
 from .regions import extract, grow, is_fusable_type, order_of
 
 __all__ = ["FuseContraction"]
@@ -20,7 +21,8 @@ CONTRACTIONS = frozenset({"dot", "convolution", "convolution_backwards"})
 class FuseContraction(Pass):
     """``pointwise(...pointwise(dot(a, b), c)...)`` -> ``fused_contraction(a, b, c)`` with those operations inside.
 
-    Only operations over the contraction's own lengths join, and only while a single value leaves the region.
+    Only operations over the contraction's own lengths join, and only while a single value leaves the region. Before a
+    1x1 convolution, those that make its input join too if `prologue_of` finds that it can compute them on the way.
     """
 
     name = "fuse_contraction"
@@ -32,7 +34,8 @@ class FuseContraction(Pass):
                 continue
             if ins.shape.type not in (Type.float_type, Type.double_type):
                 continue
-            region = grow([ins], order, _accepts(ins))
+            before = prologue_of(ins, order)
+            region = before + grow([ins], order, _accepts(ins))
             if len(region) > 1:
                 position = order[region[-1]]
                 for result in extract(program, module, region, make_op("fused_contraction"), "contraction"):

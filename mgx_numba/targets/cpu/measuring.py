@@ -8,7 +8,7 @@ from statistics import median
 
 import numpy as np
 
-from ...codegen.contraction.problem import ITEMSIZE, ConvProblem, GemmProblem
+from ...codegen.contraction.problem import ITEMSIZE, ConvProblem, GemmProblem, PrologueOperand
 from ...codegen.launch import Callee, Operand
 from ...codegen.tuning.configurations import Candidate, Request
 from ...errors import UnsupportedError
@@ -37,6 +37,9 @@ class Bench:
         self._inputs = [_filled(self._x, request.problem.dtype)]
         for operand, size in zip(request.epilogue.operands, self._extras):
             self._inputs.append(_filled(size, operand.dtype))
+        prologue = request.problem.prologue
+        for own in prologue.operands if prologue else ():
+            self._inputs.append(_filled(_prologue_extent(request.problem, own), own.dtype))
         self._turn = 0
 
     def sample(self, candidate: Candidate) -> float:
@@ -79,6 +82,8 @@ class Bench:
             "scratch": Pointer(Region.ARENA, 0, out_bytes),
             **{f"e{k}": Pointer(Region.PARAMETER, 2 + k) for k in range(len(self._extras))},
         }
+        more = range(2 + len(self._extras), 1 + len(self._inputs))
+        places |= {f"a{k}": Pointer(Region.PARAMETER, index) for k, index in enumerate(more)}
         steps = []
         for launch in planned.launches:
             args = tuple(
@@ -156,6 +161,15 @@ def _extents(request: Request) -> tuple[int, int, int, list[int]]:
         else:
             extras.append(math.prod(rows) * width)
     return x, w, out, extras
+
+
+def _prologue_extent(problem: GemmProblem | ConvProblem, operand: PrologueOperand) -> int:
+    """Elements of an operand of the prologue."""
+    if isinstance(problem, ConvProblem):
+        batch, depth = (problem.batch,), problem.in_channels
+    else:
+        batch, depth = problem.batch, problem.k
+    return _reach((*batch, depth if operand.access == "per_k" else 1), (*operand.batch_strides, 1))
 
 
 def _reach(lens: tuple[int, ...], strides: tuple[int, ...]) -> int:

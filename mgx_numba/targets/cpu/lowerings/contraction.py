@@ -1,4 +1,4 @@
-"""Matrix products and convolutions, alone or with the pointwise operations after them as an epilogue."""
+"""Matrix products and convolutions, alone or with pointwise operations around them as a prologue and an epilogue."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ....codegen.cluster.epilogue import epilogue_parameters, print_epilogue
-from ....codegen.contraction.problem import ConvProblem, Epilogue, GemmProblem
+from ....codegen.cluster.epilogue import epilogue_parameters, print_epilogue, print_prologue, prologue_parameters
+from ....codegen.contraction.problem import ConvProblem, Epilogue, GemmProblem, Prologue
 from ....codegen.contraction.select import packing_growth, select
 from ....codegen.contraction.solver import NO_EPILOGUE
 from ....codegen.cpu.tile_table import tile_for
@@ -60,7 +60,26 @@ def _operands(low: Lowering, ins: Instruction, core: Instruction) -> tuple[list[
     body = ins.module_args[0]
     outer = dict(zip(body.parameters(), ins.inputs))
     extras = [low.values[outer[p]] for p in epilogue_parameters(body, core)]
-    return [outer[i] for i in core.inputs], extras
+    return [outer[prologue_parameters(body, core)[0]], outer[core.inputs[1]]], extras
+
+
+def _prologue(low: Lowering, ins: Instruction, core: Instruction) -> tuple[Prologue | None, list[View]]:
+    """The prologue of a convolution and the views that only it reads."""
+    if ins is core:
+        return None, []
+    body = ins.module_args[0]
+    outer = dict(zip(body.parameters(), ins.inputs))
+    views, places = [], []
+    for parameter in prologue_parameters(body, core)[1]:
+        view = low.values[outer[parameter]]
+        view = view.with_shape(Shape(view.type, view.lens[:2], view.strides[:2]))  # the same in every pixel
+        if view.lens[1] > 1 and view.strides[1] not in (0, 1):
+            view = low.materialized(view, row_major_strides(view.lens), ins)
+        image = view.strides[0] if view.lens[0] > 1 else 0
+        views.append(view)
+        places.append(("per_k" if view.lens[1] > 1 and view.strides[1] else "scalar", (image,)))
+    lanes = tile_for(core.shape.type.numpy.name).lanes
+    return print_prologue(body, core, places, lanes, low.options.fast_math), views
 
 
 def _epilogue(low: Lowering, ins: Instruction, core: Instruction, access: Sequence[str]) -> Epilogue:
@@ -106,6 +125,9 @@ def _row_operand(low: Lowering, ins: Instruction, view: View) -> tuple[View, str
 def _lower_convolution(low: Lowering, ins: Instruction, core: Instruction) -> None:
     (x_ins, w_ins), extras = _operands(low, ins, core)
     x = _channels_last(low, ins, low.values[x_ins])
+    prologue, before = _prologue(low, ins, core)
+    if prologue:
+        x = _evenly_spaced(low, ins, x)
     op: Any = core.op
     rank = len(x.lens) - 2
     padding = op.padding if len(op.padding) == 2 * rank else (*op.padding, *op.padding)
@@ -128,10 +150,10 @@ def _lower_convolution(low: Lowering, ins: Instruction, core: Instruction) -> No
         pads_end=padding[rank:], groups=op.group, dtype=core.shape.type.numpy.name,
         x_strides=(x.strides[0], *x.strides[2:]), out_strides=(image, pixel), transposed=transposed,
         output_padding=_output_padding(op, x, w_ins, target, padding, rank) if transposed else (),
-        fast_math=low.options.fast_math,
+        fast_math=low.options.fast_math, prologue=prologue,
     )  # fmt: skip
     epilogue = _epilogue(low, ins, core, access)
-    operands = {"x": x, "w": low.values[w_ins], "out": target}
+    operands = {"x": x, "w": low.values[w_ins], "out": target, **{f"a{k}": view for k, view in enumerate(before)}}
     _launch(low, ins, problem, epilogue, strides, operands, prepared, weights)
     if target is not declared:
         low.copy(target, declared, ins)
@@ -153,6 +175,18 @@ def _channels_last(low: Lowering, ins: Instruction, x: View) -> View:
     if x.lens[1] == 1 or x.strides[1] == 1:
         return x
     return low.materialized(x, _nhwc_strides(x.lens), ins)
+
+
+def _evenly_spaced(low: Lowering, ins: Instruction, x: View) -> View:
+    """An input whose pixels follow each other at one distance, as its strides say for axes of length 1 too."""
+    pixels = _pixel_strides(x.lens, x.strides)
+    if pixels is None:
+        x = low.materialized(x, _nhwc_strides(x.lens), ins)
+        pixels = _pixel_strides(x.lens, x.strides)
+        assert pixels is not None
+    image, pixel = pixels
+    spatial = (pixel * s for s in row_major_strides(x.lens[2:]))
+    return x.with_shape(Shape(x.type, x.lens, (image, 1, *spatial)))
 
 
 def _nhwc_strides(lens: Sequence[int]) -> tuple[int, ...]:

@@ -1,0 +1,57 @@
+"""Contraction prologues: the pointwise operations before a 1x1 convolution that can be computed as it reads its rows."""
+
+from __future__ import annotations
+
+import math
+
+from ..instruction import Instruction
+from ..shape import Shape
+from .regions import absorb_producers, is_fusable_type
+
+__all__ = ["prologue_of", "varies_over_pixels"]
+
+MOST_COLUMNS = 256
+"""Output channels up to which the sums of a row are made by about one task; each further one would repeat the work."""
+LEAST_PIXELS = 2
+PLAIN_SOURCES = frozenset({"concat", "pooling", "@param"})
+"""What makes the input of a prologue though it is used by nothing else: it could not take the operations itself."""
+
+
+def varies_over_pixels(shape: Shape) -> bool:
+    """Whether a tensor ``[image, channel, *spatial]`` is more than one value repeated in every pixel."""
+    return any(s != 0 and n > 1 for n, s in zip(shape.lens[2:], shape.strides[2:]))
+
+
+def prologue_of(convolution: Instruction, order: dict[Instruction, int]) -> list[Instruction]:
+    """Operations that lead to the input of a convolution and are used by nothing else, in program order; maybe none.
+
+    The convolution is a matrix product over the pixels of its input. The operations are over the input's own lengths
+    and read one tensor, of the convolution's type, that varies over pixels; all others are repeated in every pixel.
+    """
+    if convolution.name != "convolution" or not _is_product(convolution):
+        return []
+    source = convolution.inputs[0].shape
+
+    def accept(ins: Instruction) -> bool:
+        if not ins.op.pointwise or ins.module_args or ins.shape.lens != source.lens:
+            return False
+        return is_fusable_type(ins.shape) and all(is_fusable_type(i.shape) for i in ins.inputs)
+
+    members = [i for i in absorb_producers([convolution], order, accept) if i is not convolution]
+    inside = set(members)
+    inputs = dict.fromkeys(i for ins in members for i in ins.inputs if i not in inside)
+    varying = [i for i in inputs if varies_over_pixels(i.shape)]
+    if len(varying) != 1 or varying[0] is convolution.inputs[1] or varying[0].shape.type is not source.type:
+        return []
+    alone = all(user in inside for user in varying[0].users)
+    return [] if alone and varying[0].name not in PLAIN_SOURCES else members
+
+
+def _is_product(convolution: Instruction) -> bool:
+    op = convolution.op
+    lens = convolution.shape.lens
+    if math.prod(lens[2:]) < LEAST_PIXELS or lens[1] > MOST_COLUMNS or 0 in lens or 0 in convolution.inputs[0].shape.lens:
+        return False
+    if any(n != 1 for n in convolution.inputs[1].shape.lens[2:]) or convolution.inputs[1].shape.type is not convolution.shape.type:
+        return False
+    return op.group == 1 and not any(op.padding) and all(s == 1 for s in op.stride)
