@@ -66,7 +66,8 @@ def collapse(problem: GemmProblem, epilogue: Epilogue, strides: Strides, w_strid
             for s in table.values():
                 del s[d]
     m = problem.m
-    while lens and table["w"][-2] == 0 and (m == 1 or all(s[-2] == m * s[-1] for s in table.values())):
+    shared = [s for name, s in table.items() if name[0] in "wa"]  # by the rows of one product
+    while lens and not any(s[-2] for s in shared) and (m == 1 or all(s[-2] == m * s[-1] for s in table.values())):
         if m == 1:
             for s in table.values():
                 s[-1] = s[-2]

@@ -16,6 +16,8 @@ __all__ = ["PrologueRows"]
 
 NEAR_BYTES = 65536
 """Stack memory for the rows."""
+TOGETHER = 4
+"""Rows that are computed together, with the operands read once."""
 LINE = 64
 """Bytes of a cache line. Rows of an odd number of lines are spread over the sets of a cache."""
 
@@ -50,33 +52,36 @@ class PrologueRows:
             "    filled = left",
             "    for i in range(16):",
             "        table[i] = imin(i, left - 1) * near_ld",
-            "for i in range(left):",
-            *indent(self._row()),
+            *self._rows(),
             "put_pointer(block, 0, offset(near, 0))",
         ]
 
-    def _row(self) -> list[str]:
-        lanes = self.tile.lanes
-        places, splats = ["x_row = x0 + (row + i) * x_ld + k0"], []
-        whole, part = [f"term = load(x, x_row + k, {lanes})"], [f"term = load_tail(x, x_row + k, rest, 1, {lanes})"]
-        for index, operand in enumerate(self.prologue.operands):
-            name = f"a{index}"
-            if operand.access == "scalar":
-                splats.append(f"{name} = load_splat({name}_at, {name}0 + (row + i) * {name}_ld, {lanes})")
-                continue
-            places.append(f"{name}_row = {name}0 + (row + i) * {name}_ld + k0")
-            whole.append(f"{name} = load({name}_at, {name}_row + k, {lanes})")
-            part.append(f"{name} = load_tail({name}_at, {name}_row + k, rest, 1, {lanes})")
-        body = [line.replace("LANES", str(lanes)) for line in self.prologue.lines]
-        result = self.prologue.result
+    def _rows(self) -> list[str]:
+        operands = [(f"a{index}", operand.access) for index, operand in enumerate(self.prologue.operands)]
+        splats = [f"{a} = load_splat({a}_at, {a}0, {self.tile.lanes})" for a, access in operands if access == "scalar"]
+        vectors = [a for a, access in operands if access == "per_k"]
+        places = [f"at{r} = imin(i + {r}, left - 1)" for r in range(TOGETHER)]
+        places += [f"x_row{r} = x0 + (row + at{r}) * x_ld + k0" for r in range(TOGETHER)]
+        places += [f"near_row{r} = at{r} * near_ld" for r in range(TOGETHER)]
         return [
-            *places,
             *splats,
-            "near_row = i * near_ld",
-            f"rest = depth_now & {lanes - 1}",
-            "k = depth_now - rest",
-            "if rest > 0:",
-            *indent([*part, *body, f"store_tail(near, near_row + k, {result}, rest)"]),
-            f"for k in range(0, depth_now - rest, {lanes}):",
-            *indent([*whole, *body, f"store(near, near_row + k, {result})"]),
+            f"rest = depth_now & {self.tile.lanes - 1}",
+            f"for i in range(0, left, {TOGETHER}):",
+            *indent(places),
+            "    k = depth_now - rest",
+            "    if rest > 0:",
+            *indent(self._vectors(vectors, tail=True), 2),
+            f"    for k in range(0, depth_now - rest, {self.tile.lanes}):",
+            *indent(self._vectors(vectors, tail=False), 2),
         ]
+
+    def _vectors(self, operands: list[str], tail: bool) -> list[str]:
+        """One vector of each of the rows that are computed together."""
+        lanes = self.tile.lanes
+        load, more, store = ("load_tail", ", rest, 1", "store_tail") if tail else ("load", "", "store")
+        lines = [f"{a} = {load}({a}_at, {a}0 + k0 + k{more}, {lanes})" for a in operands]
+        for r in range(TOGETHER):
+            lines.append(f"term = {load}(x, x_row{r} + k{more}, {lanes})")
+            lines += [line.replace("LANES", str(lanes)) for line in self.prologue.lines]
+            lines.append(f"{store}(near, near_row{r} + k, {self.prologue.result}{', rest' if tail else ''})")
+        return lines
