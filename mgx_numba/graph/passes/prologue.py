@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
 from ..instruction import Instruction
 from ..shape import Shape
@@ -11,8 +11,8 @@ from .regions import absorb_producers, is_fusable_type
 __all__ = ["prologue_of", "varies_over_pixels"]
 
 MOST_COLUMNS = 256
-"""Output channels up to which the sums of a row are made by about one task; each further one would repeat the work."""
-LEAST_PIXELS = 2
+MOST_WEIGHTS = 98304
+"""Output channels and weights that one task holds as a rule: with more, several tasks would repeat the prologue."""
 PLAIN_SOURCES = frozenset({"concat", "pooling", "@param"})
 """What makes the input of a prologue though it is used by nothing else: it could not take the operations itself."""
 
@@ -48,10 +48,10 @@ def prologue_of(convolution: Instruction, order: dict[Instruction, int]) -> list
 
 
 def _is_product(convolution: Instruction) -> bool:
-    op = convolution.op
-    lens = convolution.shape.lens
-    if math.prod(lens[2:]) < LEAST_PIXELS or lens[1] > MOST_COLUMNS or 0 in lens or 0 in convolution.inputs[0].shape.lens:
+    op: Any = convolution.op
+    x, weights = (i.shape for i in convolution.inputs)
+    if 0 in x.lens or 0 in weights.lens or weights.type is not x.type or weights.elements > MOST_WEIGHTS:
         return False
-    if any(n != 1 for n in convolution.inputs[1].shape.lens[2:]) or convolution.inputs[1].shape.type is not convolution.shape.type:
+    if any(n != 1 for n in weights.lens[2:]) or weights.lens[0] > MOST_COLUMNS:
         return False
     return op.group == 1 and not any(op.padding) and all(s == 1 for s in op.stride)
