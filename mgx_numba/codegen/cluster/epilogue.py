@@ -23,8 +23,8 @@ def epilogue_parameters(module: Module, contraction: Instruction) -> list[Instru
 
 
 def prologue_parameters(module: Module, contraction: Instruction) -> tuple[Instruction, list[Instruction]]:
-    """The parameter that the contraction's left operand is or is made of, pixel by pixel, and the others that operations
-    before it read, in order of declaration."""
+    """The parameter that the contraction's left operand is or is made of, pixel by pixel, and the others that the
+    operations before it read, in order of declaration."""
     before = _prologue(module, contraction)
     if not before:
         return contraction.inputs[0], []

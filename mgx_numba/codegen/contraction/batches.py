@@ -19,8 +19,8 @@ MOST_DIMS = 3
 class Batched:
     """``lens`` of the batch dimensions, rows of one product, and element strides (batch dimensions, then row).
 
-    ``strides`` has the keys ``x``, ``w`` (row stride 0), ``out``, ``e<k>`` for operands that vary over rows, and ``a<k>``
-    for those of the prologue.
+    ``strides`` has the keys ``x``, ``w`` (row stride 0), ``out``, ``e<k>`` for operands that vary over rows, and
+    ``a<k>`` for those of the prologue.
     """
 
     m: int

@@ -1,4 +1,4 @@
-"""Text of a prologue: the rows of one register tile are computed into a small buffer, from which the tile reads them."""
+"""Text of a prologue: the rows of a register tile are computed into a small buffer, from which the tile reads them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dot or convolution and the pointwise operations around it become one instruction, with a prologue and an epilogue."""
+"""A dot or convolution becomes one instruction with the pointwise operations around it: its prologue and epilogue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contraction prologues: the pointwise operations before a 1x1 convolution that can be computed as it reads its rows."""
+"""Contraction prologues: pointwise operations before a 1x1 convolution that can be computed as it reads its rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["prologue_of", "varies_over_pixels"]
 MOST_COLUMNS = 256
 MOST_WEIGHTS = 98304
 """Output channels and weights that one task holds as a rule: with more, several tasks would repeat the prologue."""
-PLAIN_SOURCES = frozenset({"concat", "pooling", "@param"})
+PLAIN_SOURCES = frozenset({"concat", "layout", "pooling", "reshape", "slice", "transpose", "@param"})
 """What makes the input of a prologue though it is used by nothing else: it could not take the operations itself."""
 
 
@@ -41,7 +41,7 @@ def prologue_of(convolution: Instruction, order: dict[Instruction, int]) -> list
     inside = set(members)
     inputs = dict.fromkeys(i for ins in members for i in ins.inputs if i not in inside)
     varying = [i for i in inputs if varies_over_pixels(i.shape)]
-    if len(varying) != 1 or varying[0] is convolution.inputs[1] or varying[0].shape.type is not source.type:
+    if len(varying) != 1 or varying[0].shape.type is not source.type:
         return []
     alone = all(user in inside for user in varying[0].users)
     return [] if alone and varying[0].name not in PLAIN_SOURCES else members

@@ -165,10 +165,8 @@ def _extents(request: Request) -> tuple[int, int, int, list[int]]:
 
 def _prologue_extent(problem: GemmProblem | ConvProblem, operand: PrologueOperand) -> int:
     """Elements of an operand of the prologue."""
-    if isinstance(problem, ConvProblem):
-        batch, depth = (problem.batch,), problem.in_channels
-    else:
-        batch, depth = problem.batch, problem.k
+    batch = (problem.batch,) if isinstance(problem, ConvProblem) else problem.batch
+    depth = problem.in_channels if isinstance(problem, ConvProblem) else problem.k
     return _reach((*batch, depth if operand.access == "per_k" else 1), (*operand.batch_strides, 1))
 
 
