@@ -89,9 +89,8 @@ def _extreme(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value, greatest: b
         return b.or_(x, y) if greatest else b.and_(x, y)
     if not _is_float(dtype):
         return b.intrinsic(("s" if is_signed(dtype) else "u") + ("max" if greatest else "min"), [x, y])
-    # The comparison gives y if either is NaN; a constant x makes the test of x fold away.
-    chosen = b.first_greater(x, y) if greatest else b.first_less(x, y)
-    return b.select(b.is_nan(x), x, chosen)
+    # Which operand x86 tests for NaN is the first: y is the one that more often is the same in all rounds of a loop.
+    return b.intrinsic("maximum" if greatest else "minimum", [y, x], fastmath=b.flags or ("nsz",))
 
 
 def emit_max(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:

@@ -162,13 +162,18 @@ class VectorBuilder:
         result: ir.Type | None = None,
         overloads: Sequence[ir.Type] | None = None,
         extra: Sequence[ir.Value] = (),
+        fastmath: Sequence[str] | None = None,
     ) -> ir.Value:
-        """Call `llvm.<name>`, overloaded on the type of the first operand unless said otherwise."""
+        """Call `llvm.<name>`, overloaded on the type of the first operand unless said otherwise.
+
+        ``fastmath`` flags take the place of the builder's.
+        """
         values = [*self.coerce(*operands), *extra]
         suffix = ".".join(self.mangled(t) for t in (overloads or [values[0].type]))
         result = result or values[0].type
         callee = self.function(f"llvm.{name}.{suffix}", result, [v.type for v in values])
-        return self.ir.call(callee, values, fastmath=self.flags if isinstance(_element(result), _FLOAT) else ())
+        flags = self.flags if fastmath is None else fastmath
+        return self.ir.call(callee, values, fastmath=flags if isinstance(_element(result), _FLOAT) else ())
 
     # Floats
 
