@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.contraction import GEMM_SOLVERS
+from mgx_numba.codegen.contraction.blocking import cut
 from mgx_numba.codegen.contraction.gemm import GemmInPlace, GemmPacked, GemmPacking
 from mgx_numba.codegen.contraction.problem import Epilogue, EpilogueOperand, GemmProblem
+from mgx_numba.codegen.cpu.tile_table import TILES
 from mgx_numba.errors import ShapeError
 
 from .contracting import (
@@ -60,6 +62,25 @@ def test_sizes(m: int, n: int) -> None:
     for k in (1, 3, 4, 63):
         check(*pair(m, n, k), constant=True)
         check(*pair(m, n, k), constant=False)
+
+
+@pytest.mark.parametrize("ceiling", ["", "avx2", "sse"])
+def test_row_blocks_that_are_no_whole_tiles(monkeypatch: pytest.MonkeyPatch, ceiling: str) -> None:
+    monkeypatch.setenv("MGX_CPU_FEATURES", ceiling)
+    for m in (25, 26, 37, 49, 98, 196):
+        check(*pair(m, 17, 24), True, threads=2)
+        check(*pair(m, 161, 24), True, threads=2)
+        check(*pair(m, 17, 1700), True, threads=2)
+        check(*pair(m, 17, 24, (2,)), False, threads=3)
+
+
+def test_two_threads_get_equal_shares_of_rows() -> None:
+    tile = next(t for t in TILES if t.name == "avx512_12x2" and t.dtype == "float32")
+    for m, n, k in ((196, 64, 384), (784, 32, 192), (3136, 24, 144), (49, 160, 960)):
+        blocking = cut(tile, m, n, k, 1, 1, threads=2)
+        share = blocking.rows * blocking.row_blocks(m)
+        assert blocking.parts == 2
+        assert 0 <= share - m / 2 < blocking.row_blocks(m)
 
 
 @pytest.mark.parametrize("constant", [True, False])

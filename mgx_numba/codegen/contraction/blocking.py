@@ -56,7 +56,7 @@ def fit(given: Blocking, tile: RegisterTile, m: int, n: int, depth: int, taps: i
     sums = SUMS_BYTES // (ITEMSIZE[tile.dtype] * tile.columns)
     k_block = min(-(-_clamp(given.depth, depth) // 8) * 8, depth)
     tap_block = _clamp(given.taps, min(taps, TABLE_TAPS)) if k_block == depth else 1
-    p_block = _clamp(given.panels, min(-(-n // tile.columns), sums // tile.rows))
+    p_block = _clamp(given.panels, min(-(-n // tile.columns), sums // max(tile.variants())))
     m_block = -(-_clamp(given.rows, m) // tile.rows) * tile.rows
     if tap_block < taps or k_block < depth:
         m_block = min(m_block, sums // p_block // tile.rows * tile.rows)
@@ -98,16 +98,18 @@ def cut(
         for panel_limit in (NEAR_PANELS, 4, 2, 1):
             p_block = _even(-(-panels * parts // threads), min(panel_limit, near), 1)
             most_rows = min(sums // p_block if steps > 1 else most, max(tile.rows, ROWS_BYTES // (size * k_block)))
-            if sums < p_block * (tile.rows if steps == 1 else min(most, tile.rows)):
+            if sums < p_block * (max(tile.variants()) if steps == 1 else min(most, tile.rows)):
                 continue
             for row_limit in (32, 16, 8, 4, 2, 1):
                 m_block = min(
                     _even(most, row_limit * tile.rows, tile.rows), most_rows // tile.rows * tile.rows or most_rows
                 )
-                blocking = Blocking(m_block, p_block, tap_block, k_block, parts)
-                cost = _makespan(blocking, tile, m, panels, depth, taps, groups, threads)
-                if cost < best_cost * 0.99:
-                    best, best_cost = blocking, cost
+                blocks = -(-m // (parts * m_block))
+                for rows in (m_block, -(-m // (parts * blocks))):
+                    blocking = Blocking(rows, p_block, tap_block, k_block, parts)
+                    cost = _makespan(blocking, tile, m, panels, depth, taps, groups, threads)
+                    if cost < best_cost * 0.99:
+                        best, best_cost = blocking, cost
     return best
 
 
@@ -151,7 +153,9 @@ def _makespan(
     rows, width = min(blocking.rows, m), min(blocking.panels, panels)
     terms = depth * taps
     tasks = blocking.tasks(m, panels, groups)
-    tile_rows = -(-rows // tile.rows)
+    tile_rows, over = divmod(rows, tile.rows)
+    if over > tile_rows * max(tile.tall - tile.rows, 0):  # tiles of few rows, which wait for the weights
+        tile_rows, rows = tile_rows + 1, rows + 1
     work = rows * width * terms * tile.vectors / 2
     weights = width * terms * tile.columns / 16
     loads = 0.1 * tile_rows * terms * tile.rows

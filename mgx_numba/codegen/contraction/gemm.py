@@ -20,7 +20,6 @@ from .prologue import PrologueRows
 from .roofline import seconds
 from .skeleton import Skeleton, even_rows
 from .solver import NO_EPILOGUE, Plan, Strides
-from .tile_source import tile_source
 
 __all__ = ["GemmInPlace", "GemmPacked", "GemmPacking"]
 
@@ -201,7 +200,7 @@ def _launch(
     if before:
         blocking = before.fit(blocking, batched.m, problem.n, depth)
     name = f"{before.prologue.name}_gemm" if before else "gemm"
-    skeleton = Skeleton(name, problem.dtype, tile, epilogue, inner=tile_source(tile, masked))
+    skeleton = Skeleton(name, problem.dtype, tile, epilogue, masked=masked)
     arguments = skeleton.arguments
     x = Operand("x", offsets["x"] * size) if problem.k else w
     arguments.pointer("x", x, problem.dtype)

@@ -75,7 +75,8 @@ def _places_source(axes: tuple[str, ...], tile: RegisterTile, sizes: list[str]) 
     padding, differ in their anchor only, so that their table is made once. Runs of contiguous taps of an inner tile are
     taken as one tap of that many times the depth.
     """
-    lanes = 1 << (tile.rows - 1).bit_length()
+    most = max(tile.variants())
+    lanes = 1 << (most - 1).bit_length()
     lines = [
         f"args = words_at(call, {ARGUMENTS})",
         *sizes,
@@ -83,13 +84,14 @@ def _places_source(axes: tuple[str, ...], tile: RegisterTile, sizes: list[str]) 
         f"t0 = call[{FIRST_TAP}]",
         f"taps_now = call[{TAPS}]",
         f"left = call[{LEFT}]",
+        f"span = imax(left, {tile.rows})",
         "row = begin",
         *output_place(axes),
         *(f"i_{axis} = o_{axis} * stride_{axis} - pad_{axis}" for axis in axes),
     ]
-    conditions = [f"end - begin >= {tile.rows}", f"o_w + {tile.rows} <= out_w"]
+    conditions = ["end - begin >= span", "o_w + span <= out_w"]
     for axis in axes:
-        reach = f" + {tile.rows - 1} * stride_w" if axis == "w" else ""
+        reach = " + (span - 1) * stride_w" if axis == "w" else ""
         conditions += [f"i_{axis} >= 0", f"i_{axis}{reach} + (kernel_{axis} - 1) * dilation_{axis} < in_{axis}"]
     inner = [f"steps = mul(iota_int64({lanes}), stride_w * x_w)"]
     inner += [*_taps(axes, ["places = add(steps, shift)"], "idiv(taps_now, run)", "run")]
@@ -108,7 +110,7 @@ def _places_source(axes: tuple[str, ...], tile: RegisterTile, sizes: list[str]) 
         f"    call[{FILLED}] = 0",
         *indent([
             *(f"{name} = local_int64({TABLE_ROWS})" for name in ("base", *(f"at_{axis}" for axis in axes))),
-            *_row_places(axes, tile.rows),
+            *_row_places(axes, most),
             f"bases = load(base, 0, {lanes})",
             *(f"first_{axis} = load(at_{axis}, 0, {lanes})" for axis in axes),
             *_taps(axes, _guarded_places(axes)),

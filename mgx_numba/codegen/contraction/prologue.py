@@ -32,7 +32,7 @@ class PrologueRows:
 
     def fit(self, blocking: Blocking, m: int, n: int, depth: int) -> Blocking:
         """The blocking with steps that are short enough for the buffer."""
-        most = (NEAR_BYTES // self.tile.rows // LINE - 1) * LINE // ITEMSIZE[self.dtype]
+        most = (NEAR_BYTES // max(self.tile.rows, self.tile.tall) // LINE - 1) * LINE // ITEMSIZE[self.dtype]
         if blocking.depth <= most:
             return blocking
         even = -(-depth // -(-depth // most))

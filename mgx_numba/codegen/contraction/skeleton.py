@@ -17,7 +17,7 @@ from .problem import ITEMSIZE, Epilogue
 from .text import Arguments, Rows, indent, kernel_name
 from .tile_source import ROWS_SLOT, TOUCHED_SLOT, VECTORS_SLOT, tile_block, tile_source
 
-__all__ = ["TABLE_ROWS", "Skeleton", "even_rows", "height_table", "run_tile"]
+__all__ = ["TABLE_ROWS", "Skeleton", "even_rows", "height_table", "next_height", "run_tile"]
 
 TABLE_ROWS = 16
 
@@ -30,7 +30,7 @@ class Skeleton:
     ``row`` needs. Those of ``table`` write the element offsets from ``x`` of ``height`` rows, of which ``left`` exist,
     starting with ``row``, for the taps ``t0`` to ``t0 + taps_now``, at ``k0`` of the depth. Those of ``row`` define
     ``out_row`` and ``e<k>_row``, the offsets of row ``row + i``; ``row_steps`` has the names of what those of ``out``
-    and of each ``e<k>`` usually grow by. ``inner`` is the tile kernel, if not the usual one.
+    and of each ``e<k>`` usually grow by. ``masked`` says that no column past the last may be read on the right.
     """
 
     solver: str
@@ -45,11 +45,11 @@ class Skeleton:
     row: list[str] = field(default_factory=list)
     row_steps: dict[str, str] = field(default_factory=dict)
     several_taps: bool = False
-    inner: KernelSource | None = None
+    masked: bool = False
 
     def __post_init__(self) -> None:
         self.rows = Rows(self.epilogue, self.dtype, self.tile.lanes)
-        self.tile_slot = self.arguments.callee(self.inner or tile_source(self.tile))
+        self.tile_slot = self.arguments.callee(tile_source(self.tile, self.masked))
 
     def sizes(
         self, blocking: Blocking, m: int, n: int, panels: int, depth: int, taps: int, groups: int, beside: bool
@@ -134,8 +134,8 @@ class Skeleton:
 
     def _tile_rows(self) -> list[str]:
         return [
-            f"left = imin(m1 - row, {self.tile.rows})",
-            f"height = ({height_table(self.tile)} >> (4 * left)) & 15",
+            "left = m1 - row",
+            *next_height(self.tile, tall=not self.masked),
             "left = imin(left, height)",
             *self.table,
             "sums_row = (row - m0) * sums_ld * keep",
@@ -181,9 +181,21 @@ def run_tile(tile: RegisterTile, slot: int) -> list[str]:
     ``slot`` is the argument slot of the tile kernel, ``block`` its argument block.
     """
     call = f"call_kernel(args, {slot}, block"
-    lines = [f"block[{ROWS_SLOT}] = height", f"block[{VECTORS_SLOT}] = {tile.vectors}", f"{call}, 0, wide)"]
-    if tile.vectors > 1:
+    lines = [f"block[{ROWS_SLOT}] = height", f"block[{VECTORS_SLOT}] = {tile.vectors}"]
+    if tile.vectors == 1:
+        lines.append(f"{call}, 0, wide)")
+    else:
+        lines += ["if wide > 0:", f"    {call}, 0, wide)"]
         lines += ["if narrow:", f"    block[{VECTORS_SLOT}] = 1", f"    {call}, wide, wide + 1)"]
+    return lines
+
+
+def next_height(tile: RegisterTile, tall: bool) -> list[str]:
+    """Statements: the ``height`` of the tile that is next where ``left`` rows are; ``tall`` ones may be taken."""
+    lines = [f"height = ({height_table(tile)} >> (4 * imin(left, {tile.rows}))) & 15"]
+    if tall and tile.tall:
+        more = f"over <= idiv(left, {tile.rows}) * {tile.tall - tile.rows}"
+        lines += [f"over = imod(left, {tile.rows})", f"if over > 0 and {more}:", f"    height = {tile.tall}"]
     return lines
 
 

@@ -11,7 +11,7 @@ from .blocking import SUMS_BYTES
 from .conv import panel_lens
 from .problem import ITEMSIZE, ConvProblem, Epilogue
 from .rows import row_offsets, stride_arguments
-from .skeleton import TABLE_ROWS, height_table, run_tile
+from .skeleton import TABLE_ROWS, next_height, run_tile
 from .solver import Plan
 from .text import Arguments, Rows, indent, kernel_name
 from .tile_source import ROWS_SLOT, VECTORS_SLOT, tile_block, tile_source
@@ -265,12 +265,7 @@ class WinogradWriter:
 
     def _height(self) -> list[str]:
         """Rows of the next block, as `tile_rows` chooses them."""
-        rows, tall = self.tile.rows, self.tile.tall
-        lines = ["left = count - row", f"height = ({height_table(self.tile)} >> (4 * imin(left, {rows}))) & 15"]
-        if tall:
-            lines += [f"over = imod(left, {rows})", f"if over > 0 and over <= idiv(left, {rows}) * {tall - rows}:"]
-            lines += [f"    height = {tall}"]
-        return lines
+        return ["left = count - row", *next_height(self.tile, tall=True)]
 
     def _output(self) -> list[str]:
         out, lanes = self.form.out, self.tile.lanes
