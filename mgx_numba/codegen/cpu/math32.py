@@ -8,7 +8,7 @@ reductions are Cody and Waite's ("Software Manual for the Elementary Functions",
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
@@ -33,7 +33,7 @@ _LN_LARGEST = 88.72283905
 # From here on the tail of the normal distribution is 0 in float32, and that of its approximation by tanh below 2**-126.
 _NORMAL_LIMIT = 14.5
 _TANH_LIMIT = 9.98
-_SCALEF_LANES = 16
+_REGISTER_LANES = 16
 
 
 def _reduce(b: VectorBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
@@ -56,26 +56,57 @@ def _scale(b: VectorBuilder, p: ir.Value, bits: ir.Value) -> ir.Value:
     return b.mul(b.mul(p, powers[0]), powers[1])
 
 
-def _has_scalef(b: VectorBuilder, x: ir.Value) -> bool:
-    """Whether p * 2**n, for a float n, is one instruction for vectors of this length."""
-    return host.has("avx512f", "avx512vl") and b.lanes(x) > 0 and b.lanes(x) % _SCALEF_LANES == 0
+def _fills_registers(b: VectorBuilder, x: ir.Value) -> bool:
+    """Whether a vector is made of whole registers of AVX-512."""
+    return host.has("avx512f", "avx512vl") and b.lanes(x) > 0 and b.lanes(x) % _REGISTER_LANES == 0
 
 
-def _scalef(b: VectorBuilder, p: ir.Value, n: ir.Value) -> ir.Value:
-    """p * 2**n, subnormal results and infinity too."""
-    lanes = b.lanes(p)
-    type_ = ir.VectorType(ir.FloatType(), _SCALEF_LANES)
-    whole, rounding = ir.Constant(ir.IntType(16), -1), ir.Constant(ir.IntType(32), 4)  # every lane; the current mode
-    arguments = [type_, type_, type_, whole.type, rounding.type]
-    callee = b.function("llvm.x86.avx512.mask.scalef.ps.512", type_, arguments)
+def _by_registers(b: VectorBuilder, emit: Callable[..., ir.Value], *operands: ir.Value) -> ir.Value:
+    """What `emit` gives for vectors of one register, of vectors of several."""
+    lanes = b.lanes(operands[0])
     pieces = []
-    for start in range(0, lanes, _SCALEF_LANES):
-        part = range(start, start + _SCALEF_LANES)
-        x, y = (v if lanes == _SCALEF_LANES else b.shuffle(v, part) for v in (p, n))
-        pieces.append(b.ir.call(callee, [x, y, x, whole, rounding]))
+    for start in range(0, lanes, _REGISTER_LANES):
+        part = range(start, start + _REGISTER_LANES)
+        pieces.append(emit(*(v if lanes == _REGISTER_LANES else b.shuffle(v, part) for v in operands)))
     while len(pieces) > 1:
         pieces = [b.joined(low, high) for low, high in zip(pieces[::2], pieces[1::2])]
     return pieces[0]
+
+
+def _scalef(b: VectorBuilder, p: ir.Value, n: ir.Value) -> ir.Value:
+    """p * 2**floor(n) for a float n, subnormal results and infinity too."""
+    whole, rounding = ir.Constant(ir.IntType(16), -1), ir.Constant(ir.IntType(32), 4)  # every lane; the current mode
+
+    def emit(x: ir.Value, y: ir.Value) -> ir.Value:
+        arguments = [x, y, x, whole, rounding]
+        callee = b.function("llvm.x86.avx512.mask.scalef.ps.512", x.type, [v.type for v in arguments])
+        return b.ir.call(callee, arguments)
+
+    return _by_registers(b, emit, p, n)
+
+
+def _lookup(b: VectorBuilder, index: ir.Value, values: Sequence[float]) -> ir.Value:
+    """values[i mod 32] for every lane i of an integer vector; there are 32 of them, in two registers."""
+    type_ = ir.VectorType(ir.FloatType(), _REGISTER_LANES)
+    halves = [[ir.Constant(ir.FloatType(), v) for v in values[k : k + _REGISTER_LANES]] for k in (0, _REGISTER_LANES)]
+    low, high = (ir.Constant(type_, half) for half in halves)
+
+    def emit(places: ir.Value) -> ir.Value:
+        callee = b.function("llvm.x86.avx512.vpermi2var.ps.512", type_, [type_, places.type, type_])
+        return b.ir.call(callee, [low, places, high])
+
+    return _by_registers(b, emit, index)
+
+
+def _exp_by_table(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    """exp by x = n ln 2 + r for n a multiple of 1/32, whose fraction is looked up."""
+    magic = 1.5 * 2.0**18
+    bounded = b.first_less(89.0, b.first_greater(-104.0, x))
+    shifted = b.muladd(bounded, table.LOG2_E, magic)
+    n = b.sub(shifted, magic)
+    r = b.muladd(n, -table.LN2_LOW_32, b.muladd(n, -table.LN2_HIGH_32, bounded))
+    power = _lookup(b, b.bits(shifted), table.POWERS_32)
+    return _scalef(b, b.muladd(power, b.mul(r, b.polynomial(r, table.EXPM1_32_SHORT)), power), n)
 
 
 def _bounded_exp(b: VectorBuilder, x: ir.Value, coefficients: Sequence[float]) -> ir.Value:
@@ -83,7 +114,7 @@ def _bounded_exp(b: VectorBuilder, x: ir.Value, coefficients: Sequence[float]) -
     bounded = b.first_less(89.0, b.first_greater(-104.0, x))
     r, n, bits = _reduce(b, bounded)
     p = b.polynomial(r, coefficients)
-    return _scalef(b, p, n) if _has_scalef(b, x) else _scale(b, p, bits)
+    return _scalef(b, p, n) if _fills_registers(b, x) else _scale(b, p, bits)
 
 
 def exp(b: VectorBuilder, x: ir.Value) -> ir.Value:
@@ -91,8 +122,8 @@ def exp(b: VectorBuilder, x: ir.Value) -> ir.Value:
 
 
 def exp_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    if _has_scalef(b, x):
-        return _bounded_exp(b, x, table.EXP_32_FAST)
+    if _fills_registers(b, x):
+        return _exp_by_table(b, x)
     r, _, bits = _reduce(b, x)
     p = b.polynomial(r, table.EXP_32_FAST)
     scaled = b.from_bits(b.iadd(b.bits(p), b.shl(bits, 23)))
@@ -193,7 +224,7 @@ def gelu_erf_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
     power = b.polynomial(r, [c * (-0.5) ** k for k, c in enumerate(table.EXP_32)])
     numerator, denominator = (_even_and_odd(b, a, square, part) for part in table.NORMAL_TAIL_32)
     tail = b.div(b.mul(b.mul(a, power), numerator), denominator)
-    tail = _scalef(b, tail, n) if _has_scalef(b, x) else _scale(b, tail, b.bits(shifted))
+    tail = _scalef(b, tail, n) if _fills_registers(b, x) else _scale(b, tail, b.bits(shifted))
     # the difference is NaN for -infinity, of which the product is
     return b.sub(b.sub(x, b.first_less(0.0, x)), tail)
 

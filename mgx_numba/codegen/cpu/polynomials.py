@@ -7,6 +7,7 @@ rounded coefficient by coefficient, refitting the rest. They are ordered from th
 from __future__ import annotations
 
 import math
+import struct
 
 LOG2_E = 1.0 / math.log(2.0)
 # ln 2 in two parts: the first has so few bits that its product with an exponent is exact.
@@ -24,7 +25,10 @@ EXP_32_FAST = (  # 2**-23.3
     1.0, 0.9999997019767761, 0.49999144673347473, 0.1666765660047531, 0.041898712515830994,
     0.008289266377687454,
 )  # fmt: skip
-# exp(r) = 1 + r + r**2 * Q(r) there
+# 2**(k / 32), and (exp(r) - 1) / r for |r| <= ln2 / 64, 2**-24.2 of exp(r)
+POWERS_32 = tuple(struct.unpack("f", struct.pack("f", 2.0 ** (k / 32)))[0] for k in range(32))
+EXPM1_32_SHORT = (1.0000146627426147, 0.5000039339065552)
+# exp(r) = 1 + r + r**2 * Q(r) for |r| <= ln2 / 2
 EXPM1_32 = (  # 2**-26.1 of exp(r) - 1
     0.4999999701976776, 0.16666539013385773, 0.041667744517326355, 0.008367067202925682,
     0.0013839078601449728,
