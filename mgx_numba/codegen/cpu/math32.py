@@ -213,7 +213,8 @@ def gelu_erf_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
     # max(x, 0) less |x| times the normal distribution's mass below -|x|: exp(-x**2 / 2) times a smooth function.
     a = b.first_less(_NORMAL_LIMIT, b.fabs(x))
     square = b.mul(a, a)
-    magic = 1.5 * 2.0**23
+    tabulated = _fills_registers(b, x)
+    magic = 1.5 * 2.0 ** (18 if tabulated else 23)
     shifted = b.muladd(square, -table.LOG2_E / 2, magic)
     n = b.sub(shifted, magic)
     # x**2 = r - 2 n ln 2; products with the high part of ln 2 are exact, so x**2 is rounded once.
@@ -221,10 +222,15 @@ def gelu_erf_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
     if not has_fma():
         r = b.add(b.muladd(n, 2 * table.LN2_HIGH_32, square), _lost(b, a, a, square))
     r = b.muladd(n, 2 * table.LN2_LOW_32, r)
-    power = b.polynomial(r, [c * (-0.5) ** k for k, c in enumerate(table.EXP_32)])
+    if tabulated:
+        power = _lookup(b, b.bits(shifted), table.POWERS_32)
+        growth = b.polynomial(r, [c * (-0.5) ** (k + 1) for k, c in enumerate(table.EXPM1_32_SHORT)])
+        power = b.muladd(power, b.mul(r, growth), power)
+    else:
+        power = b.polynomial(r, [c * (-0.5) ** k for k, c in enumerate(table.EXP_32)])
     numerator, denominator = (_even_and_odd(b, a, square, part) for part in table.NORMAL_TAIL_32)
     tail = b.div(b.mul(b.mul(a, power), numerator), denominator)
-    tail = _scalef(b, tail, n) if _fills_registers(b, x) else _scale(b, tail, b.bits(shifted))
+    tail = _scalef(b, tail, n) if tabulated else _scale(b, tail, b.bits(shifted))
     # the difference is NaN for -infinity, of which the product is
     return b.sub(b.sub(x, b.first_less(0.0, x)), tail)
 
