@@ -34,11 +34,15 @@ _LN_LARGEST = 88.72283905
 _NORMAL_LIMIT = 14.5
 _TANH_LIMIT = 9.98
 _REGISTER_LANES = 16
+# Adding these rounds to integers and to multiples of 1/32.
+_WHOLE, _FRACTIONS = 1.5 * 2.0**23, 1.5 * 2.0**18
 
 
-def _reduce(b: VectorBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """x = n ln 2 + r with |r| <= ln2 / 2: r, n, and an integer whose low 9 bits are n. |x| below 2**20."""
-    magic = 1.5 * 2.0**23
+def _reduce(b: VectorBuilder, x: ir.Value, magic: float = _WHOLE) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """x = n ln 2 + r with |r| <= ln2 / 2: r, n, and an integer whose low 9 bits are n. |x| below 2**20.
+
+    By `_FRACTIONS`, n is a multiple of 1/32, so |r| <= ln2 / 64, and the integer's low bits are 32 n; |x| below 2**15.
+    """
     shifted = b.muladd(x, table.LOG2_E, magic)
     n = b.sub(shifted, magic)
     r = b.muladd(n, -table.LN2_HIGH_32, x)
@@ -98,32 +102,29 @@ def _lookup(b: VectorBuilder, index: ir.Value, values: Sequence[float]) -> ir.Va
     return _by_registers(b, emit, index)
 
 
-def _exp_by_table(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    """exp by x = n ln 2 + r for n a multiple of 1/32, whose fraction is looked up."""
-    magic = 1.5 * 2.0**18
-    bounded = b.first_less(89.0, b.first_greater(-104.0, x))
-    shifted = b.muladd(bounded, table.LOG2_E, magic)
-    n = b.sub(shifted, magic)
-    r = b.muladd(n, -table.LN2_LOW_32, b.muladd(n, -table.LN2_HIGH_32, bounded))
-    power = _lookup(b, b.bits(shifted), table.POWERS_32)
-    return _scalef(b, b.muladd(power, b.mul(r, b.polynomial(r, table.EXPM1_32_SHORT)), power), n)
+def _tabulated_power(
+    b: VectorBuilder, bits: ir.Value, r: ir.Value, coefficients: Sequence[float] = table.EXPM1_32_SHORT
+) -> ir.Value:
+    """2**f exp(r) for the fraction f of the n of a reduction by `_FRACTIONS`."""
+    power = _lookup(b, bits, table.POWERS_32)
+    return b.muladd(power, b.mul(r, b.polynomial(r, coefficients)), power)
 
 
-def _bounded_exp(b: VectorBuilder, x: ir.Value, coefficients: Sequence[float]) -> ir.Value:
-    # Outside these bounds results are 0 and infinity; the order of operands lets NaN through.
-    bounded = b.first_less(89.0, b.first_greater(-104.0, x))
-    r, n, bits = _reduce(b, bounded)
-    p = b.polynomial(r, coefficients)
-    return _scalef(b, p, n) if _fills_registers(b, x) else _scale(b, p, bits)
+def _bounded(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    """x between bounds outside of which exp is 0 and infinity; the order of operands lets NaN through."""
+    return b.first_less(89.0, b.first_greater(-104.0, x))
 
 
 def exp(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    return _bounded_exp(b, x, table.EXP_32)
+    r, n, bits = _reduce(b, _bounded(b, x))
+    p = b.polynomial(r, table.EXP_32)
+    return _scalef(b, p, n) if _fills_registers(b, x) else _scale(b, p, bits)
 
 
 def exp_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
     if _fills_registers(b, x):
-        return _exp_by_table(b, x)
+        r, n, bits = _reduce(b, _bounded(b, x), _FRACTIONS)
+        return _scalef(b, _tabulated_power(b, bits, r), n)
     r, _, bits = _reduce(b, x)
     p = b.polynomial(r, table.EXP_32_FAST)
     scaled = b.from_bits(b.iadd(b.bits(p), b.shl(bits, 23)))
@@ -181,6 +182,9 @@ def rational_erf(b: VectorBuilder, x: ir.Value, coefficients: tuple[tuple[float,
 
 def _exp_of_sum(b: VectorBuilder, x: ir.Value, low: ir.Value) -> ir.Value:
     """exp(x + low) for a small `low` and x from -87.3 to 0."""
+    if _fills_registers(b, x):
+        r, n, bits = _reduce(b, x, _FRACTIONS)
+        return _scalef(b, _tabulated_power(b, bits, b.add(r, low)), n)
     r, _, bits = _reduce(b, x)
     p = b.polynomial(b.add(r, low), table.EXP_32)
     return b.from_bits(b.iadd(b.bits(p), b.shl(bits, 23)))
@@ -214,7 +218,7 @@ def gelu_erf_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
     a = b.first_less(_NORMAL_LIMIT, b.fabs(x))
     square = b.mul(a, a)
     tabulated = _fills_registers(b, x)
-    magic = 1.5 * 2.0 ** (18 if tabulated else 23)
+    magic = _FRACTIONS if tabulated else _WHOLE
     shifted = b.muladd(square, -table.LOG2_E / 2, magic)
     n = b.sub(shifted, magic)
     # x**2 = r - 2 n ln 2; products with the high part of ln 2 are exact, so x**2 is rounded once.
@@ -223,9 +227,8 @@ def gelu_erf_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
         r = b.add(b.muladd(n, 2 * table.LN2_HIGH_32, square), _lost(b, a, a, square))
     r = b.muladd(n, 2 * table.LN2_LOW_32, r)
     if tabulated:
-        power = _lookup(b, b.bits(shifted), table.POWERS_32)
-        growth = b.polynomial(r, [c * (-0.5) ** (k + 1) for k, c in enumerate(table.EXPM1_32_SHORT)])
-        power = b.muladd(power, b.mul(r, growth), power)
+        growth = [c * (-0.5) ** (k + 1) for k, c in enumerate(table.EXPM1_32_SHORT)]
+        power = _tabulated_power(b, b.bits(shifted), r, growth)
     else:
         power = b.polynomial(r, [c * (-0.5) ** k for k, c in enumerate(table.EXP_32)])
     numerator, denominator = (_even_and_odd(b, a, square, part) for part in table.NORMAL_TAIL_32)
