@@ -15,16 +15,25 @@ from mgx_numba.ops.base import make_op
 from .launching import empty_in_order, in_order, run_launch, tensor_of
 
 
-def check(x: np.ndarray, order: Any = None, out_order: Any = None, gap: int = 0, **attributes: Any) -> None:
+def check(
+    x: np.ndarray,
+    order: Any = None,
+    out_order: Any = None,
+    gap: int = 0,
+    fast_math: bool = False,
+    **attributes: Any,
+) -> None:
     op = make_op("pooling", **attributes)
     shape = op.compute_shape([Shape(from_numpy(x.dtype), x.shape)])
     expected = op.compute(shape, [x])
     x = in_order(x, order, gap)
     out = empty_in_order(shape.lens, x.dtype, order if out_order is None else out_order, gap)
-    launch = pooling_launch(op, windows(op, x.shape, out.shape), tensor_of(x), tensor_of(out))
+    launch = pooling_launch(op, windows(op, x.shape, out.shape), tensor_of(x), tensor_of(out), fast_math=fast_math)
     run_launch(launch, {"x": x, "out": out})
     wide = np.float64 if x.dtype.kind not in "iub" else x.dtype
-    tolerance = {"float32": 1e-6, "float16": 1e-3, "bfloat16": 1e-2}.get(x.dtype.name, 0)
+    tolerance = {"float32": 1e-6, "float16": 1e-3, "bfloat16": 1e-2}.get(
+        x.dtype.name, 0
+    )
     np.testing.assert_allclose(out.astype(wide), expected.astype(wide), rtol=tolerance, atol=tolerance)
 
 
@@ -50,6 +59,17 @@ CASES = {
 @pytest.mark.parametrize("mode", ["max", "average"])
 def test_modes_windows_and_memory_orders(case: str, order: tuple[int, ...], mode: str) -> None:
     check(random((2, 37, 9, 23)), order, mode=mode, **CASES[case])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int32], ids=lambda t: t.__name__)
+@pytest.mark.parametrize("case", ["3x3 stride 2", "dilated", "global"])
+def test_means_by_reciprocals(case: str, dtype: Any) -> None:
+    for channels, order in ((37, NHWC), (5, NCHW)):
+        check(random((2, channels, 9, 23), dtype), order, fast_math=True, mode="average", **CASES[case])
+    special = random((1, 33, 6, 7), dtype)
+    if np.issubdtype(dtype, np.floating):
+        special[0, ::5, 2, 3], special[0, 1::5, 4, 4] = np.inf, np.nan
+    check(special, NHWC, fast_math=True, mode="average", **CASES[case])
 
 
 @pytest.mark.parametrize("order", [NCHW, NHWC], ids=["nchw", "nhwc"])

@@ -77,7 +77,13 @@ def windows(op: Pooling, lens: Sequence[int], out_lens: Sequence[int]) -> list[W
 
 
 def pooling_launch(
-    op: Pooling, axes: Sequence[Window], x: Tensor, out: Tensor, origin: str = "", name: str = "pooling"
+    op: Pooling,
+    axes: Sequence[Window],
+    x: Tensor,
+    out: Tensor,
+    origin: str = "",
+    name: str = "pooling",
+    fast_math: bool = False,
 ) -> Launch:
     """One launch that computes ``out`` from ``x``; operands of these names.
 
@@ -86,8 +92,9 @@ def pooling_launch(
         axes: the windows, along the axes that are pooled; on all others ``x`` and ``out`` have one length.
         x: the input.
         out: the output.
+        fast_math: means may be products with rounded reciprocals.
     """
-    return _PoolingKernel(op, axes, x, out, origin, name).launch()
+    return _PoolingKernel(op, axes, x, out, origin, name, fast_math).launch()
 
 
 def _places(axes: Sequence[tuple[int, Window]]) -> list[tuple[int, ...]]:
@@ -130,17 +137,26 @@ class _Combine:
             return f"fma({value}, {value}, {total})"
         return f"add({total}, {value})"
 
-    def finish(self, total: str, count: str) -> str:
-        """Stored value of a window of ``count`` elements."""
+    def finish(self, total: str, count: str, share: str = "") -> str:
+        """Stored value of a window of ``count`` elements; ``share`` is its reciprocal, if that may be used."""
         if self.mode is PoolingMode.average:
-            total = f"div({total}, {count})"
+            total = f"mul({total}, {share})" if share else f"div({total}, {count})"
         elif self.mode is PoolingMode.lpnorm and self.order != 1:
             total = f"sqrt({total})" if self.order == 2 else f"pow({total}, {1 / self.order!r})"
         return cast_text(total, self.compute, self.storage)
 
 
 class _PoolingKernel:
-    def __init__(self, op: Pooling, axes: Sequence[Window], x: Tensor, out: Tensor, origin: str, name: str) -> None:
+    def __init__(
+        self,
+        op: Pooling,
+        axes: Sequence[Window],
+        x: Tensor,
+        out: Tensor,
+        origin: str,
+        name: str,
+        fast_math: bool,
+    ) -> None:
         self.op, self.x, self.out, self.origin, self.name = op, x, out, origin, name
         # The last window is the one that moves least in memory.
         self.axes = sorted(axes, key=lambda w: -x.strides[w.axis])
@@ -149,6 +165,8 @@ class _PoolingKernel:
         self.kept = collapse(out.lens, [x.strides, out.strides], order_by=1, axes=kept)
         self.combine = _Combine(op, x.type)
         self.average = op.mode is PoolingMode.average
+        # Of integers the quotient is truncated, so it must not come out below.
+        self.by_reciprocal = fast_math and self.average and x.type.is_floating
         self.lanes = host.lanes(self.combine.compute if self.combine.compute != "bool" else "uint8")
         self.slots = Slots()
         self.slots.pointer("p_x", "x", dtype_name(x.type))
@@ -249,6 +267,8 @@ class _PoolingKernel:
         self._steps(axes)
         if self.average:
             ranges.append(f"count = imax(1, {' * '.join(f'count{k}' for k, _ in axes) or '1'})")
+        if self.by_reciprocal:
+            ranges.append(f"share = recip(cast_{self.combine.compute}(count))")
 
         def body(vectors: int, left: str, whole: bool) -> list[str]:
             places = [f"(c + {j * self.lanes})" if j else "c" for j in range(vectors)]
@@ -263,7 +283,7 @@ class _PoolingKernel:
             else:
                 lines += self._tap_loops(axes, self._accumulate(loads("q")))
             for j, place in enumerate(places):
-                value = self.combine.finish(f"m{j}", "count")
+                value = self.combine.finish(f"m{j}", "count", "share" if self.by_reciprocal else "")
                 lines.append(store_text("r_out", place, inner[1], step[1], value, left, self.streamed))
             return lines
 

@@ -45,7 +45,7 @@ def _pool(low: Lowering, ins: Instruction, op: Pooling, axes: list[Window], x: V
         for window in axes:
             lens[window.axis] = window.count
         out = low.allocate(x.shape.with_lens(lens))
-    launch = pooling_launch(op, axes, x.tensor, out.tensor, low.origin(ins))
+    launch = pooling_launch(op, axes, x.tensor, out.tensor, low.origin(ins), fast_math=low.options.fast_math)
     low.launch(launch, {"x": x, "out": out}, ins)
     return out
 
