@@ -31,9 +31,7 @@ def check(
     launch = pooling_launch(op, windows(op, x.shape, out.shape), tensor_of(x), tensor_of(out), fast_math=fast_math)
     run_launch(launch, {"x": x, "out": out})
     wide = np.float64 if x.dtype.kind not in "iub" else x.dtype
-    tolerance = {"float32": 1e-6, "float16": 1e-3, "bfloat16": 1e-2}.get(
-        x.dtype.name, 0
-    )
+    tolerance = {"float32": 1e-6, "float16": 1e-3, "bfloat16": 1e-2}.get(x.dtype.name, 0)
     np.testing.assert_allclose(out.astype(wide), expected.astype(wide), rtol=tolerance, atol=tolerance)
 
 

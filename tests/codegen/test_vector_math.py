@@ -112,6 +112,18 @@ def test_gelu_erf_fast_keeps_its_tail(limit: str, monkeypatch: pytest.MonkeyPatc
     assert error.max() <= 6.0, (x[np.argmax(error)], got[np.argmax(error)], exact[np.argmax(error)])
 
 
+@pytest.mark.parametrize("lanes", [4, 32, 64])
+def test_fast_exponentials_for_other_lane_counts(lanes: int) -> None:
+    x = np.concatenate([float32_samples()[::9], np.array([0.0, -0.0, INF, -INF, NAN, 88.73, -104.1], np.float32)])
+    names = ["exp", "silu", "gelu_erf", "gelu_tanh"]
+    for name, got in zip(names, evaluate([(f"{n}_fast(a)", "float32") for n in names], x, lanes=lanes), strict=True):
+        with np.errstate(all="ignore"):
+            exact = EXACT[name](x.astype(np.float64))
+            flushed = (got == 0) & (np.abs(exact) < 2 * np.finfo(np.float32).tiny * np.maximum(1, np.abs(x)))
+            error = np.where(flushed, 0, ulp_error(got, exact))
+        assert error.max() <= (6.0 if name == "gelu_erf" else 4.0), (name, x[np.argmax(error)], got[np.argmax(error)])
+
+
 def test_float64_functions_are_within_four_ulp() -> None:
     if np.finfo(np.longdouble).nmant <= np.finfo(np.float64).nmant:
         pytest.skip("no wider type to compare with")
