@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         record = {"environment": describe(), "threads": options.threads}
         record["problems"] = measure(options.models or case_names(), options.threads)
     if options.json:
-        options.json.write_text(json.dumps(record, indent=1) + "\n")
+        options.json.write_text(_text(record))
     if options.ship:
         _ship(record, options.ship)
     _show(record)
@@ -121,7 +121,7 @@ def _measure(request: Request, counts: Counter[str]) -> dict[str, Any]:
     if final[chosen] <= final[fastest]:
         fastest = chosen
     key = request.key()
-    return {
+    found = {
         "operation": key.operation,
         "problem": dict(key.fields),
         "models": dict(counts),
@@ -131,16 +131,27 @@ def _measure(request: Request, counts: Counter[str]) -> dict[str, Any]:
         "chosen_seconds": final[chosen],
         "best": str(fastest),
         "best_seconds": final[fastest],
-        "best_record": TuningRecord(
-            key,
-            device_fingerprint(),
-            fastest.solver.name,
-            fastest.configuration,
-            final[fastest],
-            date=time.strftime(_DATE, time.gmtime()),
-        ).to_json(),
         "seconds": {str(c): seconds for c, seconds in sorted(times.items(), key=lambda item: item[1])},
     }
+    if final[chosen] > _CLEAR * final[fastest]:
+        date = time.strftime(_DATE, time.gmtime())
+        name, configuration = fastest.solver.name, fastest.configuration
+        record = TuningRecord(key, device_fingerprint(), name, configuration, final[fastest], date=date)
+        found["best_record"] = record.to_json()
+    return found
+
+
+def _text(record: dict[str, Any]) -> str:
+    """JSON with a line for each problem, and times of four digits."""
+    problems = ",\n".join(json.dumps(_rounded(p), separators=(",", ":")) for p in record["problems"])
+    rest = {name: value for name, value in record.items() if name != "problems"}
+    return f'{json.dumps(rest)[:-1]}, "problems": [\n{problems}\n]}}\n'
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(own) for name, own in value.items()}
+    return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
 def _times(bench: Bench, candidates: Sequence[Candidate], rounds: int) -> dict[Candidate, float]:
@@ -153,8 +164,7 @@ def _times(bench: Bench, candidates: Sequence[Candidate], rounds: int) -> dict[C
 
 def _ship(record: dict[str, Any], folder: Path) -> None:
     """Keep the best candidates that are clearly faster than the choices as records that come with the package."""
-    clear = [p for p in record["problems"] if p["chosen_seconds"] > _CLEAR * p["best_seconds"]]
-    records = [TuningRecord.from_json(p["best_record"]) for p in clear]
+    records = [TuningRecord.from_json(p["best_record"]) for p in record["problems"] if "best_record" in p]
     for cpu in {r.fingerprint.cpu for r in records}:
         path = folder / f"{cpu}.json"
         own = [r for r in records if r.fingerprint.cpu == cpu]

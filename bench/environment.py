@@ -24,7 +24,7 @@ def describe() -> dict[str, Any]:
         "commit": _git("rev-parse", "HEAD"),
         "uncommitted_changes": bool(_git("status", "--porcelain", "--untracked-files=no")),
         "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "command": shlex.join(["python", "-m", "bench.report", *sys.argv[1:]]),
+        "command": shlex.join(["python", "-m", f"bench.{Path(sys.argv[0]).stem}", *sys.argv[1:]]),
         "cpu": describe_cpu(),
         "load_average": os.getloadavg()[0],
         "python": platform.python_version(),
