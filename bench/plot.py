@@ -21,6 +21,7 @@ _COLOURS = {
     "contraction": "#0072B2",
     "winograd": "#56B4E9",
     "attention": "#CC79A7",
+    "recurrent": "#F0E442",
     "rows": "#D55E00",
     "data": "#009E73",
     "pointwise": "#E69F00",
@@ -29,6 +30,7 @@ _NAMES = {
     "contraction": "convolutions and products",
     "winograd": "Winograd convolutions, as if direct",
     "attention": "attention",
+    "recurrent": "recurrent layers, all steps",
     "rows": "row kernels",
     "data": "data movement",
     "pointwise": "pointwise",
@@ -99,7 +101,8 @@ def _limits(steps: Sequence[StepTime], roofs: Roofs) -> tuple[float, float, floa
     rates = [step.flops / step.seconds / 1e9 for step in steps] or [1.0]
     left = min(min(intensities) / 2, ridge / 30)
     right = max(max(intensities) * 2, ridge * 30)
-    return left, right, max(min(rates) / 2, roofs.flops / 1e9 * _BELOW), roofs.flops / 1e9 * 2.5
+    top = max(max(rates) * 1.5, roofs.flops / 1e9 * 2.5)
+    return left, right, max(min(rates) / 2, roofs.flops / 1e9 * _BELOW), top
 
 
 def _draw_roofs(axes: Axes, roofs: Roofs, left: float, right: float) -> None:
