@@ -35,6 +35,11 @@ def test_it_is_for_its_cpu_and_number_of_threads(folder: Path) -> None:
     assert len(ShippedLayer("znver4", folder).records()) == 2
 
 
+def test_a_miss_is_not_explained_by_what_the_package_ships(folder: Path) -> None:
+    own = record(5, solver="own")
+    assert Sources([MemoryLayer("model", [own]), ShippedLayer("znver4", folder)]).records() == [own]
+
+
 def test_what_the_package_ships_can_be_read() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

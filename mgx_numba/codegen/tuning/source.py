@@ -167,8 +167,9 @@ class Sources:
         self._layers = tuple(layers)
 
     def records(self) -> list[TuningRecord]:
-        """The records of all layers."""
-        return [record for layer in self._layers for record in layer.records()]
+        """The records of all layers that somebody measured for a use of their own: not what the package ships."""
+        own = [layer for layer in self._layers if layer.origin != ShippedLayer.origin]
+        return [record for layer in own for record in layer.records()]
 
     def find(self, problem: Problem, fingerprint: DeviceFingerprint) -> Found | None:
         """The first layer's record that fits exactly, else the first layer's that was measured elsewhere: of the same
