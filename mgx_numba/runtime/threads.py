@@ -171,6 +171,7 @@ class ThreadPool:
         """Write down which CPUs the process may use."""
         cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
         known = bool(cpus) and max(cpus) < 64 * Pool.MASK
+        self._cpu_mask[:] = 0  # a forked child may be allowed fewer
         for cpu in cpus if known else ():
             self._cpu_mask[cpu // 64] |= np.uint64(1 << cpu % 64)
         self._block[Pool.CPUS] = len(cpus) if known else 0
