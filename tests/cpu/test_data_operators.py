@@ -154,3 +154,18 @@ def test_suppression_of_overlapping_boxes(given: int, dynamic: bool, center: boo
         return m.add_instruction("nonmaxsuppression", [*p[:2], *rest], center_point_box=center, use_dyn_output=dynamic)
 
     check([boxes, scores, *(limits[:given] if center else [])], build)
+
+
+def test_suppression_of_scores_by_box() -> None:
+    """A detector's scores come as a transpose's view, boxes outermost."""
+    rng = np.random.default_rng(5)
+    boxes = rng.uniform(0, 4, (2, 71, 4)).astype(np.float32)
+    scores = rng.uniform(-1, 1, (2, 71, 5)).astype(np.float32)
+    scores[0, :9, 1] = np.nan
+
+    def build(m: Module, p: list[Instruction]) -> Instruction:
+        limits = [m.add_literal(v) for v in (np.array([20]), np.array([0.4], np.float32), np.array([0.1], np.float32))]
+        by_class = m.add_instruction("transpose", [p[1]], permutation=(0, 2, 1))
+        return m.add_instruction("nonmaxsuppression", [p[0], by_class, *limits], use_dyn_output=True)
+
+    check([boxes, scores], build)

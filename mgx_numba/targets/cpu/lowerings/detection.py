@@ -16,7 +16,10 @@ TASKS_PER_THREAD = 4
 
 @lowering("nonmaxsuppression", dynamic=True)
 def lower_suppression(low: Lowering, ins: Instruction) -> None:
-    """One kernel and a small host step; nothing to keep, or scores that are no floats, is the host's."""
+    """One kernel and a small host step; nothing to keep, or scores that are no floats, is the host's.
+
+    Nearly all scores are only looked at, so scores that lie apart (a transpose's) are brought together first.
+    """
     boxes, scores, *limits = low.inputs(ins)
     op = ins.op
     assert isinstance(op, NonMaxSuppression)
@@ -24,6 +27,8 @@ def lower_suppression(low: Lowering, ins: Instruction) -> None:
     if not limits or 0 in scores.lens or not (boxes.type.is_floating and scores.type.is_floating):
         low.host(ins)
         return
+    if scores.strides[2] not in (0, 1):
+        scores = low.materialized(scores, (classes * count, count, 1), ins)
     keep = low.constant_value(ins.inputs[2])
     room = count if keep is None else max(1, min(count, int(keep.reshape(-1)[0])))
     rows = images * classes
