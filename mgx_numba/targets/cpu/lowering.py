@@ -27,6 +27,7 @@ from ...runtime.plan import HostStep, ParameterSpec, Plan, Pointer, Region, Step
 from ...runtime.threads import resolve_num_threads
 from ..ref.interpreter import compute, evaluate_module
 from .buffers import Buffer, View, color
+from .lending import keeps_inner_axis, seen_before
 from .options import CpuOptions
 from .spending import Spending
 
@@ -280,13 +281,12 @@ class Lowering:
 
     def _place_results(self) -> None:
         """Lend the memory of results and concatenations to the instructions that feed them."""
-        taken: set[Instruction] = set()
         for k, ins in enumerate(self.module.results()):
             dynamic = ins.shape.is_dynamic
             self.outputs.append(TensorSpec(ins.shape.type.numpy.name, None if dynamic else ins.shape.lens))
-            if not dynamic and ins not in taken and self._may_lend(ins, standard := ins.shape.to_standard()):
-                taken.add(ins)
-                self.destinations[ins] = View(Buffer(Region.OUTPUT, k, standard.bytes), standard)
+            if not dynamic:
+                standard = ins.shape.to_standard()
+                self._lend(ins, View(Buffer(Region.OUTPUT, k, standard.bytes), standard))
         for ins in reversed(self.module):
             if ins.name == "concat" and not ins.shape.is_dynamic and ins not in self.destinations:
                 self.destinations[ins] = self.allocate(ins.shape)
@@ -297,9 +297,17 @@ class Lowering:
             axis %= len(ins.shape.lens)
             for source in ins.inputs:
                 shape = Shape(source.shape.type, source.shape.lens, whole.strides)
-                if source not in self.destinations and self._may_lend(source, shape):
-                    self.destinations[source] = whole.with_shape(shape, start * whole.strides[axis])
+                self._lend(source, whole.with_shape(shape, start * whole.strides[axis]))
                 start += source.shape.lens[axis]
+
+    def _lend(self, ins: Instruction, view: View) -> None:
+        """Lend memory to the instruction, or to the one that it is a transpose or a reshape of."""
+        first = ins
+        while (seen := seen_before(ins, view.shape)) is not None:
+            ins, view = ins.inputs[0], view.with_shape(seen)
+        suits = ins is first or keeps_inner_axis(ins, view.shape)
+        if suits and ins not in self.destinations and self._may_lend(ins, view.shape):
+            self.destinations[ins] = view
 
     def _may_lend(self, ins: Instruction, shape: Shape) -> bool:
         """Whether an instruction's lowering can write into memory of this shape."""

@@ -10,8 +10,8 @@ from ....graph.types import Type
 from ....ops.gather import Gather, GatherElements, GatherND
 from ....ops.scatter import REDUCTIONS, ScatterBase, ScatterNDBase
 from ....ops.selection import OneHot
+from ..lending import keeps_inner_axis
 from ..lowering import Lowering, lowering
-from .layout import keeps_inner_axis
 
 
 @lowering("gather", "gather_elements", "gathernd", accepts=keeps_inner_axis)

@@ -9,8 +9,8 @@ from ....graph.instruction import Instruction
 from ....ops.reduce import ArgReduction
 from ....ops.softmax import PrefixScanSum
 from ....ops.topk import TopK
+from ..lending import keeps_inner_axis
 from ..lowering import Lowering, lowering
-from .layout import keeps_inner_axis
 
 LONGEST_AXIS = 1 << 31
 

@@ -10,8 +10,8 @@ from ....graph.instruction import Instruction
 from ....ops.lrn import Lrn
 from ....ops.pooling import Pooling, PoolingMode
 from ..buffers import View
+from ..lending import keeps_inner_axis
 from ..lowering import Lowering, lowering
-from .layout import keeps_inner_axis
 
 SEPARABLE = 16
 """Taps from which on a maximum over two axes is found along one after the other."""

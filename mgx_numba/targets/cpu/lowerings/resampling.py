@@ -13,8 +13,8 @@ from ....graph.instruction import Instruction
 from ....ops.pad import FixedPad, Pad, PadMode
 from ....ops.resize import Resize
 from ..buffers import View
+from ..lending import keeps_inner_axis
 from ..lowering import Lowering, lowering
-from .layout import keeps_inner_axis
 
 
 @lowering("pad", accepts=keeps_inner_axis)

@@ -6,9 +6,8 @@ import numpy as np
 
 from ....graph.instruction import Instruction
 from ....graph.shape import Shape
+from ..lending import RESHAPES
 from ..lowering import Lowering, lowering
-
-_RESHAPES = ("reshape", "flatten", "squeeze", "unsqueeze", "reshape_lazy")
 
 
 @lowering("transpose", "slice", "step", "multibroadcast", "broadcast", "scalar", "broadcast_with_dims")
@@ -36,7 +35,7 @@ def _broadcast(low: Lowering, ins: Instruction) -> None:
         low.values[ins] = view
 
 
-@lowering(*_RESHAPES)
+@lowering(*RESHAPES)
 def lower_reshape(low: Lowering, ins: Instruction) -> None:
     """A view where the strides allow it, else a row-major copy seen with the new lengths."""
     source = low.input(ins, 0)

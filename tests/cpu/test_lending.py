@@ -1,0 +1,79 @@
+"""Concatenations and results lend their memory to what feeds them, also through transposes and reshapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from mgx_numba.graph.instruction import Instruction
+from mgx_numba.graph.module import Module
+from mgx_numba.targets.cpu.lowering import lower
+from mgx_numba.targets.cpu.options import CpuOptions
+
+from .programs import Build, check
+
+
+def values(*lens: int) -> np.ndarray:
+    return np.random.default_rng(len(lens)).standard_normal(lens).astype(np.float32)
+
+
+def kernels(inputs: Sequence[np.ndarray], build: Build) -> list[str]:
+    """Labels of the steps of a program that agrees with ref."""
+    return [step.label for step in lower(check(inputs, build), CpuOptions()).steps]
+
+
+def test_a_nested_concatenation_of_another_axis_is_written_in_place() -> None:
+    """As a detector's levels: fields joined, pixels and anchors flattened, levels joined."""
+
+    def build(m: Module, p: list[Instruction]) -> Instruction:
+        levels = []
+        for x, y in zip(p[::2], p[1::2]):
+            fields = m.add_instruction("concat", [m.add_instruction("neg", [x]), m.add_instruction("exp", [y])], axis=2)
+            last = m.add_instruction("transpose", [fields], permutation=(0, 1, 3, 4, 2))
+            n, a, h, w, c = last.shape.lens
+            levels.append(m.add_instruction("reshape", [last], dims=(n, a * h * w, c)))
+        return m.add_instruction("concat", levels, axis=1)
+
+    shapes = [(1, 3, 2, 5, 4), (1, 3, 9, 5, 4), (1, 3, 2, 1, 3), (1, 3, 9, 1, 3)]
+    check([values(*lens) for lens in shapes], build)
+
+    def built_last(m: Module, p: list[Instruction]) -> Instruction:
+        return build(m, [m.add_instruction("transpose", [x], permutation=(0, 1, 4, 2, 3)) for x in p])
+
+    inputs = [values(n, a, h, w, c) for n, a, c, h, w in shapes]
+    assert kernels(inputs, built_last) == ["cpu::neg_kernel", "cpu::exp_kernel"] * 2
+
+
+@pytest.mark.parametrize("lens", [(4, 6), (1, 1), (0, 6), (5, 1)])
+def test_a_result_that_is_reshaped_is_written_in_place(lens: tuple[int, int]) -> None:
+    def build(m: Module, p: list[Instruction]) -> Instruction:
+        return m.add_instruction("reshape", [m.add_instruction("exp", [p[0]])], dims=(lens[1], lens[0], 1))
+
+    assert len(kernels([values(*lens)], build)) <= 1
+
+
+def test_two_results_of_one_value() -> None:
+    def build(m: Module, p: list[Instruction]) -> list[Instruction]:
+        x = m.add_instruction("exp", [p[0]])
+        flat = m.add_instruction("reshape", [x], dims=(24,))
+        turned = m.add_instruction("transpose", [x], permutation=(1, 0))
+        return [flat, turned, x, flat, m.add_instruction("neg", [turned])]
+
+    check([values(4, 6)], build)
+
+
+def test_a_reshape_that_no_strides_allow_is_copied() -> None:
+    def build(m: Module, p: list[Instruction]) -> Instruction:
+        x = m.add_instruction("reshape", [m.add_instruction("exp", [p[0]])], dims=(4, 6))
+        return m.add_instruction("concat", [x, p[1]], axis=1)
+
+    assert "cpu::exp_kernel" in kernels([values(24), values(4, 3)], build)
+
+
+def test_a_transpose_into_a_result_stays_a_step_of_its_own() -> None:
+    def build(m: Module, p: list[Instruction]) -> Instruction:
+        return m.add_instruction("transpose", [m.add_instruction("exp", [p[0]])], permutation=(1, 0))
+
+    assert kernels([values(70, 50)], build) == ["cpu::exp_kernel", "cpu::transpose_kernel"]
