@@ -63,6 +63,23 @@ def test_transposed(problem: ConvProblem, threads: int, gap: int) -> None:
     assert run_conv(ConvTransposed(), problem, 2, threads, gap) < TOLERANCE
 
 
+@pytest.mark.parametrize("gap", [0, 7])
+@pytest.mark.parametrize(
+    ("lens", "stride"), [((7,), (3,)), ((5, 6), (2, 2)), ((1, 9), (2, 3)), ((4, 1), (1, 2)), ((2, 3, 5), (2, 1, 3))]
+)
+@pytest.mark.parametrize("channels", [(5, 17), (16, 32), (3, 70)])
+def test_phases(lens: tuple[int, ...], stride: tuple[int, ...], channels: tuple[int, int], gap: int) -> None:
+    problem = ConvProblem(2, *channels, lens, stride, stride, transposed=True)
+    assert run_conv(ConvTransposed(), problem, 9, 2, gap) < TOLERANCE
+    assert len(ConvTransposed().plan(problem).launches) == 1
+
+
+def test_phases_with_many_weights_are_launches_of_their_own() -> None:
+    problem = ConvProblem(1, 192, 192, (3, 3), (2, 2), (2, 2), transposed=True)
+    assert run_conv(ConvTransposed(), problem, 9) < TOLERANCE
+    assert len(ConvTransposed().plan(problem).launches) == 4
+
+
 @quick(40)
 @given(problems(depthwise=True), st.integers(1, 3), st.sampled_from([0, 7]))
 def test_depthwise(problem: ConvProblem, threads: int, gap: int) -> None:

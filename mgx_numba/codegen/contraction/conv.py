@@ -7,6 +7,7 @@ the padding reads a row of zeros. One kernel serves every size, stride, dilation
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from .pack import aligned_zeros, pack_panels, panel_count
 from .places import call_places, place_locals, spatial_arguments
 from .problem import ITEMSIZE, NOT_COMPUTED, ConvProblem, Epilogue, GemmProblem
 from .roofline import seconds
-from .rows import Lattice, image_strides, lattice_arguments, lattice_rows, pixel_rows, stride_arguments
+from .rows import Lattice, image_strides, lattice_arguments, lattice_rows, phase_of_group, pixel_rows, stride_arguments
 from .skeleton import Skeleton, even_rows
 from .solver import NO_EPILOGUE, Plan, Strides
 
@@ -177,23 +178,30 @@ def direct_launch(
     zeros: int,
     lattice: Lattice | None = None,
     given: Blocking | None = None,
+    phased: bool = False,
 ) -> Launch:
     """One launch of the direct kernel for a problem in three dimensions.
 
     Its panels begin at element ``start`` of ``w``, a row of zeros at element ``zeros``. With a ``lattice`` the
-    problem's output pixels are those points of a larger output. ``given`` blocks replace the computed ones.
+    problem's output pixels are those points of a larger output. If it is ``phased``, the groups have all channels each,
+    and compute the lattices that begin at the first points of the output. ``given`` blocks replace the computed ones.
     """
     tile = tile_for(problem.dtype)
     lens = panel_lens(problem, tile)
     groups, panels, taps, depth, columns = lens
     rows = problem.batch * problem.out_pixels
     blocking = cut(tile, rows, problem.group_out, depth, taps, groups, threads, given, beside=True)
-    name = "conv_transposed" if lattice else "conv"
-    even = not lattice and _evenly_spaced(problem)
+    if phased:  # one part of the rows after the other, all phases of each
+        blocking = replace(blocking, parts=blocking.parts * blocking.row_blocks(rows))
+    name = "conv_phases" if phased else "conv_transposed" if lattice else "conv"
+    even = (phased or not lattice) and _evenly_spaced(problem)
     skeleton = Skeleton(name, problem.dtype, tile, epilogue, several_taps=not even)
     arguments = skeleton.arguments
     axes: tuple[str, ...] = ()
     if even:
+        if lattice:
+            axes = ("d", "h", "w") if lattice[0][2] > 1 else ("h", "w")
+            arguments.integers(**{f"out_{axis}": problem.out_lens["dhw".index(axis)] for axis in axes})
         arguments.integers(pixels=problem.out_pixels, x_ld=problem.x_strides[3])
         skeleton.setup, skeleton.table = even_rows()
     else:
@@ -213,6 +221,8 @@ def direct_launch(
     skeleton.decode = ["x0 = group * depth", "w0 = group * panels * w_panel", "column0 = group * n"]
     if lattice:
         lattice_arguments(arguments, axes, lattice)
+        if phased:
+            skeleton.decode = ["x0 = 0", "w0 = group * panels * w_panel", "column0 = 0", *phase_of_group(axes)]
         skeleton.before_rows, skeleton.row = lattice_rows(epilogue, axes)
     else:
         skeleton.before_rows, skeleton.row = pixel_rows(epilogue)

@@ -15,6 +15,7 @@ __all__ = [
     "lattice_rows",
     "next_place",
     "output_place",
+    "phase_of_group",
     "pixel_rows",
     "row_offsets",
     "stride_arguments",
@@ -60,6 +61,16 @@ def lattice_rows(epilogue: Epilogue, axes: tuple[str, ...]) -> tuple[list[str], 
     for axis in axes:
         place = f"({place}) * full_{axis} + from_{axis} + o_{axis} * by_{axis}"
     return output_place(axes), [f"pixel = {place}", *row_offsets(epilogue), *next_place(axes)]
+
+
+def phase_of_group(axes: tuple[str, ...]) -> list[str]:
+    """Statements: the first point of the lattice of ``group``, where groups count them in row-major order."""
+    lines, rest = [], "group"
+    for k, axis in enumerate(axes[:-1]):
+        inner = " * ".join(f"by_{name}" for name in axes[k + 1 :])
+        lines += [f"from_{axis} = idiv({rest}, {inner})", f"phase_{axis} = {rest} - from_{axis} * ({inner})"]
+        rest = f"phase_{axis}"
+    return [*lines, f"from_{axes[-1]} = {rest}"]
 
 
 def row_offsets(epilogue: Epilogue) -> list[str]:

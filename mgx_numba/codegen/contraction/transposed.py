@@ -2,7 +2,8 @@
 
 Output positions that leave the same remainder when divided by the stride (one phase) receive the same subset of the
 kernel's taps, each at consecutive input positions: they form a convolution of stride 1 with that subset in reverse.
-Every phase is one launch of the direct kernel that writes its own lattice of output pixels.
+Every phase is one launch of the direct kernel that writes its own lattice of output pixels. If kernel and stride are
+the same, all phases multiply the same input; one launch does them part by part of it if their weights are few.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from .solver import NO_EPILOGUE, Plan, Strides
 
 __all__ = ["ConvTransposed"]
 
+PHASES_BYTES = 256 * 1024
+"""Weights of all phases that stay in the L2 cache together."""
 _NOWHERE = 1 << 40
 
 
@@ -89,7 +92,17 @@ class ConvTransposed:
         table = image_strides(problem, epilogue, strides)
         zeros = self.packed_lens(problem)[0] - problem.group_in
         launches, start = [], 0
-        for phase in _phases(problem):
+        phases = list(_phases(problem))
+        if _apart(problem) and problem.itemsize * math.prod(problem.weight_lens) <= PHASES_BYTES:
+            first, count = phases[0], len(phases)
+            joined = replace(
+                first.problem,
+                groups=count,
+                in_channels=count * problem.in_channels,
+                out_channels=count * problem.out_channels,
+            )
+            return Plan((direct_launch(joined, epilogue, table, threads, 0, zeros, first.lattice, blocking, True),))
+        for phase in phases:
             launch = direct_launch(phase.problem, epilogue, table, threads, start, zeros, phase.lattice, blocking)
             launches.append(launch)
             start += math.prod(panel_lens(phase.problem, tile))
@@ -102,6 +115,16 @@ class ConvTransposed:
         pixels = problem.in_pixels * problem.in_channels + problem.out_pixels * problem.out_channels
         moved = problem.itemsize * (problem.batch * pixels + math.prod(problem.weight_lens))
         return seconds(tile, flops, moved, threads)
+
+
+def _apart(problem: ConvProblem) -> bool:
+    """Whether each output pixel receives one tap, and no input pixel is left out or added: phases are alike then."""
+    return (
+        problem.groups == 1
+        and problem.kernel == problem.stride
+        and max(problem.dilation) == 1
+        and not any((*problem.pads_begin, *problem.pads_end, *problem.output_padding))
+    )
 
 
 def _phases(problem: ConvProblem) -> Iterator[_Phase]:
