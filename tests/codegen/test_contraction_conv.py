@@ -19,6 +19,7 @@ from mgx_numba.codegen.contraction.select import packing_growth, select
 from mgx_numba.codegen.contraction.transposed import ConvTransposed
 from mgx_numba.codegen.contraction.winograd import ConvWinograd
 from mgx_numba.codegen.contraction.winograd_form import Form
+from mgx_numba.codegen.contraction.winograd_strided import ConvWinogradStrided
 from mgx_numba.errors import ShapeError
 
 from .contracting import GuardedPages, convolve, element_strides, needs_page_protection, run_conv, run_plan
@@ -171,6 +172,8 @@ def test_other_instruction_sets(monkeypatch: pytest.MonkeyPatch, ceiling: str) -
     assert run_conv(ConvDirect(), same(5, 33, 12), 7) < TOLERANCE
     assert run_conv(ConvDepthwise(), same(21, 21, 12, groups=21), 7) < TOLERANCE
     assert run_conv(ConvWinograd(Form(4, 3)), same(12, 21, 12, fast_math=True), 7) < 1e-4
+    stem = same(3, 21, 12, kernel=7, stride=(2, 2), fast_math=True)
+    assert run_conv(ConvWinogradStrided(Form(3, 4)), stem, 7) < 1e-4
 
 
 FORMS = [Form(out, taps, stored) for out, taps in ((2, 3), (4, 3), (2, 5)) for stored in (False, True)]
@@ -216,6 +219,92 @@ def test_winograd_filters_of_many_channels_in_steps(stored: bool) -> None:
             dataclasses.replace(same(300, 17, 9, kernel=form.taps, fast_math=True), dtype="float64"),
         ):
             assert run_conv(ConvWinograd(form), problem, 10, 2) < bound
+
+
+STRIDED = [Form(out, taps, stored) for out, taps in ((4, 3), (3, 4)) for stored in (False, True)]
+
+
+@pytest.mark.parametrize("form", STRIDED, ids=str)
+@pytest.mark.parametrize("lens", [(12, 12), (13, 9), (27, 16), (7, 31)])
+@pytest.mark.parametrize("channels", [(3, 40), (4, 17), (16, 32), (5, 1)])
+def test_winograd_strided(form: Form, lens: tuple[int, int], channels: tuple[int, int]) -> None:
+    """Kernels of any length and padding (cropping too) whose taps lie in the form's number of blocks."""
+    solver, found = ConvWinogradStrided(form), 0
+    for kernel, stride, begin, end in (
+        (5, 2, 0, 0), (5, 2, 2, 1), (6, 2, 2, 2), (7, 2, 3, 3), (7, 2, 1, -1), (8, 2, 2, 3), (7, 3, 0, 2), (9, 3, 3, 0),
+        (10, 3, 4, 4), (11, 4, 0, 3), (12, 4, 4, 4), (4, 2, 1, 1), (7, 2, -1, 2),
+    ):  # fmt: skip
+        try:
+            problem = ConvProblem(
+                2, *channels, lens, (kernel,) * 2, (stride,) * 2, pads_begin=(begin,) * 2, pads_end=(end,) * 2,
+                fast_math=True,
+            )  # fmt: skip
+        except ShapeError:  # no output
+            continue
+        if solver.refusal(problem) is None:
+            found += 1
+            assert run_conv(solver, problem, kernel, 1 + found % 3, 7 * (found % 2)) < 1e-4
+            assert run_conv(solver, dataclasses.replace(problem, dtype="float64"), kernel, 2) < 1e-12
+    assert found >= (2 if channels[0] == 4 or channels[0] == 16 else 1)
+
+
+@pytest.mark.parametrize("form", [Form(4, 3), Form(3, 4, True)], ids=str)
+def test_winograd_strided_with_a_stride_for_each_axis(form: Form) -> None:
+    kernel = (7, 11) if form.taps == 4 else (5, 8)
+    problem = ConvProblem(1, 6, 19, (18, 33), kernel, (2, 3), pads_begin=(2, 3), pads_end=(1, 0), fast_math=True)
+    assert run_conv(ConvWinogradStrided(form), problem, 4, 2) < 1e-4
+
+
+def test_winograd_strided_reads_inside_a_larger_tensor() -> None:
+    problem = ConvProblem(2, 6, 20, (15, 14), (7, 7), (2, 2), pads_begin=(3, 3), pads_end=(3, 3), fast_math=True)
+    rng = np.random.default_rng(6)
+    whole = np.full((2, 17, 16, 11), np.nan, np.float32)
+    x = whole[:, 1:16, 1:15, 2:8]
+    x[...] = rng.standard_normal(x.shape)
+    w = rng.standard_normal(problem.weight_lens).astype(np.float32)
+    sliced = dataclasses.replace(problem, x_strides=element_strides(x)[:-1])
+    out = np.zeros((2, *problem.out_lens, 20), np.float32)
+    solver = ConvWinogradStrided(Form(3, 4))
+    run_plan(solver.plan(sliced), {"x": x, "w": solver.pack_weights(sliced, w), "out": out})
+    expected = convolve(problem, np.ascontiguousarray(x), w)
+    assert np.abs(out - expected).max() < 1e-4 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_not_a_number_reaches_only_the_tiles_that_read_it_by_strides(value: float) -> None:
+    problem = same(3, 40, 40, kernel=7, stride=(2, 2), fast_math=True)
+    rng = np.random.default_rng(15)
+    x = rng.standard_normal((1, 40, 40, 3)).astype(np.float32)
+    w = rng.standard_normal(problem.weight_lens).astype(np.float32)
+    x[0, 3, 3, 1] = value
+    out = np.zeros((1, 20, 20, 40), np.float32)
+    solver = ConvWinogradStrided(Form(3, 4))
+    run_plan(solver.plan(problem), {"x": x, "w": solver.pack_weights(problem, w), "out": out})
+    assert not np.isfinite(out[0, :4, :4]).any()
+    assert np.isfinite(out[0, 9:]).all() and np.isfinite(out[0, :, 9:]).all()
+
+
+def test_stems_with_fast_math_take_winograd_by_strides() -> None:
+    stem = ConvProblem(1, 3, 64, (224, 224), (7, 7), (2, 2), pads_begin=(3, 3), pads_end=(3, 3))
+    assert select(stem, 1).name == "conv_direct"
+    assert select(dataclasses.replace(stem, fast_math=True), 1).name.endswith("strided")
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        same(8, 8, 16, kernel=7, fast_math=True),
+        same(8, 8, 16, kernel=3, stride=(2, 2), fast_math=True),
+        same(8, 8, 16, kernel=7, stride=(2, 2), dilation=(2, 1), fast_math=True),
+        same(8, 8, 16, kernel=7, stride=(2, 2), groups=2, fast_math=True),
+        same(3, 8, 16, kernel=7, stride=(2, 2)),
+        ConvProblem(1, 8, 8, (16,), (7,), (2,), fast_math=True),
+        ConvProblem(1, 8, 8, (16, 16), (7, 7), (2, 2), transposed=True, fast_math=True),
+    ],
+)
+def test_winograd_strided_refuses_what_it_cannot_do(problem: ConvProblem) -> None:
+    for form in STRIDED:
+        assert ConvWinogradStrided(form).refusal(problem)
 
 
 def test_winograd_only_with_fast_math() -> None:

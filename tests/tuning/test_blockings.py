@@ -64,7 +64,8 @@ def product(constant: bool, batch: tuple[int, ...] = (2,), rows: int = 29) -> tu
 def convolution(kind: str) -> tuple[Program, dict[str, np.ndarray]]:
     rng = np.random.default_rng(3)
     channels, name = 24, "convolution_backwards" if kind == "transposed" else "convolution"
-    kernel = {"1x1": 1, "5x5": 5}.get(kind, 3)
+    kernel = {"1x1": 1, "5x5": 5, "5x5 by 2": 5, "7x7 by 2": 7}.get(kind, 3)
+    stride = (2, 2) if kind.endswith("by 2") else (1, 1)
     groups = {"grouped": 2, "depthwise": channels}.get(kind, 1)
     x = rng.standard_normal((2, channels, 11, 13)).astype(np.float32)
     out = channels if kind == "depthwise" else 40
@@ -74,7 +75,7 @@ def convolution(kind: str) -> tuple[Program, dict[str, np.ndarray]]:
     data = program.main.add_parameter("x", Shape(Type.float_type, x.shape))
     weights = program.main.add_literal(w)
     pad = (kernel // 2,) * 2
-    result = program.main.add_instruction(name, [data, weights], padding=pad, group=groups)
+    result = program.main.add_instruction(name, [data, weights], padding=pad, stride=stride, group=groups)
     program.main.add_return([result])
     return program, {"x": x}
 
@@ -93,6 +94,8 @@ CASES = {
     "conv_winograd_2x2_5x5": lambda: convolution("5x5"),
 }
 CASES |= {f"{name}_stored": case for name, case in CASES.items() if "winograd" in name}
+CASES |= {f"conv_winograd_4x4{stored}_strided": lambda: convolution("5x5 by 2") for stored in ("", "_stored")}
+CASES |= {f"conv_winograd_3x3_4x4{stored}_strided": lambda: convolution("7x7 by 2") for stored in ("", "_stored")}
 
 
 @pytest.mark.parametrize("solver", [*GEMM_SOLVERS, *CONV_SOLVERS], ids=lambda s: s.name)

@@ -13,6 +13,7 @@ from .gemv import GemvPacked
 from .transposed import ConvTransposed
 from .winograd import ConvWinograd
 from .winograd_form import Form
+from .winograd_strided import ConvWinogradStrided
 
 __all__ = ["CONV_SOLVERS", "GEMM_SOLVERS"]
 
@@ -23,4 +24,5 @@ CONV_SOLVERS = (
     ConvDirect(),
     ConvTransposed(),
     *(ConvWinograd(Form(out, taps, stored)) for out, taps in ((2, 3), (4, 3), (2, 5)) for stored in (False, True)),
+    *(ConvWinogradStrided(Form(out, taps, stored)) for out, taps in ((4, 3), (3, 4)) for stored in (False, True)),
 )

@@ -9,6 +9,7 @@ from ...errors import UnsupportedError
 from . import CONV_SOLVERS, GEMM_SOLVERS
 from .problem import ConvProblem, GemmProblem
 from .winograd import ConvWinograd
+from .winograd_strided import ConvWinogradStrided
 
 __all__ = ["packing_growth", "select"]
 
@@ -18,7 +19,7 @@ SECONDS_PER_BYTE = 3e-12
 
 def packing_growth(solver: Any, problem: GemmProblem | ConvProblem) -> int:
     """Bytes by which weights that a solver stores transformed exceed the weights as others pack them."""
-    if not isinstance(problem, ConvProblem) or not isinstance(solver, ConvWinograd):
+    if not isinstance(problem, ConvProblem) or not isinstance(solver, (ConvWinograd, ConvWinogradStrided)):
         return 0
     return (math.prod(solver.packed_lens(problem)) - math.prod(solver.plain_lens(problem))) * problem.itemsize
 

@@ -192,7 +192,9 @@ class WinogradWriter:
         ]
 
     def _inputs(self) -> list[str]:
-        lanes = math.gcd(self.problem.group_in, self.tile.lanes)
+        problem, lanes = self.problem, self.tile.lanes
+        if problem.groups > 1 or problem.x_strides[-1] < -(-problem.group_in // lanes) * lanes:
+            lanes = math.gcd(problem.group_in, lanes)
         target = "offset(u, t * depth), u_plane, depth"
         return [
             "place = local_int64(8)",

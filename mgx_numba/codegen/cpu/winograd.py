@@ -84,6 +84,16 @@ def _output6_2(b: VectorBuilder, m: Values) -> Values:
     return [total, b.add(b.muladd(far_difference, 2.0, near_difference), m[5])]
 
 
+def _output6_3(b: VectorBuilder, m: Values) -> Values:
+    near, near_difference = b.add(m[1], m[2]), b.sub(m[1], m[2])
+    far, far_difference = b.add(m[3], m[4]), b.sub(m[3], m[4])
+    return [
+        b.add(b.add(m[0], near), far),
+        b.muladd(far_difference, 2.0, near_difference),
+        b.add(b.muladd(far, 4.0, near), m[5]),
+    ]
+
+
 def _output6_4(b: VectorBuilder, m: Values) -> Values:
     near, near_difference = b.add(m[1], m[2]), b.sub(m[1], m[2])
     far, far_difference = b.add(m[3], m[4]), b.sub(m[3], m[4])
@@ -97,7 +107,7 @@ def _output6_4(b: VectorBuilder, m: Values) -> Values:
 
 _INPUT: dict[int, Line] = {4: _input4, 6: _input6}
 _FILTER: dict[int, Line] = {4: _filter4, 6: _filter6}
-_OUTPUT: dict[tuple[int, int], Line] = {(4, 2): _output4, (6, 2): _output6_2, (6, 4): _output6_4}
+_OUTPUT: dict[tuple[int, int], Line] = {(4, 2): _output4, (6, 2): _output6_2, (6, 3): _output6_3, (6, 4): _output6_4}
 
 
 def _both_sides(b: VectorBuilder, value: Callable[[int, int], ir.Value], side: int, line: Line) -> Iterator[Values]:

@@ -15,6 +15,7 @@ from ..contraction.blocking import Blocking, cut, cut_lines, fit
 from ..contraction.gemv import GemvPacked
 from ..contraction.problem import ConvProblem, Epilogue, GemmProblem
 from ..contraction.winograd import ConvWinograd
+from ..contraction.winograd_strided import ConvWinogradStrided
 from ..cpu.tile_table import tile_for
 from .record import Problem, TuningRecord
 
@@ -103,7 +104,7 @@ def refinements(request: Request, winner: Candidate) -> list[Candidate]:
     """Blockings near the one that a solver would choose: rows and panels halved and doubled, other depths."""
     if isinstance(winner.solver, GemvPacked):
         return []
-    if isinstance(winner.solver, ConvWinograd):
+    if isinstance(winner.solver, (ConvWinograd, ConvWinogradStrided)):
         near = _winograd_blockings(request)
     else:
         near = _blockings(request, winner.solver.name == "conv_depthwise")
