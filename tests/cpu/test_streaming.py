@@ -143,3 +143,61 @@ def test_local_response_normalisation(channels_last, size):
         return m.add_instruction("contiguous", [y])
 
     check([data((2, 35, 5, 6))], build)
+
+
+def long_rows(rows, cols, gap=0):
+    x = data((rows, cols + gap))
+    x[0, 3], x[1 % rows, :] = -np.inf, x[1 % rows, 0]
+    x[2 % rows, 5], x[3 % rows, 7] = np.nan, np.inf
+    return x
+
+
+@pytest.mark.parametrize("fast_math", [False, True])
+@pytest.mark.parametrize("cols", [255, 256, 300, 512, 1040, 2085, 4096])
+@pytest.mark.parametrize("rows", [1, 2, 5, 67])
+def test_log_softmax_of_long_rows(rows, cols, fast_math):
+    lens = (rows, cols)
+
+    def build(m, p):
+        top = m.add_instruction("reduce_max", [p[0]], axes=[1])
+        x = m.add_instruction("sub", [p[0], broadcast(m, top, lens)])
+        total = m.add_instruction("reduce_sum", [m.add_instruction("exp", [x])], axes=[1])
+        return m.add_instruction("sub", [x, broadcast(m, m.add_instruction("log", [total]), lens)])
+
+    check([long_rows(rows, cols)], build, fast_math=fast_math)
+
+
+def test_rows_apart_with_masks_and_scales():
+    """Rows that do not follow one another, operands of one value a row and of one a column, results of one a row."""
+    lens = (5, 3, 700)
+
+    def build(m, p):
+        x = m.add_instruction("slice", [p[0]], axes=[2], starts=[1], ends=[701])
+        scaled = m.add_instruction("mul", [x, broadcast(m, p[1], lens)])
+        masked = m.add_instruction("add", [scaled, broadcast(m, p[2], lens)])
+        top = m.add_instruction("reduce_max", [masked], axes=[2])
+        e = m.add_instruction("exp", [m.add_instruction("sub", [masked, broadcast(m, top, lens)])])
+        total = m.add_instruction("reduce_sum", [e], axes=[2])
+        return [m.add_instruction("div", [e, broadcast(m, total, lens)]), top, total]
+
+    mask = np.where(np.arange(700) % 5 == 0, -np.inf, 0).astype(np.float32)
+    check([data((5, 3, 703)), data((1, 3, 1), 1), mask], build)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16, ml_dtypes.bfloat16])
+def test_softmax_of_long_rows_of_other_types(dtype):
+    lens = (7, 777)
+    rtol = 1e-12 if dtype is np.float64 else 1e-2
+    check([data(lens).astype(dtype)], lambda m, p: softmax(m, p[0], 1, lens), rtol=rtol)
+
+
+def test_sum_of_exponentials_of_what_varies():
+    """Two passes over a row before its result, of which none has as many elements as the row."""
+    lens = (9, 900)
+
+    def build(m, p):
+        mean = m.add_instruction("reduce_mean", [m.add_instruction("exp", [p[0]])], axes=[1])
+        away = m.add_instruction("sub", [p[0], broadcast(m, mean, lens)])
+        return [m.add_instruction("reduce_sum", [m.add_instruction("tanh", [away])], axes=[1]), mean]
+
+    check([data(lens)], build)

@@ -20,6 +20,8 @@ from ..kernel import KernelSource
 from ..launch import Launch
 from .body import cluster_name, scalar_flops
 from .collapse import Space, collapse
+from .element import Element
+from .pipeline import PipelineStage, pipeline_lines
 from .reductions import REDUCTIONS
 from .text import (
     AHEAD_BYTES,
@@ -51,6 +53,10 @@ LIGHT = 6
 FEWEST_CHUNKS = 16
 ROWS_AHEAD = 16
 LONGEST_AHEAD = 256 << 10
+PIPELINE_BYTES = 512 << 10
+PIPELINE_AHEAD = 8 << 10
+SHORTEST_PIPELINE = 8
+TURN_BYTES = 512
 EXPENSIVE = frozenset(
     "exp log log2 erf sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid pow gelu_erf gelu_tanh silu"
     " softplus mish div sqrt rsqrt".split()
@@ -75,10 +81,10 @@ def reduce_launch(
 
     Operands are named ``x0``, ``x1``, ... and ``out0``, ``out1``, ....
     """
-    return _ReduceKernel(module, tuple(axes), inputs, outputs, fast_math, origin).launch()
+    return ReduceKernel(module, tuple(axes), inputs, outputs, fast_math, origin).launch()
 
 
-class _ReduceKernel:
+class ReduceKernel:
     def __init__(
         self,
         module: Module,
@@ -110,6 +116,7 @@ class _ReduceKernel:
         self.place = "c" if self.row_mode else "place"
         self.streamed = is_streamed(outputs)
         self.past_caches = is_streamed(inputs)
+        self.row_known: dict[Instruction, VectorValue] = {}
 
     def _lanes(self) -> int:
         """Long rows take more registers at a time: reductions are chains, which wait unless there are several.
@@ -193,7 +200,7 @@ class _ReduceKernel:
                 if self.row_value[ins] or ins in fresh or (ins.is_param and not self._is_aliased(ins)):
                     continue
                 costly = ins.is_param or self._cost(ins) > CHEAP
-                known = ins in computed and elements <= _cache_elements(ins) and costly
+                known = ins in computed and elements <= cache_elements(ins) and costly
                 if known and (ins in cached or len(cached) < MOST_CACHED):
                     cached[ins] = computed[ins]
                     continue
@@ -249,30 +256,18 @@ class _ReduceKernel:
         odometer = Odometer(slots, outer, [s[: len(outer)] for s in keep_strides])
         self._inner_steps(keep_strides)
         self.next_row = [row[-1] if row else "" for row in odometer.strides]
+        self.same_for_rows = [self.row_mode and rows > 1 and not any(s) for s in keep_strides]
+        self.row_stride = [s[len(outer) - 1] if outer else 0 for s in keep_strides]
         self.cols = cols
         self.cached = self._cached_values(cols)
-
-        row = self._row_lines()
-        pointers = [f"r_{name} = offset(p_{name}, {odometer.offset(k)})" for k, name in enumerate(self.names)]
+        self.pipelined = self._is_pipelined()
+        body = self._pipeline(odometer) if self.pipelined else self._tasks(odometer)
         lines = ["def kernel(args, begin, end):", *indent(slots.lines, 1)]
         lines += [
-            f"    cache{k} = local_{dtype_name(ins.shape.type.compute)}({_cache_elements(ins) + 2 * self.lanes})"
+            f"    cache{k} = local_{dtype_name(ins.shape.type.compute)}({cache_elements(ins) + 2 * self.lanes})"
             for k, ins in enumerate(self.cached)
         ]
-        lines += ["    for task in range(begin, end):"]
-        lines += indent(
-            [
-                "block = idiv(task, chunks)",
-                "first = (task - block * chunks) * chunk",
-                "last = imin(cols, first + chunk)",
-                "row = block * batch",
-                "stop = imin(rows, row + batch)",
-                *odometer.start("row"),
-                "while row < stop:",
-                *indent([*pointers, *row, "row += 1", *odometer.step()], 1),
-            ],
-            2,
-        )
+        lines += indent(body, 1)
         lines += ["    stream_fence()"] if self.streamed else []
         elements = _product(self.full)
         tasks = -(-rows // batch) * chunks if elements else 0
@@ -287,6 +282,104 @@ class _ReduceKernel:
             flops=scalar_flops(self.module) * elements,
             bytes=traffic,
         )
+
+    def _tasks(self, odometer: Odometer) -> list[str]:
+        """All stages for one row after the other."""
+        row = self._row_lines()
+        pointers = [f"r_{name} = offset(p_{name}, {odometer.offset(k)})" for k, name in enumerate(self.names)]
+        return [
+            "for task in range(begin, end):",
+            *indent(
+                [
+                    "block = idiv(task, chunks)",
+                    "first = (task - block * chunks) * chunk",
+                    "last = imin(cols, first + chunk)",
+                    "row = block * batch",
+                    "stop = imin(rows, row + batch)",
+                    *odometer.start("row"),
+                    "while row < stop:",
+                    *indent([*pointers, *row, "row += 1", *odometer.step()], 1),
+                ],
+                1,
+            ),
+        ]
+
+    def _is_pipelined(self) -> bool:
+        """Whether rows come from memory, take long to compute with, and are such that several fit the caches.
+
+        What is kept of a row must be written one stage before it is read, results in the last stage.
+        """
+        last = self.stages - 1
+        row_bytes = sum(self.cols * t.type.size for t, stride in zip(self.tensors, self.inner) if stride)
+        return (
+            self.row_mode
+            and self.past_caches
+            and last > 0
+            and not self.loops
+            and self.cols >= SHORTEST_PIPELINE * self.lanes
+            and row_bytes * self.stages <= PIPELINE_BYTES
+            and any(self._cost(i.inputs[0]) > CHEAP for i in self.module if i.name in REDUCTIONS)
+            and all(stage == last - 1 for stage in self.cached.values())
+            and all(self._store_stage(r) == last for r in self.results if r.shape.lens == self.full)
+        )
+
+    def _pipeline(self, odometer: Odometer) -> list[str]:
+        """All stages at a time, each for another row."""
+        last = self.stages - 1
+        self.left, self.row_lanes = "", 0
+        setup, finish, aged = [], [], []
+        for ins in (i for i in self.module if i.name in REDUCTIONS):
+            reduction, name = REDUCTIONS[ins.name], self.accumulator(ins)
+            finish.append(f"{name}_0 = {reduction.across}({name})")
+            for age in range(last - self.stage[ins] + 1, 0, -1):
+                setup.append(f"{name}_{age} = {reduction.initial(ins.inputs[0].shape.type, 0)}")
+                aged.append(f"{name}_{age} = {name}_{age - 1}")
+        size = max(t.type.size for t, stride in zip(self.tensors, self.inner) if stride)
+        turn = max(1, TURN_BYTES // size // self.lanes) * self.lanes
+        known: set[int] = set()
+        stages = [self._pipeline_stage(stage, turn, known) for stage in range(self.stages)]
+        buffer = self._begin_row(last, finished=True)
+        for k, (result, tensor) in enumerate(zip(self.results, self.outputs)):
+            if tensor.lens != self.full:
+                value = self.row_printer.stored(self.row(result))
+                buffer.line(f"store_scalar({self.row_at}_out{k}, 0, {value})")
+        if buffer.lines:
+            finish += [f"if live{last} > 0:", *indent(buffer.drain(), 1)]
+        aligned = self._aligned(self._stage_work(last)[1]).replace("q_", f"r{last}_")
+        lines = pipeline_lines(stages, self.names, odometer, setup, [*finish, *aged], self.lanes, turn, aligned)
+        return ["row = begin * batch", "stop = imin(rows, end * batch)", *lines]
+
+    def _begin_row(self, stage: int, finished: bool = False) -> CodeBuffer:
+        """Where row values of a stage of the pipeline are printed, before its loop or after it.
+
+        Reductions that finished some steps of the pipeline ago are held by variables with that age in their name.
+        """
+        buffer = CodeBuffer(prefix=f"{'g' if finished else 'h'}{stage}_")
+        self.row_printer = VectorPrinter(buffer, 0, fast_math=self.fast_math)
+        self.row_known = {}
+        self.row_at = f"r{stage}"
+        self.row_age = stage + 1
+        return buffer
+
+    def _pipeline_stage(self, stage: int, turn: int, known: set[int]) -> PipelineStage:
+        """One stage, which reads the inputs ``known`` from the caches; adds those that it is the first to read."""
+        buffer = self._begin_row(stage)
+        reductions, stores = self._stage_work(stage)
+        element = Element(self, stage, "", "")
+        whole = element.lines(reductions, stores)
+        partial = Element(self, stage, "left", "").lines(reductions, stores)
+        ahead = []
+        for k in sorted(k for k in element.read if self.inner[k] == 1):
+            place = f"c + {turn}"
+            if k not in known and self.next_row[k]:
+                distance = PIPELINE_AHEAD // self.inputs[k].type.size
+                place = f"c + ahead{k}"
+                ahead.append(f"ahead{k} = {distance}")
+                if self.row_stride[k] != self.cols:  # rows do not follow one another
+                    ahead[-1] += f" + ({self.next_row[k]} - cols) * idiv(turn + {distance}, cols)"
+            whole += self._prefetches(k, place)
+        known |= element.read
+        return PipelineStage([*buffer.drain(), *self._initial(reductions)], ahead, whole, partial)
 
     def _inner_steps(self, keep_strides: Sequence[Sequence[int]]) -> None:
         """Per operand: stride along the lanes, its slot, and the slots of the strides of the reduction loops."""
@@ -328,7 +421,8 @@ class _ReduceKernel:
         """All stages for one row (row mode) or for one vector of columns (column mode)."""
         row_buffer = CodeBuffer(prefix=f"{'u' if left else 's'}")
         self.row_printer = VectorPrinter(row_buffer, self.row_lanes, fast_math=self.fast_math)
-        self.row_known: dict[Instruction, VectorValue] = {}
+        self.row_known = {}
+        self.row_at = "r"
         self.left = left
         lines: list[str] = []
         for stage in range(self.stages):
@@ -341,7 +435,7 @@ class _ReduceKernel:
             lines += row_buffer.drain()
         for k, (result, tensor) in enumerate(zip(self.results, self.outputs)):
             if tensor.lens != self.full:
-                value = self.row_printer.stored(self._row(result))
+                value = self.row_printer.stored(self.row(result))
                 if self.row_mode:
                     row_buffer.line(f"store_scalar(r_out{k}, 0, {value})")
                 else:
@@ -351,7 +445,7 @@ class _ReduceKernel:
                     )
         return [*lines, *row_buffer.drain()]
 
-    def _row(self, ins: Instruction) -> VectorValue:
+    def row(self, ins: Instruction) -> VectorValue:
         """Handler value of a row value, printed outside of the loops."""
         if ins not in self.row_known:
             printer = self.row_printer
@@ -360,47 +454,59 @@ class _ReduceKernel:
             elif ins.is_param:
                 k = self.parameters.index(ins)
                 text = (
-                    f"load_scalar(r_x{k}, 0)"
+                    f"load_scalar({self.row_at}_x{k}, 0)"
                     if self.row_mode
                     else load_text(f"r_x{k}", "c", self.inner[k], self.step[k], self.lanes, self.left)
                 )
                 value = printer.loaded(text, ins.shape.type)
             elif ins.name == "multibroadcast":
-                value = self._row(ins.inputs[0])
+                value = self.row(ins.inputs[0])
+            elif ins.name in REDUCTIONS and self.pipelined:
+                text = f"{self.accumulator(ins)}_{self.row_age - self.stage[ins]}"
+                value = REDUCTIONS[ins.name].finish(printer, text, ins.inputs[0].shape.type)
             elif isinstance(ins.op, Pointwise):
-                value = ins.op.scalar(printer, *(self._row(i) for i in ins.inputs))
+                value = ins.op.scalar(printer, *(self.row(i) for i in ins.inputs))
             else:
                 raise CompileError(f"{ins.op} is not known as a row value here")
             self.row_known[ins] = value
         return self.row_known[ins]
 
-    def _accumulator(self, ins: Instruction) -> str:
+    def accumulator(self, ins: Instruction) -> str:
         return f"acc{[i for i in self.module if i.name in REDUCTIONS].index(ins)}"
 
     def _finish(self, ins: Instruction) -> None:
         """Turn an accumulator into the reduction's row value."""
         reduction = REDUCTIONS[ins.name]
-        text = self._accumulator(ins)
+        text = self.accumulator(ins)
         if self.row_mode:
             text = f"{reduction.across}({text})"
         self.row_known[ins] = reduction.finish(self.row_printer, text, ins.inputs[0].shape.type)
 
-    def _stage_loop(self, stage: int, left: str) -> list[str]:
+    def _stage_work(self, stage: int) -> tuple[list[Instruction], list[tuple[int, Instruction]]]:
+        """The reductions of one stage, and the full results that it stores, with their numbers."""
         reductions = [i for i in self.module if i.name in REDUCTIONS and self.stage[i] == stage + 1]
         stores = [
             (k, r)
             for k, (r, t) in enumerate(zip(self.results, self.outputs))
             if t.lens == self.full and self._store_stage(r) == stage
         ]
-        if not reductions and not stores:
-            return []
-        lines = [
-            f"{self._accumulator(r)} = {REDUCTIONS[r.name].initial(r.inputs[0].shape.type, self.lanes)}"
+        return reductions, stores
+
+    def _initial(self, reductions: Sequence[Instruction]) -> list[str]:
+        return [
+            f"{self.accumulator(r)} = {REDUCTIONS[r.name].initial(r.inputs[0].shape.type, self.lanes)}"
             for r in reductions
         ]
 
+    def _stage_loop(self, stage: int, left: str) -> list[str]:
+        reductions, stores = self._stage_work(stage)
+        if not reductions and not stores:
+            return []
+        lines = self._initial(reductions)
+
         def element(tail: str) -> list[str]:
-            return _Element(self, stage, tail, left).lines(reductions, stores)
+            ahead = [] if tail or left else self._ahead(stage)
+            return [*ahead, *Element(self, stage, tail, left).lines(reductions, stores)]
 
         if self.row_mode:
             inner = vector_loop(self.lanes, element, "0", "cols", aligned=self._aligned(stores))
@@ -433,7 +539,7 @@ class _ReduceKernel:
         found = []
         for k, tensor in enumerate(self.inputs if self.past_caches else ()):
             size, row, next_row = tensor.type.size, self.loop_offset[k], self.next_row[k]
-            if not self.is_full[k] or self.inner[k] != 1:
+            if not self.is_full[k] or self.inner[k] != 1 or self.same_for_rows[k]:
                 continue
             if not self.row_mode:
                 ahead = f"c + {self.lanes}" if stage or not row else f"c + {ROWS_AHEAD} * ({row.split(' * ')[-1]})"
@@ -443,73 +549,13 @@ class _ReduceKernel:
                 ahead = f"c + {next_row}"
             else:
                 continue
-            step = host.CACHE_LINE // size
-            found += [f"prefetch(q_x{k}, {ahead} + {i})" for i in range(0, self.lanes, step)]
+            found += self._prefetches(k, ahead)
         return found
 
-
-class _Element:
-    """Prints what one stage does for one vector of elements."""
-
-    def __init__(self, kernel: _ReduceKernel, stage: int, tail: str, column_left: str) -> None:
-        self.kernel, self.stage = kernel, stage
-        self.left = tail or column_left
-        self.mask_tail = bool(tail) and kernel.row_mode
-        self.buffer = CodeBuffer(prefix=f"{'w' if self.left else 'v'}{stage}_")
-        self.printer = VectorPrinter(self.buffer, kernel.lanes, fast_math=kernel.fast_math)
-        self.known: dict[Instruction, VectorValue] = {}
-
-    def value(self, ins: Instruction) -> VectorValue:
-        kernel = self.kernel
-        if kernel.row_value[ins]:
-            return kernel._row(ins)
-        if ins in self.known:
-            return self.known[ins]
-        slot = list(kernel.cached).index(ins) if ins in kernel.cached else -1
-        if slot >= 0 and kernel.cached[ins] < self.stage:
-            text = self.buffer.emit(f"load(cache{slot}, {kernel.place}, {kernel.lanes})")
-            value = VectorValue(text, ins.shape.type)
-        elif ins.is_param:
-            k = kernel.parameters.index(ins)
-            text = load_text(f"q_x{k}", "c", kernel.inner[k], kernel.step[k], kernel.lanes, self.left)
-            value = self.printer.loaded(text, ins.shape.type)
-        elif ins.name == "multibroadcast":
-            value = self.value(ins.inputs[0])
-        else:
-            value = ins.op.scalar(self.printer, *(self.value(i) for i in ins.inputs))  # type: ignore[attr-defined]
-        self.known[ins] = value
-        if slot >= 0 and kernel.cached[ins] == self.stage:
-            self.buffer.line(f"store(cache{slot}, {kernel.place}, {self.printer.register(value)})")
-        return value
-
-    def lines(self, reductions: Sequence[Instruction], stores: Sequence[tuple[int, Instruction]]) -> list[str]:
-        kernel = self.kernel
-        for line in kernel._ahead(self.stage) if not self.left else []:
-            self.buffer.line(line)
-        for ins in reductions:
-            reduction = REDUCTIONS[ins.name]
-            type = ins.inputs[0].shape.type
-            value = reduction.prepare(self.printer, self.value(ins.inputs[0]), type)
-            name = self.printer.register(value)
-            if self.mask_tail:
-                mask = self.buffer.emit(f"lane_mask({self.left}, {kernel.lanes})")
-                name = self.buffer.emit(f"where({mask}, {name}, {reduction.initial(type, kernel.lanes)})")
-            accumulator = kernel._accumulator(ins)
-            self.buffer.line(f"{accumulator} = {reduction.combine}({name}, {accumulator})")
-        for k, result in stores:
-            position = len(kernel.inputs) + k
-            value = self.value(result)
-            if kernel.row_value[result]:
-                value = self.printer.splat(value)
-            stored = self.printer.stored(value)
-            inner, step = kernel.inner[position], kernel.step[position]
-            self.buffer.line(store_text(f"q_out{k}", "c", inner, step, stored, self.left, kernel.streamed))
-        return self.buffer.drain()
-
-
-def _cache_elements(ins: Instruction) -> int:
-    """Elements of the longest row that is kept on the stack."""
-    return CACHE_BYTES // ins.shape.type.compute.size
+    def _prefetches(self, k: int, place: str) -> list[str]:
+        """Lines that ask for as much of an input as one step of a loop reads."""
+        step = host.CACHE_LINE // self.inputs[k].type.size
+        return [f"prefetch(q_x{k}, {place} + {i})" for i in range(0, self.lanes, step)]
 
 
 def _product(lens: Sequence[int]) -> int:
@@ -517,3 +563,8 @@ def _product(lens: Sequence[int]) -> int:
     for n in lens:
         total *= n
     return total
+
+
+def cache_elements(ins: Instruction) -> int:
+    """Elements of the longest row that is kept on the stack."""
+    return CACHE_BYTES // ins.shape.type.compute.size
