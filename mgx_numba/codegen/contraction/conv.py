@@ -215,6 +215,10 @@ def direct_launch(
     arguments.pointer("w", Operand("w", start * problem.itemsize), problem.dtype)
     arguments.pointer("zero", Operand("w", zeros * problem.itemsize), problem.dtype)
     skeleton.rows.pointers(arguments)
+    if not lattice:
+        steady = problem.batch == 1 or all(image == pixel * problem.out_pixels for image, pixel in strides.values())
+        arguments.integers(steady=steady)
+        skeleton.steady, skeleton.x_row, skeleton.in_place = "steady", "x_ld" if even else "", even
     skeleton.sizes(blocking, rows, problem.group_out, panels, depth, taps, groups, beside=True)
     arguments.integers(x_step=1, w_step=columns, w_panel=taps * depth * columns)
     stride_arguments(arguments, strides)

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..cpu.tile_table import RegisterTile, tile_slot
+from ..cpu.tile_table import RegisterTile, finish_slots, tile_slot
 from ..kernel import KernelSource
 from .blocking import SUMS_BYTES, TABLE_TAPS, Blocking
 from .problem import ITEMSIZE, Epilogue
 from .text import Arguments, Rows, indent, kernel_name
-from .tile_source import ROWS_SLOT, TOUCHED_SLOT, VECTORS_SLOT, tile_block, tile_source
+from .tile_source import ROWS_SLOT, TOUCHED_SLOT, VECTORS_SLOT, finish_source, tile_block, tile_source
 
 __all__ = ["TABLE_ROWS", "Skeleton", "even_rows", "height_table", "next_height", "run_tile"]
 
@@ -30,7 +30,11 @@ class Skeleton:
     ``row`` needs. Those of ``table`` write the element offsets from ``x`` of ``height`` rows, of which ``left`` exist,
     starting with ``row``, for the taps ``t0`` to ``t0 + taps_now``, at ``k0`` of the depth. Those of ``row`` define
     ``out_row`` and ``e<k>_row``, the offsets of row ``row + i``; ``row_steps`` has the names of what those of ``out``
-    and of each ``e<k>`` usually grow by. ``masked`` says that no column past the last may be read on the right.
+    and of each ``e<k>`` usually grow by; with ``steady``, a condition, they always do. ``x_row`` is what the rows of
+    the table lie apart, if evenly; with ``in_place`` that holds beyond those of one tile. ``masked`` says that no
+    column past the last may be read on the right.
+
+    Where rows grow steadily, tiles of full height finish their sums in registers (`finish_source`).
     """
 
     solver: str
@@ -44,6 +48,9 @@ class Skeleton:
     before_rows: list[str] = field(default_factory=list)
     row: list[str] = field(default_factory=list)
     row_steps: dict[str, str] = field(default_factory=dict)
+    steady: str = ""
+    x_row: str = ""
+    in_place: bool = False
     several_taps: bool = False
     masked: bool = False
 
@@ -67,6 +74,10 @@ class Skeleton:
         )  # fmt: skip
         if self.several_taps:
             self.arguments.integers(taps=taps, tap_block=blocking.taps)
+        if self.steady:
+            vectors, missing = divmod(n % self.tile.columns, self.tile.lanes)
+            kernel = finish_source(self.tile, self.epilogue, bool(self.x_row), vectors + (missing > 0), missing > 0)
+            self.finish_slot = self.arguments.callee(kernel)
 
     def source(self) -> KernelSource:
         """The finished kernel."""
@@ -78,7 +89,7 @@ class Skeleton:
     def _locals(self) -> Sequence[str]:
         taps = TABLE_TAPS if self.several_taps else 1
         return (
-            *tile_block(),
+            *tile_block(words=len(finish_slots(len(self.epilogue.operands)))),
             f"table = local_int64({TABLE_ROWS * taps})",
             f"sums = local_{self.dtype}({SUMS_BYTES // ITEMSIZE[self.dtype]})",
             "put_pointer(block, 1, table)",
@@ -136,18 +147,61 @@ class Skeleton:
         return [
             "left = m1 - row",
             *next_height(self.tile, tall=not self.masked),
-            "left = imin(left, height)",
-            *self.table,
             "sums_row = (row - m0) * sums_ld * keep",
             "put_pointer(block, 4, offset(sums, sums_row))",
+            f"block[{ROWS_SLOT}] = height",
+            *(["tiles = 0", *self._finished_rows(), "if tiles == 0:"] if self.steady else []),
+            *indent(self._parked_rows(), int(bool(self.steady))),
+        ]
+
+    def _parked_rows(self) -> list[str]:
+        """One tile, whose sums lie in memory between the products and the epilogue."""
+        return [
+            "left = imin(left, height)",
+            *self.table,
             f"block[{TOUCHED_SLOT}] = 0",
-            *self._touch(),
+            *([] if self.steady else self._touch()),
             *run_tile(self.tile, self.tile_slot),
             "if finish:",
             *indent([*self.before_rows, "for i in range(left):"]),
             *indent([*self.row, *self.rows.text(), "sums_row += sums_ld"], 2),
             "row += left",
         ]
+
+    def _finished_rows(self) -> list[str]:
+        """Tiles of full height whose sums never leave the registers: ``tiles`` says how many."""
+        tile, slots = self.tile, finish_slots(len(self.epilogue.operands))
+        lines, words = ["tiles = 1", "left = height", *self.table], {"tiles": "tiles"}
+        if self.in_place:
+            lines = [f"tiles = idiv(left, {tile.rows})", AT_ROW]
+            if tile.tall:
+                more = tile.tall - tile.rows
+                lines[1:1] = [f"if height == {tile.tall}:", f"    tiles = idiv(over + {more - 1}, {more})"]
+        if self.x_row:
+            words["x_row"] = self.x_row
+        if tile.vectors > 1:
+            words["last"] = f"columns - whole * {tile.columns}"
+        words["out_row"] = self.row_steps["out"]
+        places = {"out": "offset(out, out_row)"}
+        for k, operand in enumerate(self.epilogue.operands):
+            row = {"per_n": "n0", "scalar": "0"}.get(operand.access, f"e{k}_row")
+            places[f"e{k}"] = f"offset(e{k}_at, {row})"
+            if operand.access in ("full", "per_m"):
+                words[f"e{k}_row"] = self.row_steps[f"e{k}"]
+        return [
+            f"if finish and {self.steady} and height >= {tile.rows} and left >= height:",
+            *indent([
+                *lines,
+                f"whole = idiv(columns, {tile.columns})",
+                "i = 0",
+                *self.before_rows,
+                *self.row,
+                *(f"put_pointer(block, {slots.index(name)}, {place})" for name, place in places.items()),
+                *(f"block[{slots.index(name)}] = {word}" for name, word in words.items()),
+                f"call_kernel(args, {self.finish_slot}, block, 0, whole)",
+                "row += tiles * height",
+            ]),
+        ]  # fmt: skip
 
     def _touch(self) -> list[str]:
         """Name the memory that the epilogue will use, so that it is on its way while the products are summed."""
@@ -164,6 +218,9 @@ class Skeleton:
         return ["if finish:", *indent(["i = 0", *self.before_rows, *self.row, *lines])]
 
 
+AT_ROW = "put_pointer(block, 0, offset(x, x0 + row * x_ld + k0 * x_step))"
+
+
 def even_rows() -> tuple[list[str], list[str]]:
     """The skeleton's ``setup`` and ``table`` for rows that lie ``x_ld`` elements apart."""
     return ["filled = 0"], [
@@ -171,7 +228,7 @@ def even_rows() -> tuple[list[str], list[str]]:
         "    filled = left",
         "    for i in range(16):",
         "        table[i] = imin(i, left - 1) * x_ld",
-        "put_pointer(block, 0, offset(x, x0 + row * x_ld + k0 * x_step))",
+        AT_ROW,
     ]
 
 

@@ -6,9 +6,12 @@ import functools
 
 from ..cpu.tile_table import TILE_SLOTS, RegisterTile, tile_slot
 from ..kernel import KernelSource
+from .problem import Epilogue
+from .text import kernel_name
 
 __all__ = [
-    "PIXELS_SLOT", "ROWS_SLOT", "RUNS", "TOUCHED_SLOT", "VECTORS_SLOT", "depthwise_source", "tile_block", "tile_source",
+    "PIXELS_SLOT", "ROWS_SLOT", "RUNS", "TOUCHED_SLOT", "VECTORS_SLOT", "depthwise_source", "finish_source",
+    "finished_heights", "tile_block", "tile_source",
 ]  # fmt: skip
 
 ROWS_SLOT = tile_slot("rows")
@@ -20,9 +23,10 @@ RUNS = (8, 7, 6, 5, 4, 3, 2, 1)
 """Output pixels whose sums a depthwise kernel can keep in registers."""
 
 
-def tile_block(name: str = "block") -> list[str]:
-    """Statements that make room for an argument block, in which no memory is to be brought into the cache."""
-    return [f"{name} = local_int64({len(TILE_SLOTS)})", f"{name}[{TOUCHED_SLOT}] = 0"]
+def tile_block(name: str = "block", words: int = len(TILE_SLOTS)) -> list[str]:
+    """Statements that make room for an argument block of so many words, in which no memory is to be brought
+    into the cache."""
+    return [f"{name} = local_int64({words})", f"{name}[{TOUCHED_SLOT}] = 0"]
 
 
 @functools.lru_cache(maxsize=64)
@@ -40,6 +44,29 @@ def tile_source(tile: RegisterTile, masked: bool = False) -> KernelSource:
             lines.append(f"            tile_{tile.dtype}(args, begin, end, {shape})")
     name = f"{tile.name}_{tile.dtype}_tile{'_masked' if masked else ''}_kernel"
     return KernelSource(name, "\n".join(lines) + "\n")
+
+
+@functools.lru_cache(maxsize=256)
+def finish_source(tile: RegisterTile, epilogue: Epilogue, even: bool, last: int, missing: bool) -> KernelSource:
+    """Matrix product over panels with an epilogue; :func:`mgx_numba.codegen.cpu.tile_table.finish_slots` are the
+    words of its argument block.
+
+    ``last``, ``missing`` and ``even`` are as in :mod:`mgx_numba.codegen.cpu.tile_finish`.
+    """
+    operands = ",".join(f"{operand.dtype} {operand.access}" for operand in epilogue.operands)
+    body = "\n".join(line.replace("LANES", str(tile.lanes)) for line in epilogue.lines)
+    result = f"{epilogue.out_dtype(tile.dtype)} {epilogue.result}"
+    lines = ["def kernel(args, begin, end):", f"    rows = args[{ROWS_SLOT}]"]
+    for index, rows in enumerate(finished_heights(tile)):
+        shape = f"{rows}, {tile.vectors}, {tile.lanes}, {int(even)}, {last}, {int(missing)}"
+        lines.append(f"    {'elif' if index else 'if'} rows == {rows}:")
+        lines.append(f"        tile_finish_{tile.dtype}(args, begin, end, {shape}, {operands!r}, {body!r}, {result!r})")
+    return KernelSource(f"{tile.name}_{tile.dtype}_{kernel_name('tile', epilogue)}", "\n".join(lines) + "\n")
+
+
+def finished_heights(tile: RegisterTile) -> tuple[int, ...]:
+    """Row counts of the variants that work on their sums in registers: those of large matrices."""
+    return (tile.rows, tile.tall) if tile.tall else (tile.rows,)
 
 
 @functools.lru_cache(maxsize=64)

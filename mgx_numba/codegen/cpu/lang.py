@@ -91,8 +91,8 @@ Index arithmetic on int64 scalars
     imin(a, b) imax(a, b) idiv(a, b) imod(a, b)
                                          idiv and imod: a >= 0, b > 0, unchecked
 
-Their own modules describe the contraction tiles (``tile``, ``depthwise``, ``winograd``), moves through registers
-(``shuffle``, ``transpose``), and atomics, waiting and bulk copies (``sync``).
+Their own modules describe the contraction tiles (``tile``, ``tile_finish``, ``depthwise``, ``winograd``), moves
+through registers (``shuffle``, ``transpose``), and atomics, waiting and bulk copies (``sync``).
 """
 
 # ruff: noqa: F403
@@ -108,6 +108,7 @@ from . import (
     stream,
     sync,
     tile,
+    tile_finish,
     transpose,
     values,
     vecmath,
@@ -122,10 +123,26 @@ from .shuffle import *
 from .stream import *
 from .sync import *
 from .tile import *
+from .tile_finish import *
 from .transpose import *
 from .values import *
 from .vecmath import *
 from .winograd import *
 
-_PARTS = (arith, depthwise, indexed, memory, reduce, shuffle, stream, sync, tile, transpose, values, vecmath, winograd)
+_PARTS = (
+    arith,
+    depthwise,
+    indexed,
+    memory,
+    reduce,
+    shuffle,
+    stream,
+    sync,
+    tile,
+    tile_finish,
+    transpose,
+    values,
+    vecmath,
+    winograd,
+)
 __all__ = [name for part in _PARTS for name in part.__all__]

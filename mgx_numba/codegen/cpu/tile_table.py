@@ -12,7 +12,16 @@ from dataclasses import dataclass
 
 from . import host
 
-__all__ = ["FMA_CHAINS", "TILES", "TILE_SLOTS", "TILE_TABLE_ROWS", "RegisterTile", "tile_for", "tile_slot"]
+__all__ = [
+    "FMA_CHAINS",
+    "TILES",
+    "TILE_SLOTS",
+    "TILE_TABLE_ROWS",
+    "RegisterTile",
+    "finish_slots",
+    "tile_for",
+    "tile_slot",
+]
 
 FMA_CHAINS = 8
 """Independent multiply-add chains that hide the latency of the FMA units (4 cycles on two units, or better)."""
@@ -41,6 +50,15 @@ TILE_SLOTS = (
     "read_row",
 )
 """Words of the argument block of a tile kernel."""
+
+FINISH_SLOTS = (
+    "x_row",  # (even variants) elements from one row of the left-hand side to the next
+    "tiles",  # blocks of rows below each other; several only in even variants
+    "last",  # whether panel ``end`` has missing columns and is to be computed, too
+    "out",  # pointer: the result's first row, for panel 0
+    "out_row",  # elements from one row of the result to the next
+)
+"""Words that follow in the argument block of a tile that finishes; then pointer and row stride of each operand."""
 
 TILE_TABLE_ROWS = 16
 """Row length of the offsets table, at least the rows of the tallest tile."""
@@ -124,6 +142,11 @@ TILES = (
 def tile_slot(name: str) -> int:
     """Number of a word of the argument block."""
     return TILE_SLOTS.index(name)
+
+
+def finish_slots(operands: int) -> tuple[str, ...]:
+    """All words of the argument block of a tile that finishes, for so many operands of its epilogue."""
+    return (*TILE_SLOTS, *FINISH_SLOTS, *(f"e{k}{part}" for k in range(operands) for part in ("", "_row")))
 
 
 def tile_for(dtype: str) -> RegisterTile:

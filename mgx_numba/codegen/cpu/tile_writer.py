@@ -49,7 +49,11 @@ class TileWriter:
         self.ir = ir.IRBuilder(function.append_basic_block("entry"))
         self.b = VectorBuilder(self.ir)
         self.args, self.begin, self.end = function.args
-        self.slot = {name: self._read_slot(k, name) for k, name in enumerate(self.SLOTS)}
+        self.slot = {name: self._read_slot(k, name) for k, name in enumerate(self.slots())}
+
+    def slots(self) -> tuple[str, ...]:
+        """Words of the argument block."""
+        return self.SLOTS
 
     def _read_slot(self, index: int, name: str) -> ir.Value:
         place = self.ir.gep(self.args, [constant(index)])

@@ -21,6 +21,7 @@ from .builder import VectorBuilder, element_type
 from .convert import convert
 
 __all__ = [
+    "DEFINITIONS",
     "DTYPES",
     "FLOATS",
     "INTEGERS",
@@ -183,11 +184,17 @@ def elementwise(
     return make_intrinsic(name, define, arity)
 
 
-def make_intrinsic(name: str, define: Callable[..., tuple[Any, Lower]], arity: int, literal: bool = False) -> Any:
+Define = Callable[..., tuple[Any, Lower]]
+DEFINITIONS: dict[str, Define] = {}
+"""What `make_intrinsic` was given, by name."""
+
+
+def make_intrinsic(name: str, define: Define, arity: int, literal: bool = False) -> Any:
     """Register `define(*operand_types) -> (signature, lowering)` as the intrinsic `name`.
 
     With `literal`, integer operands written as literals arrive as literal types.
     """
+    DEFINITIONS[name] = define
 
     def none(typingctx):
         return define()

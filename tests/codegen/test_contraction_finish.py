@@ -1,0 +1,128 @@
+"""Tiles whose epilogue works in registers: every kind of epilogue, edge and spacing of rows against NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from llvmlite import ir
+from numba.core.errors import TypingError
+
+from mgx_numba.codegen.contraction.conv import ConvDirect
+from mgx_numba.codegen.contraction.gemm import GemmPacked
+from mgx_numba.codegen.contraction.problem import ConvProblem, Epilogue, EpilogueOperand
+from mgx_numba.codegen.contraction.tile_source import finish_source
+from mgx_numba.codegen.cpu.inline import inline
+from mgx_numba.codegen.cpu.tile_table import tile_for
+
+from .contracting import (
+    apply_full_epilogue,
+    convolve,
+    full_epilogue,
+    full_epilogue_arrays,
+    gemm_problem,
+    run_plan,
+)
+
+CEILINGS = pytest.mark.parametrize("ceiling", ["", "avx2", "sse"])
+
+
+def silu(x: np.ndarray) -> np.ndarray:
+    return x / (1 + np.exp(-x))
+
+
+def product(m: int, n: int, k: int, dtype: str = "float32") -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(m * 1009 + n * 31 + k)
+    return rng.standard_normal((m, k)).astype(dtype), rng.standard_normal((k, n)).astype(dtype)
+
+
+@CEILINGS
+@pytest.mark.parametrize("n", [8, 16, 24, 32, 40, 48, 61, 64])
+def test_edges_of_rows_and_columns(monkeypatch: pytest.MonkeyPatch, ceiling: str, n: int) -> None:
+    monkeypatch.setenv("MGX_CPU_FEATURES", ceiling)
+    for m in (12, 13, 24, 29, 50):
+        a, b = product(m, n, 20)
+        e = full_epilogue_arrays(np.random.default_rng(m), (m,), n, "float32")
+        wide = np.full((m, n + 9), np.nan, np.float32)
+        out = wide[:, 3 : 3 + n]
+        problem = gemm_problem(a, b, True, out)
+        packed = GemmPacked().pack_weights(problem, b)
+        run_plan(GemmPacked().plan(problem, full_epilogue("float32")), {"x": a, "w": packed, "out": out, **e})
+        np.testing.assert_allclose(out, apply_full_epilogue(a @ b, e), rtol=1e-4, atol=1e-4)
+        assert np.isnan(wide[:, :3]).all() and np.isnan(wide[:, 3 + n :]).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("k", [0, 1, 5, 2500])
+def test_terms_and_steps_of_terms(dtype: str, k: int) -> None:
+    a, b = product(40, 70, k, dtype)
+    out = np.full((40, 70), np.nan, dtype)
+    e = full_epilogue_arrays(np.random.default_rng(k), (40,), 70, dtype)
+    problem = gemm_problem(a, b, True)
+    packed = GemmPacked().pack_weights(problem, b)
+    run_plan(GemmPacked().plan(problem, full_epilogue(dtype)), {"x": a, "w": packed, "out": out, **e})
+    np.testing.assert_allclose(out, apply_full_epilogue(a @ b, e), rtol=1e-3, atol=1e-3)
+
+
+@CEILINGS
+@pytest.mark.parametrize(
+    ("lines", "dtype", "expected"),
+    [
+        (("v = silu(acc)",), "float32", silu),
+        (("u = add(acc, e0)", "v = silu_fast(u)"), "float32", lambda x: silu(x + 1)),
+        (("u = const_float32(-INF, LANES)", "v = gt(acc, u)"), "bool", lambda x: x > -np.inf),
+        (("u = const_float32(-0.5, LANES)", "v = cast_float16(min(u, acc))"), "float16", lambda x: np.minimum(x, -0.5)),
+        (("v = cast_float64(acc)",), "float64", lambda x: x),
+    ],
+)
+def test_functions_dtypes_and_special_values(monkeypatch, ceiling, lines, dtype, expected) -> None:
+    monkeypatch.setenv("MGX_CPU_FEATURES", ceiling)
+    a, b = product(26, 50, 3)
+    a[:, 1:], b[0] = 0, 1
+    a[3, 0], a[4, 0], a[5, 0], a[6, 0] = np.nan, np.inf, -np.inf, -0.0
+    out = np.zeros((26, 50), dtype)
+    problem = gemm_problem(a, b, True)
+    epilogue = Epilogue((EpilogueOperand("float32", "scalar"),), lines, "v", dtype)
+    arrays = {"x": a, "w": GemmPacked().pack_weights(problem, b), "out": out, "e0": np.ones(1, np.float32)}
+    run_plan(GemmPacked().plan(problem, epilogue), arrays)
+    with np.errstate(all="ignore"):
+        wanted = np.broadcast_to(expected(a[:, :1]), out.shape)
+    known = np.isfinite(wanted) | np.isnan(wanted) | (wanted > 0)  # silu(-inf) is 0 or NaN
+    np.testing.assert_allclose(out[known], wanted[known].astype(dtype), rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("kernel", [1, 3])
+@pytest.mark.parametrize("gap", [0, 24])
+def test_images_that_lie_apart(kernel: int, gap: int) -> None:
+    """Rows that do not grow steadily from one image to the next."""
+    rng = np.random.default_rng(gap + kernel)
+    pads = (kernel // 2,) * 2
+    out = np.full((3, 7 * 5 * 24 + gap), np.nan, np.float32)
+    strides = (out.shape[1], 24)
+    problem = ConvProblem(
+        3, 10, 24, (7, 5), (kernel,) * 2, pads_begin=pads, pads_end=pads, out_strides=strides, groups=2
+    )
+    x = rng.standard_normal((3, 7, 5, 10)).astype(np.float32)
+    w = rng.standard_normal((24, 5, kernel, kernel)).astype(np.float32)
+    e = full_epilogue_arrays(rng, (3, 7, 5), 24, "float32")
+    packed = ConvDirect().pack_weights(problem, w)
+    run_plan(ConvDirect().plan(problem, full_epilogue("float32")), {"x": x, "w": packed, "out": out, **e})
+    got = out[:, : 7 * 5 * 24].reshape(3, 7, 5, 24)
+    np.testing.assert_allclose(got, apply_full_epilogue(convolve(problem, x, w), e), rtol=1e-4, atol=1e-4)
+    assert np.isnan(out[:, 7 * 5 * 24 :]).all()
+
+
+def test_one_kernel_for_equal_epilogues() -> None:
+    """Products and convolutions with the same epilogue call the same tile."""
+    epilogue = full_epilogue("float32")
+    a, b = product(40, 64, 8)
+    gemm = GemmPacked().plan(gemm_problem(a, b, True), epilogue).kernels
+    conv = ConvDirect().plan(ConvProblem(1, 8, 128, (9, 9), (1, 1), groups=2), epilogue).kernels
+    shared = finish_source(tile_for("float32"), epilogue, True, 0, False)
+    assert shared in gemm and shared in conv
+
+
+@pytest.mark.parametrize("line", ["v = add(acc, acc) + 1", "v = nothing(acc)", "v += acc", "v = other"])
+def test_text_that_cannot_be_inlined(line: str) -> None:
+    function = ir.Function(ir.Module(), ir.FunctionType(ir.VoidType(), []), "f")
+    with pytest.raises(TypingError, match="inline"):
+        inline(None, ir.IRBuilder(function.append_basic_block()), [line], {})
