@@ -106,6 +106,7 @@ class Skeleton:
         lines = [
             "outer = idiv(task, m_blocks)",
             "m0 = task - outer * m_blocks",
+            "more = m0 + 1 < m_blocks",
             "rest = idiv(outer, p_blocks)",
             "p0 = (outer - rest * p_blocks) * p_block",
             "group = imod(idiv(rest, group_every), groups)",
@@ -138,10 +139,28 @@ class Skeleton:
                 f"put_pointer(block, 3, offset(w, w0 + p0 * w_panel + ({start}) * w_step))",
                 f"finish = k0 + depth_now == depth{last_tap}",
                 "row = m0",
+                *self._far(start),
                 "while row < m1:",
                 *indent(self._tile_rows()),
             ]),
         ]  # fmt: skip
+
+    def _far(self, start: str) -> list[str]:
+        """Which part of the right-hand side is needed next: the next step's, else the next panels, from the start."""
+        if not self.steady:
+            return []
+        slots = {name: finish_slots(0).index(name) for name in ("finish", "far", "far_panels")}
+        taps = "taps_now * " if self.several_taps else ""
+        return [
+            "stream = 0",
+            f"block[{slots['finish']}] = 1 if finish else 0",
+            f"block[{slots['far_panels']}] = 0 if finish and more and keep == 0 else p_block",
+            "if finish:",
+            "    far = (p0 if more else p0 + p_block) * w_panel",
+            "else:",
+            f"    far = p0 * w_panel + ({start} + {taps}depth_now) * w_step",
+            f"put_pointer(block, {slots['far']}, offset(w, w0 + far))",
+        ]
 
     def _tile_rows(self) -> list[str]:
         return [
@@ -171,7 +190,7 @@ class Skeleton:
     def _finished_rows(self) -> list[str]:
         """Tiles of full height whose sums never leave the registers: ``tiles`` says how many."""
         tile, slots = self.tile, finish_slots(len(self.epilogue.operands))
-        lines, words = ["tiles = 1", "left = height", *self.table], {"tiles": "tiles"}
+        lines, words = ["tiles = 1", "left = height", *self.table], {"tiles": "tiles", "stream": "stream"}
         if self.in_place:
             lines = [f"tiles = idiv(left, {tile.rows})", AT_ROW]
             if tile.tall:
@@ -189,7 +208,7 @@ class Skeleton:
             if operand.access in ("full", "per_m"):
                 words[f"e{k}_row"] = self.row_steps[f"e{k}"]
         return [
-            f"if finish and {self.steady} and height >= {tile.rows} and left >= height:",
+            f"if {self.steady} and height >= {tile.rows} and left >= height:",
             *indent([
                 *lines,
                 f"whole = idiv(columns, {tile.columns})",
@@ -200,6 +219,7 @@ class Skeleton:
                 *(f"block[{slots.index(name)}] = {word}" for name, word in words.items()),
                 f"call_kernel(args, {self.finish_slot}, block, 0, whole)",
                 "row += tiles * height",
+                f"stream += tiles * {'(whole - 1)' if self.x_row else 'whole'}",
             ]),
         ]  # fmt: skip
 

@@ -50,6 +50,7 @@ class FinishWriter(ProductWriter):
 
     def __init__(self, function: ir.Function, context: Any, dtype: str, shape: Sequence[int], finish: _Finish) -> None:
         rows, vectors, lanes, even, self.last, self.missing = shape
+        self.line = 64 // (int(dtype.removeprefix("float")) // 8)
         self.context, self.dtype, self.even, self.finish = context, dtype, even, finish
         self.types = {"out": pointer_type(finish.dtype)}
         self.types |= {f"e{k}": pointer_type(own) for k, (own, _) in enumerate(finish.operands)}
@@ -74,19 +75,26 @@ class FinishWriter(ProductWriter):
     def write(self) -> None:
         places = ["x", "acc", *self.walking]
 
-        def one_tile(_: ir.Value, state: Values) -> Values:
+        def one_tile(tile: ir.Value, state: Values) -> Values:
             self.slot |= dict(zip(places, state))
-            self._panels()
+            self._panels(tile)
             steps = [self.slot[f"{name}_row"] for name in places]
             return [self.at(p, self.ir.mul(step, constant(self.rows))) for p, step in zip(state, steps)]
 
         self.loop("tile", constant(0), self.slot["tiles"], 1, [self.slot[name] for name in places], one_tile)
         self.ir.ret_void()
 
-    def _panels(self) -> None:
+    def _panels(self, tile: ir.Value) -> None:
         """All panels of one block of rows."""
+        skipped = self.ir.add(self.begin, constant(self.even))
+        streams = self.ir.add(self.slot["stream"], self.ir.mul(tile, self.ir.sub(self.end, skipped)))
+        next_rows = self.at(self.slot["x"], self.ir.mul(self.slot["x_row"], constant(self.rows)))
 
         def one_panel(panel: ir.Value, state: Values) -> Values:
+            self.part = self._far_part(self.ir.add(streams, self.ir.sub(panel, skipped)), state[0])
+            if self.even:
+                first = self.ir.icmp_signed("==", panel, self.begin)
+                self.part = self.ir.select(first, next_rows, self.part)
             self._panel(panel, *state)
             return [self.at(state[0], self.slot["w_panel"])]
 
@@ -94,9 +102,21 @@ class FinishWriter(ProductWriter):
         (w,) = self.loop("panel", self.begin, self.end, 1, [w], one_panel)
         if self.last:
             with self.ir.if_then(self.ir.icmp_signed("!=", self.slot["last"], constant(0))):
-                vectors, self.vectors = self.vectors, self.last
+                vectors, self.vectors, self.part = self.vectors, self.last, w
                 self._panel(self.end, w, self.slot["columns"] if self.missing else None)
                 self.vectors = vectors
+
+    def _far_part(self, stream: ir.Value, w: ir.Value) -> ir.Value:
+        """Where the part of the next right-hand side begins that is brought near beside this panel's products.
+
+        Parts of one row of lines after the other, panel by panel; then what is near already.
+        """
+        lines = constant(-(-self.vectors * self.lanes // self.line))
+        panel, part = self.ir.sdiv(stream, lines), self.ir.srem(stream, lines)
+        length = self.ir.mul(self.ir.mul(self.slot["taps"], self.slot["depth"]), constant(self.line))
+        place = self.ir.add(self.ir.mul(panel, self.slot["w_panel"]), self.ir.mul(part, length))
+        more = self.ir.icmp_signed("<", panel, self.slot["far_panels"])
+        return self.ir.select(more, self.at(self.slot["far"], place), w)
 
     def _panel(self, panel: ir.Value, w: ir.Value, columns: ir.Value | None = None) -> None:
         """Products and epilogue of one panel, in which columns are missing if their number is given."""
@@ -106,8 +126,19 @@ class FinishWriter(ProductWriter):
             **{f"e{k}": int(access in ("full", "per_n")) for k, (_, access) in enumerate(self.finish.operands)},
         }
         at = {name: self.at(self.slot[name], column) if step else self.slot[name] for name, step in steps.items()}
-        self._touch_rows(at)
-        sums = self._multiply(panel, w, self._load(self.at(self.slot["acc"], column)))
+        finish = self.ir.icmp_signed("!=", self.slot["finish"], constant(0))
+        with self.ir.if_then(finish):
+            self._touch_rows(at)
+        acc = self.at(self.slot["acc"], column)
+        sums = self._multiply(panel, w, self._load(acc))
+        with self.ir.if_else(finish) as (finished, parked):
+            with finished:
+                self._finish_sums(at, sums, column, columns)
+            with parked:
+                self._store(acc, sums)
+
+    def _finish_sums(self, at: dict[str, ir.Value], sums: Values, column: ir.Value, columns: ir.Value | None) -> None:
+        """The epilogue of one panel."""
         rest = None
         if columns is not None:
             rest = self.ir.sub(self.ir.sub(columns, column), constant((self.vectors - 1) * self.lanes))
@@ -183,8 +214,15 @@ class FinishWriter(ProductWriter):
                 self._prefetch_columns(place, write=name == "out")
                 place = self.at(place, self.slot[f"{name}_row"])
 
+    def _prefetch(self, w: ir.Value, index: ir.Value) -> None:
+        super()._prefetch(w, index)
+        place = self.at(self.part, self.ir.mul(index, constant(self.line)))
+        hints = [ir.Constant(ir.IntType(32), hint) for hint in (0, 2, 1)]
+        self.call("llvm.prefetch.p0", ir.VoidType(), [place, *hints])
+
     def row_pointers(self, tap: ir.Value, start: ir.Value | None = None) -> Values:
         if not self.even:
+            self.part = self.at(self.part, self.ir.mul(tap, self.ir.mul(self.slot["depth"], constant(self.line))))
             return super().row_pointers(tap, start)
         pointers = [self.slot["x"]]
         while len(pointers) < self.rows:

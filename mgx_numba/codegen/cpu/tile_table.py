@@ -55,6 +55,10 @@ FINISH_SLOTS = (
     "x_row",  # (even variants) elements from one row of the left-hand side to the next
     "tiles",  # blocks of rows below each other; several only in even variants
     "last",  # whether panel ``end`` has missing columns and is to be computed, too
+    "finish",  # whether the sums go through the epilogue; else they are stored in acc
+    "far",  # pointer: the right-hand side of the next task or step, which is brought near meanwhile
+    "far_panels",  # how many panels that are
+    "stream",  # parts of ``taps * depth`` cache lines that calls before this one have brought near
     "out",  # pointer: the result's first row, for panel 0
     "out_row",  # elements from one row of the result to the next
 )

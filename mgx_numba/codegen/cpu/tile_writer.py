@@ -34,7 +34,7 @@ class TileWriter:
     """
 
     SLOTS: ClassVar[tuple[str, ...]] = TILE_SLOTS
-    POINTERS: ClassVar[frozenset[str]] = frozenset({"x", "zero", "w", "acc", "written", "read"})
+    POINTERS: ClassVar[frozenset[str]] = frozenset({"x", "zero", "w", "acc", "written", "read", "far"})
     TABLE: ClassVar[str] = "offsets"
 
     def __init__(
@@ -229,7 +229,7 @@ class ProductWriter(TileWriter):
         index, w, *sums = state
         size = self.rows * self.vectors
         for k in range(count):
-            self._prefetch(w)
+            self._prefetch(w, index)
             right = [self.load_columns(w, j) for j in range(self.vectors)]
             for i, row in enumerate(rows):
                 left = self.splat(self.ir.load(self.at(row, index), align=self.align))
@@ -240,7 +240,7 @@ class ProductWriter(TileWriter):
             w = self.at(w, self.slot["w_step"])
         return [index, w, *sums]
 
-    def _prefetch(self, w: ir.Value) -> None:
+    def _prefetch(self, w: ir.Value, index: ir.Value) -> None:
         """Ask for the right-hand side `PREFETCH_STEPS` ahead, which may be in the next panel."""
         ahead = self.at(w, self.ir.mul(self.slot["w_step"], constant(PREFETCH_STEPS)))
         self._prefetch_columns(ahead, write=False)
