@@ -36,7 +36,7 @@ def product(m: int, n: int, k: int, dtype: str = "float32") -> tuple[np.ndarray,
 
 
 @CEILINGS
-@pytest.mark.parametrize("n", [8, 16, 24, 32, 40, 48, 61, 64])
+@pytest.mark.parametrize("n", [3, 8, 16, 20, 24, 32, 39, 48, 61, 64])
 def test_edges_of_rows_and_columns(monkeypatch: pytest.MonkeyPatch, ceiling: str, n: int) -> None:
     monkeypatch.setenv("MGX_CPU_FEATURES", ceiling)
     for m in (12, 13, 24, 29, 50):
@@ -92,23 +92,24 @@ def test_functions_dtypes_and_special_values(monkeypatch, ceiling, lines, dtype,
 
 @pytest.mark.parametrize("kernel", [1, 3])
 @pytest.mark.parametrize("gap", [0, 24])
-def test_images_that_lie_apart(kernel: int, gap: int) -> None:
+@pytest.mark.parametrize("n", [24, 40])
+def test_images_that_lie_apart(kernel: int, gap: int, n: int) -> None:
     """Rows that do not grow steadily from one image to the next."""
     rng = np.random.default_rng(gap + kernel)
     pads = (kernel // 2,) * 2
-    out = np.full((3, 7 * 5 * 24 + gap), np.nan, np.float32)
-    strides = (out.shape[1], 24)
+    out = np.full((3, 7 * 5 * n + gap), np.nan, np.float32)
+    strides = (out.shape[1], n)
     problem = ConvProblem(
-        3, 10, 24, (7, 5), (kernel,) * 2, pads_begin=pads, pads_end=pads, out_strides=strides, groups=2
+        3, 10, n, (7, 5), (kernel,) * 2, pads_begin=pads, pads_end=pads, out_strides=strides, groups=2
     )
     x = rng.standard_normal((3, 7, 5, 10)).astype(np.float32)
-    w = rng.standard_normal((24, 5, kernel, kernel)).astype(np.float32)
-    e = full_epilogue_arrays(rng, (3, 7, 5), 24, "float32")
+    w = rng.standard_normal((n, 5, kernel, kernel)).astype(np.float32)
+    e = full_epilogue_arrays(rng, (3, 7, 5), n, "float32")
     packed = ConvDirect().pack_weights(problem, w)
     run_plan(ConvDirect().plan(problem, full_epilogue("float32")), {"x": x, "w": packed, "out": out, **e})
-    got = out[:, : 7 * 5 * 24].reshape(3, 7, 5, 24)
+    got = out[:, : 7 * 5 * n].reshape(3, 7, 5, n)
     np.testing.assert_allclose(got, apply_full_epilogue(convolve(problem, x, w), e), rtol=1e-4, atol=1e-4)
-    assert np.isnan(out[:, 7 * 5 * 24 :]).all()
+    assert np.isnan(out[:, 7 * 5 * n :]).all()
 
 
 def test_one_kernel_for_equal_epilogues() -> None:
@@ -117,7 +118,7 @@ def test_one_kernel_for_equal_epilogues() -> None:
     a, b = product(40, 64, 8)
     gemm = GemmPacked().plan(gemm_problem(a, b, True), epilogue).kernels
     conv = ConvDirect().plan(ConvProblem(1, 8, 128, (9, 9), (1, 1), groups=2), epilogue).kernels
-    shared = finish_source(tile_for("float32"), epilogue, True, 0, False)
+    shared = finish_source(tile_for("float32"), epilogue, True, 64, True)
     assert shared in gemm and shared in conv
 
 

@@ -212,6 +212,7 @@ def _launch(
     panels = panel_count(tile, problem.n)
     if not masked:
         skeleton.steady, skeleton.x_row, skeleton.in_place = "True", "near_ld" if before else "x_ld", not before
+        skeleton.contiguous = problem.k > 0 and problem.a_strides[-1] == 1
     skeleton.sizes(blocking, batched.m, problem.n, panels, depth, 1, batched.count, beside=False)
     x_step = problem.a_strides[-1] if problem.k else 0
     arguments.integers(x_step=x_step, w_step=w_steps[0], w_panel=w_steps[1])

@@ -31,7 +31,8 @@ class Skeleton:
     starting with ``row``, for the taps ``t0`` to ``t0 + taps_now``, at ``k0`` of the depth. Those of ``row`` define
     ``out_row`` and ``e<k>_row``, the offsets of row ``row + i``; ``row_steps`` has the names of what those of ``out``
     and of each ``e<k>`` usually grow by; with ``steady``, a condition, they always do. ``x_row`` is what the rows of
-    the table lie apart, if evenly; with ``in_place`` that holds beyond those of one tile. ``masked`` says that no
+    the table lie apart, if evenly; with ``in_place`` that holds beyond those of one tile. ``contiguous`` says that
+    ``x_step`` is 1, ``masked`` that no
     column past the last may be read on the right.
 
     Where rows grow steadily, tiles of full height finish their sums in registers (`finish_source`).
@@ -51,6 +52,7 @@ class Skeleton:
     steady: str = ""
     x_row: str = ""
     in_place: bool = False
+    contiguous: bool = True
     several_taps: bool = False
     masked: bool = False
 
@@ -75,8 +77,7 @@ class Skeleton:
         if self.several_taps:
             self.arguments.integers(taps=taps, tap_block=blocking.taps)
         if self.steady:
-            vectors, missing = divmod(n % self.tile.columns, self.tile.lanes)
-            kernel = finish_source(self.tile, self.epilogue, bool(self.x_row), vectors + (missing > 0), missing > 0)
+            kernel = finish_source(self.tile, self.epilogue, bool(self.x_row), n, self.contiguous)
             self.finish_slot = self.arguments.callee(kernel)
 
     def source(self) -> KernelSource:

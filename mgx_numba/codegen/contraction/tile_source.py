@@ -19,6 +19,8 @@ VECTORS_SLOT = tile_slot("vectors")
 TOUCHED_SLOT = tile_slot("touched")
 PIXELS_SLOT = 14
 """Of the depthwise kernels."""
+THIN = 4
+"""Columns of which four rows fill a vector. With fewer rows in a vector nothing is won."""
 RUNS = (8, 7, 6, 5, 4, 3, 2, 1)
 """Output pixels whose sums a depthwise kernel can keep in registers."""
 
@@ -47,18 +49,22 @@ def tile_source(tile: RegisterTile, masked: bool = False) -> KernelSource:
 
 
 @functools.lru_cache(maxsize=256)
-def finish_source(tile: RegisterTile, epilogue: Epilogue, even: bool, last: int, missing: bool) -> KernelSource:
+def finish_source(tile: RegisterTile, epilogue: Epilogue, even: bool, columns: int, contiguous: bool) -> KernelSource:
     """Matrix product over panels with an epilogue; :func:`mgx_numba.codegen.cpu.tile_table.finish_slots` are the
     words of its argument block.
 
-    ``last``, ``missing`` and ``even`` are as in :mod:`mgx_numba.codegen.cpu.tile_finish`.
+    Its text depends on how many vectors the last of ``columns`` columns fill. ``even`` is as in
+    :mod:`mgx_numba.codegen.cpu.tile_finish`; ``contiguous`` says that successive terms of a row are.
     """
+    last, missing = divmod(columns % tile.columns, tile.lanes)
+    thin = THIN if 0 < missing <= THIN <= tile.lanes // 4 and even and contiguous else 0
+    last += missing > 0
     operands = ",".join(f"{operand.dtype} {operand.access}" for operand in epilogue.operands)
     body = "\n".join(line.replace("LANES", str(tile.lanes)) for line in epilogue.lines)
     result = f"{epilogue.out_dtype(tile.dtype)} {epilogue.result}"
     lines = ["def kernel(args, begin, end):", f"    rows = args[{ROWS_SLOT}]"]
     for index, rows in enumerate(finished_heights(tile)):
-        shape = f"{rows}, {tile.vectors}, {tile.lanes}, {int(even)}, {last}, {int(missing)}"
+        shape = f"{rows}, {tile.vectors}, {tile.lanes}, {int(even)}, {last}, {int(missing > 0)}, {thin}"
         lines.append(f"    {'elif' if index else 'if'} rows == {rows}:")
         lines.append(f"        tile_finish_{tile.dtype}(args, begin, end, {shape}, {operands!r}, {body!r}, {result!r})")
     return KernelSource(f"{tile.name}_{tile.dtype}_{kernel_name('tile', epilogue)}", "\n".join(lines) + "\n")

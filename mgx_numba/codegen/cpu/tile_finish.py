@@ -20,12 +20,13 @@ from . import vecmath
 from .inline import Typed, inline
 from .tile import literal_shape, written_function
 from .tile_table import finish_slots
-from .tile_writer import ProductWriter, Values, constant
+from .tile_thin import ThinWriter
+from .tile_writer import Values, constant
 from .vector import Vec, pointer_type
 
 __all__ = ["tile_finish_float32", "tile_finish_float64"]
 
-_FLAGS = ("ROWS", "VECTORS", "LANES", "EVEN", "LAST", "MISSING")
+_FLAGS = ("ROWS", "VECTORS", "LANES", "EVEN", "LAST", "MISSING", "THIN")
 
 
 @dataclass(frozen=True)
@@ -42,14 +43,15 @@ class _Finish:
         return {line.split(" = ", 1)[1].split("(")[0] for line in self.lines}
 
 
-class FinishWriter(ProductWriter):
-    """Writes one variant; ``last`` vectors make up the last panel, in which with ``missing`` some columns are.
+class FinishWriter(ThinWriter):
+    """Writes one variant; ``last`` vectors make up the last panel, of which with ``missing`` the last one is not whole;
+    if it is at most ``thin`` columns, several rows share it.
 
     With ``even`` the rows of the left-hand side lie ``x_row`` elements apart, and there is one tap.
     """
 
     def __init__(self, function: ir.Function, context: Any, dtype: str, shape: Sequence[int], finish: _Finish) -> None:
-        rows, vectors, lanes, even, self.last, self.missing = shape
+        rows, vectors, lanes, even, self.last, self.missing, self.thin = shape
         self.line = 64 // (int(dtype.removeprefix("float")) // 8)
         self.context, self.dtype, self.even, self.finish = context, dtype, even, finish
         self.types = {"out": pointer_type(finish.dtype)}
@@ -102,9 +104,21 @@ class FinishWriter(ProductWriter):
         (w,) = self.loop("panel", self.begin, self.end, 1, [w], one_panel)
         if self.last:
             with self.ir.if_then(self.ir.icmp_signed("!=", self.slot["last"], constant(0))):
-                vectors, self.vectors, self.part = self.vectors, self.last, w
-                self._panel(self.end, w, self.slot["columns"] if self.missing else None)
-                self.vectors = vectors
+                self.part = w
+                self._last_panel(w)
+
+    def _last_panel(self, w: ir.Value) -> None:
+        vectors, self.vectors = self.vectors, self.last
+        if self.thin:
+            self.vectors -= 1
+            if self.vectors:
+                self._panel(self.end, w)
+            first, self.vectors = constant(self.vectors * self.lanes), 1
+            column = self.ir.add(self.ir.mul(self.end, self.slot["acc_panel"]), first)
+            self._columns(column, self.at(w, first), self.slot["columns"], self.thin)
+        else:
+            self._panel(self.end, w, self.slot["columns"] if self.missing else None)
+        self.vectors = vectors
 
     def _far_part(self, stream: ir.Value, w: ir.Value) -> ir.Value:
         """Where the part of the next right-hand side begins that is brought near beside this panel's products.
@@ -120,7 +134,10 @@ class FinishWriter(ProductWriter):
 
     def _panel(self, panel: ir.Value, w: ir.Value, columns: ir.Value | None = None) -> None:
         """Products and epilogue of one panel, in which columns are missing if their number is given."""
-        column = self.ir.mul(panel, self.slot["acc_panel"])
+        self._columns(self.ir.mul(panel, self.slot["acc_panel"]), w, columns)
+
+    def _columns(self, column: ir.Value, w: ir.Value, columns: ir.Value | None, thin: int = 0) -> None:
+        """Those of one panel from `column` on."""
         steps = {
             "out": 1,
             **{f"e{k}": int(access in ("full", "per_n")) for k, (_, access) in enumerate(self.finish.operands)},
@@ -130,12 +147,18 @@ class FinishWriter(ProductWriter):
         with self.ir.if_then(finish):
             self._touch_rows(at)
         acc = self.at(self.slot["acc"], column)
-        sums = self._multiply(panel, w, self._load(acc))
+        if thin:
+            sums = self.multiply_thin(w, self.load_thin(acc, thin), thin)
+        else:
+            sums = self._multiply(column, w, self._load(acc))
         with self.ir.if_else(finish) as (finished, parked):
             with finished:
-                self._finish_sums(at, sums, column, columns)
+                self._finish_sums(at, self.thin_rows(sums, thin) if thin else sums, column, columns)
             with parked:
-                self._store(acc, sums)
+                if thin:
+                    self.store_thin(acc, sums, thin)
+                else:
+                    self._store(acc, sums)
 
     def _finish_sums(self, at: dict[str, ir.Value], sums: Values, column: ir.Value, columns: ir.Value | None) -> None:
         """The epilogue of one panel."""
@@ -216,13 +239,14 @@ class FinishWriter(ProductWriter):
 
     def _prefetch(self, w: ir.Value, index: ir.Value) -> None:
         super()._prefetch(w, index)
-        place = self.at(self.part, self.ir.mul(index, constant(self.line)))
+        place = self.at(self.ahead, self.ir.mul(index, constant(self.line)))
         hints = [ir.Constant(ir.IntType(32), hint) for hint in (0, 2, 1)]
         self.call("llvm.prefetch.p0", ir.VoidType(), [place, *hints])
 
     def row_pointers(self, tap: ir.Value, start: ir.Value | None = None) -> Values:
+        self.ahead = self.part
         if not self.even:
-            self.part = self.at(self.part, self.ir.mul(tap, self.ir.mul(self.slot["depth"], constant(self.line))))
+            self.ahead = self.at(self.part, self.ir.mul(tap, self.ir.mul(self.slot["depth"], constant(self.line))))
             return super().row_pointers(tap, start)
         pointers = [self.slot["x"]]
         while len(pointers) < self.rows:
@@ -231,14 +255,14 @@ class FinishWriter(ProductWriter):
 
 
 def _define(dtype: str) -> Any:
-    """``tile_finish_<dtype>(args, begin, end, ROWS, VECTORS, LANES, EVEN, LAST, MISSING, OPERANDS, LINES, RESULT)``.
+    """``tile_finish_<dtype>(args, begin, end, *shape, OPERANDS, LINES, RESULT)`` with `_FLAGS` as the shape.
 
     ``OPERANDS`` names dtype and access of each operand (``"float32 per_n, float32 full"``), ``LINES`` has the
     statements of the epilogue, one a line, and ``RESULT`` is what is stored: a dtype and a name.
     """
 
-    def tile(typingctx, args, begin, end, rows, vectors, lanes, even, last, missing, operands, lines, result):
-        literals = (rows, vectors, lanes, even, last, missing)
+    def tile(typingctx, args, begin, end, rows, vectors, lanes, even, last, missing, thin, operands, lines, result):
+        literals = (rows, vectors, lanes, even, last, missing, thin)
         shape = literal_shape(_FLAGS, literals)
         texts = [text.literal_value for text in (operands, lines, result)]
         own, name = texts[2].split()

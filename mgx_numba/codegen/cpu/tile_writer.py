@@ -108,10 +108,18 @@ class TileWriter:
 
     def _load(self, acc: ir.Value) -> Values:
         """What the accumulators hold if they are to be added to, else zeros."""
+
+        def loaded() -> Values:
+            return [self.ir.load(place, align=self.align) for place in self._places(acc)]
+
+        return self._sums_or_zeros(loaded)
+
+    def _sums_or_zeros(self, load: Callable[[], Values]) -> Values:
+        """What `load` gives if sums are to be added to, else zeros."""
         zero = ir.Constant(self.vector, None)
         entry = self.ir.block
         with self.ir.if_then(self.ir.icmp_signed("!=", self.slot["accumulate"], constant(0))):
-            loaded = [self.ir.load(place, align=self.align) for place in self._places(acc)]
+            loaded = load()
             inside = self.ir.block
         sums = []
         for value in loaded:

@@ -1,0 +1,122 @@
+"""LLVM vector IR for the products of a few columns: several rows share a vector register.
+
+Where `width` columns are left, one vector holds those of ``lanes / width`` rows. Its left factors are made from
+contiguous terms of these rows: one load for `STEPS` of them, then a permutation for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from llvmlite import ir
+
+from .tile_table import FMA_CHAINS
+from .tile_writer import ProductWriter, Values, constant
+
+__all__ = ["STEPS", "ThinWriter"]
+
+STEPS = 4
+"""Terms of a row that are loaded at once; a multiple of them is a width."""
+
+_I32 = ir.IntType(32)
+
+
+class ThinWriter(ProductWriter):
+    """Adds a panel of ``width`` columns, less than a vector, whose left-hand side has contiguous terms."""
+
+    def multiply_thin(self, w: ir.Value, sums: Values, width: int) -> Values:
+        """`_multiply` for sums as `load_thin` gives them."""
+        size = len(sums)
+        sets = 1
+        while sets * size < FMA_CHAINS and sets < STEPS:
+            sets *= 2
+        zeros = [ir.Constant(self.vector, None)] * (size * (sets - 1))
+        depth = self.slot["depth"]
+        whole = self.ir.and_(depth, constant(-STEPS))
+
+        def one_tap(tap: ir.Value, state: Values) -> Values:
+            rows = self._rows_of_vectors(self.row_pointers(tap), width)
+
+            def step(count: int) -> Callable[[ir.Value, Values], Values]:
+                return lambda _, inner: self._thin_step(rows, count, width, inner)
+
+            state = self.loop("k", constant(0), whole, STEPS, [constant(0), *state], step(STEPS))
+            return self.loop("last_k", whole, depth, 1, state, step(1))[1:]
+
+        _, *state = self.loop("tap", constant(0), self.slot["taps"], 1, [w, *sums, *zeros], one_tap)
+        for k in range(size, len(state)):
+            state[k % size] = self.ir.fadd(state[k % size], state[k])
+        return state[:size]
+
+    def _thin_step(self, rows: Sequence[Values], count: int, width: int, state: Values) -> Values:
+        """`count` successive k, 1 or `STEPS`, each into the next set of sums."""
+        index, w, *sums = state
+        size = len(rows)
+        lefts = []
+        for pointers in rows:
+            terms = [self._load_few(self.at(row, index), count) for row in pointers]
+            lefts.append(self._joined(terms))
+        for k in range(count):
+            right = self._load_few(w, width)
+            right = self._shuffle(right, [lane % width for lane in range(self.lanes)])
+            for g, left in enumerate(lefts):
+                factors = self._shuffle(left, [lane // width * count + k for lane in range(self.lanes)])
+                place = (k * size + g) % len(sums)
+                sums[place] = self.b.muladd(factors, right, sums[place])
+            w = self.at(w, self.slot["w_step"])
+        return [self.ir.add(index, constant(count)), w, *sums]
+
+    def load_thin(self, acc: ir.Value, width: int) -> Values:
+        """As `_load`, vectors of ``lanes / width`` rows each; the last row is repeated in the last one."""
+
+        def loaded() -> Values:
+            rows = self._rows_of_vectors(self._thin_places(acc), width)
+            return [self._joined([self._load_few(place, width) for place in places]) for places in rows]
+
+        return self._sums_or_zeros(loaded)
+
+    def store_thin(self, acc: ir.Value, sums: Values, width: int) -> None:
+        for place, value in zip(self._thin_places(acc), self.thin_rows(sums, width)):
+            few = self._shuffle(value, range(width))
+            self.ir.store(few, self.ir.bitcast(place, few.type.as_pointer()), align=self.align)
+
+    def thin_rows(self, sums: Values, width: int) -> Values:
+        """For each row a vector that begins with its sums."""
+        rows = []
+        for i in range(self.rows):
+            first = i * width % self.lanes
+            rotated = [(first + lane) % self.lanes for lane in range(self.lanes)]
+            rows.append(self._shuffle(sums[i * width // self.lanes], rotated))
+        return rows
+
+    def _thin_places(self, acc: ir.Value) -> Values:
+        places = [acc]
+        while len(places) < self.rows:
+            places.append(self.at(places[-1], self.slot["acc_row"]))
+        return places
+
+    def _rows_of_vectors(self, rows: Values, width: int) -> list[Values]:
+        """Rows that share a vector."""
+        count = self.lanes // width
+        rows = [*rows, *[rows[-1]] * (-len(rows) % count)]
+        return [rows[first : first + count] for first in range(0, len(rows), count)]
+
+    def _load_few(self, pointer: ir.Value, count: int) -> ir.Value:
+        few = ir.VectorType(self.element, count)
+        return self.ir.load(self.ir.bitcast(pointer, few.as_pointer()), align=self.align)
+
+    def _joined(self, parts: Values) -> ir.Value:
+        """Vectors one behind the other; their number is a power of two."""
+        while len(parts) > 1:
+            size = parts[0].type.count
+            parts = [
+                self.ir.shuffle_vector(x, y, ir.Constant(ir.VectorType(_I32, 2 * size), list(range(2 * size))))
+                for x, y in zip(parts[::2], parts[1::2])
+            ]
+        return parts[0]
+
+    def _shuffle(self, value: ir.Value, lanes: Sequence[int]) -> ir.Value:
+        """Lanes of one vector in another order."""
+        undefined = ir.Constant(value.type, ir.Undefined)
+        order = ir.Constant(ir.VectorType(_I32, len(lanes)), list(lanes))
+        return self.ir.shuffle_vector(value, undefined, order)
