@@ -10,13 +10,14 @@ from .problem import Epilogue
 from .text import kernel_name
 
 __all__ = [
-    "PIXELS_SLOT", "ROWS_SLOT", "RUNS", "TOUCHED_SLOT", "VECTORS_SLOT", "depthwise_source", "finish_source",
-    "finished_heights", "tile_block", "tile_source",
+    "ELSEWHERE_SLOT", "PIXELS_SLOT", "ROWS_SLOT", "RUNS", "TOUCHED_SLOT", "VECTORS_SLOT", "depthwise_source",
+    "finish_source", "finished_heights", "tile_block", "tile_source",
 ]  # fmt: skip
 
 ROWS_SLOT = tile_slot("rows")
 VECTORS_SLOT = tile_slot("vectors")
 TOUCHED_SLOT = tile_slot("touched")
+ELSEWHERE_SLOT = tile_slot("elsewhere")
 PIXELS_SLOT = 14
 """Of the depthwise kernels."""
 THIN = 4
@@ -28,7 +29,11 @@ RUNS = (8, 7, 6, 5, 4, 3, 2, 1)
 def tile_block(name: str = "block", words: int = len(TILE_SLOTS)) -> list[str]:
     """Statements that make room for an argument block of so many words, in which no memory is to be brought
     into the cache."""
-    return [f"{name} = local_int64({words})", f"{name}[{TOUCHED_SLOT}] = 0"]
+    return [
+        f"{name} = local_int64({words})",
+        f"{name}[{TOUCHED_SLOT}] = 0",
+        f"{name}[{ELSEWHERE_SLOT}] = 0",
+    ]
 
 
 @functools.lru_cache(maxsize=64)

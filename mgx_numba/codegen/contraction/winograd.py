@@ -60,7 +60,7 @@ class ConvWinograd:
         return None
 
     def plain_lens(self, problem: ConvProblem) -> tuple[int, ...]:
-        """Lens of the packed weights if they are not transformed, those of `ConvDirect`."""
+        """Lens of the packed weights if they are not transformed: for each panel, channel and vector all taps."""
         return self._direct.packed_lens(problem)
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
@@ -71,12 +71,15 @@ class ConvWinograd:
 
     def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
         packed = self._direct.pack_weights(problem, weights)
-        if not self.form.stored:
-            return packed
-        matrix = self.form.filter_matrix().T
-        groups, panels, taps, depth, columns = panel_lens(problem, tile_for(problem.dtype))
-        size = depth * columns
+        groups, panels, taps, depth, columns = panel_lens(problem, tile := tile_for(problem.dtype))
         out = aligned_zeros(self.packed_lens(problem), problem.dtype)
+        if not self.form.stored:
+            lens = (groups * panels, taps, depth, tile.vectors, tile.lanes)
+            filters = packed[: math.prod(lens)].reshape(lens).transpose(0, 2, 3, 1, 4)
+            np.multiply(filters, self.form.scale, out=out[: math.prod(lens)].reshape(filters.shape))
+            return out
+        matrix = self.form.scale * self.form.filter_matrix().T
+        size = depth * columns
         planes = out[: -problem.group_in].reshape(self.form.points, -1)
         for panel in range(groups * panels):
             filters = packed[panel * taps * size : (panel + 1) * taps * size].reshape(taps, size)

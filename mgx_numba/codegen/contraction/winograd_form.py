@@ -8,11 +8,10 @@ import numpy as np
 
 __all__ = ["Form"]
 
-# Interpolation points beside infinity and the scales of their filter values, by the side of an input tile.
-_POINTS = {
-    4: ((0, 1.0), (1, 1 / 2), (-1, 1 / 2)),
-    6: ((0, 1 / 4), (1, -1 / 6), (-1, -1 / 6), (2, 1 / 24), (-2, 1 / 24)),
-}
+# By the side of an input tile: interpolation points beside infinity, and the scale of all filter values. The transform
+# of outputs takes care of what else the points should be scaled by.
+_POINTS = {4: (0, 1, -1), 6: (0, 1, -1, 2, -2)}
+_SCALES = {4: 1 / 2, 6: -1 / 6}
 
 
 @dataclass(frozen=True)
@@ -37,8 +36,13 @@ class Form:
     def name(self) -> str:
         return f"conv_winograd_{self.out}x{self.out}" + ("" if self.taps == 3 else f"_{self.taps}x{self.taps}")
 
+    @property
+    def scale(self) -> float:
+        """What filters are multiplied by before they are transformed."""
+        return _SCALES[self.side] ** 2
+
     def filter_matrix(self) -> np.ndarray:
-        """float64 ``[taps * taps, points]``: what transforms a filter whose taps are in row-major order."""
-        finite = [[scale * point**k for k in range(self.taps)] for point, scale in _POINTS[self.side]]
+        """float64 ``[taps * taps, points]``: what transforms a scaled filter whose taps are in row-major order."""
+        finite = [[float(point**k) for k in range(self.taps)] for point in _POINTS[self.side]]
         line = np.array([*finite, [0.0] * (self.taps - 1) + [1.0]])
         return np.einsum("ia,jb->abij", line, line).reshape(self.taps**2, self.points)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ..cpu.tile_table import tile_for
+from ..cpu.tile_table import PREFETCH_STEPS, tile_for
 from ..kernel import KernelSource
 from ..launch import Launch, Operand
 from .blocking import SUMS_BYTES
@@ -14,7 +14,7 @@ from .rows import row_offsets, stride_arguments
 from .skeleton import TABLE_ROWS, next_height, run_tile
 from .solver import Plan
 from .text import Arguments, Rows, indent, kernel_name
-from .tile_source import ROWS_SLOT, VECTORS_SLOT, tile_block, tile_source
+from .tile_source import ELSEWHERE_SLOT, ROWS_SLOT, VECTORS_SLOT, tile_block, tile_source
 from .winograd_blocks import Block, tiles_of
 from .winograd_form import Form
 
@@ -100,7 +100,7 @@ class WinogradWriter:
     def _filter(self, source: str, target: str, plane: str) -> str:
         form, columns = self.form, self.tile.columns
         literals = f"{form.side}, {form.taps}, {self.tile.lanes}"
-        return f"winograd_filter({source}, depth * {columns}, {target}, {plane}, now * {columns}, {literals})"
+        return f"winograd_filter({source}, {target}, {plane}, now * {columns}, {literals})"
 
     def _text(self) -> list[str]:
         return [
@@ -229,7 +229,8 @@ class WinogradWriter:
         """Panel by panel, filters of a block of channels are transformed and multiplied at all points."""
         vectors = self.tile.vectors
         tile = [f"block[{ROWS_SLOT}] = height", f"call_kernel(args, {self.tile_slot}, block, 0, 1)"]
-        columns = self.tile.columns
+        columns, taps = self.tile.columns, self.form.taps**2
+        every, shift = max(1, self.form.points // taps), self.problem.itemsize.bit_length() - 1
         return [
             "v = offset(products, m_size)",
             "for panel in range(wide):",
@@ -238,13 +239,18 @@ class WinogradWriter:
                 "for k0 in range(0, depth, k_block):",
                 *indent([
                     "now = imin(k_block, depth - k0)",
-                    f"source = offset(w, (group * panels + p0 + panel) * w_panel + k0 * {columns})",
+                    f"source = offset(w, (group * panels + p0 + panel) * w_panel + k0 * {self.form.taps**2 * columns})",
                     self._filter("source", "v", "v_plane"),
                     "block[6] = now",
                     "block[12] = k0",
+                    f"share = now * {columns}",
                     f"for point in range({self.form.points}):",
                     *indent([
                         "put_pointer(block, 3, offset(v, point * v_plane))",
+                        f"block[{ELSEWHERE_SLOT}] = 0",
+                        f"if imod(point, {every}) == 0 and point < {taps * every}:",
+                        f"    put_pointer(block, {ELSEWHERE_SLOT}, offset(source, ({taps} + idiv(point, {every})) * share))",
+                        f"    block[{ELSEWHERE_SLOT}] = ((block[{ELSEWHERE_SLOT}] - block[3]) >> {shift}) - {PREFETCH_STEPS * columns}",
                         *self._rows("point * u_plane + k0", f"point * m_plane + panel * {columns}", tile),
                     ]),
                 ]),

@@ -14,6 +14,7 @@ from . import host
 
 __all__ = [
     "FMA_CHAINS",
+    "PREFETCH_STEPS",
     "TILES",
     "TILE_SLOTS",
     "TILE_TABLE_ROWS",
@@ -25,6 +26,9 @@ __all__ = [
 
 FMA_CHAINS = 8
 """Independent multiply-add chains that hide the latency of the FMA units (4 cycles on two units, or better)."""
+
+PREFETCH_STEPS = 32
+"""How many k ahead the right-hand side is prefetched: about 4 KiB of a packed panel."""
 
 TILE_SLOTS = (
     "x",  # pointer: left-hand side
@@ -48,6 +52,7 @@ TILE_SLOTS = (
     "written_row",  # elements from one row of the result to the next
     "read",  # pointer: first row, for panel 0, of what the epilogue reads
     "read_row",
+    "elsewhere",  # (products) elements from the right-hand side to what is brought into the cache in its place; 0: itself
 )
 """Words of the argument block of a tile kernel."""
 

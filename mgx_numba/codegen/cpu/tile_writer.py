@@ -9,12 +9,10 @@ from llvmlite import ir
 from numba.core import cgutils
 
 from .builder import VectorBuilder, element_type
-from .tile_table import TILE_SLOTS, TILE_TABLE_ROWS
+from .tile_table import PREFETCH_STEPS, TILE_SLOTS, TILE_TABLE_ROWS
 
 __all__ = ["ProductWriter", "TileWriter"]
 
-PREFETCH_STEPS = 32
-"""How many k ahead the right-hand side is prefetched: about 4 KiB of a packed panel."""
 CACHE_LINE = 64
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
@@ -249,8 +247,10 @@ class ProductWriter(TileWriter):
         return [index, w, *sums]
 
     def _prefetch(self, w: ir.Value, index: ir.Value) -> None:
-        """Ask for the right-hand side `PREFETCH_STEPS` ahead, which may be in the next panel."""
+        """Ask for the right-hand side `PREFETCH_STEPS` ahead, which may be in the next panel, or for what the caller
+        will need instead."""
         ahead = self.at(w, self.ir.mul(self.slot["w_step"], constant(PREFETCH_STEPS)))
+        ahead = self.at(ahead, self.slot["elsewhere"])
         self._prefetch_columns(ahead, write=False)
 
     def _prefetch_columns(self, pointer: ir.Value, write: bool) -> None:

@@ -9,10 +9,14 @@ OUT is m, LANES a divisor of the number of channels.
         target[p * plane + c] = transformed inputs x[start + i * x_h + j * x_w + c], i, j < SIDE, for the points
         p < SIDE * SIDE and channels c. Inputs outside y0 <= i < y1, z0 <= j < z1 are zeros, of which ``zero`` has as
         many as channels. The words of ``place`` are start, x_h, x_w, y0, y1, z0, z1.
-    winograd_filter(w, tap, target, plane, channels, SIDE, TAPS, LANES)
-        target[p * plane + c] = transformed filters w[(i * TAPS + j) * tap + c], i, j < TAPS
+    winograd_filter(w, target, plane, channels, SIDE, TAPS, LANES)
+        target[p * plane + c] = transformed filters w[(v * TAPS * TAPS + i * TAPS + j) * LANES + l], i, j < TAPS,
+        c = v * LANES + l
     winograd_output(source, plane, target, row, channels, SIDE, OUT, LANES)
         target[q * row + c] = outputs q < OUT * OUT from the transformed source[p * plane + c]
+
+Filters are to be multiplied by 1/4 (n = 4) or 1/36 (n = 6) beforehand: the usual scales of the points, less what is
+common to all, are in the transform of outputs, where they cost nothing.
 """
 
 from __future__ import annotations
@@ -45,43 +49,46 @@ def _input6(b: VectorBuilder, d: Values) -> Values:
     odd, even = b.muladd(d[1], -4.0, d[3]), b.muladd(d[2], -4.0, d[4])
     twice, outer = b.sub(d[3], d[1]), b.sub(d[4], d[2])
     return [
-        b.muladd(d[0], 4.0, b.muladd(d[2], -5.0, d[4])),
+        b.muladd(b.sub(d[0], d[2]), 4.0, outer),
         b.add(even, odd),
         b.sub(even, odd),
         b.muladd(twice, 2.0, outer),
         b.muladd(twice, -2.0, outer),
-        b.muladd(d[1], 4.0, b.muladd(d[3], -5.0, d[5])),
+        b.muladd(twice, -4.0, b.sub(d[5], d[3])),
     ]
 
 
-def _at_pair(b: VectorBuilder, g: Values, point: float, scale: float) -> Values:
-    """Values of the polynomial with coefficients ``g`` at ``point`` and at ``-point``, times ``scale``."""
-    parts = []
-    for first in (0, 1):
-        part = b.mul(g[first], scale * point**first)
-        for k in range(first + 2, len(g), 2):
-            part = b.muladd(g[k], scale * point**k, part)
-        parts.append(part)
-    return [b.add(*parts), b.sub(*parts)]
+def _at_pair(b: VectorBuilder, g: Values, point: float) -> Values:
+    """Values of the polynomial with coefficients ``g`` at ``point`` and at ``-point``."""
+    even, odd = g[0], g[1]
+    for k in range(2, len(g)):
+        factor = point ** (k - k % 2)
+        if k % 2:
+            odd = b.muladd(g[k], factor, odd)
+        else:
+            even = b.muladd(g[k], factor, even)
+    return [b.muladd(odd, point, even), b.muladd(odd, -point, even)]
 
 
 def _filter4(b: VectorBuilder, g: Values) -> Values:
-    return [g[0], *_at_pair(b, g, 1.0, 0.5), g[-1]]
+    return [g[0], *_at_pair(b, g, 1.0), g[-1]]
 
 
 def _filter6(b: VectorBuilder, g: Values) -> Values:
-    near, far = _at_pair(b, g, 1.0, -1 / 6), _at_pair(b, g, 2.0, 1 / 24)
-    return [b.mul(g[0], 0.25), *near, *far, g[-1]]
+    return [g[0], *_at_pair(b, g, 1.0), *_at_pair(b, g, 2.0), g[-1]]
 
 
 def _output4(b: VectorBuilder, m: Values) -> Values:
-    return [b.add(b.add(m[0], m[1]), m[2]), b.sub(b.sub(m[1], m[2]), m[3])]
+    return [b.muladd(m[0], 2.0, b.add(m[1], m[2])), b.muladd(m[3], -2.0, b.sub(m[1], m[2]))]
 
 
 def _output6_2(b: VectorBuilder, m: Values) -> Values:
-    near_difference, far_difference = b.sub(m[1], m[2]), b.sub(m[3], m[4])
-    total = b.add(b.add(m[0], b.add(m[1], m[2])), b.add(m[3], m[4]))
-    return [total, b.add(b.muladd(far_difference, 2.0, near_difference), m[5])]
+    near, near_difference = b.add(m[1], m[2]), b.sub(m[1], m[2])
+    far, far_difference = b.add(m[3], m[4]), b.sub(m[3], m[4])
+    return [
+        b.muladd(m[0], -1.5, b.muladd(far, -0.25, near)),
+        b.muladd(m[5], -6.0, b.muladd(far_difference, -0.5, near_difference)),
+    ]
 
 
 def _output6_3(b: VectorBuilder, m: Values) -> Values:
@@ -98,10 +105,10 @@ def _output6_4(b: VectorBuilder, m: Values) -> Values:
     near, near_difference = b.add(m[1], m[2]), b.sub(m[1], m[2])
     far, far_difference = b.add(m[3], m[4]), b.sub(m[3], m[4])
     return [
-        b.add(b.add(m[0], near), far),
-        b.muladd(far_difference, 2.0, near_difference),
-        b.muladd(far, 4.0, near),
-        b.add(b.muladd(far_difference, 8.0, near_difference), m[5]),
+        b.muladd(m[0], -1.5, b.muladd(far, -0.25, near)),
+        b.muladd(far_difference, -0.5, near_difference),
+        b.sub(near, far),
+        b.muladd(m[5], -6.0, b.muladd(far_difference, -2.0, near_difference)),
     ]
 
 
@@ -166,17 +173,18 @@ class _Channels:
 
     def transform(
         self,
-        source: Callable[[int, int], ir.Value],
+        source: Callable[[int, int, ir.Value], ir.Value],
         side: int,
         line: Line,
         target: ir.Value,
         step: ir.Value,
     ) -> None:
-        """Transform the block of which ``source`` points to an element, to ``target`` and every ``step`` on."""
+        """Transform the block of which ``source`` points to an element of a channel, to ``target`` and every ``step``
+        on."""
 
         def body(channel: ir.Value) -> None:
             def load(i: int, j: int) -> ir.Value:
-                return self.load(self.at(source(i, j), channel))
+                return self.load(source(i, j, channel))
 
             for i, row in enumerate(_both_sides(self.b, load, side, line)):
                 first = self.at(target, self.times(step, i * len(row)), channel)
@@ -209,7 +217,7 @@ def _input_function(module: ir.Module, name: str, dtype: str, lanes: int, side: 
     whole = build.and_(whole, build.icmp_signed(">=", z1, end))
     with build.if_else(whole) as (all_inside, some_outside):
         with all_inside:
-            loop.transform(lambda i, j: loop.at(rows[i], steps[j]), side, _INPUT[side], target, plane)
+            loop.transform(lambda i, j, c: loop.at(rows[i], steps[j], c), side, _INPUT[side], target, plane)
         with some_outside:
             in_rows = [inside(i, y0, y1) for i in range(side)]
             in_columns = [inside(j, z0, z1) for j in range(side)]
@@ -220,7 +228,7 @@ def _input_function(module: ir.Module, name: str, dtype: str, lanes: int, side: 
                 ]
                 for row, first in zip(in_rows, rows)
             ]
-            loop.transform(lambda i, j: places[i][j], side, _INPUT[side], target, plane)
+            loop.transform(lambda i, j, c: loop.at(places[i][j], c), side, _INPUT[side], target, plane)
     build.ret_void()
     return loop.function
 
@@ -228,10 +236,13 @@ def _input_function(module: ir.Module, name: str, dtype: str, lanes: int, side: 
 def _filter_function(module: ir.Module, name: str, dtype: str, lanes: int, side: int, taps: int) -> ir.Function:
     element = element_type(dtype)
     pointer = element.as_pointer()
-    loop = _Channels(module, name, [pointer, _I64, pointer, _I64], ir.VectorType(element, lanes))
-    w, tap, target, plane, _ = loop.function.args
-    places = [[loop.at(w, loop.times(tap, i * taps + j)) for j in range(taps)] for i in range(taps)]
-    loop.transform(lambda i, j: places[i][j], taps, _FILTER[side], target, plane)
+    loop = _Channels(module, name, [pointer, pointer, _I64], ir.VectorType(element, lanes))
+    w, target, plane, _ = loop.function.args
+
+    def place(i: int, j: int, channel: ir.Value) -> ir.Value:
+        return loop.at(w, loop.times(channel, taps**2), ir.Constant(_I64, (i * taps + j) * lanes))
+
+    loop.transform(place, taps, _FILTER[side], target, plane)
     loop.ir.ret_void()
     return loop.function
 
@@ -243,7 +254,7 @@ def _output_function(module: ir.Module, name: str, dtype: str, lanes: int, side:
     source, plane, target, row, _ = loop.function.args
     rows = [loop.at(source, loop.times(plane, i * side)) for i in range(side)]
     steps = [loop.times(plane, j) for j in range(side)]
-    loop.transform(lambda i, j: loop.at(rows[i], steps[j]), side, _OUTPUT[side, out], target, row)
+    loop.transform(lambda i, j, c: loop.at(rows[i], steps[j], c), side, _OUTPUT[side, out], target, row)
     loop.ir.ret_void()
     return loop.function
 
@@ -275,8 +286,8 @@ def winograd_input(typingctx, x, place, zero, target, plane, channels, side, lan
 
 
 @intrinsic(prefer_literal=True)
-def winograd_filter(typingctx, w, tap, target, plane, channels, side, taps, lanes):
-    return _define("winograd_filter", _filter_function, (w, tap, target, plane, channels, side, taps, lanes), 3)
+def winograd_filter(typingctx, w, target, plane, channels, side, taps, lanes):
+    return _define("winograd_filter", _filter_function, (w, target, plane, channels, side, taps, lanes), 3)
 
 
 @intrinsic(prefer_literal=True)
