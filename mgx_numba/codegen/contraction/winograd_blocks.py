@@ -74,7 +74,7 @@ def _best_block(tile: RegisterTile, form: Form, problem: ConvProblem, threads: i
         cycles = min(blocks, -(-claim // p_blocks) + (1 if claim % p_blocks and claim > p_blocks else 0)) * cost.inputs(
             p_block
         )
-        cycles += claim * cost.task(p_block) * (panels / (p_blocks * p_block))
+        cycles += (claim * cost.task(p_block) + cost.reading(claim, p_block)) * (panels / (p_blocks * p_block))
         if cycles < best_cycles:
             best, best_cycles = Block(count, p_block, claim, depth), cycles
     return best, best_cycles
@@ -122,21 +122,32 @@ class _Cost:
         form, depth = self.form, self.problem.group_in
         held = form.points * self.count * (depth + panels * self.tile.columns) * self.problem.itemsize
         held += 0 if form.stored else min(_FILTER_BYTES, _panel_bytes(self.tile, form, self.problem))
-        return self.count * (depth / self.tile.lanes * form.points * 3.0 + 80) + max(0, held - _L2_BYTES) / 6
-
-    def filters(self, panels: int) -> float:
-        """Transforming filters."""
-        vectors = panels * self.tile.vectors * self.problem.group_in
-        return vectors * 4.0 * self.form.points
+        return self.count * (depth / self.tile.lanes * form.points * 4.5 + 80) + max(0, held - _L2_BYTES) / 60
 
     def task(self, panels: int) -> float:
-        """Products with some panels, the way back, and transforming filters unless they are stored."""
+        """Products with some panels, the way back, and transforming filters unless they are stored.
+
+        Stored filters of a point that follow each other are fetched while those before are multiplied; the first are
+        waited for.
+        """
         tile, form, depth = self.tile, self.form, self.problem.group_in
         heights = tile_rows(tile, self.count)
-        rows = 1.08 * sum(heights) + 0.5 * len(heights)
-        products = form.points * panels * (rows * depth * tile.vectors / 2 + 40.0 * len(heights))
-        back = self.count * panels * tile.vectors * (2.5 * form.points + 6.0 * form.out**2)
+        rows = sum(max(1.04 * height + 0.5, 2.7) for height in heights)
+        steps = 1 if form.stored else -(-depth // _step(tile, form, self.problem))
+        products = form.points * panels * (rows * depth * tile.vectors / 2 + 40.0 * steps * len(heights))
+        vectors = panels * tile.vectors
+        back = self.count * (vectors * (2.2 * form.points + 3.5 * form.out**2) + 14.0 * form.out**2)
+        if form.stored:
+            return products + back + 300.0 * form.points
+        return products + back + vectors * depth * 2.8 * form.points
+
+    def reading(self, claim: int, panels: int) -> float:
+        """Waiting for filters that were not in the cache, and for stored ones again in each block of tiles."""
+        tile, form = self.tile, self.form
         if not form.stored:
-            return products + back + self.filters(panels)
-        weights = form.points * depth * panels * tile.columns * self.problem.itemsize
-        return products + back + weights / 24 * (0.6 if weights > _L2_BYTES else 0.1)
+            return claim * panels * _panel_bytes(tile, form, self.problem) * form.taps**2 / form.points / 25
+        all_panels = panel_count(tile, self.problem.group_out)
+        once = min(claim, -(-all_panels // panels)) * panels
+        size = _panel_bytes(tile, form, self.problem)
+        products = form.points * once * self.count * self.problem.group_in * tile.vectors / 2
+        return once * size / 30 + max(0, once * size / 14 - 0.8 * products) + (claim * panels - once) * size / 200
