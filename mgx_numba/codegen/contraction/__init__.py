@@ -10,6 +10,7 @@ from .conv import ConvDirect, ConvPointwise
 from .depthwise import ConvDepthwise
 from .gemm import GemmInPlace, GemmPacked, GemmPacking
 from .gemv import GemvPacked
+from .strassen import GemmStrassen
 from .transposed import ConvTransposed
 from .winograd import ConvWinograd
 from .winograd_form import Form
@@ -17,7 +18,7 @@ from .winograd_strided import ConvWinogradStrided
 
 __all__ = ["CONV_SOLVERS", "GEMM_SOLVERS"]
 
-GEMM_SOLVERS = (GemmPacked(), GemvPacked(), GemmInPlace(), GemmPacking())
+GEMM_SOLVERS = (GemmPacked(), GemvPacked(), GemmInPlace(), GemmPacking(), GemmStrassen(1), GemmStrassen(2))
 CONV_SOLVERS = (
     ConvPointwise(),
     ConvDepthwise(),

@@ -51,6 +51,16 @@ class GemmPacked:
         pack_panels(tile_for(problem.dtype), distinct, target[..., : problem.k, :])
         return out
 
+    def panel_strides(self, problem: GemmProblem) -> tuple[int, ...]:
+        """Batch strides of the packed panels, in elements."""
+        _, panels, k, columns = self.packed_lens(problem)
+        strides: list[int] = []
+        size = panels * k * columns
+        for length, stride in zip(reversed(problem.batch), reversed(problem.b_strides[:-2])):
+            strides.insert(0, size if stride else 0)
+            size *= length if stride else 1
+        return tuple(strides)
+
     def plan(
         self,
         problem: GemmProblem,
@@ -59,13 +69,8 @@ class GemmPacked:
         threads: int = 1,
         blocking: Blocking | None = None,
     ) -> Plan:
-        _, panels, k, columns = self.packed_lens(problem)
-        w_strides: list[int] = []
-        size = panels * k * columns
-        for length, stride in zip(reversed(problem.batch), reversed(problem.b_strides[:-2])):
-            w_strides.insert(0, size if stride else 0)
-            size *= length if stride else 1
-        batched = collapse(problem, epilogue, strides, tuple(w_strides))
+        *_, k, columns = self.packed_lens(problem)
+        batched = collapse(problem, epilogue, strides, self.panel_strides(problem))
         return Plan(_launches(problem, epilogue, batched, Operand("w"), (columns, columns * k), threads, blocking))
 
     def estimate(self, problem: GemmProblem, threads: int = 1) -> float:

@@ -105,7 +105,7 @@ class GemmProblem:
     ``batch`` may be empty; the strides name one element stride for each batch dimension, then the two of the matrix
     (``out_strides``: the batch dimensions and the row; its columns are contiguous). A batch stride may be 0.
     Defaults are those of contiguous operands. ``b_constant``: b is known at compile time and is packed then.
-    A ``prologue`` is applied to a.
+    ``fast_math`` allows methods that change rounding, such as Strassen's. A ``prologue`` is applied to a.
     """
 
     m: int
@@ -117,6 +117,7 @@ class GemmProblem:
     out_strides: tuple[int, ...] = ()
     dtype: str = "float32"
     b_constant: bool = True
+    fast_math: bool = False
     prologue: Prologue | None = None
 
     def __post_init__(self) -> None:

@@ -91,8 +91,8 @@ Index arithmetic on int64 scalars
     imin(a, b) imax(a, b) idiv(a, b) imod(a, b)
                                          idiv and imod: a >= 0, b > 0, unchecked
 
-Their own modules describe the contraction tiles (``tile``, ``tile_finish``, ``depthwise``, ``winograd``), moves
-through registers (``shuffle``, ``transpose``), and atomics, waiting and bulk copies (``sync``).
+Their own modules describe the contraction tiles (``tile``, ``tile_finish``, ``depthwise``, ``strassen``,
+``winograd``), moves through registers (``shuffle``, ``transpose``), and atomics, waiting and bulk copies (``sync``).
 """
 
 # ruff: noqa: F403
@@ -105,6 +105,7 @@ from . import (
     memory,
     reduce,
     shuffle,
+    strassen,
     stream,
     sync,
     tile,
@@ -120,6 +121,7 @@ from .indexed import *
 from .memory import *
 from .reduce import *
 from .shuffle import *
+from .strassen import *
 from .stream import *
 from .sync import *
 from .tile import *
@@ -136,6 +138,7 @@ _PARTS = (
     memory,
     reduce,
     shuffle,
+    strassen,
     stream,
     sync,
     tile,

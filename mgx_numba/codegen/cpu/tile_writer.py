@@ -254,9 +254,13 @@ class ProductWriter(TileWriter):
         self._prefetch_columns(ahead, write=False)
 
     def _prefetch_columns(self, pointer: ir.Value, write: bool) -> None:
-        hints = [ir.Constant(_I32, hint) for hint in (int(write), 3, 1)]  # keep in all caches, data
         for start in range(0, self.vectors * self.lanes, CACHE_LINE // self.align):
-            self.call("llvm.prefetch.p0", ir.VoidType(), [self.at(pointer, constant(start)), *hints])
+            self.prefetch_line(self.at(pointer, constant(start)), write)
+
+    def prefetch_line(self, pointer: ir.Value, write: bool) -> None:
+        """Ask for one cache line."""
+        hints = [ir.Constant(_I32, hint) for hint in (int(write), 3, 1)]  # keep in all caches, data
+        self.call("llvm.prefetch.p0", ir.VoidType(), [pointer, *hints])
 
     def _touch(self, panel: ir.Value) -> None:
         column = self.ir.mul(panel, self.slot["acc_panel"])

@@ -95,9 +95,9 @@ def _output6_3(b: VectorBuilder, m: Values) -> Values:
     near, near_difference = b.add(m[1], m[2]), b.sub(m[1], m[2])
     far, far_difference = b.add(m[3], m[4]), b.sub(m[3], m[4])
     return [
-        b.add(b.add(m[0], near), far),
-        b.muladd(far_difference, 2.0, near_difference),
-        b.add(b.muladd(far, 4.0, near), m[5]),
+        b.muladd(m[0], -1.5, b.muladd(far, -0.25, near)),
+        b.muladd(far_difference, -0.5, near_difference),
+        b.muladd(m[5], -6.0, b.sub(near, far)),
     ]
 
 

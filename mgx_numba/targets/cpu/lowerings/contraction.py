@@ -104,7 +104,7 @@ def _lower_dot(low: Lowering, ins: Instruction, core: Instruction) -> None:
         strides.append(view.strides[:-1] if kind in ("full", "per_m") else ())
     problem = GemmProblem(
         m=m, n=n, k=k, batch=a.lens[:-2], a_strides=a.strides, b_strides=b.strides, out_strides=target.strides[:-1],
-        dtype=core.shape.type.numpy.name, b_constant=weights is not None,
+        dtype=core.shape.type.numpy.name, b_constant=weights is not None, fast_math=low.options.fast_math,
     )  # fmt: skip
     epilogue = _epilogue(low, ins, core, access)
     _launch(low, ins, problem, epilogue, strides, {"x": a, "w": b, "out": target}, prepared, weights)
