@@ -78,9 +78,7 @@ class GemmStrassen:
             cut = given_cut(*size, blocking or Blocking(batched.m, 1, 1, problem.k))
         launches, scratch = [], 0
         for offsets in _products(batched):
-            launch, room = strassen_launch(
-                self.levels, problem, epilogue, batched, offsets, Operand("w"), cut, threads
-            )
+            launch, room = strassen_launch(self.levels, problem, epilogue, batched, offsets, Operand("w"), cut, threads)
             launches.append(launch)
             scratch = max(scratch, room)
         return Plan(tuple(launches), scratch)
