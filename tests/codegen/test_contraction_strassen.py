@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from mgx_numba.codegen.contraction.blocking import Blocking
+from mgx_numba.codegen.contraction.gemm import GemmPacked
 from mgx_numba.codegen.contraction.problem import GemmProblem
+from mgx_numba.codegen.contraction.select import select
 from mgx_numba.codegen.contraction.strassen import GemmStrassen
 from mgx_numba.codegen.cpu.tile_table import tile_for
 
@@ -58,3 +61,80 @@ def test_product(solver: GemmStrassen, m: int, n: int, rows: int, panels: int, p
     for deep in (k, k // (1 << solver.levels) // 3):
         out, expected = multiply(solver, a, b, Blocking(rows, panels, 1, deep, parts), 2)
         assert np.abs(out - expected).max() < 2e-4 * k**0.5
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: s.name)
+@pytest.mark.parametrize(("m", "n"), [(96, 200), (131, 333)])
+def test_own_choice(solver: GemmStrassen, m: int, n: int) -> None:
+    a, b = pair(m, n, 512)
+    for threads in (1, 2, 3):
+        out, expected = multiply(solver, a, b, None, threads)
+        assert np.abs(out - expected).max() < 3e-3
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: s.name)
+def test_batches_and_strided_rows(solver: GemmStrassen) -> None:
+    k = depth(solver, 2)
+    a, b = pair(30, 150, k, (2, 3))
+    wide = np.full((2, 3, 30, k + 5), np.nan, np.float32)
+    wide[..., :k] = a
+    for left, right in ((wide[..., :k], b), (a, np.broadcast_to(b[:1, :1], b.shape)), (a[:, ::2], b[:, ::2])):
+        out, expected = multiply(solver, left, right, Blocking(9, 1, 1, k))
+        assert np.abs(out - expected).max() < 3e-3
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: s.name)
+def test_error_is_that_of_ordinary_products_times_a_small_factor(solver: GemmStrassen) -> None:
+    a, b = pair(128, 320, 512)
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    scale = np.abs(a).astype(np.float64) @ np.abs(b).astype(np.float64)
+    errors = [np.sqrt(np.mean(((bare(one, a, b) - exact) / scale) ** 2)) for one in (GemmPacked(), solver)]
+    assert errors[1] < 2.0**solver.levels * errors[0]
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_what_is_not_finite_stays_in_its_row_of_every_block(value: float) -> None:
+    k = depth(SOLVERS[0], 2)
+    a, b = pair(48, 256, k)
+    a[5, 3] = value
+    out = bare(SOLVERS[0], a, b, Blocking(24, 4, 1, k))
+    assert not np.isfinite(out[5]).any()
+    assert np.isfinite(np.delete(out, [5, 5 + 24], 0)).all()
+
+
+def bare(solver: Any, a: np.ndarray, b: np.ndarray, blocking: Blocking | None = None) -> np.ndarray:
+    """The product without an epilogue."""
+    problem = replace(gemm_problem(a, b, True), fast_math=True)
+    out = np.full((problem.m, problem.n), np.nan, np.float32)
+    run_plan(solver.plan(problem, blocking=blocking), {"x": a, "w": solver.pack_weights(problem, b), "out": out})
+    return out
+
+
+def test_refusals() -> None:
+    problem = GemmProblem(512, 512, 512, fast_math=True)
+    for solver in SOLVERS:
+        assert solver.refusal(problem) is None
+        for changes, reason in (
+            ({"fast_math": False}, "fast_math is off"),
+            ({"b_constant": False}, "not a constant"),
+            ({"dtype": "float64"}, "no tile"),
+            ({"a_strides": (1, 512)}, "not contiguous"),
+            ({"k": 500, "a_strides": (), "b_strides": ()}, "does not divide"),
+            ({"k": 0, "a_strides": (), "b_strides": ()}, "does not divide"),
+            ({"m": 40}, "too small"),
+            ({"n": 40, "b_strides": (), "out_strides": ()}, "too small"),
+        ):
+            assert reason in (solver.refusal(replace(problem, **changes)) or ""), changes
+
+
+def test_one_driver_and_one_tile_serve_all_epilogues_and_sizes() -> None:
+    first = SOLVERS[0].plan(GemmProblem(512, 512, 512, fast_math=True))
+    second = SOLVERS[1].plan(GemmProblem(1000, 2000, 1024, fast_math=True), full_epilogue("float32"), (), 3)
+    shared = {kernel.name for kernel in first.kernels if kernel in second.kernels}
+    assert len(first.kernels) == len(second.kernels) == 3 and len(shared) == 2
+
+
+def test_chosen_for_large_products_only() -> None:
+    assert select(GemmProblem(1024, 768, 768, fast_math=True)).name in {s.name for s in SOLVERS}
+    for problem in (GemmProblem(1024, 768, 768), GemmProblem(64, 768, 768, fast_math=True)):
+        assert select(problem).name == "gemm"

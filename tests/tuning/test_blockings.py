@@ -11,7 +11,7 @@ from mgx_numba.codegen.contraction import CONV_SOLVERS, GEMM_SOLVERS
 from mgx_numba.codegen.contraction.blocking import Blocking, fit
 from mgx_numba.codegen.contraction.problem import ConvProblem, GemmProblem
 from mgx_numba.codegen.contraction.solver import NO_EPILOGUE
-from mgx_numba.codegen.cpu.tile_table import TILES
+from mgx_numba.codegen.cpu.tile_table import TILES, tile_for
 from mgx_numba.codegen.tuning.configurations import Candidate, Request, refinements, solver_candidates
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.shape import Shape
@@ -28,6 +28,9 @@ BLOCKINGS = [
     Blocking(12, 2, 1, 1 << 20, 3),
     Blocking(1, 1, 1, 16, 1 << 39),
 ]
+
+
+TILE = tile_for("float32")
 
 
 class Fixed:
@@ -48,9 +51,11 @@ class Fixed:
         pass
 
 
-def product(constant: bool, batch: tuple[int, ...] = (2,), rows: int = 29) -> tuple[Program, dict[str, np.ndarray]]:
+def product(
+    constant: bool, batch: tuple[int, ...] = (2,), rows: int = 29, depth: int = 53, columns: int = 70
+) -> tuple[Program, dict[str, np.ndarray]]:
     rng = np.random.default_rng(2)
-    a, b = (rng.standard_normal((*batch, *lens)).astype(np.float32) for lens in ((rows, 53), (53, 70)))
+    a, b = (rng.standard_normal((*batch, *lens)).astype(np.float32) for lens in ((rows, depth), (depth, columns)))
     program = Program()
     x = program.main.add_parameter("a", Shape(Type.float_type, a.shape))
     if constant:
@@ -83,6 +88,8 @@ def convolution(kind: str) -> tuple[Program, dict[str, np.ndarray]]:
 CASES = {
     "gemm": lambda: product(True),
     "gemv": lambda: product(True, (), 3),
+    "gemm_strassen_1": lambda: product(True, (), 101, 512, 330),
+    "gemm_strassen_2": lambda: product(True, (), 101, 512, 330),
     "gemm_in_place": lambda: product(False),
     "gemm_packing": lambda: product(False),
     "conv_1x1": lambda: convolution("1x1"),
@@ -100,6 +107,8 @@ CASES |= {f"conv_winograd_3x3_4x4{stored}_strided": lambda: convolution("7x7 by 
 
 @pytest.mark.parametrize("solver", [*GEMM_SOLVERS, *CONV_SOLVERS], ids=lambda s: s.name)
 def test_any_blocking_is_safe_and_exact(solver: Any):
+    if solver.name.startswith("gemm_strassen") and max(TILE.variants()) > TILE.lanes:
+        pytest.skip("no tile of Strassen's product")
     program, feeds = CASES[solver.name]()
     (wanted,) = compile_for("cpu", program, num_threads=2, tuning=Fixed(solver, None)).run(feeds)  # type: ignore[arg-type]
     for blocking in BLOCKINGS:
@@ -123,6 +132,7 @@ def test_fitted_blocking_is_stable_and_within_the_problem(tile: Any):
     "problem",
     [
         GemmProblem(128, 768, 3072),
+        GemmProblem(1024, 768, 768, fast_math=True),
         GemmProblem(64, 64, 64, (12,), b_constant=False),
         ConvProblem(1, 64, 64, (56, 56), (3, 3), pads_begin=(1, 1), pads_end=(1, 1), fast_math=True),
         ConvProblem(1, 96, 96, (14, 14), (3, 3), groups=96),

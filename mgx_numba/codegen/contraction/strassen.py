@@ -89,6 +89,25 @@ class GemmStrassen:
         moved = problem.itemsize * (rows * (problem.k + problem.n) + problem.k * problem.n)
         return max(seconds, moved / BYTES_PER_SECOND)
 
+    def blockings(self, problem: GemmProblem, threads: int) -> list[Blocking]:
+        """Blockings near the solver's own choice."""
+        cut, _ = self._cut(problem, threads)
+        if cut is None:
+            return []
+        near = []
+        for rows, panels, turned in (
+            (2, 1, 0),
+            (1, 2, 0),
+            (0.5, 1, 0),
+            (1, 0.5, 0),
+            (0.5, 1, 1),
+            (0.5, 2, 1),
+            (1, 1, 1),
+        ):
+            sizes = max(1, int(cut.rows * rows)), max(1, int(cut.panels * panels))
+            near.append(Blocking(*sizes, 1, cut.depth, 1 + (cut.by_rows != bool(turned))))
+        return near
+
     def _cut(self, problem: GemmProblem, threads: int) -> tuple[Cut | None, float]:
         """The best cut of one product, and the seconds of all; a batch with one right-hand side counts as one."""
         together = not any(problem.b_strides[:-2])

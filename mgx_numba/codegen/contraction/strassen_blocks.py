@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -23,11 +24,13 @@ CLAIM_BYTES = 4 << 20
 MOST_PANELS = 8
 PAD = 16
 """Rows that a tile may compute past the last one of its block."""
-BESIDE = {1: 0.05, 2: 0.15, 4: 0.40}
-"""What a sum of so many terms costs the tile that makes it on the side, in parts of the tile's time."""
+LEFT_COST = {1: 0.05, 2: 0.15, 4: 0.40}
+RIGHT_COST = {2: 0.45, 4: 0.80}
+"""What sums of so many terms cost the tile that makes them on the side, in parts of the tile's time: those of the
+left-hand side mostly instructions, those of the right-hand side mostly waiting for memory."""
 TILE_CYCLES, TARGET_CYCLES, LINE_CYCLES, TASK_CYCLES = 40.0, 40.0, 8.0, 10000.0
 """Costs of a tile, of each block of results that it changes, of a cache line of the result, and of a task."""
-EFFICIENCY = 0.96
+EFFICIENCY = 0.925
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,7 @@ def heights(tile: RegisterTile) -> tuple[int, ...]:
     return (tile.rows, few, tile.tall) if tile.tall else (tile.rows, few)
 
 
+@functools.lru_cache(maxsize=256)
 def best_cut(levels: int, tile: RegisterTile, m: int, n: int, k: int, threads: int) -> tuple[Cut | None, float]:
     """The cheapest cut and its seconds; none if the product is too small."""
     panels = -(-n // tile.columns)
@@ -78,7 +82,8 @@ def best_cut(levels: int, tile: RegisterTile, m: int, n: int, k: int, threads: i
 def given_cut(levels: int, tile: RegisterTile, m: int, n: int, k: int, threads: int, given: Blocking) -> Cut:
     """The cut nearest to ``given`` (rows, panels and depth of a block, parts of the rows) that the kernels can run."""
     grid, panels = 1 << levels, -(-n // tile.columns)
-    depth = max(d for d in _depths(tile, k // grid) if d <= max(given.depth, min(_depths(tile, k // grid))))
+    depths = _depths(tile, k // grid)
+    depth = max(d for d in depths if d <= max(given.depth, min(depths)))
     cut = Cut(grid, _clamp(given.rows, m // grid), _clamp(given.panels, panels // grid), depth, given.parts > 1)
     while cut.claim(tile) * ITEMSIZE[tile.dtype] > CLAIM_BYTES and (cut.rows > 1 or cut.panels > 1):
         half_rows = cut.rows > tile.rows * cut.panels or cut.panels == 1
@@ -89,14 +94,13 @@ def given_cut(levels: int, tile: RegisterTile, m: int, n: int, k: int, threads: 
 
 def _depths(tile: RegisterTile, whole: int) -> list[int]:
     """Equal parts of a block's depth that a product can sum over."""
-    most = LEFT_PITCH // tile.lanes * tile.lanes
-    return [whole // p for p in range(1, whole + 1) if whole % p == 0 and whole // p <= most
-            and whole // p % tile.lanes == 0]  # fmt: skip
+    most = LEFT_PITCH - PAD
+    return [d for d in range(tile.lanes, min(whole, most) + 1, tile.lanes) if whole % d == 0]
 
 
 def _cuts(levels: int, tile: RegisterTile, m: int, panels: int, k: int, threads: int) -> Iterator[Cut]:
     grid = 1 << levels
-    depths = [d for d in _depths(tile, k // grid) if LEAST_DEPTH <= d <= MOST_DEPTH][:1]
+    depths = [d for d in _depths(tile, k // grid) if LEAST_DEPTH <= d <= MOST_DEPTH][-1:]
     for by_rows in (False, True) if threads > 1 else (False,):
         own_rows = -(-m // (threads if by_rows else 1))
         own_panels = -(-panels // (1 if by_rows else threads))
@@ -118,8 +122,8 @@ def _seconds(cut: Cut, levels: int, tile: RegisterTile, m: int, panels: int, k: 
     full = tile.rows * tile.vectors / 2 * cut.depth
     shares = counts(levels)
     targets = sum(terms * share for terms, share in shares.items())
-    left = sum(BESIDE[terms] * share for terms, share in shares.items())
-    right = sum(BESIDE[terms] * share for terms, share in shares.items() if terms > 1)
+    left = sum(LEFT_COST[terms] * share for terms, share in shares.items())
+    right = sum(RIGHT_COST[terms] * share for terms, share in shares.items() if terms > 1)
     tiles = cut.panels * (cut.rows * full / tile.rows + strips * (TILE_CYCLES + targets * TARGET_CYCLES))
     sums = full * (strips * left + cut.panels * tile.vectors * right)
     result = cut.grid**2 * cut.rows * cut.panels * tile.vectors * LINE_CYCLES

@@ -136,9 +136,8 @@ class StrassenWriter(ProductWriter):
                 for inside, combine in ((added, self.ir.fadd), (taken, self.ir.fsub)):
                     with inside:
                         for place, value in zip(places, sums):
-                            self.ir.store(
-                                combine(self.ir.load(place, align=self.align), value), place, align=self.align
-                            )
+                            before = self.ir.load(place, align=self.align)
+                            self.ir.store(combine(before, value), place, align=self.align)
 
 
 @intrinsic(prefer_literal=True)

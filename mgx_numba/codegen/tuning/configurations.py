@@ -14,6 +14,7 @@ from ..contraction import CONV_SOLVERS, GEMM_SOLVERS
 from ..contraction.blocking import Blocking, cut, cut_lines, fit
 from ..contraction.gemv import GemvPacked
 from ..contraction.problem import ConvProblem, Epilogue, GemmProblem
+from ..contraction.strassen import GemmStrassen
 from ..contraction.winograd import ConvWinograd
 from ..contraction.winograd_strided import ConvWinogradStrided
 from ..cpu.tile_table import tile_for
@@ -106,6 +107,8 @@ def refinements(request: Request, winner: Candidate) -> list[Candidate]:
         return []
     if isinstance(winner.solver, (ConvWinograd, ConvWinogradStrided)):
         near = _winograd_blockings(request)
+    elif isinstance(winner.solver, GemmStrassen) and isinstance(request.problem, GemmProblem):
+        near = winner.solver.blockings(request.problem, request.threads)
     else:
         near = _blockings(request, winner.solver.name == "conv_depthwise")
     distinct = dict.fromkeys(b for b in near if b != winner.blocking)
