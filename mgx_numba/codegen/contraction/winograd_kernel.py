@@ -11,7 +11,7 @@ from .blocking import SUMS_BYTES
 from .conv import panel_lens
 from .problem import ITEMSIZE, ConvProblem, Epilogue
 from .rows import row_offsets, stride_arguments
-from .skeleton import TABLE_ROWS, next_height, run_tile
+from .skeleton import TABLE_ROWS, next_height
 from .solver import Plan
 from .text import Arguments, Rows, indent, kernel_name
 from .tile_source import ELSEWHERE_SLOT, ROWS_SLOT, VECTORS_SLOT, tile_block, tile_source
@@ -215,45 +215,68 @@ class WinogradWriter:
         ]  # fmt: skip
 
     def _products(self) -> list[str]:
-        """Products with stored filters, point by point."""
+        """Products with stored filters, point by point and panel by panel.
+
+        All tiles of a block after the first ones find a panel in the L1 cache, and fetch the next one instead.
+        """
+        columns = self.tile.columns
+        tile = [
+            f"block[{ELSEWHERE_SLOT}] = w_panel if row > 0 and 2 * height > {self.tile.rows} else 0",
+            *self._call_tile(),
+        ]
         return [
-            *(["if narrow:", "    wide -= 1"] if self.tile.vectors > 1 else []),
             f"for point in range({self.form.points}):",
             *indent([
-                "put_pointer(block, 3, offset(w, point * v_plane + (group * panels + p0) * w_panel))",
-                *self._rows("point * u_plane", "point * m_plane", run_tile(self.tile, self.tile_slot)),
+                "for panel in range(wide):",
+                *indent([
+                    f"block[{VECTORS_SLOT}] = 1 if narrow and panel == wide - 1 else {self.tile.vectors}",
+                    "put_pointer(block, 3, offset(w, point * v_plane + (group * panels + p0 + panel) * w_panel))",
+                    *self._rows("point * u_plane", f"point * m_plane + panel * {columns}", tile),
+                ]),
             ]),
         ]  # fmt: skip
 
     def _products_with_own_filters(self) -> list[str]:
         """Panel by panel, filters of a block of channels are transformed and multiplied at all points."""
-        vectors = self.tile.vectors
-        tile = [f"block[{ROWS_SLOT}] = height", f"call_kernel(args, {self.tile_slot}, block, 0, 1)"]
         columns, taps = self.tile.columns, self.form.taps**2
-        every, shift = max(1, self.form.points // taps), self.problem.itemsize.bit_length() - 1
         return [
             "v = offset(products, m_size)",
             "for panel in range(wide):",
             *indent([
-                f"block[{VECTORS_SLOT}] = 1 if narrow and panel == wide - 1 else {vectors}",
+                f"block[{VECTORS_SLOT}] = 1 if narrow and panel == wide - 1 else {self.tile.vectors}",
                 "for k0 in range(0, depth, k_block):",
                 *indent([
                     "now = imin(k_block, depth - k0)",
-                    f"source = offset(w, (group * panels + p0 + panel) * w_panel + k0 * {self.form.taps**2 * columns})",
+                    f"source = offset(w, (group * panels + p0 + panel) * w_panel + k0 * {taps * columns})",
                     self._filter("source", "v", "v_plane"),
                     "block[6] = now",
                     "block[12] = k0",
-                    f"share = now * {columns}",
                     f"for point in range({self.form.points}):",
                     *indent([
                         "put_pointer(block, 3, offset(v, point * v_plane))",
-                        f"block[{ELSEWHERE_SLOT}] = 0",
-                        f"if imod(point, {every}) == 0 and point < {taps * every}:",
-                        f"    put_pointer(block, {ELSEWHERE_SLOT}, offset(source, ({taps} + idiv(point, {every})) * share))",
-                        f"    block[{ELSEWHERE_SLOT}] = ((block[{ELSEWHERE_SLOT}] - block[3]) >> {shift}) - {PREFETCH_STEPS * columns}",
-                        *self._rows("point * u_plane + k0", f"point * m_plane + panel * {columns}", tile),
+                        *self._elsewhere(),
+                        *self._rows("point * u_plane + k0", f"point * m_plane + panel * {columns}", self._call_tile()),
                     ]),
                 ]),
+            ]),
+        ]  # fmt: skip
+
+    def _call_tile(self) -> list[str]:
+        return [f"block[{ROWS_SLOT}] = height", f"call_kernel(args, {self.tile_slot}, block, 0, 1)"]
+
+    def _elsewhere(self) -> list[str]:
+        """Have the products of some points fetch the filters that are transformed next, which follow those at
+        ``source``: each of these points a part as long as its own filters."""
+        columns, taps = self.tile.columns, self.form.taps**2
+        every, shift = max(1, self.form.points // taps), self.problem.itemsize.bit_length() - 1
+        slot = f"block[{ELSEWHERE_SLOT}]"
+        return [
+            f"{slot} = 0",
+            f"if imod(point, {every}) == 0 and point < {taps * every}:",
+            *indent([
+                f"part = {taps} + idiv(point, {every})",
+                f"put_pointer(block, {ELSEWHERE_SLOT}, offset(source, part * now * {columns}))",
+                f"{slot} = (({slot} - block[3]) >> {shift}) - {PREFETCH_STEPS * columns}",
             ]),
         ]  # fmt: skip
 
