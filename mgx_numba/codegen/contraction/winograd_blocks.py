@@ -18,7 +18,8 @@ __all__ = ["Block", "best_block", "given_block", "tile_rows", "tiles_of"]
 
 _FILTER_BYTES = 640 * 1024
 """Transformed filters of one step of a task, which are to stay in the L2 cache."""
-_L2_BYTES = 900 * 1024
+_NEAR_BYTES = 300 * 1024
+"""Transformed tiles of a task, which leave the L2 cache to filters and to what comes and goes."""
 _MOST_TILES = 128
 """Tiles of one task."""
 
@@ -121,8 +122,7 @@ class _Cost:
         """Transforming the tiles, which is slower where they leave the cache."""
         form, depth = self.form, self.problem.group_in
         held = form.points * self.count * (depth + panels * self.tile.columns) * self.problem.itemsize
-        held += 0 if form.stored else min(_FILTER_BYTES, _panel_bytes(self.tile, form, self.problem))
-        return self.count * (depth / self.tile.lanes * form.points * 4.5 + 80) + max(0, held - _L2_BYTES) / 60
+        return self.count * (depth / self.tile.lanes * form.points * 4.5 + 80) + max(0, held - _NEAR_BYTES) / 24
 
     def task(self, panels: int) -> float:
         """Products with some panels, the way back, and transforming filters unless they are stored.
@@ -138,7 +138,7 @@ class _Cost:
         vectors = panels * tile.vectors
         back = self.count * (vectors * (2.2 * form.points + 3.5 * form.out**2) + 14.0 * form.out**2)
         if form.stored:
-            return products + back + 300.0 * form.points
+            return products + back + 120.0 * form.points
         return products + back + vectors * depth * 2.8 * form.points
 
     def reading(self, claim: int, panels: int) -> float:
@@ -150,4 +150,4 @@ class _Cost:
         once = min(claim, -(-all_panels // panels)) * panels
         size = _panel_bytes(tile, form, self.problem)
         products = form.points * once * self.count * self.problem.group_in * tile.vectors / 2
-        return once * size / 30 + max(0, once * size / 14 - 0.8 * products) + (claim * panels - once) * size / 200
+        return once * size / 30 + max(0, once * size / 14 - 0.8 * products) + (claim * panels - once) * size / 150

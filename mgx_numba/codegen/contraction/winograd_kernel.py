@@ -192,9 +192,9 @@ class WinogradWriter:
         ]
 
     def _inputs(self) -> list[str]:
-        problem, lanes = self.problem, self.tile.lanes
-        if problem.groups > 1 or problem.x_strides[-1] < -(-problem.group_in // lanes) * lanes:
-            lanes = math.gcd(problem.group_in, lanes)
+        problem, lanes, depth = self.problem, self.tile.lanes, self.problem.group_in
+        if problem.groups > 1 or problem.x_strides[-1] < -(-depth // lanes) * lanes:
+            lanes = depth if depth < lanes else math.gcd(depth, lanes)
         target = "offset(u, t * depth), u_plane, depth"
         return [
             "place = local_int64(8)",

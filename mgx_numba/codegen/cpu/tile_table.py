@@ -52,7 +52,7 @@ TILE_SLOTS = (
     "written_row",  # elements from one row of the result to the next
     "read",  # pointer: first row, for panel 0, of what the epilogue reads
     "read_row",
-    "elsewhere",  # (products) elements from the right-hand side to what is brought into the cache in its place; 0: itself
+    "elsewhere",  # (products) elements from the right-hand side to what is brought into the cache in its place
 )
 """Words of the argument block of a tile kernel."""
 
