@@ -2,15 +2,15 @@
 
 A task is a block of channels by a block of output lines. Within it so few channels are done at a time that the lines
 of the input which their taps read stay in the L1 cache. A line is computed in runs of pixels, whose sums for one vector
-of channels stay in registers while the taps pass.
+of channels stay in registers while the taps pass, and which the epilogue finishes right after that. The last run of a
+line overlaps the one before where it would be short.
 """
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
+from ..cpu.depthwise_table import DEPTHWISE_SLOTS, RUNS
 from ..cpu.tile_table import RegisterTile, tile_for
 from ..kernel import KernelSource
 from ..launch import Launch
@@ -21,22 +21,15 @@ from .roofline import seconds
 from .rows import image_strides, row_offsets, stride_arguments
 from .solver import NO_EPILOGUE, Plan, Strides
 from .text import Arguments, Rows, indent, kernel_name
-from .tile_source import PIXELS_SLOT, RUNS, depthwise_source
 
 __all__ = ["ConvDepthwise"]
 
-TAP_LINES = 512
-"""Most lines of taps: those that fit the table on the stack."""
-COMING = 2
-"""Most lines of the input that are fetched ahead."""
-SUMS_BYTES = 32768
-"""Stack memory for the sums of one piece of a line."""
-PIECE_BYTES = 8192
-"""Sums of one piece of a line that stay in the L1 cache until they are finished."""
 LINES_BYTES = 24576
 """Input of one line's taps that stays in the L1 cache for the next line."""
 WINDOWS = range(2, 8)
-"""Numbers of taps along a line for which there are kernels that load an input vector once for all of them."""
+"""Numbers of taps along a line that may share the vectors of the input which they read."""
+MOST_ROWS = 7
+"""Most rows of such taps."""
 
 
 class ConvDepthwise:
@@ -51,8 +44,6 @@ class ConvDepthwise:
             return "the convolution is transposed"
         if problem.group_in != 1 or problem.group_out != 1:
             return "a group has more than one channel"
-        if math.prod(problem.kernel[:-1]) > TAP_LINES:
-            return f"the kernel has more than {TAP_LINES} lines of taps"
         return None
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
@@ -104,21 +95,16 @@ def _launch(
     line_blocks, parts = -(-lines // line_block), -(-channels // channel_block)
     first = line_order(lines * out_lens[2], channels)
     line_every, part_every = (1, line_blocks) if first == "lines" else (parts, 1)
-    slice_ = _slice(problem, tile, run, channel_block)
-    piece = run * max(1, min(-(-out_lens[2] // run), PIECE_BYTES // (problem.itemsize * run * slice_)))
-    sliding = kernel[2] in WINDOWS and problem.stride[2] <= 2 and problem.dilation[2] == 1
-    window, stride = (kernel[2], problem.stride[2]) if sliding else (1, 1)
+    slice_ = _slice(problem, tile, channel_block)
     arguments = Arguments()
     arguments.pointer("x", "x", problem.dtype)
     arguments.pointer("w", "w", problem.dtype)
     rows = Rows(epilogue, problem.dtype, tile.lanes)
     rows.pointers(arguments)
-    inner = arguments.callee(depthwise_source(tile, window, stride))
     arguments.integers(
         channels=channels, lines=lines, line_block=line_block, channel_block=channel_block,
         line_blocks=line_blocks, line_every=line_every, part_blocks=parts, part_every=part_every, slice=slice_,
-        piece=piece, run=run, taps=problem.taps,
-        groups=kernel[2] // window, group_step=problem.dilation[2], column_step=1 if sliding else problem.stride[2],
+        taps=problem.taps,
         x_image=problem.x_strides[0], x_d=problem.x_strides[1], x_h=problem.x_strides[2], x_w=problem.x_strides[3],
     )  # fmt: skip
     for axis, name in enumerate("dhw"):
@@ -130,8 +116,8 @@ def _launch(
     stride_arguments(arguments, strides)
     text = "\n".join([
         "def kernel(args, begin, end):",
-        *indent([*arguments.lines, *_locals(tile), *rows.invariant(), "for task in range(begin, end):"]),
-        *indent(_task(rows, epilogue, inner, tile.lanes), 2),
+        *indent([*arguments.lines, *_locals(tile, run), *rows.invariant(), "for task in range(begin, end):"]),
+        *indent(_task(rows, epilogue, tile.lanes, _sums(problem, tile, run), run, channels % tile.lanes == 0), 2),
     ])  # fmt: skip
     source = KernelSource(kernel_name("depthwise", epilogue), text + "\n")
     size = problem.itemsize
@@ -140,9 +126,21 @@ def _launch(
     return Launch(source, tuple(arguments.values), line_blocks * parts, 1, problem.flops, moved)
 
 
+def _sums(problem: ConvProblem, tile: RegisterTile, run: int) -> tuple[str, str]:
+    """Intrinsic of the sums of a run, and the literals that follow the number of its pixels."""
+    width, stride, taps = problem.out_lens[2], problem.stride[2], problem.kernel[2]
+    left = max(0, problem.pads_begin[2])
+    right = max(0, (width - 1) * stride + taps - problem.pads_begin[2] - problem.in_lens[2])
+    near = run == width or max(left, right) <= run * stride
+    shared = taps in WINDOWS and problem.kernel[1] <= MOST_ROWS and stride <= 2 and problem.dilation[2] == 1
+    if near and shared:
+        return f"depthwise_{tile.dtype}", f"{problem.kernel[1]}, {taps}, {stride}, {left}, {right}, "
+    return f"depthwise_taps_{tile.dtype}", ""
+
+
 def _run(pixels: int) -> int:
     """Pixels to take at a time, so that few sums of the last run of a line are for nothing."""
-    return min(RUNS, key=lambda run: -(-pixels // run) * (run + 2))
+    return min((run for run in RUNS if run <= pixels), key=lambda run: -(-pixels // run) * (run + 2))
 
 
 def _blocks(
@@ -154,32 +152,37 @@ def _blocks(
     return blocking.rows // width, blocking.panels * tile.columns
 
 
-def _slice(problem: ConvProblem, tile: RegisterTile, run: int, channels: int) -> int:
+def _slice(problem: ConvProblem, tile: RegisterTile, channels: int) -> int:
     """Channels to do at a time."""
     line = problem.kernel[0] * problem.kernel[1] * problem.in_lens[2] * problem.itemsize
-    most = SUMS_BYTES // (problem.itemsize * run)
     near = max(LINES_BYTES // line, 2 * tile.lanes)
-    return min(near, most, -(-channels // tile.lanes) * tile.lanes) // tile.lanes * tile.lanes
+    return min(near, -(-channels // tile.lanes) * tile.lanes) // tile.lanes * tile.lanes
 
 
-def _locals(tile: RegisterTile) -> list[str]:
+def _slot(name: str) -> str:
+    return f"block[{DEPTHWISE_SLOTS.index(name)}]"
+
+
+def _locals(tile: RegisterTile, run: int) -> list[str]:
     return [
-        "block = local_int64(16)",
-        f"table = local_int64({2 * (TAP_LINES + COMING)})",
-        f"sums = local_{tile.dtype}({SUMS_BYTES // ITEMSIZE[tile.dtype]})",
-        "put_words(block, 1, table)",
-        "put_pointer(block, 3, sums)",
-        "block[5] = groups",
-        "block[6] = group_step",
-        "block[7] = column_step",
-        "block[8] = x_w",
-        "block[10] = in_w",
-        f"block[12] = taps * {tile.lanes}",
-        f"block[{PIXELS_SLOT}] = run",
+        f"block = local_int64({len(DEPTHWISE_SLOTS)})",
+        f"sums = local_{tile.dtype}({run * tile.lanes})",
+        f"{_slot('x_plane')} = dilation_d * x_d",
+        f"{_slot('w_plane')} = kernel_h * kernel_w * {tile.lanes}",
+        f"{_slot('x_row')} = dilation_h * x_h",
+        f"{_slot('x_column')} = x_w",
+        f"{_slot('last')} = out_w - {run}",
+        f"{_slot('stride')} = stride_w",
+        f"{_slot('taps')} = kernel_w",
+        f"{_slot('dilation')} = dilation_w",
+        f"{_slot('first')} = -pad_w",
+        f"{_slot('columns')} = in_w",
     ]
 
 
-def _task(rows: Rows, epilogue: Epilogue, inner: int, lanes: int) -> list[str]:
+def _task(rows: Rows, epilogue: Epilogue, lanes: int, sums: tuple[str, str], run: int, whole: bool) -> list[str]:
+    """``whole``: the channels fill their vectors."""
+    last = ["if rest > 0:", *indent(["c = columns - rest", *_runs(rows, lanes, sums, run, part=True)])]
     return [
         "line0 = imod(idiv(task, line_every), line_blocks) * line_block",
         "line1 = imin(lines, line0 + line_block)",
@@ -188,55 +191,65 @@ def _task(rows: Rows, epilogue: Epilogue, inner: int, lanes: int) -> list[str]:
         "for n0 in range(first, last, slice):",
         *indent([
             "columns = imin(last - n0, slice)",
-            f"sums_ld = idiv(columns + {lanes - 1}, {lanes}) * {lanes}",
-            "block[11] = columns",
-            "block[13] = sums_ld",
-            "put_pointer(block, 2, offset(w, n0 * taps))",
+            f"rest = columns & {lanes - 1}",
+            f"{_slot('channels')} = rest",
+            "plane = idiv(line0, out_h)",
+            "o_h = line0 - plane * out_h",
+            "image = idiv(plane, out_d)",
+            "o_d = plane - image * out_d",
             "for line in range(line0, line1):",
             *indent([
-                "plane = idiv(line, out_h)",
-                "o_h = line - plane * out_h",
-                "image = idiv(plane, out_d)",
-                "o_d = plane - image * out_d",
-                *_tap_lines(),
-                "put_pointer(block, 0, offset(x, image * x_image + n0))",
-                "for o_w in range(0, out_w, piece):",
-                *indent([
-                    "count = imin(out_w - o_w, piece)",
-                    "block[9] = o_w * stride_w - pad_w",
-                    f"call_kernel(args, {inner}, block, 0, idiv(count + run - 1, run))",
-                    "pixel = (o_d * out_h + o_h) * out_w + o_w",
-                    "sums_row = 0",
-                    "for i in range(count):",
-                    *indent([*row_offsets(epilogue), *rows.text(), "sums_row += sums_ld", "pixel += 1"]),
-                ]),
+                *_taps_inside("d"),
+                *_taps_inside("h"),
+                f"{_slot('planes')} = end_d - k_d",
+                f"{_slot('row0')} = k_h",
+                f"{_slot('row1')} = end_h",
+                "x_line = image * x_image + (i_d + k_d * dilation_d) * x_d + i_h * x_h - pad_w * x_w + n0",
+                f"w_line = n0 * taps + k_d * kernel_h * kernel_w * {lanes}",
+                "pixel = (o_d * out_h + o_h) * out_w",
+                *row_offsets(epilogue),
+                f"for c in range(0, columns - rest, {lanes}):",
+                *indent(_runs(rows, lanes, sums, run, part=False)),
+                *([] if whole else last),
+                "o_h += 1",
+                "if o_h == out_h:",
+                "    o_h = 0",
+                "    o_d += 1",
+                "    if o_d == out_d:",
+                "        o_d = 0",
+                "        image += 1",
             ]),
         ]),
     ]  # fmt: skip
 
 
-def _tap_lines() -> list[str]:
-    """Statements: the table of the lines of taps that lie in the input, for one line of the output.
-
-    After them come the lines that the next line of the output will need besides.
-    """
+def _taps_inside(axis: str) -> list[str]:
+    """Statements: the first tap along an axis that lies in the input, ``k_<axis>``, and the one after the last."""
     return [
-        "found = 0",
-        "for k_d in range(kernel_d):",
-        "    i_d = o_d * stride_d - pad_d + k_d * dilation_d",
-        "    if i_d >= 0 and i_d < in_d:",
-        "        for k_h in range(kernel_h):",
-        "            i_h = o_h * stride_h - pad_h + k_h * dilation_h",
-        "            if i_h >= 0 and i_h < in_h:",
-        "                table[2 * found] = i_d * x_d + i_h * x_h",
-        "                table[2 * found + 1] = (k_d * kernel_h + k_h) * kernel_w",
-        "                found += 1",
-        "block[4] = found",
-        "coming = 0",
-        "if line + 1 < line1 and found > 0:",
-        "    reach = o_h * stride_h - pad_h + (kernel_h - 1) * dilation_h",
-        f"    for i_h in range(imax(reach + 1, 0), imin(reach + 1 + imin(stride_h, {COMING}), in_h)):",
-        "        table[2 * (found + coming)] = table[2 * found - 2] + (i_h - reach) * x_h",
-        "        coming += 1",
-        "block[15] = coming",
+        f"i_{axis} = o_{axis} * stride_{axis} - pad_{axis}",
+        f"k_{axis} = 0",
+        f"end_{axis} = kernel_{axis}",
+        f"if i_{axis} < 0:",
+        f"    k_{axis} = idiv(dilation_{axis} - 1 - i_{axis}, dilation_{axis})",
+        f"if i_{axis} + (kernel_{axis} - 1) * dilation_{axis} >= in_{axis}:",
+        f"    end_{axis} = idiv(imax(in_{axis} - i_{axis}, 0) + dilation_{axis} - 1, dilation_{axis})",
     ]
+
+
+def _runs(rows: Rows, lanes: int, sums: tuple[str, str], run: int, part: bool) -> list[str]:
+    """Statements: a line of the vector of channels from ``c`` on, of which only ``rest`` exist if it is a ``part``."""
+    before, finish = rows.vector_text(part)
+    name, literals = sums
+    return [
+        *before,
+        "w_here = offset(w, w_line + c * taps)",
+        f"for o in range(0, out_w, {run}):",
+        *indent([
+            f"o_w = imin(o, out_w - {run})",
+            "x_here = offset(x, x_line + c + o_w * stride_w * x_w)",
+            f"{name}(block, sums, x_here, w_here, o_w, {run}, {literals}{int(part)}, {lanes})",
+            *(f"{place}_place = {place}_row + o_w * {place}_pixel{column}" for place, column in rows.moving()),
+            f"for i in range({run}):",
+            *indent([*finish, *(f"{place}_place += {place}_pixel" for place, _ in rows.moving())]),
+        ]),
+    ]  # fmt: skip

@@ -78,6 +78,34 @@ class Rows:
             *indent([sums, *whole, *body, f"store(out, out_row + c, {result})"]),
         ]
 
+    def moving(self) -> list[tuple[str, str]]:
+        """What varies over rows: the output and operands by name, each with the text of the offset of column ``c``."""
+        own = [(f"e{k}", operand.access) for k, operand in enumerate(self.epilogue.operands)]
+        found = [(name, access) for name, access in [("out", "full"), *own] if access in ("full", "per_m")]
+        return [(name, " + c" if access == "full" else "") for name, access in found]
+
+    def vector_text(self, part: bool) -> tuple[list[str], list[str]]:
+        """Statements before a loop over rows, and those that finish one vector of row ``i`` in it.
+
+        The vector's column is ``n0 + c``, its accumulators are at ``i * lanes`` of ``sums``, and what is `moving` is
+        found at ``<name>_place``. If it is a ``part``, only its first ``rest`` columns exist.
+        """
+        lanes, operands = self.lanes, list(enumerate(self.epilogue.operands))
+
+        def load(k: int, place: str) -> str:
+            if part:
+                return f"e{k} = load_tail(e{k}_at, {place}, rest, 1, {lanes})"
+            return f"e{k} = load(e{k}_at, {place}, {lanes})"
+
+        result = self.epilogue.result
+        return [load(k, "n0 + c") for k, o in operands if o.access == "per_n"], [
+            f"acc = load(sums, i * {lanes}, {lanes})",
+            *(load(k, f"e{k}_place") for k, o in operands if o.access == "full"),
+            *self._splats("per_m", "e{k}_place"),
+            *(line.replace("LANES", str(lanes)) for line in self.epilogue.lines),
+            f"store_tail(out, out_place, {result}, rest)" if part else f"store(out, out_place, {result})",
+        ]
+
     def _splats(self, access: str, index: str) -> list[str]:
         return [
             f"e{k} = load_splat(e{k}_at, {index.format(k=k)}, {self.lanes})"

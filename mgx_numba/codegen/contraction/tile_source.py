@@ -10,20 +10,16 @@ from .problem import Epilogue
 from .text import kernel_name
 
 __all__ = [
-    "ELSEWHERE_SLOT", "PIXELS_SLOT", "ROWS_SLOT", "RUNS", "TOUCHED_SLOT", "VECTORS_SLOT", "depthwise_source",
-    "finish_source", "finished_heights", "tile_block", "tile_source",
+    "ELSEWHERE_SLOT", "ROWS_SLOT", "TOUCHED_SLOT", "VECTORS_SLOT", "finish_source", "finished_heights", "tile_block",
+    "tile_source",
 ]  # fmt: skip
 
 ROWS_SLOT = tile_slot("rows")
 VECTORS_SLOT = tile_slot("vectors")
 TOUCHED_SLOT = tile_slot("touched")
 ELSEWHERE_SLOT = tile_slot("elsewhere")
-PIXELS_SLOT = 14
-"""Of the depthwise kernels."""
 THIN = 4
 """Columns of which four rows fill a vector. With fewer rows in a vector nothing is won."""
-RUNS = (8, 7, 6, 5, 4, 3, 2, 1)
-"""Output pixels whose sums a depthwise kernel can keep in registers."""
 
 
 def tile_block(name: str = "block", words: int = len(TILE_SLOTS)) -> list[str]:
@@ -78,17 +74,3 @@ def finish_source(tile: RegisterTile, epilogue: Epilogue, even: bool, columns: i
 def finished_heights(tile: RegisterTile) -> tuple[int, ...]:
     """Row counts of the variants that work on their sums in registers: those of large matrices."""
     return (tile.rows, tile.tall) if tile.tall else (tile.rows,)
-
-
-@functools.lru_cache(maxsize=64)
-def depthwise_source(tile: RegisterTile, window: int, stride: int) -> KernelSource:
-    """Sums of runs of output pixels, with windows of so many taps ``stride`` apart along the line.
-
-    Its argument block is :data:`mgx_numba.codegen.cpu.depthwise.DEPTHWISE_SLOTS`.
-    """
-    lines = ["def kernel(args, begin, end):", f"    pixels = args[{PIXELS_SLOT}]"]
-    for index, pixels in enumerate(RUNS):
-        lines.append(f"    {'elif' if index else 'if'} pixels == {pixels}:")
-        lines.append(f"        depthwise_{tile.dtype}(args, begin, end, {pixels}, {window}, {stride}, {tile.lanes})")
-    name = f"depthwise_{window}_by_{stride}_{tile.lanes}_{tile.dtype}_kernel"
-    return KernelSource(name, "\n".join(lines) + "\n")

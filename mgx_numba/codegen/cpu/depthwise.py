@@ -1,181 +1,203 @@
 """The inner loops of depthwise convolution as intrinsics: sums of a run of output pixels of one line.
 
-``depthwise_<dtype>(args, begin, end, PIXELS, WINDOW, STRIDE, LANES)`` computes, for the blocks ``begin`` to ``end`` of
-PIXELS output pixels and all channels c,
+``depthwise_<dtype>(block, sums, x, w, pixel, PIXELS, ROWS, WINDOW, STRIDE, LEFT, RIGHT, MASKED, LANES)`` computes, for
+one vector of channels c and PIXELS pixels p, the first of which is number ``pixel`` of its line,
 
-    acc[p, c] = sum over r < rows, g < groups, k < WINDOW of
-                x[row_x[r] + column * x_column + c] * w[row_w[r] + g * WINDOW + k, c]
-    where column = first + p * STRIDE * column_step + g * group_step + k * column_step
+    sums[p, c] = sum over planes d, row0 <= r < row1, taps k of
+        x[d * x_plane + r * x_row + (p * STRIDE + k) * x_column + c] * w[d * w_plane + (r * WINDOW + k) * LANES + c]
 
-and nothing is added where ``column`` is not in ``[0, columns)``. A vector of the input that several pixels of a block
-share is loaded once. Weights are in panels of one vector of channels, each ``[tap][LANES]``.
+where ROWS and WINDOW are the numbers of rows and taps. A vector of the input that several pixels share is loaded once.
+The first LEFT columns of pixel 0's run and the last RIGHT of the run that begins at pixel ``last`` do not exist:
+nothing is added for them. ``depthwise_taps_<dtype>(block, sums, x, w, pixel, PIXELS, MASKED, LANES)`` is for any number
+of ``taps``, ``dilation`` columns apart, and any ``stride``; it looks at every column, which exists if it is in
+``[0, columns)`` when that of the first tap of pixel 0 is ``first``. No memory outside of the input is read; with MASKED
+only the first ``channels`` lanes are. The words of ``block`` are `DEPTHWISE_SLOTS`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from .tile import literal_shape, written_function
-from .tile_writer import TileWriter, Values, constant
+from .depthwise_table import DEPTHWISE_SLOTS
+from .tile import literal_shape
+from .tile_writer import Values, VectorWriter, constant
+from .vector import pointer_type
 
-__all__ = ["DEPTHWISE_SLOTS", "depthwise_float32", "depthwise_float64"]
+__all__ = ["depthwise_float32", "depthwise_float64", "depthwise_taps_float32", "depthwise_taps_float64"]
 
-DEPTHWISE_SLOTS = (
-    "x",  # pointer: the first channel of column 0
-    "table",  # pointer to int64 [rows + coming][2]: offset from x of a row of the input, first tap of its weights
-    "w",  # pointer: first panel
-    "acc",  # pointer: sums of the first pixel of block 0
-    "rows",
-    "groups",
-    "group_step",  # columns from one group of taps to the next
-    "column_step",  # columns from one input vector to the next
-    "x_column",  # elements from one column to the next
-    "first",  # column of the first tap of the first pixel of block 0, perhaps negative
-    "columns",  # columns of the input
-    "channels",
-    "w_panel",  # elements from one panel to the next
-    "acc_row",  # elements from one pixel's sums to the next
-    "pixels",  # selects the variant
-    "coming",  # lines of the table after the first `rows` that will be needed soon: only fetched
-)
-
-_CONSTANTS = ("PIXELS", "WINDOW", "STRIDE", "LANES")
+_WINDOW = ("PIXELS", "ROWS", "WINDOW", "STRIDE", "LEFT", "RIGHT", "MASKED", "LANES")
+_TAPS = ("PIXELS", "MASKED", "LANES")
 _I32 = ir.IntType(32)
+_I64 = ir.IntType(64)
 
 
-class DepthwiseWriter(TileWriter):
-    """Writes one variant: blocks, in them vectors of channels, in them rows of taps."""
+class DepthwiseWriter(VectorWriter):
+    """Writes the sums of one run."""
 
-    SLOTS = DEPTHWISE_SLOTS
-    POINTERS = frozenset({"x", "w", "acc"})
-    TABLE = "table"
+    def __init__(
+        self, builder: ir.IRBuilder, dtype: str, block: ir.Value, pixels: int, masked: int, lanes: int
+    ) -> None:
+        super().__init__(builder, dtype, lanes)
+        self.pixels = pixels
+        self.slot = {name: builder.load(self.at(block, constant(k))) for k, name in enumerate(DEPTHWISE_SLOTS)}
+        self.mask = self._lanes_left() if masked else None
 
-    def __init__(self, function: ir.Function, dtype: str, pixels: int, window: int, stride: int, lanes: int) -> None:
-        super().__init__(function, dtype, pixels, 1, lanes, 1, True)
-        self.window, self.stride = window, stride
-        self.inputs = (pixels - 1) * stride + window
+    def windows(
+        self, x: ir.Value, w: ir.Value, pixel: ir.Value, rows: int, window: int, stride: int, left: int, right: int
+    ) -> Values:
+        """Sums over ``rows`` rows of ``window`` taps."""
+        inputs = (self.pixels - 1) * stride + window
+        columns = [self.ir.mul(self.slot["x_column"], constant(j)) for j in range(inputs)]
+        begins = self.ir.icmp_signed("==", pixel, constant(0))
+        ends = self.ir.icmp_signed("==", pixel, self.slot["last"])
 
-    def write(self) -> None:
-        """The whole function."""
-        step = self.ir.mul(constant(self.rows * self.stride), self.slot["column_step"])
-        groups = self.ir.sub(self.slot["groups"], constant(1))
-        reach = self.ir.mul(constant(self.inputs - 1), self.slot["column_step"])
-        reach = self.ir.add(reach, self.ir.mul(groups, self.slot["group_step"]))
-        block_sums = self.ir.mul(constant(self.rows), self.slot["acc_row"])
+        def add_row(row_x: ir.Value, row_w: ir.Value, sums: Values) -> Values:
+            weights = [self._load(self.at(row_w, constant(k * self.lanes))) for k in range(window)]
+            for j in range(inputs):
+                place = self.at(row_x, columns[j])
+                if j < left:
+                    place = self.ir.select(begins, self._zeros(), place)
+                if j >= inputs - right:
+                    place = self.ir.select(ends, self._zeros(), place)
+                value = self._load_channels(place)
+                for p in range(self.pixels):
+                    tap = j - p * stride
+                    if 0 <= tap < window:
+                        sums[p] = self.b.muladd(value, weights[tap], sums[p])
+            return sums
 
-        def one_block(block: ir.Value, state: Values) -> Values:
-            first, acc = state
-            last = self.ir.add(first, reach)
-            inside = self.ir.icmp_signed(">=", first, constant(0))
-            inside = self.ir.and_(inside, self.ir.icmp_signed("<", last, self.slot["columns"]))
-            x = self.at(self.slot["x"], self.ir.mul(first, self.slot["x_column"]))
+        def add_plane(plane_x: ir.Value, plane_w: ir.Value, sums: Values) -> Values:
+            for r in range(rows):
+                before, old = self.ir.block, sums
+                begun = self.ir.icmp_signed("<=", self.slot["row0"], constant(r))
+                with self.ir.if_then(self.ir.and_(begun, self.ir.icmp_signed("<", constant(r), self.slot["row1"]))):
+                    row_x = self.at(plane_x, self.ir.mul(self.slot["x_row"], constant(r)))
+                    new = add_row(row_x, self.at(plane_w, constant(r * window * self.lanes)), list(sums))
+                    inside = self.ir.block
+                sums = [self.ir.phi(self.vector) for _ in old]
+                for phi, *values in zip(sums, old, new):
+                    for value, origin in zip(values, (before, inside)):
+                        phi.add_incoming(value, origin)
+            return sums
 
-            def one_panel(channel: ir.Value, inner: Values) -> Values:
-                w, place = inner
-                self._fetch(self.at(x, channel))
-                left = self.ir.sub(self.slot["channels"], channel)
-                whole = self.ir.icmp_signed(">=", left, constant(self.lanes))
-                with self.ir.if_else(self.ir.and_(inside, whole)) as (plain, guarded):
-                    with plain:
-                        self._store(place, self._sums(w, self.at(x, channel), None, left))
-                    with guarded:
-                        self._store(place, self._sums(w, self.at(x, channel), first, left))
-                return [self.at(w, self.slot["w_panel"]), self.at(place, constant(self.lanes))]
+        return self._planes(x, w, add_plane)
 
-            self.loop("panel", constant(0), self.slot["channels"], self.lanes, [self.slot["w"], acc], one_panel)
-            return [self.ir.add(first, step), self.at(acc, block_sums)]
+    def any_taps(self, x: ir.Value, w: ir.Value, pixel: ir.Value) -> Values:
+        """Sums over any number of rows and taps."""
+        slot = self.slot
+        first = self.ir.add(slot["first"], self.ir.mul(pixel, slot["stride"]))
+        tap_step = self.ir.mul(slot["dilation"], slot["x_column"])
+        pixel_step = self.ir.mul(slot["stride"], slot["x_column"])
+        row_step = self.ir.mul(slot["taps"], constant(self.lanes))
 
-        first = self.ir.add(self.slot["first"], self.ir.mul(self.begin, step))
-        acc = self.at(self.slot["acc"], self.ir.mul(self.begin, block_sums))
-        self.loop("block", self.begin, self.end, 1, [first, acc], one_block)
-        self.ir.ret_void()
+        def add_plane(plane_x: ir.Value, plane_w: ir.Value, sums: Values) -> Values:
+            def one_row(row: ir.Value, found: Values) -> Values:
+                row_x = self.at(plane_x, self.ir.mul(row, slot["x_row"]))
+                row_w = self.at(plane_w, self.ir.mul(row, row_step))
 
-    def _fetch(self, x: ir.Value) -> None:
-        """Bring the block's part of the coming lines, for one vector of channels, into the cache."""
-        step = self.ir.mul(self.slot["column_step"], self.slot["x_column"])
-        hints = [ir.Constant(_I32, hint) for hint in (0, 3, 1)]  # read, keep in all caches, data
+                def one_tap(tap: ir.Value, inner: Values) -> Values:
+                    weights = self._load(self.at(row_w, self.ir.mul(tap, constant(self.lanes))))
+                    place = self.at(row_x, self.ir.mul(tap, tap_step))
+                    column = self.ir.add(first, self.ir.mul(tap, slot["dilation"]))
+                    for p in range(self.pixels):
+                        exists = self.ir.icmp_unsigned("<", column, slot["columns"])
+                        value = self._load_channels(self.ir.select(exists, place, self._zeros()))
+                        inner[p] = self.b.muladd(value, weights, inner[p])
+                        place, column = self.at(place, pixel_step), self.ir.add(column, slot["stride"])
+                    return inner
 
-        def one_row(row: ir.Value, state: Values) -> Values:
-            place = self.at(x, self.ir.load(self.at(self.slot["table"], self.ir.mul(row, constant(2)))))
-            for j in range(self.rows * self.stride):
-                self.call("llvm.prefetch.p0", ir.VoidType(), [self.at(place, self.ir.mul(constant(j), step)), *hints])
-            return state
+                return self.loop("tap", constant(0), slot["taps"], 1, found, one_tap)
 
-        self.loop("coming", self.slot["rows"], self.ir.add(self.slot["rows"], self.slot["coming"]), 1, [], one_row)
+            return self.loop("row", slot["row0"], slot["row1"], 1, sums, one_row)
 
-    def _sums(self, w: ir.Value, x: ir.Value, first: ir.Value | None, left: ir.Value) -> Values:
-        """Sums of one vector of channels; with ``first``, its column, each input vector is checked."""
-        zeros = [ir.Constant(self.vector, None)] * self.rows
+        return self._planes(x, w, add_plane)
 
-        def one_row(row: ir.Value, sums: Values) -> Values:
-            entry = self.at(self.slot["table"], self.ir.mul(row, constant(2)))
-            row_x = self.at(x, self.ir.load(entry))
-            taps = self.ir.load(self.at(entry, constant(1)))
-            row_w = self.at(w, self.ir.mul(taps, constant(self.lanes)))
+    def store(self, place: ir.Value, sums: Values) -> None:
+        """Write the sums to memory."""
+        for p, value in enumerate(sums):
+            self.ir.store(value, self._vector(place, p), align=self.align)
 
-            def one_group(group: ir.Value, inner: Values) -> Values:
-                shift = self.ir.mul(group, self.slot["group_step"])
-                column = None if first is None else self.ir.add(first, shift)
-                group_x = self.at(row_x, self.ir.mul(shift, self.slot["x_column"]))
-                group_w = self.at(row_w, self.ir.mul(group, constant(self.window * self.lanes)))
-                return self._window(inner, group_w, group_x, column, left)
+    def _planes(self, x: ir.Value, w: ir.Value, add: Callable[[ir.Value, ir.Value, Values], Values]) -> Values:
+        """Sums over all planes of taps, to which ``add(x, w, sums)`` adds those of one."""
 
-            if self.window > 1:
-                return one_group(constant(0), sums)
-            return self.loop("group", constant(0), self.slot["groups"], 1, sums, one_group)
+        def one_plane(_: ir.Value, state: Values) -> Values:
+            plane_x, plane_w, *sums = state
+            sums = add(plane_x, plane_w, sums)
+            return [self.at(plane_x, self.slot["x_plane"]), self.at(plane_w, self.slot["w_plane"]), *sums]
 
-        return self.loop("row", constant(0), self.slot["rows"], 1, zeros, one_row)
+        zeros = [ir.Constant(self.vector, None)] * self.pixels
+        return self.loop("plane", constant(0), self.slot["planes"], 1, [x, w, *zeros], one_plane)[2:]
 
-    def _window(self, sums: Values, w: ir.Value, x: ir.Value, column: ir.Value | None, left: ir.Value) -> Values:
-        """One window of taps along the line: every input vector goes to all pixels that use it."""
-        sums = list(sums)
-        weights = [self.ir.load(self._vector(w, k), align=self.align) for k in range(self.window)]
-        step = self.ir.mul(self.slot["column_step"], self.slot["x_column"])
-        for j in range(self.inputs):
-            place = self._vector(self.at(x, self.ir.mul(constant(j), step)), 0)
-            if column is None:
-                value = self.ir.load(place, align=self.align)
-            else:
-                at = self.ir.add(column, self.ir.mul(constant(j), self.slot["column_step"]))
-                value = self._guarded(place, at, left)
-            for p in range(self.rows):
-                tap = j - p * self.stride
-                if 0 <= tap < self.window:
-                    sums[p] = self.b.muladd(value, weights[tap], sums[p])
-        return sums
+    def _lanes_left(self) -> ir.Value:
+        lanes = ir.Constant(ir.VectorType(_I64, self.lanes), list(range(self.lanes)))
+        return self.ir.icmp_signed("<", lanes, self.splat(self.slot["channels"]))
 
-    def _guarded(self, place: ir.Value, column: ir.Value, left: ir.Value) -> ir.Value:
-        """The channels that exist, if the column does; else zeros."""
-        exists = self.ir.icmp_unsigned("<", column, self.slot["columns"])
-        count = self.ir.trunc(self.ir.select(exists, left, constant(0)), _I32)
-        numbers = ir.Constant(ir.VectorType(_I32, self.lanes), list(range(self.lanes)))
-        mask = self.ir.icmp_signed("<", numbers, self.splat(count))
-        arguments = [place, ir.Constant(_I32, self.align), mask, ir.Constant(self.vector, None)]
+    def _load(self, pointer: ir.Value) -> ir.Value:
+        return self.ir.load(self._vector(pointer, 0), align=self.align)
+
+    def _load_channels(self, pointer: ir.Value) -> ir.Value:
+        if self.mask is None:
+            return self._load(pointer)
+        arguments = [self._vector(pointer, 0), ir.Constant(_I32, self.align), self.mask, ir.Constant(self.vector, None)]
         return self.call(f"llvm.masked.load.{self.b.mangled(self.vector)}.p0", self.vector, arguments)
+
+    def _zeros(self) -> ir.Value:
+        """Pointer to one vector of zeros."""
+        name, module = f"zeros_{self.vector}", self.ir.module
+        if name not in module.globals:
+            made = ir.GlobalVariable(module, ir.ArrayType(self.element, self.lanes), name)
+            made.initializer = ir.Constant(ir.ArrayType(self.element, self.lanes), None)
+            made.global_constant, made.linkage = True, "internal"
+        return self.ir.bitcast(module.globals[name], self.element.as_pointer())
+
+
+def _signature(dtype: str, literals: tuple[Any, ...]) -> Any:
+    pointer = pointer_type(dtype)
+    return types.void(types.CPointer(types.int64), pointer, pointer, pointer, types.int64, *literals)
 
 
 def _define(dtype: str) -> Any:
     """The intrinsic ``depthwise_<dtype>``."""
 
-    def depthwise(typingctx, args, begin, end, pixels, window, stride, lanes):
-        literals = (pixels, window, stride, lanes)
-        shape = literal_shape(_CONSTANTS, literals)
-        name = "_".join(["depthwise", dtype, *map(str, shape)])
+    def depthwise(typingctx, block, sums, x, w, pixel, pixels, rows, window, stride, left, right, masked, lanes):
+        literals = (pixels, rows, window, stride, left, right, masked, lanes)
+        count, *shape, mask, width = literal_shape(_WINDOW, literals)
 
         def lower(context, builder, signature, values):
-            function = written_function(builder.module, name, lambda f: DepthwiseWriter(f, dtype, *shape).write())
-            builder.call(function, values[:3])
+            place, target, *operands = values[:5]
+            writer = DepthwiseWriter(builder, dtype, place, count, mask, width)
+            writer.store(target, writer.windows(*operands, *shape))
             return context.get_dummy_value()
 
-        return types.void(types.CPointer(types.int64), types.int64, types.int64, *literals), lower
+        return _signature(dtype, literals), lower
 
     depthwise.__name__ = depthwise.__qualname__ = f"depthwise_{dtype}"
     return intrinsic(prefer_literal=True)(depthwise)
 
 
-depthwise_float32 = _define("float32")
-depthwise_float64 = _define("float64")
+def _define_taps(dtype: str) -> Any:
+    """The intrinsic ``depthwise_taps_<dtype>``."""
+
+    def depthwise(typingctx, block, sums, x, w, pixel, pixels, masked, lanes):
+        literals = (pixels, masked, lanes)
+        shape = literal_shape(_TAPS, literals)
+
+        def lower(context, builder, signature, values):
+            place, target, *operands = values[:5]
+            writer = DepthwiseWriter(builder, dtype, place, *shape)
+            writer.store(target, writer.any_taps(*operands))
+            return context.get_dummy_value()
+
+        return _signature(dtype, literals), lower
+
+    depthwise.__name__ = depthwise.__qualname__ = f"depthwise_taps_{dtype}"
+    return intrinsic(prefer_literal=True)(depthwise)
+
+
+depthwise_float32, depthwise_float64 = _define("float32"), _define("float64")
+depthwise_taps_float32, depthwise_taps_float64 = _define_taps("float32"), _define_taps("float64")

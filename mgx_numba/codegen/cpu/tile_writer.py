@@ -11,7 +11,7 @@ from numba.core import cgutils
 from .builder import VectorBuilder, element_type
 from .tile_table import PREFETCH_STEPS, TILE_SLOTS, TILE_TABLE_ROWS
 
-__all__ = ["ProductWriter", "TileWriter"]
+__all__ = ["ProductWriter", "TileWriter", "VectorWriter"]
 
 CACHE_LINE = 64
 
@@ -24,7 +24,64 @@ def constant(value: int) -> ir.Constant:
     return ir.Constant(_I64, value)
 
 
-class TileWriter:
+class VectorWriter:
+    """Writes loops over vectors of ``lanes`` elements where ``builder`` stands."""
+
+    def __init__(self, builder: ir.IRBuilder, dtype: str, lanes: int) -> None:
+        self.ir, self.b, self.lanes = builder, VectorBuilder(builder), lanes
+        self.element = element_type(dtype)
+        self.vector = ir.VectorType(self.element, lanes)
+        self.align = int(dtype.removeprefix("float")) // 8
+
+    def call(self, name: str, result: ir.Type, arguments: Sequence[ir.Value]) -> ir.Value:
+        """Call an LLVM intrinsic by its full name."""
+        signature = ir.FunctionType(result, [argument.type for argument in arguments])
+        return self.ir.call(cgutils.get_or_insert_function(self.ir.module, signature, name), arguments)
+
+    def splat(self, value: ir.Value) -> ir.Value:
+        """A scalar in every lane."""
+        undefined = ir.Constant(ir.VectorType(value.type, self.lanes), ir.Undefined)
+        single = self.ir.insert_element(undefined, value, ir.Constant(_I32, 0))
+        return self.ir.shuffle_vector(single, undefined, ir.Constant(ir.VectorType(_I32, self.lanes), None))
+
+    def at(self, pointer: ir.Value, index: ir.Value) -> ir.Value:
+        """Pointer to ``pointer[index]``."""
+        return self.ir.gep(pointer, [index])
+
+    def _vector(self, pointer: ir.Value, index: int) -> ir.Value:
+        """Pointer to the index-th vector from `pointer`."""
+        return self.ir.bitcast(self.at(pointer, constant(index * self.lanes)), self.vector.as_pointer())
+
+    def loop(
+        self,
+        name: str,
+        start: ir.Value,
+        stop: ir.Value,
+        step: int,
+        state: Values,
+        body: Callable[[ir.Value, Values], Values],
+    ) -> Values:
+        """``for index in range(start, stop, step): state = body(index, state)``; the state after it."""
+        before = self.ir.block
+        head, inside, after = (self.ir.append_basic_block(name + part) for part in ("", "_body", "_end"))
+        self.ir.branch(head)
+        self.ir.position_at_end(head)
+        index = self.ir.phi(_I64)
+        phis = [self.ir.phi(value.type) for value in state]
+        self.ir.cbranch(self.ir.icmp_signed("<", index, stop), inside, after)
+        self.ir.position_at_end(inside)
+        new = body(index, list(phis))
+        following = self.ir.add(index, constant(step))
+        last = self.ir.block
+        self.ir.branch(head)
+        for phi, first, value in zip([index, *phis], [start, *state], [following, *new]):
+            phi.add_incoming(first, before)
+            phi.add_incoming(value, last)
+        self.ir.position_at_end(after)
+        return list(phis)
+
+
+class TileWriter(VectorWriter):
     """Writes one variant of a tile into an empty function ``void(i64 *slots, i64 begin, i64 end)``.
 
     For each panel the sums are loaded or cleared, `_multiply` adds the products, and the sums are stored. With
@@ -38,14 +95,10 @@ class TileWriter:
     def __init__(
         self, function: ir.Function, dtype: str, rows: int, vectors: int, lanes: int, split: int, masked: bool
     ) -> None:
-        self.rows, self.vectors, self.lanes, self.split = rows, vectors, lanes, split
+        super().__init__(ir.IRBuilder(function.append_basic_block("entry")), dtype, lanes)
+        self.rows, self.vectors, self.split = rows, vectors, split
         self.masked = masked
         self.masks: Values = []
-        self.element = element_type(dtype)
-        self.vector = ir.VectorType(self.element, lanes)
-        self.align = int(dtype.removeprefix("float")) // 8
-        self.ir = ir.IRBuilder(function.append_basic_block("entry"))
-        self.b = VectorBuilder(self.ir)
         self.args, self.begin, self.end = function.args
         self.slot = {name: self._read_slot(k, name) for k, name in enumerate(self.slots())}
 
@@ -154,53 +207,6 @@ class TileWriter:
             return self.ir.load(place, align=self.align)
         arguments = [place, ir.Constant(_I32, self.align), self.masks[j], ir.Constant(self.vector, None)]
         return self.call(f"llvm.masked.load.{self.b.mangled(self.vector)}.p0", self.vector, arguments)
-
-    def call(self, name: str, result: ir.Type, arguments: Sequence[ir.Value]) -> ir.Value:
-        """Call an LLVM intrinsic by its full name."""
-        signature = ir.FunctionType(result, [argument.type for argument in arguments])
-        return self.ir.call(cgutils.get_or_insert_function(self.ir.module, signature, name), arguments)
-
-    def splat(self, value: ir.Value) -> ir.Value:
-        """A scalar in every lane."""
-        undefined = ir.Constant(ir.VectorType(value.type, self.lanes), ir.Undefined)
-        single = self.ir.insert_element(undefined, value, ir.Constant(_I32, 0))
-        return self.ir.shuffle_vector(single, undefined, ir.Constant(ir.VectorType(_I32, self.lanes), None))
-
-    def at(self, pointer: ir.Value, index: ir.Value) -> ir.Value:
-        """Pointer to ``pointer[index]``."""
-        return self.ir.gep(pointer, [index])
-
-    def _vector(self, pointer: ir.Value, index: int) -> ir.Value:
-        """Pointer to the index-th vector from `pointer`."""
-        return self.ir.bitcast(self.at(pointer, constant(index * self.lanes)), self.vector.as_pointer())
-
-    def loop(
-        self,
-        name: str,
-        start: ir.Value,
-        stop: ir.Value,
-        step: int,
-        state: Values,
-        body: Callable[[ir.Value, Values], Values],
-    ) -> Values:
-        """``for index in range(start, stop, step): state = body(index, state)``; the state after it."""
-        before = self.ir.block
-        head, inside, after = (self.ir.append_basic_block(name + part) for part in ("", "_body", "_end"))
-        self.ir.branch(head)
-        self.ir.position_at_end(head)
-        index = self.ir.phi(_I64)
-        phis = [self.ir.phi(value.type) for value in state]
-        self.ir.cbranch(self.ir.icmp_signed("<", index, stop), inside, after)
-        self.ir.position_at_end(inside)
-        new = body(index, list(phis))
-        following = self.ir.add(index, constant(step))
-        last = self.ir.block
-        self.ir.branch(head)
-        for phi, first, value in zip([index, *phis], [start, *state], [following, *new]):
-            phi.add_incoming(first, before)
-            phi.add_incoming(value, last)
-        self.ir.position_at_end(after)
-        return list(phis)
 
 
 class ProductWriter(TileWriter):
