@@ -151,6 +151,7 @@ class _Driver:
                 *indent([
                     "p0 = imod(idiv(task, across_every), across) * grid * p_block",
                     "m0 = imod(idiv(task, down_every), down) * grid * m_block",
+                    "after_k = 0",
                     "for step in range(-1, steps):",
                     *indent(self._step()),
                 ]),
@@ -161,30 +162,34 @@ class _Driver:
         return f"block[{strassen_slot(name)}] = {value}"
 
     def _step(self) -> list[str]:
-        """One product, or (before the first) only the sums for the next."""
+        """One product; before the first, a strip of one that goes nowhere, to make the sums for the first beside."""
         return [
             f"for i in range({_NEXT}):",
             f"    terms[i] = terms[{_NEXT} + i]",
+            "row = 0",
+            "if step < 0:",
+            f"    row = imax(m_block - {heights(self.tile)[1]}, 0)",
+            f"    terms[{_RIGHT}] = 2",
+            f"    terms[{_RESULT}] = 0",
             "now_k = idiv(imax(step, 0), steps_of_k) * grid * k_block",
             "after = step + 1",
             "jobs = 0",
             "job = 0",
             "if after < steps:",
             *indent(self._take_apart()),
-            "if step >= 0:",
-            *indent(self._product()),
-            "else:",
-            *indent([*self._nothing(), *self._left_sum(_NEXT, "after_k", "0", "m_block"), *self._run()]),
-            "while job < jobs:",
-            *indent([*self._nothing(), *self._right_sum(), *self._run()]),
-            "right_at = 2 * base + right_size - right_at",
-            "if step < 0:",
-            f"    {self._swap_left()}",
+            *self._product(),
+            "while row < m_block:",
+            *indent(self._strip()),
+            f"right_at = {self._other_right()}",
         ]
 
     @staticmethod
-    def _swap_left() -> str:
-        return "left_at = 2 * base + 4 * right_size + left_size - left_at"
+    def _other_right() -> str:
+        return "2 * base + right_size - right_at"
+
+    @staticmethod
+    def _other_left() -> str:
+        return "2 * base + 4 * right_size + left_size - left_at"
 
     def _take_apart(self) -> list[str]:
         """The sums of product ``after``, and how many parts those of its right-hand side are made in."""
@@ -216,20 +221,6 @@ class _Driver:
             f"jobs = p_block * {self.tile.vectors} if terms[{_NEXT + _RIGHT}] > 1 else 0",
         ]  # fmt: skip
 
-    def _nothing(self) -> list[str]:
-        """A tile of few rows that goes nowhere, to make sums beside."""
-        return [
-            self._set("rows", str(heights(self.tile)[1])),
-            self._set("targets", "0"),
-            self._set("touched", "0"),
-            f"put_pointer(block, {strassen_slot('x')}, offset(scratch, base + 2 * right_size))",
-            f"put_pointer(block, {strassen_slot('w')}, offset(scratch, base))",
-            "q = 0",
-        ]
-
-    def _run(self) -> list[str]:
-        return [f"call_kernel(args, {self.tile_slot}, block, q, q + 1)"]
-
     def _product(self) -> list[str]:
         columns = self.tile.columns
         return [
@@ -240,12 +231,10 @@ class _Driver:
             "    right = offset(scratch, right_at)",
             f"    right_panel = k_block * {columns}",
             f"targets = terms[{_RESULT}]",
-            f"outer = idiv(imod(step, steps_of_k), {PRODUCTS})",
-            f"inner = imod(step, {PRODUCTS})",
+            "inner = imax(step, 0)",
+            f"outer = idiv(imod(inner, steps_of_k), {PRODUCTS})",
+            f"inner = imod(inner, {PRODUCTS})",
             *self._modes(),
-            "row = 0",
-            "while row < m_block:",
-            *indent(self._strip()),
         ]
 
     def _modes(self) -> list[str]:
@@ -255,10 +244,10 @@ class _Driver:
             "done = 0",
             "for t in range(targets):",
             *indent([
-                f"row = terms[{target} + 3 * t]",
+                f"line = terms[{target} + 3 * t]",
                 f"column = terms[{target + 1} + 3 * t]",
-                "big = (row >> 1) * 2 + (column >> 1)",
-                "small = (row & 1) * 2 + (column & 1)",
+                "big = (line >> 1) * 2 + (column >> 1)",
+                "small = (line & 1) * 2 + (column & 1)",
                 f"begins = ({FIRST} >> (4 * inner + small)) & 1",
                 f"ends = ({LAST} >> (4 * inner + small)) & 1",
                 "if levels == 2:",
@@ -271,34 +260,37 @@ class _Driver:
         ]  # fmt: skip
 
     def _strip(self) -> list[str]:
-        columns = self.tile.columns
+        """The next rows of all blocks that the product goes to.
+
+        What sums are left after the last strip is made beside tiles of few rows that go nowhere.
+        """
         return [
             *self._height("m_block - row", "height"),
             "left = imin(m_block - row, height)",
             "below = m_block - row - left",
-            self._set("targets", "targets"),
             f"put_pointer(block, {strassen_slot('x')}, offset(scratch, left_at))",
-            "for q in range(p_block):",
+            "q = 0",
+            "while q < p_block or (below == 0 and job < jobs):",
             *indent([
                 self._set("terms", "0"),
-                "if q == 0:",
-                "    if below > 0:",
-                *indent(self._left_sum(_NOW, "now_k", "row + left", "below"), 2),
-                "    elif after < steps:",
-                *indent(self._left_sum(_NEXT, "after_k", "0", "m_block"), 2),
+                "if q == 0 and (below > 0 or after < steps):",
+                *indent(self._left_sum()),
                 "elif job < jobs:",
                 *indent(self._right_sum()),
-                self._set("rows", "height"),
+                "aims = targets if q < p_block else 0",
+                self._set("targets", "aims"),
+                self._set("rows", f"height if q < p_block else {heights(self.tile)[1]}"),
                 self._set("touched", "0"),
-                "for t in range(targets):",
+                "for t in range(aims):",
                 *indent(self._aim()),
-                f"put_pointer(block, {strassen_slot('w')}, offset(right, q * right_panel))",
-                *self._run(),
+                f"put_pointer(block, {strassen_slot('w')}, offset(right, imin(q, p_block - 1) * right_panel))",
+                f"call_kernel(args, {self.tile_slot}, block, q, q + 1)",
+                "q += 1",
             ]),
-            self._swap_left(),
+            f"left_at = {self._other_left()}",
             "for t in range(targets):",
             "    if (done >> t) & 1:",
-            *indent(self._finish(columns), 2),
+            *indent(self._finish(), 2),
             "row += left",
         ]  # fmt: skip
 
@@ -329,7 +321,7 @@ class _Driver:
             ]),
         ]  # fmt: skip
 
-    def _finish(self, columns: int) -> list[str]:
+    def _finish(self) -> list[str]:
         """Call the kernel that finishes the strip: its sums, its row in the result, its panels, those taken already."""
         row, column = f"terms[{_RESULT + 1} + 3 * t]", f"terms[{_RESULT + 2} + 3 * t]"
         return [
@@ -337,36 +329,34 @@ class _Driver:
             f"panel = p0 + {column} * p_block",
             "start = imin(line, m - m_block)",
             "call[4] = imin(panel, panels - p_block)",
-            f"call[1] = results + ({row} * grid + {column}) * p_block * result_panel + row * {columns}",
+            f"call[1] = results + ({row} * grid + {column}) * p_block * result_panel + row * {self.tile.columns}",
             "call[2] = start + row",
             "call[3] = panel - call[4]",
             f"call_kernel(args, {self.finish_slot}, call, imax(line - start - row, 0), left)",
         ]
 
-    def _left_sum(self, product: int, k: str, row: str, rows: str) -> list[str]:
-        """The strip of the left-hand side from ``row`` on, where ``rows`` are, of one of the two products."""
-        table = product + _LEFT
+    def _left_sum(self) -> list[str]:
+        """The left-hand side of the strip below, or of the next product's first."""
         return [
-            *self._height(rows, "sum_height"),
-            self._set("terms", f"terms[{table}]"),
+            f"table = {_NOW + _LEFT} if below > 0 else {_NEXT + _LEFT}",
+            "first_row = row + left if below > 0 else 0",
+            "first_k = now_k if below > 0 else after_k",
+            *self._height("below if below > 0 else m_block", "sum_height"),
+            self._set("terms", "terms[table]"),
             self._set("sum_rows", "imin(rows_left, sum_height)"),
             self._set("sum_vectors", f"idiv(k_block, {self.tile.lanes})"),
             self._set("sum_row", str(LEFT_PITCH)),
             self._set("source_row", "x_ld"),
             self._set("ahead", "2 * x_ld"),
             f"put_pointer(block, {strassen_slot('sum')}, offset(scratch, {self._other_left()}))",
-            f"for t in range(terms[{table}]):",
+            "for t in range(terms[table]):",
             *indent([
-                f"line = imin(m0 + terms[{table + 1} + 3 * t] * m_block, m - m_block) + {row}",
-                f"source = line * x_ld + {k} + terms[{table + 2} + 3 * t] * k_block",
+                "line = imin(m0 + terms[table + 1 + 3 * t] * m_block, m - m_block) + first_row",
+                "source = line * x_ld + first_k + terms[table + 2 + 3 * t] * k_block",
                 f"put_pointer(block, {strassen_slot('source0')} + t, offset(x, source))",
-                f"block[{strassen_slot('sign0')} + t] = terms[{table + 3} + 3 * t]",
+                f"block[{strassen_slot('sign0')} + t] = terms[table + 3 + 3 * t]",
             ]),
         ]  # fmt: skip
-
-    @staticmethod
-    def _other_left() -> str:
-        return "2 * base + 4 * right_size + left_size - left_at"
 
     def _right_sum(self) -> list[str]:
         """Part ``job`` of the next product's right-hand sum: as many vectors of a panel as the depth has steps."""
@@ -383,7 +373,7 @@ class _Driver:
             self._set("source_row", "0"),
             self._set("ahead", str(_AHEAD)),
             f"put_pointer(block, {strassen_slot('sum')}, "
-            f"offset(scratch, 2 * base + right_size - right_at + own * k_block * {columns} + shift))",
+            f"offset(scratch, {self._other_right()} + own * k_block * {columns} + shift))",
             f"for t in range(terms[{table}]):",
             *indent([
                 f"panel = imin(p0 + terms[{table + 2} + 3 * t] * p_block, panels - p_block) + own",
