@@ -1,8 +1,8 @@
 """Large matrix products by Strassen's method, for `fast_math`: 7 products of blocks for 8, at one level or at two.
 
 Sums of blocks cost time and round, so that it is worth it for large products only, and each element of the result has
-an error in proportion to all of its blocks of rows and columns, not to its own row and column. For the same reason an
-infinity or NaN in an operand makes NaN of any element of the result in the blocks that it meets.
+an error in proportion to all of its blocks of rows and columns, not to its own row and column. What is not finite does
+not spread: a task that meets an infinity or NaN, or whose sums overflow, is done again as plain products.
 """
 
 from __future__ import annotations

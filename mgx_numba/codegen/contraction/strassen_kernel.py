@@ -3,6 +3,9 @@
 The driver walks the products of a task. While the tiles of one run, they make the operands of the next on the side:
 the left-hand side strip by strip (as many rows as a tile has), each just before it is needed, the right-hand side at
 once. Blocks of the result are summed in scratch; a strip of one is finished after the last product that goes to it.
+
+An infinity or NaN in an operand would reach all that shares a sum of blocks with it. So a task whose sums are not all
+finite is done again, as plain products.
 """
 
 from __future__ import annotations
@@ -17,9 +20,11 @@ from ..launch import Callee, Launch, Operand
 from .batches import Batched
 from .pack import panel_count
 from .problem import ITEMSIZE, Epilogue, GemmProblem
+from .skeleton import TABLE_ROWS, next_height
 from .strassen_blocks import Cut, heights
 from .strassen_form import FIRST, LAST, LEFT, PRODUCTS, RESULT, RIGHT
 from .text import Arguments, Rows, indent, kernel_name
+from .tile_source import ROWS_SLOT, VECTORS_SLOT, tile_block, tile_source
 
 __all__ = ["strassen_launch"]
 
@@ -62,7 +67,7 @@ def strassen_launch(
     grain = -(-down * across // threads)
     right, left, panel = cut.areas(tile)
     a = Arguments()
-    tile_slot = a.callee(_tile_source(tile))
+    tile_slot, plain_slot = a.callee(_tile_source(tile)), a.callee(tile_source(tile))
     bytes_at = {"out": ITEMSIZE[epilogue.out_dtype(problem.dtype)] * offsets["out"]}
     bytes_at |= {f"e{k}": ITEMSIZE[o.dtype] * offsets.get(f"e{k}", 0) for k, o in enumerate(epilogue.operands)}
     same = epilogue.out_dtype(problem.dtype) == problem.dtype
@@ -91,7 +96,7 @@ def strassen_launch(
         if name[0] == "e":
             a.integers(**{f"{name}_ld": values[-1]})
     a.values[finish_slot] = Callee(_finish_source(a.lines, rows, tile))
-    text = "\n".join(_Driver(tile, tile_slot, finish_slot).text(common)) + "\n"
+    text = "\n".join(_Driver(tile, tile_slot, plain_slot, finish_slot).text(common)) + "\n"
     flops = 2 * batched.m * problem.n * problem.k
     moved = size * (batched.m * (problem.k + problem.n) + problem.k * panels * columns)
     launch = Launch(KernelSource("gemm_strassen_kernel", text), tuple(a.values), down * across, grain, flops, moved)
@@ -99,7 +104,8 @@ def strassen_launch(
 
 
 def _finish_source(lines: Sequence[str], rows: Rows, tile: RegisterTile) -> KernelSource:
-    """Kernel that finishes rows ``begin`` to ``end`` of a strip: its words are those of `_Driver._finish`."""
+    """Kernel that finishes rows ``begin`` to ``end`` of a strip: its words are those of `_Driver._finish`. The last one
+    is set if a sum is infinite or NaN."""
     starts = ["out_row = (call[2] + i) * out_ld + n0"]
     for k, operand in enumerate(rows.epilogue.operands):
         if operand.access in ("full", "per_m"):
@@ -110,15 +116,21 @@ def _finish_source(lines: Sequence[str], rows: Rows, tile: RegisterTile) -> Kern
         *lines,
         *rows.invariant(),
         "sums = offset(scratch, call[1])",
+        f"strange = const_{tile.dtype}(0, {tile.lanes})",
         "for i in range(begin, end):",
         "    for panel in range(call[3], p_block):",
         *indent([
             f"n0 = (call[4] + panel) * {tile.columns}",
             f"columns = imin(n - n0, {tile.columns})",
             f"sums_row = panel * result_panel + i * {tile.columns}",
+            f"for c in range(0, {tile.columns}, {tile.lanes}):",
+            f"    value = load(sums, sums_row + c, {tile.lanes})",
+            "    strange = add(strange, sub(value, value))",
             *starts,
             *rows.text(),
         ], 2),
+        "if reduce_or(ne(strange, strange)):",
+        "    call[5] = 1",
     ]  # fmt: skip
     text = "\n".join(["def kernel(call, begin, end):", *indent(body)]) + "\n"
     return KernelSource(kernel_name("strassen_finish", rows.epilogue), text)
@@ -127,8 +139,8 @@ def _finish_source(lines: Sequence[str], rows: Rows, tile: RegisterTile) -> Kern
 class _Driver:
     """Text of the driver. ``block`` is the tile's argument block, ``terms`` the table of sums, of two products."""
 
-    def __init__(self, tile: RegisterTile, tile_slot: int, finish_slot: int) -> None:
-        self.tile, self.tile_slot, self.finish_slot = tile, tile_slot, finish_slot
+    def __init__(self, tile: RegisterTile, tile_slot: int, plain_slot: int, finish_slot: int) -> None:
+        self.tile, self.tile_slot, self.plain_slot, self.finish_slot = tile, tile_slot, plain_slot, finish_slot
 
     def text(self, arguments: Sequence[str]) -> list[str]:
         return [
@@ -137,7 +149,7 @@ class _Driver:
                 *arguments,
                 f"block = local_int64({len(STRASSEN_SLOTS)})",
                 f"terms = local_int64({2 * 3 * _ROLE})",
-                "call = local_int64(5)",
+                "call = local_int64(6)",
                 "put_words(call, 0, args)",
                 "base = idiv(begin, grain) * claim_size",
                 "results = base + 2 * right_size + 2 * left_size",
@@ -152,9 +164,56 @@ class _Driver:
                     "p0 = imod(idiv(task, across_every), across) * grid * p_block",
                     "m0 = imod(idiv(task, down_every), down) * grid * m_block",
                     "after_k = 0",
+                    "call[5] = 0",
                     "for step in range(-1, steps):",
                     *indent(self._step()),
+                    "if call[5] != 0:",
+                    *indent(self._plainly()),
                 ]),
+            ]),
+        ]  # fmt: skip
+
+    def _plainly(self) -> list[str]:
+        """The task's blocks of the result once more, each as one product of the whole depth."""
+        columns = self.tile.columns
+        return [
+            *tile_block("plain"),
+            f"table = local_int64({TABLE_ROWS})",
+            "put_words(plain, 1, table)",
+            "put_pointer(plain, 2, scratch)",
+            "plain[5] = 1",
+            "plain[6] = depth",
+            "plain[7] = 1",
+            f"plain[8] = {columns}",
+            "plain[9] = w_panel",
+            f"plain[10] = {columns}",
+            "plain[11] = result_panel",
+            "plain[12] = 0",
+            f"plain[{VECTORS_SLOT}] = {self.tile.vectors}",
+            "for part in range(grid * grid):",
+            *indent([
+                "line = m0 + idiv(part, grid) * m_block",
+                "panel = p0 + imod(part, grid) * p_block",
+                "call[2] = imin(line, m - m_block)",
+                "call[4] = imin(panel, panels - p_block)",
+                "call[1] = results + part * p_block * result_panel",
+                "call[3] = panel - call[4]",
+                "put_pointer(plain, 3, offset(w, call[4] * w_panel))",
+                "row = 0",
+                "while row < m_block:",
+                *indent([
+                    "left = m_block - row",
+                    *next_height(self.tile, tall=True),
+                    "left = imin(left, height)",
+                    f"for i in range({TABLE_ROWS}):",
+                    "    table[i] = imin(i, left - 1) * x_ld",
+                    "put_pointer(plain, 0, offset(x, (call[2] + row) * x_ld))",
+                    f"put_pointer(plain, 4, offset(scratch, call[1] + row * {columns}))",
+                    f"plain[{ROWS_SLOT}] = height",
+                    f"call_kernel(args, {self.plain_slot}, plain, 0, p_block)",
+                    "row += left",
+                ]),
+                f"call_kernel(args, {self.finish_slot}, call, imax(line - call[2], 0), m_block)",
             ]),
         ]  # fmt: skip
 

@@ -75,8 +75,8 @@ class ConvWinograd:
         out = aligned_zeros(self.packed_lens(problem), problem.dtype)
         if not self.form.stored:
             lens = (groups * panels, taps, depth, tile.vectors, tile.lanes)
-            filters = packed[: math.prod(lens)].reshape(lens).transpose(0, 2, 3, 1, 4)
-            np.multiply(filters, self.form.scale, out=out[: math.prod(lens)].reshape(filters.shape))
+            by_channel = packed[: math.prod(lens)].reshape(lens).transpose(0, 2, 3, 1, 4)
+            np.multiply(by_channel, self.form.scale, out=out[: math.prod(lens)].reshape(by_channel.shape))
             return out
         matrix = self.form.scale * self.form.filter_matrix().T
         size = depth * columns
