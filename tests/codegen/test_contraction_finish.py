@@ -53,10 +53,11 @@ def test_edges_of_rows_and_columns(monkeypatch: pytest.MonkeyPatch, ceiling: str
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("k", [0, 1, 5, 2500])
-def test_terms_and_steps_of_terms(dtype: str, k: int) -> None:
-    a, b = product(40, 70, k, dtype)
-    out = np.full((40, 70), np.nan, dtype)
-    e = full_epilogue_arrays(np.random.default_rng(k), (40,), 70, dtype)
+@pytest.mark.parametrize("n", [20, 24, 28, 66, 70])
+def test_terms_and_steps_of_terms(dtype: str, k: int, n: int) -> None:
+    a, b = product(40, n, k, dtype)
+    out = np.full((40, n), np.nan, dtype)
+    e = full_epilogue_arrays(np.random.default_rng(k), (40,), n, dtype)
     problem = gemm_problem(a, b, True)
     packed = GemmPacked().pack_weights(problem, b)
     run_plan(GemmPacked().plan(problem, full_epilogue(dtype)), {"x": a, "w": packed, "out": out, **e})

@@ -19,7 +19,8 @@ VECTORS_SLOT = tile_slot("vectors")
 TOUCHED_SLOT = tile_slot("touched")
 ELSEWHERE_SLOT = tile_slot("elsewhere")
 THIN = 4
-"""Columns of which four rows fill a vector. With fewer rows in a vector nothing is won."""
+"""Last columns of which four rows share a vector; with fewer rows in a vector nothing is won, except beside a whole
+vector of the same rows."""
 
 
 def tile_block(name: str = "block", words: int = len(TILE_SLOTS)) -> list[str]:
@@ -59,6 +60,8 @@ def finish_source(tile: RegisterTile, epilogue: Epilogue, even: bool, columns: i
     """
     last, missing = divmod(columns % tile.columns, tile.lanes)
     thin = THIN if 0 < missing <= THIN <= tile.lanes // 4 and even and contiguous else 0
+    if not thin and last == 1 and 0 < missing <= tile.lanes // 2:
+        thin = tile.lanes // 2
     last += missing > 0
     operands = ",".join(f"{operand.dtype} {operand.access}" for operand in epilogue.operands)
     body = "\n".join(line.replace("LANES", str(tile.lanes)) for line in epilogue.lines)

@@ -109,7 +109,10 @@ class FinishWriter(ThinWriter):
 
     def _last_panel(self, w: ir.Value) -> None:
         vectors, self.vectors = self.vectors, self.last
-        if self.thin:
+        if self.thin == self.lanes // 2:
+            column = self.ir.mul(self.end, self.slot["acc_panel"])
+            self._columns(column, w, self.slot["columns"], self.thin)
+        elif self.thin:
             self.vectors -= 1
             if self.vectors:
                 self._panel(self.end, w)
@@ -147,7 +150,10 @@ class FinishWriter(ThinWriter):
         with self.ir.if_then(finish):
             self._touch_rows(at)
         acc = self.at(self.slot["acc"], column)
-        if thin:
+        halved, thin = (thin, 0) if self.vectors > 1 else (0, thin)
+        if halved:
+            sums = self.multiply_halved(w, self._load(acc))
+        elif thin:
             sums = self.multiply_thin(w, self.load_thin(acc, thin), thin)
         else:
             sums = self._multiply(column, w, self._load(acc))

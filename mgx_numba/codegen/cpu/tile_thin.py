@@ -1,7 +1,8 @@
 """LLVM vector IR for the products of a few columns: several rows share a vector register.
 
 Where `width` columns are left, one vector holds those of ``lanes / width`` rows. Its left factors are made from
-contiguous terms of these rows: one load for `STEPS` of them, then a permutation for each.
+contiguous terms of these rows: one load for `STEPS` of them, then a permutation for each. Beside a whole vector, whose
+left factors are in registers anyway, two of these are blended.
 """
 
 from __future__ import annotations
@@ -47,6 +48,41 @@ class ThinWriter(ProductWriter):
         for k in range(size, len(state)):
             state[k % size] = self.ir.fadd(state[k % size], state[k])
         return state[:size]
+
+    def multiply_halved(self, w: ir.Value, sums: Values) -> Values:
+        """`_multiply` for rows of two vectors of which the second is at most half full: two rows share one."""
+        half = self.lanes // 2
+        lower = range(half)
+        seconds = [*sums[1::2], *sums[-1:]]
+        shared = [
+            self._joined([self._shuffle(one, lower), self._shuffle(two, lower)])
+            for one, two in zip(seconds[: self.rows : 2], seconds[1::2])
+        ]
+        # Half a vector as a number that LLVM does not know: it would make a permutation of the blend.
+        first_row = self._column_masks(self.ir.udiv(self.slot["acc_panel"], constant(2 * self.panel_vectors)))[0]
+
+        def one_tap(tap: ir.Value, state: Values) -> Values:
+            rows = self.row_pointers(tap)
+
+            def step(_: ir.Value, inner: Values) -> Values:
+                index, w, *sums = inner
+                self._prefetch(w, index)
+                wide = self.load_columns(w, 0)
+                few = self._load_few(self.at(w, constant(self.lanes)), half)
+                few = self._shuffle(few, [lane % half for lane in range(self.lanes)])
+                lefts = [self.splat(self.ir.load(self.at(row, index), align=self.align)) for row in rows]
+                for i, left in enumerate(lefts):
+                    sums[i] = self.b.muladd(left, wide, sums[i])
+                for place, i in enumerate(range(0, self.rows, 2), self.rows):
+                    left = self.ir.select(first_row, lefts[i], lefts[min(i + 1, self.rows - 1)])
+                    sums[place] = self.b.muladd(left, few, sums[place])
+                return [self.ir.add(index, self.slot["x_step"]), self.at(w, self.slot["w_step"]), *sums]
+
+            return self.loop("k", constant(0), self.slot["depth"], 1, [constant(0), *state], step)[1:]
+
+        _, *state = self.loop("tap", constant(0), self.slot["taps"], 1, [w, *sums[::2], *shared], one_tap)
+        pairs = zip(state[: self.rows], self.thin_rows(state[self.rows :], half))
+        return [value for pair in pairs for value in pair]
 
     def _thin_step(self, rows: Sequence[Values], count: int, width: int, state: Values) -> Values:
         """`count` successive k, 1 or `STEPS`, each into the next set of sums."""

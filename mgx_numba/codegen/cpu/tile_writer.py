@@ -97,6 +97,7 @@ class TileWriter(VectorWriter):
     ) -> None:
         super().__init__(ir.IRBuilder(function.append_basic_block("entry")), dtype, lanes)
         self.rows, self.vectors, self.split = rows, vectors, split
+        self.panel_vectors = vectors
         self.masked = masked
         self.masks: Values = []
         self.args, self.begin, self.end = function.args
