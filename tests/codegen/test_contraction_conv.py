@@ -204,7 +204,7 @@ FORMS = [Form(out, taps, stored) for out, taps in ((2, 3), (4, 3), (2, 5)) for s
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize("lens", [(1, 1), (4, 4), (5, 11), (14, 14), (19, 3)])
-@pytest.mark.parametrize("channels", [(4, 1), (24, 30), (64, 33), (16, 100)])
+@pytest.mark.parametrize("channels", [(4, 1), (12, 17), (24, 30), (64, 33), (16, 100)])
 def test_winograd(form: Form, lens: tuple[int, int], channels: tuple[int, int]) -> None:
     solver, pad, kernel = ConvWinograd(form), form.taps // 2, (form.taps,) * 2
     for pads, threads, gap in (((pad, pad), 1, 0), ((pad + 1, pad), 3, 7)):

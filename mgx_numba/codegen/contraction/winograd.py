@@ -71,12 +71,13 @@ class ConvWinograd:
 
     def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
         packed = self._direct.pack_weights(problem, weights)
-        groups, panels, taps, depth, columns = panel_lens(problem, tile := tile_for(problem.dtype))
+        tile = tile_for(problem.dtype)
+        groups, panels, taps, depth, columns = panel_lens(problem, tile)
         out = aligned_zeros(self.packed_lens(problem), problem.dtype)
         if not self.form.stored:
             lens = (groups * panels, taps, depth, tile.vectors, tile.lanes)
-            by_channel = packed[: math.prod(lens)].reshape(lens).transpose(0, 2, 3, 1, 4)
-            np.multiply(by_channel, self.form.scale, out=out[: math.prod(lens)].reshape(by_channel.shape))
+            given = packed[: math.prod(lens)].reshape(lens).transpose(0, 2, 3, 1, 4)
+            np.multiply(given, self.form.scale, out=out[: math.prod(lens)].reshape(given.shape))
             return out
         matrix = self.form.scale * self.form.filter_matrix().T
         size = depth * columns

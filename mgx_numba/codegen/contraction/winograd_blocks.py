@@ -142,12 +142,14 @@ class _Cost:
         return products + back + vectors * depth * 2.8 * form.points
 
     def reading(self, claim: int, panels: int) -> float:
-        """Waiting for filters that were not in the cache, and for stored ones again in each block of tiles."""
+        """Waiting for filters that were not in the cache, as far as products do not take as long as fetching them, and
+        for stored ones again in each block of tiles."""
         tile, form = self.tile, self.form
-        if not form.stored:
-            return claim * panels * _panel_bytes(tile, form, self.problem) * form.taps**2 / form.points / 25
         all_panels = panel_count(tile, self.problem.group_out)
         once = min(claim, -(-all_panels // panels)) * panels
         size = _panel_bytes(tile, form, self.problem)
         products = form.points * once * self.count * self.problem.group_in * tile.vectors / 2
-        return once * size / 30 + max(0, once * size / 14 - 0.8 * products) + (claim * panels - once) * size / 150
+        if form.stored:
+            return once * size / 30 + max(0, once * size / 14 - 0.8 * products) + (claim * panels - once) * size / 150
+        share = form.taps**2 / form.points
+        return once * size * share / 25 + max(0, once * size * share / 9 - products * min(1, share))
