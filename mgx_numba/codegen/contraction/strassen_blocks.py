@@ -25,7 +25,7 @@ MOST_PANELS = 8
 PAD = 16
 """Rows that a tile may compute past the last one of its block."""
 LEFT_COST = {1: 0.05, 2: 0.15, 4: 0.40}
-RIGHT_COST = {2: 0.45, 4: 0.80}
+RIGHT_COST = {2: 0.50, 4: 0.80}
 """What sums of so many terms cost the tile that makes them on the side, in parts of the tile's time: those of the
 left-hand side mostly instructions, those of the right-hand side mostly waiting for memory."""
 TILE_CYCLES, TARGET_CYCLES, LINE_CYCLES, TASK_CYCLES = 40.0, 40.0, 8.0, 10000.0
