@@ -68,7 +68,7 @@ def product(
 
 def convolution(kind: str) -> tuple[Program, dict[str, np.ndarray]]:
     rng = np.random.default_rng(3)
-    channels, name = 24, "convolution_backwards" if kind == "transposed" else "convolution"
+    channels, name = 3 if kind == "few" else 24, "convolution_backwards" if kind == "transposed" else "convolution"
     kernel = {"1x1": 1, "5x5": 5, "5x5 by 2": 5, "7x7 by 2": 7}.get(kind, 3)
     stride = (2, 2) if kind.endswith("by 2") else (1, 1)
     groups = {"grouped": 2, "depthwise": channels}.get(kind, 1)
@@ -95,6 +95,7 @@ CASES = {
     "conv_1x1": lambda: convolution("1x1"),
     "conv_direct": lambda: convolution("grouped"),
     "conv_depthwise": lambda: convolution("depthwise"),
+    "conv_few_channels": lambda: convolution("few"),
     "conv_transposed": lambda: convolution("transposed"),
     "conv_winograd_2x2": lambda: convolution("plain"),
     "conv_winograd_4x4": lambda: convolution("grouped"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from .conv import ConvDirect, ConvPointwise
 from .depthwise import ConvDepthwise
+from .few import ConvFewChannels
 from .gemm import GemmInPlace, GemmPacked, GemmPacking
 from .gemv import GemvPacked
 from .strassen import GemmStrassen
@@ -22,6 +23,7 @@ GEMM_SOLVERS = (GemmPacked(), GemvPacked(), GemmInPlace(), GemmPacking(), GemmSt
 CONV_SOLVERS = (
     ConvPointwise(),
     ConvDepthwise(),
+    ConvFewChannels(),
     ConvDirect(),
     ConvTransposed(),
     *(ConvWinograd(Form(out, taps, stored)) for out, taps in ((2, 3), (4, 3), (2, 5)) for stored in (False, True)),

@@ -22,7 +22,7 @@ from .rows import image_strides, row_offsets, stride_arguments
 from .solver import NO_EPILOGUE, Plan, Strides
 from .text import Arguments, Rows, indent, kernel_name
 
-__all__ = ["ConvDepthwise"]
+__all__ = ["MOST_ROWS", "WINDOWS", "ConvDepthwise", "best_run", "line_locals", "line_slot", "missing", "taps_inside"]
 
 LINES_BYTES = 24576
 """Input of one line's taps that stays in the L1 cache for the next line."""
@@ -89,7 +89,7 @@ def _launch(
     """``problem`` has three spatial dimensions."""
     tile = tile_for(problem.dtype)
     channels, out_lens, kernel = problem.out_channels, problem.out_lens, problem.kernel
-    run = _run(out_lens[2])
+    run = best_run(out_lens[2])
     lines = problem.batch * out_lens[0] * out_lens[1]
     line_block, channel_block = _blocks(problem, tile, lines, threads, given)
     line_blocks, parts = -(-lines // line_block), -(-channels // channel_block)
@@ -114,10 +114,12 @@ def _launch(
             f"pad_{name}": problem.pads_begin[axis],
         })  # fmt: skip
     stride_arguments(arguments, strides)
+    whole = channels % tile.lanes == 0
+    own = line_locals(tile, run, tile.lanes, run * tile.lanes)
     text = "\n".join([
         "def kernel(args, begin, end):",
-        *indent([*arguments.lines, *_locals(tile, run), *rows.invariant(), "for task in range(begin, end):"]),
-        *indent(_task(rows, epilogue, tile.lanes, _sums(problem, tile, run), run, channels % tile.lanes == 0), 2),
+        *indent([*arguments.lines, *own, *rows.invariant(), "for task in range(begin, end):"]),
+        *indent(_task(rows, epilogue, tile.lanes, _sums(problem, tile, run), run, whole), 2),
     ])  # fmt: skip
     source = KernelSource(kernel_name("depthwise", epilogue), text + "\n")
     size = problem.itemsize
@@ -128,17 +130,22 @@ def _launch(
 
 def _sums(problem: ConvProblem, tile: RegisterTile, run: int) -> tuple[str, str]:
     """Intrinsic of the sums of a run, and the literals that follow the number of its pixels."""
-    width, stride, taps = problem.out_lens[2], problem.stride[2], problem.kernel[2]
-    left = max(0, problem.pads_begin[2])
-    right = max(0, (width - 1) * stride + taps - problem.pads_begin[2] - problem.in_lens[2])
-    near = run == width or max(left, right) <= run * stride
+    stride, taps = problem.stride[2], problem.kernel[2]
+    left, right = missing(problem)
+    near = run == problem.out_lens[2] or max(left, right) <= run * stride
     shared = taps in WINDOWS and problem.kernel[1] <= MOST_ROWS and stride <= 2 and problem.dilation[2] == 1
     if near and shared:
         return f"depthwise_{tile.dtype}", f"{problem.kernel[1]}, {taps}, {stride}, {left}, {right}, "
     return f"depthwise_taps_{tile.dtype}", ""
 
 
-def _run(pixels: int) -> int:
+def missing(problem: ConvProblem) -> tuple[int, int]:
+    """Columns that the first and the last pixel of a line lack. ``problem`` has three spatial dimensions."""
+    reach = (problem.out_lens[2] - 1) * problem.stride[2] + problem.kernel[2] - problem.pads_begin[2]
+    return max(0, problem.pads_begin[2]), max(0, reach - problem.in_lens[2])
+
+
+def best_run(pixels: int) -> int:
     """Pixels to take at a time, so that few sums of the last run of a line are for nothing."""
     return min((run for run in RUNS if run <= pixels), key=lambda run: -(-pixels // run) * (run + 2))
 
@@ -159,24 +166,26 @@ def _slice(problem: ConvProblem, tile: RegisterTile, channels: int) -> int:
     return min(near, -(-channels // tile.lanes) * tile.lanes) // tile.lanes * tile.lanes
 
 
-def _slot(name: str) -> str:
+def line_slot(name: str) -> str:
+    """A word of the block that describes a line."""
     return f"block[{DEPTHWISE_SLOTS.index(name)}]"
 
 
-def _locals(tile: RegisterTile, run: int) -> list[str]:
+def line_locals(tile: RegisterTile, run: int, tap_size: int, sums: int) -> list[str]:
+    """Statements: the block, filled with what all lines have in common, and room for so many ``sums``."""
     return [
         f"block = local_int64({len(DEPTHWISE_SLOTS)})",
-        f"sums = local_{tile.dtype}({run * tile.lanes})",
-        f"{_slot('x_plane')} = dilation_d * x_d",
-        f"{_slot('w_plane')} = kernel_h * kernel_w * {tile.lanes}",
-        f"{_slot('x_row')} = dilation_h * x_h",
-        f"{_slot('x_column')} = x_w",
-        f"{_slot('last')} = out_w - {run}",
-        f"{_slot('stride')} = stride_w",
-        f"{_slot('taps')} = kernel_w",
-        f"{_slot('dilation')} = dilation_w",
-        f"{_slot('first')} = -pad_w",
-        f"{_slot('columns')} = in_w",
+        f"sums = local_{tile.dtype}({sums})",
+        f"{line_slot('x_plane')} = dilation_d * x_d",
+        f"{line_slot('w_plane')} = kernel_h * kernel_w * {tap_size}",
+        f"{line_slot('x_row')} = dilation_h * x_h",
+        f"{line_slot('x_column')} = x_w",
+        f"{line_slot('last')} = out_w - {run}",
+        f"{line_slot('stride')} = stride_w",
+        f"{line_slot('taps')} = kernel_w",
+        f"{line_slot('dilation')} = dilation_w",
+        f"{line_slot('first')} = -pad_w",
+        f"{line_slot('columns')} = in_w",
     ]
 
 
@@ -192,18 +201,18 @@ def _task(rows: Rows, epilogue: Epilogue, lanes: int, sums: tuple[str, str], run
         *indent([
             "columns = imin(last - n0, slice)",
             f"rest = columns & {lanes - 1}",
-            f"{_slot('channels')} = rest",
+            f"{line_slot('channels')} = rest",
             "plane = idiv(line0, out_h)",
             "o_h = line0 - plane * out_h",
             "image = idiv(plane, out_d)",
             "o_d = plane - image * out_d",
             "for line in range(line0, line1):",
             *indent([
-                *_taps_inside("d"),
-                *_taps_inside("h"),
-                f"{_slot('planes')} = end_d - k_d",
-                f"{_slot('row0')} = k_h",
-                f"{_slot('row1')} = end_h",
+                *taps_inside("d"),
+                *taps_inside("h"),
+                f"{line_slot('planes')} = end_d - k_d",
+                f"{line_slot('row0')} = k_h",
+                f"{line_slot('row1')} = end_h",
                 "x_line = image * x_image + (i_d + k_d * dilation_d) * x_d + i_h * x_h - pad_w * x_w + n0",
                 f"w_line = n0 * taps + k_d * kernel_h * kernel_w * {lanes}",
                 "pixel = (o_d * out_h + o_h) * out_w",
@@ -223,7 +232,7 @@ def _task(rows: Rows, epilogue: Epilogue, lanes: int, sums: tuple[str, str], run
     ]  # fmt: skip
 
 
-def _taps_inside(axis: str) -> list[str]:
+def taps_inside(axis: str) -> list[str]:
     """Statements: the first tap along an axis that lies in the input, ``k_<axis>``, and the one after the last."""
     return [
         f"i_{axis} = o_{axis} * stride_{axis} - pad_{axis}",

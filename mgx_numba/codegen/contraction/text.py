@@ -84,11 +84,11 @@ class Rows:
         found = [(name, access) for name, access in [("out", "full"), *own] if access in ("full", "per_m")]
         return [(name, " + c" if access == "full" else "") for name, access in found]
 
-    def vector_text(self, part: bool) -> tuple[list[str], list[str]]:
+    def vector_text(self, part: bool, first: int = 0) -> tuple[list[str], list[str]]:
         """Statements before a loop over rows, and those that finish one vector of row ``i`` in it.
 
-        The vector's column is ``n0 + c``, its accumulators are at ``i * lanes`` of ``sums``, and what is `moving` is
-        found at ``<name>_place``. If it is a ``part``, only its first ``rest`` columns exist.
+        The vector is at column ``n0 + c``, its accumulators at ``first + i * lanes`` of ``sums``, and what is `moving`
+        is found at ``<name>_place``. If it is a ``part``, only its first ``rest`` columns exist.
         """
         lanes, operands = self.lanes, list(enumerate(self.epilogue.operands))
 
@@ -99,7 +99,7 @@ class Rows:
 
         result = self.epilogue.result
         return [load(k, "n0 + c") for k, o in operands if o.access == "per_n"], [
-            f"acc = load(sums, i * {lanes}, {lanes})",
+            f"acc = load(sums, {first} + i * {lanes}, {lanes})",
             *(load(k, f"e{k}_place") for k, o in operands if o.access == "full"),
             *self._splats("per_m", "e{k}_place"),
             *(line.replace("LANES", str(lanes)) for line in self.epilogue.lines),

@@ -11,7 +11,15 @@ The first LEFT columns of pixel 0's run and the last RIGHT of the run that begin
 nothing is added for them. ``depthwise_taps_<dtype>(block, sums, x, w, pixel, PIXELS, MASKED, LANES)`` is for any number
 of ``taps``, ``dilation`` columns apart, and any ``stride``; it looks at every column, which exists if it is in
 ``[0, columns)`` when that of the first tap of pixel 0 is ``first``. No memory outside of the input is read; with MASKED
-only the first ``channels`` lanes are. The words of ``block`` are `DEPTHWISE_SLOTS`.
+only the first ``channels`` lanes are.
+
+``few_channels_<dtype>(block, sums, x, w, pixel, PIXELS, ROWS, WINDOW, STRIDE, LEFT, RIGHT, CHANNELS, VECTORS, LANES)``
+is for an ordinary convolution of CHANNELS (at most 4) input channels, which are all there is between two columns:
+
+    sums[v, p] = sum over d, r, k, c of x[d * x_plane + r * x_row + (p * STRIDE + k) * CHANNELS + c]
+                 * w[d * w_plane + (((r * WINDOW + k) * CHANNELS + c) * VECTORS + v) * LANES ...]
+
+for VECTORS vectors of output channels. The words of ``block`` are `DEPTHWISE_SLOTS`.
 """
 
 from __future__ import annotations
@@ -28,10 +36,14 @@ from .tile import literal_shape
 from .tile_writer import Values, VectorWriter, constant
 from .vector import pointer_type
 
-__all__ = ["depthwise_float32", "depthwise_float64", "depthwise_taps_float32", "depthwise_taps_float64"]
+__all__ = [
+    "depthwise_float32", "depthwise_float64", "depthwise_taps_float32", "depthwise_taps_float64",
+    "few_channels_float32", "few_channels_float64",
+]  # fmt: skip
 
 _WINDOW = ("PIXELS", "ROWS", "WINDOW", "STRIDE", "LEFT", "RIGHT", "MASKED", "LANES")
 _TAPS = ("PIXELS", "MASKED", "LANES")
+_FEW = ("PIXELS", "ROWS", "WINDOW", "STRIDE", "LEFT", "RIGHT", "CHANNELS", "VECTORS", "LANES")
 _I32 = ir.IntType(32)
 _I64 = ir.IntType(64)
 
@@ -43,7 +55,7 @@ class DepthwiseWriter(VectorWriter):
         self, builder: ir.IRBuilder, dtype: str, block: ir.Value, pixels: int, masked: int, lanes: int
     ) -> None:
         super().__init__(builder, dtype, lanes)
-        self.pixels = pixels
+        self.pixels, self.count, self.tap_size = pixels, pixels, lanes
         self.slot = {name: builder.load(self.at(block, constant(k))) for k, name in enumerate(DEPTHWISE_SLOTS)}
         self.mask = self._lanes_left() if masked else None
 
@@ -56,20 +68,13 @@ class DepthwiseWriter(VectorWriter):
         begins = self.ir.icmp_signed("==", pixel, constant(0))
         ends = self.ir.icmp_signed("==", pixel, self.slot["last"])
 
-        def add_row(row_x: ir.Value, row_w: ir.Value, sums: Values) -> Values:
-            weights = [self._load(self.at(row_w, constant(k * self.lanes))) for k in range(window)]
-            for j in range(inputs):
-                place = self.at(row_x, columns[j])
-                if j < left:
-                    place = self.ir.select(begins, self._zeros(), place)
-                if j >= inputs - right:
-                    place = self.ir.select(ends, self._zeros(), place)
-                value = self._load_channels(place)
-                for p in range(self.pixels):
-                    tap = j - p * stride
-                    if 0 <= tap < window:
-                        sums[p] = self.b.muladd(value, weights[tap], sums[p])
-            return sums
+        def row_places(row_x: ir.Value) -> Values:
+            places = [self.at(row_x, column) for column in columns]
+            for j in range(left):
+                places[j] = self.ir.select(begins, self._zeros(), places[j])
+            for j in range(inputs - right, inputs):
+                places[j] = self.ir.select(ends, self._zeros(), places[j])
+            return places
 
         def add_plane(plane_x: ir.Value, plane_w: ir.Value, sums: Values) -> Values:
             for r in range(rows):
@@ -77,7 +82,8 @@ class DepthwiseWriter(VectorWriter):
                 begun = self.ir.icmp_signed("<=", self.slot["row0"], constant(r))
                 with self.ir.if_then(self.ir.and_(begun, self.ir.icmp_signed("<", constant(r), self.slot["row1"]))):
                     row_x = self.at(plane_x, self.ir.mul(self.slot["x_row"], constant(r)))
-                    new = add_row(row_x, self.at(plane_w, constant(r * window * self.lanes)), list(sums))
+                    row_w = self.at(plane_w, constant(r * window * self.tap_size))
+                    new = self._row(row_places(row_x), row_w, window, stride, list(sums))
                     inside = self.ir.block
                 sums = [self.ir.phi(self.vector) for _ in old]
                 for phi, *values in zip(sums, old, new):
@@ -86,6 +92,17 @@ class DepthwiseWriter(VectorWriter):
             return sums
 
         return self._planes(x, w, add_plane)
+
+    def _row(self, places: Values, w: ir.Value, window: int, stride: int, sums: Values) -> Values:
+        """Sums with those of one row of taps, which reads columns at ``places``."""
+        weights = [self._load(self.at(w, constant(k * self.lanes))) for k in range(window)]
+        for j, place in enumerate(places):
+            value = self._load_channels(place)
+            for p in range(self.pixels):
+                tap = j - p * stride
+                if 0 <= tap < window:
+                    sums[p] = self.b.muladd(value, weights[tap], sums[p])
+        return sums
 
     def any_taps(self, x: ir.Value, w: ir.Value, pixel: ir.Value) -> Values:
         """Sums over any number of rows and taps."""
@@ -130,7 +147,7 @@ class DepthwiseWriter(VectorWriter):
             sums = add(plane_x, plane_w, sums)
             return [self.at(plane_x, self.slot["x_plane"]), self.at(plane_w, self.slot["w_plane"]), *sums]
 
-        zeros = [ir.Constant(self.vector, None)] * self.pixels
+        zeros = [ir.Constant(self.vector, None)] * self.count
         return self.loop("plane", constant(0), self.slot["planes"], 1, [x, w, *zeros], one_plane)[2:]
 
     def _lanes_left(self) -> ir.Value:
@@ -147,13 +164,38 @@ class DepthwiseWriter(VectorWriter):
         return self.call(f"llvm.masked.load.{self.b.mangled(self.vector)}.p0", self.vector, arguments)
 
     def _zeros(self) -> ir.Value:
-        """Pointer to one vector of zeros."""
-        name, module = f"zeros_{self.vector}", self.ir.module
+        """Pointer to as many zeros as are read at one place."""
+        name, module, room = f"zeros_{self.vector}", self.ir.module, ir.ArrayType(self.element, 4 * self.lanes)
         if name not in module.globals:
-            made = ir.GlobalVariable(module, ir.ArrayType(self.element, self.lanes), name)
-            made.initializer = ir.Constant(ir.ArrayType(self.element, self.lanes), None)
+            made = ir.GlobalVariable(module, room, name)
+            made.initializer = ir.Constant(room, None)
             made.global_constant, made.linkage = True, "internal"
         return self.ir.bitcast(module.globals[name], self.element.as_pointer())
+
+
+class FewChannelsWriter(DepthwiseWriter):
+    """Writes the sums of one run where every output channel is a sum over all of few input channels."""
+
+    def __init__(
+        self, builder: ir.IRBuilder, dtype: str, block: ir.Value, pixels: int, channels: int, vectors: int, lanes: int
+    ) -> None:
+        super().__init__(builder, dtype, block, pixels, 0, lanes)
+        self.channels, self.vectors = channels, vectors
+        self.count, self.tap_size = pixels * vectors, channels * vectors * lanes
+        self.slot["x_column"] = constant(channels)
+
+    def _row(self, places: Values, w: ir.Value, window: int, stride: int, sums: Values) -> Values:
+        for term in range(window * self.channels):
+            tap, channel = divmod(term, self.channels)
+            first = term * self.vectors
+            weights = [self._load(self.at(w, constant((first + v) * self.lanes))) for v in range(self.vectors)]
+            for p in range(self.pixels):
+                place = self.at(places[tap + p * stride], constant(channel))
+                value = self.splat(self.ir.load(place, align=self.align))
+                for v in range(self.vectors):
+                    k = v * self.pixels + p
+                    sums[k] = self.b.muladd(value, weights[v], sums[k])
+        return sums
 
 
 def _signature(dtype: str, literals: tuple[Any, ...]) -> Any:
@@ -199,5 +241,27 @@ def _define_taps(dtype: str) -> Any:
     return intrinsic(prefer_literal=True)(depthwise)
 
 
+def _define_few(dtype: str) -> Any:
+    """The intrinsic ``few_channels_<dtype>``."""
+
+    def few_channels(
+        typingctx, block, sums, x, w, pixel, pixels, rows, window, stride, left, right, channels, vectors, lanes
+    ):
+        literals = (pixels, rows, window, stride, left, right, channels, vectors, lanes)
+        count, *shape, inputs, width, size = literal_shape(_FEW, literals)
+
+        def lower(context, builder, signature, values):
+            place, target, *operands = values[:5]
+            writer = FewChannelsWriter(builder, dtype, place, count, inputs, width, size)
+            writer.store(target, writer.windows(*operands, *shape))
+            return context.get_dummy_value()
+
+        return _signature(dtype, literals), lower
+
+    few_channels.__name__ = few_channels.__qualname__ = f"few_channels_{dtype}"
+    return intrinsic(prefer_literal=True)(few_channels)
+
+
 depthwise_float32, depthwise_float64 = _define("float32"), _define("float64")
 depthwise_taps_float32, depthwise_taps_float64 = _define_taps("float32"), _define_taps("float64")
+few_channels_float32, few_channels_float64 = _define_few("float32"), _define_few("float64")

@@ -110,7 +110,7 @@ def refinements(request: Request, winner: Candidate) -> list[Candidate]:
     elif isinstance(winner.solver, GemmStrassen) and isinstance(request.problem, GemmProblem):
         near = winner.solver.blockings(request.problem, request.threads)
     else:
-        near = _blockings(request, winner.solver.name == "conv_depthwise")
+        near = _blockings(request, winner.solver.name in ("conv_depthwise", "conv_few_channels"))
     distinct = dict.fromkeys(b for b in near if b != winner.blocking)
     return [Candidate(winner.solver, b) for b in list(distinct)[:_MOST_REFINEMENTS]]
 
@@ -135,7 +135,7 @@ def least_bytes(problem: GemmProblem | ConvProblem) -> int:
     return problem.itemsize * (problem.batch * pixels + math.prod(problem.weight_lens))
 
 
-def _blockings(request: Request, channels: bool) -> list[Blocking]:
+def _blockings(request: Request, by_lines: bool) -> list[Blocking]:
     problem = request.problem
     tile = tile_for(problem.dtype)
     if isinstance(problem, GemmProblem):
@@ -145,9 +145,9 @@ def _blockings(request: Request, channels: bool) -> list[Blocking]:
         m, n, depth, taps, groups = (
             problem.batch * pixels, problem.group_out, problem.group_in, problem.taps, problem.groups,
         )  # fmt: skip
-    if channels and isinstance(problem, ConvProblem):
+    if by_lines and isinstance(problem, ConvProblem):
         width = problem.out_lens[-1]
-        lines = functools.partial(cut_lines, tile, m // width, width, problem.groups, request.threads)
+        lines = functools.partial(cut_lines, tile, m // width, width, problem.out_channels, request.threads)
         base = lines()
         return [b for b in (lines(given=near) for near in _scaled(base)) if b != base]
     beside = isinstance(problem, ConvProblem)
