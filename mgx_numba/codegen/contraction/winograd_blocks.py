@@ -20,6 +20,8 @@ _FILTER_BYTES = 640 * 1024
 """Transformed filters of one step of a task, which are to stay in the L2 cache."""
 _NEAR_BYTES = 300 * 1024
 """Transformed tiles of a task, which leave the L2 cache to filters and to what comes and goes."""
+_KEPT_BYTES = 2560 * 1024
+"""Transformed filters of a convolution that may still be in the last cache from the run before."""
 _MOST_TILES = 128
 """Tiles of one task."""
 
@@ -150,6 +152,7 @@ class _Cost:
         size = _panel_bytes(tile, form, self.problem)
         products = form.points * once * self.count * self.problem.group_in * tile.vectors / 2
         if form.stored:
-            return once * size / 30 + max(0, once * size / 14 - 0.8 * products) + (claim * panels - once) * size / 150
+            rate = 60 if self.problem.groups * all_panels * size <= _KEPT_BYTES else 20
+            return once * size / rate + max(0, once * size / 14 - 0.8 * products) + (claim * panels - once) * size / 150
         share = form.taps**2 / form.points
         return once * size * share / 25 + max(0, once * size * share / 9 - products * min(1, share))
