@@ -95,21 +95,22 @@ def test_fast_float32_functions_keep_their_bounds(limit: str, monkeypatch: pytes
             exact = EXACT[name](wide)
             error = ulp_error(got, exact)
             flushed = (got == 0) & (np.abs(exact) < 2 * np.finfo(np.float32).tiny * np.maximum(1, np.abs(x)))
-        bad = (error > (6.0 if name == "gelu_erf" else 4.0)) & ~flushed
+        bad = (error > 4.0) & ~flushed
         assert not bad.any(), (name, error[bad].max(), x[bad][:5], got[bad][:5], exact[bad][:5])
 
 
 @pytest.mark.parametrize("limit", ["", "avx2", "sse"], ids=["native", "avx2", "sse"])
 def test_gelu_erf_fast_keeps_its_tail(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MGX_CPU_FEATURES", limit)
-    x = np.random.default_rng(5).uniform(-14.7, 2.0, 60000).astype(np.float32)
+    rng = np.random.default_rng(5)
+    x = np.concatenate([rng.uniform(-14.7, 2.0, 60000), rng.uniform(-0.2, 0.2, 20000)]).astype(np.float32)
     edges = np.array([-14.5, -14.499, -14.6, -20.0, -1e30, 1e30, INF, -INF, NAN, 0.0, -0.0, 1e-45, -1e-45], np.float32)
     x = np.concatenate([x, edges])
     (got,) = evaluate([("gelu_erf_fast(a)", "float32")], x)
     with np.errstate(all="ignore"):
         exact = EXACT["gelu_erf"](x.astype(np.float64))
     error = ulp_error(got, exact)
-    assert error.max() <= 6.0, (x[np.argmax(error)], got[np.argmax(error)], exact[np.argmax(error)])
+    assert error.max() <= 4.0, (x[np.argmax(error)], got[np.argmax(error)], exact[np.argmax(error)])
 
 
 @pytest.mark.parametrize("lanes", [4, 32, 64])
@@ -121,7 +122,7 @@ def test_fast_exponentials_for_other_lane_counts(lanes: int) -> None:
             exact = EXACT[name](x.astype(np.float64))
             flushed = (got == 0) & (np.abs(exact) < 2 * np.finfo(np.float32).tiny * np.maximum(1, np.abs(x)))
             error = np.where(flushed, 0, ulp_error(got, exact))
-        assert error.max() <= (6.0 if name == "gelu_erf" else 4.0), (name, x[np.argmax(error)], got[np.argmax(error)])
+        assert error.max() <= 4.0, (name, x[np.argmax(error)], got[np.argmax(error)])
 
 
 def test_float64_functions_are_within_four_ulp() -> None:

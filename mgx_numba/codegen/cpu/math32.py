@@ -34,8 +34,8 @@ _LN_LARGEST = 88.72283905
 _NORMAL_LIMIT = 14.5
 _TANH_LIMIT = 9.98
 _REGISTER_LANES = 16
-# Adding these rounds to integers and to multiples of 1/32.
-_WHOLE, _FRACTIONS = 1.5 * 2.0**23, 1.5 * 2.0**18
+# Adding these rounds to integers and to multiples of 1/32 and 1/16.
+_WHOLE, _FRACTIONS, _SIXTEENTHS = 1.5 * 2.0**23, 1.5 * 2.0**18, 1.5 * 2.0**19
 
 
 def _reduce(b: VectorBuilder, x: ir.Value, magic: float = _WHOLE) -> tuple[ir.Value, ir.Value, ir.Value]:
@@ -102,12 +102,22 @@ def _lookup(b: VectorBuilder, index: ir.Value, values: Sequence[float]) -> ir.Va
     return _by_registers(b, emit, index)
 
 
-def _tabulated_power(
-    b: VectorBuilder, bits: ir.Value, r: ir.Value, coefficients: Sequence[float] = table.EXPM1_32_SHORT
-) -> ir.Value:
+def _lookup_16(b: VectorBuilder, index: ir.Value, values: Sequence[float]) -> ir.Value:
+    """values[i mod 16] for every lane i of an integer vector; there are 16 of them."""
+    type_ = ir.VectorType(ir.FloatType(), _REGISTER_LANES)
+    held = ir.Constant(type_, [ir.Constant(ir.FloatType(), v) for v in values])
+
+    def emit(places: ir.Value) -> ir.Value:
+        callee = b.function("llvm.x86.avx512.permvar.sf.512", type_, [type_, places.type])
+        return b.ir.call(callee, [held, places])
+
+    return _by_registers(b, emit, index)
+
+
+def _tabulated_power(b: VectorBuilder, bits: ir.Value, r: ir.Value) -> ir.Value:
     """2**f exp(r) for the fraction f of the n of a reduction by `_FRACTIONS`."""
     power = _lookup(b, bits, table.POWERS_32)
-    return b.muladd(power, b.mul(r, b.polynomial(r, coefficients)), power)
+    return b.muladd(power, b.mul(r, b.polynomial(r, table.EXPM1_32_SHORT)), power)
 
 
 def _bounded(b: VectorBuilder, x: ir.Value) -> ir.Value:
@@ -207,10 +217,19 @@ def _halves(b: VectorBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
     return high, b.sub(x, high)
 
 
-def _even_and_odd(b: VectorBuilder, x: ir.Value, square: ir.Value, coefficients: Sequence[float]) -> ir.Value:
-    """A polynomial in x as two in its square: half the chain, and fewer roundings where high powers count most."""
-    even, odd = (b.polynomial(square, coefficients[start::2]) for start in (0, 1))
-    return b.muladd(x, odd, even)
+def _high_by_pairs(b: VectorBuilder, x: ir.Value, coefficients: Sequence[float], low: int) -> ir.Value:
+    """A polynomial of odd degree, an even number of high powers as one in x**2 of pairs: their chain is half as long.
+
+    The `low` powers, whose rounding errors count, are added one by one.
+    """
+    square = b.mul(x, x)
+    pairs = [b.polynomial(x, coefficients[k : k + 2]) for k in range(low, len(coefficients), 2)]
+    result = pairs.pop()
+    while pairs:
+        result = b.muladd(result, square, pairs.pop())
+    for coefficient in reversed(coefficients[:low]):
+        result = b.muladd(result, x, coefficient)
+    return result
 
 
 def gelu_erf_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
@@ -218,7 +237,7 @@ def gelu_erf_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
     a = b.first_less(_NORMAL_LIMIT, b.fabs(x))
     square = b.mul(a, a)
     tabulated = _fills_registers(b, x)
-    magic = _FRACTIONS if tabulated else _WHOLE
+    magic = _SIXTEENTHS if tabulated else _WHOLE
     shifted = b.muladd(square, -table.LOG2_E / 2, magic)
     n = b.sub(shifted, magic)
     # x**2 = r - 2 n ln 2; products with the high part of ln 2 are exact, so x**2 is rounded once.
@@ -226,16 +245,19 @@ def gelu_erf_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
     if not has_fma():
         r = b.add(b.muladd(n, 2 * table.LN2_HIGH_32, square), _lost(b, a, a, square))
     r = b.muladd(n, 2 * table.LN2_LOW_32, r)
-    if tabulated:
-        growth = [c * (-0.5) ** (k + 1) for k, c in enumerate(table.EXPM1_32_SHORT)]
-        power = _tabulated_power(b, b.bits(shifted), r, growth)
-    else:
-        power = b.polynomial(r, [c * (-0.5) ** k for k, c in enumerate(table.EXP_32)])
-    numerator, denominator = (_even_and_odd(b, a, square, part) for part in table.NORMAL_TAIL_32)
-    tail = b.div(b.mul(b.mul(a, power), numerator), denominator)
-    tail = _scalef(b, tail, n) if tabulated else _scale(b, tail, b.bits(shifted))
+    # Far out the polynomial falls as the quotient grows, whose rounding error then all but cancels.
+    part = b.div(a, b.add(a, table.NORMAL_TAIL_SCALE))
+    smooth = _high_by_pairs(b, b.sub(table.NORMAL_TAIL_CENTER, part), table.NORMAL_TAIL_32, low=2)
     # the difference is NaN for -infinity, of which the product is
-    return b.sub(b.sub(x, b.first_less(0.0, x)), tail)
+    positive = b.sub(x, b.first_less(0.0, x))
+    if tabulated:
+        power, lost = (_lookup_16(b, b.bits(shifted), values) for values in (table.POWERS_16, table.POWERS_16_LOST))
+        growth = b.polynomial(r, [c * (-0.5) ** (k + 1) for k, c in enumerate(table.EXPM1_32_MEDIUM)])
+        tail = _scalef(b, b.mul(b.mul(part, power), smooth), n)
+        return b.muladd(b.neg(tail), b.muladd(r, growth, lost), b.sub(positive, tail))
+    power = b.polynomial(r, [c * (-0.5) ** k for k, c in enumerate(table.EXP_32)])
+    tail = _scale(b, b.mul(part, smooth), b.bits(shifted))
+    return b.muladd(b.neg(tail), power, positive)
 
 
 def gelu_tanh_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:

@@ -4,7 +4,7 @@ float32 results are within 2 ulp of the exact value over the whole range, subnor
 are within 4 ulp, except where x times an exponential is subnormal, and in the tail of gelu_tanh, whose
 argument to the exponential is rounded.
 
-Names ending in ``_fast`` are cheaper float32 versions within 4 ulp (gelu_erf 6), which honour infinities and NaN
+Names ending in ``_fast`` are cheaper float32 versions within 4 ulp, which honour infinities and NaN
 and may flush results below 2**-125 (of a product with x: that factor) to zero. On float64 they are the others.
 """
 
