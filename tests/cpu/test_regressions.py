@@ -58,3 +58,23 @@ def test_results_of_ref_do_not_alias_inputs_and_literals():
         np.asarray(result)[:] = 7
     assert source.tolist() == [0, 0, 0]
     assert net.run({"x": source})[1].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("fast_math", [False, True])
+@pytest.mark.parametrize(
+    ("name", "kernel", "ways"),
+    [
+        ("convolution", 5, [{"stride": [2, 2], "padding": [p, p, 2, 2]} for p in (2, 1)]),
+        ("convolution", 7, [{"stride": [2, 2], "padding": [p, p, 3, 3]} for p in (3, 2)]),
+        ("convolution_backwards", 3, [{"stride": [s, s]} for s in (2, 3, 1)]),
+        ("convolution_backwards", 3, [{"stride": [2, 2], "dilation": [d, d]} for d in (1, 2)]),
+    ],
+)
+def test_convolutions_that_share_weights_do_not_share_what_is_packed_otherwise(name, kernel, ways, fast_math):
+    channels = 16
+
+    def build(m, p):
+        w = m.add_literal(data((channels, channels, kernel, kernel), 3))
+        return [m.add_instruction(name, [p[0], w], **way) for way in ways]
+
+    check([data((1, channels, 30, 29))], build, rtol=1e-4, fast_math=fast_math)

@@ -31,7 +31,7 @@ __all__ = ["ConvWinograd"]
 
 @dataclass(frozen=True)
 class ConvWinograd:
-    """F(m x m, r x r) for m = 2 and 4 with r = 3, and for m = 2 with r = 5."""
+    """F(m x m, r x r) for m = 2 and 4 with r = 3, and for m = 2 with r = 5; strided ones also take m = 3 with r = 4."""
 
     form: Form
     _direct = ConvDirect()

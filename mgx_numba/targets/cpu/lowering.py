@@ -1,8 +1,8 @@
 """Lowering: from an optimised program to a plan, one instruction after the other.
 
 Every instruction's value is a view of a buffer. Views of views are free; concatenations and program results lend
-their memory to the instructions that feed them, so that those write in place. An operator that no kernel serves runs
-by its NumPy meaning in a host step between native steps.
+their memory to the instructions that feed them, also through transposes and reshapes, so that those write in place. An
+operator that no kernel serves runs by its NumPy meaning in a host step between native steps.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ LoweringRule = Callable[["Lowering", Instruction], None]
 _RULES: dict[str, LoweringRule] = {}
 _ACCEPTS: dict[str, Callable[[Instruction, Shape], bool]] = {}
 _DYNAMIC: set[str] = set()
+_PACKED_BY = ("groups", "transposed", "stride", "dilation", "pads_begin")
+"""Fields of a convolution, besides its lengths, that the order of packed weights may depend on."""
 
 
 def lowering(
@@ -183,7 +185,7 @@ class Lowering:
         """Constant weights in the form that a solver reads; equal packings of one constant are shared."""
         lens = tuple(solver.packed_lens(problem))
         place = weights.__array_interface__["data"][0], weights.shape, weights.strides
-        key = (*place, solver.name, lens, getattr(problem, "groups", 1), getattr(problem, "transposed", False))
+        key = (*place, solver.name, lens, *(getattr(problem, name, None) for name in _PACKED_BY))
         if key not in self._packed:
             self.packing_room -= packing_growth(solver, problem)
             self._packed[key] = self.constant(solver.pack_weights(problem, weights))
