@@ -227,7 +227,6 @@ def test_few_channels_refuses_what_it_does_not_compute() -> None:
         same(5, 16, 9), same(4, 16, 9, groups=2), same(3, 16, 9, kernel=1), same(3, 16, 9, kernel=5),
         same(3, 16, 9, dilation=(1, 2)), same(3, 16, 9, stride=(1, 3)), same(3, 16, 9, transposed=True),
         same(3, 16, 9, x_strides=(324, 36, 4)),
-        ConvProblem(1, 1, 16, (3, 17), (3, 3), pads_begin=(1, 9), pads_end=(1, 1)),
     ]  # fmt: skip
     assert all(ConvFewChannels().refusal(problem) for problem in refused)
 
@@ -546,3 +545,37 @@ def test_nothing_past_the_end_is_read(monkeypatch: pytest.MonkeyPatch, ceiling: 
         out = guard.place(np.zeros((1, *problem.out_lens, problem.out_channels), np.float32))
         run_plan(solver.plan(problem), {"x": x, "w": packed, "out": out})
         np.testing.assert_allclose(out, convolve(problem, x, w), rtol=1e-3, atol=1e-3)
+
+
+@needs_page_protection
+@pytest.mark.parametrize(
+    ("width", "kernel", "pads"), [(11, 7, (6, 0)), (57, 5, (2, 2)), (17, 3, (9, 1)), (1, 3, (5, -3))]
+)
+@pytest.mark.parametrize("solver", [ConvDepthwise(), ConvFewChannels()])
+def test_runs_that_overlap_at_the_ends_of_a_line(solver: Any, width: int, kernel: int, pads: tuple[int, int]) -> None:
+    """Columns that a run other than the first or the last one lacks, and lines that are all padding."""
+    channels = 16 if isinstance(solver, ConvDepthwise) else 2
+    problem = ConvProblem(
+        1, channels, 16, (1, width), (1, kernel), pads_begin=(0, pads[0]), pads_end=(0, pads[1]),
+        groups=channels if channels == 16 else 1,
+    )  # fmt: skip
+    assert run_conv(solver, problem, 5) < TOLERANCE
+    rng, pages = np.random.default_rng(5), GuardedPages()
+    x = pages.place(rng.standard_normal((1, 1, width, channels)).astype(np.float32))
+    w = rng.standard_normal(problem.weight_lens).astype(np.float32)
+    out = np.zeros((1, *problem.out_lens, 16), np.float32)
+    run_plan(solver.plan(problem), {"x": x, "w": solver.pack_weights(problem, w), "out": out})
+    np.testing.assert_allclose(out, convolve(problem, x, w), rtol=1e-4, atol=1e-4)
+
+
+@needs_page_protection
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_winograd_reads_nothing_past_a_slice_of_channels(form: Form) -> None:
+    problem = same(12, 21, 7, kernel=form.taps, fast_math=True)
+    rng, pages = np.random.default_rng(6), GuardedPages()
+    x = pages.place(rng.standard_normal((1, 7, 7, 20)).astype(np.float32))[..., 8:]
+    problem = dataclasses.replace(problem, x_strides=element_strides(x)[:-1])
+    w = rng.standard_normal(problem.weight_lens).astype(np.float32)
+    out, solver = np.zeros((1, 7, 7, 21), np.float32), ConvWinograd(form)
+    run_plan(solver.plan(problem), {"x": x, "w": pages.place(solver.pack_weights(problem, w)), "out": out})
+    np.testing.assert_allclose(out, convolve(problem, np.ascontiguousarray(x), w), rtol=1e-3, atol=1e-3)

@@ -260,3 +260,12 @@ def test_nothing_past_the_end_is_read(monkeypatch: pytest.MonkeyPatch, ceiling: 
                 w = solver.pack_weights(problem, placed)
                 run_plan(solver.plan(problem), {"x": a, "w": guard.place(w) if constant else w, "out": out})
                 np.testing.assert_allclose(out, a @ b, rtol=1e-4, atol=1e-5)
+
+
+@needs_page_protection
+def test_an_empty_sum_reads_no_left_operand() -> None:
+    problem = GemmProblem(5000, 1, 0, (3,))
+    a, b, out = (np.zeros((3, *lens), np.float32) for lens in ((5000, 0), (0, 1), (5000, 1)))
+    packed = GuardedPages().place(GemmPacked().pack_weights(problem, b))
+    run_plan(GemmPacked().plan(problem), {"x": a, "w": packed, "out": out})
+    assert not out.any()

@@ -115,7 +115,7 @@ def _launch(
         })  # fmt: skip
     stride_arguments(arguments, strides)
     whole = channels % tile.lanes == 0
-    own = line_locals(tile, run, tile.lanes, run * tile.lanes)
+    own = line_locals(tile, tile.lanes, run * tile.lanes)
     text = "\n".join([
         "def kernel(args, begin, end):",
         *indent([*arguments.lines, *own, *rows.invariant(), "for task in range(begin, end):"]),
@@ -132,9 +132,8 @@ def _sums(problem: ConvProblem, tile: RegisterTile, run: int) -> tuple[str, str]
     """Intrinsic of the sums of a run, and the literals that follow the number of its pixels."""
     stride, taps = problem.stride[2], problem.kernel[2]
     left, right = missing(problem)
-    near = run == problem.out_lens[2] or max(left, right) <= run * stride
     shared = taps in WINDOWS and problem.kernel[1] <= MOST_ROWS and stride <= 2 and problem.dilation[2] == 1
-    if near and shared:
+    if shared:
         return f"depthwise_{tile.dtype}", f"{problem.kernel[1]}, {taps}, {stride}, {left}, {right}, "
     return f"depthwise_taps_{tile.dtype}", ""
 
@@ -171,7 +170,7 @@ def line_slot(name: str) -> str:
     return f"block[{DEPTHWISE_SLOTS.index(name)}]"
 
 
-def line_locals(tile: RegisterTile, run: int, tap_size: int, sums: int) -> list[str]:
+def line_locals(tile: RegisterTile, tap_size: int, sums: int) -> list[str]:
     """Statements: the block, filled with what all lines have in common, and room for so many ``sums``."""
     return [
         f"block = local_int64({len(DEPTHWISE_SLOTS)})",
@@ -180,7 +179,6 @@ def line_locals(tile: RegisterTile, run: int, tap_size: int, sums: int) -> list[
         f"{line_slot('w_plane')} = kernel_h * kernel_w * {tap_size}",
         f"{line_slot('x_row')} = dilation_h * x_h",
         f"{line_slot('x_column')} = x_w",
-        f"{line_slot('last')} = out_w - {run}",
         f"{line_slot('stride')} = stride_w",
         f"{line_slot('taps')} = kernel_w",
         f"{line_slot('dilation')} = dilation_w",

@@ -50,9 +50,6 @@ class ConvFewChannels:
             return "the stride or the dilation along a line is too large"
         if problem.x_strides[3] != problem.in_channels:
             return "the pixels of a line do not follow each other"
-        run = best_run(problem.out_lens[2])
-        if run < problem.out_lens[2] and max(missing(problem)) > run * stride:
-            return "the padding is larger than a run"
         return None
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
@@ -121,7 +118,7 @@ def _launch(
         })  # fmt: skip
     stride_arguments(arguments, strides)
     tap_size = problem.in_channels * VECTORS * tile.lanes
-    own = line_locals(tile, run, tap_size, run * VECTORS * tile.lanes)
+    own = line_locals(tile, tap_size, run * VECTORS * tile.lanes)
     text = "\n".join([
         "def kernel(args, begin, end):",
         *indent([*arguments.lines, *own, *rows.invariant(), "for task in range(begin, end):"]),

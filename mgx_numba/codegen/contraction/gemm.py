@@ -224,9 +224,10 @@ def _launch(
     rank = len(batched.lens)
     arguments.integers(**{f"batch{d}": batched.lens[d] for d in range(1, rank)})
     for name, values in batched.strides.items():
-        arguments.integers(**{f"{name}_batch{d}": values[d] for d in range(rank)})
+        steps = [0] * len(values) if name == "x" and not problem.k else values
+        arguments.integers(**{f"{name}_batch{d}": steps[d] for d in range(rank)})
         if name != "w":
-            arguments.integers(**{f"{name}_ld": values[-1] if problem.k or name != "x" else 0})
+            arguments.integers(**{f"{name}_ld": steps[-1]})
     skeleton.setup, skeleton.table = before.declare(arguments, blocking, offsets) if before else even_rows()
     skeleton.decode = ["column0 = 0", *_batch_lines(batched)]
     skeleton.row = _row_lines(epilogue)

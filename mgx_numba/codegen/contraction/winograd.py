@@ -31,9 +31,13 @@ __all__ = ["ConvWinograd"]
 
 @dataclass(frozen=True)
 class ConvWinograd:
-    """F(m x m, r x r) for m = 2 and 4 with r = 3, and for m = 2 with r = 5; strided ones also take m = 3 with r = 4."""
+    """F(m x m, r x r) for m = 2 and 4 with r = 3, and for m = 2 with r = 5; strided ones also take m = 3 with r = 4.
+
+    With ``whole_vectors`` the channels of a pixel, and the row of zeros, may be read up to a whole vector.
+    """
 
     form: Form
+    whole_vectors: bool = False
     _direct = ConvDirect()
 
     @property
@@ -100,7 +104,7 @@ class ConvWinograd:
         else:
             block = given_block(self.form, problem, threads, blocking)
         table = image_strides(problem, epilogue, strides)
-        return WinogradWriter(self.form, problem, epilogue, table, block).plan()
+        return WinogradWriter(self.form, problem, epilogue, table, block, self.whole_vectors).plan()
 
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
         _, cycles = best_block(self.form, problem, threads)

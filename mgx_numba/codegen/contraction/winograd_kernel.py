@@ -44,8 +44,10 @@ class WinogradWriter:
         epilogue: Epilogue,
         strides: dict[str, tuple[int, int]],
         block: Block,
+        whole_vectors: bool,
     ) -> None:
         self.form, self.problem, self.epilogue, self.strides, self.block = form, problem, epilogue, strides, block
+        self.whole_vectors = whole_vectors
         self.tile = tile_for(problem.dtype)
         self.rows = Rows(epilogue, problem.dtype, self.tile.lanes)
         self.arguments = Arguments()
@@ -192,8 +194,8 @@ class WinogradWriter:
         ]
 
     def _inputs(self) -> list[str]:
-        problem, lanes, depth = self.problem, self.tile.lanes, self.problem.group_in
-        if problem.groups > 1 or problem.x_strides[-1] < -(-depth // lanes) * lanes:
+        lanes, depth = self.tile.lanes, self.problem.group_in
+        if not self.whole_vectors:
             lanes = depth if depth < lanes else math.gcd(depth, lanes)
         target = "offset(u, t * depth), u_plane, depth"
         return [

@@ -56,7 +56,7 @@ class ConvWinogradStrided:
 
     @property
     def _ordinary(self) -> ConvWinograd:
-        return ConvWinograd(self.form)
+        return ConvWinograd(self.form, whole_vectors=True)
 
     def refusal(self, problem: ConvProblem) -> str | None:
         if len(problem.kernel) != 2 or problem.groups > 1 or problem.transposed or max(problem.dilation) > 1:

@@ -7,11 +7,11 @@ one vector of channels c and PIXELS pixels p, the first of which is number ``pix
         x[d * x_plane + r * x_row + (p * STRIDE + k) * x_column + c] * w[d * w_plane + (r * WINDOW + k) * LANES + c]
 
 where ROWS and WINDOW are the numbers of rows and taps. A vector of the input that several pixels share is loaded once.
-The first LEFT columns of pixel 0's run and the last RIGHT of the run that begins at pixel ``last`` do not exist:
-nothing is added for them. ``depthwise_taps_<dtype>(block, sums, x, w, pixel, PIXELS, MASKED, LANES)`` is for any number
-of ``taps``, ``dilation`` columns apart, and any ``stride``; it looks at every column, which exists if it is in
-``[0, columns)`` when that of the first tap of pixel 0 is ``first``. No memory outside of the input is read; with MASKED
-only the first ``channels`` lanes are.
+A column of the input exists if it is in ``[0, columns)`` when that of the first tap of pixel 0 is ``first``; nothing is
+added for others. Only the first LEFT and the last RIGHT of a run are looked at.
+``depthwise_taps_<dtype>(block, sums, x, w, pixel, PIXELS, MASKED, LANES)`` is for any number of ``taps``, ``dilation``
+columns apart, and any ``stride``; it looks at every column. No memory outside of the input is read; with MASKED only
+the first ``channels`` lanes are.
 
 ``few_channels_<dtype>(block, sums, x, w, pixel, PIXELS, ROWS, WINDOW, STRIDE, LEFT, RIGHT, CHANNELS, VECTORS, LANES)``
 is for an ordinary convolution of CHANNELS (at most 4) input channels, which are all there is between two columns:
@@ -65,15 +65,14 @@ class DepthwiseWriter(VectorWriter):
         """Sums over ``rows`` rows of ``window`` taps."""
         inputs = (self.pixels - 1) * stride + window
         columns = [self.ir.mul(self.slot["x_column"], constant(j)) for j in range(inputs)]
-        begins = self.ir.icmp_signed("==", pixel, constant(0))
-        ends = self.ir.icmp_signed("==", pixel, self.slot["last"])
+        first = self.ir.add(self.slot["first"], self.ir.mul(pixel, constant(stride)))
+        edges = sorted({*range(min(left, inputs)), *range(max(inputs - right, 0), inputs)})
+        exist = {j: self.ir.icmp_unsigned("<", self.ir.add(first, constant(j)), self.slot["columns"]) for j in edges}
 
         def row_places(row_x: ir.Value) -> Values:
             places = [self.at(row_x, column) for column in columns]
-            for j in range(left):
-                places[j] = self.ir.select(begins, self._zeros(), places[j])
-            for j in range(inputs - right, inputs):
-                places[j] = self.ir.select(ends, self._zeros(), places[j])
+            for j, exists in exist.items():
+                places[j] = self.ir.select(exists, places[j], self._zeros())
             return places
 
         def add_plane(plane_x: ir.Value, plane_w: ir.Value, sums: Values) -> Values:

@@ -16,11 +16,10 @@ DEPTHWISE_SLOTS = (
     "x_row",  # elements from one row of taps to the next
     "x_column",  # elements from one column to the next
     "channels",  # from the run's first on
-    "last",  # first pixel of the line's last run
     "stride",  # (one tap) columns from one pixel to the next
     "taps",  # (one tap) taps along the line
     "dilation",  # (one tap) columns from one tap to the next
-    "first",  # (one tap) column of the first tap of pixel 0, perhaps negative
-    "columns",  # (one tap) columns of the input
+    "first",  # column of the first tap of pixel 0, perhaps negative
+    "columns",  # columns of the input
 )
 """Words of the block that describes a line to `mgx_numba.codegen.cpu.depthwise`."""
