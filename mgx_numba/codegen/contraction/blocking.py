@@ -116,7 +116,7 @@ def cut(
 def cut_lines(
     tile: RegisterTile, lines: int, width: int, channels: int, threads: int, given: Blocking | None = None
 ) -> Blocking:
-    """Blocks of whole lines of ``width`` pixels, and of channels, for a depthwise product.
+    """Blocks of whole lines of ``width`` pixels, and of channels, for a convolution by runs of pixels.
 
     ``given`` blocks are made to fit.
     """

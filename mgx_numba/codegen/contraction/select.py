@@ -8,8 +8,7 @@ from typing import Any
 from ...errors import UnsupportedError
 from . import CONV_SOLVERS, GEMM_SOLVERS
 from .problem import ConvProblem, GemmProblem
-from .winograd import ConvWinograd
-from .winograd_strided import ConvWinogradStrided
+from .winograd_strided import WINOGRAD
 
 __all__ = ["packing_growth", "select"]
 
@@ -19,7 +18,7 @@ SECONDS_PER_BYTE = 3e-12
 
 def packing_growth(solver: Any, problem: GemmProblem | ConvProblem) -> int:
     """Bytes by which weights that a solver stores transformed exceed the weights as others pack them."""
-    if not isinstance(problem, ConvProblem) or not isinstance(solver, (ConvWinograd, ConvWinogradStrided)):
+    if not isinstance(problem, ConvProblem) or not isinstance(solver, WINOGRAD):
         return 0
     return (math.prod(solver.packed_lens(problem)) - math.prod(solver.plain_lens(problem))) * problem.itemsize
 

@@ -96,16 +96,11 @@ class GemmStrassen:
             return []
         near = []
         for rows, panels, turned in (
-            (2, 1, 0),
-            (1, 2, 0),
-            (0.5, 1, 0),
-            (1, 0.5, 0),
-            (0.5, 1, 1),
-            (0.5, 2, 1),
-            (1, 1, 1),
-        ):
+            (2, 1, False), (1, 2, False), (0.5, 1, False), (1, 0.5, False),
+            (0.5, 1, True), (0.5, 2, True), (1, 1, True),
+        ):  # fmt: skip
             sizes = max(1, int(cut.rows * rows)), max(1, int(cut.panels * panels))
-            near.append(Blocking(*sizes, 1, cut.depth, 1 + (cut.by_rows != bool(turned))))
+            near.append(Blocking(*sizes, 1, cut.depth, 1 + (cut.by_rows != turned)))
         return near
 
     def _cut(self, problem: GemmProblem, threads: int) -> tuple[Cut | None, float]:

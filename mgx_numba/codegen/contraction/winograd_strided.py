@@ -24,7 +24,7 @@ from .text import Arguments, indent
 from .winograd import ConvWinograd
 from .winograd_form import Form
 
-__all__ = ["ConvWinogradStrided"]
+__all__ = ["WINOGRAD", "ConvWinogradStrided"]
 
 _ALIGNMENT = 64
 _STEP_SECONDS = 2e-6
@@ -105,6 +105,10 @@ class ConvWinogradStrided:
         blocks = _rearranged(problem)
         moved = problem.itemsize * problem.batch * (problem.in_pixels * problem.in_channels + blocks.x_strides[0])
         return self._ordinary.estimate(blocks, threads) + 2 * moved / BYTES_PER_SECOND + _STEP_SECONDS
+
+
+WINOGRAD = (ConvWinograd, ConvWinogradStrided)
+"""The solvers that transform filters; blockings of theirs count tiles in ``rows``."""
 
 
 def _after(operand: Operand, size: int) -> Operand:

@@ -20,7 +20,6 @@ Memory
     local_<dtype>(COUNT)                 pointer to COUNT (an integer literal) uninitialised elements on the
                                          stack, 64-byte aligned, at most 64 KiB
     offset(p, i)                         pointer to p[i]
-    prefetch(p, i)                       bring the cache line of p[i] near; any address will do
     load_scalar(p, i)                    p[i] as a scalar
     store_scalar(p, i, x)
     load_splat(p, i, LANES)              p[i] in every lane

@@ -218,9 +218,9 @@ def _halves(b: VectorBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
 
 
 def _high_by_pairs(b: VectorBuilder, x: ir.Value, coefficients: Sequence[float], low: int) -> ir.Value:
-    """A polynomial of odd degree, an even number of high powers as one in x**2 of pairs: their chain is half as long.
+    """A polynomial whose powers from `low` on are taken in pairs, as one in x**2: their chain is half as long.
 
-    The `low` powers, whose rounding errors count, are added one by one.
+    The `low` first powers, whose rounding errors count, are added one by one.
     """
     square = b.mul(x, x)
     pairs = [b.polynomial(x, coefficients[k : k + 2]) for k in range(low, len(coefficients), 2)]

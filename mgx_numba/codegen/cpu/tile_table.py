@@ -39,7 +39,7 @@ TILE_SLOTS = (
     "taps",
     "depth",  # k of one tap
     "x_step",  # elements from one k to the next on the left
-    "w_step",  # elements from one k (depthwise: tap) to the next on the right
+    "w_step",  # elements from one k to the next on the right
     "w_panel",  # elements from one panel to the next
     "acc_row",  # elements from one row of accumulators to the next
     "acc_panel",  # columns of a panel: elements from one panel's accumulators to the next's

@@ -17,7 +17,7 @@ from .tile_writer import ProductWriter, Values, constant
 __all__ = ["STEPS", "ThinWriter"]
 
 STEPS = 4
-"""Terms of a row that are loaded at once; a multiple of them is a width."""
+"""Terms of a row that are loaded at once."""
 
 _I32 = ir.IntType(32)
 

@@ -15,8 +15,7 @@ from ..contraction.blocking import Blocking, cut, cut_lines, fit
 from ..contraction.gemv import GemvPacked
 from ..contraction.problem import ConvProblem, Epilogue, GemmProblem
 from ..contraction.strassen import GemmStrassen
-from ..contraction.winograd import ConvWinograd
-from ..contraction.winograd_strided import ConvWinogradStrided
+from ..contraction.winograd_strided import WINOGRAD
 from ..cpu.tile_table import tile_for
 from .record import Problem, TuningRecord
 
@@ -105,7 +104,7 @@ def refinements(request: Request, winner: Candidate) -> list[Candidate]:
     """Blockings near the one that a solver would choose: rows and panels halved and doubled, other depths."""
     if isinstance(winner.solver, GemvPacked):
         return []
-    if isinstance(winner.solver, (ConvWinograd, ConvWinogradStrided)):
+    if isinstance(winner.solver, WINOGRAD):
         near = _winograd_blockings(request)
     elif isinstance(winner.solver, GemmStrassen) and isinstance(request.problem, GemmProblem):
         near = winner.solver.blockings(request.problem, request.threads)
