@@ -6,13 +6,22 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.contraction.gemv import MOST_ROWS, GemvPacked
+from mgx_numba.codegen.contraction.gemv_int16 import BLOCK, GemvInt16
 from mgx_numba.codegen.contraction.problem import Epilogue, EpilogueOperand, GemmProblem
 from mgx_numba.codegen.contraction.select import select
+from mgx_numba.codegen.contraction.solver import UnsuitedWeights
 from mgx_numba.codegen.tuning.configurations import Candidate, Request, refinements
 
 from .contracting import apply_full_epilogue, full_epilogue, full_epilogue_arrays, gemm_problem, run_plan
 
 SOLVER = GemvPacked()
+SOLVERS = {"gemv": (SOLVER, 1e-4), "gemv_int16": (GemvInt16(), 1e-2)}
+
+
+@pytest.fixture(params=SOLVERS)
+def solver(request: pytest.FixtureRequest) -> tuple[GemvPacked, float]:
+    """A solver and the absolute error that sums of some hundred products of normal numbers may have."""
+    return SOLVERS[request.param]
 
 
 def pair(m: int, n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -23,18 +32,20 @@ def pair(m: int, n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("m", range(1, MOST_ROWS + 1))
 @pytest.mark.parametrize("n", [1, 31, 33, 64, 97, 1000])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_panels_that_do_not_fill_groups(m: int, n: int, threads: int) -> None:
-    for k in (1, 5, 130):
+def test_panels_that_do_not_fill_groups(solver: tuple[GemvPacked, float], m: int, n: int, threads: int) -> None:
+    made, atol = solver
+    for k in (1, 5, 2 * BLOCK + 1):
         a, b = pair(m, n, k)
         problem = gemm_problem(a, b, True)
         e = full_epilogue_arrays(np.random.default_rng(n), (m,), n, "float32")
         out = np.full((m, n), np.nan, np.float32)
-        arrays = {"x": a, "w": SOLVER.pack_weights(problem, b), "out": out, **e}
-        run_plan(SOLVER.plan(problem, full_epilogue("float32"), (), threads), arrays)
-        np.testing.assert_allclose(out, apply_full_epilogue(a.astype(float) @ b, e), rtol=1e-4, atol=1e-4)
+        arrays = {"x": a, "w": made.pack_weights(problem, b), "out": out, **e}
+        run_plan(made.plan(problem, full_epilogue("float32"), (), threads), arrays)
+        np.testing.assert_allclose(out, apply_full_epilogue(a.astype(float) @ b, e), rtol=1e-4, atol=atol)
 
 
-def test_operands_apart_in_memory() -> None:
+def test_operands_apart_in_memory(solver: tuple[GemvPacked, float]) -> None:
+    made, atol = solver
     a, b = pair(3, 70, 21)
     wide = np.full((3, 90), 7.25, np.float32)
     spread = np.full((21, 6), np.nan, np.float32)
@@ -43,9 +54,9 @@ def test_operands_apart_in_memory() -> None:
     residual = np.random.default_rng(1).standard_normal((3, 200)).astype(np.float32)
     problem = gemm_problem(x, b, True, out)
     epilogue = Epilogue((EpilogueOperand("float32", "full"),), ("v0 = add(acc, e0)",), "v0")
-    arrays = {"x": x, "w": SOLVER.pack_weights(problem, b), "out": out, "e0": residual}
-    run_plan(SOLVER.plan(problem, epilogue, ((200,),)), arrays)
-    np.testing.assert_allclose(out, a @ b + residual[:, :70], rtol=1e-4, atol=1e-4)
+    arrays = {"x": x, "w": made.pack_weights(problem, b), "out": out, "e0": residual}
+    run_plan(made.plan(problem, epilogue, ((200,),)), arrays)
+    np.testing.assert_allclose(out, a @ b + residual[:, :70], rtol=1e-4, atol=atol)
     assert np.all(wide[:, :9] == 7.25) and np.all(wide[:, 79:] == 7.25)
 
 
@@ -74,3 +85,79 @@ def test_it_is_chosen_for_few_rows_and_has_no_blocking_to_tune() -> None:
     assert select(GemmProblem(2, 300, 0), 2).name == "gemm"
     request = Request(GemmProblem(2, 300, 200), Epilogue(), (), 2, False)
     assert refinements(request, Candidate(SOLVER)) == []
+
+
+def int16(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    made, problem = GemvInt16(), gemm_problem(a, b, True)
+    out = np.full((len(a), b.shape[1]), np.nan, np.float32)
+    run_plan(made.plan(problem), {"x": a, "w": made.pack_weights(problem, b), "out": out})
+    return out
+
+
+@pytest.mark.parametrize("m", [1, 2, 3])
+@pytest.mark.parametrize("zeros", [0.05, 0.3, 0.9, 1.0])
+def test_rows_that_only_zeros_multiply_are_skipped(m: int, zeros: float) -> None:
+    rng = np.random.default_rng(m)
+    for k in (3, BLOCK, 3 * BLOCK + 77):
+        a, b = pair(m, 70, k)
+        a[:, rng.random(k) < zeros] = 0
+        a[:, k // 2 :: 5] = -0.0
+        np.testing.assert_allclose(int16(a, b), a.astype(float) @ b, atol=5e-3)
+
+
+def test_a_dense_block_before_empty_ones() -> None:
+    a, b = pair(1, 40, 4 * BLOCK)
+    a[:, BLOCK:-2] = 0
+    np.testing.assert_allclose(int16(a, b), a.astype(float) @ b, atol=5e-3)
+
+
+@pytest.mark.parametrize("limit", ["avx2", "sse"])
+def test_narrower_vectors(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_CPU_FEATURES", limit)
+    a, b = pair(2, 75, BLOCK + 9)
+    a[:, ::3] = 0
+    np.testing.assert_allclose(int16(a, b), a.astype(float) @ b, atol=5e-3)
+
+
+@pytest.mark.parametrize("magnitude", [1e-36, 1e-20, 1.0, 1e30, 3e38])
+def test_error_is_half_a_step_of_the_blocks_largest_weight(magnitude: float) -> None:
+    rng = np.random.default_rng(3)
+    b = (rng.standard_normal((2 * BLOCK, 50)) * 10.0 ** rng.integers(-6, 1, 50)).astype(np.float32)
+    b *= np.float32(magnitude) / np.abs(b).max()
+    b[BLOCK:] *= 1e-3
+    made = np.concatenate([int16(row[None], b) for row in np.eye(2 * BLOCK, dtype=np.float32)[::37]])
+    largest = np.abs(b).reshape(2, BLOCK, 50).max(1).repeat(BLOCK, 0)[::37]
+    np.testing.assert_array_less(np.abs(made - b[::37].astype(float)), np.maximum(largest * 2.0**-15.99, 2.0**-126))
+
+
+def test_sums_overflow_only_where_floats_do() -> None:
+    a, b = pair(1, 64, 300)
+    b = np.abs(b) + 1
+    np.testing.assert_allclose(int16(a * np.float32(1e35), b), (a * np.float32(1e35)).astype(float) @ b, rtol=2e-2)
+    np.testing.assert_allclose(int16(a * np.float32(1e-30), b), (a * np.float32(1e-30)).astype(float) @ b, atol=1e-32)
+
+
+def test_infinities_and_nan_on_the_left() -> None:
+    a, b = pair(3, 64, 300)
+    b[7, :8] = 0
+    b[7, 8:16] = 1e-30
+    a[0, 7], a[1, 9] = np.inf, np.nan
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_allclose(int16(a, b), a.astype(float) @ b, atol=5e-3)
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_weights_without_a_scale_are_refused(value: float) -> None:
+    a, b = pair(1, 70, 300)
+    b[299, 69] = value
+    with pytest.raises(UnsuitedWeights):
+        GemvInt16().pack_weights(gemm_problem(a, b, True), b)
+
+
+def test_int16_is_chosen_with_fast_math_for_weights_that_are_waited_for() -> None:
+    assert select(GemmProblem(1, 1000, 1000, fast_math=True), 2).name == "gemv_int16"
+    assert select(GemmProblem(1, 1000, 1000, fast_math=True), 2, None, ("gemv_int16",)).name == "gemv"
+    assert select(GemmProblem(1, 1000, 1000), 2).name == "gemv"
+    assert select(GemmProblem(1, 1000, 1000, dtype="float64", fast_math=True), 2).name == "gemv"
+    assert select(GemmProblem(4, 1000, 1000, fast_math=True), 2).name == "gemv"
+    assert select(GemmProblem(1, 100, 100, fast_math=True), 2).name == "gemv"

@@ -184,3 +184,21 @@ def test_negative_and_zero_strides() -> None:
 def test_wrong_calls_are_refused_with_a_reason(body: str, message: str) -> None:
     with pytest.raises(CompileError, match=message):
         run_body(body, np.zeros(16, np.float32), np.zeros(16, np.float32), 8)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float16", "int32", "float32", "float64"])
+def test_chosen_lanes_side_by_side(dtype: str, limited: str) -> None:
+    x = values(dtype, 64)
+    chosen = values("bool", 64, 1)
+    for mask in (chosen, np.zeros(64, bool), np.ones(64, bool)):
+        out, count = np.full(80, 7).astype(x.dtype), np.zeros(1, np.int64)
+        body = """
+found = 0
+for i in range(0, 64, 16):
+    found += store_where(p2, found, load(p0, i, 16), load(p1, i, 16))
+store_scalar(p3, 0, found)
+"""
+        run_body(body, x, mask, out, count)
+        assert count[0] == mask.sum()
+        assert out[: count[0]].tobytes() == x[mask].tobytes()
+        assert np.all(out[64:] == np.array(7).astype(x.dtype))

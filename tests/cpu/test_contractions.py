@@ -5,7 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from .programs import check
+from mgx_numba.runtime.executor import Executable
+from mgx_numba.targets.cpu.lowering import lower
+from mgx_numba.targets.cpu.options import CpuOptions
+
+from .programs import check, program_of
 
 
 def data(shape, seed=0, dtype=np.float32):
@@ -26,6 +30,20 @@ def test_dot_with_constant_weights_and_epilogue(m, n, k, dtype):
 
     program = check([data((m, k), dtype=dtype), data((m, n), 3, dtype)], build)
     assert [i.name for i in program.main if not (i.is_param or i.is_literal)][-2:] == ["fused_contraction", "@return"]
+
+
+@pytest.mark.parametrize("value", [0.0, np.inf, np.nan])
+@pytest.mark.parametrize("fast_math", [False, True])
+def test_dot_of_one_row_with_many_weights(fast_math, value):
+    weights = data((400, 300), 1)
+    weights[7, 5] = value
+    given = data((1, 400))
+    program = program_of([given], lambda m, p: m.add_instruction("dot", [p[0], m.add_literal(weights)]))
+    plan = lower(program, CpuOptions(fast_math=fast_math))
+    (got,) = Executable(plan).run([given])
+    np.testing.assert_allclose(got, given.astype(float) @ weights, rtol=1e-5, atol=1e-2 if fast_math else 1e-4)
+    short = fast_math and bool(np.isfinite(value))
+    assert [kernel.name for kernel in plan.kernels()] == ["gemv_int16_kernel" if short else "gemv_kernel"]
 
 
 @pytest.mark.parametrize("transposed", [False, True])

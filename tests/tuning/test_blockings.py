@@ -88,6 +88,7 @@ def convolution(kind: str) -> tuple[Program, dict[str, np.ndarray]]:
 CASES = {
     "gemm": lambda: product(True),
     "gemv": lambda: product(True, (), 3),
+    "gemv_int16": lambda: product(True, (), 3),
     "gemm_strassen_1": lambda: product(True, (), 101, 512, 330),
     "gemm_strassen_2": lambda: product(True, (), 101, 512, 330),
     "gemm_in_place": lambda: product(False),

@@ -11,6 +11,7 @@ from .depthwise import ConvDepthwise
 from .few import ConvFewChannels
 from .gemm import GemmInPlace, GemmPacked, GemmPacking
 from .gemv import GemvPacked
+from .gemv_int16 import GemvInt16
 from .strassen import GemmStrassen
 from .transposed import ConvTransposed
 from .winograd import ConvWinograd
@@ -19,7 +20,15 @@ from .winograd_strided import ConvWinogradStrided
 
 __all__ = ["CONV_SOLVERS", "GEMM_SOLVERS"]
 
-GEMM_SOLVERS = (GemmPacked(), GemvPacked(), GemmInPlace(), GemmPacking(), GemmStrassen(1), GemmStrassen(2))
+GEMM_SOLVERS = (
+    GemmPacked(),
+    GemvPacked(),
+    GemvInt16(),
+    GemmInPlace(),
+    GemmPacking(),
+    GemmStrassen(1),
+    GemmStrassen(2),
+)
 CONV_SOLVERS = (
     ConvPointwise(),
     ConvDepthwise(),

@@ -8,21 +8,22 @@ neighbouring panels.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
 from ..cpu.tile_table import FMA_CHAINS, RegisterTile, tile_for
 from ..kernel import KernelSource
 from ..launch import Launch
 from .blocking import Blocking
 from .gemm import GemmPacked
-from .pack import panel_count
 from .problem import NOT_COMPUTED, Epilogue, GemmProblem
 from .solver import NO_EPILOGUE, Plan, Strides
 from .text import Arguments, Rows, indent, kernel_name
 
-__all__ = ["GemvPacked"]
+__all__ = ["GemvPacked", "chain_sets"]
 
 MOST_ROWS = 4
-STREAMS = {4: 0.97, 2: 1.0, 1: 1.05}
-"""Panels read side by side, and the time that reading a byte takes then (measured, AVX-512, weights in any memory)."""
 UNROLL = 4
 ALONE_BYTES = 1 << 18
 """Weights that one thread reads while two would still be waiting for each other."""
@@ -34,6 +35,10 @@ class GemvPacked(GemmPacked):
     """A product of up to four rows; weights are packed as for any other product."""
 
     name = "gemv"
+    _streams: ClassVar[Mapping[int, float]] = {4: 0.97, 2: 1.0, 1: 1.05}
+    """Panels read side by side, and the time that reading a byte takes then (measured, AVX-512, any memory)."""
+    _stored_as: str | None = None
+    """Dtype of the words that packed weights consist of, if it is not the problem's."""
 
     def refusal(self, problem: GemmProblem) -> str | None:
         if problem.prologue:
@@ -52,15 +57,17 @@ class GemvPacked(GemmPacked):
     ) -> Plan:
         """One launch; there is nothing to block."""
         tile = tile_for(problem.dtype)
-        panels = panel_count(tile, problem.n)
-        size = panels * problem.k * tile.columns * problem.itemsize
+        columns = self._panel_columns(problem, tile)
+        panels = -(-problem.n // columns)
+        size = math.prod(self.packed_lens(problem)) * problem.itemsize
         workers = threads if size > ALONE_BYTES else 1
-        streams = _streams(tile, problem.m, panels, workers)
+        most = tile.rows * tile.vectors * tile.lanes // (problem.m * columns)
+        streams = _streams(self._streams, most, panels, workers)
         groups = -(-panels // streams)
         grain = -(-groups // workers) if workers == 1 else max(1, TASK_BYTES * groups // size)
         arguments = Arguments()
         arguments.pointer("x", "x", problem.dtype)
-        arguments.pointer("w", "w", problem.dtype)
+        arguments.pointer("w", "w", self._stored_as or problem.dtype)
         rows = Rows(epilogue, problem.dtype, tile.lanes)
         rows.pointers(arguments)
         arguments.integers(n=problem.n, depth=problem.k, panels=panels)
@@ -69,32 +76,49 @@ class GemvPacked(GemmPacked):
             if operand.access in ("full", "per_m"):
                 own = strides[k] if k < len(strides) and strides[k] else (problem.n if operand.access == "full" else 1,)
                 arguments.integers(**{f"e{k}_ld": own[-1]})
+        product = self._product(problem, tile, streams)
         lines = ["def kernel(args, begin, end):", *indent(arguments.lines)]
-        lines += indent(_body(problem, epilogue, tile, rows, streams))
+        lines += indent(_body(problem, epilogue, rows, streams, columns, product))
         kernel = KernelSource(kernel_name(self.name, epilogue), "\n".join(lines) + "\n")
         moved = problem.itemsize * problem.m * (problem.k + problem.n) + size
         return Plan((Launch(kernel, tuple(arguments.values), groups, grain, problem.flops, moved),))
+
+    def _panel_columns(self, problem: GemmProblem, tile: RegisterTile) -> int:
+        return tile.columns
+
+    def _product(self, problem: GemmProblem, tile: RegisterTile, streams: int) -> list[str]:
+        return _product(problem, tile, streams)
 
     def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
         """Less than that of the solver for any number of rows, which is slower in all measurements of a few."""
         return 0.9 * super().estimate(problem, threads)
 
 
-def _streams(tile: RegisterTile, m: int, panels: int, threads: int) -> int:
-    """Panels side by side, within the registers, for the shortest time of the thread with the most groups.
+def _streams(costs: Mapping[int, float], most: int, panels: int, threads: int) -> int:
+    """Panels side by side, at most ``most``, for the shortest time of the thread with the most groups.
 
     Half a group is added for threads that do not end together.
     """
 
     def time(streams: int) -> float:
         groups = -(-panels // streams)
-        return (-(-groups // threads) + 0.5 * (threads > 1)) * streams * STREAMS[streams]
+        return (-(-groups // threads) + 0.5 * (threads > 1)) * streams * costs[streams]
 
-    return min((s for s in STREAMS if s == 1 or s * m <= tile.rows), key=time)
+    return min((s for s in costs if s == 1 or s <= most), key=time)
 
 
-def _body(problem: GemmProblem, epilogue: Epilogue, tile: RegisterTile, rows: Rows, streams: int) -> list[str]:
-    lanes, columns, m = tile.lanes, tile.columns, problem.m
+def chain_sets(chains: int, unroll: int) -> int:
+    """Sets of so many multiply-add chains that are summed apart to keep the units busy: a divisor of ``unroll``."""
+    sets = 1
+    while sets < unroll and sets * chains < FMA_CHAINS:
+        sets *= 2
+    return sets
+
+
+def _body(
+    problem: GemmProblem, epilogue: Epilogue, rows: Rows, streams: int, columns: int, product: list[str]
+) -> list[str]:
+    m = problem.m
     row = ["out_row = i * out_ld + n0", f"sums_row = i * {streams * columns}"]
     for k, operand in enumerate(epilogue.operands):
         if operand.access in ("full", "per_m"):
@@ -106,18 +130,16 @@ def _body(problem: GemmProblem, epilogue: Epilogue, tile: RegisterTile, rows: Ro
         f"    panel = group * {streams}",
         f"    n0 = panel * {columns}",
         f"    columns = imin(n - n0, {streams * columns})",
-        *indent(_product(problem, tile, streams, lanes)),
+        *indent(product),
         f"    for i in range({m}):",
         *indent([*row, *rows.text()], 2),
     ]
 
 
-def _product(problem: GemmProblem, tile: RegisterTile, streams: int, lanes: int) -> list[str]:
+def _product(problem: GemmProblem, tile: RegisterTile, streams: int) -> list[str]:
     """Statements: ``sums`` [row, column] of the group's panels; panels after the last one repeat it."""
-    m, vectors, columns = problem.m, tile.vectors, tile.columns
-    sets = 1
-    while sets < UNROLL and sets * m * streams * vectors < FMA_CHAINS:
-        sets *= 2
+    m, lanes, vectors, columns = problem.m, tile.lanes, tile.vectors, tile.columns
+    sets = chain_sets(m * streams * vectors, UNROLL)
     cells = [(q, v, r) for q in range(streams) for v in range(vectors) for r in range(m)]
     lines = [f"w{q} = offset(w, imin(panel + {q}, panels - 1) * depth * {columns})" for q in range(streams)]
     lines += [f"s{s}_{q}_{v}_{r} = const_{problem.dtype}(0, {lanes})" for s in range(sets) for q, v, r in cells]

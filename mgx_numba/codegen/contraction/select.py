@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Any
 
 from ...errors import UnsupportedError
@@ -23,13 +24,16 @@ def packing_growth(solver: Any, problem: GemmProblem | ConvProblem) -> int:
     return (math.prod(solver.packed_lens(problem)) - math.prod(solver.plain_lens(problem))) * problem.itemsize
 
 
-def select(problem: GemmProblem | ConvProblem, threads: int = 1, room: int | None = None) -> Any:
+def select(
+    problem: GemmProblem | ConvProblem, threads: int = 1, room: int | None = None, unsuited: Collection[str] = ()
+) -> Any:
     """The applicable solver with the lowest estimated time, where weights that grow count as time too.
 
     Args:
         problem: what is to be computed.
         threads: threads that will share the work.
         room: bytes by which transformed weights may exceed the weights; any number if ``None``.
+        unsuited: names of solvers whose form the values of the weights do not fit.
 
     Raises:
         UnsupportedError: none applies; the message has every solver's reason.
@@ -39,6 +43,8 @@ def select(problem: GemmProblem | ConvProblem, threads: int = 1, room: int | Non
     for solver in solvers:
         if refusals[solver.name] is None and room is not None and packing_growth(solver, problem) > room:
             refusals[solver.name] = f"its weights would grow by more than {room} bytes"
+        if solver.name in unsuited:
+            refusals[solver.name] = "the values of the weights do not fit its form"
     applicable = [solver for solver in solvers if refusals[solver.name] is None]
     if not applicable:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in refusals.items())

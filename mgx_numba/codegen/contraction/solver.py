@@ -13,13 +13,18 @@ from ..launch import Launch
 from .blocking import Blocking
 from .problem import ConvProblem, Epilogue, GemmProblem
 
-__all__ = ["NO_EPILOGUE", "Plan", "Solver", "Strides"]
+__all__ = ["NO_EPILOGUE", "Plan", "Solver", "Strides", "UnsuitedWeights"]
 
 NO_EPILOGUE = Epilogue()
 
 Strides = Sequence[Sequence[int]]
 """For each epilogue operand its element strides: batch dimensions and row for a product, image and pixel for a
 convolution. ``per_n`` and ``scalar`` operands have none (an empty sequence)."""
+
+
+class UnsuitedWeights(Exception):
+    """Weights that a solver cannot store in its form, which only their values tell."""
+
 
 P = TypeVar("P", ConvProblem, GemmProblem, contravariant=True)
 
@@ -46,10 +51,14 @@ class Solver(Protocol, Generic[P]):
         """Why this solver does not apply to the problem; None if it does."""
 
     def packed_lens(self, problem: P) -> tuple[int, ...]:
-        """Lens of the packed weights, of the problem's dtype; empty if weights are not packed at compile time."""
+        """Lens of the packed weights; empty if weights are not packed at compile time."""
 
     def pack_weights(self, problem: P, weights: np.ndarray) -> np.ndarray:
-        """Weights as the operand ``w`` has to hold them. They may have any strides, 0 too."""
+        """Weights as the operand ``w`` has to hold them. They may have any strides, 0 too.
+
+        Raises:
+            UnsuitedWeights: their values do not fit the solver's form.
+        """
 
     def plan(
         self,

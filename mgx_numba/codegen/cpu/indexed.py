@@ -36,6 +36,7 @@ __all__ = [
     "scatter_tail",
     "store_strided",
     "store_strided_tail",
+    "store_where",
 ]
 
 _I1, _I32, _I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
@@ -225,6 +226,30 @@ def _scatterer(name: str, tail: bool) -> Any:
     return make_intrinsic(name, define, 4 if tail else 3)
 
 
+def _store_where(p: types.Type, i: types.Type, v: types.Type, mask: types.Type) -> Definition:
+    dtype = pointer_dtype("store_where", p)
+    if not isinstance(v, Vec) or v.dtype != dtype or mask != Vec("bool", v.lanes):
+        raise TypingError(f"store_where: expected {dtype} lanes and as many of bool, got {v} and {mask}")
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        b = VectorBuilder(builder)
+        value, start = to_memory(b, values[2], dtype), b.ir.gep(values[0], [values[1]])
+        size = host.itemsize(dtype)
+        # LLVM compiles this for one register; what it makes of others crashes.
+        if size >= 4 and host.has("avx512vl") and 16 <= v.lanes * size <= 64:
+            undefined = ir.Constant(value.type, ir.Undefined)
+            chosen = b.intrinsic("experimental.vector.compress", [value, values[3], undefined])
+            b.ir.store(chosen, b.ir.bitcast(start, value.type.as_pointer()), align=alignment(dtype))
+            return b.ir.zext(b.ir.ctpop(b.ir.bitcast(values[3], ir.IntType(v.lanes))), _I64)
+        count: ir.Value = ir.Constant(_I64, 0)
+        for k in range(v.lanes):
+            b.ir.store(b.extract(value, ir.Constant(_I64, k)), b.ir.gep(start, [count]), align=alignment(dtype))
+            count = b.ir.add(count, b.ir.zext(b.extract(values[3], ir.Constant(_I64, k)), _I64))
+        return count
+
+    return types.int64(p, _INT, v, mask), lower
+
+
 load_strided = loader("load_strided", 4, _load_strided)
 load_strided_tail = tail_loader("load_strided_tail", 6, _load_strided_tail)
 store_strided = storer("store_strided", 4, 3, _store_strided)
@@ -233,3 +258,4 @@ gather = make_intrinsic("gather", _gather, 2)
 gather_tail = make_intrinsic("gather_tail", _gather_tail, 4)
 scatter = _scatterer("scatter", tail=False)
 scatter_tail = _scatterer("scatter_tail", tail=True)
+store_where = make_intrinsic("store_where", _store_where, 4)

@@ -31,6 +31,8 @@ Memory
     load_strided_tail(p, i, stride, count, fill, LANES)
     store_strided(p, i, stride, v)
     store_strided_tail(p, i, stride, v, count)
+    store_where(p, i, v, mask)           the lanes of v whose mask is set, side by side; returns how many; what follows
+                                         them up to LANES elements becomes undefined
     gather(p, index)                     p[index[0]], p[index[1]], ...; index is an int32 or int64 vector
     gather_tail(p, index, count, fill)
     scatter(p, index, v)                 in the order of lanes

@@ -10,7 +10,7 @@ import numpy as np
 from ....codegen.cluster.epilogue import epilogue_parameters, print_epilogue, print_prologue, prologue_parameters
 from ....codegen.contraction.problem import ConvProblem, Epilogue, GemmProblem, Prologue
 from ....codegen.contraction.select import packing_growth, select
-from ....codegen.contraction.solver import NO_EPILOGUE
+from ....codegen.contraction.solver import NO_EPILOGUE, UnsuitedWeights
 from ....codegen.cpu.tile_table import tile_for
 from ....codegen.tuning.configurations import Candidate, Request
 from ....graph.instruction import Instruction
@@ -241,7 +241,12 @@ def _launch(
     operands |= {f"e{k}": view for k, view in enumerate(extras)}
     packed_lens = solver.packed_lens(problem)
     if packed_lens and weights is not None:
-        operands["w"] = low.packed(solver, problem, weights)
+        try:
+            operands["w"] = low.packed(solver, problem, weights)
+        except UnsuitedWeights:
+            chosen = Candidate(select(problem, low.threads, room, (solver.name,)))
+            solver = chosen.solver
+            operands["w"] = low.packed(solver, problem, weights)
     elif packed_lens:
         operands["w"] = _packed_at_run_time(low, ins, solver, problem, packed_lens, operands["w"])
     plan = solver.plan(problem, epilogue, strides, low.threads, chosen.blocking)
