@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.contraction.gemv import MOST_ROWS, GemvPacked
-from mgx_numba.codegen.contraction.gemv_int16 import BLOCK, GemvInt16
+from mgx_numba.codegen.contraction.gemv_int16 import GemvInt16
+from mgx_numba.codegen.contraction.int16_weights import BLOCK
 from mgx_numba.codegen.contraction.problem import Epilogue, EpilogueOperand, GemmProblem
 from mgx_numba.codegen.contraction.select import select
 from mgx_numba.codegen.contraction.solver import UnsuitedWeights

@@ -1,11 +1,5 @@
 """Products of a few rows with weights of 16 bits: half the bytes to read, which is what such products wait for.
 
-Weights are block floating point: the integers -32767 to 32767 with one float32 scale for each column of `BLOCK` rows,
-so an error is at most half a step of the largest weight of its block, 2**-16 of it. A 32-bit word holds a column of an
-even vector of a panel in its low half and one of the next vector in its high half; both become floats, 2**16 times too
-large, by one mask or shift and one conversion. The left-hand side is scaled down to make up for it, so that sums
-overflow only where they would in float32.
-
 Rows of weights that are multiplied by zeros alone, as half of them are after a ReLU, are not read.
 """
 
@@ -18,25 +12,19 @@ import numpy as np
 
 from ..cpu.tile_table import RegisterTile, tile_for
 from .gemv import GemvPacked, chain_sets
+from .int16_weights import BLOCK, DOWN, pack_words, unpack, words_lens
 from .pack import aligned_zeros
 from .problem import GemmProblem
-from .solver import UnsuitedWeights
 from .text import indent
 
-__all__ = ["BLOCK", "GemvInt16"]
+__all__ = ["GemvInt16"]
 
-BLOCK = 256
-"""Rows that share a scale."""
-LARGEST = 32767
-SMALLEST_STEP = np.float32(2.0**-126)
 UNROLL = 2
 SPARSE = 8
 """Rows are skipped where one in so many is zero on the left."""
 PREFETCH_BYTES = 1024
 """How far ahead weights are asked for (measured: 0.5 to 2 KiB; without it L3 gives 180 instead of 230 GB/s)."""
 _CACHE_LINE = 64
-_PANELS_AT_ONCE = 8
-"""Panels that are packed together: a block of them fits L2."""
 _MOST_ROWS = 3
 """With more the multiply-add units are what a product waits for."""
 _LEAST_BYTES = 1 << 17
@@ -60,7 +48,7 @@ class GemvInt16(GemvPacked):
     def packed_lens(self, problem: GemmProblem) -> tuple[int, ...]:
         """Panels; in each the scales of all blocks, then the words of all k; columns in pairs of vectors."""
         columns = self._panel_columns(problem, tile_for(problem.dtype))
-        return (-(-problem.n // columns), 2 * _blocks(problem.k) + problem.k, columns // 2)
+        return words_lens(-(-problem.n // columns), problem.k, columns)
 
     def pack_weights(self, problem: GemmProblem, weights: np.ndarray) -> np.ndarray:
         """Words (int32) of ``weights[*ones, k, n]``.
@@ -69,13 +57,7 @@ class GemvInt16(GemvPacked):
             UnsuitedWeights: a weight is infinite or NaN, or too large for a scale.
         """
         out = aligned_zeros(self.packed_lens(problem), "int32")
-        matrix = weights.reshape(weights.shape[-2:])
-        width, lanes = 2 * out.shape[2], tile_for(problem.dtype).lanes
-        for first in range(0, out.shape[0], _PANELS_AT_ONCE):
-            panels = out[first : first + _PANELS_AT_ONCE]
-            own = matrix[:, first * width : (first + len(panels)) * width]
-            for block in range(_blocks(problem.k)):
-                _pack_block(own, block, panels, lanes)
+        pack_words(weights.reshape(weights.shape[-2:]), out, tile_for(problem.dtype).lanes)
         return out
 
     def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
@@ -103,9 +85,7 @@ class GemvInt16(GemvPacked):
             for q in range(streams):
                 lines += [f"prefetch(w{q}, near + {at})" for at in range(0, row, _CACHE_LINE // 4)]
                 for v in range(0, vectors, 2):
-                    lines.append(f"words = load(w{q}, word + {v // 2 * lanes}, {lanes})")
-                    lines.append(f"b0 = cast_float32(shift_left(words, const_int32(16, {lanes})))")
-                    lines.append(f"b1 = cast_float32(bitwise_and(words, const_int32({-1 << 16}, {lanes})))")
+                    lines += unpack(f"w{q}", f"word + {v // 2 * lanes}", lanes)
                     for half in range(2):
                         sums = [f"s{s}_{q}_{v + half}_{r}" for r in range(m)]
                         lines += [f"{sums[r]} = fma(a{r}, b{half}, {sums[r]})" for r in range(m)]
@@ -138,7 +118,7 @@ class GemvInt16(GemvPacked):
         return [
             f"blocks = idiv(depth + {BLOCK - 1}, {BLOCK})",
             f"size = (2 * blocks + depth) * {row}",
-            f"down = const_float32({2.0**-31!r}, {lanes})",
+            f"down = const_float32({DOWN!r}, {lanes})",
             *([f"listed = local_int32({BLOCK + max(ahead, lanes)})", "look = True"] if listing else []),
             *own,
             *(f"w{q} = offset(scales{q}, blocks * {columns})" for q in range(streams)),
@@ -167,38 +147,3 @@ def _list_rows(m: int, lanes: int, ahead: int) -> list[str]:
         f"for i in range(0, {ahead}, {lanes}):",
         f"    store(listed, found + i, {after})",
     ]
-
-
-def _blocks(depth: int) -> int:
-    return -(-depth // BLOCK)
-
-
-def _pack_block(weights: np.ndarray, block: int, out: np.ndarray, lanes: int) -> None:
-    """Scales and words of a block of float32 ``weights[k, n]`` into ``out[panels, 2 * blocks + k, width / 2]``.
-
-    A weight that is not zero stays so: its product with infinity is infinite. All work is along contiguous weights,
-    be they rows or columns.
-    """
-    panels, _, pairs = out.shape
-    first = block * BLOCK
-    depth, columns = min(len(weights) - first, BLOCK), weights.shape[1]
-    by_columns = abs(weights.strides[0]) < abs(weights.strides[1])
-    lens = (panels * 2 * pairs, depth)
-    memory = np.zeros(lens if by_columns else lens[::-1], np.float32)
-    part = memory.T if by_columns else memory
-    part[:, :columns] = weights[first : first + depth]
-    step = np.maximum(np.maximum(part.max(0), -part.min(0)) / LARGEST, SMALLEST_STEP)
-    scales = step * np.float32(LARGEST + 1)
-    if not np.isfinite(scales).all():
-        raise UnsuitedWeights("a weight is infinite, not a number or too large for a scale")
-    out[:, 2 * block : 2 * block + 2] = scales.reshape(panels, 2, pairs).view(np.int32)
-    steps = part / step
-    np.rint(steps, out=steps)
-    vanished = (steps == 0) & (part != 0)
-    if vanished.any():
-        steps[vanished] = np.sign(part[vanished])
-    start = 2 * _blocks(len(weights)) + first
-    integers = steps.astype(np.int16).reshape(depth, panels, pairs // lanes, 2, lanes)
-    halves = out[:, start : start + depth].view(np.int16).reshape(panels, depth, pairs // lanes, lanes, 2)
-    for half in range(2):
-        halves.swapaxes(0, 1)[..., half] = integers[:, :, :, half]

@@ -1,0 +1,89 @@
+"""Weights in 16 bits, for products that wait for their weights: block floating point, and how kernels read it.
+
+Weights are the integers -32767 to 32767 with one float32 scale for each column of `BLOCK` rows, so an error is at most
+half a step of the largest weight of its block, 2**-16 of it. A 32-bit word holds a column of an even vector of a panel
+in its low half and one of the next vector in its high half; both become floats, 2**16 times too large, by one shift or
+mask and one conversion. The left-hand side is multiplied by `DOWN` to make up for it, so that sums overflow only where
+they would in float32.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .solver import UnsuitedWeights
+
+__all__ = ["BLOCK", "DOWN", "block_count", "pack_words", "unpack", "words_lens"]
+
+BLOCK = 256
+"""Rows that share a scale."""
+DOWN = 2.0**-31
+LARGEST = 32767
+SMALLEST_STEP = np.float32(2.0**-126)
+_COLUMNS_AT_ONCE = 512
+"""Columns that are packed together: a block of them fits L2."""
+
+
+def block_count(depth: int) -> int:
+    """Blocks of ``depth`` rows."""
+    return -(-depth // BLOCK)
+
+
+def words_lens(panels: int, depth: int, columns: int) -> tuple[int, int, int]:
+    """Lens of packed words: in each panel of ``columns`` (pairs of vectors) the scales of all blocks, then all rows."""
+    return (panels, 2 * block_count(depth) + depth, columns // 2)
+
+
+def unpack(pointer: str, place: str, lanes: int) -> list[str]:
+    """Statements: ``b0`` and ``b1``, two vectors of columns, times 2**16 over their scales."""
+    return [
+        f"words = load({pointer}, {place}, {lanes})",
+        f"b0 = cast_float32(shift_left(words, const_int32(16, {lanes})))",
+        f"b1 = cast_float32(bitwise_and(words, const_int32({-1 << 16}, {lanes})))",
+    ]
+
+
+def pack_words(weights: np.ndarray, out: np.ndarray, lanes: int) -> None:
+    """Pack float32 ``weights[k, n]`` into int32 ``out`` of `words_lens`; columns that ``weights`` lacks become zero.
+
+    Raises:
+        UnsuitedWeights: a weight is infinite or NaN, or too large for a scale.
+    """
+    width = 2 * out.shape[2]
+    together = max(1, _COLUMNS_AT_ONCE // width)
+    for first in range(0, len(out), together):
+        panels = out[first : first + together]
+        columns = weights[:, first * width : (first + len(panels)) * width]
+        for block in range(block_count(len(weights))):
+            _pack_block(columns, block, panels, lanes)
+
+
+def _pack_block(weights: np.ndarray, block: int, out: np.ndarray, lanes: int) -> None:
+    """Scales and words of a block of float32 ``weights[k, n]`` into ``out[panels, 2 * blocks + k, width / 2]``.
+
+    A weight that is not zero stays so: its product with infinity is infinite. All work is along contiguous weights,
+    be they rows or columns.
+    """
+    panels, _, pairs = out.shape
+    first = block * BLOCK
+    depth, columns = min(len(weights) - first, BLOCK), weights.shape[1]
+    by_columns = abs(weights.strides[0]) < abs(weights.strides[1])
+    lens = (panels * 2 * pairs, depth)
+    memory = np.zeros(lens if by_columns else lens[::-1], np.float32)
+    part = memory.T if by_columns else memory
+    part[:, :columns] = weights[first : first + depth]
+    step = np.maximum(np.maximum(part.max(0), -part.min(0)) / LARGEST, SMALLEST_STEP)
+    scales = step * np.float32(LARGEST + 1)
+    if not np.isfinite(scales).all():
+        raise UnsuitedWeights("a weight is infinite, not a number or too large for a scale")
+    out[:, 2 * block : 2 * block + 2] = scales.reshape(panels, 2, pairs).view(np.int32)
+    steps = part / step
+    np.rint(steps, out=steps)
+    vanished = (steps == 0) & (part != 0)
+    if vanished.any():
+        steps[vanished] = np.sign(part[vanished])
+    start = 2 * block_count(len(weights)) + first
+    integers = steps.astype(np.int16).reshape(depth, panels, pairs // lanes, 2, lanes)
+    halves = out[:, start : start + depth].view(np.int16).reshape(panels, depth, pairs // lanes, lanes, 2)
+    for half in range(2):
+        halves.swapaxes(0, 1)[..., half] = integers[:, :, :, half]
