@@ -9,6 +9,9 @@ taken anything.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
+from ..contraction.int16_weights import BLOCK, DOWN, unpack
 from ..contraction.solver import Plan
 from ..contraction.text import Arguments, indent
 from ..cpu.tile_table import RegisterTile, tile_for
@@ -133,7 +136,7 @@ def _declare(problem: RecurrenceProblem, layout: _Layout, arguments: Arguments) 
         arguments.pointer(name, name, p.dtype)
     start = 0
     for number, phase in enumerate(phases(p)):
-        arguments.pointer(f"w{number}", Operand("w", start * p.itemsize), p.dtype)
+        arguments.pointer(f"w{number}", Operand("w", start * p.itemsize), "int32" if p.int16 else p.dtype)
         arguments.integers(**{f"panels{number}": phase.panels(layout.tile, p.hidden)})
         start += p.lanes * phase_size(p, phase)
     for name in ("peephole", "inner_bias"):
@@ -238,23 +241,68 @@ def _product(
     lines += [f"a{r} = offset(states, {source} + row{r} * row_size)" for r in range(rows)]
     lines += [f"panel{q} = imin(panel + {q}, last_panel)" for q in panels]
     size = vectors * lanes
-    lines += [f"w_{q} = offset(w{number}, (lane * panels{number} + panel{q}) * hidden * {size})" for q in panels]
-    lines += [f"s{q}_{r}_{v} = const_{problem.dtype}(0, {lanes})" for q, r, v in cells]
+    sums = [f"s{q}_{r}_{v}" for q, r, v in cells]
+    if problem.int16:
+        lines += _int16_sums(problem, phase, rows, panels, number, lanes)
+    else:
+        lines += [f"w_{q} = offset(w{number}, (lane * panels{number} + panel{q}) * hidden * {size})" for q in panels]
+        lines += [f"{sum_} = const_{problem.dtype}(0, {lanes})" for sum_ in sums]
+        lines += _terms("0", "depth", lambda place: _term(place, rows, columns, size, lanes))
+    for (q, r, v), sum_ in zip(cells, sums):
+        lines.append(f"store(sums, (panel{q} * batch + row{r}) * {size} + {v * lanes}, {sum_})")
+    return lines
 
-    def term(place: str) -> list[str]:
-        left = [f"a_{r} = load_splat(a{r}, {place}, {lanes})" for r in range(rows)]
-        right = [f"b_{q}_{v} = load(w_{q}, ({place}) * {size} + {v * lanes}, {lanes})" for q, v in columns]
-        by_row = [[f"s{q}_{r}_{v} = fma(a_{r}, b_{q}_{v}, s{q}_{r}_{v})" for q, v in columns] for r in range(rows)]
-        # held in registers: the sums, and the fewer of rows and columns
-        if rows <= len(columns):
-            steps = zip(right, zip(*by_row))
-            return [*left, *(line for load, sums in steps for line in (load, *sums))]
-        return [*right, *(line for load, sums in zip(left, by_row) for line in (load, *sums))]
 
-    lines += [f"whole = depth - imod(depth, {UNROLL})", f"for k in range(0, whole, {UNROLL}):"]
+def _terms(first: str, count: str, term: Callable[[str], list[str]]) -> list[str]:
+    """Statements that add the ``count`` terms from ``first`` on."""
+    lines = [f"whole = {first} + {count} - imod({count}, {UNROLL})", f"for k in range({first}, whole, {UNROLL}):"]
     for u in range(UNROLL):
         lines += indent(term(f"k + {u}"))
-    lines += ["for k in range(whole, depth):", *indent(term("k"))]
-    for q, r, v in cells:
-        lines.append(f"store(sums, (panel{q} * batch + row{r}) * {size} + {v * lanes}, s{q}_{r}_{v})")
-    return lines
+    return [*lines, f"for k in range(whole, {first} + {count}):", *indent(term("k"))]
+
+
+def _term(place: str, rows: int, columns: Sequence[tuple[int, int]], size: int, lanes: int) -> list[str]:
+    left = [f"a_{r} = load_splat(a{r}, {place}, {lanes})" for r in range(rows)]
+    right = [f"b_{q}_{v} = load(w_{q}, ({place}) * {size} + {v * lanes}, {lanes})" for q, v in columns]
+    by_row = [[f"s{q}_{r}_{v} = fma(a_{r}, b_{q}_{v}, s{q}_{r}_{v})" for q, v in columns] for r in range(rows)]
+    # held in registers: the sums, and the fewer of rows and columns
+    if rows <= len(columns):
+        steps = zip(right, zip(*by_row))
+        return [*left, *(line for load, sums in steps for line in (load, *sums))]
+    return [*right, *(line for load, sums in zip(left, by_row) for line in (load, *sums))]
+
+
+def _int16_sums(
+    problem: RecurrenceProblem, phase: Phase, rows: int, panels: range, number: int, lanes: int
+) -> list[str]:
+    """Statements: the sums over weights of 16 bits, whose blocks are scaled one by one."""
+    row = phase.words * lanes
+    cells = [(q, r, v) for q in panels for r in range(rows) for v in range(phase.vectors)]
+
+    def term(place: str) -> list[str]:
+        lines = [f"a_{r} = mul(load_splat(a{r}, {place}, {lanes}), down)" for r in range(rows)]
+        for q in panels:
+            for pair in range(phase.words):
+                lines += unpack(f"w_{q}", f"({place}) * {row} + {pair * lanes}", lanes)
+                for v in range(2 * pair, min(2 * pair + 2, phase.vectors)):
+                    lines += [f"p{q}_{r}_{v} = fma(a_{r}, b{v % 2}, p{q}_{r}_{v})" for r in range(rows)]
+        return lines
+
+    zero = f"const_float32(0, {lanes})"
+    block = [f"p{q}_{r}_{v} = {zero}" for q, r, v in cells]
+    block += [f"first = block * {BLOCK}", f"terms = imin(depth - first, {BLOCK})", *_terms("first", "terms", term)]
+    for q in panels:
+        for v in range(phase.vectors):
+            place = f"block * {2 * row} + {v * lanes}"
+            block.append(f"scale = bits_float32(load(scales_{q}, {place}, {lanes}))")
+            block += [f"s{q}_{r}_{v} = fma(p{q}_{r}_{v}, scale, s{q}_{r}_{v})" for r in range(rows)]
+    return [
+        f"down = const_float32({DOWN!r}, {lanes})",
+        f"blocks = idiv(hidden + {BLOCK - 1}, {BLOCK})",
+        f"panel_size = (2 * blocks + hidden) * {row}",
+        *(f"scales_{q} = offset(w{number}, (lane * panels{number} + panel{q}) * panel_size)" for q in panels),
+        *(f"w_{q} = offset(scales_{q}, 2 * blocks * {row})" for q in panels),
+        *(f"s{q}_{r}_{v} = {zero}" for q, r, v in cells),
+        f"for block in range(idiv(depth + {BLOCK - 1}, {BLOCK})):",
+        *indent(block),
+    ]

@@ -15,6 +15,10 @@ __all__ = ["Phase", "RecurrenceProblem", "phases"]
 VECTORS = 4
 """Accumulators of one row: enough multiply-adds a broadcast to keep up with weights that come from the L2 cache."""
 
+_FEW_ROWS = 3
+_CACHED_BYTES = 1 << 15
+"""Weights that stay in the L1 cache."""
+
 
 @dataclass(frozen=True)
 class Phase:
@@ -27,6 +31,11 @@ class Phase:
     def vectors(self) -> int:
         """Vectors of sums that a panel gives for one row: gate by gate, the groups of each."""
         return len(self.gates) * self.groups
+
+    @property
+    def words(self) -> int:
+        """Vectors of words of a row of 16-bit weights."""
+        return -(-self.vectors // 2)
 
     def panels(self, tile: RegisterTile, hidden: int) -> int:
         """Panels of ``groups`` vectors of units each."""
@@ -43,7 +52,7 @@ class RecurrenceProblem:
     and writes the steps from the last to the first. ``lengths`` is the integer dtype of the steps of each sequence
     [batch], or "" if all are whole. The optional operands are ``first`` and ``first_cell`` (initial states [lanes,
     batch, hidden], strides given), ``peephole`` [lanes, 3 * hidden] and, for gru that resets after the product,
-    ``inner_bias`` [lanes, hidden].
+    ``inner_bias`` [lanes, hidden]. ``int16`` weights have 16 bits (:mod:`..contraction.int16_weights`).
     """
 
     cell: str
@@ -64,6 +73,7 @@ class RecurrenceProblem:
     inner_bias: bool = False
     lengths: str = ""
     fast_math: bool = False
+    int16: bool = False
 
     def __post_init__(self) -> None:
         if self.dtype not in ("float32", "float64"):
@@ -72,6 +82,11 @@ class RecurrenceProblem:
             raise ShapeError("recurrent layer over an empty tensor; expected at least 1 in each dimension")
         if not all(isinstance(function, Pointwise) for function in self.functions):
             raise ShapeError("activation functions of a recurrent layer must be pointwise")
+
+    @property
+    def waits_for_weights(self) -> bool:
+        """Whether a step takes longer to read its float32 weights than to multiply with them."""
+        return self.dtype == "float32" and self.batch <= _FEW_ROWS and 4 * self.weights >= _CACHED_BYTES
 
     @property
     def lanes(self) -> int:

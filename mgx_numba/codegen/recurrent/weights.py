@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
+from ..contraction.int16_weights import pack_words, words_lens
 from ..contraction.pack import aligned_zeros
 from ..cpu.tile_table import tile_for
 from .problem import Phase, RecurrenceProblem, phases
@@ -12,9 +15,12 @@ __all__ = ["pack_weights", "packed_lens", "phase_size"]
 
 
 def phase_size(problem: RecurrenceProblem, phase: Phase) -> int:
-    """Elements of one lane's weights for one phase."""
-    tile = tile_for(problem.dtype)
-    return phase.panels(tile, problem.hidden) * problem.hidden * phase.vectors * tile.lanes
+    """Elements of one lane's weights for one phase; words if they are in 16 bits."""
+    tile, hidden = tile_for(problem.dtype), problem.hidden
+    panels = phase.panels(tile, hidden)
+    if problem.int16:
+        return math.prod(words_lens(panels, hidden, 2 * phase.words * tile.lanes))
+    return panels * hidden * phase.vectors * tile.lanes
 
 
 def packed_lens(problem: RecurrenceProblem) -> tuple[int]:
@@ -23,21 +29,39 @@ def packed_lens(problem: RecurrenceProblem) -> tuple[int]:
 
 
 def pack_weights(problem: RecurrenceProblem, weights: np.ndarray) -> np.ndarray:
-    """``weights`` [lanes, gates * hidden, hidden] as [phase][lane, panel, k, gate, group, unit], zero past the last."""
+    """``weights`` [lanes, gates * hidden, hidden] as [phase][lane, panel, k, gate, group, unit], zero past the last.
+
+    If they are in 16 bits, a panel is one of `words_lens`.
+
+    Raises:
+        UnsuitedWeights: weights that cannot be in 16 bits.
+    """
     tile = tile_for(problem.dtype)
-    hidden = problem.hidden
-    out = aligned_zeros(packed_lens(problem), problem.dtype)
-    gates = weights.reshape(problem.lanes, problem.gates, hidden, hidden)
+    out = aligned_zeros(packed_lens(problem), "int32" if problem.int16 else problem.dtype)
+    gates = weights.reshape(problem.lanes, problem.gates, problem.hidden, problem.hidden)
     start = 0
     for phase in phases(problem):
-        panels, width = phase.panels(tile, hidden), phase.groups * tile.lanes
-        size = problem.lanes * phase_size(problem, phase)
-        shape = (problem.lanes, panels, hidden, len(phase.gates), width)
-        target = out[start : start + size].reshape(shape)
-        for position, gate in enumerate(phase.gates):
-            columns = gates[:, gate].transpose(0, 2, 1)
-            for panel in range(panels):
-                units = columns[:, :, panel * width : (panel + 1) * width]
-                target[:, panel, :, position, : units.shape[2]] = units
-        start += size
+        size = phase_size(problem, phase)
+        for lane in range(problem.lanes):
+            target = out[start : start + size]
+            if problem.int16:
+                columns = _columns(problem, phase, gates[lane], 2 * phase.words)
+                lens = words_lens(phase.panels(tile, problem.hidden), problem.hidden, columns.shape[-1])
+                pack_words(columns.swapaxes(0, 1).reshape(problem.hidden, -1), target.reshape(lens), tile.lanes)
+            else:
+                target[:] = _columns(problem, phase, gates[lane], phase.vectors).reshape(-1)
+            start += size
+    return out
+
+
+def _columns(problem: RecurrenceProblem, phase: Phase, gates: np.ndarray, vectors: int) -> np.ndarray:
+    """``gates[gate, unit, k]`` as [panel, k, column]; columns are the phase's vectors, then zeros up to ``vectors``."""
+    tile, hidden = tile_for(problem.dtype), problem.hidden
+    panels, width = phase.panels(tile, hidden), phase.groups * tile.lanes
+    out = np.zeros((panels, hidden, vectors * tile.lanes), gates.dtype)
+    for position, gate in enumerate(phase.gates):
+        for panel in range(panels):
+            units = gates[gate, panel * width : (panel + 1) * width].T
+            first = position * width
+            out[panel, :, first : first + units.shape[1]] = units
     return out

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 
+from ....codegen.contraction.solver import UnsuitedWeights
 from ....codegen.recurrent import RecurrenceProblem, pack_weights, packed_lens, plan
 from ....graph.instruction import Instruction
 from ....graph.shape import Shape, row_major_strides
@@ -50,7 +53,7 @@ def lower_recurrent_steps(low: Lowering, ins: Instruction) -> None:
         peephole="peephole" in named, inner_bias="bias" in named,
         lengths=lengths.type.numpy.name if lengths is not None else "", fast_math=low.options.fast_math,
     )  # fmt: skip
-    operands["w"] = _packed(low, ins, problem)
+    problem, operands["w"] = _packed(low, ins, problem)
     chosen = plan(problem, low.threads, low.origin(ins))
     scratch = Shape(Type.uint8_type, (chosen.scratch,))
     operands["scratch"] = View(Buffer(Region.ARENA, 0, chosen.scratch), scratch)
@@ -83,15 +86,19 @@ def _puts_batch_first(ins: Instruction) -> bool:
     return ins.name == "transpose" and tuple(ins.op.attributes()["permutation"]) == _BATCH_FIRST
 
 
-def _packed(low: Lowering, ins: Instruction, problem: RecurrenceProblem) -> View:
+def _packed(low: Lowering, ins: Instruction, problem: RecurrenceProblem) -> tuple[RecurrenceProblem, View]:
     """The recurrent weights as the kernel reads them: packed once, or in every run where they are not constant."""
     weights = low.constant_value(ins.inputs[1])
+    if weights is not None and problem.fast_math and problem.waits_for_weights:
+        short = replace(problem, int16=True)
+        with contextlib.suppress(UnsuitedWeights):
+            return short, low.constant(pack_weights(short, weights))
     if weights is not None:
-        return low.constant(pack_weights(problem, weights))
+        return problem, low.constant(pack_weights(problem, weights))
     target = low.allocate(Shape(low.input(ins, 1).type, packed_lens(problem)))
 
     def pack(arrays: list) -> list:
         return [pack_weights(problem, arrays[0])]
 
     low.steps.append(PendingStep(None, {}, "cpu::pack_recurrent", ins, pack, [low.input(ins, 1)], [target]))
-    return target
+    return problem, target
