@@ -3,8 +3,8 @@
 Weights are the integers -32767 to 32767 with one float32 scale for each column of `BLOCK` rows, so an error is at most
 half a step of the largest weight of its block, 2**-16 of it. A 32-bit word holds a column of an even vector of a panel
 in its low half and one of the next vector in its high half; both become floats, 2**16 times too large, by one shift or
-mask and one conversion. The left-hand side is multiplied by `DOWN` to make up for it, so that sums overflow only where
-they would in float32.
+mask and one conversion. The left-hand side is multiplied by `DOWN` and the scales are that much larger, so that sums of
+a block stay below the largest factor on the left, and overflow only where they would in float32.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ __all__ = ["BLOCK", "DOWN", "block_count", "pack_words", "unpack", "words_lens"]
 
 BLOCK = 256
 """Rows that share a scale."""
-DOWN = 2.0**-31
+DOWN = 2.0**-39
+"""Two to the power of minus the bits of a word less its sign, and of the rows of a block."""
 LARGEST = 32767
 SMALLEST_STEP = np.float32(2.0**-126)
 _COLUMNS_AT_ONCE = 512
@@ -73,7 +74,8 @@ def _pack_block(weights: np.ndarray, block: int, out: np.ndarray, lanes: int) ->
     part = memory.T if by_columns else memory
     part[:, :columns] = weights[first : first + depth]
     step = np.maximum(np.maximum(part.max(0), -part.min(0)) / LARGEST, SMALLEST_STEP)
-    scales = step * np.float32(LARGEST + 1)
+    with np.errstate(over="ignore"):
+        scales = step * np.float32(2.0**-16 / DOWN)
     if not np.isfinite(scales).all():
         raise UnsuitedWeights("a weight is infinite, not a number or too large for a scale")
     out[:, 2 * block : 2 * block + 2] = scales.reshape(panels, 2, pairs).view(np.int32)
