@@ -158,6 +158,32 @@ def test_weights_without_a_scale_are_refused(value: float) -> None:
         GemvInt16().pack_weights(gemm_problem(a, b, True), b)
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+def test_columns_of_too_wide_a_range_are_refused(transposed: bool) -> None:
+    def refused(b: np.ndarray) -> bool:
+        b = b.T.copy().T if transposed else b
+        try:
+            GemvInt16().pack_weights(gemm_problem(np.ones((1, len(b)), np.float32), b, True), b)
+        except UnsuitedWeights:
+            return True
+        return False
+
+    _, b = pair(1, 600, 2 * BLOCK + 3)
+    sparse = b * (np.random.default_rng(1).random(b.shape) < 0.01)
+    for suited in (b, sparse, np.ones_like(b), np.zeros_like(b), b * np.float32(1e-42), b[:1], b[:257]):
+        assert not refused(suited)
+    for column in (0, 599):
+        for largest, others in ((1.0, 1e-9), (1.0, -1e-6), (1e4, 1.0)):
+            wide = b.copy()
+            wide[:, column] = others
+            wide[7, column] = wide[BLOCK + 9, column] = largest
+            assert refused(wide)
+        wide = b.copy()
+        wide[3, column] = 1e4
+        wide[BLOCK + 3, column] = -1e4
+        assert refused(wide)
+
+
 def test_int16_is_chosen_with_fast_math_for_weights_that_are_waited_for() -> None:
     assert select(GemmProblem(1, 1000, 1000, fast_math=True), 2).name == "gemv_int16"
     assert select(GemmProblem(1, 1000, 1000, fast_math=True), 2, None, ("gemv_int16",)).name == "gemv"

@@ -54,7 +54,7 @@ class GemvInt16(GemvPacked):
         """Words (int32) of ``weights[*ones, k, n]``.
 
         Raises:
-            UnsuitedWeights: a weight is infinite or NaN, or too large for a scale.
+            UnsuitedWeights: a weight is infinite or NaN, or too large for a scale or beside others of its column.
         """
         out = aligned_zeros(self.packed_lens(problem), "int32")
         pack_words(weights.reshape(weights.shape[-2:]), out, tile_for(problem.dtype).lanes)

@@ -1,10 +1,11 @@
 """Weights in 16 bits, for products that wait for their weights: block floating point, and how kernels read it.
 
 Weights are the integers -32767 to 32767 with one float32 scale for each column of `BLOCK` rows, so an error is at most
-half a step of the largest weight of its block, 2**-16 of it. A 32-bit word holds a column of an even vector of a panel
-in its low half and one of the next vector in its high half; both become floats, 2**16 times too large, by one shift or
-mask and one conversion. The left-hand side is multiplied by `DOWN` and the scales are that much larger, so that sums of
-a block stay below the largest factor on the left, and overflow only where they would in float32.
+half a step of the largest weight of its block, 2**-16 of it, and a whole one where it would become zero. Columns in
+which that is much, because few weights are far larger than the others, are refused. A 32-bit word holds a column of an
+even vector of a panel in its low half and one of the next vector in its high half; both become floats, 2**16 times too
+large, by one shift or mask and one conversion. The left-hand side is multiplied by `DOWN` and the scales are that much
+larger, so that sums of a block stay below the largest factor on the left: they overflow only where those of floats do.
 """
 
 from __future__ import annotations
@@ -21,6 +22,11 @@ DOWN = 2.0**-39
 """Two to the power of minus the bits of a word less its sign, and of the rows of a block."""
 LARGEST = 32767
 SMALLEST_STEP = np.float32(2.0**-126)
+LEAST_MEAN = 256
+"""Steps that the weights of a column must have in the mean, but for zeros and the largest of each block. Normal ones
+have some thousands; those beside one that is more than 128 times their mean have fewer."""
+FEW = 16
+"""So many weights of a block may be smaller: together they are not far off."""
 _COLUMNS_AT_ONCE = 512
 """Columns that are packed together: a block of them fits L2."""
 
@@ -48,22 +54,28 @@ def pack_words(weights: np.ndarray, out: np.ndarray, lanes: int) -> None:
     """Pack float32 ``weights[k, n]`` into int32 ``out`` of `words_lens`; columns that ``weights`` lacks become zero.
 
     Raises:
-        UnsuitedWeights: a weight is infinite or NaN, or too large for a scale.
+        UnsuitedWeights: a weight is infinite or NaN, or too large for a scale or beside others of its column.
     """
     width = 2 * out.shape[2]
     together = max(1, _COLUMNS_AT_ONCE // width)
     for first in range(0, len(out), together):
         panels = out[first : first + together]
         columns = weights[:, first * width : (first + len(panels)) * width]
+        surplus = np.zeros(len(panels) * width)
         for block in range(block_count(len(weights))):
-            _pack_block(columns, block, panels, lanes)
+            surplus += _pack_block(columns, block, panels, lanes)
+        if surplus.min() < 0:
+            raise UnsuitedWeights("most weights of a column are too small beside its largest")
 
 
-def _pack_block(weights: np.ndarray, block: int, out: np.ndarray, lanes: int) -> None:
+def _pack_block(weights: np.ndarray, block: int, out: np.ndarray, lanes: int) -> np.ndarray:
     """Scales and words of a block of float32 ``weights[k, n]`` into ``out[panels, 2 * blocks + k, width / 2]``.
 
     A weight that is not zero stays so: its product with infinity is infinite. All work is along contiguous weights,
     be they rows or columns.
+
+    Returns:
+        For each column by how much the sum of its weights, but for the largest, exceeds what `LEAST_MEAN` asks for.
     """
     panels, _, pairs = out.shape
     first = block * BLOCK
@@ -73,15 +85,17 @@ def _pack_block(weights: np.ndarray, block: int, out: np.ndarray, lanes: int) ->
     memory = np.zeros(lens if by_columns else lens[::-1], np.float32)
     part = memory.T if by_columns else memory
     part[:, :columns] = weights[first : first + depth]
-    step = np.maximum(np.maximum(part.max(0), -part.min(0)) / LARGEST, SMALLEST_STEP)
+    steps = np.abs(part)
+    largest, total = steps.max(0), steps.sum(0, dtype=np.float64)
+    step = np.maximum(largest / LARGEST, SMALLEST_STEP)
     with np.errstate(over="ignore"):
         scales = step * np.float32(2.0**-16 / DOWN)
     if not np.isfinite(scales).all():
         raise UnsuitedWeights("a weight is infinite, not a number or too large for a scale")
     out[:, 2 * block : 2 * block + 2] = scales.reshape(panels, 2, pairs).view(np.int32)
-    steps = part / step
-    np.rint(steps, out=steps)
-    vanished = (steps == 0) & (part != 0)
+    np.rint(np.divide(part, step, out=steps), out=steps)
+    some = part != 0
+    vanished = (steps == 0) & some
     if vanished.any():
         steps[vanished] = np.sign(part[vanished])
     start = 2 * block_count(len(weights)) + first
@@ -89,3 +103,5 @@ def _pack_block(weights: np.ndarray, block: int, out: np.ndarray, lanes: int) ->
     halves = out[:, start : start + depth].view(np.int16).reshape(panels, depth, pairs // lanes, lanes, 2)
     for half in range(2):
         halves.swapaxes(0, 1)[..., half] = integers[:, :, :, half]
+    others = np.maximum(np.count_nonzero(some, axis=0) - FEW, 0)
+    return np.where(step > SMALLEST_STEP, total - largest - others * (LEAST_MEAN * step.astype(np.float64)), 0)
