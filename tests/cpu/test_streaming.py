@@ -8,7 +8,7 @@ import pytest
 
 from mgx_numba.codegen.cpu import host
 
-from .programs import check
+from .programs import check, compile_and_run, program_of
 
 
 @pytest.fixture(autouse=True)
@@ -201,3 +201,73 @@ def test_sum_of_exponentials_of_what_varies():
         return [m.add_instruction("reduce_sum", [m.add_instruction("tanh", [away])], axes=[1]), mean]
 
     check([data(lens)], build)
+
+
+def variance(m, x, axes, lens):
+    """Differences from the mean, and their variance."""
+    mean = broadcast(m, m.add_instruction("reduce_mean", [x], axes=axes), lens)
+    centered = m.add_instruction("sub", [x, mean])
+    return centered, m.add_instruction("reduce_mean", [m.add_instruction("mul", [centered, centered])], axes=axes)
+
+
+def layer_norm(m, x, axes, lens):
+    centered, spread = variance(m, x, axes, lens)
+    small = m.add_literal(np.full([1] * len(lens), 1e-5, np.float32))
+    spread = m.add_instruction(
+        "add", [spread, broadcast(m, small, [1 if a in axes else n for a, n in enumerate(lens)])]
+    )
+    return m.add_instruction("mul", [centered, broadcast(m, m.add_instruction("rsqrt", [spread]), lens)])
+
+
+@pytest.mark.parametrize("fast_math", [False, True])
+@pytest.mark.parametrize("cols", [255, 256, 300, 512, 1040, 4099, 20001])
+@pytest.mark.parametrize("rows", [1, 2, 67])
+def test_layer_norm_of_long_rows(rows, cols, fast_math):
+    x = data((rows, cols))
+    x[1 % rows, 3], x[2 % rows, cols - 1] = -np.inf, np.nan
+    check([x], lambda m, p: layer_norm(m, p[0], [1], x.shape), fast_math=fast_math)
+
+
+@pytest.mark.parametrize("place", [0, 300, 2999])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30])
+def test_mean_of_a_variance_passes_nan_and_infinity(place, value):
+    """The first of a row's elements, about which its variance is taken, may not be finite."""
+    lens = (3, 3000)
+    x = data(lens)
+    x[1, place] = value
+
+    def build(m, p):
+        centered, spread = variance(m, p[0], [1], lens)
+        mean = m.add_instruction("sub", [p[0], centered])
+        return m.add_instruction("add", [m.add_instruction("mul", [mean, broadcast(m, spread, lens)]), centered])
+
+    check([x], build, rtol=1e-4)
+
+
+def test_variance_of_rows_apart_and_of_several_axes():
+    """Rows that are not one run of memory, and a sum of operands of which one is given a column."""
+    lens = (5, 3, 600)
+
+    def build(m, p):
+        x = m.add_instruction("slice", [p[0]], axes=[2], starts=[1], ends=[601])
+        x = m.add_instruction(
+            "add", [m.add_instruction("mul", [x, broadcast(m, p[1], lens)]), broadcast(m, p[2], lens)]
+        )
+        return [layer_norm(m, x, [2], lens), layer_norm(m, p[3], [0, 2], lens)]
+
+    check([data((5, 3, 603)), data((1, 3, 1), 1), data((600,), 2), data(lens, 3)], build)
+
+
+@pytest.mark.parametrize("cols", [600, 4099, 40000])
+@pytest.mark.parametrize(
+    ("mean", "step", "count"), [(1e4, 0, 0), (3.3, 0, 0), (0, 1e4, 1), (0, 1e3, 250), (5, -1e3, 1)]
+)
+def test_variance_is_as_exact_as_in_two_passes(cols, mean, step, count):
+    """Far from zero, of equal values, and with a few others in front, which are the worst to start from."""
+    x = (mean + data((4, cols)).astype(np.float64) * np.array([[1], [1e-2], [1e-3], [0]])).astype(np.float32)
+    x[:, :count] += np.float32(step)
+    program = program_of([x], lambda m, p: m.add_instruction("sqrt", [variance(m, p[0], [1], x.shape)[1]]))
+    (got,), fused = compile_and_run(program, [x])
+    assert [i.name for i in fused.main if not i.is_param] == ["fused_reduce", "@return"]
+    wanted = x.astype(np.float64).std(1, keepdims=True)
+    np.testing.assert_allclose(got, wanted, rtol=3e-5, atol=1e-6 * abs(mean))

@@ -19,8 +19,8 @@ __all__ = ["Element"]
 class Element:
     """Prints what one stage does for one vector of elements."""
 
-    def __init__(self, kernel: ReduceKernel, stage: int, tail: str, column_left: str) -> None:
-        self.kernel, self.stage = kernel, stage
+    def __init__(self, kernel: ReduceKernel, stage: int, tail: str, column_left: str, keeps: bool = True) -> None:
+        self.kernel, self.stage, self.keeps = kernel, stage, keeps
         self.left = tail or column_left
         self.mask_tail = bool(tail) and kernel.row_mode
         self.buffer = CodeBuffer(prefix=f"{'w' if self.left else 'v'}{stage}_")
@@ -48,7 +48,7 @@ class Element:
         else:
             value = ins.op.scalar(self.printer, *(self.value(i) for i in ins.inputs))  # type: ignore[attr-defined]
         self.known[ins] = value
-        if slot >= 0 and kernel.cached[ins] == self.stage:
+        if self.keeps and slot >= 0 and kernel.cached[ins] == self.stage:
             stored = self.printer.register(value)
             part = f", {self.left})" if kernel.pipelined and self.left else ")"
             self.buffer.line(f"store{'_tail' * (part != ')')}(cache{slot}, {kernel.place}, {stored}{part}")

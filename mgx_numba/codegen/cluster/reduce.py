@@ -2,8 +2,9 @@
 
 A cluster's values are *full* (one an element) or *row* values (one for each combination of kept indices). Stage 0
 walks the row once and finishes the reductions that need no other; what depends on their results belongs to the
-next stage, and so on. Lanes run along the reduced axis when it is the contiguous one (row mode), else along the
-contiguous kept axis (column mode), so no tensor is transposed first.
+next stage, and so on; a variance of long rows past the caches needs no mean first (`variance.py`). Lanes run along
+the reduced axis when it is the contiguous one (row mode), else along the contiguous kept axis (column mode), so no
+tensor is transposed first.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from .text import (
     task_elements,
     vector_loop,
 )
+from .variance import HeadMean, head_lines, head_vectors, with_one_pass_variances
 
 __all__ = ["reduce_launch"]
 
@@ -94,12 +96,12 @@ class ReduceKernel:
         fast_math: bool,
         origin: str,
     ) -> None:
-        self.module, self.axes, self.fast_math, self.origin = module, axes, fast_math, origin
+        self.axes, self.fast_math, self.origin = axes, fast_math, origin
         self.inputs, self.outputs = inputs, outputs
         self.tensors = [*inputs, *outputs]
         self.names = [f"x{k}" for k in range(len(inputs))] + [f"out{k}" for k in range(len(outputs))]
-        self.parameters = module.parameters()
-        self.results = module.results()
+        self.past_caches = is_streamed(inputs)
+        self.name = cluster_name(module, "reduce")
         reduction = next(i for i in module if i.name in REDUCTIONS)
         self.full = reduction.inputs[0].shape.lens
         self.reduced = reduction.shape.lens
@@ -111,12 +113,16 @@ class ReduceKernel:
         self.reduce_space = collapse(self.full, full_strides, order_by=self._full_index(lead), axes=axes)
         self.keep_space = collapse(self.full, strides, order_by=lead, axes=kept)
         self.row_mode = self._inner(self.reduce_space, self._full_index(lead)) <= self._inner(self.keep_space, lead)
+        one_pass = self._is_one_pass()
+        self.module = with_one_pass_variances(module) if one_pass else module
+        self.parameters = self.module.parameters()
+        self.results = self.module.results()
         self._assign_stages()
         self.lanes = self._lanes()
         self.place = "c" if self.row_mode else "place"
         self.streamed = is_streamed(outputs)
-        self.past_caches = is_streamed(inputs)
         self.row_known: dict[Instruction, VectorValue] = {}
+        self.heads = [i for i in self.module if isinstance(i.op, HeadMean)]
 
     def _lanes(self) -> int:
         """Long rows take more registers at a time: reductions are chains, which wait unless there are several.
@@ -131,11 +137,15 @@ class ReduceKernel:
             lanes *= 2 if self.keep_space.lens[-1] >= FEWEST_CHUNKS * lanes else 1
         return lanes
 
+    def _is_one_pass(self) -> bool:
+        row = (self.reduce_space.lens or (1,))[-1]
+        return self.row_mode and self.past_caches and row >= SHORTEST_PIPELINE * lanes_for(0)
+
     def _lead(self) -> int:
         """Operand whose memory order decides: the first full input that is not broadcast, else the first full one."""
         full = [k for k, is_full in enumerate(self.is_full) if is_full]
         if not full:
-            raise CompileError(f"{cluster_name(self.module, 'reduce')}: a reduction cluster needs a full operand")
+            raise CompileError(f"{self.name}: a reduction cluster needs a full operand")
         solid = [k for k in full if all(s for s, n in zip(self.tensors[k].strides, self.full) if n > 1)]
         return (solid or full)[0]
 
@@ -158,7 +168,7 @@ class ReduceKernel:
                 self.row_value[ins] = not ins.inputs or self.row_value[ins.inputs[0]]
             elif ins.is_param:
                 self.row_value[ins] = self._repeats_along_rows(self.inputs[self.parameters.index(ins)])
-            elif ins.name in REDUCTIONS:
+            elif ins.name in REDUCTIONS or isinstance(ins.op, HeadMean):
                 self.row_value[ins] = True
             else:
                 self.row_value[ins] = all(self.row_value[i] for i in ins.inputs)
@@ -252,6 +262,8 @@ class ReduceKernel:
             ("count", _product(reduce_lens)),
         ):  # fmt: skip
             slots.integer(name, value)
+        if self.heads:
+            slots.integer("heads", head_vectors(self.lanes, cols, _product(reduce_lens)))
         self.loops = [slots.integer(f"m{d}", n) for d, n in enumerate(loops)]
         odometer = Odometer(slots, outer, [s[: len(outer)] for s in keep_strides])
         self._inner_steps(keep_strides)
@@ -273,9 +285,7 @@ class ReduceKernel:
         tasks = -(-rows // batch) * chunks if elements else 0
         traffic = sum(footprint(t) for t in self.tensors)
         return Launch(
-            kernel=KernelSource(
-                name=cluster_name(self.module, "reduce"), text="\n".join(lines) + "\n", origin=self.origin
-            ),
+            kernel=KernelSource(name=self.name, text="\n".join(lines) + "\n", origin=self.origin),
             args=tuple(slots.values),
             tasks=tasks,
             grain=claim(tasks, traffic),
@@ -318,7 +328,7 @@ class ReduceKernel:
             and not self.loops
             and self.cols >= SHORTEST_PIPELINE * self.lanes
             and row_bytes * self.stages <= PIPELINE_BYTES
-            and any(self._cost(i.inputs[0]) > CHEAP for i in self.module if i.name in REDUCTIONS)
+            and (self.heads or any(self._cost(i.inputs[0]) > CHEAP for i in self.module if i.name in REDUCTIONS))
             and all(stage == last - 1 for stage in self.cached.values())
             and all(self._store_stage(r) == last for r in self.results if r.shape.lens == self.full)
         )
@@ -328,6 +338,10 @@ class ReduceKernel:
         last = self.stages - 1
         self.left, self.row_lanes = "", 0
         setup, finish, aged = [], [], []
+        for ins in self.heads:
+            for age in range(self.stages, 0, -1):
+                setup.append(f"{self._head(ins)}_{age} = const_{dtype_name(ins.shape.type)}(0, 0)")
+                aged += [f"{self._head(ins)}_{age} = {self._head(ins)}_{age - 1}"] if age > 1 else []
         for ins in (i for i in self.module if i.name in REDUCTIONS):
             reduction, name = REDUCTIONS[ins.name], self.accumulator(ins)
             finish.append(f"{name}_0 = {reduction.across}({name})")
@@ -379,7 +393,9 @@ class ReduceKernel:
                     ahead[-1] += f" + ({self.next_row[k]} - cols) * idiv(turn + {distance}, cols)"
             whole += self._prefetches(k, place)
         known |= element.read
-        return PipelineStage([*buffer.drain(), *self._initial(reductions)], ahead, whole, partial)
+        head = [line for ins in self.heads * (stage == 0) for line in self._head_lines(ins)]
+        row = [*buffer.drain(), *(["if live0 > 0:", *indent(head, 1)] if head else []), *self._initial(reductions)]
+        return PipelineStage(row, ahead, whole, partial)
 
     def _inner_steps(self, keep_strides: Sequence[Sequence[int]]) -> None:
         """Per operand: stride along the lanes, its slot, and the slots of the strides of the reduction loops."""
@@ -461,6 +477,10 @@ class ReduceKernel:
                 value = printer.loaded(text, ins.shape.type)
             elif ins.name == "multibroadcast":
                 value = self.row(ins.inputs[0])
+            elif isinstance(ins.op, HeadMean):
+                if not self.pipelined:
+                    printer.buffer.lines += self._head_lines(ins)
+                value = VectorValue(f"{self._head(ins)}_{self.row_age if self.pipelined else 1}", ins.shape.type)
             elif ins.name in REDUCTIONS and self.pipelined:
                 text = f"{self.accumulator(ins)}_{self.row_age - self.stage[ins]}"
                 value = REDUCTIONS[ins.name].finish(printer, text, ins.inputs[0].shape.type)
@@ -473,6 +493,16 @@ class ReduceKernel:
 
     def accumulator(self, ins: Instruction) -> str:
         return f"acc{[i for i in self.module if i.name in REDUCTIONS].index(ins)}"
+
+    def _head(self, ins: Instruction) -> str:
+        return f"head{self.heads.index(ins)}"
+
+    def _head_lines(self, ins: Instruction) -> list[str]:
+        """Lines that compute what variances of a row are taken about, before its first pass."""
+        element = Element(self, 0, "", "", keeps=False)
+        value = element.printer.register(element.value(ins.inputs[0]))
+        lines = head_lines(self._head(ins), dtype_name(ins.shape.type), self.lanes, element.buffer.drain(), value)
+        return [*(f"q_{name} = {self.row_at}_{name}" for name in self.names), *lines]
 
     def _finish(self, ins: Instruction) -> None:
         """Turn an accumulator into the reduction's row value."""
