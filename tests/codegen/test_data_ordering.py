@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.data.argreduce import argreduce_launch
 from mgx_numba.codegen.data.scan import scan_launch
 from mgx_numba.codegen.data.topk import topk_launch
@@ -47,6 +48,19 @@ def test_arg_positions_along_each_axis(axis: int, order: tuple[int, ...]) -> Non
 def test_arg_positions_of_other_types(dtype: str) -> None:
     check_arg(few_values(3, 100, dtype=dtype), 1)
     check_arg(few_values(30, 40, dtype=dtype), 0)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("lens", [(1100, 3), (3, 1100), (40, 2085), (2, 9, 1030), (33, 9, 70), (5, 0, 7)])
+def test_arg_positions_of_long_rows_and_many_columns(lens: tuple[int, ...], streamed: bool, monkeypatch: Any) -> None:
+    if streamed:
+        monkeypatch.setattr(host, "last_cache_bytes", lambda: 0)
+    x = few_values(*lens)
+    x.reshape(-1)[5::97] = np.nan
+    x.reshape(-1)[7::41] = -np.inf
+    for axis in range(len(lens)):
+        if lens[axis]:
+            check_arg(x, axis, gap=axis)
 
 
 def test_arg_positions_with_nan_and_infinity() -> None:

@@ -7,12 +7,25 @@ from __future__ import annotations
 from math import prod
 
 from ..cluster.collapse import collapse
-from ..cluster.text import Slots, Tensor, dtype_name, footprint, indent, load_text, store_text
+from ..cluster.text import (
+    AHEAD_BYTES,
+    Slots,
+    Tensor,
+    claim,
+    dtype_name,
+    footprint,
+    indent,
+    is_streamed,
+    load_text,
+    store_text,
+)  # fmt: skip
 from ..cpu import host
 from ..launch import Launch
-from .rows import RowLoop, cast_text, vector_loop
+from .rows import KEPT_COLUMNS, RowLoop, cast_text, kept_columns, rows_ahead, vector_loop
 
 __all__ = ["argreduce_launch"]
+
+LONG_ROW = 16
 
 
 def argreduce_launch(greatest: bool, last: bool, axis: int, x: Tensor, out: Tensor, origin: str = "") -> Launch:
@@ -35,6 +48,9 @@ def argreduce_launch(greatest: bool, last: bool, axis: int, x: Tensor, out: Tens
     storage = dtype_name(x.type)
     compute = "uint8" if storage == "bool" else dtype_name(x.type.compute)
     lanes = host.lanes(compute)
+    lanes *= 2 if not row_mode else 4 if length >= LONG_ROW * lanes else 1
+    line = host.CACHE_LINE // x.type.size
+    ahead = range(0, lanes, line) if is_streamed([x]) else ()
     beats = f"arg_g{'e' if last else 't'}" if greatest else f"arg_l{'e' if last else 't'}"
 
     slots = Slots()
@@ -51,6 +67,7 @@ def argreduce_launch(greatest: bool, last: bool, axis: int, x: Tensor, out: Tens
 
         def compare(left: str) -> list[str]:
             lines = [
+                *(f"prefetch(r_x, c + {AHEAD_BYTES // x.type.size + k})" for k in ahead if step == 1 and not left),
                 f"v = {cast_text(load_text('r_x', 'c', step, t, lanes, left), storage, compute)}",
                 f"take = {beats}(v, best)",
             ]
@@ -58,6 +75,7 @@ def argreduce_launch(greatest: bool, last: bool, axis: int, x: Tensor, out: Tens
                 lines.append(f"take = logical_and(take, lane_mask({left}, {lanes}))")
             return [*lines, *better(f"add(iota_int32({lanes}), c)")]
 
+        prologue = []
         across = f"reduce_arg{'max' if greatest else 'min'}{'_last' if last else ''}"
         inside = [
             f"r_x = offset(p_x, {loop.offset(0)})",
@@ -67,32 +85,53 @@ def argreduce_launch(greatest: bool, last: bool, axis: int, x: Tensor, out: Tens
             f"store_scalar(p_out, {loop.offset(1)}, cast_int64({across}(best, at)))",
         ]
     else:
-        loop = RowLoop(slots, space.lens[:-1], [x_strides[:-1], out_strides[:-1]], space.lens[-1], lanes, 2 * length)
+        outer, cols = space.lens[:-1], space.lens[-1]
+        least = kept_columns(outer, cols, lanes)
+        strides = [x_strides[:-1], out_strides[:-1]]
+        loop = RowLoop(slots, outer, strides, cols, lanes, 2 * length, longest=KEPT_COLUMNS, least=least)
         slots.integer("length", length)
         slots.integer("step", step)
+        slots.integer("ahead", step * rows_ahead(loop.chunk * x.type.size))
         inner = (x_strides[-1], out_strides[-1])
         t0, t1 = (slots.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(inner))
+        prologue = [f"{name}s = local_{t}({KEPT_COLUMNS + lanes})" for name, t in (("best", compute), ("at", "int32"))]
+        keep = ["store(bests, c - first, best)", "store(ats, c - first, at)"]
 
-        def columns(left: str) -> list[str]:
-            load = cast_text(load_text("q", "c", inner[0], t0, lanes, left), storage, compute)
+        def load(name: str, left: str) -> str:
+            return f"{name} = {cast_text(load_text('q', 'c', inner[0], t0, lanes, left), storage, compute)}"
+
+        def begin(left: str) -> list[str]:
+            return [load("best", left), f"at = const_int32(0, {lanes})", *keep]
+
+        def compare_columns(left: str) -> list[str]:
             return [
-                "q = r_x",
-                f"best = {load}",
-                f"at = const_int32(0, {lanes})",
-                "for j in range(1, length):",
-                *indent(["q = offset(q, step)", f"v = {load}", f"take = {beats}(v, best)", *better("j")], 1),
-                store_text("r_out", "c", inner[1], t1, "cast_int64(at)", left),
+                *(f"prefetch(q, c + ahead + {k})" for k in ahead if inner[0] == 1 and not left),
+                load("v", left),
+                f"best = load(bests, c - first, {lanes})",
+                f"at = load(ats, c - first, {lanes})",
+                f"take = {beats}(v, best)",
+                *better("j"),
+                *keep,
             ]
+
+        def end(left: str) -> list[str]:
+            return [store_text("r_out", "c", inner[1], t1, f"cast_int64(load(ats, c - first, {lanes}))", left)]
 
         inside = [
             f"r_x = offset(p_x, {loop.offset(0)})",
             f"r_out = offset(p_out, {loop.offset(1)})",
-            *vector_loop(lanes, columns),
+            "q = r_x",
+            *vector_loop(lanes, begin),
+            "for j in range(1, length):",
+            *indent(["q = offset(q, step)", *vector_loop(lanes, compare_columns)], 1),
+            *vector_loop(lanes, end),
         ]
+    tasks, traffic = loop.tasks if 0 not in x.lens else 0, footprint(x) + footprint(out)
     return Launch(
-        kernel=loop.kernel(f"arg{'max' if greatest else 'min'}_kernel", inside, origin),
+        kernel=loop.kernel(f"arg{'max' if greatest else 'min'}_kernel", inside, origin, prologue),
         args=tuple(slots.values),
-        tasks=loop.tasks if 0 not in x.lens else 0,
+        tasks=tasks,
+        grain=claim(tasks, traffic),
         flops=prod(x.lens),
-        bytes=footprint(x) + footprint(out),
+        bytes=traffic,
     )

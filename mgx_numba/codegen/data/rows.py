@@ -6,12 +6,17 @@ from collections.abc import Sequence
 from math import prod
 
 from ...graph.types import Type
-from ..cluster.text import INDENT, Odometer, Slots, indent, task_elements, vector_loop
+from ..cluster.text import AHEAD_BYTES, INDENT, Odometer, Slots, indent, task_elements, vector_loop
 from ..cpu import host
 from ..kernel import KernelSource
 
-__all__ = ["RowLoop", "cast_text", "const_text", "mover", "mover_lanes", "vector_loop"]
+__all__ = [
+    "KEPT_COLUMNS", "RowLoop", "cast_text", "const_text", "kept_columns", "mover", "mover_lanes", "rows_ahead",
+    "vector_loop",
+]  # fmt: skip
 
+KEPT_COLUMNS = 1024
+FEWEST_CHUNKS = 16
 _MOVERS = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
 
 
@@ -40,6 +45,20 @@ def const_text(dtype: str, value: float | int | bool, lanes: int) -> str:
     return f"const_{dtype}({shown}, {lanes})"
 
 
+def kept_columns(outer: Sequence[int], cols: int, lanes: int) -> int:
+    """Fewest columns of a task that walks along another axis and keeps a value for each column in memory.
+
+    What it reads at each step should be a long run of memory, and there should be tasks for several threads.
+    """
+    share = prod(outer) * cols // (FEWEST_CHUNKS * lanes) * lanes
+    return max(lanes, min(KEPT_COLUMNS, share))
+
+
+def rows_ahead(run: int) -> int:
+    """Steps along the other axis after which to ask for memory, of which each step takes ``run`` bytes."""
+    return max(1, AHEAD_BYTES // max(run, 1))
+
+
 class RowLoop:
     """Tasks over the points of outer dimensions ("rows"), each with ``cols`` elements along the lanes.
 
@@ -54,6 +73,7 @@ class RowLoop:
         lanes: chunks are multiples of it.
         weight: cost of one element, in elements of a copy.
         longest: most columns that the lines inside can take at a time.
+        least: fewest columns that a chunk has, if the row has as many.
         whole: rows are not cut.
     """
 
@@ -66,11 +86,12 @@ class RowLoop:
         lanes: int,
         weight: int = 1,
         longest: int = 1 << 62,
+        least: int = 0,
         whole: bool = False,
     ) -> None:
         self.slots = slots
         self.rows = prod(outer)
-        work = max(task_elements(self.rows * cols * weight) // max(weight, 1), lanes)
+        work = max(task_elements(self.rows * cols * weight) // max(weight, 1), lanes, least)
         self.chunk = max(1, cols if whole else min(cols, work // lanes * lanes, longest))
         self.chunks = -(-cols // self.chunk)
         self.batch = 1 if self.chunks > 1 else max(1, min(self.rows, work // max(cols, 1)))
