@@ -122,3 +122,25 @@ def test_running_sums(exclusive: bool, reverse: bool) -> None:
                 run_launch(launch, {"x": placed, "out": out})
                 expected = op.compute(Shape(from_numpy(x.dtype), x.shape), [x])
                 np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32"])
+@pytest.mark.parametrize("lens", [(3, 1100), (1100, 3), (2, 9, 1030), (33, 5, 70), (5, 0, 7), (2085,)])
+def test_running_sums_of_long_rows_and_many_columns(
+    lens: tuple[int, ...], dtype: str, streamed: bool, monkeypatch: Any
+) -> None:
+    if streamed:
+        monkeypatch.setattr(host, "last_cache_bytes", lambda: 0)
+    x = few_values(*lens, dtype=dtype)
+    if dtype == "float32" and x.size:
+        x.reshape(-1)[[5, x.size // 2, x.size - 9]] = [np.inf, np.nan, -np.inf]
+    for axis in range(len(lens)):
+        for gap in (0, 1):
+            for exclusive, reverse in ((False, False), (True, False), (False, True), (True, True)):
+                op = make_op("prefix_scan_sum", axis=axis, exclusive=exclusive, reverse=reverse)
+                placed, out = in_order(x, None, gap), np.empty_like(x)
+                launch = scan_launch(axis, exclusive, reverse, tensor_of(placed), tensor_of(out))
+                run_launch(launch, {"x": placed, "out": out})
+                wanted = op.compute(op.compute_shape([Shape(from_numpy(x.dtype), lens)]), [x])
+                np.testing.assert_array_equal(out, wanted)

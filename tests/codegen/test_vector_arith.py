@@ -330,3 +330,17 @@ def test_arg_comparisons_put_nan_beyond_every_number() -> None:
 def test_wrong_operands_are_refused_with_a_reason(expression: str, message: str) -> None:
     with pytest.raises(CompileError, match=message):
         evaluate([(expression, "float32")], np.zeros(16, np.float32))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "uint8"])
+@pytest.mark.parametrize("lanes", [1, 4, 32])
+def test_sums_of_lanes_before_and_behind(dtype: str, lanes: int) -> None:
+    x = np.random.default_rng(3).integers(0, 6, lanes).astype(dtype)
+    if dtype == "float64":
+        x[lanes // 2] = np.inf
+    out = np.zeros((2, lanes), dtype)
+    body = "\n".join(
+        f"store(p1, {k * lanes}, {name}(load(p0, 0, {lanes})))" for k, name in enumerate(("scan_add", "scan_add_back"))
+    )
+    run_body(body, x, out)
+    np.testing.assert_array_equal(out, [np.cumsum(x, dtype=dtype), np.cumsum(x[::-1], dtype=dtype)[::-1]])

@@ -85,6 +85,8 @@ Across lanes (vector to scalar)
                                          index of the extreme lane, lowest index among equals
     reduce_argmax_last(v, index) reduce_argmin_last(v, index)
                                          highest index among equals
+    scan_add(v) scan_add_back(v) -> vector
+                                         sum of each lane and all before it, or behind it
     arg_gt(x, best) arg_ge arg_lt arg_le -> bool
                                          comparisons in which NaN is the extreme (as NumPy argmax)
 

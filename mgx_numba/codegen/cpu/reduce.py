@@ -24,6 +24,8 @@ __all__ = [
     "reduce_min",
     "reduce_mul",
     "reduce_or",
+    "scan_add",
+    "scan_add_back",
 ]
 
 
@@ -88,6 +90,30 @@ def _arg_reduction(name: str, beats: Callable[..., ir.Value], last: bool) -> Any
     return make_intrinsic(name, define, 2)
 
 
+def _scan(name: str, back: bool) -> Any:
+    """Sums of each lane with all lanes before it, or behind it."""
+
+    def define(v: Type) -> Any:
+        vector = _vector(name, v, arith.NUMBERS)
+        dtype, lanes = vector.dtype, vector.lanes
+
+        def lower(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+            b = VectorBuilder(builder)
+            total, step = args[0], 1
+            while step < lanes:
+                # Zeros shifted in would be an expansion, which is slow on some CPUs; this is a masked addition.
+                away = step if back else -step
+                moved = b.shuffle(total, [(k + away) % lanes for k in range(lanes)])
+                inside = [ir.Constant(ir.IntType(1), 0 <= k + away < lanes) for k in range(lanes)]
+                mask = ir.Constant(ir.VectorType(ir.IntType(1), lanes), inside)
+                total, step = builder.select(mask, arith.emit_add(b, dtype, total, moved), total), 2 * step
+            return total
+
+        return v(v), lower
+
+    return make_intrinsic(name, define, 1)
+
+
 def _logical(operation: str) -> Callable[..., ir.Value]:
     return lambda b, dtype, x, y: getattr(b, operation)(x, y)
 
@@ -102,3 +128,5 @@ reduce_argmax = _arg_reduction("reduce_argmax", arith.extreme_comparison(">"), l
 reduce_argmax_last = _arg_reduction("reduce_argmax_last", arith.extreme_comparison(">"), last=True)
 reduce_argmin = _arg_reduction("reduce_argmin", arith.extreme_comparison("<"), last=False)
 reduce_argmin_last = _arg_reduction("reduce_argmin_last", arith.extreme_comparison("<"), last=True)
+scan_add = _scan("scan_add", back=False)
+scan_add_back = _scan("scan_add_back", back=True)
