@@ -383,7 +383,7 @@ class ReduceKernel:
         whole = element.lines(reductions, stores)
         partial = Element(self, stage, "left", "").lines(reductions, stores)
         ahead = []
-        for k in sorted(k for k in element.read if self.inner[k] == 1):
+        for k in sorted(k for k in element.read if self.inner[k] == 1 and not self.same_for_rows[k]):
             place = f"c + {turn}"
             if k not in known and self.next_row[k]:
                 distance = PIPELINE_AHEAD // self.inputs[k].type.size
