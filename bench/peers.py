@@ -70,8 +70,10 @@ def _open_ours(path: Path, feeds: Feeds, threads: int, fast_math: str = "1") -> 
     with phases("compile"):
         program.compile(mgx_numba.get_target("cpu"), num_threads=threads, fast_math=fast_math == "1")
 
+    inputs = dict(feeds)
+
     def run() -> Outputs:
-        return [np.asarray(result) for result in program.run(feeds)]
+        return program.run(inputs)
 
     return Session(OURS, "" if fast_math == "1" else "exact", phases, run, program)
 

@@ -77,6 +77,8 @@ class _KernelPipeline(compiler.CompilerBase):
 def lower(function: python_types.FunctionType, symbol: str) -> str:
     """LLVM IR of ``function(args, begin, end)``, exported as ``void symbol(i64*, i64, i64)``.
 
+    A function that is annotated ``-> int`` returns an i64 instead.
+
     Raises:
         Refused: the function does not type or does not lower.
     """
@@ -95,7 +97,7 @@ def lower(function: python_types.FunctionType, symbol: str) -> str:
             target,
             function,
             _ARGUMENTS,
-            types.void,
+            types.int64 if "return" in function.__annotations__ else types.void,
             flags,
             {},
             library=library,
@@ -119,13 +121,18 @@ def _with_line(message: str, location: Any) -> str:
 
 def _add_entry(module: ir.Module, body: ir.Function, symbol: str) -> None:
     """Export the kernel ABI around Numba's calling convention, whose status nothing reads."""
-    entry = ir.Function(module, ir.FunctionType(ir.VoidType(), [_I64.as_pointer(), _I64, _I64]), name=symbol)
+    stored = body.args[0].type.pointee
+    returned = _I64 if stored == _I64 else ir.VoidType()
+    entry = ir.Function(module, ir.FunctionType(returned, [_I64.as_pointer(), _I64, _I64]), name=symbol)
     entry.attributes.add("nounwind")
     builder = ir.IRBuilder(entry.append_basic_block())
-    result = cgutils.alloca_once(builder, body.args[0].type.pointee)
+    result = cgutils.alloca_once(builder, stored)
     exception = cgutils.alloca_once(builder, body.args[1].type.pointee)
     builder.call(body, [result, exception, *entry.args])
-    builder.ret_void()
+    if returned == _I64:
+        builder.ret(builder.load(result))
+    else:
+        builder.ret_void()
     body.linkage = "internal"
     body.attributes.add("alwaysinline")
     for value in module.global_values:

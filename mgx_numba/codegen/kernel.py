@@ -20,9 +20,10 @@ class KernelSource:
     """Python source of one kernel.
 
     ``text`` defines ``def kernel(args, begin, end)``, whose compiled form is ``void kernel(int64_t *args,
-    int64_t begin, int64_t end)`` over the tiles ``begin <= i < end``; it may call every name of
-    `mgx_numba.codegen.cpu.lang`. ``name`` is for readers, in MIGraphX's style (``mul_add_relu_kernel``).
-    ``origin`` holds the printed instructions it was made from; neither of them changes the machine code.
+    int64_t begin, int64_t end)`` over the tiles ``begin <= i < end`` (annotated ``-> int`` it returns an ``int64_t``);
+    it may call every name of `mgx_numba.codegen.cpu.lang`. ``name`` is for readers, in MIGraphX's style
+    (``mul_add_relu_kernel``). ``origin`` holds the printed instructions it was made from; neither of them changes
+    the machine code.
     """
 
     name: str

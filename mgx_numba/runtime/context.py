@@ -38,7 +38,9 @@ class Context:
         job[Job.THREADS] = threads
         taken = aligned_empty((len(steps) * threads,), "int64")
         job[Job.TAKEN] = address_of(taken)
-        self._kept = (slots, steps, job, taken)
+        held = aligned_empty((len(plan.parameters),), "int64")
+        job[Job.HELD] = address_of(held)
+        self._kept = (slots, steps, job, taken, held)
         self.bases: memoryview = bases.data
         self.job_address = address_of(job)
         self._outputs = tables.outputs

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from ..codegen.loader import Progress, load
 from ..codegen.store import Store
 from .context import Context, Frame
+from .direct import DIRECT, Entry, direct_call
 from .layout import PlanTables, claims
 from .plan import HostStep, Plan, Step, TensorView
 from .spmd import LEAD, WALK, WORKER
@@ -18,7 +18,7 @@ from .threads import pool, resolve_num_threads
 
 __all__ = ["EXECUTOR_KERNELS", "Executable", "TraceCallback", "View"]
 
-EXECUTOR_KERNELS = (LEAD, WALK, WORKER)
+EXECUTOR_KERNELS = (LEAD, WALK, WORKER, DIRECT)
 """What every plan needs besides its own kernels."""
 
 # Contexts that wait for the next call may hold this much arena together, besides the last one.
@@ -61,13 +61,30 @@ class Executable:
         hosted = any(isinstance(step, HostStep) for step in plan.steps)
         self._native_steps = None if hosted else len(plan.steps)
         self._threads = self.num_threads if _worth_sharing(plan) else 1
-        self._idle: deque[Context] = deque()
+        self._contexts: dict[int, Context] = {}
+        self._idle: list[int] = []
         self._idle_limit = max(1, _IDLE_BYTES // max(1, plan.arena_bytes))
 
     @property
     def idle_contexts(self) -> int:
         """Contexts that wait for the next call."""
         return len(self._idle)
+
+    def direct(self, result_type: type[np.ndarray]) -> Entry | None:
+        """A function that runs the plan on a dictionary of inputs and gives new arrays of this type, or None where that
+        takes the general way (see `direct_call`); None if there is no such function for this plan or on this system."""
+        if self._native_steps is None:
+            return None
+        return direct_call(
+            self.plan,
+            self._tables,
+            result_type,
+            pool_address=self._pool.address,
+            threads=self._threads,
+            idle=self._idle,
+            contexts=self._contexts,
+            limit=self._idle_limit,
+        )
 
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Run the plan once; the outputs are new arrays, 64-byte aligned where their shape is declared.
@@ -128,13 +145,17 @@ class Executable:
         if self._threads > 1:
             self._pool.ensure(self._threads)
         try:
-            return self._idle.pop()
+            return self._contexts[self._idle.pop()]
         except IndexError:
-            return Context(self.plan, self._tables, self._pool.address, self._threads)
+            context = Context(self.plan, self._tables, self._pool.address, self._threads)
+            self._contexts[context.job_address] = context
+            return context
 
     def _give(self, context: Context) -> None:
         if len(self._idle) < self._idle_limit:
-            self._idle.append(context)
+            self._idle.append(context.job_address)
+        else:
+            del self._contexts[context.job_address]
 
 
 def _worth_sharing(plan: Plan) -> bool:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from ..codegen.kernel import KernelSource
 
-__all__ = ["LEAD", "WALK", "WORKER", "Job", "Patch", "Pool", "StepRecord"]
+__all__ = ["LEAD", "WALK", "WORKER", "Job", "Patch", "Pool", "StepRecord", "constants_of"]
 
 
 class StepRecord:
@@ -36,12 +36,13 @@ class Patch:
 class Job:
     """Words of one call's context. ``POSITION`` is where a late worker joins; ``WAITERS`` counts sleepers.
 
-    ``TAKEN`` is the address of a count for each step and thread: how many tiles of its share are claimed.
+    ``TAKEN`` is the address of a count for each step and thread: how many tiles of its share are claimed. ``HELD`` is
+    the address of a word for each parameter, for what the call keeps alive.
     """
 
     STEPS, SLOTS, BASES, PATCHES, POOL, THREADS, END, TAKEN = range(8)
     POSITION = 8
-    WAITERS = 16
+    WAITERS, HELD = 16, 17
     WORDS = 24
 
 
@@ -49,7 +50,8 @@ class Pool:
     """Words of the pool. ``GATE``: workers inside the current job, plus ``CLOSED`` while none may enter.
 
     ``CPUS``, 0 if unknown: how many CPUs the process may use, whose bits are at the address ``ALLOWED``. ``NUMBERS`` is
-    the address of the system's numbers of the workers; ``AVOIDED`` the CPU that they keep off, if any.
+    the address of the system's numbers of the workers; ``AVOIDED`` the CPU that they keep off, if any; ``WORKERS`` how
+    many there are.
     """
 
     GENERATION, STOP = 0, 1
@@ -57,23 +59,24 @@ class Pool:
     OWNER = 16
     SLEEPERS = 24
     JOB, WALK, SPINS, YIELDS = 32, 33, 34, 35
-    CPUS, ALLOWED, NUMBERS, AVOIDED = 36, 37, 38, 39
-    WORDS = 40
+    CPUS, ALLOWED, NUMBERS, AVOIDED, WORKERS = 36, 37, 38, 39, 40
+    WORDS = 48
     CLOSED = 1 << 32
     MASK = 16
 
 
-def _constants(prefix: str, layout: type) -> str:
+def constants_of(prefix: str, layout: type) -> str:
+    """The fields of a block's layout as constants of a kernel's text."""
     fields = {name: value for name, value in vars(layout).items() if name.isupper()}
     return "".join(f"{prefix}_{name} = {value}\n" for name, value in fields.items())
 
 
 _LAYOUT = (
     "LOW = 0xFFFFFFFF\nWAIT_MICROSECONDS = 2000\nCLOSING_MICROSECONDS = 50\n"
-    + _constants("STEP", StepRecord)
-    + _constants("PATCH", Patch)
-    + _constants("JOB", Job)
-    + _constants("POOL", Pool)
+    + constants_of("STEP", StepRecord)
+    + constants_of("PATCH", Patch)
+    + constants_of("JOB", Job)
+    + constants_of("POOL", Pool)
 )
 
 # args: a Job block; begin and end: the range of steps to run. The caller's entry.

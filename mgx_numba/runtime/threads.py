@@ -157,6 +157,7 @@ class ThreadPool:
                 self.workers.append(thread)
                 self._numbers[number] = thread.native_id or 0
             self._block[Pool.AVOIDED] = -1
+            self._block[Pool.WORKERS] = len(self.workers)
             self._set_patience()
 
     def stop(self) -> None:

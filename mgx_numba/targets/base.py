@@ -54,6 +54,10 @@ class Compiled(Protocol):
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
         """Results for checked inputs by name."""
 
+    def direct(self, result_type: type[np.ndarray]) -> Callable[[Any], list[Any] | None] | None:
+        """A quick form of ``run``, if there is one: it takes what a caller gave, unchecked, and returns new arrays of
+        this type, or None, having done nothing, where that is for ``run``."""
+
     def resolve(self, inputs: Mapping[str, np.ndarray]) -> Program:
         """The program as it runs on these inputs: dynamic lengths are settled, passes applied."""
 

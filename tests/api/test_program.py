@@ -82,6 +82,32 @@ def test_inputs_of_any_strides():
     assert net.run({"input": migraphx.argument(values[..., ::2])})[0] == dense
 
 
+def test_quick_and_general_ways_give_the_same():
+    net = guide_network()
+    net.compile(migraphx.get_target("cpu"))
+    x = np.arange(24, dtype=np.float32).reshape(1, 1, 4, 6)
+    strided = np.repeat(x, 2, axis=3)[..., ::2]
+    for given in (x, strided, migraphx.argument(x), migraphx.argument(strided)) * 2:
+        (result,) = net.run({"input": given})
+        assert type(result) is migraphx.argument and result.shape == (1, 12)
+        assert result.get_shape() == net.get_output_shapes()[0]
+        assert result == migraphx.argument(x[:, :, :, 2:5].reshape(1, 12))
+
+
+def test_scalar_results_keep_their_shape():
+    net = migraphx.program()
+    main = net.get_main_module()
+    x = main.add_parameter("x", migraphx.shape(type="float_type", lens=[1], strides=[0]))
+    y = main.add_parameter("y", migraphx.shape(type="float_type", lens=[4]))
+    main.add_return([main.add_instruction(migraphx.op(name), [v]) for name, v in (("neg", x), ("neg", y), ("abs", x))])
+    before = [shape.strides() for shape in net.get_output_shapes()]
+    net.compile(migraphx.get_target("cpu"))
+    for given in (np.float32(3), np.full((1,), 3, np.float32), np.full((1,), 3, np.float32)):
+        results = net.run({"x": given, "y": np.ones(4, np.float32)})
+        assert [result.get_shape().strides() for result in results] == before
+        assert [result.tolist() for result in results] == [[-3.0], [-1.0] * 4, [3.0]]
+
+
 def test_many_threads_run_one_program():
     net = guide_network()
     net.compile(migraphx.get_target("cpu"))
@@ -169,3 +195,16 @@ def test_dynamic_program_keeps_a_bounded_number_of_plans(monkeypatch):
         assert net.run({"x": np.ones((length, 2), np.float32)})[0].get_shape().lens() == [length, 2]
     assert len(net._compiled._specialized) == 3
     assert len(net.kernels()) == 1
+
+
+def test_dynamic_program_on_lengths_that_change_and_stay():
+    net = migraphx.program()
+    main = net.get_main_module()
+    x = main.add_parameter("x", migraphx.shape(dyn_dims=[migraphx.dynamic_dimension(1, 8), 3]))
+    main.add_return([main.add_instruction(migraphx.op("neg"), [x])])
+    net.compile(migraphx.get_target("cpu"))
+    for length in (2, 2, 2, 5, 2, 5, 5, 5):
+        given = np.arange(length * 3, dtype=np.float32).reshape(length, 3) + 1
+        np.testing.assert_array_equal(net.run({"x": given})[0], -given)
+    with pytest.raises(migraphx.MgxError, match="Incorrect shape .* x should be: "):
+        net.run({"x": np.ones((9, 3), np.float32)})

@@ -1,7 +1,8 @@
 """Intrinsics for the executor: blocks of int64 words, calls by address, atomics, waiting, bulk copies.
 
 A *words* value is a pointer to int64 (as the ``args`` of a kernel); indices count words. Atomics are
-sequentially consistent. Pointers are loaded, stored and offset as typed pointers, never made from integers.
+sequentially consistent. Pointers are loaded, stored and offset as typed pointers; only those of the interpreter's
+objects, which its functions give as integers, are made from these (`words_of`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ __all__ = [
     "atomic_load",
     "atomic_or",
     "atomic_store",
+    "call_function",
     "call_kernel",
     "compare_exchange",
     "copy_bytes",
@@ -33,6 +35,7 @@ __all__ = [
     "sleep_microseconds",
     "words_at",
     "words_from",
+    "words_of",
     "yield_thread",
 ]
 
@@ -78,6 +81,16 @@ def words_from(typingctx, block, index):
 
 
 @intrinsic
+def words_of(typingctx, address):
+    """The words at an address."""
+
+    def lower(context, builder, signature, args):
+        return builder.inttoptr(args[0], _I64.as_pointer())
+
+    return _WORDS(_INT), lower
+
+
+@intrinsic
 def put_words(typingctx, block, slot, words):
     """Store the pointer ``words`` in word ``slot`` of ``block``."""
 
@@ -100,6 +113,21 @@ def call_kernel(typingctx, block, slot, args, begin, end):
         return context.get_dummy_value()
 
     return types.void(_WORDS, _INT, _WORDS, _INT, _INT), lower
+
+
+@intrinsic
+def call_function(typingctx, block, slot, arguments):
+    """Call the C function whose address word ``slot`` of ``block`` holds, with a tuple of integers and addresses.
+
+    Returns the register of its result, of which a narrower type fills only the low bits, and ``void`` none.
+    """
+
+    def lower(context, builder, signature, values):
+        function = ir.FunctionType(_I64, [_I64] * len(arguments)).as_pointer()
+        place = builder.bitcast(_element(builder, values[0], values[1]), function.as_pointer())
+        return builder.call(builder.load(place), cgutils.unpack_tuple(builder, values[2], len(arguments)))
+
+    return _INT(_WORDS, _INT, arguments), lower
 
 
 def _read_modify_write(operation: str) -> Lowering:

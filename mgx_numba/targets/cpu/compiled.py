@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import numpy as np
 
 from ...codegen.kernel import KernelSource
+from ...runtime.direct import Entry
 from ...runtime.executor import EXECUTOR_KERNELS, Executable
 from ...runtime.plan import HostStep, Step, TensorView
 
@@ -41,6 +42,7 @@ class LoweredProgram:
         self._optimized = optimized
         self._store = store
         self._idle: Executable | None = None
+        self._direct: dict[type[np.ndarray], Entry | None] = {}
 
     @functools.cached_property
     def program(self) -> Program:
@@ -61,6 +63,14 @@ class LoweredProgram:
         assert target.executable is not None
         results = target.executable.run(target.arrays(inputs))
         return results if target.trees is None else grouped(target.trees, results)
+
+    def direct(self, result_type: type[np.ndarray]) -> Entry | None:
+        """As `Executable.direct`; None also if results are tuples. The same for the same type."""
+        if self.executable is None or self.trees is not None:
+            return None
+        if result_type not in self._direct:
+            self._direct[result_type] = self.executable.direct(result_type)
+        return self._direct[result_type]
 
     def arrays(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Inputs in the plan's order, C-contiguous."""

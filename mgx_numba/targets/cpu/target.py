@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, MutableMapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...graph.passes import Options, run_passes
 from ...graph.program import Program
 from ...graph.specialize import is_dynamic, specialize
+from ...runtime.direct import Entry
 from ...runtime.executor import Executable
 from .compiled import LoweredProgram
 from .lowering import lower, lower_and_spend
@@ -85,6 +86,7 @@ class CpuProgram(LoweredProgram):
         self._options = options
         self._source: Program | None = None
         self._specialized: dict[tuple[tuple[int, ...], ...], CpuProgram] = {}
+        self._latest: CpuProgram | None = None
         self._lock = threading.Lock()
         if is_dynamic(program):
             self._source = source = program.clone()
@@ -116,7 +118,20 @@ class CpuProgram(LoweredProgram):
                 while len(self._specialized) >= MOST_PLANS:
                     self._specialized.pop(next(iter(self._specialized)))
                 self._specialized[key] = found
+        self._latest = found
         return found
+
+    def direct(self, result_type: type[np.ndarray]) -> Entry | None:
+        """As `LoweredProgram.direct`; with dynamic inputs, for the lengths that were run last the general way."""
+        if self._source is None:
+            return super().direct(result_type)
+
+        def latest(inputs: Any) -> list[Any] | None:
+            program = self._latest
+            entry = None if program is None else program.direct(result_type)
+            return None if entry is None else entry(inputs)
+
+        return latest
 
     def _all(self) -> list[LoweredProgram]:
         return [self, *list(self._specialized.values())]
