@@ -52,10 +52,10 @@ def measure(model: program, inputs: Mapping[str, Any], iterations: int) -> Measu
     compiled = model._compiled
     assert compiled is not None
     arrays = model._checked(inputs)
-    compiled.run(arrays)
+    model.run(arrays)
     threads = model._options.num_threads if model._options is not None else 0
     limits = measure_limits(threads) if compiled.kernels() else None
-    total = _times(lambda: compiled.run(arrays), iterations, "Timing the program")
+    total = _times(lambda: model.run(arrays), iterations, "Timing the program")
     steps: list[StepTime] = []
     for number in track(range(iterations), iterations, "Timing the steps"):
         position = 0

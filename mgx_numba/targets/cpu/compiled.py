@@ -41,7 +41,7 @@ class LoweredProgram:
         self.trees = trees
         self._optimized = optimized
         self._store = store
-        self._idle: Executable | None = None
+        self._idle: LoweredProgram | None = None
         self._direct: dict[type[np.ndarray], Entry | None] = {}
 
     @functools.cached_property
@@ -106,9 +106,11 @@ class LoweredProgram:
         if target._idle is None:
             plan = dataclasses.replace(executable.plan, steps=[], arena_bytes=0, constants=[])
             outputs = [o for o in plan.outputs if o.lens is not None]
-            empty = dataclasses.replace(plan, outputs=outputs)
-            target._idle = Executable(empty, num_threads=executable.num_threads)
-        target._idle.run(target.arrays(inputs))
+            empty = Executable(dataclasses.replace(plan, outputs=outputs), num_threads=executable.num_threads)
+            target._idle = LoweredProgram(empty, None, self._optimized)
+        entry = target._idle.direct(np.ndarray)
+        if entry is None or entry(inputs) is None:
+            target._idle.run(inputs)
 
     def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[Any]:
         """As ``run``, one step at a time, printing each as MIGraphX's ``MIGRAPHX_TRACE_EVAL`` does."""
