@@ -21,7 +21,7 @@ import numpy as np
 __all__ = ["ENGINES", "OURS", "PEERS", "Session", "installed", "is_installed", "max_relative_error", "open_session"]
 
 Feeds = Mapping[str, np.ndarray]
-Outputs = list[np.ndarray]
+Outputs = Sequence[np.ndarray]
 
 OURS = "mgx_numba"
 
