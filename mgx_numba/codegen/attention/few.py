@@ -41,7 +41,7 @@ class FewQueries(AttentionKernel):
             f"        for j in range(imax(last + 1, 0), count + {self.lanes}):",
             "            store_scalar(scores, row + j, -INF)",
             *indent(self._softmax(), 2),
-            *indent([*self.rescale(), *self._values(), "started = 1"]),
+            *indent([*self.rescale("0", "rows"), *self._values(), "started = 1"]),
         ]
 
     def _scores(self) -> list[str]:

@@ -190,12 +190,12 @@ class AttentionKernel:
             f"{name}_narrow = cast_int64({total} <= {name}_panels * {self.columns} - {self.columns - self.lanes})",
         ]
 
-    def rescale(self) -> list[str]:
-        """Multiply the sums so far by ``factor``."""
+    def rescale(self, first: str, stop: str) -> list[str]:
+        """Multiply the sums so far of a range of rows by ``factor``."""
         lanes = self.lanes
         return [
             "if started:",
-            "    for i in range(rows):",
+            f"    for i in range({first}, {stop}):",
             f"        again = load_splat(factor, i, {lanes})",
             f"        for e in range(i * sums_row, (i + 1) * sums_row, {lanes}):",
             f"            store(sums, e, mul(load(sums, e, {lanes}), again))",

@@ -17,7 +17,7 @@ __all__ = ["ManyQueries"]
 
 
 class ManyQueries(AttentionKernel):
-    """A task is a block of queries of one head; ``scores`` holds [panel, key, column]."""
+    """A task is a block of queries of one head, taken panel by panel; ``scores`` holds [key, column] of one panel."""
 
     def setup(self) -> list[str]:
         mask, columns = self.problem.mask, self.columns
@@ -26,10 +26,8 @@ class ManyQueries(AttentionKernel):
             turned = [f"turned = local_{mask.dtype}({self.lanes * self.lanes})"]
         return [
             *(f"{name} = local_{self.dtype}({BUFFER_BYTES // self.problem.itemsize})" for name in ("packed", "panel")),
-            *self.tile_block("score", "k_row", "k_step", str(columns), str(columns), f"k_block * {columns}"),
+            *self.tile_block("score", "k_row", "k_step", str(columns), str(columns), "0"),
             *self.tile_block("value", "1", str(columns), str(columns), "sums_row", "0"),
-            "put_pointer(score_block, 3, packed)",
-            "put_pointer(value_block, 3, panel)",
             *turned,
         ]
 
@@ -38,29 +36,43 @@ class ManyQueries(AttentionKernel):
 
     def body(self) -> list[str]:
         columns, lanes = self.columns, self.lanes
+        panel = [
+            f"left = imin(rows - p, {columns})",
+            # what the panel's last query sees
+            "count = imin(imin(seen, m0 + p + left + first_seen) - j0, k_block)",
+            "if count <= 0:",
+            "    if not started:",
+            f"        for i in range(p * sums_row, (p + left) * sums_row, {lanes}):",
+            f"            store(sums, i, const_{self.dtype}(0, {lanes}))",
+            "    continue",
+            *self._scores(),
+            *self._causal(),
+            *self._mask_rows(),
+            f"for c in range(0, left, {lanes}):",
+            *indent(self._softmax()),
+            *self.rescale("p", "p + left"),
+            *self._values(),
+        ]
         return [
-            *self.panels("score", "rows"),
             "for j0 in range(first, seen, k_block):",
             "    count = imin(seen - j0, k_block)",
-            *indent([*self.skip_hidden(), *self._scores()]),
+            *indent(self.skip_hidden()),
             f"    for p in range(0, rows, {columns}):",
-            f"        left = imin(rows - p, {columns})",
-            "        block = p * k_block",
-            *indent([*self._causal(), *self._mask_rows()], 2),
-            f"        for c in range(0, left, {lanes}):",
-            *indent(self._softmax(), 3),
-            *indent([*self.rescale(), *self._values(), "started = 1"]),
+            *indent(panel, 2),
+            "    started = 1",
         ]
 
     def _scores(self) -> list[str]:
         """Scores of the block's keys; long features are added up in parts."""
         return [
+            f"narrow = cast_int64(left <= {self.columns - self.lanes})",
             "for d0 in range(0, depth, d_block):",
             "    some = imin(depth - d0, d_block)",
+            "    place = offset(packed, p * some)",
             "    if not started or d_block < depth:",
             *indent(self._pack(), 2),
+            "    put_pointer(score_block, 3, place)",
             "    score_block[6] = some",
-            f"    score_block[9] = some * {self.columns}",
             "    score_block[12] = d0",
             *indent(
                 self.heights(
@@ -69,30 +81,30 @@ class ManyQueries(AttentionKernel):
                     [
                         "put_pointer(score_block, 0, offset(k, k0 + (j0 + i) * k_row + d0 * k_step))",
                         f"put_pointer(score_block, 4, offset(scores, i * {self.columns}))",
-                        *self.run_tile(self.tile_slot, "score", "score_panels", "score_narrow"),
+                        *self.run_tile(self.tile_slot, "score", "1", "narrow"),
                     ],
                 )
             ),
         ]
 
     def _pack(self) -> list[str]:
-        """Panels [panel, feature, column] of the scaled queries; missing columns repeat the last row."""
+        """The panel [feature, column] of the scaled queries; missing columns repeat the last row."""
         columns, lanes = self.columns, self.lanes
         return [
             f"whole = some - imod(some, {lanes}) if q_step == 1 else 0",
-            f"for i in range(0, rows, {lanes}):",
-            f"    there = imin(rows - i, {lanes})",
-            "    source = q0 + (m0 + i) * q_row + d0 * q_step",
-            f"    goal = idiv(i, {columns}) * some * {columns} + imod(i, {columns})",
+            f"for i in range(0, left, {lanes}):",
+            f"    there = imin(left - i, {lanes})",
+            "    source = q0 + (m0 + p + i) * q_row + d0 * q_step",
+            "    goal = offset(place, i)",
             f"    for f in range(0, whole, {lanes}):",
-            f"        place = offset(packed, goal + f * {columns})",
-            f"        transpose_block(offset(q, source + f), q_row, there, place, {columns}, {lanes})",
+            f"        block = offset(goal, f * {columns})",
+            f"        transpose_block(offset(q, source + f), q_row, there, block, {columns}, {lanes})",
             "    for f in range(whole, some):",
             f"        for c in range({lanes}):",
             "            x = load_scalar(q, source + imin(c, there - 1) * q_row + f * q_step)",
-            f"            store_scalar(packed, goal + f * {columns} + c, x)",
-            f"    for f in range(goal, goal + some * {columns}, {columns}):",
-            f"        store(packed, f, mul(load(packed, f, {lanes}), scale))",
+            f"            store_scalar(goal, f * {columns} + c, x)",
+            f"    for f in range(0, some * {columns}, {columns}):",
+            f"        store(goal, f, mul(load(goal, f, {lanes}), scale))",
         ]
 
     def _causal(self) -> list[str]:
@@ -102,7 +114,7 @@ class ManyQueries(AttentionKernel):
             "last = m0 + p + first_seen - j0",
             "for j in range(imax(last + 1, 0), count):",
             f"    for c in range(0, left, {lanes}):",
-            f"        place = block + j * {self.columns} + c",
+            f"        place = j * {self.columns} + c",
             f"        x = load(scores, place, {lanes})",
             f"        store(scores, place, where(lane_mask(j - last - c, {lanes}), -INF, x))",
         ]
@@ -126,7 +138,7 @@ class ManyQueries(AttentionKernel):
             "                    at = imin(i, there - 1) * mask_row + a * mask_step",
             f"                    store_scalar(turned, a * {lanes} + i, load_scalar(source, at))",
             "        for a in range(some):",
-            f"            place = block + (j + a) * {self.columns} + c",
+            f"            place = (j + a) * {self.columns} + c",
             f"            x = load(scores, place, {lanes})",
             f"            store(scores, place, {self.masked(f'load(turned, a * {lanes}, {lanes})')})",
         ]
@@ -142,7 +154,7 @@ class ManyQueries(AttentionKernel):
             f"before = load(top, p + c, {lanes})",
             "peak = before",
             "for j in range(count):",
-            f"    place = block + j * {self.columns} + c",
+            f"    place = j * {self.columns} + c",
             f"    x = load(scores, place, {lanes})",
             *masking,
             "    peak = where(gt(x, peak), x, peak)",
@@ -153,7 +165,7 @@ class ManyQueries(AttentionKernel):
             "store(factor, p + c, again)",
             f"weights = mul(load(total, p + c, {lanes}), again)",
             "for j in range(count):",
-            f"    place = block + j * {self.columns} + c",
+            f"    place = j * {self.columns} + c",
             f"    x = {self.exp}(sub(load(scores, place, {lanes}), base))",
             "    store(scores, place, x)",
             "    weights = add(weights, x)",
@@ -161,48 +173,48 @@ class ManyQueries(AttentionKernel):
         ]
 
     def _values(self) -> list[str]:
-        """Add the weighted values of the block's keys to the sums, panel by panel of values."""
+        """Add the weighted values of the block's keys to the sums, a panel of values at a time."""
         columns, lanes = self.columns, self.lanes
         return [
             "value_block[6] = count",
             "value_block[12] = started",
             f"for e in range(0, wide, {columns}):",
             f"    some = imin(wide - e, {columns})",
-            *indent(self._copy_panel()),
-            f"    narrow = cast_int64(some <= {lanes})",
-            f"    for p in range(0, rows, {columns}):",
+            "    values = offset(v, v0 + j0 * v_row + (e0 + e) * v_step)",
+            f"    value_block[8] = v_row if v_step == 1 and some == {columns} else {columns}",
+            f"    if v_step == 1 and some == {columns}:",
+            "        put_pointer(value_block, 3, values)",
+            "    else:",
+            "        put_pointer(value_block, 3, panel)",
+            *indent(self._copy_panel(), 2),
+            f"    narrow = cast_int64(some <= {columns - lanes})",
             *indent(
                 self.heights(
-                    "p",
-                    f"imin(rows - p, {columns})",
+                    "0",
+                    "left",
                     [
-                        "put_pointer(value_block, 0, offset(scores, p * k_block + i - p))",
-                        "put_pointer(value_block, 4, offset(sums, i * sums_row + e))",
+                        "put_pointer(value_block, 0, offset(scores, i))",
+                        "put_pointer(value_block, 4, offset(sums, (p + i) * sums_row + e))",
                         *self.run_tile(self.tile_slot, "value", "1", "narrow"),
                     ],
                 ),
-                2,
             ),
         ]
 
     def _copy_panel(self) -> list[str]:
-        """Values [key, column] of ``some`` columns, contiguous: rows a power of two apart would share cache sets."""
+        """Values [key, column] of the ``some`` columns of a last panel, or of one whose features lie apart."""
         columns, lanes, vectors = self.columns, self.lanes, range(self.tile.vectors)
-        whole = [f"store(panel, j * {columns} + {u * lanes}, load(v, at + {u * lanes}, {lanes}))" for u in vectors]
         part = []
         for u in vectors:
             count = f"imin(imax(some - {u * lanes}, 0), {lanes})"
-            part.append(
-                f"store(panel, j * {columns} + {u * lanes}, load_tail(v, at + {u * lanes}, {count}, 0, {lanes}))"
-            )
+            x = f"load_tail(values, at + {u * lanes}, {count}, 0, {lanes})"
+            part.append(f"store(panel, j * {columns} + {u * lanes}, {x})")
         return [
             "for j in range(count):",
-            "    at = v0 + (j0 + j) * v_row + (e0 + e) * v_step",
-            f"    if v_step == 1 and some == {columns}:",
-            *indent(whole, 2),
-            "    elif v_step == 1:",
+            "    at = j * v_row",
+            "    if v_step == 1:",
             *indent(part, 2),
             "    else:",
             f"        for c in range({columns}):",
-            f"            store_scalar(panel, j * {columns} + c, load_scalar(v, at + imin(c, some - 1) * v_step))",
+            f"            store_scalar(panel, j * {columns} + c, load_scalar(values, at + imin(c, some - 1) * v_step))",
         ]
