@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.attention import AttentionProblem, MaskLayout, plan
+from mgx_numba.codegen.attention import AttentionProblem, MaskLayout, frame, plan, select
 from mgx_numba.codegen.contraction.solver import Plan
+from mgx_numba.codegen.cpu.tile_table import TILES
 from mgx_numba.errors import ShapeError
 from mgx_numba.graph.shape import Shape
 from mgx_numba.graph.types import from_numpy
@@ -95,6 +96,7 @@ SHAPES = [
     (1, 3, 3, 197, 197, 64, 64),
     (2, 4, 2, 7, 9, 5, 3),
     (2, 4, 2, 70, 700, 65, 33),
+    (3, 2, 2, 49, 49, 32, 32),
     (1, 2, 1, 40, 20, 64, 80),
     (1, 2, 1, 20, 30, 600, 700),
     (2, 2, 2, 65, 1, 1, 1),
@@ -109,6 +111,33 @@ SHAPES = [
 @pytest.mark.parametrize("shape", SHAPES)
 def test_odd_sizes_and_shared_heads(shape: tuple[int, ...], causal: bool) -> None:
     check(*operands(*shape), causal=causal)
+
+
+@pytest.mark.parametrize("ceiling", ["avx2", "sse"])
+@pytest.mark.parametrize("queries", [1, 17, 49])
+def test_narrower_vectors(monkeypatch: pytest.MonkeyPatch, ceiling: str, queries: int) -> None:
+    monkeypatch.setenv("MGX_CPU_FEATURES", ceiling)
+    q, k, v = operands(1, 2, 1, queries, 49, 20, 40)
+    check(q, k, v, causal=True)
+    check(q, k, v, normal(queries, 49))
+
+
+def test_panels_of_three_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    tile = next(t for t in TILES if t.vectors == 3 and t.dtype == "float32")
+    for module in (frame, select):
+        monkeypatch.setattr(module, "tile_for", lambda dtype: tile)
+    for queries in (1, 3, 5, 9, 29):
+        q, k, v = operands(1, 2, 1, queries, 50, 20, 21)
+        check(q, k, v, causal=True)
+        check(q, k, v, normal(50))
+
+
+@pytest.mark.parametrize("threads", [1, 8])
+@pytest.mark.parametrize("keys", [1, 33, 1100])
+def test_panels_of_which_only_the_last_see_keys(keys: int, threads: int) -> None:
+    q, k, v = operands(1, 1, 1, keys + 75, keys, 16, 40)
+    check(q, k, v, causal=True, threads=threads)
+    check(q, k, v, np.arange(keys) >= keys // 2, causal=True, threads=threads)
 
 
 @pytest.mark.parametrize("shape", [(2, 4, 2, 35, 290, 33, 40), (2, 2, 1, 2, 700, 9, 11), (1, 2, 2, 1, 33, 16, 16)])
@@ -241,7 +270,7 @@ def test_kernels_do_not_depend_on_lengths() -> None:
 
 @needs_page_protection
 @pytest.mark.parametrize("queries", [1, 5, 37])
-@pytest.mark.parametrize("width", [5, 33])
+@pytest.mark.parametrize("width", [5, 33, 64])
 def test_nothing_is_read_or_written_past_the_end(queries: int, width: int) -> None:
     pages = GuardedPages()
     q, k, v = (pages.place(normal(1, 2, n, m)) for n, m in ((queries, 21), (43, 21), (43, width)))

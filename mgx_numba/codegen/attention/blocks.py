@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from ..cpu.tile_table import RegisterTile
 from .problem import AttentionProblem
 
-__all__ = ["BUFFER_BYTES", "QUERIES", "SCORE_BYTES", "Blocks", "cut_few", "cut_many", "record_size"]
+__all__ = ["BUFFER_BYTES", "QUERIES", "Blocks", "cut_few", "cut_many", "record_size"]
 
-SCORE_BYTES = 65536
-"""Stack memory of the scores of one step."""
 BUFFER_BYTES = 32768
-"""Stack memory of each of: packed queries, a panel of values, sums."""
+"""Stack memory of each of: packed queries, the scores of one step, a panel of values, sums."""
 QUERIES = 64
 """Most queries in a task."""
 FEW_KEYS = 512
@@ -45,8 +43,8 @@ def cut_many(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Blo
     width = min(-(-problem.width // tile.columns), room // queries // tile.columns) * tile.columns
     tasks = heads * -(-problem.queries // queries) * -(-problem.width // width)
     splits = _splits(problem, tasks, threads)
-    most = min(SCORE_BYTES // problem.itemsize // queries, room // tile.columns)
-    keys = _even(-(-problem.keys // splits), most // tile.rows * tile.rows, tile.rows)
+    most = room // tile.columns // tile.rows * tile.rows
+    keys = _even(-(-problem.keys // splits), most, tile.rows)
     return Blocks(queries, keys, min(problem.depth, room // queries), width, splits)
 
 

@@ -11,7 +11,7 @@ from ..contraction.tile_source import ROWS_SLOT, VECTORS_SLOT, tile_block, tile_
 from ..cpu.tile_table import RegisterTile, tile_for
 from ..kernel import KernelSource
 from ..launch import Launch, Operand
-from .blocks import BUFFER_BYTES, QUERIES, SCORE_BYTES, Blocks, record_size
+from .blocks import BUFFER_BYTES, QUERIES, Blocks, record_size
 from .problem import AttentionProblem
 
 __all__ = ["AttentionKernel", "join_launch"]
@@ -120,8 +120,7 @@ class AttentionKernel:
         size = self.problem.itemsize
         return [
             f"scale = cast_{self.dtype}(bits_float64(scale_bits))",
-            f"scores = local_{self.dtype}({SCORE_BYTES // size})",
-            f"sums = local_{self.dtype}({BUFFER_BYTES // size})",
+            *(f"{name} = local_{self.dtype}({BUFFER_BYTES // size})" for name in ("scores", "sums")),
             *(f"{name} = local_{self.dtype}({QUERIES})" for name in ("top", "total", "factor")),
             f"sums_row = idiv(imin(width, e_block) + {self.columns - 1}, {self.columns}) * {self.columns}",
         ]
@@ -203,12 +202,16 @@ class AttentionKernel:
 
     def heights(self, first: str, count: str, body: list[str]) -> list[str]:
         """A loop over ``count`` rows from ``first`` on, ``i``, by the tallest variants of the tile that fit."""
-        table = sum(max(h for h in self.tile.heights if h <= r) << (4 * r) for r in range(1, self.tile.rows + 1))
+        heights = self.tile.heights if self.in_place else self.tile.variants()
+        # the one of more rows than a block only ends a loop: it spares a tile of a single row
+        most = max(heights)
+        table = sum(max(h for h in heights if h <= r) << (4 * r) for r in range(1, most + 1))
         return [
             f"i = {first}",
             f"stop = {first} + {count}",
             "while i < stop:",
-            f"    height = ({table} >> (4 * imin(stop - i, {self.tile.rows}))) & 15",
+            f"    height = stop - i if stop - i <= {most} else {self.tile.rows}",
+            f"    height = ({table} >> (4 * height)) & 15",
             *indent(body),
             "    i += height",
         ]

@@ -48,8 +48,10 @@ class ManyQueries(AttentionKernel):
             *self._scores(),
             *self._causal(),
             *self._mask_rows(),
-            f"for c in range(0, left, {lanes}):",
-            *indent(self._softmax()),
+            "if narrow:",
+            *indent(self._softmax(1)),
+            "else:",
+            *indent(self._softmax(self.tile.vectors)),
             *self.rescale("p", "p + left"),
             *self._values(),
         ]
@@ -65,7 +67,7 @@ class ManyQueries(AttentionKernel):
     def _scores(self) -> list[str]:
         """Scores of the block's keys; long features are added up in parts."""
         return [
-            f"narrow = cast_int64(left <= {self.columns - self.lanes})",
+            f"narrow = cast_int64(left <= {self.lanes})",
             "for d0 in range(0, depth, d_block):",
             "    some = imin(depth - d0, d_block)",
             "    place = offset(packed, p * some)",
@@ -143,34 +145,36 @@ class ManyQueries(AttentionKernel):
             f"            store(scores, place, {self.masked(f'load(turned, a * {lanes}, {lanes})')})",
         ]
 
-    def _softmax(self) -> list[str]:
-        """Scores of one vector of queries become weights; running maximum and sum, and the factor for earlier sums."""
+    def _softmax(self, vectors: int) -> list[str]:
+        """Scores of so many vectors of queries become weights; running maxima and sums, factors for earlier sums."""
         lanes = self.lanes
-        masking = []
+        places = [(u, f"p + {u * lanes}", f"j * {self.columns} + {u * lanes}") for u in range(vectors)]
+        mask = []
         if self.mask_per_key():
-            mask = f"load_splat(mask, mask0 + (j0 + j) * mask_step, {lanes})"
-            masking = [f"    x = {self.masked(mask)}", "    store(scores, place, x)"]
-        return [
-            f"before = load(top, p + c, {lanes})",
-            "peak = before",
-            "for j in range(count):",
-            f"    place = j * {self.columns} + c",
-            f"    x = load(scores, place, {lanes})",
-            *masking,
-            "    peak = where(gt(x, peak), x, peak)",
-            # without any key so far all weights are exp(-infinity - 0)
-            "base = where(ne(peak, -INF), peak, 0)",
-            f"again = {self.exp}(sub(before, base))",
-            "store(top, p + c, peak)",
-            "store(factor, p + c, again)",
-            f"weights = mul(load(total, p + c, {lanes}), again)",
-            "for j in range(count):",
-            f"    place = j * {self.columns} + c",
-            f"    x = {self.exp}(sub(load(scores, place, {lanes}), base))",
-            "    store(scores, place, x)",
-            "    weights = add(weights, x)",
-            "store(total, p + c, weights)",
-        ]
+            mask = [f"hides = load_splat(mask, mask0 + (j0 + j) * mask_step, {lanes})"]
+        lines = [f"peak{u} = load(top, {row}, {lanes})" for u, row, _ in places]
+        lines += ["for j in range(count):", *indent(mask)]
+        for u, _, place in places:
+            lines += [f"    x = load(scores, {place}, {lanes})"]
+            lines += [f"    x = {self.masked('hides')}", f"    store(scores, {place}, x)"] if mask else []
+            lines += [f"    peak{u} = where(gt(x, peak{u}), x, peak{u})"]
+        for u, row, _ in places:
+            lines += [
+                # without any key so far all weights are exp(-infinity - 0)
+                f"base{u} = where(ne(peak{u}, -INF), peak{u}, 0)",
+                f"again = {self.exp}(sub(load(top, {row}, {lanes}), base{u}))",
+                f"store(top, {row}, peak{u})",
+                f"store(factor, {row}, again)",
+                f"weights{u} = mul(load(total, {row}, {lanes}), again)",
+            ]
+        lines += ["for j in range(count):"]
+        for u, _, place in places:
+            lines += [
+                f"    x = {self.exp}(sub(load(scores, {place}, {lanes}), base{u}))",
+                f"    store(scores, {place}, x)",
+                f"    weights{u} = add(weights{u}, x)",
+            ]
+        return lines + [f"store(total, {row}, weights{u})" for u, row, _ in places]
 
     def _values(self) -> list[str]:
         """Add the weighted values of the block's keys to the sums, a panel of values at a time."""
@@ -187,7 +191,7 @@ class ManyQueries(AttentionKernel):
             "    else:",
             "        put_pointer(value_block, 3, panel)",
             *indent(self._copy_panel(), 2),
-            f"    narrow = cast_int64(some <= {columns - lanes})",
+            f"    narrow = cast_int64(some <= {lanes})",
             *indent(
                 self.heights(
                     "0",
