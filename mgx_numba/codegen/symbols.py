@@ -17,7 +17,7 @@ _MATH = (
     "fmod hypot ldexp lgamma log log10 log1p log2 nearbyint pow remainder rint round roundeven sin sinh sqrt "
     "tan tanh tgamma trunc"
 ).split()
-_SYSTEM = "memcpy memmove memset memcmp bzero sched_yield usleep syscall SwitchToThread Sleep".split()
+_SYSTEM = "memcpy memmove memset memcmp bzero sched_yield usleep syscall clock_gettime SwitchToThread Sleep".split()
 ALLOWED = frozenset([*_SYSTEM, *_MATH, *(name + "f" for name in _MATH)])
 
 

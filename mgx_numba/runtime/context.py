@@ -36,6 +36,7 @@ class Context:
         job[Job.PATCHES] = address_of(tables.patches)
         job[Job.POOL] = pool_address
         job[Job.THREADS] = threads
+        job[Job.BRIEF] = tables.brief
         taken = aligned_empty((len(steps) * threads,), "int64")
         job[Job.TAKEN] = address_of(taken)
         held = aligned_empty((len(plan.parameters),), "int64")

@@ -18,6 +18,8 @@ __all__ = ["PlanTables", "Segment"]
 
 _SLOT_ALIGNMENT = 8
 _MAX_CLAIMS = 1 << 31
+_BRIEF_SECONDS = 8e-6
+_FLOPS_PER_SECOND, _BYTES_PER_SECOND = 1e11, 1e11
 
 # A run of native steps, as a range of the step table, or one host step.
 Segment: TypeAlias = "tuple[int, int] | HostStep"
@@ -30,6 +32,7 @@ class PlanTables:
     Slots that hold arena addresses are ``arena_slots``, with ``arena_offsets`` to add to the arena's address.
     ``patches`` is (n, 3), for what each run brings: bases are numbered parameters first, then outputs, then
     host values. ``outputs`` has lens, dtype and bytes of each output, None where only a host step's result says them.
+    ``brief`` says whether one thread runs all steps in a few microseconds.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class PlanTables:
         native = [step for step in plan.steps if isinstance(step, Step)]
         self.segments = _segments(plan)
         self.native_index = _native_index(plan)
+        self.brief = _is_brief(native)
         self.bases = len(plan.parameters) + len(plan.outputs) + _host_values(plan)
         self.steps = np.zeros((len(native) + 1, StepRecord.WORDS), np.int64)
         self.starts = np.zeros(len(native), np.int64)
@@ -129,6 +133,12 @@ def _check_countable(step: Step, threads: int) -> None:
             f"step {step.label or step.kernel.name}: {step.tasks} tiles with grain {step.grain} on {threads} "
             f"threads; tiles plus one grain a thread must stay below {_MAX_CLAIMS}"
         )
+
+
+def _is_brief(steps: Sequence[Step]) -> bool:
+    """Whether one thread runs these steps in a few microseconds; no, if it is not known what one of them costs."""
+    seconds = sum(max(step.flops / _FLOPS_PER_SECOND, step.bytes / _BYTES_PER_SECOND) for step in steps)
+    return seconds < _BRIEF_SECONDS and all(step.flops or step.bytes for step in steps)
 
 
 def _segments(plan: Plan) -> list[Segment]:

@@ -6,8 +6,10 @@ are threads, so that a worker meets in its own cache what it wrote or read in th
 tiles at a time of its own share, by an atomic addition to the share's count of tiles taken, then of the others'; adds
 the tiles that it ran to the step's ``DONE``, and goes on when all are. So nobody waits for a thread that has not
 claimed anything: a worker that the system runs late only finds less to do, and a caller without workers does it all.
-Waiting spins, then yields, then sleeps. Where every CPU has a thread, workers that are woken keep off the caller's: a
-system that puts one there lets it wait for milliseconds while another CPU is idle.
+Waiting spins, then yields, then sleeps. Waking costs more than a brief job can win: while workers sleep its caller runs
+it alone, unless the last one has only just ended, so that more are to be expected. Where every CPU has a thread,
+workers that are woken keep off the caller's: a system that puts one there lets it wait for milliseconds while another
+CPU is idle.
 
 Successive steps of a single claim form a chain, which one worker runs in one claim.
 """
@@ -37,12 +39,13 @@ class Job:
     """Words of one call's context. ``POSITION`` is where a late worker joins; ``WAITERS`` counts sleepers.
 
     ``TAKEN`` is the address of a count for each step and thread: how many tiles of its share are claimed. ``HELD`` is
-    the address of a word for each parameter, for what the call keeps alive.
+    the address of a word for each parameter, for what the call keeps alive. ``BRIEF``: whether all steps together take
+    a few microseconds.
     """
 
     STEPS, SLOTS, BASES, PATCHES, POOL, THREADS, END, TAKEN = range(8)
     POSITION = 8
-    WAITERS, HELD = 16, 17
+    WAITERS, HELD, BRIEF = 16, 17, 18
     WORDS = 24
 
 
@@ -51,7 +54,7 @@ class Pool:
 
     ``CPUS``, 0 if unknown: how many CPUs the process may use, whose bits are at the address ``ALLOWED``. ``NUMBERS`` is
     the address of the system's numbers of the workers; ``AVOIDED`` the CPU that they keep off, if any; ``WORKERS`` how
-    many there are.
+    many there are; ``ENDED`` when a brief job last ended while they slept, in nanoseconds.
     """
 
     GENERATION, STOP = 0, 1
@@ -59,7 +62,7 @@ class Pool:
     OWNER = 16
     SLEEPERS = 24
     JOB, WALK, SPINS, YIELDS = 32, 33, 34, 35
-    CPUS, ALLOWED, NUMBERS, AVOIDED, WORKERS = 36, 37, 38, 39, 40
+    CPUS, ALLOWED, NUMBERS, AVOIDED, WORKERS, ENDED = 36, 37, 38, 39, 40, 41
     WORDS = 48
     CLOSED = 1 << 32
     MASK = 16
@@ -72,7 +75,7 @@ def constants_of(prefix: str, layout: type) -> str:
 
 
 _LAYOUT = (
-    "LOW = 0xFFFFFFFF\nWAIT_MICROSECONDS = 2000\nCLOSING_MICROSECONDS = 50\n"
+    "LOW = 0xFFFFFFFF\nWAIT_MICROSECONDS = 2000\nCLOSING_MICROSECONDS = 50\nSOON_NANOSECONDS = 20000\n"
     + constants_of("STEP", StepRecord)
     + constants_of("PATCH", Patch)
     + constants_of("JOB", Job)
@@ -97,6 +100,10 @@ def kernel(args, begin, end):
         patch += PATCH_WORDS
     alone = args[JOB_THREADS] < 2 or steps[begin * STEP_WORDS + STEP_CHAIN] >= end - begin
     pool = words_at(args, JOB_POOL)
+    started = 0
+    if not alone and args[JOB_BRIEF] != 0 and atomic_load(pool, POOL_SLEEPERS) > 0:
+        started = nanoseconds()
+        alone = started - pool[POOL_ENDED] > SOON_NANOSECONDS
     if not alone:
         alone = atomic_load(pool, POOL_OWNER) != 0
     if not alone:
@@ -105,6 +112,8 @@ def kernel(args, begin, end):
         for s in range(begin, end):
             at = s * STEP_WORDS
             call_kernel(steps, at + STEP_FUNCTION, words_at(steps, at + STEP_ARGS), 0, steps[at + STEP_TASKS])
+        if started != 0:
+            pool[POOL_ENDED] = nanoseconds()
     else:
         threads = args[JOB_THREADS]
         taken = words_at(args, JOB_TAKEN)

@@ -277,6 +277,30 @@ def test_two_tiles_run_at_the_same_time(idle_seconds: float) -> None:
     pytest.fail("no two tiles ever ran at the same time")
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="no clock that kernels know")
+def test_a_brief_call_wakes_workers_only_soon_after_another() -> None:
+    """Alone, the first of the two tiles waits in vain for the second."""
+    steps: list[Step | HostStep] = [Step(MEET, (Pointer(Region.PARAMETER, 0), Y), 2, bytes=64)]
+    plan = Plan(steps, 0, [], [ParameterSpec("counter", "int64", (1,))], [TensorSpec("int64", (16,))])
+    executable = Executable(plan, 2)
+    assert executable._tables.brief
+    executable.run([np.zeros(1, np.int64)])
+    rested, soon = [], []
+    for _ in range(20):
+        time.sleep(0.02)
+        first, second = [np.zeros(1, np.int64)], [np.zeros(1, np.int64)]
+        for met, counter in ((rested, first), (soon, second)):
+            met.append(bool(executable.run(counter)[0][0]))
+    assert not all(rested) and any(soon)
+
+
+@pytest.mark.parametrize(("flops", "moved"), [(10**9, 64), (64, 10**9), (0, 0)])
+def test_long_or_unknown_plans_are_not_brief(add_kernel: KernelSource, flops: int, moved: int) -> None:
+    step = Step(add_kernel, (X, Y, 0), 2, flops=flops, bytes=moved)
+    plan = Plan([step], 0, [], [ParameterSpec("x", "int64", (16,))], [TensorSpec("int64", (16,))])
+    assert not PlanTables(plan, {add_kernel: 0}, [], 2).brief
+
+
 def affinity() -> set[int]:
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
 

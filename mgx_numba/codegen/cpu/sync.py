@@ -29,6 +29,7 @@ __all__ = [
     "fill_bytes",
     "futex_wait",
     "futex_wake",
+    "nanoseconds",
     "pause",
     "put_words",
     "run_only_on",
@@ -231,6 +232,22 @@ def sleep_microseconds(typingctx, microseconds):
         return context.get_dummy_value()
 
     return types.void(_INT), lower
+
+
+@intrinsic
+def nanoseconds(typingctx):
+    """Time of a clock that only goes forward; 0 if the system has none that is known."""
+
+    def lower(context, builder, signature, args):
+        if "linux" not in builder.module.triple:
+            return ir.Constant(_I64, 0)
+        timespec = cgutils.alloca_once(builder, ir.ArrayType(_I64, 2))
+        monotonic = ir.Constant(_I32, 1)
+        builder.call(_extern(builder, "clock_gettime", _I32, [_I32, timespec.type]), [monotonic, timespec])
+        seconds, rest = (builder.load(cgutils.gep_inbounds(builder, timespec, 0, k)) for k in (0, 1))
+        return builder.add(builder.mul(seconds, ir.Constant(_I64, 1_000_000_000)), rest)
+
+    return _INT(), lower
 
 
 def _half_address(builder: ir.IRBuilder, words: ir.Value, index: ir.Value, half: ir.Value) -> ir.Value:
