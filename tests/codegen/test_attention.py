@@ -132,6 +132,14 @@ def test_panels_of_three_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
         check(q, k, v, normal(50))
 
 
+@pytest.mark.parametrize("queries", [1, 2, 3, 4])
+@pytest.mark.parametrize("keys", [1, 3, 4, 5, 16, 4100, 9001])
+def test_few_queries_read_keys_in_several_places(queries: int, keys: int) -> None:
+    q, k, v = operands(1, 1, 1, queries, keys, 20, 75)
+    check(q, k, v, causal=True)
+    check(q, k, v, normal(queries, keys, seed=4), threads=4)
+
+
 @pytest.mark.parametrize("threads", [1, 8])
 @pytest.mark.parametrize("keys", [1, 33, 1100])
 def test_panels_of_which_only_the_last_see_keys(keys: int, threads: int) -> None:

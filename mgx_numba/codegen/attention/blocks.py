@@ -13,8 +13,8 @@ BUFFER_BYTES = 32768
 """Stack memory of each of: packed queries, the scores of one step, a panel of values, sums."""
 QUERIES = 64
 """Most queries in a task."""
-FEW_KEYS = 512
-"""Keys in one step of a few queries."""
+FEW_KEYS = 4096
+"""Most keys in one step of a few queries: long stretches of memory are read faster."""
 TASKS_PER_THREAD = 4
 SPLIT_KEYS = 256
 """Fewest keys that are worth a task of their own."""
@@ -53,7 +53,8 @@ def cut_few(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Bloc
     room = BUFFER_BYTES // problem.itemsize // problem.queries
     width = min(-(-problem.width // tile.columns), room // tile.columns) * tile.columns
     splits = _splits(problem, problem.batch * problem.heads * -(-problem.width // width), threads)
-    keys = _even(-(-problem.keys // splits), FEW_KEYS, tile.lanes)
+    # scores have a vector of room after each row
+    keys = _even(-(-problem.keys // splits), min(FEW_KEYS, room // tile.lanes * tile.lanes - tile.lanes), tile.lanes)
     return Blocks(problem.queries, keys, problem.depth, width, splits)
 
 

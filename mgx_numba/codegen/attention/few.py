@@ -1,10 +1,12 @@
 """Attention of a few queries, as when decoding token by token: keys and values are read once, from wherever they lie.
 
-The keys are multiplied by the queries row by row with features in the lanes; the softmax runs along the keys. The
-product with the values goes through the register tile.
+Features are in the lanes: the keys are multiplied by the queries row by row, the values by their weights. Both are read
+in several places at a time, since one stream of memory is not as fast as several. The softmax runs along the keys.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from ..cluster.text import load_text
 from ..contraction.text import indent
@@ -12,28 +14,31 @@ from .frame import AttentionKernel
 
 __all__ = ["FewQueries"]
 
-TOGETHER = 4
-"""Keys whose products run at the same time."""
+STREAMS = 4
+"""Places in the keys, and in the values, that are read at the same time."""
+NEAR_KEYS = 64
+"""Keys whose values are multiplied by the weights of two queries after the other; they stay in the first cache."""
+MANY_REGISTERS = 16
+"""A tile of more vectors tells that there are 32 of them."""
 
 
 class FewQueries(AttentionKernel):
     """A task is all queries of one head; ``scores`` holds [query, key]. Features are contiguous in q, k and v."""
 
     name = "attention_few"
-    in_place = True
 
     def setup(self) -> list[str]:
-        return [
-            f"scores_row = k_block + {self.lanes}",
-            *self.tile_block("value", "scores_row", "1", "v_row", "sums_row", str(self.columns)),
-            f"whole = depth - imod(depth, {self.lanes})",
-        ]
+        return [f"scores_row = k_block + {self.lanes}", f"whole = depth - imod(depth, {self.lanes})"]
 
     def body(self) -> list[str]:
         return [
+            f"for i in range(0, rows * sums_row, {self.lanes}):",
+            f"    store(sums, i, const_{self.dtype}(0, {self.lanes}))",
             "for j0 in range(first, seen, k_block):",
             "    count = imin(seen - j0, k_block)",
-            *indent([*self.skip_hidden(), *self._scores()]),
+            *indent(self.skip_hidden()),
+            f"    stride = idiv(count, {STREAMS})",
+            *indent(self._scores()),
             "    for r in range(rows):",
             "        row = r * scores_row",
             # what is hidden, by the causal bound or for want of keys
@@ -45,24 +50,48 @@ class FewQueries(AttentionKernel):
         ]
 
     def _scores(self) -> list[str]:
-        lanes = self.lanes
-        keys = range(TOGETHER)
-        step = [f"sum{u} = add_fast(sum{u}, mul_fast(x, load(k, key{u} + f, {lanes})))" for u in keys]
-        tail = [f"sum{u} = add_fast(sum{u}, mul_fast(x, load_tail(k, key{u} + whole, rest, 0, {lanes})))" for u in keys]
         return [
-            f"for j in range(0, count, {TOGETHER}):",
-            *(f"    key{u} = k0 + (j0 + imin(j + {u}, count - 1)) * k_row" for u in keys),
-            "    for r in range(rows):",
-            "        query = q0 + (m0 + r) * q_row",
-            *(f"        sum{u} = const_{self.dtype}(0, {lanes})" for u in keys),
-            f"        for f in range(0, whole, {lanes}):",
-            f"            x = load(q, query + f, {lanes})",
-            *indent(step, 3),
-            "        if whole < depth:",
-            "            rest = depth - whole",
-            f"            x = load_tail(q, query + whole, rest, 0, {lanes})",
-            *indent(tail, 3),
-            *(f"        store_scalar(scores, r * scores_row + j + {u}, mul(reduce_add(sum{u}), scale))" for u in keys),
+            "for j in range(stride):",
+            *indent(self._by_rows(lambda rows: self._products(STREAMS, rows))),
+            f"for j in range(stride * {STREAMS}, count):",
+            *indent(self._by_rows(lambda rows: self._products(1, rows))),
+        ]
+
+    def _by_rows(self, body: Callable[[int], list[str]]) -> list[str]:
+        """A loop over the queries ``r``, two at a time."""
+        return [
+            "for r in range(0, rows, 2):",
+            "    if r + 1 < rows:",
+            *indent(body(2), 2),
+            "    else:",
+            *indent(body(1), 2),
+        ]
+
+    def _products(self, streams: int, rows: int) -> list[str]:
+        """Scores of the ``j``-th key of each stream."""
+        lanes, dtype = self.lanes, self.dtype
+        every = [(i, u) for i in range(rows) for u in range(streams)]
+
+        def step(f: str, q: str, k: str) -> list[str]:
+            lines = [f"x{i} = {q.format(f'query{i} + {f}')}" for i in range(rows)]
+            for u in range(streams):
+                lines += [f"y = {k.format(f'key{u} + {f}')}"]
+                lines += [f"sum{i}_{u} = add_fast(sum{i}_{u}, mul_fast(x{i}, y))" for i in range(rows)]
+            return lines
+
+        return [
+            *(f"key{u} = k0 + (j0 + j + {u} * stride) * k_row" for u in range(streams)),
+            *(f"query{i} = q0 + (m0 + r + {i}) * q_row" for i in range(rows)),
+            *(f"sum{i}_{u} = const_{dtype}(0, {lanes})" for i, u in every),
+            f"for f in range(0, whole, {lanes}):",
+            *indent(step("f", f"load(q, {{}}, {lanes})", f"load(k, {{}}, {lanes})")),
+            "if whole < depth:",
+            "    rest = depth - whole",
+            *indent(step("whole", *(f"load_tail({x}, {{}}, rest, 0, {lanes})" for x in "qk"))),
+            *(
+                f"store_scalar(scores, (r + {i}) * scores_row + j + {u} * stride, mul(reduce_add(sum{i}_{u}), scale))"
+                for i, u in every
+            ),
         ]
 
     def _softmax(self) -> list[str]:
@@ -104,15 +133,59 @@ class FewQueries(AttentionKernel):
 
     def _values(self) -> list[str]:
         """Add the weighted values of the block's keys to the sums."""
-        tile = [
-            "put_pointer(value_block, 0, offset(scores, i * scores_row))",
-            "put_pointer(value_block, 4, offset(sums, i * sums_row))",
-            *self.run_tile(self.tile_slot, "value", "value_panels", "value_narrow"),
-        ]
         return [
-            "value_block[6] = count",
-            "value_block[12] = started",
-            "value_block[15] = wide",
-            "put_pointer(value_block, 3, offset(v, v0 + j0 * v_row + e0))",
-            *self.heights("0", "rows", tile),
+            f"near = imax(stride if rows <= 2 else {NEAR_KEYS // STREAMS}, 1)",
+            "for start in range(0, stride, near):",
+            "    stop = imin(start + near, stride)",
+            *indent(self._weigh(STREAMS)),
+            f"start = stride * {STREAMS}",
+            "stop = count",
+            "if start < stop:",
+            *indent(self._weigh(1)),
         ]
+
+    def _weigh(self, streams: int) -> list[str]:
+        """The keys ``start`` to ``stop`` of each stream, for all queries."""
+        lanes = self.lanes
+        together = 4 if self.tile.rows * self.tile.vectors > MANY_REGISTERS else 2
+
+        def columns(rows: int) -> list[str]:
+            return [
+                "e = 0",
+                f"while e + {together * lanes} <= wide:",
+                *indent(self._columns(streams, rows, together, f"load(v, value + {{}}, {lanes})")),
+                f"    e += {together * lanes}",
+                "while e < wide:",
+                *indent(
+                    self._columns(streams, rows, 1, f"load_tail(v, value + {{}}, imin(wide - e, {lanes}), 0, {lanes})")
+                ),
+                f"    e += {lanes}",
+            ]
+
+        return self._by_rows(columns)
+
+    def _columns(self, streams: int, rows: int, vectors: int, load: str) -> list[str]:
+        """So many vectors of the sums of so many queries, from column ``e`` on."""
+        lanes = self.lanes
+        every = [(i, c) for i in range(rows) for c in range(vectors)]
+        # sums over half of the streams each, where there are too few of them to hide the latency of adding
+        sets = 2 if rows == 1 and streams > 1 else 1
+        place = "(r + {}) * sums_row + e + {}"
+        lines = [f"s{i}_{c}_0 = load(sums, {place.format(i, c * lanes)}, {lanes})" for i, c in every]
+        lines += [f"s{i}_{c}_{k} = const_{self.dtype}(0, {lanes})" for i, c in every for k in range(1, sets)]
+        lines += ["for j in range(start, stop):"]
+        for u in range(streams):
+            lines += [f"    value = v0 + (j0 + j + {u} * stride) * v_row + e0 + e"]
+            lines += [
+                f"    w{i} = load_splat(scores, (r + {i}) * scores_row + j + {u} * stride, {lanes})"
+                for i in range(rows)
+            ]
+            for c in range(vectors):
+                lines += [f"    x = {load.format(c * lanes)}"]
+                for i in range(rows):
+                    name = f"s{i}_{c}_{u % sets}"
+                    lines += [f"    {name} = add_fast({name}, mul_fast(w{i}, x))"]
+        for i, c in every:
+            total = f"add(s{i}_{c}_0, s{i}_{c}_1)" if sets > 1 else f"s{i}_{c}_0"
+            lines += [f"store(sums, {place.format(i, c * lanes)}, {total})"]
+        return lines

@@ -7,7 +7,6 @@ keys are only a part leaves for each query a record in scratch memory, which a s
 from __future__ import annotations
 
 from ..contraction.text import Arguments, indent
-from ..contraction.tile_source import ROWS_SLOT, VECTORS_SLOT, tile_block, tile_source
 from ..cpu.tile_table import RegisterTile, tile_for
 from ..kernel import KernelSource
 from ..launch import Launch, Operand
@@ -30,8 +29,6 @@ class AttentionKernel:
     """
 
     name = "attention"
-    in_place = False
-    """Whether tiles read values where they lie, in rows that may end within a panel."""
 
     def __init__(self, problem: AttentionProblem, blocks: Blocks, origin: str = "") -> None:
         self.problem, self.blocks, self.origin = problem, blocks, origin
@@ -99,7 +96,6 @@ class AttentionKernel:
 
     def _declare(self) -> None:
         p, b, arguments = self.problem, self.blocks, self.arguments
-        self.tile_slot = arguments.callee(tile_source(self.tile, self.in_place))
         strides = {"q": p.q_strides, "k": p.k_strides, "v": p.v_strides, "out": p.out_strides}
         for name in OPERANDS:
             arguments.pointer(name, name, p.dtype)
@@ -125,24 +121,6 @@ class AttentionKernel:
             f"sums_row = idiv(imin(width, e_block) + {self.columns - 1}, {self.columns}) * {self.columns}",
         ]
 
-    def tile_block(self, name: str, row: str, x_step: str, w_step: str, acc_row: str, acc_panel: str) -> list[str]:
-        """Statements that make the argument block ``<name>_block`` of a tile; its rows are ``row`` elements apart."""
-        return [
-            *tile_block(f"{name}_block"),
-            f"{name}_rows = local_int64(16)",
-            "for i in range(16):",
-            f"    {name}_rows[i] = i * {row}",
-            f"put_pointer({name}_block, 1, {name}_rows)",
-            # no row is missing, so that nothing is read from here
-            f"put_pointer({name}_block, 2, scores)",
-            f"{name}_block[5] = 1",
-            f"{name}_block[7] = {x_step}",
-            f"{name}_block[8] = {w_step}",
-            f"{name}_block[9] = {self.columns}",
-            f"{name}_block[10] = {acc_row}",
-            f"{name}_block[11] = {acc_panel}",
-        ]
-
     def _decode(self) -> list[str]:
         names = [*OPERANDS, *(("mask",) if self.problem.mask else ())]
         return [
@@ -158,7 +136,6 @@ class AttentionKernel:
             *(f"{n}0 = batch * {n}_batch + {'kv_head' if n in 'kv' else 'head'} * {n}_head" for n in names),
             "rows = imin(queries - m0, q_block)",
             "wide = imin(width - e0, e_block)",
-            *self.panels("value", "wide"),
             "first = part * split",
             # the task's last query sees most
             "seen = imin(imin(keys, first + split), m0 + rows + first_seen)",
@@ -166,27 +143,6 @@ class AttentionKernel:
             f"    store(top, i, const_{self.dtype}(-INF, {self.lanes}))",
             f"    store(total, i, const_{self.dtype}(0, {self.lanes}))",
             "started = 0",
-        ]
-
-    def run_tile(self, slot: int, name: str, panels: str, narrow: str) -> list[str]:
-        """Run ``<name>_block`` for ``height`` rows over ``panels`` panels, the last with one vector if ``narrow``."""
-        call = f"call_kernel(args, {slot}, {name}_block"
-        lines = [f"{name}_block[{ROWS_SLOT}] = height", f"{name}_block[{VECTORS_SLOT}] = {self.tile.vectors}"]
-        if self.tile.vectors == 1:
-            return [*lines, f"{call}, 0, {panels})"]
-        return [
-            *lines,
-            f"{call}, 0, {panels} - {narrow})",
-            f"if {narrow}:",
-            f"    {name}_block[{VECTORS_SLOT}] = 1",
-            f"    {call}, {panels} - 1, {panels})",
-        ]
-
-    def panels(self, name: str, total: str) -> list[str]:
-        """``<name>_panels`` that hold ``total`` columns, and whether a single vector is enough for the last one."""
-        return [
-            f"{name}_panels = idiv({total} + {self.columns - 1}, {self.columns})",
-            f"{name}_narrow = cast_int64({total} <= {name}_panels * {self.columns} - {self.columns - self.lanes})",
         ]
 
     def rescale(self, first: str, stop: str) -> list[str]:
@@ -198,22 +154,6 @@ class AttentionKernel:
             f"        again = load_splat(factor, i, {lanes})",
             f"        for e in range(i * sums_row, (i + 1) * sums_row, {lanes}):",
             f"            store(sums, e, mul(load(sums, e, {lanes}), again))",
-        ]
-
-    def heights(self, first: str, count: str, body: list[str]) -> list[str]:
-        """A loop over ``count`` rows from ``first`` on, ``i``, by the tallest variants of the tile that fit."""
-        heights = self.tile.heights if self.in_place else self.tile.variants()
-        # the one of more rows than a block only ends a loop: it spares a tile of a single row
-        most = max(heights)
-        table = sum(max(h for h in heights if h <= r) << (4 * r) for r in range(1, most + 1))
-        return [
-            f"i = {first}",
-            f"stop = {first} + {count}",
-            "while i < stop:",
-            f"    height = stop - i if stop - i <= {most} else {self.tile.rows}",
-            f"    height = ({table} >> (4 * height)) & 15",
-            *indent(body),
-            "    i += height",
         ]
 
     def _finish(self) -> list[str]:

@@ -10,6 +10,7 @@ by panel. More keys than a block holds are taken block by block with running max
 from __future__ import annotations
 
 from ..contraction.text import indent
+from ..contraction.tile_source import ROWS_SLOT, VECTORS_SLOT, tile_block, tile_source
 from .blocks import BUFFER_BYTES
 from .frame import AttentionKernel
 
@@ -21,13 +22,14 @@ class ManyQueries(AttentionKernel):
 
     def setup(self) -> list[str]:
         mask, columns = self.problem.mask, self.columns
+        self.tile_slot = self.arguments.callee(tile_source(self.tile))
         turned = []
         if mask is not None and not self.mask_per_key():
             turned = [f"turned = local_{mask.dtype}({self.lanes * self.lanes})"]
         return [
             *(f"{name} = local_{self.dtype}({BUFFER_BYTES // self.problem.itemsize})" for name in ("packed", "panel")),
-            *self.tile_block("score", "k_row", "k_step", str(columns), str(columns), "0"),
-            *self.tile_block("value", "1", str(columns), str(columns), "sums_row", "0"),
+            *self._tile_block("score", "k_row", "k_step", str(columns), str(columns), "0"),
+            *self._tile_block("value", "1", str(columns), str(columns), "sums_row", "0"),
             *turned,
         ]
 
@@ -77,13 +79,13 @@ class ManyQueries(AttentionKernel):
             "    score_block[6] = some",
             "    score_block[12] = d0",
             *indent(
-                self.heights(
+                self._heights(
                     "0",
                     "count",
                     [
                         "put_pointer(score_block, 0, offset(k, k0 + (j0 + i) * k_row + d0 * k_step))",
                         f"put_pointer(score_block, 4, offset(scores, i * {self.columns}))",
-                        *self.run_tile(self.tile_slot, "score", "1", "narrow"),
+                        *self._run_tile("score"),
                     ],
                 )
             ),
@@ -193,13 +195,13 @@ class ManyQueries(AttentionKernel):
             *indent(self._copy_panel(), 2),
             f"    narrow = cast_int64(some <= {lanes})",
             *indent(
-                self.heights(
+                self._heights(
                     "0",
                     "left",
                     [
                         "put_pointer(value_block, 0, offset(scores, i))",
                         "put_pointer(value_block, 4, offset(sums, (p + i) * sums_row + e))",
-                        *self.run_tile(self.tile_slot, "value", "1", "narrow"),
+                        *self._run_tile("value"),
                     ],
                 ),
             ),
@@ -221,4 +223,47 @@ class ManyQueries(AttentionKernel):
             "    else:",
             f"        for c in range({columns}):",
             f"            store_scalar(panel, j * {columns} + c, load_scalar(values, at + imin(c, some - 1) * v_step))",
+        ]
+
+    def _tile_block(self, name: str, row: str, x_step: str, w_step: str, acc_row: str, acc_panel: str) -> list[str]:
+        """Statements that make the argument block ``<name>_block`` of a tile; its rows are ``row`` elements apart."""
+        return [
+            *tile_block(f"{name}_block"),
+            f"{name}_rows = local_int64(16)",
+            "for i in range(16):",
+            f"    {name}_rows[i] = i * {row}",
+            f"put_pointer({name}_block, 1, {name}_rows)",
+            # no row is missing, so that nothing is read from here
+            f"put_pointer({name}_block, 2, scores)",
+            f"{name}_block[5] = 1",
+            f"{name}_block[7] = {x_step}",
+            f"{name}_block[8] = {w_step}",
+            f"{name}_block[9] = {self.columns}",
+            f"{name}_block[10] = {acc_row}",
+            f"{name}_block[11] = {acc_panel}",
+        ]
+
+    def _run_tile(self, name: str) -> list[str]:
+        """Run ``<name>_block`` for ``height`` rows over one panel, of which a single vector is enough if ``narrow``."""
+        vectors = str(self.tile.vectors) if self.tile.vectors == 1 else f"1 if narrow else {self.tile.vectors}"
+        return [
+            f"{name}_block[{ROWS_SLOT}] = height",
+            f"{name}_block[{VECTORS_SLOT}] = {vectors}",
+            f"call_kernel(args, {self.tile_slot}, {name}_block, 0, 1)",
+        ]
+
+    def _heights(self, first: str, count: str, body: list[str]) -> list[str]:
+        """A loop over ``count`` rows from ``first`` on, ``i``, by the tallest variants of the tile that fit."""
+        heights = self.tile.variants()
+        # the one of more rows than a block only ends a loop: it spares a tile of a single row
+        most = max(heights)
+        table = sum(max(h for h in heights if h <= r) << (4 * r) for r in range(1, most + 1))
+        return [
+            f"i = {first}",
+            f"stop = {first} + {count}",
+            "while i < stop:",
+            f"    height = stop - i if stop - i <= {most} else {self.tile.rows}",
+            f"    height = ({table} >> (4 * height)) & 15",
+            *indent(body),
+            "    i += height",
         ]
