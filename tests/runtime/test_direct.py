@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +20,7 @@ from mgx_numba.runtime.memory import address_of
 from mgx_numba.runtime.plan import HostStep, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec
 
 pytestmark = pytest.mark.skipif(not direct._known(), reason="an interpreter or NumPy with other objects")
+ROOT = Path(__file__).resolve().parents[2]
 LENS = (2, 3, 8)
 
 
@@ -206,3 +210,54 @@ def test_host_steps_have_no_entry(add_kernel: KernelSource) -> None:
 def test_an_unknown_interpreter_has_no_entry(add_kernel: KernelSource, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(direct, "_numpy_functions", lambda: None)
     assert Executable(plan_of(add_kernel), 1).direct(Result) is None
+
+
+PRELUDE = """
+import os, threading, time, warnings
+import numpy as np
+from mgx_numba.codegen.kernel import KernelSource
+from mgx_numba.runtime.executor import Executable
+from tests.runtime.conftest import ADD
+from tests.runtime.test_direct import entry_of, inputs_of, plan_of
+
+warnings.simplefilter("ignore")
+given = inputs_of()
+executable, entry = entry_of(plan_of(KernelSource("add_kernel", ADD)), 2)
+
+def run():
+    results = entry(given) or executable.run(list(given.values()))
+    return all((result == given["x"] + k).all() for k, result in enumerate(results))
+
+def run_on():
+    while True:
+        run()
+
+for _ in range(3):
+    threading.Thread(target=run_on, daemon=True).start()
+time.sleep(0.05)
+"""
+
+
+def run_program(body: str) -> str:
+    result = subprocess.run(
+        [sys.executable, "-c", PRELUDE + body], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()
+
+
+def test_interpreter_exits_while_threads_are_in_the_entry() -> None:
+    assert run_program("import atexit\natexit.register(lambda: print(run()))") == "True"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_child_of_a_fork_runs() -> None:
+    body = """
+for _ in range(5):
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if all(run() for _ in range(20)) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+print(all(run() for _ in range(20)))
+"""
+    assert run_program(body) == "True"
