@@ -38,14 +38,15 @@ class Patch:
 class Job:
     """Words of one call's context. ``POSITION`` is where a late worker joins; ``WAITERS`` counts sleepers.
 
+    What a worker needs to join is on one cache line, here and in `Pool`: each takes as long to come as a small task.
     ``TAKEN`` is the address of a count for each step and thread: how many tiles of its share are claimed. ``HELD`` is
     the address of a word for each parameter, for what the call keeps alive. ``BRIEF``: whether all steps together take
     a few microseconds.
     """
 
-    STEPS, SLOTS, BASES, PATCHES, POOL, THREADS, END, TAKEN = range(8)
-    POSITION = 8
-    WAITERS, HELD, BRIEF = 16, 17, 18
+    STEPS, POOL, THREADS, END, TAKEN, POSITION = range(6)
+    WAITERS = 8
+    SLOTS, BASES, PATCHES, HELD, BRIEF = range(16, 21)
     WORDS = 24
 
 
@@ -57,13 +58,12 @@ class Pool:
     many there are; ``ENDED`` when a brief job last ended while they slept, in nanoseconds.
     """
 
-    GENERATION, STOP = 0, 1
+    GENERATION, STOP, JOB, WALK, SPINS, YIELDS = range(6)
     GATE = 8
     OWNER = 16
     SLEEPERS = 24
-    JOB, WALK, SPINS, YIELDS = 32, 33, 34, 35
-    CPUS, ALLOWED, NUMBERS, AVOIDED, WORKERS, ENDED = 36, 37, 38, 39, 40, 41
-    WORDS = 48
+    CPUS, ALLOWED, NUMBERS, AVOIDED, WORKERS, ENDED = range(32, 38)
+    WORDS = 40
     CLOSED = 1 << 32
     MASK = 16
 
