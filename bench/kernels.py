@@ -32,6 +32,7 @@ _ALIGNMENT = 64
 _ROWS, _COLUMNS = 8192, 4096  # 128 MiB of float32, past any cache, as the images are
 _MATRIX, _HALF = (_ROWS, _COLUMNS), (_ROWS, _COLUMNS // 2)
 _GROUPS = 4
+_STACK = (64, 1024, 512)
 _IMAGES, _LAST = (48, 64, 128, 128), (48, 128, 128, 64)
 
 Function = Callable[[], object]
@@ -117,6 +118,10 @@ def _gelu(g: GraphBuilder, x: str, y: str) -> str:
     return g.node("Gelu", g.node("Add", x, y))
 
 
+def _arg_max(axis: int) -> Callable[..., str]:
+    return lambda g, x: g.node("Cast", g.node("ArgMax", x, axis=axis), to=onnx.TensorProto.FLOAT)
+
+
 def _shuffle(g: GraphBuilder, x: str) -> str:
     """The channel shuffle of grouped convolutions."""
     n, c, h, w = _IMAGES
@@ -170,6 +175,13 @@ KERNELS: dict[str, KernelCase] = {
         _streaming("instance_norm", "rows", 8, _per_channel("InstanceNormalization", 2), _IMAGES),
         _streaming("mean_rows", "rows", 1, lambda g, x: g.node("ReduceMean", x, g.ints(1)), result=(_ROWS, 1)),
         _streaming("mean_columns", "rows", 1, lambda g, x: g.node("ReduceMean", x, g.ints(0)), result=(1, _COLUMNS)),
+        _streaming(
+            "mean_middle", "rows", 1, lambda g, x: g.node("ReduceMean", x, g.ints(1)), _STACK, result=(64, 1, 512)
+        ),
+        _streaming("arg_max_rows", "rows", 1, _arg_max(1), result=(_ROWS, 1)),
+        _streaming("arg_max_columns", "rows", 1, _arg_max(0), result=(1, _COLUMNS)),
+        _streaming("running_sum_rows", "rows", 1, lambda g, x: g.node("CumSum", x, g.ints(1))),
+        _streaming("running_sum_columns", "rows", 1, lambda g, x: g.node("CumSum", x, g.ints(0))),
         _streaming("transpose", "data", 0, lambda g, x: g.node("Transpose", x, perm=[1, 0]), result=_MATRIX[::-1]),
         _streaming("concat", "data", 0, lambda g, x, y: g.node("Concat", x, y, axis=1), _HALF, _HALF, result=_MATRIX),
         _streaming(
