@@ -271,3 +271,14 @@ def test_variance_is_as_exact_as_in_two_passes(cols, mean, step, count):
     assert [i.name for i in fused.main if not i.is_param] == ["fused_reduce", "@return"]
     wanted = x.astype(np.float64).std(1, keepdims=True)
     np.testing.assert_allclose(got, wanted, rtol=3e-5, atol=1e-6 * abs(mean))
+
+
+@pytest.mark.parametrize("name", ["reduce_max", "reduce_mean"])
+@pytest.mark.parametrize("lens", [(6, 9, 520), (40, 5, 261), (33, 7, 64), (3, 0, 600), (2, 4, 4099)])
+def test_reductions_of_columns_of_several_matrices(name, lens):
+    x = data(lens, special=lens[1] > 0)
+    if lens[1]:
+        check([x], lambda m, p: m.add_instruction(name, [p[0]], axes=[1]))
+        check([x], lambda m, p: m.add_instruction(name, [p[0]], axes=[0, 1]))
+    else:
+        check([x], lambda m, p: m.add_instruction("reduce_sum", [p[0]], axes=[1]))

@@ -10,6 +10,7 @@ tensor is transposed first.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from ...errors import CompileError
 from ...graph.instruction import Instruction
@@ -127,19 +128,20 @@ class ReduceKernel:
     def _lanes(self) -> int:
         """Long rows take more registers at a time: reductions are chains, which wait unless there are several.
 
-        So do columns, of which each step reads as much memory in one place.
+        So do columns, where each step reads as much memory in one place, as long as all threads have some.
         """
         lanes = lanes_for(len(self.module))
         if self.row_mode:
             return 2 * lanes if (self.reduce_space.lens or (1,))[-1] >= LONG_ROW * lanes else lanes
         wider = WIDER_COLUMNS if self.stages == 1 and len(self.module) <= LIGHT else 2
-        for _ in range(wider.bit_length() - 1):
-            lanes *= 2 if self.keep_space.lens[-1] >= FEWEST_CHUNKS * lanes else 1
+        kept = self.keep_space.lens
+        while wider > 1 and kept[-1] >= 2 * lanes and prod(kept) >= FEWEST_CHUNKS * lanes:
+            lanes, wider = 2 * lanes, wider // 2
         return lanes
 
     def _is_one_pass(self) -> bool:
-        row = (self.reduce_space.lens or (1,))[-1]
-        return self.row_mode and self.past_caches and row >= SHORTEST_PIPELINE * lanes_for(0)
+        shortest = SHORTEST_PIPELINE * lanes_for(0)
+        return self.row_mode and self.past_caches and (self.reduce_space.lens or (1,))[-1] >= shortest
 
     def _lead(self) -> int:
         """Operand whose memory order decides: the first full input that is not broadcast, else the first full one."""
@@ -199,7 +201,7 @@ class ReduceKernel:
         """
         if self.row_mode and self.reduce_space.rank > 1:
             return {}
-        elements = cols if self.row_mode else _product(self.reduce_space.lens) * self.lanes
+        elements = cols if self.row_mode else prod(self.reduce_space.lens) * self.lanes
         computed: dict[Instruction, int] = {}
         cached: dict[Instruction, int] = {}
         for stage in range(self.stages):
@@ -254,16 +256,16 @@ class ReduceKernel:
             chunk = min(cols, max(4 * lanes_for(len(self.module)), self.lanes))
             chunks = -(-cols // chunk)
             loops = reduce_lens
-        rows = _product(outer)
-        work = _product(reduce_lens) * (1 if self.row_mode else chunk)
-        batch = 1 if chunks > 1 else max(1, min(rows, task_elements(_product(self.full)) // max(work, 1)))
+        rows = prod(outer)
+        work = prod(reduce_lens) * (1 if self.row_mode else chunk)
+        batch = 1 if chunks > 1 else max(1, min(rows, task_elements(prod(self.full)) // max(work, 1)))
         for name, value in (
             ("cols", cols), ("chunk", chunk), ("chunks", chunks), ("rows", rows), ("batch", batch),
-            ("count", _product(reduce_lens)),
+            ("count", prod(reduce_lens)),
         ):  # fmt: skip
             slots.integer(name, value)
         if self.heads:
-            slots.integer("heads", head_vectors(self.lanes, cols, _product(reduce_lens)))
+            slots.integer("heads", head_vectors(self.lanes, cols, prod(reduce_lens)))
         self.loops = [slots.integer(f"m{d}", n) for d, n in enumerate(loops)]
         odometer = Odometer(slots, outer, [s[: len(outer)] for s in keep_strides])
         self._inner_steps(keep_strides)
@@ -281,7 +283,7 @@ class ReduceKernel:
         ]
         lines += indent(body, 1)
         lines += ["    stream_fence()"] if self.streamed else []
-        elements = _product(self.full)
+        elements = prod(self.full)
         tasks = -(-rows // batch) * chunks if elements else 0
         traffic = sum(footprint(t) for t in self.tensors)
         return Launch(
@@ -340,8 +342,8 @@ class ReduceKernel:
         setup, finish, aged = [], [], []
         for ins in self.heads:
             for age in range(self.stages, 0, -1):
-                setup.append(f"{self._head(ins)}_{age} = const_{dtype_name(ins.shape.type)}(0, 0)")
-                aged += [f"{self._head(ins)}_{age} = {self._head(ins)}_{age - 1}"] if age > 1 else []
+                setup.append(f"{self.head_name(ins)}_{age} = const_{dtype_name(ins.shape.type)}(0, 0)")
+                aged += [f"{self.head_name(ins)}_{age} = {self.head_name(ins)}_{age - 1}"] if age > 1 else []
         for ins in (i for i in self.module if i.name in REDUCTIONS):
             reduction, name = REDUCTIONS[ins.name], self.accumulator(ins)
             finish.append(f"{name}_0 = {reduction.across}({name})")
@@ -480,7 +482,7 @@ class ReduceKernel:
             elif isinstance(ins.op, HeadMean):
                 if not self.pipelined:
                     printer.buffer.lines += self._head_lines(ins)
-                value = VectorValue(f"{self._head(ins)}_{self.row_age if self.pipelined else 1}", ins.shape.type)
+                value = VectorValue(f"{self.head_name(ins)}_{self.row_age if self.pipelined else 1}", ins.shape.type)
             elif ins.name in REDUCTIONS and self.pipelined:
                 text = f"{self.accumulator(ins)}_{self.row_age - self.stage[ins]}"
                 value = REDUCTIONS[ins.name].finish(printer, text, ins.inputs[0].shape.type)
@@ -491,17 +493,17 @@ class ReduceKernel:
             self.row_known[ins] = value
         return self.row_known[ins]
 
+    def head_name(self, ins: Instruction) -> str:
+        return f"head{self.heads.index(ins)}"
+
     def accumulator(self, ins: Instruction) -> str:
         return f"acc{[i for i in self.module if i.name in REDUCTIONS].index(ins)}"
-
-    def _head(self, ins: Instruction) -> str:
-        return f"head{self.heads.index(ins)}"
 
     def _head_lines(self, ins: Instruction) -> list[str]:
         """Lines that compute what variances of a row are taken about, before its first pass."""
         element = Element(self, 0, "", "", keeps=False)
         value = element.printer.register(element.value(ins.inputs[0]))
-        lines = head_lines(self._head(ins), dtype_name(ins.shape.type), self.lanes, element.buffer.drain(), value)
+        lines = head_lines(self.head_name(ins), dtype_name(ins.shape.type), self.lanes, element.buffer.drain(), value)
         return [*(f"q_{name} = {self.row_at}_{name}" for name in self.names), *lines]
 
     def _finish(self, ins: Instruction) -> None:
@@ -586,13 +588,6 @@ class ReduceKernel:
         """Lines that ask for as much of an input as one step of a loop reads."""
         step = host.CACHE_LINE // self.inputs[k].type.size
         return [f"prefetch(q_x{k}, {place} + {i})" for i in range(0, self.lanes, step)]
-
-
-def _product(lens: Sequence[int]) -> int:
-    total = 1
-    for n in lens:
-        total *= n
-    return total
 
 
 def cache_elements(ins: Instruction) -> int:
