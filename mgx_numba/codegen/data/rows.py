@@ -16,7 +16,7 @@ __all__ = [
 ]  # fmt: skip
 
 KEPT_COLUMNS = 1024
-FEWEST_CHUNKS = 16
+FEWEST_CHUNKS = 8
 _MOVERS = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
 
 
