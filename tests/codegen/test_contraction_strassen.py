@@ -90,7 +90,7 @@ def test_error_is_that_of_ordinary_products_times_a_small_factor(solver: GemmStr
     exact = a.astype(np.float64) @ b.astype(np.float64)
     scale = np.abs(a).astype(np.float64) @ np.abs(b).astype(np.float64)
     errors = [np.sqrt(np.mean(((bare(one, a, b) - exact) / scale) ** 2)) for one in (GemmPacked(), solver)]
-    assert errors[1] < 2.0**solver.levels * errors[0]
+    assert errors[1] < 2.5**solver.levels * errors[0]
 
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: s.name)

@@ -6,31 +6,42 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..cpu.strassen_table import LEFT_PITCH
+from ..cpu.strassen_table import INNER, LEFT_PITCH, SIDE_PRODUCTS
 from ..cpu.tile_table import RegisterTile
 from .blocking import Blocking
 from .problem import ITEMSIZE
 from .roofline import CLOCK
-from .strassen_form import PRODUCTS, counts
+from .strassen_form import PRODUCTS
 
-__all__ = ["Cut", "best_cut", "given_cut", "heights"]
+__all__ = ["LEFT_PAD", "RIGHT_PANELS", "Cut", "best_cut", "given_cut", "heights"]
 
-LEAST_DEPTH = 128
+LEAST_DEPTH = 96
 """Shorter sums do not pay for what a product costs besides."""
-MOST_DEPTH = 768
+MOST_DEPTH = 512
 """Longer rows of the left-hand side would not stay in the L1 cache."""
-CLAIM_BYTES = 4 << 20
-"""Scratch of one thread, at most."""
-MOST_PANELS = 8
+ALL_CLAIM_BYTES, CLAIM_BYTES = 16 << 20, 4 << 20
+"""Scratch of all threads together, at most, and what each may have in any case."""
+RIGHT_PANELS = 8
+"""Right-hand sums of one step: four quadrants of an outer sum and four sums of them."""
 PAD = 16
 """Rows that a tile may compute past the last one of its block."""
-LEFT_COST = {1: 0.05, 2: 0.15, 4: 0.40}
-RIGHT_COST = {2: 0.50, 4: 0.80}
-"""What sums of so many terms cost the tile that makes them on the side, in parts of the tile's time: those of the
-left-hand side mostly instructions, those of the right-hand side mostly waiting for memory."""
-TILE_CYCLES, TARGET_CYCLES, LINE_CYCLES, TASK_CYCLES = 40.0, 40.0, 8.0, 10000.0
-"""Costs of a tile, of each block of results that it changes, of a cache line of the result, and of a task."""
-EFFICIENCY = 0.925
+RIGHT_PAD = 80
+"""Elements after a right-hand sum, so that those of several sums do not fall into the same sets of the cache."""
+LEFT_PAD = 16
+"""Elements between left-hand sums in a row."""
+TILE_CYCLES, OUTER_CYCLES = 60.0, 40.0
+"""Costs of a tile, and of each place of the outer level that it changes."""
+SIDE_CYCLES = 2.0
+"""Cost of a vector of a right-hand sum, made beside a tile of full height."""
+BEYOND_CYCLES = 5.0
+"""Cost of each k of a product of few rows that goes nowhere, beside which sums are made if strips are too few."""
+TWO_TERMS = 5 / 7
+"""Share of the outer products whose operand is a sum of two blocks."""
+LEFT_CYCLES = 5.0
+"""Cost of each vector that is read or stored to make left-hand sums."""
+LINE_CYCLES, TASK_CYCLES = 16.0, 10000.0
+"""Costs of a cache line of the result, and of a task."""
+EFFICIENCY = 0.875
 
 
 @dataclass(frozen=True)
@@ -44,21 +55,43 @@ class Cut:
     depth: int
     by_rows: bool
 
+    @property
+    def outers(self) -> int:
+        """Products of the outer level."""
+        return PRODUCTS if self.grid > 2 else 1
+
+    @property
+    def together(self) -> int:
+        """Left-hand sums that lie beside each other in `LEFT_PITCH` elements."""
+        return min(LEFT_PITCH // (self.depth + LEFT_PAD), INNER)
+
     def tasks(self, m: int, panels: int) -> tuple[int, int]:
         """Blocks of tasks along rows and along columns."""
         return -(-m // (self.grid * self.rows)), -(-panels // (self.grid * self.panels))
 
-    def areas(self, tile: RegisterTile) -> tuple[int, int, int]:
-        """Elements of one right-hand sum, one left-hand sum, and one panel of one block of the result."""
-        right = self.panels * self.depth * tile.columns
-        left = max(heights(tile)) * LEFT_PITCH
-        line = 64 // ITEMSIZE[tile.dtype]
-        return _pad(right, line), _pad(left, line) + 3 * line, (self.rows + PAD) * tile.columns
+    def strips(self, tile: RegisterTile) -> int:
+        """Tiles below each other in a block."""
+        most, few, *tall = heights(tile)
+        count, left = 0, self.rows
+        while left > 0:
+            high = tall[0] if tall and 0 < left % most <= left // most else (most if left >= most else few)
+            count, left = count + 1, left - high
+        return count
 
-    def claim(self, tile: RegisterTile) -> int:
+    def held(self, k: int) -> int:
+        """Panels of a block of the result that are summed at the same time."""
+        return self.panels if k > self.grid * self.depth else 1
+
+    def areas(self, tile: RegisterTile) -> tuple[int, int, int]:
+        """Elements of one right-hand sum, the left-hand sums of a strip, and one panel
+        of one block of the result."""
+        strip = -(-INNER // self.together) * max(heights(tile)) * LEFT_PITCH
+        return self.depth * tile.columns + RIGHT_PAD, strip, (self.rows + PAD) * tile.columns
+
+    def claim(self, tile: RegisterTile, k: int) -> int:
         """Elements of scratch that one thread needs."""
-        right, left, panel = self.areas(tile)
-        return 2 * right + 2 * left + self.grid**2 * self.panels * panel
+        right, strip, panel = self.areas(tile)
+        return 2 * RIGHT_PANELS * right + self.outers * self.strips(tile) * strip + self.grid**2 * self.held(k) * panel
 
 
 def heights(tile: RegisterTile) -> tuple[int, ...]:
@@ -73,7 +106,7 @@ def best_cut(levels: int, tile: RegisterTile, m: int, n: int, k: int, threads: i
     panels = -(-n // tile.columns)
     best, least = None, float("inf")
     for cut in _cuts(levels, tile, m, panels, k, threads):
-        cost = _seconds(cut, levels, tile, m, panels, k, threads)
+        cost = _seconds(cut, tile, m, panels, k, threads)
         if cost < least:
             best, least = cut, cost
     return best, least
@@ -84,56 +117,60 @@ def given_cut(levels: int, tile: RegisterTile, m: int, n: int, k: int, threads: 
     grid, panels = 1 << levels, -(-n // tile.columns)
     depths = _depths(tile, k // grid)
     depth = max(d for d in depths if d <= max(given.depth, min(depths)))
-    cut = Cut(grid, _clamp(given.rows, m // grid), _clamp(given.panels, panels // grid), depth, given.parts > 1)
-    while cut.claim(tile) * ITEMSIZE[tile.dtype] > CLAIM_BYTES and (cut.rows > 1 or cut.panels > 1):
-        half_rows = cut.rows > tile.rows * cut.panels or cut.panels == 1
-        rows, width = (-(-cut.rows // 2), cut.panels) if half_rows else (cut.rows, -(-cut.panels // 2))
-        cut = Cut(grid, rows, width, depth, cut.by_rows)
+    cut = Cut(grid, _clamp(given.rows, -(-m // grid)), _clamp(given.panels, -(-panels // grid)), depth, given.parts > 1)
+    while cut.claim(tile, k) * ITEMSIZE[tile.dtype] > _most_bytes(threads) and (cut.rows > 1 or cut.panels > 1):
+        if cut.rows == 1 or (cut.panels > 1 and cut.panels * tile.columns >= cut.rows):
+            cut = Cut(grid, cut.rows, -(-cut.panels // 2), depth, cut.by_rows)
+        else:
+            cut = Cut(grid, -(-cut.rows // 2), cut.panels, depth, cut.by_rows)
     return cut
+
+
+def _most_bytes(threads: int) -> int:
+    return max(ALL_CLAIM_BYTES // threads, CLAIM_BYTES)
 
 
 def _depths(tile: RegisterTile, whole: int) -> list[int]:
     """Equal parts of a block's depth that a product can sum over."""
-    most = LEFT_PITCH - PAD
+    most = LEFT_PITCH - LEFT_PAD
     return [d for d in range(tile.lanes, min(whole, most) + 1, tile.lanes) if whole % d == 0]
 
 
 def _cuts(levels: int, tile: RegisterTile, m: int, panels: int, k: int, threads: int) -> Iterator[Cut]:
     grid = 1 << levels
-    depths = [d for d in _depths(tile, k // grid) if LEAST_DEPTH <= d <= MOST_DEPTH][-1:]
+    depths = [d for d in _depths(tile, k // grid) if LEAST_DEPTH <= d <= MOST_DEPTH]
     for by_rows in (False, True) if threads > 1 else (False,):
         own_rows = -(-m // (threads if by_rows else 1))
         own_panels = -(-panels // (1 if by_rows else threads))
         for row_parts in (1, 2, 4):
             rows = -(-own_rows // (grid * row_parts))
-            for width in sorted({-(-own_panels // (grid * p)) for p in range(1, own_panels + 1)}):
-                if width > MOST_PANELS or width < 2 or grid * width > panels + grid - 1 or rows < 2 * tile.rows:
+            for column_parts in (1, 2, 3, 4, 6, 8, 12, 16):
+                width = -(-own_panels // (grid * column_parts))
+                if panels < 2 * grid or grid * width > panels + grid - 1 or rows < 2 * tile.rows:
                     continue
                 for depth in depths:
                     cut = Cut(grid, rows, width, depth, by_rows)
-                    if cut.claim(tile) * ITEMSIZE[tile.dtype] <= CLAIM_BYTES:
+                    if cut.claim(tile, k) * ITEMSIZE[tile.dtype] <= _most_bytes(threads):
                         yield cut
 
 
-def _seconds(cut: Cut, levels: int, tile: RegisterTile, m: int, panels: int, k: int, threads: int) -> float:
+def _seconds(cut: Cut, tile: RegisterTile, m: int, panels: int, k: int, threads: int) -> float:
     down, across = cut.tasks(m, panels)
-    strips = -(-cut.rows // tile.rows)
-    products = PRODUCTS**levels * (k // (cut.grid * cut.depth))
-    full = tile.rows * tile.vectors / 2 * cut.depth
-    shares = counts(levels)
-    targets = sum(terms * share for terms, share in shares.items())
-    left = sum(LEFT_COST[terms] * share for terms, share in shares.items())
-    right = sum(RIGHT_COST[terms] * share for terms, share in shares.items() if terms > 1)
-    tiles = cut.panels * (cut.rows * full / tile.rows + strips * (TILE_CYCLES + targets * TARGET_CYCLES))
-    sums = full * (strips * left + cut.panels * tile.vectors * right)
+    parts = k // (cut.grid * cut.depth)
+    lines, two = cut.depth * tile.vectors, cut.outers > 1
+    tiles = cut.strips(tile) * (TILE_CYCLES + OUTER_CYCLES * two) + cut.rows * tile.vectors / 2 * cut.depth
+    sides = 0.0
+    for sums, share in ((4, 1 - TWO_TERMS * two), (RIGHT_PANELS, TWO_TERMS * two)):
+        jobs = 2 * tile.vectors * sums
+        beyond = max(0, jobs - SIDE_PRODUCTS * cut.strips(tile)) * cut.depth * BEYOND_CYCLES
+        sides += share * (SIDE_CYCLES * lines * sums + beyond)
+    products = cut.outers * parts * cut.panels * (INNER * tiles + sides)
+    vectors = cut.rows * cut.depth * parts / tile.lanes
+    lefts = vectors * LEFT_CYCLES * (cut.grid**2 + INNER * cut.outers)
     result = cut.grid**2 * cut.rows * cut.panels * tile.vectors * LINE_CYCLES
-    task = products * (tiles + sums) + result + TASK_CYCLES
+    task = products + lefts + result + TASK_CYCLES
     return -(-down * across // threads) * task / (EFFICIENCY * CLOCK)
 
 
 def _clamp(value: int, most: int) -> int:
     return max(1, min(value, most))
-
-
-def _pad(size: int, line: int) -> int:
-    return -(-size // line) * line

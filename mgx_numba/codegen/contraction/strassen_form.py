@@ -1,13 +1,13 @@
 """Strassen's seven products, in words that a kernel can take apart.
 
 Blocks of a matrix are numbered 0 to 3 by rows. A sum is the block that is added first, and perhaps one more with its
-sign; a product goes to one or two blocks of the result in the same way. Used twice, the outer products' blocks are
-matrices of 2 x 2 blocks themselves.
+sign; a product goes to one or two blocks of the result in the same way. This is the form of the outer level; that of
+the inner one, Winograd's, has fewer sums of results and is in the tiles.
 """
 
 from __future__ import annotations
 
-__all__ = ["FIRST", "LAST", "LEFT", "PRODUCTS", "RESULT", "RIGHT", "counts"]
+__all__ = ["FIRST", "LAST", "LEFT", "PRODUCTS", "RESULT", "RIGHT"]
 
 Sum = tuple[tuple[int, int], ...]
 """Block and sign (1: subtracted) of each term."""
@@ -45,15 +45,3 @@ def _marks(products: range) -> int:
 
 LEFT, RIGHT, RESULT = _word(_LEFT), _word(_RIGHT), _word(_RESULT)
 FIRST, LAST = _marks(range(PRODUCTS)), _marks(range(PRODUCTS - 1, -1, -1))
-
-
-def counts(levels: int) -> dict[int, float]:
-    """Share of the products, over ``levels`` levels, whose left (or right) operand is a sum of so many blocks."""
-    shares = {1: 1.0}
-    for _ in range(levels):
-        deeper: dict[int, float] = {}
-        for terms, share in shares.items():
-            for own in _LEFT:
-                deeper[terms * len(own)] = deeper.get(terms * len(own), 0.0) + share / PRODUCTS
-        shares = deeper
-    return shares

@@ -1,8 +1,9 @@
 """The kernels of a product by Strassen's method: one that drives the tiles, one that finishes rows of the result.
 
-The driver walks the products of a task. While the tiles of one run, they make the operands of the next on the side:
-the left-hand side strip by strip (as many rows as a tile has), each just before it is needed, the right-hand side at
-once. Blocks of the result are summed in scratch; a strip of one is finished after the last product that goes to it.
+The inner level is in the tiles, seven products at a call, in Winograd's form. The outer level, if there is one, is in
+the driver. For each part of the sum it makes all left-hand sums of the task, then walks the panels of a block, and for
+each the outer products. While the tiles of one step run, they make the right-hand sums of the next on the side. Blocks
+of the result are summed in scratch; a strip of one is finished after the last product that goes to it.
 
 An infinity or NaN in an operand would reach all that shares a sum of blocks with it. So a task whose sums are not all
 finite is done again, as plain products.
@@ -13,7 +14,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 
-from ..cpu.strassen_table import LEFT_PITCH, STRASSEN_SLOTS, TERM_COUNTS, strassen_slot
+from ..cpu.strassen_table import CHAIN_ENDS, INNER, LEFT_PITCH, SIDE_PRODUCTS, STRASSEN_SLOTS, strassen_slot
 from ..cpu.tile_table import RegisterTile, tile_for
 from ..kernel import KernelSource
 from ..launch import Callee, Launch, Operand
@@ -21,31 +22,33 @@ from .batches import Batched
 from .pack import panel_count
 from .problem import ITEMSIZE, Epilogue, GemmProblem
 from .skeleton import TABLE_ROWS, next_height
-from .strassen_blocks import Cut, heights
+from .strassen_blocks import LEFT_PAD, RIGHT_PANELS, Cut, heights
 from .strassen_form import FIRST, LAST, LEFT, PRODUCTS, RESULT, RIGHT
 from .text import Arguments, Rows, indent, kernel_name
 from .tile_source import ROWS_SLOT, VECTORS_SLOT, tile_block, tile_source
 
 __all__ = ["strassen_launch"]
 
-_ROLE = 16
-"""Words of one sum in the table: how many terms, then row, column and sign of each."""
-_NOW, _NEXT = 0, 3 * _ROLE
-_LEFT, _RIGHT, _RESULT = 0, _ROLE, 2 * _ROLE
 _AHEAD = 1024
 """Elements of packed panels that are brought near ahead of the sum."""
+_LEFT_SUMS = (
+    "a0", "add(sub(a2, a0), a3)", "sub(a0, a2)", "a3", "add(a2, a3)", "sub(a1, add(sub(a2, a0), a3))", "a1",
+)  # fmt: skip
+"""Winograd's sums of the quadrants of the left-hand side, by product."""
+_RIGHT_SUMS = ((1, 0), (3, 1), (3, 4), (2, 6))
+"""What is made on the side, a difference each: quadrants are numbered 0 to 3, these sums 4 to 7."""
+_RIGHT_OPERANDS = (0, 6, 5, 7, 4, 3, 2)
+"""Which of them each product multiplies with."""
+_QUADRANTS = (2, 3, 1, 0)
+"""Which quadrant of the result each product from `SIDE_PRODUCTS` on completes."""
 
 
 @functools.lru_cache(maxsize=16)
 def _tile_source(tile: RegisterTile) -> KernelSource:
-    slots = strassen_slot("rows"), strassen_slot("terms")
-    lines = ["def kernel(args, begin, end):", f"    rows = args[{slots[0]}]", f"    terms = args[{slots[1]}]"]
-    for terms in TERM_COUNTS:
-        lines.append(f"    if terms == {terms}:")
-        for index, rows in enumerate(heights(tile)):
-            lines.append(f"        {'elif' if index else 'if'} rows == {rows}:")
-            shape = f"{rows}, {tile.vectors}, {tile.lanes}, {terms}"
-            lines.append(f"            strassen_tile_{tile.dtype}(args, begin, end, {shape})")
+    lines = ["def kernel(args, begin, end):", f"    rows = args[{strassen_slot('rows')}]"]
+    for index, rows in enumerate(heights(tile)):
+        lines.append(f"    {'elif' if index else 'if'} rows == {rows}:")
+        lines.append(f"        strassen_tile_{tile.dtype}(args, begin, end, {rows}, {tile.vectors}, {tile.lanes})")
     return KernelSource(f"strassen_{tile.name}_{tile.dtype}_tile_kernel", "\n".join(lines) + "\n")
 
 
@@ -65,7 +68,7 @@ def strassen_launch(
     columns, panels = tile.columns, panel_count(tile, problem.n)
     down, across = cut.tasks(batched.m, panels)
     grain = -(-down * across // threads)
-    right, left, panel = cut.areas(tile)
+    right, strip, panel = cut.areas(tile)
     a = Arguments()
     tile_slot, plain_slot = a.callee(_tile_source(tile)), a.callee(tile_source(tile))
     bytes_at = {"out": ITEMSIZE[epilogue.out_dtype(problem.dtype)] * offsets["out"]}
@@ -78,14 +81,16 @@ def strassen_launch(
     a.pointer("scratch", "scratch", problem.dtype)
     a.pointer("written", Operand("out", bytes_at["out"]), problem.dtype)
     a.pointer("seen", Operand(seen, bytes_at[seen]), problem.dtype)
+    parts = problem.k // (cut.grid * cut.depth)
     a.integers(
         touched=(1 + bool(read)) * same, seen_ld=batched.strides[seen][-1], out_ld=batched.strides["out"][-1],
         x_ld=batched.strides["x"][-1], m=batched.m, n=problem.n, panels=panels, w_panel=problem.k * columns,
-        levels=levels, grid=cut.grid, m_block=cut.rows, p_block=cut.panels, k_block=cut.depth,
-        depth=problem.k, steps_of_k=PRODUCTS**levels,
-        steps=PRODUCTS**levels * (problem.k // (cut.grid * cut.depth)), down=down, across=across,
-        down_every=across if cut.by_rows else 1, across_every=1 if cut.by_rows else down, grain=grain,
-        claim_size=cut.claim(tile), right_size=right, left_size=left, result_panel=panel,
+        levels=levels, grid=cut.grid, m_block=cut.rows, p_block=cut.panels, k_block=cut.depth, k_parts=parts,
+        depth=problem.k, outers=cut.outers, steps=cut.outers * cut.panels * parts, held=cut.held(problem.k),
+        down=down, across=across, down_every=across if cut.by_rows else 1,
+        across_every=1 if cut.by_rows else down, grain=grain, claim_size=cut.claim(tile, problem.k),
+        right_area=right, strip_size=strip, strips=cut.strips(tile),
+        together=cut.together, result_panel=panel,
     )  # fmt: skip
     common = list(a.lines)
     finish_slot = len(a.values)
@@ -100,12 +105,12 @@ def strassen_launch(
     flops = 2 * batched.m * problem.n * problem.k
     moved = size * (batched.m * (problem.k + problem.n) + problem.k * panels * columns)
     launch = Launch(KernelSource("gemm_strassen_kernel", text), tuple(a.values), down * across, grain, flops, moved)
-    return launch, -(-down * across // grain) * cut.claim(tile) * size
+    return launch, -(-down * across // grain) * cut.claim(tile, problem.k) * size
 
 
 def _finish_source(lines: Sequence[str], rows: Rows, tile: RegisterTile) -> KernelSource:
-    """Kernel that finishes rows ``begin`` to ``end`` of a strip: its words are those of `_Driver._finish`. The last one
-    is set if a sum is infinite or NaN."""
+    """Kernel that finishes rows ``begin`` to ``end`` of one panel of a strip: its words are those of
+    `_Driver._finish`. The last one is set if a sum is infinite or NaN."""
     starts = ["out_row = (call[2] + i) * out_ld + n0"]
     for k, operand in enumerate(rows.epilogue.operands):
         if operand.access in ("full", "per_m"):
@@ -117,57 +122,76 @@ def _finish_source(lines: Sequence[str], rows: Rows, tile: RegisterTile) -> Kern
         *rows.invariant(),
         "sums = offset(scratch, call[1])",
         f"strange = const_{tile.dtype}(0, {tile.lanes})",
+        f"n0 = call[3] * {tile.columns}",
+        f"columns = imin(n - n0, {tile.columns})",
         "for i in range(begin, end):",
-        "    for panel in range(call[3], p_block):",
         *indent([
-            f"n0 = (call[4] + panel) * {tile.columns}",
-            f"columns = imin(n - n0, {tile.columns})",
-            f"sums_row = panel * result_panel + i * {tile.columns}",
+            f"sums_row = i * {tile.columns}",
             f"for c in range(0, {tile.columns}, {tile.lanes}):",
             f"    value = load(sums, sums_row + c, {tile.lanes})",
             "    strange = add(strange, sub(value, value))",
             *starts,
             *rows.text(),
-        ], 2),
+        ]),
         "if reduce_or(ne(strange, strange)):",
-        "    call[5] = 1",
+        "    call[4] = 1",
     ]  # fmt: skip
     text = "\n".join(["def kernel(call, begin, end):", *indent(body)]) + "\n"
     return KernelSource(kernel_name("strassen_finish", rows.epilogue), text)
 
 
+_KINDS = 8
+"""Sums of the right-hand side that a step may need: four of the outer level, four of the inner one."""
+_JOB = ("made", "first", "second", "sign")
+
+
 class _Driver:
-    """Text of the driver. ``block`` is the tile's argument block, ``terms`` the table of sums, of two products."""
+    """Text of the driver. ``block`` is the tile's argument block. ``sums`` are the right-hand sums of the next step,
+    `_JOB` each, ``operands`` its right-hand sides by their numbers in `_RIGHT_OPERANDS`."""
 
     def __init__(self, tile: RegisterTile, tile_slot: int, plain_slot: int, finish_slot: int) -> None:
         self.tile, self.tile_slot, self.plain_slot, self.finish_slot = tile, tile_slot, plain_slot, finish_slot
 
     def text(self, arguments: Sequence[str]) -> list[str]:
+        tile = self.tile
+        unit = max(heights(tile)) * LEFT_PITCH
         return [
             "def kernel(args, begin, end):",
             *indent([
                 *arguments,
                 f"block = local_int64({len(STRASSEN_SLOTS)})",
-                f"terms = local_int64({2 * 3 * _ROLE})",
-                "call = local_int64(6)",
+                f"sums = local_int64({_KINDS * len(_JOB)})",
+                f"operands = local_int64({_KINDS})",
+                "call = local_int64(5)",
+                f"parked = local_{tile.dtype}({SIDE_PRODUCTS * max(heights(tile)) * tile.columns})",
                 "put_words(call, 0, args)",
                 "base = idiv(begin, grain) * claim_size",
-                "results = base + 2 * right_size + 2 * left_size",
+                f"right_size = {RIGHT_PANELS} * right_area",
+                "lefts = base + 2 * right_size",
+                "results = lefts + outers * strips * strip_size",
+                "shift = held * result_panel",
+                f"put_pointer(block, {strassen_slot('parked')}, parked)",
                 self._set("depth", "k_block"),
-                self._set("acc_panel", str(self.tile.columns)),
                 self._set("written_row", "out_ld"),
                 self._set("read_row", "seen_ld"),
-                "right_at = base",
-                "left_at = base + 2 * right_size",
+                self._set("ahead", str(_AHEAD)),
+                f"for u in range({INNER}):",
+                f"    place = idiv(u, together) * {unit} + imod(u, together) * (k_block + {LEFT_PAD})",
+                f"    block[{strassen_slot('left0')} + u] = place",
+                *(
+                    self._set(f"quadrant{SIDE_PRODUCTS + i}", f"({q >> 1} * grid + {q & 1}) * shift")
+                    for i, q in enumerate(_QUADRANTS)
+                ),
                 "for task in range(begin, end):",
                 *indent([
                     "p0 = imod(idiv(task, across_every), across) * grid * p_block",
                     "m0 = imod(idiv(task, down_every), down) * grid * m_block",
-                    "after_k = 0",
-                    "call[5] = 0",
+                    "right_at = base",
+                    "call[4] = 0",
+                    "jobs = 0",
                     "for step in range(-1, steps):",
                     *indent(self._step()),
-                    "if call[5] != 0:",
+                    "if call[4] != 0:",
                     *indent(self._plainly()),
                 ]),
             ]),
@@ -193,27 +217,31 @@ class _Driver:
             "for part in range(grid * grid):",
             *indent([
                 "line = m0 + idiv(part, grid) * m_block",
-                "panel = p0 + imod(part, grid) * p_block",
-                "call[2] = imin(line, m - m_block)",
-                "call[4] = imin(panel, panels - p_block)",
-                "call[1] = results + part * p_block * result_panel",
-                "call[3] = panel - call[4]",
-                "put_pointer(plain, 3, offset(w, call[4] * w_panel))",
-                "row = 0",
-                "while row < m_block:",
+                "column = p0 + imod(part, grid) * p_block",
+                "start = imin(line, m - m_block)",
+                "panel = imin(column, panels - p_block)",
+                "call[2] = start",
+                "for q in range(column - panel, p_block):",
                 *indent([
-                    "left = m_block - row",
-                    *next_height(self.tile, tall=True),
-                    "left = imin(left, height)",
-                    f"for i in range({TABLE_ROWS}):",
-                    "    table[i] = imin(i, left - 1) * x_ld",
-                    "put_pointer(plain, 0, offset(x, (call[2] + row) * x_ld))",
-                    f"put_pointer(plain, 4, offset(scratch, call[1] + row * {columns}))",
-                    f"plain[{ROWS_SLOT}] = height",
-                    f"call_kernel(args, {self.plain_slot}, plain, 0, p_block)",
-                    "row += left",
+                    "put_pointer(plain, 3, offset(w, (panel + q) * w_panel))",
+                    "call[1] = results + part * shift",
+                    "call[3] = panel + q",
+                    "row = 0",
+                    "while row < m_block:",
+                    *indent([
+                        "left = m_block - row",
+                        *next_height(self.tile, tall=True),
+                        "left = imin(left, height)",
+                        f"for i in range({TABLE_ROWS}):",
+                        "    table[i] = imin(i, left - 1) * x_ld",
+                        "put_pointer(plain, 0, offset(x, (start + row) * x_ld))",
+                        f"put_pointer(plain, 4, offset(scratch, call[1] + row * {columns}))",
+                        f"plain[{ROWS_SLOT}] = height",
+                        f"call_kernel(args, {self.plain_slot}, plain, 0, 1)",
+                        "row += left",
+                    ]),
+                    f"call_kernel(args, {self.finish_slot}, call, imax(line - start, 0), m_block)",
                 ]),
-                f"call_kernel(args, {self.finish_slot}, call, imax(line - call[2], 0), m_block)",
             ]),
         ]  # fmt: skip
 
@@ -221,223 +249,259 @@ class _Driver:
         return f"block[{strassen_slot(name)}] = {value}"
 
     def _step(self) -> list[str]:
-        """One product; before the first, a strip of one that goes nowhere, to make the sums for the first beside."""
+        """One panel and part of the sum of an outer product; before the first, only sums are made."""
         return [
-            f"for i in range({_NEXT}):",
-            f"    terms[i] = terms[{_NEXT} + i]",
-            "row = 0",
-            "if step < 0:",
-            f"    row = imax(m_block - {heights(self.tile)[1]}, 0)",
-            f"    terms[{_RIGHT}] = 2",
-            f"    terms[{_RESULT}] = 0",
-            "now_k = idiv(imax(step, 0), steps_of_k) * grid * k_block",
-            "after = step + 1",
-            "jobs = 0",
+            *self._number("imax(step, 0)", ""),
+            "if step >= 0 and panel_of_block + outer == 0:",
+            *indent(self._left_sums()),
+            f"for u in range({INNER}):",
+            f"    block[{strassen_slot('w0')} + u] = operands[({self._packed(_RIGHT_OPERANDS)} >> (3 * u)) & 7]",
             "job = 0",
-            "if after < steps:",
-            *indent(self._take_apart()),
-            *self._product(),
-            "while row < m_block:",
-            *indent(self._strip()),
-            f"right_at = {self._other_right()}",
-        ]
-
-    @staticmethod
-    def _other_right() -> str:
-        return "2 * base + right_size - right_at"
-
-    @staticmethod
-    def _other_left() -> str:
-        return "2 * base + 4 * right_size + left_size - left_at"
-
-    def _take_apart(self) -> list[str]:
-        """The sums of product ``after``, and how many parts those of its right-hand side are made in."""
-        return [
-            "block_k = idiv(after, steps_of_k)",
-            "after_k = block_k * grid * k_block",
-            "product = after - block_k * steps_of_k",
-            f"outer = idiv(product, {PRODUCTS})",
-            f"inner = product - outer * {PRODUCTS}",
-            "for role in range(3):",
+            "jobs = 0",
+            "if step + 1 < steps:",
+            *indent(self._right_sums()),
+            "if step >= 0:",
+            *indent(self._product()),
+            f"put_pointer(block, {strassen_slot('x')}, offset(scratch, lefts))",
+            f"put_pointer(block, {strassen_slot('next')}, offset(scratch, lefts))",
+            self._set("targets", "0"),
+            self._set("rows", str(heights(self.tile)[1])),
+            "while job < jobs:",
             *indent([
-                f"form = {LEFT} if role == 0 else ({RIGHT} if role == 1 else {RESULT})",
-                "first = (form >> (6 * outer)) & 63 if levels == 2 else 0",
-                "second = (form >> (6 * inner)) & 63",
-                f"place = {_NEXT} + role * {_ROLE}",
-                "count = 0",
-                "for i in range(1 + ((first >> 2) & 1)):",
-                "    for j in range(1 + ((second >> 2) & 1)):",
+                "if step < 0:",
                 *indent([
-                    "big = (first >> (3 * i)) & 3",
-                    "small = (second >> (3 * j)) & 3",
-                    "terms[place + 1 + 3 * count] = (big >> 1) * 2 + (small >> 1)",
-                    "terms[place + 2 + 3 * count] = (big & 1) * 2 + (small & 1)",
-                    "terms[place + 3 + 3 * count] = (i & (first >> 5)) ^ (j & (second >> 5))",
-                    "count += 1",
-                ], 2),
-                "terms[place] = count",
+                    f"for u in range({INNER}):",
+                    f"    put_pointer(block, {strassen_slot('w0')} + u, w)",
+                ]),
+                *self._jobs(),
+                f"call_kernel(args, {self.tile_slot}, block, 0, {SIDE_PRODUCTS})",
             ]),
-            f"jobs = p_block * {self.tile.vectors} if terms[{_NEXT + _RIGHT}] > 1 else 0",
+            "right_at = 2 * base + right_size - right_at",
         ]  # fmt: skip
 
-    def _product(self) -> list[str]:
-        columns = self.tile.columns
+    @staticmethod
+    def _packed(numbers: Sequence[int]) -> int:
+        """Three bits each."""
+        return sum(number << (3 * i) for i, number in enumerate(numbers))
+
+    @staticmethod
+    def _number(step: str, suffix: str) -> list[str]:
+        """Take the number of a step apart."""
         return [
-            f"panel = imin(p0 + terms[{_RIGHT + 2}] * p_block, panels - p_block)",
-            f"right = offset(w, panel * w_panel + (now_k + terms[{_RIGHT + 1}] * k_block) * {columns})",
-            "right_panel = w_panel",
-            f"if terms[{_RIGHT}] > 1:",
-            "    right = offset(scratch, right_at)",
-            f"    right_panel = k_block * {columns}",
-            f"targets = terms[{_RESULT}]",
-            "inner = imax(step, 0)",
-            f"outer = idiv(imod(inner, steps_of_k), {PRODUCTS})",
-            f"inner = imod(inner, {PRODUCTS})",
-            *self._modes(),
+            f"outer{suffix} = imod({step}, outers)",
+            f"part_of_k{suffix} = idiv({step}, p_block * outers)",
+            f"panel_of_block{suffix} = idiv({step}, outers) - part_of_k{suffix} * p_block",
         ]
 
-    def _modes(self) -> list[str]:
-        """How each target is changed, and (in ``done``, a bit each) whether this was the last time."""
-        mode, target = strassen_slot("mode0"), _RESULT + 1
+    @staticmethod
+    def _form(name: str, word: int, outer: str) -> list[str]:
+        """One sum of the outer level: its first block, if there is a second (``<name>_two``), that, and its sign."""
         return [
+            f"form = ({word} >> (6 * {outer})) & 63 if levels == 2 else 0",
+            f"{name}_two = (form >> 2) & 1",
+            f"{name}_sign = form >> 5",
+            f"{name}0 = form & 3",
+            f"{name}1 = (form >> 3) & 3",
+        ]
+
+    def _left_sums(self) -> list[str]:
+        """All left-hand sides of one part of the sum, strip by strip."""
+        return [
+            "row = 0",
+            "strip = 0",
+            "while row < m_block:",
+            *indent([
+                *self._height("m_block - row"),
+                "left = imin(m_block - row, height)",
+                "for i in range(left):",
+                *indent([
+                    f"to = lefts + strip * strip_size + i * {LEFT_PITCH}",
+                    "at = (row + i) * x_ld + part_of_k * k_block",
+                    "if levels == 2:",
+                    *indent(self._left_row(4)),
+                    "else:",
+                    *indent(self._left_row(2)),
+                ]),
+                "row += left",
+                "strip += 1",
+            ]),
+        ]  # fmt: skip
+
+    def _left_row(self, grid: int) -> list[str]:
+        """All sums of one row of ``grid`` x ``grid`` blocks."""
+        lanes = self.tile.lanes
+        places, body = [], []
+        for r in range(grid):
+            places.append(f"line{r} = imin(m0 + {r} * m_block, m - m_block) * x_ld + at")
+            for c in range(grid):
+                place = f"line{r} + {c} * idiv(depth, {grid}) + c"
+                body += [f"prefetch(x, {place} + x_ld)", f"x{r}{c} = load(x, {place}, {lanes})"]
+        places += [f"to{u} = to + block[{strassen_slot('left0') + u}]" for u in range(INNER)]
+        for outer in range(PRODUCTS if grid > 2 else 1):
+            form = (LEFT >> (6 * outer)) & 63 if grid > 2 else 0
+            for h in range(4):
+                one, other = (f"x{(b >> 1) * 2 + (h >> 1)}{(b & 1) * 2 + (h & 1)}" for b in (form & 3, (form >> 3) & 3))
+                both = f"{'sub' if form >> 5 else 'add'}({one}, {other})"
+                body.append(f"a{h} = {both if form & 4 else one}")
+            to = f"{outer} * strips * strip_size + c"
+            for u, text in enumerate(_LEFT_SUMS):
+                body.append(f"store(scratch, to{u} + {to}, {text})")
+        return [*places, f"for c in range(0, k_block, {lanes}):", *indent(body)]
+
+    def _right_sums(self) -> list[str]:
+        """Where the right-hand sides of the next step are, and what sums have to be made for it."""
+        columns, size = self.tile.columns, len(_JOB)
+        made, first, second, sign = range(size)
+
+        def quadrant(h: int, term: str) -> str:
+            panel = f"imin(p0 + (({term} & 1) * 2 + {h & 1}) * p_block, panels - p_block) + panel_of_block_next"
+            k = f"(({term} >> 1) * 2 + {h >> 1}) * idiv(depth, grid) + part_of_k_next * k_block"
+            return f"offset(w, ({panel}) * w_panel + ({k}) * {columns})"
+
+        area = "offset(scratch, 2 * base + right_size - right_at + {} * right_area)"
+        lines = [
+            *self._number("(step + 1)", "_next"),
+            *self._form("b_block", RIGHT, "outer_next"),
+        ]
+        for h in range(4):
+            lines += [
+                f"put_pointer(operands, {h}, {quadrant(h, 'b_block0')})",
+                "if b_block_two > 0:",
+                *indent([
+                    f"put_pointer(sums, {size * h + made}, {area.format(h)})",
+                    f"sums[{size * h + first}] = operands[{h}]",
+                    f"put_pointer(sums, {size * h + second}, {quadrant(h, 'b_block1')})",
+                    f"sums[{size * h + sign}] = b_block_sign",
+                    f"operands[{h}] = sums[{size * h + made}]",
+                ]),
+            ]  # fmt: skip
+        for i, (one, other) in enumerate(_RIGHT_SUMS, 4):
+            lines += [
+                f"put_pointer(operands, {i}, {area.format(i)})",
+                f"sums[{size * i + made}] = operands[{i}]",
+                f"sums[{size * i + first}] = operands[{one}]",
+                f"sums[{size * i + second}] = operands[{other}]",
+                f"sums[{size * i + sign}] = 1",
+            ]
+        first_job = f"0 if b_block_two > 0 else {8 * self.tile.vectors}"
+        return [*lines, f"job = {first_job}", f"jobs = {2 * RIGHT_PANELS * self.tile.vectors}"]
+
+    def _jobs(self) -> list[str]:
+        """Give the next jobs to a call of the tile."""
+        vectors = 2 * self.tile.vectors
+        lines = [
+            f"share = imin(jobs - job, {SIDE_PRODUCTS})",
+            self._set("jobs", "share"),
+            "for u in range(share):",
+            *indent([
+                f"kind = idiv(job, {vectors})",
+                f"block[{strassen_slot('shift0')} + u] = (job - kind * {vectors}) * k_block * {self.tile.lanes // 2}",
+                *(
+                    f"block[{strassen_slot('made0') + i} + 3 * u] = sums[kind * {len(_JOB)} + {i}]"
+                    for i in range(len(_JOB) - 1)
+                ),
+                f"block[{strassen_slot('sign0')} + u] = sums[kind * {len(_JOB)} + {len(_JOB) - 1}]",
+                "job += 1",
+            ]),
+        ]  # fmt: skip
+        return lines
+
+    def _product(self) -> list[str]:
+        """All strips of the step, and what is finished by it."""
+        return [
+            *self._form("c_block", RESULT, "outer"),
+            "targets = 1 + c_block_two",
+            "panel_held = imod(panel_of_block, held)",
             "done = 0",
             "for t in range(targets):",
             *indent([
-                f"line = terms[{target} + 3 * t]",
-                f"column = terms[{target + 1} + 3 * t]",
-                "big = (line >> 1) * 2 + (column >> 1)",
-                "small = (line & 1) * 2 + (column & 1)",
-                f"begins = ({FIRST} >> (4 * inner + small)) & 1",
-                f"ends = ({LAST} >> (4 * inner + small)) & 1",
-                "if levels == 2:",
-                f"    begins &= ({FIRST} >> (4 * outer + big)) & 1",
-                f"    ends &= ({LAST} >> (4 * outer + big)) & 1",
-                f"block[{mode} + t] = 0 if begins > 0 and now_k == 0 else 1 + terms[{target + 2} + 3 * t]",
-                "if ends > 0 and now_k + grid * k_block == depth:",
+                "big = c_block1 if t > 0 else c_block0",
+                "sign = c_block_sign if t > 0 else 0",
+                f"begins = ({FIRST} >> (4 * outer + big)) & 1 if part_of_k == 0 else 0",
+                f"ends = ({LAST} >> (4 * outer + big)) & 1 if levels == 2 else 1",
+                f"block[{strassen_slot('mode0')} + t] = 0 if begins > 0 else 1 + sign",
+                "if ends > 0 and part_of_k == k_parts - 1:",
                 "    done |= 1 << t",
             ]),
-        ]  # fmt: skip
-
-    def _strip(self) -> list[str]:
-        """The next rows of all blocks that the product goes to.
-
-        What sums are left after the last strip is made beside tiles of few rows that go nowhere.
-        """
-        return [
-            *self._height("m_block - row", "height"),
-            "left = imin(m_block - row, height)",
-            "below = m_block - row - left",
-            f"put_pointer(block, {strassen_slot('x')}, offset(scratch, left_at))",
-            "q = 0",
-            "while q < p_block or (below == 0 and job < jobs):",
+            "row = 0",
+            "strip = outer * strips",
+            "while row < m_block:",
             *indent([
-                self._set("terms", "0"),
-                "if q == 0 and (below > 0 or after < steps):",
-                *indent(self._left_sum()),
-                "elif job < jobs:",
-                *indent(self._right_sum()),
-                "aims = targets if q < p_block else 0",
-                self._set("targets", "aims"),
-                self._set("rows", f"height if q < p_block else {heights(self.tile)[1]}"),
+                *self._height("m_block - row"),
+                "left = imin(m_block - row, height)",
+                "after = strip + 1 if row + left < m_block else imod(outer + 1, outers) * strips",
+                f"put_pointer(block, {strassen_slot('x')}, offset(scratch, lefts + strip * strip_size))",
+                f"put_pointer(block, {strassen_slot('next')}, offset(scratch, lefts + after * strip_size))",
+                self._set("rows", "height"),
+                self._set("targets", "targets"),
                 self._set("touched", "0"),
-                "for t in range(aims):",
+                *self._jobs(),
+                "for t in range(targets):",
                 *indent(self._aim()),
-                f"put_pointer(block, {strassen_slot('w')}, offset(right, imin(q, p_block - 1) * right_panel))",
-                f"call_kernel(args, {self.tile_slot}, block, q, q + 1)",
-                "q += 1",
+                *self._pieces(),
+                "row += left",
+                "strip += 1",
             ]),
-            f"left_at = {self._other_left()}",
-            "for t in range(targets):",
-            "    if (done >> t) & 1:",
-            *indent(self._finish(), 2),
-            "row += left",
         ]  # fmt: skip
 
-    def _height(self, left: str, name: str) -> list[str]:
-        """Statements: the ``name``d height of the strip that is next where ``left`` rows are."""
+    def _pieces(self) -> list[str]:
+        """Call the tile. What a chain of products completes for good is finished while the next chain runs: the stores
+        need not wait for memory then."""
+        lines = ["if done == 0:", f"    call_kernel(args, {self.tile_slot}, block, 0, {INNER})", "else:"]
+        begin = 0
+        for end in CHAIN_ENDS:
+            lines.append(f"    call_kernel(args, {self.tile_slot}, block, {begin}, {end})")
+            lines += [
+                "    for t in range(targets):",
+                "        if (done >> t) & 1:",
+                "            big = c_block1 if t > 0 else c_block0",
+            ]
+            for u in range(max(begin, SIDE_PRODUCTS), end):
+                lines += indent(self._finish(_QUADRANTS[u - SIDE_PRODUCTS]), 3)
+            begin = end
+        return lines
+
+    def _height(self, left: str) -> list[str]:
+        """Statements: the height of the strip that is next where ``left`` rows are."""
         tile = self.tile
         most, few, *tall = heights(tile)
-        lines = [f"rows_left = {left}", f"{name} = {most} if rows_left >= {most} else {few}"]
+        lines = [f"rows_left = {left}", f"height = {most} if rows_left >= {most} else {few}"]
         if tall:
             lines += [f"over = imod(rows_left, {most})"]
-            lines += [f"if over > 0 and over <= idiv(rows_left, {most}):", f"    {name} = {tall[0]}"]
+            lines += [f"if over > 0 and over <= idiv(rows_left, {most}):", f"    height = {tall[0]}"]
         return lines
 
     def _aim(self) -> list[str]:
         """Target ``t`` of the tile, and what its last visit will touch besides."""
         columns = self.tile.columns
-        row, column = f"terms[{_RESULT + 1} + 3 * t]", f"terms[{_RESULT + 2} + 3 * t]"
-        place = f"(({row} * grid + {column}) * p_block + q) * result_panel + row * {columns}"
-        return [
-            f"put_pointer(block, {strassen_slot('target0')} + t, offset(scratch, results + {place}))",
-            "if (done >> t) & 1:",
-            *indent([
-                f"line = imin(m0 + {row} * m_block, m - m_block) + row",
-                f"panel = imin(p0 + {column} * p_block, panels - p_block)",
-                f"put_pointer(block, {strassen_slot('written')}, offset(written, line * out_ld + panel * {columns}))",
-                f"put_pointer(block, {strassen_slot('read')}, offset(seen, line * seen_ld + panel * {columns}))",
-                self._set("touched", "touched"),
-            ]),
-        ]  # fmt: skip
-
-    def _finish(self) -> list[str]:
-        """Call the kernel that finishes the strip: its sums, its row in the result, its panels, those taken already."""
-        row, column = f"terms[{_RESULT + 1} + 3 * t]", f"terms[{_RESULT + 2} + 3 * t]"
-        return [
-            f"line = m0 + {row} * m_block",
-            f"panel = p0 + {column} * p_block",
-            "start = imin(line, m - m_block)",
-            "call[4] = imin(panel, panels - p_block)",
-            f"call[1] = results + ({row} * grid + {column}) * p_block * result_panel + row * {self.tile.columns}",
-            "call[2] = start + row",
-            "call[3] = panel - call[4]",
-            f"call_kernel(args, {self.finish_slot}, call, imax(line - start - row, 0), left)",
+        lines = [
+            "big = c_block1 if t > 0 else c_block0",
+            "place = results + ((big >> 1) * 2 * grid + (big & 1) * 2) * shift + panel_held * result_panel",
+            f"put_pointer(block, {strassen_slot('target0')} + t, offset(scratch, place + row * {columns}))",
         ]
+        aims = []
+        for i, h in enumerate(_QUADRANTS):
+            aims += [
+                f"line = imin(m0 + ((big >> 1) * 2 + {h >> 1}) * m_block, m - m_block) + row",
+                f"panel = imin(p0 + ((big & 1) * 2 + {h & 1}) * p_block, panels - p_block) + panel_of_block",
+            ]
+            for name, source, pitch in (("written", "written", "out_ld"), ("read", "seen", "seen_ld")):
+                slot = strassen_slot(f"{name}{SIDE_PRODUCTS + i}")
+                aims.append(f"put_pointer(block, {slot}, offset({source}, line * {pitch} + panel * {columns}))")
+        return [*lines, "if (done >> t) & 1:", *indent([*aims, self._set("touched", "touched")])]
 
-    def _left_sum(self) -> list[str]:
-        """The left-hand side of the strip below, or of the next product's first."""
+    def _finish(self, h: int) -> list[str]:
+        """Call the kernel that finishes the strip in quadrant ``h``: its sums, row in the result and panel."""
         return [
-            f"table = {_NOW + _LEFT} if below > 0 else {_NEXT + _LEFT}",
-            "first_row = row + left if below > 0 else 0",
-            "first_k = now_k if below > 0 else after_k",
-            *self._height("below if below > 0 else m_block", "sum_height"),
-            self._set("terms", "terms[table]"),
-            self._set("sum_rows", "imin(rows_left, sum_height)"),
-            self._set("sum_vectors", f"idiv(k_block, {self.tile.lanes})"),
-            self._set("sum_row", str(LEFT_PITCH)),
-            self._set("source_row", "x_ld"),
-            self._set("ahead", "2 * x_ld"),
-            f"put_pointer(block, {strassen_slot('sum')}, offset(scratch, {self._other_left()}))",
-            "for t in range(terms[table]):",
-            *indent([
-                "line = imin(m0 + terms[table + 1 + 3 * t] * m_block, m - m_block) + first_row",
-                "source = line * x_ld + first_k + terms[table + 2 + 3 * t] * k_block",
-                f"put_pointer(block, {strassen_slot('source0')} + t, offset(x, source))",
-                f"block[{strassen_slot('sign0')} + t] = terms[table + 3 + 3 * t]",
-            ]),
-        ]  # fmt: skip
-
-    def _right_sum(self) -> list[str]:
-        """Part ``job`` of the next product's right-hand sum: as many vectors of a panel as the depth has steps."""
-        lanes, vectors, columns = self.tile.lanes, self.tile.vectors, self.tile.columns
-        table = _NEXT + _RIGHT
-        return [
-            f"own = idiv(job, {vectors})",
-            f"shift = (job - own * {vectors}) * k_block * {lanes}",
-            "job += 1",
-            self._set("terms", f"terms[{table}]"),
-            self._set("sum_rows", "1"),
-            self._set("sum_vectors", "k_block"),
-            self._set("sum_row", "0"),
-            self._set("source_row", "0"),
-            self._set("ahead", str(_AHEAD)),
-            f"put_pointer(block, {strassen_slot('sum')}, "
-            f"offset(scratch, {self._other_right()} + own * k_block * {columns} + shift))",
-            f"for t in range(terms[{table}]):",
-            *indent([
-                f"panel = imin(p0 + terms[{table + 2} + 3 * t] * p_block, panels - p_block) + own",
-                f"source = panel * w_panel + (after_k + terms[{table + 1} + 3 * t] * k_block) * {columns} + shift",
-                f"put_pointer(block, {strassen_slot('source0')} + t, offset(w, source))",
-                f"block[{strassen_slot('sign0')} + t] = terms[{table + 3} + 3 * t]",
-            ]),
-        ]  # fmt: skip
+            f"block_row = (big >> 1) * 2 + {h >> 1}",
+            f"block_column = (big & 1) * 2 + {h & 1}",
+            "line = m0 + block_row * m_block",
+            "column = p0 + block_column * p_block",
+            "start = imin(line, m - m_block)",
+            "call[3] = imin(column, panels - p_block) + panel_of_block",
+            "place = (block_row * grid + block_column) * shift + panel_held * result_panel",
+            f"call[1] = results + place + row * {self.tile.columns}",
+            "call[2] = start + row",
+            "if call[3] >= column:",
+            f"    call_kernel(args, {self.finish_slot}, call, imax(line - start - row, 0), left)",
+        ]

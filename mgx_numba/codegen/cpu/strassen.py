@@ -1,20 +1,27 @@
 """Register tiles of Strassen's product as intrinsics.
 
-One variant of ``strassen_tile_<dtype>(args, begin, end, ROWS, VECTORS, LANES, TERMS)`` multiplies ROWS rows with panel
-``begin`` and adds the product to, or subtracts it from, up to four blocks of results. While it multiplies it makes a
-sum of TERMS matrices on the side, an operand of products to come: the units that add are idle otherwise, and the
-caches answer before anybody waits. The operands are in a block of int64 words, `STRASSEN_SLOTS`.
+One variant of ``strassen_tile_<dtype>(args, begin, end, ROWS, VECTORS, LANES)`` computes products ``begin`` to ``end``
+of the seven of Winograd's form, each of ROWS rows with one panel, and adds the four quadrants of the result to, or
+subtracts them from, up to two places:
+
+    P0, P0 + P1 and P0 + P1 + P2 are parked;  quadrant (1, 0) is P0 + P1 + P2 + P3, which ends the first chain
+    P4 + (P0 + P1 + P2) is quadrant (1, 1);  P4 + P5 + (P0 + P1) is (0, 1);  P6 + (P0) is (0, 0)
+
+A chain's sums stay in registers. While the first products run, they make sums of two panels on the side, operands of
+products to come: the units that add are idle otherwise, and the caches answer before anybody waits. The operands are
+in a block of int64 words, `STRASSEN_SLOTS`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from .strassen_table import LEFT_PITCH, MOST_TERMS, STRASSEN_SLOTS
+from .strassen_table import CHAIN_ENDS, LEFT_PITCH, SIDE_PRODUCTS, STRASSEN_SLOTS
 from .tile import literal_shape, written_function
 from .tile_writer import CACHE_LINE, ProductWriter, Values, constant
 
@@ -22,43 +29,55 @@ __all__ = ["strassen_tile_float32"]
 
 _LINES = 4
 """Cache lines of the targets that are asked for in one step."""
+_ROWS = 16
+"""Rows of a left-hand side whose cache lines are asked for in turn."""
 _I64 = ir.IntType(64)
-_CONSTANTS = ("ROWS", "VECTORS", "LANES", "TERMS")
+_CONSTANTS = ("ROWS", "VECTORS", "LANES")
 
 
 class StrassenWriter(ProductWriter):
-    """Writes one variant. Its loops carry the left-hand side's pointer, the panel's, and the sums."""
+    """Writes one variant. Its inner loops carry the left-hand side's pointer, the panel's, and the sums."""
 
     SLOTS: ClassVar[tuple[str, ...]] = STRASSEN_SLOTS
-    POINTERS: ClassVar[frozenset[str]] = frozenset(
-        {"x", "w", "sum", "written", "read", *(f"source{t}" for t in range(MOST_TERMS))}
-    )
+    POINTERS: ClassVar[frozenset[str]] = frozenset({"x", "next", "parked"})
     TABLE: ClassVar[str] = ""
 
-    def __init__(self, function: ir.Function, dtype: str, rows: int, vectors: int, lanes: int, terms: int) -> None:
+    def __init__(self, function: ir.Function, dtype: str, rows: int, vectors: int, lanes: int) -> None:
         super().__init__(function, dtype, rows, vectors, lanes, 1, False)
-        self.terms = terms
 
     def write(self) -> None:
-        self._touch(self.begin)
         zeros = [ir.Constant(self.vector, None)] * (self.rows * self.vectors)
-        state = [constant(0), self.slot["x"], self.slot["w"], *zeros]
-        if self.terms:
-            state = self._sum_beside(state)
-        state = self._ask_for_targets(state)
-        state = self.loop("k", state[0], self.slot["depth"], 1, state, lambda _, inner: self._one(inner))
-
-        def one_target(t: ir.Value, _: Values) -> Values:
-            self._finish(self._target(t), self._word("mode0", t), state[3:])
-            return []
-
-        self.loop("target", constant(0), self.slot["targets"], 1, [], one_target)
+        self.loop("product", self.begin, self.end, 1, zeros, self._product)
         self.ir.ret_void()
+
+    def _product(self, u: ir.Value, sums: Values) -> Values:
+        early = self.ir.icmp_signed("<", u, constant(SIDE_PRODUCTS))
+        zero = constant(0)
+        own = self._word("left0", u)
+        self.following = self.at(self.slot["next"], own)
+        state = [zero, self.at(self.slot["x"], own), self._pointer("w0", u), *sums]
+        busy = self.ir.icmp_signed("<", u, self.slot["jobs"])
+        state = self._sum_beside(u, self.ir.select(busy, self.ir.lshr(self.slot["depth"], constant(1)), zero), state)
+        targets = self.ir.select(early, zero, self.slot["targets"])
+        state = self._ask_for_targets(u, targets, state)
+        state = self._ask_for_results(u, early, state)
+        state = self.loop("k", state[0], self.slot["depth"], 1, state, lambda _, inner: self._one(inner))
+        sums = state[3:]
+        with self.ir.if_else(early) as (parking, finishing):
+            with parking:
+                self._combine(self._parked(u), sums, None)
+            with finishing:
+                self._finish(u, targets, sums)
+        return self._cleared(u, sums)
 
     def _one(self, state: Values) -> Values:
         """One k."""
         k, x, w, *sums = state
         self._prefetch_columns(self.at(w, constant(32 * self.vectors * self.lanes)), write=False)
+        row = self.ir.mul(self.ir.and_(k, constant(_ROWS - 1)), constant(LEFT_PITCH))
+        line = self.ir.mul(self.ir.lshr(k, constant(_ROWS.bit_length() - 1)), constant(CACHE_LINE // self.align))
+        place = self.ir.add(row, line)
+        self.prefetch_line(self.at(self.following, place), write=False, level=2)
         right = [self.load_columns(w, j) for j in range(self.vectors)]
         for i in range(self.rows):
             left = self.splat(self.ir.load(self.at(x, constant(i * LEFT_PITCH)), align=self.align))
@@ -68,39 +87,30 @@ class StrassenWriter(ProductWriter):
         one = constant(1)
         return [self.ir.add(k, one), self.at(x, one), self.at(w, constant(self.vectors * self.lanes)), *sums]
 
-    def _sum_beside(self, state: Values) -> Values:
-        """The first k, each with one vector of the sum."""
+    def _sum_beside(self, u: ir.Value, count: ir.Value, state: Values) -> Values:
+        """Twice ``count`` k, every other one with a vector of the sum."""
         bits = ir.IntType(8 * self.align)
-        signs = []
-        for t in range(self.terms):
-            sign = self.ir.shl(self.ir.trunc(self.slot[f"sign{t}"], bits), ir.Constant(bits, 8 * self.align - 1))
-            signs.append(self.splat(sign))
+        job = self.ir.select(self.ir.icmp_signed("<", u, constant(SIDE_PRODUCTS)), u, constant(0))
+        shift = self._word("shift0", job)
+        row = self.ir.mul(job, constant(3))
+        made, first, second = (self.at(self._pointer(f"{name}0", row), shift) for name in ("made", "first", "second"))
+        sign = self.ir.shl(self.ir.trunc(self._word("sign0", job), bits), ir.Constant(bits, 8 * self.align - 1))
+        sign = self.splat(sign)
 
-        def one_row(_: ir.Value, outer: Values) -> Values:
-            pointers, rest = outer[: self.terms + 1], outer[self.terms + 1 :]
+        def one_vector(v: ir.Value, inner: Values) -> Values:
+            at = self.ir.mul(v, constant(self.lanes))
+            terms = []
+            for pointer in (first, second):
+                place = self.at(pointer, at)
+                self.prefetch_line(self.at(place, self.slot["ahead"]), write=False)
+                terms.append(self.ir.load(self._vector(place, 0), align=self.align))
+            turned = self.ir.bitcast(self.ir.xor(self.ir.bitcast(terms[1], sign.type), sign), self.vector)
+            self.ir.store(self.ir.fadd(terms[0], turned), self._vector(self.at(made, at), 0), align=self.align)
+            return self._one(self._one(inner))
 
-            def one_vector(v: ir.Value, inner: Values) -> Values:
-                at = self.ir.mul(v, constant(self.lanes))
-                total = None
-                for pointer, sign in zip(pointers[1:], signs):
-                    place = self.at(pointer, at)
-                    self.prefetch_line(self.at(place, self.slot["ahead"]), write=False)
-                    term = self.ir.load(self._vector(place, 0), align=self.align)
-                    turned = self.ir.xor(self.ir.bitcast(term, sign.type), sign)
-                    term = self.ir.bitcast(turned, self.vector)
-                    total = term if total is None else self.ir.fadd(total, term)
-                self.ir.store(total, self._vector(self.at(pointers[0], at), 0), align=self.align)
-                return self._one(inner)
+        return self.loop("v", constant(0), count, 1, state, one_vector)
 
-            rest = self.loop("v", constant(0), self.slot["sum_vectors"], 1, rest, one_vector)
-            steps = [self.slot["sum_row"], *[self.slot["source_row"]] * self.terms]
-            return [*(self.at(p, step) for p, step in zip(pointers, steps)), *rest]
-
-        pointers = [self.slot["sum"], *(self.slot[f"source{t}"] for t in range(self.terms))]
-        state = self.loop("row", constant(0), self.slot["sum_rows"], 1, [*pointers, *state], one_row)
-        return state[self.terms + 1 :]
-
-    def _ask_for_targets(self, state: Values) -> Values:
+    def _ask_for_targets(self, u: ir.Value, targets: ir.Value, state: Values) -> Values:
         """Further k, each with some cache lines of the targets."""
         per_line = CACHE_LINE // self.align
         steps = -(-self.rows * self.vectors * self.lanes // (per_line * _LINES))
@@ -115,34 +125,89 @@ class StrassenWriter(ProductWriter):
                     self.prefetch_line(self.at(target, constant(line * per_line)), write=True)
                 return [self.at(target, constant(_LINES * per_line)), *self._one(rest)]
 
-            return self.loop("ask", constant(0), count, 1, [self._target(t), *outer], one)[1:]
+            return self.loop("ask", constant(0), count, 1, [self._target(t, u), *outer], one)[1:]
 
-        return self.loop("targets", constant(0), self.slot["targets"], 1, state, one_target)
+        return self.loop("targets", constant(0), targets, 1, state, one_target)
+
+    def _ask_for_results(self, u: ir.Value, early: ir.Value, state: Values) -> Values:
+        """Further k, each with a row of the memory that the epilogue of the quadrant will use."""
+        index = self.ir.select(early, constant(0), self.ir.sub(u, constant(SIDE_PRODUCTS)))
+        for count, name in enumerate(("written", "read"), 1):
+            wanted = self.ir.and_(self.ir.icmp_signed(">=", self.slot["touched"], constant(count)), self.ir.not_(early))
+            left = self.ir.sub(self.slot["depth"], state[0])
+            rows = self.ir.select(self.ir.icmp_signed("<", left, constant(self.rows)), left, constant(self.rows))
+            rows = self.ir.select(wanted, rows, constant(0))
+
+            def one_row(_: ir.Value, inner: Values, name: str = name) -> Values:
+                place, *rest = inner
+                self._prefetch_columns(place, write=name == "written")
+                return [self.at(place, self.slot[f"{name}_row"]), *self._one(rest)]
+
+            place = self._pointer(f"{name}{SIDE_PRODUCTS}", index)
+            state = self.loop(name, constant(0), rows, 1, [place, *state], one_row)[1:]
+        return state
 
     def _word(self, first: str, index: ir.Value) -> ir.Value:
         """The word ``index`` words after that of the name ``first``."""
         return self.ir.load(self.at(self.args, self.ir.add(constant(self.SLOTS.index(first)), index)))
 
-    def _target(self, t: ir.Value) -> ir.Value:
-        return self.ir.inttoptr(self._word("target0", t), self.element.as_pointer())
+    def _pointer(self, first: str, index: ir.Value) -> ir.Value:
+        """The same of a pointer."""
+        place = self.at(self.args, self.ir.add(constant(self.SLOTS.index(first)), index))
+        return self.ir.load(self.ir.bitcast(place, self.element.as_pointer().as_pointer()))
 
-    def _finish(self, target: ir.Value, mode: ir.Value, sums: Values) -> None:
-        places = [self._vector(target, p) for p in range(self.rows * self.vectors)]
-        with self.ir.if_else(self.ir.icmp_signed("==", mode, constant(0))) as (first, further):
-            with first:
-                for place, value in zip(places, sums):
-                    self.ir.store(value, place, align=self.align)
-            with further, self.ir.if_else(self.ir.icmp_signed("==", mode, constant(1))) as (added, taken):
-                for inside, combine in ((added, self.ir.fadd), (taken, self.ir.fsub)):
-                    with inside:
-                        for place, value in zip(places, sums):
-                            before = self.ir.load(place, align=self.align)
-                            self.ir.store(combine(before, value), place, align=self.align)
+    def _target(self, t: ir.Value, u: ir.Value) -> ir.Value:
+        shift = self._word(f"quadrant{SIDE_PRODUCTS}", self.ir.sub(u, constant(SIDE_PRODUCTS)))
+        return self.at(self._pointer("target0", t), shift)
+
+    def _parked(self, u: ir.Value) -> ir.Value:
+        return self.at(self.slot["parked"], self.ir.mul(u, constant(self.rows * self.vectors * self.lanes)))
+
+    def _finish(self, u: ir.Value, targets: ir.Value, sums: Values) -> None:
+        """Add what was parked, and change the targets by it."""
+        plain = self.ir.icmp_signed("==", u, constant(SIDE_PRODUCTS))
+        parked = self._parked(self.ir.sub(constant(CHAIN_ENDS[-1] - 1), u))
+
+        def all_targets(parked: ir.Value | None) -> None:
+            def one_target(t: ir.Value, _: Values) -> Values:
+                target, mode = self._target(t, u), self._word("mode0", t)
+                with self.ir.if_else(self.ir.icmp_signed("==", mode, constant(0))) as (first, further):
+                    with first:
+                        self._combine(target, sums, parked)
+                    with further, self.ir.if_else(self.ir.icmp_signed("==", mode, constant(1))) as (added, taken):
+                        for inside, combine in ((added, self.ir.fadd), (taken, self.ir.fsub)):
+                            with inside:
+                                self._combine(target, sums, parked, combine)
+                return []
+
+            self.loop("target", constant(0), targets, 1, [], one_target)
+
+        with self.ir.if_else(plain) as (alone, together):
+            with alone:
+                all_targets(None)
+            with together:
+                all_targets(parked)
+
+    def _combine(
+        self, target: ir.Value, sums: Values, parked: ir.Value | None, combine: Callable[..., ir.Value] | None = None
+    ) -> None:
+        for p, value in enumerate(sums):
+            if parked is not None:
+                value = self.ir.fadd(value, self.ir.load(self._vector(parked, p), align=self.align))
+            place = self._vector(target, p)
+            if combine is not None:
+                value = combine(self.ir.load(place, align=self.align), value)
+            self.ir.store(value, place, align=self.align)
+
+    def _cleared(self, u: ir.Value, sums: Values) -> Values:
+        """Zeros after the end of a chain, else the sums."""
+        ends = [self.ir.icmp_signed("==", u, constant(end - 1)) for end in CHAIN_ENDS[:-1]]
+        return [self.ir.select(self.ir.or_(*ends), ir.Constant(self.vector, None), value) for value in sums]
 
 
 @intrinsic(prefer_literal=True)
-def strassen_tile_float32(typingctx, args, begin, end, rows, vectors, lanes, terms):
-    literals = (rows, vectors, lanes, terms)
+def strassen_tile_float32(typingctx, args, begin, end, rows, vectors, lanes):
+    literals = (rows, vectors, lanes)
     shape = literal_shape(_CONSTANTS, literals)
     name = "_".join(["strassen_tile_float32", *map(str, shape)])
 

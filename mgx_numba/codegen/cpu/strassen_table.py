@@ -2,38 +2,41 @@
 
 from __future__ import annotations
 
-__all__ = ["LEFT_PITCH", "MOST_TERMS", "STRASSEN_SLOTS", "TERM_COUNTS", "strassen_slot"]
+__all__ = ["CHAIN_ENDS", "INNER", "LEFT_PITCH", "MOST_TARGETS", "SIDE_PRODUCTS", "STRASSEN_SLOTS", "strassen_slot"]
 
-MOST_TERMS = 4
-"""Blocks in one sum, and targets of one product, at two levels."""
-TERM_COUNTS = (0, 1, 2, 4)
-"""Terms that a sum made on the side may have; 0 for no sum."""
-LEFT_PITCH = 1040
-"""Elements from one row of the left-hand side to the next, a constant so that one pointer serves all rows. No multiple
+INNER = 7
+"""Products that one call computes, one after the other."""
+CHAIN_ENDS = (4, 6, 7)
+"""Products after which sums begin from zero again."""
+SIDE_PRODUCTS = 3
+"""The first of them, which leave their sums in ``parked`` and may make a sum for products to come on the side."""
+MOST_TARGETS = 2
+"""Blocks of the outer form that one of its products goes to."""
+LEFT_PITCH = 1456
+"""Elements from one row of a left-hand side to the next, a constant so that one pointer serves all rows. No multiple
 of a large power of two, which would put them into the same sets of the cache."""
 
 STRASSEN_SLOTS = (
-    "x",  # pointer: left-hand side, rows `LEFT_PITCH` apart
-    "w",  # pointer: a panel
+    "x",  # pointer: left-hand sides, rows `LEFT_PITCH` apart
+    "next",  # pointer: those of the next call
+    *(f"left{u}" for u in range(INNER)),  # elements from x (or next) to the left-hand side of product u
+    *(f"w{u}" for u in range(INNER)),  # pointers: panel of product u
     "depth",
     "rows",  # selects the variant
-    "terms",  # selects the variant: of the sum that is made on the side
-    "targets",  # blocks of tile.columns contiguous columns that the product is added to
-    *(f"target{t}" for t in range(MOST_TERMS)),  # pointers
-    *(f"mode{t}" for t in range(MOST_TERMS)),  # 0: stored, 1: added, 2: subtracted
-    "sum",  # pointer: where the sum goes
-    "sum_row",  # elements from one row of the sum to the next
-    "sum_rows",
-    "sum_vectors",  # in a row; times sum_rows at most depth
-    "source_row",  # elements from one row of a term to the next
+    "parked",  # pointer: room for `SIDE_PRODUCTS` tiles
+    "targets",  # places that results are added to
+    *(f"target{t}" for t in range(MOST_TARGETS)),  # pointers: tile.columns contiguous columns of quadrant (0, 0)
+    *(f"mode{t}" for t in range(MOST_TARGETS)),  # 0: stored, 1: added, 2: subtracted
+    *(f"quadrant{u}" for u in range(SIDE_PRODUCTS, INNER)),  # elements from there to the quadrant that u completes
+    "jobs",  # products of the first that make a sum on the side, of ``depth`` vectors
+    *(f"{name}{u}" for u in range(SIDE_PRODUCTS) for name in ("made", "first", "second")),  # pointers: first + second
+    *(f"sign{u}" for u in range(SIDE_PRODUCTS)),  # 1: second is subtracted
+    *(f"shift{u}" for u in range(SIDE_PRODUCTS)),  # elements from those pointers to the first vectors
     "ahead",  # how many elements ahead terms are brought near
-    *(f"source{t}" for t in range(MOST_TERMS)),  # pointers: the terms
-    *(f"sign{t}" for t in range(MOST_TERMS)),  # 1: subtracted
-    "acc_panel",  # columns of a panel
-    "touched",  # how many of the following two places to bring into the cache: none, one or both
-    "written",  # pointer: where the result's first row for panel 0 will be stored
+    "touched",  # how many of the following two kinds of places to bring into the cache: none, one or both
+    *(f"written{u}" for u in range(SIDE_PRODUCTS, INNER)),  # pointers: where the result's first row will be stored
     "written_row",
-    "read",  # pointer: first row, for panel 0, of what the epilogue reads
+    *(f"read{u}" for u in range(SIDE_PRODUCTS, INNER)),  # pointers: first row of what the epilogue reads
     "read_row",
 )
 """Words of the argument block of a tile kernel."""
