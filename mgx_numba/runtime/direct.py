@@ -102,7 +102,11 @@ def kernel(args, begin, end) -> int:
         return call[CALL_NONE]
     context = call_function(call, CALL_ITEM, (idle, count - 1))
     call_function(call, CALL_RETAIN, (context,))
-    call_function(call, CALL_CUT, (idle, count - 1, count, 0))
+    if call_function(call, CALL_CUT, (idle, count - 1, count, 0)) & LOW != 0:
+        call_function(call, CALL_CLEAR_ERROR, ())
+        call_function(call, CALL_RELEASE, (context,))
+        call_function(call, CALL_RETAIN, (call[CALL_NONE],))
+        return call[CALL_NONE]
     job = words_of(call_function(call, CALL_NUMBER, (context,)))
     bases = words_at(job, JOB_BASES)
     held = words_at(job, JOB_HELD)
@@ -167,15 +171,18 @@ def kernel(args, begin, end) -> int:
         thread = call_function(call, CALL_LEAVE, ())
         call_kernel(call, CALL_LEAD, job, 0, call[CALL_STEPS])
         call_function(call, CALL_ENTER, (thread,))
+    else:
+        call_function(call, CALL_CLEAR_ERROR, ())
     for k in range(retained):
         call_function(call, CALL_RELEASE, (held[k],))
-    if call_function(call, CALL_LENGTH, (idle,)) < call[CALL_LIMIT]:
-        call_function(call, CALL_APPEND, (idle, context))
-    else:
+    kept = call_function(call, CALL_LENGTH, (idle,)) < call[CALL_LIMIT]
+    if kept:
+        kept = call_function(call, CALL_APPEND, (idle, context)) & LOW == 0
+    if not kept:
+        call_function(call, CALL_CLEAR_ERROR, ())
         call_function(call, CALL_DELETE, (call[CALL_CONTEXTS], context))
     call_function(call, CALL_RELEASE, (context,))
     if not fits:
-        call_function(call, CALL_CLEAR_ERROR, ())
         if results != 0:
             call_function(call, CALL_RELEASE, (results,))
         results = call[CALL_NONE]

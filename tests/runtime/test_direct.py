@@ -169,6 +169,34 @@ def test_outputs_without_memory_leave_nothing_behind(add_kernel: KernelSource) -
     assert executable.idle_contexts == 1
 
 
+@pytest.mark.parametrize(("idle", "running"), [(1, 0), (8, 4)])  # the latter's list has room to shrink
+def test_python_without_memory_leaves_no_error_and_loses_no_context(
+    add_kernel: KernelSource, idle: int, running: int
+) -> None:
+    failing = pytest.importorskip("_testcapi")
+    executable, entry = entry_of(plan_of(add_kernel))
+    given = inputs_of()
+    for place in range(12):
+        contexts = [executable._take() for _ in range(idle + running)]
+        for context in contexts:
+            executable._give(context)
+        taken = [executable._take() for _ in range(running)]
+        results, caught = None, None
+        failing.set_nomemory(place, place + 1)
+        try:
+            results = entry(given)
+        except BaseException as error:
+            caught = error
+        failing.remove_mem_hooks()
+        assert caught is None
+        if results is not None:
+            np.testing.assert_array_equal(results[1], given["x"] + 1)
+        assert len(set(executable._idle)) == len(executable._idle) in (idle, idle - 1)
+        assert len(executable._contexts) == len(executable._idle) + len(taken)
+        for context in taken:
+            executable._give(context)
+
+
 def test_entry_outlives_its_executable(add_kernel: KernelSource) -> None:
     executable, entry = entry_of(plan_of(add_kernel))
     del executable
