@@ -127,7 +127,7 @@ def kernel(args, begin, end):
         atomic_and(pool, POOL_GATE, LOW)
         atomic_add(pool, POOL_GENERATION, 1)
         if atomic_load(pool, POOL_SLEEPERS) > 0:
-            if threads == pool[POOL_CPUS]:
+            if threads == pool[POOL_CPUS] and threads <= pool[POOL_WORKERS] + 1:
                 cpu = current_cpu()
                 if cpu >= 0 and cpu != pool[POOL_AVOIDED]:
                     allowed = words_at(pool, POOL_ALLOWED)

@@ -199,8 +199,12 @@ assert check()
 
 
 def run_program(body: str) -> str:
+    return run_script(PRELUDE + body)
+
+
+def run_script(text: str) -> str:
     result = subprocess.run(
-        [sys.executable, "-c", PRELUDE + body],
+        [sys.executable, "-c", text],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -327,3 +331,37 @@ cpus = len(os.sched_getaffinity(0))
 print(allowed(cpus + 1) == {cpus}, allowed(cpus) == {cpus - 1}, len(os.sched_getaffinity(0)) == cpus)
 """
     assert run_program(body) == "True True True"
+
+
+@pytest.mark.skipif(not affinity(), reason="a system that does not say")
+def test_a_caller_whose_workers_the_system_refused_may_run_where_it_could() -> None:
+    """A worker that does not exist has no number, which to the system means the caller."""
+    body = """
+import os, threading, time
+import numpy as np
+from mgx_numba.codegen.kernel import KernelSource
+from mgx_numba.runtime.executor import Executable
+from mgx_numba.runtime.threads import pool
+from tests.runtime.conftest import ADD
+from tests.runtime.test_executor import sum_plan
+
+allowed = os.sched_getaffinity
+before = allowed(0)
+told = set(range(max(before) + 3))
+os.sched_getaffinity = lambda process: told if process == 0 else allowed(process)
+pool().reset()
+start = threading.Thread.start
+
+def start_one(thread):
+    if pool().workers:
+        raise RuntimeError("can't start new thread")
+    start(thread)
+
+threading.Thread.start = start_one
+executable = Executable(sum_plan(KernelSource("add_kernel", ADD), [8, 9]), len(told))
+for _ in range(5):
+    executable.run([np.zeros(128, np.int64)])
+    time.sleep(0.05)  # until the worker sleeps
+print(len(pool().workers), allowed(0) == before)
+"""
+    assert run_script(body) == "1 True"
