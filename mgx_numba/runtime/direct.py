@@ -77,6 +77,7 @@ _PYTHON = {
     Call.NUMBER: "PyLong_AsLongLong",
 }
 _NUMPY = {Call.NEW_ARRAY: 94, Call.SET_BASE: 282}
+_NUMPY_ABI_FUNCTION, _NUMPY_ABI = 0, 0x02000000
 _METH_O = 8
 
 # args: the array over a Call block; begin: the one argument; returns a new reference. Under the interpreter's lock.
@@ -301,11 +302,13 @@ def _known() -> bool:
 
 
 def _numpy_functions() -> Any:
-    """NumPy's table of C functions, as addresses; None if it is not where it was."""
+    """NumPy's table of C functions, as addresses; None if it is not where it was or of another ABI."""
     try:
         capsule = importlib.import_module("numpy._core._multiarray_umath")._ARRAY_API
     except (ImportError, AttributeError):
         return None
     prototype = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
     table = prototype(("PyCapsule_GetPointer", ctypes.pythonapi))(capsule, None)
-    return ctypes.cast(table, ctypes.POINTER(ctypes.c_void_p))
+    functions = ctypes.cast(table, ctypes.POINTER(ctypes.c_void_p))
+    version = ctypes.PYFUNCTYPE(ctypes.c_uint)(functions[_NUMPY_ABI_FUNCTION])
+    return functions if version() == _NUMPY_ABI else None

@@ -289,3 +289,9 @@ for _ in range(5):
 print(all(run() for _ in range(20)))
 """
     assert run_program(body) == "True"
+
+
+def test_a_numpy_of_another_abi_has_no_entry(add_kernel: KernelSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its table may have other functions in the same places; NumPy 2 up to 2.5 at least are of one ABI."""
+    monkeypatch.setattr(direct, "_NUMPY_ABI", 0x03000000)
+    assert not direct._known() and Executable(plan_of(add_kernel), 1).direct(Result) is None
