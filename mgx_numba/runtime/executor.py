@@ -63,6 +63,8 @@ class Executable:
         self._threads = self.num_threads if _worth_sharing(plan) else 1
         self._contexts: dict[int, Context] = {}
         self._idle: list[int] = []
+        # All in one step of the interpreter: a context that an interrupt takes off either of the two is freed.
+        self._waiting = map(self._contexts.pop, iter(self._idle.pop, 0))
         self._idle_limit = max(1, _IDLE_BYTES // max(1, plan.arena_bytes))
 
     @property
@@ -145,17 +147,14 @@ class Executable:
         if self._threads > 1:
             self._pool.ensure(self._threads)
         try:
-            return self._contexts[self._idle.pop()]
+            return next(self._waiting)
         except IndexError:
-            context = Context(self.plan, self._tables, self._pool.address, self._threads)
-            self._contexts[context.job_address] = context
-            return context
+            return Context(self.plan, self._tables, self._pool.address, self._threads)
 
     def _give(self, context: Context) -> None:
         if len(self._idle) < self._idle_limit:
+            self._contexts[context.job_address] = context
             self._idle.append(context.job_address)
-        else:
-            del self._contexts[context.job_address]
 
 
 def _worth_sharing(plan: Plan) -> bool:

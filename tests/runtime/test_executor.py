@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -213,6 +214,24 @@ def run_script(text: str) -> str:
     )
     assert result.returncode == 0, result.stderr
     return result.stdout.strip()
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system has no timers")
+def test_interrupted_calls_keep_no_context() -> None:
+    body = """
+import signal
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+x = [np.arange(64)]
+for number in range(2000):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 1e-5 + number % 100 * 1e-6)
+        while True:
+            executable.run(x)
+    except KeyboardInterrupt:
+        pass
+print(sorted(executable._contexts) == sorted(executable._idle), check())
+"""
+    assert run_program(body) == "True True"
 
 
 @needs_fork
