@@ -32,11 +32,14 @@ FULL_EPILOGUE = Epilogue(
 """``max((acc + bias + residual) * row_scale, floor)``"""
 
 
-def run_plan(plan: Plan, arrays: Mapping[str, np.ndarray]) -> None:
-    """Run the launches in order, the claims of each last first; arrays are changed in place."""
+def run_plan(plan: Plan, arrays: Mapping[str, np.ndarray], pages: GuardedPages | None = None, fill: int = 0xFF) -> None:
+    """Run the launches in order, the claims of each last first; arrays are changed in place. Each byte of scratch,
+    which is in ``pages`` if there are any, is ``fill`` before: NaN in every float unless told."""
     load(plan.kernels)
     scratch = aligned_zeros((plan.scratch,), "uint8")
-    scratch[...] = 0xFF  # NaN in every float
+    if pages is not None:
+        scratch = pages.place(scratch)
+    scratch[...] = fill
     for launch in plan.launches:
         _run_launch(launch, {**arrays, "scratch": scratch})
 

@@ -16,15 +16,20 @@ from mgx_numba.codegen.contraction.strassen import GemmStrassen
 from mgx_numba.codegen.cpu.tile_table import tile_for
 
 from .contracting import (
+    GuardedPages,
     apply_full_epilogue,
     full_epilogue,
     full_epilogue_arrays,
     gemm_problem,
+    needs_page_protection,
     run_plan,
 )
 
 SOLVERS = (GemmStrassen(1), GemmStrassen(2))
 TILE = tile_for("float32")
+FINITE = 0x45
+"""What scratch is filled with, about 3e3 in every float: a task that met NaN there would be done again, which would
+hide that it read what nothing was written to."""
 
 pytestmark = pytest.mark.skipif(max(TILE.variants()) > TILE.lanes, reason="no tile of Strassen's product")
 
@@ -39,7 +44,7 @@ def multiply(
     e = full_epilogue_arrays(np.random.default_rng(1), sums.shape[:-1], problem.n, "float32")
     out = np.full(sums.shape, np.nan, np.float32)
     plan = solver.plan(problem, full_epilogue("float32"), (), threads, blocking)
-    run_plan(plan, {"x": a, "w": solver.pack_weights(problem, b), "out": out, **e})
+    run_plan(plan, {"x": a, "w": solver.pack_weights(problem, b), "out": out, **e}, fill=FINITE)
     return out, apply_full_epilogue(sums, e)
 
 
@@ -74,6 +79,36 @@ def test_own_choice(solver: GemmStrassen, m: int, n: int) -> None:
 
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: s.name)
+@pytest.mark.parametrize("deep", [1440, 704, 464, 336, 240])
+def test_left_sums_that_do_not_all_fit_beside_each_other(solver: GemmStrassen, deep: int) -> None:
+    a, b = pair(75, 150, (1 << solver.levels) * deep)
+    out, expected = multiply(solver, a, b, Blocking(13, 2, 1, deep))
+    assert np.abs(out - expected).max() < 2e-4 * a.shape[1] ** 0.5
+
+
+@needs_page_protection
+@pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: s.name)
+def test_touches_nothing_past_its_operands_and_its_scratch(solver: GemmStrassen) -> None:
+    rng, pages = np.random.default_rng(0), GuardedPages()
+    for m, n, parts, rows, panels in ((53, 161, 3, 13, 2), (25, 129, 1, 99, 99), (101, 130, 6, 7, 1)):
+        k = depth(solver, parts)
+        wide = pages.place(rng.standard_normal(m * (k + 3) - 3).astype(np.float32))
+        a = np.lib.stride_tricks.as_strided(wide, (m, k), (4 * (k + 3), 4))
+        b = rng.standard_normal((k, n), np.float32)
+        problem = replace(gemm_problem(a, b, True), fast_math=True)
+        e = {name: pages.place(array) for name, array in full_epilogue_arrays(rng, (m,), n, "float32").items()}
+        out = pages.place(np.full((m, n), np.nan, np.float32))
+        w = pages.place(solver.pack_weights(problem, b))
+        for deep in (k, TILE.lanes):
+            for value in (1.0, np.nan):
+                a[m // 2, k // 2] = value
+                plan = solver.plan(problem, full_epilogue("float32"), (), 2, Blocking(rows, panels, 1, deep))
+                run_plan(plan, {"x": a, "w": w, "out": out, **e}, pages, FINITE)
+                wanted = apply_full_epilogue(a.astype(np.float64) @ b.astype(np.float64), e)
+                np.testing.assert_allclose(out, wanted, rtol=0, atol=2e-4 * k**0.5)
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: s.name)
 def test_batches_and_strided_rows(solver: GemmStrassen) -> None:
     k = depth(solver, 2)
     a, b = pair(30, 150, k, (2, 3))
@@ -90,7 +125,7 @@ def test_error_is_that_of_ordinary_products_times_a_small_factor(solver: GemmStr
     exact = a.astype(np.float64) @ b.astype(np.float64)
     scale = np.abs(a).astype(np.float64) @ np.abs(b).astype(np.float64)
     errors = [np.sqrt(np.mean(((bare(one, a, b) - exact) / scale) ** 2)) for one in (GemmPacked(), solver)]
-    assert errors[1] < 2.5**solver.levels * errors[0]
+    assert errors[1] < (2.6, 3.7)[solver.levels - 1] * errors[0]
 
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: s.name)
@@ -110,13 +145,39 @@ def test_what_is_not_finite_stays_in_its_row_and_column(solver: GemmStrassen, va
         np.testing.assert_array_equal(np.isfinite(out), np.isfinite(expected))
 
 
-def test_sums_that_overflow_are_plain_ones() -> None:
+@pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: s.name)
+def test_no_part_of_the_sum_and_no_block_lets_what_is_not_finite_out(solver: GemmStrassen) -> None:
+    """Rows and columns of every block, where blocks overlap and the sum has several parts."""
+    k, grid = depth(solver, 3), 1 << solver.levels
+    a, b = pair(53, 230, k)
+    clean = bare(GemmPacked(), a, b)
+    blocking = Blocking(12, 2, 1, TILE.lanes)
+    for block in range(grid):
+        row, column, inner = 53 * block // grid + 1, 230 * block // grid + 1, k * block // grid + 1
+        for of_a, of_b in ((row, None), (None, column), (row, column)):
+            left, right = a.copy(), b.copy()
+            strange = np.zeros(clean.shape, bool)
+            if of_a is not None:
+                left[of_a, inner] = np.inf
+                strange[of_a] = True
+            if of_b is not None:
+                right[inner - 1, of_b] = np.nan
+                strange[:, of_b] = True
+            out = bare(solver, left, right, blocking)
+            np.testing.assert_array_equal(np.isfinite(out), ~strange)
+            np.testing.assert_allclose(out[~strange], clean[~strange], rtol=0, atol=3e-4)
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: s.name)
+@pytest.mark.parametrize("left", [True, False])
+def test_sums_that_overflow_are_plain_ones(solver: GemmStrassen, left: bool) -> None:
     """Sums of blocks may overflow where no element of the result does."""
-    k = depth(SOLVERS[0], 2)
+    k = depth(solver, 2)
     a, b = pair(48, 256, k)
-    a[3], a[27] = 2e38, 2e38
-    b *= 1e-3
-    out, plain = (bare(solver, a, b) for solver in (SOLVERS[0], GemmPacked()))
+    large, small = (a, b) if left else (b.T, a)
+    large[3], large[len(large) // 2 + 3] = 2e38, 2e38
+    small *= 1e-3
+    out, plain = (bare(one, a, b) for one in (solver, GemmPacked()))
     assert np.isfinite(plain).all()
     np.testing.assert_allclose(out, plain, rtol=1e-5, atol=1e-6 * np.abs(plain).max())
 
@@ -125,7 +186,8 @@ def bare(solver: Any, a: np.ndarray, b: np.ndarray, blocking: Blocking | None = 
     """The product without an epilogue."""
     problem = replace(gemm_problem(a, b, True), fast_math=True)
     out = np.full((problem.m, problem.n), np.nan, np.float32)
-    run_plan(solver.plan(problem, blocking=blocking), {"x": a, "w": solver.pack_weights(problem, b), "out": out})
+    plan = solver.plan(problem, blocking=blocking)
+    run_plan(plan, {"x": a, "w": solver.pack_weights(problem, b), "out": out}, fill=FINITE)
     return out
 
 
