@@ -108,6 +108,31 @@ def test_touches_nothing_past_its_operands_and_its_scratch(solver: GemmStrassen)
                 np.testing.assert_allclose(out, wanted, rtol=0, atol=2e-4 * k**0.5)
 
 
+class Kept(GuardedPages):
+    """Remembers what it placed last."""
+
+    def place(self, array: np.ndarray) -> np.ndarray:
+        self.last = super().place(array)
+        return self.last
+
+
+@needs_page_protection
+@pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: s.name)
+def test_threads_have_scratch_of_their_own(solver: GemmStrassen) -> None:
+    a, b = pair(150, 260, depth(solver, 2))
+    problem = replace(gemm_problem(a, b, True), fast_math=True)
+    arrays = {"x": a, "w": solver.pack_weights(problem, b), "out": np.empty((150, 260), np.float32)}
+    whole = solver.plan(problem, threads=3, blocking=Blocking(12, 1, 1, TILE.lanes))
+    (launch,) = whole.launches
+    claims = -(-launch.tasks // launch.grain)
+    assert claims == 3
+    for count in (1, claims):
+        some, pages = replace(launch, tasks=min(count * launch.grain, launch.tasks)), Kept()
+        run_plan(replace(whole, launches=(some,)), arrays, pages, FINITE)
+        touched = (pages.last.reshape(claims, -1) != FINITE).any(axis=1)
+        assert touched.tolist() == [i < count for i in range(claims)]
+
+
 @pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: s.name)
 def test_batches_and_strided_rows(solver: GemmStrassen) -> None:
     k = depth(solver, 2)
