@@ -140,8 +140,6 @@ def _finish_source(lines: Sequence[str], rows: Rows, tile: RegisterTile) -> Kern
     return KernelSource(kernel_name("strassen_finish", rows.epilogue), text)
 
 
-_KINDS = 8
-"""Sums of the right-hand side that a step may need: four of the outer level, four of the inner one."""
 _JOB = ("made", "first", "second", "sign")
 
 
@@ -160,8 +158,8 @@ class _Driver:
             *indent([
                 *arguments,
                 f"block = local_int64({len(STRASSEN_SLOTS)})",
-                f"sums = local_int64({_KINDS * len(_JOB)})",
-                f"operands = local_int64({_KINDS})",
+                f"sums = local_int64({RIGHT_PANELS * len(_JOB)})",
+                f"operands = local_int64({RIGHT_PANELS})",
                 "call = local_int64(5)",
                 f"parked = local_{tile.dtype}({SIDE_PRODUCTS * max(heights(tile)) * tile.columns})",
                 "put_words(call, 0, args)",
