@@ -273,6 +273,14 @@ def test_variance_is_as_exact_as_in_two_passes(cols, mean, step, count):
     np.testing.assert_allclose(got, wanted, rtol=3e-5, atol=1e-6 * abs(mean))
 
 
+def test_variance_over_many_runs_of_memory_of_which_the_first_is_unlike_the_others():
+    x = data((400, 2, 256))
+    x[0] += 1e3
+    program = program_of([x], lambda m, p: m.add_instruction("sqrt", [variance(m, p[0], [0, 2], x.shape)[1]]))
+    (got,), _ = compile_and_run(program, [x])
+    np.testing.assert_allclose(got, x.astype(np.float64).std((0, 2), keepdims=True), rtol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["reduce_max", "reduce_mean"])
 @pytest.mark.parametrize("lens", [(6, 9, 520), (40, 5, 261), (33, 7, 64), (3, 0, 600), (2, 4, 4099)])
 def test_reductions_of_columns_of_several_matrices(name, lens):

@@ -42,7 +42,7 @@ from .text import (
     task_elements,
     vector_loop,
 )
-from .variance import HeadMean, head_lines, head_vectors, with_one_pass_variances
+from .variance import LEAST_SHARE, HeadMean, head_lines, head_vectors, with_one_pass_variances
 
 __all__ = ["reduce_launch"]
 
@@ -140,8 +140,9 @@ class ReduceKernel:
         return lanes
 
     def _is_one_pass(self) -> bool:
-        shortest = SHORTEST_PIPELINE * lanes_for(0)
-        return self.row_mode and self.past_caches and (self.reduce_space.lens or (1,))[-1] >= shortest
+        lens = self.reduce_space.lens or (1,)
+        shortest = max(SHORTEST_PIPELINE * lanes_for(0), prod(lens) // LEAST_SHARE)
+        return self.row_mode and self.past_caches and lens[-1] >= shortest
 
     def _lead(self) -> int:
         """Operand whose memory order decides: the first full input that is not broadcast, else the first full one."""

@@ -22,10 +22,11 @@ from ...ops.base import Operator
 from ...ops.dims import packed_like
 from .text import indent
 
-__all__ = ["HeadMean", "head_lines", "head_vectors", "with_one_pass_variances"]
+__all__ = ["LEAST_SHARE", "HeadMean", "head_lines", "head_vectors", "with_one_pass_variances"]
 
 LEAST_VECTORS = 4
 LEAST_SHARE = 32
+"""The head is at least this part of a row, so that rounding errors have a bound; its elements follow one another."""
 EXACT_TYPES = (Type.float_type, Type.double_type)
 
 
