@@ -51,7 +51,6 @@ class ReduceStages:
         self.name = cluster_name(module, "reduce")
         reduction = next(i for i in module if i.name in REDUCTIONS)
         self.full = reduction.inputs[0].shape.lens
-        self.reduced = reduction.shape.lens
         self.is_full = [t.lens == self.full for t in self.tensors]
         lead = self._lead()
         kept = [a for a in range(len(self.full)) if a not in axes]
