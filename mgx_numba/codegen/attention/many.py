@@ -2,9 +2,9 @@
 
 Scores are computed transposed, keys by queries: the queries are packed into panels (and scaled), the keys are read
 where they lie as the tile's rows. So the softmax runs down the columns of the score block with queries in the lanes,
-without sums across lanes, and the block is the left-hand side of the product with the values, which are copied panel
-by panel. More keys than a block holds are taken block by block with running maxima and sums (Milakov and Gimelshein,
-"Online normalizer calculation for softmax", 2018; Dao et al., "FlashAttention", 2022).
+without sums across lanes, and the block is the left-hand side of the product with the values, which are read where they
+lie but for a panel that they do not fill. More keys than a block holds are taken block by block with running maxima and
+sums (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018; Dao et al., "FlashAttention", 2022).
 """
 
 from __future__ import annotations
