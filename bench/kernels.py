@@ -20,6 +20,7 @@ from bench.peers import is_installed
 from bench.roofs import Work
 from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.runtime.executor import Executable
+from mgx_numba.runtime.memory import aligned_empty
 from mgx_numba.runtime.plan import Plan, Pointer, Region, Step
 from mgx_numba.targets.cpu.lowering import lower
 from mgx_numba.targets.cpu.options import CpuOptions
@@ -238,12 +239,19 @@ def compile_kernel(case: KernelCase, threads: int, fast_math: bool = True) -> Wo
     options = CpuOptions(fast_math=fast_math, num_threads=threads)
     plan = _kept_in_arena(lower(optimize(parse_onnx(model), options), options), case.name)
     feeds = inputs(case.name, model)
-    arrays = [np.ascontiguousarray(feeds[p.name]) for p in plan.parameters]
+    arrays = [_aligned(feeds[p.name]) for p in plan.parameters]
     executable = Executable(plan, num_threads=threads)
     moved = sum(array.nbytes for array in arrays)
     moved += sum(4 * int(np.prod(weight.dims)) for weight in model.graph.initializer)
     moved += sum(4 * int(np.prod([d.dim_value for d in o.type.tensor_type.shape.dim])) for o in model.graph.output)
     return Work(lambda: executable.run(arrays), case.flops, float(moved))
+
+
+def _aligned(array: np.ndarray) -> np.ndarray:
+    """A copy that lies as values inside of a program do."""
+    copy = aligned_empty(array.shape, array.dtype)
+    copy[...] = array
+    return copy
 
 
 def _kept_in_arena(plan: Plan, name: str) -> Plan:

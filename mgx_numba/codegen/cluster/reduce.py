@@ -169,7 +169,7 @@ class ReduceKernel(ReduceStages):
             and not self.loops
             and self.cols >= SHORTEST_PIPELINE * self.lanes
             and row_bytes * self.stages <= PIPELINE_BYTES
-            and (self.heads or any(self._cost(i.inputs[0]) > CHEAP for i in self.module if i.name in REDUCTIONS))
+            and any(self._cost(i.inputs[0]) > CHEAP for i in self.module if i.name in REDUCTIONS)
             and all(stage == last - 1 for stage in self.cached.values())
             and all(self._store_stage(r) == last for r in self.results if r.shape.lens == self.full)
         )

@@ -23,6 +23,7 @@ from ...graph.printer import format_instruction, instruction_names
 from ...graph.program import Program
 from ...graph.shape import Shape
 from ...graph.types import from_numpy
+from ...runtime.memory import ALIGNMENT, address_of, aligned_empty
 from ...runtime.plan import HostStep, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec, TensorView
 from ...runtime.threads import resolve_num_threads
 from ..ref.interpreter import compute, evaluate_module
@@ -37,6 +38,8 @@ LoweringRule = Callable[["Lowering", Instruction], None]
 _RULES: dict[str, LoweringRule] = {}
 _ACCEPTS: dict[str, Callable[[Instruction, Shape], bool]] = {}
 _DYNAMIC: set[str] = set()
+_SMALL = 1 << 20
+"""Bytes of a constant that is copied if it is not aligned: each of its vectors would lie on two cache lines."""
 _PACKED_BY = ("groups", "transposed", "stride", "dilation", "pads_begin")
 """Fields of a convolution, besides its lengths, that the order of packed weights may depend on."""
 
@@ -156,7 +159,10 @@ class Lowering:
             strides = [s // array.itemsize for s in array.strides]
             view_shape = shape or Shape(from_numpy(array.dtype), array.shape, strides)
             storage = array
-            if not array.flags.c_contiguous:
+            if array.flags.c_contiguous and array.nbytes <= _SMALL and address_of(array) % ALIGNMENT:
+                storage = aligned_empty(array.shape, array.dtype)
+                storage[...] = array
+            elif not array.flags.c_contiguous:
                 raw = array.view(f"u{array.itemsize}")
                 flat = np.lib.stride_tricks.as_strided(raw, (view_shape.element_space,), (array.itemsize,))
                 storage = flat.view(array.dtype)
