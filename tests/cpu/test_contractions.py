@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
+
 import numpy as np
 import pytest
 
+from mgx_numba.codegen.contraction.pack import aligned_zeros
 from mgx_numba.runtime.executor import Executable
 from mgx_numba.targets.cpu.lowering import lower
 from mgx_numba.targets.cpu.options import CpuOptions
@@ -44,6 +47,30 @@ def test_dot_of_one_row_with_many_weights(fast_math, value):
     np.testing.assert_allclose(got, given.astype(float) @ weights, rtol=1e-5, atol=1e-2 if fast_math else 1e-4)
     short = fast_math and bool(np.isfinite(value))
     assert [kernel.name for kernel in plan.kernels()] == ["gemv_int16_kernel" if short else "gemv_kernel"]
+
+
+def test_constants_lie_on_cache_lines():
+    memory = np.zeros(500, np.float32)
+    start = (-memory.ctypes.data // 4) % 16 + 3
+    scale = memory[start : start + 100]
+    scale[:] = data((100,), 1)
+    given = data((7, 100))
+
+    def build(m, p):
+        spread = m.add_instruction("multibroadcast", [m.add_literal(scale)], out_lens=(7, 100))
+        return m.add_instruction("mul", [p[0], spread])
+
+    plan = lower(program_of([given], build), CpuOptions())
+    assert plan.constants and all(constant.ctypes.data % 64 == 0 for constant in plan.constants)
+    np.testing.assert_array_equal(Executable(plan).run([given])[0], given * scale)
+
+
+@pytest.mark.parametrize("size", [5, (2 << 20) - 1, 2 << 20, (5 << 20) + 3])
+def test_packed_weights_start_on_a_cache_line_or_a_huge_page(size):
+    made = aligned_zeros((size,), "uint8")
+    huge = size >= 2 << 20 and hasattr(mmap, "MADV_HUGEPAGE")
+    assert made.shape == (size,) and made.ctypes.data % (2 << 20 if huge else 64) == 0 and not made.any()
+    made[...] = 1
 
 
 @pytest.mark.parametrize("transposed", [False, True])
