@@ -107,7 +107,7 @@ class ConvDirect:
         out = aligned_zeros(self.packed_lens(problem), problem.dtype)
         panels = out[: math.prod(lens)].reshape(lens)
         for tap, matrices in enumerate(tap_matrices(problem, weights)):
-            pack_panels(tile, matrices, panels[:, :, tap])
+            pack_panels(matrices, panels[:, :, tap])
         return out
 
     def plan(

@@ -15,14 +15,17 @@ from ..cpu.tile_table import RegisterTile, tile_for
 from ..kernel import KernelSource
 from ..launch import Launch
 from .blocking import Blocking, cut_lines, line_order
-from .pack import aligned_zeros
+from .pack import aligned_zeros, pack_panels
 from .problem import ITEMSIZE, NOT_COMPUTED, ConvProblem, Epilogue
 from .roofline import seconds
 from .rows import image_strides, row_offsets, stride_arguments
 from .solver import NO_EPILOGUE, Plan, Strides
 from .text import Arguments, Rows, indent, kernel_name
 
-__all__ = ["MOST_ROWS", "WINDOWS", "ConvDepthwise", "best_run", "line_locals", "line_slot", "missing", "taps_inside"]
+__all__ = [
+    "MOST_ROWS", "WINDOWS", "ConvDepthwise", "best_run", "line_locals", "line_slot", "missing", "taps_inside",
+    "volume_arguments",
+]  # fmt: skip
 
 LINES_BYTES = 24576
 """Input of one line's taps that stays in the L1 cache for the next line."""
@@ -53,11 +56,7 @@ class ConvDepthwise:
 
     def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
         out = aligned_zeros(self.packed_lens(problem), problem.dtype)
-        lanes = out.shape[-1]
-        taps = weights.reshape(problem.out_channels, problem.taps).T
-        for panel in range(out.shape[0]):
-            part = taps[:, panel * lanes : (panel + 1) * lanes]
-            out[panel, :, : part.shape[1]] = part
+        pack_panels(weights.reshape(problem.out_channels, problem.taps).T, out)
         return out
 
     def plan(
@@ -79,6 +78,18 @@ class ConvDepthwise:
         return seconds(tile, 2.7 * rows * columns * problem.taps, moved, threads)
 
 
+def volume_arguments(arguments: Arguments, problem: ConvProblem) -> None:
+    """Slots of strides of the input, lengths, stride, dilation and padding along the three axes d, h and w."""
+    image, *strides = problem.x_strides
+    arguments.integers(x_image=image, **{f"x_{name}": stride for name, stride in zip("dhw", strides)})
+    for axis, name in enumerate("dhw"):
+        arguments.integers(**{
+            f"in_{name}": problem.in_lens[axis], f"out_{name}": problem.out_lens[axis],
+            f"kernel_{name}": problem.kernel[axis], f"stride_{name}": problem.stride[axis],
+            f"dilation_{name}": problem.dilation[axis], f"pad_{name}": problem.pads_begin[axis],
+        })  # fmt: skip
+
+
 def _launch(
     problem: ConvProblem,
     epilogue: Epilogue,
@@ -88,7 +99,7 @@ def _launch(
 ) -> Launch:
     """``problem`` has three spatial dimensions."""
     tile = tile_for(problem.dtype)
-    channels, out_lens, kernel = problem.out_channels, problem.out_lens, problem.kernel
+    channels, out_lens = problem.out_channels, problem.out_lens
     run = best_run(out_lens[2])
     lines = problem.batch * out_lens[0] * out_lens[1]
     line_block, channel_block = _blocks(problem, tile, lines, threads, given)
@@ -105,14 +116,8 @@ def _launch(
         channels=channels, lines=lines, line_block=line_block, channel_block=channel_block,
         line_blocks=line_blocks, line_every=line_every, part_blocks=parts, part_every=part_every, slice=slice_,
         taps=problem.taps,
-        x_image=problem.x_strides[0], x_d=problem.x_strides[1], x_h=problem.x_strides[2], x_w=problem.x_strides[3],
     )  # fmt: skip
-    for axis, name in enumerate("dhw"):
-        arguments.integers(**{
-            f"in_{name}": problem.in_lens[axis], f"out_{name}": out_lens[axis], f"kernel_{name}": kernel[axis],
-            f"stride_{name}": problem.stride[axis], f"dilation_{name}": problem.dilation[axis],
-            f"pad_{name}": problem.pads_begin[axis],
-        })  # fmt: skip
+    volume_arguments(arguments, problem)
     stride_arguments(arguments, strides)
     whole = channels % tile.lanes == 0
     own = line_locals(tile, tile.lanes, run * tile.lanes)

@@ -12,8 +12,8 @@ from ..cpu.tile_table import RegisterTile, tile_for
 from ..kernel import KernelSource
 from ..launch import Launch
 from .blocking import Blocking, cut_lines
-from .depthwise import MOST_ROWS, WINDOWS, best_run, line_locals, line_slot, missing, taps_inside
-from .pack import aligned_zeros
+from .depthwise import MOST_ROWS, WINDOWS, best_run, line_locals, line_slot, missing, taps_inside, volume_arguments
+from .pack import aligned_zeros, pack_panels
 from .problem import ITEMSIZE, NOT_COMPUTED, ConvProblem, Epilogue
 from .roofline import seconds
 from .rows import image_strides, row_offsets, stride_arguments
@@ -59,11 +59,8 @@ class ConvFewChannels:
 
     def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
         out = aligned_zeros(self.packed_lens(problem), problem.dtype)
-        columns = out.shape[-1]
         taps = weights.reshape(problem.out_channels, problem.in_channels, problem.taps).transpose(2, 1, 0)
-        for panel in range(out.shape[0]):
-            part = taps[..., panel * columns : (panel + 1) * columns]
-            out[panel, ..., : part.shape[-1]] = part
+        pack_panels(taps.reshape(-1, problem.out_channels), out.reshape(out.shape[0], -1, out.shape[-1]))
         return out
 
     def plan(
@@ -95,7 +92,7 @@ def _launch(
 ) -> Launch:
     """``problem`` has three spatial dimensions."""
     tile = tile_for(problem.dtype)
-    out_lens, kernel, channels = problem.out_lens, problem.kernel, problem.out_channels
+    out_lens, channels = problem.out_lens, problem.out_channels
     width = out_lens[2]
     run = best_run(width)
     lines = problem.batch * out_lens[0] * out_lens[1]
@@ -106,16 +103,8 @@ def _launch(
     arguments.pointer("w", "w", problem.dtype)
     rows = Rows(epilogue, problem.dtype, tile.lanes)
     rows.pointers(arguments)
-    arguments.integers(
-        channels=channels, lines=lines, line_block=line_block, taps=problem.taps,
-        x_image=problem.x_strides[0], x_d=problem.x_strides[1], x_h=problem.x_strides[2], x_w=problem.x_strides[3],
-    )  # fmt: skip
-    for axis, name in enumerate("dhw"):
-        arguments.integers(**{
-            f"in_{name}": problem.in_lens[axis], f"out_{name}": out_lens[axis], f"kernel_{name}": kernel[axis],
-            f"stride_{name}": problem.stride[axis], f"dilation_{name}": problem.dilation[axis],
-            f"pad_{name}": problem.pads_begin[axis],
-        })  # fmt: skip
+    arguments.integers(channels=channels, lines=lines, line_block=line_block, taps=problem.taps)
+    volume_arguments(arguments, problem)
     stride_arguments(arguments, strides)
     tap_size = problem.in_channels * VECTORS * tile.lanes
     own = line_locals(tile, tap_size, run * VECTORS * tile.lanes)

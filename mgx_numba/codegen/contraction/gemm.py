@@ -48,7 +48,7 @@ class GemmPacked:
         out = aligned_zeros(lens, problem.dtype)
         distinct = weights[tuple(slice(1 if s == 0 else None) for s in problem.b_strides[:-2])]
         target = out.reshape(*distinct.shape[:-2], *lens[1:])
-        pack_panels(tile_for(problem.dtype), distinct, target[..., : problem.k, :])
+        pack_panels(distinct, target[..., : problem.k, :])
         return out
 
     def panel_strides(self, problem: GemmProblem) -> tuple[int, ...]:

@@ -43,15 +43,15 @@ def panel_count(tile: RegisterTile, columns: int) -> int:
     return -(-columns // tile.columns)
 
 
-def pack_panels(tile: RegisterTile, matrices: np.ndarray, out: np.ndarray) -> None:
-    """Copy ``matrices[..., depth, columns]`` into ``out[..., panel, depth, tile.columns]``.
+def pack_panels(matrices: np.ndarray, out: np.ndarray) -> None:
+    """Copy ``matrices[..., depth, columns]`` into ``out[..., panel, depth, columns of a panel]``.
 
     ``out`` must be zero where columns are missing. Both may have any strides; no other copy is made.
     """
-    columns = matrices.shape[-1]
+    columns, most = matrices.shape[-1], out.shape[-1]
     for index in np.ndindex(*matrices.shape[:-2]):
         source, target = matrices[index], out[index]
         for panel in range(target.shape[0]):
-            first = panel * tile.columns
-            width = min(tile.columns, columns - first)
+            first = panel * most
+            width = min(most, columns - first)
             target[panel, :, :width] = source[:, first : first + width]

@@ -76,7 +76,7 @@ class ConvTransposed:
             lens = panel_lens(phase.problem, tile)
             panels = out[start : start + math.prod(lens)].reshape(lens)
             for place, tap in enumerate(phase.taps):
-                pack_panels(tile, matrices[tap[-rank:]], panels[:, :, place])
+                pack_panels(matrices[tap[-rank:]], panels[:, :, place])
             start += math.prod(lens)
         return out
 
