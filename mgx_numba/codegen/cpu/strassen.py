@@ -46,9 +46,21 @@ class StrassenWriter(ProductWriter):
         super().__init__(function, dtype, rows, vectors, lanes, 1, False)
 
     def write(self) -> None:
-        zeros = [ir.Constant(self.vector, None)] * (self.rows * self.vectors)
-        self.loop("product", self.begin, self.end, 1, zeros, self._product)
+        self.loop("chain", constant(0), constant(len(CHAIN_ENDS)), 1, [], self._chain)
         self.ir.ret_void()
+
+    def _chain(self, chain: ir.Value, _: Values) -> Values:
+        """The products of a chain that are asked for. A loop of its own, so that sums begin from constants."""
+        first, end = constant(0), constant(CHAIN_ENDS[-1])
+        for index, chain_end in enumerate(CHAIN_ENDS[:-1]):
+            first = self.ir.select(self.ir.icmp_signed(">", chain, constant(index)), constant(chain_end), first)
+        for index, chain_end in reversed(list(enumerate(CHAIN_ENDS[:-1]))):
+            end = self.ir.select(self.ir.icmp_signed("<=", chain, constant(index)), constant(chain_end), end)
+        first = self.ir.select(self.ir.icmp_signed(">", self.begin, first), self.begin, first)
+        end = self.ir.select(self.ir.icmp_signed("<", self.end, end), self.end, end)
+        zeros = [ir.Constant(self.vector, None)] * (self.rows * self.vectors)
+        self.loop("product", first, end, 1, zeros, self._product)
+        return []
 
     def _product(self, u: ir.Value, sums: Values) -> Values:
         early = self.ir.icmp_signed("<", u, constant(SIDE_PRODUCTS))
@@ -68,7 +80,7 @@ class StrassenWriter(ProductWriter):
                 self._combine(self._parked(u), sums, None)
             with finishing:
                 self._finish(u, targets, sums)
-        return self._cleared(u, sums)
+        return sums
 
     def _one(self, state: Values) -> Values:
         """One k."""
@@ -198,11 +210,6 @@ class StrassenWriter(ProductWriter):
             if combine is not None:
                 value = combine(self.ir.load(place, align=self.align), value)
             self.ir.store(value, place, align=self.align)
-
-    def _cleared(self, u: ir.Value, sums: Values) -> Values:
-        """Zeros after the end of a chain, else the sums."""
-        ends = [self.ir.icmp_signed("==", u, constant(end - 1)) for end in CHAIN_ENDS[:-1]]
-        return [self.ir.select(self.ir.or_(*ends), ir.Constant(self.vector, None), value) for value in sums]
 
 
 @intrinsic(prefer_literal=True)
