@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..cpu.strassen_table import INNER, LEFT_PITCH, SIDE_PRODUCTS
+from ..cpu.strassen_table import INNER, LEFT_PITCH, SIDE_STEPS
 from ..cpu.tile_table import RegisterTile
 from .blocking import Blocking
 from .problem import ITEMSIZE
@@ -27,6 +27,8 @@ PAD = 16
 """Rows that a tile may compute past the last one of its block."""
 RIGHT_PAD = 80
 """Elements after a right-hand sum, so that those of several sums do not fall into the same sets of the cache."""
+MOST_PIECES = 8
+"""Finer pieces of a right-hand sum, for each vector of a tile, do not spread them better."""
 LEFT_PAD = 16
 """Elements between left-hand sums in a row."""
 TILE_CYCLES, OUTER_CYCLES = 60.0, 40.0
@@ -77,6 +79,11 @@ class Cut:
             high = tall[0] if tall and 0 < left % most <= left // most else (most if left >= most else few)
             count, left = count + 1, left - high
         return count
+
+    def pieces(self, tile: RegisterTile, sums: int) -> int:
+        """Parts into which each of so many right-hand sums of a step is cut: each product makes one of them on
+        the side, with a vector in `SIDE_STEPS` k at most."""
+        return _clamp(INNER * self.strips(tile) // sums, MOST_PIECES * tile.vectors, SIDE_STEPS * tile.vectors)
 
     def held(self, k: int) -> int:
         """Panels of a block of the result that are summed at the same time."""
@@ -161,8 +168,8 @@ def _seconds(cut: Cut, tile: RegisterTile, m: int, panels: int, k: int, threads:
     tiles = cut.strips(tile) * (TILE_CYCLES + OUTER_CYCLES * two) + cut.rows * tile.vectors / 2 * cut.depth
     sides = 0.0
     for sums, share in ((4, 1 - TWO_TERMS * two), (RIGHT_PANELS, TWO_TERMS * two)):
-        jobs = 2 * tile.vectors * sums
-        beyond = max(0, jobs - SIDE_PRODUCTS * cut.strips(tile)) * cut.depth * BEYOND_CYCLES
+        jobs = cut.pieces(tile, sums) * sums
+        beyond = max(0, jobs - INNER * cut.strips(tile)) * cut.depth * BEYOND_CYCLES
         sides += share * (SIDE_CYCLES * lines * sums + beyond)
     products = cut.outers * parts * cut.panels * (INNER * tiles + sides)
     vectors = cut.rows * cut.depth * parts / tile.lanes
@@ -172,5 +179,5 @@ def _seconds(cut: Cut, tile: RegisterTile, m: int, panels: int, k: int, threads:
     return -(-down * across // threads) * task / (EFFICIENCY * CLOCK)
 
 
-def _clamp(value: int, most: int) -> int:
-    return max(1, min(value, most))
+def _clamp(value: int, most: int, least: int = 1) -> int:
+    return max(least, min(value, most))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 
-from ..cpu.strassen_table import CHAIN_ENDS, INNER, LEFT_PITCH, SIDE_PRODUCTS, STRASSEN_SLOTS, strassen_slot
+from ..cpu.strassen_table import CHAIN_ENDS, INNER, LEFT_PITCH, PARKED_PRODUCTS, STRASSEN_SLOTS, strassen_slot
 from ..cpu.tile_table import RegisterTile, tile_for
 from ..kernel import KernelSource
 from ..launch import Callee, Launch, Operand
@@ -40,7 +40,7 @@ _RIGHT_SUMS = ((1, 0), (3, 1), (3, 4), (2, 6))
 _RIGHT_OPERANDS = (0, 6, 5, 7, 4, 3, 2)
 """Which of them each product multiplies with."""
 _QUADRANTS = (2, 3, 1, 0)
-"""Which quadrant of the result each product from `SIDE_PRODUCTS` on completes."""
+"""Which quadrant of the result each product from `PARKED_PRODUCTS` on completes."""
 
 
 @functools.lru_cache(maxsize=16)
@@ -89,7 +89,8 @@ def strassen_launch(
         depth=problem.k, outers=cut.outers, steps=cut.outers * cut.panels * parts, held=cut.held(problem.k),
         down=down, across=across, down_every=across if cut.by_rows else 1,
         across_every=1 if cut.by_rows else down, grain=grain, claim_size=cut.claim(tile, problem.k),
-        right_area=right, strip_size=strip, strips=cut.strips(tile),
+        right_area=right, most_pieces=cut.pieces(tile, RIGHT_PANELS),
+        fewest_pieces=cut.pieces(tile, RIGHT_PANELS // 2), strip_size=strip, strips=cut.strips(tile),
         together=cut.together, result_panel=panel,
     )  # fmt: skip
     common = list(a.lines)
@@ -161,7 +162,7 @@ class _Driver:
                 f"sums = local_int64({RIGHT_PANELS * len(_JOB)})",
                 f"operands = local_int64({RIGHT_PANELS})",
                 "call = local_int64(5)",
-                f"parked = local_{tile.dtype}({SIDE_PRODUCTS * max(heights(tile)) * tile.columns})",
+                f"parked = local_{tile.dtype}({PARKED_PRODUCTS * max(heights(tile)) * tile.columns})",
                 "put_words(call, 0, args)",
                 "base = idiv(begin, grain) * claim_size",
                 f"right_size = {RIGHT_PANELS} * right_area",
@@ -177,7 +178,7 @@ class _Driver:
                 f"    place = idiv(u, together) * {unit} + imod(u, together) * (k_block + {LEFT_PAD})",
                 f"    block[{strassen_slot('left0')} + u] = place",
                 *(
-                    self._set(f"quadrant{SIDE_PRODUCTS + i}", f"({q >> 1} * grid + {q & 1}) * shift")
+                    self._set(f"quadrant{PARKED_PRODUCTS + i}", f"({q >> 1} * grid + {q & 1}) * shift")
                     for i, q in enumerate(_QUADRANTS)
                 ),
                 "for task in range(begin, end):",
@@ -263,6 +264,7 @@ class _Driver:
             f"put_pointer(block, {strassen_slot('x')}, offset(scratch, lefts))",
             f"put_pointer(block, {strassen_slot('next')}, offset(scratch, lefts))",
             self._set("targets", "0"),
+            self._set("touched", "0"),
             self._set("rows", str(heights(self.tile)[1])),
             "while job < jobs:",
             *indent([
@@ -272,7 +274,7 @@ class _Driver:
                     f"    put_pointer(block, {strassen_slot('w0')} + u, w)",
                 ]),
                 *self._jobs(),
-                f"call_kernel(args, {self.tile_slot}, block, 0, {SIDE_PRODUCTS})",
+                f"call_kernel(args, {self.tile_slot}, block, 0, {INNER})",
             ]),
             "right_at = 2 * base + right_size - right_at",
         ]  # fmt: skip
@@ -381,19 +383,25 @@ class _Driver:
                 f"sums[{size * i + second}] = operands[{other}]",
                 f"sums[{size * i + sign}] = 1",
             ]
-        first_job = f"0 if b_block_two > 0 else {8 * self.tile.vectors}"
-        return [*lines, f"job = {first_job}", f"jobs = {2 * RIGHT_PANELS * self.tile.vectors}"]
+        return [
+            *lines,
+            "pieces = most_pieces if b_block_two > 0 else fewest_pieces",
+            f"job = 0 if b_block_two > 0 else {RIGHT_PANELS // 2} * pieces",
+            f"jobs = {RIGHT_PANELS} * pieces",
+        ]
 
     def _jobs(self) -> list[str]:
         """Give the next jobs to a call of the tile."""
-        vectors = 2 * self.tile.vectors
         lines = [
-            f"share = imin(jobs - job, {SIDE_PRODUCTS})",
+            f"share = imin(jobs - job, {INNER})",
             self._set("jobs", "share"),
             "for u in range(share):",
             *indent([
-                f"kind = idiv(job, {vectors})",
-                f"block[{strassen_slot('shift0')} + u] = (job - kind * {vectors}) * k_block * {self.tile.lanes // 2}",
+                "kind = idiv(job, pieces)",
+                "first_row = idiv((job - kind * pieces) * k_block, pieces)",
+                "last_row = idiv((job - kind * pieces + 1) * k_block, pieces)",
+                f"block[{strassen_slot('shift0')} + u] = first_row * {self.tile.columns}",
+                f"block[{strassen_slot('count0')} + u] = (last_row - first_row) * {self.tile.vectors}",
                 *(
                     f"block[{strassen_slot('made0') + i} + 3 * u] = sums[kind * {len(_JOB)} + {i}]"
                     for i in range(len(_JOB) - 1)
@@ -454,8 +462,8 @@ class _Driver:
                 "        if (done >> t) & 1:",
                 "            big = c_block1 if t > 0 else c_block0",
             ]
-            for u in range(max(begin, SIDE_PRODUCTS), end):
-                lines += indent(self._finish(_QUADRANTS[u - SIDE_PRODUCTS]), 3)
+            for u in range(max(begin, PARKED_PRODUCTS), end):
+                lines += indent(self._finish(_QUADRANTS[u - PARKED_PRODUCTS]), 3)
             begin = end
         return lines
 
@@ -484,7 +492,7 @@ class _Driver:
                 f"panel = imin(p0 + ((big & 1) * 2 + {h & 1}) * p_block, panels - p_block) + panel_of_block",
             ]
             for name, source, pitch in (("written", "written", "out_ld"), ("read", "seen", "seen_ld")):
-                slot = strassen_slot(f"{name}{SIDE_PRODUCTS + i}")
+                slot = strassen_slot(f"{name}{PARKED_PRODUCTS + i}")
                 aims.append(f"put_pointer(block, {slot}, offset({source}, line * {pitch} + panel * {columns}))")
         return [*lines, "if (done >> t) & 1:", *indent([*aims, self._set("touched", "touched")])]
 

@@ -7,9 +7,9 @@ subtracts them from, up to two places:
     P0, P0 + P1 and P0 + P1 + P2 are parked;  quadrant (1, 0) is P0 + P1 + P2 + P3, which ends the first chain
     P4 + (P0 + P1 + P2) is quadrant (1, 1);  P4 + P5 + (P0 + P1) is (0, 1);  P6 + (P0) is (0, 0)
 
-A chain's sums stay in registers. While the first products run, they make sums of two panels on the side, operands of
-products to come: the units that add are idle otherwise, and the caches answer before anybody waits. The operands are
-in a block of int64 words, `STRASSEN_SLOTS`.
+A chain's sums stay in registers. On the side, products make sums of two panels, operands of products to come: the units
+that add are idle otherwise, and the caches answer before anybody waits. The more evenly that is spread, the less it
+delays. The operands are in a block of int64 words, `STRASSEN_SLOTS`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from .strassen_table import CHAIN_ENDS, LEFT_PITCH, SIDE_PRODUCTS, STRASSEN_SLOTS
+from .strassen_table import CHAIN_ENDS, LEFT_PITCH, PARKED_PRODUCTS, SIDE_STEPS, STRASSEN_SLOTS
 from .tile import literal_shape, written_function
 from .tile_writer import CACHE_LINE, ProductWriter, Values, constant
 
@@ -63,13 +63,12 @@ class StrassenWriter(ProductWriter):
         return []
 
     def _product(self, u: ir.Value, sums: Values) -> Values:
-        early = self.ir.icmp_signed("<", u, constant(SIDE_PRODUCTS))
+        early = self.ir.icmp_signed("<", u, constant(PARKED_PRODUCTS))
         zero = constant(0)
         own = self._word("left0", u)
         self.following = self.at(self.slot["next"], own)
         state = [zero, self.at(self.slot["x"], own), self._pointer("w0", u), *sums]
-        busy = self.ir.icmp_signed("<", u, self.slot["jobs"])
-        state = self._sum_beside(u, self.ir.select(busy, self.ir.lshr(self.slot["depth"], constant(1)), zero), state)
+        state = self._sum_beside(u, self.ir.icmp_signed("<", u, self.slot["jobs"]), state)
         targets = self.ir.select(early, zero, self.slot["targets"])
         state = self._ask_for_targets(u, targets, state)
         state = self._ask_for_results(u, early, state)
@@ -99,14 +98,14 @@ class StrassenWriter(ProductWriter):
         one = constant(1)
         return [self.ir.add(k, one), self.at(x, one), self.at(w, constant(self.vectors * self.lanes)), *sums]
 
-    def _sum_beside(self, u: ir.Value, count: ir.Value, state: Values) -> Values:
-        """Twice ``count`` k, every other one with a vector of the sum."""
+    def _sum_beside(self, u: ir.Value, busy: ir.Value, state: Values) -> Values:
+        """`SIDE_STEPS` k for each vector of the sum."""
         bits = ir.IntType(8 * self.align)
-        job = self.ir.select(self.ir.icmp_signed("<", u, constant(SIDE_PRODUCTS)), u, constant(0))
-        shift = self._word("shift0", job)
-        row = self.ir.mul(job, constant(3))
+        shift = self._word("shift0", u)
+        count = self.ir.select(busy, self._word("count0", u), constant(0))
+        row = self.ir.mul(u, constant(3))
         made, first, second = (self.at(self._pointer(f"{name}0", row), shift) for name in ("made", "first", "second"))
-        sign = self.ir.shl(self.ir.trunc(self._word("sign0", job), bits), ir.Constant(bits, 8 * self.align - 1))
+        sign = self.ir.shl(self.ir.trunc(self._word("sign0", u), bits), ir.Constant(bits, 8 * self.align - 1))
         sign = self.splat(sign)
 
         def one_vector(v: ir.Value, inner: Values) -> Values:
@@ -118,7 +117,9 @@ class StrassenWriter(ProductWriter):
                 terms.append(self.ir.load(self._vector(place, 0), align=self.align))
             turned = self.ir.bitcast(self.ir.xor(self.ir.bitcast(terms[1], sign.type), sign), self.vector)
             self.ir.store(self.ir.fadd(terms[0], turned), self._vector(self.at(made, at), 0), align=self.align)
-            return self._one(self._one(inner))
+            for _ in range(SIDE_STEPS):
+                inner = self._one(inner)
+            return inner
 
         return self.loop("v", constant(0), count, 1, state, one_vector)
 
@@ -143,7 +144,7 @@ class StrassenWriter(ProductWriter):
 
     def _ask_for_results(self, u: ir.Value, early: ir.Value, state: Values) -> Values:
         """Further k, each with a row of the memory that the epilogue of the quadrant will use."""
-        index = self.ir.select(early, constant(0), self.ir.sub(u, constant(SIDE_PRODUCTS)))
+        index = self.ir.select(early, constant(0), self.ir.sub(u, constant(PARKED_PRODUCTS)))
         for count, name in enumerate(("written", "read"), 1):
             wanted = self.ir.and_(self.ir.icmp_signed(">=", self.slot["touched"], constant(count)), self.ir.not_(early))
             left = self.ir.sub(self.slot["depth"], state[0])
@@ -155,7 +156,7 @@ class StrassenWriter(ProductWriter):
                 self._prefetch_columns(place, write=name == "written")
                 return [self.at(place, self.slot[f"{name}_row"]), *self._one(rest)]
 
-            place = self._pointer(f"{name}{SIDE_PRODUCTS}", index)
+            place = self._pointer(f"{name}{PARKED_PRODUCTS}", index)
             state = self.loop(name, constant(0), rows, 1, [place, *state], one_row)[1:]
         return state
 
@@ -169,7 +170,7 @@ class StrassenWriter(ProductWriter):
         return self.ir.load(self.ir.bitcast(place, self.element.as_pointer().as_pointer()))
 
     def _target(self, t: ir.Value, u: ir.Value) -> ir.Value:
-        shift = self._word(f"quadrant{SIDE_PRODUCTS}", self.ir.sub(u, constant(SIDE_PRODUCTS)))
+        shift = self._word(f"quadrant{PARKED_PRODUCTS}", self.ir.sub(u, constant(PARKED_PRODUCTS)))
         return self.at(self._pointer("target0", t), shift)
 
     def _parked(self, u: ir.Value) -> ir.Value:
@@ -177,7 +178,7 @@ class StrassenWriter(ProductWriter):
 
     def _finish(self, u: ir.Value, targets: ir.Value, sums: Values) -> None:
         """Add what was parked, and change the targets by it."""
-        plain = self.ir.icmp_signed("==", u, constant(SIDE_PRODUCTS))
+        plain = self.ir.icmp_signed("==", u, constant(PARKED_PRODUCTS))
         parked = self._parked(self.ir.sub(constant(CHAIN_ENDS[-1] - 1), u))
 
         def all_targets(parked: ir.Value | None) -> None:

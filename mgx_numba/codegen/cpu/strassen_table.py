@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-__all__ = ["CHAIN_ENDS", "INNER", "LEFT_PITCH", "MOST_TARGETS", "SIDE_PRODUCTS", "STRASSEN_SLOTS", "strassen_slot"]
+__all__ = [
+    "CHAIN_ENDS",
+    "INNER",
+    "LEFT_PITCH",
+    "MOST_TARGETS",
+    "PARKED_PRODUCTS",
+    "SIDE_STEPS",
+    "STRASSEN_SLOTS",
+    "strassen_slot",
+]
 
 INNER = 7
 """Products that one call computes, one after the other."""
 CHAIN_ENDS = (4, 6, 7)
 """Products after which sums begin from zero again."""
-SIDE_PRODUCTS = 3
-"""The first of them, which leave their sums in ``parked`` and may make a sum for products to come on the side."""
+PARKED_PRODUCTS = 3
+"""The first of them, which leave their sums in ``parked``. Each further one completes a quadrant of the result."""
+SIDE_STEPS = 2
+"""Steps of a product's sum for each vector that it makes on the side, of a sum for products to come."""
 MOST_TARGETS = 2
 """Blocks of the outer form that one of its products goes to."""
 LEFT_PITCH = 1456
@@ -23,20 +34,21 @@ STRASSEN_SLOTS = (
     *(f"w{u}" for u in range(INNER)),  # pointers: panel of product u
     "depth",
     "rows",  # selects the variant
-    "parked",  # pointer: room for `SIDE_PRODUCTS` tiles
+    "parked",  # pointer: room for `PARKED_PRODUCTS` tiles
     "targets",  # places that results are added to
     *(f"target{t}" for t in range(MOST_TARGETS)),  # pointers: tile.columns contiguous columns of quadrant (0, 0)
     *(f"mode{t}" for t in range(MOST_TARGETS)),  # 0: stored, 1: added, 2: subtracted
-    *(f"quadrant{u}" for u in range(SIDE_PRODUCTS, INNER)),  # elements from there to the quadrant that u completes
-    "jobs",  # products of the first that make a sum on the side, of ``depth`` vectors
-    *(f"{name}{u}" for u in range(SIDE_PRODUCTS) for name in ("made", "first", "second")),  # pointers: first + second
-    *(f"sign{u}" for u in range(SIDE_PRODUCTS)),  # 1: second is subtracted
-    *(f"shift{u}" for u in range(SIDE_PRODUCTS)),  # elements from those pointers to the first vectors
+    *(f"quadrant{u}" for u in range(PARKED_PRODUCTS, INNER)),  # elements from there to the quadrant that u completes
+    "jobs",  # how many products, from the first, make a sum on the side
+    *(f"{name}{u}" for u in range(INNER) for name in ("made", "first", "second")),  # pointers: first + second
+    *(f"sign{u}" for u in range(INNER)),  # 1: second is subtracted
+    *(f"shift{u}" for u in range(INNER)),  # elements from those pointers to the first vectors
+    *(f"count{u}" for u in range(INNER)),  # vectors, at most ``depth`` / `SIDE_STEPS`
     "ahead",  # how many elements ahead terms are brought near
     "touched",  # how many of the following two kinds of places to bring into the cache: none, one or both
-    *(f"written{u}" for u in range(SIDE_PRODUCTS, INNER)),  # pointers: where the result's first row will be stored
+    *(f"written{u}" for u in range(PARKED_PRODUCTS, INNER)),  # pointers: where the result's first row will be stored
     "written_row",
-    *(f"read{u}" for u in range(SIDE_PRODUCTS, INNER)),  # pointers: first row of what the epilogue reads
+    *(f"read{u}" for u in range(PARKED_PRODUCTS, INNER)),  # pointers: first row of what the epilogue reads
     "read_row",
 )
 """Words of the argument block of a tile kernel."""
