@@ -13,7 +13,18 @@ from .problem import ITEMSIZE
 from .roofline import CLOCK
 from .strassen_form import PRODUCTS
 
-__all__ = ["LEFT_PAD", "RIGHT_PANELS", "Cut", "best_cut", "given_cut", "heights"]
+__all__ = [
+    "LEFT_OPERATIONS",
+    "LEFT_PAD",
+    "MOST_PIECES",
+    "RIGHT_PANELS",
+    "Cut",
+    "best_cut",
+    "given_cut",
+    "heights",
+    "left_pieces",
+    "next_strip",
+]
 
 LEAST_DEPTH = 96
 """Shorter sums do not pay for what a product costs besides."""
@@ -27,20 +38,20 @@ PAD = 16
 """Rows that a tile may compute past the last one of its block."""
 RIGHT_PAD = 80
 """Elements after a right-hand sum, so that those of several sums do not fall into the same sets of the cache."""
-MOST_PIECES = 8
-"""Finer pieces of a right-hand sum, for each vector of a tile, do not spread them better."""
+MOST_PIECES = 16
+"""Finer pieces of a right-hand sum do not spread them better."""
+HELD_PANELS = 6
+"""Panels of the result that an outer product is added to before the next one: so long its left-hand sides stay near."""
+LEFT_OPERATIONS = 8
+"""Sums of two terms that make all left-hand sides of an outer product."""
 LEFT_PAD = 16
 """Elements between left-hand sums in a row."""
 TILE_CYCLES, OUTER_CYCLES = 60.0, 40.0
 """Costs of a tile, and of each place of the outer level that it changes."""
-SIDE_CYCLES = 2.0
-"""Cost of a vector of a right-hand sum, made beside a tile of full height."""
-BEYOND_CYCLES = 5.0
-"""Cost of each k of a product of few rows that goes nowhere, beside which sums are made if strips are too few."""
-TWO_TERMS = 5 / 7
-"""Share of the outer products whose operand is a sum of two blocks."""
-LEFT_CYCLES = 5.0
-"""Cost of each vector that is read or stored to make left-hand sums."""
+SIDE_CYCLES, BEYOND_CYCLES = 1.5, 5.0
+"""Costs of a vector of a sum made on the side, and of one made by itself."""
+TWO_TERMS = 6 / 7
+"""Share of the right-hand sums of outer products that have to be made: the operands of five are sums of two blocks."""
 LINE_CYCLES, TASK_CYCLES = 16.0, 10000.0
 """Costs of a cache line of the result, and of a task."""
 EFFICIENCY = 0.875
@@ -80,14 +91,19 @@ class Cut:
             count, left = count + 1, left - high
         return count
 
-    def pieces(self, tile: RegisterTile, sums: int) -> int:
-        """Parts into which each of so many right-hand sums of a step is cut: each product makes one of them on
-        the side, with a vector in `SIDE_STEPS` k at most."""
-        return _clamp(INNER * self.strips(tile) // sums, MOST_PIECES * tile.vectors, SIDE_STEPS * tile.vectors)
-
     def held(self, k: int) -> int:
         """Panels of a block of the result that are summed at the same time."""
-        return self.panels if k > self.grid * self.depth else 1
+        if k > self.grid * self.depth:
+            return self.panels
+        return -(-self.panels // -(-self.panels // HELD_PANELS))
+
+    def kept(self, k: int) -> int:
+        """Outer products whose left-hand sides are kept: this and the next if they are not needed again, else all."""
+        return min(2, self.outers * (k // (self.grid * self.depth))) if self.held(k) == self.panels else self.outers
+
+    def left_share(self, tile: RegisterTile, k: int) -> int:
+        """Jobs for left-hand sums in a step, so that those of the next outer product are made in time."""
+        return -(-self.strips(tile) * LEFT_OPERATIONS * left_pieces(tile) // self.held(k))
 
     def areas(self, tile: RegisterTile) -> tuple[int, int, int]:
         """Elements of one right-hand sum, the left-hand sums of a strip, and one panel
@@ -98,7 +114,22 @@ class Cut:
     def claim(self, tile: RegisterTile, k: int) -> int:
         """Elements of scratch that one thread needs."""
         right, strip, panel = self.areas(tile)
-        return 2 * RIGHT_PANELS * right + self.outers * self.strips(tile) * strip + self.grid**2 * self.held(k) * panel
+        return 2 * RIGHT_PANELS * right + self.kept(k) * self.strips(tile) * strip + self.grid**2 * self.held(k) * panel
+
+
+def left_pieces(tile: RegisterTile) -> int:
+    """Parts of a left-hand sum of a strip: each product makes one of them on the side."""
+    return -(-max(heights(tile)) // (tile.lanes // SIDE_STEPS))
+
+
+def next_strip(tile: RegisterTile, rows_left: str) -> list[str]:
+    """Statements: the height of the strip that is next where ``rows_left`` rows are."""
+    most, few, *tall = heights(tile)
+    lines = [f"rows_left = {rows_left}", f"height = {most} if rows_left >= {most} else {few}"]
+    if tall:
+        lines += [f"over = imod(rows_left, {most})"]
+        lines += [f"if over > 0 and over <= idiv(rows_left, {most}):", f"    height = {tall[0]}"]
+    return lines
 
 
 def heights(tile: RegisterTile) -> tuple[int, ...]:
@@ -163,21 +194,21 @@ def _cuts(levels: int, tile: RegisterTile, m: int, panels: int, k: int, threads:
 
 def _seconds(cut: Cut, tile: RegisterTile, m: int, panels: int, k: int, threads: int) -> float:
     down, across = cut.tasks(m, panels)
-    parts = k // (cut.grid * cut.depth)
-    lines, two = cut.depth * tile.vectors, cut.outers > 1
+    parts, two = k // (cut.grid * cut.depth), cut.outers > 1
     tiles = cut.strips(tile) * (TILE_CYCLES + OUTER_CYCLES * two) + cut.rows * tile.vectors / 2 * cut.depth
-    sides = 0.0
-    for sums, share in ((4, 1 - TWO_TERMS * two), (RIGHT_PANELS, TWO_TERMS * two)):
-        jobs = cut.pieces(tile, sums) * sums
-        beyond = max(0, jobs - INNER * cut.strips(tile)) * cut.depth * BEYOND_CYCLES
-        sides += share * (SIDE_CYCLES * lines * sums + beyond)
-    products = cut.outers * parts * cut.panels * (INNER * tiles + sides)
-    vectors = cut.rows * cut.depth * parts / tile.lanes
-    lefts = vectors * LEFT_CYCLES * (cut.grid**2 + INNER * cut.outers)
+    room = INNER * cut.strips(tile) * cut.depth // SIDE_STEPS
+    lefts = LEFT_OPERATIONS * cut.rows * cut.depth / tile.lanes
+    rights = cut.depth * tile.vectors * RIGHT_PANELS * (TWO_TERMS if two else 0.5)
+    steps = cut.outers * parts * cut.panels
+    beside = min(rights, room) * steps
+    beyond = max(0, rights - room) * steps + lefts
+    in_time = min(lefts, max(0, room - rights) * cut.held(k))
+    beside += in_time * (cut.outers * parts - 1)
+    beyond += (lefts - in_time) * (cut.outers * parts - 1)
     result = cut.grid**2 * cut.rows * cut.panels * tile.vectors * LINE_CYCLES
-    task = products + lefts + result + TASK_CYCLES
+    task = steps * INNER * tiles + beside * SIDE_CYCLES + beyond * BEYOND_CYCLES + result + TASK_CYCLES
     return -(-down * across // threads) * task / (EFFICIENCY * CLOCK)
 
 
-def _clamp(value: int, most: int, least: int = 1) -> int:
-    return max(least, min(value, most))
+def _clamp(value: int, most: int) -> int:
+    return max(1, min(value, most))

@@ -1,9 +1,10 @@
 """The kernels of a product by Strassen's method: one that drives the tiles, one that finishes rows of the result.
 
 The inner level is in the tiles, seven products at a call, in Winograd's form. The outer level, if there is one, is in
-the driver. For each part of the sum it makes all left-hand sums of the task, then walks the panels of a block, and for
-each the outer products. While the tiles of one step run, they make the right-hand sums of the next on the side. Blocks
-of the result are summed in scratch; a strip of one is finished after the last product that goes to it.
+the driver. For each part of the sum and some panels of a block it walks the outer products, and for each those panels.
+While the tiles of one step run, they make the right-hand sums of the next on the side, and left-hand sums of the next
+outer product. Blocks of the result are summed in scratch; a strip of one is finished after the last product that goes
+to it.
 
 An infinity or NaN in an operand would reach all that shares a sum of blocks with it. So a task whose sums are not all
 finite is done again, as plain products.
@@ -14,7 +15,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 
-from ..cpu.strassen_table import CHAIN_ENDS, INNER, LEFT_PITCH, PARKED_PRODUCTS, STRASSEN_SLOTS, strassen_slot
+from ..cpu.strassen_table import (
+    CHAIN_ENDS,
+    INNER,
+    LEFT_PITCH,
+    PARKED_PRODUCTS,
+    SIDE_STEPS,
+    STRASSEN_SLOTS,
+    strassen_slot,
+)
 from ..cpu.tile_table import RegisterTile, tile_for
 from ..kernel import KernelSource
 from ..launch import Callee, Launch, Operand
@@ -22,23 +31,14 @@ from .batches import Batched
 from .pack import panel_count
 from .problem import ITEMSIZE, Epilogue, GemmProblem
 from .skeleton import TABLE_ROWS, next_height
-from .strassen_blocks import LEFT_PAD, RIGHT_PANELS, Cut, heights
-from .strassen_form import FIRST, LAST, LEFT, PRODUCTS, RESULT, RIGHT
+from .strassen_blocks import LEFT_PAD, MOST_PIECES, RIGHT_PANELS, Cut, heights, next_strip
+from .strassen_form import FIRST, LAST, RESULT
+from .strassen_sums import RIGHT_OPERANDS, Sums, form
 from .text import Arguments, Rows, indent, kernel_name
 from .tile_source import ROWS_SLOT, VECTORS_SLOT, tile_block, tile_source
 
 __all__ = ["strassen_launch"]
 
-_AHEAD = 1024
-"""Elements of packed panels that are brought near ahead of the sum."""
-_LEFT_SUMS = (
-    "a0", "add(sub(a2, a0), a3)", "sub(a0, a2)", "a3", "add(a2, a3)", "sub(a1, add(sub(a2, a0), a3))", "a1",
-)  # fmt: skip
-"""Winograd's sums of the quadrants of the left-hand side, by product."""
-_RIGHT_SUMS = ((1, 0), (3, 1), (3, 4), (2, 6))
-"""What is made on the side, a difference each: quadrants are numbered 0 to 3, these sums 4 to 7."""
-_RIGHT_OPERANDS = (0, 6, 5, 7, 4, 3, 2)
-"""Which of them each product multiplies with."""
 _QUADRANTS = (2, 3, 1, 0)
 """Which quadrant of the result each product from `PARKED_PRODUCTS` on completes."""
 
@@ -89,8 +89,9 @@ def strassen_launch(
         depth=problem.k, outers=cut.outers, steps=cut.outers * cut.panels * parts, held=cut.held(problem.k),
         down=down, across=across, down_every=across if cut.by_rows else 1,
         across_every=1 if cut.by_rows else down, grain=grain, claim_size=cut.claim(tile, problem.k),
-        right_area=right, most_pieces=cut.pieces(tile, RIGHT_PANELS),
-        fewest_pieces=cut.pieces(tile, RIGHT_PANELS // 2), strip_size=strip, strips=cut.strips(tile),
+        right_area=right, strip_size=strip, strips=cut.strips(tile),
+        kept=cut.kept(problem.k), left_share=cut.left_share(tile, problem.k),
+        most_pieces=MOST_PIECES, fewest_pieces=SIDE_STEPS * tile.vectors,
         together=cut.together, result_panel=panel,
     )  # fmt: skip
     common = list(a.lines)
@@ -141,14 +142,11 @@ def _finish_source(lines: Sequence[str], rows: Rows, tile: RegisterTile) -> Kern
     return KernelSource(kernel_name("strassen_finish", rows.epilogue), text)
 
 
-_JOB = ("made", "first", "second", "sign")
-
-
 class _Driver:
-    """Text of the driver. ``block`` is the tile's argument block. ``sums`` are the right-hand sums of the next step,
-    `_JOB` each, ``operands`` its right-hand sides by their numbers in `_RIGHT_OPERANDS`."""
+    """Text of the driver. ``block`` is the tile's argument block."""
 
     def __init__(self, tile: RegisterTile, tile_slot: int, plain_slot: int, finish_slot: int) -> None:
+        self.sums = Sums(tile)
         self.tile, self.tile_slot, self.plain_slot, self.finish_slot = tile, tile_slot, plain_slot, finish_slot
 
     def text(self, arguments: Sequence[str]) -> list[str]:
@@ -159,21 +157,19 @@ class _Driver:
             *indent([
                 *arguments,
                 f"block = local_int64({len(STRASSEN_SLOTS)})",
-                f"sums = local_int64({RIGHT_PANELS * len(_JOB)})",
-                f"operands = local_int64({RIGHT_PANELS})",
                 "call = local_int64(5)",
                 f"parked = local_{tile.dtype}({PARKED_PRODUCTS * max(heights(tile)) * tile.columns})",
                 "put_words(call, 0, args)",
                 "base = idiv(begin, grain) * claim_size",
                 f"right_size = {RIGHT_PANELS} * right_area",
                 "lefts = base + 2 * right_size",
-                "results = lefts + outers * strips * strip_size",
+                "results = lefts + kept * strips * strip_size",
                 "shift = held * result_panel",
                 f"put_pointer(block, {strassen_slot('parked')}, parked)",
+                *self.sums.locals(),
                 self._set("depth", "k_block"),
                 self._set("written_row", "out_ld"),
                 self._set("read_row", "seen_ld"),
-                self._set("ahead", str(_AHEAD)),
                 f"for u in range({INNER}):",
                 f"    place = idiv(u, together) * {unit} + imod(u, together) * (k_block + {LEFT_PAD})",
                 f"    block[{strassen_slot('left0')} + u] = place",
@@ -187,7 +183,7 @@ class _Driver:
                     "m0 = imod(idiv(task, down_every), down) * grid * m_block",
                     "right_at = base",
                     "call[4] = 0",
-                    "jobs = 0",
+                    "making = 0",
                     "for step in range(-1, steps):",
                     *indent(self._step()),
                     "if call[4] != 0:",
@@ -249,32 +245,36 @@ class _Driver:
 
     def _step(self) -> list[str]:
         """One panel and part of the sum of an outer product; before the first, only sums are made."""
+        sums = self.sums
         return [
             *self._number("imax(step, 0)", ""),
-            "if step >= 0 and panel_of_block + outer == 0:",
-            *indent(self._left_sums()),
             f"for u in range({INNER}):",
-            f"    block[{strassen_slot('w0')} + u] = operands[({self._packed(_RIGHT_OPERANDS)} >> (3 * u)) & 7]",
+            f"    block[{strassen_slot('w0')} + u] = operands[({self._packed(RIGHT_OPERANDS)} >> (3 * u)) & 7]",
+            "last_panel = 1",
+            "if step < 0:",
+            *indent(sums.begin_left("0", "0")),
+            "elif first_panel == 0:",
+            *indent([
+                "last_panel = 1 if panel_of_block + 1 == end_panel else 0",
+                "if panel_of_block == 0 and outer + 1 < outers:",
+                *indent(sums.begin_left("outer + 1", "part_of_k")),
+                "elif panel_of_block == 0 and part_of_k + 1 < k_parts:",
+                *indent(sums.begin_left("0", "part_of_k + 1")),
+            ]),
             "job = 0",
             "jobs = 0",
             "if step + 1 < steps:",
-            *indent(self._right_sums()),
-            "if step >= 0:",
-            *indent(self._product()),
-            f"put_pointer(block, {strassen_slot('x')}, offset(scratch, lefts))",
-            f"put_pointer(block, {strassen_slot('next')}, offset(scratch, lefts))",
-            self._set("targets", "0"),
-            self._set("touched", "0"),
-            self._set("rows", str(heights(self.tile)[1])),
-            "while job < jobs:",
+            *indent([*self._number("(step + 1)", "_next"), *sums.right()]),
+            "waiting = 1 if step >= 0 else 0",
+            "while waiting > 0 or job < jobs or (last_panel > 0 and making > 0):",
             *indent([
-                "if step < 0:",
-                *indent([
-                    f"for u in range({INNER}):",
-                    f"    put_pointer(block, {strassen_slot('w0')} + u, w)",
-                ]),
-                *self._jobs(),
-                f"call_kernel(args, {self.tile_slot}, block, 0, {INNER})",
+                *sums.left(),
+                "if waiting > 0:",
+                *indent(self._product()),
+                *sums.directly(),
+                "waiting = 0",
+                "job = 0",
+                "jobs = 0",
             ]),
             "right_at = 2 * base + right_size - right_at",
         ]  # fmt: skip
@@ -288,134 +288,20 @@ class _Driver:
     def _number(step: str, suffix: str) -> list[str]:
         """Take the number of a step apart."""
         return [
-            f"outer{suffix} = imod({step}, outers)",
             f"part_of_k{suffix} = idiv({step}, p_block * outers)",
-            f"panel_of_block{suffix} = idiv({step}, outers) - part_of_k{suffix} * p_block",
+            f"place_in_part = {step} - part_of_k{suffix} * p_block * outers",
+            f"first_panel{suffix} = idiv(place_in_part, held * outers) * held",
+            f"end_panel{suffix} = imin(first_panel{suffix} + held, p_block)",
+            f"place_in_part -= first_panel{suffix} * outers",
+            f"outer{suffix} = idiv(place_in_part, end_panel{suffix} - first_panel{suffix})",
+            f"place_in_part -= outer{suffix} * (end_panel{suffix} - first_panel{suffix})",
+            f"panel_of_block{suffix} = first_panel{suffix} + place_in_part",
         ]
-
-    @staticmethod
-    def _form(name: str, word: int, outer: str) -> list[str]:
-        """One sum of the outer level: its first block, if there is a second (``<name>_two``), that, and its sign."""
-        return [
-            f"form = ({word} >> (6 * {outer})) & 63 if levels == 2 else 0",
-            f"{name}_two = (form >> 2) & 1",
-            f"{name}_sign = form >> 5",
-            f"{name}0 = form & 3",
-            f"{name}1 = (form >> 3) & 3",
-        ]
-
-    def _left_sums(self) -> list[str]:
-        """All left-hand sides of one part of the sum, strip by strip."""
-        return [
-            "row = 0",
-            "strip = 0",
-            "while row < m_block:",
-            *indent([
-                *self._height("m_block - row"),
-                "left = imin(m_block - row, height)",
-                "for i in range(left):",
-                *indent([
-                    f"to = lefts + strip * strip_size + i * {LEFT_PITCH}",
-                    "at = (row + i) * x_ld + part_of_k * k_block",
-                    "if levels == 2:",
-                    *indent(self._left_row(4)),
-                    "else:",
-                    *indent(self._left_row(2)),
-                ]),
-                "row += left",
-                "strip += 1",
-            ]),
-        ]  # fmt: skip
-
-    def _left_row(self, grid: int) -> list[str]:
-        """All sums of one row of ``grid`` x ``grid`` blocks."""
-        lanes = self.tile.lanes
-        places, body = [], []
-        for r in range(grid):
-            places.append(f"line{r} = imin(m0 + {r} * m_block, m - m_block) * x_ld + at")
-            for c in range(grid):
-                place = f"line{r} + {c} * idiv(depth, {grid}) + c"
-                body += [f"prefetch(x, {place} + x_ld)", f"x{r}{c} = load(x, {place}, {lanes})"]
-        places += [f"to{u} = to + block[{strassen_slot('left0') + u}]" for u in range(INNER)]
-        for outer in range(PRODUCTS if grid > 2 else 1):
-            form = (LEFT >> (6 * outer)) & 63 if grid > 2 else 0
-            for h in range(4):
-                one, other = (f"x{(b >> 1) * 2 + (h >> 1)}{(b & 1) * 2 + (h & 1)}" for b in (form & 3, (form >> 3) & 3))
-                both = f"{'sub' if form >> 5 else 'add'}({one}, {other})"
-                body.append(f"a{h} = {both if form & 4 else one}")
-            to = f"{outer} * strips * strip_size + c"
-            for u, text in enumerate(_LEFT_SUMS):
-                body.append(f"store(scratch, to{u} + {to}, {text})")
-        return [*places, f"for c in range(0, k_block, {lanes}):", *indent(body)]
-
-    def _right_sums(self) -> list[str]:
-        """Where the right-hand sides of the next step are, and what sums have to be made for it."""
-        columns, size = self.tile.columns, len(_JOB)
-        made, first, second, sign = range(size)
-
-        def quadrant(h: int, term: str) -> str:
-            panel = f"imin(p0 + (({term} & 1) * 2 + {h & 1}) * p_block, panels - p_block) + panel_of_block_next"
-            k = f"(({term} >> 1) * 2 + {h >> 1}) * idiv(depth, grid) + part_of_k_next * k_block"
-            return f"offset(w, ({panel}) * w_panel + ({k}) * {columns})"
-
-        area = "offset(scratch, 2 * base + right_size - right_at + {} * right_area)"
-        lines = [
-            *self._number("(step + 1)", "_next"),
-            *self._form("b_block", RIGHT, "outer_next"),
-        ]
-        for h in range(4):
-            lines += [
-                f"put_pointer(operands, {h}, {quadrant(h, 'b_block0')})",
-                "if b_block_two > 0:",
-                *indent([
-                    f"put_pointer(sums, {size * h + made}, {area.format(h)})",
-                    f"sums[{size * h + first}] = operands[{h}]",
-                    f"put_pointer(sums, {size * h + second}, {quadrant(h, 'b_block1')})",
-                    f"sums[{size * h + sign}] = b_block_sign",
-                    f"operands[{h}] = sums[{size * h + made}]",
-                ]),
-            ]  # fmt: skip
-        for i, (one, other) in enumerate(_RIGHT_SUMS, 4):
-            lines += [
-                f"put_pointer(operands, {i}, {area.format(i)})",
-                f"sums[{size * i + made}] = operands[{i}]",
-                f"sums[{size * i + first}] = operands[{one}]",
-                f"sums[{size * i + second}] = operands[{other}]",
-                f"sums[{size * i + sign}] = 1",
-            ]
-        return [
-            *lines,
-            "pieces = most_pieces if b_block_two > 0 else fewest_pieces",
-            f"job = 0 if b_block_two > 0 else {RIGHT_PANELS // 2} * pieces",
-            f"jobs = {RIGHT_PANELS} * pieces",
-        ]
-
-    def _jobs(self) -> list[str]:
-        """Give the next jobs to a call of the tile."""
-        lines = [
-            f"share = imin(jobs - job, {INNER})",
-            self._set("jobs", "share"),
-            "for u in range(share):",
-            *indent([
-                "kind = idiv(job, pieces)",
-                "first_row = idiv((job - kind * pieces) * k_block, pieces)",
-                "last_row = idiv((job - kind * pieces + 1) * k_block, pieces)",
-                f"block[{strassen_slot('shift0')} + u] = first_row * {self.tile.columns}",
-                f"block[{strassen_slot('count0')} + u] = (last_row - first_row) * {self.tile.vectors}",
-                *(
-                    f"block[{strassen_slot('made0') + i} + 3 * u] = sums[kind * {len(_JOB)} + {i}]"
-                    for i in range(len(_JOB) - 1)
-                ),
-                f"block[{strassen_slot('sign0')} + u] = sums[kind * {len(_JOB)} + {len(_JOB) - 1}]",
-                "job += 1",
-            ]),
-        ]  # fmt: skip
-        return lines
 
     def _product(self) -> list[str]:
         """All strips of the step, and what is finished by it."""
         return [
-            *self._form("c_block", RESULT, "outer"),
+            *form("c_block", RESULT, "outer"),
             "targets = 1 + c_block_two",
             "panel_held = imod(panel_of_block, held)",
             "done = 0",
@@ -430,23 +316,27 @@ class _Driver:
                 "    done |= 1 << t",
             ]),
             "row = 0",
-            "strip = outer * strips",
+            "same = lefts + imod(part_of_k * outers + outer, kept) * strips * strip_size",
+            "then = lefts + imod(part_of_k * outers + outer + 1, kept) * strips * strip_size",
+            "x_at = same",
             "while row < m_block:",
             *indent([
-                *self._height("m_block - row"),
+                *next_strip(self.tile, "m_block - row"),
                 "left = imin(m_block - row, height)",
-                "after = strip + 1 if row + left < m_block else imod(outer + 1, outers) * strips",
-                f"put_pointer(block, {strassen_slot('x')}, offset(scratch, lefts + strip * strip_size))",
-                f"put_pointer(block, {strassen_slot('next')}, offset(scratch, lefts + after * strip_size))",
+                "after = x_at + strip_size",
+                "if row + left == m_block:",
+                "    after = same if panel_of_block + 1 < end_panel else then",
+                f"put_pointer(block, {strassen_slot('x')}, offset(scratch, x_at))",
+                f"put_pointer(block, {strassen_slot('next')}, offset(scratch, after))",
                 self._set("rows", "height"),
                 self._set("targets", "targets"),
                 self._set("touched", "0"),
-                *self._jobs(),
+                *self.sums.take(),
                 "for t in range(targets):",
                 *indent(self._aim()),
                 *self._pieces(),
                 "row += left",
-                "strip += 1",
+                "x_at = after",
             ]),
         ]  # fmt: skip
 
@@ -465,16 +355,6 @@ class _Driver:
             for u in range(max(begin, PARKED_PRODUCTS), end):
                 lines += indent(self._finish(_QUADRANTS[u - PARKED_PRODUCTS]), 3)
             begin = end
-        return lines
-
-    def _height(self, left: str) -> list[str]:
-        """Statements: the height of the strip that is next where ``left`` rows are."""
-        tile = self.tile
-        most, few, *tall = heights(tile)
-        lines = [f"rows_left = {left}", f"height = {most} if rows_left >= {most} else {few}"]
-        if tall:
-            lines += [f"over = imod(rows_left, {most})"]
-            lines += [f"if over > 0 and over <= idiv(rows_left, {most}):", f"    height = {tall[0]}"]
         return lines
 
     def _aim(self) -> list[str]:

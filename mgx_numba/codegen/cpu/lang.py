@@ -19,6 +19,7 @@ Memory
     pointer_<dtype>(args, slot)          pointer held by an argument slot; ``args[slot]`` reads an integer
     local_<dtype>(COUNT)                 pointer to COUNT (an integer literal) uninitialised elements on the
                                          stack, 64-byte aligned, at most 64 KiB
+    local_pointer_<dtype>(words, k)      pointer held by word k of words that the kernel may write
     offset(p, i)                         pointer to p[i]
     load_scalar(p, i)                    p[i] as a scalar
     store_scalar(p, i, x)

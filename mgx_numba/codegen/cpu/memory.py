@@ -131,7 +131,7 @@ def fill_vector(b: VectorBuilder, value: ir.Value, source: str, dtype: str, lane
 # Definitions. Each `define` takes the operands' Numba types and gives the signature and the lowering.
 
 
-def _pointer(dtype: str) -> Any:
+def _pointer(name: str, dtype: str) -> Any:
     result = pointer_type(dtype)
 
     def define(args: types.Type, slot: types.Type) -> Definition:
@@ -139,13 +139,13 @@ def _pointer(dtype: str) -> Any:
             element = memory_element(dtype).as_pointer()
             place = builder.bitcast(builder.gep(values[0], [values[1]]), element.as_pointer())
             loaded = builder.load(place)
-            # A kernel never writes its argument block.
-            loaded.set_metadata("invariant.load", builder.module.add_metadata([]))
+            if name == "pointer":  # a kernel never writes its argument block
+                loaded.set_metadata("invariant.load", builder.module.add_metadata([]))
             return loaded
 
         return result(_ARGS, _INT), lower
 
-    return make_intrinsic(f"pointer_{dtype}", define, 2)
+    return make_intrinsic(f"{name}_{dtype}", define, 2)
 
 
 def _local(dtype: str) -> Any:
@@ -298,6 +298,7 @@ store = storer("store", 3, 2, _store)
 store_tail = storer("store_tail", 4, 2, _store_tail)
 
 for _dtype in DTYPES:
-    globals()[f"pointer_{_dtype}"] = _pointer(_dtype)
+    for _name in ("pointer", "local_pointer"):
+        globals()[f"{_name}_{_dtype}"] = _pointer(_name, _dtype)
     globals()[f"local_{_dtype}"] = _local(_dtype)
-__all__ += [f"{_kind}_{_dtype}" for _kind in ("pointer", "local") for _dtype in DTYPES]
+__all__ += [f"{_kind}_{_dtype}" for _kind in ("pointer", "local_pointer", "local") for _dtype in DTYPES]

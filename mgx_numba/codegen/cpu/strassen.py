@@ -21,7 +21,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from .strassen_table import CHAIN_ENDS, LEFT_PITCH, PARKED_PRODUCTS, SIDE_STEPS, STRASSEN_SLOTS
+from .strassen_table import CHAIN_ENDS, LEFT_PITCH, PARKED_PRODUCTS, SIDE_STEPS, SIDE_WORDS, STRASSEN_SLOTS
 from .tile import literal_shape, written_function
 from .tile_writer import CACHE_LINE, ProductWriter, Values, constant
 
@@ -100,28 +100,42 @@ class StrassenWriter(ProductWriter):
 
     def _sum_beside(self, u: ir.Value, busy: ir.Value, state: Values) -> Values:
         """`SIDE_STEPS` k for each vector of the sum."""
+        words = self.ir.inttoptr(self.slot["side"], _I64.as_pointer())
+        job = self.ir.mul(u, constant(len(SIDE_WORDS)))
+
+        def place(name: str) -> ir.Value:
+            return self.at(words, self.ir.add(job, constant(SIDE_WORDS.index(name))))
+
+        def word(name: str) -> ir.Value:
+            return self.ir.load(place(name))
+
+        pointer = self.element.as_pointer().as_pointer()
+        places = [self.ir.load(self.ir.bitcast(place(name), pointer)) for name in SIDE_WORDS[:3]]
         bits = ir.IntType(8 * self.align)
-        shift = self._word("shift0", u)
-        count = self.ir.select(busy, self._word("count0", u), constant(0))
-        row = self.ir.mul(u, constant(3))
-        made, first, second = (self.at(self._pointer(f"{name}0", row), shift) for name in ("made", "first", "second"))
-        sign = self.ir.shl(self.ir.trunc(self._word("sign0", u), bits), ir.Constant(bits, 8 * self.align - 1))
+        sign = self.ir.shl(self.ir.trunc(word("sign"), bits), ir.Constant(bits, 8 * self.align - 1))
         sign = self.splat(sign)
+        pitches = [word(f"{name}_pitch") for name in SIDE_WORDS[:3]]
+        vectors, runs = word("vectors"), self.ir.select(busy, word("runs"), constant(0))
 
-        def one_vector(v: ir.Value, inner: Values) -> Values:
-            at = self.ir.mul(v, constant(self.lanes))
-            terms = []
-            for pointer in (first, second):
-                place = self.at(pointer, at)
-                self.prefetch_line(self.at(place, self.slot["ahead"]), write=False)
-                terms.append(self.ir.load(self._vector(place, 0), align=self.align))
-            turned = self.ir.bitcast(self.ir.xor(self.ir.bitcast(terms[1], sign.type), sign), self.vector)
-            self.ir.store(self.ir.fadd(terms[0], turned), self._vector(self.at(made, at), 0), align=self.align)
-            for _ in range(SIDE_STEPS):
-                inner = self._one(inner)
-            return inner
+        def one_run(_: ir.Value, outer: Values) -> Values:
+            places, state = outer[:3], outer[3:]
 
-        return self.loop("v", constant(0), count, 1, state, one_vector)
+            def one_vector(v: ir.Value, inner: Values) -> Values:
+                at = self.ir.mul(v, constant(self.lanes))
+                made, *terms = (self.at(start, at) for start in places)
+                for term, pitch in zip(terms, pitches[1:], strict=True):
+                    self.prefetch_line(self.at(term, pitch), write=False)
+                one, other = (self.ir.load(self._vector(term, 0), align=self.align) for term in terms)
+                turned = self.ir.bitcast(self.ir.xor(self.ir.bitcast(other, sign.type), sign), self.vector)
+                self.ir.store(self.ir.fadd(one, turned), self._vector(made, 0), align=self.align)
+                for _ in range(SIDE_STEPS):
+                    inner = self._one(inner)
+                return inner
+
+            state = self.loop("v", constant(0), vectors, 1, state, one_vector)
+            return [*(self.at(start, pitch) for start, pitch in zip(places, pitches, strict=True)), *state]
+
+        return self.loop("run", constant(0), runs, 1, [*places, *state], one_run)[3:]
 
     def _ask_for_targets(self, u: ir.Value, targets: ir.Value, state: Values) -> Values:
         """Further k, each with some cache lines of the targets."""

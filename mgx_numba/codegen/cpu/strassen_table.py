@@ -9,6 +9,7 @@ __all__ = [
     "MOST_TARGETS",
     "PARKED_PRODUCTS",
     "SIDE_STEPS",
+    "SIDE_WORDS",
     "STRASSEN_SLOTS",
     "strassen_slot",
 ]
@@ -40,11 +41,7 @@ STRASSEN_SLOTS = (
     *(f"mode{t}" for t in range(MOST_TARGETS)),  # 0: stored, 1: added, 2: subtracted
     *(f"quadrant{u}" for u in range(PARKED_PRODUCTS, INNER)),  # elements from there to the quadrant that u completes
     "jobs",  # how many products, from the first, make a sum on the side
-    *(f"{name}{u}" for u in range(INNER) for name in ("made", "first", "second")),  # pointers: first + second
-    *(f"sign{u}" for u in range(INNER)),  # 1: second is subtracted
-    *(f"shift{u}" for u in range(INNER)),  # elements from those pointers to the first vectors
-    *(f"count{u}" for u in range(INNER)),  # vectors, at most ``depth`` / `SIDE_STEPS`
-    "ahead",  # how many elements ahead terms are brought near
+    "side",  # pointer: `SIDE_WORDS` of those sums
     "touched",  # how many of the following two kinds of places to bring into the cache: none, one or both
     *(f"written{u}" for u in range(PARKED_PRODUCTS, INNER)),  # pointers: where the result's first row will be stored
     "written_row",
@@ -52,6 +49,20 @@ STRASSEN_SLOTS = (
     "read_row",
 )
 """Words of the argument block of a tile kernel."""
+
+
+SIDE_WORDS = (
+    "made",  # pointers: made = first + second, each ``runs`` times ``vectors`` vectors
+    "first",
+    "second",
+    "sign",  # 1: second is subtracted
+    "vectors",  # at most ``depth`` / (`SIDE_STEPS` * runs)
+    "runs",
+    "made_pitch",  # elements from one run to the next
+    "first_pitch",  # and to what is brought near, for one run
+    "second_pitch",
+)
+"""Words of a sum on the side."""
 
 
 def strassen_slot(name: str) -> int:
