@@ -28,8 +28,8 @@ __all__ = [
 
 LEAST_DEPTH = 96
 """Shorter sums do not pay for what a product costs besides."""
-MOST_DEPTH = 512
-"""Longer rows of the left-hand side would not stay in the L1 cache."""
+MOST_DEPTH = {2: 384, 4: 256}
+"""By grid: the right-hand sums of two steps of longer products would not stay in the L2 cache."""
 ALL_CLAIM_BYTES, CLAIM_BYTES = 16 << 20, 4 << 20
 """Scratch of all threads together, at most, and what each may have in any case."""
 RIGHT_PANELS = 8
@@ -46,6 +46,8 @@ LEFT_OPERATIONS = 8
 """Sums of two terms that make all left-hand sides of an outer product."""
 LEFT_PAD = 16
 """Elements between left-hand sums in a row."""
+LEAST_ROWS = 8
+"""A tile of fewer rows takes as long: it waits for its panels."""
 TILE_CYCLES, OUTER_CYCLES = 60.0, 40.0
 """Costs of a tile, and of each place of the outer level that it changes."""
 SIDE_CYCLES, BEYOND_CYCLES = 1.5, 5.0
@@ -82,14 +84,18 @@ class Cut:
         """Blocks of tasks along rows and along columns."""
         return -(-m // (self.grid * self.rows)), -(-panels // (self.grid * self.panels))
 
+    def tiles(self, tile: RegisterTile) -> list[int]:
+        """Heights of the tiles below each other in a block: `next_strip` in numbers."""
+        most, few, *tall = heights(tile)
+        found, left = [], self.rows
+        while left > 0:
+            found.append(tall[0] if tall and 0 < left % most <= left // most else (most if left > few else few))
+            left -= found[-1]
+        return found
+
     def strips(self, tile: RegisterTile) -> int:
         """Tiles below each other in a block."""
-        most, few, *tall = heights(tile)
-        count, left = 0, self.rows
-        while left > 0:
-            high = tall[0] if tall and 0 < left % most <= left // most else (most if left >= most else few)
-            count, left = count + 1, left - high
-        return count
+        return len(self.tiles(tile))
 
     def held(self, k: int) -> int:
         """Panels of a block of the result that are summed at the same time."""
@@ -125,7 +131,7 @@ def left_pieces(tile: RegisterTile) -> int:
 def next_strip(tile: RegisterTile, rows_left: str) -> list[str]:
     """Statements: the height of the strip that is next where ``rows_left`` rows are."""
     most, few, *tall = heights(tile)
-    lines = [f"rows_left = {rows_left}", f"height = {most} if rows_left >= {most} else {few}"]
+    lines = [f"rows_left = {rows_left}", f"height = {most} if rows_left > {few} else {few}"]
     if tall:
         lines += [f"over = imod(rows_left, {most})"]
         lines += [f"if over > 0 and over <= idiv(rows_left, {most}):", f"    height = {tall[0]}"]
@@ -176,7 +182,7 @@ def _depths(tile: RegisterTile, whole: int) -> list[int]:
 
 def _cuts(levels: int, tile: RegisterTile, m: int, panels: int, k: int, threads: int) -> Iterator[Cut]:
     grid = 1 << levels
-    depths = [d for d in _depths(tile, k // grid) if LEAST_DEPTH <= d <= MOST_DEPTH]
+    depths = [d for d in _depths(tile, k // grid) if LEAST_DEPTH <= d <= MOST_DEPTH[grid]]
     for by_rows in (False, True) if threads > 1 else (False,):
         own_rows = -(-m // (threads if by_rows else 1))
         own_panels = -(-panels // (1 if by_rows else threads))
@@ -195,7 +201,8 @@ def _cuts(levels: int, tile: RegisterTile, m: int, panels: int, k: int, threads:
 def _seconds(cut: Cut, tile: RegisterTile, m: int, panels: int, k: int, threads: int) -> float:
     down, across = cut.tasks(m, panels)
     parts, two = k // (cut.grid * cut.depth), cut.outers > 1
-    tiles = cut.strips(tile) * (TILE_CYCLES + OUTER_CYCLES * two) + cut.rows * tile.vectors / 2 * cut.depth
+    high = sum(max(rows, LEAST_ROWS) for rows in cut.tiles(tile))
+    tiles = cut.strips(tile) * (TILE_CYCLES + OUTER_CYCLES * two) + high * tile.vectors / 2 * cut.depth
     room = INNER * cut.strips(tile) * cut.depth // SIDE_STEPS
     lefts = LEFT_OPERATIONS * cut.rows * cut.depth / tile.lanes
     rights = cut.depth * tile.vectors * RIGHT_PANELS * (TWO_TERMS if two else 0.5)
