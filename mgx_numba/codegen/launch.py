@@ -34,7 +34,9 @@ class Launch:
 
     ``args`` are the kernel's int64 slots; a `Callee` among them names a kernel that has to be loaded too. ``flops``
     and ``bytes`` are what the whole launch computes and the least it must move. A launch may read what earlier
-    launches of the same list wrote; its own tasks are independent.
+    launches of the same list wrote; its own tasks are independent. ``replaceable`` names operands that ``out`` may take
+    the place of: where these lie like the result, each element is read before the result's there is written, the only
+    time.
     """
 
     kernel: KernelSource
@@ -43,6 +45,7 @@ class Launch:
     grain: int = 1
     flops: int = 0
     bytes: int = 0
+    replaceable: tuple[str, ...] = ()
 
     @property
     def kernels(self) -> tuple[KernelSource, ...]:

@@ -235,4 +235,4 @@ def direct_launch(
     moved = size * (problem.batch * problem.in_pixels * problem.in_channels + math.prod(lens))
     moved += ITEMSIZE[epilogue.out_dtype(problem.dtype)] * rows * problem.out_channels
     tasks = blocking.tasks(rows, panels, groups)
-    return Launch(skeleton.source(), tuple(arguments.values), tasks, 1, problem.flops, moved)
+    return Launch(skeleton.source(), tuple(arguments.values), tasks, 1, problem.flops, moved, epilogue.moving)

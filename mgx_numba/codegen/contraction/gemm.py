@@ -235,7 +235,7 @@ def _launch(
     moved = size * (batched.count * batched.m * (problem.k + problem.n) + depth * panels * tile.columns)
     flops = 2 * batched.count * batched.m * problem.n * problem.k
     tasks = blocking.tasks(batched.m, panels, batched.count)
-    return Launch(skeleton.source(), tuple(arguments.values), tasks, 1, flops, moved)
+    return Launch(skeleton.source(), tuple(arguments.values), tasks, 1, flops, moved, epilogue.moving)
 
 
 def _batch_lines(batched: Batched) -> list[str]:

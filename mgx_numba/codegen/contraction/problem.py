@@ -58,6 +58,11 @@ class Epilogue:
         """Dtype of the stored values when accumulating in ``accumulator``."""
         return self.dtype or accumulator
 
+    @property
+    def moving(self) -> tuple[str, ...]:
+        """Names of the operands that have an element for each of the result."""
+        return tuple(f"e{k}" for k, operand in enumerate(self.operands) if operand.access == "full")
+
 
 @dataclass(frozen=True)
 class PrologueOperand:

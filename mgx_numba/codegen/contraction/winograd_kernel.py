@@ -96,7 +96,8 @@ class WinogradWriter:
         moved = problem.itemsize * (problem.batch * problem.in_pixels * problem.in_channels + zeros)
         results = problem.batch * problem.out_pixels * problem.out_channels
         moved += ITEMSIZE[self.epilogue.out_dtype(problem.dtype)] * results
-        launch = Launch(source, tuple(a.values), tasks, block.grain, problem.flops, moved)
+        seen = self.epilogue.moving
+        launch = Launch(source, tuple(a.values), tasks, block.grain, problem.flops, moved, seen)
         return Plan((launch,), -(-tasks // block.grain) * claim * problem.itemsize)
 
     def _filter(self, source: str, target: str, plane: str) -> str:

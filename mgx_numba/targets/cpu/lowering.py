@@ -30,6 +30,7 @@ from ..ref.interpreter import compute, evaluate_module
 from .buffers import Buffer, View, color
 from .lending import keeps_inner_axis, seen_before
 from .options import CpuOptions
+from .replacing import replaced
 from .spending import Spending
 
 __all__ = ["Lowering", "lower", "lowering"]
@@ -351,7 +352,10 @@ class Lowering:
                     view.buffer.touch(number)
                     arena[id(view.buffer)] = view.buffer
         reuse = self.options.memory_reuse and "memory_coloring" not in disabled_names(self.options.disabled_passes)
-        arena_bytes = color(arena.values(), reuse, self.threads)
+        homes = replaced([(step.launch, step.operands) for step in self.steps]) if reuse else {}
+        arena_bytes = color((b for b in arena.values() if b not in homes), reuse, self.threads)
+        for buffer, home in homes.items():
+            buffer.offset = home.offset
         steps = [self._resolve(step) for step in self.steps]
         return Plan(
             steps=steps,

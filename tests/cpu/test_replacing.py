@@ -1,0 +1,128 @@
+"""Sums take the place of a residual that nothing reads after them, and of nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from mgx_numba.graph.instruction import Instruction
+from mgx_numba.graph.module import Module
+from mgx_numba.runtime.plan import Pointer, Step
+from mgx_numba.targets.cpu.lowering import lower
+from mgx_numba.targets.cpu.options import CpuOptions
+
+from .programs import check
+
+PASSES = ("layout_convolution", "fuse_contraction", "fuse_reduce", "fuse_pointwise", "dead_code_elimination")
+Layer = Callable[[Instruction, int], Instruction]
+
+
+def data(*lens: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(lens).astype(np.float32)
+
+
+def in_place(inputs: list[np.ndarray], build: Callable, **options) -> list[bool]:
+    """For each step with an epilogue that adds, whether its result is one of its operands; checked against ref."""
+    program = check(inputs, build, 1e-4, PASSES, **options)
+    plan = lower(program, CpuOptions(num_threads=2, **options))
+    steps = [step for step in plan.steps if isinstance(step, Step) and "_add" in step.label]
+    return [sum(isinstance(arg, Pointer) and arg == step.outputs[0].pointer for arg in step.args) > 1 for step in steps]
+
+
+def residual(m: Module, x: Instruction, layer: Layer, blocks: int) -> Instruction:
+    """Blocks of two layers with a sum, of which the last is the result."""
+    y = layer(x, 0)
+    for k in range(blocks):
+        inside = m.add_instruction("relu", [layer(y, 2 * k + 1)])
+        y = m.add_instruction("relu", [m.add_instruction("add", [layer(inside, 2 * k + 2), y])])
+    return y
+
+
+def product(m: Module, n: int) -> Layer:
+    def layer(x: Instruction, seed: int) -> Instruction:
+        *batch, _, k = x.shape.lens
+        return m.add_instruction("dot", [x, m.add_literal(data(*batch, k, n, seed=seed))])
+
+    return layer
+
+
+def convolution(m: Module, n: int, kernel: int, groups: int = 1) -> Layer:
+    def layer(x: Instruction, seed: int) -> Instruction:
+        weights = 0.2 * data(n, x.shape.lens[1] // groups, kernel, kernel, seed=seed)
+        return m.add_instruction("convolution", [x, m.add_literal(weights)], padding=[kernel // 2] * 2, group=groups)
+
+    return layer
+
+
+@pytest.mark.parametrize("value", [1.0, np.inf, np.nan])
+@pytest.mark.parametrize("lens,n", [((37, 20), 33), ((5, 3), 6), ((3, 13, 64), 64), ((50, 16), 100)])
+def test_sums_of_products(lens, n, value):
+    x = data(*lens)
+    x[..., 0, 1] = value
+    found = in_place([x], lambda m, p: residual(m, p[0], product(m, n), 3), fast_math=False)
+    assert found == [True, True, False]  # the last one writes what is returned
+
+
+@pytest.mark.parametrize("fast_math", [False, True])
+@pytest.mark.parametrize("lens,n,kernel", [((2, 5, 9, 7), 36, 1), ((1, 8, 13, 9), 40, 3), ((3, 64, 1, 1), 16, 1)])
+def test_sums_of_convolutions(lens, n, kernel, fast_math):
+    found = in_place([data(*lens)], lambda m, p: residual(m, p[0], convolution(m, n, kernel), 2), fast_math=fast_math)
+    assert found == [True, True]
+
+
+def test_large_sums_of_tasks_of_two_threads():
+    found = in_place([data(2, 64, 30, 31)], lambda m, p: residual(m, p[0], convolution(m, 160, 1), 3), fast_math=True)
+    assert found == [True, True, True]
+
+
+def test_kernels_that_compute_some_pixels_twice_leave_the_operand_alone():
+    found = in_place([data(1, 16, 9, 21)], lambda m, p: residual(m, p[0], convolution(m, 16, 3, 16), 2))
+    assert found == [False, False]
+
+
+def test_an_operand_that_is_read_later_stays():
+    def build(m: Module, p: list[Instruction]) -> Instruction:
+        y = product(m, 24)(p[0], 0)
+        z = m.add_instruction("add", [product(m, 24)(m.add_instruction("relu", [y]), 1), y])
+        return m.add_instruction("dot", [m.add_instruction("transpose", [y], permutation=(1, 0)), z])
+
+    assert in_place([data(19, 24)], build) == [False]
+
+
+def test_an_operand_that_is_also_multiplied_stays():
+    def build(m: Module, p: list[Instruction]) -> Instruction:
+        y = product(m, 40)(p[0], 0)
+        for seed in (1, 2):
+            y = m.add_instruction("add", [product(m, 40)(y, seed), y])
+        return product(m, 3)(y, 3)
+
+    assert in_place([data(70, 24)], build) == [False, False]
+
+
+@pytest.mark.parametrize("name", ["slice", "broadcast"])
+def test_an_operand_that_lies_otherwise_stays(name):
+    def build(m: Module, p: list[Instruction]) -> Instruction:
+        y = product(m, 24)(p[0], 0)
+        seen = m.add_instruction("slice", [y], axes=[0], starts=[2], ends=[3 if name == "broadcast" else 26])
+        seen = m.add_instruction("multibroadcast", [seen], out_lens=(24, 24)) if name == "broadcast" else seen
+        z = m.add_instruction("add", [product(m, 24)(p[1], 1), seen])
+        return product(m, 3)(z, 3)
+
+    assert in_place([data(30, 24), data(24, 24)], build) == [False]
+
+
+def test_the_copy_of_an_operand_is_replaced():
+    def build(m: Module, p: list[Instruction]) -> Instruction:
+        y = product(m, 24)(p[0], 0)
+        turned = m.add_instruction("transpose", [y], permutation=(1, 0))
+        z = m.add_instruction("add", [product(m, 24)(p[1], 1), turned])
+        return m.add_instruction("dot", [m.add_instruction("add", [y, z]), m.add_literal(data(24, 3))])
+
+    assert True in in_place([data(24, 24), data(24, 24)], build)
+
+
+def test_memory_that_is_not_reused_is_not_replaced():
+    options = {"fast_math": False, "memory_reuse": False}
+    assert in_place([data(9, 20)], lambda m, p: residual(m, p[0], product(m, 20), 2), **options) == [False, False]
