@@ -12,39 +12,14 @@ from llvmlite import ir
 from numba.core import cgutils, compiler, errors, types
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler_lock import global_compiler_lock
-from numba.core.compiler_machinery import PassManager
 from numba.core.registry import cpu_target
-from numba.core.typed_passes import (
-    IRLegalization,
-    NativeLowering,
-    NoPythonBackend,
-    NopythonTypeInference,
-    PreLowerStripPhis,
-)
-from numba.core.untyped_passes import (
-    FixupArgs,
-    GenericRewrites,
-    IRProcessing,
-    ReconstructSSA,
-    TranslateByteCode,
-)
+
+from .pipeline import KernelPipeline
 
 __all__ = ["Refused", "lower"]
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _ARGUMENTS = (types.CPointer(types.int64), types.int64, types.int64)
-_PASSES = (
-    (TranslateByteCode, "analyse bytecode"),
-    (FixupArgs, "fix up arguments"),
-    (IRProcessing, "process IR"),
-    (GenericRewrites, "rewrite static items"),
-    (ReconstructSSA, "static single assignment"),
-    (NopythonTypeInference, "infer types"),
-    (PreLowerStripPhis, "remove phi nodes"),
-    (IRLegalization, "check IR"),
-    (NativeLowering, "lower to LLVM IR"),
-    (NoPythonBackend, "collect"),
-)
 
 
 class Refused(Exception):
@@ -60,17 +35,6 @@ class _Collector(JITCodeLibrary):
 
     def add_ir_module(self, ir_module: ir.Module) -> None:
         self.modules.append(ir_module)
-
-
-class _KernelPipeline(compiler.CompilerBase):
-    """Numba's pipeline without what kernels never use: closures, array expressions, inlining."""
-
-    def define_pipelines(self) -> list[PassManager]:
-        manager = PassManager("kernel")
-        for pass_class, purpose in _PASSES:
-            manager.add_pass(pass_class, purpose)
-        manager.finalize()
-        return [manager]
 
 
 @global_compiler_lock
@@ -101,7 +65,7 @@ def lower(function: python_types.FunctionType, symbol: str) -> str:
             flags,
             {},
             library=library,
-            pipeline_class=_KernelPipeline,
+            pipeline_class=KernelPipeline,
         )
     except errors.NumbaError as error:
         raise Refused(_with_line(str(error), getattr(error, "loc", None))) from error

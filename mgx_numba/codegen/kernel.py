@@ -66,7 +66,7 @@ def _versions() -> dict[str, str]:
 def _intrinsics_digest() -> str:
     """SHA-256 of the modules that give a text its meaning: ``codegen/cpu/*.py`` and the compiler."""
     codegen = Path(__file__).parent
-    files = [*codegen.glob("cpu/*.py"), *(codegen / name for name in ("compiler.py", "frontend.py"))]
+    files = [*codegen.glob("cpu/*.py"), *(codegen / name for name in ("compiler.py", "frontend.py", "pipeline.py"))]
     digest = hashlib.sha256()
     for entry in sorted(files, key=lambda e: e.name):
         digest.update(entry.name.encode() + b"\0" + entry.read_bytes() + b"\0")

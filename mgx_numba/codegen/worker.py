@@ -7,9 +7,10 @@ True}`` once Numba is imported; then answers each ``{"name", "text", "origin"}``
 
 from __future__ import annotations
 
+import gc
 import os
 import struct
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 import msgpack
 
@@ -19,6 +20,7 @@ from .kernel import KernelSource
 __all__ = ["main", "read_message", "write_message"]
 
 _LENGTH = struct.Struct("<I")
+_ALLOCATIONS_BETWEEN_COLLECTIONS = 100_000
 
 
 def read_message(stream: IO[bytes]) -> Any:
@@ -52,20 +54,25 @@ def _answer(stream: IO[bytes], message: Any) -> None:
         os._exit(0)  # a normal exit would flush the stream and complain
 
 
-def main() -> None:
-    """Serve until the input ends. What is printed meanwhile goes to standard error, not into the protocol."""
+def main() -> NoReturn:
+    """Serve until the input ends, and with it the process.
+
+    What is printed meanwhile goes to standard error, not into the protocol.
+    """
     source_stream = os.fdopen(os.dup(0), "rb")
     answer_stream = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     from . import frontend  # noqa: F401  imports Numba before saying ready
     from .compiler import compile_object
 
+    gc.freeze()  # nothing imported becomes garbage, and what a compilation leaves behind may wait
+    gc.set_threshold(_ALLOCATIONS_BETWEEN_COLLECTIONS)
     _answer(answer_stream, {"ready": True})
     while True:
         try:
             request = read_message(source_stream)
         except EOFError:
-            return
+            os._exit(0)  # taking Numba's modules down would keep whoever waits for the end
         try:
             answer: dict[str, Any] = {"object": compile_object(KernelSource(**request))}
         except CompileError as error:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import sys
 import threading
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from mgx_numba.codegen import batch
@@ -14,6 +16,7 @@ from mgx_numba.codegen.compiler import compile_object, inspect
 from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.elf import read_object
 from mgx_numba.codegen.kernel import KernelSource
+from mgx_numba.codegen.loader import load
 from mgx_numba.errors import CompileError, FormatError
 
 HEADER = "def kernel(args, begin, end):\n"
@@ -81,6 +84,46 @@ def test_inspection_shows_each_stage(add_kernel: KernelSource) -> None:
     assert add_kernel.symbol in stages.assembly
 
 
+def test_calls_were_typed_again_in_every_kernel_and_operators_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    from numba.core import types
+
+    asked = []
+    original = types.Function.get_call_type
+
+    def noted(*arguments: object) -> object:
+        asked.append(arguments)
+        return original(*arguments)
+
+    monkeypatch.setattr(types.Function, "get_call_type", noted)
+    text = HEADER + "    x = imin(args[1], begin) + 7\n    while x < end:\n        x = x * 2 + imin(args[2], x)\n"
+    for number in range(2):
+        asked.clear()
+        compile_object(KernelSource("typed_kernel", f"{text}    args[{number}] = x\n"))
+        assert number == 0 or all("item" in str(arguments[0]) for arguments in asked)
+
+
+def test_variable_of_one_branch_or_of_the_iteration_before() -> None:
+    """No variable is written when its life ends, so what was zero there is now anything."""
+    body = """
+    kept = begin
+    for k in range(begin, end):
+        if k % 3 == 1:
+            seen = k * 5
+            kept = kept + seen
+        elif k % 3 == 2:
+            kept = kept ^ k
+        args[k] = kept
+"""
+    wanted, kept = [], 0
+    for k in range(64):
+        kept = kept + k * 5 if k % 3 == 1 else kept ^ k if k % 3 == 2 else kept
+        wanted.append(kept)
+    words = np.zeros(64, np.int64)
+    (address,) = load([KernelSource("branches_kernel", HEADER + body)])
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(address)(words.ctypes.data, 0, 64)
+    assert words.tolist() == wanted
+
+
 def test_threads_may_compile_at_once(distinct: Callable[[int], KernelSource]) -> None:
     sources = [distinct(i) for i in range(100, 108)]
     objects: dict[str, bytes] = {}
@@ -126,6 +169,14 @@ def test_dead_worker_costs_only_time(
     monkeypatch.setattr(batch, "WORKER_COMMAND", (sys.executable, "-c", death))
     sources = [distinct(i) for i in range(300, 303)]
     objects = batch.compile_objects(sources, workers=2)
+    assert [read_object(data).defined for data in objects] == [{source.symbol} for source in sources]
+
+
+def test_the_longest_kernel_was_begun_last(distinct: Callable[[int], KernelSource]) -> None:
+    sources = [distinct(1), KernelSource("long_kernel", distinct(2).text + "    # long\n" * 9), distinct(3)]
+    begun: list[str] = []
+    objects = batch.compile_objects(sources, workers=0, finished=lambda source, data: begun.append(source.symbol))
+    assert begun == [sources[k].symbol for k in (1, 0, 2)]
     assert [read_object(data).defined for data in objects] == [{source.symbol} for source in sources]
 
 
