@@ -243,6 +243,19 @@ def test_values_that_are_not_finite_stay_in_their_row(queries: int, value: float
     check(np.abs(operands(1, 2, 1, queries, 700, 16, 16)[0]), k, v, mask)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize(("queries", "keys"), [(1, 50), (2, 70), (3, 700), (7, 4500), (40, 45), (70, 700), (90, 30)])
+def test_infinite_masks_of_keys_that_the_causal_bound_hides(queries: int, keys: int, value: float) -> None:
+    q, k, v = operands(1, 2, 2, queries, keys, 16, 16)
+    hidden = np.arange(keys) > np.arange(queries)[:, None] + keys - queries
+    mask = np.where(hidden, np.float32(value), normal(queries, keys, seed=5))
+    check(q, k, v, mask, causal=True)
+    check(q, k, v, np.asfortranarray(mask), causal=True)
+    for first in {keys // 2, keys - 1}:  # masks of each key: the queries from some one on see all of them
+        check(q, k, v, np.where(np.arange(keys) >= first, np.float32(value), mask[-1]), causal=True, threads=8)
+    check(q, k, v, np.full((queries, 1), value, np.float32), causal=True)
+
+
 def test_large_scores_do_not_overflow() -> None:
     q, k, v = operands(1, 1, 1, 33, 700, 8, 8)
     got, _ = attend(100 * q, 100 * k, v)

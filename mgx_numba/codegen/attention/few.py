@@ -100,13 +100,15 @@ class FewQueries(AttentionKernel):
         masking = []
         if mask is not None:
             whole, part = (
-                load_text("seen_at", "c", mask.strides[3], "mask_step", lanes, rest) for rest in ("", "count - c")
+                load_text("seen_at", "c", mask.strides[3], "mask_step", lanes, rest) for rest in ("", "shown")
             )
             masking = [
-                f"    if c + {lanes} <= count:",
+                f"    if c + {lanes} <= last + 1:",
                 f"        x = {self.masked(whole)}",
                 "    else:",
-                f"        x = {self.masked(part)}",
+                # a mask of infinity or NaN does not bring back what is hidden
+                "        shown = imax(last + 1 - c, 0)",
+                f"        x = where(lane_mask(shown, {lanes}), {self.masked(part)}, -INF)",
                 "    store(scores, row + c, x)",
             ]
         return [

@@ -48,8 +48,9 @@ class ManyQueries(AttentionKernel):
             f"            store(sums, i, const_{self.dtype}(0, {lanes}))",
             "    continue",
             *self._scores(),
-            *self._causal(),
+            "last = m0 + p + first_seen - j0",
             *self._mask_rows(),
+            *self._causal(),
             "if narrow:",
             *indent(self._softmax(1)),
             "else:",
@@ -112,10 +113,14 @@ class ManyQueries(AttentionKernel):
         ]
 
     def _causal(self) -> list[str]:
-        """Hide the keys after each query's last one; there are none where ``first_seen`` is the number of keys."""
+        """Hide the keys after each query's last one; there are none where ``first_seen`` is the number of keys.
+
+        A mask of each key is applied, and hidden with the key, where the maxima are found.
+        """
+        if self.mask_per_key():
+            return []
         lanes = self.lanes
         return [
-            "last = m0 + p + first_seen - j0",
             "for j in range(imax(last + 1, 0), count):",
             f"    for c in range(0, left, {lanes}):",
             f"        place = j * {self.columns} + c",
@@ -151,15 +156,22 @@ class ManyQueries(AttentionKernel):
         """Scores of so many vectors of queries become weights; running maxima and sums, factors for earlier sums."""
         lanes = self.lanes
         places = [(u, f"p + {u * lanes}", f"j * {self.columns} + {u * lanes}") for u in range(vectors)]
-        mask = []
-        if self.mask_per_key():
-            mask = [f"hides = load_splat(mask, mask0 + (j0 + j) * mask_step, {lanes})"]
         lines = [f"peak{u} = load(top, {row}, {lanes})" for u, row, _ in places]
-        lines += ["for j in range(count):", *indent(mask)]
-        for u, _, place in places:
-            lines += [f"    x = load(scores, {place}, {lanes})"]
-            lines += [f"    x = {self.masked('hides')}", f"    store(scores, {place}, x)"] if mask else []
-            lines += [f"    peak{u} = where(gt(x, peak{u}), x, peak{u})"]
+        if self.mask_per_key():
+            lines += ["shown = imin(imax(last + 1, 0), count)"]
+            ranges = [("range(shown)", False), ("range(shown, count)", True)]
+        else:
+            ranges = [("range(count)", False)]
+        for keys, hidden in ranges:
+            lines += [f"for j in {keys}:"]
+            if self.mask_per_key():
+                lines += [f"    hides = load_splat(mask, mask0 + (j0 + j) * mask_step, {lanes})"]
+            for u, _, place in places:
+                lines += [f"    x = load(scores, {place}, {lanes})"]
+                lines += [f"    x = {self.masked('hides')}"] if self.mask_per_key() else []
+                lines += [f"    x = where(lane_mask(j - last - {u * lanes}, {lanes}), -INF, x)"] if hidden else []
+                lines += [f"    store(scores, {place}, x)"] if self.mask_per_key() else []
+                lines += [f"    peak{u} = where(gt(x, peak{u}), x, peak{u})"]
         for u, row, _ in places:
             lines += [
                 # without any key so far all weights are exp(-infinity - 0)
