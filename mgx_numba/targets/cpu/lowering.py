@@ -7,7 +7,7 @@ operator that no kernel serves runs by its NumPy meaning in a host step between 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +30,7 @@ from ..ref.interpreter import compute, evaluate_module
 from .buffers import Buffer, View, color
 from .lending import keeps_inner_axis, seen_before
 from .options import CpuOptions
+from .packing import SharedWeights
 from .replacing import replaced
 from .spending import Spending
 
@@ -99,6 +100,7 @@ class Lowering:
         self._packed: dict[tuple[Any, ...], View] = {}
         self.packing_room = options.packing_growth
         self.spending: Spending | None = None
+        self.shared: SharedWeights | None = None
 
     def run(self) -> Plan:
         """Lower the whole program.
@@ -192,11 +194,18 @@ class Lowering:
         """Constant weights in the form that a solver reads; equal packings of one constant are shared."""
         lens = tuple(solver.packed_lens(problem))
         place = weights.__array_interface__["data"][0], weights.shape, weights.strides
-        key = (*place, solver.name, lens, *(getattr(problem, name, None) for name in _PACKED_BY))
+        how = (solver.name, lens, *(getattr(problem, name, None) for name in _PACKED_BY))
+        key = (*place, *how)
         if key not in self._packed:
+            view = self.packed_constant(weights, how, lambda: solver.pack_weights(problem, weights))
             self.packing_room -= packing_growth(solver, problem)
-            self._packed[key] = self.constant(solver.pack_weights(problem, weights))
+            self._packed[key] = view
         return self._packed[key]
+
+    def packed_constant(self, weights: np.ndarray, how: Hashable, pack: Callable[[], np.ndarray]) -> View:
+        """A constant that ``pack`` makes of weights, unless a program for other lengths has made it in the way that
+        ``how`` names."""
+        return self.constant(pack() if self.shared is None else self.shared.packed(weights, how, pack))
 
     def input(self, ins: Instruction, index: int) -> View:
         """The view of an instruction's input."""
@@ -439,8 +448,12 @@ def lower(program: Program, options: CpuOptions) -> Plan:
     return Lowering(program, options).run()
 
 
-def lower_and_spend(program: Program, options: CpuOptions, original: Program) -> tuple[Plan, bool]:
+def lower_and_spend(
+    program: Program, options: CpuOptions, original: Program, shared: SharedWeights | None = None
+) -> tuple[Plan, bool]:
     """As `lower`, but big literals that ``original`` does not have are taken out of ``program`` once they are packed.
+
+    ``shared`` has the packed weights of other plans of the same dynamic program, and takes those of this one.
 
     Returns:
         The plan, and whether ``program`` is still whole.
@@ -448,5 +461,5 @@ def lower_and_spend(program: Program, options: CpuOptions, original: Program) ->
     from . import lowerings  # noqa: F401  (registers the rules)
 
     run = Lowering(program, options)
-    run.spending = Spending(run, original)
+    run.spending, run.shared = Spending(run, original), shared
     return run.run(), not run.spending.spent

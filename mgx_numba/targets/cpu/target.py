@@ -16,6 +16,7 @@ from ...runtime.executor import Executable
 from .compiled import LoweredProgram
 from .lowering import lower, lower_and_spend
 from .options import CpuOptions
+from .packing import SharedWeights
 from .results import without_tuples
 
 if TYPE_CHECKING:
@@ -82,7 +83,14 @@ def optimize(
 class CpuProgram(LoweredProgram):
     """A program compiled for the CPU; one with dynamic inputs gets a plan for each set of lengths it meets."""
 
-    def __init__(self, program: Program, options: CpuOptions, progress: Callable[[int, int, str], None] | None) -> None:
+    def __init__(
+        self,
+        program: Program,
+        options: CpuOptions,
+        progress: Callable[[int, int, str], None] | None,
+        shared: SharedWeights | None = None,
+    ) -> None:
+        """``shared`` has the packed weights of the dynamic program that this one is a case of."""
         self._options = options
         self._source: Program | None = None
         self._specialized: dict[tuple[tuple[int, ...], ...], CpuProgram] = {}
@@ -90,6 +98,7 @@ class CpuProgram(LoweredProgram):
         self._lock = threading.Lock()
         if is_dynamic(program):
             self._source = source = program.clone()
+            self._shared = SharedWeights(source)
             super().__init__(None, None, lambda: source)
             if options.tuning is not None:
                 options.tuning.decline("a program with dynamic inputs is not measured; fix its lengths to tune it")
@@ -99,7 +108,7 @@ class CpuProgram(LoweredProgram):
         if options.tuning is not None and options.tuning.exhaustive:
             lower(optimized, options)  # asks the tuning all its questions
             _tune(options.tuning)
-        plan, whole = lower_and_spend(optimized, options, program)
+        plan, whole = lower_and_spend(optimized, options, program, shared)
         if options.tuning is not None:
             options.tuning.tell()
         shown = (lambda: optimized) if whole else _again(program, options)
@@ -113,7 +122,7 @@ class CpuProgram(LoweredProgram):
         found = self._specialized.get(key)
         if found is None:
             lens = {name: array.shape for name, array in inputs.items()}
-            found = CpuProgram(specialize(self._source, lens), self._options, None)
+            found = CpuProgram(specialize(self._source, lens), self._options, None, self._shared)
             with self._lock:
                 while len(self._specialized) >= MOST_PLANS:
                     self._specialized.pop(next(iter(self._specialized)))

@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from ....codegen.contraction.solver import UnsuitedWeights
 from ....codegen.recurrent import RecurrenceProblem, pack_weights, packed_lens, plan
 from ....graph.instruction import Instruction
@@ -92,9 +94,9 @@ def _packed(low: Lowering, ins: Instruction, problem: RecurrenceProblem) -> tupl
     if weights is not None and problem.fast_math and problem.waits_for_weights:
         short = replace(problem, int16=True)
         with contextlib.suppress(UnsuitedWeights):
-            return short, low.constant(pack_weights(short, weights))
+            return short, _packed_once(low, short, weights)
     if weights is not None:
-        return problem, low.constant(pack_weights(problem, weights))
+        return problem, _packed_once(low, problem, weights)
     target = low.allocate(Shape(low.input(ins, 1).type, packed_lens(problem)))
 
     def pack(arrays: list) -> list:
@@ -102,3 +104,8 @@ def _packed(low: Lowering, ins: Instruction, problem: RecurrenceProblem) -> tupl
 
     low.steps.append(PendingStep(None, {}, "cpu::pack_recurrent", ins, pack, [low.input(ins, 1)], [target]))
     return problem, target
+
+
+def _packed_once(low: Lowering, problem: RecurrenceProblem, weights: np.ndarray) -> View:
+    how = problem.cell, problem.hidden, problem.lanes, problem.linear_before_reset, problem.int16
+    return low.packed_constant(weights, how, lambda: pack_weights(problem, weights))

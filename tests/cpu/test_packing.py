@@ -1,0 +1,79 @@
+"""Packed weights of programs with dynamic inputs: one copy for all lengths that want the same."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+import mgx_numba as migraphx
+from mgx_numba.targets.cpu import target
+from mgx_numba.targets.cpu.packing import SharedWeights
+
+RNG = np.random.default_rng(5)
+DENSE = RNG.standard_normal((96, 160), dtype=np.float32)
+FILTER = RNG.standard_normal((32, 16, 3, 3), dtype=np.float32)
+SCALE = 1 + RNG.random((1, 32, 1, 1), dtype=np.float32)
+
+
+def dynamic(kind: str, name: str = "cpu") -> migraphx.program:
+    """A product, or a convolution into whose filter a scale is folded, over any number of rows or images."""
+    net = migraphx.program()
+    mm = net.get_main_module()
+    rows = migraphx.dynamic_dimension(1, 64)
+    if kind == "dot":
+        x = mm.add_parameter("x", migraphx.shape(dyn_dims=[rows, 96]))
+        result = mm.add_instruction(migraphx.op("dot"), [x, mm.add_literal(DENSE)])
+    else:
+        x = mm.add_parameter("x", migraphx.shape(dyn_dims=[rows, 16, 9, 9]))
+        conv = mm.add_instruction(migraphx.op("convolution", padding=[1, 1]), [x, mm.add_literal(FILTER)])
+        scale = mm.add_literal(SCALE)
+        spread = mm.add_instruction(migraphx.op("multibroadcast"), [scale, conv])
+        result = mm.add_instruction(migraphx.op("mul"), [conv, spread])
+    mm.add_return([result])
+    return net.compile(migraphx.get_target(name))
+
+
+def given(kind: str, rows: int) -> np.ndarray:
+    return RNG.standard_normal((rows, 96) if kind == "dot" else (rows, 16, 9, 9), dtype=np.float32)
+
+
+def big_constants(net: migraphx.program) -> list[list[np.ndarray]]:
+    """The constants of at least 16 KiB of each plan."""
+    assert net._compiled is not None
+    plans = [part.executable.plan for part in net._compiled._all() if part.executable is not None]
+    return [[array for array in plan.constants if array.nbytes >= 1 << 14] for plan in plans]
+
+
+@pytest.mark.parametrize("kind", ["dot", "convolution"])
+def test_each_set_of_lengths_packed_its_own_weights(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    packings = []
+    original = SharedWeights.packed
+
+    def counted(self, weights, how, pack):
+        return original(self, weights, how, lambda: packings.append(how) or pack())
+
+    monkeypatch.setattr(SharedWeights, "packed", counted)
+    net = dynamic(kind)
+    for rows in (40, 41, 50, 40):
+        x = given(kind, rows)
+        want = np.asarray(dynamic(kind, "ref").run({"x": x})[0])
+        np.testing.assert_allclose(np.asarray(net.run({"x": x})[0]), want, rtol=2e-3, atol=2e-3)
+    plans = big_constants(net)
+    assert len(plans) == 3 and len(packings) == 1
+    assert all(len(constants) == 1 and constants[0] is plans[0][0] for constants in plans)
+
+
+def test_packed_weights_go_with_the_last_plan_that_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target, "MOST_PLANS", 1)
+    net = dynamic("dot")
+    net.run({"x": given("dot", 40)})
+    packed = weakref.ref(big_constants(net)[0][0])
+    net.run({"x": given("dot", 41)})
+    gc.collect()
+    assert packed() is big_constants(net)[0][0]
+    del net
+    gc.collect()
+    assert packed() is None
