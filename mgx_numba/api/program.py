@@ -13,6 +13,7 @@ import numpy as np
 from ..errors import MgxError, OptionError, ParameterError
 from ..graph.argument import Argument
 from ..graph.shape import Shape
+from ..graph.types import Type
 from ..targets.base import Compiled, compile_for
 from .argument import argument
 from .options import CompileOptions, parse_compile_options
@@ -40,7 +41,7 @@ class program:
         self._direct: Callable[[Any], list[argument] | None] = _declined
         self._signature: dict[str, Shape] = {}
         self._results: list[Shape] = []
-        self._scalars: dict[int, Shape] = {}
+        self._untold: dict[int, Shape] = {}
         self._trace_level = 0
         self._options: CompileOptions | None = None
         self._target: target | None = None
@@ -72,7 +73,7 @@ class program:
         self, compiled: Compiled, options: CompileOptions, t: target, parameters: dict[str, Shape], results: list[Shape]
     ) -> None:
         """Take a compiled form; ``parameters`` and ``results`` are the portable form's."""
-        self._signature, self._results, self._scalars = parameters, results, _scalar_results(results)
+        self._signature, self._results, self._untold = parameters, results, _untold_shapes(results)
         self._trace_level = _trace_level()
         self._compiled, self._options, self._target = compiled, options, t
         self._direct = (None if self._trace_level else compiled.direct(argument)) or _declined
@@ -180,7 +181,7 @@ class program:
         results = self._direct(params)
         if results is None:
             return self._run_checked({} if params is None else params)
-        for k, known in self._scalars.items():
+        for k, known in self._untold.items():
             results[k]._shape = known
         return results
 
@@ -189,10 +190,10 @@ class program:
     def _run_checked(self, params: Any) -> list[argument]:
         """Run on whatever ``run`` was given."""
         inputs = self._checked(params)
-        compiled, level, shapes = self._compiled, self._trace_level, self._scalars
+        compiled, level, shapes = self._compiled, self._trace_level, self._untold
         if compiled is None:
             compiled, level = compile_for("ref", self._portable), _trace_level()
-            shapes = _scalar_results(self._portable.output_shapes())
+            shapes = _untold_shapes(self._portable.output_shapes())
         results = compiled.trace(inputs, level, sys.stdout) if level else compiled.run(inputs)
         if shapes:
             return [_result(r, shapes.get(k)) for k, r in enumerate(results)]
@@ -321,9 +322,11 @@ def _empty() -> Program:
     return Program()
 
 
-def _scalar_results(shapes: Sequence[Shape]) -> dict[int, Shape]:
-    """Shapes of results that an array alone does not tell: scalars and those without axes, by position."""
-    return {k: s for k, s in enumerate(shapes) if not s.is_dynamic and s.elements == 1 and (s.scalar or not s.lens)}
+def _untold_shapes(shapes: Sequence[Shape]) -> dict[int, Shape]:
+    """Shapes of results that an array alone does not tell, by position: scalars, those without axes, nibbles."""
+    fixed = {k: s for k, s in enumerate(shapes) if not s.is_dynamic and not s.sub_shapes}
+    single = {k for k, s in fixed.items() if s.elements == 1 and (s.scalar or not s.lens)}
+    return {k: _given_out(s) for k, s in fixed.items() if k in single or s.type is Type.fp4x2_type}
 
 
 def _result(value: Any, known: Shape | None) -> Any:

@@ -47,10 +47,11 @@ class Call:
 
 
 class Spec:
-    """Words of a parameter or output. ``ROOM``: bytes to allocate for it, the one length at the address ``ROOM_AT``."""
+    """Words of a parameter or output. ``ROOM``: bytes to allocate for it, the one length at the address ``ROOM_AT``;
+    ``ALSO``: the type of array that is taken besides NumPy's."""
 
-    NAME, DTYPE, RANK, LENS, ROOM, ROOM_AT = range(6)
-    WORDS = 6
+    NAME, DTYPE, RANK, LENS, ROOM, ROOM_AT, ALSO = range(7)
+    WORDS = 7
 
 
 class Array:
@@ -120,7 +121,7 @@ def kernel(args, begin, end) -> int:
         if fits:
             words = words_of(array)
             rank = spec[SPEC_RANK]
-            fits = words[ARRAY_TYPE] == call[CALL_ARRAY_TYPE] or words[ARRAY_TYPE] == call[CALL_RESULT_TYPE]
+            fits = words[ARRAY_TYPE] == call[CALL_ARRAY_TYPE] or words[ARRAY_TYPE] == spec[SPEC_ALSO]
             if fits:
                 fits = words[ARRAY_DTYPE] == spec[SPEC_DTYPE] and words[ARRAY_RANK] & LOW == rank
             if fits:
@@ -230,7 +231,8 @@ def direct_call(
     None if it has not run: the inputs are not what is declared, no context is idle, workers are missing or memory is.
 
     Args:
-        result_type: a subclass of ``numpy.ndarray``, which is also taken for inputs.
+        result_type: a subclass of ``numpy.ndarray``, which is also taken for inputs, but not for those of bytes: more
+            than one element type is held in these, and such an array may say which.
         idle: job addresses of contexts that wait for a call, at most ``limit``; the keys of ``contexts``.
     """
     functions = _numpy_functions() if _known() else None
@@ -266,7 +268,8 @@ def direct_call(
         dtype, lengths = numpy_dtype(type_name), np.array(lens, np.int64)
         kept += [name, dtype, lengths]
         room, room_at = math.prod(lens) * dtype.itemsize + ALIGNMENT, address_of(block) + 8 * (at + Spec.ROOM)
-        block[at : at + Spec.WORDS] = id(name), id(dtype), len(lens), address_of(lengths), room, room_at
+        also = id(np.ndarray if dtype == byte else result_type)
+        block[at : at + Spec.WORDS] = id(name), id(dtype), len(lens), address_of(lengths), room, room_at, also
     block.kept = tuple(kept)
     return _function(code, block)
 

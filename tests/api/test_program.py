@@ -208,3 +208,28 @@ def test_dynamic_program_on_lengths_that_change_and_stay():
         np.testing.assert_array_equal(net.run({"x": given})[0], -given)
     with pytest.raises(migraphx.MgxError, match="Incorrect shape .* x should be: "):
         net.run({"x": np.ones((9, 3), np.float32)})
+
+
+@pytest.mark.parametrize("target", ["ref", "cpu"])
+def test_bytes_were_taken_for_pairs_of_nibbles_by_the_native_call(target):
+    """An argument says its element type; only a plain array of bytes may be either."""
+    pairs, plain = (migraphx.shape(type=f"{name}_type", lens=[2, 4]) for name in ("fp4x2", "uint8"))
+    net = migraphx.program()
+    main = net.get_main_module()
+    x, y = main.add_parameter("x", pairs), main.add_parameter("y", plain)
+    main.add_return([x, main.add_instruction(migraphx.op("add"), [y, y])])
+    net.compile(migraphx.get_target(target))
+    values = np.arange(8, dtype=np.uint8).reshape(2, 4)
+    nibbles, numbers = migraphx.generate_argument(pairs), migraphx.argument(values)
+    for _ in range(3):  # the first call goes the general way
+        for given in (values, nibbles):
+            for other in (values, numbers):
+                same, doubled = net.run({"x": given, "y": other})
+                assert same.get_shape() == pairs and doubled.get_shape() == plain
+                np.testing.assert_array_equal(same, np.asarray(given))
+                np.testing.assert_array_equal(doubled, 2 * values)
+        with pytest.raises(migraphx.MgxError, match="uint8_type.* for parameter: x should be: .fp4x2_type"):
+            net.run({"x": numbers, "y": values})
+        with pytest.raises(migraphx.MgxError, match="fp4x2_type.* for parameter: y should be: .uint8_type"):
+            net.run({"x": values, "y": nibbles})
+        assert net.run({"x": same, "y": doubled})[0].get_shape() == pairs
