@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from pathlib import Path
@@ -27,20 +26,11 @@ def default_folder() -> Path:
 
 
 def replace_file(path: Path, *pieces: bytes | memoryview) -> None:
-    """Write a file beside ``path`` and move it there.
+    """Write a file of these pieces, as a whole or not at all.
 
     Raises:
         OSError: it cannot be written.
     """
-    import tempfile  # late: a process that finds all it needs writes nothing
+    from ..graph import replacing  # late: a process that finds all it needs writes nothing
 
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            for piece in pieces:
-                file.write(piece)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    replacing.replace_file(path, lambda write: [write(piece) for piece in pieces])

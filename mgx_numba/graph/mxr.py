@@ -10,9 +10,7 @@ which is passed over unless the caller asks for it.
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from typing import Any
 
 from .._version import __version__
@@ -22,6 +20,7 @@ from .machine_code import OBJECTS
 from .mapping import FilePath, map_file
 from .program import Program
 from .rebuild import Nodes, rebuild_program
+from .replacing import replace_file
 from .serialize import argument_from_value, argument_to_value, program_modules
 from .wire import Decoder, Write, pack
 from .wire_json import pack_json, unpack_json
@@ -260,31 +259,7 @@ def _expect_end(decoder: Decoder) -> None:
 
 
 def _replace(path: FilePath, fill: Callable[[Write], Any]) -> None:
-    """Write a file beside ``path``, bring it to the disk, and move it there."""
-    target = os.path.realpath(path)
-    folder, name = os.path.split(target)
-    temporary = os.path.join(folder, f".{name[:64]}.{secrets.token_hex(8)}.tmp")
     try:
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        with os.fdopen(handle, "wb") as file:
-            fill(file.write)
-            file.flush()
-            with suppress(FileNotFoundError):
-                os.fchmod(file.fileno(), os.stat(target).st_mode & 0o777)
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
+        replace_file(path, fill, mode=0o666, durable=True)
     except OSError as error:
         raise FormatError(f"{os.fspath(path)}: cannot be written: {error}") from error
-    finally:
-        with suppress(OSError):
-            os.unlink(temporary)
-    _sync_folder(folder)
-
-
-def _sync_folder(folder: str) -> None:
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,11 @@ import mgx_numba as migraphx
 from mgx_numba.codegen.tuning.database import Database, default_path
 from mgx_numba.codegen.tuning.files import merge_records, read_records
 from mgx_numba.codegen.tuning.record import TuningRecord
+from mgx_numba.graph.replacing import replace_file
 
 from .support import product, record
 
+fcntl = pytest.importorskip("fcntl")
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL and no flock here")
 
@@ -121,9 +124,17 @@ def test_merging_into_an_empty_or_absent_file(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.glob("*.json*")) == ["absent.json", "empty.json"]
 
 
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """An empty folder, which the cache is not in."""
+    path = tmp_path / "files"
+    path.mkdir()
+    return path
+
+
 @pytest.mark.parametrize("moment", ["fsync", "replace", "anywhere", "anywhere", "anywhere"])
-def test_killed_save_leaves_the_old_file_or_the_new_one(tmp_path: Path, moment: str) -> None:
-    path = tmp_path / "net.mxr"
+def test_killed_save_leaves_the_old_file_or_the_new_one(folder: Path, moment: str) -> None:
+    path = folder / "net.mxr"
     net = migraphx.program()
     main = net.get_main_module()
     main.add_return([main.add_literal(np.full(1 << 20, 1, np.float32))])
@@ -134,9 +145,69 @@ def test_killed_save_leaves_the_old_file_or_the_new_one(tmp_path: Path, moment: 
         time.sleep(float(np.random.default_rng().uniform(0, 0.02)))
     else:
         told(process, 1)
+    if moment == "fsync" and has_unnamed_files(folder):
+        assert os.listdir(folder) == ["net.mxr"]
     kill(process)
     (literal,) = [i.literal.numpy() for i in migraphx.load(path)._portable.main if i.literal is not None]
     assert literal.shape == (1 << 20,) and literal.min() == literal.max()
     assert literal[0] == 1 if moment != "anywhere" else literal[0] in (1, 2)
+    for left in folder.glob(".*"):
+        os.utime(left, (0, 0))
     migraphx.save(net, path)
     assert migraphx.load(path) == net
+    assert os.listdir(folder) == ["net.mxr"]
+
+
+def has_unnamed_files(folder: Path) -> bool:
+    try:
+        os.close(os.open(folder, os.O_WRONLY | os.O_TMPFILE))
+    except (AttributeError, OSError):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_temporary_file_that_another_process_may_be_writing_stays(
+    folder: Path, named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if named:
+        monkeypatch.delattr(os, "O_TMPFILE", raising=False)
+    target = folder / "file"
+    for name in ("new", "locked", "abandoned"):
+        (folder / f".file.{name}.tmp").touch()
+    for name in ("locked", "abandoned"):
+        os.utime(folder / f".file.{name}.tmp", (0, 0))
+    (folder / ".file2.other.tmp").touch()
+    os.utime(folder / ".file2.other.tmp", (0, 0))
+    with open(folder / ".file.locked.tmp", "rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        replace_file(target, lambda write: write(b"content"), durable=True)
+    assert target.read_bytes() == b"content"
+    kept = {".file.new.tmp", ".file.locked.tmp", ".file2.other.tmp"}
+    assert set(os.listdir(folder)) == {"file", *kept}
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_failed_write_leaves_the_old_file_alone(folder: Path, named: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if named:
+        monkeypatch.delattr(os, "O_TMPFILE", raising=False)
+    target = folder / "file"
+    target.write_bytes(b"old")
+    for error in (OSError("full"), ValueError("no value"), KeyboardInterrupt()):
+
+        def fill(write: Callable[[bytes], int], error: BaseException = error) -> None:
+            write(b"new")
+            raise error
+
+        with pytest.raises(type(error)):
+            replace_file(target, fill)
+        assert target.read_bytes() == b"old" and os.listdir(folder) == ["file"]
+
+
+def test_a_file_that_cannot_get_a_name_is_written_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*arguments: object, **options: object) -> None:
+        raise OSError("no links here")
+
+    monkeypatch.setattr(os, "link", refused)
+    replace_file(folder / "file", lambda write: write(b"content"), mode=0o640)
+    assert (folder / "file").read_bytes() == b"content" and os.listdir(folder) == ["file"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from ...errors import FormatError
+from ...graph.replacing import replace_file
 from .record import TuningRecord
 
 try:
@@ -68,14 +68,7 @@ def write_records(path: str | os.PathLike[str], records: Iterable[TuningRecord])
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     root = {"format": FORMAT, "version": VERSION, "records": [r.to_json() for r in records]}
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(root, file, indent=1)
-        os.replace(temporary, target)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    replace_file(target, lambda write: write(json.dumps(root, indent=1).encode()))
 
 
 def merge_records(path: str | os.PathLike[str], records: Iterable[TuningRecord]) -> None:

@@ -1,0 +1,121 @@
+"""Files that are replaced as a whole or not at all, by any number of processes, and leave nothing beside them.
+
+What is being written has no name where the system can do that (Linux), so that it goes with a process that dies. A
+process that dies between giving it a name and moving it into place leaves that name; where files have names from the
+start, any that dies does. Such files are removed when the same file is written again: nobody holds their lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["replace_file"]
+
+Write = Callable[[Any], Any]
+_ABANDONED_SECONDS = 60.0
+"""A file that is not locked may be about to be: it has just been made."""
+
+
+def replace_file(
+    path: str | os.PathLike[str], fill: Callable[[Write], Any], mode: int = 0o600, durable: bool = False
+) -> None:
+    """Write a file by ``fill(write)``, which may be called twice, and move it to ``path``.
+
+    ``mode`` (less the process's mask) are the permissions of a new file; one that is replaced keeps its own. With
+    ``durable`` the content, then the name, is on the disk when this returns, and what others abandoned is gone.
+
+    Raises:
+        OSError: it cannot be written; the old file is as it was.
+    """
+    target = os.path.realpath(path)
+    folder, name = os.path.split(target)
+    prefix = f".{name[:64]}."
+    temporary = os.path.join(folder, f"{prefix}{secrets.token_hex(8)}.tmp")
+    if durable:
+        _remove_abandoned(folder, prefix)
+    try:
+        try:
+            _write(_unnamed(folder, mode), target, fill, durable, lambda handle: _give_name(handle, temporary))
+        except OSError:  # a system or file system that has no such files, or one that has no room
+            named = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+            _write(named, target, fill, durable, lambda handle: None)
+        os.replace(temporary, target)
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+    if durable:
+        _sync_folder(folder)
+
+
+def _unnamed(folder: str, mode: int) -> int:
+    if not hasattr(os, "O_TMPFILE"):
+        raise OSError(errno.EOPNOTSUPP, "files without a name")
+    return os.open(folder, os.O_WRONLY | os.O_TMPFILE, mode)
+
+
+def _write(
+    handle: int, target: str, fill: Callable[[Write], Any], durable: bool, finish: Callable[[int], None]
+) -> None:
+    with os.fdopen(handle, "wb") as file:
+        _lock(handle)
+        fill(file.write)
+        file.flush()
+        with contextlib.suppress(FileNotFoundError):
+            os.fchmod(handle, os.stat(target).st_mode & 0o777)
+        if durable:
+            os.fsync(handle)
+        finish(handle)
+
+
+def _give_name(handle: int, name: str) -> None:
+    folder = os.open(os.path.dirname(name), os.O_RDONLY)
+    try:
+        # only with a descriptor of a folder does Python follow the link
+        os.link(f"/proc/self/fd/{handle}", os.path.basename(name), dst_dir_fd=folder, follow_symlinks=True)
+    finally:
+        os.close(folder)
+
+
+def _lock(handle: int) -> bool:
+    """Whether this process has the lock of a file now, which goes with its last descriptor."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # held, or a file system without locks
+        return False
+    return True
+
+
+def _remove_abandoned(folder: str, prefix: str) -> None:
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith(prefix) and entry.name.endswith(".tmp"):
+                with contextlib.suppress(OSError):
+                    handle = os.open(entry.path, os.O_RDONLY)
+                    try:
+                        old = time.time() - os.fstat(handle).st_mtime > _ABANDONED_SECONDS
+                        if old and _lock(handle):
+                            os.unlink(entry.path)
+                    finally:
+                        os.close(handle)
+
+
+def _sync_folder(folder: str) -> None:
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
