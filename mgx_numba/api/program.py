@@ -187,6 +187,21 @@ class program:
 
     eval = run
 
+    def run_async(self, params: Mapping[str, Any] | None, stream: int, stream_name: str) -> list[argument]:
+        """Run in the order of a device's stream.
+
+        No target here has streams, so as with MIGraphX's ``ref`` and ``cpu`` this is ``run``: the results are complete
+        when it returns, whatever ``stream`` (a handle as an integer, of the type ``stream_name``) still has to do.
+
+        Raises:
+            ParameterError: as ``run``, or ``stream`` is not an integer from 0 on, or ``stream_name`` not a string.
+        """
+        if not isinstance(stream, int) or isinstance(stream, bool) or stream < 0:
+            raise ParameterError(f"run_async: stream must be an integer from 0 on, got {stream!r}")
+        if not isinstance(stream_name, str):
+            raise ParameterError(f"run_async: stream_name must be a string, got {stream_name!r}")
+        return self.run(params)
+
     def _run_checked(self, params: Any) -> list[argument]:
         """Run on whatever ``run`` was given."""
         inputs = self._checked(params)

@@ -233,3 +233,23 @@ def test_bytes_were_taken_for_pairs_of_nibbles_by_the_native_call(target):
         with pytest.raises(migraphx.MgxError, match="fp4x2_type.* for parameter: y should be: .uint8_type"):
             net.run({"x": values, "y": nibbles})
         assert net.run({"x": same, "y": doubled})[0].get_shape() == pairs
+
+
+@pytest.mark.parametrize("target", [None, "ref", "cpu"])
+def test_asynchronous_runs_are_complete_on_return(target):
+    net = migraphx.program()
+    main = net.get_main_module()
+    x = main.add_parameter("x", migraphx.shape(type="float_type", lens=[3, 4]))
+    main.add_return([main.add_instruction(migraphx.op("relu"), [x])])
+    if target is not None:
+        net.compile(migraphx.get_target(target))
+    given = np.arange(-6, 6, dtype=np.float32).reshape(3, 4)
+    for _ in range(2):
+        (result,) = net.run_async({"x": given, "other": 1}, 0, "ihipStream_t")
+        assert isinstance(result, migraphx.argument)
+        np.testing.assert_array_equal(result, np.maximum(given, 0))
+    for stream, name in ((None, "ihipStream_t"), (-1, "ihipStream_t"), (True, "ihipStream_t"), (0, None)):
+        with pytest.raises(migraphx.MgxError, match="run_async: stream"):
+            net.run_async({"x": given}, stream, name)
+    with pytest.raises(migraphx.MgxError, match="Parameter not found: x"):
+        net.run_async({}, 0, "ihipStream_t")
