@@ -123,7 +123,7 @@ def test_one_kernel_for_equal_epilogues() -> None:
     assert shared in gemm and shared in conv
 
 
-@pytest.mark.parametrize("line", ["v = add(acc, acc) + 1", "v = nothing(acc)", "v += acc", "v = other"])
+@pytest.mark.parametrize("line", ["v = add(acc, acc) + 1", "v = nothing(acc)", "v += acc", "v = other", "neg(1.0)"])
 def test_text_that_cannot_be_inlined(line: str) -> None:
     function = ir.Function(ir.Module(), ir.FunctionType(ir.VoidType(), []), "f")
     with pytest.raises(TypingError, match="inline"):

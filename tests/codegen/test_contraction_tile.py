@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.contraction.tile_source import tile_source
-from mgx_numba.codegen.cpu.tile_table import TILES, RegisterTile, tile_for
+from mgx_numba.codegen.cpu.tile_table import TILE_TABLE_ROWS, TILES, RegisterTile, tile_for
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.loader import load
 
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-TABLE_ROWS = 16
 TAPS, DEPTH, PANELS, X_STEP = 3, 7, 3, 2
 
 
@@ -27,7 +26,7 @@ class Case:
         self.columns = 2 * self.panel + (self.width - 1 if masked else self.width)
         self.x = rng.standard_normal(4000).astype(tile.dtype)
         self.zero = np.zeros(max(self.panel, DEPTH * X_STEP), tile.dtype)
-        self.offsets = rng.integers(0, 1000, (TAPS, TABLE_ROWS))
+        self.offsets = rng.integers(0, 1000, (TAPS, TILE_TABLE_ROWS))
         self.offsets[1, rows // 2] = -1
         self.w = rng.standard_normal((PANELS, TAPS * DEPTH, self.panel)).astype(tile.dtype)
         self.acc = rng.standard_normal((rows, PANELS * self.panel)).astype(tile.dtype)
@@ -84,7 +83,7 @@ def test_variants(monkeypatch: pytest.MonkeyPatch, ceiling: str, dtype: str) -> 
 def test_declared_tiles_fit_their_registers_and_the_table(tile: RegisterTile) -> None:
     registers = 32 if tile.bits == 512 or tile.name.startswith("neon") else 16
     assert max(tile.variants()) * tile.vectors + tile.vectors + 1 <= registers
-    assert max(tile.variants()) < TABLE_ROWS
+    assert max(tile.variants()) < TILE_TABLE_ROWS
     assert tile.heights[-1] == 1 and list(tile.heights) == sorted(tile.heights, reverse=True)
     assert tile.columns * (4 if tile.dtype == "float32" else 8) == tile.vectors * tile.bits // 8
 

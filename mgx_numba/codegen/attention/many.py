@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from ..contraction.text import indent
 from ..contraction.tile_source import ROWS_SLOT, VECTORS_SLOT, tile_block, tile_source
+from ..cpu.tile_table import TILE_TABLE_ROWS
 from .blocks import BUFFER_BYTES
 from .frame import AttentionKernel
 
@@ -241,8 +242,8 @@ class ManyQueries(AttentionKernel):
         """Statements that make the argument block ``<name>_block`` of a tile; its rows are ``row`` elements apart."""
         return [
             *tile_block(f"{name}_block"),
-            f"{name}_rows = local_int64(16)",
-            "for i in range(16):",
+            f"{name}_rows = local_int64({TILE_TABLE_ROWS})",
+            f"for i in range({TILE_TABLE_ROWS}):",
             f"    {name}_rows[i] = i * {row}",
             f"put_pointer({name}_block, 1, {name}_rows)",
             # no row is missing, so that nothing is read from here

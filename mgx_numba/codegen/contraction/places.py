@@ -6,11 +6,10 @@ slots in all of them because `spatial_arguments` declares them first.
 
 from __future__ import annotations
 
-from ..cpu.tile_table import RegisterTile
+from ..cpu.tile_table import TILE_TABLE_ROWS, RegisterTile
 from ..kernel import KernelSource
 from .problem import ConvProblem
 from .rows import next_place, output_place
-from .skeleton import TABLE_ROWS
 from .text import Arguments, indent
 
 __all__ = ["call_places", "place_locals", "spatial_arguments"]
@@ -109,7 +108,7 @@ def _places_source(axes: tuple[str, ...], tile: RegisterTile, sizes: list[str]) 
         f"    call[{TILE_DEPTH}] = call[{DEPTH}]",
         f"    call[{FILLED}] = 0",
         *indent([
-            *(f"{name} = local_int64({TABLE_ROWS})" for name in ("base", *(f"at_{axis}" for axis in axes))),
+            *(f"{name} = local_int64({TILE_TABLE_ROWS})" for name in ("base", *(f"at_{axis}" for axis in axes))),
             *_row_places(axes, most),
             f"bases = load(base, 0, {lanes})",
             *(f"first_{axis} = load(at_{axis}, 0, {lanes})" for axis in axes),
@@ -156,7 +155,7 @@ def _taps(axes: tuple[str, ...], places: list[str], taps: str = "taps_now", step
         lines += [f"k_{axis} = imod(rest, kernel_{axis})", f"rest = idiv(rest, kernel_{axis})"]
     lines += [f"k_{axes[0]} = rest", f"for t in range({taps}):"]
     body = ["shift = " + " + ".join(f"k_{axis} * dilation_{axis} * x_{axis}" for axis in axes)]
-    body += [*places, f"store(table, t * {TABLE_ROWS}, places)"]
+    body += [*places, f"store(table, t * {TILE_TABLE_ROWS}, places)"]
     pad = ""
     for axis in reversed(axes):
         body.append(f"{pad}k_{axis} += {step if axis == 'w' else 1}")

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..cpu.tile_table import RegisterTile
+from ..cpu.tile_table import TILE_TABLE_ROWS, RegisterTile
 from ..launch import Operand
 from .blocking import Blocking, fit
 from .problem import ITEMSIZE, Prologue
@@ -50,7 +50,7 @@ class PrologueRows:
         return [f"near = local_{self.dtype}({NEAR_BYTES // size})", "filled = 0"], [
             "if left != filled:",
             "    filled = left",
-            "    for i in range(16):",
+            f"    for i in range({TILE_TABLE_ROWS}):",
             "        table[i] = imin(i, left - 1) * near_ld",
             *self._rows(),
             "put_pointer(block, 0, offset(near, 0))",

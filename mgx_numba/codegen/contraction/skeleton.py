@@ -10,16 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..cpu.tile_table import RegisterTile, finish_slots, tile_slot
+from ..cpu.tile_table import TILE_TABLE_ROWS, RegisterTile, finish_slots, tile_slot
 from ..kernel import KernelSource
 from .blocking import SUMS_BYTES, TABLE_TAPS, Blocking
 from .problem import ITEMSIZE, Epilogue
 from .text import Arguments, Rows, indent, kernel_name
 from .tile_source import ROWS_SLOT, TOUCHED_SLOT, VECTORS_SLOT, finish_source, tile_block, tile_source
 
-__all__ = ["TABLE_ROWS", "Skeleton", "even_rows", "height_table", "next_height", "run_tile"]
-
-TABLE_ROWS = 16
+__all__ = ["Skeleton", "even_rows", "height_table", "next_height", "run_tile"]
 
 
 @dataclass
@@ -91,7 +89,7 @@ class Skeleton:
         taps = TABLE_TAPS if self.several_taps else 1
         return (
             *tile_block(words=len(finish_slots(len(self.epilogue.operands)))),
-            f"table = local_int64({TABLE_ROWS * taps})",
+            f"table = local_int64({TILE_TABLE_ROWS * taps})",
             f"sums = local_{self.dtype}({SUMS_BYTES // ITEMSIZE[self.dtype]})",
             "put_pointer(block, 1, table)",
             "put_pointer(block, 2, zero)",
@@ -247,7 +245,7 @@ def even_rows() -> tuple[list[str], list[str]]:
     return ["filled = 0"], [
         "if left != filled:",
         "    filled = left",
-        "    for i in range(16):",
+        f"    for i in range({TILE_TABLE_ROWS}):",
         "        table[i] = imin(i, left - 1) * x_ld",
         AT_ROW,
     ]

@@ -24,13 +24,13 @@ from ..cpu.strassen_table import (
     STRASSEN_SLOTS,
     strassen_slot,
 )
-from ..cpu.tile_table import RegisterTile, tile_for
+from ..cpu.tile_table import TILE_TABLE_ROWS, RegisterTile, tile_for
 from ..kernel import KernelSource
 from ..launch import Callee, Launch, Operand
 from .batches import Batched
 from .pack import panel_count
 from .problem import ITEMSIZE, Epilogue, GemmProblem
-from .skeleton import TABLE_ROWS, next_height
+from .skeleton import next_height
 from .strassen_blocks import LEFT_PAD, MOST_PIECES, RIGHT_PANELS, Cut, heights, next_strip
 from .strassen_form import FIRST, LAST, RESULT
 from .strassen_sums import RIGHT_OPERANDS, Sums, form
@@ -197,7 +197,7 @@ class _Driver:
         columns = self.tile.columns
         return [
             *tile_block("plain"),
-            f"table = local_int64({TABLE_ROWS})",
+            f"table = local_int64({TILE_TABLE_ROWS})",
             "put_words(plain, 1, table)",
             "put_pointer(plain, 2, scratch)",
             "plain[5] = 1",
@@ -227,7 +227,7 @@ class _Driver:
                         "left = m_block - row",
                         *next_height(self.tile, tall=True),
                         "left = imin(left, height)",
-                        f"for i in range({TABLE_ROWS}):",
+                        f"for i in range({TILE_TABLE_ROWS}):",
                         "    table[i] = imin(i, left - 1) * x_ld",
                         "put_pointer(plain, 0, offset(x, (start + row) * x_ld))",
                         f"put_pointer(plain, 4, offset(scratch, call[1] + row * {columns}))",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 
-from ..cpu.tile_table import PREFETCH_STEPS, tile_for
+from ..cpu.tile_table import PREFETCH_STEPS, TILE_TABLE_ROWS, tile_for
 from ..kernel import KernelSource
 from ..launch import Launch, Operand
 from .blocking import SUMS_BYTES
 from .conv import panel_lens
 from .problem import ITEMSIZE, ConvProblem, Epilogue
 from .rows import row_offsets, stride_arguments
-from .skeleton import TABLE_ROWS, next_height
+from .skeleton import next_height
 from .solver import Plan
 from .text import Arguments, Rows, indent, kernel_name
 from .tile_source import ELSEWHERE_SLOT, ROWS_SLOT, VECTORS_SLOT, tile_block, tile_source
@@ -140,8 +140,8 @@ class WinogradWriter:
             "u = offset(scratch, call[1])",
             "products = offset(u, u_size)",
             *tile_block(),
-            f"table = local_int64({TABLE_ROWS})",
-            f"for i in range({TABLE_ROWS}):",
+            f"table = local_int64({TILE_TABLE_ROWS})",
+            f"for i in range({TILE_TABLE_ROWS}):",
             "    table[i] = i * depth",
             "put_words(block, 1, table)",
             "put_pointer(block, 2, zero)",

@@ -45,8 +45,6 @@ def inline(context: Any, builder: ir.IRBuilder, lines: Sequence[str], names: dic
         (statement,) = ast.parse(line).body
         if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
             names[statement.targets[0].id] = value(statement.value)
-        elif isinstance(statement, ast.Expr):
-            value(statement.value)
         else:
             raise TypingError(f"{line} cannot be written inline")
     return names
