@@ -46,6 +46,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     form.add_argument("--text", const="text", help="MIGraphX's text form (default)", **add_form)
     form.add_argument("-g", "--graphviz", const="graphviz", help="a Graphviz graph", **add_form)
     form.add_argument("--python", "--py", const="python", help="Python source that builds the program", **add_form)
+    form.add_argument("--cpp", const="cpp", help="C++ source that builds the program with MIGraphX", **add_form)
     form.add_argument("--json", const="json", help="an .mxr file in JSON", **add_form)
     form.add_argument("--binary", const="binary", help="an .mxr file (default with --output)", **add_form)
     group.add_argument("--brief", action="store_true", help="leave attributes and shapes out of the graph")

@@ -8,7 +8,7 @@ import sys
 from ..api.functions import save, save_buffer, saved_options
 from ..api.program import program
 from ..errors import FormatError, OptionError
-from ..graph.export import to_dot, to_py
+from ..graph.export import to_cpp, to_dot, to_py
 from ..graph.mxr import save_buffer as json_buffer
 
 __all__ = ["write_model"]
@@ -51,6 +51,8 @@ def _text(model: program, form: str, brief: bool) -> str:
         return to_dot(model._shown, brief)
     if form == "python":
         return to_py(model._portable)
+    if form == "cpp":
+        return to_cpp(model._portable)
     if form == "json":
         return json_buffer(model._portable, saved_options(model), "json").decode() + "\n"
     return str(model)

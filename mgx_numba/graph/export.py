@@ -1,8 +1,9 @@
-"""A program as Python source, as a Graphviz graph and as JSON."""
+"""A program as Python or C++ source, as a Graphviz graph and as JSON."""
 
 from __future__ import annotations
 
 import html
+import json
 import keyword
 import math
 import re
@@ -21,10 +22,11 @@ from .module import Module
 from .mxr import save_buffer
 from .printer import format_literal, instruction_names
 from .program import Program
+from .serialize import operator_to_value
 from .shape import DynamicDimension, Shape, row_major_strides
 from .types import Type
 
-__all__ = ["to_dot", "to_json", "to_py"]
+__all__ = ["to_cpp", "to_dot", "to_json", "to_py"]
 
 LARGE_LITERAL = 1024
 """Literals of this many elements and more are generated values in Python source, as in MIGraphX."""
@@ -40,6 +42,15 @@ def to_py(program: Program) -> str:
         UnsupportedError: the program holds what the API cannot make (outlines, tuples as literals).
     """
     return _PythonPrinter(program).source()
+
+
+def to_cpp(program: Program) -> str:
+    """C++ statements that build the program, ``p``, through MIGraphX's classes; names and literals as in `to_py`.
+
+    Raises:
+        UnsupportedError: the program holds what the API cannot make (outlines, tuples as literals).
+    """
+    return _CppPrinter(program).source()
 
 
 class _PythonPrinter:
@@ -58,18 +69,18 @@ class _PythonPrinter:
 
     def _module(self, module: Module, origin: str) -> None:
         variable = self._modules[module] = self._variable(f"m{module.name}")
-        self._lines.append(f"{variable} = {origin}")
+        self._lines.append(self._definition(variable, origin))
         # Literals and parameters go to the front of a module, so the last one is added first.
         for ins in reversed(module):
             if ins.is_param or ins.is_literal:
                 self._assign(ins, variable, self._declaration(ins))
         for ins in module:
             if isinstance(ins.op, Return):
-                self._lines.append(f"{variable}.add_return([{self._names(ins.inputs)}])")
+                self._lines.append(self._results(variable, ins.inputs))
             elif not ins.is_param and not ins.is_literal:
                 for body in ins.module_args:
                     if body not in self._modules:
-                        self._module(body, f"p.create_module({body.name!r})")
+                        self._module(body, self._creation(body))
                 self._assign(ins, variable, self._instruction(ins))
 
     def _assign(self, ins: Instruction, module: str, call: str) -> None:
@@ -78,7 +89,19 @@ class _PythonPrinter:
         else:
             name = self._variable(f"x_{len(self._values)}")
         self._values[ins] = name
-        self._lines.append(f"{name} = {module}.{call}")
+        self._lines.append(self._statement(name, module, call))
+
+    def _definition(self, variable: str, origin: str) -> str:
+        return f"{variable} = {origin}"
+
+    def _creation(self, module: Module) -> str:
+        return f"p.create_module({module.name!r})"
+
+    def _statement(self, name: str, module: str, call: str) -> str:
+        return f"{name} = {module}.{call}"
+
+    def _results(self, module: str, values: Iterable[Instruction]) -> str:
+        return f"{module}.add_return([{self._names(values)}])"
 
     def _declaration(self, ins: Instruction) -> str:
         if isinstance(ins.op, Parameter):
@@ -110,6 +133,80 @@ class _PythonPrinter:
             name += "_"
         self._taken.add(name)
         return name
+
+
+class _CppPrinter(_PythonPrinter):
+    def source(self) -> str:
+        self._lines += ["migraphx::program p;"]
+        self._module(self._program.main, "p.get_main_module()")
+        return "\n".join(self._lines) + "\n"
+
+    def _definition(self, variable: str, origin: str) -> str:
+        return f"migraphx::module_ref {variable} = {origin};"
+
+    def _creation(self, module: Module) -> str:
+        return f"p.create_module({_cpp_string(module.name)})"
+
+    def _statement(self, name: str, module: str, call: str) -> str:
+        return f"auto {name} = {module}->{call};"
+
+    def _results(self, module: str, values: Iterable[Instruction]) -> str:
+        return f"{module}->add_return({{{self._names(values)}}});"
+
+    def _declaration(self, ins: Instruction) -> str:
+        if isinstance(ins.op, Parameter):
+            return f"add_parameter({_cpp_string(ins.op.parameter)}, {_cpp_shape(ins.shape)})"
+        assert ins.literal is not None
+        return f"add_literal({self._literal(ins.literal)})"
+
+    def _literal(self, literal: Argument) -> str:
+        shape = _cpp_shape(literal.shape)
+        if not 0 < literal.shape.elements < LARGE_LITERAL:
+            self._seed += 1
+            return f"migraphx::generate_literal({shape}, {self._seed - 1})"
+        return f"migraphx::literal{{{shape}, {{{', '.join(map(_cpp_number, _values(literal)))}}}}}"
+
+    def _instruction(self, ins: Instruction) -> str:
+        if isinstance(ins.op, Outline):
+            raise UnsupportedError("an @outline cannot be written as C++ source")
+        name, attributes = _cpp_string(ins.op.name), operator_to_value(ins.op)
+        op = f"migraphx::make_op({name})"
+        if attributes:
+            op = f"migraphx::make_json_op({name}, {_cpp_string(json.dumps(attributes))})"
+        if ins.module_args:
+            modules = ", ".join(self._modules[m] for m in ins.module_args)
+            return f"add_instruction({op}, {{{self._names(ins.inputs)}}}, {{{modules}}})"
+        return f"add_instruction({', '.join([op, *(self._values[v] for v in ins.inputs)])})"
+
+
+def _cpp_string(text: str) -> str:
+    """A C++ string literal in UTF-8."""
+    escaped = re.sub(r'["\\]', r"\\\g<0>", text)
+    return '"' + re.sub(r"[\x00-\x1f\x7f?]", lambda found: f"\\{ord(found[0]):03o}", escaped) + '"'
+
+
+def _cpp_number(value: Any) -> str:
+    if isinstance(value, float) and not math.isfinite(value):
+        limits = "std::numeric_limits<double>::"
+        return f"{limits}quiet_NaN()" if math.isnan(value) else f"{'-' if value < 0 else ''}{limits}infinity()"
+    return str(value).lower() + ("u" if isinstance(value, int) and value >= 1 << 63 else "")
+
+
+def _cpp_shape(shape: Shape) -> str:
+    if shape.type is Type.tuple_type:
+        raise UnsupportedError(f"a tuple cannot be written as C++ source: {shape}")
+    parts = [f"migraphx::shape::{shape.type.name}"]
+    if shape.dyn_dims:
+        dims = []
+        for d in shape.dyn_dims:
+            optimals = f", {{{', '.join(map(str, sorted(d.optimals)))}}}" if d.optimals else ""
+            dims.append(f"migraphx::shape::dynamic_dimension{{{d.min}, {d.max}{optimals}}}")
+        parts.append(f"{{{', '.join(dims)}}}")
+    elif shape.lens:
+        parts.append(f"{{{', '.join(map(str, shape.lens))}}}")
+        if shape.strides != row_major_strides(shape.lens):
+            parts.append(f"{{{', '.join(map(str, shape.strides))}}}")
+    return f"migraphx::shape{{{', '.join(parts)}}}"
 
 
 def _values(literal: Argument) -> list[Any]:

@@ -16,6 +16,7 @@ import mgx_numba
 from mgx_numba import __version__
 from mgx_numba.driver.environment import KNOWN
 from mgx_numba.graph.argument import Argument
+from mgx_numba.graph.export import to_cpp
 from mgx_numba.graph.mxr import load_program, save_argument
 from tests.driver.support import drive, small_model
 
@@ -139,6 +140,15 @@ def test_python_output_is_a_model_file(model: Path, tmp_path: Path, capsys: Any)
     text = capsys.readouterr().out
     assert drive("read", model, "--py", "-o", tmp_path / "model.py") == 0
     assert drive("read", tmp_path / "model.py") == 0
+    assert capsys.readouterr().out == text
+
+
+def test_cpp_output_builds_the_program(model: Path, tmp_path: Path, capsys: Any) -> None:
+    assert drive("read", model, "--cpp", "-o", tmp_path / "model.cpp") == 0
+    assert capsys.readouterr().out == ""
+    text = (tmp_path / "model.cpp").read_text()
+    assert text.startswith("migraphx::program p;") and text == to_cpp(mgx_numba.parse_onnx(str(model))._portable)
+    assert drive("read", model, "--cpp") == 0
     assert capsys.readouterr().out == text
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from mgx_numba.errors import UnsupportedError
 from mgx_numba.graph.argument import Argument
-from mgx_numba.graph.export import to_dot, to_json, to_py
+from mgx_numba.graph.export import to_cpp, to_dot, to_json, to_py
 from mgx_numba.graph.instruction import Instruction, Outline
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.shape import DynamicDimension, Shape
@@ -93,8 +93,46 @@ def test_what_the_api_cannot_make_is_refused() -> None:
     program = Program()
     outline = program.main._link(Instruction(Outline(), (), Shape(Type.float_type, (2,))), None)
     program.main.add_return([outline])
-    with pytest.raises(UnsupportedError, match="outline"):
-        to_py(program)
+    for write in (to_py, to_cpp):
+        with pytest.raises(UnsupportedError, match="outline"):
+            write(program)
+
+
+def test_cpp_source_has_migraphx_style() -> None:
+    program = Program()
+    x = program.main.add_parameter('x "?"', Shape(Type.float_type, (2, 3), (1, 2)))
+    n = program.main.add_parameter("n", Shape.dynamic(Type.int64_type, [DynamicDimension(1, 4, {2, 4}), 3]))
+    values = [np.float32([np.inf, -np.inf, np.nan, 1e-30]), np.array([True, False]), np.uint64([2**63])]
+    literals = [program.main.add_literal(v) for v in (*values, np.float32(0.5), np.zeros(1024, np.int8))]
+    y = program.main.add_instruction("relu", [program.main.add_instruction("softmax", [x], axis=0)])
+    program.main.add_return([y, n, *literals])
+    lines = to_cpp(program).splitlines()
+    assert lines[:2] == ["migraphx::program p;", "migraphx::module_ref mmain = p.get_main_module();"]
+    limits = "std::numeric_limits<double>::"
+    expected = [
+        'mmain->add_parameter("x \\"\\077\\"", migraphx::shape{migraphx::shape::float_type, {2, 3}, {1, 2}});',
+        'mmain->add_parameter("n", migraphx::shape{migraphx::shape::int64_type,'
+        " {migraphx::shape::dynamic_dimension{1, 4, {2, 4}}, migraphx::shape::dynamic_dimension{3, 3}}});",
+        "mmain->add_literal(migraphx::literal{migraphx::shape{migraphx::shape::float_type, {4}},"
+        f" {{{limits}infinity(), -{limits}infinity(), {limits}quiet_NaN(), 1.0000000031710769e-30}}}});",
+        "mmain->add_literal(migraphx::literal{migraphx::shape{migraphx::shape::bool_type, {2}}, {true, false}});",
+        "mmain->add_literal(migraphx::literal{migraphx::shape{migraphx::shape::uint64_type, {1}},"
+        " {9223372036854775808u}});",
+        "mmain->add_literal(migraphx::literal{migraphx::shape{migraphx::shape::float_type, {1}, {0}}, {0.5}});",
+        "mmain->add_literal(migraphx::generate_literal(migraphx::shape{migraphx::shape::int8_type, {1024}}, 0));",
+    ]
+    assert {line.split(" = ", 1)[1] for line in lines if "add_literal" in line or "add_param" in line} == {*expected}
+    assert 'auto x_7 = mmain->add_instruction(migraphx::make_json_op("softmax", "{\\"axis\\": 0}"), p_x____);' in lines
+    assert 'auto x_8 = mmain->add_instruction(migraphx::make_op("relu"), x_7);' in lines
+    assert lines[-1].startswith("mmain->add_return({x_8, p_n, ")
+
+
+def test_cpp_source_of_submodules() -> None:
+    lines = to_cpp(branching_program()).splitlines()
+    names = [line.split()[1] for line in lines if " = p.create_module(" in line]
+    assert len(names) == 3 and sum("->add_return({" in line for line in lines) == 4
+    assert f'mmain->add_instruction(migraphx::make_op("if"), {{p_cond}}, {{{names[0]}, {names[1]}}});' in "".join(lines)
+    assert sum(line.endswith(f"}}, {{{names[2]}}});") for line in lines) == 2
 
 
 def test_graph_names_all_instructions_and_edges() -> None:
