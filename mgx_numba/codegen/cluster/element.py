@@ -27,6 +27,7 @@ class Element:
         self.printer = VectorPrinter(self.buffer, kernel.lanes, fast_math=kernel.fast_math)
         self.known: dict[Instruction, VectorValue] = {}
         self.read: set[int] = set()
+        self.at = "q"
 
     def value(self, ins: Instruction) -> VectorValue:
         kernel = self.kernel
@@ -40,7 +41,7 @@ class Element:
             value = VectorValue(text, ins.shape.type)
         elif ins.is_param:
             k = kernel.parameters.index(ins)
-            text = load_text(f"q_x{k}", "c", kernel.inner[k], kernel.step[k], kernel.lanes, self.left)
+            text = load_text(f"{self.at}_x{k}", "c", kernel.inner[k], kernel.step[k], kernel.lanes, self.left)
             self.read.add(k)
             value = self.printer.loaded(text, ins.shape.type)
         elif ins.name == "multibroadcast":
@@ -53,6 +54,15 @@ class Element:
             part = f", {self.left})" if kernel.pipelined and self.left else ")"
             self.buffer.line(f"store{'_tail' * (part != ')')}(cache{slot}, {kernel.place}, {stored}{part}")
         return value
+
+    def contributions(self, reductions: Sequence[Instruction], at: str) -> list[str]:
+        """Names of what the elements at pointers that are named ``at`` contribute to each reduction."""
+        self.at, self.known = at, {}
+        names = []
+        for ins in reductions:
+            value = REDUCTIONS[ins.name].prepare(self.printer, self.value(ins.inputs[0]), ins.inputs[0].shape.type)
+            names.append(self.printer.register(value))
+        return names
 
     def lines(self, reductions: Sequence[Instruction], stores: Sequence[tuple[int, Instruction]]) -> list[str]:
         kernel = self.kernel

@@ -21,6 +21,7 @@ from ..cpu.source import CodeBuffer, VectorPrinter, VectorValue
 from ..kernel import KernelSource
 from ..launch import Launch
 from .body import scalar_flops
+from .columns import column_lines, kept_memory
 from .element import Element
 from .pipeline import PipelineStage, pipeline_lines
 from .reductions import REDUCTIONS
@@ -34,7 +35,6 @@ from .text import (
     dtype_name,
     footprint,
     indent,
-    lanes_for,
     load_text,
     store_text,
     streamable,
@@ -59,6 +59,7 @@ def reduce_launch(
     outputs: Sequence[Tensor],
     fast_math: bool = False,
     origin: str = "",
+    parts: int = 1,
 ) -> Launch:
     """One launch that evaluates a ``fused_reduce`` module.
 
@@ -67,10 +68,12 @@ def reduce_launch(
         axes: the reduced axes.
         inputs: tensors for the parameters; row parameters have length 1 on the reduced axes.
         outputs: tensors for the results.
+        parts: rows are reduced in so many parts, each with results of its own, which follow one another in memory;
+            only for modules whose results are reductions of what depends on none.
 
     Operands are named ``x0``, ``x1``, ... and ``out0``, ``out1``, ....
     """
-    return ReduceKernel(module, tuple(axes), inputs, outputs, fast_math, origin).launch()
+    return ReduceKernel(module, tuple(axes), inputs, outputs, fast_math, origin).launch(parts)
 
 
 class ReduceKernel(ReduceStages):
@@ -78,7 +81,7 @@ class ReduceKernel(ReduceStages):
 
     row_known: dict[Instruction, VectorValue]
 
-    def launch(self) -> Launch:
+    def launch(self, parts: int) -> Launch:
         reduce_lens = self.reduce_space.lens or (1,)
         keep_lens = self.keep_space.lens
         slots = Slots()
@@ -92,12 +95,12 @@ class ReduceKernel(ReduceStages):
             loops = reduce_lens[:-1]
         else:
             outer, cols = keep_lens[:-1], keep_lens[-1]
-            chunk = min(cols, max(4 * lanes_for(len(self.module)), self.lanes))
+            chunk = min(cols, self.longest_chunk)
             chunks = -(-cols // chunk)
             loops = reduce_lens
         rows = prod(outer)
         work = prod(reduce_lens) * (1 if self.row_mode else chunk)
-        batch = 1 if chunks > 1 else max(1, min(rows, task_elements(prod(self.full)) // max(work, 1)))
+        batch = 1 if chunks * parts > 1 else max(1, min(rows, task_elements(prod(self.full)) // max(work, 1)))
         for name, value in (
             ("cols", cols), ("chunk", chunk), ("chunks", chunks), ("rows", rows), ("batch", batch),
             ("count", prod(reduce_lens)),
@@ -106,6 +109,7 @@ class ReduceKernel(ReduceStages):
         if self.heads:
             slots.integer("heads", head_vectors(self.lanes, cols, prod(reduce_lens)))
         self.loops = [slots.integer(f"m{d}", n) for d, n in enumerate(loops)]
+        self._divide(parts, reduce_lens)
         odometer = Odometer(slots, outer, [s[: len(outer)] for s in keep_strides])
         self._inner_steps(keep_strides)
         self.next_row = [row[-1] if row else "" for row in odometer.strides]
@@ -120,10 +124,11 @@ class ReduceKernel(ReduceStages):
             f"    cache{k} = local_{dtype_name(ins.shape.type.compute)}({cache_elements(ins) + 2 * self.lanes})"
             for k, ins in enumerate(self.cached)
         ]
+        lines += indent(kept_memory(self) if self.keeps_columns else [], 1)
         lines += indent(body, 1)
         lines += ["    stream_fence()"] if self.streamed else []
         elements = prod(self.full)
-        tasks = -(-rows // batch) * chunks if elements else 0
+        tasks = -(-rows // batch) * chunks * parts if elements else 0
         traffic = sum(footprint(t) for t in self.tensors)
         return Launch(
             kernel=KernelSource(name=self.name, text="\n".join(lines) + "\n", origin=self.origin),
@@ -134,10 +139,33 @@ class ReduceKernel(ReduceStages):
             bytes=traffic,
         )
 
+    def _divide(self, parts: int, reduce_lens: Sequence[int]) -> None:
+        """Bounds of the loops along the reduced axes, one of which is divided if there are ``parts`` of it."""
+        self.bounds = [("0", m) for m in self.loops] + [("0", "cols")] * self.row_mode
+        self.part: list[str] = []
+        self.part_offset = [""] * len(self.names)
+        if parts == 1:
+            return
+        many = [d for d, n in enumerate(reduce_lens) if n >= parts]
+        d = many[0] if many else reduce_lens.index(max(reduce_lens))
+        unit = self.lanes if d == len(self.loops) else 1
+        self.slots.integer("share", -(-reduce_lens[d] // (parts * unit)) * unit)
+        self.slots.integer("parts", parts)
+        self.part = [
+            "part = imod(block, parts)",
+            "block = idiv(block, parts)",
+            "low = part * share",
+            f"high = imin({self.bounds[d][1]}, low + share)",
+        ]
+        self.bounds[d] = ("low", "high")
+        for k in range(len(self.inputs), len(self.names)):
+            self.part_offset[k] = f" + part * {self.slots.integer(f'b{k}', prod(self.tensors[k].lens))}"
+
     def _tasks(self, odometer: Odometer) -> list[str]:
         """All stages for one row after the other."""
         row = self._row_lines()
-        pointers = [f"r_{name} = offset(p_{name}, {odometer.offset(k)})" for k, name in enumerate(self.names)]
+        places = [odometer.offset(k) + self.part_offset[k] for k in range(len(self.names))]
+        pointers = [f"r_{name} = offset(p_{name}, {places[k]})" for k, name in enumerate(self.names)]
         return [
             "for task in range(begin, end):",
             *indent(
@@ -145,6 +173,7 @@ class ReduceKernel(ReduceStages):
                     "block = idiv(task, chunks)",
                     "first = (task - block * chunks) * chunk",
                     "last = imin(cols, first + chunk)",
+                    *self.part,
                     "row = block * batch",
                     "stop = imin(rows, row + batch)",
                     *odometer.start("row"),
@@ -235,7 +264,7 @@ class ReduceKernel(ReduceStages):
             whole += self._prefetches(k, place)
         known |= element.read
         head = [line for ins in self.heads * (stage == 0) for line in self._head_lines(ins)]
-        row = [*buffer.drain(), *(["if live0 > 0:", *indent(head, 1)] if head else []), *self._initial(reductions)]
+        row = [*buffer.drain(), *(["if live0 > 0:", *indent(head, 1)] if head else []), *self.initial(reductions)]
         return PipelineStage(row, ahead, whole, partial)
 
     def _inner_steps(self, keep_strides: Sequence[Sequence[int]]) -> None:
@@ -266,6 +295,8 @@ class ReduceKernel(ReduceStages):
             self.row_lanes = 0
             return self._stages_lines("")
         self.row_lanes = self.lanes
+        if self.keeps_columns:
+            return column_lines(self)
         return [
             "c = first",
             f"while c + {self.lanes} <= last:",
@@ -276,11 +307,7 @@ class ReduceKernel(ReduceStages):
 
     def _stages_lines(self, left: str) -> list[str]:
         """All stages for one row (row mode) or for one vector of columns (column mode)."""
-        row_buffer = CodeBuffer(prefix=f"{'u' if left else 's'}")
-        self.row_printer = VectorPrinter(row_buffer, self.row_lanes, fast_math=self.fast_math)
-        self.row_known = {}
-        self.row_at = "r"
-        self.left = left
+        row_buffer = self.begin_rows(left)
         lines: list[str] = []
         for stage in range(self.stages):
             loop = self._stage_loop(stage, left)
@@ -290,17 +317,38 @@ class ReduceKernel(ReduceStages):
                 if ins.name in REDUCTIONS and self.stage[ins] == stage + 1:
                     self._finish(ins)
             lines += row_buffer.drain()
+        self._store_rows(left)
+        return [*lines, *row_buffer.drain()]
+
+    def row_results(self, left: str) -> list[str]:
+        """Lines that store the results of one vector of columns, from accumulators that are in registers."""
+        self.begin_rows(left)
+        for ins in self.reductions:
+            self._finish(ins)
+        self._store_rows(left)
+        return self.row_printer.buffer.drain()
+
+    def begin_rows(self, left: str) -> CodeBuffer:
+        """Where row values are printed, from the first stage to the results."""
+        buffer = CodeBuffer(prefix=f"{'u' if left else 's'}")
+        self.row_printer = VectorPrinter(buffer, self.row_lanes, fast_math=self.fast_math)
+        self.row_known = {}
+        self.row_at = "r"
+        self.left = left
+        return buffer
+
+    def _store_rows(self, left: str) -> None:
+        """Print the stores of all results that are row values."""
         for k, (result, tensor) in enumerate(zip(self.results, self.outputs)):
             if tensor.lens != self.full:
                 value = self.row_printer.stored(self.row(result))
                 if self.row_mode:
-                    row_buffer.line(f"store_scalar(r_out{k}, 0, {value})")
+                    self.row_printer.buffer.line(f"store_scalar(r_out{k}, 0, {value})")
                 else:
                     position = len(self.inputs) + k
-                    row_buffer.line(
+                    self.row_printer.buffer.line(
                         store_text(f"r_out{k}", "c", self.inner[position], self.step[position], value, left)
                     )
-        return [*lines, *row_buffer.drain()]
 
     def row(self, ins: Instruction) -> VectorValue:
         """Handler value of a row value, printed outside of the loops."""
@@ -336,7 +384,11 @@ class ReduceKernel(ReduceStages):
         return f"head{self.heads.index(ins)}"
 
     def accumulator(self, ins: Instruction) -> str:
-        return f"acc{[i for i in self.module if i.name in REDUCTIONS].index(ins)}"
+        return f"acc{self.reductions.index(ins)}"
+
+    def loop_offset_at(self, k: int, innermost: str) -> str:
+        """Offset of a full operand from its row, with another expression for the index of the innermost loop."""
+        return self.loop_offset[k].replace(f"j{len(self.loops) - 1} ", f"{innermost} ") or "0"
 
     def _head_lines(self, ins: Instruction) -> list[str]:
         """Lines that compute what variances of a row are taken about, before its first pass."""
@@ -363,7 +415,7 @@ class ReduceKernel(ReduceStages):
         ]
         return reductions, stores
 
-    def _initial(self, reductions: Sequence[Instruction]) -> list[str]:
+    def initial(self, reductions: Sequence[Instruction]) -> list[str]:
         return [
             f"{self.accumulator(r)} = {REDUCTIONS[r.name].initial(r.inputs[0].shape.type, self.lanes)}"
             for r in reductions
@@ -373,14 +425,14 @@ class ReduceKernel(ReduceStages):
         reductions, stores = self._stage_work(stage)
         if not reductions and not stores:
             return []
-        lines = self._initial(reductions)
+        lines = self.initial(reductions)
 
         def element(tail: str) -> list[str]:
             ahead = [] if tail or left else self._ahead(stage)
             return [*ahead, *Element(self, stage, tail, left).lines(reductions, stores)]
 
         if self.row_mode:
-            inner = vector_loop(self.lanes, element, "0", "cols", aligned=self._aligned(stores))
+            inner = vector_loop(self.lanes, element, *self.bounds[-1], aligned=self._aligned(stores))
         else:
             inner = [*element(left), f"place += {self.lanes}"]
             lines.append("place = 0")
@@ -391,7 +443,7 @@ class ReduceKernel(ReduceStages):
         ]
         inner = [*moved, *inner]
         for d in range(len(self.loops) - 1, -1, -1):
-            inner = [f"for j{d} in range({self.loops[d]}):", *indent(inner, 1)]
+            inner = [f"for j{d} in range({', '.join(self.bounds[d])}):", *indent(inner, 1)]
         return [*lines, *inner]
 
     def _aligned(self, stores: Sequence[tuple[int, Instruction]]) -> str:

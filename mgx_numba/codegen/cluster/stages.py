@@ -25,6 +25,8 @@ WIDER_COLUMNS = 8
 LIGHT = 6
 FEWEST_CHUNKS = 16
 SHORTEST_PIPELINE = 8
+FEWEST_KEPT = 4
+KEPT_BYTES = 16 << 10
 EXPENSIVE = frozenset(
     "exp log log2 erf sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid pow gelu_erf gelu_tanh silu"
     " softplus mish div sqrt rsqrt".split()
@@ -63,7 +65,9 @@ class ReduceStages:
         self.module = with_one_pass_variances(module) if one_pass else module
         self.parameters = self.module.parameters()
         self.results = self.module.results()
+        self.reductions = [i for i in self.module if i.name in REDUCTIONS]
         self._assign_stages()
+        self.keeps_columns = self._keeps_columns()
         self.lanes = self._lanes()
         self.place = "c" if self.row_mode else "place"
         self.streamed = is_streamed(outputs)
@@ -75,6 +79,8 @@ class ReduceStages:
         So do columns, where each step reads as much memory in one place, as long as all threads have some.
         """
         lanes = lanes_for(len(self.module))
+        if self.keeps_columns:
+            return lanes
         if self.row_mode:
             return 2 * lanes if (self.reduce_space.lens or (1,))[-1] >= LONG_ROW * lanes else lanes
         wider = WIDER_COLUMNS if self.stages == 1 and len(self.module) <= LIGHT else 2
@@ -82,6 +88,22 @@ class ReduceStages:
         while wider > 1 and kept[-1] >= 2 * lanes and prod(kept) >= FEWEST_CHUNKS * lanes:
             lanes, wider = 2 * lanes, wider // 2
         return lanes
+
+    def _keeps_columns(self) -> bool:
+        """Whether columns come from memory and are best read row by row, with all accumulators in memory.
+
+        Otherwise a column's accumulators are in registers, and rows are read in short runs.
+        """
+        wide = self.keep_space.rank > 0 and self.keep_space.lens[-1] >= FEWEST_KEPT * lanes_for(len(self.module))
+        return not self.row_mode and self.past_caches and self.stages == 1 and wide
+
+    @property
+    def longest_chunk(self) -> int:
+        """Most columns of a task."""
+        if self.keeps_columns:
+            types = [REDUCTIONS[i.name].accumulator(i.inputs[0].shape.type) for i in self.reductions]
+            return KEPT_BYTES // sum(t.size for t in types)
+        return max(4 * lanes_for(len(self.module)), self.lanes)
 
     def _is_one_pass(self) -> bool:
         lens = self.reduce_space.lens or (1,)

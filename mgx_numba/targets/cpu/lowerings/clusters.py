@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ....codegen.cluster.pointwise import pointwise_launch
 from ....codegen.cluster.reduce import reduce_launch
 from ....codegen.cluster.reductions import REDUCTIONS
+from ....codegen.cluster.split import parts_of, split_cluster
+from ....codegen.cluster.text import Tensor
+from ....codegen.launch import Launch
 from ....graph.instruction import Instruction
 from ....graph.module import Module
 from ....graph.shape import Shape
 from ....ops.base import Pointwise, known_operators, operator_class
+from ..buffers import View
 from ..lowering import Lowering, lowering
 
 _SINGLE = [n for n in known_operators() if issubclass(operator_class(n), Pointwise) and n != "identity"]
@@ -44,18 +50,9 @@ def lower_single(low: Lowering, ins: Instruction) -> None:
 
 @lowering("fused_reduce")
 def lower_fused_reduce(low: Lowering, ins: Instruction) -> None:
-    """One kernel for the cluster's module."""
+    """One kernel for the cluster's module, or several if it has few rows."""
     inputs, outputs = low.inputs(ins), low.outputs_of(ins)
-    launch = reduce_launch(
-        ins.module_args[0],
-        ins.op.axes,  # type: ignore[attr-defined]
-        [v.tensor for v in inputs],
-        [v.tensor for v in outputs],
-        low.options.fast_math,
-        low.origin(ins),
-    )
-    operands = {f"x{k}": v for k, v in enumerate(inputs)} | {f"out{k}": v for k, v in enumerate(outputs)}
-    low.launch(launch, operands, ins)
+    lower_cluster(low, ins, ins.module_args[0], ins.op.axes, inputs, outputs)  # type: ignore[attr-defined]
 
 
 @lowering(*REDUCTIONS)
@@ -70,5 +67,72 @@ def lower_reduction(low: Lowering, ins: Instruction) -> None:
     parameter = module.add_parameter("x0", Shape(source.type, source.lens))
     module.add_return([module.add_instruction(ins.op, [parameter])])
     value, target = low.input(ins, 0), low.output(ins)
-    launch = reduce_launch(module, axes, [value.tensor], [target.tensor], low.options.fast_math, low.origin(ins))
-    low.launch(launch, {"x0": value, "out0": target}, ins)
+    lower_cluster(low, ins, module, axes, [value], [target])
+
+
+def lower_cluster(
+    low: Lowering, ins: Instruction, module: Module, axes: Sequence[int], inputs: list[View], outputs: list[View]
+) -> None:
+    """Launches for a reduction cluster, which may be only part of what the instruction computes."""
+    operands = [v.tensor for v in inputs], [v.tensor for v in outputs]
+    parts = parts_of(module, axes, *operands, low.threads)
+    if parts == 1:
+        launch = reduce_launch(module, axes, *operands, low.options.fast_math, low.origin(ins))
+        _launch(low, ins, launch, inputs, outputs)
+        return
+    partial, combined, rest = split_cluster(module, axes, parts)
+    values = dict(zip(module.parameters(), inputs))
+    ends = dict(zip(module.results(), outputs))
+
+    taken = [values[v] for v in partial.takes]
+    sums = partial.module.results()
+    lead = next(v for v in taken if v.lens != sums[0].shape.lens)
+    order = sorted(range(1, 1 + len(lead.lens)), key=lambda a: -lead.strides[a - 1])
+    pieces = [low.allocate(Shape.from_permutation(s.shape.type, (parts, *s.shape.lens), (0, *order))) for s in sums]
+    one = [Tensor(v.type, v.lens[1:], v.strides[1:]) for v in pieces]
+    launch = reduce_launch(
+        partial.module, axes, [v.tensor for v in taken], one, low.options.fast_math, low.origin(ins), parts
+    )
+    _launch(low, ins, launch, taken, pieces)
+
+    for v in combined.gives:
+        values[v] = ends.get(v) or low.allocate(Shape(v.shape.type, v.shape.lens))
+    taken = [*pieces, *(_with_first_axis(values[v]) for v in combined.takes[len(pieces) :])]
+    given = [_with_first_axis(values[v]) for v in combined.gives]
+    launch = reduce_launch(
+        combined.module,
+        (0,),
+        [v.tensor for v in taken],
+        [v.tensor for v in given],
+        low.options.fast_math,
+        low.origin(ins),
+    )
+    _launch(low, ins, launch, taken, given)
+
+    if rest is None:
+        return
+    taken, given = [values[v] for v in rest.takes], [ends[v] for v in rest.gives]
+    if any(i.name in REDUCTIONS for i in rest.module):
+        lower_cluster(low, ins, rest.module, axes, taken, given)
+        return
+    taken = [_spread(v, given[0].lens) for v in taken]
+    launch = pointwise_launch(
+        rest.module, [v.tensor for v in taken], [v.tensor for v in given], low.options.fast_math, low.origin(ins)
+    )
+    _launch(low, ins, launch, taken, given)
+
+
+def _launch(low: Lowering, ins: Instruction, launch: Launch, inputs: list[View], outputs: list[View]) -> None:
+    operands = {f"x{k}": v for k, v in enumerate(inputs)} | {f"out{k}": v for k, v in enumerate(outputs)}
+    low.launch(launch, operands, ins)
+
+
+def _with_first_axis(view: View) -> View:
+    """The tensor with one more axis of length 1 before its own."""
+    return view.with_shape(Shape(view.type, (1, *view.lens), (0, *view.strides)))
+
+
+def _spread(view: View, lens: tuple[int, ...]) -> View:
+    """The tensor repeated along axes on which it has length 1."""
+    strides = [s if n == m else 0 for n, m, s in zip(view.lens, lens, view.strides)]
+    return view.with_shape(Shape(view.type, lens, strides))

@@ -1,0 +1,140 @@
+"""Reductions made in parts, and columns with accumulators in memory, against ref."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mgx_numba.codegen.cluster import split
+from mgx_numba.codegen.cpu import host
+
+from .programs import FUSION, check, compile_and_run, program_of
+from .test_clusters import broadcast, data, softmax
+
+NAMES = "reduce_sum reduce_mean reduce_max reduce_min reduce_prod".split()
+
+
+@pytest.fixture(autouse=True)
+def small_tensors_count_as_large(monkeypatch):
+    monkeypatch.setattr(host, "last_cache_bytes", lambda: 0)
+    for name in ("PART_ELEMENTS", "LEAST_SHARE", "LEAST_REPEATED"):
+        monkeypatch.setattr(split, name, 2)
+
+
+def kernels(build, *arrays):
+    return [step.kernel.name for step in _plan(build, arrays).steps]
+
+
+def _plan(build, arrays):
+    from mgx_numba.graph.passes import Options, run_passes
+    from mgx_numba.targets.cpu.lowering import lower
+    from mgx_numba.targets.cpu.options import CpuOptions
+
+    program = program_of(arrays, build)
+    run_passes(program, list(FUSION), Options(), validate=True)
+    return lower(program, CpuOptions(num_threads=2))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("lens", "axes"),
+    [
+        ((7001,), (0,)),
+        ((1, 33), (1,)),
+        ((67, 259), (0, 1)),
+        ((3, 1111), (1,)),
+        ((130, 5), (0,)),
+        ((37, 150), (0,)),
+        ((29, 1030), (0,)),
+        ((3, 17, 300), (1,)),
+        ((3, 17, 300), (0, 2)),
+        ((5, 6, 7, 260), (0, 2)),
+        ((2, 3, 400), (0, 1)),
+    ],
+)
+def test_lengths(name, lens, axes):
+    x = data(lens) * 0.2 if name == "reduce_prod" else data(lens)
+    check([x], lambda m, p: m.add_instruction(name, [p[0]], axes=axes))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("lens", "axes"), [((4099,), (0,)), ((37, 150), (0,)), ((5, 300), (1,))])
+def test_nan_and_infinity(name, lens, axes):
+    x = np.where(np.random.default_rng(1).random(lens) < 0.01, np.inf, data(lens)).astype(np.float32)
+    check([x], lambda m, p: m.add_instruction(name, [p[0]], axes=axes))
+    x.reshape(-1)[77] = np.nan
+    check([x], lambda m, p: m.add_instruction(name, [p[0]], axes=axes))
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16, np.int32, np.int8, np.uint8, np.int64])
+@pytest.mark.parametrize("name", NAMES[:-1])
+@pytest.mark.parametrize("lens", [(997,), (31, 260)])
+def test_element_types(name, dtype, lens):
+    x = np.random.default_rng(2).integers(0, 5, lens).astype(dtype)
+    check([x], lambda m, p: m.add_instruction(name, [p[0]], axes=[0]), rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["reduce_any", "reduce_all"])
+@pytest.mark.parametrize("lens", [(997,), (31, 260)])
+def test_booleans(name, lens):
+    x = np.random.default_rng(2).random(lens) < (0.001 if name == "reduce_any" else 0.99)
+    check([x], lambda m, p: m.add_instruction(name, [p[0]], axes=[0]))
+
+
+@pytest.mark.parametrize(("lens", "axes"), [((2, 999), (1,)), ((41, 300), (0,)), ((3, 5, 260), (0, 1))])
+def test_what_surrounds_reductions_is_fused(lens, axes):
+    """Rows and columns as operands, several reductions of one pass, and row values after them."""
+    reduced = tuple(1 if a in axes else n for a, n in enumerate(lens))
+
+    def build(m, p):
+        shifted = m.add_instruction("sub", [p[0], broadcast(m, p[1], lens)])
+        total = m.add_instruction("reduce_mean", [m.add_instruction("mul", [shifted, p[2]])], axes=axes)
+        top = m.add_instruction("reduce_max", [shifted], axes=axes)
+        half = broadcast(m, m.add_literal(np.array([0.3], np.float32)), reduced)
+        scaled = m.add_instruction("mul", [m.add_instruction("add", [total, p[1]]), half])
+        return m.add_instruction("tanh", [m.add_instruction("add", [top, scaled])])
+
+    arrays = [data(lens), data(reduced, 1), data(lens, 2)]
+    check(arrays, build)
+
+
+@pytest.mark.parametrize("fast_math", [False, True])
+@pytest.mark.parametrize(("lens", "axis"), [((1, 4099), 1), ((2311,), 0), ((70, 3), 0)])
+def test_softmax_of_one_row(lens, axis, fast_math, monkeypatch):
+    check([data(lens)], lambda m, p: softmax(m, p[0], axis, lens), fast_math=fast_math, num_threads=8)
+
+
+@pytest.mark.parametrize("lens", [(1, 4099), (1, 3, 700)])
+def test_layer_norm_of_one_row(lens):
+    axes, row = tuple(range(1, len(lens))), (1,) * len(lens)
+
+    def build(m, p):
+        mean = broadcast(m, m.add_instruction("reduce_mean", [p[0]], axes=axes), lens)
+        centered = m.add_instruction("sub", [p[0], mean])
+        variance = m.add_instruction("reduce_mean", [m.add_instruction("mul", [centered, centered])], axes=axes)
+        small = broadcast(m, m.add_literal(np.array([1e-5], np.float32)), row)
+        scale = m.add_instruction("rsqrt", [m.add_instruction("add", [variance, small])])
+        normal = m.add_instruction("mul", [centered, broadcast(m, scale, lens)])
+        return [m.add_instruction("mul", [normal, p[1]]), variance, mean]
+
+    arrays = [data(lens), data(lens, 1)]
+    check(arrays, build, num_threads=2)
+    assert len(kernels(build, *arrays)) > 3
+
+
+@pytest.mark.parametrize("permutation", [(1, 0, 2), (2, 1, 0), (0, 2, 1)])
+@pytest.mark.parametrize("axes", [(0,), (1,), (0, 2)])
+def test_transposed_and_sliced_operands(permutation, axes):
+    def build(m, p):
+        x = m.add_instruction("slice", [p[0]], axes=[0, 2], starts=[1, 3], ends=[12, 290])
+        x = m.add_instruction("transpose", [x], permutation=permutation)
+        return m.add_instruction("reduce_mean", [x], axes=axes)
+
+    check([data((13, 9, 300))], build)
+
+
+def test_results_do_not_depend_on_threads():
+    x = data((3, 70001))
+    program = program_of([x], lambda m, p: m.add_instruction("reduce_sum", [p[0]], axes=[1]))
+    one, four = (compile_and_run(program, [x], num_threads=n)[0][0] for n in (1, 4))
+    assert np.array_equal(one, four)
