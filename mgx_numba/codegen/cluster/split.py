@@ -54,7 +54,8 @@ def parts_of(
     if not stages.row_mode:
         cols = stages.keep_space.lens[-1]
         rows = kept // cols * -(-cols // stages.longest_chunk)
-    repeated = any(stages.stage[r] > 1 for r in stages.reductions) or stages.stages > 1
+    depth = _depth(module)
+    repeated = max(depth.values()) > 1 or any(r.shape.lens == stages.full for r in module.results())
     if rows >= FEWEST_ROWS or (repeated and (rows >= threads or elements < LEAST_REPEATED)):
         return 1
     return max(1, min(-(-MOST_PARTS // rows), elements // max(PART_ELEMENTS, LEAST_SHARE * kept)))
@@ -67,9 +68,7 @@ def split_cluster(module: Module, axes: Sequence[int], parts: int) -> tuple[Piec
     which it reduces ``parts`` of those; its other operands and its results have length 1 there. The rest is a cluster
     of the same kind, or without reductions a pointwise module.
     """
-    depth: dict[Instruction, int] = {}
-    for ins in module:
-        depth[ins] = max((depth[i] for i in ins.inputs), default=0) + (ins.name in REDUCTIONS)
+    depth = _depth(module)
     first = [i for i in module if i.name in REDUCTIONS and depth[i] == 1]
     reduced = first[0].shape.lens
     combined = {i for i in module if i in first or (i.op.pointwise and i.shape.lens == reduced and depth[i] <= 1)}
@@ -80,6 +79,14 @@ def split_cluster(module: Module, axes: Sequence[int], parts: int) -> tuple[Piec
     given = list(dict.fromkeys([*(r for r in results if r in combined), *crossing]))
     pieces = _partial(module, axes, first), _combined(module, reduced, first, given, parts)
     return *pieces, _rest(module, needed, crossing, later) if later else None
+
+
+def _depth(module: Module) -> dict[Instruction, int]:
+    """Reductions on the longest way to each value."""
+    depth: dict[Instruction, int] = {}
+    for ins in module:
+        depth[ins] = max((depth[i] for i in ins.inputs), default=0) + (ins.name in REDUCTIONS)
+    return depth
 
 
 def _ancestors(wanted: Sequence[Instruction], known: set[Instruction]) -> set[Instruction]:
