@@ -465,7 +465,8 @@ class ReduceKernel(ReduceStages):
             if not self.is_full[k] or self.inner[k] != 1 or self.same_for_rows[k]:
                 continue
             if not self.row_mode:
-                ahead = f"c + {self.lanes}" if stage or not row else f"c + {ROWS_AHEAD} * ({row.split(' * ')[-1]})"
+                rows = ROWS_AHEAD if self.stages == 1 else max(1, AHEAD_BYTES // (self.lanes * size))
+                ahead = f"c + {self.lanes}" if stage or not row else f"c + {rows} * ({row.split(' * ')[-1]})"
             elif stage == 0:
                 ahead = f"c + {AHEAD_BYTES // size}"
             elif next_row and not self.loops and self.cols * size <= LONGEST_AHEAD:

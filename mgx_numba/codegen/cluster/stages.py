@@ -85,9 +85,15 @@ class ReduceStages:
             return 2 * lanes if (self.reduce_space.lens or (1,))[-1] >= LONG_ROW * lanes else lanes
         wider = WIDER_COLUMNS if self.stages == 1 and len(self.module) <= LIGHT else 2
         kept = self.keep_space.lens
+        if self.stages > 1 and self.past_caches and self._cached_columns() >= 2 * wider * lanes:
+            wider *= 2
         while wider > 1 and kept[-1] >= 2 * lanes and prod(kept) >= FEWEST_CHUNKS * lanes:
             lanes, wider = 2 * lanes, wider // 2
         return lanes
+
+    def _cached_columns(self) -> int:
+        """Columns of which all elements fit into what is kept on the stack."""
+        return CACHE_BYTES // (prod(self.reduce_space.lens) * self.inputs[self._lead()].type.compute.size)
 
     def _keeps_columns(self) -> bool:
         """Whether columns come from memory and are best read row by row, with all accumulators in memory.
