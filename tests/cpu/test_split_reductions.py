@@ -58,6 +58,31 @@ def test_lengths(name, lens, axes):
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("lens", "axes"),
+    [
+        ((3000, 3), (0,)),
+        ((4, 500, 3), (1,)),
+        ((40, 60, 5), (1,)),
+        ((20, 300, 2, 2), (1,)),
+        ((30, 20, 1, 7), (0, 1)),
+        ((1009, 3), (0,)),
+        ((6, 50, 2, 70), (0, 1)),
+    ],
+)
+def test_few_columns(name, lens, axes):
+    x = np.random.default_rng(3).integers(0, 5, lens)
+    x = (x % 3 + 7 * x // 5) * (0.1 if name == "reduce_prod" else 1)
+    check([x.astype(np.float32)], lambda m, p: m.add_instruction(name, [p[0]], axes=axes))
+    arrays = [data(lens), data(lens, 1)]
+
+    def build(m, p):
+        return m.add_instruction("sqrt", [m.add_instruction(name, [m.add_instruction("mul", p)], axes=axes)])
+
+    check(arrays, build, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("lens", "axes"), [((4099,), (0,)), ((37, 150), (0,)), ((5, 300), (1,))])
 def test_nan_and_infinity(name, lens, axes):
     x = np.where(np.random.default_rng(1).random(lens) < 0.01, np.inf, data(lens)).astype(np.float32)

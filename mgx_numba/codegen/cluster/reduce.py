@@ -60,6 +60,7 @@ def reduce_launch(
     fast_math: bool = False,
     origin: str = "",
     parts: int = 1,
+    fold: int = 1,
 ) -> Launch:
     """One launch that evaluates a ``fused_reduce`` module.
 
@@ -70,10 +71,11 @@ def reduce_launch(
         outputs: tensors for the results.
         parts: rows are reduced in so many parts, each with results of its own, which follow one another in memory;
             only for modules whose results are reductions of what depends on none.
+        fold: so many steps at a time count as columns of their own, see `split.Division`.
 
     Operands are named ``x0``, ``x1``, ... and ``out0``, ``out1``, ....
     """
-    return ReduceKernel(module, tuple(axes), inputs, outputs, fast_math, origin).launch(parts)
+    return ReduceKernel(module, tuple(axes), inputs, outputs, fast_math, origin, fold).launch(parts, fold)
 
 
 class ReduceKernel(ReduceStages):
@@ -81,7 +83,7 @@ class ReduceKernel(ReduceStages):
 
     row_known: dict[Instruction, VectorValue]
 
-    def launch(self, parts: int) -> Launch:
+    def launch(self, parts: int, fold: int) -> Launch:
         reduce_lens = self.reduce_space.lens or (1,)
         keep_lens = self.keep_space.lens
         slots = Slots()
@@ -109,7 +111,7 @@ class ReduceKernel(ReduceStages):
         if self.heads:
             slots.integer("heads", head_vectors(self.lanes, cols, prod(reduce_lens)))
         self.loops = [slots.integer(f"m{d}", n) for d, n in enumerate(loops)]
-        self._divide(parts, reduce_lens)
+        self._divide(parts, fold, reduce_lens)
         odometer = Odometer(slots, outer, [s[: len(outer)] for s in keep_strides])
         self._inner_steps(keep_strides)
         self.next_row = [row[-1] if row else "" for row in odometer.strides]
@@ -139,7 +141,7 @@ class ReduceKernel(ReduceStages):
             bytes=traffic,
         )
 
-    def _divide(self, parts: int, reduce_lens: Sequence[int]) -> None:
+    def _divide(self, parts: int, fold: int, reduce_lens: Sequence[int]) -> None:
         """Bounds of the loops along the reduced axes, one of which is divided if there are ``parts`` of it."""
         self.bounds = [("0", m) for m in self.loops] + [("0", "cols")] * self.row_mode
         self.part: list[str] = []
@@ -159,7 +161,7 @@ class ReduceKernel(ReduceStages):
         ]
         self.bounds[d] = ("low", "high")
         for k in range(len(self.inputs), len(self.names)):
-            self.part_offset[k] = f" + part * {self.slots.integer(f'b{k}', prod(self.tensors[k].lens))}"
+            self.part_offset[k] = f" + part * {self.slots.integer(f'b{k}', fold * prod(self.tensors[k].lens))}"
 
     def _tasks(self, odometer: Odometer) -> list[str]:
         """All stages for one row after the other."""

@@ -20,13 +20,15 @@ from .reductions import REDUCTIONS
 from .stages import ReduceStages
 from .text import Tensor
 
-__all__ = ["Piece", "parts_of", "split_cluster"]
+__all__ = ["Division", "Piece", "division_of", "split_cluster"]
 
 FEWEST_ROWS = 16
 MOST_PARTS = 32
 PART_ELEMENTS = 64 << 10
 LEAST_SHARE = 64
 """Elements of a part for each of its results, so that the results of all parts are little beside the operands."""
+FOLDED = 1024
+FEW_VECTORS = 2
 LEAST_REPEATED = 256 << 10
 """Elements from which a cluster is split although its operands are read once more for that."""
 
@@ -40,10 +42,23 @@ class Piece:
     gives: tuple[Instruction, ...]
 
 
-def parts_of(
+@dataclass(frozen=True)
+class Division:
+    """How the first reductions of a cluster are divided.
+
+    Rows are cut into ``parts``, each of which has results of its own. ``fold`` steps of a column at a time are reduced
+    as columns of their own, where few ``columns`` follow one another in memory. All results follow one another.
+    """
+
+    parts: int
+    fold: int
+    columns: int
+
+
+def division_of(
     module: Module, axes: Sequence[int], inputs: Sequence[Tensor], outputs: Sequence[Tensor], threads: int
-) -> int:
-    """Parts in which the first reductions of a cluster should be made; 1 if it should not be split.
+) -> Division | None:
+    """How a cluster should be divided, if it should.
 
     For a cluster that reads its operands once this depends on lengths and strides only, so that results do not depend
     on the number of threads.
@@ -56,9 +71,26 @@ def parts_of(
         rows = kept // cols * -(-cols // stages.longest_chunk)
     depth = _depth(module)
     repeated = max(depth.values()) > 1 or any(r.shape.lens == stages.full for r in module.results())
-    if rows >= FEWEST_ROWS or (repeated and (rows >= threads or elements < LEAST_REPEATED)):
+    if repeated and (rows >= threads or elements < LEAST_REPEATED):
+        return None
+    fold = 1 if repeated or elements < PART_ELEMENTS else _fold(stages)
+    parts = 1
+    if rows < FEWEST_ROWS and (fold == 1 or rows == 1):
+        parts = min(-(-MOST_PARTS // rows), elements // max(PART_ELEMENTS, LEAST_SHARE * kept * fold))
+    columns = 1 if stages.row_mode else stages.keep_space.lens[-1]
+    return Division(max(1, parts), fold, columns) if max(parts, fold) > 1 else None
+
+
+def _fold(stages: ReduceStages) -> int:
+    """Steps of columns that fill vectors together: their number is a divisor of a column's length."""
+    if stages.row_mode or not stages.reduce_space.rank or not all(stages.is_full[: len(stages.inputs)]):
         return 1
-    return max(1, min(-(-MOST_PARTS // rows), elements // max(PART_ELEMENTS, LEAST_SHARE * kept)))
+    cols, length = stages.keep_space.lens[-1], stages.reduce_space.lens[-1]
+    full = [k for k, is_full in enumerate(stages.is_full) if is_full]
+    follow = all(row[-1] == cols for row in stages.reduce_space.strides)
+    if not follow or any(stages.keep_space.strides[k][-1] != 1 for k in full) or cols >= FEW_VECTORS * stages.lanes:
+        return 1
+    return next((k for k in range(min(length, FOLDED // cols), 0, -1) if length % k == 0), 1)
 
 
 def split_cluster(module: Module, axes: Sequence[int], parts: int) -> tuple[Piece, Piece, Piece | None]:

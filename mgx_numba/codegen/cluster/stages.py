@@ -44,6 +44,7 @@ class ReduceStages:
         outputs: Sequence[Tensor],
         fast_math: bool,
         origin: str,
+        fold: int = 1,
     ) -> None:
         self.axes, self.fast_math, self.origin = axes, fast_math, origin
         self.inputs, self.outputs = inputs, outputs
@@ -61,6 +62,8 @@ class ReduceStages:
         self.reduce_space = collapse(self.full, full_strides, order_by=self._full_index(lead), axes=axes)
         self.keep_space = collapse(self.full, strides, order_by=lead, axes=kept)
         self.row_mode = self._inner(self.reduce_space, self._full_index(lead)) <= self._inner(self.keep_space, lead)
+        if fold > 1:
+            self.reduce_space, self.keep_space = _folded(self.reduce_space, self.keep_space, fold)
         one_pass = self._is_one_pass()
         self.module = with_one_pass_variances(module) if one_pass else module
         self.parameters = self.module.parameters()
@@ -211,6 +214,13 @@ class ReduceStages:
 
     def _store_stage(self, result: Instruction) -> int:
         return min(self.stage[result], self.stages - 1)
+
+
+def _folded(reduce_space: Space, keep_space: Space, fold: int) -> tuple[Space, Space]:
+    """Both spaces with so many steps of the inner reduced dimension as columns."""
+    lens, strides = reduce_space.lens, reduce_space.strides
+    fewer = Space((*lens[:-1], lens[-1] // fold), tuple((*row[:-1], row[-1] * fold) for row in strides))
+    return fewer, Space((*keep_space.lens[:-1], keep_space.lens[-1] * fold), keep_space.strides)
 
 
 def cache_elements(ins: Instruction) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ....codegen.cluster.pointwise import pointwise_launch
 from ....codegen.cluster.reduce import reduce_launch
 from ....codegen.cluster.reductions import REDUCTIONS
-from ....codegen.cluster.split import parts_of, split_cluster
+from ....codegen.cluster.split import Division, division_of, split_cluster
 from ....codegen.cluster.text import Tensor
 from ....codegen.launch import Launch
 from ....graph.instruction import Instruction
@@ -75,23 +75,28 @@ def lower_cluster(
 ) -> None:
     """Launches for a reduction cluster, which may be only part of what the instruction computes."""
     operands = [v.tensor for v in inputs], [v.tensor for v in outputs]
-    parts = parts_of(module, axes, *operands, low.threads)
-    if parts == 1:
+    division = division_of(module, axes, *operands, low.threads)
+    if division is None:
         launch = reduce_launch(module, axes, *operands, low.options.fast_math, low.origin(ins))
         _launch(low, ins, launch, inputs, outputs)
         return
-    partial, combined, rest = split_cluster(module, axes, parts)
+    partial, combined, rest = split_cluster(module, axes, division.parts * division.fold)
     values = dict(zip(module.parameters(), inputs))
     ends = dict(zip(module.results(), outputs))
 
     taken = [values[v] for v in partial.takes]
     sums = partial.module.results()
-    lead = next(v for v in taken if v.lens != sums[0].shape.lens)
-    order = sorted(range(1, 1 + len(lead.lens)), key=lambda a: -lead.strides[a - 1])
-    pieces = [low.allocate(Shape.from_permutation(s.shape.type, (parts, *s.shape.lens), (0, *order))) for s in sums]
+    pieces = [_pieces(low, s.shape, division, taken) for s in sums]
     one = [Tensor(v.type, v.lens[1:], v.strides[1:]) for v in pieces]
     launch = reduce_launch(
-        partial.module, axes, [v.tensor for v in taken], one, low.options.fast_math, low.origin(ins), parts
+        partial.module,
+        axes,
+        [v.tensor for v in taken],
+        one,
+        low.options.fast_math,
+        low.origin(ins),
+        division.parts,
+        division.fold,
     )
     _launch(low, ins, launch, taken, pieces)
 
@@ -125,6 +130,18 @@ def lower_cluster(
 def _launch(low: Lowering, ins: Instruction, launch: Launch, inputs: list[View], outputs: list[View]) -> None:
     operands = {f"x{k}": v for k, v in enumerate(inputs)} | {f"out{k}": v for k, v in enumerate(outputs)}
     low.launch(launch, operands, ins)
+
+
+def _pieces(low: Lowering, shape: Shape, division: Division, operands: list[View]) -> View:
+    """Memory for what is made in pieces, along a new first axis; the others follow the operands' order in memory."""
+    lead = next(v for v in operands if v.lens != shape.lens)
+    order = sorted(range(len(lead.lens)), key=lambda a: -lead.strides[a])
+    pieces = division.parts * division.fold
+    view = low.allocate(Shape.from_permutation(shape.type, (pieces, *shape.lens), (0, *(a + 1 for a in order))))
+    if division.parts > 1 or division.fold == 1:
+        return view
+    strides = [s if s < division.columns else s * division.fold for s in view.strides[1:]]
+    return view.with_shape(Shape(shape.type, view.lens, (division.columns, *strides)))
 
 
 def _with_first_axis(view: View) -> View:
