@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["column_lines", "kept_memory"]
 
 ROWS = 4
+AHEAD = 1 << 10
+"""Bytes: memory that lies further ahead is another page's too often."""
 
 
 def kept_memory(kernel: ReduceKernel) -> list[str]:
@@ -38,6 +40,10 @@ def column_lines(kernel: ReduceKernel) -> list[str]:
     def clear(left: str) -> list[str]:
         return [f"store(kept{k}, c - first, {value})" for k, value in enumerate(initial)]
 
+    def fetch(at: str) -> list[str]:
+        known = [k for k in range(len(kernel.inputs)) if kernel.is_full[k] and kernel.inner[k] == 1]
+        return [line for k in known for line in kernel.prefetches(k, f"c + {AHEAD // kernel.inputs[k].type.size}", at)]
+
     def rows(count: int, left: str) -> list[str]:
         values = kernel.begin_rows(left)
         element = Element(kernel, 0, "", left)
@@ -53,7 +59,8 @@ def column_lines(kernel: ReduceKernel) -> list[str]:
         lines += element.buffer.drain()
         for k, ins in enumerate(kernel.reductions):
             lines.append(f"{names[k]} = {REDUCTIONS[ins.name].combine}({contributions[0][k]}, {names[k]})")
-        return [*values.drain(), *load, *lines, *keep]
+        ahead = [line for row in range(0 if left else count) for line in fetch(f"q{row}" if row else "q")]
+        return [*values.drain(), *ahead, *load, *lines, *keep]
 
     low, high = kernel.bounds[-1]
     last = len(kernel.bounds) - 1

@@ -263,7 +263,7 @@ class ReduceKernel(ReduceStages):
                 ahead.append(f"ahead{k} = {distance}")
                 if self.row_stride[k] != self.cols:  # rows do not follow one another
                     ahead[-1] += f" + ({self.next_row[k]} - cols) * idiv(turn + {distance}, cols)"
-            whole += self._prefetches(k, place)
+            whole += self.prefetches(k, place)
         known |= element.read
         head = [line for ins in self.heads * (stage == 0) for line in self._head_lines(ins)]
         row = [*buffer.drain(), *(["if live0 > 0:", *indent(head, 1)] if head else []), *self.initial(reductions)]
@@ -475,10 +475,10 @@ class ReduceKernel(ReduceStages):
                 ahead = f"c + {next_row}"
             else:
                 continue
-            found += self._prefetches(k, ahead)
+            found += self.prefetches(k, ahead)
         return found
 
-    def _prefetches(self, k: int, place: str) -> list[str]:
+    def prefetches(self, k: int, place: str, at: str = "q") -> list[str]:
         """Lines that ask for as much of an input as one step of a loop reads."""
         step = host.CACHE_LINE // self.inputs[k].type.size
-        return [f"prefetch(q_x{k}, {place} + {i})" for i in range(0, self.lanes, step)]
+        return [f"prefetch({at}_x{k}, {place} + {i})" for i in range(0, self.lanes, step)]
