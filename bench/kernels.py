@@ -179,6 +179,18 @@ KERNELS: dict[str, KernelCase] = {
         _streaming(
             "mean_middle", "rows", 1, lambda g, x: g.node("ReduceMean", x, g.ints(1)), _STACK, result=(64, 1, 512)
         ),
+        _streaming("mean_all", "rows", 1, lambda g, x: g.node("ReduceMean", x, g.ints(0, 1)), result=(1, 1)),
+        _streaming(
+            "mean_colours", "rows", 1, lambda g, x: g.node("ReduceMean", x, g.ints(0)), (1 << 23, 3), result=(1, 3)
+        ),
+        _streaming(
+            "max_channels",
+            "rows",
+            1,
+            lambda g, x: g.node("ReduceMax", x, g.ints(1)),
+            _IMAGES,
+            result=(_IMAGES[0], 1, *_IMAGES[2:]),
+        ),
         _streaming("arg_max_rows", "rows", 1, _arg_max(1), result=(_ROWS, 1)),
         _streaming("arg_max_columns", "rows", 1, _arg_max(0), result=(1, _COLUMNS)),
         _streaming("running_sum_rows", "rows", 1, lambda g, x: g.node("CumSum", x, g.ints(1))),
