@@ -28,6 +28,7 @@ PART_ELEMENTS = 64 << 10
 LEAST_SHARE = 64
 """Elements of a part for each of its results, so that the results of all parts are little beside the operands."""
 FOLDED = 1024
+LONG_RUN = 4096
 FEW_VECTORS = 2
 LEAST_REPEATED = 256 << 10
 """Elements from which a cluster is split although its operands are read once more for that."""
@@ -88,9 +89,11 @@ def _fold(stages: ReduceStages) -> int:
     cols, length = stages.keep_space.lens[-1], stages.reduce_space.lens[-1]
     full = [k for k, is_full in enumerate(stages.is_full) if is_full]
     follow = all(row[-1] == cols for row in stages.reduce_space.strides)
-    if not follow or any(stages.keep_space.strides[k][-1] != 1 for k in full) or cols >= FEW_VECTORS * stages.lanes:
+    long_runs = stages.past_caches and stages.keep_space.rank == 1
+    few, folded = (LONG_RUN // 4, LONG_RUN) if long_runs else (FEW_VECTORS * stages.lanes, FOLDED)
+    if not follow or any(stages.keep_space.strides[k][-1] != 1 for k in full) or cols > few:
         return 1
-    return next((k for k in range(min(length, FOLDED // cols), 0, -1) if length % k == 0), 1)
+    return next((k for k in range(min(length, folded // cols), 0, -1) if length % k == 0), 1)
 
 
 def split_cluster(module: Module, axes: Sequence[int], parts: int) -> tuple[Piece, Piece, Piece | None]:
