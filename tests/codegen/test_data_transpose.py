@@ -78,6 +78,19 @@ def test_longer_than_a_ribbon() -> None:
     check((9001, 2), (0, 1), (1, 0))
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "float64"])
+@pytest.mark.parametrize("times", [2, 3, 4])
+def test_repeated_elements(times: int, dtype: str) -> None:
+    for lens in ((5, 37), (3, 9001), (2, 4)):
+        x = np.random.default_rng(0).integers(0, 100, lens).astype(dtype)
+        wide = np.broadcast_to(x[..., None], (*lens, times))
+        out = np.zeros(wide.shape, dtype)
+        launch = transpose_launch(tensor_of(wide), tensor_of(out))
+        assert launch is not None
+        run_launch(launch, {"x0": wide, "out0": out})
+        np.testing.assert_array_equal(out, wide)
+
+
 def test_copies_that_keep_the_inner_dimension_are_left_to_others() -> None:
     x = np.zeros((4, 5, 6), np.float32)
     out = in_order(x, (1, 0, 2))

@@ -77,3 +77,40 @@ def test_a_transpose_into_a_result_stays_a_step_of_its_own() -> None:
         return m.add_instruction("transpose", [m.add_instruction("exp", [p[0]])], permutation=(1, 0))
 
     assert kernels([values(70, 50)], build) == ["cpu::exp_kernel", "cpu::transpose_kernel"]
+
+
+@pytest.mark.parametrize("times", [2, 4])
+@pytest.mark.parametrize("last", [False, True], ids=["nchw", "nhwc"])
+def test_repeated_elements_are_copied_once(last: bool, times: int) -> None:
+    """As in the upsampling of a decoder, whose result is joined with another."""
+
+    def enlarged(m: Module, x: Instruction) -> Instruction:
+        n, a, b, c = x.shape.lens
+        lens = (n, a, 1, b, 1, c) if last else (n, a, b, 1, c, 1)
+        wide = (n, a, times, b, times, c) if last else (n, a, b, times, c, times)
+        x = m.add_instruction("multibroadcast", [m.add_instruction("reshape", [x], dims=lens)], out_lens=wide)
+        whole = (n, a * times, b * times, c) if last else (n, a, b * times, c * times)
+        return m.add_instruction("reshape", [x], dims=whole)
+
+    x = values(2, 5, 7, 20)
+    assert len(kernels([x], lambda m, p: enlarged(m, p[0]))) == 1
+
+    def joined(m: Module, p: list[Instruction]) -> Instruction:
+        return m.add_instruction("concat", [enlarged(m, p[0]), p[1]], axis=3 if last else 1)
+
+    y = values(2, 5 * times, 7 * times, 3) if last else values(2, 4, 7 * times, 20 * times)
+    assert len(kernels([x, y], joined)) == 2
+
+
+def test_a_copying_reshape_between_two_layouts() -> None:
+    """Copied where rows stay rows or blocks can be transposed; in two steps elsewhere."""
+
+    def build(m: Module, p: list[Instruction]) -> list[Instruction]:
+        turned = m.add_instruction("transpose", [p[0]], permutation=(0, 2, 1))
+        flat = m.add_instruction("reshape", [turned], dims=(3, 340))
+        again = m.add_instruction(
+            "transpose", [m.add_instruction("reshape", [turned], dims=(60, 17))], permutation=(1, 0)
+        )
+        return [flat, m.add_instruction("reshape", [flat], dims=(1020,)), again]
+
+    check([values(3, 17, 20)], build)

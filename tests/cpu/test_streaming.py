@@ -113,7 +113,7 @@ def test_softmax_of_columns_that_collide_in_the_caches():
     check([x], lambda m, p: softmax(m, p[0], 1, lens))
 
 
-@pytest.mark.parametrize("lens", [(37, 70), (4, 1000), (130, 2300), (64, 4096), (3, 5001)])
+@pytest.mark.parametrize("lens", [(37, 70), (4, 1000), (1003, 3), (130, 2300), (64, 4096), (3, 5001)])
 def test_transposed_copies(lens):
     check([data(lens, special=True)], lambda m, p: m.add_instruction("transpose", [p[0]], permutation=[1, 0]))
 

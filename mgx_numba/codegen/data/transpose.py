@@ -2,7 +2,7 @@
 
 Square blocks are transposed in registers, so that both sides move whole vectors. The last block of a row or
 column overlaps the one before it instead of being smaller. Where one of the dimensions is 2, 3 or 4 long (the
-channels of images and boxes), vectors are interleaved or taken apart instead.
+channels of images and boxes), vectors are interleaved, also with themselves, or taken apart instead.
 """
 
 from __future__ import annotations
@@ -40,9 +40,12 @@ def transpose_launch(x: Tensor, out: Tensor, origin: str = "") -> Launch | None:
     from_strides, to_strides = space.strides
     inner = space.rank - 1
     others = [d for d in range(inner) if from_strides[d] == 1]
-    if to_strides[inner] != 1 or from_strides[inner] in (0, 1) or len(others) != 1:
+    if to_strides[inner] != 1 or from_strides[inner] == 1 or len(others) != 1:
         return None
     across = others[0]
+    repeats = from_strides[inner] == 0
+    if repeats and to_strides[across] != space.lens[inner]:
+        return None
     outer = [d for d in range(inner) if d != across]
     plan = _Plan(x, out, origin)
     plan.outer(
@@ -60,7 +63,7 @@ def transpose_launch(x: Tensor, out: Tensor, origin: str = "") -> Launch | None:
         if count in (2, 3, 4) and packed == count and lanes >= SMALLEST_BLOCK:
             return plan.ribbon(intrinsic, length, count, step, lanes)
     size = _power_of_two(min(widest, *lens))
-    if size < SMALLEST_BLOCK:
+    if repeats or size < SMALLEST_BLOCK:
         return None
     return plan.blocks(size, lens, (x_step, out_step))
 
@@ -159,18 +162,25 @@ class _Plan:
         for name, value in (("length", length), ("chunks", chunks), ("step", step)):
             self.slots.integer(name, value)
         if intrinsic == "interleave":
-            move = f"interleave(offset(r_x, c), step, offset(r_out, c * {count}), {count}, {lanes})"
+            source, target = "offset(r_x, c), step", f"offset(r_out, c * {count})"
+            scratch, places = "scratch", [f"c * {count} + {r * lanes}" for r in range(count)]
         else:
-            move = f"deinterleave(offset(r_x, c * {count}), offset(r_out, c), step, {count}, {lanes})"
+            source, target = f"offset(r_x, c * {count})", "offset(r_out, c), step"
+            scratch, places = f"scratch, {lanes}", [f"c + {r} * step" for r in range(count)]
+        staged = self.streamed and lanes * self.x.type.size % host.CACHE_LINE == 0
+        move = [f"{intrinsic}({source}, {scratch if staged else target}, {count}, {lanes})"]
+        for r, place in enumerate(places if staged else []):
+            move.append(f"store_stream(r_out, {place}, load(scratch, {r * lanes}, {lanes}))")
+        prologue = [f"scratch = local_{mover(self.x.type)}({count * lanes})"] if staged else []
         lines = [
             "point = idiv(task, chunks)",
             f"i = (task - point * chunks) * {RIBBON}",
             f"last = imin(length, i + {RIBBON})",
             *self._pointers(),
             "while i < last:",
-            *indent([f"c = imin(i, length - {lanes})", move, f"i += {lanes}"], 1),
+            *indent([f"c = imin(i, length - {lanes})", *move, f"i += {lanes}"], 1),
         ]
-        return self._launch(f"{intrinsic}_kernel", lines, self.points * chunks, min(length, RIBBON) * count)
+        return self._launch(f"{intrinsic}_kernel", lines, self.points * chunks, min(length, RIBBON) * count, prologue)
 
     def _pointers(self) -> list[str]:
         return [

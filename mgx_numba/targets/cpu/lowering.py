@@ -28,7 +28,7 @@ from ...runtime.plan import HostStep, ParameterSpec, Plan, Pointer, Region, Step
 from ...runtime.threads import resolve_num_threads
 from ..ref.interpreter import compute, evaluate_module
 from .buffers import Buffer, View, color
-from .lending import keeps_inner_axis, seen_before
+from .lending import RESHAPES, keeps_inner_axis, seen_before
 from .options import CpuOptions
 from .packing import SharedWeights
 from .replacing import replaced
@@ -319,9 +319,14 @@ class Lowering:
                 start += source.shape.lens[axis]
 
     def _lend(self, ins: Instruction, view: View) -> None:
-        """Lend memory to the instruction, or to the one that it is a transpose or a reshape of."""
+        """Lend memory to the instruction, or to the one that it is a transpose or a reshape of.
+
+        Reshapes between are lent it, too: any of them may turn out to be a copy.
+        """
         first = ins
         while (seen := seen_before(ins, view.shape)) is not None:
+            if ins.name in RESHAPES and ins.module is self.module:
+                self.destinations.setdefault(ins, view)
             ins, view = ins.inputs[0], view.with_shape(seen)
         suits = ins is first or keeps_inner_axis(ins, view.shape)
         if suits and ins not in self.destinations and self._may_lend(ins, view.shape):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from ....codegen.cluster.collapse import collapse
 from ....codegen.cluster.pointwise import pointwise_launch
+from ....codegen.cpu import host
+from ....codegen.data.rows import mover
 from ....codegen.data.transpose import transpose_launch
 from ....codegen.launch import Launch
 from ....graph.instruction import Instruction
@@ -11,7 +14,7 @@ from ....graph.shape import Shape
 from ..buffers import View
 from ..lowering import Lowering, lowering
 
-__all__ = ["copy_launch"]
+__all__ = ["copies_in_runs", "copy_launch"]
 
 
 def copy_launch(source: View, target: View, origin: str = "") -> Launch:
@@ -22,6 +25,17 @@ def copy_launch(source: View, target: View, origin: str = "") -> Launch:
     module = Module("copy")
     module.add_return([module.add_parameter("x0", Shape(source.type))])
     return pointwise_launch(module, [source.tensor], [target.tensor], origin=origin)
+
+
+def copies_in_runs(source: View, target: View) -> bool:
+    """Whether a copy moves vectors: both sides are contiguous along one axis, or blocks can be transposed."""
+    space = collapse(target.lens, [source.strides, target.strides], order_by=1)
+    if not space.rank:
+        return True
+    length, inner = space.lens[-1], [s[-1] for s in space.strides]
+    if inner == [1, 1] or (inner == [0, 1] and length >= host.lanes(mover(source.type))):
+        return True
+    return transpose_launch(source.tensor, target.tensor) is not None
 
 
 @lowering("contiguous", "layout")

@@ -6,8 +6,10 @@ import numpy as np
 
 from ....graph.instruction import Instruction
 from ....graph.shape import Shape
-from ..lending import RESHAPES
+from ..buffers import View
+from ..lending import RESHAPES, seen_before
 from ..lowering import Lowering, lowering
+from .copies import copies_in_runs
 
 
 @lowering("transpose", "slice", "step", "multibroadcast", "broadcast", "scalar", "broadcast_with_dims")
@@ -37,15 +39,30 @@ def _broadcast(low: Lowering, ins: Instruction) -> None:
 
 @lowering(*RESHAPES)
 def lower_reshape(low: Lowering, ins: Instruction) -> None:
-    """A view where the strides allow it, else a row-major copy seen with the new lengths."""
+    """A view where the strides allow it, else a copy, to lent memory or row-major, seen with the new lengths."""
     source = low.input(ins, 0)
     lens = ins.shape.lens
     view = source.aliased(lambda a: np.reshape(a, lens, copy=False))
+    if view is None:
+        view = _copy_to_lent(low, ins, source)
     if view is None:
         copied = low.allocate(Shape(source.type, source.lens))
         low.copy(source, copied, ins)
         view = copied.with_shape(Shape(source.type, lens))
     low.values[ins] = view
+
+
+def _copy_to_lent(low: Lowering, ins: Instruction, source: View) -> View | None:
+    """The memory lent to a reshape, to which its input is copied; ``None`` without, or if two steps are faster."""
+    lent = low.destinations.get(ins)
+    seen = None if lent is None else seen_before(ins, lent.shape)
+    if lent is None or seen is None:
+        return None
+    target = lent.with_shape(seen)
+    if not copies_in_runs(source, target):
+        return None
+    low.copy(source, target, ins)
+    return lent
 
 
 @lowering("identity")
