@@ -46,6 +46,20 @@ def test_lrn_of_more_channels_than_scratch_memory_holds() -> None:
     check_lrn(values(1, 5000, 2), (0, 2, 1), size=5)
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1)], ids=["nchw", "nhwc"])
+@pytest.mark.parametrize("bias", [0, 1])
+def test_lrn_of_infinity_and_nan_and_of_zeros(bias: int, order: tuple[int, ...]) -> None:
+    x = values(2, 40, 3, 3)
+    x[0, 5, 1, 1], x[0, 9, 2, 0], x[1, 20, 0, 0], x[1, :, 2, 2] = np.inf, np.nan, -np.inf, 0
+    placed, out = in_order(x, order), empty_in_order(x.shape, x.dtype, order)
+    op = make_op("lrn", size=5, alpha=0.3, beta=0.75, bias=bias)
+    run_launch(lrn_launch(op, tensor_of(placed), tensor_of(out)), {"x": placed, "out": out})
+    wide = np.pad(x.astype(np.float64), ((0, 0), (2, 2), (0, 0), (0, 0)))
+    squares = sum(wide[:, k : k + 40] ** 2 for k in range(5))
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_allclose(out, x / (bias + 0.06 * squares) ** 0.75, rtol=1e-6)
+
+
 def check_lrn(x: np.ndarray, order: Any, gap: int = 0, **attributes: Any) -> None:
     op = make_op("lrn", **attributes)
     placed, out = in_order(x, order, gap), empty_in_order(x.shape, x.dtype, order, gap)

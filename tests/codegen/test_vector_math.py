@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from mgx_numba.codegen.cpu import host
 from tests.codegen.vector_kernels import evaluate, same, ulp_error
 
 INF, NAN = np.inf, np.nan
@@ -152,6 +153,25 @@ def test_float64_functions_are_within_four_ulp() -> None:
     with np.errstate(all="ignore"):
         finite = np.isfinite(x) & (np.abs(x) < 6)
         np.testing.assert_allclose(gelu[finite], EXACT["gelu_erf"](x[finite]), rtol=2e-14)
+
+
+@pytest.mark.parametrize("limit", ["", "sse"], ids=["native", "sse"])
+@pytest.mark.parametrize("lanes", [8, 16, 32])
+def test_quotients_by_a_power_of_three_quarters(lanes: int, limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_CPU_FEATURES", limit)
+    rng = np.random.default_rng(5)
+    special = np.array([0.0, INF, NAN, -1, 1, 1e-45, 1e-40, 3.4e38, 1.0000001, 0.99999994], np.float32)
+    b = np.concatenate([special.repeat(4), rng.uniform(1, 16, 50000), np.exp(rng.uniform(-87, 88, 50000))])
+    b = b.astype(np.float32)
+    a = np.concatenate([np.tile([1, -2.5, 0, INF], len(special)), rng.standard_normal(100000)]).astype(np.float32)
+    estimated = not limit and lanes >= 16 and host.has("avx512f", "avx512vl")
+    for dtype, bound in (("float32", 2.0 if estimated else 4.0), ("float64", 4.0)):
+        x, y = a.astype(dtype), b.astype(dtype)
+        (got,) = evaluate([("over_power_075(a, b)", dtype)], x, y, lanes=lanes)
+        with np.errstate(all="ignore"):
+            exact = x.astype(np.longdouble) / y.astype(np.longdouble) ** np.longdouble(0.75)
+            error = ulp_error(got, exact)
+        assert error.max() <= bound, (x[np.argmax(error)], y[np.argmax(error)], got[np.argmax(error)], error.max())
 
 
 def test_pow_is_within_two_ulp_and_keeps_ieee_cases() -> None:

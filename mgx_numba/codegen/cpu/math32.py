@@ -60,7 +60,7 @@ def _scale(b: VectorBuilder, p: ir.Value, bits: ir.Value) -> ir.Value:
     return b.mul(b.mul(p, powers[0]), powers[1])
 
 
-def _fills_registers(b: VectorBuilder, x: ir.Value) -> bool:
+def fills_registers(b: VectorBuilder, x: ir.Value) -> bool:
     """Whether a vector is made of whole registers of AVX-512."""
     return host.has("avx512f", "avx512vl") and b.lanes(x) > 0 and b.lanes(x) % _REGISTER_LANES == 0
 
@@ -128,11 +128,11 @@ def _bounded(b: VectorBuilder, x: ir.Value) -> ir.Value:
 def exp(b: VectorBuilder, x: ir.Value) -> ir.Value:
     r, n, bits = _reduce(b, _bounded(b, x))
     p = b.polynomial(r, table.EXP_32)
-    return _scalef(b, p, n) if _fills_registers(b, x) else _scale(b, p, bits)
+    return _scalef(b, p, n) if fills_registers(b, x) else _scale(b, p, bits)
 
 
 def exp_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    if _fills_registers(b, x):
+    if fills_registers(b, x):
         r, n, bits = _reduce(b, _bounded(b, x), _FRACTIONS)
         return _scalef(b, _tabulated_power(b, bits, r), n)
     r, _, bits = _reduce(b, x)
@@ -192,7 +192,7 @@ def rational_erf(b: VectorBuilder, x: ir.Value, coefficients: tuple[tuple[float,
 
 def _exp_of_sum(b: VectorBuilder, x: ir.Value, low: ir.Value) -> ir.Value:
     """exp(x + low) for a small `low` and x from -87.3 to 0."""
-    if _fills_registers(b, x):
+    if fills_registers(b, x):
         r, n, bits = _reduce(b, x, _FRACTIONS)
         return _scalef(b, _tabulated_power(b, bits, b.add(r, low)), n)
     r, _, bits = _reduce(b, x)
@@ -236,7 +236,7 @@ def gelu_erf_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
     # max(x, 0) less |x| times the normal distribution's mass below -|x|: exp(-x**2 / 2) times a smooth function.
     a = b.first_less(_NORMAL_LIMIT, b.fabs(x))
     square = b.mul(a, a)
-    tabulated = _fills_registers(b, x)
+    tabulated = fills_registers(b, x)
     magic = _SIXTEENTHS if tabulated else _WHOLE
     shifted = b.muladd(square, -table.LOG2_E / 2, magic)
     n = b.sub(shifted, magic)
@@ -290,3 +290,27 @@ def _split(value: float) -> tuple[float, float]:
 def softplus_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
     z = exp_fast(b, b.neg(b.fabs(x)))
     return b.muladd(z, b.polynomial(z, table.LOG1P_32), b.first_greater(0.0, x))
+
+
+def over_power_075(b: VectorBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+    """x / y**0.75 from estimates of roots that are within 2**-14; the vectors fill registers of AVX-512."""
+    undefined = ir.Constant(ir.VectorType(ir.FloatType(), _REGISTER_LANES), ir.Undefined)
+    whole = ir.Constant(ir.IntType(16), -1)
+
+    def estimate(v: ir.Value) -> ir.Value:
+        """v**-0.5"""
+        callee = b.function("llvm.x86.avx512.rsqrt14.ps.512", v.type, [v.type, v.type, whole.type])
+        return b.ir.call(callee, [v, undefined, whole])
+
+    def emit(x: ir.Value, y: ir.Value) -> ir.Value:
+        root = estimate(y)
+        fourth = b.mul(root, estimate(root))
+        cube = b.mul(b.mul(fourth, fourth), fourth)
+        product = b.mul(y, fourth)
+        lost = b.fused(y, fourth, b.neg(product))
+        e = b.fused(b.neg(lost), cube, b.fused(b.neg(product), cube, 1.0))
+        power = b.fused(b.mul(cube, e), b.fused(e, 0.65625, 0.75), cube)
+        # Of 0, infinity, what is negative and NaN, the estimate is the value.
+        return b.mul(x, b.select(b.is_nan(e), root, power))
+
+    return _by_registers(b, emit, x, y)

@@ -22,8 +22,8 @@ from .vector import FLOATS, INTEGERS, elementwise
 
 __all__ = [
     "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "exp", "exp_fast",
-    "gelu_erf", "gelu_erf_fast", "gelu_tanh", "gelu_tanh_fast", "log", "log2", "mish", "pow",
-    "rsqrt", "sigmoid", "sigmoid_fast", "silu", "silu_fast", "sin", "sinh", "softplus", "softplus_fast",
+    "gelu_erf", "gelu_erf_fast", "gelu_tanh", "gelu_tanh_fast", "log", "log2", "mish", "over_power_075",
+    "pow", "rsqrt", "sigmoid", "sigmoid_fast", "silu", "silu_fast", "sin", "sinh", "softplus", "softplus_fast",
     "tan", "tanh", "tanh_fast",
 ]  # fmt: skip
 
@@ -60,6 +60,13 @@ def _library(name: str) -> Emit:
 
 def _rsqrt(b: VectorBuilder, x: ir.Value) -> ir.Value:
     return b.div(1.0, b.sqrt(x))
+
+
+def _over_power_075(b: VectorBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+    if b.width(y) == 32 and math32.fills_registers(b, y):
+        return math32.over_power_075(b, x, y)
+    root = b.sqrt(y)
+    return b.div(x, b.mul(root, b.sqrt(root)))
 
 
 def _sigmoid_64(b: VectorBuilder, x: ir.Value) -> ir.Value:
@@ -125,6 +132,7 @@ asinh, acosh, atanh = _short("asinh"), _short("acosh"), _short("atanh")
 sigmoid = _function("sigmoid", _through_float64(math64.sigmoid_short), _sigmoid_64)
 sigmoid_fast = _function("sigmoid_fast", math32.sigmoid_fast, _sigmoid_64)
 rsqrt = _function("rsqrt", _rsqrt, _rsqrt)
+over_power_075 = _function("over_power_075", _over_power_075, _over_power_075, 2)
 pow = elementwise("pow", _emit_pow, 2, (*FLOATS, *INTEGERS))
 gelu_erf = _function("gelu_erf", _through_float64(math64.gelu_erf_short), _gelu_erf_64)
 gelu_erf_fast = _function("gelu_erf_fast", math32.gelu_erf_fast, _gelu_erf_64)
