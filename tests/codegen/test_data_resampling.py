@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.data.pad import pad_launch, remap_launch
 from mgx_numba.codegen.data.resize import resize_launch
 from mgx_numba.graph.shape import Shape
@@ -107,3 +108,34 @@ def test_resize_one_and_three_axes() -> None:
 def test_resize_other_floats(dtype: str) -> None:
     check_resize(values(1, 20, 6, 7, dtype=dtype), NHWC, mode="linear", scales=(1, 1, 2, 2))
     check_resize(values(1, 20, 6, 7, dtype=dtype), NCHW, mode="linear", scales=(1, 1, 2, 2))
+
+
+@pytest.mark.parametrize("lens", [(1, 1), (3, 2), (5, 33), (2, 900), (3, 4100), (2, 9001)], ids=str)
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_resize_of_lines(mode: str, lens: tuple[int, int]) -> None:
+    """Enlarged, reduced so little that a line is worth while and so much that it is not, in one part and in several."""
+    for out in ((lens[0] * 2, lens[1] * 2), (7, lens[1] + 5), (1, -(-lens[1] // 3)), (4, -(-lens[1] // 70)), (3, 20)):
+        check_resize(values(2, 2, *lens), mode=mode, sizes=(2, 2, *out))
+    check_resize(values(lens[1], 3), (1, 0), mode=mode, sizes=(lens[1] + 3, 3), gap=1)
+    check_resize(values(lens[1], 3), mode=mode, sizes=(lens[1] + 3, 3))
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("order", [NCHW, NHWC], ids=["nchw", "nhwc"])
+def test_resize_of_infinity_and_nan(mode: str, order: tuple[int, ...]) -> None:
+    x = values(2, 3, 20, 37)
+    x[0, 0, 3, 5], x[0, 1, 0, 0], x[1, 2, 19, 36], x[1, 1, 4, 4:6] = np.nan, np.inf, -np.inf, [np.inf, -np.inf]
+    with np.errstate(invalid="ignore"):
+        check_resize(x, order, mode=mode, sizes=(2, 3, 31, 45))
+        check_resize(x, order, mode=mode, scales=(1, 1, 2, 2), coordinate_transformation_mode="align_corners")
+
+
+def test_resize_to_nothing() -> None:
+    check_resize(values(2, 3, 4, 5), mode="linear", sizes=(2, 3, 0, 5))
+    check_resize(values(0, 3, 4, 5), mode="linear", sizes=(0, 3, 8, 10))
+
+
+def test_resize_past_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "last_cache_bytes", lambda: 0)
+    for order in (NCHW, NHWC):
+        check_resize(values(2, 3, 9, 37), order, mode="linear", sizes=(2, 3, 18, 75))

@@ -58,6 +58,15 @@ store(p6, 0, load_strided_tail(p0, 7, 4, n7 - 4, 0, 8))
         assert got.tobytes() == want.tobytes(), f"output {k}"
 
 
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize("dtype", ["bool", "float32", "float64"])
+def test_loads_of_near_elements(dtype: str, lanes: int, limited: str) -> None:
+    x, index = values(dtype, 100), np.random.default_rng(1).integers(0, 2 * lanes, lanes).astype(np.int32)
+    out = np.ones(lanes).astype(x.dtype)
+    run_body(f"store(p2, 0, load_near(p0, 7, load(p1, 0, {lanes})))", x, index, out)
+    assert out.tobytes() == x[7:][index].tobytes()
+
+
 @pytest.mark.parametrize("index_dtype", ["int32", "int64"])
 @pytest.mark.parametrize("dtype", ["bool", "bfloat16", "float32", "float64"])
 def test_gather_and_scatter(dtype: str, index_dtype: str, limited: str) -> None:

@@ -30,6 +30,7 @@ from .vector import Vec, make_intrinsic, pointer_dtype, scalar_type, value_type
 __all__ = [
     "gather",
     "gather_tail",
+    "load_near",
     "load_strided",
     "load_strided_tail",
     "scatter",
@@ -250,6 +251,27 @@ def _store_where(p: types.Type, i: types.Type, v: types.Type, mask: types.Type) 
     return types.int64(p, _INT, v, mask), lower
 
 
+def _load_near(p: types.Type, i: types.Type, index: types.Type) -> Definition:
+    dtype, indices = pointer_dtype("load_near", p), _indices("load_near", index)
+    lanes = indices.lanes
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        b = VectorBuilder(builder)
+        start, places = b.ir.gep(values[0], [values[1]]), values[2]
+        if (dtype, indices.dtype, lanes) != ("float32", "int32", 16) or not host.has("avx512f", "avx512vl"):
+            return from_memory(b, _read(b, start, _indexed(b, places, indices.dtype), lanes, dtype), dtype)
+        type_ = ir.VectorType(memory_element(dtype), lanes)
+        halves = [
+            b.ir.load(b.ir.bitcast(b.ir.gep(start, [ir.Constant(_I64, k)]), type_.as_pointer()), align=alignment(dtype))
+            for k in (0, lanes)
+        ]
+        callee = b.function("llvm.x86.avx512.vpermi2var.ps.512", type_, [type_, places.type, type_])
+        return b.ir.call(callee, [halves[0], places, halves[1]])
+
+    return Vec(dtype, lanes)(p, _INT, index), lower
+
+
+load_near = make_intrinsic("load_near", _load_near, 3)
 load_strided = loader("load_strided", 4, _load_strided)
 load_strided_tail = tail_loader("load_strided_tail", 6, _load_strided_tail)
 store_strided = storer("store_strided", 4, 3, _store_strided)

@@ -36,6 +36,8 @@ Memory
                                          them up to LANES elements becomes undefined
     gather(p, index)                     p[index[0]], p[index[1]], ...; index is an int32 or int64 vector
     gather_tail(p, index, count, fill)
+    load_near(p, i, index)               p[i + index[0]], ...; indices are from 0 and below 2 * lanes; may read all of
+                                         these elements
     scatter(p, index, v)                 in the order of lanes
     scatter_tail(p, index, v, count)
     load_every(p, i, COUNT, LANES)       p[i], p[i+COUNT], ...; may read the COUNT - 1 elements after the last
