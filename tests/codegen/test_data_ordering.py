@@ -109,6 +109,24 @@ def test_topk_of_a_whole_sorted_row_and_of_nan() -> None:
     check_topk(x, 40, 1)
 
 
+@pytest.mark.parametrize("k", [1, 10, 11, 100, 161])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_topk_of_long_rows(dtype: str, k: int) -> None:
+    """Found by a bound, or not: too many ties, infinities and NaN, sorted, in the order that suits least."""
+    rng = np.random.default_rng(k)
+    x = rng.standard_normal((12, 3001)).astype(dtype)
+    x[1] = x[1].round(1)
+    x[2] = 0
+    x[3, ::5], x[4, ::3], x[4, 1::3] = np.inf, -np.inf, np.inf
+    x[5, rng.permutation(3001)[: k // 2]] = np.nan
+    x[6, ::2], x[7], x[8, : 3001 - k // 2] = np.nan, np.nan, np.nan
+    x[9], x[10] = np.sort(x[9]), np.sort(x[10])[::-1]
+    x[11] = -np.abs(x[11])
+    check_topk(x, k, 1)
+    check_topk(x[:, :173].copy(), k, 1)
+    check_topk(x[:3, :1200], k, 1, (1, 0))
+
+
 @pytest.mark.parametrize("exclusive", [False, True])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_running_sums(exclusive: bool, reverse: bool) -> None:

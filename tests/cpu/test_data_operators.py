@@ -104,12 +104,14 @@ def test_scatters(combine: str) -> None:
     native([inputs[0], unique if combine == "none" else inputs[1], inputs[2], inputs[3], values(4, 7, 8)], build)
 
 
-def test_topk_members() -> None:
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_topk_members(axis: int) -> None:
     def build(m: Module, p: list[Instruction]) -> list[Instruction]:
-        both = m.add_instruction("topk", p, k=4, axis=1)
+        both = m.add_instruction("topk", p, k=4, axis=axis)
         return [m.add_instruction("get_tuple_elem", [both], index=k) for k in (0, 1)]
 
-    native([values(5, 30)], build)
+    native([values(5, 30, 7)], build)
+    native([values(37, 4, 40)], build)
 
 
 def test_copies_between_layouts() -> None:

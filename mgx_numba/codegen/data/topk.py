@@ -1,22 +1,36 @@
 """The first few elements of a row in sorted order (``topk``).
 
-A row is read once. The best elements so far are kept sorted in scratch memory; a vector of which no element
-beats the worst of them costs one comparison, any other is inserted element by element.
+A row of floats is dealt out to groups, more than elements are wanted, of which each gives its best one. Of these as
+many as are wanted are not worse than some bound; the elements of the row that are not, hardly more, are collected,
+and the number of those that beat one of them is its place.
+
+Where that does not serve (other types, short rows, many ties), the best elements so far are kept sorted; vectors of
+which no element beats the worst of them cost one comparison each. Of others, those elements that do are inserted one
+after the other: the place is found, and what is behind it moved on, by vectors.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
+
+import numpy as np
 
 from ..cluster.collapse import collapse
 from ..cluster.text import Slots, Tensor, dtype_name, footprint, indent, load_text
 from ..cpu import host
 from ..launch import Launch
-from .rows import RowLoop, cast_text, vector_loop
+from .rows import RowLoop, cast_text, const_text
 
 __all__ = ["LARGEST_K", "topk_launch"]
 
 LARGEST_K = 1024
+SKIPPED = 4
+GROUP_VECTORS = (1, 4, 16)
+WANTED_OF_GROUPS = 0.625
+LEAST_OF_GROUP = 4
+COLLECTED = 512
+BISECTIONS = 12
 
 
 def topk_launch(
@@ -24,77 +38,38 @@ def topk_launch(
 ) -> Launch:
     """One launch for the ``k`` (1 to `LARGEST_K`) largest or smallest elements along an axis, best first.
 
-    Operands are named ``x``, ``values`` and ``positions`` (int64). Of equal elements the one with the lower
-    position comes first; NaN counts as larger than any number.
+    The axis is shorter than 2**31. Operands are named ``x``, ``values`` and ``positions`` (int64). Of equal elements
+    the one with the lower position comes first; NaN counts as larger than any number.
     """
     kept = [a for a in range(len(x.lens)) if a != axis]
     lens = tuple(1 if a == axis else n for a, n in enumerate(x.lens))
     space = collapse(lens, [x.strides, values.strides, positions.strides], order_by=0, axes=kept)
-    storage = dtype_name(x.type)
-    compute = "uint8" if storage == "bool" else dtype_name(x.type.compute)
-    lanes, step = host.lanes(compute), x.strides[axis]
-    slots = Slots()
+    text = _Text(x, axis, largest)
+    slots, lanes, storage = text.slots, text.lanes, text.storage
     slots.pointer("p_x", "x", storage)
     slots.pointer("p_values", "values", storage)
     slots.pointer("p_positions", "positions", "int64")
     loop = RowLoop(slots, space.lens, space.strides, x.lens[axis], lanes, 4, whole=True)
     slots.integer("k", k)
-    t = slots.integer("t0", step) if step not in (0, 1) else ""
-    value_step = slots.integer("value_step", values.strides[axis])
-    position_step = slots.integer("position_step", positions.strides[axis])
-
-    def beats(a: str, b: str) -> str:
-        if largest:
-            return f"arg_gt({a}, {b})"
-        if not x.type.is_floating:
-            return f"lt({a}, {b})"
-        return f"logical_or(lt({a}, {b}), logical_and(isnan({b}), logical_not(isnan({a}))))"
-
-    def insert(left: str) -> list[str]:
-        place = f"(c + e) * {t}" if t else "c + e" if step else "0"
-        candidate = [
-            f"a = {cast_text(f'load_scalar(r_x, {place})', storage, compute)}",
-            f"if count < k or {beats('a', 'load_scalar(best, k - 1)')}:",
-            *indent(
-                [
-                    "p = imin(count, k - 1)",
-                    f"while p > 0 and {beats('a', 'load_scalar(best, p - 1)')}:",
-                    "    store_scalar(best, p, load_scalar(best, p - 1))",
-                    "    store_scalar(at, p, load_scalar(at, p - 1))",
-                    "    p -= 1",
-                    "store_scalar(best, p, a)",
-                    "store_scalar(at, p, c + e)",
-                    "count = imin(count + 1, k)",
-                ],
-                1,
-            ),
-        ]
-        each = [f"for e in range({left or lanes}):", *indent(candidate, 1)]
-        if left:
-            return each
-        loaded = cast_text(load_text("r_x", "c", step, t, lanes), storage, compute)
-        return [
-            "wanted = count < k",
-            "if count == k:",
-            f"    v = {loaded}",
-            f"    worst = load_splat(best, k - 1, {lanes})",
-            f"    wanted = reduce_or({beats('v', 'worst')})",
-            "if wanted:",
-            *indent(each, 1),
-        ]
-
-    stored = cast_text("load_scalar(best, e)", compute, storage)
+    text.step = slots.integer("t0", text.stride) if text.stride not in (0, 1) else ""
+    slots.integer("value_step", values.strides[axis])
+    slots.integer("position_step", positions.strides[axis])
+    fitting = [n for n in GROUP_VECTORS if k <= n * lanes * WANTED_OF_GROUPS and text.floats]
     inside = [
         f"r_x = offset(p_x, {loop.offset(0)})",
         f"r_values = offset(p_values, {loop.offset(1)})",
         f"r_positions = offset(p_positions, {loop.offset(2)})",
-        "count = 0",
-        *vector_loop(lanes, insert),
-        "for e in range(k):",
-        f"    store_scalar(r_values, e * {value_step}, {stored})",
-        f"    store_scalar(r_positions, e * {position_step}, load_scalar(at, e))",
     ]
-    prologue = [f"best = local_{compute}({LARGEST_K})", f"at = local_int64({LARGEST_K})"]
+    if fitting:
+        inside += ["done = False", *text.collect(fitting[0]), "if not done:", *indent(text.insert(), 1)]
+    else:
+        inside += text.insert()
+    prologue = [
+        f"best = local_{text.compute}({max(LARGEST_K, COLLECTED) + lanes})",
+        f"at = local_int32({max(LARGEST_K, COLLECTED) + lanes})",
+        f"candidates = local_{text.compute}({lanes})",
+        f"candidates_at = local_int32({lanes})",
+    ]
     return Launch(
         kernel=loop.kernel("topk_kernel", inside, origin, prologue),
         args=tuple(slots.values),
@@ -102,3 +77,201 @@ def topk_launch(
         flops=prod(x.lens),
         bytes=footprint(x) + footprint(values) + footprint(positions),
     )
+
+
+class _Text:
+    """Lines of the kernel, for the row ``r_x`` of ``last`` elements."""
+
+    def __init__(self, x: Tensor, axis: int, largest: bool) -> None:
+        self.storage, self.largest, self.floats = dtype_name(x.type), largest, x.type.is_floating
+        self.compute = "uint8" if self.storage == "bool" else dtype_name(x.type.compute)
+        self.lanes, self.stride, self.step = host.lanes(self.compute), x.strides[axis], ""
+        self.slots = Slots()
+        if self.floats:
+            lowest: float | int = float("-inf") if largest else float("nan")
+        else:
+            lowest = int(np.iinfo(self.compute).min if largest else np.iinfo(self.compute).max)
+        self.worst = const_text(self.compute, lowest, self.lanes)
+
+    def beats(self, a: str, b: str) -> str:
+        """True where a comes before b wherever they are."""
+        if self.largest:
+            return f"arg_gt({a}, {b})"
+        if not self.floats:
+            return f"lt({a}, {b})"
+        return f"logical_or(lt({a}, {b}), logical_and(isnan({b}), logical_not(isnan({a}))))"
+
+    def loaded(self, place: str, left: str = "") -> str:
+        return cast_text(load_text("r_x", place, self.stride, self.step, self.lanes, left), self.storage, self.compute)
+
+    def skip(self, vectors: int, test: Callable[[str], str]) -> list[str]:
+        """Lines that pass over so many vectors at a time if the test is true of no lane."""
+        found = test(self.loaded("c"))
+        for j in range(1, vectors):
+            found = f"logical_or({found}, {test(self.loaded(f'(c + {j * self.lanes})'))})"
+        lines = [f"if reduce_or({found}):", "    break", f"c += {vectors * self.lanes}"]
+        return [f"while c + {vectors * self.lanes} <= last:", *indent(lines, 1)]
+
+    def put(self, place: str, source: str) -> list[str]:
+        """Lines that write an element of ``best`` to a place of the result."""
+        value = cast_text(f"load_scalar(best, {source})", self.compute, self.storage)
+        return [
+            f"store_scalar(r_values, ({place}) * value_step, {value})",
+            f"store_scalar(r_positions, ({place}) * position_step, cast_int64(load_scalar(at, {source})))",
+        ]
+
+    # By a bound
+
+    def collect(self, vectors: int) -> list[str]:
+        """Lines that set ``done`` if they have found the result by a bound from so many vectors of groups."""
+        lanes, largest = self.lanes, self.largest
+        best, least, most = ("gt", "reduce_min", "reduce_max") if largest else ("lt", "reduce_max", "reduce_min")
+        start = const_text(self.compute, float("-inf" if largest else "inf"), lanes)
+        deal, total, low, high = [], f"const_int32(0, {lanes})", "m0", "m0"
+        for j in range(vectors):
+            deal += [f"v = {self.loaded(f'(c + {j * lanes})')}", f"m{j} = where({best}(v, m{j}), v, m{j})"]
+            total = f"add({total}, cast_int32({'ge' if largest else 'le'}(m{j}, middle)))"
+            if j:
+                low, high = (f"{'min' if f == largest else 'max'}({v}, m{j})" for f, v in ((True, low), (False, high)))
+        return [
+            f"if last >= {LEAST_OF_GROUP * vectors * lanes}:",
+            *indent(
+                [
+                    *(f"m{j} = {start}" for j in range(vectors)),
+                    "c = 0",
+                    f"while c + {vectors * lanes} <= last:",
+                    *indent([*deal, f"c += {vectors * lanes}"], 1),
+                    # k groups are never worse than low.
+                    f"low = {least}({low})",
+                    f"high = {most}({high})",
+                    f"for part in range({BISECTIONS}):",
+                    f"    half = add(low, mul(sub(high, low), cast_{self.compute}(0.5)))",
+                    f"    middle = splat(half, {lanes})",
+                    f"    if reduce_add({total}) >= k:",
+                    "        low = half",
+                    "    else:",
+                    "        high = half",
+                    f"bound = splat(low, {lanes})",
+                    *self._collect_within(),
+                ],
+                1,
+            ),
+        ]
+
+    def _collect_within(self) -> list[str]:
+        """Lines that collect the elements that are not worse than ``bound`` and put them in order."""
+        lanes = self.lanes
+
+        def within(v: str) -> str:
+            return f"logical_not(lt({v}, bound))" if self.largest else f"le({v}, bound)"
+
+        collecting = [
+            *self.skip(SKIPPED, within),
+            *self.skip(1, within),
+            f"left = imin({lanes}, last - c)",
+            f"v = {self.loaded('c', 'left')}",
+            f"mask = logical_and(lane_mask(left, {lanes}), {within('v')})",
+            f"store_where(at, count, add(iota_int32({lanes}), c), mask)",
+            "count += store_where(best, count, v, mask)",
+            "c += left",
+        ]
+        return [
+            "count = 0",
+            "c = 0",
+            f"while c < last and count <= {COLLECTED - lanes}:",
+            *indent(collecting, 1),
+            "done = c >= last and count >= k",
+            "if done:",
+            f"    store(best, count, {self.worst})",
+            "    for e in range(count):",
+            *indent(self._rank(), 2),
+        ]
+
+    def _rank(self) -> list[str]:
+        """Lines that put element ``e`` of those collected where it belongs."""
+        lanes = self.lanes
+        before = f"logical_and(lt(place, e), logical_not({self.beats('a', 'other')}))"
+        return [
+            f"a = load_splat(best, e, {lanes})",
+            f"before = const_int32(0, {lanes})",
+            "p = 0",
+            "while p < count:",
+            *indent(
+                [
+                    f"other = load(best, p, {lanes})",
+                    f"place = add(iota_int32({lanes}), p)",
+                    f"before = add(before, cast_int32(logical_or({self.beats('other', 'a')}, {before})))",
+                    f"p += {lanes}",
+                ],
+                1,
+            ),
+            "rank = cast_int64(reduce_add(before))",
+            "if rank < k:",
+            *indent(self.put("rank", "e"), 1),
+        ]
+
+    # By insertion
+
+    def insert(self) -> list[str]:
+        """Lines that find the result element by element."""
+        lanes = self.lanes
+
+        def may_beat(v: str) -> str:
+            """True of lanes that beat the worst, and of NaN."""
+            if not self.floats:
+                return self.beats(v, "worst")
+            return f"logical_not({'le' if self.largest else 'ge'}({v}, worst))"
+
+        return [
+            "count = 0",
+            "c = 0",
+            # What beats nothing, in the places that are still free.
+            "while c < k:",
+            f"    store(best, c, {self.worst})",
+            f"    c += {lanes}",
+            "c = first",
+            "while c < last:",
+            f"    worst = load_splat(best, k - 1, {lanes})",
+            "    if count == k:",
+            *indent([*self.skip(SKIPPED, may_beat), *self.skip(1, may_beat)], 2),
+            f"    left = imin({lanes}, last - c)",
+            f"    mask = lane_mask(left, {lanes})",
+            f"    v = {self.loaded('c', 'left')}",
+            "    if count == k:",
+            f"        mask = logical_and(mask, {may_beat('v')})",
+            "    found = store_where(candidates, 0, v, mask)",
+            f"    store_where(candidates_at, 0, add(iota_int32({lanes}), c), mask)",
+            "    for e in range(found):",
+            *indent(self._insert_one(), 2),
+            "    c += left",
+            "for e in range(k):",
+            *indent(self.put("e", "e"), 1),
+        ]
+
+    def _insert_one(self) -> list[str]:
+        """Lines that insert candidate ``e`` if it beats the worst."""
+        lanes = self.lanes
+        found = [
+            f"spread = splat(a, {lanes})",
+            f"before = const_int32(0, {lanes})",
+            "p = 0",
+            "while p < count:",
+            f"    before = add(before, cast_int32(logical_not({self.beats('spread', f'load(best, p, {lanes})')})))",
+            f"    p += {lanes}",
+            "p = imin(count, cast_int64(reduce_add(before)))",
+            "i = imin(count, k - 1)",
+            f"while i - p >= {lanes}:",
+            f"    i -= {lanes}",
+            f"    store(best, i + 1, load(best, i, {lanes}))",
+            f"    store(at, i + 1, load(at, i, {lanes}))",
+            f"store_tail(best, p + 1, load_tail(best, p, i - p, 0, {lanes}), i - p)",
+            f"store_tail(at, p + 1, load_tail(at, p, i - p, 0, {lanes}), i - p)",
+            "store_scalar(best, p, a)",
+            "store_scalar(at, p, load_scalar(candidates_at, e))",
+            "count = imin(count + 1, k)",
+        ]
+        return [
+            "a = load_scalar(candidates, e)",
+            f"if count < k or {self.beats('a', 'load_scalar(best, k - 1)')}:",
+            *indent(found, 1),
+        ]

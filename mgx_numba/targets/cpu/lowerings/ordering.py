@@ -6,6 +6,7 @@ from ....codegen.data.argreduce import argreduce_launch
 from ....codegen.data.scan import scan_launch
 from ....codegen.data.topk import LARGEST_K, topk_launch
 from ....graph.instruction import Instruction
+from ....graph.shape import Shape
 from ....ops.reduce import ArgReduction
 from ....ops.softmax import PrefixScanSum
 from ....ops.topk import TopK
@@ -13,6 +14,8 @@ from ..lending import keeps_inner_axis
 from ..lowering import Lowering, lowering
 
 LONGEST_AXIS = 1 << 31
+SHORTEST_ROW = 16
+"""Elements from which on strided ones are put side by side before they are sorted."""
 
 
 @lowering("argmax", "argmin")
@@ -32,15 +35,20 @@ def lower_arg_reduction(low: Lowering, ins: Instruction) -> None:
 
 @lowering("topk")
 def lower_topk(low: Lowering, ins: Instruction) -> None:
-    """One kernel for a moderate k; the second input's elements in place of positions are found on the host."""
+    """One kernel for a moderate k, over contiguous rows; with a second input, whose elements are wanted, the host."""
     op = ins.op
     assert isinstance(op, TopK)
-    if len(ins.inputs) != 1 or not 1 <= op.k <= LARGEST_K:
+    x = low.input(ins, 0)
+    axis = op.axis % len(x.lens)
+    if len(ins.inputs) != 1 or not 1 <= op.k <= LARGEST_K or x.lens[axis] >= LONGEST_AXIS:
         low.host(ins)
         return
-    x = low.input(ins, 0)
     values, positions = low.outputs_of(ins)
-    axis = op.axis % len(x.lens)
+    if x.strides[axis] > 1 and x.lens[axis] >= SHORTEST_ROW:
+        moved = [*(n for a, n in enumerate(x.lens) if a != axis), x.lens[axis]]
+        packed = list(Shape(x.type, moved).strides)
+        strides = [*packed[:axis], packed[-1], *packed[axis:-1]]
+        x = low.materialized(x, strides, ins)
     launch = topk_launch(op.k, axis, op.largest, x.tensor, values.tensor, positions.tensor, low.origin(ins))
     low.launch(launch, {"x": x, "values": values, "positions": positions}, ins)
 
