@@ -93,6 +93,33 @@ def test_mean_of_other_types(dtype: str) -> None:
     check(random((1, 5, 6, 9)).astype(dtype), NHWC, mode="average", **CASES["unequal"])
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1)], ids=["nchw", "nhwc"])
+@pytest.mark.parametrize("lengths", [(1, 2), (2, 2), (3, 3), (3, 1), (5, 5)], ids=str)
+def test_nan_at_every_place_of_a_window(lengths: tuple[int, int], order: tuple[int, ...]) -> None:
+    """Beside infinities, in windows with odd and even numbers of elements, and where all are the lowest."""
+    x = np.full((1, 33, 12, 40), -np.inf, np.float32)
+    rng = np.random.default_rng(1)
+    for value in (np.nan, np.inf, 3.0):
+        places = [rng.integers(0, n, 60) for n in x.shape]
+        x[tuple(places)] = value
+    for stride in (1, 2):
+        check(x, order, mode="max", padding=(0, 0, 0, 0), stride=(stride, stride), lengths=lengths)
+        check(x[..., :1], order, mode="max", padding=(0, 0, 0, 0), stride=(stride, 1), lengths=(lengths[0], 1))
+
+
+@pytest.mark.parametrize("mode", ["max", "average"])
+def test_long_rows_in_parts(mode: str) -> None:
+    for padded in (False, True):
+        check(
+            random((1, 2, 3, 5003)),
+            mode=mode,
+            padding=(1, 1, 1, 1),
+            stride=(1, 2),
+            lengths=(3, 3),
+            count_include_pad=padded,
+        )
+
+
 def test_nan_is_the_largest() -> None:
     for order in (NCHW, NHWC):
         x = random((1, 20, 12, 12))

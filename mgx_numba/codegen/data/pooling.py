@@ -3,7 +3,7 @@
 Two forms. In *column* mode lanes run along a kept dimension, the channels of NHWC memory: every tap is one
 vector load, and padding is a shorter range of taps. In *row* mode, for NCHW memory, lanes run along the last
 pooled axis: the taps of the other axes are combined into a row of scratch memory whose ends hold the neutral
-element where the padding is, and the taps of the last axis are combined from there.
+element where the padding is, and the taps of the last axis are combined from there once the next row is there.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .rows import RowLoop, cast_text, const_text
 
 __all__ = ["Window", "pooling_launch", "windows"]
 
-ROW_BUFFER = 4096
+ROW_BUFFER = 2048
 LOADED_EVERY = 4
 UNROLL = 4
 UNROLLED_TAPS = 16
@@ -112,6 +112,8 @@ class _Combine:
         if op.mode is not PoolingMode.max and not type.is_floating:
             self.compute = "float64"
         self.type = type
+        # Where a maximum that passes NaN on is three instructions.
+        self.tests_nan_apart = op.mode is PoolingMode.max and type.is_floating and not host.has("neon")
 
     def neutral(self, lanes: int) -> str:
         if self.mode is not PoolingMode.max:
@@ -276,11 +278,11 @@ class _PoolingKernel:
             def loads(source: str) -> list[str]:
                 return [load_text(source, p, inner[0], step[0], self.lanes, left) for p in places]
 
-            lines = [f"m{j} = {self.combine.neutral(self.lanes)}" for j in range(vectors)]
             if whole:
-                lines += [] if left else self._ahead(axes, vectors)
-                lines += [line for tap in range(weight) for line in self._accumulate(loads(f"tap{tap}"))]
+                lines = [] if left else self._ahead(axes, vectors)
+                lines += self._combined([loads(f"tap{tap}") for tap in range(weight)])
             else:
+                lines = [f"m{j} = {self.combine.neutral(self.lanes)}" for j in range(vectors)]
                 lines += self._tap_loops(axes, self._accumulate(loads("q")))
             for j, place in enumerate(places):
                 value = self.combine.finish(f"m{j}", "count", "share" if self.by_reciprocal else "")
@@ -341,6 +343,24 @@ class _PoolingKernel:
         lines = [f"v{j} = {self.combine.prepare(load)}" for j, load in enumerate(loads)]
         return [*lines, *(f"m{j} = {self.combine.add(f'm{j}', f'v{j}')}" for j in range(len(loads)))]
 
+    def _combined(self, taps: Sequence[Sequence[str]]) -> list[str]:
+        """Lines that set each of the totals ``m0``, ``m1``, ... from its load of every tap."""
+        if not self.combine.tests_nan_apart:
+            lines = [f"m{j} = {self.combine.neutral(self.lanes)}" for j in range(len(taps[0]))]
+            return [*lines, *(line for loads in taps for line in self._accumulate(loads))]
+        lines = []
+        for tap, loads in enumerate(taps):
+            for j, load in enumerate(loads):
+                v, total = f"v{tap % 2}_{j}", f"m{j}"
+                lines.append(f"{v} = {self.combine.prepare(load)}")
+                lines.append(f"{total} = where(gt({v}, {total}), {v}, {total})" if tap else f"{total} = {v}")
+                if tap % 2 or tap == len(taps) - 1:
+                    # One comparison tests two elements.
+                    found = f"logical_or(isnan(v0_{j}), isnan({v}))"
+                    lines.append(f"nan{j} = logical_or(nan{j}, {found})" if tap > 1 else f"nan{j} = {found}")
+        nan = const_text(self.combine.compute, float("nan"), self.lanes)
+        return [*lines, *(f"m{j} = where(nan{j}, {nan}, m{j})" for j in range(len(taps[0])))]
+
     # Row mode
 
     def _row(self) -> tuple:
@@ -379,10 +399,11 @@ class _PoolingKernel:
                 return load_text(source, "c", inner[0], step[0], lanes, left)
 
             if whole:
-                lines = [line for tap in range(taps) for line in self._accumulate([load(f"tap{tap}")])]
+                lines = self._ahead(axes, 1) if inner[0] == 1 and not left else []
+                lines += self._combined([[load(f"tap{tap}")] for tap in range(taps)])
             else:
-                lines = self._tap_loops(axes, self._accumulate([load("q")]))
-            return [f"m0 = {neutral}", *lines, "store(scratch, c, m0)"]
+                lines = [f"m0 = {neutral}", *self._tap_loops(axes, self._accumulate([load("q")]))]
+            return [*lines, "store(scratch, c, m0)"]
 
         def rows(whole: bool) -> list[str]:
             return vector_loop(lanes, lambda left: combine_rows(left, whole), first="low", last="high")
@@ -413,8 +434,13 @@ class _PoolingKernel:
                 store_text("r_out", "c", inner[1], step[1], value, left, self.streamed),
             ]
 
+        half = ROW_BUFFER + (LOADED_EVERY + 1) * lanes
+        finish = [
+            "if started:",
+            *indent([f"scratch = offset(rows_of_two, (1 - turn) * {half})", *vector_loop(lanes, combine_taps)], 1),
+        ]
         inside = [
-            f"r_out = offset(p_out, {loop.offset(1)})",
+            f"scratch = offset(rows_of_two, turn * {half})",
             *ranges,
             f"at = first * stride{k} - before{k}",
             f"need = (last - first - 1) * stride{k} + {reach}",
@@ -428,10 +454,23 @@ class _PoolingKernel:
             "c = high",
             "while c < need:",
             *indent([f"store(scratch, c, {neutral})", f"c += {lanes}"], 1),
-            *vector_loop(lanes, combine_taps),
+            # A row is read back after the next one has been written: loads over the borders of stores wait for these.
+            *finish,
+            f"r_out = offset(p_out, {loop.offset(1)})",
+            *(["others_before = others"] if self.average else []),
+            "started = True",
+            "turn = 1 - turn",
         ]
-        prologue = [f"scratch = local_{self.combine.compute}({ROW_BUFFER + (LOADED_EVERY + 1) * lanes})"]
-        return loop.kernel(self._kernel_name(), inside, self.origin, prologue, streamed=self.streamed), loop.tasks
+        kernel = loop.kernel(
+            self._kernel_name(),
+            inside,
+            self.origin,
+            prologue=[f"rows_of_two = local_{self.combine.compute}({2 * half})"],
+            before=["turn = 0", "started = False", "r_out = p_out", *(["others_before = 1"] if self.average else [])],
+            after=finish,
+            streamed=self.streamed,
+        )
+        return kernel, loop.tasks
 
     def _vector_count(self, k: int, window: Window) -> list[str]:
         """Lines that set ``count`` to the elements that the means of neighbouring windows are over."""
@@ -446,7 +485,7 @@ class _PoolingKernel:
         lines.append(f"along = min(size{k}, {beyond})")
         if not self.op.count_include_pad:
             lines.append(f"along = max(0, sub(along, {taps('max(0, neg(place))')}))")
-        lines.append(f"count = max(1, cast_{self.combine.compute}(mul(along, others)))")
+        lines.append(f"count = max(1, cast_{self.combine.compute}(mul(along, others_before)))")
         return lines
 
     def _kernel_name(self) -> str:
