@@ -35,6 +35,7 @@ _MATRIX, _HALF = (_ROWS, _COLUMNS), (_ROWS, _COLUMNS // 2)
 _GROUPS = 4
 _STACK = (64, 1024, 512)
 _IMAGES, _LAST = (48, 64, 128, 128), (48, 128, 128, 64)
+_SMALL = (*_IMAGES[:2], _IMAGES[2] // 2, _IMAGES[3] // 2)
 
 Function = Callable[[], object]
 
@@ -140,6 +141,17 @@ def _channels_last(op: str, **attributes: Any) -> Callable[..., str]:
     return body
 
 
+def _enlarged(mode: str) -> Callable[..., str]:
+    """Images of twice the height and width."""
+    rule = "asymmetric" if mode == "nearest" else "half_pixel"
+
+    def body(g: GraphBuilder, x: str) -> str:
+        sizes = g.ints(*_IMAGES)
+        return g.node("Resize", x, "", "", sizes, mode=mode, coordinate_transformation_mode=rule, nearest_mode="floor")
+
+    return body
+
+
 KERNELS: dict[str, KernelCase] = {
     case.name: case
     for case in (
@@ -236,6 +248,17 @@ KERNELS: dict[str, KernelCase] = {
             _channels_last("AveragePool", kernel_shape=[3, 3], strides=[1, 1], pads=[1, 1, 1, 1]),
             _LAST,
         ),
+        _streaming(
+            "max_pool_3",
+            "data",
+            1,
+            lambda g, x: g.node("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]),
+            _IMAGES,
+            result=(*_IMAGES[:2], _IMAGES[2] // 2, _IMAGES[3] // 2),
+        ),
+        _streaming("resize_nearest", "data", 0, _enlarged("nearest"), _SMALL, result=_IMAGES),
+        _streaming("resize_linear", "data", 8, _enlarged("linear"), _SMALL, result=_IMAGES),
+        _streaming("top_k", "data", 1, lambda g, x: g.node("TopK", x, g.ints(5), axis=1), result=(_ROWS, 5)),
         _streaming("lrn_last", "data", 8, _channels_last("LRN", size=5, alpha=1e-4, beta=0.75), _LAST),
     )
 }
