@@ -13,6 +13,7 @@ from mgx_numba.codegen.contraction.gemm import GemmPacked
 from mgx_numba.codegen.contraction.problem import GemmProblem
 from mgx_numba.codegen.contraction.select import select
 from mgx_numba.codegen.contraction.strassen import GemmStrassen
+from mgx_numba.codegen.contraction.strassen_blocks import PAD, Cut, next_strip
 from mgx_numba.codegen.cpu.tile_table import tile_for
 
 from .contracting import (
@@ -76,6 +77,30 @@ def test_own_choice(solver: GemmStrassen, m: int, n: int) -> None:
     for threads in (1, 2, 3):
         out, expected = multiply(solver, a, b, None, threads)
         assert np.abs(out - expected).max() < 3e-3
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: s.name)
+@pytest.mark.parametrize("m", [5, 61, 150])
+@pytest.mark.parametrize("panels", [1, 2, 7, 13])
+def test_left_sums_are_made_in_time(solver: GemmStrassen, m: int, panels: int) -> None:
+    grid = 1 << solver.levels
+    for parts in (1, 3):
+        a, b = pair(m, grid * panels * TILE.columns - 3, depth(solver, 2 * parts))
+        out, expected = multiply(solver, a, b, Blocking(m, panels, 1, 2 * TILE.lanes))
+        assert np.abs(out - expected).max() < 2e-4 * a.shape[1] ** 0.5
+
+
+def test_heights_of_strips_are_those_of_the_kernel() -> None:
+    for rows in range(1, 120):
+        row, found = 0, []
+        while row < rows:
+            names: dict[str, int] = {}
+            text = "\n".join(next_strip(TILE, str(rows - row)))
+            exec(text, {"imod": lambda x, y: x % y, "idiv": lambda x, y: x // y}, names)
+            found.append(names["height"])
+            row += found[-1]
+        assert found == Cut(2, rows, 1, TILE.lanes, False).tiles(TILE)
+        assert row - rows < PAD
 
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: s.name)

@@ -17,6 +17,7 @@ __all__ = [
     "LEFT_OPERATIONS",
     "LEFT_PAD",
     "MOST_PIECES",
+    "PAD",
     "RIGHT_PANELS",
     "Cut",
     "best_cut",
