@@ -57,6 +57,8 @@ TWO_TERMS = 6 / 7
 """Share of the right-hand sums of outer products that have to be made: the operands of five are sums of two blocks."""
 LINE_CYCLES, TASK_CYCLES = 16.0, 10000.0
 """Costs of a cache line of the result, and of a task."""
+UNEVEN = 1.06
+"""Several threads take longer by this: tasks are too few to make up for one that is slower."""
 EFFICIENCY = 0.875
 
 
@@ -215,7 +217,8 @@ def _seconds(cut: Cut, tile: RegisterTile, m: int, panels: int, k: int, threads:
     beyond += (lefts - in_time) * (cut.outers * parts - 1)
     result = cut.grid**2 * cut.rows * cut.panels * tile.vectors * LINE_CYCLES
     task = steps * INNER * tiles + beside * SIDE_CYCLES + beyond * BEYOND_CYCLES + result + TASK_CYCLES
-    return -(-down * across // threads) * task / (EFFICIENCY * CLOCK)
+    seconds = -(-down * across // threads) * task / (EFFICIENCY * CLOCK)
+    return seconds * UNEVEN if threads > 1 else seconds
 
 
 def _clamp(value: int, most: int) -> int:
