@@ -58,7 +58,8 @@ TWO_TERMS = 6 / 7
 LINE_CYCLES, TASK_CYCLES = 16.0, 10000.0
 """Costs of a cache line of the result, and of a task."""
 UNEVEN = 1.06
-"""Several threads take longer by this: tasks are too few to make up for one that is slower."""
+"""Times vary more than those of plain products: tasks are too few to make up for one that is slower, and scratch too
+large to lie well in every process."""
 EFFICIENCY = 0.875
 
 
@@ -217,8 +218,7 @@ def _seconds(cut: Cut, tile: RegisterTile, m: int, panels: int, k: int, threads:
     beyond += (lefts - in_time) * (cut.outers * parts - 1)
     result = cut.grid**2 * cut.rows * cut.panels * tile.vectors * LINE_CYCLES
     task = steps * INNER * tiles + beside * SIDE_CYCLES + beyond * BEYOND_CYCLES + result + TASK_CYCLES
-    seconds = -(-down * across // threads) * task / (EFFICIENCY * CLOCK)
-    return seconds * UNEVEN if threads > 1 else seconds
+    return UNEVEN * -(-down * across // threads) * task / (EFFICIENCY * CLOCK)
 
 
 def _clamp(value: int, most: int) -> int:
