@@ -77,3 +77,20 @@ def test_packed_weights_go_with_the_last_plan_that_reads_them(monkeypatch: pytes
     del net
     gc.collect()
     assert packed() is None
+
+
+def test_transposed_convolutions_with_other_phases_of_as_many_taps_shared_weights() -> None:
+    """An output of one row has no second phase along rows, one of one column none along columns."""
+    net = migraphx.program()
+    ref = migraphx.program()
+    for program, name in ((net, "cpu"), (ref, "ref")):
+        mm = program.get_main_module()
+        dims = [migraphx.dynamic_dimension(1, 8)] * 2
+        x = mm.add_parameter("x", migraphx.shape(dyn_dims=[migraphx.dynamic_dimension(1, 1), FILTER.shape[0], *dims]))
+        op = migraphx.op("convolution_backwards", padding=[1, 1], stride=[2, 2])
+        mm.add_return([mm.add_instruction(op, [x, mm.add_literal(FILTER)])])
+        program.compile(migraphx.get_target(name))
+    for lens in ((1, 3), (3, 1), (4, 4)):
+        x = RNG.standard_normal((1, FILTER.shape[0], *lens), dtype=np.float32)
+        want = np.asarray(ref.run({"x": x})[0])
+        np.testing.assert_allclose(np.asarray(net.run({"x": x})[0]), want, rtol=2e-3, atol=2e-3)

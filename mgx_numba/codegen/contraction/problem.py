@@ -240,6 +240,11 @@ class ConvProblem:
         return math.prod(self.out_lens)
 
     @property
+    def phases(self) -> tuple[int, ...]:
+        """Of a transposed one, along each axis: how many remainders by the stride its outputs leave."""
+        return tuple(map(min, self.out_lens, self.stride)) if self.transposed else ()
+
+    @property
     def group_in(self) -> int:
         """Input channels of one group."""
         return self.in_channels // self.groups

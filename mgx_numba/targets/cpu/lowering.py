@@ -42,7 +42,7 @@ _ACCEPTS: dict[str, Callable[[Instruction, Shape], bool]] = {}
 _DYNAMIC: set[str] = set()
 _SMALL = 1 << 20
 """Bytes of a constant that is copied if it is not aligned: each of its vectors would lie on two cache lines."""
-_PACKED_BY = ("groups", "transposed", "stride", "dilation", "pads_begin")
+_PACKED_BY = ("groups", "transposed", "stride", "dilation", "pads_begin", "phases")
 """Fields of a convolution, besides its lengths, that the order of packed weights may depend on."""
 
 
