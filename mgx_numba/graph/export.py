@@ -164,19 +164,35 @@ class _CppPrinter(_PythonPrinter):
         if not 0 < literal.shape.elements < LARGE_LITERAL:
             self._seed += 1
             return f"migraphx::generate_literal({shape}, {self._seed - 1})"
-        return f"migraphx::literal{{{shape}, {{{', '.join(map(_cpp_number, _values(literal)))}}}}}"
+        return f"migraphx::literal{{{shape}, {{{', '.join(_cpp_numbers(_values(literal)))}}}}}"
 
     def _instruction(self, ins: Instruction) -> str:
         if isinstance(ins.op, Outline):
             raise UnsupportedError("an @outline cannot be written as C++ source")
-        name, attributes = _cpp_string(ins.op.name), operator_to_value(ins.op)
-        op = f"migraphx::make_op({name})"
-        if attributes:
-            op = f"migraphx::make_json_op({name}, {_cpp_string(json.dumps(attributes))})"
+        op = _cpp_operator(ins.op)
         if ins.module_args:
             modules = ", ".join(self._modules[m] for m in ins.module_args)
             return f"add_instruction({op}, {{{self._names(ins.inputs)}}}, {{{modules}}})"
         return f"add_instruction({', '.join([op, *(self._values[v] for v in ins.inputs)])})"
+
+
+def _cpp_operator(op: Operator) -> str:
+    name, attributes = _cpp_string(op.name), operator_to_value(op)
+    if not attributes:
+        return f"migraphx::make_op({name})"
+    try:
+        return f"migraphx::make_json_op({name}, {_cpp_string(json.dumps(attributes, allow_nan=False))})"
+    except ValueError:  # JSON has no infinity
+        pairs = ", ".join(f"{{{_cpp_string(key)}, {_cpp_value(value)}}}" for key, value in attributes.items())
+        return f"migraphx::make_op({name}, {{{pairs}}})"
+
+
+def _cpp_value(value: Any) -> str:
+    if isinstance(value, dict):
+        raise UnsupportedError("an infinite or NaN attribute beside one with members cannot be written as C++ source")
+    if isinstance(value, list):
+        return f"{{{', '.join(map(_cpp_value, value))}}}"
+    return _cpp_string(value) if isinstance(value, str) else _cpp_numbers([value])[0]
 
 
 def _cpp_string(text: str) -> str:
@@ -185,11 +201,22 @@ def _cpp_string(text: str) -> str:
     return '"' + re.sub(r"[\x00-\x1f\x7f?]", lambda found: f"\\{ord(found[0]):03o}", escaped) + '"'
 
 
-def _cpp_number(value: Any) -> str:
-    if isinstance(value, float) and not math.isfinite(value):
-        limits = "std::numeric_limits<double>::"
-        return f"{limits}quiet_NaN()" if math.isnan(value) else f"{'-' if value < 0 else ''}{limits}infinity()"
-    return str(value).lower() + ("u" if isinstance(value, int) and value >= 1 << 63 else "")
+def _cpp_numbers(values: list[Any]) -> list[str]:
+    """Numbers of one C++ type: initializers that C++ takes for several are no list."""
+    if any(isinstance(v, float) for v in values):
+        return [_cpp_double(v) for v in values]
+    low, high = min(values), max(values)
+    if low > -(1 << 31) and high < 1 << 31:
+        return [str(v).lower() for v in values]
+    suffix = "ll" if high < 1 << 63 else "ull"
+    return ["-9223372036854775807ll - 1" if v == -(1 << 63) else f"{v}{suffix}" for v in values]
+
+
+def _cpp_double(value: float) -> str:
+    if math.isfinite(value):
+        return str(value)
+    limits = "std::numeric_limits<double>::"
+    return f"{limits}quiet_NaN()" if math.isnan(value) else f"{'-' if value < 0 else ''}{limits}infinity()"
 
 
 def _cpp_shape(shape: Shape) -> str:

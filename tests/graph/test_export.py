@@ -117,7 +117,7 @@ def test_cpp_source_has_migraphx_style() -> None:
         f" {{{limits}infinity(), -{limits}infinity(), {limits}quiet_NaN(), 1.0000000031710769e-30}}}});",
         "mmain->add_literal(migraphx::literal{migraphx::shape{migraphx::shape::bool_type, {2}}, {true, false}});",
         "mmain->add_literal(migraphx::literal{migraphx::shape{migraphx::shape::uint64_type, {1}},"
-        " {9223372036854775808u}});",
+        " {9223372036854775808ull}});",
         "mmain->add_literal(migraphx::literal{migraphx::shape{migraphx::shape::float_type, {1}, {0}}, {0.5}});",
         "mmain->add_literal(migraphx::generate_literal(migraphx::shape{migraphx::shape::int8_type, {1024}}, 0));",
     ]
@@ -125,6 +125,34 @@ def test_cpp_source_has_migraphx_style() -> None:
     assert 'auto x_7 = mmain->add_instruction(migraphx::make_json_op("softmax", "{\\"axis\\": 0}"), p_x____);' in lines
     assert 'auto x_8 = mmain->add_instruction(migraphx::make_op("relu"), x_7);' in lines
     assert lines[-1].startswith("mmain->add_return({x_8, p_n, ")
+
+
+@pytest.mark.parametrize(
+    ("values", "written"),
+    [
+        (np.int64([1, 3 << 40]), "1ll, 3298534883328ll"),
+        (np.int64([-(1 << 63), 0]), "-9223372036854775807ll - 1, 0ll"),
+        (np.int32([-(1 << 31), 1]), "-2147483648ll, 1ll"),
+        (np.int32([1 - (1 << 31), (1 << 31) - 1]), "-2147483647, 2147483647"),
+        (np.uint32([1, 1 << 31]), "1ll, 2147483648ll"),
+        (np.uint64([1, (1 << 64) - 1]), "1ull, 18446744073709551615ull"),
+    ],
+)
+def test_cpp_source_had_integers_of_two_types_in_one_literal(values: np.ndarray, written: str) -> None:
+    """C++ deduces the type of a list of numbers only if they have one."""
+    program = Program()
+    program.main.add_return([program.main.add_literal(values)])
+    assert f"{{{written}}}}}" in to_cpp(program)
+
+
+def test_cpp_source_had_infinite_attributes_as_json_which_has_none() -> None:
+    program = Program()
+    x = program.main.add_parameter("x", Shape(Type.float_type, (2, 3)))
+    program.main.add_return([program.main.add_instruction("pad", [x], pads=[0, 1, 0, 1], value=-np.inf)])
+    written = [line for line in to_cpp(program).splitlines() if '"pad"' in line]
+    infinity = '{"value", -std::numeric_limits<double>::infinity()}'
+    assert len(written) == 1 and infinity in written[0] and '{"pads", {0, 1, 0, 1}}' in written[0]
+    assert 'migraphx::make_op("pad", {{"' in written[0] and written[0].endswith("}}), p_x);")
 
 
 def test_cpp_source_of_submodules() -> None:
