@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import mgx_numba as migraphx
+from mgx_numba.runtime.plan import Step
 from mgx_numba.targets.cpu import target
 from mgx_numba.targets.cpu.packing import SharedWeights
 
@@ -94,3 +95,30 @@ def test_transposed_convolutions_with_other_phases_of_as_many_taps_shared_weight
         x = RNG.standard_normal((1, FILTER.shape[0], *lens), dtype=np.float32)
         want = np.asarray(ref.run({"x": x})[0])
         np.testing.assert_allclose(np.asarray(net.run({"x": x})[0]), want, rtol=2e-3, atol=2e-3)
+
+
+def test_products_of_dynamic_batches_spread_and_packed_their_weights_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ONNX's ``MatMul`` and ``Add`` with weights have them; by the host in every run, before they were settled."""
+    packings = []
+    original = SharedWeights.packed
+
+    def counted(self, weights, how, pack):
+        return original(self, weights, how, lambda: packings.append(how) or pack())
+
+    monkeypatch.setattr(SharedWeights, "packed", counted)
+    net = migraphx.program()
+    mm = net.get_main_module()
+    dims = [migraphx.dynamic_dimension(1, 64), migraphx.dynamic_dimension(1, 64), migraphx.dynamic_dimension(96, 96)]
+    x, w = mm.add_parameter("x", migraphx.shape(dyn_dims=dims)), mm.add_literal(DENSE)
+    pair = [mm.add_instruction(migraphx.op("broadcast_for_dot"), both) for both in ([x, w], [w, x])]
+    dot = mm.add_instruction(migraphx.op("dot"), pair)
+    bias = mm.add_instruction(migraphx.op("multibroadcast"), [mm.add_literal(DENSE[0]), dot])
+    mm.add_return([mm.add_instruction(migraphx.op("add"), [dot, bias])])
+    net.compile(migraphx.get_target("cpu"))
+    for lens in ((8, 5), (9, 5), (1, 7), (8, 6), (8, 5)):
+        x = RNG.standard_normal((*lens, 96), dtype=np.float32)
+        np.testing.assert_allclose(np.asarray(net.run({"x": x})[0]), x @ DENSE + DENSE[0], rtol=2e-3, atol=2e-3)
+    assert len(packings) == 1
+    assert net._compiled is not None
+    plans = [part.executable.plan for part in net._compiled._all() if part.executable is not None]
+    assert len(plans) == 4 and all(len(plan.steps) == 1 and isinstance(plan.steps[0], Step) for plan in plans)

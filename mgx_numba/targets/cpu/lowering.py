@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ...codegen.contraction.problem import GemmProblem
 from ...codegen.contraction.select import packing_growth
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import Callee, Launch, Operand
@@ -197,7 +198,9 @@ class Lowering:
         how = (solver.name, lens, *(getattr(problem, name, None) for name in _PACKED_BY))
         key = (*place, *how)
         if key not in self._packed:
-            view = self.packed_constant(weights, how, lambda: solver.pack_weights(problem, weights))
+            batch = len(problem.batch) if isinstance(problem, GemmProblem) else 0
+            once = weights[tuple(slice(1 if stride == 0 else None) for stride in weights.strides[:batch])]
+            view = self.packed_constant(once, how, lambda: solver.pack_weights(problem, weights))
             self.packing_room -= packing_growth(solver, problem)
             self._packed[key] = view
         return self._packed[key]
