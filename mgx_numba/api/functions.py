@@ -161,7 +161,7 @@ def save(p: program, filename: str | os.PathLike[str], format: str = "msgpack", 
 
     objects = machine_code(p) if embed_objects else None
     save_program(p._portable, filename, _format(format), saved_options(p), objects)
-    if format == "msgpack" and p.is_compiled():
+    if format == "msgpack" and p.is_compiled() and os.path.isfile(filename):  # a pipe's content is gone
         from ..graph.mapping import map_file
         from .plans import keep
 

@@ -2,7 +2,7 @@
 
 What is being written has no name where the system can do that (Linux), so that it goes with a process that dies. A
 process that dies between giving it a name and moving it into place leaves that name; where files have names from the
-start, any that dies does. Such files are removed when the same file is written again: nobody holds their lock.
+start, any that dies does. Such files are removed when the same file is next written durably: nobody holds their lock.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import secrets
+import stat
 import time
 from collections.abc import Callable
 from typing import Any
@@ -25,12 +27,14 @@ __all__ = ["replace_file"]
 Write = Callable[[Any], Any]
 _ABANDONED_SECONDS = 60.0
 """A file that is not locked may be about to be: it has just been made."""
+_KEPT = 48
+"""Characters of a name in a temporary one, of up to 4 bytes each: names have at most 255."""
 
 
 def replace_file(
     path: str | os.PathLike[str], fill: Callable[[Write], Any], mode: int = 0o600, durable: bool = False
 ) -> None:
-    """Write a file by ``fill(write)``, which may be called twice, and move it to ``path``.
+    """Write a file by ``fill(write)``, which may be called twice, and move it to ``path``; a device is written to.
 
     ``mode`` (less the process's mask) are the permissions of a new file; one that is replaced keeps its own. With
     ``durable`` the content, then the name, is on the disk when this returns, and what others abandoned is gone.
@@ -38,9 +42,13 @@ def replace_file(
     Raises:
         OSError: it cannot be written; the old file is as it was.
     """
+    if _is_device(path):
+        with open(path, "wb") as file:
+            fill(file.write)
+        return
     target = os.path.realpath(path)
     folder, name = os.path.split(target)
-    prefix = f".{name[:64]}."
+    prefix = f".{name[:_KEPT]}."
     temporary = os.path.join(folder, f"{prefix}{secrets.token_hex(8)}.tmp")
     if durable:
         _remove_abandoned(folder, prefix)
@@ -58,6 +66,15 @@ def replace_file(
         _sync_folder(folder)
 
 
+def _is_device(path: str | os.PathLike[str]) -> bool:
+    """Whether nothing could take the place of what is there, as of a pipe or ``/dev/null``."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
 def _unnamed(folder: str, mode: int) -> int:
     if not hasattr(os, "O_TMPFILE"):
         raise OSError(errno.EOPNOTSUPP, "files without a name")
@@ -69,10 +86,10 @@ def _write(
 ) -> None:
     with os.fdopen(handle, "wb") as file:
         _lock(handle)
+        with contextlib.suppress(FileNotFoundError):  # first: what is written may be for few eyes
+            os.fchmod(handle, os.stat(target).st_mode & 0o777)
         fill(file.write)
         file.flush()
-        with contextlib.suppress(FileNotFoundError):
-            os.fchmod(handle, os.stat(target).st_mode & 0o777)
         if durable:
             os.fsync(handle)
         finish(handle)
@@ -99,9 +116,10 @@ def _lock(handle: int) -> bool:
 
 
 def _remove_abandoned(folder: str, prefix: str) -> None:
+    temporary = re.compile(re.escape(prefix) + r"[0-9a-f]{16}\.tmp")
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name.startswith(prefix) and entry.name.endswith(".tmp"):
+            if temporary.fullmatch(entry.name):
                 with contextlib.suppress(OSError):
                     handle = os.open(entry.path, os.O_RDONLY)
                     try:

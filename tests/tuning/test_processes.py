@@ -173,18 +173,17 @@ def test_a_temporary_file_that_another_process_may_be_writing_stays(
     if named:
         monkeypatch.delattr(os, "O_TMPFILE", raising=False)
     target = folder / "file"
-    for name in ("new", "locked", "abandoned"):
-        (folder / f".file.{name}.tmp").touch()
-    for name in ("locked", "abandoned"):
-        os.utime(folder / f".file.{name}.tmp", (0, 0))
-    (folder / ".file2.other.tmp").touch()
-    os.utime(folder / ".file2.other.tmp", (0, 0))
-    with open(folder / ".file.locked.tmp", "rb") as held:
+    new, locked, abandoned = (f".file.{digit * 16}.tmp" for digit in "0af")
+    others = [f".file2.{'0' * 16}.tmp", ".file.mine.tmp", f".file.txt.{'0' * 16}.tmp"]
+    (folder / new).touch()
+    for name in (locked, abandoned, *others):
+        (folder / name).touch()
+        os.utime(folder / name, (0, 0))
+    with open(folder / locked, "rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         replace_file(target, lambda write: write(b"content"), durable=True)
     assert target.read_bytes() == b"content"
-    kept = {".file.new.tmp", ".file.locked.tmp", ".file2.other.tmp"}
-    assert set(os.listdir(folder)) == {"file", *kept}
+    assert set(os.listdir(folder)) == {"file", new, locked, *others}
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -211,3 +210,58 @@ def test_a_file_that_cannot_get_a_name_is_written_again(folder: Path, monkeypatc
     monkeypatch.setattr(os, "link", refused)
     replace_file(folder / "file", lambda write: write(b"content"), mode=0o640)
     assert (folder / "file").read_bytes() == b"content" and os.listdir(folder) == ["file"]
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_permissions_of_the_replaced_file_came_after_the_content(
+    folder: Path, named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if named:
+        monkeypatch.delattr(os, "O_TMPFILE", raising=False)
+    target = folder / "file"
+    target.touch(mode=0o600)
+    seen = []
+
+    def fill(write: Callable[[bytes], int]) -> None:
+        write(b"content")
+        seen.extend(path.stat().st_mode & 0o777 for path in folder.glob(".file.*"))
+
+    replace_file(target, fill, mode=0o644)
+    assert seen == [0o600] * named and target.stat().st_mode & 0o777 == 0o600
+    replace_file(folder / "other", fill, mode=0o640)
+    assert (folder / "other").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_pipe_was_replaced_by_a_file(folder: Path) -> None:
+    pipe = folder / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        replace_file(pipe, lambda write: write(b"content"), durable=True)
+        assert os.read(reader, 64) == b"content" and pipe.is_fifo() and os.listdir(folder) == ["pipe"]
+    finally:
+        os.close(reader)
+
+
+def test_a_compiled_program_is_saved_to_a_pipe(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = folder / "pipe"
+    os.mkfifo(pipe)
+    net = product(m=3).compile()
+    with monkeypatch.context() as patch, open(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK), "rb") as reader:
+        patch.setattr("mgx_numba.graph.mapping.map_file", lambda path: pytest.fail("read again"))
+        migraphx.save(net, pipe)
+        content = reader.read()
+    assert content == migraphx.save_buffer(net)
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize(
+    "name", ["\N{GRINNING FACE}" * 63, "n" * 255, "\udcff\udcfe.mxr"], ids=["wide", "long", "no text"]
+)
+def test_names_that_were_too_long_with_what_temporary_files_add(
+    folder: Path, name: str, named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if named:
+        monkeypatch.delattr(os, "O_TMPFILE", raising=False)
+    replace_file(folder / name, lambda write: write(b"content"), durable=True)
+    assert (folder / name).read_bytes() == b"content" and os.listdir(folder) == [name]
