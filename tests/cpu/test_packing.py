@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import mgx_numba as migraphx
+from mgx_numba.graph.program import Program
 from mgx_numba.runtime.plan import Step
 from mgx_numba.targets.cpu import target
 from mgx_numba.targets.cpu.packing import SharedWeights
@@ -75,9 +76,25 @@ def test_packed_weights_go_with_the_last_plan_that_reads_them(monkeypatch: pytes
     net.run({"x": given("dot", 41)})
     gc.collect()
     assert packed() is big_constants(net)[0][0]
-    del net
+    net.run({"x": given("dot", 1)})  # a product of one row reads them in another form
     gc.collect()
     assert packed() is None
+
+
+def test_weights_that_look_alike_are_told_apart() -> None:
+    """Those of the program by their place, what passes compute by content; a view by the way in which it is one."""
+    program = Program()
+    literals = [program.main.add_literal(np.float32(values)) for values in (DENSE[:96, :96], DENSE[:96, 64:])]
+    mine = [ins.literal.numpy() for ins in literals if ins.literal is not None]
+    computed = [scale * mine[0] for scale in np.float32([2, 3])]
+    views = [mine[0].T, mine[0][1:], mine[0][:-1], np.broadcast_to(computed[0][0], (96, 96))]
+    shared = SharedWeights(program)
+    packed = [shared.packed(weights, "how", weights.copy) for weights in (*mine, *computed, *views)]
+    assert len({id(array) for array in packed}) == 8
+    for weights, array in zip([*mine, *(c.copy() for c in computed), *views], packed, strict=True):
+        assert shared.packed(weights, "how", weights.copy) is array
+        np.testing.assert_array_equal(array, weights)
+    assert shared.packed(mine[0], "otherwise", mine[0].copy) is not packed[0]
 
 
 def test_transposed_convolutions_with_other_phases_of_as_many_taps_shared_weights() -> None:

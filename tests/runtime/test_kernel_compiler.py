@@ -7,11 +7,12 @@ import gc
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from mgx_numba.codegen import batch
+from mgx_numba.codegen import batch, kernel
 from mgx_numba.codegen.compiler import compile_object, inspect
 from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.elf import read_object
@@ -44,6 +45,13 @@ def test_identity_follows_the_cpu_features(add_kernel: KernelSource, monkeypatch
     before = add_kernel.symbol
     monkeypatch.setenv("MGX_CPU_FEATURES", f"-{min(host.features())}")
     assert KernelSource("add_kernel", add_kernel.text).symbol != before
+
+
+@pytest.mark.parametrize("name", ["compiler.py", "frontend.py", "pipeline.py", "lang.py"])
+def test_identity_follows_the_compiler(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    original, before = Path.read_bytes, kernel._intrinsics_digest()
+    monkeypatch.setattr(Path, "read_bytes", lambda path: original(path) + b"#" * (path.name == name))
+    assert kernel._intrinsics_digest() != before
 
 
 @pytest.mark.parametrize(
