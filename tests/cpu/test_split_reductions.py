@@ -6,11 +6,16 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.cluster import split
+from mgx_numba.codegen.cluster.reduce import reduce_launch
 from mgx_numba.codegen.cpu import host
+from mgx_numba.graph.module import Module
 from mgx_numba.graph.passes import Options, run_passes
+from mgx_numba.graph.shape import Shape
+from mgx_numba.graph.types import Type
 from mgx_numba.targets.cpu.lowering import lower
 from mgx_numba.targets.cpu.options import CpuOptions
 
+from ..codegen.launching import run_launch, tensor_of
 from .programs import FUSION, check, compile_and_run, program_of
 from .test_clusters import broadcast, data, softmax
 
@@ -149,6 +154,48 @@ def test_layer_norm_of_one_row(lens):
     arrays = [data(lens), data(lens, 1)]
     check(arrays, build, num_threads=2)
     assert launches(build, *arrays) > 4
+
+
+@pytest.mark.parametrize("lens", [(1, 500, 3), (4, 500, 1), (1, 1, 3)])
+def test_repeated_operands_before_others(lens):
+    """The order in memory is that of an operand that is not repeated, whichever comes first."""
+
+    def build(m, p):
+        return m.add_instruction(
+            "reduce_sum", [m.add_instruction("mul", [broadcast(m, p[0], (4, 500, 3)), p[1]])], axes=[1]
+        )
+
+    check([data(lens), data((4, 500, 3), 1)], build)
+
+
+@pytest.mark.parametrize(("lens", "axis"), [((1, 20, 300), 1), ((4, 200, 1), 1), ((40, 1, 1), 2)])
+def test_softmax_of_repeated_operands(lens, axis):
+    full = (40 if lens[0] != 4 else 4, lens[1] if lens[1] > 1 else 20, 300)
+    check([data(lens)], lambda m, p: softmax(m, broadcast(m, p[0], full), axis, full))
+
+
+@pytest.mark.parametrize(("lens", "axis"), [((37, 300), 0), ((3, 1111), 1)])
+def test_reductions_of_repeated_reductions(lens, axis):
+    """Nothing of the full lengths is left after the first reduction."""
+
+    def build(m, p):
+        mean = m.add_instruction("reduce_mean", [m.add_instruction("mul", p)], axes=[axis])
+        return m.add_instruction("reduce_sum", [m.add_instruction("tanh", [broadcast(m, mean, lens)])], axes=[axis])
+
+    check([data(lens), data(lens, 1)], build, num_threads=8)
+
+
+def test_elements_as_results_beside_column_sums():
+    x = data((37, 300))
+    module = Module("cluster")
+    parameter = module.add_parameter("x0", Shape(Type.float_type, x.shape))
+    square = module.add_instruction("mul", [parameter, parameter])
+    module.add_return([square, module.add_instruction("reduce_sum", [square], axes=(0,))])
+    squares, sums = np.zeros_like(x), np.zeros((1, 300), np.float32)
+    launch = reduce_launch(module, (0,), [tensor_of(x)], [tensor_of(squares), tensor_of(sums)])
+    run_launch(launch, {"x0": x, "out0": squares, "out1": sums})
+    np.testing.assert_array_equal(squares, x * x)
+    np.testing.assert_allclose(sums, (x * x).sum(0, keepdims=True), rtol=1e-5)
 
 
 @pytest.mark.parametrize("permutation", [(1, 0, 2), (2, 1, 0), (0, 2, 1)])

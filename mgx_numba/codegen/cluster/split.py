@@ -48,12 +48,14 @@ class Division:
     """How the first reductions of a cluster are divided.
 
     Rows are cut into ``parts``, each of which has results of its own. ``fold`` steps of a column at a time are reduced
-    as columns of their own, where few ``columns`` follow one another in memory. All results follow one another.
+    as columns of their own, where few ``columns`` follow one another in memory. All results follow one another, each
+    with its axes in ``order``, the slowest first.
     """
 
     parts: int
     fold: int
     columns: int
+    order: tuple[int, ...]
 
 
 def division_of(
@@ -72,14 +74,16 @@ def division_of(
         rows = kept // cols * -(-cols // stages.longest_chunk)
     depth = _depth(module)
     repeated = max(depth.values()) > 1 or any(r.shape.lens == stages.full for r in module.results())
-    if repeated and (rows >= threads or elements < LEAST_REPEATED):
+    if repeated and (rows >= threads or elements < LEAST_REPEATED or not _has_full_rest(module, axes, stages.full)):
         return None
     fold = 1 if repeated or elements < PART_ELEMENTS else _fold(stages)
     parts = 1
     if rows < FEWEST_ROWS and (fold == 1 or rows == 1):
         parts = min(-(-MOST_PARTS // rows), elements // max(PART_ELEMENTS, LEAST_SHARE * kept * fold))
     columns = 1 if stages.row_mode else stages.keep_space.lens[-1]
-    return Division(max(1, parts), fold, columns) if max(parts, fold) > 1 else None
+    strides = stages.tensors[stages.lead].strides
+    order = tuple(sorted(range(len(strides)), key=lambda a: -strides[a]))
+    return Division(max(1, parts), fold, columns, order) if max(parts, fold) > 1 else None
 
 
 def _fold(stages: ReduceStages) -> int:
@@ -94,6 +98,12 @@ def _fold(stages: ReduceStages) -> int:
     if not follow or any(stages.keep_space.strides[k][-1] != 1 for k in full) or cols > few:
         return 1
     return next((k for k in range(min(length, folded // cols), 0, -1) if length % k == 0), 1)
+
+
+def _has_full_rest(module: Module, axes: Sequence[int], full: Sequence[int]) -> bool:
+    """Whether something of the full lengths is left to walk over after the first reductions."""
+    rest = split_cluster(module, axes, 1)[2]
+    return rest is None or any(v.shape.lens == full for v in (*rest.takes, *rest.gives))
 
 
 def split_cluster(module: Module, axes: Sequence[int], parts: int) -> tuple[Piece, Piece, Piece | None]:

@@ -55,7 +55,7 @@ class ReduceStages:
         reduction = next(i for i in module if i.name in REDUCTIONS)
         self.full = reduction.inputs[0].shape.lens
         self.is_full = [t.lens == self.full for t in self.tensors]
-        lead = self._lead()
+        self.lead = lead = self._lead()
         kept = [a for a in range(len(self.full)) if a not in axes]
         strides = [t.strides for t in self.tensors]
         full_strides = [s for s, full in zip(strides, self.is_full) if full]
@@ -96,7 +96,7 @@ class ReduceStages:
 
     def _cached_columns(self) -> int:
         """Columns of which all elements fit into what is kept on the stack."""
-        return CACHE_BYTES // (prod(self.reduce_space.lens) * self.inputs[self._lead()].type.compute.size)
+        return CACHE_BYTES // (prod(self.reduce_space.lens) * self.tensors[self.lead].type.compute.size)
 
     def _keeps_columns(self) -> bool:
         """Whether columns come from memory and are best read row by row, with all accumulators in memory.
@@ -104,7 +104,8 @@ class ReduceStages:
         Otherwise a column's accumulators are in registers, and rows are read in short runs.
         """
         wide = self.keep_space.rank > 0 and self.keep_space.lens[-1] >= FEWEST_KEPT * lanes_for(len(self.module))
-        return not self.row_mode and self.past_caches and self.stages == 1 and wide
+        stores_rows_only = all(t.lens != self.full for t in self.outputs)
+        return not self.row_mode and self.past_caches and self.stages == 1 and wide and stores_rows_only
 
     @property
     def longest_chunk(self) -> int:

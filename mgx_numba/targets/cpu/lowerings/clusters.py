@@ -86,7 +86,7 @@ def lower_cluster(
 
     taken = [values[v] for v in partial.takes]
     sums = partial.module.results()
-    pieces = [_pieces(low, s.shape, division, taken) for s in sums]
+    pieces = [_pieces(low, s.shape, division) for s in sums]
     one = [Tensor(v.type, v.lens[1:], v.strides[1:]) for v in pieces]
     launch = reduce_launch(
         partial.module,
@@ -132,12 +132,10 @@ def _launch(low: Lowering, ins: Instruction, launch: Launch, inputs: list[View],
     low.launch(launch, operands, ins)
 
 
-def _pieces(low: Lowering, shape: Shape, division: Division, operands: list[View]) -> View:
-    """Memory for what is made in pieces, along a new first axis; the others follow the operands' order in memory."""
-    lead = next(v for v in operands if v.lens != shape.lens)
-    order = sorted(range(len(lead.lens)), key=lambda a: -lead.strides[a])
-    pieces = division.parts * division.fold
-    view = low.allocate(Shape.from_permutation(shape.type, (pieces, *shape.lens), (0, *(a + 1 for a in order))))
+def _pieces(low: Lowering, shape: Shape, division: Division) -> View:
+    """Memory for what is made in pieces, along a new first axis."""
+    pieces, order = division.parts * division.fold, (0, *(a + 1 for a in division.order))
+    view = low.allocate(Shape.from_permutation(shape.type, (pieces, *shape.lens), order))
     if division.parts > 1 or division.fold == 1:
         return view
     strides = [s if s < division.columns else s * division.fold for s in view.strides[1:]]
