@@ -40,12 +40,10 @@ class Lrn(Operator):
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         x = args[0].astype(np.float64)
         channels = x.shape[1]
-        running = np.zeros((x.shape[0], channels + 1, *x.shape[2:]))
-        np.cumsum(x * x, 1, out=running[:, 1:])
-        c = np.arange(channels)
-        high = np.minimum(c + self.size // 2 + 1, channels)
-        low = np.maximum(c - (self.size - 1) // 2, 0)
-        squares = running[:, high] - running[:, low]
+        square, squares = x * x, np.zeros_like(x)
+        for step in range(max(-((self.size - 1) // 2), 1 - channels), min(self.size // 2, channels - 1) + 1):
+            behind, ahead = max(-step, 0), max(step, 0)
+            squares[:, behind : channels - ahead] += square[:, ahead : channels - behind]
         return (x / (self.bias + self.alpha / self.size * squares) ** self.beta).astype(output.type.numpy)
 
     def flops(self, output: Shape, inputs: Sequence[Shape]) -> int:

@@ -132,3 +132,14 @@ def test_lrn(size: int) -> None:
     np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
     with pytest.raises(ShapeError, match="channel axis"):
         shape("lrn", normal(3))
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_lrn_of_what_is_not_finite_reaches_its_neighbours_only(value: float) -> None:
+    x = normal(1, 12, 2)
+    x[0, 4, 0] = value
+    with np.errstate(invalid="ignore"):
+        found = call("lrn", x, size=3)
+    changed = np.flatnonzero(found[0, :, 0] != call("lrn", normal(1, 12, 2), size=3)[0, :, 0])
+    assert changed.tolist() == [3, 4, 5]
+    assert np.isfinite(call("lrn", normal(1, 12, 2), size=1 << 60)).all()
