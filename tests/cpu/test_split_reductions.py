@@ -91,6 +91,12 @@ def test_few_columns(name, lens, axes):
     check(arrays, build, rtol=1e-4)
 
 
+def test_short_columns_stay_one_launch():
+    """A second one would read nearly as much as the first."""
+    for lens, count in (((100, 24, 3), 1), ((100, 320, 3), 2)):
+        assert launches(lambda m, p: m.add_instruction("reduce_sum", p, axes=[1]), data(lens)) == count
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("lens", "axes"), [((4099,), (0,)), ((37, 150), (0,)), ((5, 300), (1,))])
 def test_nan_and_infinity(name, lens, axes):

@@ -28,6 +28,8 @@ PART_ELEMENTS = 64 << 10
 LEAST_SHARE = 64
 """Elements of a part for each of its results, so that the results of all parts are little beside the operands."""
 FOLDED = 1024
+LEAST_STEPS = 16
+"""Steps of the columns that several steps at a time are made to, so that little is left to combine."""
 LONG_RUN = 4096
 FEW_VECTORS = 2
 LEAST_REPEATED = 256 << 10
@@ -97,7 +99,7 @@ def _fold(stages: ReduceStages) -> int:
     few, folded = (LONG_RUN // 4, LONG_RUN) if long_runs else (FEW_VECTORS * stages.lanes, FOLDED)
     if not follow or any(stages.keep_space.strides[k][-1] != 1 for k in full) or cols > few:
         return 1
-    return next((k for k in range(min(length, folded // cols), 0, -1) if length % k == 0), 1)
+    return next((k for k in range(min(length // LEAST_STEPS, folded // cols), 0, -1) if length % k == 0), 1)
 
 
 def _has_full_rest(module: Module, axes: Sequence[int], full: Sequence[int]) -> bool:
