@@ -43,9 +43,6 @@ def transpose_launch(x: Tensor, out: Tensor, origin: str = "") -> Launch | None:
     if to_strides[inner] != 1 or from_strides[inner] == 1 or len(others) != 1:
         return None
     across = others[0]
-    repeats = from_strides[inner] == 0
-    if repeats and to_strides[across] != space.lens[inner]:
-        return None
     outer = [d for d in range(inner) if d != across]
     plan = _Plan(x, out, origin)
     plan.outer(
@@ -63,7 +60,7 @@ def transpose_launch(x: Tensor, out: Tensor, origin: str = "") -> Launch | None:
         if count in (2, 3, 4) and packed == count and lanes >= SMALLEST_BLOCK:
             return plan.ribbon(intrinsic, length, count, step, lanes)
     size = _power_of_two(min(widest, *lens))
-    if repeats or size < SMALLEST_BLOCK:
+    if x_step == 0 or size < SMALLEST_BLOCK:
         return None
     return plan.blocks(size, lens, (x_step, out_step))
 
