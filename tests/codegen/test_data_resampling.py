@@ -121,6 +121,12 @@ def test_resize_of_lines(mode: str, lens: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_resize_of_rows_whose_tasks_would_read_more_than_a_line_holds(mode: str) -> None:
+    check_resize(values(3, 90010), mode=mode, sizes=(2, 30010))
+    check_resize(values(1, 80001), mode=mode, scales=(1, 0.3), coordinate_transformation_mode="asymmetric")
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
 @pytest.mark.parametrize("order", [NCHW, NHWC], ids=["nchw", "nhwc"])
 def test_resize_of_infinity_and_nan(mode: str, order: tuple[int, ...]) -> None:
     x = values(2, 3, 20, 37)
