@@ -101,6 +101,57 @@ def test_an_operand_that_is_also_multiplied_stays():
     assert in_place([data(70, 24)], build) == [False, False]
 
 
+def test_an_operand_in_the_place_of_another_that_is_also_multiplied_stays():
+    def build(m: Module, p: list[Instruction]) -> Instruction:
+        y = residual(m, p[0], product(m, 40), 1)
+        y = m.add_instruction("add", [product(m, 40)(y, 5), y])
+        return product(m, 3)(y, 6)
+
+    assert in_place([data(70, 24)], build) == [True, False]
+
+
+def test_an_operand_whose_memory_others_need_until_then_stays():
+    """Another part of the concatenation is written before, while the memory has what that part is made from."""
+
+    def build(m: Module, p: list[Instruction]) -> Instruction:
+        parts = [m.add_instruction(name, [product(m, 24)(p[0], k)]) for k, name in enumerate(("relu", "tanh"))]
+        whole = m.add_instruction("concat", parts, axis=0)
+        head, tail = (
+            m.add_instruction("slice", [whole], axes=[0], starts=[start], ends=[start + 19]) for start in (0, 19)
+        )
+        other = product(m, 24)(tail, 2)
+        z = m.add_instruction("add", [product(m, 24)(p[1], 3), head])
+        return product(m, 3)(m.add_instruction("concat", [z, other], axis=0), 4)
+
+    assert in_place([data(19, 24), data(19, 24)], build) == [False]
+
+
+@pytest.mark.parametrize("start", [0, 100])
+def test_parts_of_concatenations_that_lie_otherwise_stay(start):
+    """An operand that lies elsewhere in memory as large, or at the same place of smaller memory."""
+
+    def build(m: Module, p: list[Instruction]) -> Instruction:
+        y = m.add_instruction("relu", [product(m, 40)(p[0], 0)])
+        if start:
+            whole = m.add_instruction("concat", [y, m.add_instruction("tanh", [product(m, 40)(p[1], 1)])], axis=0)
+            y = m.add_instruction("slice", [whole], axes=[0], starts=[0], ends=[300])
+        z = m.add_instruction("add", [product(m, 40)(p[0], 2), y])
+        other = product(m, 40)(p[1], 3)
+        return product(m, 3)(m.add_instruction("concat", [other, z] if start else [z, other], axis=0), 4)
+
+    assert in_place([data(300, 24), data(max(start, 50), 24)], build) == [False]
+
+
+def test_an_operand_of_rows_in_another_order_stays():
+    def build(m: Module, p: list[Instruction]) -> Instruction:
+        y = m.add_instruction("relu", [product(m, 24)(p[0], 0)])
+        turned = m.add_instruction("transpose", [y], permutation=(1, 0, 2))
+        z = m.add_instruction("add", [product(m, 24)(p[1], 1), turned])
+        return product(m, 3)(z, 3)
+
+    assert in_place([data(13, 3, 9), data(3, 13, 9)], build) == [False]
+
+
 @pytest.mark.parametrize("name", ["slice", "broadcast"])
 def test_an_operand_that_lies_otherwise_stays(name):
     def build(m: Module, p: list[Instruction]) -> Instruction:
