@@ -90,6 +90,17 @@ def test_left_sums_are_made_in_time(solver: GemmStrassen, m: int, panels: int) -
         assert np.abs(out - expected).max() < 2e-4 * a.shape[1] ** 0.5
 
 
+@pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: s.name)
+def test_more_sums_than_the_queue_holds(solver: GemmStrassen) -> None:
+    """Blocks of so many strips that their products could make more sums on the side than are queued at a time."""
+    grid = 1 << solver.levels
+    rows = 60 * TILE.rows
+    a, b = pair(grid * rows - 1, grid * TILE.columns * 2, depth(solver, 4))
+    for deep in (2, 4):
+        out, expected = multiply(solver, a, b, Blocking(rows, 2, 1, deep * TILE.lanes))
+        assert np.abs(out - expected).max() < 2e-4 * a.shape[1] ** 0.5
+
+
 def test_heights_of_strips_are_those_of_the_kernel() -> None:
     for rows in range(1, 120):
         row, found = 0, []
