@@ -31,6 +31,6 @@ def replace_file(path: Path, *pieces: bytes | memoryview) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    from ..graph import replacing  # late: a process that finds all it needs writes nothing
+    from ..graph import atomic_file  # late: a process that finds all it needs writes nothing
 
-    replacing.replace_file(path, lambda write: [write(piece) for piece in pieces])
+    atomic_file.replace_file(path, lambda write: [write(piece) for piece in pieces])

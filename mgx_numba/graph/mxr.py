@@ -16,11 +16,11 @@ from typing import Any
 from .._version import __version__
 from ..errors import FormatError, OptionError
 from .argument import Argument
+from .atomic_file import replace_file
 from .machine_code import OBJECTS
 from .mapping import FilePath, map_file
 from .program import Program
 from .rebuild import Nodes, rebuild_program
-from .replacing import replace_file
 from .serialize import argument_from_value, argument_to_value, program_modules
 from .wire import Decoder, Write, pack
 from .wire_json import pack_json, unpack_json

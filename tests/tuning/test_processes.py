@@ -18,7 +18,7 @@ import mgx_numba as migraphx
 from mgx_numba.codegen.tuning.database import Database, default_path
 from mgx_numba.codegen.tuning.files import merge_records, read_records
 from mgx_numba.codegen.tuning.record import TuningRecord
-from mgx_numba.graph.replacing import replace_file
+from mgx_numba.graph.atomic_file import replace_file
 
 from .support import product, record
 

@@ -53,8 +53,8 @@ TILE_CYCLES, OUTER_CYCLES = 60.0, 40.0
 """Costs of a tile, and of each place of the outer level that it changes."""
 SIDE_CYCLES, BEYOND_CYCLES = 1.5, 5.0
 """Costs of a vector of a sum made on the side, and of one made by itself."""
-TWO_TERMS = 6 / 7
-"""Share of the right-hand sums of outer products that have to be made: the operands of five are sums of two blocks."""
+MADE = {2: 1 / 2, 4: 6 / 7}
+"""By grid: share of `RIGHT_PANELS` that has to be made, in the mean of a step: blocks themselves are not copied."""
 LINE_CYCLES, TASK_CYCLES = 16.0, 10000.0
 """Costs of a cache line of the result, and of a task."""
 UNEVEN = 1.06
@@ -116,8 +116,7 @@ class Cut:
         return -(-self.strips(tile) * LEFT_OPERATIONS * left_pieces(tile) // self.held(k))
 
     def areas(self, tile: RegisterTile) -> tuple[int, int, int]:
-        """Elements of one right-hand sum, the left-hand sums of a strip, and one panel
-        of one block of the result."""
+        """Elements of one right-hand sum, the left-hand sums of a strip, and one panel of one block of the result."""
         strip = -(-INNER // self.together) * max(heights(tile)) * LEFT_PITCH
         return self.depth * tile.columns + RIGHT_PAD, strip, (self.rows + PAD) * tile.columns
 
@@ -204,12 +203,12 @@ def _cuts(levels: int, tile: RegisterTile, m: int, panels: int, k: int, threads:
 
 def _seconds(cut: Cut, tile: RegisterTile, m: int, panels: int, k: int, threads: int) -> float:
     down, across = cut.tasks(m, panels)
-    parts, two = k // (cut.grid * cut.depth), cut.outers > 1
+    parts = k // (cut.grid * cut.depth)
     high = sum(max(rows, LEAST_ROWS) for rows in cut.tiles(tile))
-    tiles = cut.strips(tile) * (TILE_CYCLES + OUTER_CYCLES * two) + high * tile.vectors / 2 * cut.depth
+    tiles = cut.strips(tile) * (TILE_CYCLES + OUTER_CYCLES * (cut.outers > 1)) + high * tile.vectors / 2 * cut.depth
     room = INNER * cut.strips(tile) * cut.depth // SIDE_STEPS
     lefts = LEFT_OPERATIONS * cut.rows * cut.depth / tile.lanes
-    rights = cut.depth * tile.vectors * RIGHT_PANELS * (TWO_TERMS if two else 0.5)
+    rights = cut.depth * tile.vectors * RIGHT_PANELS * MADE[cut.grid]
     steps = cut.outers * parts * cut.panels
     beside = min(rights, room) * steps
     beyond = max(0, rights - room) * steps + lefts

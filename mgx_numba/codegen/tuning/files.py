@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import FormatError
-from ...graph.replacing import replace_file
+from ...graph.atomic_file import replace_file
 from .record import TuningRecord
 
 try:

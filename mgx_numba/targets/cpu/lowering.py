@@ -31,8 +31,8 @@ from ..ref.interpreter import compute, evaluate_module
 from .buffers import Buffer, View, color
 from .lending import RESHAPES, keeps_inner_axis, seen_before
 from .options import CpuOptions
-from .packing import SharedWeights
 from .replacing import replaced
+from .shared_weights import SharedWeights
 from .spending import Spending
 
 __all__ = ["Lowering", "lower", "lowering"]

@@ -16,8 +16,8 @@ from ...runtime.executor import Executable
 from .compiled import LoweredProgram
 from .lowering import lower, lower_and_spend
 from .options import CpuOptions
-from .packing import SharedWeights
 from .results import without_tuples
+from .shared_weights import SharedWeights
 
 if TYPE_CHECKING:
     from ...codegen.tuning.session import Tuning
