@@ -31,6 +31,7 @@ _LINES = 4
 """Cache lines of the targets that are asked for in one step."""
 _ROWS = 16
 """Rows of a left-hand side whose cache lines are asked for in turn."""
+_AHEAD = 32
 _I64 = ir.IntType(64)
 _CONSTANTS = ("ROWS", "VECTORS", "LANES")
 
@@ -72,7 +73,7 @@ class StrassenWriter(ProductWriter):
         targets = self.ir.select(early, zero, self.slot["targets"])
         state = self._ask_for_targets(u, targets, state)
         state = self._ask_for_results(u, early, state)
-        state = self.loop("k", state[0], self.slot["depth"], 1, state, lambda _, inner: self._one(inner))
+        state = self._last_steps(u, state)
         sums = state[3:]
         with self.ir.if_else(early) as (parking, finishing):
             with parking:
@@ -81,10 +82,25 @@ class StrassenWriter(ProductWriter):
                 self._finish(u, targets, sums)
         return sums
 
-    def _one(self, state: Values) -> Values:
+    def _last_steps(self, u: ir.Value, state: Values) -> Values:
+        """The k that are left; those at the end bring the beginning of the next product's panel near."""
+        ahead = constant(_AHEAD * self.vectors * self.lanes)
+        depth = self.slot["depth"]
+        turn = self.ir.sub(depth, constant(_AHEAD))
+        turn = self.ir.select(self.ir.icmp_signed(">", turn, state[0]), turn, state[0])
+        state = self.loop("k", state[0], turn, 1, state, lambda _, inner: self._one(inner))
+        last = self.ir.icmp_signed("==", u, constant(CHAIN_ENDS[-1] - 1))
+        following = self._pointer("w0", self.ir.select(last, constant(0), self.ir.add(u, constant(1))))
+        gap = self.ir.sub(self.ir.ptrtoint(following, _I64), self.ir.ptrtoint(state[2], _I64))
+        gap = self.ir.sdiv(gap, constant(self.align))
+        return self.loop("last_k", turn, depth, 1, state, lambda _, inner: self._one(inner, gap))
+
+    def _one(self, state: Values, ahead: ir.Value | None = None) -> Values:
         """One k."""
         k, x, w, *sums = state
-        self._prefetch_columns(self.at(w, constant(32 * self.vectors * self.lanes)), write=False)
+        if ahead is None:
+            ahead = constant(_AHEAD * self.vectors * self.lanes)
+        self._prefetch_columns(self.at(w, ahead), write=False)
         row = self.ir.mul(self.ir.and_(k, constant(_ROWS - 1)), constant(LEFT_PITCH))
         line = self.ir.mul(self.ir.lshr(k, constant(_ROWS.bit_length() - 1)), constant(CACHE_LINE // self.align))
         place = self.ir.add(row, line)
