@@ -11,11 +11,12 @@ from collections.abc import Sequence
 import ml_dtypes
 import numpy as np
 
+from ..codegen.pages import aligned_bytes
+
 __all__ = ["ALIGNMENT", "address_of", "aligned_array", "aligned_empty", "numpy_dtype", "scratch"]
 
 ALIGNMENT = 64
 _BYTE = np.dtype(np.uint8)
-_HUGE_PAGE = 2 << 20
 # Bytes before the fields of PyArrayObject, of which the first is the address.
 _HEADER = object.__basicsize__
 
@@ -53,11 +54,11 @@ def aligned_empty(lens: Sequence[int], dtype: str | np.dtype) -> np.ndarray:
 
 
 def scratch(size: int) -> np.ndarray:
-    """``size`` bytes for kernels, 64-byte aligned; large ones start on a huge page, which NumPy asks for."""
-    return aligned_array((size,), _BYTE, size, ALIGNMENT if size < _HUGE_PAGE else _HUGE_PAGE)
+    """``size`` bytes for kernels, 64-byte aligned; many of them in huge pages."""
+    return aligned_bytes(size)
 
 
-def aligned_array(lens: tuple[int, ...], dtype: np.dtype, size: int, alignment: int = ALIGNMENT) -> np.ndarray:
+def aligned_array(lens: tuple[int, ...], dtype: np.dtype, size: int) -> np.ndarray:
     """As `aligned_empty`, for a known number of bytes."""
-    buffer = np.empty(size + alignment, _BYTE)
-    return np.ndarray(lens, dtype, buffer, -address_of(buffer) % alignment)
+    buffer = np.empty(size + ALIGNMENT, _BYTE)
+    return np.ndarray(lens, dtype, buffer, -address_of(buffer) % ALIGNMENT)

@@ -32,6 +32,7 @@ _LINES = 4
 _ROWS = 16
 """Rows of a left-hand side whose cache lines are asked for in turn."""
 _AHEAD = 32
+"""How many k ahead the right-hand side is asked for."""
 _I64 = ir.IntType(64)
 _CONSTANTS = ("ROWS", "VECTORS", "LANES")
 
@@ -83,8 +84,7 @@ class StrassenWriter(ProductWriter):
         return sums
 
     def _last_steps(self, u: ir.Value, state: Values) -> Values:
-        """The k that are left; those at the end bring the beginning of the next product's panel near."""
-        ahead = constant(_AHEAD * self.vectors * self.lanes)
+        """The k that are left; the last of them bring the beginning of the next product's panel near."""
         depth = self.slot["depth"]
         turn = self.ir.sub(depth, constant(_AHEAD))
         turn = self.ir.select(self.ir.icmp_signed(">", turn, state[0]), turn, state[0])
@@ -96,11 +96,10 @@ class StrassenWriter(ProductWriter):
         return self.loop("last_k", turn, depth, 1, state, lambda _, inner: self._one(inner, gap))
 
     def _one(self, state: Values, ahead: ir.Value | None = None) -> Values:
-        """One k."""
+        """One k; the right-hand side ``ahead`` elements from its own is asked for."""
         k, x, w, *sums = state
-        if ahead is None:
-            ahead = constant(_AHEAD * self.vectors * self.lanes)
-        self._prefetch_columns(self.at(w, ahead), write=False)
+        near = constant(_AHEAD * self.vectors * self.lanes) if ahead is None else ahead
+        self._prefetch_columns(self.at(w, near), write=False)
         row = self.ir.mul(self.ir.and_(k, constant(_ROWS - 1)), constant(LEFT_PITCH))
         line = self.ir.mul(self.ir.lshr(k, constant(_ROWS.bit_length() - 1)), constant(CACHE_LINE // self.align))
         place = self.ir.add(row, line)
