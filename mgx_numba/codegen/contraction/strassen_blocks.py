@@ -57,9 +57,9 @@ MADE = {2: 1 / 2, 4: 6 / 7}
 """By grid: share of `RIGHT_PANELS` that has to be made, in the mean of a step: blocks themselves are not copied."""
 LINE_CYCLES, TASK_CYCLES = 16.0, 10000.0
 """Costs of a cache line of the result, and of a task."""
-UNEVEN = 1.06
-"""Times vary more than those of plain products: tasks are too few to make up for one that is slower, and scratch too
-large to lie well in every process."""
+UNEVEN = {2: 1.06, 4: 1.03}
+"""By grid: times vary more than those of plain products, for tasks are too few to make up for one that is slower; in
+models, where weights come from memory, one level also loses more than two."""
 EFFICIENCY = 0.875
 
 
@@ -217,7 +217,7 @@ def _seconds(cut: Cut, tile: RegisterTile, m: int, panels: int, k: int, threads:
     beyond += (lefts - in_time) * (cut.outers * parts - 1)
     result = cut.grid**2 * cut.rows * cut.panels * tile.vectors * LINE_CYCLES
     task = steps * INNER * tiles + beside * SIDE_CYCLES + beyond * BEYOND_CYCLES + result + TASK_CYCLES
-    return UNEVEN * -(-down * across // threads) * task / (EFFICIENCY * CLOCK)
+    return UNEVEN[cut.grid] * -(-down * across // threads) * task / (EFFICIENCY * CLOCK)
 
 
 def _clamp(value: int, most: int) -> int:
