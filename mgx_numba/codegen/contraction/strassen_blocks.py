@@ -29,8 +29,9 @@ __all__ = [
 
 LEAST_DEPTH = 96
 """Shorter sums do not pay for what a product costs besides."""
-MOST_DEPTH = {2: 384, 4: 256}
-"""By grid: the right-hand sums of two steps of longer products would not stay in the L2 cache."""
+MOST_DEPTH = {2: 192, 4: 256}
+"""By grid: the right-hand sides of two steps of longer products, at one level blocks themselves among them, would not
+stay in the L2 cache beside left-hand sums."""
 ALL_CLAIM_BYTES, CLAIM_BYTES = 16 << 20, 4 << 20
 """Scratch of all threads together, at most, and what each may have in any case."""
 RIGHT_PANELS = 8
@@ -57,10 +58,9 @@ MADE = {2: 1 / 2, 4: 6 / 7}
 """By grid: share of `RIGHT_PANELS` that has to be made, in the mean of a step: blocks themselves are not copied."""
 LINE_CYCLES, TASK_CYCLES = 16.0, 10000.0
 """Costs of a cache line of the result, and of a task."""
-UNEVEN = {2: 1.06, 4: 1.03}
-"""By grid: times vary more than those of plain products, for tasks are too few to make up for one that is slower; in
-models, where weights come from memory, one level also loses more than two."""
-EFFICIENCY = 0.875
+UNEVEN = {2: 1.02, 4: 1.06}
+"""By grid: what is lost besides, and a margin, for tasks are too few to make up for one that is slower."""
+EFFICIENCY = 0.92
 
 
 @dataclass(frozen=True)
