@@ -19,7 +19,11 @@ HUGE_PAGE = 2 << 20
 
 
 def aligned_bytes(size: int) -> np.ndarray:
-    """``size`` zeros that start on a cache line; many of them on a huge page."""
+    """``size`` zeros that start on a cache line; many of them on a huge page.
+
+    Raises:
+        MemoryError: the system has not so many.
+    """
     huge = size >= HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE")
     raw = _huge_pages(size) if huge else np.zeros(size + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % (HUGE_PAGE if huge else ALIGNMENT)
@@ -28,7 +32,10 @@ def aligned_bytes(size: int) -> np.ndarray:
 
 def _huge_pages(size: int) -> np.ndarray:
     """Zeros in which ``size`` bytes from the first multiple of a huge page on lie in huge pages, but for their end."""
-    pages = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        pages = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"{size} bytes for a kernel") from error
     raw = np.frombuffer(pages, np.uint8)
     with contextlib.suppress(OSError):  # a kernel without them
         pages.madvise(mmap.MADV_HUGEPAGE, -raw.ctypes.data % HUGE_PAGE, size - size % HUGE_PAGE)

@@ -9,6 +9,7 @@ import pytest
 
 from mgx_numba.codegen.contraction.pack import aligned_zeros
 from mgx_numba.runtime.executor import Executable
+from mgx_numba.runtime.memory import scratch
 from mgx_numba.targets.cpu.lowering import lower
 from mgx_numba.targets.cpu.options import CpuOptions
 
@@ -65,12 +66,18 @@ def test_constants_lie_on_cache_lines():
     np.testing.assert_array_equal(Executable(plan).run([given])[0], given * scale)
 
 
-@pytest.mark.parametrize("size", [5, (2 << 20) - 1, 2 << 20, (5 << 20) + 3])
-def test_packed_weights_start_on_a_cache_line_or_a_huge_page(size):
-    made = aligned_zeros((size,), "uint8")
+@pytest.mark.parametrize("make", [scratch, lambda size: aligned_zeros((size,), "uint8")], ids=["arena", "weights"])
+@pytest.mark.parametrize("size", [0, 5, (2 << 20) - 1, 2 << 20, (5 << 20) + 3])
+def test_arenas_and_packed_weights_start_on_a_cache_line_or_a_huge_page(make, size):
+    made = make(size)
     huge = size >= 2 << 20 and hasattr(mmap, "MADV_HUGEPAGE")
     assert made.shape == (size,) and made.ctypes.data % (2 << 20 if huge else 64) == 0 and not made.any()
     made[...] = 1
+
+
+def test_memory_that_the_system_has_not_is_a_memory_error():
+    with pytest.raises(MemoryError, match=str(1 << 50)):
+        aligned_zeros((1 << 50,), "uint8")
 
 
 @pytest.mark.parametrize("transposed", [False, True])
