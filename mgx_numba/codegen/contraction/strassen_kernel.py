@@ -316,18 +316,12 @@ class _Driver:
                 "    done |= 1 << t",
             ]),
             "row = 0",
-            "same = lefts + imod(part_of_k * outers + outer, kept) * strips * strip_size",
-            "then = lefts + imod(part_of_k * outers + outer + 1, kept) * strips * strip_size",
-            "x_at = same",
+            "x_at = lefts + imod(part_of_k * outers + outer, kept) * strips * strip_size",
             "while row < m_block:",
             *indent([
                 *next_strip(self.tile, "m_block - row"),
                 "left = imin(m_block - row, height)",
-                "after = x_at + strip_size",
-                "if row + left == m_block:",
-                "    after = same if panel_of_block + 1 < end_panel else then",
                 f"put_pointer(block, {strassen_slot('x')}, offset(scratch, x_at))",
-                f"put_pointer(block, {strassen_slot('next')}, offset(scratch, after))",
                 self._set("rows", "height"),
                 self._set("targets", "targets"),
                 self._set("touched", "0"),
@@ -336,7 +330,7 @@ class _Driver:
                 *indent(self._aim()),
                 *self._pieces(),
                 "row += left",
-                "x_at = after",
+                "x_at += strip_size",
             ]),
         ]  # fmt: skip
 

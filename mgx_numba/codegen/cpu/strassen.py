@@ -29,8 +29,6 @@ __all__ = ["strassen_tile_float32"]
 
 _LINES = 4
 """Cache lines of the targets that are asked for in one step."""
-_ROWS = 16
-"""Rows of a left-hand side whose cache lines are asked for in turn."""
 _AHEAD = 32
 """How many k ahead the right-hand side is asked for."""
 _I64 = ir.IntType(64)
@@ -41,7 +39,7 @@ class StrassenWriter(ProductWriter):
     """Writes one variant. Its inner loops carry the left-hand side's pointer, the panel's, and the sums."""
 
     SLOTS: ClassVar[tuple[str, ...]] = STRASSEN_SLOTS
-    POINTERS: ClassVar[frozenset[str]] = frozenset({"x", "next", "parked"})
+    POINTERS: ClassVar[frozenset[str]] = frozenset({"x", "parked"})
     TABLE: ClassVar[str] = ""
 
     def __init__(self, function: ir.Function, dtype: str, rows: int, vectors: int, lanes: int) -> None:
@@ -68,7 +66,6 @@ class StrassenWriter(ProductWriter):
         early = self.ir.icmp_signed("<", u, constant(PARKED_PRODUCTS))
         zero = constant(0)
         own = self._word("left0", u)
-        self.following = self.at(self.slot["next"], own)
         state = [zero, self.at(self.slot["x"], own), self._pointer("w0", u), *sums]
         state = self._sum_beside(u, self.ir.icmp_signed("<", u, self.slot["jobs"]), state)
         targets = self.ir.select(early, zero, self.slot["targets"])
@@ -100,10 +97,6 @@ class StrassenWriter(ProductWriter):
         k, x, w, *sums = state
         near = constant(_AHEAD * self.vectors * self.lanes) if ahead is None else ahead
         self._prefetch_columns(self.at(w, near), write=False)
-        row = self.ir.mul(self.ir.and_(k, constant(_ROWS - 1)), constant(LEFT_PITCH))
-        line = self.ir.mul(self.ir.lshr(k, constant(_ROWS.bit_length() - 1)), constant(CACHE_LINE // self.align))
-        place = self.ir.add(row, line)
-        self.prefetch_line(self.at(self.following, place), write=False, level=2)
         right = [self.load_columns(w, j) for j in range(self.vectors)]
         for i in range(self.rows):
             left = self.splat(self.ir.load(self.at(x, constant(i * LEFT_PITCH)), align=self.align))

@@ -30,8 +30,7 @@ of a large power of two, which would put them into the same sets of the cache.""
 
 STRASSEN_SLOTS = (
     "x",  # pointer: left-hand sides, rows `LEFT_PITCH` apart
-    "next",  # pointer: those of the next call
-    *(f"left{u}" for u in range(INNER)),  # elements from x (or next) to the left-hand side of product u
+    *(f"left{u}" for u in range(INNER)),  # elements from x to the left-hand side of product u
     *(f"w{u}" for u in range(INNER)),  # pointers: panel of product u
     "depth",
     "rows",  # selects the variant

@@ -264,9 +264,9 @@ class ProductWriter(TileWriter):
         for start in range(0, self.vectors * self.lanes, CACHE_LINE // self.align):
             self.prefetch_line(self.at(pointer, constant(start)), write)
 
-    def prefetch_line(self, pointer: ir.Value, write: bool, level: int = 1) -> None:
-        """Ask for one cache line, in the caches of ``level`` (1 to 3) and beyond."""
-        hints = [ir.Constant(_I32, hint) for hint in (int(write), 4 - level, 1)]  # locality, data
+    def prefetch_line(self, pointer: ir.Value, write: bool) -> None:
+        """Ask for one cache line."""
+        hints = [ir.Constant(_I32, hint) for hint in (int(write), 3, 1)]  # near, data
         self.call("llvm.prefetch.p0", ir.VoidType(), [pointer, *hints])
 
     def _touch(self, panel: ir.Value) -> None:
