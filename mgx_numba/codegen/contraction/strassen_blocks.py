@@ -56,9 +56,9 @@ SIDE_CYCLES, BEYOND_CYCLES = 1.5, 5.0
 """Costs of a vector of a sum made on the side, and of one made by itself."""
 MADE = {2: 1 / 2, 4: 6 / 7}
 """By grid: share of `RIGHT_PANELS` that has to be made, in the mean of a step: blocks themselves are not copied."""
-LINE_CYCLES, TASK_CYCLES = 16.0, 10000.0
+LINE_CYCLES, TASK_CYCLES = 9.0, 10000.0
 """Costs of a cache line of the result, and of a task."""
-UNEVEN = {2: 1.02, 4: 1.06}
+UNEVEN = {2: 1.03, 4: 1.06}
 """By grid: what is lost besides, and a margin, for tasks are too few to make up for one that is slower."""
 EFFICIENCY = 0.92
 
