@@ -11,6 +11,7 @@ medians is too small, so chosen and best candidate are measured once more agains
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import math
 import sys
@@ -51,10 +52,15 @@ class Recorder:
 
     def __init__(self) -> None:
         self.requests: Counter[Request] = Counter()
+        self.replaced: dict[Request, str] = {}
 
     def choose(self, request: Request) -> Candidate:
         self.requests[request] += 1
         return Candidate(select(request.problem, request.threads))
+
+    def in_place(self, request: Request, operand: str) -> None:
+        """The model's plan has the result in the place of this operand."""
+        self.replaced[request] = operand
 
     def tell(self) -> None:
         """Tuning's warnings: there are none."""
@@ -85,7 +91,10 @@ def measure(models: Sequence[str], threads: int, scale: str = "full") -> list[di
             recorder = Recorder()
             compile_for("cpu", parse_onnx(case.path), fast_math=True, num_threads=threads, tuning=recorder)  # type: ignore[arg-type]
             for request, count in recorder.requests.items():
-                found.setdefault(request.key(), (request, Counter()))[1][name] += count
+                request = dataclasses.replace(request, replaced=recorder.replaced.get(request, ""))
+                known, counts = found.get(request.key(), (request, Counter()))
+                counts[name] += count
+                found[request.key()] = (request if request.replaced else known, counts)
             for path in Path(folder).iterdir():
                 path.unlink()
     records = []

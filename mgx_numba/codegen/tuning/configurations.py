@@ -52,13 +52,18 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Request:
-    """A contraction that a plan needs: the problem with its epilogue and how its operands lie."""
+    """A contraction that a plan needs: the problem with its epilogue and how its operands lie.
+
+    ``replaced`` names the operand of the epilogue that the result takes the place of, if the solver's kernel can do
+    that (`Launch.replaceable`); it is measured so, and no part of the problem.
+    """
 
     problem: GemmProblem | ConvProblem
     epilogue: Epilogue
     strides: tuple[tuple[int, ...], ...]
     threads: int
     fast_math: bool
+    replaced: str = ""
 
     def key(self) -> Problem:
         """The problem under which records are kept.

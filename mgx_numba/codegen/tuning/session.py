@@ -6,7 +6,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,7 @@ class Tuning:
         """
         problem = request.key()
         known = self._requests.get(problem)
-        self._requests[problem] = (request, known[1] + 1 if known else 1)
+        self._requests[problem] = (known[0], known[1] + 1) if known else (request, 1)
         found = self._new.get(problem) or self._used.get(problem) or self._sources.find(problem, self.fingerprint)
         if found is not None:
             candidate = candidate_of(request, found.record)
@@ -100,6 +100,12 @@ class Tuning:
                 return candidate
             self._unusable[problem] = found.record.solver
         return Candidate(select(request.problem, request.threads))
+
+    def in_place(self, request: Request, operand: str) -> None:
+        """Measure a problem that was asked for with its result in the place of this operand: a plan does so."""
+        if self.exhaustive:
+            problem = request.key()
+            self._requests[problem] = (replace(request, replaced=operand), self._requests[problem][1])
 
     @property
     def told(self) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,9 +31,13 @@ from ..ref.interpreter import compute, evaluate_module
 from .buffers import Buffer, View, color
 from .lending import RESHAPES, keeps_inner_axis, seen_before
 from .options import CpuOptions
-from .replacing import replaced
+from .replacing import replaced, replaced_operand
 from .shared_weights import SharedWeights
 from .spending import Spending
+
+if TYPE_CHECKING:
+    from ...codegen.tuning.configurations import Request
+    from ...codegen.tuning.session import Tuning
 
 __all__ = ["Lowering", "lower", "lowering"]
 
@@ -81,7 +85,11 @@ class PendingStep:
 
 
 class Lowering:
-    """State of one lowering; rules in ``lowerings/`` call its methods."""
+    """State of one lowering; rules in ``lowerings/`` call its methods.
+
+    Attributes:
+        requested: what tuning was asked, with the operands and the range of the steps that compute it.
+    """
 
     def __init__(self, program: Program, options: CpuOptions) -> None:
         self.program = program
@@ -91,6 +99,7 @@ class Lowering:
         self.values: dict[Instruction, Any] = {}
         self.destinations: dict[Instruction, View] = {}
         self.steps: list[PendingStep] = []
+        self.requested: list[tuple[Request, Mapping[str, View], int, int]] = []
         self.constants: list[np.ndarray] = []
         self._constant_owners: list[np.ndarray] = []
         self.constant_views: dict[int, View] = {}
@@ -369,6 +378,8 @@ class Lowering:
                     view.buffer.touch(number)
                     arena[id(view.buffer)] = view.buffer
         reuse = self.options.memory_reuse and "memory_coloring" not in disabled_names(self.options.disabled_passes)
+        if reuse and self.options.tuning is not None:
+            self._tell_replaced(self.options.tuning)
         homes = replaced([(step.launch, step.operands) for step in self.steps]) if reuse else {}
         arena_bytes = color((b for b in arena.values() if b not in homes), reuse, self.threads)
         for buffer, home in homes.items():
@@ -384,6 +395,13 @@ class Lowering:
             ],
             outputs=self.outputs,
         )
+
+    def _tell_replaced(self, tuning: Tuning) -> None:
+        """Which contractions take the place of an operand, if their solvers can: tuning compares solvers."""
+        for request, operands, start, stop in self.requested:
+            name = replaced_operand(request.epilogue.moving, operands, start, stop - 1, {})
+            if name:
+                tuning.in_place(request, name)
 
     def _resolve(self, step: PendingStep) -> Step | HostStep:
         text = format_instruction(step.instruction, self.names)

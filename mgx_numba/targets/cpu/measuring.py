@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from statistics import median
 
 import numpy as np
 
 from ...codegen.contraction.problem import ITEMSIZE, ConvProblem, GemmProblem, PrologueOperand
-from ...codegen.launch import Callee, Operand
+from ...codegen.launch import Callee, Launch, Operand
 from ...codegen.tuning.configurations import Candidate, Request
 from ...errors import UnsupportedError
 from ...runtime.executor import Executable
@@ -40,6 +41,8 @@ class Bench:
         prologue = request.problem.prologue
         for own in prologue.operands if prologue else ():
             self._inputs.append(_filled(_prologue_extent(request.problem, own), own.dtype))
+        names = [f"e{k}" for k in range(len(self._extras))]
+        self._replaced = self._inputs[1 + names.index(request.replaced)] if request.replaced else None
         self._turn = 0
 
     def sample(self, candidate: Candidate) -> float:
@@ -53,6 +56,8 @@ class Bench:
             executable = self._ready[candidate] = self._prepare(candidate)
             self._run(executable, candidate)
         self.samples += 1
+        if self._replaced is not None:
+            self._replaced[...] = _value(self._replaced.dtype)  # what runs in place adds to it, run by run
         times = [self._run(executable, candidate)]
         while sum(times) < _SAMPLE_SECONDS and len(times) < _MOST_RUNS:
             times.append(self._run(executable, candidate))
@@ -82,6 +87,8 @@ class Bench:
             "scratch": Pointer(Region.ARENA, 0, out_bytes),
             **{f"e{k}": Pointer(Region.PARAMETER, 2 + k) for k in range(len(self._extras))},
         }
+        if self.in_place(planned.launches):
+            places["out"] = places[request.replaced]
         more = range(2 + len(self._extras), 1 + len(self._inputs))
         places |= {f"a{k}": Pointer(Region.PARAMETER, index) for k, index in enumerate(more)}
         steps = []
@@ -104,6 +111,10 @@ class Bench:
             parallel=request.threads > 1,
         )
         return Executable(plan, num_threads=request.threads)
+
+    def in_place(self, launches: Sequence[Launch]) -> bool:
+        """Whether a plan has the result of these launches in the place of the operand that the request names."""
+        return len(launches) == 1 and self.request.replaced in launches[0].replaceable
 
     def _make_weights(self, candidate: Candidate) -> list[np.ndarray]:
         problem = self.request.problem
@@ -128,8 +139,12 @@ def _weight_lens(problem: GemmProblem | ConvProblem) -> tuple[int, ...]:
 def _filled(elements: int, dtype: str) -> np.ndarray:
     """Halves, or ones for types without them: no kernel then divides by zero or meets denormals."""
     array = aligned_empty((elements,), dtype)
-    array[...] = 0.5 if array.dtype.kind not in "biu" else 1
+    array[...] = _value(array.dtype)
     return array
+
+
+def _value(dtype: np.dtype) -> float:
+    return 1 if dtype.kind in "biu" else 0.5
 
 
 def _extents(request: Request) -> tuple[int, int, int, list[int]]:

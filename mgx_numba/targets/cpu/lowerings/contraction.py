@@ -233,7 +233,9 @@ def _launch(
     extras: Sequence[View],
     weights: np.ndarray | None,
 ) -> None:
-    chosen = _choose(low, problem, epilogue, strides)
+    places = tuple(tuple(int(s) for s in own) for own in strides)
+    request = Request(problem, epilogue, places, low.threads, low.options.fast_math)
+    chosen = _choose(low, request)
     room = 0 if weights is None else low.packing_room  # what is packed in every run is not worth transforming
     if packing_growth(chosen.solver, problem) > room:
         chosen = Candidate(select(problem, low.threads, room))
@@ -253,18 +255,17 @@ def _launch(
     if plan.scratch:
         scratch = Shape(Type.uint8_type, (plan.scratch,))
         operands["scratch"] = View(Buffer(Region.ARENA, 0, plan.scratch), scratch)
+    start = len(low.steps)
     for launch in plan.launches:
         low.launch(launch, operands, ins)
+    low.requested.append((request, operands, start, len(low.steps)))
 
 
-def _choose(
-    low: Lowering, problem: GemmProblem | ConvProblem, epilogue: Epilogue, strides: Sequence[Sequence[int]]
-) -> Candidate:
+def _choose(low: Lowering, request: Request) -> Candidate:
     """What a tuning record says, else the cost model."""
     if low.options.tuning is None:
-        return Candidate(select(problem, low.threads))
-    operands = tuple(tuple(int(s) for s in own) for own in strides)
-    return low.options.tuning.choose(Request(problem, epilogue, operands, low.threads, low.options.fast_math))
+        return Candidate(select(request.problem, low.threads))
+    return low.options.tuning.choose(request)
 
 
 def _packed_at_run_time(
