@@ -136,6 +136,40 @@ def test_resize_of_infinity_and_nan(mode: str, order: tuple[int, ...]) -> None:
         check_resize(x, order, mode=mode, scales=(1, 1, 2, 2), coordinate_transformation_mode="align_corners")
 
 
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("width", [32, 33, 47, 64, 71])
+def test_resize_of_rows_that_are_read_in_place(mode: str, width: int) -> None:
+    """Rows of several planes are kept or read once; no vector reaches behind the end of its row."""
+    for height, wide in ((14, 2 * width), (7, width + 9), (3, width // 2), (4, 1), (1, 2), (9, width)):
+        check_resize(values(5, 3, 7, width), mode=mode, sizes=(5, 3, height, wide))
+        x = values(5, 3, 7, width)
+        op = make_op("resize", mode=mode, sizes=(5, 3, height, wide))
+        shape = op.compute_shape([Shape(from_numpy(x.dtype), x.shape)])
+        _, tables = resize_launch(op, tensor_of(x), tensor_of(np.empty(shape.lens, x.dtype)))
+        if "low" in tables and "high" not in tables:
+            assert tables["low"].min() >= 0 and tables["low"].max() + 2 * host.lanes("float32") <= width
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_resize_of_few_elements_of_long_rows(mode: str) -> None:
+    for lens, out in (((3, 900), (3, 1)), ((4, 1000), (2, 2)), ((5, 800), (10, 1)), ((2, 3, 700), (4, 5, 3))):
+        x = values(2, *lens)
+        check_resize(x, mode=mode, sizes=(2, *out))
+        check_resize(x, mode=mode, sizes=(2, *out), coordinate_transformation_mode="asymmetric")
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_resize_of_volumes_of_long_rows(mode: str) -> None:
+    for sizes in ((2, 1, 9, 6, 70), (2, 1, 2, 5, 40), (2, 1, 4, 3, 20)):
+        check_resize(values(2, 1, 4, 5, 35), mode=mode, sizes=sizes)
+
+
+def test_resize_of_rows_too_long_to_be_kept_whole() -> None:
+    for width in (9000, 17001):
+        check_resize(values(2, 3, width), mode="linear", sizes=(2, 5, width + 60))
+        check_resize(values(2, 3, width // 2), mode="cubic", sizes=(2, 7, width))
+
+
 def test_resize_to_nothing() -> None:
     check_resize(values(2, 3, 4, 5), mode="linear", sizes=(2, 3, 0, 5))
     check_resize(values(0, 3, 4, 5), mode="linear", sizes=(0, 3, 8, 10))
