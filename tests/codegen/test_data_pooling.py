@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.data.pooling import pooling_launch, windows
 from mgx_numba.graph.shape import Shape
 from mgx_numba.graph.types import from_numpy
@@ -125,6 +126,51 @@ def test_nan_is_the_largest() -> None:
         x = random((1, 20, 12, 12))
         x[0, ::3, 5, 7] = np.nan
         check(x, order, mode="max", **CASES["3x3 stride 2"])
+
+
+@pytest.mark.parametrize("mode", ["max", "average", "lpnorm"])
+@pytest.mark.parametrize("lens", [(1, 64, 4, 9), (2, 70, 5, 3), (1, 131, 3, 70), (1, 66, 2, 2)], ids=str)
+def test_windows_that_slide_over_channels_last(mode: str, lens: tuple[int, ...]) -> None:
+    """What a window shares with the one before is kept, for whole parts of the channels and the rest of them."""
+    x = random(lens)
+    for lengths, stride, dilation in (
+        ((3, 3), (1, 1), (1, 1)),
+        ((3, 3), (2, 2), (1, 1)),
+        ((2, 5), (1, 2), (2, 1)),
+        ((2, 3), (1, 1), (1, 2)),
+        ((1, 7), (1, 1), (1, 1)),
+        ((3, 2), (1, 3), (1, 1)),
+        ((1, 1), (2, 2), (1, 1)),
+    ):
+        around = [d * (n - 1) // 2 for n, d in zip(lengths, dilation)]
+        window = {"mode": mode, "lengths": lengths, "stride": stride, "dilations": dilation}
+        padding = [*around, *(a + 1 if n > 2 else a for a, n in zip(around, lengths))]
+        for padded in (False, True):
+            check(x, NHWC, padding=padding, count_include_pad=padded, fast_math=padded, **window)
+    check(x, NHWC, gap=5, mode=mode, lengths=(3, 3), stride=(1, 1), padding=(1, 1))
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("channels", [64, 80])
+def test_nan_and_infinity_in_windows_that_slide(channels: int, stride: int) -> None:
+    x = random((1, channels, 9, 70))
+    for seed, value in enumerate((np.nan, np.inf, -np.inf, -np.nan)):
+        x[tuple(np.random.default_rng(seed).integers(0, n, 300) for n in x.shape)] = value
+    for lengths in ((3, 3), (2, 2), (1, 3), (4, 4)):
+        for mode in ("max", "average"):
+            check(x, NHWC, mode=mode, lengths=lengths, stride=(stride, stride), padding=(0, 1))
+    check(x[..., 3], (0, 2, 1), mode="max", lengths=(3,), stride=(stride,), padding=(1,), dilations=(1,))
+
+
+def test_sliding_past_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "last_cache_bytes", lambda: 0)
+    for lengths, stride in (((3, 3), (1, 1)), ((3, 3), (2, 2)), ((2, 2), (2, 2))):
+        check(random((2, 72, 7, 12)), NHWC, mode="max", lengths=lengths, stride=stride, padding=(1, 1))
+
+
+def test_windows_over_nothing() -> None:
+    for lens in ((0, 64, 4, 4), (2, 0, 4, 4)):
+        check(random(lens), NHWC, mode="max", **CASES["3x3 stride 2"])
 
 
 def test_windows_in_the_padding_only() -> None:
