@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.data.gather import gather_elements_launch, gather_launch, gathernd_launch
 from mgx_numba.codegen.launch import Launch
 from mgx_numba.graph.shape import Shape
@@ -74,6 +75,15 @@ def test_gather_in_other_memory_orders() -> None:
         out_order=(3, 1, 0, 2),
     )
     check("gather", 0, numbers(5, 33), positions(5, 21), x_order=(1, 0), out_order=(1, 0))
+
+
+@pytest.mark.parametrize("cols", [2, 3, 8, 20, 64, 100, 300])
+def test_gather_of_short_rows(cols: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for cache in (1 << 30, 0):  # the second time as if tensors were larger than the caches
+        monkeypatch.setattr(host, "last_cache_bytes", lambda cache=cache: cache)
+        check("gather", 0, numbers(19, cols), positions(19, 333))
+        check("gather", 1, numbers(3, 19, cols), positions(19, 40, 2, dtype=np.int32), gap=1)
+        check("gathernd", 1, numbers(3, 19, 5, cols), positions(5, 3, 70, 2))
 
 
 def test_indices_out_of_range_are_clamped() -> None:

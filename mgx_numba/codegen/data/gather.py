@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ..cluster.text import Tensor
 from ..launch import Launch
-from .indexed import Term, indexed_launch
+from .indexed import indexed_launch
+from .terms import Term
 
 __all__ = ["gather_elements_launch", "gather_launch", "gathernd_launch"]
 

@@ -9,37 +9,16 @@ read. A term that is a *table* holds element offsets made by the compiler, which
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from ...graph.types import Type
 from ..cluster.collapse import collapse
 from ..cluster.text import Slots, Tensor, dtype_name, footprint, load_text, store_text
 from ..cpu import host
 from ..launch import Launch
 from .rows import RowLoop, mover, mover_lanes, vector_loop
+from .runs import runs_launch
+from .terms import Term
 
-__all__ = ["Term", "indexed_launch"]
-
-
-@dataclass(frozen=True)
-class Term:
-    """One integer tensor that moves the source position.
-
-    Attributes:
-        operand: name of the launch operand that holds it.
-        type: its element type; int64 for a table.
-        strides: its element strides along the axes of the output.
-        offset: where it starts, in elements of the operand.
-        length: length of the source axis that it indexes; 0 for a table.
-        stride: elements of the source between neighbours on that axis.
-    """
-
-    operand: str
-    type: Type
-    strides: tuple[int, ...]
-    offset: int = 0
-    length: int = 0
-    stride: int = 1
+__all__ = ["indexed_launch"]
 
 
 def indexed_launch(
@@ -55,6 +34,10 @@ def indexed_launch(
         terms: at least one.
         out: the output.
     """
+    source_bytes = source_elements * source.type.size
+    runs = runs_launch(name, source, out, ("x", "out"), terms, source_bytes, origin)
+    if runs is not None:
+        return runs
     tensors = [source.strides, out.strides, *(t.strides for t in terms)]
     space = collapse(out.lens, tensors, order_by=1)
     lens, strides = space.lens or (1,), [s or (0,) for s in space.strides]
@@ -116,10 +99,9 @@ def indexed_launch(
         return [*lines, store_text("r_out", "c", inner[1], steps[1], value, left)]
 
     kernel = loop.kernel(name, [*inside, *vector_loop(lanes, gathered if along else moved)], origin)
-    size = source.type.size
     return Launch(
         kernel=kernel,
         args=tuple(slots.values),
         tasks=loop.tasks if 0 not in out.lens else 0,
-        bytes=footprint(out) + min(source_elements * size, footprint(out)),
+        bytes=footprint(out) + min(source_bytes, footprint(out)),
     )

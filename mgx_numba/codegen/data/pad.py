@@ -10,8 +10,9 @@ import numpy as np
 from ...graph.types import Type
 from ..cluster.text import Slots, Tensor, footprint, indent, load_text, store_text
 from ..launch import Launch
-from .indexed import Term, indexed_launch
+from .indexed import indexed_launch
 from .rows import RowLoop, mover, mover_lanes, vector_loop
+from .terms import Term
 
 __all__ = ["pad_launch", "remap_launch"]
 

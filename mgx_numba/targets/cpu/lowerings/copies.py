@@ -6,6 +6,7 @@ from ....codegen.cluster.collapse import collapse
 from ....codegen.cluster.pointwise import pointwise_launch
 from ....codegen.cpu import host
 from ....codegen.data.rows import mover
+from ....codegen.data.runs import runs_launch
 from ....codegen.data.transpose import transpose_launch
 from ....codegen.launch import Launch
 from ....graph.instruction import Instruction
@@ -22,6 +23,9 @@ def copy_launch(source: View, target: View, origin: str = "") -> Launch:
     transposing = transpose_launch(source.tensor, target.tensor, origin)
     if transposing is not None:
         return transposing
+    runs = runs_launch("copy_kernel", source.tensor, target.tensor, ("x0", "out0"), origin=origin)
+    if runs is not None:
+        return runs
     module = Module("copy")
     module.add_return([module.add_parameter("x0", Shape(source.type))])
     return pointwise_launch(module, [source.tensor], [target.tensor], origin=origin)
