@@ -1,4 +1,4 @@
-"""Copies of short runs against NumPy."""
+"""Copies of short runs, and at small steps, against NumPy."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mgx_numba.codegen.cluster.pointwise import pointwise_launch
 from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.data.runs import runs_launch
+from mgx_numba.graph.module import Module
+from mgx_numba.graph.shape import Shape
 
 from .launching import in_order, run_launch, tensor_of
 
@@ -88,3 +91,17 @@ def test_what_has_no_short_runs_is_left_to_others() -> None:
     for source in (x, x[:, :, ::2], x.transpose(0, 2, 1), x[:0], np.zeros((4, 9000), np.float32)[:, :8000]):
         out = np.zeros(source.shape, np.float32)
         assert runs_launch("copy_kernel", tensor_of(source), tensor_of(out), ("x0", "out0")) is None
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "float16", "float32", "float64"])
+@pytest.mark.parametrize("step", [2, 3, 4, 5, -1, -2])
+def test_elements_at_small_steps(sizes: str, dtype: str, step: int) -> None:
+    """Vectors are taken out of all that lies between the elements, but nothing behind the last one is read."""
+    for cols in (1, 2, 31, 32, 33, 64, 65, 200):
+        x = numbers((3, cols * abs(step)), dtype)[:, ::step]
+        x = x if step < 0 else x[:, : cols - 1]
+        out = np.zeros(x.shape, x.dtype)
+        module = Module("copy")
+        module.add_return([module.add_parameter("x0", Shape(tensor_of(x).type))])
+        run_launch(pointwise_launch(module, [tensor_of(x)], [tensor_of(out)]), {"x0": x, "out0": out})
+        np.testing.assert_array_equal(out, x)

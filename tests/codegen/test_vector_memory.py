@@ -137,12 +137,31 @@ store(p1, 0, v)
 store_tail(p0, 0, v, n2)
 w = load_strided_tail(p0, 0, 2, 3, 0, 16)
 store_strided_tail(p0, 0, 2, w, 3)
+store(p1, 0, load_every_tail(p0, 1, 4, 2, 0, 16))
 """
         run_body(body, inside, out, 6)
+        np.testing.assert_array_equal(out.astype(float), [2, 6] + [0] * 14)
+        run_body("store(p1, 0, load_tail(p0, 0, n2, 0, 16))", inside, out, 6)
         np.testing.assert_array_equal(out.astype(float), [1, 2, 3, 4, 5, 6] + [0] * 10)
         del whole, inside
     finally:
         libc.mprotect(ctypes.c_void_p(base + page), page, mmap.PROT_READ | mmap.PROT_WRITE)
+
+
+@pytest.mark.parametrize("step", [2, 3, 4])
+@pytest.mark.parametrize("dtype", ["bool", "int8", "float16", "float32", "float64"])
+def test_every_second_third_or_fourth_element_and_back(dtype: str, step: int, limited: str) -> None:
+    x = values(dtype, 16 * step)
+    taken, back = np.zeros(16).astype(x.dtype), np.zeros(16).astype(x.dtype)
+    run_body(f"store(p1, 0, load_every(p0, 0, {step}, 16))\nstore(p2, 0, load_back(p0, 17, 16))", x, taken, back)
+    np.testing.assert_array_equal(taken.astype(float), x[::step].astype(float))
+    np.testing.assert_array_equal(back.astype(float), x[17:1:-1].astype(float))
+    for count in (0, 1, 5, 15, 16):
+        given = x[: count * step - step + 1].copy() if count else x[:0]
+        run_body(f"store(p1, 0, load_every_tail(p0, 0, {step}, n2, 1, 16))", given, taken, count)
+        expected = np.ones(16).astype(x.dtype)
+        expected[:count] = x[: count * step : step]
+        np.testing.assert_array_equal(taken.astype(float), expected.astype(float))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -21,6 +21,7 @@ from .text import (
     is_streamed,
     lanes_for,
     load_text,
+    reads_past,
     store_text,
     streamable,
     task_elements,
@@ -73,7 +74,7 @@ def pointwise_launch(
         printer = VectorPrinter(buffer, lanes, fast_math=fast_math)
         values = []
         for k, tensor in enumerate(inputs):
-            text = load_text(f"r_x{k}", "c", inner[k], step[k], lanes, left)
+            text = load_text(f"r_x{k}", "c", inner[k], step[k], lanes, left, near=True)
             if inner[k] == 0:
                 if not left:
                     splats.append(f"h{k} = {text}")
@@ -86,7 +87,8 @@ def pointwise_launch(
             buffer.line(text)
         return buffer.drain()
 
-    loop = vector_loop(lanes, body, aligned=aligned[0] if aligned else "")
+    past = any(reads_past(s) for s in inner[: len(inputs)])
+    loop = vector_loop(lanes, body, aligned=aligned[0] if aligned else "", past=past)
     row_pointers = [f"r_{name} = offset(p_{name}, {odometer.offset(k)})" for k, name in enumerate(names)]
     inside = [
         *row_pointers,

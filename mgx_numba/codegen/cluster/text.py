@@ -120,11 +120,24 @@ class Odometer:
         return " + ".join(terms) or "0"
 
 
-def load_text(pointer: str, index: str, stride: int, step: str, lanes: int, left: str = "") -> str:
+def reads_past(stride: int) -> bool:
+    """Whether whole vectors of elements so far apart are taken out of all that lies between them."""
+    return stride in (2, 3, 4)
+
+
+def load_text(pointer: str, index: str, stride: int, step: str, lanes: int, left: str = "", near: bool = False) -> str:
     """Expression that loads ``lanes`` elements along the innermost dimension (the first ``left`` of them, if given).
 
     ``stride`` is the operand's element stride there and ``step`` the slot that holds it when it is neither 0 nor 1.
+    ``near``: there are elements behind those of whole vectors (``vector_loop`` with ``past``), which may be read where
+    ``reads_past``.
     """
+    if near and reads_past(stride):
+        if left:
+            return f"load_every_tail({pointer}, {index} * {stride}, {stride}, {left}, 1, {lanes})"
+        return f"load_every({pointer}, {index} * {stride}, {stride}, {lanes})"
+    if stride == -1 and not left and lanes > 1:
+        return f"load_back({pointer}, -({index}), {lanes})"
     if stride == 0:
         return f"load_splat({pointer}, 0, {lanes})"
     if stride == 1:
@@ -158,13 +171,15 @@ def vector_loop(
     last: str = "last",
     index: str = "c",
     aligned: str = "",
+    past: bool = False,
 ) -> list[str]:
     """Lines that run ``body`` for ``index`` from ``first`` to ``last`` in steps of ``lanes``.
 
     ``body("")`` prints a whole vector, ``body("left")`` the last, partial one of ``left`` elements. With ``aligned``, a
-    pointer, the first one may be partial too, and whole ones start where its elements can be streamed.
+    pointer, the first one may be partial too, and whole ones start where its elements can be streamed. With ``past``
+    there are elements behind every whole vector, so that the last one may be whole and passed as partial.
     """
-    whole = [f"while {index} + {lanes} <= {last}:", *indent([*body(""), f"{index} += {lanes}"], 1)]
+    whole = [f"while {index} + {lanes} {'<' if past else '<='} {last}:", *indent([*body(""), f"{index} += {lanes}"], 1)]
     partial = body("left")
     if not aligned:
         return [

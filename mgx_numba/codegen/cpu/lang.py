@@ -41,6 +41,9 @@ Memory
     scatter(p, index, v)                 in the order of lanes
     scatter_tail(p, index, v, count)
     load_every(p, i, COUNT, LANES)       p[i], p[i+COUNT], ...; may read the COUNT - 1 elements after the last
+    load_every_tail(p, i, COUNT, count, fill, LANES)
+                                         reads nothing after the last of count elements
+    load_back(p, i, LANES)               p[i], p[i-1], ...
     interleave(p, p_step, q, COUNT, LANES)
                                          q[k*COUNT + r] = p[r*p_step + k] for r < COUNT (2 to 4), k < LANES
     deinterleave(p, q, q_step, COUNT, LANES)

@@ -87,7 +87,7 @@ def _has_masked(dtype: str) -> bool:
     return size >= 4 and host.has("avx")
 
 
-def _masked_load(b: VectorBuilder, address: ir.Value, count: ir.Value, fill: ir.Value, dtype: str) -> ir.Value:
+def masked_load(b: VectorBuilder, address: ir.Value, count: ir.Value, fill: ir.Value, dtype: str) -> ir.Value:
     """Vector from memory with `fill` in the lanes from `count` on; values are in their memory form."""
     lanes = fill.type.count
     if _has_masked(dtype):
@@ -277,7 +277,7 @@ def _load_splat(b: VectorBuilder, dtype: str, lanes: int, p: ir.Value, i: ir.Val
 def _load_tail(
     b: VectorBuilder, dtype: str, lanes: int, fill: ir.Value, p: ir.Value, i: ir.Value, count: ir.Value
 ) -> ir.Value:
-    return _masked_load(b, b.ir.gep(p, [i]), count, fill, dtype)
+    return masked_load(b, b.ir.gep(p, [i]), count, fill, dtype)
 
 
 def _store(b: VectorBuilder, dtype: str, p: ir.Value, i: ir.Value, v: ir.Value) -> None:

@@ -6,6 +6,10 @@ deinterleave(p, q, q_step, COUNT, LANES)
     q[r * q_step + k] = p[k * COUNT + r] for r below COUNT and k below LANES
 load_every(p, i, COUNT, LANES)
     p[i], p[i + COUNT], ...; reads the COUNT - 1 elements after the last one too
+load_every_tail(p, i, COUNT, count, fill, LANES)
+    the first count (0 to LANES) lanes from memory, fill in the others; reads nothing after the last one
+load_back(p, i, LANES)
+    p[i], p[i - 1], ...
 
 Source and target must not overlap. LANES is a power of two from 2 on, COUNT is 2, 3 or 4.
 """
@@ -20,10 +24,10 @@ from numba.core import types
 from numba.core.errors import TypingError
 
 from .builder import VectorBuilder
-from .memory import Definition, alignment, from_memory, memory_element
-from .vector import Vec, constant_int, make_intrinsic, pointer_dtype
+from .memory import Definition, alignment, fill_vector, from_memory, masked_load, memory_element, scalar_dtype
+from .vector import Vec, constant_int, make_intrinsic, pointer_dtype, scalar_type
 
-__all__ = ["deinterleave", "interleave", "load_every"]
+__all__ = ["deinterleave", "interleave", "load_back", "load_every", "load_every_tail"]
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _INT = types.int64
@@ -121,6 +125,41 @@ def _load_every(p: types.Type, i: types.Type, count: types.Type, lanes: types.Ty
     return Vec(dtype, width)(p, _INT, count, lanes), lower
 
 
+def _load_every_tail(
+    p: types.Type, i: types.Type, count: types.Type, left: types.Type, fill: types.Type, lanes: types.Type
+) -> Definition:
+    dtype = pointer_dtype("load_every_tail", p)
+    rows, width = _counts("load_every_tail", count, lanes)
+    source = scalar_dtype("load_every_tail", fill)
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        m = _Mover(builder, dtype)
+        others = fill_vector(m.b, values[4], source, dtype, width)
+        readable = m.b.isub(m.b.imul(values[3], rows), rows - 1)
+        vectors = []
+        for part in range(rows):
+            start = builder.gep(values[0], [m.b.iadd(values[1], part * width)])
+            there = m.b.intrinsic("smin", [m.b.isub(readable, part * width), width])
+            vectors.append(masked_load(m.b, start, there, others, dtype))
+        return from_memory(m.b, m.select(vectors, [k * rows for k in range(width)]), dtype)
+
+    return Vec(dtype, width)(p, _INT, count, _INT, scalar_type(source), lanes), lower
+
+
+def _load_back(p: types.Type, i: types.Type, lanes: types.Type) -> Definition:
+    dtype = pointer_dtype("load_back", p)
+    width = constant_int("load_back", "LANES", lanes, low=2)
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        m = _Mover(builder, dtype)
+        vector = m.load(values[0], m.b.isub(values[1], width - 1), width)
+        return from_memory(m.b, m.shuffle(vector, vector, range(width - 1, -1, -1)), dtype)
+
+    return Vec(dtype, width)(p, _INT, lanes), lower
+
+
 interleave = make_intrinsic("interleave", _interleave, 5, literal=True)
 deinterleave = make_intrinsic("deinterleave", _deinterleave, 5, literal=True)
 load_every = make_intrinsic("load_every", _load_every, 4, literal=True)
+load_every_tail = make_intrinsic("load_every_tail", _load_every_tail, 6, literal=True)
+load_back = make_intrinsic("load_back", _load_back, 3, literal=True)
