@@ -54,6 +54,17 @@ def test_pad_modes(mode: str, order: tuple[int, ...]) -> None:
     check_pad(values(2, 20, 9, 5), (1, 2, 0, 0, 0, 3, 1, 0), mode, 2.0, order, gap=3)
 
 
+@pytest.mark.parametrize("mode", ["reflect", "edge", "wrap"])
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "float16", "float32", "float64"])
+def test_repeated_rows_and_images(mode: str, dtype: str) -> None:
+    """Rows are copied but for their ends: short and long ones, and with a few channels inside of the columns."""
+    check_pad(values(2, 9000, dtype=dtype), (0, 5, 0, 7), mode)
+    check_pad(values(3, 4, 2, dtype=dtype), (0, 1, 1, 0, 2, 1), mode)
+    check_pad(values(2, 3, 7, 11, dtype=dtype), (0, 0, 3, 4, 0, 0, 2, 1), mode, order=NHWC)
+    check_pad(values(2, 7, 11, 3, dtype=dtype), (0, 0, 3, 0, 0, 2, 1, 0), mode)
+    check_pad(values(4, 5, 3, dtype=dtype), (2, 0, 0, 0, 0, 0), mode, gap=2)
+
+
 def test_pad_with_negative_amounts_cuts() -> None:
     check_pad(values(8, 40), (-2, -5, 3, -6), value=7)
     check_pad(values(8, 40), (1, -25, -4, 30), value=7)

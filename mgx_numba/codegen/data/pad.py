@@ -10,6 +10,7 @@ import numpy as np
 from ...graph.types import Type
 from ..cluster.text import Slots, Tensor, footprint, indent, load_text, store_text
 from ..launch import Launch
+from .edges import edges_launch
 from .indexed import indexed_launch
 from .rows import RowLoop, mover, mover_lanes, vector_loop
 from .terms import Term
@@ -134,6 +135,9 @@ def remap_launch(
     Returns:
         The launch, with operands ``x``, ``out`` and one for each table, and the tables by operand name.
     """
+    edges = edges_launch(name, positions, x, out, origin)
+    if edges is not None:
+        return edges
     tables = {f"table{axis}": at.astype(np.int64) * x.strides[axis] for axis, at in positions.items()}
     rank = len(out.lens)
     terms = [Term(f"table{axis}", Type.int64_type, tuple(int(a == axis) for a in range(rank))) for axis in positions]
