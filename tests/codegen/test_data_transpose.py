@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.data.transpose import transpose_launch
 
 from .launching import empty_in_order, in_order, run_launch, tensor_of
@@ -71,6 +72,16 @@ def test_rows_that_alias_in_the_cache() -> None:
     check((512, 130), (0, 1), (1, 0))
     check((2048, 17), (0, 1), (1, 0), np.uint8)
     check((2, 512, 5, 13), (0, 1, 2, 3), (0, 2, 3, 1))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "float64"])
+def test_past_the_caches(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of the target that are whole cache lines or not, and tensors smaller and larger than a tile."""
+    monkeypatch.setattr(host, "last_cache_bytes", lambda: 0)
+    for lens in ((64, 128), (128, 37), (50, 64), (4200, 96), (33, 2080), (5, 300), (300, 7), (3, 70), (70, 2)):
+        check(lens, (0, 1), (1, 0), dtype)
+    check((3, 64, 5, 32), (0, 3, 2, 1), (2, 0, 1, 3), dtype)
+    check((37, 50), (0, 1), (1, 0), dtype, gap=5)
 
 
 def test_longer_than_a_ribbon() -> None:

@@ -27,6 +27,12 @@ def _misaligned(b: VectorBuilder, address: ir.Value) -> ir.Value:
     return b.and_(b.ir.ptrtoint(address, _I64), host.CACHE_LINE - 1)
 
 
+def store_past_caches(builder: ir.IRBuilder, value: ir.Value, place: ir.Value) -> None:
+    """Store whole cache lines, from the beginning of one on, without reading what they replace."""
+    store = builder.store(value, place, align=host.CACHE_LINE)
+    store.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(_I32, 1)]))
+
+
 def _store_stream(b: VectorBuilder, dtype: str, p: ir.Value, i: ir.Value, v: ir.Value) -> None:
     address = b.ir.gep(p, [i])
     place = b.ir.bitcast(address, v.type.as_pointer())
@@ -36,8 +42,7 @@ def _store_stream(b: VectorBuilder, dtype: str, p: ir.Value, i: ir.Value, v: ir.
     aligned = b.icmp("==", _misaligned(b, address), 0)
     with b.ir.if_else(aligned, likely=True) as (streamed, cached):
         with streamed:
-            store = b.ir.store(v, place, align=host.CACHE_LINE)
-            store.set_metadata("nontemporal", b.ir.module.add_metadata([ir.Constant(_I32, 1)]))
+            store_past_caches(b.ir, v, place)
         with cached:
             b.ir.store(v, place, align=alignment(dtype))
 

@@ -9,10 +9,12 @@ from numba.core import types
 from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
-from .memory import alignment
+from . import host
+from .memory import Definition, alignment
+from .stream import store_past_caches
 from .vector import pointer_dtype
 
-__all__ = ["transpose_block"]
+__all__ = ["transpose_block", "transpose_block_stream"]
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
@@ -23,10 +25,20 @@ def transpose_block(typingctx, source, source_row, rows, target, target_row, lan
 
     ``source`` and ``target`` are pointers to elements of one dtype, ``lanes`` an integer literal, a power of two.
     """
-    dtype = pointer_dtype("transpose_block", source)
+    return _definition("transpose_block", source, target, lanes, streamed=False)
+
+
+@intrinsic(prefer_literal=True)
+def transpose_block_stream(typingctx, source, source_row, rows, target, target_row, lanes):
+    """As ``transpose_block``; rows of the target that are whole cache lines go past the caches."""
+    return _definition("transpose_block_stream", source, target, lanes, streamed=True)
+
+
+def _definition(name: str, source: types.Type, target: types.Type, lanes: types.Type, streamed: bool) -> Definition:
+    dtype = pointer_dtype(name, source)
     count = getattr(lanes, "literal_value", None)
     if not isinstance(count, int) or count < 2 or count & (count - 1):
-        raise TypingError(f"transpose_block: LANES must be a literal power of two, got {lanes}")
+        raise TypingError(f"{name}: LANES must be a literal power of two, got {lanes}")
 
     def lower(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
         source, source_row, rows, target, target_row, _ = args
@@ -42,8 +54,24 @@ def transpose_block(typingctx, source, source_row, rows, target, target_row, lan
             row = ir.Constant(_I64, j)
             row = builder.select(builder.icmp_signed("<", row, last), row, last)
             block.append(builder.load(place(source, builder.mul(row, source_row)), align=align))
-        for i, value in enumerate(_transposed(builder, block)):
-            builder.store(value, place(target, builder.mul(ir.Constant(_I64, i), target_row)), align=align)
+        block = _transposed(builder, block)
+        places = [place(target, builder.mul(ir.Constant(_I64, i), target_row)) for i in range(count)]
+
+        def store_all() -> None:
+            for value, at in zip(block, places):
+                builder.store(value, at, align=align)
+
+        if not streamed or count * host.itemsize(dtype) % host.CACHE_LINE:
+            store_all()
+            return context.get_dummy_value()
+        row_bytes = builder.mul(target_row, ir.Constant(_I64, host.itemsize(dtype)))
+        beyond = builder.and_(builder.or_(builder.ptrtoint(target, _I64), row_bytes), _I64(host.CACHE_LINE - 1))
+        with builder.if_else(builder.icmp_unsigned("==", beyond, _I64(0)), likely=True) as (lines, others):
+            with lines:
+                for value, at in zip(block, places):
+                    store_past_caches(builder, value, at)
+            with others:
+                store_all()
         return context.get_dummy_value()
 
     return types.void(source, types.int64, types.int64, target, types.int64, lanes), lower

@@ -20,8 +20,9 @@ __all__ = ["transpose_launch"]
 
 TILE = 64
 TILE_BYTES = 256
-LONG_TILES = 16
-ALIASING = 2048
+LINED_TILE = 32
+LONG_BYTES = 4096
+ALIASING = 4096
 LARGEST_BLOCK = 16
 SMALLEST_BLOCK = 4
 RIBBON = 4096
@@ -94,8 +95,11 @@ class _Plan:
             steps: the source's stride along the second, the target's along the first.
         """
         item = self.x.type.size
+        lined = size * item % host.CACHE_LINE == 0 and steps[1] * item % host.CACHE_LINE == 0
         tile = max(TILE_BYTES // item, TILE)
-        across = LONG_TILES * tile if self.streamed else tile
+        across = LONG_BYTES // item if self.streamed else tile
+        if self.streamed and lined:
+            tile = min(LONG_BYTES // item, LINED_TILE * across // min(lens[0], across) // LINED_TILE * LINED_TILE)
         tiles = [-(-lens[0] // across), -(-lens[1] // tile)]
         for name, value in (
             ("across", lens[0]),
@@ -107,7 +111,7 @@ class _Plan:
         ):
             self.slots.integer(name, value)
         # Rows of the target that lie a multiple of this apart compete for the same few places of the caches.
-        staged = self.streamed or steps[1] * item % ALIASING == 0
+        staged = not lined if self.streamed else steps[1] * item % ALIASING == 0
         move = self._staged if staged else self._direct
         lines = [
             "rest = idiv(task, tiles_along)",
@@ -133,7 +137,8 @@ class _Plan:
     def _direct(self, size: int, tile: int) -> list[str]:
         """Blocks from the source straight to the target."""
         target = "offset(r_out, col * out_step + row)"
-        move = f"transpose_block(offset(r_x, row * x_step + col), x_step, {size}, {target}, out_step, {size})"
+        name = "transpose_block_stream" if self.streamed else "transpose_block"
+        move = f"{name}(offset(r_x, row * x_step + col), x_step, {size}, {target}, out_step, {size})"
         return self._rows(size, move)
 
     def _staged(self, size: int, tile: int) -> list[str]:
