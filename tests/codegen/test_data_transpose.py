@@ -52,6 +52,18 @@ def test_image_layouts(channels: int) -> None:
     check(lens, (0, 2, 3, 1), (0, 1, 2, 3))
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "float64"])
+@pytest.mark.parametrize("channels", [5, 6, 7, 8, 9, 12, 15])
+def test_few_channels(channels: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for cache in (1 << 30, 0):  # the second time as if tensors were larger than the caches
+        monkeypatch.setattr(host, "last_cache_bytes", lambda cache=cache: cache)
+        for length in (8, 16, 17, 63, 64, 67, 300):
+            check((2, channels, length), (0, 1, 2), (0, 2, 1), dtype)
+            check((2, channels, length), (0, 2, 1), (0, 1, 2), dtype)
+        check((9001, channels), (0, 1), (1, 0), dtype)
+        check((9001, channels), (1, 0), (0, 1), dtype)
+
+
 def test_shuffled_channel_groups() -> None:
     for groups, channels in ((3, 80), (4, 68), (2, 5), (8, 48), (24, 2)):
         x_order, out_order = (0, 3, 1, 2), (0, 3, 2, 1)

@@ -51,6 +51,8 @@ Memory
     transpose_block(p, p_row, rows, q, q_row, LANES)
                                          q[i*q_row + j] = p[min(j, rows-1)*p_row + i] for i, j < LANES
     transpose_block_stream(...)          the same, past the caches where rows of the target are whole lines of 64 bytes
+    transpose_part(p, p_row, rows, q, q_row, COLUMNS, LANES)
+                                         the same for i < COLUMNS
     prefetch(p, i)                       ask for the cache line of p[i], which may be any address
     store_stream(p, i, v)                as store, past the caches where the address is a multiple of 64 bytes
     stream_head(p, i)                    elements from p[i] to the first such address

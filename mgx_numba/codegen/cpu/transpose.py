@@ -14,7 +14,7 @@ from .memory import Definition, alignment
 from .stream import store_past_caches
 from .vector import pointer_dtype
 
-__all__ = ["transpose_block", "transpose_block_stream"]
+__all__ = ["transpose_block", "transpose_block_stream", "transpose_part"]
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
@@ -25,7 +25,7 @@ def transpose_block(typingctx, source, source_row, rows, target, target_row, lan
 
     ``source`` and ``target`` are pointers to elements of one dtype, ``lanes`` an integer literal, a power of two.
     """
-    return _definition("transpose_block", source, target, lanes, streamed=False)
+    return _definition("transpose_block", source, target, lanes)
 
 
 @intrinsic(prefer_literal=True)
@@ -34,14 +34,27 @@ def transpose_block_stream(typingctx, source, source_row, rows, target, target_r
     return _definition("transpose_block_stream", source, target, lanes, streamed=True)
 
 
-def _definition(name: str, source: types.Type, target: types.Type, lanes: types.Type, streamed: bool) -> Definition:
+@intrinsic(prefer_literal=True)
+def transpose_part(typingctx, source, source_row, rows, target, target_row, columns, lanes):
+    """As ``transpose_block``, of which only the rows i below ``columns``, an integer literal, are stored."""
+    return _definition("transpose_part", source, target, lanes, getattr(columns, "literal_value", None))
+
+
+def _definition(
+    name: str,
+    source: types.Type,
+    target: types.Type,
+    lanes: types.Type,
+    columns: int | None = None,
+    streamed: bool = False,
+) -> Definition:
     dtype = pointer_dtype(name, source)
     count = getattr(lanes, "literal_value", None)
     if not isinstance(count, int) or count < 2 or count & (count - 1):
         raise TypingError(f"{name}: LANES must be a literal power of two, got {lanes}")
 
     def lower(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        source, source_row, rows, target, target_row, _ = args
+        source, source_row, rows, target, target_row, *_ = args
         vector = ir.VectorType(source.type.pointee, count)
         align = alignment(dtype)
 
@@ -54,8 +67,8 @@ def _definition(name: str, source: types.Type, target: types.Type, lanes: types.
             row = ir.Constant(_I64, j)
             row = builder.select(builder.icmp_signed("<", row, last), row, last)
             block.append(builder.load(place(source, builder.mul(row, source_row)), align=align))
-        block = _transposed(builder, block)
-        places = [place(target, builder.mul(ir.Constant(_I64, i), target_row)) for i in range(count)]
+        block = _transposed(builder, block)[:columns]
+        places = [place(target, builder.mul(ir.Constant(_I64, i), target_row)) for i in range(len(block))]
 
         def store_all() -> None:
             for value, at in zip(block, places):
@@ -74,7 +87,8 @@ def _definition(name: str, source: types.Type, target: types.Type, lanes: types.
                 store_all()
         return context.get_dummy_value()
 
-    return types.void(source, types.int64, types.int64, target, types.int64, lanes), lower
+    literals = [types.literal(n) for n in (columns, count) if n is not None]
+    return types.void(source, types.int64, types.int64, target, types.int64, *literals), lower
 
 
 def _transposed(builder: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:

@@ -7,10 +7,22 @@ channels of images and boxes), vectors are interleaved, also with themselves, or
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from ..cluster.collapse import collapse
-from ..cluster.text import INDENT, Odometer, Slots, Tensor, claim, footprint, indent, is_streamed, task_elements
+from ..cluster.text import (
+    INDENT,
+    Odometer,
+    Slots,
+    Tensor,
+    claim,
+    footprint,
+    indent,
+    is_streamed,
+    task_elements,
+    vector_loop,
+)
 from ..cpu import host
 from ..kernel import KernelSource
 from ..launch import Launch
@@ -26,6 +38,9 @@ ALIASING = 4096
 LARGEST_BLOCK = 16
 SMALLEST_BLOCK = 4
 RIBBON = 4096
+WIDEST_RIBBON = 15
+STAGED_BYTES = 4096
+STRIPE_BYTES = 256
 
 
 def transpose_launch(x: Tensor, out: Tensor, origin: str = "") -> Launch | None:
@@ -60,6 +75,10 @@ def transpose_launch(x: Tensor, out: Tensor, origin: str = "") -> Launch | None:
         lanes = _power_of_two(min(widest, length))
         if count in (2, 3, 4) and packed == count and lanes >= SMALLEST_BLOCK:
             return plan.ribbon(intrinsic, length, count, step, lanes)
+        wide = 1 << (count - 1).bit_length()
+        if 4 < count <= WIDEST_RIBBON and packed == count and wide <= min(widest, length):
+            make = plan.packed if intrinsic == "interleave" else plan.unpacked
+            return make(length, count, step, wide)
     size = _power_of_two(min(widest, *lens))
     if x_step == 0 or size < SMALLEST_BLOCK:
         return None
@@ -183,6 +202,89 @@ class _Plan:
             *indent([f"c = imin(i, length - {lanes})", *move, f"i += {lanes}"], 1),
         ]
         return self._launch(f"{intrinsic}_kernel", lines, self.points * chunks, min(length, RIBBON) * count, prologue)
+
+    def packed(self, length: int, count: int, step: int, lanes: int) -> Launch:
+        """Tasks of RIBBON steps along the longer dimension, to runs of ``count`` elements.
+
+        Each run is stored with more behind it, over which the next one goes; what is ready is copied from there.
+        """
+        item, ahead = self.x.type.size, lanes * count
+        steps = max(1, STAGED_BYTES // (count * item) // lanes) * lanes
+        block = f"offset(r_x, k), step, {count}, offset(scratch, (k - i) * count + {ahead}), count, {lanes}"
+        wide = host.CACHE_LINE // item
+
+        def move(left: str) -> list[str]:
+            place = f"r_out, i * count + c, load(scratch, c + {ahead}, {wide})"
+            if left:
+                return [f"store_tail(r_out, i * count + c, load_tail(scratch, c + {ahead}, left, 0, {wide}), left)"]
+            return [f"store_stream({place})" if self.streamed else f"store({place})"]
+
+        out = "offset(r_out, i * count)" if self.streamed else ""
+        lines = [
+            *self._steps(steps, lanes, [f"transpose_block({block})"]),
+            *vector_loop(wide, move, first="0", last="(stop - i) * count", aligned=out),
+        ]
+        return self._ribbons("packing_kernel", lines, length, count, step, (steps + lanes) * count + lanes)
+
+    def unpacked(self, length: int, count: int, step: int, lanes: int) -> Launch:
+        """Tasks of RIBBON steps along the longer dimension, from runs of ``count`` elements.
+
+        Each run is loaded with more behind it; the last ones, behind which there may be nothing, from a copy.
+        """
+        item, near = self.x.type.size, -(-(lanes - count) // count)
+        steps = max(1, STRIPE_BYTES // item // lanes) * lanes
+        pitch = steps + 2 * lanes
+        target = f"offset(scratch, k - i + {lanes}), {pitch}" if self.streamed else "offset(r_out, k), step"
+        wide = host.CACHE_LINE // item
+        block = [
+            f"if k + {lanes + near} <= length:",
+            f"{INDENT}transpose_part(offset(r_x, k * count), count, {lanes}, {target}, {count}, {lanes})",
+            "else:",
+            f"{INDENT}for part in range({count}):",
+            f"{INDENT * 2}store(ending, part * {lanes}, load(r_x, k * count + part * {lanes}, {lanes}))",
+            f"{INDENT}transpose_part(ending, count, {lanes}, {target}, {count}, {lanes})",
+        ]
+
+        def move(left: str) -> list[str]:
+            source = f"scratch, r * {pitch} + c + {lanes}"
+            if left:
+                return [f"store_tail(q_out, c, load_tail({source}, left, 0, {wide}), left)"]
+            return [f"store_stream(q_out, c, load({source}, {wide}))"]
+
+        lines = self._steps(steps, lanes, block)
+        if self.streamed:
+            rows = vector_loop(wide, move, first="0", last="stop - i", aligned="q_out")
+            lines += [f"for r in range({count}):", *indent(["q_out = offset(r_out, r * step + i)", *rows], 1)]
+        ending = [f"ending = local_{mover(self.x.type)}({lanes * count + lanes})"]
+        return self._ribbons("unpacking_kernel", lines, length, count, step, count * pitch, ending)
+
+    @staticmethod
+    def _steps(steps: int, lanes: int, block: list[str]) -> list[str]:
+        """``block`` for the next ``steps`` steps from ``i`` on, at ``k``, of which the last overlap those before."""
+        return [
+            f"stop = imin(last, i + {steps})",
+            "c = i",
+            "while c < stop:",
+            *indent([f"k = imin(c, length - {lanes})", *block, f"c += {lanes}"], 1),
+        ]
+
+    def _ribbons(
+        self, name: str, inside: list[str], length: int, count: int, step: int, scratch: int, more: Sequence[str] = ()
+    ) -> Launch:
+        """Tasks of RIBBON steps, in which ``inside`` does those from ``i`` up to ``stop``, which it sets."""
+        chunks = -(-length // RIBBON)
+        for key, value in (("length", length), ("chunks", chunks), ("step", step), ("count", count)):
+            self.slots.integer(key, value)
+        lines = [
+            "point = idiv(task, chunks)",
+            f"i = (task - point * chunks) * {RIBBON}",
+            f"last = imin(length, i + {RIBBON})",
+            *self._pointers(),
+            "while i < last:",
+            *indent([*inside, "i = stop"], 1),
+        ]
+        prologue = [f"scratch = local_{mover(self.x.type)}({scratch})", *more]
+        return self._launch(name, lines, self.points * chunks, min(length, RIBBON) * count, prologue)
 
     def _pointers(self) -> list[str]:
         return [
