@@ -40,6 +40,7 @@ SMALLEST_BLOCK = 4
 RIBBON = 4096
 WIDEST_RIBBON = 15
 STAGED_BYTES = 4096
+STAGED_COLUMNS = 512
 STRIPE_BYTES = 256
 
 
@@ -117,7 +118,9 @@ class _Plan:
         lined = size * item % host.CACHE_LINE == 0 and steps[1] * item % host.CACHE_LINE == 0
         tile = max(TILE_BYTES // item, TILE)
         across = LONG_BYTES // item if self.streamed else tile
-        if self.streamed and lined:
+        if self.streamed and not lined:
+            tile = STAGED_COLUMNS
+        elif self.streamed:
             tile = min(LONG_BYTES // item, LINED_TILE * across // min(lens[0], across) // LINED_TILE * LINED_TILE)
         tiles = [-(-lens[0] // across), -(-lens[1] // tile)]
         for name, value in (
@@ -131,7 +134,8 @@ class _Plan:
             self.slots.integer(name, value)
         # Rows of the target that lie a multiple of this apart compete for the same few places of the caches.
         staged = not lined if self.streamed else steps[1] * item % ALIASING == 0
-        move = self._staged if staged else self._direct
+        dense = self.streamed and steps[1] == lens[1] <= tile
+        moves = self._staged(size, tile, dense) if staged else self._direct(size)
         lines = [
             "rest = idiv(task, tiles_along)",
             f"first = (task - rest * tiles_along) * {tile}",
@@ -141,7 +145,7 @@ class _Plan:
             f"stop = imin(across, j + {across})",
             *self._pointers(),
             "while j < stop:",
-            *indent([f"col = imin(j, across - {size})", *move(size, tile), f"j += {size}"], 1),
+            *indent([f"col = imin(j, across - {size})", *moves, f"j += {size}"], 1),
         ]
         scratch = [f"scratch = local_{mover(self.x.type)}({size * (tile + size)})"] if staged else []
         elements = min(lens[0], across) * min(lens[1], tile)
@@ -153,29 +157,45 @@ class _Plan:
         loop = [f"row = imin(i, along - {size})", *body, f"i += {size}"]
         return ["i = first", "while i < last:", *indent(loop, 1)]
 
-    def _direct(self, size: int, tile: int) -> list[str]:
+    def _direct(self, size: int) -> list[str]:
         """Blocks from the source straight to the target."""
         target = "offset(r_out, col * out_step + row)"
         name = "transpose_block_stream" if self.streamed else "transpose_block"
         move = f"{name}(offset(r_x, row * x_step + col), x_step, {size}, {target}, out_step, {size})"
         return self._rows(size, move)
 
-    def _staged(self, size: int, tile: int) -> list[str]:
+    def _staged(self, size: int, tile: int, dense: bool) -> list[str]:
         """Blocks to scratch memory, whose rows then go to the target one after the other."""
-        pitch = tile + size
+        pitch = "along" if dense else str(tile + size)
         place = f"row - first + {size}"
         to_scratch = (
             f"transpose_block(offset(r_x, row * x_step + col), x_step, {size},"
             f" offset(scratch, {place}), {pitch}, {size})"
         )
-        store = "store_stream" if self.streamed else "store"
-        to_target = f"{store}(r_out, (col + k) * out_step + row, load(scratch, k * {pitch} + {place}, {size}))"
+        if not self.streamed:
+            to_target = f"store(r_out, (col + k) * out_step + row, load(scratch, k * {pitch} + {place}, {size}))"
+            return [
+                *self._rows(size, to_scratch),
+                f"for k in range({size}):",
+                *indent(self._rows(size, to_target), 1),
+            ]
+        wide = host.CACHE_LINE // self.x.type.size
+
+        def move(left: str) -> list[str]:
+            source = f"scratch, k * {pitch} + c + {size}"
+            if left:
+                return [f"store_tail(q_out, c, load_tail({source}, left, 0, {wide}), left)"]
+            return [f"store_stream(q_out, c, load({source}, {wide}))"]
+
         ahead = [f"prefetch(r_x, (row + {k}) * x_step + col + {2 * size})" for k in range(size)]
-        return [
-            *self._rows(size, to_scratch, *(ahead if self.streamed else [])),
-            f"for k in range({size}):",
-            *indent(self._rows(size, to_target), 1),
+        rows = [
+            "q_out = offset(r_out, (col + k) * out_step + first)",
+            *vector_loop(wide, move, first="0", last="last - first", aligned="q_out"),
         ]
+        if dense:  # all rows are one run of memory, of which only the ends are parts of lines
+            rows = ["k = 0", rows[0], *vector_loop(wide, move, first="0", last=f"{size} * along", aligned="q_out")]
+            return [*self._rows(size, to_scratch, *ahead), *rows]
+        return [*self._rows(size, to_scratch, *ahead), f"for k in range({size}):", *indent(rows, 1)]
 
     def ribbon(self, intrinsic: str, length: int, count: int, step: int, lanes: int) -> Launch:
         """Tasks of RIBBON steps along the longer dimension of ``length``, each of ``count`` elements."""
