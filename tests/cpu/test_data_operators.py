@@ -66,6 +66,18 @@ def test_alone_and_inside_of_a_concatenation(case: str, order: str) -> None:
     native([values(2, 20, 9, 11), values(2, 20, 9, 11, seed=1)], build)
 
 
+@pytest.mark.parametrize("value", [0.0, -1.5, float("inf"), float("nan")])
+def test_padding_of_many_small_images(value: float) -> None:
+    def build(m: Module, p: list[Instruction]) -> list[Instruction]:
+        every = m.add_instruction("pad", [p[0]], pads=(0, 2, 1, 0, 1, 0, 2, 1), value=value)
+        alone = m.add_instruction("pad", [p[0]], pads=(0, 0, 1, 1, 0, 0, 1, 1), value=value)
+        return [every, alone, m.add_instruction("concat", [alone, alone], axis=1)]
+
+    x = values(2, 300, 7, 5)
+    x[0, 0] = np.nan
+    native([x], build)
+
+
 def test_embedding_of_tokens_and_positions() -> None:
     table, tokens = values(50, 40), np.random.default_rng(1).integers(0, 50, (2, 9))
 

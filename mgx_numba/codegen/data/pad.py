@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 
 from ...graph.types import Type
-from ..cluster.text import Slots, Tensor, footprint, indent, load_text, store_text
+from ..cluster.text import Slots, Tensor, footprint, indent, is_streamed, load_text, store_text
 from ..launch import Launch
 from .edges import edges_launch
 from .indexed import indexed_launch
 from .rows import RowLoop, mover, mover_lanes, vector_loop
 from .terms import Term
 
-__all__ = ["pad_launch", "remap_launch"]
+__all__ = ["has_short_rows", "pad_launch", "remap_launch"]
+
+SHORT_ROW = 128
+FEWEST_ROWS = 4096
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,14 @@ def _axes(before: Sequence[int], x: Tensor, out: Tensor) -> list[_Axis]:
         else:
             result[-1] = both
     return result or [_Axis(1, 1, 0, 1, 1)]
+
+
+def has_short_rows(before: Sequence[int], x: Tensor, out: Tensor) -> bool:
+    """Whether rows are so many and short that filling all of the output and copying ``x`` over it is faster."""
+    inner = _axes(before, x, out)[-1]
+    rows = prod(out.lens) // max(inner.out, 1)
+    short = SHORT_ROW // 2 if is_streamed([out]) else SHORT_ROW
+    return inner.x_stride == inner.out_stride == 1 and inner.out * x.type.size <= short and rows >= FEWEST_ROWS
 
 
 def pad_launch(before: Sequence[int], value: float | int, x: Tensor, out: Tensor, origin: str = "") -> Launch:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ....codegen.data.pad import pad_launch, remap_launch
+from ....codegen.data.pad import has_short_rows, pad_launch, remap_launch
 from ....codegen.data.resize import resize_launch
 from ....codegen.launch import Launch
 from ....graph.instruction import Instruction
+from ....graph.shape import Shape
 from ....ops.pad import FixedPad, Pad, PadMode
 from ....ops.resize import Resize
 from ..buffers import View
@@ -25,12 +26,23 @@ def lower_pad(low: Lowering, ins: Instruction) -> None:
     x, out = low.input(ins, 0), low.output(ins)
     rank = len(x.lens)
     if op.mode is PadMode.constant:
+        if min(op.pads, default=0) >= 0 and has_short_rows(op.pads[:rank], x.tensor, out.tensor):
+            _fill_and_copy(low, ins, op.pads[:rank], op.value, x, out)
+            return
         launch = pad_launch(op.pads[:rank], op.value, x.tensor, out.tensor, low.origin(ins))
         low.launch(launch, {"x": x, "out": out}, ins)
         return
     pairs = list(zip(op.pads[:rank], op.pads[rank:]))
     positions = {a: op.positions(x.lens[a], *pair) for a, pair in enumerate(pairs) if any(pair)}
     _remap(low, ins, *remap_launch("pad_kernel", positions, x.tensor, out.tensor, low.origin(ins)), x, out)
+
+
+def _fill_and_copy(low: Lowering, ins: Instruction, before: Sequence[int], value: float, x: View, out: View) -> None:
+    """Fill all of the result, then copy the input over its place."""
+    one = low.constant(np.asarray([value]).astype(x.type.numpy))
+    low.copy(one.with_shape(Shape(x.type, out.lens, [0] * len(out.lens))), out, ins)
+    start = sum(n * s for n, s in zip(before, out.strides))
+    low.copy(x, out.with_shape(Shape(x.type, x.lens, out.strides), start), ins)
 
 
 @lowering("fixed_pad", accepts=keeps_inner_axis)
