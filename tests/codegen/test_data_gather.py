@@ -86,6 +86,15 @@ def test_gather_of_short_rows(cols: int, monkeypatch: pytest.MonkeyPatch) -> Non
         check("gathernd", 1, numbers(3, 19, 5, cols), positions(5, 3, 70, 2))
 
 
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "float16", "float32", "float64"])
+def test_gather_of_the_same_columns_of_many_rows(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for cache in (1 << 30, 0):  # the second time as if tensors were larger than the caches
+        monkeypatch.setattr(host, "last_cache_bytes", lambda cache=cache: cache)
+        check("gather", 1, numbers(130, 45, dtype=dtype), positions(45, 23))
+        check("gather", 1, numbers(70, 45, dtype=dtype), positions(45, 1500, dtype=np.int32))
+        check("gather", 2, numbers(2, 35, 9, dtype=dtype), positions(9, 3, 700), gap=2)
+
+
 def test_indices_out_of_range_are_clamped() -> None:
     x, indices = numbers(4, 20), np.array([20, -21, 2**40, -(2**40), 4, -5])
     for axis in (0, 1):

@@ -14,7 +14,7 @@ from ..cluster.collapse import collapse
 from ..cluster.text import Slots, Tensor, dtype_name, footprint, load_text, store_text
 from ..cpu import host
 from ..launch import Launch
-from .rows import RowLoop, mover, mover_lanes, vector_loop
+from .rows import KEPT_COLUMNS, RowLoop, mover, mover_lanes, vector_loop
 from .runs import runs_launch
 from .terms import Term
 
@@ -59,15 +59,23 @@ def indexed_launch(
     starts = [slots.integer(f"start{k}", t.offset) if t.offset else "" for k, t in enumerate(terms)]
     lengths = [slots.integer(f"length{k}", t.length) if t.length else "" for k, t in enumerate(terms)]
     scales = [slots.integer(f"scale{k}", t.stride) if t.length else "" for k, t in enumerate(terms)]
-    loop = RowLoop(slots, lens[:-1], [s[:-1] for s in strides], lens[-1], lanes, 4 if along else 1)
+    # The same columns of every row: their positions are found once a task.
+    kept = "" if not along or space.rank < 2 or any(any(strides[k + 2][:-1]) for k in along) else "int64"
+    if kept and all(terms[k].length for k in along):
+        reach = sum(terms[k].length * abs(terms[k].stride) for k in along) + lens[-1] * abs(inner[0])
+        kept = "int32" if reach < 1 << 31 else kept
+    outer = [s[:-1] for s in strides]
+    longest = KEPT_COLUMNS if kept else lens[-1]
+    loop = RowLoop(slots, lens[:-1], outer, lens[-1], lanes, 4 if along else 1, longest, together=bool(kept))
     steps = [slots.integer(f"step{k}", s) if s not in (0, 1) else "" for k, s in enumerate(inner)]
 
     inside = [f"r_out = offset(p_out, {loop.offset(1)})"]
+    before: list[str] = []
     position = [loop.offset(0)]
     for k, term in enumerate(terms):
         place = " + ".join(filter(None, [loop.offset(k + 2), starts[k]]))
         if k in along:
-            inside.append(f"r_t{k} = offset({operands[term.operand]}, {place})")
+            (before if kept else inside).append(f"r_t{k} = offset({operands[term.operand]}, {place})")
             continue
         inside.append(f"at{k} = cast_int64(load_scalar({operands[term.operand]}, {place}))")
         if term.length:
@@ -80,7 +88,8 @@ def indexed_launch(
         value = load_text("r_x", "c", inner[0], steps[0], lanes, left)
         return [store_text("r_out", "c", inner[1], steps[1], value, left)]
 
-    def gathered(left: str) -> list[str]:
+    def placed(left: str) -> tuple[list[str], str]:
+        """Lines, and the expression of the positions of a vector of columns."""
         lines, parts = [], []
         for k in along:
             loaded = load_text(f"r_t{k}", "c", inner[k + 2], steps[k + 2], lanes, left)
@@ -95,10 +104,23 @@ def indexed_launch(
         place = parts[0]
         for part in parts[1:]:
             place = f"add({place}, {part})"
+        return lines, place
+
+    below = loop.odometer.strides[0][-1] if kept and source_bytes > host.last_cache_bytes() else ""
+    fetched = [f"prefetch(r_x, {below} + c)"] if below else []
+
+    def gathered(left: str) -> list[str]:
+        lines, place = (fetched, f"load(kept, c - first, {lanes})") if kept else placed(left)
         value = f"gather_tail(r_x, {place}, {left}, 0)" if left else f"gather(r_x, {place})"
         return [*lines, store_text("r_out", "c", inner[1], steps[1], value, left)]
 
-    kernel = loop.kernel(name, [*inside, *vector_loop(lanes, gathered if along else moved)], origin)
+    def remembered(left: str) -> list[str]:
+        lines, place = placed(left)
+        return [*lines, f"store(kept, c - first, cast_{kept}({place}))"]
+
+    prologue = [f"kept = local_{kept}({longest + lanes})"] if kept else []
+    before += vector_loop(lanes, remembered) if kept else []
+    kernel = loop.kernel(name, [*inside, *vector_loop(lanes, gathered if along else moved)], origin, prologue, before)
     return Launch(
         kernel=kernel,
         args=tuple(slots.values),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 from ...graph.types import Type
-from ..cluster.text import AHEAD_BYTES, INDENT, Odometer, Slots, indent, task_elements, vector_loop
+from ..cluster.text import AHEAD_BYTES, FEWEST_CLAIMS, INDENT, Odometer, Slots, indent, task_elements, vector_loop
 from ..cpu import host
 from ..kernel import KernelSource
 
@@ -17,6 +17,7 @@ __all__ = [
 
 KEPT_COLUMNS = 1024
 FEWEST_CHUNKS = 8
+ROWS_TOGETHER = 64
 _MOVERS = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
 
 
@@ -75,6 +76,7 @@ class RowLoop:
         longest: most columns that the lines inside can take at a time.
         least: fewest columns that a chunk has, if the row has as many.
         whole: rows are not cut.
+        together: a task takes several rows also where they are cut.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class RowLoop:
         longest: int = 1 << 62,
         least: int = 0,
         whole: bool = False,
+        together: bool = False,
     ) -> None:
         self.slots = slots
         self.rows = prod(outer)
@@ -95,6 +98,8 @@ class RowLoop:
         self.chunk = max(1, cols if whole else min(cols, work // lanes * lanes, longest))
         self.chunks = -(-cols // self.chunk)
         self.batch = 1 if self.chunks > 1 else max(1, min(self.rows, work // max(cols, 1)))
+        if together:
+            self.batch = max(self.batch, min(ROWS_TOGETHER, self.rows * self.chunks // FEWEST_CLAIMS))
         for name, value in (
             ("cols", cols),
             ("chunk", self.chunk),
