@@ -62,6 +62,8 @@ def transpose_launch(x: Tensor, out: Tensor, origin: str = "") -> Launch | None:
     across = others[0]
     outer = [d for d in range(inner) if d != across]
     plan = _Plan(x, out, origin)
+    if to_strides[across] > WIDEST_RIBBON:  # reading in order is worth more, unless what is written are short runs
+        outer.sort(key=lambda d: -abs(from_strides[d]))
     plan.outer(
         [space.lens[d] for d in outer],
         [[from_strides[d] for d in outer], [to_strides[d] for d in outer]],
