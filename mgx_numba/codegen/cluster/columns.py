@@ -58,7 +58,7 @@ def column_lines(kernel: ReduceKernel) -> list[str]:
             contributions = contributions[:half]
         lines += element.buffer.drain()
         for k, ins in enumerate(kernel.reductions):
-            lines.append(f"{names[k]} = {REDUCTIONS[ins.name].combine}({contributions[0][k]}, {names[k]})")
+            lines.append(f"{names[k]} = {REDUCTIONS[ins.name].combine}({names[k]}, {contributions[0][k]})")
         ahead = [line for row in range(0 if left else count) for line in fetch(f"q{row}" if row else "q")]
         return [*values.drain(), *ahead, *load, *lines, *keep]
 

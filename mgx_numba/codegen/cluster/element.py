@@ -75,7 +75,7 @@ class Element:
                 mask = self.buffer.emit(f"lane_mask({self.left}, {kernel.lanes})")
                 name = self.buffer.emit(f"where({mask}, {name}, {reduction.initial(type, kernel.lanes)})")
             accumulator = kernel.accumulator(ins)
-            self.buffer.line(f"{accumulator} = {reduction.combine}({name}, {accumulator})")
+            self.buffer.line(f"{accumulator} = {reduction.combine}({accumulator}, {name})")
         for k, result in stores:
             position = len(kernel.inputs) + k
             value = self.value(result)
