@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...graph.instruction import Instruction
+from ...graph.types import Type
 from ..cpu.source import CodeBuffer, VectorPrinter, VectorValue
 from .reductions import REDUCTIONS
 from .text import load_text, store_text
@@ -17,15 +18,23 @@ __all__ = ["Element"]
 
 
 class Element:
-    """Prints what one stage does for one vector of elements."""
+    """Prints what one stage does for one vector of elements, of which ``known`` values are in registers already."""
 
-    def __init__(self, kernel: ReduceKernel, stage: int, tail: str, column_left: str, keeps: bool = True) -> None:
+    def __init__(
+        self,
+        kernel: ReduceKernel,
+        stage: int,
+        tail: str,
+        column_left: str,
+        keeps: bool = True,
+        known: dict[Instruction, VectorValue] | None = None,
+    ) -> None:
         self.kernel, self.stage, self.keeps = kernel, stage, keeps
         self.left = tail or column_left
         self.mask_tail = bool(tail) and kernel.row_mode
         self.buffer = CodeBuffer(prefix=f"{'w' if self.left else 'v'}{stage}_")
         self.printer = VectorPrinter(self.buffer, kernel.lanes, fast_math=kernel.fast_math)
-        self.known: dict[Instruction, VectorValue] = {}
+        self.known: dict[Instruction, VectorValue] = {} if known is None else known
         self.read: set[int] = set()
         self.at = "q"
 
@@ -46,6 +55,9 @@ class Element:
             value = self.printer.loaded(text, ins.shape.type)
         elif ins.name == "multibroadcast":
             value = self.value(ins.inputs[0])
+        elif ins.name == "exp" and ins.inputs[0].name == "sub" and self._is_fast(ins):
+            text = f"exp_of_difference({self.printer.register(self.value(ins.inputs[0]))})"
+            value = VectorValue(self.buffer.emit(text), ins.shape.type)
         else:
             value = ins.op.scalar(self.printer, *(self.value(i) for i in ins.inputs))  # type: ignore[attr-defined]
         self.known[ins] = value
@@ -54,6 +66,9 @@ class Element:
             part = f", {self.left})" if kernel.pipelined and self.left else ")"
             self.buffer.line(f"store{'_tail' * (part != ')')}(cache{slot}, {kernel.place}, {stored}{part}")
         return value
+
+    def _is_fast(self, ins: Instruction) -> bool:
+        return self.kernel.fast_math and ins.shape.type.compute is Type.float_type
 
     def contributions(self, reductions: Sequence[Instruction], at: str) -> list[str]:
         """Names of what the elements at pointers that are named ``at`` contribute to each reduction."""
@@ -67,7 +82,7 @@ class Element:
     def lines(self, reductions: Sequence[Instruction], stores: Sequence[tuple[int, Instruction]]) -> list[str]:
         kernel = self.kernel
         for ins in reductions:
-            reduction = REDUCTIONS[ins.name]
+            reduction = kernel.reduction(ins)
             type = ins.inputs[0].shape.type
             value = reduction.prepare(self.printer, self.value(ins.inputs[0]), type)
             name = self.printer.register(value)
@@ -75,7 +90,8 @@ class Element:
                 mask = self.buffer.emit(f"lane_mask({self.left}, {kernel.lanes})")
                 name = self.buffer.emit(f"where({mask}, {name}, {reduction.initial(type, kernel.lanes)})")
             accumulator = kernel.accumulator(ins)
-            self.buffer.line(f"{accumulator} = {reduction.combine}({accumulator}, {name})")
+            joined = name if kernel.whole_row else f"{reduction.combine}({accumulator}, {name})"
+            self.buffer.line(f"{accumulator} = {joined}")
         for k, result in stores:
             position = len(kernel.inputs) + k
             value = self.value(result)

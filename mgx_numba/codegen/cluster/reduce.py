@@ -75,7 +75,7 @@ def reduce_launch(
 
     Operands are named ``x0``, ``x1``, ... and ``out0``, ``out1``, ....
     """
-    return ReduceKernel(module, tuple(axes), inputs, outputs, fast_math, origin, fold).launch(parts, fold)
+    return ReduceKernel(module, tuple(axes), inputs, outputs, fast_math, origin, fold, parts).launch(parts, fold)
 
 
 class ReduceKernel(ReduceStages):
@@ -215,7 +215,7 @@ class ReduceKernel(ReduceStages):
                 setup.append(f"{self.head_name(ins)}_{age} = const_{dtype_name(ins.shape.type)}(0, 0)")
                 aged += [f"{self.head_name(ins)}_{age} = {self.head_name(ins)}_{age - 1}"] if age > 1 else []
         for ins in (i for i in self.module if i.name in REDUCTIONS):
-            reduction, name = REDUCTIONS[ins.name], self.accumulator(ins)
+            reduction, name = self.reduction(ins), self.accumulator(ins)
             finish.append(f"{name}_0 = {reduction.across}({name})")
             for age in range(last - self.stage[ins] + 1, 0, -1):
                 setup.append(f"{name}_{age} = {reduction.initial(ins.inputs[0].shape.type, 0)}")
@@ -311,8 +311,9 @@ class ReduceKernel(ReduceStages):
         """All stages for one row (row mode) or for one vector of columns (column mode)."""
         row_buffer = self.begin_rows(left)
         lines: list[str] = []
+        known: dict[Instruction, VectorValue] = {}
         for stage in range(self.stages):
-            loop = self._stage_loop(stage, left)
+            loop = self._stage_loop(stage, left, known)
             lines += row_buffer.drain()
             lines += loop
             for ins in self.module:
@@ -401,7 +402,7 @@ class ReduceKernel(ReduceStages):
 
     def _finish(self, ins: Instruction) -> None:
         """Turn an accumulator into the reduction's row value."""
-        reduction = REDUCTIONS[ins.name]
+        reduction = self.reduction(ins)
         text = self.accumulator(ins)
         if self.row_mode:
             text = f"{reduction.across}({text})"
@@ -423,10 +424,16 @@ class ReduceKernel(ReduceStages):
             for r in reductions
         ]
 
-    def _stage_loop(self, stage: int, left: str) -> list[str]:
+    def _stage_loop(self, stage: int, left: str, known: dict[Instruction, VectorValue]) -> list[str]:
         reductions, stores = self._stage_work(stage)
         if not reductions and not stores:
             return []
+        if self.whole_row:
+            tail = "cols" if self.cols < self.lanes else ""
+            printed = Element(self, stage, tail, "", known=known).lines(reductions, stores)
+            ahead = self._ahead(0) if stage == 0 else []
+            moved = [f"q_{name} = r_{name}" for k, name in enumerate(self.names) if self.is_full[k] and stage == 0]
+            return [*moved, "c = 0", *ahead, *printed]
         lines = self.initial(reductions)
 
         def element(tail: str) -> list[str]:

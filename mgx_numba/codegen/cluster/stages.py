@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 from ...errors import CompileError
 from ...graph.instruction import Instruction
 from ...graph.module import Module
+from ..cpu import host
 from .body import cluster_name
 from .collapse import Space, collapse
-from .reductions import REDUCTIONS
+from .maxima import maxima_without_nan
+from .reductions import REDUCTIONS, Reduction
 from .text import Tensor, is_streamed, lanes_for
 from .variance import LEAST_SHARE, HeadMean, with_one_pass_variances
 
@@ -27,6 +30,8 @@ FEWEST_CHUNKS = 16
 SHORTEST_PIPELINE = 8
 FEWEST_KEPT = 4
 KEPT_BYTES = 16 << 10
+WHOLE_ROW = 8
+"""Registers of the longest row that is held in them."""
 EXPENSIVE = frozenset(
     "exp log log2 erf sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid pow gelu_erf gelu_tanh silu"
     " softplus mish div sqrt rsqrt".split()
@@ -45,6 +50,7 @@ class ReduceStages:
         fast_math: bool,
         origin: str,
         fold: int = 1,
+        parts: int = 1,
     ) -> None:
         self.axes, self.fast_math, self.origin = axes, fast_math, origin
         self.inputs, self.outputs = inputs, outputs
@@ -66,15 +72,24 @@ class ReduceStages:
             self.reduce_space, self.keep_space = _folded(self.reduce_space, self.keep_space, fold)
         one_pass = self._is_one_pass()
         self.module = with_one_pass_variances(module) if one_pass else module
+        self.maxima_without_nan = maxima_without_nan(self.module)
         self.parameters = self.module.parameters()
         self.results = self.module.results()
         self.reductions = [i for i in self.module if i.name in REDUCTIONS]
         self._assign_stages()
         self.keeps_columns = self._keeps_columns()
+        self.whole_row = parts == 1 and self._is_whole_row()
         self.lanes = self._lanes()
         self.place = "c" if self.row_mode else "place"
-        self.streamed = is_streamed(outputs)
+        self.streamed = is_streamed(outputs) and not self.whole_row
         self.heads = [i for i in self.module if isinstance(i.op, HeadMean)]
+
+    def reduction(self, ins: Instruction) -> Reduction:
+        """How a reduction of the cluster is computed."""
+        found = REDUCTIONS[ins.name]
+        if ins in self.maxima_without_nan:
+            return replace(found, combine="first_greater", across="reduce_first_greater")
+        return found
 
     def _lanes(self) -> int:
         """Long rows take more registers at a time: reductions are chains, which wait unless there are several.
@@ -84,6 +99,8 @@ class ReduceStages:
         lanes = lanes_for(len(self.module))
         if self.keeps_columns:
             return lanes
+        if self.whole_row:
+            return max(host.lanes("float32"), 1 << (self.reduce_space.lens[-1] - 1).bit_length())
         if self.row_mode:
             return 2 * lanes if (self.reduce_space.lens or (1,))[-1] >= LONG_ROW * lanes else lanes
         wider = WIDER_COLUMNS if self.stages == 1 and len(self.module) <= LIGHT else 2
@@ -106,6 +123,11 @@ class ReduceStages:
         wide = self.keep_space.rank > 0 and self.keep_space.lens[-1] >= FEWEST_KEPT * lanes_for(len(self.module))
         stores_rows_only = all(t.lens != self.full for t in self.outputs)
         return not self.row_mode and self.past_caches and self.stages == 1 and wide and stores_rows_only
+
+    def _is_whole_row(self) -> bool:
+        """Whether registers hold a row, so that no stage reads or computes again what one before it had."""
+        row_bytes = prod(self.reduce_space.lens) * self.tensors[self.lead].type.compute.size
+        return self.row_mode and self.reduce_space.rank == 1 and row_bytes <= WHOLE_ROW * 4 * host.lanes("float32")
 
     @property
     def longest_chunk(self) -> int:
@@ -176,7 +198,7 @@ class ReduceStages:
 
         Each comes with the stage that computes and keeps it.
         """
-        if self.row_mode and self.reduce_space.rank > 1:
+        if self.whole_row or (self.row_mode and self.reduce_space.rank > 1):
             return {}
         elements = cols if self.row_mode else prod(self.reduce_space.lens) * self.lanes
         computed: dict[Instruction, int] = {}

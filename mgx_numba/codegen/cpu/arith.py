@@ -101,6 +101,10 @@ def emit_min(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value
     return _extreme(b, dtype, x, y, False)
 
 
+def emit_first_greater(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Value:
+    return b.first_greater(x, y)
+
+
 def _neg(b: VectorBuilder, dtype: str, x: ir.Value) -> ir.Value:
     return b.neg(x) if _is_float(dtype) else b.isub(0, x)
 
@@ -282,6 +286,7 @@ fmod = _binary("fmod", _fmod)
 mod = _binary("mod", _mod)
 max = _binary("max", emit_max, (*NUMBERS, "bool"))
 min = _binary("min", emit_min, (*NUMBERS, "bool"))
+first_greater = _binary("first_greater", emit_first_greater, FLOATS)
 fma = elementwise("fma", _fma, 3, NUMBERS)
 
 neg = _unary("neg", _neg)
@@ -326,7 +331,7 @@ imod = _binary("imod", _unchecked("urem"), ("int64",))
 
 __all__ = [
     "abs", "add", "add_fast", "arg_ge", "arg_gt", "arg_le", "arg_lt", "bitwise_and", "bitwise_not",
-    "bitwise_or", "bitwise_xor", "ceil", "div", "div_fast", "eq", "floor", "fma", "fmod", "ge", "gt",
+    "bitwise_or", "bitwise_xor", "ceil", "div", "div_fast", "eq", "first_greater", "floor", "fma", "fmod", "ge", "gt",
     "idiv", "imax", "imin", "imod", "isinf", "isnan", "le", "logical_and", "logical_not", "logical_or",
     "logical_xor", "lt", "max", "min", "mod", "mul", "mul_fast", "ne", "nearbyint", "neg", "recip",
     "recip_fast", "shift_left", "shift_right", "sign", "sqrt", "sub", "sub_fast", "where",

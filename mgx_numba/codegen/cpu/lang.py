@@ -75,6 +75,7 @@ Arithmetic (same dtype in, same dtype out unless said otherwise)
     logical_and logical_or logical_xor logical_not -> bool (operands of any dtype: nonzero is true)
     bitwise_and bitwise_or bitwise_xor bitwise_not shift_left shift_right
     where(cond, a, b)
+    first_greater(a, b)                  a if a > b else b, on floats
 ``max`` and ``min`` pass NaN on; print a constant operand first (one comparison less). Integer div truncates,
 mod takes the divisor's sign, fmod the dividend's; a zero divisor gives 0. Shifts by the width or more give
 what NumPy gives. On bool, add is or, sub is xor, mul is and. On scalars, ``max``/``min`` serve index
@@ -83,14 +84,15 @@ arithmetic in place of Python's.
 Elementary functions (accuracy: :mod:`mgx_numba.codegen.cpu.vecmath`)
     exp log log2 erf sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid rsqrt pow
     gelu_erf gelu_tanh silu softplus mish
+    exp_of_difference(x)                 exp_fast for an x whose own rounding costs as much as that of x log2(e)
     over_power_075(x, y)                 x / y ** 0.75, y**0.75 normal or 0 or infinite
 Fast math is chosen per call by the suffix ``_fast``, which exists for the names in
 :data:`mgx_numba.codegen.cpu.source.FAST_NAMES`: add_fast mul_fast exp_fast ... Arithmetic so named may be
 contracted and divide by multiplying with a reciprocal.
 
 Across lanes (vector to scalar)
-    reduce_add reduce_mul reduce_max reduce_min reduce_and reduce_or (v)
-                                         in a fixed tree order; the last two on bool
+    reduce_add reduce_mul reduce_max reduce_min reduce_and reduce_or reduce_first_greater (v)
+                                         in a fixed tree order; "and" and "or" on bool
     reduce_argmax(v, index) reduce_argmin(v, index)
                                          index of the extreme lane, lowest index among equals
     reduce_argmax_last(v, index) reduce_argmin_last(v, index)

@@ -20,6 +20,7 @@ __all__ = [
     "reduce_argmax_last",
     "reduce_argmin",
     "reduce_argmin_last",
+    "reduce_first_greater",
     "reduce_max",
     "reduce_min",
     "reduce_mul",
@@ -122,6 +123,7 @@ reduce_add = _reduction("reduce_add", arith.emit_add, arith.NUMBERS)
 reduce_mul = _reduction("reduce_mul", arith.emit_mul, arith.NUMBERS)
 reduce_max = _reduction("reduce_max", arith.emit_max, (*arith.NUMBERS, "bool"))
 reduce_min = _reduction("reduce_min", arith.emit_min, (*arith.NUMBERS, "bool"))
+reduce_first_greater = _reduction("reduce_first_greater", arith.emit_first_greater, FLOATS)
 reduce_and = _reduction("reduce_and", _logical("and_"), ("bool",))
 reduce_or = _reduction("reduce_or", _logical("or_"), ("bool",))
 reduce_argmax = _arg_reduction("reduce_argmax", arith.extreme_comparison(">"), last=False)

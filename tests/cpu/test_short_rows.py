@@ -1,0 +1,139 @@
+"""Reductions of rows that registers hold, and maxima that need not pass NaN on, against ref."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from mgx_numba.codegen.cluster.maxima import maxima_without_nan
+from mgx_numba.codegen.cpu import host
+
+from .programs import check
+
+LENGTHS = [1, 2, 7, 10, 16, 17, 31, 32, 49, 64, 100, 127, 128, 129]
+
+
+def data(shape, seed=0, special=False, dtype=np.float32):
+    rng = np.random.default_rng(seed)
+    values = rng.standard_normal(shape) * 3
+    if special:
+        values.reshape(-1)[:: 2 * shape[-1] + 1] = np.nan
+        values.reshape(-1)[1 :: 3 * shape[-1] + 1] = -np.inf
+        values.reshape(-1)[2 :: 5 * shape[-1] + 1] = np.inf
+    return values.astype(dtype)
+
+
+def broadcast(m, ins, lens):
+    return m.add_instruction("multibroadcast", [ins], out_lens=lens)
+
+
+def softmax(m, x, logarithm=False, keep_max=False):
+    lens, axis = x.shape.lens, x.shape.ndim - 1
+    top = m.add_instruction("reduce_max", [x], axes=[axis])
+    away = m.add_instruction("sub", [x, broadcast(m, top, lens)])
+    e = m.add_instruction("exp", [away])
+    total = m.add_instruction("reduce_sum", [e], axes=[axis])
+    if logarithm:
+        result = m.add_instruction("sub", [away, broadcast(m, m.add_instruction("log", [total]), lens)])
+    else:
+        result = m.add_instruction("div", [e, broadcast(m, total, lens)])
+    return [result, top] if keep_max else result
+
+
+@pytest.mark.parametrize("past_caches", [False, True])
+@pytest.mark.parametrize("fast_math", [False, True])
+@pytest.mark.parametrize("cols", LENGTHS)
+def test_softmax(cols, fast_math, past_caches, monkeypatch):
+    if past_caches:
+        monkeypatch.setattr(host, "last_cache_bytes", lambda: 0)
+    x = data((21, cols))
+    x[3:5] = -np.inf
+    x[7, :-1] = -np.inf
+    check([x], lambda m, p: softmax(m, p[0]), fast_math=fast_math)
+    check([data((21, cols), 1, special=True)], lambda m, p: softmax(m, p[0]), fast_math=fast_math)
+
+
+@pytest.mark.parametrize("cols", [10, 64, 200])
+@pytest.mark.parametrize("fast_math", [False, True])
+def test_log_softmax_and_maxima_as_results(cols, fast_math):
+    x = data((9, cols), special=True)
+    check([x], lambda m, p: softmax(m, p[0], logarithm=True), fast_math=fast_math)
+    check([x], lambda m, p: softmax(m, p[0], keep_max=True), fast_math=fast_math)
+
+
+@pytest.mark.parametrize("fast_math", [False, True])
+def test_largest_numbers(fast_math):
+    x = np.full((4, 12), np.finfo(np.float32).min, np.float32)
+    x[1, 3] = 0.0
+    x[2] = np.finfo(np.float32).max
+    x[3, ::2] = 1e30
+    check([x], lambda m, p: softmax(m, p[0]), fast_math=fast_math)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("cols", [5, 33, 64])
+def test_softmax_of_other_types(dtype, cols):
+    rtol = 1e-5 if dtype is np.float64 else 0.03
+    check([data((6, cols), dtype=dtype)], lambda m, p: softmax(m, p[0]), rtol)
+
+
+@pytest.mark.parametrize("cols", LENGTHS)
+def test_layer_norm(cols):
+    def build(m, p):
+        lens = p[0].shape.lens
+        mean = m.add_instruction("reduce_mean", [p[0]], axes=[1])
+        away = m.add_instruction("sub", [p[0], broadcast(m, mean, lens)])
+        square = m.add_instruction("mul", [away, away])
+        variance = m.add_instruction("reduce_mean", [square], axes=[1])
+        root = m.add_instruction("sqrt", [variance])
+        scaled = m.add_instruction("div", [away, broadcast(m, root, lens)])
+        return m.add_instruction("mul", [scaled, broadcast(m, p[1], lens)])
+
+    check([data((13, cols + 1)), data((cols + 1,), 1)], build)
+
+
+@pytest.mark.parametrize("name", ["reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_prod"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int8, np.int64, np.uint8])
+def test_reductions(name, dtype):
+    for cols in (2, 9, 49, 64):
+        x = np.random.default_rng(cols).integers(1, 3, (11, 3, cols)).astype(dtype)
+        check([x], lambda m, p: m.add_instruction(name, [p[0]], axes=[2]))
+
+
+@pytest.mark.parametrize("cols", [9, 16, 49])
+def test_rows_apart_and_transposed(cols):
+    check([data((7, 3, 2 * cols), special=True)], lambda m, p: softmax(m, part(m, p[0], cols)), fast_math=True)
+    check([data((7, cols, 5))], lambda m, p: softmax(m, turned(m, p[0])), fast_math=True)
+
+
+def part(m, x, cols):
+    return m.add_instruction("slice", [x], axes=[2], starts=[1], ends=[1 + cols])
+
+
+def turned(m, x):
+    return m.add_instruction("transpose", [x], permutation=[0, 2, 1])
+
+
+def test_which_maxima_need_not_pass_nan_on():
+    from mgx_numba.graph.module import Module
+    from mgx_numba.graph.shape import Shape
+    from mgx_numba.graph.types import Type
+
+    def found(build):
+        m = Module("cluster")
+        x = m.add_parameter("x", Shape(Type.float_type, (3, 8)))
+        m.add_return(build(m, x))
+        return len(maxima_without_nan(m))
+
+    assert found(lambda m, x: [softmax(m, x)]) == 1
+    assert found(lambda m, x: [softmax(m, x, logarithm=True)]) == 1
+    assert found(lambda m, x: softmax(m, x, keep_max=True)) == 0
+    assert found(lambda m, x: [m.add_instruction("reduce_max", [x], axes=[1])]) == 0
+
+    def exponentials(m, x):
+        top = m.add_instruction("reduce_max", [x], axes=[1])
+        e = m.add_instruction("exp", [m.add_instruction("sub", [x, broadcast(m, top, (3, 8))])])
+        return [e, m.add_instruction("reduce_sum", [e], axes=[1])]
+
+    assert found(exponentials) == 0
