@@ -78,10 +78,10 @@ class ReduceStages:
         self.reductions = [i for i in self.module if i.name in REDUCTIONS]
         self._assign_stages()
         self.keeps_columns = self._keeps_columns()
+        self.streamed = is_streamed(outputs)
         self.whole_row = parts == 1 and self._is_whole_row()
         self.lanes = self._lanes()
         self.place = "c" if self.row_mode else "place"
-        self.streamed = is_streamed(outputs) and not self.whole_row
         self.heads = [i for i in self.module if isinstance(i.op, HeadMean)]
 
     def reduction(self, ins: Instruction) -> Reduction:
@@ -125,9 +125,15 @@ class ReduceStages:
         return not self.row_mode and self.past_caches and self.stages == 1 and wide and stores_rows_only
 
     def _is_whole_row(self) -> bool:
-        """Whether registers hold a row, so that no stage reads or computes again what one before it had."""
-        row_bytes = prod(self.reduce_space.lens) * self.tensors[self.lead].type.compute.size
-        return self.row_mode and self.reduce_space.rank == 1 and row_bytes <= WHOLE_ROW * 4 * host.lanes("float32")
+        """Whether registers hold a row, so that no stage reads or computes again what one before it had.
+
+        Unless vectors fill lines, no part of such rows goes past the caches.
+        """
+        if not self.row_mode or self.reduce_space.rank != 1:
+            return False
+        cols, one = self.reduce_space.lens[-1], host.lanes("float32")
+        held = cols * self.tensors[self.lead].type.compute.size <= WHOLE_ROW * 4 * one
+        return held and (not self.streamed or cols <= 2 * one or cols & (cols - 1) == 0)
 
     @property
     def longest_chunk(self) -> int:
