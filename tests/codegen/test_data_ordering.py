@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.cpu import host
+from mgx_numba.codegen.data import rows
 from mgx_numba.codegen.data.argreduce import argreduce_launch
-from mgx_numba.codegen.data.scan import scan_launch
+from mgx_numba.codegen.data.scan import part_sums_launch, scan_launch, scan_parts
 from mgx_numba.codegen.data.topk import topk_launch
 from mgx_numba.graph.shape import Shape
 from mgx_numba.graph.types import from_numpy
@@ -127,6 +128,17 @@ def test_topk_of_long_rows(dtype: str, k: int) -> None:
     check_topk(x[:3, :1200], k, 1, (1, 0))
 
 
+def running_sums(axis: int, exclusive: bool, reverse: bool, x: np.ndarray, out: np.ndarray) -> int:
+    """Write the running sums; the number of parts."""
+    tensors, arrays = (tensor_of(x), tensor_of(out)), {"x": x, "out": out}
+    parts, wide = scan_parts(axis, *tensors)
+    if parts > 1:
+        arrays["sums"] = np.empty(parts, wide.numpy)
+        run_launch(part_sums_launch(axis, *tensors), arrays)
+    run_launch(scan_launch(axis, exclusive, reverse, *tensors), arrays)
+    return parts
+
+
 @pytest.mark.parametrize("exclusive", [False, True])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_running_sums(exclusive: bool, reverse: bool) -> None:
@@ -136,8 +148,7 @@ def test_running_sums(exclusive: bool, reverse: bool) -> None:
             for order in ORDERS[: 1 if dtype != "float32" else 3]:
                 op = make_op("prefix_scan_sum", axis=axis, exclusive=exclusive, reverse=reverse)
                 placed, out = in_order(x, order, 1), empty_in_order(x.shape, x.dtype, order)
-                launch = scan_launch(axis, exclusive, reverse, tensor_of(placed), tensor_of(out))
-                run_launch(launch, {"x": placed, "out": out})
+                running_sums(axis, exclusive, reverse, placed, out)
                 expected = op.compute(Shape(from_numpy(x.dtype), x.shape), [x])
                 np.testing.assert_array_equal(out, expected)
 
@@ -158,7 +169,24 @@ def test_running_sums_of_long_rows_and_many_columns(
             for exclusive, reverse in ((False, False), (True, False), (False, True), (True, True)):
                 op = make_op("prefix_scan_sum", axis=axis, exclusive=exclusive, reverse=reverse)
                 placed, out = in_order(x, None, gap), np.empty_like(x)
-                launch = scan_launch(axis, exclusive, reverse, tensor_of(placed), tensor_of(out))
-                run_launch(launch, {"x": placed, "out": out})
+                running_sums(axis, exclusive, reverse, placed, out)
                 wanted = op.compute(op.compute_shape([Shape(from_numpy(x.dtype), lens)]), [x])
                 np.testing.assert_array_equal(out, wanted)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32", "uint64", "bool"])
+@pytest.mark.parametrize("lens", [(70,), (1000,), (2, 900), (1, 3, 333), (333, 2)])
+def test_running_sums_of_long_rows_in_parts(lens: tuple[int, ...], dtype: str, monkeypatch: Any) -> None:
+    monkeypatch.setattr(rows, "PART_ELEMENTS", 30)
+    x = few_values(*lens, dtype=dtype)
+    if dtype == "float32":
+        x.reshape(-1)[[5, x.size // 2, x.size - 9]] = [np.inf, np.nan, -np.inf]
+    axis = int(np.argmax(lens))
+    op_lens = Shape(from_numpy(x.dtype), lens)
+    for order in (None, range(len(lens))[::-1]):
+        for exclusive, reverse in ((False, False), (True, False), (False, True), (True, True)):
+            op = make_op("prefix_scan_sum", axis=axis, exclusive=exclusive, reverse=reverse)
+            placed, out = in_order(x, order, 1), empty_in_order(lens, x.dtype, order)
+            parts = running_sums(axis, exclusive, reverse, placed, out)
+            assert parts > 1 or order is not None or lens[-1] == 2
+            np.testing.assert_array_equal(out, op.compute(op.compute_shape([op_lens]), [x]))

@@ -99,6 +99,8 @@ Across lanes (vector to scalar)
                                          highest index among equals
     scan_add(v) scan_add_back(v) -> vector
                                          sum of each lane and all before it, or behind it
+    scan_add_before(v) scan_add_behind(v) -> vector
+                                         sum of all lanes before each, or behind it
     arg_gt(x, best) arg_ge arg_lt arg_le -> bool
                                          comparisons in which NaN is the extreme (as NumPy argmax)
 

@@ -27,6 +27,8 @@ __all__ = [
     "reduce_or",
     "scan_add",
     "scan_add_back",
+    "scan_add_before",
+    "scan_add_behind",
 ]
 
 
@@ -91,8 +93,8 @@ def _arg_reduction(name: str, beats: Callable[..., ir.Value], last: bool) -> Any
     return make_intrinsic(name, define, 2)
 
 
-def _scan(name: str, back: bool) -> Any:
-    """Sums of each lane with all lanes before it, or behind it."""
+def _scan(name: str, back: bool, own: bool) -> Any:
+    """Sums of all lanes before each lane, or behind it, with its own or without."""
 
     def define(v: Type) -> Any:
         vector = _vector(name, v, arith.NUMBERS)
@@ -101,14 +103,21 @@ def _scan(name: str, back: bool) -> Any:
         def lower(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
             b = VectorBuilder(builder)
             total, step = args[0], 1
-            while step < lanes:
-                # Zeros shifted in would be an expansion, which is slow on some CPUs; this is a masked addition.
+
+            def moved(v: ir.Value, step: int) -> tuple[ir.Value, ir.Value]:
                 away = step if back else -step
-                moved = b.shuffle(total, [(k + away) % lanes for k in range(lanes)])
                 inside = [ir.Constant(ir.IntType(1), 0 <= k + away < lanes) for k in range(lanes)]
                 mask = ir.Constant(ir.VectorType(ir.IntType(1), lanes), inside)
-                total, step = builder.select(mask, arith.emit_add(b, dtype, total, moved), total), 2 * step
-            return total
+                return b.shuffle(v, [(k + away) % lanes for k in range(lanes)]), mask
+
+            while step < lanes:
+                # Zeros shifted in would be an expansion, which is slow on some CPUs; this is a masked addition.
+                other, mask = moved(total, step)
+                total, step = builder.select(mask, arith.emit_add(b, dtype, total, other), total), 2 * step
+            if own:
+                return total
+            other, mask = moved(total, 1)
+            return b.select(mask, other, 0)
 
         return v(v), lower
 
@@ -130,5 +139,7 @@ reduce_argmax = _arg_reduction("reduce_argmax", arith.extreme_comparison(">"), l
 reduce_argmax_last = _arg_reduction("reduce_argmax_last", arith.extreme_comparison(">"), last=True)
 reduce_argmin = _arg_reduction("reduce_argmin", arith.extreme_comparison("<"), last=False)
 reduce_argmin_last = _arg_reduction("reduce_argmin_last", arith.extreme_comparison("<"), last=True)
-scan_add = _scan("scan_add", back=False)
-scan_add_back = _scan("scan_add_back", back=True)
+scan_add = _scan("scan_add", back=False, own=True)
+scan_add_back = _scan("scan_add_back", back=True, own=True)
+scan_add_before = _scan("scan_add_before", back=False, own=False)
+scan_add_behind = _scan("scan_add_behind", back=True, own=False)

@@ -11,13 +11,16 @@ from ..cpu import host
 from ..kernel import KernelSource
 
 __all__ = [
-    "KEPT_COLUMNS", "RowLoop", "cast_text", "const_text", "kept_columns", "mover", "mover_lanes", "rows_ahead",
-    "vector_loop",
+    "KEPT_COLUMNS", "RowLoop", "cast_text", "const_text", "kept_columns", "mover", "mover_lanes", "row_share",
+    "rows_ahead", "vector_loop",
 ]  # fmt: skip
 
 KEPT_COLUMNS = 1024
 FEWEST_CHUNKS = 8
 ROWS_TOGETHER = 64
+FEWEST_ROWS = 4
+MOST_PARTS = 32
+PART_ELEMENTS = 16 << 10
 _MOVERS = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
 
 
@@ -53,6 +56,15 @@ def kept_columns(outer: Sequence[int], cols: int, lanes: int) -> int:
     """
     share = prod(outer) * cols // (FEWEST_CHUNKS * lanes) * lanes
     return max(lanes, min(KEPT_COLUMNS, share))
+
+
+def row_share(rows: int, length: int, lanes: int) -> int:
+    """Elements of a row, a multiple of ``lanes``, that one task takes where few rows are so long that tasks share them.
+
+    The length if they do not. It depends on lengths only, so that results do not depend on the number of threads.
+    """
+    parts = min(MOST_PARTS // max(rows, 1), length // PART_ELEMENTS) if rows < FEWEST_ROWS else 1
+    return -(-length // (parts * lanes)) * lanes if parts > 1 else length
 
 
 def rows_ahead(run: int) -> int:

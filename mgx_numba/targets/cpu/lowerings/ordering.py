@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ....codegen.data.argreduce import argreduce_launch
-from ....codegen.data.scan import scan_launch
+from ....codegen.data.scan import part_sums_launch, scan_launch, scan_parts
 from ....codegen.data.topk import LARGEST_K, topk_launch
 from ....graph.instruction import Instruction
 from ....graph.shape import Shape
@@ -55,10 +55,14 @@ def lower_topk(low: Lowering, ins: Instruction) -> None:
 
 @lowering("prefix_scan_sum", accepts=keeps_inner_axis)
 def lower_scan(low: Lowering, ins: Instruction) -> None:
-    """One kernel."""
+    """One kernel, and before it one for sums of parts if there are few long rows."""
     op = ins.op
     assert isinstance(op, PrefixScanSum)
     x, out = low.input(ins, 0), low.output(ins)
     axis = op.axis % len(x.lens)
-    launch = scan_launch(axis, op.exclusive, op.reverse, x.tensor, out.tensor, low.origin(ins))
-    low.launch(launch, {"x": x, "out": out}, ins)
+    operands = {"x": x, "out": out}
+    parts, wide = scan_parts(axis, x.tensor, out.tensor)
+    if parts > 1:
+        operands["sums"] = low.allocate(Shape(wide, (parts,)))
+        low.launch(part_sums_launch(axis, x.tensor, out.tensor, low.origin(ins)), operands, ins)
+    low.launch(scan_launch(axis, op.exclusive, op.reverse, x.tensor, out.tensor, low.origin(ins)), operands, ins)
