@@ -9,7 +9,7 @@ import pytest
 
 from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.data import rows
-from mgx_numba.codegen.data.argreduce import argreduce_launch
+from mgx_numba.codegen.data.argreduce import arg_join_launch, arg_part_launch, arg_parts, argreduce_launch
 from mgx_numba.codegen.data.scan import part_sums_launch, scan_launch, scan_parts
 from mgx_numba.codegen.data.topk import topk_launch
 from mgx_numba.graph.shape import Shape
@@ -26,15 +26,23 @@ def few_values(*lens: int, dtype: Any = np.float32, seed: int = 5) -> np.ndarray
     return np.random.default_rng(seed).integers(0, 9, lens).astype(dtype)
 
 
-def check_arg(x: np.ndarray, axis: int, order: Any = None, gap: int = 0) -> None:
+def check_arg(x: np.ndarray, axis: int, order: Any = None, gap: int = 0, cut: bool = False) -> None:
     for name in ("argmax", "argmin"):
         for last in (False, True):
             op = make_op(name, axis=axis, select_last_index=last)
             shape = op.compute_shape([Shape(from_numpy(x.dtype), x.shape)])
             placed = in_order(x, order, gap)
             out = empty_in_order(shape.lens, np.dtype(np.int64), order)
-            launch = argreduce_launch(name == "argmax", last, axis, tensor_of(placed), tensor_of(out))
-            run_launch(launch, {"x": placed, "out": out})
+            arguments = name == "argmax", last, axis, tensor_of(placed), tensor_of(out)
+            arrays = {"x": placed, "out": out}
+            count, kind = arg_parts(*arguments[2:])
+            if count > 1:
+                arrays |= {"values": np.empty(count, kind.numpy), "places": np.empty(count, np.int64)}
+                run_launch(arg_part_launch(*arguments), arrays)
+                run_launch(arg_join_launch(*arguments), arrays)
+            else:
+                run_launch(argreduce_launch(*arguments), arrays)
+            assert (count > 1) == cut
             np.testing.assert_array_equal(out, op.compute(shape, [x]))
 
 
@@ -72,6 +80,22 @@ def test_arg_positions_with_nan_and_infinity() -> None:
     x[3, 0] = np.nan
     check_arg(x, 1)
     check_arg(x, 0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "uint8", "bool", "int64"])
+@pytest.mark.parametrize("lens", [(300,), (2, 5000), (1, 3, 2077)])
+def test_arg_positions_of_long_rows_in_parts(lens: tuple[int, ...], dtype: str, monkeypatch: Any) -> None:
+    monkeypatch.setattr(rows, "PART_ELEMENTS", 70)
+    x = few_values(*lens, dtype=dtype)
+    check_arg(x, len(lens) - 1, gap=1, cut=True)
+    check_arg(np.zeros(lens, dtype), len(lens) - 1, cut=True)
+    if lens[:-1] in ((), (1, 3)):
+        check_arg(x, len(lens) - 1, range(len(lens))[::-1], cut=len(lens) == 1)
+    if dtype.startswith("float"):
+        x[..., [5, 200, 299]] = np.nan
+        check_arg(x, len(lens) - 1, cut=True)
+        x[...] = -np.inf
+        check_arg(x, len(lens) - 1, cut=True)
 
 
 def check_topk(x: np.ndarray, k: int, axis: int, order: Any = None) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from ....codegen.data.argreduce import argreduce_launch
+from ....codegen.data.argreduce import arg_join_launch, arg_part_launch, arg_parts, argreduce_launch
 from ....codegen.data.scan import part_sums_launch, scan_launch, scan_parts
 from ....codegen.data.topk import LARGEST_K, topk_launch
 from ....graph.instruction import Instruction
 from ....graph.shape import Shape
+from ....graph.types import Type
 from ....ops.reduce import ArgReduction
 from ....ops.softmax import PrefixScanSum
 from ....ops.topk import TopK
@@ -20,7 +21,7 @@ SHORTEST_ROW = 16
 
 @lowering("argmax", "argmin")
 def lower_arg_reduction(low: Lowering, ins: Instruction) -> None:
-    """One kernel."""
+    """One kernel, or two if there are few long rows."""
     op = ins.op
     assert isinstance(op, ArgReduction)
     x = low.input(ins, 0)
@@ -29,8 +30,16 @@ def lower_arg_reduction(low: Lowering, ins: Instruction) -> None:
         low.host(ins)
         return
     out = low.output(ins)
-    launch = argreduce_launch(op.name == "argmax", op.select_last_index, axis, x.tensor, out.tensor, low.origin(ins))
-    low.launch(launch, {"x": x, "out": out}, ins)
+    arguments = op.name == "argmax", op.select_last_index, axis, x.tensor, out.tensor, low.origin(ins)
+    operands = {"x": x, "out": out}
+    parts, type_ = arg_parts(axis, x.tensor, out.tensor)
+    if parts > 1:
+        operands["values"] = low.allocate(Shape(type_, (parts,)))
+        operands["places"] = low.allocate(Shape(Type.int64_type, (parts,)))
+        low.launch(arg_part_launch(*arguments), operands, ins)
+        low.launch(arg_join_launch(*arguments), operands, ins)
+    else:
+        low.launch(argreduce_launch(*arguments), operands, ins)
 
 
 @lowering("topk")
