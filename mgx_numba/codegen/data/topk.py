@@ -2,7 +2,7 @@
 
 A row of floats is dealt out to groups, more than elements are wanted, of which each gives its best one. Of these as
 many as are wanted are not worse than some bound; the elements of the row that are not, hardly more, are collected,
-and the number of those that beat one of them is its place.
+and the number of those that beat one of them is its place. So is the bound found, by bisection if groups are many.
 
 Where that does not serve (other types, short rows, many ties), the best elements so far are kept sorted; vectors of
 which no element beats the worst of them cost one comparison each. Of others, those elements that do are inserted one
@@ -17,7 +17,7 @@ from math import prod
 import numpy as np
 
 from ..cluster.collapse import collapse
-from ..cluster.text import Slots, Tensor, dtype_name, footprint, indent, load_text
+from ..cluster.text import AHEAD_BYTES, Slots, Tensor, dtype_name, footprint, indent, is_streamed, load_text
 from ..cpu import host
 from ..launch import Launch
 from .rows import RowLoop, cast_text, const_text
@@ -31,6 +31,8 @@ WANTED_OF_GROUPS = 0.625
 LEAST_OF_GROUP = 4
 COLLECTED = 512
 BISECTIONS = 12
+COUNTED_VECTORS = 4
+DEALT = 4
 
 
 def topk_launch(
@@ -69,6 +71,7 @@ def topk_launch(
         f"at = local_int32({max(LARGEST_K, COLLECTED) + lanes})",
         f"candidates = local_{text.compute}({lanes})",
         f"candidates_at = local_int32({lanes})",
+        f"order = local_int64({COLLECTED + lanes})",
     ]
     return Launch(
         kernel=loop.kernel("topk_kernel", inside, origin, prologue),
@@ -86,7 +89,7 @@ class _Text:
         self.storage, self.largest, self.floats = dtype_name(x.type), largest, x.type.is_floating
         self.compute = "uint8" if self.storage == "bool" else dtype_name(x.type.compute)
         self.lanes, self.stride, self.step = host.lanes(self.compute), x.strides[axis], ""
-        self.slots = Slots()
+        self.slots, self.size, self.asked = Slots(), x.type.size, is_streamed([x]) and self.stride == 1
         if self.floats:
             lowest: float | int = float("-inf") if largest else float("nan")
         else:
@@ -124,38 +127,82 @@ class _Text:
 
     def collect(self, vectors: int) -> list[str]:
         """Lines that set ``done`` if they have found the result by a bound from so many vectors of groups."""
-        lanes, largest = self.lanes, self.largest
-        best, least, most = ("gt", "reduce_min", "reduce_max") if largest else ("lt", "reduce_max", "reduce_min")
-        start = const_text(self.compute, float("-inf" if largest else "inf"), lanes)
-        deal, total, low, high = [], f"const_int32(0, {lanes})", "m0", "m0"
-        for j in range(vectors):
-            deal += [f"v = {self.loaded(f'(c + {j * lanes})')}", f"m{j} = where({best}(v, m{j}), v, m{j})"]
-            total = f"add({total}, cast_int32({'ge' if largest else 'le'}(m{j}, middle)))"
-            if j:
-                low, high = (f"{'min' if f == largest else 'max'}({v}, m{j})" for f, v in ((True, low), (False, high)))
+        lanes = self.lanes
+        start = const_text(self.compute, float("-inf" if self.largest else "inf"), lanes)
+        ahead = range(0, max(vectors, DEALT) * lanes, host.CACHE_LINE // self.size) if self.asked else ()
+        asked = [f"prefetch(r_x, c + {AHEAD_BYTES // self.size + k})" for k in ahead]
+        places = [f"(c + {j * lanes})" for j in range(max(vectors, DEALT))]
+        deal = [f"v{j} = {self.loaded(place)}" for j, place in enumerate(places)]
+        one = list(deal[:vectors])
+        many = DEALT // vectors
+        for half in (2, 1) if many == DEALT else ():
+            deal += [f"v{j} = {self.better(f'v{j}', f'v{j + half}')}" for j in range(half)]
+        keep = [f"m{j} = {self.better(f'v{j}', f'm{j}')}" for j in range(vectors)]
+        rest = [
+            f"while c + {vectors * lanes} <= last:",
+            *indent([*(asked if vectors >= DEALT else ()), *one, *keep, f"c += {vectors * lanes}"], 1),
+        ]
+        if many == DEALT:
+            rest = [
+                f"while c + {DEALT * lanes} <= last:",
+                *indent([*asked, *deal, *keep, f"c += {DEALT * lanes}"], 1),
+                *rest,
+            ]
         return [
             f"if last >= {LEAST_OF_GROUP * vectors * lanes}:",
             *indent(
                 [
                     *(f"m{j} = {start}" for j in range(vectors)),
                     "c = 0",
-                    f"while c + {vectors * lanes} <= last:",
-                    *indent([*deal, f"c += {vectors * lanes}"], 1),
-                    # k groups are never worse than low.
-                    f"low = {least}({low})",
-                    f"high = {most}({high})",
-                    f"for part in range({BISECTIONS}):",
-                    f"    half = add(low, mul(sub(high, low), cast_{self.compute}(0.5)))",
-                    f"    middle = splat(half, {lanes})",
-                    f"    if reduce_add({total}) >= k:",
-                    "        low = half",
-                    "    else:",
-                    "        high = half",
-                    f"bound = splat(low, {lanes})",
+                    *rest,
+                    *(self._counted(vectors) if vectors <= COUNTED_VECTORS else self._bisected(vectors)),
                     *self._collect_within(),
                 ],
                 1,
             ),
+        ]
+
+    def better(self, a: str, b: str) -> str:
+        """The better one in each lane, the second if one is NaN."""
+        return f"where({'gt' if self.largest else 'lt'}({a}, {b}), {a}, {b})"
+
+    def _counted(self, vectors: int) -> list[str]:
+        """Lines that set ``bound`` to the worst of the best k groups: those that fewer than k others beat."""
+        lanes, best, worst = self.lanes, *(("gt", "min") if self.largest else ("lt", "max"))
+        none = const_text(self.compute, float("inf" if self.largest else "-inf"), lanes)
+        kept = [f"where(lt(above{j}, splat(cast_int32(k), {lanes})), m{j}, {none})" for j in range(vectors)]
+        while len(kept) > 1:
+            kept = [f"{worst}({a}, {b})" for a, b in zip(kept[::2], kept[1::2])]
+        return [
+            *(f"store(best, {j * lanes}, m{j})" for j in range(vectors)),
+            *(f"above{j} = const_int32(0, {lanes})" for j in range(vectors)),
+            f"for e in range({vectors * lanes}):",
+            f"    other = load_splat(best, e, {lanes})",
+            *(f"    above{j} = add(above{j}, cast_int32({best}(other, m{j})))" for j in range(vectors)),
+            f"bound = splat(reduce_{worst}({kept[0]}), {lanes})",
+        ]
+
+    def _bisected(self, vectors: int) -> list[str]:
+        """Lines that set ``bound`` to what k groups are not worse than, and few others."""
+        lanes, largest = self.lanes, self.largest
+        least, most = ("reduce_min", "reduce_max") if largest else ("reduce_max", "reduce_min")
+        total, low, high = f"const_int32(0, {lanes})", "m0", "m0"
+        for j in range(vectors):
+            total = f"add({total}, cast_int32({'ge' if largest else 'le'}(m{j}, middle)))"
+            if j:
+                low, high = (f"{'min' if f == largest else 'max'}({v}, m{j})" for f, v in ((True, low), (False, high)))
+        return [
+            # k groups are never worse than low.
+            f"low = {least}({low})",
+            f"high = {most}({high})",
+            f"for part in range({BISECTIONS}):",
+            f"    half = add(low, mul(sub(high, low), cast_{self.compute}(0.5)))",
+            f"    middle = splat(half, {lanes})",
+            f"    if reduce_add({total}) >= k:",
+            "        low = half",
+            "    else:",
+            "        high = half",
+            f"bound = splat(low, {lanes})",
         ]
 
     def _collect_within(self) -> list[str]:
@@ -183,31 +230,34 @@ class _Text:
             "done = c >= last and count >= k",
             "if done:",
             f"    store(best, count, {self.worst})",
-            "    for e in range(count):",
-            *indent(self._rank(), 2),
+            *indent(self._rank(), 1),
         ]
 
     def _rank(self) -> list[str]:
-        """Lines that put element ``e`` of those collected where it belongs."""
+        """Lines that put the elements that were collected where they belong."""
         lanes = self.lanes
-        before = f"logical_and(lt(place, e), logical_not({self.beats('a', 'other')}))"
+        tie = f"logical_and(gt(place, splat(cast_int32(e), {lanes})), logical_not({self.beats('a', 'other')}))"
         return [
-            f"a = load_splat(best, e, {lanes})",
-            f"before = const_int32(0, {lanes})",
             "p = 0",
             "while p < count:",
             *indent(
                 [
-                    f"other = load(best, p, {lanes})",
+                    f"a = load(best, p, {lanes})",
                     f"place = add(iota_int32({lanes}), p)",
-                    f"before = add(before, cast_int32(logical_or({self.beats('other', 'a')}, {before})))",
+                    f"before = const_int32(0, {lanes})",
+                    "for e in range(count):",
+                    f"    other = load_splat(best, e, {lanes})",
+                    f"    before = add(before, cast_int32(logical_or({self.beats('other', 'a')}, {tie})))",
+                    "store(candidates_at, 0, before)",
+                    f"for e in range(imin({lanes}, count - p)):",
+                    "    store_scalar(order, cast_int64(load_scalar(candidates_at, e)), p + e)",
                     f"p += {lanes}",
                 ],
                 1,
             ),
-            "rank = cast_int64(reduce_add(before))",
-            "if rank < k:",
-            *indent(self.put("rank", "e"), 1),
+            "for e in range(k):",
+            "    p = load_scalar(order, e)",
+            *indent(self.put("e", "p"), 1),
         ]
 
     # By insertion
