@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mgx_numba.codegen.data import rows
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.module import Module
 from mgx_numba.runtime.plan import HostStep
@@ -124,6 +125,27 @@ def test_topk_members(axis: int) -> None:
 
     native([values(5, 30, 7)], build)
     native([values(37, 4, 40)], build)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.uint8])
+@pytest.mark.parametrize(("lens", "axis"), [((3000,), 0), ((2, 1500), 1), ((1, 3, 999), 2), ((1100, 2), 0)])
+@pytest.mark.parametrize("k", [1, 70])
+def test_long_rows_in_parts(k: int, lens: tuple[int, ...], axis: int, dtype: Any, monkeypatch: Any) -> None:
+    """A few rows that several tasks share: top-k, positions of extremes and running sums, with ties and NaN."""
+    monkeypatch.setattr(rows, "PART_ELEMENTS", 200)
+    x = np.round(values(*lens)).astype(dtype)
+    if dtype is np.float32:
+        x.reshape(-1)[[5, 400, 401]] = [np.inf, np.nan, -np.inf]
+
+    def build(m: Module, p: list[Instruction]) -> list[Instruction]:
+        both = [m.add_instruction("topk", p, k=k, axis=axis, largest=largest) for largest in (0, 1)]
+        found = [m.add_instruction("get_tuple_elem", [b], index=e) for b in both for e in (0, 1)]
+        found += [m.add_instruction(name, p, axis=axis) for name in ("argmax", "argmin")]
+        return [*found, m.add_instruction("prefix_scan_sum", p, axis=axis, exclusive=1, reverse=0)]
+
+    native([x], build)
+    plan = lower(program_of([x], build), CpuOptions())
+    assert len(plan.steps) >= 10
 
 
 def test_copies_between_layouts() -> None:

@@ -7,6 +7,8 @@ and the number of those that beat one of them is its place. So is the bound foun
 Where that does not serve (other types, short rows, many ties), the best elements so far are kept sorted; vectors of
 which no element beats the worst of them cost one comparison each. Of others, those elements that do are inserted one
 after the other: the place is found, and what is behind it moved on, by vectors.
+
+Few long rows are cut into parts, of whose results another launch takes the best: equal elements are in order there.
 """
 
 from __future__ import annotations
@@ -20,9 +22,9 @@ from ..cluster.collapse import collapse
 from ..cluster.text import AHEAD_BYTES, Slots, Tensor, dtype_name, footprint, indent, is_streamed, load_text
 from ..cpu import host
 from ..launch import Launch
-from .rows import RowLoop, cast_text, const_text
+from .rows import RowLoop, cast_text, const_text, row_share
 
-__all__ = ["LARGEST_K", "topk_launch"]
+__all__ = ["LARGEST_K", "topk_launch", "topk_share"]
 
 LARGEST_K = 1024
 SKIPPED = 4
@@ -35,13 +37,41 @@ COUNTED_VECTORS = 4
 DEALT = 4
 
 
+def topk_share(k: int, axis: int, x: Tensor) -> int:
+    """Elements of a row that one task takes: fewer than the row has where few long rows are to be cut into parts."""
+    lanes, length = host.lanes(dtype_name(x.type.compute)), x.lens[axis]
+    share = row_share(prod(x.lens) // max(length, 1), length, lanes)
+    return share if length - (length - 1) // share * share >= k else length
+
+
 def topk_launch(
-    k: int, axis: int, largest: bool, x: Tensor, values: Tensor, positions: Tensor, origin: str = ""
+    k: int,
+    axis: int,
+    largest: bool,
+    x: Tensor,
+    values: Tensor,
+    positions: Tensor,
+    origin: str = "",
+    share: int = 0,
+    places: bool = False,
 ) -> Launch:
     """One launch for the ``k`` (1 to `LARGEST_K`) largest or smallest elements along an axis, best first.
 
     The axis is shorter than 2**31. Operands are named ``x``, ``values`` and ``positions`` (int64). Of equal elements
     the one with the lower position comes first; NaN counts as larger than any number.
+
+    Args:
+        k: how many elements.
+        axis: has length k in the results.
+        largest: the largest ones, else the smallest.
+        x: the input.
+        values: the elements.
+        positions: where they are.
+        origin: what is computed, for comments.
+        share: each row is cut into parts of so many elements, with results that follow one another, row by row; they
+            are packed, whatever ``values`` and ``positions`` say.
+        places: an operand ``places`` (int64), packed as ``x`` is, has what to write as the positions of its elements;
+            the axis is the last one.
     """
     kept = [a for a in range(len(x.lens)) if a != axis]
     lens = tuple(1 if a == axis else n for a, n in enumerate(x.lens))
@@ -51,17 +81,29 @@ def topk_launch(
     slots.pointer("p_x", "x", storage)
     slots.pointer("p_values", "values", storage)
     slots.pointer("p_positions", "positions", "int64")
-    loop = RowLoop(slots, space.lens, space.strides, x.lens[axis], lanes, 4, whole=True)
+    length = x.lens[axis]
+    if share:
+        loop = RowLoop(slots, space.lens, space.strides, length, lanes, 4, longest=share, least=share)
+    else:
+        loop = RowLoop(slots, space.lens, space.strides, length, lanes, 4, whole=True)
     slots.integer("k", k)
     text.step = slots.integer("t0", text.stride) if text.stride not in (0, 1) else ""
-    slots.integer("value_step", values.strides[axis])
-    slots.integer("position_step", positions.strides[axis])
+    slots.integer("value_step", 1 if share else values.strides[axis])
+    slots.integer("position_step", 1 if share else positions.strides[axis])
     fitting = [n for n in GROUP_VECTORS if k <= n * lanes * WANTED_OF_GROUPS and text.floats]
     inside = [
         f"r_x = offset(p_x, {loop.offset(0)})",
-        f"r_values = offset(p_values, {loop.offset(1)})",
-        f"r_positions = offset(p_positions, {loop.offset(2)})",
+        f"r_values = offset(p_values, {'task * k' if share else loop.offset(1)})",
+        f"r_positions = offset(p_positions, {'task * k' if share else loop.offset(2)})",
     ]
+    if share:
+        begin = f"first * {text.step}" if text.step else "first" if text.stride else "0"
+        inside += [f"r_x = offset(r_x, {begin})", "base = first", "last = last - first", "first = 0"]
+        text.position = "({}) + base"
+    if places:
+        slots.pointer("p_places", "places", "int64")
+        inside.append("r_places = offset(p_places, row * cols)")
+        text.position = "load_scalar(r_places, {})"
     if fitting:
         inside += ["done = False", *text.collect(fitting[0]), "if not done:", *indent(text.insert(), 1)]
     else:
@@ -88,6 +130,7 @@ class _Text:
     def __init__(self, x: Tensor, axis: int, largest: bool) -> None:
         self.storage, self.largest, self.floats = dtype_name(x.type), largest, x.type.is_floating
         self.compute = "uint8" if self.storage == "bool" else dtype_name(x.type.compute)
+        self.position = "{}"
         self.lanes, self.stride, self.step = host.lanes(self.compute), x.strides[axis], ""
         self.slots, self.size, self.asked = Slots(), x.type.size, is_streamed([x]) and self.stride == 1
         if self.floats:
@@ -118,9 +161,10 @@ class _Text:
     def put(self, place: str, source: str) -> list[str]:
         """Lines that write an element of ``best`` to a place of the result."""
         value = cast_text(f"load_scalar(best, {source})", self.compute, self.storage)
+        position = self.position.format(f"cast_int64(load_scalar(at, {source}))")
         return [
             f"store_scalar(r_values, ({place}) * value_step, {value})",
-            f"store_scalar(r_positions, ({place}) * position_step, cast_int64(load_scalar(at, {source})))",
+            f"store_scalar(r_positions, ({place}) * position_step, {position})",
         ]
 
     # By a bound

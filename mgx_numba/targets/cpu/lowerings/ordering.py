@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from ....codegen.data.argreduce import arg_join_launch, arg_part_launch, arg_parts, argreduce_launch
 from ....codegen.data.scan import part_sums_launch, scan_launch, scan_parts
-from ....codegen.data.topk import LARGEST_K, topk_launch
+from ....codegen.data.topk import LARGEST_K, topk_launch, topk_share
 from ....graph.instruction import Instruction
 from ....graph.shape import Shape
 from ....graph.types import Type
 from ....ops.reduce import ArgReduction
 from ....ops.softmax import PrefixScanSum
 from ....ops.topk import TopK
+from ..buffers import View
 from ..lending import keeps_inner_axis
 from ..lowering import Lowering, lowering
 
@@ -44,7 +45,10 @@ def lower_arg_reduction(low: Lowering, ins: Instruction) -> None:
 
 @lowering("topk")
 def lower_topk(low: Lowering, ins: Instruction) -> None:
-    """One kernel for a moderate k, over contiguous rows; with a second input, whose elements are wanted, the host."""
+    """One kernel for a moderate k, over contiguous rows, or two if these are few and long.
+
+    With a second input, whose elements are wanted, the host.
+    """
     op = ins.op
     assert isinstance(op, TopK)
     x = low.input(ins, 0)
@@ -58,8 +62,23 @@ def lower_topk(low: Lowering, ins: Instruction) -> None:
         packed = list(Shape(x.type, moved).strides)
         strides = [*packed[:axis], packed[-1], *packed[axis:-1]]
         x = low.materialized(x, strides, ins)
-    launch = topk_launch(op.k, axis, op.largest, x.tensor, values.tensor, positions.tensor, low.origin(ins))
-    low.launch(launch, {"x": x, "values": values, "positions": positions}, ins)
+    share, origin, places = topk_share(op.k, axis, x.tensor), low.origin(ins), {}
+    if share < x.lens[axis]:
+        rows, count = [n for a, n in enumerate(x.lens) if a != axis], -(-x.lens[axis] // share) * op.k
+        some = low.allocate(Shape(x.type, (*rows, count))), low.allocate(Shape(Type.int64_type, (*rows, count)))
+        tensors = x.tensor, values.tensor, positions.tensor
+        launch = topk_launch(op.k, axis, op.largest, *tensors, origin, share)
+        low.launch(launch, {"x": x, "values": some[0], "positions": some[1]}, ins)
+        last = [*(a for a in range(len(x.lens)) if a != axis), axis]
+        values, positions = (_transposed(v, last) for v in (values, positions))
+        x, places, axis = some[0], {"places": some[1]}, len(rows)
+    tensors = x.tensor, values.tensor, positions.tensor
+    launch = topk_launch(op.k, axis, op.largest, *tensors, origin, places=bool(places))
+    low.launch(launch, {"x": x, "values": values, "positions": positions, **places}, ins)
+
+
+def _transposed(view: View, order: list[int]) -> View:
+    return view.with_shape(Shape(view.type, [view.lens[a] for a in order], [view.strides[a] for a in order]))
 
 
 @lowering("prefix_scan_sum", accepts=keeps_inner_axis)
