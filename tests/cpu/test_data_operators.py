@@ -132,7 +132,7 @@ def test_topk_members(axis: int) -> None:
 @pytest.mark.parametrize("k", [1, 70])
 def test_long_rows_in_parts(k: int, lens: tuple[int, ...], axis: int, dtype: Any, monkeypatch: Any) -> None:
     """A few rows that several tasks share: top-k, positions of extremes and running sums, with ties and NaN."""
-    monkeypatch.setattr(rows, "PART_ELEMENTS", 200)
+    monkeypatch.setattr(rows, "PART_ELEMENTS", 90)
     x = np.round(values(*lens)).astype(dtype)
     if dtype is np.float32:
         x.reshape(-1)[[5, 400, 401]] = [np.inf, np.nan, -np.inf]

@@ -58,12 +58,13 @@ def kept_columns(outer: Sequence[int], cols: int, lanes: int) -> int:
     return max(lanes, min(KEPT_COLUMNS, share))
 
 
-def row_share(rows: int, length: int, lanes: int) -> int:
+def row_share(rows: int, length: int, lanes: int, times: int = 1) -> int:
     """Elements of a row, a multiple of ``lanes``, that one task takes where few rows are so long that tasks share them.
 
-    The length if they do not. It depends on lengths only, so that results do not depend on the number of threads.
+    The length if they do not. A task needs so many elements, ``times`` as many where it also makes work for another.
+    This depends on lengths only, so that results do not depend on the number of threads.
     """
-    parts = min(MOST_PARTS // max(rows, 1), length // PART_ELEMENTS) if rows < FEWEST_ROWS else 1
+    parts = min(MOST_PARTS // max(rows, 1), length // (times * PART_ELEMENTS)) if rows < FEWEST_ROWS else 1
     return -(-length // (parts * lanes)) * lanes if parts > 1 else length
 
 

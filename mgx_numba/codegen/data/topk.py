@@ -35,12 +35,13 @@ COLLECTED = 512
 BISECTIONS = 12
 COUNTED_VECTORS = 4
 DEALT = 4
+WANTED_OF_PART = 16
 
 
 def topk_share(k: int, axis: int, x: Tensor) -> int:
     """Elements of a row that one task takes: fewer than the row has where few long rows are to be cut into parts."""
     lanes, length = host.lanes(dtype_name(x.type.compute)), x.lens[axis]
-    share = row_share(prod(x.lens) // max(length, 1), length, lanes)
+    share = row_share(prod(x.lens) // max(length, 1), length, lanes, -(-k // WANTED_OF_PART))
     return share if length - (length - 1) // share * share >= k else length
 
 
