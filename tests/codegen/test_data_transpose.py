@@ -96,6 +96,23 @@ def test_past_the_caches(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check((37, 50), (0, 1), (1, 0), dtype, gap=5)
 
 
+@pytest.mark.parametrize("start", [0, 1])
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "float64"])
+def test_past_the_caches_from_the_beginning_of_a_line(dtype: str, start: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What NumPy allocates begins anywhere; here all rows of the target begin with a line, or one element later."""
+    monkeypatch.setattr(host, "last_cache_bytes", lambda: 0)
+    x = np.random.default_rng(0).integers(0, 100, (40, 64)).astype(dtype)
+    room = np.zeros(x.size + 2 * host.CACHE_LINE, dtype)
+    start += -room.__array_interface__["data"][0] % host.CACHE_LINE // room.itemsize
+    expected = room.copy()
+    expected[start : start + x.size] = x.ravel()
+    source, out = in_order(x, (1, 0)), room[start : start + x.size].reshape(x.shape)
+    launch = transpose_launch(tensor_of(source), tensor_of(out))
+    assert launch is not None
+    run_launch(launch, {"x0": source, "out0": out})
+    np.testing.assert_array_equal(room, expected)
+
+
 def test_longer_than_a_ribbon() -> None:
     check((3, 9000), (0, 1), (1, 0))
     check((9001, 2), (0, 1), (1, 0))
