@@ -54,6 +54,16 @@ def test_axes_around_runs_change_places(sizes: str, run: int) -> None:
     check(x.transpose(2, 1, 0, 3), np.zeros((5, 37, 3, run), x.dtype), 3)
 
 
+@pytest.mark.parametrize("start", [0, 1])
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "float64"])
+def test_runs_of_whole_lines(sizes: str, dtype: str, start: int) -> None:
+    """What NumPy allocates begins anywhere; here all runs of the target begin with a line, or one element later."""
+    x = numbers((3, 7, 2, 128), dtype).transpose(1, 0, 2, 3)[:, :, ::-1]
+    room = np.zeros(x.size + 2 * host.CACHE_LINE, dtype)
+    start += -_start(room) % host.CACHE_LINE // room.itemsize
+    check(x, room[start : start + x.size].reshape(x.shape))
+
+
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "float16", "int32", "float64"])
 @pytest.mark.parametrize(("run", "pitch"), [(2, 3), (3, 8), (7, 9), (12, 64), (65, 70)])
 def test_slices_and_parts_of_concatenations(sizes: str, dtype: str, run: int, pitch: int) -> None:
