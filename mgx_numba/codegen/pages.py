@@ -25,17 +25,17 @@ def aligned_bytes(size: int) -> np.ndarray:
         MemoryError: the system has not so many.
     """
     huge = size >= HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE")
-    raw = _huge_pages(size) if huge else np.zeros(size + ALIGNMENT, np.uint8)
+    try:
+        raw = _huge_pages(size) if huge else np.zeros(size + ALIGNMENT, np.uint8)
+    except (MemoryError, OSError, OverflowError, ValueError) as error:  # the last two of what cannot be counted
+        raise MemoryError(f"{size} bytes for a kernel") from error
     start = -raw.ctypes.data % (HUGE_PAGE if huge else ALIGNMENT)
     return raw[start : start + size]
 
 
 def _huge_pages(size: int) -> np.ndarray:
     """Zeros in which ``size`` bytes from the first multiple of a huge page on lie in huge pages, but for their end."""
-    try:
-        pages = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except OSError as error:
-        raise MemoryError(f"{size} bytes for a kernel") from error
+    pages = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     raw = np.frombuffer(pages, np.uint8)
     with contextlib.suppress(OSError):  # a kernel without them
         pages.madvise(mmap.MADV_HUGEPAGE, -raw.ctypes.data % HUGE_PAGE, size - size % HUGE_PAGE)

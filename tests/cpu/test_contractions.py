@@ -75,9 +75,14 @@ def test_arenas_and_packed_weights_start_on_a_cache_line_or_a_huge_page(make, si
     made[...] = 1
 
 
-def test_memory_that_the_system_has_not_is_a_memory_error():
-    with pytest.raises(MemoryError, match=str(1 << 50)):
-        aligned_zeros((1 << 50,), "uint8")
+@pytest.mark.parametrize("huge", [True, False])
+@pytest.mark.parametrize("size", [1 << 50, (1 << 63) - 1, 1 << 70])
+def test_memory_that_the_system_has_not_is_a_memory_error(size, huge, monkeypatch):
+    """Also more than a system can count, and where there are no huge pages to ask for."""
+    if not huge:
+        monkeypatch.delattr(mmap, "MADV_HUGEPAGE", raising=False)
+    with pytest.raises(MemoryError, match=str(size)):
+        scratch(size)
 
 
 @pytest.mark.parametrize("transposed", [False, True])
