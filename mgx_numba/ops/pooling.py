@@ -172,6 +172,7 @@ def _over_windows(
         result = np.full((count, *x.shape[1:]), neutral, x.dtype)
         for tap in range(k):
             start = tap * dilation
-            combine(result, x[start : start + (count - 1) * stride + 1 : stride], out=result)
+            stop = start + (count - 1) * stride + 1 if count else start
+            combine(result, x[start:stop:stride], out=result)
         x = np.moveaxis(result, 0, axis)
     return x

@@ -171,6 +171,9 @@ def test_sliding_past_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_windows_over_nothing() -> None:
     for lens in ((0, 64, 4, 4), (2, 0, 4, 4)):
         check(random(lens), NHWC, mode="max", **CASES["3x3 stride 2"])
+        for order in (NCHW, NHWC):
+            for mode in ("max", "average", "lpnorm"):
+                check(random(lens), order, mode=mode, lengths=(9, 3), stride=(2, 2), padding=(0, 0))
 
 
 def test_windows_in_the_padding_only() -> None:
