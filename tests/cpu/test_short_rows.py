@@ -101,6 +101,15 @@ def test_reductions(name, dtype):
         check([x], lambda m, p: m.add_instruction(name, [p[0]], axes=[2]))
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.bool_])
+def test_rows_of_narrow_elements(dtype):
+    """Rows that fill few registers, but have more elements than a vector may."""
+    names = ("reduce_any", "reduce_all") if dtype is np.bool_ else ("reduce_sum", "reduce_mean", "reduce_max")
+    for cols in (128, 200, 256, 257, 512):
+        x = np.random.default_rng(cols).integers(0, 2, (3, cols)).astype(dtype)
+        check([x], lambda m, p: [m.add_instruction(name, [p[0]], axes=[1]) for name in names])
+
+
 @pytest.mark.parametrize("cols", [9, 16, 49])
 def test_rows_apart_and_transposed(cols):
     check([data((7, 3, 2 * cols), special=True)], lambda m, p: softmax(m, part(m, p[0], cols)), fast_math=True)

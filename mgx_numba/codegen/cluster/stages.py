@@ -10,6 +10,7 @@ from ...errors import CompileError
 from ...graph.instruction import Instruction
 from ...graph.module import Module
 from ..cpu import host
+from ..cpu.vector import MAX_LANES
 from .body import cluster_name
 from .collapse import Space, collapse
 from .maxima import maxima_without_nan
@@ -132,7 +133,9 @@ class ReduceStages:
         if not self.row_mode or self.reduce_space.rank != 1:
             return False
         cols, one = self.reduce_space.lens[-1], host.lanes("float32")
-        held = cols * self.tensors[self.lead].type.compute.size <= WHOLE_ROW * 4 * one
+        full = (i for i in self.module if i.name != "@return" and i.shape.lens == self.full)
+        widest = max(i.shape.type.compute.size for i in full)
+        held = cols <= MAX_LANES and cols * widest <= WHOLE_ROW * 4 * one
         return held and (not self.streamed or cols <= 2 * one or cols & (cols - 1) == 0)
 
     @property
