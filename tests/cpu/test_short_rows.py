@@ -110,6 +110,18 @@ def test_rows_of_narrow_elements(dtype):
         check([x], lambda m, p: [m.add_instruction(name, [p[0]], axes=[1]) for name in names])
 
 
+@pytest.mark.parametrize("cols", [7, 16, 64])
+def test_sums_of_what_rows_repeat(cols):
+    def build(m, p):
+        top = m.add_instruction("reduce_max", [p[0]], axes=[1])
+        repeated = m.add_instruction("exp", [broadcast(m, top, p[0].shape.lens)])
+        total = m.add_instruction("reduce_sum", [repeated], axes=[1])
+        outer = m.add_instruction("reduce_sum", [broadcast(m, p[1], p[0].shape.lens)], axes=[1])
+        return [total, m.add_instruction("add", [outer, top])]
+
+    check([data((5, cols)), data((5, 1), 1)], build)
+
+
 @pytest.mark.parametrize("cols", [9, 16, 49])
 def test_rows_apart_and_transposed(cols):
     check([data((7, 3, 2 * cols), special=True)], lambda m, p: softmax(m, part(m, p[0], cols)), fast_math=True)

@@ -85,6 +85,8 @@ class Element:
             reduction = kernel.reduction(ins)
             type = ins.inputs[0].shape.type
             value = reduction.prepare(self.printer, self.value(ins.inputs[0]), type)
+            if kernel.whole_row and kernel.row_value[ins.inputs[0]]:
+                value = self.printer.splat(value)
             name = self.printer.register(value)
             if self.mask_tail:
                 mask = self.buffer.emit(f"lane_mask({self.left}, {kernel.lanes})")
