@@ -158,3 +158,12 @@ def test_which_maxima_need_not_pass_nan_on():
         return [e, m.add_instruction("reduce_sum", [e], axes=[1])]
 
     assert found(exponentials) == 0
+
+    def counted(m, x):
+        top = m.add_instruction("reduce_max", [x], axes=[1])
+        away = m.add_instruction("sub", [x, broadcast(m, top, (3, 8))])
+        below = m.add_instruction("convert", [away], target_type=Type.bool_type)
+        below = m.add_instruction("convert", [below], target_type=Type.float_type)
+        return [m.add_instruction("reduce_sum", [below], axes=[1])]
+
+    assert found(counted) == 0

@@ -28,7 +28,7 @@ def _is_shown(module: Module, greatest: Instruction) -> bool:
             return False
     rows: set[Instruction] = set()
     for ins in module:
-        passing = ins.name in _PASSING
+        passing = ins.name in _PASSING and ins.shape.type.is_floating
         if (passing and any(i in rows for i in ins.inputs)) or (ins.name in _SUMS and ins.inputs[0] in elements):
             rows.add(ins)
         elif passing and any(i in elements for i in ins.inputs):
