@@ -110,6 +110,13 @@ def test_rows_of_narrow_elements(dtype):
         check([x], lambda m, p: [m.add_instruction(name, [p[0]], axes=[1]) for name in names])
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_means_of_large_unsigned_integers(axis):
+    x = np.random.default_rng(axis).integers(0, 2**64 // 64, (17, 40), np.uint64)
+    x[:, :20] *= 4
+    check([x], lambda m, p: m.add_instruction("reduce_mean", [p[0]], axes=[axis]))
+
+
 @pytest.mark.parametrize("cols", [7, 16, 64])
 def test_sums_of_what_rows_repeat(cols):
     def build(m, p):

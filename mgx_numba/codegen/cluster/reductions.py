@@ -18,7 +18,7 @@ class Reduction:
     """One associative reduction in the kernel language.
 
     ``combine`` joins two accumulators, ``across`` joins the lanes of one. Narrow floats accumulate in float32, the
-    mean of integers in int64.
+    mean of integers in 64 bits.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Reduction:
         if self.name in ("reduce_any", "reduce_all"):
             return Type.bool_type
         if self.name == "reduce_mean" and not type.is_floating:
-            return Type.int64_type
+            return Type.uint64_type if type is Type.uint64_type else Type.int64_type
         return type.compute
 
     def initial(self, type: Type, lanes: int) -> str:
@@ -58,7 +58,7 @@ class Reduction:
         if self.name in ("reduce_any", "reduce_all"):
             return printer.cast(value, Type.bool_type)
         if self.name == "reduce_mean" and not type.is_floating:
-            return printer.cast(value, Type.int64_type)
+            return printer.cast(value, self.accumulator(type))
         return value
 
     def finish(self, printer: Any, text: str, type: Type) -> Any:
