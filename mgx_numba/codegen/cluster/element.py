@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...graph.instruction import Instruction
-from ...graph.types import Type
 from ..cpu.source import CodeBuffer, VectorPrinter, VectorValue
 from .reductions import REDUCTIONS
 from .text import load_text, store_text
@@ -55,9 +54,6 @@ class Element:
             value = self.printer.loaded(text, ins.shape.type)
         elif ins.name == "multibroadcast":
             value = self.value(ins.inputs[0])
-        elif ins.name == "exp" and ins.inputs[0].name == "sub" and self._is_fast(ins):
-            text = f"exp_of_difference({self.printer.register(self.value(ins.inputs[0]))})"
-            value = VectorValue(self.buffer.emit(text), ins.shape.type)
         else:
             value = ins.op.scalar(self.printer, *(self.value(i) for i in ins.inputs))  # type: ignore[attr-defined]
         self.known[ins] = value
@@ -66,9 +62,6 @@ class Element:
             part = f", {self.left})" if kernel.pipelined and self.left else ")"
             self.buffer.line(f"store{'_tail' * (part != ')')}(cache{slot}, {kernel.place}, {stored}{part}")
         return value
-
-    def _is_fast(self, ins: Instruction) -> bool:
-        return self.kernel.fast_math and ins.shape.type.compute is Type.float_type
 
     def contributions(self, reductions: Sequence[Instruction], at: str) -> list[str]:
         """Names of what the elements at pointers that are named ``at`` contribute to each reduction."""

@@ -84,7 +84,6 @@ arithmetic in place of Python's.
 Elementary functions (accuracy: :mod:`mgx_numba.codegen.cpu.vecmath`)
     exp log log2 erf sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid rsqrt pow
     gelu_erf gelu_tanh silu softplus mish
-    exp_of_difference(x)                 exp_fast for an x whose own rounding costs as much as that of x log2(e)
     over_power_075(x, y)                 x / y ** 0.75, y**0.75 normal or 0 or infinite
 Fast math is chosen per call by the suffix ``_fast``, which exists for the names in
 :data:`mgx_numba.codegen.cpu.source.FAST_NAMES`: add_fast mul_fast exp_fast ... Arithmetic so named may be

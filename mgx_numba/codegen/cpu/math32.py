@@ -19,7 +19,6 @@ from .builder import VectorBuilder, has_fma
 __all__ = [
     "exp",
     "exp_fast",
-    "exp_of_difference",
     "gelu_erf_fast",
     "gelu_tanh_fast",
     "log",
@@ -90,30 +89,6 @@ def _scalef(b: VectorBuilder, p: ir.Value, n: ir.Value) -> ir.Value:
     return _by_registers(b, emit, p, n)
 
 
-def _added_downwards(b: VectorBuilder, x: ir.Value, y: float) -> ir.Value:
-    """x + y, rounded towards minus infinity."""
-    rounding = ir.Constant(ir.IntType(32), 9)
-
-    def emit(v: ir.Value) -> ir.Value:
-        arguments = [v, b.coerce(v, y)[1], rounding]
-        return b.ir.call(b.function("llvm.x86.avx512.add.ps.512", v.type, [a.type for a in arguments]), arguments)
-
-    return _by_registers(b, emit, x)
-
-
-def _beyond_fractions(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    """x less the largest multiple of 1/32 that is not greater; 0 of infinities."""
-    kept = ir.Constant(ir.IntType(32), 5 << 4 | 1)  # bits after the point, and rounding down
-    whole, rounding = ir.Constant(ir.IntType(16), -1), ir.Constant(ir.IntType(32), 4)
-
-    def emit(v: ir.Value) -> ir.Value:
-        arguments = [v, kept, v, whole, rounding]
-        callee = b.function("llvm.x86.avx512.mask.reduce.ps.512", v.type, [a.type for a in arguments])
-        return b.ir.call(callee, arguments)
-
-    return _by_registers(b, emit, x)
-
-
 def _lookup(b: VectorBuilder, index: ir.Value, values: Sequence[float]) -> ir.Value:
     """values[i mod 32] for every lane i of an integer vector; there are 32 of them, in two registers."""
     type_ = ir.VectorType(ir.FloatType(), _REGISTER_LANES)
@@ -166,19 +141,6 @@ def exp_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
     scaled = b.select(b.fcmp("<", x, _LN_SMALLEST_NORMAL), 0.0, scaled)
     # Beyond the range x * 3e38 is infinity; it is NaN for NaN.
     return b.select(b.fcmp("<=", x, _LN_LARGEST), scaled, b.mul(x, 3.0e38))
-
-
-def exp_of_difference(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    """exp by 2**y for y = x log2(e), whose rounding costs up to |x| 2**-24 of the result: as much as that of x did.
-
-    That of log2(e) costs another quarter of it.
-    """
-    if not (fills_registers(b, x) and host.has("avx512dq")):
-        return exp_fast(b, x)
-    y = b.mul(x, table.LOG2_E)
-    power = _lookup(b, b.bits(_added_downwards(b, y, _FRACTIONS)), table.POWERS_32)
-    r = _beyond_fractions(b, y)
-    return _scalef(b, b.muladd(power, b.mul(r, b.polynomial(r, table.EXP2M1_32_SHORT)), power), y)
 
 
 def log(b: VectorBuilder, x: ir.Value) -> ir.Value:

@@ -28,8 +28,6 @@ EXP_32_FAST = (  # 2**-23.3
 # 2**(k / 32), and (exp(r) - 1) / r for |r| <= ln2 / 64, 2**-24.2 of exp(r)
 POWERS_32 = tuple(struct.unpack("f", struct.pack("f", 2.0 ** (k / 32)))[0] for k in range(32))
 EXPM1_32_SHORT = (1.0000146627426147, 0.5000039339065552)
-# (2**r - 1) / r for r from 0 to 1/32, 2**-23.8 of 2**r
-EXP2M1_32_SHORT = (0.6931237578392029, 0.24265271425247192)
 # 2**(k / 16), what rounding took from them (as a share), and (exp(r) - 1) / r for |r| <= ln2 / 32, 2**-26.7 of exp(r)
 POWERS_16 = POWERS_32[::2]
 POWERS_16_LOST = tuple(2.0 ** (k / 16) / power - 1.0 for k, power in enumerate(POWERS_16))

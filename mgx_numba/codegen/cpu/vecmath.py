@@ -4,8 +4,6 @@ float32 results are within 2 ulp of the exact value over the whole range, subnor
 are within 4 ulp, except where x times an exponential is subnormal, and in the tail of gelu_tanh, whose
 argument to the exponential is rounded.
 
-exp_of_difference, of a rounded difference x, adds to exp_fast's error up to 1.25 |x| 2**-24 of the result.
-
 Names ending in ``_fast`` are cheaper float32 versions within 4 ulp, which honour infinities and NaN
 and may flush results below 2**-125 (of a product with x: that factor) to zero. On float64 they are the others.
 """
@@ -24,9 +22,9 @@ from .vector import FLOATS, INTEGERS, elementwise
 
 __all__ = [
     "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "exp", "exp_fast",
-    "exp_of_difference", "gelu_erf", "gelu_erf_fast", "gelu_tanh", "gelu_tanh_fast", "log", "log2", "mish",
-    "over_power_075", "pow", "rsqrt", "sigmoid", "sigmoid_fast", "silu", "silu_fast", "sin", "sinh", "softplus",
-    "softplus_fast", "tan", "tanh", "tanh_fast",
+    "gelu_erf", "gelu_erf_fast", "gelu_tanh", "gelu_tanh_fast", "log", "log2", "mish", "over_power_075",
+    "pow", "rsqrt", "sigmoid", "sigmoid_fast", "silu", "silu_fast", "sin", "sinh", "softplus", "softplus_fast",
+    "tan", "tanh", "tanh_fast",
 ]  # fmt: skip
 
 Emit = Callable[..., ir.Value]
@@ -120,7 +118,6 @@ def _emit_pow(b: VectorBuilder, dtype: str, x: ir.Value, y: ir.Value) -> ir.Valu
 
 exp = _function("exp", math32.exp, math64.exp)
 exp_fast = _function("exp_fast", math32.exp_fast, math64.exp)
-exp_of_difference = _function("exp_of_difference", math32.exp_of_difference, math64.exp)
 log = _function("log", math32.log, math64.log)
 log2 = _short("log2")
 erf = _short("erf")
