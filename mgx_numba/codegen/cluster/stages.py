@@ -10,7 +10,6 @@ from ...errors import CompileError
 from ...graph.instruction import Instruction
 from ...graph.module import Module
 from ..cpu import host
-from ..cpu.vector import MAX_LANES
 from .body import cluster_name
 from .collapse import Space, collapse
 from .maxima import maxima_without_nan
@@ -135,7 +134,7 @@ class ReduceStages:
         cols, one = self.reduce_space.lens[-1], host.lanes("float32")
         full = (i for i in self.module if i.name != "@return" and i.shape.lens == self.full)
         widest = max(i.shape.type.compute.size for i in full)
-        held = cols <= MAX_LANES and cols * widest <= WHOLE_ROW * 4 * one
+        held = cols <= host.MAX_LANES and cols * widest <= WHOLE_ROW * 4 * one
         return held and (not self.streamed or cols <= 2 * one or cols & (cols - 1) == 0)
 
     @property

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CACHE_LINE",
+    "MAX_LANES",
     "Host",
     "cpu_name",
     "features",
@@ -40,6 +41,8 @@ __all__ = [
 ENVIRONMENT = "MGX_CPU_FEATURES"
 CACHE_LINE = 64
 """Bytes of a cache line; streaming stores write whole ones."""
+MAX_LANES = 256
+"""Most lanes of a vector in the kernel language, which are spread over registers."""
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _USUAL_LAST_CACHE = 32 << 20

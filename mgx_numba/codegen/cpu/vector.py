@@ -19,6 +19,7 @@ from numba.extending import intrinsic, register_model
 
 from .builder import VectorBuilder, element_type
 from .convert import convert
+from .host import MAX_LANES
 
 __all__ = [
     "DEFINITIONS",
@@ -41,7 +42,6 @@ FLOATS = ("float32", "float64")
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 STORAGE = ("float16", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
 DTYPES = ("bool", *INTEGERS, *FLOATS, *STORAGE)
-MAX_LANES = 256
 
 _NUMBA = {name: getattr(types, name) for name in (*INTEGERS, *FLOATS)} | {"bool": types.boolean}
 _NAMES = {numba_type: name for name, numba_type in _NUMBA.items()}
