@@ -26,8 +26,8 @@ from typing import Any
 from bench.cases import case_names, prepare
 from bench.environment import describe
 from bench.table import show
-from mgx_numba.codegen.contraction.select import select
-from mgx_numba.codegen.tuning.configurations import Candidate, Request, refinements, solver_candidates
+from mgx_numba.codegen.cpu.contraction.configurations import Candidate, Request, refinements, solver_candidates
+from mgx_numba.codegen.cpu.contraction.select import select
 from mgx_numba.codegen.tuning.files import best, read_records, write_records
 from mgx_numba.codegen.tuning.record import TuningRecord, device_fingerprint
 from mgx_numba.errors import MgxError
@@ -229,7 +229,7 @@ def _title(p: dict[str, Any]) -> str:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    from mgx_numba.runtime.threads import available_cores
+    from mgx_numba.runtime.cpu.threads import available_cores
 
     parser = argparse.ArgumentParser(prog="python -m bench.choices", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--models", type=lambda text: text.split(","), help="cases, such as bert,light_resnet50@8")

@@ -18,7 +18,7 @@ from bench.environment import describe_cpu
 from bench.models import SCALES
 from bench.peers import ENGINES, OURS, installed
 from bench.probe import Probe, probe
-from mgx_numba.runtime.threads import available_cores
+from mgx_numba.runtime.cpu.threads import available_cores
 
 WARM_PROBES = 3
 

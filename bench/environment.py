@@ -36,7 +36,7 @@ def describe() -> dict[str, Any]:
 def describe_cpu() -> dict[str, Any]:
     """Model, the name LLVM has for it, the width of its vectors in bits, and how many cores this process may use."""
     from mgx_numba.codegen.cpu import host
-    from mgx_numba.runtime.threads import available_cores
+    from mgx_numba.runtime.cpu.threads import available_cores
 
     return {
         "model": _cpu_model(),

@@ -19,10 +19,10 @@ from bench.models.builder import GraphBuilder
 from bench.peers import is_installed
 from bench.roofs import Work
 from mgx_numba.frontends.onnx import parse_onnx
-from mgx_numba.runtime.executor import Executable
+from mgx_numba.runtime.cpu.executor import Executable
 from mgx_numba.runtime.memory import aligned_empty
 from mgx_numba.runtime.plan import Plan, Pointer, Region, Step
-from mgx_numba.targets.cpu.lowering import lower
+from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.cpu.options import CpuOptions
 from mgx_numba.targets.cpu.target import optimize
 

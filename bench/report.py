@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    from mgx_numba.runtime.threads import available_cores
+    from mgx_numba.runtime.cpu.threads import available_cores
 
     parser = argparse.ArgumentParser(prog="python -m bench.report", description=__doc__.partition("\n")[0])
     parser.add_argument("--models", type=_names, help="cases, such as bert,light_resnet50@8 (default: all)")

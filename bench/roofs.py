@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bench.timing import interleave
-from mgx_numba.codegen.cpu.tile_table import tile_for
+from mgx_numba.codegen.cpu.microkernels.tile_table import tile_for
 from mgx_numba.codegen.kernel import KernelSource
-from mgx_numba.runtime.executor import Executable
+from mgx_numba.runtime.cpu.executor import Executable
 from mgx_numba.runtime.plan import Plan, Pointer, Region, Step
 
 __all__ = ["COPIES", "COPY_BYTES", "Roofs", "Work", "copying", "measure_roofs", "multiply_adds"]

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from ..core.argument import Argument
+from ..core.generate import generate
+from ..core.shape import Shape
 from ..errors import ShapeError
-from ..graph.argument import Argument
-from ..graph.generate import generate
-from ..graph.shape import Shape
 from .shape import shape
 
 __all__ = ["argument", "argument_from_pointer", "create_argument", "fill_argument", "generate_argument"]

@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..core.shape import DynamicDimension
 from ..errors import OptionError, ParseError
-from ..graph.shape import DynamicDimension
 from .options import CompileOptions, parse_compile_options, parse_optimize_options
 from .program import program
 from .shape import dynamic_dimension, unwrap_dimension
@@ -163,7 +163,7 @@ def save(p: program, filename: str | os.PathLike[str], format: str = "msgpack", 
     save_program(p._portable, filename, _format(format), saved_options(p), objects)
     if format == "msgpack" and p.is_compiled() and os.path.isfile(filename):  # a pipe's content is gone
         from ..graph.mapping import map_file
-        from .plans import keep
+        from .saved_plans import keep
 
         keep(map_file(filename), p, embed_objects)
 
@@ -188,7 +188,7 @@ def load(filename: str | os.PathLike[str], format: str = "msgpack", trust_object
 
         return restore(*load_program(filename, format, trust_objects))
     from ..graph.mapping import map_file
-    from .plans import find, keep
+    from .saved_plans import find, keep
 
     data = map_file(filename)
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Any
 
+from ..core.argument import Argument
+from ..core.shape import DynamicDimension
 from ..errors import OperatorError
-from ..graph.argument import Argument
 from ..graph.instruction import Instruction
 from ..graph.module import Module
 from ..graph.printer import format_instruction, instruction_names, print_module
-from ..graph.shape import DynamicDimension
 from ..ops.base import Operator, make_op
 from .argument import argument
 from .shape import dynamic_dimension, shape

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..core.argument import Argument
+from ..core.shape import Shape
+from ..core.types import Type
 from ..errors import MgxError, OptionError, ParameterError
-from ..graph.argument import Argument
-from ..graph.shape import Shape
-from ..graph.types import Type
 from ..targets.base import Compiled, compile_for
 from .argument import argument
 from .options import CompileOptions, parse_compile_options

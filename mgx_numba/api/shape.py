@@ -6,9 +6,9 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
+from ..core.shape import DynamicDimension, Shape
+from ..core.types import Type, parse_type
 from ..errors import OptionError, ShapeError
-from ..graph.shape import DynamicDimension, Shape
-from ..graph.types import Type, parse_type
 
 __all__ = ["dynamic_dimension", "shape", "shape_map"]
 

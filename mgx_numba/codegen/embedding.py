@@ -15,8 +15,9 @@ from typing import Any
 
 from ..errors import FormatError
 from ..graph.wire import Blob
-from .kernel import KernelSource, environment_identity
-from .loader import loadable, objects_of
+from .cpu.identity import environment_identity
+from .cpu.toolchain.loader import loadable, objects_of
+from .kernel import KernelSource
 from .store import Store, default_store
 
 __all__ = ["EmbeddedStore", "embed"]

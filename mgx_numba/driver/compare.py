@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..core.types import Type
 from ..graph.program import Program
-from ..graph.types import Type
 
 __all__ = ["Difference", "Tolerance", "compare", "default_tolerance"]
 

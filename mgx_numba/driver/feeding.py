@@ -9,9 +9,9 @@ import numpy as np
 
 from ..api.argument import argument
 from ..api.program import program
+from ..core.shape import DynamicDimension, Shape
+from ..core.types import Type
 from ..errors import FormatError, OptionError
-from ..graph.shape import DynamicDimension, Shape
-from ..graph.types import Type
 from .dims import split_names
 
 __all__ = ["make_inputs"]

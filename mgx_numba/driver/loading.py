@@ -9,11 +9,11 @@ from typing import Any
 
 from ..api.functions import load, optimize, parse_onnx
 from ..api.program import program
+from ..core.shape import Shape
+from ..core.types import Type
 from ..errors import MgxError, OptionError, ParseError, UnsupportedError
 from ..graph.passes import Options, run_passes
 from ..graph.program import Program
-from ..graph.shape import Shape
-from ..graph.types import Type
 from .dims import parse_dimension, parse_dynamic_inputs, parse_inputs, parse_symbols
 from .trim import trim
 

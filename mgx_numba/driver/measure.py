@@ -11,7 +11,7 @@ import numpy as np
 
 from ..api.program import program
 from ..graph.program import Program
-from ..runtime.limits import Limits, measure_limits
+from ..runtime.cpu.limits import Limits, measure_limits
 from ..targets.base import Observation
 from .progress import track
 from .timing import average

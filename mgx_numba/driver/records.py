@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..codegen.tuning.configurations import least_bytes, problem_of
+from ..codegen.cpu.contraction.configurations import least_bytes, problem_of
 from ..codegen.tuning.files import records_from
 from ..codegen.tuning.record import Problem, TuningRecord, device_fingerprint, difference, explain_miss
 from ..codegen.tuning.session import Choice
 from ..codegen.tuning.source import read_file
 from ..errors import FormatError
-from ..runtime.limits import Limits, measure_limits
+from ..runtime.cpu.limits import Limits, measure_limits
 
 __all__ = ["describe", "read_any", "write_choices", "write_difference", "write_table"]
 

@@ -14,17 +14,17 @@ from typing import Any
 
 import numpy as np
 
+from ..core.argument import Argument
+from ..core.shape import DynamicDimension, Shape, row_major_strides
+from ..core.types import Type
 from ..errors import UnsupportedError
 from ..ops.base import Operator
-from .argument import Argument
 from .instruction import Instruction, Outline, Parameter, Return
 from .module import Module
 from .mxr import save_buffer
 from .printer import format_literal, instruction_names
 from .program import Program
 from .serialize import operator_to_value
-from .shape import DynamicDimension, Shape, row_major_strides
-from .types import Type
 
 __all__ = ["to_cpp", "to_dot", "to_json", "to_py"]
 

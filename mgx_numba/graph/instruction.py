@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from ..core.argument import Argument
+from ..core.shape import Shape
 from ..ops.base import Operator
-from .argument import Argument
-from .shape import Shape
 
 if TYPE_CHECKING:
     from .module import Module

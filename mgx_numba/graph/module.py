@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from ..core.argument import Argument
+from ..core.shape import Shape
 from ..errors import ShapeError, ValidationError
 from ..ops.base import Operator, make_op
-from .argument import Argument
 from .instruction import Instruction, Literal, Parameter, Return
-from .shape import Shape
 
 __all__ = ["Module"]
 

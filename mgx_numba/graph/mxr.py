@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from .._version import __version__
+from ..core.argument import Argument
 from ..errors import FormatError, OptionError
-from .argument import Argument
 from .atomic_file import replace_file
 from .machine_code import OBJECTS
 from .mapping import FilePath, map_file

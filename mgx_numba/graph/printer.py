@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..core.argument import Argument
+from ..core.types import Type
 from ..ops.base import format_float
-from .argument import Argument
 from .instruction import Instruction, Outline, Parameter, Return
 from .module import Module
-from .types import Type
 
 if TYPE_CHECKING:
     from .program import Program

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..core.shape import Shape
 from ..errors import ValidationError
 from .instruction import Instruction
 from .module import Module
-from .shape import Shape
 
 __all__ = ["Program"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from ..core.argument import Argument
 from ..errors import FormatError, MgxError
-from .argument import Argument
 from .instruction import Instruction, Literal, Outline, Parameter, Return
 from .module import Module, _return_shape
 from .program import Program

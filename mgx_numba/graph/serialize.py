@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from ..core.argument import Argument, strided
+from ..core.shape import DynamicDimension, Shape, row_major_strides
+from ..core.types import Type
 from ..errors import FormatError, ValidationError
 from ..ops.base import Operator, make_op
-from .argument import Argument, strided
 from .instruction import Instruction
 from .printer import instruction_names
 from .program import Program
-from .shape import DynamicDimension, Shape, row_major_strides
-from .types import Type
 from .wire import Blob
 
 __all__ = [

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ..core.shape import Shape
 from ..ops.base import make_op
 from .instruction import Parameter
 from .module import Module
 from .program import Program
-from .shape import Shape
 
 __all__ = ["is_dynamic", "specialize"]
 

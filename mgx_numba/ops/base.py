@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
+from ..core.shape import DynamicDimension, Shape
+from ..core.types import Type
 from ..errors import OperatorError, ShapeError
-from ..graph.shape import DynamicDimension, Shape
-from ..graph.types import Type
 from .scalar import NumpyScalar, ScalarOps, TypeScalar
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ def _convert(op: str, key: str, kind: str, value: Any) -> Any:
         if kind == "tuple[Operator, ...]":
             return tuple(v if isinstance(v, Operator) else make_op(v) for v in value)
         if kind == "Type":
-            from ..graph.types import parse_type
+            from ..core.types import parse_type
 
             return parse_type(value)
         if kind == "bool":
@@ -320,7 +320,7 @@ def pointwise_shape(op: Operator, inputs: Sequence[Shape]) -> Shape:
     if packed and all(s.strides == packed[0].strides for s in packed):
         return packed[0]
     solid = packed or [s for s in inputs if not s.broadcasted]
-    from ..graph.shape import find_permutation
+    from ..core.shape import find_permutation
 
     return Shape.from_permutation(first.type, first.lens, find_permutation(solid or [first]))
 

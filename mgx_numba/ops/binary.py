@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..graph.types import Type
+from ..core.types import Type
 from .base import Pointwise, register
 from .scalar import ScalarOps
 

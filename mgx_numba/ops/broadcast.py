@@ -8,16 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ..graph.shape import DynamicDimension, Shape
+from ..core.shape import DynamicDimension, Shape
 from .base import Operator, RunModule, register
-from .dims import (
-    UNBOUNDED,
-    any_dynamic,
-    broadcast_dims,
-    broadcast_lens,
-    broadcast_shape,
-    meet_dim,
-)
+from .dims import UNBOUNDED, any_dynamic, broadcast_dims, broadcast_lens, broadcast_shape, meet_dim
 
 if TYPE_CHECKING:
     from ..graph.module import Module

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ..graph.shape import DynamicDimension, Shape
-from ..graph.types import Type, from_numpy
+from ..core.shape import DynamicDimension, Shape
+from ..core.types import Type, from_numpy
 from .base import Operator, RunModule, register
 from .fused import expect_modules
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ..graph.shape import DynamicDimension, Shape, find_permutation
-from ..graph.types import Type
+from ..core.shape import DynamicDimension, Shape, find_permutation
+from ..core.types import Type
 from .base import Operator, RunModule, register
 from .dims import any_dynamic
 from .dot import product_type, quantized_output, wrap_int32

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod
 
-from ..graph.shape import DynamicDimension, Shape, find_permutation
+from ..core.shape import DynamicDimension, Shape, find_permutation
 from .base import Operator
 
 __all__ = [

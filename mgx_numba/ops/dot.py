@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ..graph.shape import Shape
-from ..graph.types import Type, from_numpy
+from ..core.shape import Shape
+from ..core.types import Type, from_numpy
 from .base import Operator, RunModule, register
 from .dims import any_dynamic, meet_dim
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ..graph.shape import Shape, find_permutation
+from ..core.shape import Shape, find_permutation
 from .base import Operator, RunModule, pointwise_shape, register
 from .dims import any_dynamic, meet_dim
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ..graph.shape import DynamicDimension, Shape
+from ..core.shape import DynamicDimension, Shape
 from .base import Operator, RunModule, register
 from .dims import any_dynamic, meet_dim
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ..graph.shape import DynamicDimension, Shape
-from ..graph.types import from_numpy
+from ..core.shape import DynamicDimension, Shape
+from ..core.types import from_numpy
 from .base import Operator, RunModule, register, register_enum
 from .dims import packed_like
 from .window import PaddingMode, auto_padding, check_window, pad_pairs, window_length

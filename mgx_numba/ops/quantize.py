@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import ml_dtypes
 import numpy as np
 
-from ..graph.shape import DynamicDimension, Shape
-from ..graph.types import Type
+from ..core.shape import DynamicDimension, Shape
+from ..core.types import Type
 from .base import Operator, Pointwise, RunModule, pointwise_shape, register
 from .scalar import ScalarOps
 

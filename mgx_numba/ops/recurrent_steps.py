@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ..graph.shape import Shape
-from ..graph.types import from_numpy
+from ..core.shape import Shape
+from ..core.types import from_numpy
 from .base import Operator, RunModule, register
 from .dims import any_dynamic
 from .recurrence import CELLS, Recurrence, reverse_sequences

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ..graph.shape import DynamicDimension, Shape, invert_permutation
+from ..core.shape import DynamicDimension, Shape, invert_permutation
 from .base import Operator, RunModule, register
 from .dims import view_strides
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ..graph.shape import DynamicDimension, Shape
-from ..graph.types import from_numpy
+from ..core.shape import DynamicDimension, Shape
+from ..core.types import from_numpy
 from .base import Operator, RunModule, register
 from .dims import UNBOUNDED, map_dim, packed_like
 from .scalar import cast_array

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ..core.shape import DynamicDimension, Shape
+from ..core.types import from_numpy
 from ..errors import UnsupportedError
-from ..graph.shape import DynamicDimension, Shape
-from ..graph.types import from_numpy
 from .base import Operator, RunModule, make_op, register, register_enum
 from .dims import meet_dim
 from .recurrence import CELLS, Recurrence, reverse_sequences

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ..graph.shape import Shape
+from ..core.shape import Shape
 from .base import Operator, RunModule, register
 from .dims import meet_dim
 from .rnn import RnnDirection

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..graph.types import Type, from_numpy
+from ..core.types import Type, from_numpy
 
 __all__ = ["BINARY", "COMPARE", "LOGICAL", "UNARY", "NumpyScalar", "ScalarOps", "TypeScalar"]
 

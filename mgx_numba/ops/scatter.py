@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ..graph.shape import Shape
-from ..graph.types import from_numpy
+from ..core.shape import Shape
+from ..core.types import from_numpy
 from .base import Operator, RunModule, register
 from .dims import any_dynamic, meet_dim, packed_like
 from .gather import expect_indices, nd_index, wrap_indices

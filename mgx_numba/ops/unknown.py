@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ..core.shape import Shape
+from ..core.types import Type
 from ..errors import UnsupportedError
-from ..graph.shape import Shape
-from ..graph.types import Type
 from .base import Operator, RunModule, register
 
 if TYPE_CHECKING:

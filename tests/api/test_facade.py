@@ -198,7 +198,7 @@ def test_enumeration_value_that_does_not_exist(mode: Any) -> None:
 
 
 def test_unexpected_failure_of_a_lowering_names_its_instruction(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mgx_numba.targets.cpu.lowering import Lowering
+    from mgx_numba.targets.lowering.lowering import Lowering
 
     def fail(*args: Any) -> None:
         raise KeyError("x")

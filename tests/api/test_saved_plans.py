@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import mgx_numba as migraphx
-from mgx_numba.api import plans
+from mgx_numba.api import saved_plans
 from mgx_numba.codegen.files import default_folder
 
 ROOT = Path(__file__).parents[2]
@@ -153,8 +153,8 @@ def test_results_that_are_tuples(tmp_path: Path):
 
 
 def test_weights_that_changed_outside_of_the_samples_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(plans, "_SAMPLES", 2)
-    monkeypatch.setattr(plans, "_SAMPLE_BYTES", 16)
+    monkeypatch.setattr(saved_plans, "_SAMPLES", 2)
+    monkeypatch.setattr(saved_plans, "_SAMPLE_BYTES", 16)
     path = tmp_path / "net.mxr"
     migraphx.save(compiled(), path)
     data = bytearray(path.read_bytes())
@@ -162,7 +162,7 @@ def test_weights_that_changed_outside_of_the_samples_are_noticed(tmp_path: Path,
     at = data.index(weights.tobytes())
     data[at : at + 4] = np.float32(100.0).tobytes()
     path.write_bytes(data)
-    assert plans._path(memoryview(data)) in plan_files()
+    assert saved_plans._path(memoryview(data)) in plan_files()
     changed = migraphx.load(path)
     other = network()
     edited = weights.copy()
@@ -202,21 +202,21 @@ def test_a_plan_is_of_one_environment(tmp_path: Path, monkeypatch: pytest.Monkey
     path = tmp_path / "net.mxr"
     migraphx.save(net, path)
     data = memoryview(path.read_bytes())
-    mine = plans._path(data)
+    mine = saved_plans._path(data)
     others = []
     for name, value in (("MGX_NUM_THREADS", "3"), ("MGX_CPU_FEATURES", "avx2")):
         with monkeypatch.context() as patch:
             patch.setenv(name, value)
-            others.append(plans._path(data))
+            others.append(saved_plans._path(data))
     (default_folder() / "tuning.sqlite").write_bytes(b"x")
-    others.append(plans._path(data))
-    monkeypatch.setattr(plans, "_package_state", lambda: "changed")
-    others.append(plans._path(data))
+    others.append(saved_plans._path(data))
+    monkeypatch.setattr(saved_plans, "_package_state", lambda: "changed")
+    others.append(saved_plans._path(data))
     assert len({mine, *others}) == 5
     for name in ("MIGRAPHX_TRACE_PASSES", "MIGRAPHX_DISABLE_PASSES", "MIGRAPHX_PROBLEM_CACHE"):
         with monkeypatch.context() as patch:
             patch.setenv(name, "x")
-            assert plans._path(data) is None
+            assert saved_plans._path(data) is None
 
 
 def test_kernels_that_the_store_lost_are_compiled(tmp_path: Path, folder: Path):
@@ -239,13 +239,13 @@ def test_too_many_plans_are_dropped_the_oldest_first(tmp_path: Path, monkeypatch
     migraphx.save(compiled(seed=1), tmp_path / "1.mxr")
     (first,) = plan_files()
     os.utime(first, (1, 1))
-    monkeypatch.setattr(plans, "LIMIT_BYTES", int(2.1 * first.stat().st_size))
-    monkeypatch.setattr(plans, "_PRUNE_TO", 0.99)
+    monkeypatch.setattr(saved_plans, "LIMIT_BYTES", int(2.1 * first.stat().st_size))
+    monkeypatch.setattr(saved_plans, "_PRUNE_TO", 0.99)
     for seed in (2, 3):
         migraphx.save(compiled(seed=seed), tmp_path / f"{seed}.mxr")
     assert len(plan_files()) == 2
     assert first not in plan_files()
-    monkeypatch.setattr(plans, "LIMIT_BYTES", 10)
+    monkeypatch.setattr(saved_plans, "LIMIT_BYTES", 10)
     migraphx.save(compiled(seed=4), tmp_path / "4.mxr")
     assert len(plan_files()) == 2
 
@@ -284,7 +284,8 @@ def test_a_fresh_process_imports_only_what_runs(tmp_path: Path):
         "lens = net.get_parameter_shapes()['x'].lens()\n"
         "net.run({'x': np.zeros(lens, np.float32)})\n"
         "unwanted = ('numba', 'llvmlite', 'onnx', 'msgpack', 'mgx_numba.ops', 'mgx_numba.graph.passes', 'sqlite3')\n"
-        "print(json.dumps([m for m in sys.modules if m in unwanted or m.startswith('mgx_numba.codegen.batch')]))\n"
+        "batch = 'mgx_numba.codegen.cpu.toolchain.batch'\n"
+        "print(json.dumps([m for m in sys.modules if m in unwanted or m.startswith(batch)]))\n"
     )
     for _ in range(2):  # the first one asks LLVM for the CPU's name
         done = subprocess.run(

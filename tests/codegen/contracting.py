@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.contraction.pack import aligned_zeros
-from mgx_numba.codegen.contraction.problem import ConvProblem, Epilogue, EpilogueOperand, GemmProblem
-from mgx_numba.codegen.contraction.solver import Plan
+from mgx_numba.codegen.cpu.contraction.pack import aligned_zeros
+from mgx_numba.codegen.cpu.contraction.solver import Plan
+from mgx_numba.codegen.cpu.toolchain.loader import load
 from mgx_numba.codegen.launch import Callee, Launch, Operand
-from mgx_numba.codegen.loader import load
+from mgx_numba.codegen.problems.contraction import ConvProblem, Epilogue, EpilogueOperand, GemmProblem
 
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from mgx_numba.codegen.cluster.text import Tensor
+from mgx_numba.codegen.cpu.loops import Tensor
+from mgx_numba.codegen.cpu.toolchain.loader import load
 from mgx_numba.codegen.launch import Launch, Operand
-from mgx_numba.codegen.loader import load
-from mgx_numba.graph.types import from_numpy
+from mgx_numba.core.types import from_numpy
 
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.attention import AttentionProblem, MaskLayout, frame, plan, select
-from mgx_numba.codegen.contraction.solver import Plan
-from mgx_numba.codegen.cpu.tile_table import TILES
+from mgx_numba.codegen.cpu.attention import AttentionProblem, MaskLayout, base, plan, select
+from mgx_numba.codegen.cpu.contraction.solver import Plan
+from mgx_numba.codegen.cpu.microkernels.tile_table import TILES
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import from_numpy
 from mgx_numba.errors import ShapeError
-from mgx_numba.graph.shape import Shape
-from mgx_numba.graph.types import from_numpy
 from mgx_numba.ops.base import make_op
 
 from .contracting import GuardedPages, element_strides, needs_page_protection, run_plan
@@ -124,7 +124,7 @@ def test_narrower_vectors(monkeypatch: pytest.MonkeyPatch, ceiling: str, queries
 
 def test_panels_of_three_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
     tile = next(t for t in TILES if t.vectors == 3 and t.dtype == "float32")
-    for module in (frame, select):
+    for module in (base, select):
         monkeypatch.setattr(module, "tile_for", lambda dtype: tile)
     for queries in (1, 3, 5, 9, 29):
         q, k, v = operands(1, 2, 1, queries, 50, 20, 21)

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from mgx_numba.codegen.contraction import CONV_SOLVERS
-from mgx_numba.codegen.contraction.conv import ConvDirect, ConvPointwise
-from mgx_numba.codegen.contraction.depthwise import ConvDepthwise
-from mgx_numba.codegen.contraction.few import ConvFewChannels
-from mgx_numba.codegen.contraction.problem import ConvProblem
-from mgx_numba.codegen.contraction.select import packing_growth, select
-from mgx_numba.codegen.contraction.transposed import ConvTransposed
-from mgx_numba.codegen.contraction.winograd import ConvWinograd
-from mgx_numba.codegen.contraction.winograd_form import Form
-from mgx_numba.codegen.contraction.winograd_strided import ConvWinogradStrided
+from mgx_numba.codegen.cpu.contraction import CONV_SOLVERS
+from mgx_numba.codegen.cpu.contraction.conv import ConvDirect, ConvPointwise
+from mgx_numba.codegen.cpu.contraction.depthwise import ConvDepthwise
+from mgx_numba.codegen.cpu.contraction.select import packing_growth, select
+from mgx_numba.codegen.cpu.contraction.small_channels import ConvFewChannels
+from mgx_numba.codegen.cpu.contraction.transposed import ConvTransposed
+from mgx_numba.codegen.cpu.contraction.winograd.form import Form
+from mgx_numba.codegen.cpu.contraction.winograd.solver import ConvWinograd
+from mgx_numba.codegen.cpu.contraction.winograd.strided import ConvWinogradStrided
+from mgx_numba.codegen.problems.contraction import ConvProblem
 from mgx_numba.errors import ShapeError
 
 from .contracting import GuardedPages, convolve, element_strides, needs_page_protection, run_conv, run_plan

@@ -7,12 +7,12 @@ import pytest
 from llvmlite import ir
 from numba.core.errors import TypingError
 
-from mgx_numba.codegen.contraction.conv import ConvDirect
-from mgx_numba.codegen.contraction.gemm import GemmPacked
-from mgx_numba.codegen.contraction.problem import ConvProblem, Epilogue, EpilogueOperand
-from mgx_numba.codegen.contraction.tile_source import finish_source
-from mgx_numba.codegen.cpu.inline import inline
-from mgx_numba.codegen.cpu.tile_table import tile_for
+from mgx_numba.codegen.cpu.contraction.conv import ConvDirect
+from mgx_numba.codegen.cpu.contraction.gemm import GemmPacked
+from mgx_numba.codegen.cpu.contraction.tile_source import finish_source
+from mgx_numba.codegen.cpu.microkernels.inline import inline
+from mgx_numba.codegen.cpu.microkernels.tile_table import tile_for
+from mgx_numba.codegen.problems.contraction import ConvProblem, Epilogue, EpilogueOperand
 
 from .contracting import (
     apply_full_epilogue,

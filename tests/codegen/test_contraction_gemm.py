@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.contraction import GEMM_SOLVERS
-from mgx_numba.codegen.contraction.blocking import cut
-from mgx_numba.codegen.contraction.gemm import GemmInPlace, GemmPacked, GemmPacking
-from mgx_numba.codegen.contraction.problem import Epilogue, EpilogueOperand, GemmProblem
-from mgx_numba.codegen.cpu.tile_table import TILES
+from mgx_numba.codegen.cpu.contraction import GEMM_SOLVERS
+from mgx_numba.codegen.cpu.contraction.blocking import cut
+from mgx_numba.codegen.cpu.contraction.gemm import GemmInPlace, GemmPacked, GemmPacking
+from mgx_numba.codegen.cpu.microkernels.tile_table import TILES
+from mgx_numba.codegen.problems.contraction import Epilogue, EpilogueOperand, GemmProblem
 from mgx_numba.errors import ShapeError
 
 from .contracting import (

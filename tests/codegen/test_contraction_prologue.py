@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.contraction import CONV_SOLVERS, GEMM_SOLVERS
-from mgx_numba.codegen.contraction.blocking import Blocking
-from mgx_numba.codegen.contraction.conv import ConvPointwise
-from mgx_numba.codegen.contraction.gemm import GemmPacked
-from mgx_numba.codegen.contraction.problem import ConvProblem, GemmProblem, Prologue, PrologueOperand
-from mgx_numba.codegen.contraction.select import select
+from mgx_numba.codegen.cpu.contraction import CONV_SOLVERS, GEMM_SOLVERS
+from mgx_numba.codegen.cpu.contraction.blocking import Blocking
+from mgx_numba.codegen.cpu.contraction.conv import ConvPointwise
+from mgx_numba.codegen.cpu.contraction.gemm import GemmPacked
+from mgx_numba.codegen.cpu.contraction.select import select
+from mgx_numba.codegen.problems.contraction import ConvProblem, GemmProblem, Prologue, PrologueOperand
 from mgx_numba.errors import ShapeError
 
 from .contracting import apply_full_epilogue, full_epilogue, full_epilogue_arrays, run_plan

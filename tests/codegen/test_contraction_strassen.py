@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.contraction.blocking import Blocking
-from mgx_numba.codegen.contraction.gemm import GemmPacked
-from mgx_numba.codegen.contraction.problem import GemmProblem
-from mgx_numba.codegen.contraction.select import select
-from mgx_numba.codegen.contraction.strassen import GemmStrassen
-from mgx_numba.codegen.contraction.strassen_blocks import PAD, Cut, next_strip
-from mgx_numba.codegen.cpu.tile_table import tile_for
+from mgx_numba.codegen.cpu.contraction.blocking import Blocking
+from mgx_numba.codegen.cpu.contraction.gemm import GemmPacked
+from mgx_numba.codegen.cpu.contraction.select import select
+from mgx_numba.codegen.cpu.contraction.strassen.blocks import PAD, Cut, next_strip
+from mgx_numba.codegen.cpu.contraction.strassen.solver import GemmStrassen
+from mgx_numba.codegen.cpu.microkernels.tile_table import tile_for
+from mgx_numba.codegen.problems.contraction import GemmProblem
 
 from .contracting import (
     GuardedPages,

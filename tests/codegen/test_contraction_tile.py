@@ -7,10 +7,10 @@ import ctypes
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.contraction.tile_source import tile_source
-from mgx_numba.codegen.cpu.tile_table import TILE_TABLE_ROWS, TILES, RegisterTile, tile_for
+from mgx_numba.codegen.cpu.contraction.tile_source import tile_source
+from mgx_numba.codegen.cpu.microkernels.tile_table import TILE_TABLE_ROWS, TILES, RegisterTile, tile_for
+from mgx_numba.codegen.cpu.toolchain.loader import load
 from mgx_numba.codegen.kernel import KernelSource
-from mgx_numba.codegen.loader import load
 
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 TAPS, DEPTH, PANELS, X_STEP = 3, 7, 3, 2

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.cpu import host
-from mgx_numba.codegen.data.gather import gather_elements_launch, gather_launch, gathernd_launch
+from mgx_numba.codegen.cpu.data.gather import gather_elements_launch, gather_launch, gathernd_launch
 from mgx_numba.codegen.launch import Launch
-from mgx_numba.graph.shape import Shape
-from mgx_numba.graph.types import from_numpy
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import from_numpy
 from mgx_numba.ops.base import make_op
 
 from .launching import empty_in_order, in_order, run_launch, tensor_of

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.cpu import host
-from mgx_numba.codegen.data import rows
-from mgx_numba.codegen.data.argreduce import arg_join_launch, arg_part_launch, arg_parts, argreduce_launch
-from mgx_numba.codegen.data.scan import part_sums_launch, scan_launch, scan_parts
-from mgx_numba.codegen.data.topk import topk_launch
-from mgx_numba.graph.shape import Shape
-from mgx_numba.graph.types import from_numpy
+from mgx_numba.codegen.cpu.data import rows
+from mgx_numba.codegen.cpu.data.argreduce import arg_join_launch, arg_part_launch, arg_parts, argreduce_launch
+from mgx_numba.codegen.cpu.data.scan import part_sums_launch, scan_launch, scan_parts
+from mgx_numba.codegen.cpu.data.topk import topk_launch
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import from_numpy
 from mgx_numba.ops.base import make_op
 
 from .launching import empty_in_order, in_order, run_launch, tensor_of

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.cpu import host
-from mgx_numba.codegen.data.pad import pad_launch, remap_launch
-from mgx_numba.codegen.data.resize import resize_launch
-from mgx_numba.graph.shape import Shape
-from mgx_numba.graph.types import from_numpy
+from mgx_numba.codegen.cpu.data.pad import pad_launch, remap_launch
+from mgx_numba.codegen.cpu.data.resize import resize_launch
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import from_numpy
 from mgx_numba.ops.base import make_op
 
 from .launching import empty_in_order, in_order, run_launch, tensor_of

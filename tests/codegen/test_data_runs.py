@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.cluster.pointwise import pointwise_launch
 from mgx_numba.codegen.cpu import host
-from mgx_numba.codegen.data.runs import runs_launch
+from mgx_numba.codegen.cpu.cluster.pointwise import pointwise_launch
+from mgx_numba.codegen.cpu.data.runs import runs_launch
+from mgx_numba.core.shape import Shape
 from mgx_numba.graph.module import Module
-from mgx_numba.graph.shape import Shape
 
 from .launching import in_order, run_launch, tensor_of
 

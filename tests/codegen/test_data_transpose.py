@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.cpu import host
-from mgx_numba.codegen.data.transpose import transpose_launch
+from mgx_numba.codegen.cpu.data.transpose import transpose_launch
 
 from .launching import empty_in_order, in_order, run_launch, tensor_of
 

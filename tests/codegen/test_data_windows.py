@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.data.lrn import lrn_launch
-from mgx_numba.codegen.data.onehot import onehot_launch
-from mgx_numba.codegen.data.scatter import scatter_launch, scatternd_launch
-from mgx_numba.graph.shape import Shape
-from mgx_numba.graph.types import from_numpy
+from mgx_numba.codegen.cpu.data.lrn import lrn_launch
+from mgx_numba.codegen.cpu.data.onehot import onehot_launch
+from mgx_numba.codegen.cpu.data.scatter import scatter_launch, scatternd_launch
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import from_numpy
 from mgx_numba.ops.base import make_op
 
 from .launching import empty_in_order, in_order, run_launch, tensor_of

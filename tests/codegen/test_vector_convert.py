@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mgx_numba.graph.types import from_numpy
+from mgx_numba.core.types import from_numpy
 from mgx_numba.ops.scalar import cast_array
 from tests.codegen.vector_kernels import evaluate, numpy_dtype, same
 

@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.cpu.source import FAST_NAMES, CodeBuffer, VectorPrinter, literal
-from mgx_numba.graph.types import Type
+from mgx_numba.codegen.cpu.printer import FAST_NAMES, CodeBuffer, VectorPrinter, literal
+from mgx_numba.core.types import Type
 from mgx_numba.ops.scalar import BINARY, BITWISE, COMPARE, LOGICAL, UNARY, NumpyScalar
 from tests.codegen.vector_kernels import call
 
@@ -187,18 +187,18 @@ def test_unknown_operations_are_attribute_errors() -> None:
 
 
 def test_the_language_has_every_name_that_is_printed() -> None:
-    from mgx_numba.codegen.cpu import lang
+    from mgx_numba.codegen.cpu import vocabulary
 
     names = (
         UNARY | BINARY | COMPARE | LOGICAL | BITWISE | {"bitwise_not", "logical_not", "isnan", "isinf", "where", "fma"}
     )
     names |= {f"{name}_fast" for name in FAST_NAMES} | {"splat", "INF", "NAN"}
-    assert names <= set(lang.__all__)
-    assert len(lang.__all__) == len(set(lang.__all__))
-    fast = {name[:-5] for name in lang.__all__ if name.endswith("_fast")}
+    assert names <= set(vocabulary.__all__)
+    assert len(vocabulary.__all__) == len(set(vocabulary.__all__))
+    fast = {name[:-5] for name in vocabulary.__all__ if name.endswith("_fast")}
     assert fast == FAST_NAMES
 
 
 def test_printing_does_not_import_numba() -> None:
-    code = "import sys, mgx_numba.codegen.cpu.source; assert 'numba' not in sys.modules"
+    code = "import sys, mgx_numba.codegen.cpu.printer; assert 'numba' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -13,11 +13,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from mgx_numba.core.types import from_numpy
 from mgx_numba.graph.instruction import Instruction, Parameter, Return
 from mgx_numba.graph.program import Program
-from mgx_numba.graph.types import from_numpy
-from mgx_numba.runtime.executor import Executable
-from mgx_numba.targets.cpu.lowering import lower
+from mgx_numba.runtime.cpu.executor import Executable
+from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.cpu.options import CpuOptions
 from mgx_numba.targets.ref.interpreter import compute
 

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import from_numpy
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.module import Module
 from mgx_numba.graph.passes import Options, run_passes
 from mgx_numba.graph.program import Program
-from mgx_numba.graph.shape import Shape
-from mgx_numba.graph.types import from_numpy
-from mgx_numba.runtime.executor import Executable
-from mgx_numba.targets.cpu.lowering import lower
+from mgx_numba.runtime.cpu.executor import Executable
+from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.cpu.options import CpuOptions
 from mgx_numba.targets.ref.interpreter import evaluate
 

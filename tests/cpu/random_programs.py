@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 import mgx_numba.ops  # noqa: F401  (registers the operators)
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import Type
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.program import Program
-from mgx_numba.graph.shape import Shape
-from mgx_numba.graph.types import Type
 
 __all__ = ["Builder", "random_values"]
 

@@ -14,7 +14,7 @@ from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.module import Module
 from mgx_numba.runtime.plan import Plan
-from mgx_numba.targets.cpu.lowering import lower
+from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.cpu.options import CpuOptions
 from mgx_numba.targets.cpu.target import CpuProgram
 

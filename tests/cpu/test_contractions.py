@@ -7,10 +7,10 @@ import mmap
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.contraction.pack import aligned_zeros
-from mgx_numba.runtime.executor import Executable
+from mgx_numba.codegen.cpu.contraction.pack import aligned_zeros
+from mgx_numba.runtime.cpu.executor import Executable
 from mgx_numba.runtime.memory import scratch
-from mgx_numba.targets.cpu.lowering import lower
+from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.cpu.options import CpuOptions
 
 from .programs import check, program_of

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.data import rows
+from mgx_numba.codegen.cpu.data import rows
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.module import Module
 from mgx_numba.runtime.plan import HostStep
-from mgx_numba.targets.cpu.lowering import lower
+from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.cpu.options import CpuOptions
 
 from .programs import check, program_of

@@ -9,7 +9,7 @@ import pytest
 
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.module import Module
-from mgx_numba.targets.cpu.lowering import lower
+from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.cpu.options import CpuOptions
 
 from .programs import Build, check

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from mgx_numba.runtime.plan import Region
-from mgx_numba.targets.cpu.buffers import ALIGNMENT, GROWTH, Buffer, color
+from mgx_numba.targets.lowering.buffers import ALIGNMENT, GROWTH, Buffer, color
 
 
 def random_buffers(seed: int, count: int) -> list[Buffer]:

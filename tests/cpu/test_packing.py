@@ -12,7 +12,7 @@ import mgx_numba as migraphx
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.plan import Step
 from mgx_numba.targets.cpu import target
-from mgx_numba.targets.cpu.shared_weights import SharedWeights
+from mgx_numba.targets.lowering.shared_weights import SharedWeights
 
 RNG = np.random.default_rng(5)
 DENSE = RNG.standard_normal((96, 160), dtype=np.float32)

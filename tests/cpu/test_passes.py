@@ -11,8 +11,8 @@ from bench.models import build, inputs
 from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.passes import Options, run_passes
 from mgx_numba.graph.program import Program
-from mgx_numba.runtime.executor import Executable
-from mgx_numba.targets.cpu.lowering import lower
+from mgx_numba.runtime.cpu.executor import Executable
+from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.cpu.options import CpuOptions
 from mgx_numba.targets.cpu.target import PASSES, optimize
 from mgx_numba.targets.ref.interpreter import evaluate

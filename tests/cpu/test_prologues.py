@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mgx_numba.core.types import Type
 from mgx_numba.graph.program import Program
-from mgx_numba.graph.types import Type
-from mgx_numba.targets.cpu.lowering import lower
+from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.cpu.options import CpuOptions
 
 from .programs import check, compile_and_run, program_of

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.recurrent import RecurrenceProblem, plan
+from mgx_numba.codegen.cpu.recurrent import RecurrenceProblem, plan
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.module import Module
 from mgx_numba.graph.passes import run_passes
 from mgx_numba.ops.base import make_op
-from mgx_numba.runtime.executor import Executable
-from mgx_numba.targets.cpu.lowering import lower
+from mgx_numba.runtime.cpu.executor import Executable
+from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.cpu.options import CpuOptions
 from mgx_numba.targets.ref.interpreter import evaluate
 

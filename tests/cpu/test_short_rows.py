@@ -6,8 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.cluster.maxima import maxima_without_nan
 from mgx_numba.codegen.cpu import host
+from mgx_numba.codegen.cpu.cluster.maxima import maxima_without_nan
 
 from .programs import check
 
@@ -144,9 +144,9 @@ def turned(m, x):
 
 
 def test_which_maxima_need_not_pass_nan_on():
+    from mgx_numba.core.shape import Shape
+    from mgx_numba.core.types import Type
     from mgx_numba.graph.module import Module
-    from mgx_numba.graph.shape import Shape
-    from mgx_numba.graph.types import Type
 
     def found(build):
         m = Module("cluster")

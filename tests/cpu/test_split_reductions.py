@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.cluster import split
-from mgx_numba.codegen.cluster.reduce import reduce_launch
 from mgx_numba.codegen.cpu import host
+from mgx_numba.codegen.cpu.cluster import split
+from mgx_numba.codegen.cpu.cluster.reduce import reduce_launch
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import Type
 from mgx_numba.graph.module import Module
 from mgx_numba.graph.passes import Options, run_passes
-from mgx_numba.graph.shape import Shape
-from mgx_numba.graph.types import Type
-from mgx_numba.targets.cpu.lowering import lower
+from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.cpu.options import CpuOptions
 
 from ..codegen.launching import run_launch, tensor_of

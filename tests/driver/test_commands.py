@@ -14,8 +14,8 @@ import pytest
 
 import mgx_numba
 from mgx_numba import __version__
+from mgx_numba.core.argument import Argument
 from mgx_numba.driver.environment import KNOWN
-from mgx_numba.graph.argument import Argument
 from mgx_numba.graph.export import to_cpp
 from mgx_numba.graph.mxr import load_program, save_argument
 from tests.driver.support import drive, small_model

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mgx_numba.driver.timing import average, percentile
-from mgx_numba.runtime.limits import Limits, measure_limits
+from mgx_numba.runtime.cpu.limits import Limits, measure_limits
 from tests.driver.support import drive, small_model
 
 NUMBER = r"-?[\d.]+(?:e[+-]\d+)?"

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import Type
 from mgx_numba.driver.compare import Tolerance, compare, default_tolerance
 from mgx_numba.driver.trim import computing_instructions, keep_until, trim
 from mgx_numba.driver.verifying import check_passes, check_prefixes, check_steps, first_wrong_prefix
@@ -16,8 +18,6 @@ from mgx_numba.graph.module import Module
 from mgx_numba.graph.passes import Options
 from mgx_numba.graph.passes.base import Pass
 from mgx_numba.graph.program import Program
-from mgx_numba.graph.shape import Shape
-from mgx_numba.graph.types import Type
 from mgx_numba.graph.validate import validate
 from mgx_numba.ops.base import make_op
 from mgx_numba.ops.unary import Relu

@@ -12,9 +12,9 @@ import onnx
 import pytest
 from onnx import helper
 
+from mgx_numba.core.shape import DynamicDimension as Dim
 from mgx_numba.errors import OptionError, UnsupportedError
 from mgx_numba.frontends.onnx import parse_onnx
-from mgx_numba.graph.shape import DynamicDimension as Dim
 
 from .onnx_cases import run_program
 from .support import FLOAT, make_model, numbers, single

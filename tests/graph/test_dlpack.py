@@ -8,8 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from mgx_numba.core.argument import Argument
 from mgx_numba.errors import ShapeError
-from mgx_numba.graph.argument import Argument
 
 
 class Exporter:

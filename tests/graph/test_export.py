@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mgx_numba.core.argument import Argument
+from mgx_numba.core.shape import DynamicDimension, Shape
+from mgx_numba.core.types import Type
 from mgx_numba.errors import UnsupportedError
-from mgx_numba.graph.argument import Argument
 from mgx_numba.graph.export import to_cpp, to_dot, to_json, to_py
 from mgx_numba.graph.instruction import Instruction, Outline
 from mgx_numba.graph.program import Program
-from mgx_numba.graph.shape import DynamicDimension, Shape
-from mgx_numba.graph.types import Type
 from tests.graph.test_mxr import branching_program, convolution_program, dynamic_program
 
 

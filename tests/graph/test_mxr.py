@@ -12,19 +12,12 @@ import msgpack
 import numpy as np
 import pytest
 
+from mgx_numba.core.argument import Argument
+from mgx_numba.core.shape import DynamicDimension, Shape
+from mgx_numba.core.types import Type
 from mgx_numba.errors import FormatError, OptionError
-from mgx_numba.graph.argument import Argument
-from mgx_numba.graph.mxr import (
-    load_argument,
-    load_buffer,
-    load_program,
-    save_argument,
-    save_buffer,
-    save_program,
-)
+from mgx_numba.graph.mxr import load_argument, load_buffer, load_program, save_argument, save_buffer, save_program
 from mgx_numba.graph.program import Program
-from mgx_numba.graph.shape import DynamicDimension, Shape
-from mgx_numba.graph.types import Type
 from mgx_numba.graph.validate import validate
 from mgx_numba.graph.wire import Decoder, pack
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mgx_numba.core.argument import Argument
 from mgx_numba.errors import FormatError
 from mgx_numba.graph import mxr, wire
-from mgx_numba.graph.argument import Argument
 from mgx_numba.graph.mxr import load_argument, load_buffer, load_program, save_argument, save_buffer, save_program
 from mgx_numba.graph.program import Program
 from tests.graph.test_mxr import assert_same, literal_program

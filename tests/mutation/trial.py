@@ -27,7 +27,7 @@ from mgx_numba.graph import wire
 from mgx_numba.graph.mxr import OBJECTS, load_buffer, load_program, save_buffer
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.validate import validate
-from mgx_numba.runtime import executor
+from mgx_numba.runtime.cpu import executor
 from tests.mutation.examples import LONGEST_BIN
 from tests.mutation.mutate import mutate
 

@@ -13,8 +13,8 @@ import onnx.shape_inference
 import onnxruntime
 
 import mgx_numba.ops
-from mgx_numba.graph.argument import Argument
-from mgx_numba.graph.shape import Shape
+from mgx_numba.core.argument import Argument
+from mgx_numba.core.shape import Shape
 from mgx_numba.ops.base import make_op
 
 assert mgx_numba.ops.__all__

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import mgx_numba as migraphx
+from mgx_numba.core.argument import Argument
+from mgx_numba.core.shape import DynamicDimension, Shape
+from mgx_numba.core.types import Type, from_numpy
 from mgx_numba.errors import MgxError, OperatorError, ShapeError
-from mgx_numba.graph.argument import Argument
 from mgx_numba.graph.program import Program
-from mgx_numba.graph.shape import DynamicDimension, Shape
-from mgx_numba.graph.types import Type, from_numpy
 from mgx_numba.graph.validate import validate
 from mgx_numba.ops.builders import add_macro, known_macros, macro_options
 from mgx_numba.targets.ref.interpreter import evaluate

@@ -9,9 +9,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from mgx_numba.core.shape import DynamicDimension, Shape
+from mgx_numba.core.types import Type
 from mgx_numba.errors import ShapeError
-from mgx_numba.graph.shape import DynamicDimension, Shape
-from mgx_numba.graph.types import Type
 from mgx_numba.ops.base import make_op
 
 from .running import call, onnx_reference, shape

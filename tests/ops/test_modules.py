@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mgx_numba.core.shape import DynamicDimension, Shape
+from mgx_numba.core.types import Type
 from mgx_numba.errors import MgxError, ShapeError
 from mgx_numba.graph.module import Module
 from mgx_numba.graph.program import Program
-from mgx_numba.graph.shape import DynamicDimension, Shape
-from mgx_numba.graph.types import Type
 from mgx_numba.ops.base import make_op
 from mgx_numba.targets.ref.interpreter import evaluate
 
@@ -40,7 +40,7 @@ def run(
 
 
 def _type(value: np.ndarray) -> Type:
-    from mgx_numba.graph.types import from_numpy
+    from mgx_numba.core.types import from_numpy
 
     return from_numpy(value.dtype)
 

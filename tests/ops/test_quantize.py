@@ -6,8 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from mgx_numba.core.types import Type
 from mgx_numba.errors import ShapeError
-from mgx_numba.graph.types import Type
 from mgx_numba.ops.base import make_op
 
 from .running import call, onnx_reference, shape

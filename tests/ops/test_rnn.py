@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mgx_numba.core.shape import DynamicDimension, Shape
+from mgx_numba.core.types import Type
 from mgx_numba.errors import ShapeError, UnsupportedError
-from mgx_numba.graph.shape import DynamicDimension, Shape
-from mgx_numba.graph.types import Type
 from mgx_numba.ops.base import make_op
 from mgx_numba.ops.rnn import Recurrent
 

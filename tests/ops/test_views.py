@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mgx_numba.core.shape import DynamicDimension, Shape
+from mgx_numba.core.types import Type
 from mgx_numba.errors import OperatorError, ShapeError
-from mgx_numba.graph.shape import DynamicDimension, Shape
-from mgx_numba.graph.types import Type
 from mgx_numba.ops.base import make_op
 from mgx_numba.ops.dims import view_strides
 

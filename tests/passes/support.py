@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 import mgx_numba.ops  # noqa: F401  registers the operators
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import Type, from_numpy, parse_type
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.passes.base import Options, Pass, run_passes
 from mgx_numba.graph.program import Program
-from mgx_numba.graph.shape import Shape
-from mgx_numba.graph.types import Type, from_numpy, parse_type
 from mgx_numba.graph.validate import validate
 from mgx_numba.targets.ref.interpreter import evaluate
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mgx_numba.core.types import Type
 from mgx_numba.graph.module import Module
 from mgx_numba.graph.passes.base import run_passes
 from mgx_numba.graph.passes.dead_code_elimination import DeadCodeElimination
@@ -15,7 +16,6 @@ from mgx_numba.graph.passes.eliminate_identity import EliminateIdentity
 from mgx_numba.graph.passes.inline_module import InlineModule
 from mgx_numba.graph.passes.normalize_ops import NormalizeOps
 from mgx_numba.graph.passes.propagate_constant import PropagateConstant
-from mgx_numba.graph.types import Type
 
 from .support import Graph, check, find, names
 
@@ -273,7 +273,7 @@ def test_constants_fold_inside_of_branches() -> None:
     ],
 )
 def test_exact_conversions(source: str, target: str, exact: bool) -> None:
-    from mgx_numba.graph.types import parse_type
+    from mgx_numba.core.types import parse_type
 
     aliases = {"half": "half", "float": "float", "double": "double", "bf16": "bf16", "bool": "bool"}
     types = [parse_type(aliases.get(n, f"{n}_t")) for n in (source, target)]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from mgx_numba.core.shape import Shape, find_permutation
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.passes.layout_convolution import LayoutConvolution, channels_last
 from mgx_numba.graph.passes.normalize_ops import NormalizeOps
 from mgx_numba.graph.passes.rewrite_pooling import RewritePooling
 from mgx_numba.graph.passes.rewrite_resize import RewriteResize
-from mgx_numba.graph.shape import Shape, find_permutation
 
 from .support import Graph, check, find, names
 

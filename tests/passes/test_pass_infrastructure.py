@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import Type
 from mgx_numba.errors import CompileError, OptionError, ValidationError
 from mgx_numba.graph.module import Module
 from mgx_numba.graph.passes.base import Options, Pass, known_passes, make_pass, run_passes
@@ -12,8 +14,6 @@ from mgx_numba.graph.passes.match import Match, op, rule, scalar, some
 from mgx_numba.graph.passes.rewriter import RulePass
 from mgx_numba.graph.passes.simplify_algebra import SimplifyAlgebra
 from mgx_numba.graph.program import Program
-from mgx_numba.graph.shape import Shape
-from mgx_numba.graph.types import Type
 
 from .support import STRICT, Graph, find, names
 
@@ -200,7 +200,7 @@ def test_new_instructions_inherit_debug_symbols() -> None:
 
 
 def test_dynamic_shapes_are_left_alone() -> None:
-    from mgx_numba.graph.shape import DynamicDimension
+    from mgx_numba.core.shape import DynamicDimension
 
     program = Program()
     shape = Shape.dynamic(Type.float_type, [DynamicDimension(1, 4), 3])

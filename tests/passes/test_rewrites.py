@@ -301,7 +301,7 @@ def test_padding_joins_a_pooling_where_it_counts_alike(
 @pytest.mark.parametrize("zero", [True, False])
 @pytest.mark.parametrize("target", ["int8", "uint8", "fp8e4m3fn"])
 def test_quantisation_is_arithmetic(zero: bool, target: str) -> None:
-    from mgx_numba.graph.types import parse_type
+    from mgx_numba.core.types import parse_type
 
     kind = parse_type({"int8": "int8_t", "uint8": "uint8_t", "fp8e4m3fn": "fp8e4m3fn_type"}[target])
     g = Graph()

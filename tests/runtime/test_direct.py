@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.kernel import KernelSource
-from mgx_numba.runtime import direct
-from mgx_numba.runtime.executor import Executable
+from mgx_numba.runtime.cpu import direct
+from mgx_numba.runtime.cpu.executor import Executable
 from mgx_numba.runtime.memory import address_of
 from mgx_numba.runtime.plan import HostStep, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec
 
@@ -244,7 +244,7 @@ PRELUDE = """
 import os, threading, time, warnings
 import numpy as np
 from mgx_numba.codegen.kernel import KernelSource
-from mgx_numba.runtime.executor import Executable
+from mgx_numba.runtime.cpu.executor import Executable
 from tests.runtime.conftest import ADD
 from tests.runtime.test_direct import entry_of, inputs_of, plan_of
 

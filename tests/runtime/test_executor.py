@@ -16,21 +16,12 @@ import pytest
 
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.errors import OptionError, UnsupportedError
-from mgx_numba.runtime import threads
-from mgx_numba.runtime.executor import Executable, View
-from mgx_numba.runtime.layout import PlanTables
+from mgx_numba.runtime.cpu import threads
+from mgx_numba.runtime.cpu.executor import Executable, View
+from mgx_numba.runtime.cpu.layout import PlanTables
+from mgx_numba.runtime.cpu.spmd import StepRecord
 from mgx_numba.runtime.memory import address_of
-from mgx_numba.runtime.plan import (
-    HostStep,
-    ParameterSpec,
-    Plan,
-    Pointer,
-    Region,
-    Step,
-    TensorSpec,
-    TensorView,
-)
-from mgx_numba.runtime.spmd import StepRecord
+from mgx_numba.runtime.plan import HostStep, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec, TensorView
 
 ROOT = Path(__file__).resolve().parents[2]
 X, Y = Pointer(Region.PARAMETER, 0), Pointer(Region.OUTPUT, 0)
@@ -181,7 +172,7 @@ PRELUDE = """
 import os, sys, threading
 import numpy as np
 from mgx_numba.codegen.kernel import KernelSource
-from mgx_numba.runtime.executor import Executable
+from mgx_numba.runtime.cpu.executor import Executable
 from mgx_numba.runtime.plan import ParameterSpec, Plan, Pointer, Region, Step, TensorSpec
 kernel = KernelSource("triple_kernel", '''
 def kernel(args, begin, end):
@@ -263,7 +254,7 @@ atexit.register(lambda: print(check()))
 
 def test_calls_after_the_pool_stopped_run_alone() -> None:
     body = """
-from mgx_numba.runtime.threads import pool
+from mgx_numba.runtime.cpu.threads import pool
 pool().stop()
 print(check(), any(thread.is_alive() for thread in pool().workers))
 """
@@ -333,8 +324,8 @@ def test_woken_workers_keep_off_the_callers_cpu_where_every_cpu_has_a_thread() -
     body = """
 import os, time
 import numpy as np
-from mgx_numba.runtime.executor import Executable
-from mgx_numba.runtime.threads import pool
+from mgx_numba.runtime.cpu.executor import Executable
+from mgx_numba.runtime.cpu.threads import pool
 from mgx_numba.codegen.kernel import KernelSource
 from tests.runtime.conftest import ADD
 from tests.runtime.test_executor import sum_plan
@@ -359,8 +350,8 @@ def test_a_caller_whose_workers_the_system_refused_may_run_where_it_could() -> N
 import os, threading, time
 import numpy as np
 from mgx_numba.codegen.kernel import KernelSource
-from mgx_numba.runtime.executor import Executable
-from mgx_numba.runtime.threads import pool
+from mgx_numba.runtime.cpu.executor import Executable
+from mgx_numba.runtime.cpu.threads import pool
 from tests.runtime.conftest import ADD
 from tests.runtime.test_executor import sum_plan
 

@@ -10,17 +10,8 @@ import pytest
 
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.errors import ShapeError
-from mgx_numba.runtime.executor import Executable, View
-from mgx_numba.runtime.plan import (
-    HostStep,
-    ParameterSpec,
-    Plan,
-    Pointer,
-    Region,
-    Step,
-    TensorSpec,
-    TensorView,
-)
+from mgx_numba.runtime.cpu.executor import Executable, View
+from mgx_numba.runtime.plan import HostStep, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec, TensorView
 
 Arrays = list[np.ndarray]
 X = TensorView(Pointer(Region.PARAMETER, 0), "int64", (8,), (1,))

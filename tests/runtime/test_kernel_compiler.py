@@ -12,12 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mgx_numba.codegen import batch, kernel
-from mgx_numba.codegen.compiler import compile_object, inspect
+from mgx_numba.codegen import kernel
 from mgx_numba.codegen.cpu import host
-from mgx_numba.codegen.elf import read_object
+from mgx_numba.codegen.cpu.toolchain import batch
+from mgx_numba.codegen.cpu.toolchain.compiler import compile_object, inspect
+from mgx_numba.codegen.cpu.toolchain.elf import read_object
+from mgx_numba.codegen.cpu.toolchain.loader import load
 from mgx_numba.codegen.kernel import KernelSource
-from mgx_numba.codegen.loader import load
 from mgx_numba.errors import CompileError, FormatError
 
 HEADER = "def kernel(args, begin, end):\n"

@@ -16,12 +16,12 @@ from pathlib import Path
 import llvmlite.binding as llvm
 import pytest
 
-from mgx_numba.codegen import linker, loader, platform
-from mgx_numba.codegen.cpu import host
-from mgx_numba.codegen.elf import ElfObject, Relocation, read_object
+from mgx_numba.codegen.cpu import host, platform
+from mgx_numba.codegen.cpu.toolchain import linker, loader
+from mgx_numba.codegen.cpu.toolchain.elf import ElfObject, Relocation, read_object
 from mgx_numba.codegen.files import replace_file
 from mgx_numba.codegen.kernel import KernelSource
-from mgx_numba.runtime.threads import NativeKernel
+from mgx_numba.runtime.cpu.threads import NativeKernel
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux") or python_platform.machine() != "x86_64", reason="LLVM links here"
@@ -173,7 +173,7 @@ def test_llvm_loads_where_the_linker_does_not(monkeypatch: pytest.MonkeyPatch):
 
 def test_the_platform_is_asked_once(tmp_path: Path):
     program = (
-        "import sys, json; from dataclasses import asdict; from mgx_numba.codegen.platform import platform\n"
+        "import sys, json; from dataclasses import asdict; from mgx_numba.codegen.cpu.platform import platform\n"
         "print(json.dumps([asdict(platform()), 'llvmlite' in sys.modules]))\n"
     )
     environment = {**os.environ, "MGX_CACHE_DIR": str(tmp_path)}

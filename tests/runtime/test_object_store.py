@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mgx_numba.codegen import loader
+from mgx_numba.codegen.cpu.toolchain import loader
 from mgx_numba.codegen.files import default_folder
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.store import ObjectStore
@@ -123,7 +123,7 @@ PROGRAM = """
 import sys
 import numpy as np
 from mgx_numba.codegen.kernel import KernelSource
-from mgx_numba.runtime.executor import Executable
+from mgx_numba.runtime.cpu.executor import Executable
 from mgx_numba.runtime.plan import ParameterSpec, Plan, Pointer, Region, Step, TensorSpec
 
 kernel = KernelSource("stored_kernel", '''

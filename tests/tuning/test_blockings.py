@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.contraction import CONV_SOLVERS, GEMM_SOLVERS
-from mgx_numba.codegen.contraction.blocking import Blocking, fit
-from mgx_numba.codegen.contraction.problem import ConvProblem, GemmProblem
-from mgx_numba.codegen.contraction.solver import NO_EPILOGUE
-from mgx_numba.codegen.cpu.tile_table import TILES, tile_for
-from mgx_numba.codegen.tuning.configurations import Candidate, Request, refinements, solver_candidates
+from mgx_numba.codegen.cpu.contraction import CONV_SOLVERS, GEMM_SOLVERS
+from mgx_numba.codegen.cpu.contraction.blocking import Blocking, fit
+from mgx_numba.codegen.cpu.contraction.configurations import Candidate, Request, refinements, solver_candidates
+from mgx_numba.codegen.cpu.contraction.solver import NO_EPILOGUE
+from mgx_numba.codegen.cpu.microkernels.tile_table import TILES, tile_for
+from mgx_numba.codegen.problems.contraction import ConvProblem, GemmProblem
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import Type
 from mgx_numba.graph.program import Program
-from mgx_numba.graph.shape import Shape
-from mgx_numba.graph.types import Type
 from mgx_numba.targets.base import compile_for
 
 BLOCKINGS = [

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from mgx_numba.codegen.contraction.problem import ConvProblem, Epilogue, EpilogueOperand, GemmProblem
-from mgx_numba.codegen.tuning.configurations import Request
+from mgx_numba.codegen.cpu.contraction.configurations import Request
+from mgx_numba.codegen.problems.contraction import ConvProblem, Epilogue, EpilogueOperand, GemmProblem
 from mgx_numba.codegen.tuning.files import best, read_records, records_from, write_records
 from mgx_numba.codegen.tuning.record import TuningRecord, device_fingerprint, explain_miss
 from mgx_numba.errors import FormatError

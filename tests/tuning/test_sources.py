@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import mgx_numba as migraphx
-from mgx_numba.codegen.contraction.problem import GemmProblem
-from mgx_numba.codegen.contraction.solver import NO_EPILOGUE
-from mgx_numba.codegen.tuning.configurations import Request
+from mgx_numba.codegen.cpu.contraction.configurations import Request
+from mgx_numba.codegen.cpu.contraction.solver import NO_EPILOGUE
+from mgx_numba.codegen.problems.contraction import GemmProblem
 from mgx_numba.codegen.tuning.database import Database, default_path
 from mgx_numba.codegen.tuning.files import read_records, write_records
 from mgx_numba.codegen.tuning.record import TuningRecord, device_fingerprint

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import OptionError
-from ..platform import platform
+from .platform import platform
 
 if TYPE_CHECKING:
     import llvmlite.binding as llvm

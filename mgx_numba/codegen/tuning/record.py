@@ -12,7 +12,7 @@ from typing import Any
 
 from ..._version import __version__
 from ...errors import FormatError
-from ..platform import platform
+from ..cpu.platform import platform
 
 __all__ = [
     "DeviceFingerprint",

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import MgxError
-from ..contraction.select import select
+from ..cpu.contraction.configurations import Candidate, Request, candidate_of
+from ..cpu.contraction.select import select
 from ..cpu.host import host
-from .configurations import Candidate, Request, candidate_of
 from .record import DeviceFingerprint, Problem, TuningRecord, device_fingerprint, explain_miss
 from .source import ENVIRONMENT, Found, Layer, MemoryLayer, ShippedLayer, Sources, UserLayer, given_layer, keep_in_file
 from .tuner import Outcome

@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ...core.shape import DynamicDimension
 from ...graph.program import Program
-from ...graph.shape import DynamicDimension
 
 if TYPE_CHECKING:
     from typing import TypeAlias

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...core.types import Type
 from ...errors import ParseError, ShapeError
 from ...graph.instruction import Instruction
-from ...graph.types import Type
 from .activation import mul_scalar
 from .builder import Builder, rank
 from .node import Node

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
 from ...graph.module import Module
-from ...graph.types import Type
 from ...ops.base import Operator
 from .constants import Constants
 

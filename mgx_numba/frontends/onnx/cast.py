@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import ml_dtypes
 
+from ...core.types import Type
 from ...errors import ParseError, UnsupportedError
 from ...graph.instruction import Instruction
-from ...graph.types import Type
 from .builder import Builder
 from .node import Node
 from .registry import register

@@ -10,9 +10,9 @@ import itertools
 
 import numpy as np
 
+from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
-from ...graph.types import Type
 from .builder import Builder, rank
 from .matmul import matmul
 from .node import Node

@@ -9,9 +9,9 @@ import math
 
 import numpy as np
 
+from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
-from ...graph.types import Type
 from .attention import Mask, attend, merge_heads, positions, split_heads
 from .builder import Builder, rank
 from .matmul import matmul

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ...core.shape import Shape
+from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
 from ...graph.module import Module
-from ...graph.shape import Shape
-from ...graph.types import Type
 from .builder import Builder, rank
 from .node import Node
 from .registry import register

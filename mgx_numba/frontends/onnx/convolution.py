@@ -6,9 +6,9 @@ com.microsoft: FusedConv NhwcConv.
 
 from __future__ import annotations
 
+from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
-from ...graph.types import Type
 from .activation import mul_scalar
 from .builder import Builder, rank
 from .node import Node

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ...core.types import Type
 from ...errors import ParseError
 from ...graph.instruction import Instruction
-from ...graph.types import Type
 from ...ops.base import make_op
 from .builder import Builder, rank
 from .node import Node

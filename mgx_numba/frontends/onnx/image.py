@@ -10,10 +10,10 @@ from math import prod
 
 import numpy as np
 
+from ...core.shape import row_major_strides
+from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
-from ...graph.shape import row_major_strides
-from ...graph.types import Type
 from .activation import add_scalar, mul_scalar
 from .builder import Builder, rank
 from .constants import LARGEST

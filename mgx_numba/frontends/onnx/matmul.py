@@ -6,9 +6,9 @@ com.microsoft: FusedMatMul GemmFastGelu MatMulIntegerToFloat TransposeMatMul.
 
 from __future__ import annotations
 
+from ...core.types import Type
 from ...errors import ShapeError
 from ...graph.instruction import Instruction
-from ...graph.types import Type
 from .activation import gelu_tanh, mul_scalar
 from .builder import Builder, rank
 from .node import Node

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...core.shape import DynamicDimension
 from ...errors import OptionError
-from ...graph.shape import DynamicDimension
 
 __all__ = ["ParseOptions"]
 

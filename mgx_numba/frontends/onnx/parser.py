@@ -8,11 +8,11 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ...core.shape import DynamicDimension, Shape
 from ...errors import MgxError, OptionError, ParseError, UnsupportedError
 from ...graph.instruction import Instruction
 from ...graph.module import Module
 from ...graph.program import Program
-from ...graph.shape import DynamicDimension, Shape
 from . import registry
 from .builder import Builder
 from .constants import Constants

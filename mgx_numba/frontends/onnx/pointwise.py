@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ...core.types import Type
 from ...errors import ParseError
 from ...graph.instruction import Instruction
-from ...graph.types import Type
 from .builder import Builder
 from .node import Node
 from .registry import register

@@ -9,10 +9,10 @@ from math import prod
 
 import numpy as np
 
+from ...core.shape import row_major_strides
+from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
-from ...graph.shape import row_major_strides
-from ...graph.types import Type
 from .builder import Builder
 from .constants import LARGEST
 from .node import Node

@@ -8,9 +8,9 @@ QLinearLeakyRelu QLinearMatMul QLinearMul QLinearSigmoid.
 
 from __future__ import annotations
 
+from ...core.types import Type
 from ...errors import ParseError
 from ...graph.instruction import Instruction
-from ...graph.types import Type
 from .builder import Builder, rank
 from .convolution import add_bias, convolution
 from .matmul import matmul

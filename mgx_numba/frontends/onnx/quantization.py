@@ -6,9 +6,9 @@ com.microsoft: DequantizeLinear QuantizeLinear.
 
 from __future__ import annotations
 
+from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
-from ...graph.types import Type
 from .builder import Builder, rank
 from .cast import FLOAT8
 from .node import Node

@@ -11,9 +11,9 @@ from math import prod
 
 import numpy as np
 
+from ...core.types import Type
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
-from ...graph.types import Type
 from .builder import Builder, rank
 from .node import Node
 from .registry import register

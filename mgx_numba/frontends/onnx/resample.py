@@ -13,9 +13,9 @@ from math import prod
 
 import numpy as np
 
+from ...core.types import Type
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
-from ...graph.types import Type
 from ...ops.resize import nearest_index, source_coordinates
 from .builder import Builder
 from .constants import LARGEST

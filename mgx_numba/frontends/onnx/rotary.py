@@ -6,9 +6,9 @@ com.microsoft: RotaryEmbedding.
 
 from __future__ import annotations
 
+from ...core.types import Type
 from ...errors import ParseError, ShapeError
 from ...graph.instruction import Instruction
-from ...graph.types import Type
 from .activation import mul_scalar
 from .attention import merge_heads, positions, split_heads
 from .builder import Builder, rank

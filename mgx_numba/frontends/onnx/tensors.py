@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import ml_dtypes
 import numpy as np
 
+from ...core.types import Type
 from ...errors import ParseError, UnsupportedError
-from ...graph.types import Type
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,20 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from ...core.argument import Argument
+from ...core.shape import Shape
+from ...core.types import Type
 from ...ops.base import Operator, make_op
-from ..argument import Argument
 from ..instruction import Instruction
 from ..module import Module
-from ..shape import Shape
-from ..types import Type
-from .constants import (
-    constant_array,
-    fold_pointwise,
-    is_constant,
-    literal_argument,
-    scalar_array,
-    spread_operator,
-)
+from .constants import constant_array, fold_pointwise, is_constant, literal_argument, scalar_array, spread_operator
 
 __all__ = ["Builder"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..types import Type
+from ...core.types import Type
 from .build import Builder
 from .match import Match, op, rule, some
 from .rewriter import RulePass

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ...core.shape import Shape
 from ..instruction import Instruction
-from ..shape import Shape
 from .build import Builder
 from .constants import compact, constant_array, is_constant, uniform_value
 from .match import Match, either, op, rule, some

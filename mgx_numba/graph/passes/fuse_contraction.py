@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ...core.types import Type
 from ...ops.base import make_op
 from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
-from ..types import Type
 from .base import Options, Pass
 from .prologue import prologue_of
 from .regions import extract, grow, is_fusable_type, order_of

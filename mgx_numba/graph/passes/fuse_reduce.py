@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ...core.shape import Lens
 from ...ops.base import make_op
 from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
-from ..shape import Lens
 from .base import Options, Pass
 from .regions import absorb_producers, extract, grow, is_fusable_type, is_scalar_literal, order_of
 

@@ -5,12 +5,12 @@ Shape rules carry the memory order of inputs on to outputs, so that everything b
 
 from __future__ import annotations
 
+from ...core.shape import Shape, find_permutation
 from ...ops.base import make_op
 from ...ops.dims import view_strides
 from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
-from ..shape import Shape, find_permutation
 from .base import Options, Pass
 from .build import Builder
 from .constants import constant_array, laid_out

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...core.shape import Shape
 from ..instruction import Instruction
-from ..shape import Shape
 from .regions import absorb_producers, is_fusable_type
 
 __all__ = ["prologue_of", "varies_over_pixels"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 
+from ...core.shape import Shape
+from ...core.types import Type
 from ...ops.base import Operator, make_op
 from ..instruction import Instruction, Return
 from ..module import Module
 from ..program import Program
-from ..shape import Shape
-from ..types import Type
 
 __all__ = ["extract", "grow", "is_scalar_literal", "open_values", "order_of"]
 

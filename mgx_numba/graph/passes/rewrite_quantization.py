@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ml_dtypes
 
+from ...core.types import Type
 from ..instruction import Instruction
-from ..types import Type
 from .build import Builder
 from .match import Match, op, rule
 from .rewriter import RulePass

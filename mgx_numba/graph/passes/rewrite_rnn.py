@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ...core.shape import Shape
 from ...ops.base import Operator
 from ...ops.recurrence import CELLS
 from ...ops.recurrent_steps import RecurrentSteps
@@ -15,7 +16,6 @@ from ...ops.rnn import RecurrentBase, RnnDirection
 from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
-from ..shape import Shape
 from .base import Options, Pass
 from .build import Builder
 from .constants import constant_array

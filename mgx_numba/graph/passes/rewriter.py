@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from ...core.shape import Shape
 from ...errors import CompileError
 from ..instruction import Instruction, Parameter, Return
 from ..module import Module
 from ..program import Program
-from ..shape import Shape
 from .base import Options, Pass, environment_flag
 from .build import Builder
 from .match import Rule, explain

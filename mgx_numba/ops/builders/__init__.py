@@ -1,15 +1,6 @@
 """Macros: operations that expand into several instructions, MIGraphX's *op builders*, one family a file."""
 
-from . import (  # noqa: F401  (each registers its macros)
-    activation,
-    convolution,
-    einsum,
-    layout,
-    matmul,
-    normalization,
-    pointwise,
-    quantize,
-)
+from . import activation, convolution, einsum, layout, matmul, normalization, pointwise, quantize  # noqa: F401  (each registers its macros)
 from .base import add_macro, known_macros, macro_options
 
 __all__ = ["add_macro", "known_macros", "macro_options"]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...core.types import Type
 from ...errors import OperatorError, ShapeError
-from ...graph.types import Type
 from ..base import make_op
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ...core.types import Type
 from ...errors import OperatorError
-from ...graph.types import Type
 from .base import Emitter, macro
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...graph.types import Type
+from ...core.types import Type
 from .base import Emitter, common_type, macro
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ...core.types import Type, parse_type
 from ...errors import OperatorError
-from ...graph.types import Type, parse_type
 from .base import Emitter, macro
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 import numpy as np
 
 from ...codegen.kernel import KernelSource
-from ...runtime.direct import Entry
-from ...runtime.executor import EXECUTOR_KERNELS, Executable
+from ...runtime.cpu.direct import Entry
+from ...runtime.cpu.executor import EXECUTOR_KERNELS, Executable
 from ...runtime.plan import HostStep, Step, TensorView
 
 if TYPE_CHECKING:

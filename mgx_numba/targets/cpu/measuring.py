@@ -9,11 +9,11 @@ from statistics import median
 
 import numpy as np
 
-from ...codegen.contraction.problem import ITEMSIZE, ConvProblem, GemmProblem, PrologueOperand
+from ...codegen.cpu.contraction.configurations import Candidate, Request
 from ...codegen.launch import Callee, Launch, Operand
-from ...codegen.tuning.configurations import Candidate, Request
+from ...codegen.problems.contraction import ITEMSIZE, ConvProblem, GemmProblem, PrologueOperand
 from ...errors import UnsupportedError
-from ...runtime.executor import Executable
+from ...runtime.cpu.executor import Executable
 from ...runtime.memory import aligned_empty
 from ...runtime.plan import ParameterSpec, Plan, Pointer, Region, Step
 

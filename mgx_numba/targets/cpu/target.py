@@ -11,13 +11,13 @@ import numpy as np
 from ...graph.passes import Options, run_passes
 from ...graph.program import Program
 from ...graph.specialize import is_dynamic, specialize
-from ...runtime.direct import Entry
-from ...runtime.executor import Executable
+from ...runtime.cpu.direct import Entry
+from ...runtime.cpu.executor import Executable
+from ..lowering.shared_weights import SharedWeights
+from ..lowering.tuples import without_tuples
 from .compiled import LoweredProgram
-from .lowering import lower, lower_and_spend
+from .lower import lower, lower_and_spend
 from .options import CpuOptions
-from .results import without_tuples
-from .shared_weights import SharedWeights
 
 if TYPE_CHECKING:
     from ...codegen.tuning.session import Tuning

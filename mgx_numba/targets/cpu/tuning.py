@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 
-from ...codegen.tuning.configurations import Candidate, Request, refinements, solver_candidates
+from ...codegen.cpu.contraction.configurations import Candidate, Request, refinements, solver_candidates
 from ...codegen.tuning.session import Tuning
 from ...codegen.tuning.tuner import Outcome, race
 from ...errors import UnsupportedError

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from ...core.shape import Shape
+from ...core.types import from_numpy
 from ...errors import MgxError, ParameterError, ShapeError
 from ...graph.instruction import Instruction, Parameter, Return
 from ...graph.module import Module
 from ...graph.program import Program
-from ...graph.shape import Shape
-from ...graph.types import from_numpy
 from ...ops.base import RunModule
 
 __all__ = ["Trace", "evaluate", "evaluate_module"]

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ....core.shape import Shape
 from ...instruction import Instruction
-from ...shape import Shape
 from ..build import Builder
 from ..constants import CONSTANT_VIEWS, compact, constant_array, is_constant
 from ..match import Match, constant, op, rule, some

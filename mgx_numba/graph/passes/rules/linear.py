@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ....core.shape import Shape
 from ...instruction import Instruction
-from ...shape import Shape
 from ..build import Builder
 from ..constants import compact, constant_array, is_constant, uniform_value
 from ..match import Match, Rule, constant, op, rule, some

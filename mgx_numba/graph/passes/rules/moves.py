@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ....core.shape import Shape, invert_permutation
 from ...instruction import Instruction
-from ...shape import Shape, invert_permutation
 from ..build import Builder
 from ..constants import constant_array, is_constant, uniform_value
 from ..match import Match, op, rule, some

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...types import Type
+from ....core.types import Type
 from ..build import Builder
 from ..constants import compact, constant_array, uniform_value
 from ..match import Match, constant, op, rule, scalar, some, spread

@@ -1,0 +1,11 @@
+"""Attention as one kernel that never writes the score matrix: problems, and the launches that compute them.
+
+Nothing here imports Numba.
+"""
+
+from __future__ import annotations
+
+from ...problems.attention import AttentionProblem, MaskLayout
+from .select import plan
+
+__all__ = ["AttentionProblem", "MaskLayout", "plan"]

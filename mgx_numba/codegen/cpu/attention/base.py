@@ -1,0 +1,243 @@
+"""What the attention kernels share: operands, the product with the values, how a task ends, and joining split keys.
+
+Tasks are cut over batch, heads, blocks of queries, blocks of result columns, and perhaps over the keys. A task whose
+keys are only a part leaves for each query a record in scratch memory, which a second launch joins.
+"""
+
+from __future__ import annotations
+
+from ...kernel import KernelSource
+from ...launch import Launch, Operand
+from ...problems.attention import AttentionProblem
+from ..contraction.epilogue_rows import Arguments, indent
+from ..microkernels.tile_table import RegisterTile, tile_for
+from .blocks import BUFFER_BYTES, QUERIES, Blocks, record_size
+
+__all__ = ["AttentionKernel", "join_launch"]
+
+OPERANDS = ("q", "k", "v", "out")
+SEARCH_LANES = 64
+DIMS = ("batch", "head", "row", "step")
+
+
+class AttentionKernel:
+    """One kernel in the making; subclasses give the statements between decoding a task and its end.
+
+    These define, for the queries ``m0`` to ``m0 + rows``, ``sums`` (rows of ``sums_row``), ``top`` and ``total``:
+    weighted values, maxima and sums of weights over the keys ``first`` to ``seen``; they set ``started`` once there are
+    any, and ``factor`` to what earlier sums are to be multiplied by.
+    """
+
+    name = "attention"
+
+    def __init__(self, problem: AttentionProblem, blocks: Blocks, origin: str = "") -> None:
+        self.problem, self.blocks, self.origin = problem, blocks, origin
+        self.dtype = problem.dtype
+        self.tile: RegisterTile = tile_for(problem.dtype)
+        self.lanes, self.columns = self.tile.lanes, self.tile.columns
+        self.exp = "exp_fast" if problem.fast_math else "exp"
+        self.arguments = Arguments()
+
+    def launch(self) -> Launch:
+        """The launch for the whole problem."""
+        p, b = self.problem, self.blocks
+        self._declare()
+        lines = ["def kernel(args, begin, end):", *indent([*self.arguments.lines, *self._locals(), *self.setup()])]
+        lines += indent(["for task in range(begin, end):", *indent([*self._decode(), *self.body(), *self._finish()])])
+        name = "_".join(filter(None, (self.name, self.mask_name(), "kernel")))
+        return Launch(
+            KernelSource(name, "\n".join(lines) + "\n", self.origin),
+            tuple(self.arguments.values),
+            tasks=p.batch * p.heads * -(-p.queries // b.queries) * -(-p.width // b.width) * b.splits,
+            flops=p.flops,
+            bytes=p.bytes,
+        )
+
+    def setup(self) -> list[str]:
+        """Statements before all tasks."""
+        raise NotImplementedError
+
+    def body(self) -> list[str]:
+        """Statements of one task."""
+        raise NotImplementedError
+
+    def mask_name(self) -> str:
+        """The mask's part of the kernel's name."""
+        mask = self.problem.mask
+        return "" if mask is None else "where" if mask.dtype == "bool" else "add"
+
+    def masked(self, mask: str) -> str:
+        """Expression of the score ``x`` under a mask vector."""
+        assert self.problem.mask is not None
+        return f"where({mask}, x, -INF)" if self.problem.mask.dtype == "bool" else f"add(x, {mask})"
+
+    def mask_per_key(self) -> bool:
+        """Whether all queries of a head have the same mask."""
+        mask = self.problem.mask
+        return mask is not None and (mask.strides[2] == 0 or self.problem.queries == 1)
+
+    def skip_hidden(self) -> list[str]:
+        """Statements that go on to the next step if a bool mask hides all its keys; strided masks are not searched."""
+        mask = self.problem.mask
+        if mask is None or mask.dtype != "bool" or mask.strides[3] != 1:
+            return []
+        return [
+            "shown = False",
+            "i = 0",
+            f"while i < {'1' if self.mask_per_key() else 'rows'} and not shown:",
+            "    at = mask0 + (m0 + i) * mask_row + j0",
+            f"    for c in range(0, count, {SEARCH_LANES}):",
+            f"        some = imin(count - c, {SEARCH_LANES})",
+            f"        shown = shown or reduce_or(load_tail(mask, at + c, some, 0, {SEARCH_LANES}))",
+            "    i += 1",
+            "if not shown:",
+            "    continue",
+        ]
+
+    def _declare(self) -> None:
+        p, b, arguments = self.problem, self.blocks, self.arguments
+        strides = {"q": p.q_strides, "k": p.k_strides, "v": p.v_strides, "out": p.out_strides}
+        for name in OPERANDS:
+            arguments.pointer(name, name, p.dtype)
+        arguments.pointer("records", "scratch" if b.splits > 1 else "out", p.dtype)
+        if p.mask is not None:
+            arguments.pointer("mask", "mask", p.mask.dtype)
+            strides["mask"] = p.mask.strides
+        for name, values in strides.items():
+            arguments.integers(**{f"{name}_{dim}": s for dim, s in zip(DIMS, values)})
+        arguments.integers(
+            heads=p.heads, group=p.group, queries=p.queries, keys=p.keys, depth=p.depth, width=p.width,
+            first_seen=p.first_seen, scale_bits=p.scale_bits, q_block=b.queries, k_block=b.keys, d_block=b.depth,
+            e_block=b.width, q_blocks=-(-p.queries // b.queries), e_blocks=-(-p.width // b.width), splits=b.splits,
+            split=-(-p.keys // b.splits), record=record_size(self.tile, p),
+        )  # fmt: skip
+
+    def _locals(self) -> list[str]:
+        size = self.problem.itemsize
+        return [
+            f"scale = cast_{self.dtype}(bits_float64(scale_bits))",
+            *(f"{name} = local_{self.dtype}({BUFFER_BYTES // size})" for name in ("scores", "sums")),
+            *(f"{name} = local_{self.dtype}({QUERIES})" for name in ("top", "total", "factor")),
+            f"sums_row = idiv(imin(width, e_block) + {self.columns - 1}, {self.columns}) * {self.columns}",
+        ]
+
+    def _decode(self) -> list[str]:
+        names = [*OPERANDS, *(("mask",) if self.problem.mask else ())]
+        return [
+            "part = imod(task, splits)",
+            "rest = idiv(task, splits)",
+            "e0 = imod(rest, e_blocks) * e_block",
+            "rest = idiv(rest, e_blocks)",
+            "m0 = imod(rest, q_blocks) * q_block",
+            "rest = idiv(rest, q_blocks)",
+            "head = imod(rest, heads)",
+            "batch = idiv(rest, heads)",
+            "kv_head = idiv(head, group)",
+            *(f"{n}0 = batch * {n}_batch + {'kv_head' if n in 'kv' else 'head'} * {n}_head" for n in names),
+            "rows = imin(queries - m0, q_block)",
+            "wide = imin(width - e0, e_block)",
+            "first = part * split",
+            # the task's last query sees most
+            "seen = imin(imin(keys, first + split), m0 + rows + first_seen)",
+            f"for i in range(0, rows, {self.lanes}):",
+            f"    store(top, i, const_{self.dtype}(-INF, {self.lanes}))",
+            f"    store(total, i, const_{self.dtype}(0, {self.lanes}))",
+            "started = 0",
+        ]
+
+    def rescale(self, first: str, stop: str) -> list[str]:
+        """Multiply the sums so far of a range of rows by ``factor``."""
+        lanes = self.lanes
+        return [
+            "if started:",
+            f"    for i in range({first}, {stop}):",
+            f"        again = load_splat(factor, i, {lanes})",
+            f"        for e in range(i * sums_row, (i + 1) * sums_row, {lanes}):",
+            f"            store(sums, e, mul(load(sums, e, {lanes}), again))",
+        ]
+
+    def _finish(self) -> list[str]:
+        """The sums over the total weight, zeros for queries that saw no key; or records for the join."""
+        lanes = self.lanes
+        return [
+            "if not started:",
+            f"    for i in range(0, rows * sums_row, {lanes}):",
+            f"        store(sums, i, const_{self.dtype}(0, {lanes}))",
+            "if splits == 1:",
+            f"    for i in range(0, rows, {lanes}):",
+            f"        x = load(total, i, {lanes})",
+            "        store(factor, i, where(ne(x, 0), div(1, x), 0))",
+            "    for i in range(rows):",
+            f"        weight = load_splat(factor, i, {lanes})",
+            "        place = out0 + (m0 + i) * out_row + e0",
+            f"        for e in range(0, wide, {lanes}):",
+            f"            x = mul(load(sums, i * sums_row + e, {lanes}), weight)",
+            *indent(_store_vector("wide", lanes), 3),
+            "else:",
+            "    for i in range(rows):",
+            "        place = (((batch * heads + head) * queries + m0 + i) * splits + part) * record",
+            "        if e0 == 0:",
+            "            store_scalar(records, place, load_scalar(top, i))",
+            "            store_scalar(records, place + 1, load_scalar(total, i))",
+            f"        place += {lanes} + e0",
+            f"        for e in range(0, wide, {lanes}):",
+            f"            store(records, place + e, load(sums, i * sums_row + e, {lanes}))",
+        ]
+
+
+def _store_vector(count: str, lanes: int) -> list[str]:
+    """Store the vector ``x`` at ``place + e`` of the result, of whose row ``count`` elements exist."""
+    return [
+        f"if e + {lanes} <= {count}:",
+        "    store(out, place + e, x)",
+        "else:",
+        f"    store_tail(out, place + e, x, {count} - e)",
+    ]
+
+
+def join_launch(problem: AttentionProblem, blocks: Blocks, origin: str = "") -> Launch:
+    """The launch that joins the records [batch, head, query, part] in ``scratch`` into the result."""
+    p, dtype = problem, problem.dtype
+    tile = tile_for(dtype)
+    lanes, record = tile.lanes, record_size(tile, p)
+    exp = "exp_fast" if p.fast_math else "exp"
+    arguments = Arguments()
+    arguments.pointer("records", Operand("scratch"), dtype)
+    arguments.pointer("out", Operand("out"), dtype)
+    arguments.integers(**{f"out_{dim}": s for dim, s in zip(DIMS, p.out_strides)})
+    arguments.integers(heads=p.heads, queries=p.queries, width=p.width, splits=blocks.splits, record=record)
+    body = [
+        "row = imod(task, queries)",
+        "rest = idiv(task, queries)",
+        "place = idiv(rest, heads) * out_batch + imod(rest, heads) * out_head + row * out_row",
+        "start = task * splits * record",
+        f"peak = const_{dtype}(-INF, 0)",
+        "for part in range(splits):",
+        "    x = load_scalar(records, start + part * record)",
+        "    peak = where(gt(x, peak), x, peak)",
+        "peak = where(ne(peak, -INF), peak, 0)",
+        f"total = const_{dtype}(0, 0)",
+        "for part in range(splits):",
+        "    at = start + part * record",
+        f"    x = {exp}(sub(load_scalar(records, at), peak))",
+        "    store_scalar(records, at, x)",
+        "    total = add(total, mul(x, load_scalar(records, at + 1)))",
+        f"weight = splat(where(ne(total, 0), div(1, total), 0), {lanes})",
+        f"for e in range(0, width, {lanes}):",
+        f"    x = const_{dtype}(0, {lanes})",
+        "    for part in range(splits):",
+        "        at = start + part * record",
+        f"        x = add(x, mul(load(records, at + {lanes} + e, {lanes}), load_splat(records, at, {lanes})))",
+        "    x = mul(x, weight)",
+        *indent(_store_vector("width", lanes)),
+    ]
+    lines = [
+        "def kernel(args, begin, end):",
+        *indent(arguments.lines),
+        "    for task in range(begin, end):",
+        *indent(body, 2),
+    ]
+    rows = p.batch * p.heads * p.queries
+    moved = p.itemsize * rows * (blocks.splits * record + p.width)
+    source = KernelSource("attention_join_kernel", "\n".join(lines) + "\n", origin)
+    return Launch(source, tuple(arguments.values), rows, max(1, rows // 64), 3 * rows * blocks.splits * p.width, moved)

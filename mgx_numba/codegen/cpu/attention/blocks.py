@@ -1,0 +1,79 @@
+"""How attention is cut into tasks and blocks: a function of its shape, evaluated on the host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...problems.attention import AttentionProblem
+from ..microkernels.tile_table import RegisterTile
+
+__all__ = ["BUFFER_BYTES", "QUERIES", "Blocks", "cut_few", "cut_many", "record_size"]
+
+BUFFER_BYTES = 32768
+"""Stack memory of each of: packed queries, the scores of one step, a panel of values, sums."""
+QUERIES = 64
+"""Most queries in a task."""
+FEW_KEYS = 4096
+"""Most keys in one step of a few queries: long stretches of memory are read faster."""
+TASKS_PER_THREAD = 4
+SPLIT_KEYS = 256
+"""Fewest keys that are worth a task of their own."""
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Queries and result columns of one task, keys and features of one step within it, and parts of the keys."""
+
+    queries: int
+    keys: int
+    depth: int
+    width: int
+    splits: int
+
+
+def cut_many(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Blocks:
+    """Blocks for panels of queries, whose buffers they fit."""
+    room = BUFFER_BYTES // problem.itemsize
+    heads = problem.batch * problem.heads
+    longest = max(problem.depth, problem.width)
+    for panels in range(max(1, QUERIES // tile.columns), 0, -1):
+        queries = _even(problem.queries, panels * tile.columns, tile.columns)
+        if queries * longest <= room and heads * -(-problem.queries // queries) >= TASKS_PER_THREAD * threads:
+            break
+    width = min(-(-problem.width // tile.columns), room // queries // tile.columns) * tile.columns
+    tasks = heads * -(-problem.queries // queries) * -(-problem.width // width)
+    splits = _splits(problem, tasks, threads)
+    most = room // tile.columns // tile.rows * tile.rows
+    keys = _even(-(-problem.keys // splits), most, tile.rows)
+    return Blocks(queries, keys, min(problem.depth, room // queries), width, splits)
+
+
+def cut_few(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Blocks:
+    """Blocks for all queries of a head at a time."""
+    room = BUFFER_BYTES // problem.itemsize // problem.queries
+    width = min(-(-problem.width // tile.columns), room // tile.columns) * tile.columns
+    splits = _splits(problem, problem.batch * problem.heads * -(-problem.width // width), threads)
+    # scores have a vector of room after each row
+    keys = _even(-(-problem.keys // splits), min(FEW_KEYS, room // tile.lanes * tile.lanes - tile.lanes), tile.lanes)
+    return Blocks(problem.queries, keys, problem.depth, width, splits)
+
+
+def record_size(tile: RegisterTile, problem: AttentionProblem) -> int:
+    """Elements that a part of the keys leaves for one query: maximum and total weight in one vector, then the sums."""
+    return tile.lanes + -(-problem.width // tile.columns) * tile.columns
+
+
+def _splits(problem: AttentionProblem, tasks: int, threads: int) -> int:
+    """Parts of the keys that give every thread some tasks."""
+    if threads == 1 or tasks >= TASKS_PER_THREAD * threads:
+        return 1
+    parts = min(-(-TASKS_PER_THREAD * threads // tasks), problem.keys // SPLIT_KEYS)
+    # no part is left without keys
+    return -(-problem.keys // -(-problem.keys // parts)) if parts > 1 else 1
+
+
+def _even(total: int, limit: int, multiple: int) -> int:
+    """Block of at most ``limit`` that cuts ``total`` into nearly equal parts; both are multiples of ``multiple``."""
+    parts = -(-total // limit)
+    block = -(-total // parts)
+    return min(-(-block // multiple) * multiple, limit)

@@ -1,0 +1,33 @@
+"""Which kernels compute an attention problem."""
+
+from __future__ import annotations
+
+from ...problems.attention import AttentionProblem
+from ..contraction.solver import Plan
+from ..microkernels.tile_table import tile_for
+from .base import AttentionKernel, join_launch
+from .blocks import cut_few, cut_many, record_size
+from .decode import FewQueries
+from .flash import ManyQueries
+
+__all__ = ["plan"]
+
+
+def plan(problem: AttentionProblem, threads: int = 1, origin: str = "") -> Plan:
+    """The launches for ``threads`` threads; operands ``q``, ``k``, ``v``, ``out``, perhaps ``mask`` and ``scratch``.
+
+    ``origin`` is the text of the instruction, for readers of the kernels.
+    """
+    problem = problem.with_grouped_rows()
+    tile = tile_for(problem.dtype)
+    # below a quarter of a vector of queries, lanes are better filled with features
+    few = problem.features_contiguous and problem.queries <= max(1, tile.lanes // 4)
+    blocks = (cut_few if few else cut_many)(tile, problem, threads)
+    kernel: AttentionKernel = (FewQueries if few else ManyQueries)(problem, blocks, origin)
+    launches = [kernel.launch()]
+    scratch = 0
+    if blocks.splits > 1:
+        rows = problem.batch * problem.heads * problem.queries
+        scratch = rows * blocks.splits * record_size(tile, problem) * problem.itemsize
+        launches.append(join_launch(problem, blocks, origin))
+    return Plan(tuple(launches), scratch)

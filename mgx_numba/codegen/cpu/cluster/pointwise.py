@@ -1,0 +1,128 @@
+"""Pointwise clusters: every result of a scalar module, for each element, in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ....graph.module import Module
+from ...body import cluster_name, evaluate_scalar_module, scalar_flops
+from ...kernel import KernelSource
+from ...launch import Launch
+from ...space import collapse
+from ..loops import (
+    Odometer,
+    Slots,
+    Tensor,
+    claim,
+    dtype_name,
+    footprint,
+    indent,
+    is_streamed,
+    lanes_for,
+    load_text,
+    reads_past,
+    store_text,
+    streamable,
+    task_elements,
+    vector_loop,
+)
+from ..printer import CodeBuffer, VectorPrinter
+
+__all__ = ["pointwise_launch"]
+
+
+def pointwise_launch(
+    module: Module, inputs: Sequence[Tensor], outputs: Sequence[Tensor], fast_math: bool = False, origin: str = ""
+) -> Launch:
+    """One launch that evaluates ``module`` (scalar parameters in order of declaration) over equal-length tensors.
+
+    Operands are named ``x0``, ``x1``, ... and ``out0``, ``out1``, ...; any strides are allowed. The kernel depends on
+    the module, the element types and, after merging dimensions, the rank and how each operand walks the innermost
+    one (contiguous, broadcast or strided); sizes and strides are arguments.
+    """
+    tensors = [*inputs, *outputs]
+    space = collapse(outputs[0].lens, [t.strides for t in tensors], order_by=len(inputs))
+    lens, strides = space.lens or (1,), [s or (1,) for s in space.strides]
+    cols, outer = lens[-1], lens[:-1]
+    rows = 1
+    for n in outer:
+        rows *= n
+    lanes = lanes_for(len(module))
+    work = task_elements(rows * cols)
+    chunk = min(cols, max(work // lanes * lanes, lanes))
+    chunks = -(-cols // chunk) if cols else 0
+    batch = 1 if chunks > 1 else max(1, min(rows, work // max(cols, 1)))
+
+    slots = Slots()
+    names = [f"x{k}" for k in range(len(inputs))] + [f"out{k}" for k in range(len(outputs))]
+    for name, tensor in zip(names, tensors):
+        slots.pointer(f"p_{name}", name, dtype_name(tensor.type))
+    for name, value in (("cols", cols), ("chunk", chunk), ("chunks", chunks), ("rows", rows), ("batch", batch)):
+        slots.integer(name, value)
+    odometer = Odometer(slots, outer, [s[:-1] for s in strides])
+    inner = [s[-1] for s in strides]
+    step = [slots.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(inner)]
+
+    splats: list[str] = []
+    streamed = is_streamed(outputs)
+    aligned = [
+        f"r_out{k}" for k, t in enumerate(outputs) if inner[len(inputs) + k] == 1 and streamable(t, lanes) and streamed
+    ]
+
+    def body(left: str) -> list[str]:
+        buffer = CodeBuffer(prefix="w" if left else "v")
+        printer = VectorPrinter(buffer, lanes, fast_math=fast_math)
+        values = []
+        for k, tensor in enumerate(inputs):
+            text = load_text(f"r_x{k}", "c", inner[k], step[k], lanes, left, near=True)
+            if inner[k] == 0:
+                if not left:
+                    splats.append(f"h{k} = {text}")
+                text = f"h{k}"
+            values.append(printer.loaded(text, tensor.type))
+        results = evaluate_scalar_module(module, printer, values)
+        for k, value in enumerate(results):
+            stored, position = printer.stored(value), len(inputs) + k
+            text = store_text(f"r_out{k}", "c", inner[position], step[position], stored, left, streamed)
+            buffer.line(text)
+        return buffer.drain()
+
+    past = any(reads_past(s) for s in inner[: len(inputs)])
+    loop = vector_loop(lanes, body, aligned=aligned[0] if aligned else "", past=past)
+    row_pointers = [f"r_{name} = offset(p_{name}, {odometer.offset(k)})" for k, name in enumerate(names)]
+    inside = [
+        *row_pointers,
+        *splats,
+        *loop,
+    ]
+    lines = [
+        "def kernel(args, begin, end):",
+        *indent(slots.lines, 1),
+        "    for task in range(begin, end):",
+        *indent(
+            [
+                "block = idiv(task, chunks)",
+                "first = (task - block * chunks) * chunk",
+                "last = imin(cols, first + chunk)",
+                "row = block * batch",
+                "stop = imin(rows, row + batch)",
+                *odometer.start("row"),
+                "while row < stop:",
+                *indent([*inside, "row += 1", *odometer.step()], 1),
+            ],
+            2,
+        ),
+        *(["    stream_fence()"] if streamed else []),
+    ]
+    elements = space.elements if space.lens else (0 if 0 in outputs[0].lens else 1)
+    kernel = KernelSource(name=cluster_name(module, "pointwise"), text="\n".join(lines) + "\n", origin=origin)
+    tasks = (-(-rows // batch)) * chunks if elements else 0
+    traffic = sum(footprint(t) for t in tensors)
+    return Launch(
+        kernel=kernel,
+        args=tuple(slots.values),
+        tasks=tasks,
+        grain=claim(tasks, traffic),
+        flops=scalar_flops(module) * elements,
+        bytes=traffic,
+    )

@@ -1,0 +1,40 @@
+"""Contractions: matrix products and convolutions, as solvers over declared register tiles.
+
+A solver says whether it applies to a problem, packs constant weights, and plans kernel launches with symbolic
+operands. Nothing here imports Numba.
+"""
+
+from __future__ import annotations
+
+from .conv import ConvDirect, ConvPointwise
+from .depthwise import ConvDepthwise
+from .gemm import GemmInPlace, GemmPacked, GemmPacking
+from .gemv import GemvPacked
+from .gemv_int16 import GemvInt16
+from .small_channels import ConvFewChannels
+from .strassen.solver import GemmStrassen
+from .transposed import ConvTransposed
+from .winograd.form import Form
+from .winograd.solver import ConvWinograd
+from .winograd.strided import ConvWinogradStrided
+
+__all__ = ["CONV_SOLVERS", "GEMM_SOLVERS"]
+
+GEMM_SOLVERS = (
+    GemmPacked(),
+    GemvPacked(),
+    GemvInt16(),
+    GemmInPlace(),
+    GemmPacking(),
+    GemmStrassen(1),
+    GemmStrassen(2),
+)
+CONV_SOLVERS = (
+    ConvPointwise(),
+    ConvDepthwise(),
+    ConvFewChannels(),
+    ConvDirect(),
+    ConvTransposed(),
+    *(ConvWinograd(Form(out, taps, stored)) for out, taps in ((2, 3), (4, 3), (2, 5)) for stored in (False, True)),
+    *(ConvWinogradStrided(Form(out, taps, stored)) for out, taps in ((4, 3), (3, 4)) for stored in (False, True)),
+)

@@ -1,0 +1,88 @@
+"""Batch dimensions of a matrix product brought to their shortest form, for all operands at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ...problems.contraction import Epilogue, GemmProblem
+from .solver import Strides
+
+__all__ = ["Batched", "collapse"]
+
+MOST_DIMS = 3
+"""Batch dimensions that the kernel steps through; more become separate launches."""
+
+
+@dataclass
+class Batched:
+    """``lens`` of the batch dimensions, rows of one product, and element strides (batch dimensions, then row).
+
+    ``strides`` has the keys ``x``, ``w`` (row stride 0), ``out``, ``e<k>`` for operands that vary over rows, and
+    ``a<k>`` for those of the prologue.
+    """
+
+    m: int
+    lens: list[int]
+    strides: dict[str, list[int]]
+
+    @property
+    def count(self) -> int:
+        """Products in the batch."""
+        return math.prod(self.lens)
+
+    def pieces(self) -> Iterator[tuple[Batched, dict[str, int]]]:
+        """Parts of at most `MOST_DIMS` batch dimensions, with the element offset of each operand."""
+        if len(self.lens) <= MOST_DIMS:
+            yield self, dict.fromkeys(self.strides, 0)
+            return
+        inner = Batched(self.m, self.lens[1:], {name: s[1:] for name, s in self.strides.items()})
+        for index in range(self.lens[0]):
+            for piece, offsets in inner.pieces():
+                yield piece, {name: offset + index * self.strides[name][0] for name, offset in offsets.items()}
+
+
+def collapse(problem: GemmProblem, epilogue: Epilogue, strides: Strides, w_strides: tuple[int, ...]) -> Batched:
+    """Drop and merge batch dimensions; those that share the right-hand side become rows where strides allow.
+
+    ``w_strides`` are the batch strides of the right-hand side as the kernel finds it.
+    """
+    rank = len(problem.batch)
+    table = {"x": list(problem.a_strides[: rank + 1]), "w": [*w_strides, 0], "out": list(problem.out_strides)}
+    for k, operand in enumerate(epilogue.operands):
+        if operand.access in ("full", "per_m"):
+            columns = problem.n if operand.access == "full" else 1
+            given = strides[k] if k < len(strides) else ()
+            table[f"e{k}"] = list(given) or _contiguous(problem, columns)
+    for k, own in enumerate(problem.prologue.operands if problem.prologue else ()):
+        table[f"a{k}"] = [*own.batch_strides, 0]
+    lens = list(problem.batch)
+    for d in range(rank - 1, -1, -1):
+        if lens[d] == 1 or (d + 1 < len(lens) and _mergeable(table, d, lens[d + 1])):
+            if lens[d] != 1:
+                lens[d + 1] *= lens[d]
+            del lens[d]
+            for s in table.values():
+                del s[d]
+    m = problem.m
+    shared = [s for name, s in table.items() if name[0] in "wa"]  # by the rows of one product
+    while lens and not any(s[-2] for s in shared) and (m == 1 or all(s[-2] == m * s[-1] for s in table.values())):
+        if m == 1:
+            for s in table.values():
+                s[-1] = s[-2]
+        m *= lens.pop()
+        for s in table.values():
+            del s[-2]
+    return Batched(m, lens, table)
+
+
+def _mergeable(table: dict[str, list[int]], d: int, inner: int) -> bool:
+    return all(s[d] == s[d + 1] * inner for s in table.values())
+
+
+def _contiguous(problem: GemmProblem, columns: int) -> list[int]:
+    strides = [columns]
+    for length in (problem.m, *problem.batch[:0:-1]):
+        strides.insert(0, strides[0] * length)
+    return strides if problem.batch else [columns]

@@ -1,0 +1,182 @@
+"""How a contraction is cut into tasks and cache blocks: a function of its shape, evaluated on the host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...problems.contraction import ITEMSIZE
+from ..microkernels.tile_table import RegisterTile
+
+__all__ = ["SUMS_BYTES", "TABLE_TAPS", "Blocking", "cut", "cut_lines", "fit", "line_order"]
+
+SUMS_BYTES = 65536
+"""Stack memory for the sums of one task."""
+TABLE_TAPS = 64
+"""Most taps in one step: those whose row offsets fit the table on the stack."""
+PANEL_BYTES = 384 * 1024
+"""Weights of one task that stay in the L2 cache while its rows pass."""
+ROWS_BYTES = 640 * 1024
+"""Left-hand side of one task that stays in the L2 cache while the panels pass."""
+NEAR_PANELS = 8
+"""Panels of a product's row that one task takes, at most."""
+DEPTH = 1024
+"""Reduction length from which the sums are worth parking, so that rows and panels stay near."""
+FOREIGN_CYCLES = 0.1
+"""Cycles to fetch a byte that another core wrote."""
+SHARED_CYCLES = 0.03
+"""Cycles to fetch a byte of the weights, which all cores have read before, from beyond the L2 cache."""
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """Rows, panels, taps and channels of one task or step.
+
+    Tasks are numbered so that all those of one of ``parts`` equal parts of the rows are neighbours; within a part
+    those of one block of panels are.
+    """
+
+    rows: int
+    panels: int
+    taps: int
+    depth: int
+    parts: int = 1
+
+    def row_blocks(self, m: int) -> int:
+        """Blocks of rows in one part; the last ones of the last part may be empty."""
+        return max(1, -(-m // (self.rows * self.parts)))
+
+    def tasks(self, m: int, panels: int, groups: int) -> int:
+        """Number of tasks of a contraction of ``m`` rows and ``panels`` weight panels in each group."""
+        return groups * self.parts * self.row_blocks(m) * -(-panels // self.panels)
+
+
+def fit(given: Blocking, tile: RegisterTile, m: int, n: int, depth: int, taps: int) -> Blocking:
+    """The blocking nearest to ``given``, which may hold any integers, that the kernels can run: whole tiles of rows,
+    sums that fit the stack, and steps of either taps or channels."""
+    sums = SUMS_BYTES // (ITEMSIZE[tile.dtype] * tile.columns)
+    k_block = min(-(-_clamp(given.depth, depth) // 8) * 8, depth)
+    tap_block = _clamp(given.taps, min(taps, TABLE_TAPS)) if k_block == depth else 1
+    p_block = _clamp(given.panels, min(-(-n // tile.columns), sums // max(tile.variants())))
+    m_block = -(-_clamp(given.rows, m) // tile.rows) * tile.rows
+    if tap_block < taps or k_block < depth:
+        m_block = min(m_block, sums // p_block // tile.rows * tile.rows)
+    return Blocking(m_block, p_block, tap_block, k_block, _clamp(given.parts, -(-m // m_block)))
+
+
+def cut(
+    tile: RegisterTile,
+    m: int,
+    n: int,
+    depth: int,
+    taps: int,
+    groups: int,
+    threads: int,
+    given: Blocking | None = None,
+    beside: bool = False,
+) -> Blocking:
+    """Blocks for ``groups`` products of ``m`` rows, ``n`` columns and ``taps * depth`` terms on ``threads`` threads.
+
+    ``given`` ones, made to `fit`, are taken in place of the computed ones. ``beside`` says that the groups lie beside
+    each other in the rows, so that a thread may rather keep to rows than to groups.
+    """
+    if given is not None:
+        return fit(given, tile, m, n, depth, taps)
+    size = ITEMSIZE[tile.dtype]
+    panels = -(-n // tile.columns)
+    sums = SUMS_BYTES // (size * tile.columns)
+    if m <= tile.rows or taps * depth <= 1.5 * DEPTH:
+        tap_block, k_block = min(taps, TABLE_TAPS), depth
+    elif depth >= DEPTH:
+        tap_block, k_block = 1, _even(depth, DEPTH, 8)
+    else:
+        tap_block, k_block = _even(taps, max(1, min(DEPTH // depth, TABLE_TAPS)), 1), depth
+    steps = -(-taps // tap_block) * -(-depth // k_block)
+    near = max(1, PANEL_BYTES // (size * tile.columns * tap_block * k_block))
+    best, best_cost = Blocking(min(m, tile.rows), 1, tap_block, k_block), float("inf")
+    for parts in _divisors(threads) if beside or groups % threads else (1,):
+        most = -(-m // (parts * tile.rows)) * tile.rows
+        for panel_limit in (NEAR_PANELS, 4, 2, 1):
+            p_block = _even(-(-panels * parts // threads), min(panel_limit, near), 1)
+            most_rows = min(sums // p_block if steps > 1 else most, max(tile.rows, ROWS_BYTES // (size * k_block)))
+            if sums < p_block * (max(tile.variants()) if steps == 1 else min(most, tile.rows)):
+                continue
+            for row_limit in (32, 16, 8, 4, 2, 1):
+                m_block = min(
+                    _even(most, row_limit * tile.rows, tile.rows), most_rows // tile.rows * tile.rows or most_rows
+                )
+                blocks = -(-m // (parts * m_block))
+                for rows in (m_block, -(-m // (parts * blocks))):
+                    blocking = Blocking(rows, p_block, tap_block, k_block, parts)
+                    cost = _makespan(blocking, tile, m, panels, depth, taps, groups, threads)
+                    if cost < best_cost * 0.99:
+                        best, best_cost = blocking, cost
+    return best
+
+
+def cut_lines(
+    tile: RegisterTile, lines: int, width: int, channels: int, threads: int, given: Blocking | None = None
+) -> Blocking:
+    """Blocks of whole lines of ``width`` pixels, and of channels, for a convolution by runs of pixels.
+
+    ``given`` blocks are made to fit.
+    """
+    panels = -(-channels // tile.columns)
+    if given is not None:
+        block = _clamp(round(given.rows / width), lines)
+        return Blocking(block * width, _clamp(given.panels, panels), 1, 1)
+    parts = -(-panels // NEAR_PANELS)
+    if line_order(lines * width, channels) == "lines":
+        parts = min(-(-parts // threads) * threads, panels)
+    p_block = -(-panels // parts)
+    parts = -(-panels // p_block)
+
+    def cost(block: int) -> float:
+        return -(-parts * -(-lines // block) // threads) * (block + 0.3) + 0.25 * block
+
+    sizes = {-(-lines // count) for count in range(1, min(lines, 16 * threads) + 1)} if threads > 1 else {lines}
+    return Blocking(min(sizes, key=cost) * width, p_block, 1, 1)
+
+
+def line_order(pixels: int, channels: int) -> str:
+    """What successive tasks of a depthwise product walk first, ``lines`` or ``channels``.
+
+    Threads keep to channels of their own where, by the costs of `cut`, they keep to columns in the product before it.
+    """
+    return "lines" if channels * SHARED_CYCLES > pixels * FOREIGN_CYCLES else "channels"
+
+
+def _makespan(
+    blocking: Blocking, tile: RegisterTile, m: int, panels: int, depth: int, taps: int, groups: int, threads: int
+) -> float:
+    """Rough cycles until the last of ``threads`` threads is done: multiply-adds, loads of weights, fixed costs, and
+    what comes from other cores: the weights that it reads, and rows that were written there."""
+    rows, width = min(blocking.rows, m), min(blocking.panels, panels)
+    terms = depth * taps
+    tasks = blocking.tasks(m, panels, groups)
+    tile_rows, over = divmod(rows, tile.rows)
+    if over > tile_rows * max(tile.tall - tile.rows, 0):  # tiles of few rows, which wait for the weights
+        tile_rows, rows = tile_rows + 1, rows + 1
+    work = rows * width * terms * tile.vectors / 2
+    weights = width * terms * tile.columns / 16
+    loads = 0.1 * tile_rows * terms * tile.rows
+    size = ITEMSIZE[tile.dtype]
+    foreign_rows = m * depth * size / blocking.parts * (1 - blocking.parts / threads)
+    own_weights = panels * tile.columns * terms * size * blocking.parts / threads
+    traffic = FOREIGN_CYCLES * foreign_rows + SHARED_CYCLES * own_weights
+    return -(-tasks // threads) * (work + weights + loads + tile_rows * 60 + 300) + groups * traffic
+
+
+def _divisors(number: int) -> list[int]:
+    """All divisors, the largest first."""
+    return [d for d in range(number, 0, -1) if number % d == 0]
+
+
+def _clamp(value: int, most: int) -> int:
+    return max(1, min(value, most))
+
+
+def _even(total: int, limit: int, multiple: int) -> int:
+    """Block of at most ``limit`` that cuts ``total`` into nearly equal parts, rounded up to ``multiple``."""
+    parts = -(-total // max(limit, 1))
+    block = -(-total // parts)
+    return min(-(-block // multiple) * multiple, max(limit, 1))

@@ -1,0 +1,238 @@
+"""Convolution as an implicit matrix product: each output pixel is a row, whose terms are read from the input in place.
+
+Every row of the register tile has its own place in the input for every kernel position (tap); a tap that falls into
+the padding reads a row of zeros. One kernel serves every size, stride, dilation, padding and number of groups.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from ...launch import Launch, Operand
+from ...problems.contraction import ITEMSIZE, NOT_COMPUTED, ConvProblem, Epilogue, GemmProblem
+from ..microkernels.tile_table import RegisterTile, tile_for
+from .blocking import Blocking, cut
+from .gemm import GemmPacked
+from .indirection import call_places, place_locals, spatial_arguments
+from .macro_kernel import Skeleton, even_rows
+from .pack import aligned_zeros, pack_panels, panel_count
+from .roofline import seconds
+from .rows import Lattice, image_strides, lattice_arguments, lattice_rows, phase_of_group, pixel_rows, stride_arguments
+from .solver import NO_EPILOGUE, Plan, Strides
+
+__all__ = ["ConvDirect", "ConvPointwise", "direct_launch", "panel_lens", "tap_matrices"]
+
+
+class ConvPointwise:
+    """A 1x1 convolution over pixels that lie evenly spaced: a matrix product."""
+
+    name = "conv_1x1"
+    _gemm = GemmPacked()
+
+    def refusal(self, problem: ConvProblem) -> str | None:
+        if problem.transposed:
+            return "the convolution is transposed"
+        if problem.groups > 1:
+            return "the convolution is grouped"
+        if problem.taps > 1 or max(problem.stride) > 1:
+            return "the kernel or a stride is larger than 1"
+        if any(problem.pads_begin) or any(problem.pads_end):
+            return "the input is padded or cropped"
+        inner = problem.x_strides[-1]
+        for length, stride in zip(reversed(problem.in_lens), reversed(problem.x_strides[1:])):
+            if length > 1 and stride != inner:
+                return "the input's pixels are not evenly spaced"
+            inner = inner * length
+        return None
+
+    def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
+        return self._gemm.packed_lens(self._product(problem))
+
+    def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
+        matrix = weights.reshape(weights.shape[:2]).T
+        return self._gemm.pack_weights(self._product(problem), np.broadcast_to(matrix, (problem.batch, *matrix.shape)))
+
+    def plan(
+        self,
+        problem: ConvProblem,
+        epilogue: Epilogue = NO_EPILOGUE,
+        strides: Strides = (),
+        threads: int = 1,
+        blocking: Blocking | None = None,
+    ) -> Plan:
+        return self._gemm.plan(self._product(problem), epilogue, strides, threads, blocking)
+
+    def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
+        return self._gemm.estimate(self._product(problem), threads)
+
+    @staticmethod
+    def _product(problem: ConvProblem) -> GemmProblem:
+        pixel = problem.x_strides[-1]
+        if problem.in_lens[-1] == 1:
+            pixel = next((s for n, s in zip(problem.in_lens[::-1], problem.x_strides[:0:-1]) if n > 1), pixel)
+        return GemmProblem(
+            problem.out_pixels,
+            problem.out_channels,
+            problem.in_channels,
+            (problem.batch,),
+            (problem.x_strides[0], pixel, 1),
+            (0, problem.out_channels, 1),
+            problem.out_strides,
+            problem.dtype,
+            prologue=problem.prologue,
+        )
+
+
+class ConvDirect:
+    """Any convolution that is not transposed."""
+
+    name = "conv_direct"
+
+    def refusal(self, problem: ConvProblem) -> str | None:
+        if problem.prologue:
+            return NOT_COMPUTED
+        return "the convolution is transposed" if problem.transposed else None
+
+    def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
+        """Panels of all groups, then a row of zeros."""
+        panels = panel_lens(problem, tile_for(problem.dtype))
+        return (math.prod(panels) + problem.group_in,)
+
+    def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
+        tile = tile_for(problem.dtype)
+        lens = panel_lens(problem, tile)
+        out = aligned_zeros(self.packed_lens(problem), problem.dtype)
+        panels = out[: math.prod(lens)].reshape(lens)
+        for tap, matrices in enumerate(tap_matrices(problem, weights)):
+            pack_panels(matrices, panels[:, :, tap])
+        return out
+
+    def plan(
+        self,
+        problem: ConvProblem,
+        epilogue: Epilogue = NO_EPILOGUE,
+        strides: Strides = (),
+        threads: int = 1,
+        blocking: Blocking | None = None,
+    ) -> Plan:
+        zeros = math.prod(panel_lens(problem, tile_for(problem.dtype)))
+        table = image_strides(problem, epilogue, strides)
+        return Plan((direct_launch(problem.volume(), epilogue, table, threads, 0, zeros, given=blocking),))
+
+    def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
+        tile = tile_for(problem.dtype)
+        columns = panel_count(tile, problem.group_out) * tile.columns
+        rows = problem.batch * problem.out_pixels
+        terms = problem.taps * problem.group_in
+        size = problem.itemsize
+        moved = size * (
+            problem.batch * problem.in_pixels * problem.in_channels
+            + rows * problem.out_channels
+            + problem.groups * terms * columns
+        )
+        table = rows * problem.groups * problem.taps * 40.0
+        return seconds(tile, 2 * rows * problem.groups * columns * terms + table, moved, threads)
+
+
+def tap_matrices(problem: ConvProblem, weights: np.ndarray) -> list[np.ndarray]:
+    """For each tap in row-major order the view ``[group, group_in, group_out]`` of the weights."""
+    grouped = _split_groups(weights, problem.groups)
+    views = [grouped[(Ellipsis, *index)] for index in np.ndindex(*problem.kernel)]
+    return [view if problem.transposed else view.swapaxes(1, 2) for view in views]
+
+
+def _split_groups(weights: np.ndarray, groups: int) -> np.ndarray:
+    """View of the weights with their first dimension split into groups and the rest."""
+    first, *rest = weights.strides
+    lens = (groups, weights.shape[0] // groups, *weights.shape[1:])
+    strides = (first * lens[1], first, *rest)
+    return np.lib.stride_tricks.as_strided(weights, lens, strides, writeable=False)
+
+
+def panel_lens(problem: ConvProblem, tile: RegisterTile) -> tuple[int, int, int, int, int]:
+    """Lens of the packed weights: groups, panels, taps, depth, columns of a panel."""
+    return problem.groups, panel_count(tile, problem.group_out), problem.taps, problem.group_in, tile.columns
+
+
+def _evenly_spaced(problem: ConvProblem) -> bool:
+    """Whether each row, over all images, reads one pixel a fixed number of elements after that of the row before.
+
+    ``problem`` has three spatial dimensions.
+    """
+    if problem.taps > 1 or max(problem.stride) > 1 or any(problem.pads_begin) or any(problem.pads_end):
+        return False
+    step = problem.x_strides[3]
+    lens = (problem.batch, *problem.in_lens)
+    return all(n == 1 or s == step * math.prod(lens[k + 1 :]) for k, (n, s) in enumerate(zip(lens, problem.x_strides)))
+
+
+def direct_launch(
+    problem: ConvProblem,
+    epilogue: Epilogue,
+    strides: dict[str, tuple[int, int]],
+    threads: int,
+    start: int,
+    zeros: int,
+    lattice: Lattice | None = None,
+    given: Blocking | None = None,
+    phased: bool = False,
+) -> Launch:
+    """One launch of the direct kernel for a problem in three dimensions.
+
+    Its panels begin at element ``start`` of ``w``, a row of zeros at element ``zeros``. With a ``lattice`` the
+    problem's output pixels are those points of a larger output. If it is ``phased``, the groups have all channels each,
+    and compute the lattices that begin at the first points of the output. ``given`` blocks replace the computed ones.
+    """
+    tile = tile_for(problem.dtype)
+    lens = panel_lens(problem, tile)
+    groups, panels, taps, depth, columns = lens
+    rows = problem.batch * problem.out_pixels
+    blocking = cut(tile, rows, problem.group_out, depth, taps, groups, threads, given, beside=True)
+    if phased:  # one part of the rows after the other, all phases of each
+        blocking = replace(blocking, parts=blocking.parts * blocking.row_blocks(rows))
+    name = "conv_phases" if phased else "conv_transposed" if lattice else "conv"
+    even = (phased or not lattice) and _evenly_spaced(problem)
+    skeleton = Skeleton(name, problem.dtype, tile, epilogue, several_taps=not even)
+    arguments = skeleton.arguments
+    axes: tuple[str, ...] = ()
+    if even:
+        if lattice:
+            axes = ("d", "h", "w") if lattice[0][2] > 1 else ("h", "w")
+            arguments.integers(**{f"out_{axis}": problem.out_lens["dhw".index(axis)] for axis in axes})
+        arguments.integers(pixels=problem.out_pixels, x_ld=problem.x_strides[3])
+        skeleton.setup, skeleton.table = even_rows()
+    else:
+        contiguous = problem.x_strides[3] == depth and problem.dilation[2] == 1
+        whole = blocking.taps == taps and blocking.depth == depth
+        run = problem.kernel[2] if contiguous and whole else 1
+        axes, places = spatial_arguments(arguments, problem, tile, run, lattice[0][2] if lattice else 1)
+        skeleton.setup = place_locals()
+        skeleton.table = [*call_places(places), "put_pointer(block, 0, offset(x, x0 + k0 + anchor))"]
+    arguments.pointer("x", "x", problem.dtype)
+    arguments.pointer("w", Operand("w", start * problem.itemsize), problem.dtype)
+    arguments.pointer("zero", Operand("w", zeros * problem.itemsize), problem.dtype)
+    skeleton.rows.pointers(arguments)
+    if not lattice:
+        steady = problem.batch == 1 or all(image == pixel * problem.out_pixels for image, pixel in strides.values())
+        arguments.integers(steady=steady)
+        skeleton.steady, skeleton.x_row, skeleton.in_place = "steady", "x_ld" if even else "", even
+    skeleton.sizes(blocking, rows, problem.group_out, panels, depth, taps, groups, beside=True)
+    arguments.integers(x_step=1, w_step=columns, w_panel=taps * depth * columns)
+    stride_arguments(arguments, strides)
+    skeleton.decode = ["x0 = group * depth", "w0 = group * panels * w_panel", "column0 = group * n"]
+    if lattice:
+        lattice_arguments(arguments, axes, lattice)
+        if phased:
+            skeleton.decode = ["x0 = 0", "w0 = group * panels * w_panel", "column0 = 0", *phase_of_group(axes)]
+        skeleton.before_rows, skeleton.row = lattice_rows(epilogue, axes)
+    else:
+        skeleton.before_rows, skeleton.row = pixel_rows(epilogue)
+        skeleton.row_steps = {name: f"{name}_pixel" for name in strides}
+    size = problem.itemsize
+    moved = size * (problem.batch * problem.in_pixels * problem.in_channels + math.prod(lens))
+    moved += ITEMSIZE[epilogue.out_dtype(problem.dtype)] * rows * problem.out_channels
+    tasks = blocking.tasks(rows, panels, groups)
+    return Launch(skeleton.source(), tuple(arguments.values), tasks, 1, problem.flops, moved, epilogue.moving)

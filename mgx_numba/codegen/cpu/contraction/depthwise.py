@@ -1,0 +1,267 @@
+"""Depthwise convolution: every channel is a group of its own and has one output channel.
+
+A task is a block of channels by a block of output lines. Within it so few channels are done at a time that the lines
+of the input which their taps read stay in the L1 cache. A line is computed in runs of pixels, whose sums for one vector
+of channels stay in registers while the taps pass, and which the epilogue finishes right after that. The last run of a
+line overlaps the one before where it would be short.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...kernel import KernelSource
+from ...launch import Launch
+from ...problems.contraction import ITEMSIZE, NOT_COMPUTED, ConvProblem, Epilogue
+from ..microkernels.depthwise_table import DEPTHWISE_SLOTS, RUNS
+from ..microkernels.tile_table import RegisterTile, tile_for
+from .blocking import Blocking, cut_lines, line_order
+from .epilogue_rows import Arguments, Rows, indent, kernel_name
+from .pack import aligned_zeros, pack_panels
+from .roofline import seconds
+from .rows import image_strides, row_offsets, stride_arguments
+from .solver import NO_EPILOGUE, Plan, Strides
+
+__all__ = [
+    "MOST_ROWS", "WINDOWS", "ConvDepthwise", "best_run", "line_locals", "line_slot", "missing", "taps_inside",
+    "volume_arguments",
+]  # fmt: skip
+
+LINES_BYTES = 24576
+"""Input of one line's taps that stays in the L1 cache for the next line."""
+WINDOWS = range(2, 8)
+"""Numbers of taps along a line that may share the vectors of the input which they read."""
+MOST_ROWS = 7
+"""Most rows of such taps."""
+
+
+class ConvDepthwise:
+    """Depthwise convolution, any size, stride, dilation and padding."""
+
+    name = "conv_depthwise"
+
+    def refusal(self, problem: ConvProblem) -> str | None:
+        if problem.prologue:
+            return NOT_COMPUTED
+        if problem.transposed:
+            return "the convolution is transposed"
+        if problem.group_in != 1 or problem.group_out != 1:
+            return "a group has more than one channel"
+        return None
+
+    def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
+        """Panels of one vector of channels, taps, channels of a panel."""
+        lanes = tile_for(problem.dtype).lanes
+        return (-(-problem.out_channels // lanes), problem.taps, lanes)
+
+    def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
+        out = aligned_zeros(self.packed_lens(problem), problem.dtype)
+        pack_panels(weights.reshape(problem.out_channels, problem.taps).T, out)
+        return out
+
+    def plan(
+        self,
+        problem: ConvProblem,
+        epilogue: Epilogue = NO_EPILOGUE,
+        strides: Strides = (),
+        threads: int = 1,
+        blocking: Blocking | None = None,
+    ) -> Plan:
+        table = image_strides(problem, epilogue, strides)
+        return Plan((_launch(problem.volume(), epilogue, table, threads, blocking),))
+
+    def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
+        tile = tile_for(problem.dtype)
+        rows = problem.batch * problem.out_pixels
+        moved = problem.itemsize * (problem.batch * problem.in_pixels + rows) * problem.out_channels
+        columns = -(-problem.out_channels // tile.lanes) * tile.lanes
+        return seconds(tile, 2.7 * rows * columns * problem.taps, moved, threads)
+
+
+def volume_arguments(arguments: Arguments, problem: ConvProblem) -> None:
+    """Slots of strides of the input, lengths, stride, dilation and padding along the three axes d, h and w."""
+    image, *strides = problem.x_strides
+    arguments.integers(x_image=image, **{f"x_{name}": stride for name, stride in zip("dhw", strides)})
+    for axis, name in enumerate("dhw"):
+        arguments.integers(**{
+            f"in_{name}": problem.in_lens[axis], f"out_{name}": problem.out_lens[axis],
+            f"kernel_{name}": problem.kernel[axis], f"stride_{name}": problem.stride[axis],
+            f"dilation_{name}": problem.dilation[axis], f"pad_{name}": problem.pads_begin[axis],
+        })  # fmt: skip
+
+
+def _launch(
+    problem: ConvProblem,
+    epilogue: Epilogue,
+    strides: dict[str, tuple[int, int]],
+    threads: int,
+    given: Blocking | None,
+) -> Launch:
+    """``problem`` has three spatial dimensions."""
+    tile = tile_for(problem.dtype)
+    channels, out_lens = problem.out_channels, problem.out_lens
+    run = best_run(out_lens[2])
+    lines = problem.batch * out_lens[0] * out_lens[1]
+    line_block, channel_block = _blocks(problem, tile, lines, threads, given)
+    line_blocks, parts = -(-lines // line_block), -(-channels // channel_block)
+    first = line_order(lines * out_lens[2], channels)
+    line_every, part_every = (1, line_blocks) if first == "lines" else (parts, 1)
+    slice_ = _slice(problem, tile, channel_block)
+    arguments = Arguments()
+    arguments.pointer("x", "x", problem.dtype)
+    arguments.pointer("w", "w", problem.dtype)
+    rows = Rows(epilogue, problem.dtype, tile.lanes)
+    rows.pointers(arguments)
+    arguments.integers(
+        channels=channels, lines=lines, line_block=line_block, channel_block=channel_block,
+        line_blocks=line_blocks, line_every=line_every, part_blocks=parts, part_every=part_every, slice=slice_,
+        taps=problem.taps,
+    )  # fmt: skip
+    volume_arguments(arguments, problem)
+    stride_arguments(arguments, strides)
+    whole = channels % tile.lanes == 0
+    own = line_locals(tile, tile.lanes, run * tile.lanes)
+    text = "\n".join([
+        "def kernel(args, begin, end):",
+        *indent([*arguments.lines, *own, *rows.invariant(), "for task in range(begin, end):"]),
+        *indent(_task(rows, epilogue, tile.lanes, _sums(problem, tile, run), run, whole), 2),
+    ])  # fmt: skip
+    source = KernelSource(kernel_name("depthwise", epilogue), text + "\n")
+    size = problem.itemsize
+    moved = size * (problem.batch * problem.in_pixels + problem.taps) * channels
+    moved += ITEMSIZE[epilogue.out_dtype(problem.dtype)] * problem.batch * problem.out_pixels * channels
+    return Launch(source, tuple(arguments.values), line_blocks * parts, 1, problem.flops, moved)
+
+
+def _sums(problem: ConvProblem, tile: RegisterTile, run: int) -> tuple[str, str]:
+    """Intrinsic of the sums of a run, and the literals that follow the number of its pixels."""
+    stride, taps = problem.stride[2], problem.kernel[2]
+    left, right = missing(problem)
+    shared = taps in WINDOWS and problem.kernel[1] <= MOST_ROWS and stride <= 2 and problem.dilation[2] == 1
+    if shared:
+        return f"depthwise_{tile.dtype}", f"{problem.kernel[1]}, {taps}, {stride}, {left}, {right}, "
+    return f"depthwise_taps_{tile.dtype}", ""
+
+
+def missing(problem: ConvProblem) -> tuple[int, int]:
+    """Columns that the first and the last pixel of a line lack. ``problem`` has three spatial dimensions."""
+    reach = (problem.out_lens[2] - 1) * problem.stride[2] + problem.kernel[2] - problem.pads_begin[2]
+    return max(0, problem.pads_begin[2]), max(0, reach - problem.in_lens[2])
+
+
+def best_run(pixels: int) -> int:
+    """Pixels to take at a time, so that few sums of the last run of a line are for nothing."""
+    return min((run for run in RUNS if run <= pixels), key=lambda run: -(-pixels // run) * (run + 2))
+
+
+def _blocks(
+    problem: ConvProblem, tile: RegisterTile, lines: int, threads: int, given: Blocking | None
+) -> tuple[int, int]:
+    """Lines and channels of one task."""
+    width = problem.out_lens[2]
+    blocking = cut_lines(tile, lines, width, problem.out_channels, threads, given)
+    return blocking.rows // width, blocking.panels * tile.columns
+
+
+def _slice(problem: ConvProblem, tile: RegisterTile, channels: int) -> int:
+    """Channels to do at a time."""
+    line = problem.kernel[0] * problem.kernel[1] * problem.in_lens[2] * problem.itemsize
+    near = max(LINES_BYTES // line, 2 * tile.lanes)
+    return min(near, -(-channels // tile.lanes) * tile.lanes) // tile.lanes * tile.lanes
+
+
+def line_slot(name: str) -> str:
+    """A word of the block that describes a line."""
+    return f"block[{DEPTHWISE_SLOTS.index(name)}]"
+
+
+def line_locals(tile: RegisterTile, tap_size: int, sums: int) -> list[str]:
+    """Statements: the block, filled with what all lines have in common, and room for so many ``sums``."""
+    return [
+        f"block = local_int64({len(DEPTHWISE_SLOTS)})",
+        f"sums = local_{tile.dtype}({sums})",
+        f"{line_slot('x_plane')} = dilation_d * x_d",
+        f"{line_slot('w_plane')} = kernel_h * kernel_w * {tap_size}",
+        f"{line_slot('x_row')} = dilation_h * x_h",
+        f"{line_slot('x_column')} = x_w",
+        f"{line_slot('stride')} = stride_w",
+        f"{line_slot('taps')} = kernel_w",
+        f"{line_slot('dilation')} = dilation_w",
+        f"{line_slot('first')} = -pad_w",
+        f"{line_slot('columns')} = in_w",
+    ]
+
+
+def _task(rows: Rows, epilogue: Epilogue, lanes: int, sums: tuple[str, str], run: int, whole: bool) -> list[str]:
+    """``whole``: the channels fill their vectors."""
+    last = ["if rest > 0:", *indent(["c = columns - rest", *_runs(rows, lanes, sums, run, part=True)])]
+    return [
+        "line0 = imod(idiv(task, line_every), line_blocks) * line_block",
+        "line1 = imin(lines, line0 + line_block)",
+        "first = imod(idiv(task, part_every), part_blocks) * channel_block",
+        "last = imin(channels, first + channel_block)",
+        "for n0 in range(first, last, slice):",
+        *indent([
+            "columns = imin(last - n0, slice)",
+            f"rest = columns & {lanes - 1}",
+            f"{line_slot('channels')} = rest",
+            "plane = idiv(line0, out_h)",
+            "o_h = line0 - plane * out_h",
+            "image = idiv(plane, out_d)",
+            "o_d = plane - image * out_d",
+            "for line in range(line0, line1):",
+            *indent([
+                *taps_inside("d"),
+                *taps_inside("h"),
+                f"{line_slot('planes')} = end_d - k_d",
+                f"{line_slot('row0')} = k_h",
+                f"{line_slot('row1')} = end_h",
+                "x_line = image * x_image + (i_d + k_d * dilation_d) * x_d + i_h * x_h - pad_w * x_w + n0",
+                f"w_line = n0 * taps + k_d * kernel_h * kernel_w * {lanes}",
+                "pixel = (o_d * out_h + o_h) * out_w",
+                *row_offsets(epilogue),
+                f"for c in range(0, columns - rest, {lanes}):",
+                *indent(_runs(rows, lanes, sums, run, part=False)),
+                *([] if whole else last),
+                "o_h += 1",
+                "if o_h == out_h:",
+                "    o_h = 0",
+                "    o_d += 1",
+                "    if o_d == out_d:",
+                "        o_d = 0",
+                "        image += 1",
+            ]),
+        ]),
+    ]  # fmt: skip
+
+
+def taps_inside(axis: str) -> list[str]:
+    """Statements: the first tap along an axis that lies in the input, ``k_<axis>``, and the one after the last."""
+    return [
+        f"i_{axis} = o_{axis} * stride_{axis} - pad_{axis}",
+        f"k_{axis} = 0",
+        f"end_{axis} = kernel_{axis}",
+        f"if i_{axis} < 0:",
+        f"    k_{axis} = idiv(dilation_{axis} - 1 - i_{axis}, dilation_{axis})",
+        f"if i_{axis} + (kernel_{axis} - 1) * dilation_{axis} >= in_{axis}:",
+        f"    end_{axis} = idiv(imax(in_{axis} - i_{axis}, 0) + dilation_{axis} - 1, dilation_{axis})",
+    ]
+
+
+def _runs(rows: Rows, lanes: int, sums: tuple[str, str], run: int, part: bool) -> list[str]:
+    """Statements: a line of the vector of channels from ``c`` on, of which only ``rest`` exist if it is a ``part``."""
+    before, finish = rows.vector_text(part)
+    name, literals = sums
+    return [
+        *before,
+        "w_here = offset(w, w_line + c * taps)",
+        f"for o in range(0, out_w, {run}):",
+        *indent([
+            f"o_w = imin(o, out_w - {run})",
+            "x_here = offset(x, x_line + c + o_w * stride_w * x_w)",
+            f"{name}(block, sums, x_here, w_here, o_w, {run}, {literals}{int(part)}, {lanes})",
+            *(f"{place}_place = {place}_row + o_w * {place}_pixel{column}" for place, column in rows.moving()),
+            f"for i in range({run}):",
+            *indent([*finish, *(f"{place}_place += {place}_pixel" for place, _ in rows.moving())]),
+        ]),
+    ]  # fmt: skip

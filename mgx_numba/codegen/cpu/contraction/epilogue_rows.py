@@ -1,0 +1,128 @@
+"""Building blocks of contraction kernels: argument slots, the epilogue's loop over an accumulated block."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ...kernel import KernelSource
+from ...launch import Callee, Operand
+from ...problems.contraction import Epilogue
+
+__all__ = ["Arguments", "Rows", "indent", "kernel_name"]
+
+INDENT = "    "
+
+
+class Arguments:
+    """Argument slots of one kernel: the lines that read them, and the values of one launch in the same order."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.values: list[int | Operand | Callee] = []
+
+    def pointer(self, name: str, operand: Operand | str, dtype: str) -> None:
+        """Slot holding a typed pointer."""
+        self.lines.append(f"{name} = pointer_{dtype}(args, {len(self.values)})")
+        self.values.append(operand if isinstance(operand, Operand) else Operand(operand))
+
+    def integers(self, **values: int) -> None:
+        """Slots holding int64 values, by name."""
+        for name, value in values.items():
+            self.lines.append(f"{name} = args[{len(self.values)}]")
+            self.values.append(int(value))
+
+    def callee(self, kernel: KernelSource) -> int:
+        """Slot holding the address of a kernel; its number."""
+        self.values.append(Callee(kernel))
+        return len(self.values) - 1
+
+
+class Rows:
+    """Text of an epilogue over one row of accumulators.
+
+    The kernel provides the names ``columns`` (valid accumulators of the row, from column ``n0`` of the result on),
+    ``sums`` at ``sums_row`` (the row's accumulators), ``out_row`` (offset of the row in the output) and, for each
+    operand that varies over rows, ``e<k>_row``.
+    """
+
+    def __init__(self, epilogue: Epilogue, dtype: str, lanes: int) -> None:
+        self.epilogue, self.dtype, self.lanes = epilogue, dtype, lanes
+
+    def pointers(self, arguments: Arguments, offsets: Mapping[str, int] | None = None) -> None:
+        """Declare the operands' pointers and the output's, ``offsets`` bytes into their buffers."""
+        offsets = offsets or {}
+        arguments.pointer("out", Operand("out", offsets.get("out", 0)), self.epilogue.out_dtype(self.dtype))
+        for k, operand in enumerate(self.epilogue.operands):
+            arguments.pointer(f"e{k}_at", Operand(f"e{k}", offsets.get(f"e{k}", 0)), operand.dtype)
+
+    def invariant(self) -> list[str]:
+        """Statements before all loops: scalar operands."""
+        return self._splats("scalar", "0")
+
+    def text(self) -> list[str]:
+        """Statements that finish and store one row."""
+        lanes = self.lanes
+        operands = enumerate(self.epilogue.operands)
+        contiguous = [(k, self._place(k, o.access == "full")) for k, o in operands if o.access in ("full", "per_n")]
+        sums, result = f"acc = load(sums, sums_row + c, {lanes})", self.epilogue.result
+        body = [line.replace("LANES", str(lanes)) for line in self.epilogue.lines]
+        whole = [f"e{k} = load(e{k}_at, {place}, {lanes})" for k, place in contiguous]
+        part = [f"e{k} = load_tail(e{k}_at, {place}, rest, 1, {lanes})" for k, place in contiguous]
+        return [
+            *self._splats("per_m", "e{k}_row"),
+            f"rest = columns & {lanes - 1}",
+            "c = columns - rest",
+            "if rest > 0:",
+            *indent([sums, *part, *body, f"store_tail(out, out_row + c, {result}, rest)"]),
+            f"for c in range(0, columns - rest, {lanes}):",
+            *indent([sums, *whole, *body, f"store(out, out_row + c, {result})"]),
+        ]
+
+    def moving(self) -> list[tuple[str, str]]:
+        """What varies over rows: the output and operands by name, each with the text of the offset of column ``c``."""
+        own = [(f"e{k}", operand.access) for k, operand in enumerate(self.epilogue.operands)]
+        found = [(name, access) for name, access in [("out", "full"), *own] if access in ("full", "per_m")]
+        return [(name, " + c" if access == "full" else "") for name, access in found]
+
+    def vector_text(self, part: bool, first: int = 0) -> tuple[list[str], list[str]]:
+        """Statements before a loop over rows, and those that finish one vector of row ``i`` in it.
+
+        The vector is at column ``n0 + c``, its accumulators at ``first + i * lanes`` of ``sums``, and what is `moving`
+        is found at ``<name>_place``. If it is a ``part``, only its first ``rest`` columns exist.
+        """
+        lanes, operands = self.lanes, list(enumerate(self.epilogue.operands))
+
+        def load(k: int, place: str) -> str:
+            if part:
+                return f"e{k} = load_tail(e{k}_at, {place}, rest, 1, {lanes})"
+            return f"e{k} = load(e{k}_at, {place}, {lanes})"
+
+        result = self.epilogue.result
+        return [load(k, "n0 + c") for k, o in operands if o.access == "per_n"], [
+            f"acc = load(sums, {first} + i * {lanes}, {lanes})",
+            *(load(k, f"e{k}_place") for k, o in operands if o.access == "full"),
+            *self._splats("per_m", "e{k}_place"),
+            *(line.replace("LANES", str(lanes)) for line in self.epilogue.lines),
+            f"store_tail(out, out_place, {result}, rest)" if part else f"store(out, out_place, {result})",
+        ]
+
+    def _splats(self, access: str, index: str) -> list[str]:
+        return [
+            f"e{k} = load_splat(e{k}_at, {index.format(k=k)}, {self.lanes})"
+            for k, operand in enumerate(self.epilogue.operands)
+            if operand.access == access
+        ]
+
+    @staticmethod
+    def _place(k: int, full: bool) -> str:
+        return f"e{k}_row + c" if full else "n0 + c"
+
+
+def indent(lines: Sequence[str], depth: int = 1) -> list[str]:
+    """Lines moved right by ``depth`` levels."""
+    return [INDENT * depth + line for line in lines]
+
+
+def kernel_name(solver: str, epilogue: Epilogue) -> str:
+    """Name of a kernel in MIGraphX's style: ``conv_add_relu_kernel``."""
+    return "_".join(filter(None, (solver, epilogue.name, "kernel")))

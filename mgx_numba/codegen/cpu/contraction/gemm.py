@@ -1,0 +1,261 @@
+"""Matrix products over the register tile: right-hand side packed at compile time, read in place, or packed on the way.
+
+The left-hand side is always read in place, with any strides. One kernel serves all sizes and strides.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ...launch import Launch, Operand
+from ...problems.contraction import ITEMSIZE, NOT_COMPUTED, Epilogue, GemmProblem
+from ..microkernels.tile_table import tile_for
+from .batches import Batched, collapse
+from .blocking import Blocking, cut
+from .macro_kernel import Skeleton, even_rows
+from .pack import aligned_zeros, pack_panels, panel_count
+from .pack_kernel import pack_launch
+from .prologue import PrologueRows
+from .roofline import seconds
+from .solver import NO_EPILOGUE, Plan, Strides
+
+__all__ = ["GemmInPlace", "GemmPacked", "GemmPacking"]
+
+
+_PACKING_SECONDS = 1.5e-10
+"""Time to pack one element on the way."""
+
+
+class GemmPacked:
+    """The right-hand side is a constant, packed into panels once. An empty sum (k = 0) is one over a zero."""
+
+    name = "gemm"
+
+    def refusal(self, problem: GemmProblem) -> str | None:
+        if problem.prologue and (problem.k == 0 or problem.a_strides[-1] != 1):
+            return "the prologue reads an empty or strided sum"
+        return None if problem.b_constant else "the right-hand side is not a constant"
+
+    def packed_lens(self, problem: GemmProblem) -> tuple[int, ...]:
+        tile = tile_for(problem.dtype)
+        return (_matrices(problem), panel_count(tile, problem.n), max(problem.k, 1), tile.columns)
+
+    def pack_weights(self, problem: GemmProblem, weights: np.ndarray) -> np.ndarray:
+        """``weights[*batch, k, n]``; along batch dimensions in which the problem's strides are 0 the first is taken."""
+        lens = self.packed_lens(problem)
+        out = aligned_zeros(lens, problem.dtype)
+        distinct = weights[tuple(slice(1 if s == 0 else None) for s in problem.b_strides[:-2])]
+        target = out.reshape(*distinct.shape[:-2], *lens[1:])
+        pack_panels(distinct, target[..., : problem.k, :])
+        return out
+
+    def panel_strides(self, problem: GemmProblem) -> tuple[int, ...]:
+        """Batch strides of the packed panels, in elements."""
+        _, panels, k, columns = self.packed_lens(problem)
+        strides: list[int] = []
+        size = panels * k * columns
+        for length, stride in zip(reversed(problem.batch), reversed(problem.b_strides[:-2])):
+            strides.insert(0, size if stride else 0)
+            size *= length if stride else 1
+        return tuple(strides)
+
+    def plan(
+        self,
+        problem: GemmProblem,
+        epilogue: Epilogue = NO_EPILOGUE,
+        strides: Strides = (),
+        threads: int = 1,
+        blocking: Blocking | None = None,
+    ) -> Plan:
+        *_, k, columns = self.packed_lens(problem)
+        batched = collapse(problem, epilogue, strides, self.panel_strides(problem))
+        return Plan(_launches(problem, epilogue, batched, Operand("w"), (columns, columns * k), threads, blocking))
+
+    def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
+        return _seconds(problem, threads)
+
+
+class _Unpacked:
+    """A solver whose right-hand side is an activation: nothing is packed at compile time."""
+
+    def packed_lens(self, problem: GemmProblem) -> tuple[int, ...]:
+        return ()
+
+    def pack_weights(self, problem: GemmProblem, weights: np.ndarray) -> np.ndarray:
+        return weights
+
+
+class GemmInPlace(_Unpacked):
+    """The right-hand side is an activation whose rows are contiguous, read where it lies."""
+
+    name = "gemm_in_place"
+
+    def refusal(self, problem: GemmProblem) -> str | None:
+        if problem.prologue:
+            return NOT_COMPUTED
+        if problem.b_constant:
+            return "the right-hand side is a constant: packing it is free"
+        if problem.k == 0:
+            return "the sum is empty"
+        return None if problem.b_strides[-1] == 1 or problem.n == 1 else "the right-hand side's rows are not contiguous"
+
+    def plan(
+        self,
+        problem: GemmProblem,
+        epilogue: Epilogue = NO_EPILOGUE,
+        strides: Strides = (),
+        threads: int = 1,
+        blocking: Blocking | None = None,
+    ) -> Plan:
+        batched = collapse(problem, epilogue, strides, problem.b_strides[:-2])
+        steps = (problem.b_strides[-2], tile_for(problem.dtype).columns)
+        return Plan(_launches(problem, epilogue, batched, Operand("w"), steps, threads, blocking, masked=True))
+
+    def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
+        return _seconds(problem, threads)
+
+
+class GemmPacking(_Unpacked):
+    """The right-hand side is an activation of any strides, packed into scratch by a launch of its own."""
+
+    name = "gemm_packing"
+
+    def refusal(self, problem: GemmProblem) -> str | None:
+        if problem.prologue:
+            return NOT_COMPUTED
+        if problem.b_constant:
+            return "the right-hand side is a constant: packing it is free"
+        return "the sum is empty" if problem.k == 0 else None
+
+    def plan(
+        self,
+        problem: GemmProblem,
+        epilogue: Epilogue = NO_EPILOGUE,
+        strides: Strides = (),
+        threads: int = 1,
+        blocking: Blocking | None = None,
+    ) -> Plan:
+        tile = tile_for(problem.dtype)
+        panels = panel_count(tile, problem.n)
+        matrix = panels * problem.k * tile.columns
+        lens = [length if stride else 1 for length, stride in zip(problem.batch, problem.b_strides)]
+        w_strides = tuple(
+            matrix * math.prod(lens[d + 1 :]) if problem.b_strides[d] else 0 for d in range(len(problem.batch))
+        )
+        *outer, k_stride, n_stride = problem.b_strides
+        pack = pack_launch(tile, lens, outer, problem.n, n_stride, problem.k, k_stride)
+        batched = collapse(problem, epilogue, strides, w_strides)
+        steps = (tile.columns, tile.columns * problem.k)
+        launches = _launches(problem, epilogue, batched, Operand("scratch"), steps, threads, blocking)
+        return Plan((*pack, *launches), math.prod(lens) * matrix * problem.itemsize)
+
+    def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
+        packed = _matrices(problem) * problem.k * problem.n
+        return _seconds(problem, threads) + _PACKING_SECONDS * packed / threads
+
+
+def _matrices(problem: GemmProblem) -> int:
+    """Distinct right-hand sides of a batch."""
+    return math.prod(length for length, stride in zip(problem.batch, problem.b_strides[:-2]) if stride)
+
+
+def _seconds(problem: GemmProblem, threads: int) -> float:
+    tile = tile_for(problem.dtype)
+    columns = panel_count(tile, problem.n) * tile.columns
+    size = problem.itemsize
+    rows = problem.batch_count * problem.m
+    moved = size * (rows * (problem.k + problem.n) + _matrices(problem) * problem.k * columns)
+    return seconds(tile, 2 * problem.batch_count * problem.m * columns * problem.k, moved, threads)
+
+
+def _launches(
+    problem: GemmProblem,
+    epilogue: Epilogue,
+    batched: Batched,
+    w: Operand,
+    w_steps: tuple[int, int],
+    threads: int,
+    blocking: Blocking | None,
+    masked: bool = False,
+) -> tuple[Launch, ...]:
+    """One launch for each piece of the batch; ``w_steps`` are the right-hand side's strides along k and by panel."""
+    return tuple(
+        _launch(problem, epilogue, piece, offsets, w, w_steps, threads, blocking, masked)
+        for piece, offsets in batched.pieces()
+    )
+
+
+def _launch(
+    problem: GemmProblem,
+    epilogue: Epilogue,
+    batched: Batched,
+    offsets: dict[str, int],
+    w: Operand,
+    w_steps: tuple[int, int],
+    threads: int,
+    given: Blocking | None,
+    masked: bool,
+) -> Launch:
+    tile = tile_for(problem.dtype)
+    depth, size = max(problem.k, 1), problem.itemsize
+    blocking = cut(tile, batched.m, problem.n, depth, 1, batched.count, threads, given)
+    before = PrologueRows(problem.prologue, problem.dtype, tile) if problem.prologue else None
+    if before:
+        blocking = before.fit(blocking, batched.m, problem.n, depth)
+    name = f"{before.prologue.name}_gemm" if before else "gemm"
+    skeleton = Skeleton(name, problem.dtype, tile, epilogue, masked=masked)
+    arguments = skeleton.arguments
+    x = Operand("x", offsets["x"] * size) if problem.k else w
+    arguments.pointer("x", x, problem.dtype)
+    arguments.pointer("w", Operand(w.name, w.offset + offsets["w"] * size), problem.dtype)
+    arguments.pointer("zero", w, problem.dtype)
+    bytes_at = {"out": ITEMSIZE[epilogue.out_dtype(problem.dtype)] * offsets["out"]}
+    bytes_at |= {f"e{k}": ITEMSIZE[o.dtype] * offsets.get(f"e{k}", 0) for k, o in enumerate(epilogue.operands)}
+    skeleton.rows.pointers(arguments, bytes_at)
+    panels = panel_count(tile, problem.n)
+    if not masked:
+        skeleton.steady, skeleton.x_row, skeleton.in_place = "True", "near_ld" if before else "x_ld", not before
+        skeleton.contiguous = problem.k > 0 and problem.a_strides[-1] == 1
+    skeleton.sizes(blocking, batched.m, problem.n, panels, depth, 1, batched.count, beside=False)
+    x_step = problem.a_strides[-1] if problem.k else 0
+    arguments.integers(x_step=x_step, w_step=w_steps[0], w_panel=w_steps[1])
+    rank = len(batched.lens)
+    arguments.integers(**{f"batch{d}": batched.lens[d] for d in range(1, rank)})
+    for name, values in batched.strides.items():
+        steps = [0] * len(values) if name == "x" and not problem.k else values
+        arguments.integers(**{f"{name}_batch{d}": steps[d] for d in range(rank)})
+        if name != "w":
+            arguments.integers(**{f"{name}_ld": steps[-1]})
+    skeleton.setup, skeleton.table = before.declare(arguments, blocking, offsets) if before else even_rows()
+    skeleton.decode = ["column0 = 0", *_batch_lines(batched)]
+    skeleton.row = _row_lines(epilogue)
+    skeleton.row_steps = {name: f"{name}_ld" for name in batched.strides if name not in ("x", "w")}
+    moved = size * (batched.count * batched.m * (problem.k + problem.n) + depth * panels * tile.columns)
+    flops = 2 * batched.count * batched.m * problem.n * problem.k
+    tasks = blocking.tasks(batched.m, panels, batched.count)
+    return Launch(skeleton.source(), tuple(arguments.values), tasks, 1, flops, moved, epilogue.moving)
+
+
+def _batch_lines(batched: Batched) -> list[str]:
+    """Statements that turn ``group`` into the first element of each operand: ``x0``, ``w0``, ``out0``, ``e<k>0``."""
+    rank = len(batched.lens)
+    lines = ["rest = group"] if rank > 1 else []
+    for d in range(rank - 1, 0, -1):
+        lines += [f"b{d} = imod(rest, batch{d})", f"rest = idiv(rest, batch{d})"]
+    if rank:
+        lines.append("b0 = rest" if rank > 1 else "b0 = group")
+    for name in batched.strides:
+        terms = " + ".join(f"b{d} * {name}_batch{d}" for d in range(rank))
+        lines.append(f"{name}0 = {terms or '0'}")
+    return lines
+
+
+def _row_lines(epilogue: Epilogue) -> list[str]:
+    lines = ["out_row = out0 + (row + i) * out_ld + n0"]
+    for k, operand in enumerate(epilogue.operands):
+        if operand.access in ("full", "per_m"):
+            column = " + n0" if operand.access == "full" else ""
+            lines.append(f"e{k}_row = e{k}0 + (row + i) * e{k}_ld{column}")
+    return lines

@@ -1,0 +1,165 @@
+"""Products of a few rows with constant weights: as fast as the weights can be read.
+
+Several panels are read side by side, since one stream of memory is not as fast as several, and all rows are multiplied
+with them at once. Nothing is prefetched: the processor's own prefetching of a few streams is faster than with ours
+beside it (weights in L3: 120 against 100 GB/s on one core; in memory there is no difference). A task is a range of
+neighbouring panels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
+from ...kernel import KernelSource
+from ...launch import Launch
+from ...problems.contraction import NOT_COMPUTED, Epilogue, GemmProblem
+from ..microkernels.tile_table import FMA_CHAINS, RegisterTile, tile_for
+from .blocking import Blocking
+from .epilogue_rows import Arguments, Rows, indent, kernel_name
+from .gemm import GemmPacked
+from .solver import NO_EPILOGUE, Plan, Strides
+
+__all__ = ["GemvPacked", "chain_sets"]
+
+MOST_ROWS = 4
+UNROLL = 4
+ALONE_BYTES = 1 << 18
+"""Weights that one thread reads while two would still be waiting for each other."""
+TASK_BYTES = 1 << 16
+"""Weights to claim at a time."""
+
+
+class GemvPacked(GemmPacked):
+    """A product of up to four rows; weights are packed as for any other product."""
+
+    name = "gemv"
+    _streams: ClassVar[Mapping[int, float]] = {4: 0.97, 2: 1.0, 1: 1.05}
+    """Panels read side by side, and the time that reading a byte takes then (measured, AVX-512, any memory)."""
+    _stored_as: str | None = None
+    """Dtype of the words that packed weights consist of, if it is not the problem's."""
+
+    def refusal(self, problem: GemmProblem) -> str | None:
+        if problem.prologue:
+            return NOT_COMPUTED
+        if problem.batch_count != 1 or problem.m > MOST_ROWS:
+            return f"more than {MOST_ROWS} rows or one product"
+        return "the sum is empty" if problem.k == 0 else super().refusal(problem)
+
+    def plan(
+        self,
+        problem: GemmProblem,
+        epilogue: Epilogue = NO_EPILOGUE,
+        strides: Strides = (),
+        threads: int = 1,
+        blocking: Blocking | None = None,
+    ) -> Plan:
+        """One launch; there is nothing to block."""
+        tile = tile_for(problem.dtype)
+        columns = self._panel_columns(problem, tile)
+        panels = -(-problem.n // columns)
+        size = math.prod(self.packed_lens(problem)) * problem.itemsize
+        workers = threads if size > ALONE_BYTES else 1
+        most = tile.rows * tile.vectors * tile.lanes // (problem.m * columns)
+        streams = _streams(self._streams, most, panels, workers)
+        groups = -(-panels // streams)
+        grain = -(-groups // workers) if workers == 1 else max(1, TASK_BYTES * groups // size)
+        arguments = Arguments()
+        arguments.pointer("x", "x", problem.dtype)
+        arguments.pointer("w", "w", self._stored_as or problem.dtype)
+        rows = Rows(epilogue, problem.dtype, tile.lanes)
+        rows.pointers(arguments)
+        arguments.integers(n=problem.n, depth=problem.k, panels=panels)
+        arguments.integers(x_step=problem.a_strides[-1], x_ld=problem.a_strides[-2], out_ld=problem.out_strides[-1])
+        for k, operand in enumerate(epilogue.operands):
+            if operand.access in ("full", "per_m"):
+                own = strides[k] if k < len(strides) and strides[k] else (problem.n if operand.access == "full" else 1,)
+                arguments.integers(**{f"e{k}_ld": own[-1]})
+        product = self._product(problem, tile, streams)
+        lines = ["def kernel(args, begin, end):", *indent(arguments.lines)]
+        lines += indent(_body(problem, epilogue, rows, streams, columns, product))
+        kernel = KernelSource(kernel_name(self.name, epilogue), "\n".join(lines) + "\n")
+        moved = problem.itemsize * problem.m * (problem.k + problem.n) + size
+        return Plan((Launch(kernel, tuple(arguments.values), groups, grain, problem.flops, moved),))
+
+    def _panel_columns(self, problem: GemmProblem, tile: RegisterTile) -> int:
+        return tile.columns
+
+    def _product(self, problem: GemmProblem, tile: RegisterTile, streams: int) -> list[str]:
+        return _product(problem, tile, streams)
+
+    def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
+        """Less than that of the solver for any number of rows, which is slower in all measurements of a few."""
+        return 0.9 * super().estimate(problem, threads)
+
+
+def _streams(costs: Mapping[int, float], most: int, panels: int, threads: int) -> int:
+    """Panels side by side, at most ``most``, for the shortest time of the thread with the most groups.
+
+    Half a group is added for threads that do not end together.
+    """
+
+    def time(streams: int) -> float:
+        groups = -(-panels // streams)
+        return (-(-groups // threads) + 0.5 * (threads > 1)) * streams * costs[streams]
+
+    return min((s for s in costs if s == 1 or s <= most), key=time)
+
+
+def chain_sets(chains: int, unroll: int) -> int:
+    """Sets of so many multiply-add chains that are summed apart to keep the units busy: a divisor of ``unroll``."""
+    sets = 1
+    while sets < unroll and sets * chains < FMA_CHAINS:
+        sets *= 2
+    return sets
+
+
+def _body(
+    problem: GemmProblem, epilogue: Epilogue, rows: Rows, streams: int, columns: int, product: list[str]
+) -> list[str]:
+    m = problem.m
+    row = ["out_row = i * out_ld + n0", f"sums_row = i * {streams * columns}"]
+    for k, operand in enumerate(epilogue.operands):
+        if operand.access in ("full", "per_m"):
+            row.append(f"e{k}_row = i * e{k}_ld" + (" + n0" if operand.access == "full" else ""))
+    return [
+        f"sums = local_{problem.dtype}({m * streams * columns})",
+        *rows.invariant(),
+        "for group in range(begin, end):",
+        f"    panel = group * {streams}",
+        f"    n0 = panel * {columns}",
+        f"    columns = imin(n - n0, {streams * columns})",
+        *indent(product),
+        f"    for i in range({m}):",
+        *indent([*row, *rows.text()], 2),
+    ]
+
+
+def _product(problem: GemmProblem, tile: RegisterTile, streams: int) -> list[str]:
+    """Statements: ``sums`` [row, column] of the group's panels; panels after the last one repeat it."""
+    m, lanes, vectors, columns = problem.m, tile.lanes, tile.vectors, tile.columns
+    sets = chain_sets(m * streams * vectors, UNROLL)
+    cells = [(q, v, r) for q in range(streams) for v in range(vectors) for r in range(m)]
+    lines = [f"w{q} = offset(w, imin(panel + {q}, panels - 1) * depth * {columns})" for q in range(streams)]
+    lines += [f"s{s}_{q}_{v}_{r} = const_{problem.dtype}(0, {lanes})" for s in range(sets) for q, v, r in cells]
+    step = "" if problem.a_strides[-1] == 1 else " * x_step"
+
+    def term(place: str, s: int) -> list[str]:
+        body = [f"a{r} = load_splat(x, {r} * x_ld + ({place}){step}, {lanes})" for r in range(m)]
+        for q in range(streams):
+            for v in range(vectors):
+                body.append(f"b = load(w{q}, ({place}) * {columns} + {v * lanes}, {lanes})")
+                body += [f"s{s}_{q}_{v}_{r} = fma(a{r}, b, s{s}_{q}_{v}_{r})" for r in range(m)]
+        return body
+
+    lines += [f"whole = depth - imod(depth, {UNROLL})", f"for k in range(0, whole, {UNROLL}):"]
+    for u in range(UNROLL):
+        lines += indent(term(f"k + {u}", u % sets))
+    lines += ["for k in range(whole, depth):", *indent(term("k", 0))]
+    for q, v, r in cells:
+        total = f"s0_{q}_{v}_{r}"
+        for s in range(1, sets):
+            total = f"add({total}, s{s}_{q}_{v}_{r})"
+        lines.append(f"store(sums, {(r * streams + q) * columns + v * lanes}, {total})")
+    return lines

@@ -1,0 +1,165 @@
+"""The kernel that finds where the rows of a register tile read the input of a convolution.
+
+It is compiled once and called by every convolution kernel, whose argument block it reads. The sizes lie at the same
+slots in all of them because `spatial_arguments` declares them first.
+"""
+
+from __future__ import annotations
+
+from ...kernel import KernelSource
+from ...problems.contraction import ConvProblem
+from ..microkernels.tile_table import TILE_TABLE_ROWS, RegisterTile
+from .epilogue_rows import Arguments, indent
+from .rows import next_place, output_place
+
+__all__ = ["call_places", "place_locals", "spatial_arguments"]
+
+# Words of the block that passes between a convolution kernel and the places kernel.
+ARGUMENTS, TABLE, FILLED, FIRST_TAP, TAPS, DEPTH, LEFT, ANCHOR, TILE_TAPS, TILE_DEPTH = range(10)
+
+
+def spatial_arguments(
+    arguments: Arguments, problem: ConvProblem, tile: RegisterTile, run: int = 1, depth: int = 1
+) -> tuple[tuple[str, ...], int]:
+    """Slots of the spatial sizes of a problem in three dimensions and of the places kernel, before all others.
+
+    ``run`` successive taps of one row read contiguous elements. ``depth`` is the length of the first axis of the whole
+    output, where the problem computes a lattice of it. Returns the names of the axes that the text needs, and the slot
+    of the places kernel.
+    """
+    lens = (problem.in_lens[0], problem.kernel[0], problem.out_lens[0], depth)
+    flat = lens == (1, 1, 1, 1) and problem.pads_begin[0] == 0
+    before = len(arguments.lines)
+    arguments.integers(pixels=problem.out_pixels, x_image=problem.x_strides[0], run=run)
+    axes = ("h", "w") if flat else ("d", "h", "w")
+    for name in axes:
+        axis = "dhw".index(name)
+        arguments.integers(**{
+            f"x_{name}": problem.x_strides[axis + 1], f"in_{name}": problem.in_lens[axis],
+            f"out_{name}": problem.out_lens[axis], f"kernel_{name}": problem.kernel[axis],
+            f"stride_{name}": problem.stride[axis], f"dilation_{name}": problem.dilation[axis],
+            f"pad_{name}": problem.pads_begin[axis],
+        })  # fmt: skip
+    return axes, arguments.callee(_places_source(axes, tile, arguments.lines[before:]))
+
+
+def place_locals() -> list[str]:
+    """Statements that prepare the block of `call_places`."""
+    return [
+        "places = local_int64(16)",
+        f"put_words(places, {ARGUMENTS}, args)",
+        f"put_words(places, {TABLE}, table)",
+        f"places[{FILLED}] = 0",
+    ]
+
+
+def call_places(slot: int) -> list[str]:
+    """Statements that fill the skeleton's table and define ``anchor``, from where its offsets count."""
+    return [
+        f"places[{FIRST_TAP}] = t0",
+        f"places[{TAPS}] = taps_now",
+        f"places[{DEPTH}] = depth_now",
+        f"places[{LEFT}] = left",
+        f"call_kernel(args, {slot}, places, row, m1)",
+        f"anchor = places[{ANCHOR}]",
+        f"block[5] = places[{TILE_TAPS}]",
+        f"block[6] = places[{TILE_DEPTH}]",
+    ]
+
+
+def _places_source(axes: tuple[str, ...], tile: RegisterTile, sizes: list[str]) -> KernelSource:
+    """Kernel for the tile rows from ``begin`` on, of which ``end`` is the last but one.
+
+    Its table holds offsets from ``x[anchor]``. Inner tiles, whose rows lie in one line of the output and read no
+    padding, differ in their anchor only, so that their table is made once. Runs of contiguous taps of an inner tile are
+    taken as one tap of that many times the depth.
+    """
+    most = max(tile.variants())
+    lanes = 1 << (most - 1).bit_length()
+    lines = [
+        f"args = words_at(call, {ARGUMENTS})",
+        *sizes,
+        f"table = words_at(call, {TABLE})",
+        f"t0 = call[{FIRST_TAP}]",
+        f"taps_now = call[{TAPS}]",
+        f"left = call[{LEFT}]",
+        f"span = imax(left, {tile.rows})",
+        "row = begin",
+        *output_place(axes),
+        *(f"i_{axis} = o_{axis} * stride_{axis} - pad_{axis}" for axis in axes),
+    ]
+    conditions = ["end - begin >= span", "o_w + span <= out_w"]
+    for axis in axes:
+        reach = " + (span - 1) * stride_w" if axis == "w" else ""
+        conditions += [f"i_{axis} >= 0", f"i_{axis}{reach} + (kernel_{axis} - 1) * dilation_{axis} < in_{axis}"]
+    inner = [f"steps = mul(iota_int64({lanes}), stride_w * x_w)"]
+    inner += [*_taps(axes, ["places = add(steps, shift)"], "idiv(taps_now, run)", "run")]
+    lines += [
+        f"if {' and '.join(conditions)}:",
+        f"    call[{ANCHOR}] = image * x_image + " + " + ".join(f"i_{axis} * x_{axis}" for axis in axes),
+        f"    call[{TILE_TAPS}] = idiv(taps_now, run)",
+        f"    call[{TILE_DEPTH}] = call[{DEPTH}] * run",
+        f"    if call[{FILLED}] != t0 + 1:",
+        f"        call[{FILLED}] = t0 + 1",
+        *indent(inner, 2),
+        "else:",
+        f"    call[{ANCHOR}] = 0",
+        f"    call[{TILE_TAPS}] = taps_now",
+        f"    call[{TILE_DEPTH}] = call[{DEPTH}]",
+        f"    call[{FILLED}] = 0",
+        *indent([
+            *(f"{name} = local_int64({TILE_TABLE_ROWS})" for name in ("base", *(f"at_{axis}" for axis in axes))),
+            *_row_places(axes, most),
+            f"bases = load(base, 0, {lanes})",
+            *(f"first_{axis} = load(at_{axis}, 0, {lanes})" for axis in axes),
+            *_taps(axes, _guarded_places(axes)),
+        ]),
+    ]  # fmt: skip
+    text = "\n".join(["def kernel(call, begin, end):", *indent(lines)]) + "\n"
+    return KernelSource(f"conv_places_{len(axes)}d_kernel", text)
+
+
+def _row_places(axes: tuple[str, ...], rows: int) -> list[str]:
+    """Statements: for each tile row the input position of its first tap, as coordinates and as an offset.
+
+    Rows beyond the last one repeat it.
+    """
+    body = []
+    for axis in axes:
+        body += [f"i_{axis} = o_{axis} * stride_{axis} - pad_{axis}", f"at_{axis}[i] = i_{axis}"]
+    body.append("base[i] = image * x_image + " + " + ".join(f"i_{axis} * x_{axis}" for axis in axes))
+    body += ["if i + 1 < left:", *indent(next_place(axes))]
+    return [f"for i in range({rows}):", *indent(body)]
+
+
+def _guarded_places(axes: tuple[str, ...]) -> list[str]:
+    """Statements: ``places`` of all rows for one tap, -1 where the input ends."""
+    lines = []
+    for axis in axes:
+        lines += [
+            f"place_{axis} = add(first_{axis}, k_{axis} * dilation_{axis})",
+            f"in_{axis}_range = logical_and(ge(place_{axis}, 0), lt(place_{axis}, in_{axis}))",
+        ]
+    lines.append(f"inside = in_{axes[0]}_range")
+    lines += [f"inside = logical_and(inside, in_{axis}_range)" for axis in axes[1:]]
+    return [*lines, "places = where(inside, add(bases, shift), -1)"]
+
+
+def _taps(axes: tuple[str, ...], places: list[str], taps: str = "taps_now", step: str = "1") -> list[str]:
+    """Statements: run ``places`` for each tap of this step, with the tap's ``shift``, and store it in the table.
+
+    Every ``step``-th tap of the last axis is taken, ``taps`` in all.
+    """
+    lines = ["rest = t0"]
+    for axis in reversed(axes[1:]):
+        lines += [f"k_{axis} = imod(rest, kernel_{axis})", f"rest = idiv(rest, kernel_{axis})"]
+    lines += [f"k_{axes[0]} = rest", f"for t in range({taps}):"]
+    body = ["shift = " + " + ".join(f"k_{axis} * dilation_{axis} * x_{axis}" for axis in axes)]
+    body += [*places, f"store(table, t * {TILE_TABLE_ROWS}, places)"]
+    pad = ""
+    for axis in reversed(axes):
+        body.append(f"{pad}k_{axis} += {step if axis == 'w' else 1}")
+        if axis != axes[0]:
+            body += [f"{pad}if k_{axis} == kernel_{axis}:", f"{pad}    k_{axis} = 0"]
+            pad += "    "
+    return [*lines, *indent(body)]

@@ -1,0 +1,285 @@
+"""The loop nest around the register tile that every contraction kernel shares.
+
+A task is a block of output rows by a block of weight panels. Within it each group of tile rows runs over all panels of
+the block and is finished by the epilogue while its sums are in the L1 cache. A reduction too long for the cache is cut
+into steps (of taps, or of channels of one tap); the sums of the whole block then stay on the stack between the steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ...kernel import KernelSource
+from ...problems.contraction import ITEMSIZE, Epilogue
+from ..microkernels.tile_table import TILE_TABLE_ROWS, RegisterTile, finish_slots, tile_slot
+from .blocking import SUMS_BYTES, TABLE_TAPS, Blocking
+from .epilogue_rows import Arguments, Rows, indent, kernel_name
+from .tile_source import ROWS_SLOT, TOUCHED_SLOT, VECTORS_SLOT, finish_source, tile_block, tile_source
+
+__all__ = ["Skeleton", "even_rows", "height_table", "next_height", "run_tile"]
+
+
+@dataclass
+class Skeleton:
+    """One kernel in the making; the parts that differ between solvers are lists of statements.
+
+    The statements of ``decode`` turn ``group`` (a batch or group number) into ``x0``, ``w0``, ``column0`` and whatever
+    ``row`` needs. Those of ``table`` write the element offsets from ``x`` of ``height`` rows, of which ``left`` exist,
+    starting with ``row``, for the taps ``t0`` to ``t0 + taps_now``, at ``k0`` of the depth. Those of ``row`` define
+    ``out_row`` and ``e<k>_row``, the offsets of row ``row + i``; ``row_steps`` has the names of what those of ``out``
+    and of each ``e<k>`` usually grow by; with ``steady``, a condition, they always do. ``x_row`` is what the rows of
+    the table lie apart, if evenly; with ``in_place`` that holds beyond those of one tile. ``contiguous`` says that
+    ``x_step`` is 1, ``masked`` that no
+    column past the last may be read on the right.
+
+    Where rows grow steadily, tiles of full height finish their sums in registers (`finish_source`).
+    """
+
+    solver: str
+    dtype: str
+    tile: RegisterTile
+    epilogue: Epilogue
+    arguments: Arguments = field(default_factory=Arguments)
+    setup: list[str] = field(default_factory=list)
+    decode: list[str] = field(default_factory=list)
+    table: list[str] = field(default_factory=list)
+    before_rows: list[str] = field(default_factory=list)
+    row: list[str] = field(default_factory=list)
+    row_steps: dict[str, str] = field(default_factory=dict)
+    steady: str = ""
+    x_row: str = ""
+    in_place: bool = False
+    contiguous: bool = True
+    several_taps: bool = False
+    masked: bool = False
+
+    def __post_init__(self) -> None:
+        self.rows = Rows(self.epilogue, self.dtype, self.tile.lanes)
+        self.tile_slot = self.arguments.callee(tile_source(self.tile, self.masked))
+
+    def sizes(
+        self, blocking: Blocking, m: int, n: int, panels: int, depth: int, taps: int, groups: int, beside: bool
+    ) -> None:
+        """Slots of the sizes of one group's product and of its blocks.
+
+        Successive tasks walk all groups of a part of the rows if these lie ``beside`` each other in them, else all
+        parts of a group.
+        """
+        self.arguments.integers(
+            m=m, n=n, panels=panels, depth=depth, m_block=blocking.rows, p_block=blocking.panels,
+            m_blocks=blocking.row_blocks(m), p_blocks=-(-panels // blocking.panels), parts=blocking.parts,
+            part_every=groups if beside else 1, groups=groups, group_every=1 if beside else blocking.parts,
+            k_block=blocking.depth, keep=int(blocking.depth < depth or blocking.taps < taps),
+        )  # fmt: skip
+        if self.several_taps:
+            self.arguments.integers(taps=taps, tap_block=blocking.taps)
+        if self.steady:
+            kernel = finish_source(self.tile, self.epilogue, bool(self.x_row), n, self.contiguous)
+            self.finish_slot = self.arguments.callee(kernel)
+
+    def source(self) -> KernelSource:
+        """The finished kernel."""
+        lines = ["def kernel(args, begin, end):"]
+        lines += indent([*self.arguments.lines, *self._locals(), *self.setup, *self.rows.invariant()])
+        lines += indent(["for task in range(begin, end):", *indent(self._task())])
+        return KernelSource(kernel_name(self.solver, self.epilogue), "\n".join(lines) + "\n")
+
+    def _locals(self) -> Sequence[str]:
+        taps = TABLE_TAPS if self.several_taps else 1
+        return (
+            *tile_block(words=len(finish_slots(len(self.epilogue.operands)))),
+            f"table = local_int64({TILE_TABLE_ROWS * taps})",
+            f"sums = local_{self.dtype}({SUMS_BYTES // ITEMSIZE[self.dtype]})",
+            "put_pointer(block, 1, table)",
+            "put_pointer(block, 2, zero)",
+            "block[5] = 1",
+            "block[7] = x_step",
+            "block[8] = w_step",
+            "block[9] = w_panel",
+            f"block[11] = {self.tile.columns}",
+        )
+
+    def _task(self) -> list[str]:
+        columns = self.tile.columns
+        lines = [
+            "outer = idiv(task, m_blocks)",
+            "m0 = task - outer * m_blocks",
+            "more = m0 + 1 < m_blocks",
+            "rest = idiv(outer, p_blocks)",
+            "p0 = (outer - rest * p_blocks) * p_block",
+            "group = imod(idiv(rest, group_every), groups)",
+            "m0 = (imod(idiv(rest, part_every), parts) * m_blocks + m0) * m_block",
+            *self.decode,
+            "m1 = imin(m, m0 + m_block)",
+            "wide = imin(panels - p0, p_block)",
+            f"sums_ld = wide * {columns}",
+            "block[10] = sums_ld",
+            f"columns = imin(n - p0 * {columns}, sums_ld)",
+            "block[15] = columns",
+            f"n0 = column0 + p0 * {columns}",
+        ]
+        if self.tile.vectors > 1:
+            lines += [f"narrow = columns <= sums_ld - {columns - self.tile.lanes}", "if narrow:", "    wide -= 1"]
+        if self.several_taps:
+            lines += ["for t0 in range(0, taps, tap_block):", "    taps_now = imin(tap_block, taps - t0)"]
+            lines += ["    block[5] = taps_now", *indent(self._steps("t0 * depth + k0", " and t0 + taps_now == taps"))]
+        else:
+            lines += self._steps("k0", "")
+        return lines
+
+    def _steps(self, start: str, last_tap: str) -> list[str]:
+        return [
+            "for k0 in range(0, depth, k_block):",
+            *indent([
+                "depth_now = imin(k_block, depth - k0)",
+                "block[6] = depth_now",
+                f"block[12] = {start}",
+                f"put_pointer(block, 3, offset(w, w0 + p0 * w_panel + ({start}) * w_step))",
+                f"finish = k0 + depth_now == depth{last_tap}",
+                "row = m0",
+                *self._far(start),
+                "while row < m1:",
+                *indent(self._tile_rows()),
+            ]),
+        ]  # fmt: skip
+
+    def _far(self, start: str) -> list[str]:
+        """Which part of the right-hand side is needed next: the next step's, else the next panels, from the start."""
+        if not self.steady:
+            return []
+        slots = {name: finish_slots(0).index(name) for name in ("finish", "far", "far_panels")}
+        taps = "taps_now * " if self.several_taps else ""
+        return [
+            "stream = 0",
+            f"block[{slots['finish']}] = 1 if finish else 0",
+            f"block[{slots['far_panels']}] = 0 if finish and more and keep == 0 else p_block",
+            "if finish:",
+            "    far = (p0 if more else p0 + p_block) * w_panel",
+            "else:",
+            f"    far = p0 * w_panel + ({start} + {taps}depth_now) * w_step",
+            f"put_pointer(block, {slots['far']}, offset(w, w0 + far))",
+        ]
+
+    def _tile_rows(self) -> list[str]:
+        return [
+            "left = m1 - row",
+            *next_height(self.tile, tall=not self.masked),
+            "sums_row = (row - m0) * sums_ld * keep",
+            "put_pointer(block, 4, offset(sums, sums_row))",
+            f"block[{ROWS_SLOT}] = height",
+            *(["tiles = 0", *self._finished_rows(), "if tiles == 0:"] if self.steady else []),
+            *indent(self._parked_rows(), int(bool(self.steady))),
+        ]
+
+    def _parked_rows(self) -> list[str]:
+        """One tile, whose sums lie in memory between the products and the epilogue."""
+        return [
+            "left = imin(left, height)",
+            *self.table,
+            f"block[{TOUCHED_SLOT}] = 0",
+            *([] if self.steady else self._touch()),
+            *run_tile(self.tile, self.tile_slot),
+            "if finish:",
+            *indent([*self.before_rows, "for i in range(left):"]),
+            *indent([*self.row, *self.rows.text(), "sums_row += sums_ld"], 2),
+            "row += left",
+        ]
+
+    def _finished_rows(self) -> list[str]:
+        """Tiles of full height whose sums never leave the registers: ``tiles`` says how many."""
+        tile, slots = self.tile, finish_slots(len(self.epilogue.operands))
+        lines, words = ["tiles = 1", "left = height", *self.table], {"tiles": "tiles", "stream": "stream"}
+        if self.in_place:
+            lines = [f"tiles = idiv(left, {tile.rows})", AT_ROW]
+            if tile.tall:
+                more = tile.tall - tile.rows
+                lines[1:1] = [f"if height == {tile.tall}:", f"    tiles = idiv(over + {more - 1}, {more})"]
+        if self.x_row:
+            words["x_row"] = self.x_row
+        if tile.vectors > 1:
+            words["last"] = f"columns - whole * {tile.columns}"
+        words["out_row"] = self.row_steps["out"]
+        places = {"out": "offset(out, out_row)"}
+        for k, operand in enumerate(self.epilogue.operands):
+            row = {"per_n": "n0", "scalar": "0"}.get(operand.access, f"e{k}_row")
+            places[f"e{k}"] = f"offset(e{k}_at, {row})"
+            if operand.access in ("full", "per_m"):
+                words[f"e{k}_row"] = self.row_steps[f"e{k}"]
+        return [
+            f"if {self.steady} and height >= {tile.rows} and left >= height:",
+            *indent([
+                *lines,
+                f"whole = idiv(columns, {tile.columns})",
+                "i = 0",
+                *self.before_rows,
+                *self.row,
+                *(f"put_pointer(block, {slots.index(name)}, {place})" for name, place in places.items()),
+                *(f"block[{slots.index(name)}] = {word}" for name, word in words.items()),
+                f"call_kernel(args, {self.finish_slot}, block, 0, whole)",
+                "row += tiles * height",
+                f"stream += tiles * {'(whole - 1)' if self.x_row else 'whole'}",
+            ]),
+        ]  # fmt: skip
+
+    def _touch(self) -> list[str]:
+        """Name the memory that the epilogue will use, so that it is on its way while the products are summed."""
+        read = [f"e{k}" for k, o in enumerate(self.epilogue.operands) if o.access == "full" and o.dtype == self.dtype]
+        places = {"written": "out"} | ({"read": read[0]} if read else {})
+        if self.epilogue.out_dtype(self.dtype) != self.dtype or not all(n in self.row_steps for n in places.values()):
+            return []
+        lines = []
+        for place, name in places.items():
+            pointer = "out" if name == "out" else f"{name}_at"
+            lines.append(f"put_pointer(block, {tile_slot(place)}, offset({pointer}, {name}_row))")
+            lines.append(f"block[{tile_slot(place + '_row')}] = {self.row_steps[name]}")
+        lines.append(f"block[{TOUCHED_SLOT}] = {len(places)}")
+        return ["if finish:", *indent(["i = 0", *self.before_rows, *self.row, *lines])]
+
+
+AT_ROW = "put_pointer(block, 0, offset(x, x0 + row * x_ld + k0 * x_step))"
+
+
+def even_rows() -> tuple[list[str], list[str]]:
+    """The skeleton's ``setup`` and ``table`` for rows that lie ``x_ld`` elements apart."""
+    return ["filled = 0"], [
+        "if left != filled:",
+        "    filled = left",
+        f"    for i in range({TILE_TABLE_ROWS}):",
+        "        table[i] = imin(i, left - 1) * x_ld",
+        AT_ROW,
+    ]
+
+
+def run_tile(tile: RegisterTile, slot: int) -> list[str]:
+    """Statements: run ``height`` rows over ``wide`` full panels, then one of a single vector if the last is ``narrow``.
+
+    ``slot`` is the argument slot of the tile kernel, ``block`` its argument block.
+    """
+    call = f"call_kernel(args, {slot}, block"
+    lines = [f"block[{ROWS_SLOT}] = height", f"block[{VECTORS_SLOT}] = {tile.vectors}"]
+    if tile.vectors == 1:
+        lines.append(f"{call}, 0, wide)")
+    else:
+        lines += ["if wide > 0:", f"    {call}, 0, wide)"]
+        lines += ["if narrow:", f"    block[{VECTORS_SLOT}] = 1", f"    {call}, wide, wide + 1)"]
+    return lines
+
+
+def next_height(tile: RegisterTile, tall: bool) -> list[str]:
+    """Statements: the ``height`` of the tile that is next where ``left`` rows are; ``tall`` ones may be taken."""
+    lines = [f"height = ({height_table(tile)} >> (4 * imin(left, {tile.rows}))) & 15"]
+    if tall and tile.tall:
+        more = f"over <= idiv(left, {tile.rows}) * {tile.tall - tile.rows}"
+        lines += [f"over = imod(left, {tile.rows})", f"if over > 0 and {more}:", f"    height = {tile.tall}"]
+    return lines
+
+
+def height_table(tile: RegisterTile) -> int:
+    """Tile height to take when r rows are left, in bits 4r to 4r+3; a little more than r where that is cheaper."""
+    table = 0
+    for left in range(1, tile.rows + 1):
+        below = max(h for h in tile.heights if h <= left)
+        above = min(h for h in tile.heights if h >= left)
+        table |= (below if (left - below) * 3 <= below else above) << (4 * left)
+    return table

@@ -1,0 +1,37 @@
+"""Weights as the register tile reads them: panels of columns, each panel contiguous in the order of the reduction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..microkernels.tile_table import RegisterTile
+from ..toolchain.pages import aligned_bytes
+
+__all__ = ["aligned_zeros", "pack_panels", "panel_count"]
+
+
+def aligned_zeros(lens: Sequence[int], dtype: str) -> np.ndarray:
+    """Zeros that start on a cache line; many of them on a huge page, in huge pages as far as they fill them."""
+    size = int(np.prod(lens, dtype=np.int64)) * np.dtype(dtype).itemsize
+    return aligned_bytes(size).view(dtype).reshape(lens)
+
+
+def panel_count(tile: RegisterTile, columns: int) -> int:
+    """Panels that hold ``columns`` columns."""
+    return -(-columns // tile.columns)
+
+
+def pack_panels(matrices: np.ndarray, out: np.ndarray) -> None:
+    """Copy ``matrices[..., depth, columns]`` into ``out[..., panel, depth, columns of a panel]``.
+
+    ``out`` must be zero where columns are missing. Both may have any strides; no other copy is made.
+    """
+    columns, most = matrices.shape[-1], out.shape[-1]
+    for index in np.ndindex(*matrices.shape[:-2]):
+        source, target = matrices[index], out[index]
+        for panel in range(target.shape[0]):
+            first = panel * most
+            width = min(most, columns - first)
+            target[panel, :, :width] = source[:, first : first + width]

@@ -1,0 +1,124 @@
+"""Packing of a right-hand side at run time: the panels of :mod:`pack`, made by a kernel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ...kernel import KernelSource
+from ...launch import Launch, Operand
+from ...problems.contraction import ITEMSIZE
+from ..microkernels.tile_table import RegisterTile
+from .epilogue_rows import Arguments, indent
+from .pack import panel_count
+
+__all__ = ["pack_launch"]
+
+MOST_DIMS = 3
+
+
+def pack_launch(
+    tile: RegisterTile,
+    lens: Sequence[int],
+    strides: Sequence[int],
+    n: int,
+    n_stride: int,
+    k: int,
+    k_stride: int,
+    offset: int = 0,
+    target: int = 0,
+) -> tuple[Launch, ...]:
+    """Launches that pack ``w[*lens, k, n]`` (``offset`` bytes in) into ``scratch[*lens, panel, k, tile.columns]``.
+
+    Missing columns of the last panel become copies of others. ``strides`` are those of the dimensions ``lens``;
+    ``target`` is the byte offset in scratch.
+    """
+    lens, strides = list(lens), list(strides[: len(lens)])
+    size = ITEMSIZE[tile.dtype]
+    panels = panel_count(tile, n)
+    matrix = panels * k * tile.columns
+    if len(lens) > MOST_DIMS:
+        inner = math.prod(lens[1:])
+        return tuple(
+            launch
+            for index in range(lens[0])
+            for launch in pack_launch(
+                tile, lens[1:], strides[1:], n, n_stride, k, k_stride,
+                offset + index * strides[0] * size, target + index * inner * matrix * size,
+            )
+        )  # fmt: skip
+    lens, strides = [1] * (MOST_DIMS - len(lens)) + lens, [0] * (MOST_DIMS - len(lens)) + strides
+    arguments = Arguments()
+    arguments.pointer("w", Operand("w", offset), tile.dtype)
+    arguments.pointer("packed", Operand("scratch", target), tile.dtype)
+    arguments.integers(
+        n=n, k=k, n_stride=n_stride, k_stride=k_stride, panels=panels, len1=lens[1], len2=lens[2],
+        stride0=strides[0], stride1=strides[1], stride2=strides[2],
+    )  # fmt: skip
+    rows_contiguous = n_stride == 1 or n == 1
+    if rows_contiguous:
+        layout, body = "rows", _contiguous_rows(tile)
+    elif k_stride == 1:
+        layout, body = "columns", _contiguous_columns(tile)
+    else:
+        layout, body = "scattered", _scattered(tile)
+    lines = [
+        "def kernel(args, begin, end):",
+        *indent(arguments.lines),
+        "    for task in range(begin, end):",
+        "        outer = idiv(task, panels)",
+        f"        n0 = imod(task, panels) * {tile.columns}",
+        "        b2 = imod(outer, len2)",
+        "        outer = idiv(outer, len2)",
+        "        b1 = imod(outer, len1)",
+        "        start = idiv(outer, len1) * stride0 + b1 * stride1 + b2 * stride2 + n0 * n_stride",
+        f"        columns = imin(n - n0, {tile.columns})",
+        f"        target = task * k * {tile.columns}",
+        *indent(body, 2),
+    ]
+    source = KernelSource(f"gemm_pack_{layout}_kernel", "\n".join(lines) + "\n")
+    count = math.prod(lens)
+    moved = count * k * (n + panels * tile.columns) * size
+    return (Launch(source, tuple(arguments.values), count * panels, 1, 0, moved),)
+
+
+def _contiguous_rows(tile: RegisterTile) -> list[str]:
+    lanes = tile.lanes
+    return [
+        "for row in range(k):",
+        f"    if columns == {tile.columns}:",
+        *(
+            f"        store(packed, target + {j * lanes}, load(w, start + row * k_stride + {j * lanes}, {lanes}))"
+            for j in range(tile.vectors)
+        ),
+        "    else:",
+        f"        for c in range(0, columns, {lanes}):",
+        f"            rest = imin(columns - c, {lanes})",
+        f"            store(packed, target + c, load_tail(w, start + row * k_stride + c, rest, 0, {lanes}))",
+        f"    target += {tile.columns}",
+    ]
+
+
+def _contiguous_columns(tile: RegisterTile) -> list[str]:
+    lanes, columns = tile.lanes, tile.columns
+    return [
+        f"whole = k - imod(k, {lanes})",
+        f"for row in range(0, whole, {lanes}):",
+        f"    for c in range(0, columns, {lanes}):",
+        "        place = offset(w, start + c * n_stride + row)",
+        f"        goal = offset(packed, target + row * {columns} + c)",
+        f"        transpose_block(place, n_stride, columns - c, goal, {columns}, {lanes})",
+        "for row in range(whole, k):",
+        *_strided_row(tile, "start + row"),
+    ]
+
+
+def _scattered(tile: RegisterTile) -> list[str]:
+    return ["for row in range(k):", *_strided_row(tile, "start + row * k_stride")]
+
+
+def _strided_row(tile: RegisterTile, first: str) -> list[str]:
+    return [
+        "    for c in range(columns):",
+        f"        store_scalar(packed, target + row * {tile.columns} + c, load_scalar(w, {first} + c * n_stride))",
+    ]

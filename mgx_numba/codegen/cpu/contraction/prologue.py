@@ -1,0 +1,87 @@
+"""Text of a prologue: the rows of a register tile are computed into a small buffer, from which the tile reads them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...launch import Operand
+from ...problems.contraction import ITEMSIZE, Prologue
+from ..microkernels.tile_table import TILE_TABLE_ROWS, RegisterTile
+from .blocking import Blocking, fit
+from .epilogue_rows import Arguments, indent
+
+__all__ = ["PrologueRows"]
+
+NEAR_BYTES = 65536
+"""Stack memory for the rows."""
+TOGETHER = 4
+"""Rows that are computed together, with the operands read once."""
+LINE = 64
+"""Bytes of a cache line. Rows of an odd number of lines are spread over the sets of a cache."""
+
+
+@dataclass
+class PrologueRows:
+    """A prologue over rows that lie ``x_ld`` elements apart and whose terms are contiguous."""
+
+    prologue: Prologue
+    dtype: str
+    tile: RegisterTile
+
+    def fit(self, blocking: Blocking, m: int, n: int, depth: int) -> Blocking:
+        """The blocking with steps that are short enough for the buffer."""
+        most = (NEAR_BYTES // max(self.tile.rows, self.tile.tall) // LINE - 1) * LINE // ITEMSIZE[self.dtype]
+        if blocking.depth <= most:
+            return blocking
+        even = -(-depth // -(-depth // most))
+        return fit(dataclasses.replace(blocking, depth=even), self.tile, m, n, depth, 1)
+
+    def declare(
+        self, arguments: Arguments, blocking: Blocking, offsets: Mapping[str, int]
+    ) -> tuple[list[str], list[str]]:
+        """The skeleton's ``setup`` and ``table``; ``offsets`` has the first element of each operand ``a<k>``."""
+        size = ITEMSIZE[self.dtype]
+        arguments.integers(near_ld=(-(-blocking.depth * size // LINE) | 1) * LINE // size)
+        for k, operand in enumerate(self.prologue.operands):
+            start = ITEMSIZE[operand.dtype] * offsets[f"a{k}"]
+            arguments.pointer(f"a{k}_at", Operand(f"a{k}", start), operand.dtype)
+        return [f"near = local_{self.dtype}({NEAR_BYTES // size})", "filled = 0"], [
+            "if left != filled:",
+            "    filled = left",
+            f"    for i in range({TILE_TABLE_ROWS}):",
+            "        table[i] = imin(i, left - 1) * near_ld",
+            *self._rows(),
+            "put_pointer(block, 0, offset(near, 0))",
+        ]
+
+    def _rows(self) -> list[str]:
+        operands = [(f"a{index}", operand.access) for index, operand in enumerate(self.prologue.operands)]
+        splats = [f"{a} = load_splat({a}_at, {a}0, {self.tile.lanes})" for a, access in operands if access == "scalar"]
+        vectors = [a for a, access in operands if access == "per_k"]
+        places = [f"at{r} = imin(i + {r}, left - 1)" for r in range(TOGETHER)]
+        places += [f"x_row{r} = x0 + (row + at{r}) * x_ld + k0" for r in range(TOGETHER)]
+        places += [f"near_row{r} = at{r} * near_ld" for r in range(TOGETHER)]
+        return [
+            *splats,
+            f"rest = depth_now & {self.tile.lanes - 1}",
+            f"for i in range(0, left, {TOGETHER}):",
+            *indent(places),
+            "    k = depth_now - rest",
+            "    if rest > 0:",
+            *indent(self._vectors(vectors, tail=True), 2),
+            f"    for k in range(0, depth_now - rest, {self.tile.lanes}):",
+            *indent(self._vectors(vectors, tail=False), 2),
+        ]
+
+    def _vectors(self, operands: list[str], tail: bool) -> list[str]:
+        """One vector of each of the rows that are computed together."""
+        lanes = self.tile.lanes
+        load, more, store = ("load_tail", ", rest, 1", "store_tail") if tail else ("load", "", "store")
+        lines = [f"{a} = {load}({a}_at, {a}0 + k0 + k{more}, {lanes})" for a in operands]
+        for r in range(TOGETHER):
+            lines.append(f"term = {load}(x, x_row{r} + k{more}, {lanes})")
+            lines += [line.replace("LANES", str(lanes)) for line in self.prologue.lines]
+            lines.append(f"{store}(near, near_row{r} + k, {self.prologue.result}{', rest' if tail else ''})")
+        return lines

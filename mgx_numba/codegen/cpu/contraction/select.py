@@ -1,0 +1,57 @@
+"""Choosing a solver: the one with the lowest estimate among those that apply."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import Any
+
+from ....errors import UnsupportedError
+from ...problems.contraction import ConvProblem, GemmProblem
+from . import CONV_SOLVERS, GEMM_SOLVERS
+from .winograd.strided import WINOGRAD
+
+__all__ = ["packing_growth", "select"]
+
+SECONDS_PER_BYTE = 3e-12
+"""Time that a byte of growth has to save."""
+
+
+def packing_growth(solver: Any, problem: GemmProblem | ConvProblem) -> int:
+    """Bytes by which weights that a solver stores transformed exceed the weights as others pack them."""
+    if not isinstance(problem, ConvProblem) or not isinstance(solver, WINOGRAD):
+        return 0
+    return (math.prod(solver.packed_lens(problem)) - math.prod(solver.plain_lens(problem))) * problem.itemsize
+
+
+def select(
+    problem: GemmProblem | ConvProblem, threads: int = 1, room: int | None = None, unsuited: Collection[str] = ()
+) -> Any:
+    """The applicable solver with the lowest estimated time, where weights that grow count as time too.
+
+    Args:
+        problem: what is to be computed.
+        threads: threads that will share the work.
+        room: bytes by which transformed weights may exceed the weights; any number if ``None``.
+        unsuited: names of solvers whose form the values of the weights do not fit.
+
+    Raises:
+        UnsupportedError: none applies; the message has every solver's reason.
+    """
+    solvers: tuple[Any, ...] = GEMM_SOLVERS if isinstance(problem, GemmProblem) else CONV_SOLVERS
+    refusals = {solver.name: solver.refusal(problem) for solver in solvers}
+    for solver in solvers:
+        if refusals[solver.name] is None and room is not None and packing_growth(solver, problem) > room:
+            refusals[solver.name] = f"its weights would grow by more than {room} bytes"
+        if solver.name in unsuited:
+            refusals[solver.name] = "the values of the weights do not fit its form"
+    applicable = [solver for solver in solvers if refusals[solver.name] is None]
+    if not applicable:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in refusals.items())
+        raise UnsupportedError(f"no solver for {problem}: {reasons}")
+
+    def cost(solver: Any) -> float:
+        seconds: float = solver.estimate(problem, threads)
+        return seconds + SECONDS_PER_BYTE * packing_growth(solver, problem)
+
+    return min(applicable, key=cost)

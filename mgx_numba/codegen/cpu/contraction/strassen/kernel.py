@@ -1,0 +1,379 @@
+"""The kernels of a product by Strassen's method: one that drives the tiles, one that finishes rows of the result.
+
+The inner level is in the tiles, seven products at a call, in Winograd's form. The outer level, if there is one, is in
+the driver. For each part of the sum and some panels of a block it walks the outer products, and for each those panels.
+While the tiles of one step run, they make the right-hand sums of the next on the side, and left-hand sums of the next
+outer product. Blocks of the result are summed in scratch; a strip of one is finished after the last product that goes
+to it.
+
+An infinity or NaN in an operand would reach all that shares a sum of blocks with it. So a task whose sums are not all
+finite is done again, as plain products.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+
+from ....kernel import KernelSource
+from ....launch import Callee, Launch, Operand
+from ....problems.contraction import ITEMSIZE, Epilogue, GemmProblem
+from ...microkernels.tile_table import TILE_TABLE_ROWS, RegisterTile, tile_for
+from ..batches import Batched
+from ..epilogue_rows import Arguments, Rows, indent, kernel_name
+from ..macro_kernel import next_height
+from ..pack import panel_count
+from ..tile_source import ROWS_SLOT, VECTORS_SLOT, tile_block, tile_source
+from .blocks import LEFT_PAD, MOST_PIECES, RIGHT_PANELS, Cut, heights, next_strip
+from .form import FIRST, LAST, RESULT
+from .sums import RIGHT_OPERANDS, Sums, form
+from .tile_table import CHAIN_ENDS, INNER, LEFT_PITCH, PARKED_PRODUCTS, SIDE_STEPS, STRASSEN_SLOTS, strassen_slot
+
+__all__ = ["strassen_launch"]
+
+_QUADRANTS = (2, 3, 1, 0)
+"""Which quadrant of the result each product from `PARKED_PRODUCTS` on completes."""
+
+
+@functools.lru_cache(maxsize=16)
+def _tile_source(tile: RegisterTile) -> KernelSource:
+    lines = ["def kernel(args, begin, end):", f"    rows = args[{strassen_slot('rows')}]"]
+    for index, rows in enumerate(heights(tile)):
+        lines.append(f"    {'elif' if index else 'if'} rows == {rows}:")
+        lines.append(f"        strassen_tile_{tile.dtype}(args, begin, end, {rows}, {tile.vectors}, {tile.lanes})")
+    return KernelSource(f"strassen_{tile.name}_{tile.dtype}_tile_kernel", "\n".join(lines) + "\n")
+
+
+def strassen_launch(
+    levels: int,
+    problem: GemmProblem,
+    epilogue: Epilogue,
+    batched: Batched,
+    offsets: Mapping[str, int],
+    w: Operand,
+    cut: Cut,
+    threads: int,
+) -> tuple[Launch, int]:
+    """The launch for one product of ``batched`` (at ``offsets``, elements, by operand) and its bytes of scratch, from
+    the start of ``scratch``. ``w`` are packed panels."""
+    tile, size = tile_for(problem.dtype), problem.itemsize
+    columns, panels = tile.columns, panel_count(tile, problem.n)
+    down, across = cut.tasks(batched.m, panels)
+    grain = -(-down * across // threads)
+    right, strip, panel = cut.areas(tile)
+    a = Arguments()
+    tile_slot, plain_slot = a.callee(_tile_source(tile)), a.callee(tile_source(tile))
+    bytes_at = {"out": ITEMSIZE[epilogue.out_dtype(problem.dtype)] * offsets["out"]}
+    bytes_at |= {f"e{k}": ITEMSIZE[o.dtype] * offsets.get(f"e{k}", 0) for k, o in enumerate(epilogue.operands)}
+    same = epilogue.out_dtype(problem.dtype) == problem.dtype
+    read = [f"e{k}" for k, o in enumerate(epilogue.operands) if o.access == "full" and o.dtype == problem.dtype]
+    seen = read[0] if read else "out"
+    a.pointer("x", Operand("x", offsets["x"] * size), problem.dtype)
+    a.pointer("w", Operand(w.name, w.offset + offsets["w"] * size), problem.dtype)
+    a.pointer("scratch", "scratch", problem.dtype)
+    a.pointer("written", Operand("out", bytes_at["out"]), problem.dtype)
+    a.pointer("seen", Operand(seen, bytes_at[seen]), problem.dtype)
+    parts = problem.k // (cut.grid * cut.depth)
+    a.integers(
+        touched=(1 + bool(read)) * same, seen_ld=batched.strides[seen][-1], out_ld=batched.strides["out"][-1],
+        x_ld=batched.strides["x"][-1], m=batched.m, n=problem.n, panels=panels, w_panel=problem.k * columns,
+        levels=levels, grid=cut.grid, m_block=cut.rows, p_block=cut.panels, k_block=cut.depth, k_parts=parts,
+        depth=problem.k, outers=cut.outers, steps=cut.outers * cut.panels * parts, held=cut.held(problem.k),
+        down=down, across=across, down_every=across if cut.by_rows else 1,
+        across_every=1 if cut.by_rows else down, grain=grain, claim_size=cut.claim(tile, problem.k),
+        right_area=right, strip_size=strip, strips=cut.strips(tile),
+        kept=cut.kept(problem.k), left_share=cut.left_share(tile, problem.k),
+        most_pieces=MOST_PIECES, fewest_pieces=SIDE_STEPS * tile.vectors,
+        together=cut.together, result_panel=panel,
+    )  # fmt: skip
+    common = list(a.lines)
+    finish_slot = len(a.values)
+    a.values.append(0)
+    rows = Rows(epilogue, problem.dtype, tile.lanes)
+    rows.pointers(a, bytes_at)
+    for name, values in batched.strides.items():
+        if name[0] == "e":
+            a.integers(**{f"{name}_ld": values[-1]})
+    a.values[finish_slot] = Callee(_finish_source(a.lines, rows, tile))
+    text = "\n".join(_Driver(tile, tile_slot, plain_slot, finish_slot).text(common)) + "\n"
+    flops = 2 * batched.m * problem.n * problem.k
+    moved = size * (batched.m * (problem.k + problem.n) + problem.k * panels * columns)
+    launch = Launch(KernelSource("gemm_strassen_kernel", text), tuple(a.values), down * across, grain, flops, moved)
+    return launch, -(-down * across // grain) * cut.claim(tile, problem.k) * size
+
+
+def _finish_source(lines: Sequence[str], rows: Rows, tile: RegisterTile) -> KernelSource:
+    """Kernel that finishes rows ``begin`` to ``end`` of one panel of a strip: its words are those of
+    `_Driver._finish`. The last one is set if a sum is infinite or NaN."""
+    starts = ["out_row = (call[2] + i) * out_ld + n0"]
+    for k, operand in enumerate(rows.epilogue.operands):
+        if operand.access in ("full", "per_m"):
+            column = " + n0" if operand.access == "full" else ""
+            starts.append(f"e{k}_row = (call[2] + i) * e{k}_ld{column}")
+    body = [
+        "args = words_at(call, 0)",
+        *lines,
+        *rows.invariant(),
+        "sums = offset(scratch, call[1])",
+        f"strange = const_{tile.dtype}(0, {tile.lanes})",
+        f"n0 = call[3] * {tile.columns}",
+        f"columns = imin(n - n0, {tile.columns})",
+        "for i in range(begin, end):",
+        *indent([
+            f"sums_row = i * {tile.columns}",
+            f"for c in range(0, {tile.columns}, {tile.lanes}):",
+            f"    value = load(sums, sums_row + c, {tile.lanes})",
+            "    strange = add(strange, sub(value, value))",
+            *starts,
+            *rows.text(),
+        ]),
+        "if reduce_or(ne(strange, strange)):",
+        "    call[4] = 1",
+    ]  # fmt: skip
+    text = "\n".join(["def kernel(call, begin, end):", *indent(body)]) + "\n"
+    return KernelSource(kernel_name("strassen_finish", rows.epilogue), text)
+
+
+class _Driver:
+    """Text of the driver. ``block`` is the tile's argument block."""
+
+    def __init__(self, tile: RegisterTile, tile_slot: int, plain_slot: int, finish_slot: int) -> None:
+        self.sums = Sums(tile)
+        self.tile, self.tile_slot, self.plain_slot, self.finish_slot = tile, tile_slot, plain_slot, finish_slot
+
+    def text(self, arguments: Sequence[str]) -> list[str]:
+        tile = self.tile
+        unit = max(heights(tile)) * LEFT_PITCH
+        return [
+            "def kernel(args, begin, end):",
+            *indent([
+                *arguments,
+                f"block = local_int64({len(STRASSEN_SLOTS)})",
+                "call = local_int64(5)",
+                f"parked = local_{tile.dtype}({PARKED_PRODUCTS * max(heights(tile)) * tile.columns})",
+                "put_words(call, 0, args)",
+                "base = idiv(begin, grain) * claim_size",
+                f"right_size = {RIGHT_PANELS} * right_area",
+                "lefts = base + 2 * right_size",
+                "results = lefts + kept * strips * strip_size",
+                "shift = held * result_panel",
+                f"put_pointer(block, {strassen_slot('parked')}, parked)",
+                *self.sums.locals(),
+                self._set("depth", "k_block"),
+                self._set("written_row", "out_ld"),
+                self._set("read_row", "seen_ld"),
+                f"for u in range({INNER}):",
+                f"    place = idiv(u, together) * {unit} + imod(u, together) * (k_block + {LEFT_PAD})",
+                f"    block[{strassen_slot('left0')} + u] = place",
+                *(
+                    self._set(f"quadrant{PARKED_PRODUCTS + i}", f"({q >> 1} * grid + {q & 1}) * shift")
+                    for i, q in enumerate(_QUADRANTS)
+                ),
+                "for task in range(begin, end):",
+                *indent([
+                    "p0 = imod(idiv(task, across_every), across) * grid * p_block",
+                    "m0 = imod(idiv(task, down_every), down) * grid * m_block",
+                    "right_at = base",
+                    "call[4] = 0",
+                    "making = 0",
+                    "for step in range(-1, steps):",
+                    *indent(self._step()),
+                    "if call[4] != 0:",
+                    *indent(self._plainly()),
+                ]),
+            ]),
+        ]  # fmt: skip
+
+    def _plainly(self) -> list[str]:
+        """The task's blocks of the result once more, each as one product of the whole depth."""
+        columns = self.tile.columns
+        return [
+            *tile_block("plain"),
+            f"table = local_int64({TILE_TABLE_ROWS})",
+            "put_words(plain, 1, table)",
+            "put_pointer(plain, 2, scratch)",
+            "plain[5] = 1",
+            "plain[6] = depth",
+            "plain[7] = 1",
+            f"plain[8] = {columns}",
+            "plain[9] = w_panel",
+            f"plain[10] = {columns}",
+            "plain[11] = result_panel",
+            "plain[12] = 0",
+            f"plain[{VECTORS_SLOT}] = {self.tile.vectors}",
+            "for part in range(grid * grid):",
+            *indent([
+                "line = m0 + idiv(part, grid) * m_block",
+                "column = p0 + imod(part, grid) * p_block",
+                "start = imin(line, m - m_block)",
+                "panel = imin(column, panels - p_block)",
+                "call[2] = start",
+                "for q in range(column - panel, p_block):",
+                *indent([
+                    "put_pointer(plain, 3, offset(w, (panel + q) * w_panel))",
+                    "call[1] = results + part * shift",
+                    "call[3] = panel + q",
+                    "row = 0",
+                    "while row < m_block:",
+                    *indent([
+                        "left = m_block - row",
+                        *next_height(self.tile, tall=True),
+                        "left = imin(left, height)",
+                        f"for i in range({TILE_TABLE_ROWS}):",
+                        "    table[i] = imin(i, left - 1) * x_ld",
+                        "put_pointer(plain, 0, offset(x, (start + row) * x_ld))",
+                        f"put_pointer(plain, 4, offset(scratch, call[1] + row * {columns}))",
+                        f"plain[{ROWS_SLOT}] = height",
+                        f"call_kernel(args, {self.plain_slot}, plain, 0, 1)",
+                        "row += left",
+                    ]),
+                    f"call_kernel(args, {self.finish_slot}, call, imax(line - start, 0), m_block)",
+                ]),
+            ]),
+        ]  # fmt: skip
+
+    def _set(self, name: str, value: str) -> str:
+        return f"block[{strassen_slot(name)}] = {value}"
+
+    def _step(self) -> list[str]:
+        """One panel and part of the sum of an outer product; before the first, only sums are made."""
+        sums = self.sums
+        return [
+            *self._number("imax(step, 0)", ""),
+            f"for u in range({INNER}):",
+            f"    block[{strassen_slot('w0')} + u] = operands[({self._packed(RIGHT_OPERANDS)} >> (3 * u)) & 7]",
+            "last_panel = 1",
+            "if step < 0:",
+            *indent(sums.begin_left("0", "0")),
+            "elif first_panel == 0:",
+            *indent([
+                "last_panel = 1 if panel_of_block + 1 == end_panel else 0",
+                "if panel_of_block == 0 and outer + 1 < outers:",
+                *indent(sums.begin_left("outer + 1", "part_of_k")),
+                "elif panel_of_block == 0 and part_of_k + 1 < k_parts:",
+                *indent(sums.begin_left("0", "part_of_k + 1")),
+            ]),
+            "job = 0",
+            "jobs = 0",
+            "if step + 1 < steps:",
+            *indent([*self._number("(step + 1)", "_next"), *sums.right()]),
+            "waiting = 1 if step >= 0 else 0",
+            "while waiting > 0 or job < jobs or (last_panel > 0 and making > 0):",
+            *indent([
+                *sums.left(),
+                "if waiting > 0:",
+                *indent(self._product()),
+                *sums.directly(),
+                "waiting = 0",
+                "job = 0",
+                "jobs = 0",
+            ]),
+            "right_at = 2 * base + right_size - right_at",
+        ]  # fmt: skip
+
+    @staticmethod
+    def _packed(numbers: Sequence[int]) -> int:
+        """Three bits each."""
+        return sum(number << (3 * i) for i, number in enumerate(numbers))
+
+    @staticmethod
+    def _number(step: str, suffix: str) -> list[str]:
+        """Take the number of a step apart."""
+        return [
+            f"part_of_k{suffix} = idiv({step}, p_block * outers)",
+            f"place_in_part = {step} - part_of_k{suffix} * p_block * outers",
+            f"first_panel{suffix} = idiv(place_in_part, held * outers) * held",
+            f"end_panel{suffix} = imin(first_panel{suffix} + held, p_block)",
+            f"place_in_part -= first_panel{suffix} * outers",
+            f"outer{suffix} = idiv(place_in_part, end_panel{suffix} - first_panel{suffix})",
+            f"place_in_part -= outer{suffix} * (end_panel{suffix} - first_panel{suffix})",
+            f"panel_of_block{suffix} = first_panel{suffix} + place_in_part",
+        ]
+
+    def _product(self) -> list[str]:
+        """All strips of the step, and what is finished by it."""
+        return [
+            *form("c_block", RESULT, "outer"),
+            "targets = 1 + c_block_two",
+            "panel_held = imod(panel_of_block, held)",
+            "done = 0",
+            "for t in range(targets):",
+            *indent([
+                "big = c_block1 if t > 0 else c_block0",
+                "sign = c_block_sign if t > 0 else 0",
+                f"begins = ({FIRST} >> (4 * outer + big)) & 1 if part_of_k == 0 else 0",
+                f"ends = ({LAST} >> (4 * outer + big)) & 1 if levels == 2 else 1",
+                f"block[{strassen_slot('mode0')} + t] = 0 if begins > 0 else 1 + sign",
+                "if ends > 0 and part_of_k == k_parts - 1:",
+                "    done |= 1 << t",
+            ]),
+            "row = 0",
+            "x_at = lefts + imod(part_of_k * outers + outer, kept) * strips * strip_size",
+            "while row < m_block:",
+            *indent([
+                *next_strip(self.tile, "m_block - row"),
+                "left = imin(m_block - row, height)",
+                f"put_pointer(block, {strassen_slot('x')}, offset(scratch, x_at))",
+                self._set("rows", "height"),
+                self._set("targets", "targets"),
+                self._set("touched", "0"),
+                *self.sums.take(),
+                "for t in range(targets):",
+                *indent(self._aim()),
+                *self._pieces(),
+                "row += left",
+                "x_at += strip_size",
+            ]),
+        ]  # fmt: skip
+
+    def _pieces(self) -> list[str]:
+        """Call the tile. What a chain of products completes for good is finished while the next chain runs: the stores
+        need not wait for memory then."""
+        lines = ["if done == 0:", f"    call_kernel(args, {self.tile_slot}, block, 0, {INNER})", "else:"]
+        begin = 0
+        for end in CHAIN_ENDS:
+            lines.append(f"    call_kernel(args, {self.tile_slot}, block, {begin}, {end})")
+            lines += [
+                "    for t in range(targets):",
+                "        if (done >> t) & 1:",
+                "            big = c_block1 if t > 0 else c_block0",
+            ]
+            for u in range(max(begin, PARKED_PRODUCTS), end):
+                lines += indent(self._finish(_QUADRANTS[u - PARKED_PRODUCTS]), 3)
+            begin = end
+        return lines
+
+    def _aim(self) -> list[str]:
+        """Target ``t`` of the tile, and what its last visit will touch besides."""
+        columns = self.tile.columns
+        lines = [
+            "big = c_block1 if t > 0 else c_block0",
+            "place = results + ((big >> 1) * 2 * grid + (big & 1) * 2) * shift + panel_held * result_panel",
+            f"put_pointer(block, {strassen_slot('target0')} + t, offset(scratch, place + row * {columns}))",
+        ]
+        aims = []
+        for i, h in enumerate(_QUADRANTS):
+            aims += [
+                f"line = imin(m0 + ((big >> 1) * 2 + {h >> 1}) * m_block, m - m_block) + row",
+                f"panel = imin(p0 + ((big & 1) * 2 + {h & 1}) * p_block, panels - p_block) + panel_of_block",
+            ]
+            for name, source, pitch in (("written", "written", "out_ld"), ("read", "seen", "seen_ld")):
+                slot = strassen_slot(f"{name}{PARKED_PRODUCTS + i}")
+                aims.append(f"put_pointer(block, {slot}, offset({source}, line * {pitch} + panel * {columns}))")
+        return [*lines, "if (done >> t) & 1:", *indent([*aims, self._set("touched", "touched")])]
+
+    def _finish(self, h: int) -> list[str]:
+        """Call the kernel that finishes the strip in quadrant ``h``: its sums, row in the result and panel."""
+        return [
+            f"block_row = (big >> 1) * 2 + {h >> 1}",
+            f"block_column = (big & 1) * 2 + {h & 1}",
+            "line = m0 + block_row * m_block",
+            "column = p0 + block_column * p_block",
+            "start = imin(line, m - m_block)",
+            "call[3] = imin(column, panels - p_block) + panel_of_block",
+            "place = (block_row * grid + block_column) * shift + panel_held * result_panel",
+            f"call[1] = results + place + row * {self.tile.columns}",
+            "call[2] = start + row",
+            "if call[3] >= column:",
+            f"    call_kernel(args, {self.finish_slot}, call, imax(line - start - row, 0), left)",
+        ]

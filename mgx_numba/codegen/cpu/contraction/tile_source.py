@@ -1,0 +1,78 @@
+"""The kernels that hold all variants of a register tile: compiled once for a dtype, called by every contraction."""
+
+from __future__ import annotations
+
+import functools
+
+from ...kernel import KernelSource
+from ...problems.contraction import Epilogue
+from ..microkernels.tile_table import TILE_SLOTS, RegisterTile, tile_slot
+from .epilogue_rows import kernel_name
+
+__all__ = [
+    "ELSEWHERE_SLOT", "ROWS_SLOT", "TOUCHED_SLOT", "VECTORS_SLOT", "finish_source", "finished_heights", "tile_block",
+    "tile_source",
+]  # fmt: skip
+
+ROWS_SLOT = tile_slot("rows")
+VECTORS_SLOT = tile_slot("vectors")
+TOUCHED_SLOT = tile_slot("touched")
+ELSEWHERE_SLOT = tile_slot("elsewhere")
+THIN = 4
+"""Last columns of which four rows share a vector; with fewer rows in a vector nothing is won, except beside a whole
+vector of the same rows."""
+
+
+def tile_block(name: str = "block", words: int = len(TILE_SLOTS)) -> list[str]:
+    """Statements that make room for an argument block of so many words, in which no memory is to be brought
+    into the cache."""
+    return [
+        f"{name} = local_int64({words})",
+        f"{name}[{TOUCHED_SLOT}] = 0",
+        f"{name}[{ELSEWHERE_SLOT}] = 0",
+    ]
+
+
+@functools.lru_cache(maxsize=64)
+def tile_source(tile: RegisterTile, masked: bool = False) -> KernelSource:
+    """Matrix product over panels; its argument block is `tile_table.TILE_SLOTS`.
+
+    With ``masked`` no column past the last one is read, for a right-hand side that was not packed.
+    """
+    lines = ["def kernel(args, begin, end):", f"    rows = args[{ROWS_SLOT}]", f"    vectors = args[{VECTORS_SLOT}]"]
+    for vectors in tile.widths():
+        lines.append(f"    if vectors == {vectors}:")
+        for index, rows in enumerate(tile.heights if masked else tile.variants()):
+            shape = f"{rows}, {vectors}, {tile.lanes}, {tile.split(rows, vectors)}, {int(masked)}"
+            lines.append(f"        {'elif' if index else 'if'} rows == {rows}:")
+            lines.append(f"            tile_{tile.dtype}(args, begin, end, {shape})")
+    name = f"{tile.name}_{tile.dtype}_tile{'_masked' if masked else ''}_kernel"
+    return KernelSource(name, "\n".join(lines) + "\n")
+
+
+@functools.lru_cache(maxsize=256)
+def finish_source(tile: RegisterTile, epilogue: Epilogue, even: bool, columns: int, contiguous: bool) -> KernelSource:
+    """Matrix product over panels with an epilogue; `tile_table.finish_slots` are the words of its argument block.
+
+    Its text depends on how many vectors the last of ``columns`` columns fill. ``even`` is as in
+    :mod:`mgx_numba.codegen.cpu.microkernels.fused_epilogue`; ``contiguous`` says that successive terms of a row are.
+    """
+    last, missing = divmod(columns % tile.columns, tile.lanes)
+    thin = THIN if 0 < missing <= THIN <= tile.lanes // 4 and even and contiguous else 0
+    if not thin and last == 1 and 0 < missing <= tile.lanes // 2:
+        thin = tile.lanes // 2
+    last += missing > 0
+    operands = ",".join(f"{operand.dtype} {operand.access}" for operand in epilogue.operands)
+    body = "\n".join(line.replace("LANES", str(tile.lanes)) for line in epilogue.lines)
+    result = f"{epilogue.out_dtype(tile.dtype)} {epilogue.result}"
+    lines = ["def kernel(args, begin, end):", f"    rows = args[{ROWS_SLOT}]"]
+    for index, rows in enumerate(finished_heights(tile)):
+        shape = f"{rows}, {tile.vectors}, {tile.lanes}, {int(even)}, {last}, {int(missing > 0)}, {thin}"
+        lines.append(f"    {'elif' if index else 'if'} rows == {rows}:")
+        lines.append(f"        tile_finish_{tile.dtype}(args, begin, end, {shape}, {operands!r}, {body!r}, {result!r})")
+    return KernelSource(f"{tile.name}_{tile.dtype}_{kernel_name('tile', epilogue)}", "\n".join(lines) + "\n")
+
+
+def finished_heights(tile: RegisterTile) -> tuple[int, ...]:
+    """Row counts of the variants that work on their sums in registers: those of large matrices."""
+    return (tile.rows, tile.tall) if tile.tall else (tile.rows,)

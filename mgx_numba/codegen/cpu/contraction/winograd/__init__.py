@@ -1,0 +1,1 @@
+"""Convolutions by Winograd's minimal filtering; `solver` and `strided` are what others import."""

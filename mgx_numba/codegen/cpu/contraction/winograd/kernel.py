@@ -1,0 +1,320 @@
+"""The kernels of a Winograd convolution: transforms and products of a block of tiles, then outputs and epilogue."""
+
+from __future__ import annotations
+
+import math
+
+from ....kernel import KernelSource
+from ....launch import Launch, Operand
+from ....problems.contraction import ITEMSIZE, ConvProblem, Epilogue
+from ...microkernels.tile_table import PREFETCH_STEPS, TILE_TABLE_ROWS, tile_for
+from ..blocking import SUMS_BYTES
+from ..conv import panel_lens
+from ..epilogue_rows import Arguments, Rows, indent, kernel_name
+from ..macro_kernel import next_height
+from ..rows import row_offsets, stride_arguments
+from ..solver import Plan
+from ..tile_source import ELSEWHERE_SLOT, ROWS_SLOT, VECTORS_SLOT, tile_block, tile_source
+from .blocks import Block, tiles_of
+from .form import Form
+
+__all__ = ["WinogradWriter", "filter_plane"]
+
+_PLANE_PAD = 64
+"""Bytes that keep the points' planes from falling into the same cache sets."""
+
+
+def filter_plane(problem: ConvProblem, depth: int = 0) -> int:
+    """Elements from one point to the next of the transformed filters of all panels, or of ``depth`` channels of one."""
+    groups, panels, _, whole, columns = panel_lens(problem, tile_for(problem.dtype))
+    return (depth or groups * panels * whole) * columns + _PLANE_PAD // problem.itemsize
+
+
+class WinogradWriter:
+    """Text and arguments of the kernels for one problem.
+
+    The input transforms and the products are a kernel of their own, which those with different epilogues call. It
+    reads their argument block, in which its sizes come first.
+    """
+
+    def __init__(
+        self,
+        form: Form,
+        problem: ConvProblem,
+        epilogue: Epilogue,
+        strides: dict[str, tuple[int, int]],
+        block: Block,
+        whole_vectors: bool,
+    ) -> None:
+        self.form, self.problem, self.epilogue, self.strides, self.block = form, problem, epilogue, strides, block
+        self.whole_vectors = whole_vectors
+        self.tile = tile_for(problem.dtype)
+        self.rows = Rows(epilogue, problem.dtype, self.tile.lanes)
+        self.arguments = Arguments()
+        self.tile_slot = self.arguments.callee(tile_source(self.tile))
+
+    def plan(self) -> Plan:
+        """The one launch and its scratch, a part for each claim."""
+        problem, tile, block, points = self.problem, self.tile, self.block, self.form.points
+        groups, panels, taps, depth, columns = panel_lens(problem, tile)
+        high, across = tiles_of(self.form, problem)
+        tiles = problem.batch * high * across
+        blocks, p_blocks = -(-tiles // block.tiles), -(-panels // block.panels)
+        tasks = groups * blocks * p_blocks
+        pad = _PLANE_PAD // problem.itemsize
+        held = block.tiles + tile.rows
+        u_plane, m_plane = held * depth + pad, held * block.panels * columns + pad
+        v_plane = filter_plane(problem, block.depth)
+        u_size, m_size, v_size = (-(-points * plane // pad) * pad for plane in (u_plane, m_plane, v_plane))
+        claim = u_size + m_size + (v_size if block.depth else 0)
+        a = self.arguments
+        a.integers(
+            grain=block.grain, claim_size=claim, u_size=u_size, m_size=m_size, m_plane=m_plane, tiles=tiles,
+            tile_block=block.tiles, blocks=blocks, panels=panels, p_block=block.panels, p_blocks=p_blocks,
+            n=problem.group_out, high=high, across=across,
+        )  # fmt: skip
+        a.pointer("scratch", "scratch", problem.dtype)
+        common = list(a.lines)
+        a.pointer("x", "x", problem.dtype)
+        a.pointer("w", "w", problem.dtype)
+        zeros = points * v_plane if self.form.stored else groups * panels * taps * depth * columns
+        a.pointer("zero", Operand("w", zeros * problem.itemsize), problem.dtype)
+        a.integers(
+            u_plane=u_plane, depth=depth, v_plane=v_plane, w_panel=(taps if block.depth else 1) * depth * columns,
+            in_h=problem.in_lens[-2], in_w=problem.in_lens[-1], pad_h=problem.pads_begin[-2],
+            pad_w=problem.pads_begin[-1], x_image=problem.x_strides[0], x_h=problem.x_strides[-2],
+            x_w=problem.x_strides[-1],
+        )  # fmt: skip
+        if block.depth:
+            a.integers(k_block=block.depth)
+        self.products_slot = a.callee(self._products_source(a.lines))
+        del a.lines[len(common) :]
+        self.rows.pointers(a)
+        a.integers(out_h=problem.out_lens[-2], out_w=problem.out_lens[-1])
+        stride_arguments(a, self.strides)
+        source = KernelSource(kernel_name(self.form.name, self.epilogue), "\n".join(self._text()) + "\n")
+        moved = problem.itemsize * (problem.batch * problem.in_pixels * problem.in_channels + zeros)
+        results = problem.batch * problem.out_pixels * problem.out_channels
+        moved += ITEMSIZE[self.epilogue.out_dtype(problem.dtype)] * results
+        seen = self.epilogue.moving
+        launch = Launch(source, tuple(a.values), tasks, block.grain, problem.flops, moved, seen)
+        return Plan((launch,), -(-tasks // block.grain) * claim * problem.itemsize)
+
+    def _filter(self, source: str, target: str, plane: str) -> str:
+        form, columns = self.form, self.tile.columns
+        literals = f"{form.side}, {form.taps}, {self.tile.lanes}"
+        return f"winograd_filter({source}, {target}, {plane}, now * {columns}, {literals})"
+
+    def _text(self) -> list[str]:
+        return [
+            "def kernel(args, begin, end):",
+            *indent([
+                *self.arguments.lines,
+                "call = local_int64(3)",
+                "put_words(call, 0, args)",
+                "call[1] = idiv(begin, grain) * claim_size",
+                "products = offset(scratch, call[1] + u_size)",
+                f"sums = local_{self.problem.dtype}({SUMS_BYTES // self.problem.itemsize})",
+                *self.rows.invariant(),
+                "before = -1",
+                "for task in range(begin, end):",
+                *indent([
+                    *self._block(),
+                    "call[2] = 1 if outer != before else 0",
+                    "before = outer",
+                    f"call_kernel(args, {self.products_slot}, call, task, task + 1)",
+                    "for t in range(count):",
+                    *indent([*self._place(), *self._output()]),
+                ]),
+            ]),
+        ]  # fmt: skip
+
+    def _products_source(self, sizes: list[str]) -> KernelSource:
+        """Kernel that multiplies the block of task ``begin`` in the scratch at ``call[1]``.
+
+        It transforms the input first, unless ``call[2]`` says that the task before had the same.
+        """
+        lines = [
+            "args = words_at(call, 0)",
+            *sizes,
+            "u = offset(scratch, call[1])",
+            "products = offset(u, u_size)",
+            *tile_block(),
+            f"table = local_int64({TILE_TABLE_ROWS})",
+            f"for i in range({TILE_TABLE_ROWS}):",
+            "    table[i] = i * depth",
+            "put_words(block, 1, table)",
+            "put_pointer(block, 2, zero)",
+            "block[5] = 1",
+            "block[6] = depth",
+            "block[7] = 1",
+            f"block[8] = {self.tile.columns}",
+            "block[9] = w_panel",
+            f"block[11] = {self.tile.columns}",
+            "block[12] = 0",
+            "task = begin",
+            *self._block(),
+            "block[10] = sums_ld",
+            *self._narrow(),
+            "if call[2] != 0:",
+            *indent(self._inputs()),
+            *(self._products_with_own_filters() if self.block.depth else self._products()),
+        ]
+        text = "\n".join(["def kernel(call, begin, end):", *indent(lines)]) + "\n"
+        kind = "_products_kernel" if self.form.stored else "_filter_products_kernel"
+        return KernelSource(self.form.name + kind, text)
+
+    def _block(self) -> list[str]:
+        columns = self.tile.columns
+        return [
+            "outer = idiv(task, p_blocks)",
+            "p0 = (task - outer * p_blocks) * p_block",
+            "group = idiv(outer, blocks)",
+            "first = (outer - group * blocks) * tile_block",
+            "count = imin(tiles - first, tile_block)",
+            "wide = imin(panels - p0, p_block)",
+            f"sums_ld = wide * {columns}",
+            f"columns = imin(n - p0 * {columns}, sums_ld)",
+            f"n0 = group * n + p0 * {columns}",
+        ]
+
+    def _narrow(self) -> list[str]:
+        if self.tile.vectors == 1:
+            return ["narrow = False"]
+        missing = self.tile.columns - self.tile.lanes
+        return [f"narrow = columns <= sums_ld - {missing}"]
+
+    def _place(self) -> list[str]:
+        """Image and first output pixel of tile ``first + t``."""
+        out = self.form.out
+        return [
+            "line = idiv(first + t, across)",
+            f"left_edge = (first + t - line * across) * {out}",
+            "image = idiv(line, high)",
+            f"top = (line - image * high) * {out}",
+        ]
+
+    def _inputs(self) -> list[str]:
+        lanes, depth = self.tile.lanes, self.problem.group_in
+        if not self.whole_vectors:
+            lanes = depth if depth < lanes else math.gcd(depth, lanes)
+        target = "offset(u, t * depth), u_plane, depth"
+        return [
+            "place = local_int64(8)",
+            "place[1] = x_h",
+            "place[2] = x_w",
+            "for t in range(count):",
+            *indent([
+                *self._place(),
+                "top -= pad_h",
+                "left_edge -= pad_w",
+                "place[0] = image * x_image + top * x_h + left_edge * x_w + group * depth",
+                "place[3] = -top",
+                "place[4] = in_h - top",
+                "place[5] = -left_edge",
+                "place[6] = in_w - left_edge",
+                f"winograd_input(x, place, zero, {target}, {self.form.side}, {lanes})",
+            ]),
+        ]  # fmt: skip
+
+    def _products(self) -> list[str]:
+        """Products with stored filters, point by point and panel by panel.
+
+        All tiles of a block after the first ones find a panel in the L1 cache, and fetch the next one instead.
+        """
+        columns = self.tile.columns
+        tile = [
+            f"block[{ELSEWHERE_SLOT}] = w_panel if row > 0 and 2 * height > {self.tile.rows} else 0",
+            *self._call_tile(),
+        ]
+        return [
+            f"for point in range({self.form.points}):",
+            *indent([
+                "for panel in range(wide):",
+                *indent([
+                    f"block[{VECTORS_SLOT}] = 1 if narrow and panel == wide - 1 else {self.tile.vectors}",
+                    "put_pointer(block, 3, offset(w, point * v_plane + (group * panels + p0 + panel) * w_panel))",
+                    *self._rows("point * u_plane", f"point * m_plane + panel * {columns}", tile),
+                ]),
+            ]),
+        ]  # fmt: skip
+
+    def _products_with_own_filters(self) -> list[str]:
+        """Panel by panel, filters of a block of channels are transformed and multiplied at all points."""
+        columns, taps = self.tile.columns, self.form.taps**2
+        return [
+            "v = offset(products, m_size)",
+            "for panel in range(wide):",
+            *indent([
+                f"block[{VECTORS_SLOT}] = 1 if narrow and panel == wide - 1 else {self.tile.vectors}",
+                "for k0 in range(0, depth, k_block):",
+                *indent([
+                    "now = imin(k_block, depth - k0)",
+                    f"source = offset(w, (group * panels + p0 + panel) * w_panel + k0 * {taps * columns})",
+                    self._filter("source", "v", "v_plane"),
+                    "block[6] = now",
+                    "block[12] = k0",
+                    f"for point in range({self.form.points}):",
+                    *indent([
+                        "put_pointer(block, 3, offset(v, point * v_plane))",
+                        *self._elsewhere(),
+                        *self._rows("point * u_plane + k0", f"point * m_plane + panel * {columns}", self._call_tile()),
+                    ]),
+                ]),
+            ]),
+        ]  # fmt: skip
+
+    def _call_tile(self) -> list[str]:
+        return [f"block[{ROWS_SLOT}] = height", f"call_kernel(args, {self.tile_slot}, block, 0, 1)"]
+
+    def _elsewhere(self) -> list[str]:
+        """Have the products of some points fetch the filters that are transformed next, which follow those at
+        ``source``: each of these points a part as long as its own filters."""
+        columns, taps = self.tile.columns, self.form.taps**2
+        every, shift = max(1, self.form.points // taps), self.problem.itemsize.bit_length() - 1
+        slot = f"block[{ELSEWHERE_SLOT}]"
+        return [
+            f"{slot} = 0",
+            f"if imod(point, {every}) == 0 and point < {taps * every}:",
+            *indent([
+                f"part = {taps} + idiv(point, {every})",
+                f"put_pointer(block, {ELSEWHERE_SLOT}, offset(source, part * now * {columns}))",
+                f"{slot} = (({slot} - block[3]) >> {shift}) - {PREFETCH_STEPS * columns}",
+            ]),
+        ]  # fmt: skip
+
+    def _rows(self, u_start: str, m_start: str, tile: list[str]) -> list[str]:
+        """All tiles of one point through the register tile."""
+        return [
+            "row = 0",
+            "while row < count:",
+            *indent([
+                *self._height(),
+                f"put_pointer(block, 0, offset(u, {u_start} + row * depth))",
+                f"put_pointer(block, 4, offset(products, {m_start} + row * sums_ld))",
+                *tile,
+                "row += height",
+            ]),
+        ]  # fmt: skip
+
+    def _height(self) -> list[str]:
+        """Rows of the next block, as `tile_rows` chooses them."""
+        return ["left = count - row", *next_height(self.tile, tall=True)]
+
+    def _output(self) -> list[str]:
+        out, lanes = self.form.out, self.tile.lanes
+        call = "winograd_output(offset(products, t * sums_ld), m_plane, sums, sums_ld, sums_ld"
+        return [
+            f"{call}, {self.form.side}, {out}, {lanes})",
+            f"for i in range(imin({out}, out_h - top)):",
+            f"    for j in range(imin({out}, out_w - left_edge)):",
+            *indent(
+                [
+                    "pixel = (top + i) * out_w + left_edge + j",
+                    f"sums_row = (i * {out} + j) * sums_ld",
+                    *row_offsets(self.epilogue),
+                    *self.rows.text(),
+                ],
+                2,
+            ),
+        ]

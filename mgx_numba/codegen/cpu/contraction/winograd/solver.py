@@ -1,0 +1,113 @@
+"""Convolutions of stride 1 by Winograd's minimal filtering, for `fast_math`.
+
+A task transforms the input of a block of output tiles (m x m pixels each), multiplies the block with the transformed
+filters at each of the n * n points (n = m + r - 1) over the register tile, transforms the products back, and finishes
+them with the epilogue. The task also transforms the filters, a cache block at a time: they take n * n / (r * r) times
+the memory of those that are given. Where few tiles meet many filters that takes long, and it may be worth the memory to
+store transformed ones. The transforms are in :mod:`mgx_numba.codegen.cpu.contraction.winograd.transforms`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ....problems.contraction import NOT_COMPUTED, ConvProblem, Epilogue
+from ...microkernels.tile_table import tile_for
+from ..blocking import Blocking
+from ..conv import ConvDirect, panel_lens
+from ..pack import aligned_zeros
+from ..roofline import BYTES_PER_SECOND, CLOCK
+from ..rows import image_strides
+from ..solver import NO_EPILOGUE, Plan, Strides
+from .blocks import best_block, given_block
+from .form import Form
+from .kernel import WinogradWriter, filter_plane
+
+__all__ = ["ConvWinograd"]
+
+
+@dataclass(frozen=True)
+class ConvWinograd:
+    """F(m x m, r x r) for m = 2 and 4 with r = 3, and for m = 2 with r = 5; strided ones also take m = 3 with r = 4.
+
+    With ``whole_vectors`` the channels of a pixel, and the row of zeros, may be read up to a whole vector.
+    """
+
+    form: Form
+    whole_vectors: bool = False
+    _direct = ConvDirect()
+
+    @property
+    def name(self) -> str:
+        return self.form.name + ("_stored" if self.form.stored else "")
+
+    def refusal(self, problem: ConvProblem) -> str | None:
+        if problem.prologue:
+            return NOT_COMPUTED
+        if not problem.fast_math:
+            return "fast_math is off, and Winograd's transforms change rounding"
+        if problem.transposed:
+            return "the convolution is transposed"
+        if len(problem.kernel) < 2 or problem.kernel[-2:] != (self.form.taps,) * 2:
+            return f"the kernel is not {self.form.taps}x{self.form.taps}"
+        if max(problem.stride) > 1 or max(problem.dilation) > 1:
+            return "a stride or dilation is larger than 1"
+        if any(n != 1 for n in (*problem.kernel[:-2], *problem.in_lens[:-2], *problem.out_lens[:-2])):
+            return "the convolution is over three dimensions"
+        if any((*problem.pads_begin[:-2], *problem.pads_end[:-2])):
+            return "the convolution is over three dimensions"
+        if problem.group_in % 4:
+            return "the input channels of a group are not a multiple of 4"
+        return None
+
+    def plain_lens(self, problem: ConvProblem) -> tuple[int, ...]:
+        """Lens of the packed weights if they are not transformed: for each panel, channel and vector all taps."""
+        return self._direct.packed_lens(problem)
+
+    def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
+        """As `plain_lens`, or transformed panels of each point, then a row of zeros."""
+        if not self.form.stored:
+            return self.plain_lens(problem)
+        return (self.form.points * filter_plane(problem) + problem.group_in,)
+
+    def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
+        packed = self._direct.pack_weights(problem, weights)
+        tile = tile_for(problem.dtype)
+        groups, panels, taps, depth, columns = panel_lens(problem, tile)
+        out = aligned_zeros(self.packed_lens(problem), problem.dtype)
+        if not self.form.stored:
+            lens = (groups * panels, taps, depth, tile.vectors, tile.lanes)
+            given = packed[: math.prod(lens)].reshape(lens).transpose(0, 2, 3, 1, 4)
+            np.multiply(given, self.form.scale, out=out[: math.prod(lens)].reshape(given.shape))
+            return out
+        matrix = self.form.scale * self.form.filter_matrix().T
+        size = depth * columns
+        planes = out[: -problem.group_in].reshape(self.form.points, -1)
+        for panel in range(groups * panels):
+            filters = packed[panel * taps * size : (panel + 1) * taps * size].reshape(taps, size)
+            planes[:, panel * size : (panel + 1) * size] = matrix @ filters
+        return out
+
+    def plan(
+        self,
+        problem: ConvProblem,
+        epilogue: Epilogue = NO_EPILOGUE,
+        strides: Strides = (),
+        threads: int = 1,
+        blocking: Blocking | None = None,
+    ) -> Plan:
+        if blocking is None:
+            block, _ = best_block(self.form, problem, threads)
+        else:
+            block = given_block(self.form, problem, threads, blocking)
+        table = image_strides(problem, epilogue, strides)
+        return WinogradWriter(self.form, problem, epilogue, table, block, self.whole_vectors).plan()
+
+    def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
+        _, cycles = best_block(self.form, problem, threads)
+        pixels = problem.in_pixels * problem.in_channels + problem.out_pixels * problem.out_channels
+        moved = problem.itemsize * (problem.batch * pixels + math.prod(self.packed_lens(problem)))
+        return max(cycles / CLOCK, moved / BYTES_PER_SECOND)

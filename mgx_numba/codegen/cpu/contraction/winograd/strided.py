@@ -1,0 +1,203 @@
+"""Winograd's minimal filtering for convolutions with a stride: as ones of stride 1 over rearranged pixels.
+
+The s * s pixels of a block of the input become the channels of one pixel (space to depth). A k x k convolution of
+stride s is then one of stride 1 whose kernel has about k / s taps a side, some of them zero, over s * s times the
+channels. A first launch rearranges the input in scratch memory.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ....kernel import KernelSource
+from ....launch import Launch, Operand
+from ....problems.contraction import ConvProblem, Epilogue
+from ...microkernels.tile_table import tile_for
+from ..blocking import Blocking
+from ..epilogue_rows import Arguments, indent
+from ..pack import aligned_zeros
+from ..roofline import BYTES_PER_SECOND
+from ..solver import NO_EPILOGUE, Plan, Strides
+from .form import Form
+from .solver import ConvWinograd
+
+__all__ = ["WINOGRAD", "ConvWinogradStrided"]
+
+_ALIGNMENT = 64
+_STEP_SECONDS = 2e-6
+"""What a launch takes beside its work."""
+
+
+@dataclass(frozen=True)
+class _Taps:
+    """The taps of one axis: block ``first`` is the first one that an output's own block away from it reads."""
+
+    first: int
+    count: int
+
+    @classmethod
+    def of(cls, kernel: int, stride: int, pad: int) -> _Taps:
+        first = -pad // stride
+        return cls(first, (kernel - 1 - pad) // stride - first + 1)
+
+
+@dataclass(frozen=True)
+class ConvWinogradStrided:
+    """F(m x m, r x r) where the stride leaves r blocks of taps a side."""
+
+    form: Form
+
+    @property
+    def name(self) -> str:
+        return self._ordinary.name + "_strided"
+
+    @property
+    def _ordinary(self) -> ConvWinograd:
+        return ConvWinograd(self.form, whole_vectors=True)
+
+    def refusal(self, problem: ConvProblem) -> str | None:
+        if len(problem.kernel) != 2 or problem.groups > 1 or problem.transposed or max(problem.dilation) > 1:
+            return "not an ordinary convolution over two dimensions"
+        if max(problem.stride) == 1:
+            return "the stride is 1"
+        if any(taps.count != self.form.taps for taps in _taps(problem)):
+            return f"the taps do not lie in {self.form.taps}x{self.form.taps} blocks of the size of the stride"
+        return self._ordinary.refusal(_rearranged(problem))
+
+    def plain_lens(self, problem: ConvProblem) -> tuple[int, ...]:
+        """Lens of the packed weights of other solvers."""
+        return self._ordinary.plain_lens(problem)
+
+    def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
+        """As for the convolution of stride 1, and zeros for a whole vector more."""
+        (size,) = self._ordinary.packed_lens(_rearranged(problem))
+        return (size + tile_for(problem.dtype).lanes,)
+
+    def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
+        blocks = _rearranged(problem)
+        packed = self._ordinary.pack_weights(blocks, _rearranged_weights(problem, weights))
+        out = aligned_zeros(self.packed_lens(problem), problem.dtype)
+        out[: packed.size] = packed
+        return out
+
+    def plan(
+        self,
+        problem: ConvProblem,
+        epilogue: Epilogue = NO_EPILOGUE,
+        strides: Strides = (),
+        threads: int = 1,
+        blocking: Blocking | None = None,
+    ) -> Plan:
+        blocks = _rearranged(problem)
+        size = problem.batch * blocks.x_strides[0] * problem.itemsize
+        size = -(-size // _ALIGNMENT) * _ALIGNMENT
+        plan = self._ordinary.plan(blocks, epilogue, strides, threads, blocking)
+        launches = [_rearranging(problem, blocks)]
+        for launch in plan.launches:
+            args = tuple(_after(arg, size) if isinstance(arg, Operand) else arg for arg in launch.args)
+            launches.append(replace(launch, args=args, flops=problem.flops))
+        return Plan(tuple(launches), size + plan.scratch)
+
+    def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
+        blocks = _rearranged(problem)
+        moved = problem.itemsize * problem.batch * (problem.in_pixels * problem.in_channels + blocks.x_strides[0])
+        return self._ordinary.estimate(blocks, threads) + 2 * moved / BYTES_PER_SECOND + _STEP_SECONDS
+
+
+WINOGRAD = (ConvWinograd, ConvWinogradStrided)
+"""The solvers that transform filters; blockings of theirs count tiles in ``rows``."""
+
+
+def _after(operand: Operand, size: int) -> Operand:
+    """Where an operand of the convolution of stride 1 is: its input begins the scratch memory."""
+    if operand.name == "x":
+        return Operand("scratch", operand.offset)
+    return Operand("scratch", operand.offset + size) if operand.name == "scratch" else operand
+
+
+def _taps(problem: ConvProblem) -> list[_Taps]:
+    return [_Taps.of(*axis) for axis in zip(problem.kernel, problem.stride, problem.pads_begin)]
+
+
+def _rearranged(problem: ConvProblem) -> ConvProblem:
+    """The convolution of stride 1. Its pixels are whole vectors apart, of which the last may hold no channel."""
+    taps, lanes = _taps(problem), tile_for(problem.dtype).lanes
+    lens = [-(-n // s) for n, s in zip(problem.in_lens, problem.stride)]
+    channels = math.prod(problem.stride) * problem.in_channels
+    pixel = -(-channels // lanes) * lanes
+    return replace(
+        problem,
+        in_channels=channels,
+        in_lens=tuple(lens),
+        kernel=tuple(t.count for t in taps),
+        stride=(),
+        pads_begin=tuple(-t.first for t in taps),
+        pads_end=tuple(out + t.count - 1 + t.first - n for out, t, n in zip(problem.out_lens, taps, lens)),
+        x_strides=(lens[0] * lens[1] * pixel, lens[1] * pixel, pixel),
+    )
+
+
+def _rearranged_weights(problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
+    """``[out_channels, in_channels, *kernel]`` as ``[out_channels, (y, x, in_channels), *taps]``."""
+    taps, stride = _taps(problem), problem.stride
+    whole = np.zeros((*weights.shape[:2], *(t.count * s for t, s in zip(taps, stride))), weights.dtype)
+    first = [-pad - t.first * s for pad, t, s in zip(problem.pads_begin, taps, stride)]
+    inside = tuple(slice(start, start + k) for start, k in zip(first, problem.kernel))
+    whole[(slice(None), slice(None), *inside)] = weights
+    split = whole.reshape(*weights.shape[:2], taps[0].count, stride[0], taps[1].count, stride[1])
+    blocks = split.transpose(0, 3, 5, 1, 2, 4)
+    return np.ascontiguousarray(blocks.reshape(len(weights), -1, taps[0].count, taps[1].count))
+
+
+def _rearranging(problem: ConvProblem, blocks: ConvProblem) -> Launch:
+    """A launch that makes the pixels of ``blocks`` in the scratch memory, a line of them a task.
+
+    Pixels past the edges of the input are zeros.
+    """
+    lanes, channels = tile_for(problem.dtype).lanes, problem.in_channels
+    runs, run = (1, problem.stride[1] * channels) if problem.x_strides[2] == channels else (problem.stride[1], channels)
+    a = Arguments()
+    a.pointer("x", "x", problem.dtype)
+    a.pointer("blocks", "scratch", problem.dtype)
+    a.integers(
+        lines=blocks.in_lens[0], width=blocks.in_lens[1], pixel=blocks.x_strides[2], by_h=problem.stride[0],
+        by_w=problem.stride[1], in_h=problem.in_lens[0], in_w=problem.in_lens[1], x_image=problem.x_strides[0],
+        x_h=problem.x_strides[1], x_w=problem.x_strides[2], channels=channels, runs=runs, run=run,
+    )  # fmt: skip
+    lines = [
+        "def kernel(args, begin, end):",
+        *indent([
+            *a.lines,
+            f"rest = imod(run, {lanes})",
+            "whole = run - rest",
+            "block_w = by_w * x_w",
+            "for task in range(begin, end):",
+            "    image = idiv(task, lines)",
+            "    top = (task - image * lines) * by_h",
+            "    for dy in range(by_h):",
+            "        row = image * x_image + (top + dy) * x_h",
+            "        given = in_w if top + dy < in_h else 0",
+            "        inside = idiv(given, by_w)",
+            "        for part in range(runs):",
+            "            source = offset(x, row + part * x_w)",
+            "            target = offset(blocks, task * width * pixel + (dy * runs + part) * run)",
+            "            for block in range(inside):",
+            f"                for c in range(0, whole, {lanes}):",
+            f"                    store(target, block * pixel + c, load(source, block * block_w + c, {lanes}))",
+            "                if rest > 0:",
+            f"                    v = load_tail(source, block * block_w + whole, rest, 0, {lanes})",
+            "                    store_tail(target, block * pixel + whole, v, rest)",
+            "            for block in range(inside, width):",
+            "                valid = imin(imax(given - block * by_w - part, 0) * channels, run)",
+            f"                for c in range(0, run, {lanes}):",
+            f"                    left = imin(imax(valid - c, 0), {lanes})",
+            f"                    v = load_tail(source, block * block_w + c, left, 0, {lanes})",
+            f"                    store_tail(target, block * pixel + c, v, imin(run - c, {lanes}))",
+        ]),
+    ]  # fmt: skip
+    source = KernelSource("space_to_depth_kernel", "\n".join(lines) + "\n")
+    moved = problem.itemsize * problem.batch * (problem.in_pixels * channels + blocks.x_strides[0])
+    return Launch(source, tuple(a.values), problem.batch * blocks.in_lens[0], 1, 0, moved)

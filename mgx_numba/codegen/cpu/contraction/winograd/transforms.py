@@ -1,0 +1,295 @@
+"""Winograd's minimal filtering: the transforms of inputs, filters and outputs as intrinsics, vectorised over channels.
+
+``F(m x m, r x r)`` computes m x m outputs of an r x r convolution from n x n inputs, n = m + r - 1, with n * n
+multiplications a channel (A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks", 2015). The
+interpolation points are 0, 1, -1 (n = 4) and 0, 1, -1, 2, -2 (n = 6), and infinity. Literals: SIDE is n, TAPS is r,
+OUT is m, LANES a divisor of the number of channels.
+
+    winograd_input(x, place, zero, target, plane, channels, SIDE, LANES)
+        target[p * plane + c] = transformed inputs x[start + i * x_h + j * x_w + c], i, j < SIDE, for the points
+        p < SIDE * SIDE and channels c. Inputs outside y0 <= i < y1, z0 <= j < z1 are zeros, of which ``zero`` has as
+        many as channels. The words of ``place`` are start, x_h, x_w, y0, y1, z0, z1.
+    winograd_filter(w, target, plane, channels, SIDE, TAPS, LANES)
+        target[p * plane + c] = transformed filters w[(v * TAPS * TAPS + i * TAPS + j) * LANES + l], i, j < TAPS,
+        c = v * LANES + l
+    winograd_output(source, plane, target, row, channels, SIDE, OUT, LANES)
+        target[q * row + c] = outputs q < OUT * OUT from the transformed source[p * plane + c]
+
+Filters are to be multiplied by 1/4 (n = 4) or 1/36 (n = 6) beforehand: the usual scales of the points, less what is
+common to all, are in the transform of outputs, where they cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.core.errors import TypingError
+from numba.extending import intrinsic
+
+from ...lang.builder import VectorBuilder, element_type
+from ...lang.vector import constant_int, pointer_dtype
+
+__all__ = ["winograd_filter", "winograd_input", "winograd_output"]
+
+_I64 = ir.IntType(64)
+_INT = types.int64
+
+Values = list[ir.Value]
+Line = Callable[[VectorBuilder, Values], Values]
+
+
+def _input4(b: VectorBuilder, d: Values) -> Values:
+    return [b.sub(d[0], d[2]), b.add(d[1], d[2]), b.sub(d[2], d[1]), b.sub(d[1], d[3])]
+
+
+def _input6(b: VectorBuilder, d: Values) -> Values:
+    odd, even = b.muladd(d[1], -4.0, d[3]), b.muladd(d[2], -4.0, d[4])
+    twice, outer = b.sub(d[3], d[1]), b.sub(d[4], d[2])
+    return [
+        b.muladd(b.sub(d[0], d[2]), 4.0, outer),
+        b.add(even, odd),
+        b.sub(even, odd),
+        b.muladd(twice, 2.0, outer),
+        b.muladd(twice, -2.0, outer),
+        b.muladd(twice, -4.0, b.sub(d[5], d[3])),
+    ]
+
+
+def _at_pair(b: VectorBuilder, g: Values, point: float) -> Values:
+    """Values of the polynomial with coefficients ``g`` at ``point`` and at ``-point``."""
+    even, odd = g[0], g[1]
+    for k in range(2, len(g)):
+        factor = point ** (k - k % 2)
+        if k % 2:
+            odd = b.muladd(g[k], factor, odd)
+        else:
+            even = b.muladd(g[k], factor, even)
+    return [b.muladd(odd, point, even), b.muladd(odd, -point, even)]
+
+
+def _filter4(b: VectorBuilder, g: Values) -> Values:
+    return [g[0], *_at_pair(b, g, 1.0), g[-1]]
+
+
+def _filter6(b: VectorBuilder, g: Values) -> Values:
+    return [g[0], *_at_pair(b, g, 1.0), *_at_pair(b, g, 2.0), g[-1]]
+
+
+def _output4(b: VectorBuilder, m: Values) -> Values:
+    return [b.muladd(m[0], 2.0, b.add(m[1], m[2])), b.muladd(m[3], -2.0, b.sub(m[1], m[2]))]
+
+
+def _output6_2(b: VectorBuilder, m: Values) -> Values:
+    near, near_difference = b.add(m[1], m[2]), b.sub(m[1], m[2])
+    far, far_difference = b.add(m[3], m[4]), b.sub(m[3], m[4])
+    return [
+        b.muladd(m[0], -1.5, b.muladd(far, -0.25, near)),
+        b.muladd(m[5], -6.0, b.muladd(far_difference, -0.5, near_difference)),
+    ]
+
+
+def _output6_3(b: VectorBuilder, m: Values) -> Values:
+    near, near_difference = b.add(m[1], m[2]), b.sub(m[1], m[2])
+    far, far_difference = b.add(m[3], m[4]), b.sub(m[3], m[4])
+    return [
+        b.muladd(m[0], -1.5, b.muladd(far, -0.25, near)),
+        b.muladd(far_difference, -0.5, near_difference),
+        b.muladd(m[5], -6.0, b.sub(near, far)),
+    ]
+
+
+def _output6_4(b: VectorBuilder, m: Values) -> Values:
+    near, near_difference = b.add(m[1], m[2]), b.sub(m[1], m[2])
+    far, far_difference = b.add(m[3], m[4]), b.sub(m[3], m[4])
+    return [
+        b.muladd(m[0], -1.5, b.muladd(far, -0.25, near)),
+        b.muladd(far_difference, -0.5, near_difference),
+        b.sub(near, far),
+        b.muladd(m[5], -6.0, b.muladd(far_difference, -2.0, near_difference)),
+    ]
+
+
+_INPUT: dict[int, Line] = {4: _input4, 6: _input6}
+_FILTER: dict[int, Line] = {4: _filter4, 6: _filter6}
+_OUTPUT: dict[tuple[int, int], Line] = {(4, 2): _output4, (6, 2): _output6_2, (6, 3): _output6_3, (6, 4): _output6_4}
+
+
+def _both_sides(b: VectorBuilder, value: Callable[[int, int], ir.Value], side: int, line: Line) -> Iterator[Values]:
+    """The rows of ``T X T^t`` for the transform ``line`` of one line and a square block X of that side.
+
+    ``value`` loads an element of X by row and column just before it is needed; a row that is stored before the next
+    one is asked for needs no registers from then on.
+    """
+    columns = [line(b, [value(i, j) for i in range(side)]) for j in range(side)]
+    for i in range(len(columns[0])):
+        yield line(b, [column[i] for column in columns])
+
+
+class _Channels:
+    """A function of the module that runs a body for each vector of channels; its last argument is their number."""
+
+    def __init__(self, module: ir.Module, name: str, arguments: list[ir.Type], vector: ir.VectorType) -> None:
+        self.function = ir.Function(module, ir.FunctionType(ir.VoidType(), [*arguments, _I64]), name=name)
+        self.function.linkage = "internal"
+        self.function.attributes.add("noinline")
+        self.function.attributes.add("nounwind")
+        self.function.attributes.alignstack = 64
+        self.vector = vector
+        self.align = 4 if isinstance(vector.element, ir.FloatType) else 8
+        self.ir = ir.IRBuilder(self.function.append_basic_block("entry"))
+        self.b = VectorBuilder(self.ir)
+
+    def at(self, pointer: ir.Value, *terms: ir.Value) -> ir.Value:
+        """Pointer to ``pointer[sum of terms]``."""
+        for term in terms:
+            pointer = self.ir.gep(pointer, [term])
+        return pointer
+
+    def times(self, value: ir.Value, count: int) -> ir.Value:
+        return self.ir.mul(value, ir.Constant(_I64, count))
+
+    def load(self, pointer: ir.Value) -> ir.Value:
+        return self.ir.load(self.ir.bitcast(pointer, self.vector.as_pointer()), align=self.align)
+
+    def store(self, value: ir.Value, pointer: ir.Value) -> None:
+        self.ir.store(value, self.ir.bitcast(pointer, self.vector.as_pointer()), align=self.align)
+
+    def run(self, body: Callable[[ir.Value], None]) -> None:
+        """``for channel in range(0, channels, lanes): body(channel)``; there is at least one."""
+        entry = self.ir.block
+        head, after = self.ir.append_basic_block("channels"), self.ir.append_basic_block("end")
+        self.ir.branch(head)
+        self.ir.position_at_end(head)
+        channel = self.ir.phi(_I64)
+        body(channel)
+        following = self.ir.add(channel, ir.Constant(_I64, self.vector.count))
+        channel.add_incoming(ir.Constant(_I64, 0), entry)
+        channel.add_incoming(following, self.ir.block)
+        self.ir.cbranch(self.ir.icmp_signed("<", following, self.function.args[-1]), head, after)
+        self.ir.position_at_end(after)
+
+    def transform(
+        self,
+        source: Callable[[int, int, ir.Value], ir.Value],
+        side: int,
+        line: Line,
+        target: ir.Value,
+        step: ir.Value,
+    ) -> None:
+        """Transform the block of which ``source`` points to an element of a channel, to ``target`` and every ``step``
+        on."""
+
+        def body(channel: ir.Value) -> None:
+            def load(i: int, j: int) -> ir.Value:
+                return self.load(source(i, j, channel))
+
+            for i, row in enumerate(_both_sides(self.b, load, side, line)):
+                first = self.at(target, self.times(step, i * len(row)), channel)
+                for j, value in enumerate(row):
+                    self.store(value, self.at(first, self.times(step, j)))
+
+        self.run(body)
+
+
+def _input_function(module: ir.Module, name: str, dtype: str, lanes: int, side: int) -> ir.Function:
+    element = element_type(dtype)
+    pointer = element.as_pointer()
+    arguments = [pointer, _I64.as_pointer(), pointer, pointer, _I64]
+    loop = _Channels(module, name, arguments, ir.VectorType(element, lanes))
+    x, place, zero, target, plane, _ = loop.function.args
+    build = loop.ir
+    words = [build.load(build.gep(place, [ir.Constant(_I64, k)])) for k in range(7)]
+    start, x_h, x_w, y0, y1, z0, z1 = words
+    corner = loop.at(x, start)
+    rows = [loop.at(corner, loop.times(x_h, i)) for i in range(side)]
+    steps = [loop.times(x_w, j) for j in range(side)]
+
+    def inside(index: int, low: ir.Value, high: ir.Value) -> ir.Value:
+        number = ir.Constant(_I64, index)
+        return build.and_(build.icmp_signed("<=", low, number), build.icmp_signed("<", number, high))
+
+    nothing, end = ir.Constant(_I64, 0), ir.Constant(_I64, side)
+    whole = build.and_(build.icmp_signed("<=", y0, nothing), build.icmp_signed(">=", y1, end))
+    whole = build.and_(whole, build.icmp_signed("<=", z0, nothing))
+    whole = build.and_(whole, build.icmp_signed(">=", z1, end))
+    with build.if_else(whole) as (all_inside, some_outside):
+        with all_inside:
+            loop.transform(lambda i, j, c: loop.at(rows[i], steps[j], c), side, _INPUT[side], target, plane)
+        with some_outside:
+            in_rows = [inside(i, y0, y1) for i in range(side)]
+            in_columns = [inside(j, z0, z1) for j in range(side)]
+            places = [
+                [
+                    build.select(build.and_(row, column), loop.at(first, step), zero)
+                    for column, step in zip(in_columns, steps)
+                ]
+                for row, first in zip(in_rows, rows)
+            ]
+            loop.transform(lambda i, j, c: loop.at(places[i][j], c), side, _INPUT[side], target, plane)
+    build.ret_void()
+    return loop.function
+
+
+def _filter_function(module: ir.Module, name: str, dtype: str, lanes: int, side: int, taps: int) -> ir.Function:
+    element = element_type(dtype)
+    pointer = element.as_pointer()
+    loop = _Channels(module, name, [pointer, pointer, _I64], ir.VectorType(element, lanes))
+    w, target, plane, _ = loop.function.args
+
+    def place(i: int, j: int, channel: ir.Value) -> ir.Value:
+        return loop.at(w, loop.times(channel, taps**2), ir.Constant(_I64, (i * taps + j) * lanes))
+
+    loop.transform(place, taps, _FILTER[side], target, plane)
+    loop.ir.ret_void()
+    return loop.function
+
+
+def _output_function(module: ir.Module, name: str, dtype: str, lanes: int, side: int, out: int) -> ir.Function:
+    element = element_type(dtype)
+    pointer = element.as_pointer()
+    loop = _Channels(module, name, [pointer, _I64, pointer, _I64], ir.VectorType(element, lanes))
+    source, plane, target, row, _ = loop.function.args
+    rows = [loop.at(source, loop.times(plane, i * side)) for i in range(side)]
+    steps = [loop.times(plane, j) for j in range(side)]
+    loop.transform(lambda i, j, c: loop.at(rows[i], steps[j], c), side, _OUTPUT[side, out], target, row)
+    loop.ir.ret_void()
+    return loop.function
+
+
+def _define(name: str, write: Callable[..., ir.Function], operands: tuple[types.Type, ...], literals: int) -> Any:
+    """Signature and lowering of an intrinsic, the last of whose operands are ``literals`` numbers, LANES last.
+
+    Raises:
+        TypingError: a literal is none, or there is no such transform.
+    """
+    dtype = pointer_dtype(name, operands[0])
+    *shape, lanes = (constant_int(name, "LITERAL", operand, low=1) for operand in operands[-literals:])
+    if shape[0] not in _INPUT or (write is _output_function and tuple(shape) not in _OUTPUT):
+        raise TypingError(f"{name}: no transform for {', '.join(map(str, shape))}")
+    symbol = "_".join([name, dtype, str(lanes), *map(str, shape)])
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        function = builder.module.globals.get(symbol) or write(builder.module, symbol, dtype, lanes, *shape)
+        builder.call(function, args[: len(operands) - literals])
+        return context.get_dummy_value()
+
+    numbers = (_INT if isinstance(operand, types.Integer) else operand for operand in operands[:-literals])
+    return types.void(*numbers, *operands[-literals:]), lower
+
+
+@intrinsic(prefer_literal=True)
+def winograd_input(typingctx, x, place, zero, target, plane, channels, side, lanes):
+    return _define("winograd_input", _input_function, (x, place, zero, target, plane, channels, side, lanes), 2)
+
+
+@intrinsic(prefer_literal=True)
+def winograd_filter(typingctx, w, target, plane, channels, side, taps, lanes):
+    return _define("winograd_filter", _filter_function, (w, target, plane, channels, side, taps, lanes), 3)
+
+
+@intrinsic(prefer_literal=True)
+def winograd_output(typingctx, source, plane, target, row, channels, side, out, lanes):
+    return _define("winograd_output", _output_function, (source, plane, target, row, channels, side, out, lanes), 3)

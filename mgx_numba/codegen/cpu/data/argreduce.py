@@ -1,0 +1,226 @@
+"""Positions of extreme elements (``argmax``, ``argmin``), with lanes along the axis or along a kept dimension.
+
+Few long rows are cut into parts: one launch finds the extreme of each part, another the best part of each row.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from ....core.types import Type
+from ...launch import Launch
+from ...space import collapse
+from .. import host
+from ..loops import (  # fmt: skip
+    AHEAD_BYTES,
+    Slots,
+    Tensor,
+    claim,
+    dtype_name,
+    footprint,
+    indent,
+    is_streamed,
+    load_text,
+    store_text,
+)
+from .rows import KEPT_COLUMNS, RowLoop, cast_text, kept_columns, row_share, rows_ahead, vector_loop
+
+__all__ = ["arg_join_launch", "arg_part_launch", "arg_parts", "argreduce_launch"]
+
+LONG_ROW = 16
+
+
+class _Search:
+    """What is looked for, and along which axis of which tensor."""
+
+    def __init__(self, greatest: bool, last: bool, axis: int, x: Tensor, out: Tensor) -> None:
+        kept = [a for a in range(len(x.lens)) if a != axis]
+        self.space = space = collapse(out.lens, [x.strides, out.strides], order_by=0, axes=kept)
+        self.x, self.length, self.step = x, x.lens[axis], x.strides[axis]
+        self.by_rows = not space.rank or self.step <= space.strides[0][-1]
+        self.storage = dtype_name(x.type)
+        self.type = Type.uint8_type if x.type is Type.bool_type else x.type.compute
+        self.compute = dtype_name(self.type)
+        lanes = host.lanes(self.compute)
+        self.lanes = lanes * (2 if not self.by_rows else 4 if self.length >= LONG_ROW * lanes else 1)
+        self.beats = f"arg_g{'e' if last else 't'}" if greatest else f"arg_l{'e' if last else 't'}"
+        self.across = f"reduce_arg{'max' if greatest else 'min'}{'_last' if last else ''}"
+        self.name = f"arg{'max' if greatest else 'min'}"
+        rows = prod(space.lens)
+        self.share = row_share(rows, self.length, self.lanes) if self.by_rows else self.length
+        self.count = 1 if self.share == self.length else rows * -(-self.length // self.share)
+
+    def ahead(self) -> range:
+        """Offsets of the lines that a vector's memory has, if it comes from memory and should be asked for."""
+        return range(0, self.lanes, host.CACHE_LINE // self.x.type.size) if is_streamed([self.x]) else range(0)
+
+    def load(self, pointer: str, stride: int, step: str, left: str) -> str:
+        return cast_text(load_text(pointer, "c", stride, step, self.lanes, left), self.storage, self.compute)
+
+    def along_row(self, slots: Slots) -> list[str]:
+        """Lines that set ``found`` to the position among the elements ``first`` to ``last`` of ``r_x``."""
+        lanes, step = self.lanes, self.step
+        t = slots.integer("t0", step) if step not in (0, 1) else ""
+
+        def compare(left: str) -> list[str]:
+            asked = self.ahead() if step == 1 and not left else ()
+            lines = [
+                *(f"prefetch(r_x, c + {AHEAD_BYTES // self.x.type.size + k})" for k in asked),
+                f"v = {self.load('r_x', step, t, left)}",
+                f"take = {self.beats}(v, best)",
+            ]
+            if left:
+                lines.append(f"take = logical_and(take, lane_mask({left}, {lanes}))")
+            return [*lines, *_better(f"add(iota_int32({lanes}), c)")]
+
+        start = f"first * {t}" if t else "first" if step else "0"
+        return [
+            f"best = {cast_text(f'load_splat(r_x, {start}, {lanes})', self.storage, self.compute)}",
+            f"at = splat(cast_int32(first), {lanes})",
+            *vector_loop(lanes, compare),
+            f"found = cast_int64({self.across}(best, at))",
+        ]
+
+
+def _better(taken: str) -> list[str]:
+    return ["best = where(take, v, best)", f"at = where(take, {taken}, at)"]
+
+
+def arg_parts(axis: int, x: Tensor, out: Tensor) -> tuple[int, Type]:
+    """Parts of all rows, 1 if none is cut, and the type of their extremes."""
+    search = _Search(True, False, axis, x, out)
+    return search.count, search.type
+
+
+def arg_part_launch(greatest: bool, last: bool, axis: int, x: Tensor, out: Tensor, origin: str = "") -> Launch:
+    """One launch that writes the extreme of each part and its int64 position, for `arg_join_launch`.
+
+    Operands are named ``x``, ``values`` (of the type that `arg_parts` gives) and ``places``; arguments are those of
+    `argreduce_launch`.
+    """
+    search = _Search(greatest, last, axis, x, out)
+    slots = Slots()
+    slots.pointer("p_x", "x", search.storage)
+    slots.pointer("p_values", "values", search.compute)
+    slots.pointer("p_places", "places", "int64")
+    strides, share = search.space.strides[:1], search.share
+    loop = RowLoop(slots, search.space.lens, strides, search.length, search.lanes, 2, longest=share, least=share)
+    lines = search.along_row(slots)
+    found = "found * t0" if search.step not in (0, 1) else "found" if search.step else "0"
+    value = cast_text(f"load_scalar(r_x, {found})", search.storage, search.compute)
+    inside = [
+        f"r_x = offset(p_x, {loop.offset(0)})",
+        *lines,
+        f"store_scalar(p_values, task, {value})",
+        "store_scalar(p_places, task, found)",
+    ]
+    return Launch(
+        kernel=loop.kernel(f"{search.name}_part_kernel", inside, origin),
+        args=tuple(slots.values),
+        tasks=loop.tasks,
+        flops=prod(x.lens),
+        bytes=footprint(x),
+    )
+
+
+def arg_join_launch(greatest: bool, last: bool, axis: int, x: Tensor, out: Tensor, origin: str = "") -> Launch:
+    """One launch that writes the positions, from the ``values`` and ``places`` of `arg_part_launch`, to ``out``."""
+    whole = _Search(greatest, last, axis, x, out)
+    rows = prod(whole.space.lens)
+    parts = Tensor(whole.type, (rows, whole.count // rows), (whole.count // rows, 1))
+    search = _Search(greatest, last, 1, parts, Tensor(Type.int64_type, (rows, 1), (1, 1)))
+    slots = Slots()
+    slots.pointer("p_values", "values", whole.compute)
+    slots.pointer("p_places", "places", "int64")
+    slots.pointer("p_out", "out", "int64")
+    loop = RowLoop(slots, whole.space.lens, whole.space.strides[1:], parts.lens[1], search.lanes, whole=True)
+    inside = [
+        "r_x = offset(p_values, row * cols)",
+        *search.along_row(slots),
+        f"store_scalar(p_out, {loop.offset(0)}, load_scalar(p_places, row * cols + found))",
+    ]
+    return Launch(
+        kernel=loop.kernel(f"{search.name}_join_kernel", inside, origin),
+        args=tuple(slots.values),
+        tasks=loop.tasks,
+        flops=whole.count,
+        bytes=footprint(out),
+    )
+
+
+def argreduce_launch(greatest: bool, last: bool, axis: int, x: Tensor, out: Tensor, origin: str = "") -> Launch:
+    """One launch that writes the int64 position of the extreme element along an axis.
+
+    The axis has less than 2**31 elements. Operands are named ``x`` and ``out``. NaN is the extreme of both
+    kinds.
+
+    Args:
+        greatest: look for the largest element, else for the smallest.
+        last: of equal elements take the last one, else the first.
+        axis: has length 1 in ``out``.
+        x: the input.
+        out: the positions.
+    """
+    search = _Search(greatest, last, axis, x, out)
+    space, length, lanes, storage, compute = search.space, search.length, search.lanes, search.storage, search.compute
+    slots = Slots()
+    slots.pointer("p_x", "x", storage)
+    slots.pointer("p_out", "out", "int64")
+    x_strides, out_strides = space.strides
+    prologue = []
+    if search.by_rows:
+        loop = RowLoop(slots, space.lens, [x_strides, out_strides], length, lanes, 2, whole=True)
+        inside = [
+            f"r_x = offset(p_x, {loop.offset(0)})",
+            *search.along_row(slots),
+            f"store_scalar(p_out, {loop.offset(1)}, found)",
+        ]
+    else:
+        outer, cols = space.lens[:-1], space.lens[-1]
+        least = kept_columns(outer, cols, lanes)
+        strides = [x_strides[:-1], out_strides[:-1]]
+        loop = RowLoop(slots, outer, strides, cols, lanes, 2 * length, longest=KEPT_COLUMNS, least=least)
+        slots.integer("length", length)
+        slots.integer("step", search.step)
+        slots.integer("ahead", search.step * rows_ahead(loop.chunk * x.type.size))
+        inner = (x_strides[-1], out_strides[-1])
+        t0, t1 = (slots.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(inner))
+        prologue = [f"{name}s = local_{t}({KEPT_COLUMNS + lanes})" for name, t in (("best", compute), ("at", "int32"))]
+        keep = ["store(bests, c - first, best)", "store(ats, c - first, at)"]
+
+        def begin(left: str) -> list[str]:
+            return [f"best = {search.load('q', inner[0], t0, left)}", f"at = const_int32(0, {lanes})", *keep]
+
+        def compare_columns(left: str) -> list[str]:
+            asked = search.ahead() if inner[0] == 1 and not left else ()
+            return [
+                *(f"prefetch(q, c + ahead + {k})" for k in asked),
+                f"v = {search.load('q', inner[0], t0, left)}",
+                f"best = load(bests, c - first, {lanes})",
+                f"at = load(ats, c - first, {lanes})",
+                f"take = {search.beats}(v, best)",
+                *_better("j"),
+                *keep,
+            ]
+
+        def end(left: str) -> list[str]:
+            return [store_text("r_out", "c", inner[1], t1, f"cast_int64(load(ats, c - first, {lanes}))", left)]
+
+        inside = [
+            f"r_x = offset(p_x, {loop.offset(0)})",
+            f"r_out = offset(p_out, {loop.offset(1)})",
+            "q = r_x",
+            *vector_loop(lanes, begin),
+            "for j in range(1, length):",
+            *indent(["q = offset(q, step)", *vector_loop(lanes, compare_columns)], 1),
+            *vector_loop(lanes, end),
+        ]
+    tasks, traffic = loop.tasks if 0 not in x.lens else 0, footprint(x) + footprint(out)
+    return Launch(
+        kernel=loop.kernel(f"{search.name}_kernel", inside, origin, prologue),
+        args=tuple(slots.values),
+        tasks=tasks,
+        grain=claim(tasks, traffic),
+        flops=prod(x.lens),
+        bytes=traffic,
+    )

@@ -1,0 +1,115 @@
+"""Rows of which the middle is a copy of consecutive elements and the two ends come from a position table."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...launch import Launch
+from ...space import collapse
+from ..loops import Slots, Tensor, claim, footprint, indent
+from .rows import RowLoop, mover, mover_lanes, vector_loop
+
+__all__ = ["edges_launch"]
+
+LONGEST_STEP = 256
+LARGEST_TABLE = 1 << 16
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The axis of the rows, and where their elements lie in the source's row."""
+
+    axis: int
+    inside: tuple[int, ...]
+    positions: np.ndarray
+
+    def middle(self) -> tuple[int, int]:
+        """The longest run of consecutive positions: where it begins, and where it ends."""
+        cuts = np.flatnonzero(np.diff(self.positions) != 1) + 1
+        bounds = [0, *cuts.tolist(), len(self.positions)]
+        return max(itertools.pairwise(bounds), key=lambda pair: pair[1] - pair[0])
+
+
+def _rows(positions: Mapping[int, np.ndarray], x: Tensor, out: Tensor) -> _Rows | None:
+    """The innermost axis that has a table, with all axes inside of it, if elements of both tensors lie side by side."""
+    if not positions or 0 in out.lens:
+        return None
+    axis = min(positions, key=lambda a: out.strides[a])
+    inside = [a for a, n in enumerate(out.lens) if n != 1 and a != axis and out.strides[a] < out.strides[axis]]
+    inside.sort(key=lambda a: out.strides[a])
+    step = 1
+    for a in inside:
+        if x.strides[a] != step or out.strides[a] != step or a in positions:
+            return None
+        step *= out.lens[a]
+    if (x.strides[axis], out.strides[axis]) != (step, step):
+        return None
+    if step * x.type.size > LONGEST_STEP or step * out.lens[axis] > LARGEST_TABLE:
+        return None
+    at = positions[axis].astype(np.int64)[:, None] * step + np.arange(step)
+    return _Rows(axis, tuple(inside), at.reshape(-1))
+
+
+def edges_launch(
+    name: str, positions: Mapping[int, np.ndarray], x: Tensor, out: Tensor, origin: str = ""
+) -> tuple[Launch, dict[str, np.ndarray]] | None:
+    """As ``remap_launch``, which see; ``None`` where rows are not mostly consecutive elements."""
+    rows = _rows(positions, x, out)
+    if rows is None:
+        return None
+    low, high = rows.middle()
+    if 2 * (high - low) < len(rows.positions):
+        return None
+    others = [a for a in range(len(out.lens)) if a != rows.axis and a not in rows.inside]
+    tables = {f"table{a}": positions[a].astype(np.int64) * x.strides[a] for a in others if a in positions}
+    strides = [
+        [0 if a in positions else s for a, s in enumerate(x.strides)],
+        list(out.strides),
+        *([int(a == b) for a in range(len(out.lens))] for b in others if b in positions),
+    ]
+    space = collapse(out.lens, strides, order_by=1, axes=others)
+    cols, lanes, dtype = len(rows.positions), mover_lanes(x.type, len(rows.positions)), mover(x.type)
+    slots = Slots()
+    slots.pointer("p_x", "x", dtype)
+    slots.pointer("p_out", "out", dtype)
+    slots.pointer("p_row", "row", "int64")
+    for table in tables:
+        slots.pointer(f"p_{table}", table, "int64")
+    for key, value in (("low", low), ("high", high), ("shift", int(rows.positions[low]) - low)):
+        slots.integer(key, value)
+    loop = RowLoop(slots, space.lens, space.strides, cols, lanes)
+    places = [loop.offset(0), *(f"load_scalar(p_{t}, {loop.offset(k + 2)})" for k, t in enumerate(tables))]
+    single = [
+        "while c < {}:",
+        *indent(["store_scalar(r_out, c, load_scalar(r_x, load_scalar(p_row, c)))", "c += 1"], 1),
+    ]
+
+    def copy(left: str) -> list[str]:
+        if left:
+            return [f"store_tail(r_out, c, load_tail(r_x, c + shift, {left}, 0, {lanes}), {left})"]
+        return [f"store(r_out, c, load(r_x, c + shift, {lanes}))"]
+
+    inside = [
+        f"r_x = offset(p_x, {' + '.join(places)})",
+        f"r_out = offset(p_out, {loop.offset(1)})",
+        "begin_copy = imin(last, imax(first, low))",
+        "end_copy = imax(begin_copy, imin(last, high))",
+        "c = first",
+        *(line.format("begin_copy") for line in single),
+        *vector_loop(lanes, copy, first="begin_copy", last="end_copy"),
+        "c = end_copy",
+        *(line.format("last") for line in single),
+    ]
+    traffic = footprint(out) + min(footprint(x), footprint(out))
+    launch = Launch(
+        kernel=loop.kernel(name, inside, origin),
+        args=tuple(slots.values),
+        tasks=loop.tasks,
+        grain=claim(loop.tasks, traffic),
+        bytes=traffic,
+    )
+    return launch, {"row": rows.positions, **tables}

@@ -1,0 +1,129 @@
+"""Copies whose source position is read from memory: gathers, embeddings, axes remapped by a table.
+
+An element of the result comes from ``source[base + t0 + t1 + ...]``. The base is linear in the output
+position; each *term* adds what an integer tensor says. A term that is an *index* counts along an axis of the
+source: negative values count from its end and values out of range are clamped, so no other memory is ever
+read. A term that is a *table* holds element offsets made by the compiler, which are taken as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...launch import Launch
+from ...space import collapse
+from .. import host
+from ..loops import Slots, Tensor, dtype_name, footprint, load_text, store_text
+from .rows import KEPT_COLUMNS, RowLoop, mover, mover_lanes, vector_loop
+from .runs import runs_launch
+from .terms import Term
+
+__all__ = ["indexed_launch"]
+
+
+def indexed_launch(
+    name: str, source: Tensor, source_elements: int, terms: Sequence[Term], out: Tensor, origin: str = ""
+) -> Launch:
+    """One launch that fills ``out`` from the operand ``x``, at positions moved by ``terms``.
+
+    Args:
+        name: kernel name.
+        source: type of ``x``, the lengths of the output, and the strides of ``x`` along the axes of the
+            output (0 where a term decides).
+        source_elements: elements that are read at most, for the estimate of moved bytes.
+        terms: at least one.
+        out: the output.
+    """
+    source_bytes = source_elements * source.type.size
+    runs = runs_launch(name, source, out, ("x", "out"), terms, source_bytes, origin)
+    if runs is not None:
+        return runs
+    tensors = [source.strides, out.strides, *(t.strides for t in terms)]
+    space = collapse(out.lens, tensors, order_by=1)
+    lens, strides = space.lens or (1,), [s or (0,) for s in space.strides]
+    if space.rank == 0:
+        strides[1] = (1,)
+    inner = [s[-1] for s in strides]
+    along = [k for k in range(len(terms)) if inner[k + 2]]
+    dtype = mover(source.type)
+    lanes = host.lanes("int64") * 2 if along else mover_lanes(source.type, lens[-1])
+
+    slots = Slots()
+    slots.pointer("p_x", "x", dtype)
+    slots.pointer("p_out", "out", dtype)
+    operands: dict[str, str] = {}
+    for term in terms:
+        if term.operand not in operands:
+            operands[term.operand] = f"p_t{len(operands)}"
+            slots.pointer(operands[term.operand], term.operand, dtype_name(term.type))
+    starts = [slots.integer(f"start{k}", t.offset) if t.offset else "" for k, t in enumerate(terms)]
+    lengths = [slots.integer(f"length{k}", t.length) if t.length else "" for k, t in enumerate(terms)]
+    scales = [slots.integer(f"scale{k}", t.stride) if t.length else "" for k, t in enumerate(terms)]
+    # The same columns of every row: their positions are found once a task.
+    kept = "" if not along or space.rank < 2 or any(any(strides[k + 2][:-1]) for k in along) else "int64"
+    if kept and all(terms[k].length for k in along):
+        reach = sum(terms[k].length * abs(terms[k].stride) for k in along) + lens[-1] * abs(inner[0])
+        kept = "int32" if reach < 1 << 31 else kept
+    outer = [s[:-1] for s in strides]
+    longest = KEPT_COLUMNS if kept else lens[-1]
+    loop = RowLoop(slots, lens[:-1], outer, lens[-1], lanes, 4 if along else 1, longest, together=bool(kept))
+    steps = [slots.integer(f"step{k}", s) if s not in (0, 1) else "" for k, s in enumerate(inner)]
+
+    inside = [f"r_out = offset(p_out, {loop.offset(1)})"]
+    before: list[str] = []
+    position = [loop.offset(0)]
+    for k, term in enumerate(terms):
+        place = " + ".join(filter(None, [loop.offset(k + 2), starts[k]]))
+        if k in along:
+            (before if kept else inside).append(f"r_t{k} = offset({operands[term.operand]}, {place})")
+            continue
+        inside.append(f"at{k} = cast_int64(load_scalar({operands[term.operand]}, {place}))")
+        if term.length:
+            inside += [f"if at{k} < 0:", f"    at{k} += {lengths[k]}"]
+            inside.append(f"at{k} = imax(0, imin(at{k}, {lengths[k]} - 1)) * {scales[k]}")
+        position.append(f"at{k}")
+    inside.append(f"r_x = offset(p_x, {' + '.join(position)})")
+
+    def moved(left: str) -> list[str]:
+        value = load_text("r_x", "c", inner[0], steps[0], lanes, left)
+        return [store_text("r_out", "c", inner[1], steps[1], value, left)]
+
+    def placed(left: str) -> tuple[list[str], str]:
+        """Lines, and the expression of the positions of a vector of columns."""
+        lines, parts = [], []
+        for k in along:
+            loaded = load_text(f"r_t{k}", "c", inner[k + 2], steps[k + 2], lanes, left)
+            lines.append(f"v{k} = cast_int64({loaded})")
+            if terms[k].length:
+                lines.append(f"v{k} = where(lt(v{k}, 0), add(v{k}, {lengths[k]}), v{k})")
+                lines.append(f"v{k} = mul(max(0, min(v{k}, {lengths[k]} - 1)), {scales[k]})")
+            parts.append(f"v{k}")
+        if inner[0]:
+            lane = f"add(iota_int64({lanes}), c)"
+            parts.append(f"mul({lane}, {steps[0]})" if steps[0] else lane)
+        place = parts[0]
+        for part in parts[1:]:
+            place = f"add({place}, {part})"
+        return lines, place
+
+    below = loop.odometer.strides[0][-1] if kept and source_bytes > host.last_cache_bytes() else ""
+    fetched = [f"prefetch(r_x, {below} + c)"] if below else []
+
+    def gathered(left: str) -> list[str]:
+        lines, place = (fetched, f"load(kept, c - first, {lanes})") if kept else placed(left)
+        value = f"gather_tail(r_x, {place}, {left}, 0)" if left else f"gather(r_x, {place})"
+        return [*lines, store_text("r_out", "c", inner[1], steps[1], value, left)]
+
+    def remembered(left: str) -> list[str]:
+        lines, place = placed(left)
+        return [*lines, f"store(kept, c - first, cast_{kept}({place}))"]
+
+    prologue = [f"kept = local_{kept}({longest + lanes})"] if kept else []
+    before += vector_loop(lanes, remembered) if kept else []
+    kernel = loop.kernel(name, [*inside, *vector_loop(lanes, gathered if along else moved)], origin, prologue, before)
+    return Launch(
+        kernel=kernel,
+        args=tuple(slots.values),
+        tasks=loop.tasks if 0 not in out.lens else 0,
+        bytes=footprint(out) + min(source_bytes, footprint(out)),
+    )

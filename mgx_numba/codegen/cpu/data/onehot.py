@@ -1,0 +1,60 @@
+"""One-hot encoding: comparisons of an index with the position along the new axis."""
+
+from __future__ import annotations
+
+from ...launch import Launch
+from ...space import collapse
+from .. import host
+from ..loops import Slots, Tensor, dtype_name, footprint, load_text, store_text
+from .rows import RowLoop, mover, vector_loop
+
+__all__ = ["onehot_launch"]
+
+
+def onehot_launch(axis: int, indices: Tensor, values: Tensor, out: Tensor, origin: str = "") -> Launch:
+    """One launch that writes ``values[1]`` where the position along ``axis`` is the index, ``values[0]``
+    elsewhere.
+
+    Operands are named ``indices`` (the lengths of ``out`` without ``axis``), ``values`` (two elements) and
+    ``out``. Negative indices count from the end.
+    """
+    index_strides = (*indices.strides[:axis], 0, *indices.strides[axis:])
+    # The position along the axis is the element offset in a tensor that has stride 1 there and 0 elsewhere.
+    ruler = tuple(int(a == axis) for a in range(len(out.lens)))
+    space = collapse(out.lens, [out.strides, index_strides, ruler], order_by=0)
+    lens, strides = space.lens or (1,), [s or (1,) for s in space.strides]
+    inner = [s[-1] for s in strides]
+    lanes = host.lanes("int64") * 2
+    slots = Slots()
+    slots.pointer("p_out", "out", mover(out.type))
+    slots.pointer("p_values", "values", mover(out.type))
+    slots.pointer("p_indices", "indices", dtype_name(indices.type))
+    loop = RowLoop(slots, lens[:-1], [s[:-1] for s in strides], lens[-1], lanes, 2)
+    step = [slots.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(inner)]
+    depth = slots.integer("depth", out.lens[axis])
+    on_at = slots.integer("on_at", max(zip(values.lens, values.strides, strict=True), default=(2, 1))[1])
+    lane = f"add(iota_int64({lanes}), c)"
+    place = f"add(mul({lane}, {step[2]}), start)" if step[2] else f"add({lane}, start)"
+
+    def body(left: str) -> list[str]:
+        index = load_text("r_indices", "c", inner[1], step[1], lanes, left)
+        return [
+            f"v = cast_int64({index})",
+            f"v = where(lt(v, 0), add(v, {depth}), v)",
+            f"hit = eq(v, {place if inner[2] else f'splat(start, {lanes})'})",
+            store_text("r_out", "c", inner[0], step[0], "where(hit, on, off)", left),
+        ]
+
+    inside = [
+        f"r_out = offset(p_out, {loop.offset(0)})",
+        f"r_indices = offset(p_indices, {loop.offset(1)})",
+        f"start = {loop.offset(2)}",
+        *vector_loop(lanes, body),
+    ]
+    prologue = [f"off = load_splat(p_values, 0, {lanes})", f"on = load_splat(p_values, {on_at}, {lanes})"]
+    return Launch(
+        kernel=loop.kernel("onehot_kernel", inside, origin, prologue),
+        args=tuple(slots.values),
+        tasks=loop.tasks if 0 not in out.lens else 0,
+        bytes=footprint(indices) + footprint(out),
+    )

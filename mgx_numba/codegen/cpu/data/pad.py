@@ -1,0 +1,159 @@
+"""Padding: a copy between fills for a value, a copy through position tables for repeated elements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from ....core.types import Type
+from ...launch import Launch
+from ..loops import Slots, Tensor, footprint, indent, is_streamed, load_text, store_text
+from .edges import edges_launch
+from .indexed import indexed_launch
+from .rows import RowLoop, mover, mover_lanes, vector_loop
+from .terms import Term
+
+__all__ = ["has_short_rows", "pad_launch", "remap_launch"]
+
+SHORT_ROW = 128
+FEWEST_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """``out`` positions, of which those from ``before`` on hold the ``length`` elements of the source."""
+
+    length: int
+    out: int
+    before: int
+    x_stride: int
+    out_stride: int
+
+    @property
+    def padded(self) -> bool:
+        return self.before != 0 or self.length != self.out
+
+    def merged(self, inner: _Axis) -> _Axis | None:
+        """This axis and the next inner one as one, if memory allows."""
+        if inner.padded or self.out_stride != inner.out_stride * inner.out:
+            return None
+        if self.x_stride != inner.x_stride * inner.length:
+            return None
+        n = inner.out
+        return replace(inner, length=self.length * n, out=self.out * n, before=self.before * n)
+
+
+def _axes(before: Sequence[int], x: Tensor, out: Tensor) -> list[_Axis]:
+    """The axes in the memory order of the output, merged where they can be walked as one."""
+    axes = [_Axis(*values) for values in zip(x.lens, out.lens, before, x.strides, out.strides, strict=True)]
+    kept = [a for a in axes if a.out != 1 or a.padded]
+    result: list[_Axis] = []
+    for axis in sorted(kept, key=lambda a: -a.out_stride):
+        both = result[-1].merged(axis) if result else None
+        if both is None:
+            result.append(axis)
+        else:
+            result[-1] = both
+    return result or [_Axis(1, 1, 0, 1, 1)]
+
+
+def has_short_rows(before: Sequence[int], x: Tensor, out: Tensor) -> bool:
+    """Whether rows are so many and short that filling all of the output and copying ``x`` over it is faster."""
+    inner = _axes(before, x, out)[-1]
+    rows = prod(out.lens) // max(inner.out, 1)
+    short = SHORT_ROW // 2 if is_streamed([out]) else SHORT_ROW
+    return inner.x_stride == inner.out_stride == 1 and inner.out * x.type.size <= short and rows >= FEWEST_ROWS
+
+
+def pad_launch(before: Sequence[int], value: float | int, x: Tensor, out: Tensor, origin: str = "") -> Launch:
+    """One launch that puts ``x`` into ``out``, ``before`` elements in on each axis, and ``value`` around it.
+
+    Operands are named ``x`` and ``out``. A negative ``before`` cuts; what lies behind the end of ``out`` is
+    cut too.
+    """
+    *outer, inner = _axes(before, x, out)
+    dtype, lanes = mover(x.type), mover_lanes(x.type, inner.out)
+    slots = Slots()
+    slots.pointer("p_x", "x", dtype)
+    slots.pointer("p_out", "out", dtype)
+    slots.integer("bits", _bits(value, x.type))
+    slots.integer("before", inner.before)
+    slots.integer("length", inner.length)
+    loop = RowLoop(
+        slots,
+        [a.out for a in outer],
+        [[a.x_stride for a in outer], [a.out_stride for a in outer]],
+        inner.out,
+        lanes,
+    )
+    skipped, tests = [], []
+    for d, axis in enumerate(outer):
+        if axis.padded:
+            start = slots.integer(f"before{d}", axis.before)
+            tests.append(f"i{d} >= {start}")
+            tests.append(f"i{d} < {start} + {slots.integer(f'length{d}', axis.length)}")
+            skipped.append(axis.before * axis.x_stride)
+    slots.integer("skipped", sum(skipped) + inner.before * inner.x_stride)
+    strides = (inner.x_stride, inner.out_stride)
+    step = [slots.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(strides)]
+
+    def fill(left: str) -> list[str]:
+        return [store_text("r_out", "c", strides[1], step[1], "value", left)]
+
+    def copy(left: str) -> list[str]:
+        loaded = load_text("r_x", "c", strides[0], step[0], lanes, left)
+        return [store_text("r_out", "c", strides[1], step[1], loaded, left)]
+
+    bounds = ["low = imin(last, imax(first, before))", "high = imax(low, imin(last, before + length))"]
+    if tests:
+        bounds = ["low = last", "high = last", f"if {' and '.join(tests)}:", *indent(bounds, 1)]
+    inside = [
+        f"r_x = offset(p_x, {loop.offset(0)} - skipped)",
+        f"r_out = offset(p_out, {loop.offset(1)})",
+        *bounds,
+        *vector_loop(lanes, fill, last="low"),
+        *vector_loop(lanes, copy, first="low", last="high"),
+        *vector_loop(lanes, fill, first="high"),
+    ]
+    prologue = [f"value = splat(cast_{dtype}(bits), {lanes})"]
+    return Launch(
+        kernel=loop.kernel("pad_kernel", inside, origin, prologue),
+        args=tuple(slots.values),
+        tasks=loop.tasks if 0 not in out.lens else 0,
+        bytes=footprint(x) + footprint(out),
+    )
+
+
+def _bits(value: float | int, type: Type) -> int:
+    """The bits of a value in an element type, as a signed integer."""
+    stored = np.asarray(value).astype(type.numpy).reshape(1)
+    return int(stored.view(f"i{type.size}")[0])
+
+
+def remap_launch(
+    name: str, positions: Mapping[int, np.ndarray], x: Tensor, out: Tensor, origin: str = ""
+) -> tuple[Launch, dict[str, np.ndarray]]:
+    """One launch for ``out[i, j, ...] = x[positions[0][i], j, ...]``, and the constants that it reads.
+
+    Args:
+        name: kernel name.
+        positions: for some axes the input position of every output position; on all others lengths agree.
+        x: the input.
+        out: the output.
+
+    Returns:
+        The launch, with operands ``x``, ``out`` and one for each table, and the tables by operand name.
+    """
+    edges = edges_launch(name, positions, x, out, origin)
+    if edges is not None:
+        return edges
+    tables = {f"table{axis}": at.astype(np.int64) * x.strides[axis] for axis, at in positions.items()}
+    rank = len(out.lens)
+    terms = [Term(f"table{axis}", Type.int64_type, tuple(int(a == axis) for a in range(rank))) for axis in positions]
+    strides = tuple(0 if axis in positions else s for axis, s in enumerate(x.strides))
+    elements = int(np.prod(x.lens, dtype=np.int64))
+    launch = indexed_launch(name, Tensor(x.type, out.lens, strides), elements, terms, out, origin)
+    return launch, tables

@@ -1,0 +1,267 @@
+"""What the forms of pooling kernels have in common: windows, how elements are combined, loops over taps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from ....core.types import Type
+from ....ops.pooling import Pooling, PoolingMode
+from ...space import collapse
+from .. import host
+from ..loops import AHEAD_BYTES, Slots, Tensor, dtype_name, indent, is_streamed
+from .rows import cast_text, const_text
+
+__all__ = ["UNROLL", "UNROLLED_TAPS", "PoolingKernel", "Window", "places_of", "windows"]
+
+UNROLL = 4
+UNROLLED_TAPS = 16
+
+
+@dataclass(frozen=True)
+class Window:
+    """The window along one axis: ``count`` positions over ``length`` elements and the padding around them."""
+
+    axis: int
+    length: int
+    count: int
+    size: int
+    stride: int
+    dilation: int
+    before: int
+    after: int
+
+    @property
+    def reach(self) -> int:
+        """Elements from the first to the last tap."""
+        return (self.size - 1) * self.dilation + 1
+
+
+def windows(op: Pooling, lens: Sequence[int], out_lens: Sequence[int]) -> list[Window]:
+    """The axes along which a pooling does more than copy."""
+    rank = len(lens) - 2
+    if op.dyn_global:
+        return [Window(a, lens[a], 1, lens[a], 1, 1, 0, 0) for a in range(2, len(lens)) if lens[a] != 1]
+    found = []
+    pads = op.pads(lens[2:])
+    for k in range(rank):
+        window = Window(k + 2, lens[k + 2], out_lens[k + 2], op.lengths[k], op.stride[k], op.dilations[k], *pads[k])
+        if (window.size, window.stride, window.before, window.count) != (1, 1, 0, window.length):
+            found.append(window)
+    return found
+
+
+def places_of(axes: Sequence[tuple[int, Window]]) -> list[tuple[int, ...]]:
+    """Where the taps of a window are along its axes, in the order of memory."""
+    return list(product(*(range(w.size) for _, w in axes)))
+
+
+class Combine:
+    """How the elements of a window become its value, in the kernel language."""
+
+    def __init__(self, op: Pooling, type: Type) -> None:
+        self.mode, self.order = op.mode, op.lp_order
+        self.storage = dtype_name(type)
+        self.compute = dtype_name(type.compute)
+        if op.mode is not PoolingMode.max and not type.is_floating:
+            self.compute = "float64"
+        self.type = type
+        # Where a maximum that passes NaN on is three instructions.
+        self.tests_nan_apart = op.mode is PoolingMode.max and type.is_floating and not host.has("neon")
+
+    def neutral(self, lanes: int) -> str:
+        if self.mode is not PoolingMode.max:
+            return const_text(self.compute, 0, lanes)
+        if self.type.is_floating:
+            return const_text(self.compute, float("-inf"), lanes)
+        low = False if self.type is Type.bool_type else int(np.iinfo(self.type.numpy).min)
+        return const_text(self.compute, low, lanes)
+
+    def prepare(self, text: str) -> str:
+        """Contribution of an element given by its load."""
+        value = cast_text(text, self.storage, self.compute)
+        if self.mode is not PoolingMode.lpnorm:
+            return value
+        if self.order == 2:
+            return value
+        return f"abs({value})" if self.order == 1 else f"pow(abs({value}), {float(self.order)!r})"
+
+    def add(self, total: str, value: str) -> str:
+        if self.mode is PoolingMode.max:
+            return f"max({value}, {total})"
+        if self.mode is PoolingMode.lpnorm and self.order == 2:
+            return f"fma({value}, {value}, {total})"
+        return f"add({total}, {value})"
+
+    def merge(self, total: str, value: str) -> str:
+        """Of two parts of a window."""
+        return f"max({value}, {total})" if self.mode is PoolingMode.max else f"add({total}, {value})"
+
+    def finish(self, total: str, count: str, share: str = "") -> str:
+        """Stored value of a window of ``count`` elements; ``share`` is its reciprocal, if that may be used."""
+        if self.mode is PoolingMode.average:
+            total = f"mul({total}, {share})" if share else f"div({total}, {count})"
+        elif self.mode is PoolingMode.lpnorm and self.order != 1:
+            total = f"sqrt({total})" if self.order == 2 else f"pow({total}, {1 / self.order!r})"
+        return cast_text(total, self.compute, self.storage)
+
+
+class PoolingKernel:
+    """A pooling that is to be printed, and the lines that all of its forms have.
+
+    Attributes:
+        axes: the windows, of which the last is the one that moves least in memory.
+        kept: the other dimensions.
+        combine: how elements become a value.
+        by_reciprocal: means are products with reciprocals.
+    """
+
+    def __init__(
+        self,
+        op: Pooling,
+        axes: Sequence[Window],
+        x: Tensor,
+        out: Tensor,
+        origin: str,
+        name: str,
+        fast_math: bool,
+    ) -> None:
+        self.op, self.x, self.out, self.origin, self.name = op, x, out, origin, name
+        # The last window is the one that moves least in memory.
+        self.axes = sorted(axes, key=lambda w: -x.strides[w.axis])
+        pooled = {w.axis for w in axes}
+        kept = [a for a in range(len(x.lens)) if a not in pooled]
+        self.kept = collapse(out.lens, [x.strides, out.strides], order_by=1, axes=kept)
+        self.combine = Combine(op, x.type)
+        self.average = op.mode is PoolingMode.average
+        # Of integers the quotient is truncated, so it must not come out below.
+        self.by_reciprocal = fast_math and self.average and x.type.is_floating
+        self.lanes = host.lanes(self.combine.compute if self.combine.compute != "bool" else "uint8")
+        self.slots = Slots()
+        self.slots.pointer("p_x", "x", dtype_name(x.type))
+        self.slots.pointer("p_out", "out", dtype_name(out.type))
+        self.streamed = is_streamed([out])
+
+    def tap_range(self, k: int, window: Window, index: str) -> list[str]:
+        """Lines that set ``at``, the first position of a window, and its taps, ``from`` and ``to``."""
+        slot = {
+            what: self.slots.integer(f"{what}{k}", value)
+            for what, value in (
+                ("size", window.size),
+                ("stride", window.stride),
+                ("before", window.before),
+                ("length", window.length),
+            )
+        }
+        lines = [f"at{k} = {index} * {slot['stride']} - {slot['before']}"]
+        if window.dilation == 1:
+            lines += [
+                f"from{k} = imax(0, -at{k})",
+                f"to{k} = imin({slot['size']}, {slot['length']} - at{k})",
+            ]
+        else:
+            d = self.slots.integer(f"dilation{k}", window.dilation)
+            lines += [
+                f"from{k} = idiv(imax(0, -at{k}) + {d} - 1, {d})",
+                f"to{k} = imin({slot['size']}, idiv(imax(0, {slot['length']} - at{k}) + {d} - 1, {d}))",
+            ]
+        if self.average:
+            lines.append(f"count{k} = {self.count(k, window)}")
+        return lines
+
+    def count(self, k: int, window: Window) -> str:
+        """Expression of the elements that a mean is over, along one axis."""
+        if not self.op.count_include_pad:
+            return f"imax(0, to{k} - from{k})"
+        end = self.slots.integer(f"end{k}", window.length + window.after)
+        if window.dilation == 1:
+            return f"imin(size{k}, imax(0, {end} - at{k}))"
+        return f"imin(size{k}, idiv(imax(0, {end} - at{k}) + dilation{k} - 1, dilation{k}))"
+
+    def tap_loops(self, axes: Sequence[tuple[int, Window]], body: list[str], start: str = "r_x") -> list[str]:
+        """Loops over the taps of some windows, from ``start``, around ``body``, which reads from ``q``."""
+        lines = body
+        for depth, (k, _) in reversed(list(enumerate(axes))):
+            outer, own = f"q{depth}", f"q{depth + 1}" if depth + 1 < len(axes) else "q"
+            lines = [
+                f"for tap{k} in range(from{k}, to{k}):",
+                *indent([f"{own} = offset({outer}, tap{k} * step{k})", *lines], 1),
+            ]
+        return [("q0" if axes else "q") + f" = {start}", *lines]
+
+    def steps(self, axes: Sequence[tuple[int, Window]]) -> None:
+        for k, window in axes:
+            self.slots.integer(f"step{k}", window.dilation * self.x.strides[window.axis])
+
+    def ahead(self, axes: Sequence[tuple[int, Window]], vectors: int) -> list[str]:
+        """Lines that ask for elements that windows further on are the first to read."""
+        size = self.x.type.size
+        if not is_streamed([self.x]):
+            return []
+        line, ahead = host.CACHE_LINE // size, AHEAD_BYTES // size
+        first = [all(at >= w.size - w.stride for at, (_, w) in zip(index, axes)) for index in places_of(axes)]
+        return [
+            f"prefetch(tap{tap}, c + {ahead + start})"
+            for tap, is_first in enumerate(first)
+            for start in range(0, vectors * self.lanes if is_first else 0, line)
+        ]
+
+    @staticmethod
+    def if_whole(axes: Sequence[tuple[int, Window]], body: Callable[[bool], list[str]]) -> list[str]:
+        """``body(True)``, which has the places ``tap0``, ``tap1``, ... of all taps, where none is in the padding.
+
+        Elsewhere, and for large windows, ``body(False)``.
+        """
+        if not axes or not 0 < prod(w.size for _, w in axes) <= UNROLLED_TAPS:
+            return body(False)
+        lines = []
+        for tap, index in enumerate(places_of(axes)):
+            terms = [f"{at} * step{k}" for at, (k, _) in zip(index, axes) if at]
+            lines.append(f"tap{tap} = offset(r_x, {' + '.join(terms) or 0})")
+        return [
+            f"if {' and '.join(f'to{k} - from{k} == {w.size}' for k, w in axes)}:",
+            *indent([*lines, *body(True)], 1),
+            "else:",
+            *indent(body(False), 1),
+        ]
+
+    def accumulate(self, loads: Sequence[str]) -> list[str]:
+        """Lines that add one element to each of the totals ``m0``, ``m1``, ...."""
+        lines = [f"v{j} = {self.combine.prepare(load)}" for j, load in enumerate(loads)]
+        return [*lines, *(f"m{j} = {self.combine.add(f'm{j}', f'v{j}')}" for j in range(len(loads)))]
+
+    def combined(self, taps: Sequence[Sequence[str]], merged: bool = False) -> list[str]:
+        """Lines that set each of the totals ``m0``, ``m1``, ... from its load of every tap.
+
+        ``merged``: from parts of the window, which are named, instead.
+        """
+        if not self.combine.tests_nan_apart:
+            lines = [f"m{j} = {self.combine.neutral(self.lanes)}" for j in range(len(taps[0]))]
+            if merged:
+                return [
+                    *lines,
+                    *(f"m{j} = {self.combine.merge(f'm{j}', v)}" for own in taps for j, v in enumerate(own)),
+                ]
+            return [*lines, *(line for loads in taps for line in self.accumulate(loads))]
+        lines = []
+        odd = len(taps) % 2
+        for tap, loads in enumerate(taps):
+            for j, load in enumerate(loads):
+                v, total = f"v{tap % 2}_{j}", f"m{j}"
+                lines.append(f"{v} = {load if merged else self.combine.prepare(load)}")
+                lines.append(f"{total} = where(gt({v}, {total}), {v}, {total})" if tap else f"{total} = {v}")
+                # One comparison tests two elements, none the first of an odd number: a total that is NaN stays.
+                if tap and tap % 2 != odd:
+                    found = f"logical_or(isnan(v0_{j}), isnan(v1_{j}))"
+                    lines.append(f"nan{j} = logical_or(nan{j}, {found})" if tap > 2 else f"nan{j} = {found}")
+        if len(taps) == 1:
+            return lines
+        nan = const_text(self.combine.compute, float("nan"), self.lanes)
+        return [*lines, *(f"m{j} = where(nan{j}, {nan}, m{j})" for j in range(len(taps[0])))]
+
+    def kernel_name(self) -> str:
+        return f"{self.name}_{self.op.mode.name}_kernel"

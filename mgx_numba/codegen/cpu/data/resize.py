@@ -1,0 +1,311 @@
+"""Resizing: nearest neighbours as a copy through position tables, interpolation as weighted sums.
+
+Positions and weights of every output coordinate are constants made by the compiler. Lanes run along the
+channels of NHWC memory, where a tap is a row and a weight, or along a resized axis. There each input row is resampled
+along that axis into scratch memory, which keeps the rows that the next outputs read again, and an output is a weighted
+sum of such rows. What a vector of outputs reads of a row is two vectors next to each other, or elements are gathered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from ....errors import UnsupportedError
+from ....ops.resize import Resize, interpolation_taps, nearest_index
+from ...launch import Launch
+from ...space import collapse
+from .. import host
+from ..loops import Slots, Tensor, claim, dtype_name, footprint, indent, is_streamed, load_text, store_text
+from .pad import remap_launch
+from .rows import RowLoop, cast_text, vector_loop
+
+__all__ = ["resize_launch"]
+
+LINE = 4096
+KEPT_BYTES = 1 << 16
+ROWS_TOGETHER = 8
+SPARSE = 4
+MOST_FRESH = 0.7
+MOST_ROWS = 64
+
+
+def resize_launch(op: Resize, x: Tensor, out: Tensor, origin: str = "") -> tuple[Launch, dict[str, np.ndarray]]:
+    """One launch that resamples ``x`` to ``out``, and the constants that it reads.
+
+    Elements that are interpolated must be floats.
+
+    Returns:
+        The launch, with operands ``x``, ``out`` and one for each table, and the tables by operand name.
+    """
+    samples = op.samples(x.lens)
+    if op.mode == "nearest" or not samples:
+        positions = {axis: nearest_index(op.nearest_mode, at, x.lens[axis]) for axis, at in samples}
+        return remap_launch("resize_nearest_kernel", positions, x, out, origin)
+    return _Interpolation(op, samples, x, out, origin).launch()
+
+
+class _Interpolation:
+    """The weighted sum over some positions along each of several axes, ``axes``, the slowest in memory first."""
+
+    def __init__(
+        self, op: Resize, samples: Sequence[tuple[int, np.ndarray]], x: Tensor, out: Tensor, origin: str
+    ) -> None:
+        self.x, self.out, self.origin, self.name = x, out, origin, f"resize_{op.mode}_kernel"
+        self.storage, self.compute = dtype_name(x.type), dtype_name(x.type.compute)
+        self.lanes = host.lanes(self.compute)
+        self.streamed = is_streamed([out])
+        self.kept = KEPT_BYTES // host.itemsize(self.compute)
+        self.pairs = {axis: interpolation_taps(op.mode, at, x.lens[axis], op.cubic_coeff_a) for axis, at in samples}
+        self.axes = sorted(self.pairs, key=lambda axis: -out.strides[axis])
+        self.taps = len(self.pairs[self.axes[0]])
+        if self.taps ** len(self.axes) > MOST_ROWS * self.taps:
+            raise UnsupportedError(f"interpolation along {len(self.axes)} axes")
+        self.tables: dict[str, np.ndarray] = {}
+        self.prologue: list[str] = []
+        self.before: list[str] = []
+        self.slots = Slots()
+        self.slots.pointer("p_x", "x", self.storage)
+        self.slots.pointer("p_out", "out", self.storage)
+
+    def launch(self) -> tuple[Launch, dict[str, np.ndarray]]:
+        x, out, axes = self.x, self.out, self.axes
+        space = collapse(
+            out.lens, [x.strides, out.strides], order_by=1, axes=[a for a in range(len(out.lens)) if a not in axes]
+        )
+        last = axes[-1]
+        along = not space.rank or out.strides[last] < space.strides[1][-1]
+        lens = [*space.lens, *(out.lens[a] for a in axes)]
+        x_strides = [*space.strides[0], *(0 for _ in axes)]
+        out_strides = [*space.strides[1], *(out.strides[a] for a in axes)]
+        inner = space.rank + len(axes) - 1 if along else space.rank - 1
+        order = [d for d in range(len(lens)) if d != inner]
+        outer = axes[:-1] if along else axes
+        self.rows = self.taps ** len(outer)
+        longest = self._longest() if along and 0 not in out.lens else lens[inner]
+        loop = RowLoop(
+            self.slots,
+            [lens[d] for d in order],
+            [[x_strides[d] for d in order], [out_strides[d] for d in order]],
+            lens[inner],
+            self.lanes,
+            self.taps ** len(axes),
+            longest=longest,
+            least=min(ROWS_TOGETHER * lens[inner], self.kept) if along else 0,
+        )
+        self.steps = (x.strides[last] if along else x_strides[inner], out_strides[inner])
+        self.step = [self.slots.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(self.steps)]
+        places = [(a, f"i{order.index(space.rank + k)}") for k, a in enumerate(outer)]
+        body = self._rows(places, min(longest, lens[inner])) if along else self._columns(places)
+        inside = [f"base = {loop.offset(0)}", f"r_out = offset(p_out, {loop.offset(1)})", *body]
+        tasks = loop.tasks if 0 not in out.lens else 0
+        traffic = footprint(x) + footprint(out)
+        launch = Launch(
+            kernel=loop.kernel(self.name, inside, self.origin, self.prologue, self.before, streamed=self.streamed),
+            args=tuple(self.slots.values),
+            tasks=tasks,
+            grain=claim(tasks, traffic),
+            flops=2 * prod(out.lens) * self.taps ** len(axes),
+            bytes=traffic,
+        )
+        return launch, self.tables
+
+    def _table(self, name: str, values: np.ndarray) -> str:
+        """Name of the pointer to a constant."""
+        self.tables[name] = values
+        self.slots.pointer(f"p_{name}", name, values.dtype.name)
+        return f"p_{name}"
+
+    def _taps(self, axes: Sequence[tuple[int, str]], kept: bool = False) -> list[str]:
+        """Lines that set, for all combinations of taps along axes, the weights ``w0``, ``w1``, ... and where rows lie.
+
+        These are ``q0``, ``q1``, ..., in the input or, if they are ``kept``, at their places in scratch memory.
+        """
+        lines: list[str] = []
+        for k, (axis, index) in enumerate(axes):
+            count = self.slots.integer(f"count{k}", self.out.lens[axis])
+            positions = np.concatenate([at for at, _ in self.pairs[axis]])
+            weights = np.concatenate([weight for _, weight in self.pairs[axis]]).astype(self.compute)
+            place = self._table(f"index{axis}", positions * self.x.strides[axis])
+            weight = self._table(f"weight{axis}", weights)
+            if kept:
+                # Taps are neighbours, so that their numbers modulo how many they are differ.
+                place = self._table(f"slot{axis}", positions % self.taps * self.taps ** (len(axes) - 1 - k))
+            for tap in range(self.taps):
+                lines.append(f"x{k}_{tap} = load_scalar({place}, {tap} * {count} + {index})")
+                lines.append(f"y{k}_{tap} = load_scalar({weight}, {tap} * {count} + {index})")
+        for j, taps in enumerate(product(range(self.taps), repeat=len(axes))):
+            weight = f"y0_{taps[0]}"
+            for k, tap in enumerate(taps[1:], 1):
+                weight = f"mul({weight}, y{k}_{tap})"
+            lines.append(f"w{j} = splat({weight}, {self.lanes})")
+            at = " + ".join(f"x{k}_{tap}" for k, tap in enumerate(taps))
+            lines.append(f"q{j} = offset(kept, ({at}) * width)" if kept else f"q{j} = offset(p_x, base + {at})")
+        return lines
+
+    def _weighted(self, load: Callable[[int], str]) -> list[str]:
+        """Lines that set ``total`` to the weighted sum over the rows of what ``load`` gives of each."""
+        return [
+            f"total = fma({load(j)}, w{j}, total)" if j else f"total = mul({load(j)}, w0)" for j in range(self.rows)
+        ]
+
+    def _stored(self, left: str) -> str:
+        value = cast_text("total", self.compute, self.storage)
+        return store_text("r_out", "c", self.steps[1], self.step[1], value, left, self.streamed)
+
+    def _columns(self, axes: Sequence[tuple[int, str]]) -> list[str]:
+        """Lanes along a dimension that is kept."""
+
+        def body(left: str) -> list[str]:
+            def load(j: int) -> str:
+                value = load_text(f"q{j}", "c", self.steps[0], self.step[0], self.lanes, left)
+                return cast_text(value, self.storage, self.compute)
+
+            return [*self._weighted(load), self._stored(left)]
+
+        return [*self._taps(axes), *vector_loop(self.lanes, body)]
+
+    def _source(self) -> str:
+        """Where a row is read from as it is resampled.
+
+        ``near`` and ``gather``: the input itself, two vectors for each of outputs or single elements; ``line``: a copy.
+        """
+        last = self.axes[-1]
+        if self.x.lens[last] > SPARSE * max(self.out.lens[last], self.lanes):
+            return "gather"
+        low, high = self._bounds()
+        if (high - low).max(initial=0) > LINE:
+            return "gather"
+        straight = self.storage == self.compute and self.x.strides[last] == 1
+        return "near" if straight and self._are_near() and self.x.lens[last] >= 2 * self.lanes else "line"
+
+    def _are_near(self) -> bool:
+        low, high = self._bounds()
+        return bool((high - low).max(initial=0) <= 2 * self.lanes)
+
+    def _longest(self) -> int:
+        """Most outputs along the last axis for which all rows can be kept, and a line holds what they read."""
+        blocks = max(1, self.kept // (self.rows * self.lanes))
+        if self._source() == "line":
+            low, high = self._bounds()
+            blocks = min(blocks, len(low))
+            while blocks > 1 and any(
+                high[min(k + blocks, len(low)) - 1] - low[k] > LINE for k in range(0, len(low), blocks)
+            ):
+                blocks = -(-blocks // 2)
+        return blocks * self.lanes
+
+    def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """First and last input position, and one, that each vector of outputs along the last axis reads."""
+        positions = [self._padded(at).reshape(-1, self.lanes) for at, _ in self.pairs[self.axes[-1]]]
+        return np.min(positions, (0, 2)), np.max(positions, (0, 2)) + 1
+
+    def _padded(self, values: np.ndarray) -> np.ndarray:
+        return np.pad(values, (0, -len(values) % self.lanes), "edge")
+
+    def _rows(self, axes: Sequence[tuple[int, str]], columns: int) -> list[str]:
+        """Lanes along the last axis: sums of rows, of which those that are not kept yet are resampled first.
+
+        ``columns`` are the most that a chunk has.
+        """
+        if not axes:
+            return ["r_x = offset(p_x, base)", *self._resampled(["r_x"], lambda left: [self._stored(left)])]
+        if not self._is_kept():
+            rows = [f"q{j}" for j in range(self.rows)]
+            return [*self._taps(axes), *self._resampled(rows, lambda left: [self._stored(left)])]
+        width = self.slots.integer("width", -(-columns // self.lanes) * self.lanes)
+        self.prologue += [f"kept = local_{self.compute}({self.kept})", f"held = local_int64({self.rows})"]
+        self.before += [f"for slot in range({self.rows}):", "    store_scalar(held, slot, -1)"]
+        taps = self._taps(axes, kept=True)
+        wanted, slot = ["base"], []
+        for k, (axis, index) in enumerate(axes):
+            wanted.append(f"load_scalar(p_index{axis}, tap{k} * count{k} + {index})")
+            slot.append(f"load_scalar(p_slot{axis}, tap{k} * count{k} + {index})")
+        fill = [
+            f"wanted = {' + '.join(wanted)}",
+            f"slot = {' + '.join(slot)}",
+            "if load_scalar(held, slot) != wanted:",
+            *indent(
+                [
+                    "store_scalar(held, slot, wanted)",
+                    "r_x = offset(p_x, wanted)",
+                    f"r_kept = offset(kept, slot * {width})",
+                    *self._resampled(["r_x"], lambda left: ["store(r_kept, c - first, total)"]),
+                ],
+                1,
+            ),
+        ]
+        for k in reversed(range(len(axes))):
+            fill = [f"for tap{k} in range({self.taps}):", *indent(fill, 1)]
+
+        def body(left: str) -> list[str]:
+            return [*self._weighted(lambda j: f"load(q{j}, c - first, {self.lanes})"), self._stored(left)]
+
+        return [*fill, *taps, *vector_loop(self.lanes, body)]
+
+    def _is_kept(self) -> bool:
+        """Whether enough rows are read again for the next outputs."""
+        fresh = [min(self.taps, self.x.lens[axis] / max(self.out.lens[axis], 1)) for axis in self.axes[:-1]]
+        return prod(fresh) <= MOST_FRESH * self.rows
+
+    def _resampled(self, rows: Sequence[str], use: Callable[[str], list[str]]) -> list[str]:
+        """Lines that do ``use``, which is as the body of `vector_loop`, with the outputs of a chunk as ``total``.
+
+        ``rows`` are pointers to the rows that are read, of which several are weighted by ``w0``, ``w1``, ...
+        """
+        last, lanes = self.axes[-1], self.lanes
+        source = self._source()
+        near = source != "gather" and self._are_near()
+        low, high = self._bounds()
+        starts = low if source == "line" else np.minimum(low, self.x.lens[last] - 2 * lanes) if near else 0 * low
+        at = np.concatenate([self._padded(at) - starts.repeat(lanes) for at, _ in self.pairs[last]])
+        if source == "gather":
+            at = at * self.x.strides[last]
+        weights = np.concatenate([self._padded(weight) for _, weight in self.pairs[last]]).astype(self.compute)
+        index = self._table(f"index{last}", at.astype(np.int32 if near else np.int64))
+        weight = self._table(f"weight{last}", weights)
+        whole = self.slots.integer("count", len(low) * lanes)
+        start = "" if source == "gather" else self._table("low", starts)
+        lines = []
+        if source == "line":
+            end = self._table("high", high)
+
+            def combined(left: str) -> list[str]:
+                def load(row: str) -> str:
+                    value = load_text(row, "c", self.steps[0], self.step[0], lanes, left)
+                    return cast_text(value, self.storage, self.compute)
+
+                total = self._weighted(lambda j: load(rows[j])) if len(rows) > 1 else [f"total = {load(rows[0])}"]
+                return [*total, "store(line, c - low, total)"]
+
+            self.prologue.append(f"line = local_{self.compute}({LINE + 2 * lanes})")
+            lines = [
+                f"low = load_scalar({start}, idiv(first, {lanes}))",
+                f"high = load_scalar({end}, idiv(last - 1, {lanes}))",
+                *vector_loop(lanes, combined, first="low", last="high"),
+            ]
+            rows = ["line"]
+
+        def body(left: str) -> list[str]:
+            made = []
+            if start:
+                made.append(f"from_ = load_scalar({start}, idiv(c, {lanes})){' - low' if source == 'line' else ''}")
+            for tap in range(self.taps):
+                made.append(f"i{tap}_ = load({index}, {tap} * {whole} + c, {lanes})")
+                made.append(f"f{tap} = load({weight}, {tap} * {whole} + c, {lanes})")
+            for j, row in enumerate(rows):
+                for tap in range(self.taps):
+                    if source == "gather":
+                        value = cast_text(f"gather({row}, i{tap}_)", self.storage, self.compute)
+                    else:
+                        value = (
+                            f"load_near({row}, from_, i{tap}_)" if near else f"gather(offset({row}, from_), i{tap}_)"
+                        )
+                    made.append(f"part{j} = fma({value}, f{tap}, part{j})" if tap else f"part{j} = mul({value}, f0)")
+            total = self._weighted(lambda j: f"part{j}") if len(rows) > 1 else ["total = part0"]
+            return [*made, *total, *use(left)]
+
+        return [*lines, *vector_loop(lanes, body)]

@@ -1,0 +1,170 @@
+"""What data kernels share: tasks over rows, vector loops along a row, dtypes for moving and computing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from ....core.types import Type
+from ...kernel import KernelSource
+from .. import host
+from ..loops import AHEAD_BYTES, FEWEST_CLAIMS, INDENT, Odometer, Slots, indent, task_elements, vector_loop
+
+__all__ = [
+    "KEPT_COLUMNS", "RowLoop", "cast_text", "const_text", "kept_columns", "mover", "mover_lanes", "row_share",
+    "rows_ahead", "vector_loop",
+]  # fmt: skip
+
+KEPT_COLUMNS = 1024
+FEWEST_CHUNKS = 8
+ROWS_TOGETHER = 64
+FEWEST_ROWS = 4
+MOST_PARTS = 32
+PART_ELEMENTS = 16 << 10
+_MOVERS = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
+
+
+def mover(type: Type) -> str:
+    """Dtype in which elements are moved without being looked at: types of one width share their kernels."""
+    return _MOVERS[type.size]
+
+
+def mover_lanes(type: Type, cols: int) -> int:
+    """Lanes for moving rows of ``cols`` elements: two registers, or one where that is all a row fills."""
+    one = host.lanes(mover(type))
+    return 2 * one if cols >= 2 * one else one
+
+
+def cast_text(value: str, dtype: str, wanted: str) -> str:
+    """Expression of a value of ``dtype`` as ``wanted``."""
+    return value if dtype == wanted else f"cast_{wanted}({value})"
+
+
+def const_text(dtype: str, value: float | int | bool, lanes: int) -> str:
+    """Expression of a constant in every lane (a scalar if ``lanes`` is 0); infinities and NaN included."""
+    if isinstance(value, float) and (value != value or abs(value) == float("inf")):
+        shown = "NAN" if value != value else "INF" if value > 0 else "-INF"
+    else:
+        shown = repr(value)
+    return f"const_{dtype}({shown}, {lanes})"
+
+
+def kept_columns(outer: Sequence[int], cols: int, lanes: int) -> int:
+    """Fewest columns of a task that walks along another axis and keeps a value for each column in memory.
+
+    What it reads at each step should be a long run of memory, and there should be tasks for several threads.
+    """
+    share = prod(outer) * cols // (FEWEST_CHUNKS * lanes) * lanes
+    return max(lanes, min(KEPT_COLUMNS, share))
+
+
+def row_share(rows: int, length: int, lanes: int, times: int = 1) -> int:
+    """Elements of a row, a multiple of ``lanes``, that one task takes where few rows are so long that tasks share them.
+
+    The length if they do not. A task needs so many elements, ``times`` as many where it also makes work for another.
+    This depends on lengths only, so that results do not depend on the number of threads.
+    """
+    parts = min(MOST_PARTS // max(rows, 1), length // (times * PART_ELEMENTS)) if rows < FEWEST_ROWS else 1
+    return -(-length // (parts * lanes)) * lanes if parts > 1 else length
+
+
+def rows_ahead(run: int) -> int:
+    """Steps along the other axis after which to ask for memory, of which each step takes ``run`` bytes."""
+    return max(1, AHEAD_BYTES // max(run, 1))
+
+
+class RowLoop:
+    """Tasks over the points of outer dimensions ("rows"), each with ``cols`` elements along the lanes.
+
+    Rows longer than a task are cut into chunks; of shorter ones a task takes several. The lines inside see
+    the outer indices ``i0``, ``i1``, ... and the columns ``first`` to ``last``.
+
+    Args:
+        slots: the kernel's argument slots; sizes and strides are added.
+        outer: lengths of the outer dimensions.
+        strides: element strides of each operand along them.
+        cols: length of the rows.
+        lanes: chunks are multiples of it.
+        weight: cost of one element, in elements of a copy.
+        longest: most columns that the lines inside can take at a time.
+        least: fewest columns that a chunk has, if the row has as many.
+        whole: rows are not cut.
+        together: a task takes several rows also where they are cut.
+    """
+
+    def __init__(
+        self,
+        slots: Slots,
+        outer: Sequence[int],
+        strides: Sequence[Sequence[int]],
+        cols: int,
+        lanes: int,
+        weight: int = 1,
+        longest: int = 1 << 62,
+        least: int = 0,
+        whole: bool = False,
+        together: bool = False,
+    ) -> None:
+        self.slots = slots
+        self.rows = prod(outer)
+        work = max(task_elements(self.rows * cols * weight) // max(weight, 1), lanes, least)
+        self.chunk = max(1, cols if whole else min(cols, work // lanes * lanes, longest))
+        self.chunks = -(-cols // self.chunk)
+        self.batch = 1 if self.chunks > 1 else max(1, min(self.rows, work // max(cols, 1)))
+        if together:
+            self.batch = max(self.batch, min(ROWS_TOGETHER, self.rows * self.chunks // FEWEST_CLAIMS))
+        for name, value in (
+            ("cols", cols),
+            ("chunk", self.chunk),
+            ("chunks", self.chunks),
+            ("rows", self.rows),
+            ("batch", self.batch),
+        ):
+            slots.integer(name, value)
+        self.odometer = Odometer(slots, outer, strides)
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks; 0 if there are no elements."""
+        return -(-self.rows // self.batch) * self.chunks if self.rows else 0
+
+    def offset(self, operand: int) -> str:
+        """Expression of an operand's element offset at the current row."""
+        return self.odometer.offset(operand)
+
+    def kernel(
+        self,
+        name: str,
+        inside: Sequence[str],
+        origin: str = "",
+        prologue: Sequence[str] = (),
+        before: Sequence[str] = (),
+        after: Sequence[str] = (),
+        streamed: bool = False,
+    ) -> KernelSource:
+        """The kernel that does ``inside`` for each row (or chunk of one).
+
+        ``prologue`` is done once a call, ``before`` and ``after`` once a task. ``streamed``: some stores are.
+        """
+        lines = [
+            "def kernel(args, begin, end):",
+            *indent([*self.slots.lines, *prologue], 1),
+            f"{INDENT}for task in range(begin, end):",
+            *indent(
+                [
+                    "block = idiv(task, chunks)",
+                    "first = (task - block * chunks) * chunk",
+                    "last = imin(cols, first + chunk)",
+                    "row = block * batch",
+                    "stop = imin(rows, row + batch)",
+                    *self.odometer.start("row"),
+                    *before,
+                    "while row < stop:",
+                    *indent([*inside, "row += 1", *self.odometer.step()], 1),
+                    *after,
+                ],
+                2,
+            ),
+            *([f"{INDENT}stream_fence()"] if streamed else []),
+        ]
+        return KernelSource(name=name, text="\n".join(lines) + "\n", origin=origin)

@@ -1,0 +1,295 @@
+"""Copies of short runs: few elements side by side in both tensors, over and over at fixed steps or at read positions.
+
+A run is moved by vectors that fit into it, of which the last may be smaller and overlap the one before. Along the
+dimension in which the target's runs follow one another the steps are loop constants. The other dimensions are walked
+in the order of the source, a block of that dimension at a time, so that lines of the source are used up while they
+are in a cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from ...kernel import KernelSource
+from ...launch import Launch
+from ...space import Space, collapse
+from .. import host
+from ..loops import (
+    INDENT,
+    Odometer,
+    Slots,
+    Tensor,
+    claim,
+    dtype_name,
+    footprint,
+    indent,
+    is_streamed,
+    task_elements,
+    vector_loop,
+)
+from .rows import mover
+from .terms import Term
+
+__all__ = ["runs_launch"]
+
+LONGEST_RUN = 4096
+FEWEST_STEPS = 4
+FEWEST_BYTES = 256
+BLOCK_BYTES = 128 << 10
+STAGED_BYTES = 8 << 10
+FEWEST_BLOCK_BYTES = 2 << 10
+UNROLLED = 4
+LEAST_BYTES = 16
+AHEAD_RUNS = 16
+AHEAD_BYTES = 2 << 10
+
+
+def runs_launch(
+    name: str,
+    source: Tensor,
+    out: Tensor,
+    operands: tuple[str, str],
+    terms: Sequence[Term] = (),
+    source_bytes: int = 0,
+    origin: str = "",
+) -> Launch | None:
+    """A launch that copies short runs; ``None`` if there are none.
+
+    Args:
+        name: kernel name.
+        source: lengths as ``out``; strides along the axes of the output, 0 where a term decides.
+        out: the target; its strides must not repeat elements.
+        operands: names of source and target.
+        terms: what moves the source position, if anything does.
+        source_bytes: size of the operand, if this is not what the source's lengths and strides say.
+        origin: for the kernel's origin.
+    """
+    space = collapse(out.lens, [source.strides, out.strides, *(t.strides for t in terms)], order_by=1)
+    if space.rank < 2 or not space.elements:
+        return None
+    run = space.lens[-1]
+    inner = [s[-1] for s in space.strides]
+    if inner[:2] != [1, 1] or any(inner[2:]) or not 1 < run * source.type.size <= LONGEST_RUN:
+        return None
+    return _Runs(space, source, out, operands, terms, source_bytes or footprint(source)).launch(name, origin)
+
+
+def _along(space: Space, item: int) -> int:
+    """The dimension of the innermost loop: the next one to the runs in the target, or the longest if that is short."""
+    last = space.rank - 2
+    if space.lens[last] >= FEWEST_STEPS or space.lens[last] * space.lens[-1] * item >= FEWEST_BYTES:
+        return last
+    return max(range(last + 1), key=lambda d: (space.lens[d], d))
+
+
+class _Runs:
+    """Prints the kernel of one space of runs."""
+
+    def __init__(
+        self,
+        space: Space,
+        source: Tensor,
+        out: Tensor,
+        operands: tuple[str, str],
+        terms: Sequence[Term],
+        source_bytes: int,
+    ) -> None:
+        self.source, self.out, self.terms = source, out, terms
+        self.item = source.type.size
+        self.run = space.lens[-1]
+        self.along = _along(space, self.item)
+        self.steps = [s[self.along] for s in space.strides]
+        self.streamed = is_streamed([out])
+        line = host.CACHE_LINE // self.item
+        self.lanes = min(1 << (self.run.bit_length() - 1), host.lanes(mover(source.type)))
+        rest = self.run % self.lanes
+        self.tail = min(self.lanes, max(1 << (rest - 1).bit_length(), LEAST_BYTES // self.item)) if rest else 0
+        self.whole = self.lanes == line and self.run % self.lanes == 0
+        self.staged = self.streamed and not self.whole and self.steps[1] == self.run
+        self.source_bytes = source_bytes
+        if terms:
+            self.jumps = source_bytes > host.last_cache_bytes() // 2
+        else:
+            self.jumps = self.streamed and abs(self.steps[0]) > self.run
+        self.slots = Slots()
+        for pointer, operand in zip(("p_x", "p_out"), operands):
+            self.slots.pointer(pointer, operand, mover(source.type))
+        self.pointers: dict[str, str] = {}
+        for term in terms:
+            if term.operand not in self.pointers:
+                self.pointers[term.operand] = f"p_t{len(self.pointers)}"
+                self.slots.pointer(self.pointers[term.operand], term.operand, dtype_name(term.type))
+        self._walk(space)
+
+    def _walk(self, space: Space) -> None:
+        """Points in the order in which they are visited: blocks of the loop's dimension among the other ones."""
+        rows = space.lens[self.along]
+        others = [d for d in range(space.rank - 1) if d != self.along]
+        reach = [abs(s) for s in space.strides[0]]
+        run_bytes = self.run * self.item
+        blocked = not self.terms and (self.streamed or run_bytes < host.CACHE_LINE)
+        within = [d for d in others if blocked and reach[d] < reach[self.along]]
+        within.sort(key=lambda d: -reach[d])
+        others = [d for d in others if d not in within]
+        if within:
+            chunk = max(BLOCK_BYTES // (reach[self.along] * self.item), FEWEST_BLOCK_BYTES // run_bytes)
+        else:
+            chunk = task_elements(space.elements) // self.run
+        if self.staged:
+            chunk = min(chunk, STAGED_BYTES // run_bytes)
+        chunks = -(-rows // max(1, min(rows, chunk)))
+        self.chunk = -(-rows // chunks)
+        lens, strides = [space.lens[d] for d in others], [[s[d] for d in others] for s in space.strides]
+        self.block = len(lens)
+        lens.append(chunks)
+        for own, s in zip(strides, self.steps):
+            own.append(self.chunk * s)
+        for d in within:
+            lens.append(space.lens[d])
+            for own, given in zip(strides, space.strides):
+                own.append(given[d])
+        self.points = prod(lens)
+        self.batch = max(1, task_elements(space.elements) // (self.chunk * self.run))
+        for name, value in (
+            ("points", self.points),
+            ("batch", self.batch),
+            ("rows", rows),
+            ("chunk", self.chunk),
+            ("run", self.run),
+            ("x_step", self.steps[0]),
+            ("out_step", self.steps[1]),
+        ):
+            self.slots.integer(name, value)
+        self.odometer = Odometer(self.slots, lens, strides)
+
+    def launch(self, name: str, origin: str) -> Launch:
+        pointers = ["r_x = offset(p_x, {})", "r_out = offset(p_out, {})"]
+        lines = [text.format(self.odometer.offset(k)) for k, text in enumerate(pointers)]
+        rows = self._positions(lines)
+        target = "scratch" if self.staged else "r_out"
+        unrolled = UNROLLED if -(-self.run // self.lanes) <= UNROLLED else 1
+        body = [
+            *lines,
+            f"count = imin(chunk, rows - i{self.block} * chunk)",
+            "row = 0",
+            *self._loop(rows, target, unrolled),
+            *(self._loop(rows, target, 1) if unrolled > 1 else []),
+            *(self._streaming() if self.staged else []),
+            "point += 1",
+            *self.odometer.step(),
+        ]
+        scratch = [f"scratch = local_{mover(self.source.type)}({STAGED_BYTES // self.item})"] if self.staged else []
+        text = [
+            "def kernel(args, begin, end):",
+            *indent([*self.slots.lines, *scratch], 1),
+            f"{INDENT}for task in range(begin, end):",
+            *indent(
+                [
+                    "point = task * batch",
+                    "stop = imin(points, point + batch)",
+                    *self.odometer.start("point"),
+                    "while point < stop:",
+                    *indent(body, 1),
+                ],
+                2,
+            ),
+            *([f"{INDENT}stream_fence()"] if self.streamed else []),
+        ]
+        tasks = -(-self.points // self.batch)
+        moved = min(self.source_bytes, footprint(self.out)) + footprint(self.out)
+        return Launch(
+            kernel=KernelSource(name=name, text="\n".join(text) + "\n", origin=origin),
+            args=tuple(self.slots.values),
+            tasks=tasks,
+            grain=claim(tasks, moved),
+            bytes=moved,
+        )
+
+    def _positions(self, lines: list[str]) -> list[tuple[str, str, str, str]]:
+        """Terms that differ from run to run: index, pointer, step, length and scale; the others go to ``lines``."""
+        result = []
+        for k, term in enumerate(self.terms):
+            start = " + ".join(
+                [self.odometer.offset(k + 2), *([self.slots.integer(f"start{k}", term.offset)] if term.offset else [])]
+            )
+            length = self.slots.integer(f"length{k}", term.length) if term.length else ""
+            scale = self.slots.integer(f"scale{k}", term.stride) if term.length else ""
+            if self.steps[k + 2]:
+                lines.append(f"r_t{k} = offset({self.pointers[term.operand]}, {start})")
+                step = "" if self.steps[k + 2] == 1 else self.slots.integer(f"t_step{k}", self.steps[k + 2])
+                result.append((f"r_t{k}", step, length, scale))
+            else:
+                lines += self._read(f"at{k}", self.pointers[term.operand], start, length, scale)
+                lines.append(f"r_x = offset(r_x, at{k})")
+        return result
+
+    @staticmethod
+    def _read(name: str, pointer: str, place: str, length: str, scale: str) -> list[str]:
+        """Lines that assign how far a term moves the source position."""
+        lines = [f"{name} = cast_int64(load_scalar({pointer}, {place}))"]
+        if length:
+            lines += [f"if {name} < 0:", f"{INDENT}{name} += {length}"]
+            lines.append(f"{name} = imax(0, imin({name}, {length} - 1)) * {scale}")
+        return lines
+
+    def _loop(self, terms: Sequence[tuple[str, str, str, str]], target: str, unrolled: int) -> list[str]:
+        """Runs from ``row`` on, ``unrolled`` at a time."""
+        lines: list[str] = []
+        for u in range(unrolled):
+            lines += self._place(terms, f"row + {u}" if u else "row", f"from{u}")
+            if self.jumps:
+                far = max(1, min(AHEAD_RUNS, AHEAD_BYTES // (self.run * self.item)))
+                ahead = f"imin(row + {far + u}, count - 1)" if terms else f"row + {far + u}"
+                lines += self._place(terms, ahead, "far", prefetched=True)
+                for part in range(0, min(self.run * self.item, AHEAD_BYTES), host.CACHE_LINE):
+                    lines.append(f"prefetch(r_x, far + {part // self.item})")
+        step = "run" if self.staged else "out_step"
+        rows = [f"(row + {u}) * {step}" if u else f"row * {step}" for u in range(unrolled)]
+        vectors, store = -(-self.run // self.lanes), "store_stream" if self.streamed and self.whole else "store"
+        if vectors > UNROLLED:
+            lines.append("c = 0")
+            for most in (UNROLLED, 1):
+                places = [f"c + {u * self.lanes}" for u in range(most)]
+                moves = [f"w{u} = load(r_x, from0 + {place}, {self.lanes})" for u, place in enumerate(places)]
+                moves += [f"{store}({target}, {rows[0]} + {place}, w{u})" for u, place in enumerate(places)]
+                lines.append(f"while c + {most * self.lanes} <= run:")
+                lines += indent([*moves, f"c += {most * self.lanes}"], 1)
+            if self.run % self.lanes:
+                last = f"run - {self.tail}"
+                lines.append(f"store({target}, {rows[0]} + {last}, load(r_x, from0 + {last}, {self.tail}))")
+        else:
+            parts = [(str(v * self.lanes), self.lanes) for v in range(vectors)]
+            if self.run % self.lanes:
+                parts[-1] = (f"run - {self.tail}", self.tail)
+            pairs = [(u, v) for u in range(unrolled) for v in range(vectors)]
+            lines += [f"v{u}_{v} = load(r_x, from{u} + {parts[v][0]}, {parts[v][1]})" for u, v in pairs]
+            lines += [f"{store}({target}, {rows[u]} + {parts[v][0]}, v{u}_{v})" for u, v in pairs]
+        return [f"while row + {unrolled} <= count:", *indent([*lines, f"row += {unrolled}"], 1)]
+
+    def _place(
+        self, terms: Sequence[tuple[str, str, str, str]], row: str, name: str, prefetched: bool = False
+    ) -> list[str]:
+        """Lines that assign where the source's run of ``row`` begins; any place will do for an index that is negative
+        or out of range if that is only ``prefetched``."""
+        lines, parts = [], [f"({row}) * x_step"] if self.steps[0] else []
+        for k, (pointer, step, length, scale) in enumerate(terms):
+            place = f"({row}) * {step}" if step else row
+            if prefetched:
+                lines.append(f"{name}_{k} = cast_int64(load_scalar({pointer}, {place}))")
+                parts.append(f"{name}_{k} * {scale}" if scale else f"{name}_{k}")
+            else:
+                lines += self._read(f"{name}_{k}", pointer, place, length, scale)
+                parts.append(f"{name}_{k}")
+        return [*lines, f"{name} = {' + '.join(parts) or '0'}"]
+
+    def _streaming(self) -> list[str]:
+        """What was gathered in scratch memory, past the caches."""
+        lanes = host.CACHE_LINE // self.item
+
+        def move(left: str) -> list[str]:
+            if left:
+                return [f"store_tail(r_out, c, load_tail(scratch, c, left, 0, {lanes}), left)"]
+            return [f"store_stream(r_out, c, load(scratch, c, {lanes}))"]
+
+        return ["full = count * run", *vector_loop(lanes, move, first="0", last="full", aligned="r_out")]

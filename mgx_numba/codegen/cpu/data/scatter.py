@@ -1,0 +1,149 @@
+"""Scatters: updates written or combined at positions that an integer tensor holds.
+
+The output already holds the data. Updates that may meet at one position are done by one task, in row-major
+order of their indices, so that the result is always the same; positions out of range are skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from ...launch import Launch
+from ...space import collapse
+from .. import host
+from ..loops import Slots, Tensor, dtype_name, footprint, indent, load_text, store_text
+from .rows import RowLoop, cast_text, mover, mover_lanes, vector_loop
+
+__all__ = ["scatter_launch", "scatternd_launch"]
+
+_COMBINE = {"add": "add", "mul": "mul", "min": "min", "max": "max"}
+
+
+def scatter_launch(combine: str, axis: int, indices: Tensor, updates: Tensor, out: Tensor, origin: str = "") -> Launch:
+    """One launch of ScatterElements into ``out``: ``updates[i]`` goes to ``i`` but at ``indices[i]`` along
+    ``axis``.
+
+    Operands are named ``indices``, ``updates`` and ``out``; ``combine`` is none, add, mul, min or max.
+    """
+    kept = [a for a in range(len(out.lens)) if a != axis]
+    tensors = [indices.strides, updates.strides, out.strides]
+    space = collapse(updates.lens, tensors, order_by=2, axes=kept)
+    slots, storage, compute = _slots(combine, indices, updates, out)
+    length = updates.lens[axis]
+    loop = RowLoop(slots, space.lens, space.strides, 1, 1, 8 * length)
+    slots.integer("count", length)
+    slots.integer("length", out.lens[axis])
+    steps = [slots.integer(f"step{k}", s[axis]) for k, s in enumerate(tensors)]
+    new = cast_text("load_scalar(r_updates, 0)", storage, compute)
+    if combine != "none":
+        new = f"{_COMBINE[combine]}({cast_text('load_scalar(r_out, at)', storage, compute)}, {new})"
+    inside = [
+        f"r_indices = offset(p_indices, {loop.offset(0)})",
+        f"r_updates = offset(p_updates, {loop.offset(1)})",
+        f"r_out = offset(p_out, {loop.offset(2)})",
+        "for j in range(count):",
+        *indent(
+            [
+                *_wrapped("load_scalar(r_indices, 0)", "length"),
+                "if at >= 0 and at < length:",
+                f"    at *= {steps[2]}",
+                f"    store_scalar(r_out, at, {cast_text(new, compute, storage)})",
+                f"r_indices = offset(r_indices, {steps[0]})",
+                f"r_updates = offset(r_updates, {steps[1]})",
+            ],
+            1,
+        ),
+    ]
+    return Launch(
+        kernel=loop.kernel(f"scatter_{combine}_kernel", inside, origin),
+        args=tuple(slots.values),
+        tasks=loop.tasks if 0 not in updates.lens else 0,
+        bytes=footprint(indices) + 2 * footprint(updates),
+    )
+
+
+def scatternd_launch(combine: str, indices: Tensor, updates: Tensor, out: Tensor, origin: str = "") -> Launch:
+    """One launch of ScatterND into ``out``: slices ``updates[i]`` go to the positions ``indices[i]``.
+
+    Operands are named ``indices``, ``updates`` and ``out``; ``combine`` is none, add, mul, min or max.
+    """
+    depth, tuples = indices.lens[-1], len(indices.lens) - 1
+    slice_axes = range(tuples, len(updates.lens))
+    out_slices = (*(0,) * tuples, *out.strides[depth:])
+    space = collapse(updates.lens, [updates.strides, out_slices], order_by=1, axes=slice_axes)
+    lens, strides = space.lens or (1,), [s or (1,) for s in space.strides]
+    each = collapse(
+        updates.lens, [indices.strides[:-1] + (0,) * len(slice_axes), updates.strides], 0, axes=range(tuples)
+    )
+    slots, storage, compute = _slots(combine, indices, updates, out)
+    lanes = mover_lanes(out.type, lens[-1]) if combine == "none" else host.lanes(compute)
+    loop = RowLoop(slots, lens[:-1], [s[:-1] for s in strides], lens[-1], lanes, prod(each.lens) or 1)
+    inner = [s[-1] for s in strides]
+    step = [slots.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(inner)]
+    counts = [slots.integer(f"m{d}", n) for d, n in enumerate(each.lens)]
+    walks = [_walk(slots, f"{name}", each.strides[k]) for k, name in enumerate("iu")]
+
+    def body(left: str) -> list[str]:
+        new = cast_text(load_text("q", "c", inner[0], step[0], lanes, left), storage, compute)
+        if combine != "none":
+            old = cast_text(load_text("w", "c", inner[1], step[1], lanes, left), storage, compute)
+            new = f"{_COMBINE[combine]}({old}, {new})"
+        return [store_text("w", "c", inner[1], step[1], cast_text(new, compute, storage), left)]
+
+    lines = [f"t = offset(p_indices, {walks[0]})", "place = 0", "inside = True"]
+    for k in range(depth):
+        length = slots.integer(f"length{k}", out.lens[k])
+        scale = slots.integer(f"scale{k}", out.strides[k])
+        start = slots.integer(f"tuple{k}", k * indices.strides[-1])
+        lines += [
+            *_wrapped(f"load_scalar(t, {start})", length),
+            f"inside = inside and at >= 0 and at < {length}",
+            f"place += at * {scale}",
+        ]
+    lines += [
+        "if inside:",
+        *indent(
+            [
+                f"q = offset(r_updates, {walks[1]})",
+                "w = offset(r_out, place)",
+                *vector_loop(lanes, body),
+            ],
+            1,
+        ),
+    ]
+    for d in range(len(counts) - 1, -1, -1):
+        lines = [f"for j{d} in range({counts[d]}):", *indent(lines, 1)]
+    inside = [
+        f"r_updates = offset(p_updates, {loop.offset(0)})",
+        f"r_out = offset(p_out, {loop.offset(1)})",
+        *lines,
+    ]
+    return Launch(
+        kernel=loop.kernel(f"scatternd_{combine}_kernel", inside, origin),
+        args=tuple(slots.values),
+        tasks=loop.tasks if 0 not in updates.lens else 0,
+        bytes=footprint(indices) + 2 * footprint(updates),
+    )
+
+
+def _slots(combine: str, indices: Tensor, updates: Tensor, out: Tensor) -> tuple[Slots, str, str]:
+    """Slots with the pointers, and the dtypes in which elements are stored and combined."""
+    storage = mover(out.type) if combine == "none" else dtype_name(out.type)
+    compute = storage if combine == "none" else dtype_name(out.type.compute)
+    slots = Slots()
+    slots.pointer("p_indices", "indices", dtype_name(indices.type))
+    slots.pointer("p_updates", "updates", storage)
+    slots.pointer("p_out", "out", storage)
+    return slots, storage, compute
+
+
+def _wrapped(load: str, length: str) -> list[str]:
+    """Lines that set ``at`` to an index, counted from the end if negative."""
+    return [f"at = cast_int64({load})", "if at < 0:", f"    at += {length}"]
+
+
+def _walk(slots: Slots, name: str, strides: Sequence[int]) -> str:
+    """Expression of the offset at the loop counters ``j0``, ``j1``, ...."""
+    terms = [f"j{d} * {slots.integer(f'{name}_{d}', s)}" for d, s in enumerate(strides) if s]
+    return " + ".join(terms) or "0"

@@ -1,0 +1,372 @@
+"""The first few elements of a row in sorted order (``topk``).
+
+A row of floats is dealt out to groups, more than elements are wanted, of which each gives its best one. Of these as
+many as are wanted are not worse than some bound; the elements of the row that are not, hardly more, are collected,
+and the number of those that beat one of them is its place. So is the bound found, by bisection if groups are many.
+
+Where that does not serve (other types, short rows, many ties), the best elements so far are kept sorted; vectors of
+which no element beats the worst of them cost one comparison each. Of others, those elements that do are inserted one
+after the other: the place is found, and what is behind it moved on, by vectors.
+
+Few long rows are cut into parts, of whose results another launch takes the best: equal elements are in order there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+import numpy as np
+
+from ...launch import Launch
+from ...space import collapse
+from .. import host
+from ..loops import AHEAD_BYTES, Slots, Tensor, dtype_name, footprint, indent, is_streamed, load_text
+from .rows import RowLoop, cast_text, const_text, row_share
+
+__all__ = ["LARGEST_K", "topk_launch", "topk_share"]
+
+LARGEST_K = 1024
+SKIPPED = 4
+GROUP_VECTORS = (1, 4, 16)
+WANTED_OF_GROUPS = 0.625
+LEAST_OF_GROUP = 4
+COLLECTED = 512
+BISECTIONS = 12
+COUNTED_VECTORS = 4
+DEALT = 4
+WANTED_OF_PART = 16
+
+
+def topk_share(k: int, axis: int, x: Tensor) -> int:
+    """Elements of a row that one task takes: fewer than the row has where few long rows are to be cut into parts."""
+    lanes, length = host.lanes(dtype_name(x.type.compute)), x.lens[axis]
+    share = row_share(prod(x.lens) // max(length, 1), length, lanes, -(-k // WANTED_OF_PART))
+    return share if length - (length - 1) // share * share >= k else length
+
+
+def topk_launch(
+    k: int,
+    axis: int,
+    largest: bool,
+    x: Tensor,
+    values: Tensor,
+    positions: Tensor,
+    origin: str = "",
+    share: int = 0,
+    places: bool = False,
+) -> Launch:
+    """One launch for the ``k`` (1 to `LARGEST_K`) largest or smallest elements along an axis, best first.
+
+    The axis is shorter than 2**31. Operands are named ``x``, ``values`` and ``positions`` (int64). Of equal elements
+    the one with the lower position comes first; NaN counts as larger than any number.
+
+    Args:
+        k: how many elements.
+        axis: has length k in the results.
+        largest: the largest ones, else the smallest.
+        x: the input.
+        values: the elements.
+        positions: where they are.
+        origin: what is computed, for comments.
+        share: each row is cut into parts of so many elements, with results that follow one another, row by row; they
+            are packed, whatever ``values`` and ``positions`` say.
+        places: an operand ``places`` (int64), packed as ``x`` is, has what to write as the positions of its elements;
+            the axis is the last one.
+    """
+    kept = [a for a in range(len(x.lens)) if a != axis]
+    lens = tuple(1 if a == axis else n for a, n in enumerate(x.lens))
+    space = collapse(lens, [x.strides, values.strides, positions.strides], order_by=0, axes=kept)
+    text = _Text(x, axis, largest)
+    slots, lanes, storage = text.slots, text.lanes, text.storage
+    slots.pointer("p_x", "x", storage)
+    slots.pointer("p_values", "values", storage)
+    slots.pointer("p_positions", "positions", "int64")
+    length = x.lens[axis]
+    if share:
+        loop = RowLoop(slots, space.lens, space.strides, length, lanes, 4, longest=share, least=share)
+    else:
+        loop = RowLoop(slots, space.lens, space.strides, length, lanes, 4, whole=True)
+    slots.integer("k", k)
+    text.step = slots.integer("t0", text.stride) if text.stride not in (0, 1) else ""
+    slots.integer("value_step", 1 if share else values.strides[axis])
+    slots.integer("position_step", 1 if share else positions.strides[axis])
+    fitting = [n for n in GROUP_VECTORS if k <= n * lanes * WANTED_OF_GROUPS and text.floats]
+    inside = [
+        f"r_x = offset(p_x, {loop.offset(0)})",
+        f"r_values = offset(p_values, {'task * k' if share else loop.offset(1)})",
+        f"r_positions = offset(p_positions, {'task * k' if share else loop.offset(2)})",
+    ]
+    if share:
+        begin = f"first * {text.step}" if text.step else "first" if text.stride else "0"
+        inside += [f"r_x = offset(r_x, {begin})", "base = first", "last = last - first", "first = 0"]
+        text.position = "({}) + base"
+    if places:
+        slots.pointer("p_places", "places", "int64")
+        inside.append("r_places = offset(p_places, row * cols)")
+        text.position = "load_scalar(r_places, {})"
+    if fitting:
+        inside += ["done = False", *text.collect(fitting[0]), "if not done:", *indent(text.insert(), 1)]
+    else:
+        inside += text.insert()
+    prologue = [
+        f"best = local_{text.compute}({max(LARGEST_K, COLLECTED) + lanes})",
+        f"at = local_int32({max(LARGEST_K, COLLECTED) + lanes})",
+        f"candidates = local_{text.compute}({lanes})",
+        f"candidates_at = local_int32({lanes})",
+        f"order = local_int64({COLLECTED + lanes})",
+    ]
+    return Launch(
+        kernel=loop.kernel("topk_kernel", inside, origin, prologue),
+        args=tuple(slots.values),
+        tasks=loop.tasks if 0 not in x.lens else 0,
+        flops=prod(x.lens),
+        bytes=footprint(x) + footprint(values) + footprint(positions),
+    )
+
+
+class _Text:
+    """Lines of the kernel, for the row ``r_x`` of ``last`` elements."""
+
+    def __init__(self, x: Tensor, axis: int, largest: bool) -> None:
+        self.storage, self.largest, self.floats = dtype_name(x.type), largest, x.type.is_floating
+        self.compute = "uint8" if self.storage == "bool" else dtype_name(x.type.compute)
+        self.position = "{}"
+        self.lanes, self.stride, self.step = host.lanes(self.compute), x.strides[axis], ""
+        self.slots, self.size, self.asked = Slots(), x.type.size, is_streamed([x]) and self.stride == 1
+        if self.floats:
+            lowest: float | int = float("-inf") if largest else float("nan")
+        else:
+            lowest = int(np.iinfo(self.compute).min if largest else np.iinfo(self.compute).max)
+        self.worst = const_text(self.compute, lowest, self.lanes)
+
+    def beats(self, a: str, b: str) -> str:
+        """True where a comes before b wherever they are."""
+        if self.largest:
+            return f"arg_gt({a}, {b})"
+        if not self.floats:
+            return f"lt({a}, {b})"
+        return f"logical_or(lt({a}, {b}), logical_and(isnan({b}), logical_not(isnan({a}))))"
+
+    def loaded(self, place: str, left: str = "") -> str:
+        return cast_text(load_text("r_x", place, self.stride, self.step, self.lanes, left), self.storage, self.compute)
+
+    def skip(self, vectors: int, test: Callable[[str], str]) -> list[str]:
+        """Lines that pass over so many vectors at a time if the test is true of no lane."""
+        found = test(self.loaded("c"))
+        for j in range(1, vectors):
+            found = f"logical_or({found}, {test(self.loaded(f'(c + {j * self.lanes})'))})"
+        lines = [f"if reduce_or({found}):", "    break", f"c += {vectors * self.lanes}"]
+        return [f"while c + {vectors * self.lanes} <= last:", *indent(lines, 1)]
+
+    def put(self, place: str, source: str) -> list[str]:
+        """Lines that write an element of ``best`` to a place of the result."""
+        value = cast_text(f"load_scalar(best, {source})", self.compute, self.storage)
+        position = self.position.format(f"cast_int64(load_scalar(at, {source}))")
+        return [
+            f"store_scalar(r_values, ({place}) * value_step, {value})",
+            f"store_scalar(r_positions, ({place}) * position_step, {position})",
+        ]
+
+    # By a bound
+
+    def collect(self, vectors: int) -> list[str]:
+        """Lines that set ``done`` if they have found the result by a bound from so many vectors of groups."""
+        lanes = self.lanes
+        start = const_text(self.compute, float("-inf" if self.largest else "inf"), lanes)
+        ahead = range(0, max(vectors, DEALT) * lanes, host.CACHE_LINE // self.size) if self.asked else ()
+        asked = [f"prefetch(r_x, c + {AHEAD_BYTES // self.size + k})" for k in ahead]
+        places = [f"(c + {j * lanes})" for j in range(max(vectors, DEALT))]
+        deal = [f"v{j} = {self.loaded(place)}" for j, place in enumerate(places)]
+        one = list(deal[:vectors])
+        many = DEALT // vectors
+        for half in (2, 1) if many == DEALT else ():
+            deal += [f"v{j} = {self.better(f'v{j}', f'v{j + half}')}" for j in range(half)]
+        keep = [f"m{j} = {self.better(f'v{j}', f'm{j}')}" for j in range(vectors)]
+        rest = [
+            f"while c + {vectors * lanes} <= last:",
+            *indent([*(asked if vectors >= DEALT else ()), *one, *keep, f"c += {vectors * lanes}"], 1),
+        ]
+        if many == DEALT:
+            rest = [
+                f"while c + {DEALT * lanes} <= last:",
+                *indent([*asked, *deal, *keep, f"c += {DEALT * lanes}"], 1),
+                *rest,
+            ]
+        return [
+            f"if last >= {LEAST_OF_GROUP * vectors * lanes}:",
+            *indent(
+                [
+                    *(f"m{j} = {start}" for j in range(vectors)),
+                    "c = 0",
+                    *rest,
+                    *(self._counted(vectors) if vectors <= COUNTED_VECTORS else self._bisected(vectors)),
+                    *self._collect_within(),
+                ],
+                1,
+            ),
+        ]
+
+    def better(self, a: str, b: str) -> str:
+        """The better one in each lane, the second if one is NaN."""
+        return f"where({'gt' if self.largest else 'lt'}({a}, {b}), {a}, {b})"
+
+    def _counted(self, vectors: int) -> list[str]:
+        """Lines that set ``bound`` to the worst of the best k groups: those that fewer than k others beat."""
+        lanes, best, worst = self.lanes, *(("gt", "min") if self.largest else ("lt", "max"))
+        none = const_text(self.compute, float("inf" if self.largest else "-inf"), lanes)
+        kept = [f"where(lt(above{j}, splat(cast_int32(k), {lanes})), m{j}, {none})" for j in range(vectors)]
+        while len(kept) > 1:
+            kept = [f"{worst}({a}, {b})" for a, b in zip(kept[::2], kept[1::2])]
+        return [
+            *(f"store(best, {j * lanes}, m{j})" for j in range(vectors)),
+            *(f"above{j} = const_int32(0, {lanes})" for j in range(vectors)),
+            f"for e in range({vectors * lanes}):",
+            f"    other = load_splat(best, e, {lanes})",
+            *(f"    above{j} = add(above{j}, cast_int32({best}(other, m{j})))" for j in range(vectors)),
+            f"bound = splat(reduce_{worst}({kept[0]}), {lanes})",
+        ]
+
+    def _bisected(self, vectors: int) -> list[str]:
+        """Lines that set ``bound`` to what k groups are not worse than, and few others."""
+        lanes, largest = self.lanes, self.largest
+        least, most = ("reduce_min", "reduce_max") if largest else ("reduce_max", "reduce_min")
+        total, low, high = f"const_int32(0, {lanes})", "m0", "m0"
+        for j in range(vectors):
+            total = f"add({total}, cast_int32({'ge' if largest else 'le'}(m{j}, middle)))"
+            if j:
+                low, high = (f"{'min' if f == largest else 'max'}({v}, m{j})" for f, v in ((True, low), (False, high)))
+        return [
+            # k groups are never worse than low.
+            f"low = {least}({low})",
+            f"high = {most}({high})",
+            f"for part in range({BISECTIONS}):",
+            f"    half = add(low, mul(sub(high, low), cast_{self.compute}(0.5)))",
+            f"    middle = splat(half, {lanes})",
+            f"    if reduce_add({total}) >= k:",
+            "        low = half",
+            "    else:",
+            "        high = half",
+            f"bound = splat(low, {lanes})",
+        ]
+
+    def _collect_within(self) -> list[str]:
+        """Lines that collect the elements that are not worse than ``bound`` and put them in order."""
+        lanes = self.lanes
+
+        def within(v: str) -> str:
+            return f"logical_not(lt({v}, bound))" if self.largest else f"le({v}, bound)"
+
+        collecting = [
+            *self.skip(SKIPPED, within),
+            *self.skip(1, within),
+            f"left = imin({lanes}, last - c)",
+            f"v = {self.loaded('c', 'left')}",
+            f"mask = logical_and(lane_mask(left, {lanes}), {within('v')})",
+            f"store_where(at, count, add(iota_int32({lanes}), c), mask)",
+            "count += store_where(best, count, v, mask)",
+            "c += left",
+        ]
+        return [
+            "count = 0",
+            "c = 0",
+            f"while c < last and count <= {COLLECTED - lanes}:",
+            *indent(collecting, 1),
+            "done = c >= last and count >= k",
+            "if done:",
+            f"    store(best, count, {self.worst})",
+            *indent(self._rank(), 1),
+        ]
+
+    def _rank(self) -> list[str]:
+        """Lines that put the elements that were collected where they belong."""
+        lanes = self.lanes
+        tie = f"logical_and(gt(place, splat(cast_int32(e), {lanes})), logical_not({self.beats('a', 'other')}))"
+        return [
+            "p = 0",
+            "while p < count:",
+            *indent(
+                [
+                    f"a = load(best, p, {lanes})",
+                    f"place = add(iota_int32({lanes}), p)",
+                    f"before = const_int32(0, {lanes})",
+                    "for e in range(count):",
+                    f"    other = load_splat(best, e, {lanes})",
+                    f"    before = add(before, cast_int32(logical_or({self.beats('other', 'a')}, {tie})))",
+                    "store(candidates_at, 0, before)",
+                    f"for e in range(imin({lanes}, count - p)):",
+                    "    store_scalar(order, cast_int64(load_scalar(candidates_at, e)), p + e)",
+                    f"p += {lanes}",
+                ],
+                1,
+            ),
+            "for e in range(k):",
+            "    p = load_scalar(order, e)",
+            *indent(self.put("e", "p"), 1),
+        ]
+
+    # By insertion
+
+    def insert(self) -> list[str]:
+        """Lines that find the result element by element."""
+        lanes = self.lanes
+
+        def may_beat(v: str) -> str:
+            """True of lanes that beat the worst, and of NaN."""
+            if not self.floats:
+                return self.beats(v, "worst")
+            return f"logical_not({'le' if self.largest else 'ge'}({v}, worst))"
+
+        return [
+            "count = 0",
+            "c = 0",
+            # What beats nothing, in the places that are still free.
+            "while c < k:",
+            f"    store(best, c, {self.worst})",
+            f"    c += {lanes}",
+            "c = first",
+            "while c < last:",
+            f"    worst = load_splat(best, k - 1, {lanes})",
+            "    if count == k:",
+            *indent([*self.skip(SKIPPED, may_beat), *self.skip(1, may_beat)], 2),
+            f"    left = imin({lanes}, last - c)",
+            f"    mask = lane_mask(left, {lanes})",
+            f"    v = {self.loaded('c', 'left')}",
+            "    if count == k:",
+            f"        mask = logical_and(mask, {may_beat('v')})",
+            "    found = store_where(candidates, 0, v, mask)",
+            f"    store_where(candidates_at, 0, add(iota_int32({lanes}), c), mask)",
+            "    for e in range(found):",
+            *indent(self._insert_one(), 2),
+            "    c += left",
+            "for e in range(k):",
+            *indent(self.put("e", "e"), 1),
+        ]
+
+    def _insert_one(self) -> list[str]:
+        """Lines that insert candidate ``e`` if it beats the worst."""
+        lanes = self.lanes
+        found = [
+            f"spread = splat(a, {lanes})",
+            f"before = const_int32(0, {lanes})",
+            "p = 0",
+            "while p < count:",
+            f"    before = add(before, cast_int32(logical_not({self.beats('spread', f'load(best, p, {lanes})')})))",
+            f"    p += {lanes}",
+            "p = imin(count, cast_int64(reduce_add(before)))",
+            "i = imin(count, k - 1)",
+            f"while i - p >= {lanes}:",
+            f"    i -= {lanes}",
+            f"    store(best, i + 1, load(best, i, {lanes}))",
+            f"    store(at, i + 1, load(at, i, {lanes}))",
+            f"store_tail(best, p + 1, load_tail(best, p, i - p, 0, {lanes}), i - p)",
+            f"store_tail(at, p + 1, load_tail(at, p, i - p, 0, {lanes}), i - p)",
+            "store_scalar(best, p, a)",
+            "store_scalar(at, p, load_scalar(candidates_at, e))",
+            "count = imin(count + 1, k)",
+        ]
+        return [
+            "a = load_scalar(candidates, e)",
+            f"if count < k or {self.beats('a', 'load_scalar(best, k - 1)')}:",
+            *indent(found, 1),
+        ]

@@ -1,0 +1,324 @@
+"""Copies between memory orders: two dimensions of which each is contiguous on one side only change places.
+
+Square blocks are transposed in registers, so that both sides move whole vectors. The last block of a row or
+column overlaps the one before it instead of being smaller. Where one of the dimensions is 2, 3 or 4 long (the
+channels of images and boxes), vectors are interleaved, also with themselves, or taken apart instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from ...kernel import KernelSource
+from ...launch import Launch
+from ...space import collapse
+from .. import host
+from ..loops import INDENT, Odometer, Slots, Tensor, claim, footprint, indent, is_streamed, task_elements, vector_loop
+from .rows import mover
+
+__all__ = ["transpose_launch"]
+
+TILE = 64
+TILE_BYTES = 256
+LINED_TILE = 32
+LONG_BYTES = 4096
+ALIASING = 4096
+LARGEST_BLOCK = 16
+SMALLEST_BLOCK = 4
+RIBBON = 4096
+WIDEST_RIBBON = 15
+STAGED_BYTES = 4096
+STAGED_COLUMNS = 512
+STRIPE_BYTES = 256
+
+
+def transpose_launch(x: Tensor, out: Tensor, origin: str = "") -> Launch | None:
+    """A launch that copies operand ``x0`` to ``out0``; ``None`` if no two dimensions change places.
+
+    Args:
+        x: the source; lengths as ``out``.
+        out: the target; its strides must not repeat elements.
+    """
+    space = collapse(out.lens, [x.strides, out.strides], order_by=1)
+    if space.rank < 2 or not space.elements:
+        return None
+    from_strides, to_strides = space.strides
+    inner = space.rank - 1
+    others = [d for d in range(inner) if from_strides[d] == 1]
+    if to_strides[inner] != 1 or from_strides[inner] == 1 or len(others) != 1:
+        return None
+    across = others[0]
+    outer = [d for d in range(inner) if d != across]
+    plan = _Plan(x, out, origin)
+    if to_strides[across] > WIDEST_RIBBON:  # reading in order is worth more, unless what is written are short runs
+        outer.sort(key=lambda d: -abs(from_strides[d]))
+    plan.outer(
+        [space.lens[d] for d in outer],
+        [[from_strides[d] for d in outer], [to_strides[d] for d in outer]],
+    )
+    lens = (space.lens[across], space.lens[inner])
+    widest = min(max(host.lanes(mover(x.type)), SMALLEST_BLOCK), LARGEST_BLOCK)
+    x_step, out_step = from_strides[inner], to_strides[across]
+    for intrinsic, length, count, packed, step in (
+        ("interleave", lens[0], lens[1], out_step, x_step),
+        ("deinterleave", lens[1], lens[0], x_step, out_step),
+    ):
+        lanes = _power_of_two(min(widest, length))
+        if count in (2, 3, 4) and packed == count and lanes >= SMALLEST_BLOCK:
+            return plan.ribbon(intrinsic, length, count, step, lanes)
+        wide = 1 << (count - 1).bit_length()
+        if 4 < count <= WIDEST_RIBBON and packed == count and wide <= min(widest, length):
+            make = plan.packed if intrinsic == "interleave" else plan.unpacked
+            return make(length, count, step, wide)
+    size = _power_of_two(min(widest, *lens))
+    if x_step == 0 or size < SMALLEST_BLOCK:
+        return None
+    return plan.blocks(size, lens, (x_step, out_step))
+
+
+def _power_of_two(limit: int) -> int:
+    """The largest power of two up to a limit."""
+    return 1 << (limit.bit_length() - 1)
+
+
+class _Plan:
+    """Prints the kernel of one pair of dimensions inside of any others."""
+
+    def __init__(self, x: Tensor, out: Tensor, origin: str) -> None:
+        self.x, self.out, self.origin = x, out, origin
+        self.streamed = is_streamed([out])
+        self.slots = Slots()
+        self.slots.pointer("p_x", "x0", mover(x.type))
+        self.slots.pointer("p_out", "out0", mover(x.type))
+
+    def outer(self, lens: list[int], strides: list[list[int]]) -> None:
+        """The dimensions around the pair."""
+        self.points = prod(lens)
+        self.odometer = Odometer(self.slots, lens, strides)
+
+    def blocks(self, size: int, lens: tuple[int, int], steps: tuple[int, int]) -> Launch:
+        """Tasks of square tiles.
+
+        Args:
+            size: rows and columns of the blocks that are transposed in registers.
+            lens: lengths of the dimensions that are contiguous in the source, and in the target.
+            steps: the source's stride along the second, the target's along the first.
+        """
+        item = self.x.type.size
+        lined = size * item % host.CACHE_LINE == 0 and steps[1] * item % host.CACHE_LINE == 0
+        tile = max(TILE_BYTES // item, TILE)
+        across = LONG_BYTES // item if self.streamed else tile
+        if self.streamed and not lined:
+            tile = STAGED_COLUMNS
+        elif self.streamed:
+            tile = min(LONG_BYTES // item, LINED_TILE * across // min(lens[0], across) // LINED_TILE * LINED_TILE)
+        tiles = [-(-lens[0] // across), -(-lens[1] // tile)]
+        for name, value in (
+            ("across", lens[0]),
+            ("along", lens[1]),
+            ("tiles_across", tiles[0]),
+            ("tiles_along", tiles[1]),
+            ("x_step", steps[0]),
+            ("out_step", steps[1]),
+        ):
+            self.slots.integer(name, value)
+        # Rows of the target that lie a multiple of this apart compete for the same few places of the caches.
+        staged = not lined if self.streamed else steps[1] * item % ALIASING == 0
+        dense = self.streamed and steps[1] == lens[1] <= tile
+        moves = self._staged(size, tile, dense) if staged else self._direct(size)
+        lines = [
+            "rest = idiv(task, tiles_along)",
+            f"first = (task - rest * tiles_along) * {tile}",
+            f"last = imin(along, first + {tile})",
+            "point = idiv(rest, tiles_across)",
+            f"j = (rest - point * tiles_across) * {across}",
+            f"stop = imin(across, j + {across})",
+            *self._pointers(),
+            "while j < stop:",
+            *indent([f"col = imin(j, across - {size})", *moves, f"j += {size}"], 1),
+        ]
+        scratch = [f"scratch = local_{mover(self.x.type)}({size * (tile + size)})"] if staged else []
+        elements = min(lens[0], across) * min(lens[1], tile)
+        return self._launch("transpose_kernel", lines, self.points * prod(tiles), elements, scratch)
+
+    @staticmethod
+    def _rows(size: int, *body: str) -> list[str]:
+        """``body`` for each block of a stripe, which starts at ``row``."""
+        loop = [f"row = imin(i, along - {size})", *body, f"i += {size}"]
+        return ["i = first", "while i < last:", *indent(loop, 1)]
+
+    def _direct(self, size: int) -> list[str]:
+        """Blocks from the source straight to the target."""
+        target = "offset(r_out, col * out_step + row)"
+        name = "transpose_block_stream" if self.streamed else "transpose_block"
+        move = f"{name}(offset(r_x, row * x_step + col), x_step, {size}, {target}, out_step, {size})"
+        return self._rows(size, move)
+
+    def _staged(self, size: int, tile: int, dense: bool) -> list[str]:
+        """Blocks to scratch memory, whose rows then go to the target one after the other."""
+        pitch = "along" if dense else str(tile + size)
+        place = f"row - first + {size}"
+        to_scratch = (
+            f"transpose_block(offset(r_x, row * x_step + col), x_step, {size},"
+            f" offset(scratch, {place}), {pitch}, {size})"
+        )
+        if not self.streamed:
+            to_target = f"store(r_out, (col + k) * out_step + row, load(scratch, k * {pitch} + {place}, {size}))"
+            return [
+                *self._rows(size, to_scratch),
+                f"for k in range({size}):",
+                *indent(self._rows(size, to_target), 1),
+            ]
+        wide = host.CACHE_LINE // self.x.type.size
+
+        def move(left: str) -> list[str]:
+            source = f"scratch, k * {pitch} + c + {size}"
+            if left:
+                return [f"store_tail(q_out, c, load_tail({source}, left, 0, {wide}), left)"]
+            return [f"store_stream(q_out, c, load({source}, {wide}))"]
+
+        ahead = [f"prefetch(r_x, (row + {k}) * x_step + col + {2 * size})" for k in range(size)]
+        rows = [
+            "q_out = offset(r_out, (col + k) * out_step + first)",
+            *vector_loop(wide, move, first="0", last="last - first", aligned="q_out"),
+        ]
+        if dense:  # all rows are one run of memory, of which only the ends are parts of lines
+            rows = ["k = 0", rows[0], *vector_loop(wide, move, first="0", last=f"{size} * along", aligned="q_out")]
+            return [*self._rows(size, to_scratch, *ahead), *rows]
+        return [*self._rows(size, to_scratch, *ahead), f"for k in range({size}):", *indent(rows, 1)]
+
+    def ribbon(self, intrinsic: str, length: int, count: int, step: int, lanes: int) -> Launch:
+        """Tasks of RIBBON steps along the longer dimension of ``length``, each of ``count`` elements."""
+        chunks = -(-length // RIBBON)
+        for name, value in (("length", length), ("chunks", chunks), ("step", step)):
+            self.slots.integer(name, value)
+        if intrinsic == "interleave":
+            source, target = "offset(r_x, c), step", f"offset(r_out, c * {count})"
+            scratch, places = "scratch", [f"c * {count} + {r * lanes}" for r in range(count)]
+        else:
+            source, target = f"offset(r_x, c * {count})", "offset(r_out, c), step"
+            scratch, places = f"scratch, {lanes}", [f"c + {r} * step" for r in range(count)]
+        staged = self.streamed and lanes * self.x.type.size % host.CACHE_LINE == 0
+        move = [f"{intrinsic}({source}, {scratch if staged else target}, {count}, {lanes})"]
+        for r, place in enumerate(places if staged else []):
+            move.append(f"store_stream(r_out, {place}, load(scratch, {r * lanes}, {lanes}))")
+        prologue = [f"scratch = local_{mover(self.x.type)}({count * lanes})"] if staged else []
+        lines = [
+            "point = idiv(task, chunks)",
+            f"i = (task - point * chunks) * {RIBBON}",
+            f"last = imin(length, i + {RIBBON})",
+            *self._pointers(),
+            "while i < last:",
+            *indent([f"c = imin(i, length - {lanes})", *move, f"i += {lanes}"], 1),
+        ]
+        return self._launch(f"{intrinsic}_kernel", lines, self.points * chunks, min(length, RIBBON) * count, prologue)
+
+    def packed(self, length: int, count: int, step: int, lanes: int) -> Launch:
+        """Tasks of RIBBON steps along the longer dimension, to runs of ``count`` elements.
+
+        Each run is stored with more behind it, over which the next one goes; what is ready is copied from there.
+        """
+        item, ahead = self.x.type.size, lanes * count
+        steps = max(1, STAGED_BYTES // (count * item) // lanes) * lanes
+        block = f"offset(r_x, k), step, {count}, offset(scratch, (k - i) * count + {ahead}), count, {lanes}"
+        wide = host.CACHE_LINE // item
+
+        def move(left: str) -> list[str]:
+            place = f"r_out, i * count + c, load(scratch, c + {ahead}, {wide})"
+            if left:
+                return [f"store_tail(r_out, i * count + c, load_tail(scratch, c + {ahead}, left, 0, {wide}), left)"]
+            return [f"store_stream({place})" if self.streamed else f"store({place})"]
+
+        out = "offset(r_out, i * count)" if self.streamed else ""
+        lines = [
+            *self._steps(steps, lanes, [f"transpose_block({block})"]),
+            *vector_loop(wide, move, first="0", last="(stop - i) * count", aligned=out),
+        ]
+        return self._ribbons("packing_kernel", lines, length, count, step, (steps + lanes) * count + lanes)
+
+    def unpacked(self, length: int, count: int, step: int, lanes: int) -> Launch:
+        """Tasks of RIBBON steps along the longer dimension, from runs of ``count`` elements.
+
+        Each run is loaded with more behind it; the last ones, behind which there may be nothing, from a copy.
+        """
+        item, near = self.x.type.size, -(-(lanes - count) // count)
+        steps = max(1, STRIPE_BYTES // item // lanes) * lanes
+        pitch = steps + 2 * lanes
+        target = f"offset(scratch, k - i + {lanes}), {pitch}" if self.streamed else "offset(r_out, k), step"
+        wide = host.CACHE_LINE // item
+        block = [
+            f"if k + {lanes + near} <= length:",
+            f"{INDENT}transpose_part(offset(r_x, k * count), count, {lanes}, {target}, {count}, {lanes})",
+            "else:",
+            f"{INDENT}for part in range({count}):",
+            f"{INDENT * 2}store(ending, part * {lanes}, load(r_x, k * count + part * {lanes}, {lanes}))",
+            f"{INDENT}transpose_part(ending, count, {lanes}, {target}, {count}, {lanes})",
+        ]
+
+        def move(left: str) -> list[str]:
+            source = f"scratch, r * {pitch} + c + {lanes}"
+            if left:
+                return [f"store_tail(q_out, c, load_tail({source}, left, 0, {wide}), left)"]
+            return [f"store_stream(q_out, c, load({source}, {wide}))"]
+
+        lines = self._steps(steps, lanes, block)
+        if self.streamed:
+            rows = vector_loop(wide, move, first="0", last="stop - i", aligned="q_out")
+            lines += [f"for r in range({count}):", *indent(["q_out = offset(r_out, r * step + i)", *rows], 1)]
+        ending = [f"ending = local_{mover(self.x.type)}({lanes * count + lanes})"]
+        return self._ribbons("unpacking_kernel", lines, length, count, step, count * pitch, ending)
+
+    @staticmethod
+    def _steps(steps: int, lanes: int, block: list[str]) -> list[str]:
+        """``block`` for the next ``steps`` steps from ``i`` on, at ``k``, of which the last overlap those before."""
+        return [
+            f"stop = imin(last, i + {steps})",
+            "c = i",
+            "while c < stop:",
+            *indent([f"k = imin(c, length - {lanes})", *block, f"c += {lanes}"], 1),
+        ]
+
+    def _ribbons(
+        self, name: str, inside: list[str], length: int, count: int, step: int, scratch: int, more: Sequence[str] = ()
+    ) -> Launch:
+        """Tasks of RIBBON steps, in which ``inside`` does those from ``i`` up to ``stop``, which it sets."""
+        chunks = -(-length // RIBBON)
+        for key, value in (("length", length), ("chunks", chunks), ("step", step), ("count", count)):
+            self.slots.integer(key, value)
+        lines = [
+            "point = idiv(task, chunks)",
+            f"i = (task - point * chunks) * {RIBBON}",
+            f"last = imin(length, i + {RIBBON})",
+            *self._pointers(),
+            "while i < last:",
+            *indent([*inside, "i = stop"], 1),
+        ]
+        prologue = [f"scratch = local_{mover(self.x.type)}({scratch})", *more]
+        return self._launch(name, lines, self.points * chunks, min(length, RIBBON) * count, prologue)
+
+    def _pointers(self) -> list[str]:
+        return [
+            *self.odometer.start("point"),
+            f"r_x = offset(p_x, {self.odometer.offset(0)})",
+            f"r_out = offset(p_out, {self.odometer.offset(1)})",
+        ]
+
+    def _launch(
+        self, name: str, lines: list[str], tasks: int, elements: int, prologue: list[str] | None = None
+    ) -> Launch:
+        text = [
+            "def kernel(args, begin, end):",
+            *indent([*self.slots.lines, *(prologue or [])], 1),
+            f"{INDENT}for task in range(begin, end):",
+            *indent(lines, 2),
+            *([f"{INDENT}stream_fence()"] if self.streamed else []),
+        ]
+        traffic = footprint(self.x) + footprint(self.out)
+        return Launch(
+            kernel=KernelSource(name=name, text="\n".join(text) + "\n", origin=self.origin),
+            args=tuple(self.slots.values),
+            tasks=tasks,
+            grain=max(1, task_elements(prod(self.out.lens)) // elements, claim(tasks, traffic)),
+            bytes=traffic,
+        )

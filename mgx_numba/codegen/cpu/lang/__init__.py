@@ -1,0 +1,1 @@
+"""The vector language of CPU kernels: intrinsics by family, written as LLVM IR."""

@@ -1,0 +1,173 @@
+"""Conversion of elements between dtypes, as NumPy and ml_dtypes convert, with float to integer saturating.
+
+float16 uses the CPU's instructions where it has them. Every other storage float is converted with integer
+arithmetic: rounded to nearest, ties to even, overflowing to infinity or to NaN as the format has it (no
+saturation, as ml_dtypes ``astype``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from .. import host
+from .builder import VectorBuilder, element_type, is_signed
+
+__all__ = ["convert", "truth"]
+
+_HALF, _FLOAT, _DOUBLE = ir.HalfType(), ir.FloatType(), ir.DoubleType()
+_I32 = ir.IntType(32)
+
+
+@dataclass(frozen=True)
+class _Small:
+    """A binary float format: `1 + exponent + mantissa` bits; `overflow` is the code of what is too large.
+
+    Codes are without the sign bit. Formats with `one_zero` have no negative zero; its code is their only NaN.
+    """
+
+    exponent: int
+    mantissa: int
+    bias: int
+    largest: int
+    overflow: int
+    nan: int
+    one_zero: bool = False
+
+    @property
+    def bits(self) -> int:
+        return 1 + self.exponent + self.mantissa
+
+
+_SMALL = {
+    "float16": _Small(5, 10, 15, largest=0x7BFF, overflow=0x7C00, nan=0x7E00),
+    "float8_e4m3fn": _Small(4, 3, 7, largest=0x7E, overflow=0x7F, nan=0x7F),
+    "float8_e4m3fnuz": _Small(4, 3, 8, largest=0x7F, overflow=0x80, nan=0x80, one_zero=True),
+    "float8_e5m2": _Small(5, 2, 15, largest=0x7B, overflow=0x7C, nan=0x7E),
+    "float8_e5m2fnuz": _Small(5, 2, 16, largest=0x7F, overflow=0x80, nan=0x80, one_zero=True),
+}
+
+
+def convert(b: VectorBuilder, x: ir.Value, source: str, target: str) -> ir.Value:
+    """`x` of dtype `source` as dtype `target`."""
+    if source == target:
+        return x
+    b = b.strict()
+    if source in _SMALL or source == "bfloat16":
+        return convert(b, _load_storage(b, x, source), "float32", target)
+    if target in _SMALL or target == "bfloat16":
+        return _store_storage(b, _to_float32(b, x, source, target), target)
+    if target == "bool":
+        return truth(b, x, source)
+    type_ = b.like(x, element_type(target))
+    if source in ("float32", "float64"):
+        if target == "float64":
+            return b.ir.fpext(x, type_)
+        if target == "float32":
+            return b.ir.fptrunc(x, type_)
+        name = "fptosi.sat" if is_signed(target) else "fptoui.sat"
+        return b.intrinsic(name, [x], type_, overloads=[type_, x.type])
+    if target in ("float32", "float64"):
+        return b.ir.sitofp(x, type_) if is_signed(source) else b.ir.uitofp(x, type_)
+    wide, own = element_type(target).width, b.width(x)
+    if wide == own:
+        return x
+    if wide < own:
+        return b.ir.trunc(x, type_)
+    return b.ir.sext(x, type_) if is_signed(source) else b.ir.zext(x, type_)
+
+
+def truth(b: VectorBuilder, x: ir.Value, dtype: str) -> ir.Value:
+    """Bool (i1) of whether each element is nonzero; NaN is."""
+    if dtype == "bool":
+        return x
+    if dtype in ("float32", "float64"):
+        return b.fcmp("!=", x, 0.0)
+    if dtype in _SMALL or dtype == "bfloat16":
+        return truth(b, _load_storage(b, x, dtype), "float32")
+    return b.icmp("!=", x, 0)
+
+
+def _to_float32(b: VectorBuilder, x: ir.Value, source: str, target: str) -> ir.Value:
+    """float32 that rounds to the same storage float as `x` does.
+
+    float64 is rounded to odd, so that rounding twice is rounding once; bfloat16 is rounded twice, as in
+    ml_dtypes.
+    """
+    if source != "float64" or target == "bfloat16":
+        return convert(b, x, source, "float32")
+    near = b.narrow(x)
+    back = b.widen(near)
+    bits = b.bits(near)
+    beyond = b.fcmp(">", b.fabs(back), b.fabs(x))
+    truncated = b.isub(bits, b.ir.zext(beyond, bits.type))
+    odd = b.select(b.fcmp("==", back, x), bits, b.or_(truncated, 1))
+    return b.select(b.is_nan(x), near, b.from_bits(odd))
+
+
+def _load_storage(b: VectorBuilder, x: ir.Value, dtype: str) -> ir.Value:
+    if dtype == "bfloat16":
+        return b.from_bits(b.shl(b.ir.zext(x, b.like(x, _I32)), 16))
+    if dtype == "float16" and _has_half():
+        return b.ir.fpext(b.ir.bitcast(x, b.like(x, _HALF)), b.like(x, _FLOAT))
+    return _expand(b, x, _SMALL[dtype])
+
+
+def _store_storage(b: VectorBuilder, x: ir.Value, dtype: str) -> ir.Value:
+    if dtype == "bfloat16":
+        return _round_bfloat16(b, x)
+    if dtype == "float16" and _has_half():
+        return b.ir.bitcast(b.ir.fptrunc(x, b.like(x, _HALF)), b.like(x, ir.IntType(16)))
+    return _round_small(b, x, _SMALL[dtype])
+
+
+def _has_half() -> bool:
+    return host.has("f16c") or host.has("avx512f") or host.has("neon")
+
+
+def _round_bfloat16(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    bits = b.bits(x)
+    rounded = b.iadd(bits, b.iadd(b.and_(b.lshr(bits, 16), 1), 0x7FFF))
+    quiet = b.or_(b.and_(bits, 0x80000000), 0x7FC00000)
+    return b.ir.trunc(b.lshr(b.select(b.is_nan(x), quiet, rounded), 16), b.like(x, ir.IntType(16)))
+
+
+def _expand(b: VectorBuilder, x: ir.Value, f: _Small) -> ir.Value:
+    """Any format of `_SMALL` to float32, exactly."""
+    wide = b.ir.zext(x, b.like(x, _I32))
+    magnitude = b.and_(wide, (1 << (f.bits - 1)) - 1)
+    sign = b.shl(b.lshr(wide, f.bits - 1), 31)
+    normal = b.iadd(b.shl(magnitude, 23 - f.mantissa), (127 - f.bias) << 23)
+    # Codes below 2**mantissa are zero and subnormals: an integer times the smallest subnormal.
+    small = b.mul(b.ir.sitofp(magnitude, b.like(x, _FLOAT)), 2.0 ** (1 - f.bias - f.mantissa))
+    bits = b.select(b.icmp("<", magnitude, 1 << f.mantissa), b.bits(small), normal)
+    if f.one_zero:
+        bits = b.select(b.icmp("==", wide, f.nan), 0x7FC00000, bits)
+    else:
+        if f.overflow != f.nan:
+            bits = b.select(b.icmp("==", magnitude, f.overflow), 0x7F800000, bits)
+        special = b.icmp(">", magnitude, f.overflow - (f.overflow == f.nan))
+        bits = b.select(special, 0x7FC00000, bits)
+    return b.from_bits(b.or_(bits, sign))
+
+
+def _round_small(b: VectorBuilder, x: ir.Value, f: _Small) -> ir.Value:
+    """float32 to any format of `_SMALL`."""
+    bits = b.bits(x)
+    magnitude = b.and_(bits, 0x7FFFFFFF)
+    dropped = 23 - f.mantissa
+    tie = b.and_(b.lshr(magnitude, dropped), 1)
+    rounded = b.lshr(b.iadd(b.iadd(magnitude, (1 << (dropped - 1)) - 1), tie), dropped)
+    normal = b.isub(rounded, (127 - f.bias) << f.mantissa)
+    # Adding a power of two whose last place is the smallest subnormal rounds to a multiple of it.
+    power = 24 - f.bias - f.mantissa
+    small = b.isub(b.bits(b.add(b.from_bits(magnitude), 2.0**power)), (127 + power) << 23)
+    code = b.select(b.icmp("<", magnitude, (128 - f.bias) << 23), small, normal)
+    code = b.select(b.icmp(">", code, f.largest), f.overflow, code)
+    code = b.select(b.icmp(">", magnitude, 0x7F800000), f.nan, code)
+    sign = b.shl(b.lshr(bits, 31), f.bits - 1)
+    signed = b.or_(code, sign)
+    if f.one_zero:
+        signed = b.select(b.icmp("==", code, 0), 0, signed)
+    return b.ir.trunc(signed, b.like(x, ir.IntType(f.bits)))

@@ -1,0 +1,283 @@
+"""Intrinsics that read and write vectors whose elements are apart: at a stride, or at given indices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from llvmlite import ir
+from numba.core import types
+from numba.core.errors import TypingError
+
+from .. import host
+from .builder import VectorBuilder
+from .convert import convert
+from .memory import (
+    Definition,
+    alignment,
+    fill_vector,
+    from_memory,
+    loader,
+    memory_element,
+    scalar_dtype,
+    storer,
+    tail_loader,
+    to_memory,
+)
+from .values import tail_mask
+from .vector import Vec, make_intrinsic, pointer_dtype, scalar_type, value_type
+
+__all__ = [
+    "gather",
+    "gather_tail",
+    "load_near",
+    "load_strided",
+    "load_strided_tail",
+    "scatter",
+    "scatter_tail",
+    "store_strided",
+    "store_strided_tail",
+    "store_where",
+]
+
+_I1, _I32, _I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
+_INT = types.int64
+
+
+class _Index(Protocol):
+    """Where the lanes of a vector lie, in elements from a base."""
+
+    def lane(self, b: VectorBuilder, k: ir.Value) -> ir.Value:
+        """i64 index of lane `k` (i64)."""
+
+    def vector(self, b: VectorBuilder) -> ir.Value:
+        """i64 vector of all indices."""
+
+
+@dataclass(frozen=True)
+class _Strided:
+    start: ir.Value
+    stride: ir.Value
+    lanes: int
+
+    def lane(self, b: VectorBuilder, k: ir.Value) -> ir.Value:
+        return b.iadd(self.start, b.imul(self.stride, k))
+
+    def vector(self, b: VectorBuilder) -> ir.Value:
+        steps = b.imul(b.iota(_I64, self.lanes), b.splat(self.stride, self.lanes))
+        return b.iadd(steps, b.splat(self.start, self.lanes))
+
+
+@dataclass(frozen=True)
+class _Indexed:
+    indices: ir.Value
+
+    def lane(self, b: VectorBuilder, k: ir.Value) -> ir.Value:
+        return b.extract(self.indices, k)
+
+    def vector(self, b: VectorBuilder) -> ir.Value:
+        return self.indices
+
+
+def _has_gather(dtype: str) -> bool:
+    return host.has("avx512vl") and host.itemsize(dtype) >= 4
+
+
+def _gather_instruction(
+    b: VectorBuilder, base: ir.Value, index: _Index, mask: ir.Value, fill: ir.Value, dtype: str
+) -> ir.Value:
+    indices = index.vector(b)
+    lanes = indices.type.count
+    pointers = b.ir.gep(base, [indices], source_etype=base.type.pointee)
+    pointers.type = ir.VectorType(base.type, lanes)
+    callee = b.function(
+        f"llvm.masked.gather.{b.mangled(fill.type)}.v{lanes}p0",
+        fill.type,
+        [pointers.type, _I32, mask.type, fill.type],
+    )
+    return b.ir.call(callee, [pointers, ir.Constant(_I32, alignment(dtype)), mask, fill])
+
+
+def _read(b: VectorBuilder, base: ir.Value, index: _Index, lanes: int, dtype: str) -> ir.Value:
+    """Vector of base[index], in memory form."""
+    type_ = ir.VectorType(memory_element(dtype), lanes)
+    result = b.poison(type_)
+    if _has_gather(dtype):
+        return _gather_instruction(b, base, index, b.constant(ir.VectorType(_I1, lanes), 1), result, dtype)
+    for k in range(lanes):
+        value = b.ir.load(b.ir.gep(base, [index.lane(b, ir.Constant(_I64, k))]), align=alignment(dtype))
+        result = b.ir.insert_element(result, value, ir.Constant(_I32, k))
+    return result
+
+
+def _read_tail(
+    b: VectorBuilder, base: ir.Value, index: _Index, count: ir.Value, fill: ir.Value, dtype: str
+) -> ir.Value:
+    """As `_read` for the lanes below `count`, `fill` in the others."""
+    if _has_gather(dtype):
+        return _gather_instruction(b, base, index, tail_mask(b, count, fill.type.count), fill, dtype)
+    scratch = b.spill(fill)
+
+    def body(k: ir.Value) -> None:
+        value = b.ir.load(b.ir.gep(base, [index.lane(b, k)]), align=alignment(dtype))
+        b.ir.store(value, b.ir.gep(scratch, [k]))
+
+    b.for_lanes(count, body)
+    return b.ir.load(b.ir.bitcast(scratch, fill.type.as_pointer()), align=64)
+
+
+def _write(b: VectorBuilder, base: ir.Value, index: _Index, value: ir.Value, dtype: str) -> None:
+    """base[index] = value, in lane order."""
+    for k in range(value.type.count):
+        place = b.ir.gep(base, [index.lane(b, ir.Constant(_I64, k))])
+        b.ir.store(b.extract(value, k), place, align=alignment(dtype))
+
+
+def _write_tail(b: VectorBuilder, base: ir.Value, index: _Index, value: ir.Value, count: ir.Value, dtype: str) -> None:
+    values = b.spill(value)
+
+    def body(k: ir.Value) -> None:
+        place = b.ir.gep(base, [index.lane(b, k)])
+        b.ir.store(b.ir.load(b.ir.gep(values, [k])), place, align=alignment(dtype))
+
+    b.for_lanes(count, body)
+
+
+def _load_strided(b: VectorBuilder, dtype: str, lanes: int, p: ir.Value, i: ir.Value, stride: ir.Value) -> ir.Value:
+    return _read(b, p, _Strided(i, stride, lanes), lanes, dtype)
+
+
+def _load_strided_tail(
+    b: VectorBuilder,
+    dtype: str,
+    lanes: int,
+    fill: ir.Value,
+    p: ir.Value,
+    i: ir.Value,
+    stride: ir.Value,
+    count: ir.Value,
+) -> ir.Value:
+    return _read_tail(b, p, _Strided(i, stride, lanes), count, fill, dtype)
+
+
+def _store_strided(b: VectorBuilder, dtype: str, p: ir.Value, i: ir.Value, stride: ir.Value, v: ir.Value) -> None:
+    _write(b, p, _Strided(i, stride, v.type.count), v, dtype)
+
+
+def _store_strided_tail(
+    b: VectorBuilder, dtype: str, p: ir.Value, i: ir.Value, stride: ir.Value, v: ir.Value, count: ir.Value
+) -> None:
+    _write_tail(b, p, _Strided(i, stride, v.type.count), v, count, dtype)
+
+
+def _indices(name: str, index: types.Type) -> Vec:
+    if not isinstance(index, Vec) or index.dtype not in ("int32", "int64") or not index.lanes:
+        raise TypingError(f"{name}: expected an int32 or int64 vector of indices, got {index}")
+    return index
+
+
+def _indexed(b: VectorBuilder, index: ir.Value, dtype: str) -> _Indexed:
+    return _Indexed(convert(b, index, dtype, "int64"))
+
+
+def _gather(p: types.Type, index: types.Type) -> Definition:
+    dtype, indices = pointer_dtype("gather", p), _indices("gather", index)
+    lanes = indices.lanes
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        b = VectorBuilder(builder)
+        found = _read(b, values[0], _indexed(b, values[1], indices.dtype), lanes, dtype)
+        return from_memory(b, found, dtype)
+
+    return Vec(dtype, lanes)(p, index), lower
+
+
+def _gather_tail(p: types.Type, index: types.Type, count: types.Type, fill: types.Type) -> Definition:
+    dtype, indices = pointer_dtype("gather_tail", p), _indices("gather_tail", index)
+    lanes = indices.lanes
+    source = scalar_dtype("gather_tail", fill)
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        b = VectorBuilder(builder)
+        rest = fill_vector(b, values[3], source, dtype, lanes)
+        found = _read_tail(b, values[0], _indexed(b, values[1], indices.dtype), values[2], rest, dtype)
+        return from_memory(b, found, dtype)
+
+    return Vec(dtype, lanes)(p, index, _INT, scalar_type(source)), lower
+
+
+def _scatterer(name: str, tail: bool) -> Any:
+    def define(p: types.Type, index: types.Type, v: types.Type, *count: types.Type) -> Definition:
+        dtype, indices = pointer_dtype(name, p), _indices(name, index)
+        lanes = indices.lanes
+        if v != value_type(dtype, lanes):
+            raise TypingError(f"{name}: expected {lanes} lanes of {dtype}, got {v}")
+
+        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+            b = VectorBuilder(builder)
+            where, value = _indexed(b, values[1], indices.dtype), to_memory(b, values[2], dtype)
+            if tail:
+                _write_tail(b, values[0], where, value, values[3], dtype)
+            else:
+                _write(b, values[0], where, value, dtype)
+            return context.get_dummy_value()
+
+        return types.void(p, index, v, *[_INT] * len(count)), lower
+
+    return make_intrinsic(name, define, 4 if tail else 3)
+
+
+def _store_where(p: types.Type, i: types.Type, v: types.Type, mask: types.Type) -> Definition:
+    dtype = pointer_dtype("store_where", p)
+    if not isinstance(v, Vec) or v.dtype != dtype or mask != Vec("bool", v.lanes):
+        raise TypingError(f"store_where: expected {dtype} lanes and as many of bool, got {v} and {mask}")
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        b = VectorBuilder(builder)
+        value, start = to_memory(b, values[2], dtype), b.ir.gep(values[0], [values[1]])
+        size = host.itemsize(dtype)
+        # LLVM compiles this for one register; what it makes of others crashes.
+        if size >= 4 and host.has("avx512vl") and 16 <= v.lanes * size <= 64:
+            undefined = ir.Constant(value.type, ir.Undefined)
+            chosen = b.intrinsic("experimental.vector.compress", [value, values[3], undefined])
+            b.ir.store(chosen, b.ir.bitcast(start, value.type.as_pointer()), align=alignment(dtype))
+            return b.ir.zext(b.ir.ctpop(b.ir.bitcast(values[3], ir.IntType(v.lanes))), _I64)
+        count: ir.Value = ir.Constant(_I64, 0)
+        for k in range(v.lanes):
+            b.ir.store(b.extract(value, ir.Constant(_I64, k)), b.ir.gep(start, [count]), align=alignment(dtype))
+            count = b.ir.add(count, b.ir.zext(b.extract(values[3], ir.Constant(_I64, k)), _I64))
+        return count
+
+    return types.int64(p, _INT, v, mask), lower
+
+
+def _load_near(p: types.Type, i: types.Type, index: types.Type) -> Definition:
+    dtype, indices = pointer_dtype("load_near", p), _indices("load_near", index)
+    lanes = indices.lanes
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        b = VectorBuilder(builder)
+        start, places = b.ir.gep(values[0], [values[1]]), values[2]
+        if (dtype, indices.dtype, lanes) != ("float32", "int32", 16) or not host.has("avx512f", "avx512vl"):
+            return from_memory(b, _read(b, start, _indexed(b, places, indices.dtype), lanes, dtype), dtype)
+        type_ = ir.VectorType(memory_element(dtype), lanes)
+        halves = [
+            b.ir.load(b.ir.bitcast(b.ir.gep(start, [ir.Constant(_I64, k)]), type_.as_pointer()), align=alignment(dtype))
+            for k in (0, lanes)
+        ]
+        callee = b.function("llvm.x86.avx512.vpermi2var.ps.512", type_, [type_, places.type, type_])
+        return b.ir.call(callee, [halves[0], places, halves[1]])
+
+    return Vec(dtype, lanes)(p, _INT, index), lower
+
+
+load_near = make_intrinsic("load_near", _load_near, 3)
+load_strided = loader("load_strided", 4, _load_strided)
+load_strided_tail = tail_loader("load_strided_tail", 6, _load_strided_tail)
+store_strided = storer("store_strided", 4, 3, _store_strided)
+store_strided_tail = storer("store_strided_tail", 5, 3, _store_strided_tail)
+gather = make_intrinsic("gather", _gather, 2)
+gather_tail = make_intrinsic("gather_tail", _gather_tail, 4)
+scatter = _scatterer("scatter", tail=False)
+scatter_tail = _scatterer("scatter_tail", tail=True)
+store_where = make_intrinsic("store_where", _store_where, 4)

@@ -1,0 +1,316 @@
+"""Elementary functions on float32 lanes, in float32 arithmetic: those that models use most.
+
+Every function is branch-free and takes a `VectorBuilder` without fast-math flags and a float32 vector or
+scalar. `exp` and `log` are within 1 ulp over all float32; the bounds of the others are in `vecmath`. Range
+reductions are Cody and Waite's ("Software Manual for the Elementary Functions", 1980).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+
+from llvmlite import ir
+
+from .. import host
+from . import polynomials as table
+from .builder import VectorBuilder, has_fma
+
+__all__ = [
+    "exp",
+    "exp_fast",
+    "gelu_erf_fast",
+    "gelu_tanh_fast",
+    "log",
+    "sigmoid_fast",
+    "silu_fast",
+    "softplus_fast",
+    "tanh_fast",
+]
+
+_LN_SMALLEST_NORMAL = -87.33654475
+_LN_LARGEST = 88.72283905
+# From here on the tail of the normal distribution is 0 in float32, and that of its approximation by tanh below 2**-126.
+_NORMAL_LIMIT = 14.5
+_TANH_LIMIT = 9.98
+_REGISTER_LANES = 16
+# Adding these rounds to integers and to multiples of 1/32 and 1/16.
+_WHOLE, _FRACTIONS, _SIXTEENTHS = 1.5 * 2.0**23, 1.5 * 2.0**18, 1.5 * 2.0**19
+
+
+def _reduce(b: VectorBuilder, x: ir.Value, magic: float = _WHOLE) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """x = n ln 2 + r with |r| <= ln2 / 2: r, n, and an integer whose low 9 bits are n. |x| below 2**20.
+
+    By `_FRACTIONS`, n is a multiple of 1/32, so |r| <= ln2 / 64, and the integer's low bits are 32 n; |x| below 2**15.
+    """
+    shifted = b.muladd(x, table.LOG2_E, magic)
+    n = b.sub(shifted, magic)
+    r = b.muladd(n, -table.LN2_HIGH_32, x)
+    return b.muladd(n, -table.LN2_LOW_32, r), n, b.bits(shifted)
+
+
+def _scale(b: VectorBuilder, p: ir.Value, bits: ir.Value) -> ir.Value:
+    """p * 2**n for p near 1 and n (in the low 9 bits of `bits`) from -150 to 128, subnormal results too."""
+    n = b.ashr(b.shl(bits, 23), 23)
+    if host.has("avx512f", "avx512vl"):
+        return b.intrinsic("ldexp", [p], p.type, overloads=[p.type, n.type], extra=[n])
+    first = b.ashr(n, 1)
+    second = b.isub(n, first)
+    powers = [b.from_bits(b.shl(b.iadd(part, 127), 23)) for part in (first, second)]
+    return b.mul(b.mul(p, powers[0]), powers[1])
+
+
+def fills_registers(b: VectorBuilder, x: ir.Value) -> bool:
+    """Whether a vector is made of whole registers of AVX-512."""
+    return host.has("avx512f", "avx512vl") and b.lanes(x) > 0 and b.lanes(x) % _REGISTER_LANES == 0
+
+
+def _by_registers(b: VectorBuilder, emit: Callable[..., ir.Value], *operands: ir.Value) -> ir.Value:
+    """What `emit` gives for vectors of one register, of vectors of several."""
+    lanes = b.lanes(operands[0])
+    pieces = []
+    for start in range(0, lanes, _REGISTER_LANES):
+        part = range(start, start + _REGISTER_LANES)
+        pieces.append(emit(*(v if lanes == _REGISTER_LANES else b.shuffle(v, part) for v in operands)))
+    while len(pieces) > 1:
+        pieces = [b.joined(low, high) for low, high in zip(pieces[::2], pieces[1::2])]
+    return pieces[0]
+
+
+def _scalef(b: VectorBuilder, p: ir.Value, n: ir.Value) -> ir.Value:
+    """p * 2**floor(n) for a float n, subnormal results and infinity too."""
+    whole, rounding = ir.Constant(ir.IntType(16), -1), ir.Constant(ir.IntType(32), 4)  # every lane; the current mode
+
+    def emit(x: ir.Value, y: ir.Value) -> ir.Value:
+        arguments = [x, y, x, whole, rounding]
+        callee = b.function("llvm.x86.avx512.mask.scalef.ps.512", x.type, [v.type for v in arguments])
+        return b.ir.call(callee, arguments)
+
+    return _by_registers(b, emit, p, n)
+
+
+def _lookup(b: VectorBuilder, index: ir.Value, values: Sequence[float]) -> ir.Value:
+    """values[i mod 32] for every lane i of an integer vector; there are 32 of them, in two registers."""
+    type_ = ir.VectorType(ir.FloatType(), _REGISTER_LANES)
+    halves = [[ir.Constant(ir.FloatType(), v) for v in values[k : k + _REGISTER_LANES]] for k in (0, _REGISTER_LANES)]
+    low, high = (ir.Constant(type_, half) for half in halves)
+
+    def emit(places: ir.Value) -> ir.Value:
+        callee = b.function("llvm.x86.avx512.vpermi2var.ps.512", type_, [type_, places.type, type_])
+        return b.ir.call(callee, [low, places, high])
+
+    return _by_registers(b, emit, index)
+
+
+def _lookup_16(b: VectorBuilder, index: ir.Value, values: Sequence[float]) -> ir.Value:
+    """values[i mod 16] for every lane i of an integer vector; there are 16 of them."""
+    type_ = ir.VectorType(ir.FloatType(), _REGISTER_LANES)
+    held = ir.Constant(type_, [ir.Constant(ir.FloatType(), v) for v in values])
+
+    def emit(places: ir.Value) -> ir.Value:
+        callee = b.function("llvm.x86.avx512.permvar.sf.512", type_, [type_, places.type])
+        return b.ir.call(callee, [held, places])
+
+    return _by_registers(b, emit, index)
+
+
+def _tabulated_power(b: VectorBuilder, bits: ir.Value, r: ir.Value) -> ir.Value:
+    """2**f exp(r) for the fraction f of the n of a reduction by `_FRACTIONS`."""
+    power = _lookup(b, bits, table.POWERS_32)
+    return b.muladd(power, b.mul(r, b.polynomial(r, table.EXPM1_32_SHORT)), power)
+
+
+def _bounded(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    """x between bounds outside of which exp is 0 and infinity; the order of operands lets NaN through."""
+    return b.first_less(89.0, b.first_greater(-104.0, x))
+
+
+def exp(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    r, n, bits = _reduce(b, _bounded(b, x))
+    p = b.polynomial(r, table.EXP_32)
+    return _scalef(b, p, n) if fills_registers(b, x) else _scale(b, p, bits)
+
+
+def exp_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    if fills_registers(b, x):
+        r, n, bits = _reduce(b, _bounded(b, x), _FRACTIONS)
+        return _scalef(b, _tabulated_power(b, bits, r), n)
+    r, _, bits = _reduce(b, x)
+    p = b.polynomial(r, table.EXP_32_FAST)
+    scaled = b.from_bits(b.iadd(b.bits(p), b.shl(bits, 23)))
+    scaled = b.select(b.fcmp("<", x, _LN_SMALLEST_NORMAL), 0.0, scaled)
+    # Beyond the range x * 3e38 is infinity; it is NaN for NaN.
+    return b.select(b.fcmp("<=", x, _LN_LARGEST), scaled, b.mul(x, 3.0e38))
+
+
+def log(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    subnormal = b.fcmp("<", x, 2.0**-126)
+    bits = b.bits(b.select(subnormal, b.mul(x, 2.0**23), x))
+    # The exponent for which the mantissa is in [sqrt(1/2), sqrt(2)).
+    exponent = b.ashr(b.isub(bits, 0x3F3504F3), 23)
+    f = b.sub(b.from_bits(b.isub(bits, b.shl(exponent, 23))), 1.0)
+    n = b.ir.sitofp(b.isub(exponent, b.select(subnormal, b.coerce(exponent, 23)[1], 0)), x.type)
+    square = b.mul(f, f)
+    tail = b.mul(b.mul(square, f), b.polynomial(f, table.LOG_32))
+    tail = b.muladd(n, table.LN2_LOW_32, tail)
+    result = b.add(f, b.muladd(square, -0.5, tail))
+    result = b.muladd(n, table.LN2_HIGH_32, result)
+    result = b.select(b.fcmp("==", x, float("inf")), x, result)
+    return log_special(b, x, result)
+
+
+def log_special(b: VectorBuilder, x: ir.Value, result: ir.Value) -> ir.Value:
+    """`result` for positive x, -infinity for 0, NaN for negative x and NaN."""
+    result = b.select(b.fcmp(">", x, 0.0), result, float("nan"))
+    return b.select(b.fcmp("==", x, 0.0), float("-inf"), result)
+
+
+def tanh_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    # tanh(x) = t / (t + 2) with t = expm1(2 |x|); tanh(9.1) rounds to 1.
+    r, _, bits = _reduce(b, b.first_less(18.2, b.mul(b.fabs(x), 2.0)))
+    expm1 = b.muladd(b.mul(r, r), b.polynomial(r, table.EXPM1_32), r)
+    power = b.from_bits(b.iadd(b.shl(bits, 23), 127 << 23))
+    t = b.muladd(power, expm1, b.sub(power, 1.0))
+    return b.copysign(b.div(t, b.add(t, 2.0)), x)
+
+
+def sigmoid_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    return b.div(1.0, b.add(exp_fast(b, b.neg(x)), 1.0))
+
+
+def silu_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    return b.div(x, b.add(exp_fast(b, b.neg(x)), 1.0))
+
+
+def rational_erf(b: VectorBuilder, x: ir.Value, coefficients: tuple[tuple[float, ...], tuple[float, ...]]) -> ir.Value:
+    """erf by x P(x**2) / Q(x**2) in the precision of `x`, of use for float32 results."""
+    bounded = b.copysign(b.first_less(table.ERF_LIMIT, b.fabs(x)), x)
+    square = b.mul(bounded, bounded)
+    numerator, denominator = (b.polynomial(square, part) for part in coefficients)
+    return b.div(b.mul(bounded, numerator), denominator)
+
+
+def _exp_of_sum(b: VectorBuilder, x: ir.Value, low: ir.Value) -> ir.Value:
+    """exp(x + low) for a small `low` and x from -87.3 to 0."""
+    if fills_registers(b, x):
+        r, n, bits = _reduce(b, x, _FRACTIONS)
+        return _scalef(b, _tabulated_power(b, bits, b.add(r, low)), n)
+    r, _, bits = _reduce(b, x)
+    p = b.polynomial(b.add(r, low), table.EXP_32)
+    return b.from_bits(b.iadd(b.bits(p), b.shl(bits, 23)))
+
+
+def _lost(b: VectorBuilder, x: ir.Value, y: ir.Value | float, product: ir.Value) -> ir.Value:
+    """x * y - product, where `product` is x * y rounded: Dekker, "A floating-point technique for extending the
+    available precision", 1971, where the CPU cannot round a sum of products once."""
+    x, y = b.coerce(x, y)
+    if has_fma():
+        return b.muladd(x, y, b.neg(product))
+    (x_high, x_low), (y_high, y_low) = _halves(b, x), _halves(b, y)
+    rest = b.sub(b.mul(x_high, y_high), product)
+    return b.add(b.add(b.add(rest, b.mul(x_high, y_low)), b.mul(x_low, y_high)), b.mul(x_low, y_low))
+
+
+def _halves(b: VectorBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """x as a sum of two numbers of at most 12 bits."""
+    high = b.from_bits(b.and_(b.bits(x), -4096))
+    return high, b.sub(x, high)
+
+
+def _high_by_pairs(b: VectorBuilder, x: ir.Value, coefficients: Sequence[float], low: int) -> ir.Value:
+    """A polynomial whose powers from `low` on are taken in pairs, as one in x**2: their chain is half as long.
+
+    The `low` first powers, whose rounding errors count, are added one by one.
+    """
+    square = b.mul(x, x)
+    pairs = [b.polynomial(x, coefficients[k : k + 2]) for k in range(low, len(coefficients), 2)]
+    result = pairs.pop()
+    while pairs:
+        result = b.muladd(result, square, pairs.pop())
+    for coefficient in reversed(coefficients[:low]):
+        result = b.muladd(result, x, coefficient)
+    return result
+
+
+def gelu_erf_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    # max(x, 0) less |x| times the normal distribution's mass below -|x|: exp(-x**2 / 2) times a smooth function.
+    a = b.first_less(_NORMAL_LIMIT, b.fabs(x))
+    square = b.mul(a, a)
+    tabulated = fills_registers(b, x)
+    magic = _SIXTEENTHS if tabulated else _WHOLE
+    shifted = b.muladd(square, -table.LOG2_E / 2, magic)
+    n = b.sub(shifted, magic)
+    # x**2 = r - 2 n ln 2; products with the high part of ln 2 are exact, so x**2 is rounded once.
+    r = b.muladd(a, a, b.mul(n, 2 * table.LN2_HIGH_32))
+    if not has_fma():
+        r = b.add(b.muladd(n, 2 * table.LN2_HIGH_32, square), _lost(b, a, a, square))
+    r = b.muladd(n, 2 * table.LN2_LOW_32, r)
+    # Far out the polynomial falls as the quotient grows, whose rounding error then all but cancels.
+    part = b.div(a, b.add(a, table.NORMAL_TAIL_SCALE))
+    smooth = _high_by_pairs(b, b.sub(table.NORMAL_TAIL_CENTER, part), table.NORMAL_TAIL_32, low=2)
+    # the difference is NaN for -infinity, of which the product is
+    positive = b.sub(x, b.first_less(0.0, x))
+    if tabulated:
+        power, lost = (_lookup_16(b, b.bits(shifted), values) for values in (table.POWERS_16, table.POWERS_16_LOST))
+        growth = b.polynomial(r, [c * (-0.5) ** (k + 1) for k, c in enumerate(table.EXPM1_32_MEDIUM)])
+        tail = _scalef(b, b.mul(b.mul(part, power), smooth), n)
+        return b.muladd(b.neg(tail), b.muladd(r, growth, lost), b.sub(positive, tail))
+    power = b.polynomial(r, [c * (-0.5) ** k for k, c in enumerate(table.EXP_32)])
+    tail = _scale(b, b.mul(part, smooth), b.bits(shifted))
+    return b.muladd(b.neg(tail), power, positive)
+
+
+def gelu_tanh_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    # 0.5 (1 + tanh(u)) = 1 / (1 + exp(-2 u)), from the tail of |x|; u = x (c0 + c1 x**2) as a sum of two.
+    scale = 2.0 * 0.7978845608028654
+    (c0, c0_low), (c1, c1_low) = _split(scale), _split(0.044715 * scale)
+    a = b.first_less(_TANH_LIMIT, b.fabs(x))
+    square = b.mul(a, a)
+    square_low = _lost(b, a, a, square)
+    product = b.mul(square, c1)
+    low = _lost(b, square, c1, product)
+    low = b.add(low, b.muladd(square_low, c1, b.mul(square, c1_low)))
+    inner = b.add(product, c0)
+    # what the sum lost, whichever of the two is larger
+    part = b.sub(inner, product)
+    lost = b.add(b.sub(product, b.sub(inner, part)), b.sub(c0, part))
+    low = b.add(b.add(low, lost), c0_low)
+    u = b.mul(a, inner)
+    u_low = b.muladd(a, low, _lost(b, a, inner, u))
+    z = b.select(b.fcmp("<", a, _TANH_LIMIT), _exp_of_sum(b, b.neg(u), b.neg(u_low)), 0.0)
+    return b.div(b.mul(x, b.select(b.fcmp("<", x, 0.0), z, 1.0)), b.add(z, 1.0))
+
+
+def _split(value: float) -> tuple[float, float]:
+    """A constant as a sum of two float32 numbers."""
+    high = struct.unpack("f", struct.pack("f", value))[0]
+    return high, value - high
+
+
+def softplus_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    z = exp_fast(b, b.neg(b.fabs(x)))
+    return b.muladd(z, b.polynomial(z, table.LOG1P_32), b.first_greater(0.0, x))
+
+
+def over_power_075(b: VectorBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+    """x / y**0.75 from estimates of roots that are within 2**-14; the vectors fill registers of AVX-512."""
+    undefined = ir.Constant(ir.VectorType(ir.FloatType(), _REGISTER_LANES), ir.Undefined)
+    whole = ir.Constant(ir.IntType(16), -1)
+
+    def estimate(v: ir.Value) -> ir.Value:
+        """v**-0.5"""
+        callee = b.function("llvm.x86.avx512.rsqrt14.ps.512", v.type, [v.type, v.type, whole.type])
+        return b.ir.call(callee, [v, undefined, whole])
+
+    def emit(x: ir.Value, y: ir.Value) -> ir.Value:
+        root = estimate(y)
+        fourth = b.mul(root, estimate(root))
+        cube = b.mul(b.mul(fourth, fourth), fourth)
+        product = b.mul(y, fourth)
+        lost = b.fused(y, fourth, b.neg(product))
+        e = b.fused(b.neg(lost), cube, b.fused(b.neg(product), cube, 1.0))
+        power = b.fused(b.mul(cube, e), b.fused(e, 0.65625, 0.75), cube)
+        # Of 0, infinity, what is negative and NaN, the estimate is the value.
+        return b.mul(x, b.select(b.is_nan(e), root, power))
+
+    return _by_registers(b, emit, x, y)

@@ -1,0 +1,89 @@
+"""Intrinsics for tensors larger than the caches: stores that go past them, and loads ahead of time.
+
+Streaming stores need no read of the line that they replace, which is a third of the traffic of a copy. Other
+threads see them in order only after `stream_fence`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+
+from .. import host
+from .builder import VectorBuilder
+from .memory import Definition, alignment, storer
+from .vector import make_intrinsic, pointer_dtype
+
+__all__ = ["prefetch", "store_stream", "stream_fence", "stream_head"]
+
+_I32, _I64 = ir.IntType(32), ir.IntType(64)
+_INT = types.int64
+
+
+def _misaligned(b: VectorBuilder, address: ir.Value) -> ir.Value:
+    """Bytes from the last line boundary to an address."""
+    return b.and_(b.ir.ptrtoint(address, _I64), host.CACHE_LINE - 1)
+
+
+def store_past_caches(builder: ir.IRBuilder, value: ir.Value, place: ir.Value) -> None:
+    """Store whole cache lines, from the beginning of one on, without reading what they replace."""
+    store = builder.store(value, place, align=host.CACHE_LINE)
+    store.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(_I32, 1)]))
+
+
+def _store_stream(b: VectorBuilder, dtype: str, p: ir.Value, i: ir.Value, v: ir.Value) -> None:
+    address = b.ir.gep(p, [i])
+    place = b.ir.bitcast(address, v.type.as_pointer())
+    if v.type.count * host.itemsize(dtype) % host.CACHE_LINE:
+        b.ir.store(v, place, align=alignment(dtype))
+        return
+    aligned = b.icmp("==", _misaligned(b, address), 0)
+    with b.ir.if_else(aligned, likely=True) as (streamed, cached):
+        with streamed:
+            store_past_caches(b.ir, v, place)
+        with cached:
+            b.ir.store(v, place, align=alignment(dtype))
+
+
+def _stream_head(p: types.Type, i: types.Type) -> Definition:
+    size = host.itemsize(pointer_dtype("stream_head", p))
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        b = VectorBuilder(builder)
+        missing = b.and_(b.isub(0, _misaligned(b, builder.gep(values[0], [values[1]]))), host.CACHE_LINE - 1)
+        return builder.sdiv(missing, ir.Constant(_I64, size))
+
+    return _INT(p, _INT), lower
+
+
+def _stream_fence() -> Definition:
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+        if host.triple().startswith(("x86_64", "i386", "i686")):
+            builder.call(VectorBuilder(builder).function("llvm.x86.sse.sfence", ir.VoidType(), []), [])
+        else:
+            builder.fence("release")
+        return context.get_dummy_value()
+
+    return types.void(), lower
+
+
+def _prefetch(p: types.Type, i: types.Type) -> Definition:
+    pointer_dtype("prefetch", p)
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+        b = VectorBuilder(builder)
+        address = builder.bitcast(builder.gep(values[0], [values[1]]), ir.IntType(8).as_pointer())
+        read, near, data = (ir.Constant(_I32, k) for k in (0, 3, 1))
+        callee = b.function("llvm.prefetch.p0", ir.VoidType(), [address.type, _I32, _I32, _I32])
+        builder.call(callee, [address, read, near, data])
+        return context.get_dummy_value()
+
+    return types.void(p, _INT), lower
+
+
+store_stream = storer("store_stream", 3, 2, _store_stream)
+stream_head = make_intrinsic("stream_head", _stream_head, 2)
+stream_fence = make_intrinsic("stream_fence", _stream_fence, 0)
+prefetch = make_intrinsic("prefetch", _prefetch, 2)

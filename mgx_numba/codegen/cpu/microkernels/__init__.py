@@ -1,0 +1,1 @@
+"""Register tiles: their declarations, and the intrinsics that are their inner loops."""

@@ -1,0 +1,266 @@
+"""The inner loops of depthwise convolution as intrinsics: sums of a run of output pixels of one line.
+
+``depthwise_<dtype>(block, sums, x, w, pixel, PIXELS, ROWS, WINDOW, STRIDE, LEFT, RIGHT, MASKED, LANES)`` computes, for
+one vector of channels c and PIXELS pixels p, the first of which is number ``pixel`` of its line,
+
+    sums[p, c] = sum over planes d, row0 <= r < row1, taps k of
+        x[d * x_plane + r * x_row + (p * STRIDE + k) * x_column + c] * w[d * w_plane + (r * WINDOW + k) * LANES + c]
+
+where ROWS and WINDOW are the numbers of rows and taps. A vector of the input that several pixels share is loaded once.
+A column of the input exists if it is in ``[0, columns)`` when that of the first tap of pixel 0 is ``first``; nothing is
+added for others. Only the first LEFT and the last RIGHT of a run are looked at.
+``depthwise_taps_<dtype>(block, sums, x, w, pixel, PIXELS, MASKED, LANES)`` is for any number of ``taps``, ``dilation``
+columns apart, and any ``stride``; it looks at every column. No memory outside of the input is read; with MASKED only
+the first ``channels`` lanes are.
+
+``few_channels_<dtype>(block, sums, x, w, pixel, PIXELS, ROWS, WINDOW, STRIDE, LEFT, RIGHT, CHANNELS, VECTORS, LANES)``
+is for an ordinary convolution of CHANNELS (at most 4) input channels, which are all there is between two columns:
+
+    sums[v, p] = sum over d, r, k, c of x[d * x_plane + r * x_row + (p * STRIDE + k) * CHANNELS + c]
+                 * w[d * w_plane + (((r * WINDOW + k) * CHANNELS + c) * VECTORS + v) * LANES ...]
+
+for VECTORS vectors of output channels. The words of ``block`` are `DEPTHWISE_SLOTS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from ..lang.vector import pointer_type
+from .depthwise_table import DEPTHWISE_SLOTS
+from .tile import literal_shape
+from .tile_writer import Values, VectorWriter, constant
+
+__all__ = [
+    "depthwise_float32", "depthwise_float64", "depthwise_taps_float32", "depthwise_taps_float64",
+    "few_channels_float32", "few_channels_float64",
+]  # fmt: skip
+
+_WINDOW = ("PIXELS", "ROWS", "WINDOW", "STRIDE", "LEFT", "RIGHT", "MASKED", "LANES")
+_TAPS = ("PIXELS", "MASKED", "LANES")
+_FEW = ("PIXELS", "ROWS", "WINDOW", "STRIDE", "LEFT", "RIGHT", "CHANNELS", "VECTORS", "LANES")
+_I32 = ir.IntType(32)
+_I64 = ir.IntType(64)
+
+
+class DepthwiseWriter(VectorWriter):
+    """Writes the sums of one run."""
+
+    def __init__(
+        self, builder: ir.IRBuilder, dtype: str, block: ir.Value, pixels: int, masked: int, lanes: int
+    ) -> None:
+        super().__init__(builder, dtype, lanes)
+        self.pixels, self.count, self.tap_size = pixels, pixels, lanes
+        self.slot = {name: builder.load(self.at(block, constant(k))) for k, name in enumerate(DEPTHWISE_SLOTS)}
+        self.mask = self._lanes_left() if masked else None
+
+    def windows(
+        self, x: ir.Value, w: ir.Value, pixel: ir.Value, rows: int, window: int, stride: int, left: int, right: int
+    ) -> Values:
+        """Sums over ``rows`` rows of ``window`` taps."""
+        inputs = (self.pixels - 1) * stride + window
+        columns = [self.ir.mul(self.slot["x_column"], constant(j)) for j in range(inputs)]
+        first = self.ir.add(self.slot["first"], self.ir.mul(pixel, constant(stride)))
+        edges = sorted({*range(min(left, inputs)), *range(max(inputs - right, 0), inputs)})
+        exist = {j: self.ir.icmp_unsigned("<", self.ir.add(first, constant(j)), self.slot["columns"]) for j in edges}
+
+        def row_places(row_x: ir.Value) -> Values:
+            places = [self.at(row_x, column) for column in columns]
+            for j, exists in exist.items():
+                places[j] = self.ir.select(exists, places[j], self._zeros())
+            return places
+
+        def add_plane(plane_x: ir.Value, plane_w: ir.Value, sums: Values) -> Values:
+            for r in range(rows):
+                before, old = self.ir.block, sums
+                begun = self.ir.icmp_signed("<=", self.slot["row0"], constant(r))
+                with self.ir.if_then(self.ir.and_(begun, self.ir.icmp_signed("<", constant(r), self.slot["row1"]))):
+                    row_x = self.at(plane_x, self.ir.mul(self.slot["x_row"], constant(r)))
+                    row_w = self.at(plane_w, constant(r * window * self.tap_size))
+                    new = self._row(row_places(row_x), row_w, window, stride, list(sums))
+                    inside = self.ir.block
+                sums = [self.ir.phi(self.vector) for _ in old]
+                for phi, *values in zip(sums, old, new):
+                    for value, origin in zip(values, (before, inside)):
+                        phi.add_incoming(value, origin)
+            return sums
+
+        return self._planes(x, w, add_plane)
+
+    def _row(self, places: Values, w: ir.Value, window: int, stride: int, sums: Values) -> Values:
+        """Sums with those of one row of taps, which reads columns at ``places``."""
+        weights = [self._load(self.at(w, constant(k * self.lanes))) for k in range(window)]
+        for j, place in enumerate(places):
+            value = self._load_channels(place)
+            for p in range(self.pixels):
+                tap = j - p * stride
+                if 0 <= tap < window:
+                    sums[p] = self.b.muladd(value, weights[tap], sums[p])
+        return sums
+
+    def any_taps(self, x: ir.Value, w: ir.Value, pixel: ir.Value) -> Values:
+        """Sums over any number of rows and taps."""
+        slot = self.slot
+        first = self.ir.add(slot["first"], self.ir.mul(pixel, slot["stride"]))
+        tap_step = self.ir.mul(slot["dilation"], slot["x_column"])
+        pixel_step = self.ir.mul(slot["stride"], slot["x_column"])
+        row_step = self.ir.mul(slot["taps"], constant(self.lanes))
+
+        def add_plane(plane_x: ir.Value, plane_w: ir.Value, sums: Values) -> Values:
+            def one_row(row: ir.Value, found: Values) -> Values:
+                row_x = self.at(plane_x, self.ir.mul(row, slot["x_row"]))
+                row_w = self.at(plane_w, self.ir.mul(row, row_step))
+
+                def one_tap(tap: ir.Value, inner: Values) -> Values:
+                    weights = self._load(self.at(row_w, self.ir.mul(tap, constant(self.lanes))))
+                    place = self.at(row_x, self.ir.mul(tap, tap_step))
+                    column = self.ir.add(first, self.ir.mul(tap, slot["dilation"]))
+                    for p in range(self.pixels):
+                        exists = self.ir.icmp_unsigned("<", column, slot["columns"])
+                        value = self._load_channels(self.ir.select(exists, place, self._zeros()))
+                        inner[p] = self.b.muladd(value, weights, inner[p])
+                        place, column = self.at(place, pixel_step), self.ir.add(column, slot["stride"])
+                    return inner
+
+                return self.loop("tap", constant(0), slot["taps"], 1, found, one_tap)
+
+            return self.loop("row", slot["row0"], slot["row1"], 1, sums, one_row)
+
+        return self._planes(x, w, add_plane)
+
+    def store(self, place: ir.Value, sums: Values) -> None:
+        """Write the sums to memory."""
+        for p, value in enumerate(sums):
+            self.ir.store(value, self._vector(place, p), align=self.align)
+
+    def _planes(self, x: ir.Value, w: ir.Value, add: Callable[[ir.Value, ir.Value, Values], Values]) -> Values:
+        """Sums over all planes of taps, to which ``add(x, w, sums)`` adds those of one."""
+
+        def one_plane(_: ir.Value, state: Values) -> Values:
+            plane_x, plane_w, *sums = state
+            sums = add(plane_x, plane_w, sums)
+            return [self.at(plane_x, self.slot["x_plane"]), self.at(plane_w, self.slot["w_plane"]), *sums]
+
+        zeros = [ir.Constant(self.vector, None)] * self.count
+        return self.loop("plane", constant(0), self.slot["planes"], 1, [x, w, *zeros], one_plane)[2:]
+
+    def _lanes_left(self) -> ir.Value:
+        lanes = ir.Constant(ir.VectorType(_I64, self.lanes), list(range(self.lanes)))
+        return self.ir.icmp_signed("<", lanes, self.splat(self.slot["channels"]))
+
+    def _load(self, pointer: ir.Value) -> ir.Value:
+        return self.ir.load(self._vector(pointer, 0), align=self.align)
+
+    def _load_channels(self, pointer: ir.Value) -> ir.Value:
+        if self.mask is None:
+            return self._load(pointer)
+        arguments = [self._vector(pointer, 0), ir.Constant(_I32, self.align), self.mask, ir.Constant(self.vector, None)]
+        return self.call(f"llvm.masked.load.{self.b.mangled(self.vector)}.p0", self.vector, arguments)
+
+    def _zeros(self) -> ir.Value:
+        """Pointer to as many zeros as are read at one place."""
+        name, module, room = f"zeros_{self.vector}", self.ir.module, ir.ArrayType(self.element, 4 * self.lanes)
+        if name not in module.globals:
+            made = ir.GlobalVariable(module, room, name)
+            made.initializer = ir.Constant(room, None)
+            made.global_constant, made.linkage = True, "internal"
+        return self.ir.bitcast(module.globals[name], self.element.as_pointer())
+
+
+class FewChannelsWriter(DepthwiseWriter):
+    """Writes the sums of one run where every output channel is a sum over all of few input channels."""
+
+    def __init__(
+        self, builder: ir.IRBuilder, dtype: str, block: ir.Value, pixels: int, channels: int, vectors: int, lanes: int
+    ) -> None:
+        super().__init__(builder, dtype, block, pixels, 0, lanes)
+        self.channels, self.vectors = channels, vectors
+        self.count, self.tap_size = pixels * vectors, channels * vectors * lanes
+        self.slot["x_column"] = constant(channels)
+
+    def _row(self, places: Values, w: ir.Value, window: int, stride: int, sums: Values) -> Values:
+        for term in range(window * self.channels):
+            tap, channel = divmod(term, self.channels)
+            first = term * self.vectors
+            weights = [self._load(self.at(w, constant((first + v) * self.lanes))) for v in range(self.vectors)]
+            for p in range(self.pixels):
+                place = self.at(places[tap + p * stride], constant(channel))
+                value = self.splat(self.ir.load(place, align=self.align))
+                for v in range(self.vectors):
+                    k = v * self.pixels + p
+                    sums[k] = self.b.muladd(value, weights[v], sums[k])
+        return sums
+
+
+def _signature(dtype: str, literals: tuple[Any, ...]) -> Any:
+    pointer = pointer_type(dtype)
+    return types.void(types.CPointer(types.int64), pointer, pointer, pointer, types.int64, *literals)
+
+
+def _define(dtype: str) -> Any:
+    """The intrinsic ``depthwise_<dtype>``."""
+
+    def depthwise(typingctx, block, sums, x, w, pixel, pixels, rows, window, stride, left, right, masked, lanes):
+        literals = (pixels, rows, window, stride, left, right, masked, lanes)
+        count, *shape, mask, width = literal_shape(_WINDOW, literals)
+
+        def lower(context, builder, signature, values):
+            place, target, *operands = values[:5]
+            writer = DepthwiseWriter(builder, dtype, place, count, mask, width)
+            writer.store(target, writer.windows(*operands, *shape))
+            return context.get_dummy_value()
+
+        return _signature(dtype, literals), lower
+
+    depthwise.__name__ = depthwise.__qualname__ = f"depthwise_{dtype}"
+    return intrinsic(prefer_literal=True)(depthwise)
+
+
+def _define_taps(dtype: str) -> Any:
+    """The intrinsic ``depthwise_taps_<dtype>``."""
+
+    def depthwise(typingctx, block, sums, x, w, pixel, pixels, masked, lanes):
+        literals = (pixels, masked, lanes)
+        shape = literal_shape(_TAPS, literals)
+
+        def lower(context, builder, signature, values):
+            place, target, *operands = values[:5]
+            writer = DepthwiseWriter(builder, dtype, place, *shape)
+            writer.store(target, writer.any_taps(*operands))
+            return context.get_dummy_value()
+
+        return _signature(dtype, literals), lower
+
+    depthwise.__name__ = depthwise.__qualname__ = f"depthwise_taps_{dtype}"
+    return intrinsic(prefer_literal=True)(depthwise)
+
+
+def _define_few(dtype: str) -> Any:
+    """The intrinsic ``few_channels_<dtype>``."""
+
+    def few_channels(
+        typingctx, block, sums, x, w, pixel, pixels, rows, window, stride, left, right, channels, vectors, lanes
+    ):
+        literals = (pixels, rows, window, stride, left, right, channels, vectors, lanes)
+        count, *shape, inputs, width, size = literal_shape(_FEW, literals)
+
+        def lower(context, builder, signature, values):
+            place, target, *operands = values[:5]
+            writer = FewChannelsWriter(builder, dtype, place, count, inputs, width, size)
+            writer.store(target, writer.windows(*operands, *shape))
+            return context.get_dummy_value()
+
+        return _signature(dtype, literals), lower
+
+    few_channels.__name__ = few_channels.__qualname__ = f"few_channels_{dtype}"
+    return intrinsic(prefer_literal=True)(few_channels)
+
+
+depthwise_float32, depthwise_float64 = _define("float32"), _define("float64")
+depthwise_taps_float32, depthwise_taps_float64 = _define_taps("float32"), _define_taps("float64")
+few_channels_float32, few_channels_float64 = _define_few("float32"), _define_few("float64")

@@ -1,0 +1,295 @@
+"""Register tiles that finish what they compute: the epilogue works on the sums while they are in registers.
+
+One variant of ``tile_finish_<dtype>`` computes ``tiles`` blocks of ROWS rows below each other, over the panels
+``begin`` to ``end`` of the right-hand side and, if ``last`` is set, over one more that has missing columns: LAST
+vectors, of which with MISSING the last one is not whole. Each sum goes through the statements of the epilogue, and only
+the result is stored. The operands are in a block of int64 words, `finish_slots`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from ..lang import vecmath
+from ..lang.vector import Vec, pointer_type
+from .inline import Typed, inline
+from .tile import literal_shape, written_function
+from .tile_table import finish_slots
+from .tile_thin import ThinWriter
+from .tile_writer import Values, constant
+
+__all__ = ["tile_finish_float32", "tile_finish_float64"]
+
+_FLAGS = ("ROWS", "VECTORS", "LANES", "EVEN", "LAST", "MISSING", "THIN")
+
+
+@dataclass(frozen=True)
+class _Finish:
+    """An epilogue: dtype and access of each operand, statements, the stored name and its dtype."""
+
+    operands: tuple[tuple[str, str], ...]
+    lines: tuple[str, ...]
+    result: str
+    dtype: str
+
+    def called(self) -> set[str]:
+        """Names of the intrinsics."""
+        return {line.split(" = ", 1)[1].split("(")[0] for line in self.lines}
+
+
+class FinishWriter(ThinWriter):
+    """Writes one variant; ``last`` vectors make up the last panel, of which with ``missing`` the last one is not whole;
+    if it is at most ``thin`` columns, several rows share it.
+
+    With ``even`` the rows of the left-hand side lie ``x_row`` elements apart, and there is one tap.
+    """
+
+    def __init__(self, function: ir.Function, context: Any, dtype: str, shape: Sequence[int], finish: _Finish) -> None:
+        rows, vectors, lanes, even, self.last, self.missing, self.thin = shape
+        self.line = 64 // (int(dtype.removeprefix("float")) // 8)
+        self.context, self.dtype, self.even, self.finish = context, dtype, even, finish
+        self.types = {"out": pointer_type(finish.dtype)}
+        self.types |= {f"e{k}": pointer_type(own) for k, (own, _) in enumerate(finish.operands)}
+        super().__init__(function, dtype, rows, vectors, lanes, split=1, masked=False)
+        self.walking = [
+            "out",
+            *(f"e{k}" for k, (_, access) in enumerate(finish.operands) if access in ("full", "per_m")),
+        ]
+        long = not finish.called().isdisjoint(vecmath.__all__)
+        size = ir.Constant(ir.IntType(32), rows * vectors)
+        self.parked = self.ir.alloca(self.vector, size) if long else None
+
+    def slots(self) -> tuple[str, ...]:
+        return finish_slots(len(self.finish.operands))
+
+    def _read_slot(self, index: int, name: str) -> ir.Value:
+        if name not in self.types:
+            return super()._read_slot(index, name)
+        pointer = self.context.get_value_type(self.types[name]).as_pointer()
+        return self.ir.load(self.ir.bitcast(self.at(self.args, constant(index)), pointer), name=name)
+
+    def write(self) -> None:
+        places = ["x", "acc", *self.walking]
+
+        def one_tile(tile: ir.Value, state: Values) -> Values:
+            self.slot |= dict(zip(places, state))
+            self._panels(tile)
+            steps = [self.slot[f"{name}_row"] for name in places]
+            return [self.at(p, self.ir.mul(step, constant(self.rows))) for p, step in zip(state, steps)]
+
+        self.loop("tile", constant(0), self.slot["tiles"], 1, [self.slot[name] for name in places], one_tile)
+        self.ir.ret_void()
+
+    def _panels(self, tile: ir.Value) -> None:
+        """All panels of one block of rows."""
+        skipped = self.ir.add(self.begin, constant(self.even))
+        streams = self.ir.add(self.slot["stream"], self.ir.mul(tile, self.ir.sub(self.end, skipped)))
+        next_rows = self.at(self.slot["x"], self.ir.mul(self.slot["x_row"], constant(self.rows)))
+
+        def one_panel(panel: ir.Value, state: Values) -> Values:
+            self.part = self._far_part(self.ir.add(streams, self.ir.sub(panel, skipped)), state[0])
+            if self.even:
+                first = self.ir.icmp_signed("==", panel, self.begin)
+                self.part = self.ir.select(first, next_rows, self.part)
+            self._panel(panel, *state)
+            return [self.at(state[0], self.slot["w_panel"])]
+
+        w = self.at(self.slot["w"], self.ir.mul(self.begin, self.slot["w_panel"]))
+        (w,) = self.loop("panel", self.begin, self.end, 1, [w], one_panel)
+        if self.last:
+            with self.ir.if_then(self.ir.icmp_signed("!=", self.slot["last"], constant(0))):
+                self.part = w
+                self._last_panel(w)
+
+    def _last_panel(self, w: ir.Value) -> None:
+        vectors, self.vectors = self.vectors, self.last
+        if self.thin == self.lanes // 2:
+            column = self.ir.mul(self.end, self.slot["acc_panel"])
+            self._columns(column, w, self.slot["columns"], self.thin)
+        elif self.thin:
+            self.vectors -= 1
+            if self.vectors:
+                self._panel(self.end, w)
+            first, self.vectors = constant(self.vectors * self.lanes), 1
+            column = self.ir.add(self.ir.mul(self.end, self.slot["acc_panel"]), first)
+            self._columns(column, self.at(w, first), self.slot["columns"], self.thin)
+        else:
+            self._panel(self.end, w, self.slot["columns"] if self.missing else None)
+        self.vectors = vectors
+
+    def _far_part(self, stream: ir.Value, w: ir.Value) -> ir.Value:
+        """Where the part of the next right-hand side begins that is brought near beside this panel's products.
+
+        Parts of one row of lines after the other, panel by panel; then what is near already.
+        """
+        lines = constant(-(-self.vectors * self.lanes // self.line))
+        panel, part = self.ir.sdiv(stream, lines), self.ir.srem(stream, lines)
+        length = self.ir.mul(self.ir.mul(self.slot["taps"], self.slot["depth"]), constant(self.line))
+        place = self.ir.add(self.ir.mul(panel, self.slot["w_panel"]), self.ir.mul(part, length))
+        more = self.ir.icmp_signed("<", panel, self.slot["far_panels"])
+        return self.ir.select(more, self.at(self.slot["far"], place), w)
+
+    def _panel(self, panel: ir.Value, w: ir.Value, columns: ir.Value | None = None) -> None:
+        """Products and epilogue of one panel, in which columns are missing if their number is given."""
+        self._columns(self.ir.mul(panel, self.slot["acc_panel"]), w, columns)
+
+    def _columns(self, column: ir.Value, w: ir.Value, columns: ir.Value | None, thin: int = 0) -> None:
+        """Those of one panel from `column` on."""
+        steps = {
+            "out": 1,
+            **{f"e{k}": int(access in ("full", "per_n")) for k, (_, access) in enumerate(self.finish.operands)},
+        }
+        at = {name: self.at(self.slot[name], column) if step else self.slot[name] for name, step in steps.items()}
+        finish = self.ir.icmp_signed("!=", self.slot["finish"], constant(0))
+        with self.ir.if_then(finish):
+            self._touch_rows(at)
+        acc = self.at(self.slot["acc"], column)
+        halved, thin = (thin, 0) if self.vectors > 1 else (0, thin)
+        if halved:
+            sums = self.multiply_halved(w, self._load(acc))
+        elif thin:
+            sums = self.multiply_thin(w, self.load_thin(acc, thin), thin)
+        else:
+            sums = self._multiply(column, w, self._load(acc))
+        with self.ir.if_else(finish) as (finished, parked):
+            with finished:
+                self._finish_sums(at, self.thin_rows(sums, thin) if thin else sums, column, columns)
+            with parked:
+                if thin:
+                    self.store_thin(acc, sums, thin)
+                else:
+                    self._store(acc, sums)
+
+    def _finish_sums(self, at: dict[str, ir.Value], sums: Values, column: ir.Value, columns: ir.Value | None) -> None:
+        """The epilogue of one panel."""
+        rest = None
+        if columns is not None:
+            rest = self.ir.sub(self.ir.sub(columns, column), constant((self.vectors - 1) * self.lanes))
+        fixed = self._column_operands(at, rest)
+        if self.parked is None:
+            for i in range(self.rows):
+                self._row(at, fixed, sums[i * self.vectors : (i + 1) * self.vectors], rest)
+                at |= self._next_row(at)
+            return
+        for index, value in enumerate(sums):
+            self.ir.store(value, self.at(self.parked, constant(index)))
+
+        def one_row(index: ir.Value, state: Values) -> Values:
+            here = at | dict(zip(self.walking, state))
+            first = self.ir.mul(index, constant(self.vectors))
+            places = [self.at(self.parked, self.ir.add(first, constant(j))) for j in range(self.vectors)]
+            self._row(here, fixed, [self.ir.load(place) for place in places], rest)
+            return [self._next_row(here)[name] for name in self.walking]
+
+        self.loop("row", constant(0), constant(self.rows), 1, [at[name] for name in self.walking], one_row)
+
+    def _next_row(self, at: dict[str, ir.Value]) -> dict[str, ir.Value]:
+        return {name: self.at(at[name], self.slot[f"{name}_row"]) for name in self.walking}
+
+    def _column_operands(self, at: dict[str, ir.Value], rest: ir.Value | None) -> list[dict[str, Typed]]:
+        """The operands that are the same in all rows, for each vector of a row."""
+        fixed: list[dict[str, Typed]] = [{} for _ in range(self.vectors)]
+        for k, (_, access) in enumerate(self.finish.operands):
+            for j, names in enumerate(fixed):
+                if access == "scalar":
+                    names[f"e{k}"] = self._call(f"load_splat(p, 0, {self.lanes})", p=self._pointer(at, f"e{k}"))
+                elif access == "per_n":
+                    names[f"e{k}"] = self._load_columns(at, f"e{k}", j, rest)
+        return fixed
+
+    def _row(self, at: dict[str, ir.Value], fixed: list[dict[str, Typed]], sums: Values, rest: ir.Value | None) -> None:
+        """Finish and store the vectors of one row."""
+        every = {}
+        for k, (_, access) in enumerate(self.finish.operands):
+            if access == "per_m":
+                every[f"e{k}"] = self._call(f"load_splat(p, 0, {self.lanes})", p=self._pointer(at, f"e{k}"))
+        for j, value in enumerate(sums):
+            names = every | fixed[j] | {"acc": (Vec(self.dtype, self.lanes), value)}
+            for k, (_, access) in enumerate(self.finish.operands):
+                if access == "full":
+                    names[f"e{k}"] = self._load_columns(at, f"e{k}", j, rest)
+            done = inline(self.context, self.ir, self.finish.lines, names)[self.finish.result]
+            if rest is not None and j == self.vectors - 1:
+                self._call("store_tail(p, 0, v, rest)", p=self._pointer(at, "out", j), v=done, rest=(types.int64, rest))
+            else:
+                self._call("store(p, 0, v)", p=self._pointer(at, "out", j), v=done)
+
+    def _load_columns(self, at: dict[str, ir.Value], name: str, j: int, rest: ir.Value | None) -> Typed:
+        place = self._pointer(at, name, j)
+        if rest is not None and j == self.vectors - 1:
+            return self._call(f"load_tail(p, 0, rest, 1, {self.lanes})", p=place, rest=(types.int64, rest))
+        return self._call(f"load(p, 0, {self.lanes})", p=place)
+
+    def _pointer(self, at: dict[str, ir.Value], name: str, j: int = 0) -> Typed:
+        return self.types[name], self.at(at[name], constant(j * self.lanes))
+
+    def _call(self, text: str, **names: Typed) -> Typed:
+        return inline(self.context, self.ir, [f"value = {text}"], names)["value"]
+
+    def _touch_rows(self, at: dict[str, ir.Value]) -> None:
+        """Ask early for the rows of the result, and of the first operand that varies like it."""
+        reads = [
+            f"e{k}" for k, (own, access) in enumerate(self.finish.operands) if (own, access) == (self.dtype, "full")
+        ]
+        for name in ["out"] * (self.finish.dtype == self.dtype) + reads[:1]:
+            place = at[name]
+            for _ in range(self.rows):
+                self._prefetch_columns(place, write=name == "out")
+                place = self.at(place, self.slot[f"{name}_row"])
+
+    def _prefetch(self, w: ir.Value, index: ir.Value) -> None:
+        super()._prefetch(w, index)
+        place = self.at(self.ahead, self.ir.mul(index, constant(self.line)))
+        hints = [ir.Constant(ir.IntType(32), hint) for hint in (0, 2, 1)]
+        self.call("llvm.prefetch.p0", ir.VoidType(), [place, *hints])
+
+    def row_pointers(self, tap: ir.Value, start: ir.Value | None = None) -> Values:
+        self.ahead = self.part
+        if not self.even:
+            self.ahead = self.at(self.part, self.ir.mul(tap, self.ir.mul(self.slot["depth"], constant(self.line))))
+            return super().row_pointers(tap, start)
+        pointers = [self.slot["x"]]
+        while len(pointers) < self.rows:
+            pointers.append(self.at(pointers[-1], self.slot["x_row"]))
+        return pointers
+
+
+def _define(dtype: str) -> Any:
+    """``tile_finish_<dtype>(args, begin, end, *shape, OPERANDS, LINES, RESULT)`` with `_FLAGS` as the shape.
+
+    ``OPERANDS`` names dtype and access of each operand (``"float32 per_n, float32 full"``), ``LINES`` has the
+    statements of the epilogue, one a line, and ``RESULT`` is what is stored: a dtype and a name.
+    """
+
+    def tile(typingctx, args, begin, end, rows, vectors, lanes, even, last, missing, thin, operands, lines, result):
+        literals = (rows, vectors, lanes, even, last, missing, thin)
+        shape = literal_shape(_FLAGS, literals)
+        texts = [text.literal_value for text in (operands, lines, result)]
+        own, name = texts[2].split()
+        pairs = tuple(tuple(operand.split()) for operand in texts[0].split(",") if operand)
+        finish = _Finish(pairs, tuple(texts[1].splitlines()), name, own)
+
+        def lower(context, builder, signature, values):
+            symbol = "_".join(["tile_finish", dtype, *map(str, shape)])
+            function = written_function(
+                builder.module, symbol, lambda f: FinishWriter(f, context, dtype, shape, finish).write()
+            )
+            builder.call(function, values[:3])
+            return context.get_dummy_value()
+
+        return types.void(
+            types.CPointer(types.int64), types.int64, types.int64, *literals, operands, lines, result
+        ), lower
+
+    tile.__name__ = tile.__qualname__ = f"tile_finish_{dtype}"
+    return intrinsic(prefer_literal=True)(tile)
+
+
+tile_finish_float32 = _define("float32")
+tile_finish_float64 = _define("float64")

@@ -1,0 +1,63 @@
+"""Straight-line kernel text written into the code of another intrinsic, where its values are in registers."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.core.errors import TypingError
+
+from ..lang.values import INF, NAN
+from ..lang.vector import DEFINITIONS
+
+__all__ = ["Typed", "inline"]
+
+Typed = tuple[types.Type, ir.Value]
+"""A Numba type and a value of it."""
+
+
+def inline(context: Any, builder: ir.IRBuilder, lines: Sequence[str], names: dict[str, Typed]) -> dict[str, Typed]:
+    """Write the assignments of ``lines`` at the builder's place; ``names`` and those that they assign.
+
+    The right-hand sides are names, numbers, and calls of intrinsics that `make_intrinsic` made.
+
+    Raises:
+        TypingError: anything else, or what an intrinsic says of its operands.
+    """
+    names = dict(names)
+
+    def value(node: ast.expr) -> Typed:
+        if isinstance(node, ast.Name) and node.id in names:
+            return names[node.id]
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in DEFINITIONS:
+            operands = [value(argument) for argument in node.args]
+            signature, lower = DEFINITIONS[node.func.id](*(own for own, _ in operands))
+            return signature.return_type, lower(context, builder, signature, [operand for _, operand in operands])
+        try:
+            return _number(ast.unparse(node))
+        except ValueError as error:
+            raise TypingError(f"{ast.unparse(node)} cannot be written inline") from error
+
+    for line in lines:
+        (statement,) = ast.parse(line).body
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            names[statement.targets[0].id] = value(statement.value)
+        else:
+            raise TypingError(f"{line} cannot be written inline")
+    return names
+
+
+def _number(text: str) -> Typed:
+    """A Python number, INF or NAN, as Numba types it."""
+    known = {"INF": INF, "-INF": -INF, "NAN": NAN}
+    number = known[text] if text in known else ast.literal_eval(text)
+    if isinstance(number, bool):
+        return types.boolean, ir.Constant(ir.IntType(1), int(number))
+    if isinstance(number, int):
+        return types.literal(number), ir.Constant(ir.IntType(64), number)
+    if not isinstance(number, float):
+        raise ValueError(text)
+    return types.float64, ir.Constant(ir.DoubleType(), number)

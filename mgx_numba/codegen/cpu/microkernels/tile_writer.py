@@ -1,0 +1,279 @@
+"""LLVM vector IR of register tiles: what `mgx_numba.codegen.cpu.microkernels.tile` offers as intrinsics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from llvmlite import ir
+from numba.core import cgutils
+
+from ..lang.builder import VectorBuilder, element_type
+from .tile_table import PREFETCH_STEPS, TILE_SLOTS, TILE_TABLE_ROWS
+
+__all__ = ["ProductWriter", "TileWriter", "VectorWriter"]
+
+CACHE_LINE = 64
+
+_I32, _I64 = ir.IntType(32), ir.IntType(64)
+Values = list[ir.Value]
+
+
+def constant(value: int) -> ir.Constant:
+    """An int64."""
+    return ir.Constant(_I64, value)
+
+
+class VectorWriter:
+    """Writes loops over vectors of ``lanes`` elements where ``builder`` stands."""
+
+    def __init__(self, builder: ir.IRBuilder, dtype: str, lanes: int) -> None:
+        self.ir, self.b, self.lanes = builder, VectorBuilder(builder), lanes
+        self.element = element_type(dtype)
+        self.vector = ir.VectorType(self.element, lanes)
+        self.align = int(dtype.removeprefix("float")) // 8
+
+    def call(self, name: str, result: ir.Type, arguments: Sequence[ir.Value]) -> ir.Value:
+        """Call an LLVM intrinsic by its full name."""
+        signature = ir.FunctionType(result, [argument.type for argument in arguments])
+        return self.ir.call(cgutils.get_or_insert_function(self.ir.module, signature, name), arguments)
+
+    def splat(self, value: ir.Value) -> ir.Value:
+        """A scalar in every lane."""
+        undefined = ir.Constant(ir.VectorType(value.type, self.lanes), ir.Undefined)
+        single = self.ir.insert_element(undefined, value, ir.Constant(_I32, 0))
+        return self.ir.shuffle_vector(single, undefined, ir.Constant(ir.VectorType(_I32, self.lanes), None))
+
+    def at(self, pointer: ir.Value, index: ir.Value) -> ir.Value:
+        """Pointer to ``pointer[index]``."""
+        return self.ir.gep(pointer, [index])
+
+    def _vector(self, pointer: ir.Value, index: int) -> ir.Value:
+        """Pointer to the index-th vector from `pointer`."""
+        return self.ir.bitcast(self.at(pointer, constant(index * self.lanes)), self.vector.as_pointer())
+
+    def loop(
+        self,
+        name: str,
+        start: ir.Value,
+        stop: ir.Value,
+        step: int,
+        state: Values,
+        body: Callable[[ir.Value, Values], Values],
+    ) -> Values:
+        """``for index in range(start, stop, step): state = body(index, state)``; the state after it."""
+        before = self.ir.block
+        head, inside, after = (self.ir.append_basic_block(name + part) for part in ("", "_body", "_end"))
+        self.ir.branch(head)
+        self.ir.position_at_end(head)
+        index = self.ir.phi(_I64)
+        phis = [self.ir.phi(value.type) for value in state]
+        self.ir.cbranch(self.ir.icmp_signed("<", index, stop), inside, after)
+        self.ir.position_at_end(inside)
+        new = body(index, list(phis))
+        following = self.ir.add(index, constant(step))
+        last = self.ir.block
+        self.ir.branch(head)
+        for phi, first, value in zip([index, *phis], [start, *state], [following, *new]):
+            phi.add_incoming(first, before)
+            phi.add_incoming(value, last)
+        self.ir.position_at_end(after)
+        return list(phis)
+
+
+class TileWriter(VectorWriter):
+    """Writes one variant of a tile into an empty function ``void(i64 *slots, i64 begin, i64 end)``.
+
+    For each panel the sums are loaded or cleared, `_multiply` adds the products, and the sums are stored. With
+    ``masked`` the panel in which columns are missing goes a way of its own that reads none of them.
+    """
+
+    SLOTS: ClassVar[tuple[str, ...]] = TILE_SLOTS
+    POINTERS: ClassVar[frozenset[str]] = frozenset({"x", "zero", "w", "acc", "written", "read", "far"})
+    TABLE: ClassVar[str] = "offsets"
+
+    def __init__(
+        self, function: ir.Function, dtype: str, rows: int, vectors: int, lanes: int, split: int, masked: bool
+    ) -> None:
+        super().__init__(ir.IRBuilder(function.append_basic_block("entry")), dtype, lanes)
+        self.rows, self.vectors, self.split = rows, vectors, split
+        self.panel_vectors = vectors
+        self.masked = masked
+        self.masks: Values = []
+        self.args, self.begin, self.end = function.args
+        self.slot = {name: self._read_slot(k, name) for k, name in enumerate(self.slots())}
+
+    def slots(self) -> tuple[str, ...]:
+        """Words of the argument block."""
+        return self.SLOTS
+
+    def _read_slot(self, index: int, name: str) -> ir.Value:
+        place = self.ir.gep(self.args, [constant(index)])
+        if name in self.POINTERS:
+            place = self.ir.bitcast(place, self.element.as_pointer().as_pointer())
+        elif name == self.TABLE:
+            place = self.ir.bitcast(place, _I64.as_pointer().as_pointer())
+        return self.ir.load(place, name=name)
+
+    def write(self) -> None:
+        """The whole function."""
+
+        def one_panel(panel: ir.Value, state: Values) -> Values:
+            w, acc = state
+            self._touch(panel)
+            if self.masked:
+                count = self.ir.sub(self.slot["columns"], self.ir.mul(panel, self.slot["acc_panel"]))
+                whole = self.ir.icmp_signed(">=", count, constant(self.vectors * self.lanes))
+                with self.ir.if_else(whole) as (all_columns, some_columns):
+                    with all_columns:
+                        self._store(acc, self._multiply(panel, w, self._load(acc)))
+                    with some_columns:
+                        self.masks = self._column_masks(count)
+                        self._store(acc, self._multiply(panel, w, self._load(acc)))
+                        self.masks = []
+            else:
+                self._store(acc, self._multiply(panel, w, self._load(acc)))
+            return [self.at(w, self.slot["w_panel"]), self.at(acc, self.slot["acc_panel"])]
+
+        w = self.at(self.slot["w"], self.ir.mul(self.begin, self.slot["w_panel"]))
+        acc = self.at(self.slot["acc"], self.ir.mul(self.begin, self.slot["acc_panel"]))
+        self.loop("panel", self.begin, self.end, 1, [w, acc], one_panel)
+        self.ir.ret_void()
+
+    def _touch(self, panel: ir.Value) -> None:
+        """Ask early for the memory that the epilogue of this panel will use."""
+
+    def _multiply(self, panel: ir.Value, w: ir.Value, sums: Values) -> Values:
+        """Sums with all products of one panel added."""
+        raise NotImplementedError
+
+    def row_pointers(self, tap: ir.Value, start: ir.Value | None = None) -> Values:
+        """Where each row reads for one tap, ``start`` elements on."""
+        table = self.at(self.slot["offsets"], self.ir.mul(tap, constant(TILE_TABLE_ROWS)))
+        x = self.slot["x"] if start is None else self.at(self.slot["x"], start)
+        pointers = []
+        for i in range(self.rows):
+            offset = self.ir.load(self.at(table, constant(i)))
+            outside = self.ir.icmp_signed("<", offset, constant(0))
+            pointers.append(self.ir.select(outside, self.slot["zero"], self.at(x, offset)))
+        return pointers
+
+    def _load(self, acc: ir.Value) -> Values:
+        """What the accumulators hold if they are to be added to, else zeros."""
+
+        def loaded() -> Values:
+            return [self.ir.load(place, align=self.align) for place in self._places(acc)]
+
+        return self._sums_or_zeros(loaded)
+
+    def _sums_or_zeros(self, load: Callable[[], Values]) -> Values:
+        """What `load` gives if sums are to be added to, else zeros."""
+        zero = ir.Constant(self.vector, None)
+        entry = self.ir.block
+        with self.ir.if_then(self.ir.icmp_signed("!=", self.slot["accumulate"], constant(0))):
+            loaded = load()
+            inside = self.ir.block
+        sums = []
+        for value in loaded:
+            phi = self.ir.phi(self.vector)
+            phi.add_incoming(zero, entry)
+            phi.add_incoming(value, inside)
+            sums.append(phi)
+        return sums
+
+    def _store(self, acc: ir.Value, sums: Values) -> None:
+        for place, value in zip(self._places(acc), sums):
+            self.ir.store(value, place, align=self.align)
+
+    def _places(self, acc: ir.Value) -> Values:
+        places = []
+        for _ in range(self.rows):
+            places += [self._vector(acc, j) for j in range(self.vectors)]
+            acc = self.at(acc, self.slot["acc_row"])
+        return places
+
+    def _column_masks(self, count: ir.Value) -> Values:
+        """For each vector of a row, which of its lanes lie among the first `count` columns."""
+        counts = self.splat(count)
+        masks = []
+        for j in range(self.vectors):
+            columns = ir.Constant(counts.type, [j * self.lanes + lane for lane in range(self.lanes)])
+            masks.append(self.ir.icmp_signed("<", columns, counts))
+        return masks
+
+    def load_columns(self, pointer: ir.Value, j: int) -> ir.Value:
+        """The j-th vector from `pointer`, without the lanes of missing columns."""
+        place = self._vector(pointer, j)
+        if not self.masks:
+            return self.ir.load(place, align=self.align)
+        arguments = [place, ir.Constant(_I32, self.align), self.masks[j], ir.Constant(self.vector, None)]
+        return self.call(f"llvm.masked.load.{self.b.mangled(self.vector)}.p0", self.vector, arguments)
+
+
+class ProductWriter(TileWriter):
+    """Matrix product: every k multiplies one element of each row by one row of the panel."""
+
+    def _multiply(self, panel: ir.Value, w: ir.Value, sums: Values) -> Values:
+        size = len(sums)
+        zeros = [ir.Constant(self.vector, None)] * (size * (self.split - 1))
+        depth = self.slot["depth"]
+        whole = self.ir.and_(depth, constant(-self.split))
+
+        def one_tap(tap: ir.Value, state: Values) -> Values:
+            rows = self.row_pointers(tap)
+
+            def step(count: int) -> Callable[[ir.Value, Values], Values]:
+                return lambda _, inner: self._step(rows, count, inner)
+
+            state = self.loop("k", constant(0), whole, self.split, [constant(0), *state], step(self.split))
+            if self.split > 1:
+                state = self.loop("last_k", whole, depth, 1, state, step(1))
+            return state[1:]
+
+        state = self.loop("tap", constant(0), self.slot["taps"], 1, [w, *sums, *zeros], one_tap)
+        sets = [state[1 + k * size : 1 + (k + 1) * size] for k in range(self.split)]
+        while len(sets) > 1:
+            half = len(sets) // 2
+            sets = [[self.ir.fadd(x, y) for x, y in zip(*pair)] for pair in zip(sets[:half], sets[half:])]
+        return sets[0]
+
+    def _step(self, rows: Values, count: int, state: Values) -> Values:
+        """`count` successive k, the k-th into the k-th set of sums."""
+        index, w, *sums = state
+        size = self.rows * self.vectors
+        for k in range(count):
+            self._prefetch(w, index)
+            right = [self.load_columns(w, j) for j in range(self.vectors)]
+            for i, row in enumerate(rows):
+                left = self.splat(self.ir.load(self.at(row, index), align=self.align))
+                for j in range(self.vectors):
+                    place = k * size + i * self.vectors + j
+                    sums[place] = self.b.muladd(left, right[j], sums[place])
+            index = self.ir.add(index, self.slot["x_step"])
+            w = self.at(w, self.slot["w_step"])
+        return [index, w, *sums]
+
+    def _prefetch(self, w: ir.Value, index: ir.Value) -> None:
+        """Ask for the right-hand side `PREFETCH_STEPS` ahead, which may be in the next panel, or for what the caller
+        will need instead."""
+        ahead = self.at(w, self.ir.mul(self.slot["w_step"], constant(PREFETCH_STEPS)))
+        ahead = self.at(ahead, self.slot["elsewhere"])
+        self._prefetch_columns(ahead, write=False)
+
+    def _prefetch_columns(self, pointer: ir.Value, write: bool) -> None:
+        for start in range(0, self.vectors * self.lanes, CACHE_LINE // self.align):
+            self.prefetch_line(self.at(pointer, constant(start)), write)
+
+    def prefetch_line(self, pointer: ir.Value, write: bool) -> None:
+        """Ask for one cache line."""
+        hints = [ir.Constant(_I32, hint) for hint in (int(write), 3, 1)]  # near, data
+        self.call("llvm.prefetch.p0", ir.VoidType(), [pointer, *hints])
+
+    def _touch(self, panel: ir.Value) -> None:
+        column = self.ir.mul(panel, self.slot["acc_panel"])
+        for count, name in enumerate(("written", "read"), 1):
+            with self.ir.if_then(self.ir.icmp_signed(">=", self.slot["touched"], constant(count))):
+                place = self.at(self.slot[name], column)
+                for _ in range(self.rows):
+                    self._prefetch_columns(place, write=name == "written")
+                    place = self.at(place, self.slot[f"{name}_row"])

@@ -1,0 +1,239 @@
+"""Printing kernel source for the CPU: a code buffer, and the handler that prints scalar operations as vector
+calls.
+
+Needs no Numba: text is printed, and looked up in the object store, without compiling anything.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ...core.types import Type, from_numpy
+from ...errors import UnsupportedError
+from ...ops.scalar import BINARY, BITWISE, COMPARE, LOGICAL, UNARY
+
+__all__ = ["FAST_NAMES", "CodeBuffer", "VectorPrinter", "VectorValue", "literal", "numpy_dtype"]
+
+# The names of `lang` that have a version with the suffix `_fast`.
+FAST_NAMES = frozenset("add sub mul div recip exp sigmoid tanh gelu_erf gelu_tanh silu softplus".split())
+_PREDICATES = COMPARE | LOGICAL | {"isnan", "isinf", "logical_not"}
+_SAME_TYPE = UNARY | BINARY | BITWISE | {"bitwise_not"}
+_FLOATS_ONLY = UNARY - {"neg", "abs", "floor", "ceil", "nearbyint", "sign"}
+_INTEGERS_ONLY = BITWISE | {"bitwise_not"}
+_BOOLS = COMPARE | LOGICAL | {"add", "sub", "mul", "max", "min", "logical_not"}
+_BOOLS |= {"bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"}
+
+
+def _is_defined(name: str, dtype: Type) -> bool:
+    """Whether `lang` has an operation for this element type."""
+    if dtype is Type.bool_type:
+        return name in _BOOLS
+    return name not in (_INTEGERS_ONLY if dtype.is_floating else _FLOATS_ONLY)
+
+
+class CodeBuffer:
+    """Lines of Python at a current indentation, and single-assignment names for expressions.
+
+    An expression that was emitted before in this block or one around it is not emitted again: so it may only
+    read names that are assigned once, or through `assign`, and memory that the kernel does not write
+    meanwhile. `lines` may be taken out and cleared; the names stay known.
+    """
+
+    def __init__(self, prefix: str = "v") -> None:
+        self._prefix = prefix
+        self.lines: list[str] = []
+        self._scopes: list[dict[str, str]] = [{}]
+        self._count = 0
+
+    def line(self, text: str = "") -> None:
+        """Append one statement."""
+        self.lines.append("    " * (len(self._scopes) - 1) + text if text else "")
+
+    @contextmanager
+    def block(self, header: str) -> Iterator[None]:
+        """Append `header` (ending in a colon) and indent what follows; names emitted inside end with it."""
+        self.line(header)
+        self._scopes.append({})
+        start = len(self.lines)
+        try:
+            yield
+            if len(self.lines) == start:
+                self.line("pass")
+        finally:
+            self._scopes.pop()
+
+    def emit(self, expression: str) -> str:
+        """The name that holds an expression's value, assigned now unless it already is."""
+        for scope in reversed(self._scopes):
+            if expression in scope:
+                return scope[expression]
+        name = self.fresh()
+        self.line(f"{name} = {expression}")
+        self._scopes[-1][expression] = name
+        return name
+
+    def fresh(self) -> str:
+        """A name not used before."""
+        self._count += 1
+        return f"{self._prefix}{self._count - 1}"
+
+    def assign(self, name: str, expression: str) -> None:
+        """Assign a variable that may be assigned more than once; forgets the expressions that read it."""
+        self.line(f"{name} = {expression}")
+        reads = re.compile(rf"\b{re.escape(name)}\b")
+        for scope in self._scopes:
+            for known in [text for text in scope if reads.search(text)]:
+                del scope[known]
+
+    def drain(self) -> list[str]:
+        """Take out the lines so far; names that they assigned stay known."""
+        lines, self.lines = self.lines, []
+        return lines
+
+    def text(self) -> str:
+        """Everything so far, ending in a newline."""
+        return "\n".join(self.lines) + "\n"
+
+
+@dataclass(frozen=True)
+class VectorValue:
+    """A vector in printed code.
+
+    `name` holds it, as elements of `dtype` if `raw` (the form in memory), else in the type that `dtype`
+    computes in. `constant` is its value if it is the same known number in every lane.
+    """
+
+    name: str
+    dtype: Type
+    raw: bool = False
+    constant: float | int | bool | None = None
+
+
+class VectorPrinter:
+    """Handler of the scalar-operation protocol that prints vector calls of `lang` into a buffer.
+
+    Values are `VectorValue`s of `lanes` lanes. An operation that `lang` lacks for an element type raises
+    `UnsupportedError`. Narrow floats are computed in float32 and rounded only when
+    they are stored or explicitly cast. With `fast_math`, float32 operations are printed by their ``_fast``
+    names.
+    """
+
+    def __init__(self, buffer: CodeBuffer, lanes: int, fast_math: bool = False) -> None:
+        self.buffer = buffer
+        self.lanes = lanes
+        self.fast_math = fast_math
+
+    # In and out
+
+    def loaded(self, expression: str, dtype: str | Type) -> VectorValue:
+        """The value of an expression (`load`, ...) that gives elements of `dtype` as memory holds them."""
+        dtype = dtype if isinstance(dtype, Type) else from_numpy(numpy_dtype(dtype))
+        name = expression if expression.isidentifier() else self.buffer.emit(expression)
+        return VectorValue(name, dtype, raw=dtype.compute != dtype)
+
+    def register(self, x: VectorValue) -> str:
+        """Name of `x` in the type that its dtype computes in."""
+        return self.stored(x, x.dtype.compute)
+
+    def stored(self, x: VectorValue, dtype: str | Type | None = None) -> str:
+        """Name of `x` as elements of `dtype` (its own by default), which `store` to such memory takes."""
+        target = dtype if isinstance(dtype, str) else _name(x.dtype if dtype is None else dtype)
+        held = _name(x.dtype if x.raw else x.dtype.compute)
+        return x.name if held == target else self.buffer.emit(f"cast_{target}({x.name})")
+
+    def splat(self, x: VectorValue) -> VectorValue:
+        """A scalar value in every lane; a vector as it is."""
+        return replace(x, name=self.buffer.emit(f"splat({x.name}, {self.lanes})"))
+
+    # The protocol
+
+    def dtype(self, x: VectorValue) -> Type:
+        return x.dtype
+
+    def const(self, value: float | int | bool, dtype: Type) -> VectorValue:
+        exact = np.asarray(value).astype(dtype.numpy)
+        number = float(exact) if dtype.is_floating else exact.item()
+        name = self.buffer.emit(f"const_{_name(dtype.compute)}({literal(number)}, {self.lanes})")
+        return VectorValue(name, dtype, constant=number)
+
+    def cast(self, x: VectorValue, dtype: Type) -> VectorValue:
+        if x.dtype == dtype:
+            return x
+        if x.constant is not None and dtype.is_floating and math.isfinite(x.constant):
+            return self.const(x.constant, dtype)
+        name = self.register(x)
+        if dtype.compute != dtype:
+            return VectorValue(self.buffer.emit(f"cast_{_name(dtype)}({name})"), dtype, raw=True)
+        if x.dtype.compute == dtype:
+            return VectorValue(name, dtype)
+        return VectorValue(self.buffer.emit(f"cast_{_name(dtype)}({name})"), dtype)
+
+    def where(self, condition: VectorValue, a: VectorValue, b: VectorValue) -> VectorValue:
+        raw = a.raw and b.raw
+        names = (a.name, b.name) if raw else (self.register(a), self.register(b))
+        mask = condition.name
+        if condition.dtype is not Type.bool_type:
+            mask = self.buffer.emit(f"cast_bool({self.register(condition)})")
+        return VectorValue(self.buffer.emit(f"where({mask}, {names[0]}, {names[1]})"), a.dtype, raw)
+
+    def fma(self, a: VectorValue, b: VectorValue, c: VectorValue) -> VectorValue:
+        return self._call("fma", a.dtype, a, b, c)
+
+    def pow(self, x: VectorValue, y: VectorValue) -> VectorValue:
+        """x**y; the exponents 1, 2 and 3 are products."""
+        if y.constant == 1:
+            return x
+        if y.constant == 2:
+            return self._call("mul", x.dtype, x, x)
+        if y.constant == 3:
+            return self._call("mul", x.dtype, self._call("mul", x.dtype, x, x), x)
+        return self._call("pow", x.dtype, x, y)
+
+    def max(self, x: VectorValue, y: VectorValue) -> VectorValue:
+        return self._extreme("max", x, y)
+
+    def min(self, x: VectorValue, y: VectorValue) -> VectorValue:
+        return self._extreme("min", x, y)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _PREDICATES:
+            return lambda *x: self._call(name, Type.bool_type, *x)
+        if name in _SAME_TYPE:
+            return lambda *x: self._call(name, x[0].dtype, *x)
+        raise AttributeError(f"{type(self).__name__} has no operation {name!r}")
+
+    def _extreme(self, name: str, x: VectorValue, y: VectorValue) -> VectorValue:
+        if y.constant is not None and y.constant == y.constant:  # a constant first costs one comparison less
+            x, y = y, x
+        return self._call(name, x.dtype, x, y)
+
+    def _call(self, name: str, result: Type, *operands: VectorValue) -> VectorValue:
+        if not _is_defined(name, operands[0].dtype):
+            raise UnsupportedError(f"kernels have no {name} of {operands[0].dtype.name}")
+        fast = self.fast_math and name in FAST_NAMES and operands[0].dtype.compute is Type.float_type
+        arguments = ", ".join(self.register(x) for x in operands)
+        return VectorValue(self.buffer.emit(f"{name}{'_fast' * fast}({arguments})"), result)
+
+
+def literal(value: float | int | bool) -> str:
+    """A number as kernel source spells it; infinities and NaN are names of `lang`."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NAN" if math.isnan(value) else "INF" if value > 0 else "-INF"
+    return repr(value)
+
+
+def numpy_dtype(name: str) -> np.dtype:
+    """The dtype that NumPy or ml_dtypes calls by this name."""
+    return np.dtype(getattr(ml_dtypes, name, None) or name)
+
+
+def _name(dtype: Type) -> str:
+    return str(dtype.numpy.name)

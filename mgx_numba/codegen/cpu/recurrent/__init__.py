@@ -1,0 +1,7 @@
+"""Recurrent layers as one kernel over all steps."""
+
+from ...problems.recurrence import RecurrenceProblem
+from .plan import plan
+from .weights import pack_weights, packed_lens
+
+__all__ = ["RecurrenceProblem", "pack_weights", "packed_lens", "plan"]

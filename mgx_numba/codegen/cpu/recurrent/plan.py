@@ -1,0 +1,308 @@
+"""The launches of a recurrent layer: one that lays out the initial states, and one kernel for all steps.
+
+Each direction is independent. Its units are shared by several threads if the weights are worth it: a thread keeps its
+own part of the weights in its caches over all steps, and the threads exchange the hidden state only. After each product
+all wait until every part is done. A part has a ticket in shared memory: free, taken or done at a given phase. So a part
+whose own thread is late, or was never started, is done by one that waits, and nobody waits for a thread that has not
+taken anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ...kernel import KernelSource
+from ...launch import Launch, Operand
+from ...problems.recurrence import Phase, RecurrenceProblem, phases
+from ..contraction.epilogue_rows import Arguments, indent
+from ..contraction.int16_weights import BLOCK, DOWN, unpack
+from ..contraction.solver import Plan
+from ..microkernels.tile_table import RegisterTile, tile_for
+from .cells import CellWriter
+from .weights import phase_size
+
+__all__ = ["plan"]
+
+PART_WORK = 24_000
+"""Fewest multiply-adds of one step that are worth a thread of their own."""
+TICKET_WORDS = 16
+"""Words from one ticket to the next: two cache lines, as neighbouring lines are fetched together."""
+STREAMS = 4
+"""Most panels of weights read side by side."""
+UNROLL = 2
+"""Terms of a product in one round of its loop."""
+PATIENCE = 400
+"""Pauses before a thread takes the part of another one."""
+PAUSES = 4000
+"""Pauses before a thread that waits for a part in work lets others run on its core."""
+
+
+def plan(problem: RecurrenceProblem, threads: int = 1, origin: str = "") -> Plan:
+    """The launches for ``threads`` threads, and the bytes of the operand ``scratch``.
+
+    Operands are ``x``, ``w`` (packed weights), ``y``, ``last``, for lstm ``last_cell``, ``scratch``, and those that
+    the problem declares of ``first``, ``first_cell``, ``peephole``, ``inner_bias`` and ``lengths``.
+    """
+    tile = tile_for(problem.dtype)
+    work = problem.weights * problem.batch
+    panels = min(phase.panels(tile, problem.hidden) for phase in phases(problem))
+    parts = max(1, min(threads // problem.lanes, work // PART_WORK, panels))
+    layout = _Layout(problem, tile, parts)
+    return Plan((_begin(problem, layout, origin), _steps(problem, layout, origin)), layout.bytes)
+
+
+class _Layout:
+    """Scratch memory: tickets, then for each lane hidden states (two), cell states or what gru keeps (one or two), and
+    the sums of one product."""
+
+    def __init__(self, problem: RecurrenceProblem, tile: RegisterTile, parts: int) -> None:
+        self.tile, self.parts = tile, parts
+        self.row = -(-problem.hidden // tile.lanes) * tile.lanes
+        self.block = problem.batch * self.row
+        self.blocks = {"rnn": 2, "gru": 4, "lstm": 3}[problem.cell]
+        self.tickets = problem.lanes * parts * TICKET_WORDS
+        panels = max(phase.panels(tile, problem.hidden) * phase.vectors for phase in phases(problem))
+        self.lane = self.blocks * self.block + problem.batch * panels * tile.lanes
+        self.bytes = 8 * self.tickets + problem.itemsize * problem.lanes * self.lane
+
+
+def _begin(problem: RecurrenceProblem, layout: _Layout, origin: str) -> Launch:
+    """Free tickets and initial states."""
+    p, lanes = problem, layout.tile.lanes
+    arguments = Arguments()
+    arguments.pointer("tickets", "scratch", "int64")
+    arguments.pointer("states", Operand("scratch", 8 * layout.tickets), p.dtype)
+    arguments.integers(ticket_words=layout.tickets, hidden=p.hidden, batch=p.batch, row_size=layout.row)
+    arguments.integers(lane_size=layout.lane)
+    lines = ["for i in range(ticket_words):", "    tickets[i] = 0"]
+    states = [("first", 0, p.first_strides)]
+    if p.cell == "lstm":
+        states.append(("first_cell", 2 * layout.block, p.first_cell_strides))
+    for name, start, strides in states:
+        arguments.integers(**{f"{name}_start": start})
+        value = f"const_{p.dtype}(0, {lanes})"
+        if strides is not None:
+            arguments.pointer(name, name, p.dtype)
+            arguments.integers(**{f"{name}_lane": strides[0], f"{name}_row": strides[1]})
+            value = (
+                f"load_tail({name}, lane * {name}_lane + row * {name}_row + u, imin(hidden - u, {lanes}), 0, {lanes})"
+            )
+        lines += [
+            f"for lane in range({p.lanes}):",
+            "    for row in range(batch):",
+            f"        for u in range(0, hidden, {lanes}):",
+            f"            store(states, lane * lane_size + {name}_start + row * row_size + u, {value})",
+        ]
+    text = "\n".join(["def kernel(args, begin, end):", *indent([*arguments.lines, *lines])]) + "\n"
+    kernel = KernelSource(f"{p.cell}_begin_kernel", text, origin)
+    return Launch(kernel, tuple(arguments.values), tasks=1, bytes=2 * problem.itemsize * layout.block)
+
+
+def _steps(problem: RecurrenceProblem, layout: _Layout, origin: str) -> Launch:
+    p = problem
+    arguments = Arguments()
+    _declare(p, layout, arguments)
+    rows = _tile_rows(p, layout.tile)
+    lines = [
+        *arguments.lines,
+        "for task in range(begin, end):",
+        "    lane = idiv(task, parts)",
+        "    own = task - lane * parts",
+        "    back = (backward >> lane) & 1",
+        "    base = lane * lane_size",
+        "    sums = offset(states, base + sums_start)",
+        "    cell_at = base + 2 * block_size",
+        "    update_at = cell_at",
+        "    reset_at = cell_at + block_size",
+        *indent(["calm = end - begin == 1", f"patience = {PATIENCE} if calm else 0"] if layout.parts > 1 else []),
+        "    for t in range(steps):",
+        "        position = steps - 1 - t if back else t",
+        "        final = t + 1 == steps",
+        "        now = base + (t & 1) * block_size",
+        "        following = base + block_size - (t & 1) * block_size",
+    ]
+    for number in range(len(phases(p))):
+        lines += indent(_phase(p, layout, rows, number), 2)
+    text = "\n".join(["def kernel(args, begin, end):", *indent(lines)]) + "\n"
+    kernel = KernelSource(f"{p.cell}_kernel", text, origin)
+    return Launch(kernel, tuple(arguments.values), tasks=p.lanes * layout.parts, flops=p.flops, bytes=p.bytes)
+
+
+def _declare(problem: RecurrenceProblem, layout: _Layout, arguments: Arguments) -> None:
+    p = problem
+    arguments.pointer("tickets", "scratch", "int64")
+    arguments.pointer("states", Operand("scratch", 8 * layout.tickets), p.dtype)
+    for name in ("x", "y", "last", *(["last_cell"] if p.cell == "lstm" else [])):
+        arguments.pointer(name, name, p.dtype)
+    start = 0
+    for number, phase in enumerate(phases(p)):
+        arguments.pointer(f"w{number}", Operand("w", start * p.itemsize), "int32" if p.int16 else p.dtype)
+        arguments.integers(**{f"panels{number}": phase.panels(layout.tile, p.hidden)})
+        start += p.lanes * phase_size(p, phase)
+    for name in ("peephole", "inner_bias"):
+        if getattr(p, name):
+            arguments.pointer(name, name, p.dtype)
+    if p.lengths:
+        arguments.pointer("lengths", "lengths", p.lengths)
+    arguments.integers(
+        steps=p.steps, batch=p.batch, hidden=p.hidden, parts=layout.parts, row_size=layout.row,
+        block_size=layout.block, lane_size=layout.lane, sums_start=layout.blocks * layout.block,
+        backward=sum(1 << lane for lane, back in enumerate(p.backward) if back), started=p.first_strides is not None,
+        x_step=p.x_strides[0], x_row=p.x_strides[1], x_lane=p.x_strides[2],
+        y_step=p.y_strides[0], y_lane=p.y_strides[1], y_row=p.y_strides[2],
+    )  # fmt: skip
+
+
+def _tile_rows(problem: RecurrenceProblem, tile: RegisterTile) -> int:
+    """Sequences whose sums are in registers together: as even as the batch can be cut."""
+    room = max(1, (tile.rows * tile.vectors) // max(phase.vectors for phase in phases(problem)))
+    return -(-problem.batch // -(-problem.batch // room))
+
+
+def _phase(problem: RecurrenceProblem, layout: _Layout, rows: int, number: int) -> list[str]:
+    """Statements of one product of a step: the parts that this thread does, and waiting for the others."""
+    part = _part(problem, layout, rows, number)
+    if layout.parts == 1:
+        return ["first_panel = 0", f"panel_count = panels{number}", *part]
+    return [
+        "for turn in range(parts):",
+        "    part = imod(own + turn, parts)",
+        f"    flag = (task - own + part) * {TICKET_WORDS}",
+        f"    ticket = 2 * (t * {len(phases(problem))} + {number})",
+        "    mine = False",
+        "    waited = 0",
+        "    while not mine and atomic_load(tickets, flag) < ticket + 2:",
+        "        if (turn == 0 or waited >= patience) and atomic_load(tickets, flag) == ticket:",
+        "            mine = compare_exchange(tickets, flag, ticket, ticket + 1) == ticket",
+        "        elif waited < " + str(PAUSES) + ":",
+        "            waited += 1",
+        "            pause()",
+        "        else:",
+        "            yield_thread()",
+        "    if mine:",
+        f"        first_panel = idiv(part * panels{number}, parts)",
+        f"        panel_count = idiv((part + 1) * panels{number}, parts) - first_panel",
+        *indent(part, 2),
+        "        atomic_store(tickets, flag, ticket + 2)",
+        "    if turn > 0 and calm:",
+        f"        patience = 0 if mine else {PATIENCE}",
+    ]
+
+
+def _part(problem: RecurrenceProblem, layout: _Layout, rows: int, number: int) -> list[str]:
+    """Statements for ``panel_count`` panels; every other step takes them in reverse, nearest in the caches first."""
+    p, phase, lanes = problem, phases(problem)[number], layout.tile.lanes
+    source = "reset_at" if number else "now"
+    panel = phase.vectors * lanes
+    cell = [
+        "unit = (panel * {groups} + g) * {lanes}",
+        "if unit >= hidden:",
+        "    continue",
+        "here = row * row_size + unit",
+        "sums_at = (panel * batch + row) * {panel} + g * {lanes}",
+        "x_at = position * x_step + row * x_row + lane * x_lane + unit",
+        "y_at = position * y_step + lane * y_lane + row * y_row + unit",
+        "last_at = (lane * batch + row) * hidden + unit",
+        "left = imin(hidden - unit, {lanes})",
+        *(["side = lane * hidden + unit"] if p.inner_bias else []),
+        *(["peep = lane * 3 * hidden + unit"] if p.peephole else []),
+        *(["on = position < load_scalar(lengths, row)"] if p.lengths else []),
+    ]
+    cell = [line.format(groups=phase.groups, lanes=lanes, panel=panel) for line in cell]
+    together = _together(layout.tile, phase, rows)
+    return [
+        "last_panel = first_panel + panel_count - 1",
+        "depth = hidden if t > 0 or started else 0",
+        f"for step in range(0, panel_count, {together}):",
+        f"    panel = first_panel + (imax(panel_count - {together} - step, 0) if t & 1 else step)",
+        f"    for m0 in range(0, batch, {rows}):",
+        *indent(_product(p, layout.tile, phase, rows, source, number), 2),
+        "for row in range(batch):",
+        "    for panel in range(first_panel, first_panel + panel_count):",
+        f"        for g in range({phase.groups}):",
+        *indent([*cell, *CellWriter(p, lanes).lines(phase, number)], 3),
+    ]
+
+
+def _together(tile: RegisterTile, phase: Phase, rows: int) -> int:
+    """Panels read side by side: few rows leave registers for it, and several streams come faster from the caches."""
+    return max(1, min(STREAMS, tile.rows * tile.vectors // (rows * phase.vectors)))
+
+
+def _product(
+    problem: RecurrenceProblem, tile: RegisterTile, phase: Phase, rows: int, source: str, number: int
+) -> list[str]:
+    """Statements: ``sums`` [row, vector] of some panels; missing rows and panels repeat the last one."""
+    lanes, vectors = tile.lanes, phase.vectors
+    panels = range(_together(tile, phase, rows))
+    columns = [(q, v) for q in panels for v in range(vectors)]
+    cells = [(q, r, v) for r in range(rows) for q, v in columns]
+    lines = [f"row{r} = imin(m0 + {r}, batch - 1)" for r in range(rows)]
+    lines += [f"a{r} = offset(states, {source} + row{r} * row_size)" for r in range(rows)]
+    lines += [f"panel{q} = imin(panel + {q}, last_panel)" for q in panels]
+    size = vectors * lanes
+    sums = [f"s{q}_{r}_{v}" for q, r, v in cells]
+    if problem.int16:
+        lines += _int16_sums(problem, phase, rows, panels, number, lanes)
+    else:
+        lines += [f"w_{q} = offset(w{number}, (lane * panels{number} + panel{q}) * hidden * {size})" for q in panels]
+        lines += [f"{sum_} = const_{problem.dtype}(0, {lanes})" for sum_ in sums]
+        lines += _terms("0", "depth", lambda place: _term(place, rows, columns, size, lanes))
+    for (q, r, v), sum_ in zip(cells, sums):
+        lines.append(f"store(sums, (panel{q} * batch + row{r}) * {size} + {v * lanes}, {sum_})")
+    return lines
+
+
+def _terms(first: str, count: str, term: Callable[[str], list[str]]) -> list[str]:
+    """Statements that add the ``count`` terms from ``first`` on."""
+    lines = [f"whole = {first} + {count} - imod({count}, {UNROLL})", f"for k in range({first}, whole, {UNROLL}):"]
+    for u in range(UNROLL):
+        lines += indent(term(f"k + {u}"))
+    return [*lines, f"for k in range(whole, {first} + {count}):", *indent(term("k"))]
+
+
+def _term(place: str, rows: int, columns: Sequence[tuple[int, int]], size: int, lanes: int) -> list[str]:
+    left = [f"a_{r} = load_splat(a{r}, {place}, {lanes})" for r in range(rows)]
+    right = [f"b_{q}_{v} = load(w_{q}, ({place}) * {size} + {v * lanes}, {lanes})" for q, v in columns]
+    by_row = [[f"s{q}_{r}_{v} = fma(a_{r}, b_{q}_{v}, s{q}_{r}_{v})" for q, v in columns] for r in range(rows)]
+    # held in registers: the sums, and the fewer of rows and columns
+    if rows <= len(columns):
+        steps = zip(right, zip(*by_row))
+        return [*left, *(line for load, sums in steps for line in (load, *sums))]
+    return [*right, *(line for load, sums in zip(left, by_row) for line in (load, *sums))]
+
+
+def _int16_sums(
+    problem: RecurrenceProblem, phase: Phase, rows: int, panels: range, number: int, lanes: int
+) -> list[str]:
+    """Statements: the sums over weights of 16 bits, whose blocks are scaled one by one."""
+    row = phase.words * lanes
+    cells = [(q, r, v) for q in panels for r in range(rows) for v in range(phase.vectors)]
+
+    def term(place: str) -> list[str]:
+        lines = [f"a_{r} = mul(load_splat(a{r}, {place}, {lanes}), down)" for r in range(rows)]
+        for q in panels:
+            for pair in range(phase.words):
+                lines += unpack(f"w_{q}", f"({place}) * {row} + {pair * lanes}", lanes)
+                for v in range(2 * pair, min(2 * pair + 2, phase.vectors)):
+                    lines += [f"p{q}_{r}_{v} = fma(a_{r}, b{v % 2}, p{q}_{r}_{v})" for r in range(rows)]
+        return lines
+
+    zero = f"const_float32(0, {lanes})"
+    block = [f"p{q}_{r}_{v} = {zero}" for q, r, v in cells]
+    block += [f"first = block * {BLOCK}", f"terms = imin(depth - first, {BLOCK})", *_terms("first", "terms", term)]
+    for q in panels:
+        for v in range(phase.vectors):
+            place = f"block * {2 * row} + {v * lanes}"
+            block.append(f"scale = bits_float32(load(scales_{q}, {place}, {lanes}))")
+            block += [f"s{q}_{r}_{v} = fma(p{q}_{r}_{v}, scale, s{q}_{r}_{v})" for r in range(rows)]
+    return [
+        f"down = const_float32({DOWN!r}, {lanes})",
+        f"blocks = idiv(hidden + {BLOCK - 1}, {BLOCK})",
+        f"panel_size = (2 * blocks + hidden) * {row}",
+        *(f"scales_{q} = offset(w{number}, (lane * panels{number} + panel{q}) * panel_size)" for q in panels),
+        *(f"w_{q} = offset(scales_{q}, 2 * blocks * {row})" for q in panels),
+        *(f"s{q}_{r}_{v} = {zero}" for q, r, v in cells),
+        f"for block in range(idiv(depth + {BLOCK - 1}, {BLOCK})):",
+        *indent(block),
+    ]

@@ -1,0 +1,67 @@
+"""Recurrent weights in the order in which the kernel reads them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ...problems.recurrence import Phase, RecurrenceProblem, phases
+from ..contraction.int16_weights import pack_words, words_lens
+from ..contraction.pack import aligned_zeros
+from ..microkernels.tile_table import tile_for
+
+__all__ = ["pack_weights", "packed_lens", "phase_size"]
+
+
+def phase_size(problem: RecurrenceProblem, phase: Phase) -> int:
+    """Elements of one lane's weights for one phase; words if they are in 16 bits."""
+    tile, hidden = tile_for(problem.dtype), problem.hidden
+    panels = phase.panels(tile, hidden)
+    if problem.int16:
+        return math.prod(words_lens(panels, hidden, 2 * phase.words * tile.lanes))
+    return panels * hidden * phase.vectors * tile.lanes
+
+
+def packed_lens(problem: RecurrenceProblem) -> tuple[int]:
+    """Length of the packed weights."""
+    return (problem.lanes * sum(phase_size(problem, phase) for phase in phases(problem)),)
+
+
+def pack_weights(problem: RecurrenceProblem, weights: np.ndarray) -> np.ndarray:
+    """``weights`` [lanes, gates * hidden, hidden] as [phase][lane, panel, k, gate, group, unit], zero past the last.
+
+    If they are in 16 bits, a panel is one of `words_lens`.
+
+    Raises:
+        UnsuitedWeights: weights that cannot be in 16 bits.
+    """
+    tile = tile_for(problem.dtype)
+    out = aligned_zeros(packed_lens(problem), "int32" if problem.int16 else problem.dtype)
+    gates = weights.reshape(problem.lanes, problem.gates, problem.hidden, problem.hidden)
+    start = 0
+    for phase in phases(problem):
+        size = phase_size(problem, phase)
+        for lane in range(problem.lanes):
+            target = out[start : start + size]
+            if problem.int16:
+                columns = _columns(problem, phase, gates[lane], 2 * phase.words)
+                lens = words_lens(phase.panels(tile, problem.hidden), problem.hidden, columns.shape[-1])
+                pack_words(columns.swapaxes(0, 1).reshape(problem.hidden, -1), target.reshape(lens), tile.lanes)
+            else:
+                target[:] = _columns(problem, phase, gates[lane], phase.vectors).reshape(-1)
+            start += size
+    return out
+
+
+def _columns(problem: RecurrenceProblem, phase: Phase, gates: np.ndarray, vectors: int) -> np.ndarray:
+    """``gates[gate, unit, k]`` as [panel, k, column]; columns are the phase's vectors, then zeros up to ``vectors``."""
+    tile, hidden = tile_for(problem.dtype), problem.hidden
+    panels, width = phase.panels(tile, hidden), phase.groups * tile.lanes
+    out = np.zeros((panels, hidden, vectors * tile.lanes), gates.dtype)
+    for position, gate in enumerate(phase.gates):
+        for panel in range(panels):
+            units = gates[gate, panel * width : (panel + 1) * width].T
+            first = position * width
+            out[panel, :, first : first + units.shape[1]] = units
+    return out

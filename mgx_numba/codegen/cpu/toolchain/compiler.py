@@ -1,0 +1,145 @@
+"""From a kernel's Python text to an ELF object, through Numba's front end and LLVM.
+
+Numba types the text and lowers it to LLVM IR; the function it makes is wrapped into the kernel ABI, optimised
+without LLVM's own vectorisers (the text is explicit about vectors) and emitted as a position-independent
+object. Numba is imported on the first compilation. Compilation may be asked for from any number of threads;
+it runs in one at a time.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+import threading
+import types as python_types
+from dataclasses import dataclass
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from ....errors import CompileError
+from ...kernel import KernelSource
+from .. import host
+from .elf import read_object
+from .symbols import unavailable
+
+__all__ = ["Inspection", "compile_object", "inspect"]
+
+_lock = threading.RLock()
+_OPTIMISATION_LEVEL = 2
+_FORBIDDEN = (ast.Raise, ast.Assert, ast.Try, ast.With, ast.Import, ast.ImportFrom, ast.Lambda, ast.ListComp)
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What became of a kernel: LLVM IR before and after optimisation, and assembly."""
+
+    lowered: str
+    optimised: str
+    assembly: str
+
+
+def compile_object(source: KernelSource) -> bytes:
+    """Compile a kernel to an ELF object that exports `source.symbol`.
+
+    Raises:
+        CompileError: the text is not valid, does not type, or calls what no kernel may call. The message
+            names the kernel, the line of its text, and the instructions it came from.
+    """
+    with _lock, host.target_machine() as machine, _parse(source, _lower(source)) as module:
+        _optimise(module, machine)
+        data = machine.emit_object(module)
+    symbols = read_object(data)
+    missing = unavailable(symbols.undefined)
+    if missing:
+        raise _failure(source, f"calls {', '.join(missing)}, which no kernel may call; only intrinsics are inlined")
+    if source.symbol not in symbols.defined:
+        raise _failure(source, f"the object does not define {source.symbol}")
+    return data
+
+
+def inspect(source: KernelSource) -> Inspection:
+    """Compile a kernel and show the stages.
+
+    Raises:
+        CompileError: as `compile_object`.
+    """
+    with _lock:
+        lowered = _lower(source)
+        with host.target_machine() as machine, _parse(source, lowered) as module:
+            _optimise(module, machine)
+            return Inspection(lowered, str(module), machine.emit_assembly(module))
+
+
+def _parse(source: KernelSource, lowered: str) -> llvm.ModuleRef:
+    try:
+        module = llvm.parse_assembly(lowered)
+        module.verify()
+    except RuntimeError as error:
+        raise _failure(source, f"LLVM refuses the lowered kernel: {error}") from error
+    return module
+
+
+def _optimise(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
+    """Run LLVM's passes. LLVM objects are closed, in order, not left to the garbage collector."""
+    module.triple = machine.triple
+    module.data_layout = str(machine.target_data)
+    options = llvm.PipelineTuningOptions(speed_level=_OPTIMISATION_LEVEL)
+    options.loop_vectorization = False
+    options.slp_vectorization = False
+    with llvm.create_pass_builder(machine, options) as builder, builder.getModulePassManager() as manager:
+        manager.run(module, builder)
+
+
+def _lower(source: KernelSource) -> str:
+    """LLVM IR text of a kernel with its exported wrapper."""
+    from . import frontend  # imports Numba
+
+    filename = f"<{source.name} {source.symbol}>"
+    lines = source.text.splitlines(keepends=True)
+    linecache.cache[filename] = (len(source.text), None, lines, filename)
+    try:
+        return frontend.lower(_function(source, filename), source.symbol)
+    except frontend.Refused as error:
+        raise _failure(source, str(error)) from error.__cause__
+    finally:
+        linecache.cache.pop(filename, None)
+
+
+def _function(source: KernelSource, filename: str) -> python_types.FunctionType:
+    namespace = dict(_namespace())
+    try:
+        tree = ast.parse(source.text, filename)
+        for node in ast.walk(tree):
+            if isinstance(node, _FORBIDDEN):
+                line = source.text.splitlines()[node.lineno - 1].strip()
+                raise _failure(source, f"line {node.lineno}: a kernel cannot contain {type(node).__name__}: {line}")
+        exec(compile(tree, filename, "exec"), namespace)
+    except SyntaxError as error:
+        raise _failure(source, f"line {error.lineno}: {error.msg}: {(error.text or '').strip()}") from error
+    except CompileError:
+        raise
+    except Exception as error:
+        raise _failure(source, f"its text cannot be executed: {type(error).__name__}: {error}") from error
+    function = namespace.get("kernel")
+    if not isinstance(function, python_types.FunctionType):
+        raise _failure(source, "its text defines no function named kernel")
+    return function
+
+
+@functools.lru_cache(maxsize=1)
+def _namespace() -> dict[str, Any]:
+    """What a kernel's text may name, besides Python's own words."""
+    from .. import vocabulary
+
+    names: dict[str, Any] = {"__name__": vocabulary.__name__}
+    names.update({name: getattr(vocabulary, name) for name in vocabulary.__all__})
+    return names
+
+
+def _failure(source: KernelSource, problem: str) -> CompileError:
+    message = f"kernel {source.name}: {problem}"
+    if source.origin:
+        message += f"\nIt was made from:\n{source.origin.rstrip()}"
+    return CompileError(message)

@@ -1,0 +1,127 @@
+"""What loading an ELF64 little-endian object needs to know: its sections, its symbols, and where they are referred to.
+
+System V Application Binary Interface, generic part, chapters 4 and 5.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from ....errors import FormatError
+
+__all__ = ["ElfObject", "Relocation", "Section", "Symbol", "read_object"]
+
+_SHT_SYMTAB, _SHT_RELA, _SHT_NOBITS, _SHT_REL = 2, 4, 8, 9
+_STB_LOCAL = 0
+_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_SYMBOL = struct.Struct("<IBBHQQ")
+_RELA = struct.Struct("<QQq")
+
+
+@dataclass(frozen=True)
+class Section:
+    """One section: its flags (``SHF_``), its bytes, and the power of two that its address must be a multiple of."""
+
+    flags: int
+    data: bytes
+    alignment: int
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A symbol: ``section`` is 0 where another object defines it; ``value`` is an offset into its section."""
+
+    name: str
+    section: int
+    value: int
+    is_local: bool
+
+
+@dataclass(frozen=True)
+class Relocation:
+    """``offset`` bytes into ``section`` refer to ``symbol`` plus ``addend``, in the way that ``type`` says."""
+
+    section: int
+    offset: int
+    type: int
+    symbol: int
+    addend: int
+
+
+@dataclass(frozen=True)
+class ElfObject:
+    """A relocatable object.
+
+    Attributes:
+        machine: ``e_machine``, the instruction set.
+        sections: by index; the first is empty.
+        symbols: by index; the first is empty.
+        complete: whether relocations and memory are all of the kinds that are read here.
+    """
+
+    machine: int
+    sections: list[Section]
+    symbols: list[Symbol]
+    relocations: list[Relocation]
+    complete: bool
+
+    @property
+    def defined(self) -> frozenset[str]:
+        """Names of the global symbols that it defines."""
+        return frozenset(s.name for s in self.symbols[1:] if not s.is_local and s.section)
+
+    @property
+    def undefined(self) -> frozenset[str]:
+        """Names of the global symbols that it wants."""
+        return frozenset(s.name for s in self.symbols[1:] if not s.is_local and not s.section)
+
+
+def read_object(data: bytes) -> ElfObject:
+    """Read a relocatable ELF64 object.
+
+    Raises:
+        FormatError: the bytes are not such an object.
+    """
+    try:
+        return _read_object(data)
+    except (struct.error, IndexError, ValueError) as error:
+        raise FormatError(f"not a relocatable ELF64 object: {error}") from None
+
+
+def _read_object(data: bytes) -> ElfObject:
+    header = _HEADER.unpack_from(data)
+    if header[0][:6] != b"\x7fELF\x02\x01":
+        raise ValueError("wrong magic number, expected 64-bit little-endian ELF")
+    section_offset, section_size, section_count = header[6], header[11], header[12]
+    heads = [_SECTION.unpack_from(data, section_offset + i * section_size) for i in range(section_count)]
+    symbols: list[Symbol] = []
+    relocations: list[Relocation] = []
+    for head in heads:
+        if head[1] == _SHT_SYMTAB:
+            symbols += _symbols(_bytes(data, head), _bytes(data, heads[head[6]]))
+        elif head[1] == _SHT_RELA:
+            for at, info, addend in _RELA.iter_unpack(_bytes(data, head)):
+                relocations.append(Relocation(head[7], at, info & 0xFFFFFFFF, info >> 32, addend))
+    complete = not any(head[1] in (_SHT_REL, _SHT_NOBITS) for head in heads)
+    return ElfObject(header[2], [_section(data, head) for head in heads], symbols, relocations, complete)
+
+
+def _section(data: bytes, head: tuple[int, ...]) -> Section:
+    return Section(head[2], b"" if head[1] == _SHT_NOBITS else _bytes(data, head), max(1, head[8]))
+
+
+def _bytes(data: bytes, head: tuple[int, ...]) -> bytes:
+    offset, size = head[4], head[5]
+    if head[1] and offset + size > len(data):
+        raise ValueError("a section ends behind the end of the file")
+    return data[offset : offset + size]
+
+
+def _symbols(table: bytes, names: bytes) -> list[Symbol]:
+    symbols = []
+    for name_at, info, _, section, value, _ in _SYMBOL.iter_unpack(table):
+        name = names[name_at : names.index(b"\0", name_at)].decode("ascii")
+        symbols.append(Symbol(name, section, value, info >> 4 == _STB_LOCAL))
+    return symbols

@@ -1,0 +1,153 @@
+"""From kernel sources to addresses of machine code: this process's cache, then the object store, then the
+compiler.
+
+A kernel that the store holds is placed in memory by our own `linker`, or by LLVM where that does not know the system or
+the instruction set; Numba is imported only to compile a kernel that is missing. Loaded code lives until the process
+ends, so an address never becomes stale.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ....errors import CompileError, FormatError
+from ...kernel import KernelSource
+from ...store import Store, default_store
+from .elf import read_object
+from .linker import link
+from .symbols import address, unavailable
+
+if TYPE_CHECKING:
+    import llvmlite.binding as llvm
+
+__all__ = ["Progress", "load", "loadable", "objects_of"]
+
+Progress = Callable[[int, int, str], None]
+
+_addresses: dict[str, int] = {}
+_engine: llvm.ExecutionEngine | None = None
+_lock = threading.RLock()
+
+
+def load(
+    sources: Sequence[KernelSource],
+    progress: Progress | None = None,
+    store: Store | None = None,
+    workers: int | None = None,
+) -> list[int]:
+    """Addresses of kernels, ``void (*)(int64_t *args, int64_t begin, int64_t end)``, in the order of the
+    sources.
+
+    ``progress(done, total, name)`` is called for each kernel that had to be compiled. ``store`` defaults to
+    `default_store()`, ``workers`` (processes to compile in) to what pays off. May be called from any thread.
+
+    Raises:
+        CompileError: a kernel cannot be compiled.
+    """
+    try:
+        return [_addresses[source.symbol] for source in sources]
+    except KeyError:
+        pass
+    with _lock:
+        wanted = {s.symbol: s for s in sources if s.symbol not in _addresses}
+        if wanted:
+            _add(objects_of(list(wanted.values()), progress, store, workers))
+    return [_addresses[source.symbol] for source in sources]
+
+
+def objects_of(
+    sources: Sequence[KernelSource],
+    progress: Progress | None = None,
+    store: Store | None = None,
+    workers: int | None = None,
+) -> dict[str, bytes]:
+    """Objects of distinct kernels by symbol; arguments and errors are those of `load`.
+
+    What the store lacks, or holds for another C library, is compiled and kept.
+    """
+    store = store or default_store()
+    objects: dict[str, bytes] = {}
+    missing = []
+    for source in sources:
+        data = store.get(source)
+        if data is None or not loadable(source, data):
+            missing.append(source)
+        else:
+            objects[source.symbol] = data
+    if missing:
+        from .batch import compile_objects
+
+        def finished(source: KernelSource, data: bytes) -> None:
+            objects[source.symbol] = data
+            store.put(source, data)
+            if progress is not None:
+                progress(len(objects) - hits, len(missing), source.name)
+
+        hits = len(objects)
+        compile_objects(missing, workers, finished)
+    return objects
+
+
+def loadable(source: KernelSource, data: bytes) -> bool:
+    """Whether bytes are an object of this kernel that wants nothing which kernels may not call."""
+    try:
+        found = read_object(data)
+    except FormatError:
+        return False
+    return source.symbol in found.defined and not unavailable(found.undefined)
+
+
+def _add(objects: dict[str, bytes]) -> None:
+    found = {symbol: read_object(data) for symbol, data in objects.items()}
+    try:
+        placed = link(list(found.values()))
+    except OSError as error:
+        raise CompileError(f"kernels cannot be loaded: {error}") from error
+    if placed is None:
+        wanted = set().union(*(one.undefined for one in found.values()))
+        placed = _add_by_llvm(objects, wanted)
+    for symbol in objects:
+        if not placed.get(symbol):
+            raise CompileError(f"the loaded object does not define {symbol}")
+        _addresses[symbol] = placed[symbol]
+
+
+def _add_by_llvm(objects: dict[str, bytes], wanted: set[str]) -> dict[str, int]:
+    """Addresses of objects that LLVM has loaded; ``wanted`` are the C library functions that they call."""
+    import llvmlite.binding as llvm
+
+    engine = _get_engine()
+    for name in wanted:
+        llvm.add_symbol(name, address(name))
+    for data in objects.values():
+        engine.add_object_file(llvm.ObjectFileRef.from_data(data))
+    engine.finalize_object()
+    return {symbol: engine.get_function_address(symbol) for symbol in objects}
+
+
+def _get_engine() -> llvm.ExecutionEngine:
+    """The engine that owns all code that LLVM loaded; its memory manager keeps an object's sections together."""
+    global _engine
+    if _engine is None:
+        import llvmlite.binding as llvm
+
+        from .. import host
+
+        machine = host.target_machine()
+        module = llvm.parse_assembly("")
+        module.triple = machine.triple
+        _engine = llvm.create_mcjit_compiler(module, machine, use_lmm=True)
+    return _engine
+
+
+def _after_fork() -> None:
+    """Another thread may have held the lock at the fork, and does not exist in the child."""
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,1 @@
+"""What kernels are asked to compute, as plain data: no back end is named here."""

@@ -1,0 +1,115 @@
+"""What an attention kernel is asked to compute."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, replace
+
+from ...errors import ShapeError
+from .contraction import ITEMSIZE
+
+__all__ = ["AttentionProblem", "MaskLayout"]
+
+
+@dataclass(frozen=True)
+class MaskLayout:
+    """A mask [batch, heads, queries, keys]: ``bool`` keeps where true, the problem's dtype is added.
+
+    ``strides`` are 0 where the mask is broadcast.
+    """
+
+    dtype: str
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class AttentionProblem:
+    """``softmax(scale * q @ k^T + mask) @ v`` for q [batch, heads, queries, depth], k [batch, kv_heads, keys, depth]
+    and v [batch, kv_heads, keys, width], written to [batch, heads, queries, width].
+
+    Consecutive query heads share a key head. Strides are in elements, one for each dimension; ``width`` must be
+    contiguous in the result. With ``causal`` query i sees the keys up to i + keys - queries. A query that sees
+    no key gives zeros. Keys that ``causal`` hides may not be read at all: an infinity or NaN in them is ignored.
+    """
+
+    batch: int
+    heads: int
+    kv_heads: int
+    queries: int
+    keys: int
+    depth: int
+    width: int
+    q_strides: tuple[int, ...]
+    k_strides: tuple[int, ...]
+    v_strides: tuple[int, ...]
+    out_strides: tuple[int, ...]
+    dtype: str = "float32"
+    scale: float = 1.0
+    causal: bool = False
+    mask: MaskLayout | None = None
+    fast_math: bool = False
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ("float32", "float64"):
+            raise ShapeError(f"attention of dtype {self.dtype}; expected float32 or float64")
+        if self.mask is not None and self.mask.dtype not in ("bool", self.dtype):
+            raise ShapeError(f"attention mask of dtype {self.mask.dtype}; expected bool or {self.dtype}")
+        if self.kv_heads < 1 or self.heads % self.kv_heads:
+            raise ShapeError(f"{self.kv_heads} key heads do not divide {self.heads} query heads")
+        if min(self.batch, self.queries, self.keys, self.depth, self.width) < 1:
+            raise ShapeError("attention over an empty tensor; expected at least 1 in each dimension")
+        if self.width > 1 and self.out_strides[3] != 1:
+            raise ShapeError(f"attention with features {self.out_strides[3]} elements apart in the result; expected 1")
+
+    @property
+    def itemsize(self) -> int:
+        return ITEMSIZE[self.dtype]
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a key head."""
+        return self.heads // self.kv_heads
+
+    @property
+    def features_contiguous(self) -> bool:
+        """Whether the features of one position lie together in q, k and v."""
+        inner = [s[3] for s in (self.q_strides, self.k_strides) if self.depth > 1]
+        return all(stride == 1 for stride in (*inner, *([self.v_strides[3]] if self.width > 1 else [])))
+
+    @property
+    def first_seen(self) -> int:
+        """Query i sees the keys up to i plus this number."""
+        return self.keys - self.queries if self.causal else self.keys
+
+    @property
+    def flops(self) -> int:
+        return self.batch * self.heads * self.queries * self.keys * (2 * self.depth + 2 * self.width + 5)
+
+    @property
+    def bytes(self) -> int:
+        """What has to be moved at least, each operand once."""
+        rows = self.heads * self.queries * (self.depth + self.width)
+        return self.itemsize * self.batch * (rows + self.kv_heads * self.keys * (self.depth + self.width))
+
+    def with_grouped_rows(self) -> AttentionProblem:
+        """The same problem with the query heads of a group as rows of one head, where there is one query a head.
+
+        Its one query is the last position, from which ``causal`` hides nothing.
+        """
+        if self.queries > 1 or self.group == 1:
+            return self
+
+        def grouped(strides: tuple[int, ...]) -> tuple[int, ...]:
+            return (strides[0], strides[1] * self.group, strides[1], strides[3])
+
+        mask = self.mask
+        return replace(
+            self,
+            heads=self.kv_heads, queries=self.group, causal=False, q_strides=grouped(self.q_strides),
+            out_strides=grouped(self.out_strides), mask=mask and replace(mask, strides=grouped(mask.strides)),
+        )  # fmt: skip
+
+    @property
+    def scale_bits(self) -> int:
+        """``scale`` as an argument slot holds it: the bits of a float64."""
+        return int(struct.unpack("<q", struct.pack("<d", self.scale))[0])

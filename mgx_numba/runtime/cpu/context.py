@@ -1,0 +1,161 @@
+"""What one call of `run` owns: its arena, its copies of the tables, views of the memory that a plan names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...errors import ShapeError
+from ..memory import address_of, aligned_array, aligned_empty, numpy_dtype, scratch
+from ..plan import HostStep, Plan, Pointer, Region, TensorView
+from .layout import PlanTables
+from .spmd import Job, StepRecord
+
+__all__ = ["Context", "Frame"]
+
+
+class Context:
+    """Arena, argument blocks, step states and job block for one call at a time; reused by later calls."""
+
+    def __init__(self, plan: Plan, tables: PlanTables, pool_address: int, threads: int) -> None:
+        self.arena = scratch(plan.arena_bytes)
+        slots = aligned_empty(tables.slots.shape, "int64")
+        slots[:] = tables.slots
+        slots[tables.arena_slots] = tables.arena_offsets + address_of(self.arena)
+        steps = aligned_empty(tables.steps.shape, "int64")
+        steps[:] = tables.steps
+        steps[:-1, StepRecord.ARGS] = address_of(slots) + 8 * tables.starts
+        bases = aligned_empty((tables.bases,), "int64")
+        job = aligned_empty((Job.WORDS,), "int64")
+        job[:] = 0
+        job[Job.STEPS] = address_of(steps)
+        job[Job.SLOTS] = address_of(slots)
+        job[Job.BASES] = address_of(bases)
+        job[Job.PATCHES] = address_of(tables.patches)
+        job[Job.POOL] = pool_address
+        job[Job.THREADS] = threads
+        job[Job.BRIEF] = tables.brief
+        taken = aligned_empty((len(steps) * threads,), "int64")
+        job[Job.TAKEN] = address_of(taken)
+        held = aligned_empty((len(plan.parameters),), "int64")
+        job[Job.HELD] = address_of(held)
+        self._kept = (slots, steps, job, taken, held)
+        self.bases: memoryview = bases.data
+        self.job_address = address_of(job)
+        self._outputs = tables.outputs
+        self._arena_views: dict[TensorView, np.ndarray] = {}
+
+    def bind(self, inputs: Sequence[np.ndarray]) -> list[Any]:
+        """Take a call's inputs and make its outputs; those whose shape only a host step knows are None."""
+        bases = self.bases
+        number = 0
+        for array in inputs:
+            bases[number] = address_of(array)
+            number += 1
+        outputs = []
+        for made in self._outputs:
+            output = None
+            if made is not None:
+                output = aligned_array(*made)
+                bases[number] = address_of(output)
+            outputs.append(output)
+            number += 1
+        return outputs
+
+    def arena_view(self, view: TensorView) -> np.ndarray:
+        """A tensor in the arena; the same array for the same view."""
+        array = self._arena_views.get(view)
+        if array is None:
+            array = self._arena_views[view] = _strided(self.arena, view)
+        return array
+
+
+class Frame:
+    """One call: its context, the caller's inputs, the outputs being made, and host values."""
+
+    def __init__(self, plan: Plan, tables: PlanTables, context: Context, inputs: Sequence[np.ndarray]) -> None:
+        self.context = context
+        self.inputs = inputs
+        self.outputs: list[np.ndarray | None] = context.bind(inputs)
+        self._plan = plan
+        self._tables = tables
+        self._host: dict[int, np.ndarray] = {}
+
+    def view(self, view: TensorView) -> np.ndarray:
+        """The tensor that a view names, as an array over the same memory; it changes with later steps and
+        calls.
+
+        Raises:
+            ShapeError: a host value, or an output without declared lens, that no step has made yet.
+        """
+        region, index = view.pointer.region, view.pointer.index
+        if region is Region.ARENA:
+            return self.context.arena_view(view)
+        if region is Region.HOST or self._is_dynamic(view.pointer):
+            array = self._host.get(index) if region is Region.HOST else self.outputs[index]
+            if array is None:
+                raise ShapeError(f"{region.name} {index} is read before any step has made it")
+            return array
+        memory: dict[Region, Sequence[Any]] = {
+            Region.CONSTANT: self._plan.constants,
+            Region.PARAMETER: self.inputs,
+            Region.OUTPUT: self.outputs,
+        }
+        return _strided(_bytes(memory[region][index]), view)
+
+    def run_host_step(self, step: HostStep) -> None:
+        """Call a host step's function and put its results where the plan says.
+
+        Raises:
+            ShapeError: a result differs from what the plan declares. What the function raises passes through.
+        """
+        arguments = []
+        for view in step.inputs:
+            argument = self.view(view).view()
+            argument.flags.writeable = False
+            arguments.append(argument)
+        results = step.function(arguments)
+        if len(results) != len(step.outputs):
+            raise ShapeError(f"{_title(step)}: returned {len(results)} arrays, expected {len(step.outputs)}")
+        for result, view in zip(results, step.outputs, strict=True):
+            self._put(step, np.asarray(result), view)
+
+    def _put(self, step: HostStep, result: np.ndarray, view: TensorView) -> None:
+        expected = numpy_dtype(view.dtype)
+        if result.dtype != expected:
+            raise ShapeError(f"{_title(step)}: returned {result.dtype}, expected {expected}")
+        pointer = view.pointer
+        if pointer.region is Region.HOST:
+            kept = self._host[pointer.index] = _owned(result)
+            self.context.bases[self._tables.base(Region.HOST, pointer.index)] = address_of(kept)
+        elif self._is_dynamic(pointer):
+            kept = self.outputs[pointer.index] = _owned(result)
+            self.context.bases[self._tables.base(Region.OUTPUT, pointer.index)] = address_of(kept)
+        elif result.shape != tuple(view.lens):
+            raise ShapeError(f"{_title(step)}: returned shape {result.shape}, expected {tuple(view.lens)}")
+        else:
+            np.copyto(self.view(view), result)
+
+    def _is_dynamic(self, pointer: Pointer) -> bool:
+        return pointer.region is Region.OUTPUT and self._plan.outputs[pointer.index].lens is None
+
+
+def _title(step: HostStep) -> str:
+    return f"host step {step.label or step.instruction or getattr(step.function, '__name__', 'function')}"
+
+
+def _owned(array: np.ndarray) -> np.ndarray:
+    """The array if it owns its memory and is C-contiguous, else a copy: a view may show reused memory."""
+    return array if array.flags.owndata and array.flags.c_contiguous else array.copy(order="C")
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    return array.reshape(-1).view(np.uint8)
+
+
+def _strided(memory: np.ndarray, view: TensorView) -> np.ndarray:
+    dtype = numpy_dtype(view.dtype)
+    strides = [stride * dtype.itemsize for stride in view.strides]
+    return np.ndarray(view.lens, dtype, memory, view.pointer.offset, strides)

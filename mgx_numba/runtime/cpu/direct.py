@@ -1,0 +1,317 @@
+"""A call of a plan that Python enters as one native function: inputs by name in, a list of new arrays out.
+
+Looking up and checking the inputs, making the outputs and taking a context are a few microseconds of Python, more than
+a small model computes. Here compiled code does it through the C interfaces of Python and NumPy, for the usual case: a
+``dict`` that has for every parameter an array of exactly the declared type and lengths, C-contiguous. In any other case
+the function gives None, and nothing has happened; whoever calls it goes the general way, which also knows what to say
+of wrong inputs. All of it but the steps themselves runs under the interpreter's lock.
+
+Python's functions are of its stable interface. NumPy's are at their places in its table of functions, and what an array
+holds is at the places of ``PyArrayObject``; both are compiled into every extension module. `_known` looks whether they
+are what they were.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import math
+import sys
+import sysconfig
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ...codegen.cpu.toolchain.loader import load
+from ...codegen.kernel import KernelSource
+from ..memory import ALIGNMENT, address_of, aligned_empty, numpy_dtype
+from ..plan import Plan
+from .layout import PlanTables
+from .spmd import LEAD, Job, Pool, constants_of
+
+__all__ = ["DIRECT", "Entry", "direct_call"]
+
+Entry = Callable[[Any], "list[Any] | None"]
+
+
+class Call:
+    """Words of one entry's block, after which come a `Spec` for each parameter, then for each output."""
+
+    LEAD, POOL, THREADS, STEPS, PARAMETERS, OUTPUTS, LIMIT = range(7)
+    NONE, DICT_TYPE, ARRAY_TYPE, RESULT_TYPE, BYTE, IDLE, CONTEXTS = range(7, 14)
+    RETAIN, RELEASE, CLEAR_ERROR, LEAVE, ENTER = range(14, 19)
+    LOOK_UP, DELETE, LENGTH, ITEM, CUT, APPEND, NEW_LIST, SET_ITEM, NUMBER = range(19, 28)
+    NEW_ARRAY, SET_BASE = 28, 29
+    WORDS = 32
+
+
+class Spec:
+    """Words of a parameter or output. ``ROOM``: bytes to allocate for it, the one length at the address ``ROOM_AT``;
+    ``ALSO``: the type of array that is taken besides NumPy's."""
+
+    NAME, DTYPE, RANK, LENS, ROOM, ROOM_AT, ALSO = range(7)
+    WORDS = 7
+
+
+class Array:
+    """Words of NumPy's array object (``PyArrayObject``); ``TYPE`` is any object's."""
+
+    TYPE, DATA, RANK, LENS, DTYPE, FLAGS = 1, 2, 3, 4, 7, 8
+    C_CONTIGUOUS, WRITABLE_C_ARRAY = 1, 0x501
+
+
+_PYTHON = {
+    Call.RETAIN: "Py_IncRef",
+    Call.RELEASE: "Py_DecRef",
+    Call.CLEAR_ERROR: "PyErr_Clear",
+    Call.LEAVE: "PyEval_SaveThread",
+    Call.ENTER: "PyEval_RestoreThread",
+    Call.LOOK_UP: "PyDict_GetItemWithError",
+    Call.DELETE: "PyDict_DelItem",
+    Call.LENGTH: "PyList_Size",
+    Call.ITEM: "PyList_GetItem",
+    Call.CUT: "PyList_SetSlice",
+    Call.APPEND: "PyList_Append",
+    Call.NEW_LIST: "PyList_New",
+    Call.SET_ITEM: "PyList_SetItem",
+    Call.NUMBER: "PyLong_AsLongLong",
+}
+_NUMPY = {Call.NEW_ARRAY: 94, Call.SET_BASE: 282}
+_NUMPY_ABI_FUNCTION, _NUMPY_ABI = 0, 0x02000000
+_METH_O = 8
+
+# args: the array over a Call block; begin: the one argument; returns a new reference. Under the interpreter's lock.
+DIRECT = KernelSource(
+    "executor_direct",
+    "LOW = 0xFFFFFFFF\n"
+    + f"ALIGNMENT = {ALIGNMENT}\n"
+    + constants_of("CALL", Call)
+    + constants_of("SPEC", Spec)
+    + constants_of("ARRAY", Array)
+    + constants_of("JOB", Job)
+    + constants_of("POOL", Pool)
+    + """
+def kernel(args, begin, end) -> int:
+    call = words_at(args, ARRAY_DATA)
+    idle = call[CALL_IDLE]
+    count = 0
+    if words_of(begin)[ARRAY_TYPE] == call[CALL_DICT_TYPE]:
+        if words_at(call, CALL_POOL)[POOL_WORKERS] + 1 >= call[CALL_THREADS]:
+            count = call_function(call, CALL_LENGTH, (idle,))
+    if count == 0:
+        call_function(call, CALL_RETAIN, (call[CALL_NONE],))
+        return call[CALL_NONE]
+    context = call_function(call, CALL_ITEM, (idle, count - 1))
+    call_function(call, CALL_RETAIN, (context,))
+    if call_function(call, CALL_CUT, (idle, count - 1, count, 0)) & LOW != 0:
+        call_function(call, CALL_CLEAR_ERROR, ())
+        call_function(call, CALL_RELEASE, (context,))
+        call_function(call, CALL_RETAIN, (call[CALL_NONE],))
+        return call[CALL_NONE]
+    job = words_of(call_function(call, CALL_NUMBER, (context,)))
+    bases = words_at(job, JOB_BASES)
+    held = words_at(job, JOB_HELD)
+    fits = True
+    number = 0
+    spec = words_from(call, CALL_WORDS)
+    while fits and number < call[CALL_PARAMETERS]:
+        array = call_function(call, CALL_LOOK_UP, (begin, spec[SPEC_NAME]))
+        fits = array != 0
+        if fits:
+            words = words_of(array)
+            rank = spec[SPEC_RANK]
+            fits = words[ARRAY_TYPE] == call[CALL_ARRAY_TYPE] or words[ARRAY_TYPE] == spec[SPEC_ALSO]
+            if fits:
+                fits = words[ARRAY_DTYPE] == spec[SPEC_DTYPE] and words[ARRAY_RANK] & LOW == rank
+            if fits:
+                fits = words[ARRAY_FLAGS] & ARRAY_C_CONTIGUOUS != 0
+            if fits:
+                lens = words_at(words, ARRAY_LENS)
+                wanted = words_at(spec, SPEC_LENS)
+                for axis in range(rank):
+                    fits = fits and lens[axis] == wanted[axis]
+            if fits:
+                call_function(call, CALL_RETAIN, (array,))
+                held[number] = array
+                bases[number] = words[ARRAY_DATA]
+                number += 1
+                spec = words_from(spec, SPEC_WORDS)
+    retained = number
+    results = 0
+    if fits:
+        results = call_function(call, CALL_NEW_LIST, (call[CALL_OUTPUTS],))
+        fits = results != 0
+    made = 0
+    while fits and made < call[CALL_OUTPUTS]:
+        call_function(call, CALL_RETAIN, (call[CALL_BYTE],))
+        memory = call_function(
+            call, CALL_NEW_ARRAY, (call[CALL_ARRAY_TYPE], call[CALL_BYTE], 1, spec[SPEC_ROOM_AT], 0, 0, 0, 0)
+        )
+        fits = memory != 0
+        if fits:
+            data = words_of(memory)[ARRAY_DATA]
+            data += -data & (ALIGNMENT - 1)
+            dtype = spec[SPEC_DTYPE]
+            call_function(call, CALL_RETAIN, (dtype,))
+            array = call_function(
+                call,
+                CALL_NEW_ARRAY,
+                (call[CALL_RESULT_TYPE], dtype, spec[SPEC_RANK], spec[SPEC_LENS], 0, data, ARRAY_WRITABLE_C_ARRAY, 0),
+            )
+            fits = array != 0
+            if fits:
+                call_function(call, CALL_SET_BASE, (array, memory))
+                call_function(call, CALL_SET_ITEM, (results, made, array))
+                bases[number] = data
+                number += 1
+                made += 1
+                spec = words_from(spec, SPEC_WORDS)
+            else:
+                call_function(call, CALL_RELEASE, (memory,))
+    if fits:
+        thread = call_function(call, CALL_LEAVE, ())
+        call_kernel(call, CALL_LEAD, job, 0, call[CALL_STEPS])
+        call_function(call, CALL_ENTER, (thread,))
+    else:
+        call_function(call, CALL_CLEAR_ERROR, ())
+    for k in range(retained):
+        call_function(call, CALL_RELEASE, (held[k],))
+    kept = call_function(call, CALL_LENGTH, (idle,)) < call[CALL_LIMIT]
+    if kept:
+        kept = call_function(call, CALL_APPEND, (idle, context)) & LOW == 0
+    if not kept:
+        call_function(call, CALL_CLEAR_ERROR, ())
+        call_function(call, CALL_DELETE, (call[CALL_CONTEXTS], context))
+    call_function(call, CALL_RELEASE, (context,))
+    if not fits:
+        if results != 0:
+            call_function(call, CALL_RELEASE, (results,))
+        results = call[CALL_NONE]
+        call_function(call, CALL_RETAIN, (results,))
+    return results
+""",
+)
+
+
+class _Block(np.ndarray):
+    """Words, and the objects that they are addresses of."""
+
+    kept: tuple[Any, ...] = ()
+
+
+class _Method(ctypes.Structure):
+    """Python's description of a native function (``PyMethodDef``)."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+_methods: dict[int, _Method] = {}
+
+
+def direct_call(
+    plan: Plan,
+    tables: PlanTables,
+    result_type: type[np.ndarray],
+    *,
+    pool_address: int,
+    threads: int,
+    idle: list[int],
+    contexts: Mapping[int, Any],
+    limit: int,
+) -> Entry | None:
+    """A native function that runs a plan without host steps; None where this interpreter or NumPy is not known.
+
+    It takes a mapping of the parameters and returns the outputs as new arrays of ``result_type``, 64-byte aligned, or
+    None if it has not run: the inputs are not what is declared, no context is idle, workers are missing or memory is.
+
+    Args:
+        result_type: a subclass of ``numpy.ndarray``, which is also taken for inputs, but not for those of bytes: more
+            than one element type is held in these, and such an array may say which.
+        idle: job addresses of contexts that wait for a call, at most ``limit``; the keys of ``contexts``.
+    """
+    functions = _numpy_functions() if _known() else None
+    if functions is None:
+        return None
+    lead, code = load([LEAD, DIRECT])
+    byte = np.dtype(np.uint8)
+    words = {
+        Call.LEAD: lead,
+        Call.POOL: pool_address,
+        Call.THREADS: threads,
+        Call.STEPS: len(plan.steps),
+        Call.PARAMETERS: len(plan.parameters),
+        Call.OUTPUTS: len(plan.outputs),
+        Call.LIMIT: limit,
+        Call.NONE: id(None),
+        Call.DICT_TYPE: id(dict),
+        Call.ARRAY_TYPE: id(np.ndarray),
+        Call.RESULT_TYPE: id(result_type),
+        Call.BYTE: id(byte),
+        Call.IDLE: id(idle),
+        Call.CONTEXTS: id(contexts),
+        **{word: _address(getattr(ctypes.pythonapi, name)) for word, name in _PYTHON.items()},
+        **{word: functions[place] for word, place in _NUMPY.items()},
+    }
+    specs: list[tuple[str, str, tuple[int, ...]]] = [(p.name, p.dtype, p.lens) for p in plan.parameters]
+    specs += [("", output.dtype, output.lens or ()) for output in plan.outputs]
+    block = aligned_empty((Call.WORDS + len(specs) * Spec.WORDS,), "int64").view(_Block)
+    for word, value in words.items():
+        block[word] = value
+    kept: list[Any] = [plan, tables, result_type, byte, idle, contexts]
+    for at, (name, type_name, lens) in zip(range(Call.WORDS, len(block), Spec.WORDS), specs, strict=True):
+        dtype, lengths = numpy_dtype(type_name), np.array(lens, np.int64)
+        kept += [name, dtype, lengths]
+        room, room_at = math.prod(lens) * dtype.itemsize + ALIGNMENT, address_of(block) + 8 * (at + Spec.ROOM)
+        also = id(np.ndarray if dtype == byte else result_type)
+        block[at : at + Spec.WORDS] = id(name), id(dtype), len(lens), address_of(lengths), room, room_at, also
+    block.kept = tuple(kept)
+    return _function(code, block)
+
+
+def _function(code: int, block: _Block) -> Entry:
+    """Machine code as a function of Python with one argument, which keeps its block."""
+    method = _methods.setdefault(code, _Method(b"run", code, _METH_O, None))
+    prototype = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+    return prototype(("PyCFunction_NewEx", ctypes.pythonapi))(ctypes.addressof(method), block, None)
+
+
+def _address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+def _known() -> bool:
+    """Whether objects, arrays and NumPy's functions are where `DIRECT` looks for them."""
+    if (
+        sys.implementation.name != "cpython"
+        or sysconfig.get_config_var("Py_GIL_DISABLED")
+        or object.__basicsize__ != 16
+        or not hasattr(ctypes.pythonapi, "PyCFunction_NewEx")
+    ):
+        return False
+    probe = np.empty((3, 5), np.float32)
+    words = (ctypes.c_int64 * (Array.FLAGS + 1)).from_address(id(probe))
+    low = 0xFFFFFFFF
+    found = (words[Array.TYPE], words[Array.DATA], words[Array.RANK] & low, words[Array.DTYPE], words[Array.FLAGS] & 1)
+    expected = (id(np.ndarray), probe.__array_interface__["data"][0], 2, id(probe.dtype), 1)
+    if found != expected or probe[:, ::2].flags.c_contiguous:
+        return False
+    return tuple((ctypes.c_int64 * 2).from_address(words[Array.LENS])) == probe.shape and bool(_numpy_functions())
+
+
+def _numpy_functions() -> Any:
+    """NumPy's table of C functions, as addresses; None if it is not where it was or of another ABI."""
+    try:
+        capsule = importlib.import_module("numpy._core._multiarray_umath")._ARRAY_API
+    except (ImportError, AttributeError):
+        return None
+    prototype = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
+    table = prototype(("PyCapsule_GetPointer", ctypes.pythonapi))(capsule, None)
+    functions = ctypes.cast(table, ctypes.POINTER(ctypes.c_void_p))
+    version = ctypes.PYFUNCTYPE(ctypes.c_uint)(functions[_NUMPY_ABI_FUNCTION])
+    return functions if version() == _NUMPY_ABI else None

@@ -1,0 +1,168 @@
+"""Running a plan: kernels in native code on the worker threads, host steps in Python between them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ...codegen.cpu.toolchain.loader import Progress, load
+from ...codegen.store import Store
+from ..plan import HostStep, Plan, Step, TensorView
+from .context import Context, Frame
+from .direct import DIRECT, Entry, direct_call
+from .layout import PlanTables, claims
+from .spmd import LEAD, WALK, WORKER
+from .threads import pool, resolve_num_threads
+
+__all__ = ["EXECUTOR_KERNELS", "Executable", "TraceCallback", "View"]
+
+EXECUTOR_KERNELS = (LEAD, WALK, WORKER, DIRECT)
+"""What every plan needs besides its own kernels."""
+
+# Contexts that wait for the next call may hold this much arena together, besides the last one.
+_IDLE_BYTES = 1 << 30
+
+View = Callable[[TensorView], np.ndarray]
+TraceCallback = Callable[[int, "Step | HostStep", float, View], None]
+
+
+class Executable:
+    """A plan ready to run; any number of threads may call `run` at once, each in a context of its own."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        num_threads: int | None = None,
+        progress: Progress | None = None,
+        store: Store | None = None,
+    ) -> None:
+        """Load (and if need be compile) the plan's kernels.
+
+        ``num_threads`` counts the caller's thread; None takes ``MGX_NUM_THREADS`` or the cores of this
+        process. ``progress(done, total, name)`` is called for each kernel that had to be compiled. ``store`` is
+        where kernels are looked for, by default the user's.
+
+        Raises:
+            CompileError: a kernel cannot be compiled.
+            OptionError: a bad number of threads.
+            UnsupportedError: a step has too many tiles.
+        """
+        self.plan = plan
+        self.num_threads = resolve_num_threads(num_threads)
+        # The executor's come along, so that on an empty store one set of workers compiles all.
+        kernels = [*plan.kernels(), *EXECUTOR_KERNELS]
+        addresses = dict(zip(kernels, load(kernels, progress, store), strict=True))
+        self._pool = pool()
+        self._lead = self._pool.lead
+        self._constants = [np.asarray(array, order="C") for array in plan.constants]
+        self._tables = PlanTables(plan, addresses, self._constants, self.num_threads)
+        hosted = any(isinstance(step, HostStep) for step in plan.steps)
+        self._native_steps = None if hosted else len(plan.steps)
+        self._threads = self.num_threads if _worth_sharing(plan) else 1
+        self._contexts: dict[int, Context] = {}
+        self._idle: list[int] = []
+        # All in one step of the interpreter: a context that an interrupt takes off either of the two is freed.
+        self._waiting = map(self._contexts.pop, iter(self._idle.pop, 0))
+        self._idle_limit = max(1, _IDLE_BYTES // max(1, plan.arena_bytes))
+
+    @property
+    def idle_contexts(self) -> int:
+        """Contexts that wait for the next call."""
+        return len(self._idle)
+
+    def direct(self, result_type: type[np.ndarray]) -> Entry | None:
+        """A function that runs the plan on a dictionary of inputs and gives new arrays of this type, or None where that
+        takes the general way (see `direct_call`); None if there is no such function for this plan or on this system."""
+        if self._native_steps is None:
+            return None
+        return direct_call(
+            self.plan,
+            self._tables,
+            result_type,
+            pool_address=self._pool.address,
+            threads=self._threads,
+            idle=self._idle,
+            contexts=self._contexts,
+            limit=self._idle_limit,
+        )
+
+    def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Run the plan once; the outputs are new arrays, 64-byte aligned where their shape is declared.
+
+        ``inputs`` has one C-contiguous array of the declared dtype and shape for each of `Plan.parameters`.
+        What a host step raises passes through.
+        """
+        context = self._take()
+        try:
+            if self._native_steps is not None:
+                outputs = context.bind(inputs)
+                self._lead(context.job_address, 0, self._native_steps)
+                return outputs
+            frame = Frame(self.plan, self._tables, context, inputs)
+            for segment in self._tables.segments:
+                if isinstance(segment, tuple):
+                    self._lead(context.job_address, segment[0], segment[1])
+                else:
+                    frame.run_host_step(segment)
+            return _complete(frame.outputs)
+        finally:
+            self._give(context)
+
+    def run_traced(self, inputs: Sequence[np.ndarray], callback: TraceCallback) -> list[np.ndarray]:
+        """Run the plan one step at a time, calling ``callback(index, step, seconds, view)`` after each.
+
+        ``index`` counts `Plan.steps`; ``view`` gives the array that a `TensorView` names as it is after that
+        step, valid until the callback returns. Seconds include about a microsecond of entering the native
+        code.
+        """
+        context = self._take()
+        try:
+            frame = Frame(self.plan, self._tables, context, inputs)
+            for index, step in enumerate(self.plan.steps):
+                native = self._tables.native_index[index]
+                start = time.perf_counter()
+                if isinstance(step, HostStep):
+                    frame.run_host_step(step)
+                else:
+                    self._lead(context.job_address, native, native + 1)
+                callback(index, step, time.perf_counter() - start, frame.view)
+            return _complete(frame.outputs)
+        finally:
+            self._give(context)
+
+    def time_steps(self, inputs: Sequence[np.ndarray], iterations: int) -> np.ndarray:
+        """Seconds that each step takes, (iterations, steps) in float64."""
+        seconds = np.zeros((iterations, len(self.plan.steps)))
+        for row in seconds:
+
+            def note(index: int, step: Step | HostStep, elapsed: float, view: View, row: np.ndarray = row) -> None:
+                row[index] = elapsed
+
+            self.run_traced(inputs, note)
+        return seconds
+
+    def _take(self) -> Context:
+        if self._threads > 1:
+            self._pool.ensure(self._threads)
+        try:
+            return next(self._waiting)
+        except IndexError:
+            return Context(self.plan, self._tables, self._pool.address, self._threads)
+
+    def _give(self, context: Context) -> None:
+        if len(self._idle) < self._idle_limit:
+            self._contexts[context.job_address] = context
+            self._idle.append(context.job_address)
+
+
+def _worth_sharing(plan: Plan) -> bool:
+    """Whether more than one thread can help: some step must make more than one claim."""
+    if plan.parallel is not None:
+        return plan.parallel
+    return any(claims(step) > 1 for step in plan.steps if isinstance(step, Step))
+
+
+def _complete(outputs: list[np.ndarray | None]) -> list[np.ndarray]:
+    return [output for output in outputs if output is not None]

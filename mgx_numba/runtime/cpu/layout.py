@@ -1,0 +1,177 @@
+"""A plan turned into the tables that the executor's kernels walk, still without the addresses of any call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from ...codegen.kernel import KernelSource
+from ...errors import UnsupportedError
+from ..memory import address_of, numpy_dtype
+from ..plan import HostStep, Plan, Pointer, Region, Step, TensorSpec
+from .spmd import Patch, StepRecord
+
+__all__ = ["PlanTables", "Segment"]
+
+_SLOT_ALIGNMENT = 8
+_MAX_CLAIMS = 1 << 31
+_BRIEF_SECONDS = 8e-6
+_FLOPS_PER_SECOND, _BYTES_PER_SECOND = 1e11, 1e11
+
+# A run of native steps, as a range of the step table, or one host step.
+Segment: TypeAlias = "tuple[int, int] | HostStep"
+
+
+class PlanTables:
+    """Step table, argument slots, relocations and patches of a plan.
+
+    ``steps`` is (native steps + 1, 8) and ``slots`` flat, both int64, with constants' addresses filled in.
+    Slots that hold arena addresses are ``arena_slots``, with ``arena_offsets`` to add to the arena's address.
+    ``patches`` is (n, 3), for what each run brings: bases are numbered parameters first, then outputs, then
+    host values. ``outputs`` has lens, dtype and bytes of each output, None where only a host step's result says them.
+    ``brief`` says whether one thread runs all steps in a few microseconds.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        addresses: Mapping[KernelSource, int],
+        constants: Sequence[np.ndarray],
+        threads: int,
+    ) -> None:
+        """``addresses`` holds the address of each kernel's machine code.
+
+        Raises:
+            UnsupportedError: a step has more tiles than the executor can count.
+        """
+        self._plan = plan
+        self._addresses = addresses
+        self._constants = [address_of(array) for array in constants]
+        self.outputs = [_made(spec) for spec in plan.outputs]
+        native = [step for step in plan.steps if isinstance(step, Step)]
+        self.segments = _segments(plan)
+        self.native_index = _native_index(plan)
+        self.brief = _is_brief(native)
+        self.bases = len(plan.parameters) + len(plan.outputs) + _host_values(plan)
+        self.steps = np.zeros((len(native) + 1, StepRecord.WORDS), np.int64)
+        self.starts = np.zeros(len(native), np.int64)
+        slots: list[int] = []
+        arena: list[tuple[int, int]] = []
+        patches: list[tuple[int, int, int]] = []
+        for i, step in enumerate(native):
+            _check_countable(step, threads)
+            slots.extend([0] * (-len(slots) % _SLOT_ALIGNMENT))
+            self.starts[i] = len(slots)
+            record = self.steps[i]
+            record[StepRecord.FUNCTION] = addresses[step.kernel]
+            record[StepRecord.TASKS] = step.tasks
+            record[StepRecord.GRAIN] = max(1, step.grain)
+            record[StepRecord.PATCH] = len(patches)
+            for value in step.args:
+                slot = len(slots)
+                slots.append(self._resolve(value, slot, arena, patches))
+        self.steps[-1, StepRecord.PATCH] = len(patches)
+        self._link_chains()
+        self.slots = np.array(slots, np.int64)
+        relocations = np.array(arena, np.int64).reshape(-1, 2)
+        self.arena_slots, self.arena_offsets = relocations[:, 0], relocations[:, 1]
+        self.patches = np.array(patches, np.int64).reshape(-1, Patch.WORDS)
+
+    def base(self, region: Region, index: int) -> int:
+        """Number of the base address of a parameter, an output or a host value."""
+        if region is Region.PARAMETER:
+            return index
+        if region is Region.OUTPUT:
+            return len(self._plan.parameters) + index
+        return len(self._plan.parameters) + len(self._plan.outputs) + index
+
+    def _resolve(
+        self,
+        value: int | Pointer | KernelSource,
+        slot: int,
+        arena: list[tuple[int, int]],
+        patches: list[tuple[int, int, int]],
+    ) -> int:
+        """What a slot holds before any call; ``arena`` or ``patches`` notes what a call must fill in."""
+        if isinstance(value, KernelSource):
+            return self._addresses[value]
+        if not isinstance(value, Pointer):
+            return int(value)
+        if value.region is Region.CONSTANT:
+            return self._constants[value.index] + value.offset
+        if value.region is Region.ARENA:
+            arena.append((slot, value.offset))
+        else:
+            patches.append((slot, self.base(value.region, value.index), value.offset))
+        return 0
+
+    def _link_chains(self) -> None:
+        """Note at each step how many steps from it on, within its segment, take a single claim each."""
+        for segment in self.segments:
+            if isinstance(segment, tuple):
+                length = 0
+                for i in range(segment[1] - 1, segment[0] - 1, -1):
+                    single = self.steps[i, StepRecord.TASKS] <= self.steps[i, StepRecord.GRAIN]
+                    length = length + 1 if single else 0
+                    self.steps[i, StepRecord.CHAIN] = length
+
+
+def _made(spec: TensorSpec) -> tuple[tuple[int, ...], np.dtype, int] | None:
+    if spec.lens is None:
+        return None
+    dtype = numpy_dtype(spec.dtype)
+    return tuple(spec.lens), dtype, math.prod(spec.lens) * dtype.itemsize
+
+
+def _check_countable(step: Step, threads: int) -> None:
+    """Claims run past the last tile by one grain a thread, and must still fit the counter."""
+    if step.tasks + (threads + 1) * max(1, step.grain) >= _MAX_CLAIMS:
+        raise UnsupportedError(
+            f"step {step.label or step.kernel.name}: {step.tasks} tiles with grain {step.grain} on {threads} "
+            f"threads; tiles plus one grain a thread must stay below {_MAX_CLAIMS}"
+        )
+
+
+def _is_brief(steps: Sequence[Step]) -> bool:
+    """Whether one thread runs these steps in a few microseconds; no, if it is not known what one of them costs."""
+    seconds = sum(max(step.flops / _FLOPS_PER_SECOND, step.bytes / _BYTES_PER_SECOND) for step in steps)
+    return seconds < _BRIEF_SECONDS and all(step.flops or step.bytes for step in steps)
+
+
+def _segments(plan: Plan) -> list[Segment]:
+    segments: list[Segment] = []
+    begin = native = 0
+    for step in plan.steps:
+        if isinstance(step, HostStep):
+            if native > begin:
+                segments.append((begin, native))
+            segments.append(step)
+            begin = native
+        else:
+            native += 1
+    if native > begin:
+        segments.append((begin, native))
+    return segments
+
+
+def _native_index(plan: Plan) -> list[int]:
+    """For each step of the plan its place in the step table; -1 for a host step."""
+    index, native = [], 0
+    for step in plan.steps:
+        index.append(-1 if isinstance(step, HostStep) else native)
+        native += not isinstance(step, HostStep)
+    return index
+
+
+def _host_values(plan: Plan) -> int:
+    """Number of ``HOST`` values: one more than the highest index that host steps return."""
+    views = [view for step in plan.steps if isinstance(step, HostStep) for view in step.outputs]
+    return max((view.pointer.index + 1 for view in views if view.pointer.region is Region.HOST), default=0)
+
+
+def claims(step: Step) -> int:
+    """How many claims the tiles of a step make."""
+    return math.ceil(step.tasks / max(1, step.grain))

@@ -1,0 +1,114 @@
+"""What this machine can do at most: measured by kernels of our own, in a fraction of a second.
+
+The peak of the FMA units is that of independent chains of fused multiply-adds in registers; the memory bandwidth is
+that of a copy between two blocks that no cache holds, reads and writes both counted.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...codegen.cpu.host import lanes
+from ...codegen.kernel import KernelSource
+from ..plan import Plan, Pointer, Region, Step, TensorSpec
+from .executor import Executable
+
+__all__ = ["Limits", "measure_limits"]
+
+_CHAINS = 12
+_ROUNDS = 20_000
+_COPY_BYTES = 48 << 20
+_CHUNK_BYTES = 1 << 20
+_SECONDS = 0.15
+_LEAST_RUNS = 3
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Rates of all threads together: 1e9 float32 operations, and 1e9 bytes read or written, a second."""
+
+    gflops: float
+    gbytes: float
+    threads: int
+
+    def best(self, other: Limits) -> Limits:
+        """The higher of both measurements, rate by rate."""
+        return Limits(max(self.gflops, other.gflops), max(self.gbytes, other.gbytes), self.threads)
+
+
+def measure_limits(num_threads: int = 0) -> Limits:
+    """Measure on this number of threads (0: as many as a run takes); the best of several runs counts.
+
+    It takes about 0.3 s. Other work on the machine makes it too low: the larger of several results is nearer.
+    """
+    peak, flops = _peak_plan()
+    copy, bytes = _copy_plan()
+    compute = Executable(peak, num_threads=num_threads or None)
+    memory = Executable(copy, num_threads=num_threads or None)
+    return Limits(flops / _best(compute) / 1e9, bytes / _best(memory) / 1e9, compute.num_threads)
+
+
+def _best(executable: Executable) -> float:
+    executable.run([])
+    best, runs, end = float("inf"), 0, time.perf_counter() + _SECONDS
+    while runs < _LEAST_RUNS or time.perf_counter() < end:
+        start = time.perf_counter()
+        executable.run([])
+        best = min(best, time.perf_counter() - start)
+        runs += 1
+    return best
+
+
+def _peak_plan() -> tuple[Plan, int]:
+    """A plan whose every task runs the chains, and the operations of all tasks."""
+    width = lanes("float32")
+    names = [f"c{k}" for k in range(_CHAINS)]
+    lines = [
+        "def kernel(args, begin, end):",
+        "    p = pointer_float32(args, 0)",
+        "    out = pointer_float32(args, 1)",
+        "    rounds = args[2]",
+        f"    a = load_splat(p, 0, {width})",
+        f"    b = load_splat(p, 1, {width})",
+        "    for task in range(begin, end):",
+        *(f"        {name} = mul(a, const_float32({k}, {width}))" for k, name in enumerate(names)),
+        "        i = 0",
+        "        while i < rounds:",
+        *(f"            {name} = fma({name}, a, b)" for name in names),
+        "            i += 1",
+        f"        total = {names[0]}",
+        *(f"        total = add(total, {name})" for name in names[1:]),
+        "        store_scalar(out, task, reduce_add(total))",
+    ]
+    kernel = KernelSource(name="fma_peak_kernel", text="\n".join(lines) + "\n")
+    tasks = 64
+    args = (Pointer(Region.CONSTANT), Pointer(Region.OUTPUT), _ROUNDS)
+    step = Step(kernel=kernel, args=args, tasks=tasks)
+    constants = [np.array([0.5, 0.25], np.float32)]
+    plan = Plan([step], 0, constants, [], [TensorSpec("float32", (tasks,))], parallel=True)
+    return plan, tasks * _ROUNDS * _CHAINS * width * 2
+
+
+def _copy_plan() -> tuple[Plan, int]:
+    """A plan that copies one block to another and back, and the bytes that it reads and writes."""
+    width = 4 * lanes("float32")
+    chunk = _CHUNK_BYTES // 4
+    text = f"""def kernel(args, begin, end):
+    p = pointer_float32(args, 0)
+    out = pointer_float32(args, 1)
+    chunk = args[2]
+    for task in range(begin, end):
+        i = task * chunk
+        last = i + chunk
+        while i < last:
+            store(out, i, load(p, i, {width}))
+            i += {width}
+"""
+    kernel = KernelSource(name="copy_bandwidth_kernel", text=text)
+    blocks = Pointer(Region.ARENA, 0, 0), Pointer(Region.ARENA, 0, _COPY_BYTES)
+    tasks = _COPY_BYTES // _CHUNK_BYTES
+    steps = [Step(kernel=kernel, args=(*pair, chunk), tasks=tasks) for pair in (blocks, blocks[::-1])]
+    return Plan(list(steps), 2 * _COPY_BYTES, [], [], [], parallel=True), 4 * _COPY_BYTES

@@ -1,0 +1,275 @@
+"""The executor's own kernels: how one or more threads walk the steps of a plan.
+
+They are kernel sources like any other, compiled and stored the same way; their ``args`` are the blocks below,
+whose words are int64. Every worker walks the steps. A step's tiles are dealt out in as many equal shares as there
+are threads, so that a worker meets in its own cache what it wrote or read in the step before. It claims ``GRAIN``
+tiles at a time of its own share, by an atomic addition to the share's count of tiles taken, then of the others'; adds
+the tiles that it ran to the step's ``DONE``, and goes on when all are. So nobody waits for a thread that has not
+claimed anything: a worker that the system runs late only finds less to do, and a caller without workers does it all.
+Waiting spins, then yields, then sleeps. Waking costs more than a brief job can win: while workers sleep its caller runs
+it alone, unless the last one has only just ended, so that more are to be expected. Where every CPU has a thread,
+workers that are woken keep off the caller's: a system that puts one there lets it wait for milliseconds while another
+CPU is idle.
+
+Successive steps of a single claim form a chain, which one worker runs in one claim.
+"""
+
+from __future__ import annotations
+
+from ...codegen.kernel import KernelSource
+
+__all__ = ["LEAD", "WALK", "WORKER", "Job", "Patch", "Pool", "StepRecord", "constants_of"]
+
+
+class StepRecord:
+    """Words of one step; a table ends with one more record, of which only ``PATCH`` is read."""
+
+    FUNCTION, ARGS, TASKS, GRAIN, DONE, CHAIN, PATCH = range(7)
+    WORDS = 8
+
+
+class Patch:
+    """Words of one patch: ``slots[SLOT] = bases[BASE] + OFFSET``, done before the step's range runs."""
+
+    SLOT, BASE, OFFSET = range(3)
+    WORDS = 3
+
+
+class Job:
+    """Words of one call's context. ``POSITION`` is where a late worker joins; ``WAITERS`` counts sleepers.
+
+    What a worker needs to join is on one cache line, here and in `Pool`: each takes as long to come as a small task.
+    ``TAKEN`` is the address of a count for each step and thread: how many tiles of its share are claimed. ``HELD`` is
+    the address of a word for each parameter, for what the call keeps alive. ``BRIEF``: whether all steps together take
+    a few microseconds.
+    """
+
+    STEPS, POOL, THREADS, END, TAKEN, POSITION = range(6)
+    WAITERS = 8
+    SLOTS, BASES, PATCHES, HELD, BRIEF = range(16, 21)
+    WORDS = 24
+
+
+class Pool:
+    """Words of the pool. ``GATE``: workers inside the current job, plus ``CLOSED`` while none may enter.
+
+    ``CPUS``, 0 if unknown: how many CPUs the process may use, whose bits are at the address ``ALLOWED``. ``NUMBERS`` is
+    the address of the system's numbers of the workers; ``AVOIDED`` the CPU that they keep off, if any; ``WORKERS`` how
+    many there are; ``ENDED`` when a brief job last ended while they slept, in nanoseconds.
+    """
+
+    GENERATION, STOP, JOB, WALK, SPINS, YIELDS = range(6)
+    GATE = 8
+    OWNER = 16
+    SLEEPERS = 24
+    CPUS, ALLOWED, NUMBERS, AVOIDED, WORKERS, ENDED = range(32, 38)
+    WORDS = 40
+    CLOSED = 1 << 32
+    MASK = 16
+
+
+def constants_of(prefix: str, layout: type) -> str:
+    """The fields of a block's layout as constants of a kernel's text."""
+    fields = {name: value for name, value in vars(layout).items() if name.isupper()}
+    return "".join(f"{prefix}_{name} = {value}\n" for name, value in fields.items())
+
+
+_LAYOUT = (
+    "LOW = 0xFFFFFFFF\nWAIT_MICROSECONDS = 2000\nCLOSING_MICROSECONDS = 50\nSOON_NANOSECONDS = 20000\n"
+    + constants_of("STEP", StepRecord)
+    + constants_of("PATCH", Patch)
+    + constants_of("JOB", Job)
+    + constants_of("POOL", Pool)
+)
+
+# args: a Job block; begin and end: the range of steps to run. The caller's entry.
+LEAD = KernelSource(
+    "executor_lead",
+    _LAYOUT
+    + """
+def kernel(args, begin, end):
+    steps = words_at(args, JOB_STEPS)
+    slots = words_at(args, JOB_SLOTS)
+    bases = words_at(args, JOB_BASES)
+    patches = words_at(args, JOB_PATCHES)
+    patch = steps[begin * STEP_WORDS + STEP_PATCH] * PATCH_WORDS
+    last_patch = steps[end * STEP_WORDS + STEP_PATCH] * PATCH_WORDS
+    while patch < last_patch:
+        base = bases[patches[patch + PATCH_BASE]]
+        slots[patches[patch + PATCH_SLOT]] = base + patches[patch + PATCH_OFFSET]
+        patch += PATCH_WORDS
+    alone = args[JOB_THREADS] < 2 or steps[begin * STEP_WORDS + STEP_CHAIN] >= end - begin
+    pool = words_at(args, JOB_POOL)
+    started = 0
+    if not alone and args[JOB_BRIEF] != 0 and atomic_load(pool, POOL_SLEEPERS) > 0:
+        started = nanoseconds()
+        alone = started - pool[POOL_ENDED] > SOON_NANOSECONDS
+    if not alone:
+        alone = atomic_load(pool, POOL_OWNER) != 0
+    if not alone:
+        alone = compare_exchange(pool, POOL_OWNER, 0, 1) != 0
+    if alone:
+        for s in range(begin, end):
+            at = s * STEP_WORDS
+            call_kernel(steps, at + STEP_FUNCTION, words_at(steps, at + STEP_ARGS), 0, steps[at + STEP_TASKS])
+        if started != 0:
+            pool[POOL_ENDED] = nanoseconds()
+    else:
+        threads = args[JOB_THREADS]
+        taken = words_at(args, JOB_TAKEN)
+        for s in range(begin, end):
+            steps[s * STEP_WORDS + STEP_DONE] = 0
+            for t in range(s * threads, (s + 1) * threads):
+                taken[t] = 0
+        args[JOB_END] = end
+        args[JOB_POSITION] = begin
+        put_words(pool, POOL_JOB, args)
+        atomic_and(pool, POOL_GATE, LOW)
+        atomic_add(pool, POOL_GENERATION, 1)
+        if atomic_load(pool, POOL_SLEEPERS) > 0:
+            if threads == pool[POOL_CPUS] and threads <= pool[POOL_WORKERS] + 1:
+                cpu = current_cpu()
+                if cpu >= 0 and cpu != pool[POOL_AVOIDED]:
+                    allowed = words_at(pool, POOL_ALLOWED)
+                    mask = local_int64(POOL_MASK)
+                    for k in range(POOL_MASK):
+                        mask[k] = allowed[k]
+                    mask[cpu >> 6] = mask[cpu >> 6] & ~(1 << (cpu & 63))
+                    numbers = words_at(pool, POOL_NUMBERS)
+                    for t in range(1, threads):
+                        run_only_on(numbers[t], mask, POOL_MASK)
+                    pool[POOL_AVOIDED] = cpu
+            futex_wake(pool, POOL_GENERATION, 0)
+        call_kernel(pool, POOL_WALK, args, 0, 0)
+        atomic_or(pool, POOL_GATE, POOL_CLOSED)
+        spins = 0
+        while (atomic_load(pool, POOL_GATE) & LOW) != 0:
+            spins += 1
+            if spins < pool[POOL_SPINS]:
+                pause()
+            elif spins < pool[POOL_SPINS] + pool[POOL_YIELDS]:
+                yield_thread()
+            else:
+                sleep_microseconds(CLOSING_MICROSECONDS)
+        atomic_store(pool, POOL_OWNER, 0)
+""",
+)
+
+# args: a Job block; begin: which worker (0 is the caller). Walks the job's steps together with the others.
+WALK = KernelSource(
+    "executor_walk",
+    _LAYOUT
+    + """
+def kernel(args, begin, end):
+    pool = words_at(args, JOB_POOL)
+    steps = words_at(args, JOB_STEPS)
+    taken = words_at(args, JOB_TAKEN)
+    threads = args[JOB_THREADS]
+    last = args[JOB_END]
+    s = atomic_load(args, JOB_POSITION)
+    while s < last:
+        if begin == 0:
+            atomic_store(args, JOB_POSITION, s)
+        at = s * STEP_WORDS
+        step = words_from(steps, at)
+        tasks = step[STEP_TASKS]
+        grain = step[STEP_GRAIN]
+        chain = step[STEP_CHAIN]
+        following = s + 1
+        if chain > 0:
+            tasks = 1
+            grain = 1
+            following = s + chain
+            if following > last:
+                following = last
+        if atomic_load(step, STEP_DONE) < tasks:
+            completed = 0
+            claims = idiv(tasks + grain - 1, grain)
+            share = begin
+            for other in range(threads):
+                first = idiv(claims * share + threads - 1, threads) * grain
+                stop = idiv(claims * (share + 1) + threads - 1, threads) * grain
+                if stop > tasks:
+                    stop = tasks
+                count = s * threads + share
+                if first + atomic_load(taken, count) < stop:
+                    tile = first + atomic_add(taken, count, grain)
+                    while tile < stop:
+                        if chain > 0:
+                            for member in range(s, following):
+                                m = member * STEP_WORDS
+                                member_args = words_at(steps, m + STEP_ARGS)
+                                call_kernel(steps, m + STEP_FUNCTION, member_args, 0, steps[m + STEP_TASKS])
+                            completed = 1
+                        else:
+                            after = tile + grain
+                            if after > stop:
+                                after = stop
+                            call_kernel(steps, at + STEP_FUNCTION, words_at(step, STEP_ARGS), tile, after)
+                            completed += after - tile
+                        tile = first + atomic_add(taken, count, grain)
+                share += 1
+                if share == threads:
+                    share = 0
+            done = 0
+            if completed > 0:
+                done = atomic_add(step, STEP_DONE, completed)
+            if completed > 0 and done + completed == tasks:
+                if atomic_load(args, JOB_WAITERS) > 0:
+                    futex_wake(step, STEP_DONE, 0)
+            else:
+                spins = 0
+                done = atomic_load(step, STEP_DONE)
+                while done < tasks:
+                    spins += 1
+                    if spins < pool[POOL_SPINS]:
+                        pause()
+                    elif spins < pool[POOL_SPINS] + pool[POOL_YIELDS]:
+                        yield_thread()
+                    else:
+                        atomic_add(args, JOB_WAITERS, 1)
+                        done = atomic_load(step, STEP_DONE)
+                        if done < tasks:
+                            futex_wait(step, STEP_DONE, 0, done, WAIT_MICROSECONDS)
+                        atomic_add(args, JOB_WAITERS, -1)
+                    done = atomic_load(step, STEP_DONE)
+        s = following
+""",
+)
+
+# args: the Pool block; begin: which worker, from 1; returns when the pool stops. Begin 0 stops the pool.
+WORKER = KernelSource(
+    "executor_worker",
+    _LAYOUT
+    + """
+def kernel(args, begin, end):
+    if begin == 0:
+        atomic_store(args, POOL_STOP, 1)
+        atomic_add(args, POOL_GENERATION, 1)
+        futex_wake(args, POOL_GENERATION, 0)
+        return
+    seen = 0
+    spins = 0
+    while atomic_load(args, POOL_STOP) == 0:
+        generation = atomic_load(args, POOL_GENERATION)
+        if generation != seen:
+            seen = generation
+            spins = 0
+            if atomic_add(args, POOL_GATE, 1) < POOL_CLOSED:
+                job = words_at(args, POOL_JOB)
+                if begin < job[JOB_THREADS]:
+                    call_kernel(args, POOL_WALK, job, begin, 0)
+            atomic_add(args, POOL_GATE, -1)
+        else:
+            spins += 1
+            if spins < args[POOL_SPINS]:
+                pause()
+            elif spins < args[POOL_SPINS] + args[POOL_YIELDS]:
+                yield_thread()
+            else:
+                atomic_add(args, POOL_SLEEPERS, 1)
+                if atomic_load(args, POOL_STOP) == 0:
+                    futex_wait(args, POOL_GENERATION, 0, generation & LOW, 0)
+                atomic_add(args, POOL_SLEEPERS, -1)
+""",
+)

@@ -1,0 +1,213 @@
+"""The worker threads of the executor: how many, and the pool that they wait in.
+
+Workers are daemon threads that enter compiled code once and stay there until the interpreter exits. The pool
+serves one call at a time; a call that finds it taken runs on its caller's thread alone, so calls never wait
+for each other.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import math
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+
+from ...codegen.cpu.toolchain.loader import load
+from ...errors import OptionError
+from ..memory import address_of, aligned_empty
+from .spmd import LEAD, WALK, WORKER, Pool
+
+__all__ = [
+    "NativeKernel",
+    "ThreadPool",
+    "available_cores",
+    "cgroup_quota",
+    "default_num_threads",
+    "pool",
+    "resolve_num_threads",
+]
+
+ENVIRONMENT = "MGX_NUM_THREADS"
+MAX_THREADS = 1024
+_SPINS = 2000
+_YIELDS = 64
+_JOIN_SECONDS = 1.0
+
+# ``void (int64_t *args, int64_t begin, int64_t end)``; calling one releases the GIL.
+NativeKernel = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+
+
+def available_cores() -> int:
+    """Physical cores that this process may use: its CPU affinity, hardware threads of a core counted once,
+    and at most
+    its cgroup's CPU quota."""
+    if hasattr(os, "sched_getaffinity"):
+        cores = len({_siblings(cpu) for cpu in os.sched_getaffinity(0)})
+    else:
+        cores = os.cpu_count() or 1
+    return max(1, int(min(cores, cgroup_quota())))
+
+
+def _siblings(cpu: int) -> str:
+    """The hardware threads on this CPU's core, as the system writes them; itself if it does not say."""
+    try:
+        return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
+    except OSError:
+        return str(cpu)
+
+
+def cgroup_quota(root: Path = Path("/sys/fs/cgroup")) -> float:
+    """CPUs' worth of time that the cgroup (version 2, then 1) grants; infinity if it sets no bound."""
+    try:
+        quota, period = (root / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        try:
+            quota = (root / "cpu" / "cpu.cfs_quota_us").read_text()
+            period = (root / "cpu" / "cpu.cfs_period_us").read_text()
+        except OSError:
+            return math.inf
+    try:
+        granted = float(quota) / float(period)
+    except (ValueError, ZeroDivisionError):  # "max"
+        return math.inf
+    return granted if granted > 0 else math.inf
+
+
+def default_num_threads() -> int:
+    """``MGX_NUM_THREADS`` if set, else `available_cores`.
+
+    Raises:
+        OptionError: the variable is not a positive number.
+    """
+    chosen = os.environ.get(ENVIRONMENT)
+    if not chosen:
+        return available_cores()
+    return _checked(chosen, f"environment variable {ENVIRONMENT}")
+
+
+def resolve_num_threads(num_threads: int | None) -> int:
+    """The number of threads to use for an argument ``num_threads``; None or 0 mean `default_num_threads`.
+
+    Raises:
+        OptionError: not a whole number from 1 to 1024.
+    """
+    return _checked(num_threads, "num_threads") if num_threads else default_num_threads()
+
+
+def _checked(value: object, where: str) -> int:
+    try:
+        number = int(str(value))
+    except ValueError:
+        number = 0
+    if not 1 <= number <= MAX_THREADS:
+        raise OptionError(f"{where}: expected a whole number from 1 to {MAX_THREADS}, got {value!r}")
+    return number
+
+
+class ThreadPool:
+    """The block that workers watch, and the threads watching it. Use `pool()`."""
+
+    def __init__(self) -> None:
+        lead, walk, worker = load([LEAD, WALK, WORKER])
+        self.lead = NativeKernel(lead)
+        self._worker = NativeKernel(worker)
+        self._walk_address = walk
+        self._block = aligned_empty((Pool.WORDS,), "int64")
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._block))  # workers may outlive the interpreter's objects
+        self.address = address_of(self._block)
+        self._cpu_mask = np.zeros(Pool.MASK, np.uint64)
+        self._numbers = np.zeros(MAX_THREADS, np.int64)
+        for kept in (self._cpu_mask, self._numbers):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+        self.reset()
+
+    def reset(self) -> None:
+        """Start over without any worker, as after a fork."""
+        self.workers: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._may_grow = True
+        self._block[:] = 0
+        self._block[Pool.GATE] = Pool.CLOSED
+        self._block[Pool.WALK] = self._walk_address
+        self._note_cpus()
+        self._set_patience()
+
+    def ensure(self, threads: int) -> None:
+        """Have workers for calls on so many threads, the caller's included; fewer if the system refuses."""
+        if len(self.workers) >= threads - 1 or not self._may_grow:
+            return
+        with self._lock:
+            while len(self.workers) < threads - 1 and self._may_grow:
+                number = len(self.workers) + 1
+                thread = threading.Thread(
+                    target=self._worker,
+                    args=(self.address, number, 0),
+                    name=f"mgx-worker-{number}",
+                    daemon=True,
+                )
+                try:
+                    thread.start()
+                except RuntimeError:  # no more threads, or the interpreter is exiting
+                    self._may_grow = False
+                    return
+                self.workers.append(thread)
+                self._numbers[number] = thread.native_id or 0
+            self._block[Pool.AVOIDED] = -1
+            self._block[Pool.WORKERS] = len(self.workers)
+            self._set_patience()
+
+    def stop(self) -> None:
+        """Let the workers end; calls still work, on their callers' threads."""
+        self._may_grow = False
+        if self.workers:
+            self._worker(self.address, 0, 0)
+            for thread in self.workers:
+                thread.join(_JOIN_SECONDS)
+
+    def _note_cpus(self) -> None:
+        """Write down which CPUs the process may use."""
+        cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+        known = bool(cpus) and max(cpus) < 64 * Pool.MASK
+        self._cpu_mask[:] = 0  # a forked child may be allowed fewer
+        for cpu in cpus if known else ():
+            self._cpu_mask[cpu // 64] |= np.uint64(1 << cpu % 64)
+        self._block[Pool.CPUS] = len(cpus) if known else 0
+        self._block[Pool.ALLOWED] = address_of(self._cpu_mask)
+        self._block[Pool.NUMBERS] = address_of(self._numbers)
+        self._block[Pool.AVOIDED] = -1
+
+    def _set_patience(self) -> None:
+        """Spinning pays only while every thread has a core of its own."""
+        crowded = len(self.workers) >= available_cores()
+        self._block[Pool.SPINS] = 0 if crowded else _SPINS
+        self._block[Pool.YIELDS] = _YIELDS
+
+
+_pool: ThreadPool | None = None
+_pool_lock = threading.Lock()
+
+
+def pool() -> ThreadPool:
+    """The pool of this process."""
+    global _pool
+    if _pool is None:
+        with _pool_lock:
+            if _pool is None:
+                _pool = ThreadPool()
+                atexit.register(_pool.stop)
+    return _pool
+
+
+def _after_fork() -> None:
+    global _pool_lock
+    _pool_lock = threading.Lock()
+    if _pool is not None:
+        _pool.reset()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

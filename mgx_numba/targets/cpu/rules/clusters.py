@@ -1,0 +1,154 @@
+"""Fused pointwise and reduction clusters, and single operations as clusters of one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ....codegen.cpu.cluster.pointwise import pointwise_launch
+from ....codegen.cpu.cluster.reduce import reduce_launch
+from ....codegen.cpu.cluster.split import Division, division_of, split_cluster
+from ....codegen.cpu.loops import Tensor
+from ....codegen.launch import Launch
+from ....codegen.reductions import REDUCTIONS
+from ....core.shape import Shape
+from ....graph.instruction import Instruction
+from ....graph.module import Module
+from ....ops.base import Pointwise, known_operators, operator_class
+from ...lowering.buffers import View
+from ...lowering.lowering import Lowering
+from .table import lowering
+
+_SINGLE = [n for n in known_operators() if issubclass(operator_class(n), Pointwise) and n != "identity"]
+
+
+@lowering("pointwise")
+def lower_pointwise(low: Lowering, ins: Instruction) -> None:
+    """One kernel for the cluster's module."""
+    inputs, outputs = low.inputs(ins), low.outputs_of(ins)
+    launch = pointwise_launch(
+        ins.module_args[0],
+        [v.tensor for v in inputs],
+        [v.tensor for v in outputs],
+        low.options.fast_math,
+        low.origin(ins),
+    )
+    operands = {f"x{k}": v for k, v in enumerate(inputs)} | {f"out{k}": v for k, v in enumerate(outputs)}
+    low.launch(launch, operands, ins)
+
+
+@lowering(*_SINGLE)
+def lower_single(low: Lowering, ins: Instruction) -> None:
+    """A pointwise operation that no cluster took."""
+    module = Module("single")
+    parameters = [module.add_parameter(f"x{k}", Shape(i.shape.type)) for k, i in enumerate(ins.inputs)]
+    module.add_return([module.add_instruction(ins.op, parameters)])
+    inputs, target = low.inputs(ins), low.output(ins)
+    launch = pointwise_launch(
+        module, [v.tensor for v in inputs], [target.tensor], low.options.fast_math, low.origin(ins)
+    )
+    low.launch(launch, {f"x{k}": v for k, v in enumerate(inputs)} | {"out0": target}, ins)
+
+
+@lowering("fused_reduce")
+def lower_fused_reduce(low: Lowering, ins: Instruction) -> None:
+    """One kernel for the cluster's module, or several if it has few rows."""
+    inputs, outputs = low.inputs(ins), low.outputs_of(ins)
+    lower_cluster(low, ins, ins.module_args[0], ins.op.axes, inputs, outputs)  # type: ignore[attr-defined]
+
+
+@lowering(*REDUCTIONS)
+def lower_reduction(low: Lowering, ins: Instruction) -> None:
+    """A reduction that no cluster took: empty, over axes of length 1, or with axes known at run time."""
+    axes = ins.op.axes  # type: ignore[attr-defined]
+    source = ins.inputs[0].shape
+    if len(ins.inputs) != 1 or not axes or 0 in source.lens or source.lens == ins.shape.lens:
+        low.host(ins)
+        return
+    module = Module("single")
+    parameter = module.add_parameter("x0", Shape(source.type, source.lens))
+    module.add_return([module.add_instruction(ins.op, [parameter])])
+    value, target = low.input(ins, 0), low.output(ins)
+    lower_cluster(low, ins, module, axes, [value], [target])
+
+
+def lower_cluster(
+    low: Lowering, ins: Instruction, module: Module, axes: Sequence[int], inputs: list[View], outputs: list[View]
+) -> None:
+    """Launches for a reduction cluster, which may be only part of what the instruction computes."""
+    operands = [v.tensor for v in inputs], [v.tensor for v in outputs]
+    division = division_of(module, axes, *operands, low.threads)
+    if division is None:
+        launch = reduce_launch(module, axes, *operands, low.options.fast_math, low.origin(ins))
+        _launch(low, ins, launch, inputs, outputs)
+        return
+    partial, combined, rest = split_cluster(module, axes, division.parts * division.fold)
+    values = dict(zip(module.parameters(), inputs))
+    ends = dict(zip(module.results(), outputs))
+
+    taken = [values[v] for v in partial.takes]
+    sums = partial.module.results()
+    pieces = [_pieces(low, s.shape, division) for s in sums]
+    one = [Tensor(v.type, v.lens[1:], v.strides[1:]) for v in pieces]
+    launch = reduce_launch(
+        partial.module,
+        axes,
+        [v.tensor for v in taken],
+        one,
+        low.options.fast_math,
+        low.origin(ins),
+        division.parts,
+        division.fold,
+    )
+    _launch(low, ins, launch, taken, pieces)
+
+    for v in combined.gives:
+        values[v] = ends.get(v) or low.allocate(Shape(v.shape.type, v.shape.lens))
+    taken = [*pieces, *(_with_first_axis(values[v]) for v in combined.takes[len(pieces) :])]
+    given = [_with_first_axis(values[v]) for v in combined.gives]
+    launch = reduce_launch(
+        combined.module,
+        (0,),
+        [v.tensor for v in taken],
+        [v.tensor for v in given],
+        low.options.fast_math,
+        low.origin(ins),
+    )
+    _launch(low, ins, launch, taken, given)
+
+    if rest is None:
+        return
+    taken, given = [values[v] for v in rest.takes], [ends[v] for v in rest.gives]
+    if any(i.name in REDUCTIONS for i in rest.module):
+        lower_cluster(low, ins, rest.module, axes, taken, given)
+        return
+    taken = [_spread(v, given[0].lens) for v in taken]
+    launch = pointwise_launch(
+        rest.module, [v.tensor for v in taken], [v.tensor for v in given], low.options.fast_math, low.origin(ins)
+    )
+    _launch(low, ins, launch, taken, given)
+
+
+def _launch(low: Lowering, ins: Instruction, launch: Launch, inputs: list[View], outputs: list[View]) -> None:
+    operands = {f"x{k}": v for k, v in enumerate(inputs)} | {f"out{k}": v for k, v in enumerate(outputs)}
+    low.launch(launch, operands, ins)
+
+
+def _pieces(low: Lowering, shape: Shape, division: Division) -> View:
+    """Memory for what is made in pieces, along a new first axis."""
+    pieces, order = division.parts * division.fold, (0, *(a + 1 for a in division.order))
+    view = low.allocate(Shape.from_permutation(shape.type, (pieces, *shape.lens), order))
+    if division.parts > 1 or division.fold == 1:
+        return view
+    strides = [s if s < division.columns else s * division.fold for s in view.strides[1:]]
+    return view.with_shape(Shape(shape.type, view.lens, (division.columns, *strides)))
+
+
+def _with_first_axis(view: View) -> View:
+    """The tensor with one more axis of length 1 before its own."""
+    return view.with_shape(Shape(view.type, (1, *view.lens), (0, *view.strides)))
+
+
+def _spread(view: View, lens: tuple[int, ...]) -> View:
+    """The tensor repeated along axes on which it has length 1."""
+    strides = [s if n == m else 0 for n, m, s in zip(view.lens, lens, view.strides)]
+    return view.with_shape(Shape(view.type, lens, strides))

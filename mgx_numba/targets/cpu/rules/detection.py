@@ -1,0 +1,76 @@
+"""Non-maximum suppression: a kernel finds the boxes of every class, a host step counts the rows of the result."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....codegen.cpu.data.suppression import PLANES, scratch_pitch, suppression_launch
+from ....core.shape import Shape
+from ....core.types import Type
+from ....graph.instruction import Instruction
+from ....ops.detection import NonMaxSuppression
+from ...lowering.lowering import Lowering, PendingStep
+from .table import lowering
+
+TASKS_PER_THREAD = 4
+
+
+@lowering("nonmaxsuppression", dynamic=True)
+def lower_suppression(low: Lowering, ins: Instruction) -> None:
+    """One kernel and a small host step; nothing to keep, or scores that are no floats, is the host's.
+
+    Nearly all scores are only looked at, so scores that lie apart (a transpose's) are brought together first.
+    """
+    boxes, scores, *limits = low.inputs(ins)
+    op = ins.op
+    assert isinstance(op, NonMaxSuppression)
+    images, classes, count = scores.lens
+    if not limits or 0 in scores.lens or not (boxes.type.is_floating and scores.type.is_floating):
+        low.host(ins)
+        return
+    if scores.strides[2] not in (0, 1):
+        scores = low.materialized(scores, (classes * count, count, 1), ins)
+    keep = low.constant_value(ins.inputs[2])
+    room = count if keep is None else max(1, min(count, int(keep.reshape(-1)[0])))
+    rows = images * classes
+    groups = min(rows, TASKS_PER_THREAD * low.threads)
+    pitch = scratch_pitch(count)
+    made = {
+        "picked": low.allocate(Shape(Type.int64_type, (rows, room))),
+        "counts": low.allocate(Shape(Type.int64_type, (rows,))),
+        "planes": low.allocate(Shape(Type.double_type, (groups, PLANES, pitch))),
+        "order": low.allocate(Shape(Type.int64_type, (groups, pitch))),
+    }
+    launch = suppression_launch(
+        op.center_point_box,
+        boxes.tensor,
+        scores.tensor,
+        [v.tensor for v in limits],
+        room,
+        groups,
+        low.origin(ins),
+    )
+    given = {f"limit{k}": v for k, v in enumerate(limits)}
+    low.launch(launch, {"boxes": boxes, "scores": scores, **given, **made}, ins)
+
+    total = None if op.use_dyn_output else ins.shape.lens[0]
+
+    def collect(arrays: list[np.ndarray]) -> list[np.ndarray]:
+        return [_rows(arrays[0], arrays[1], classes, total)]
+
+    if ins.shape.is_dynamic:
+        out = low.values[ins] = low.on_host(ins.shape)
+    else:
+        out = low.output(ins)
+    inputs = [made["picked"], made["counts"]]
+    low.steps.append(PendingStep(None, {}, "cpu::nonmaxsuppression_rows", ins, collect, inputs, [out]))
+
+
+def _rows(picked: np.ndarray, counts: np.ndarray, classes: int, total: int | None) -> np.ndarray:
+    """Rows (image, class, box) of the boxes picked, and zeros up to ``total`` rows."""
+    found = int(counts.sum())
+    rows = np.zeros((found if total is None else total, 3), np.int64)
+    group = np.repeat(np.arange(len(counts)), counts)
+    rows[:found, 0], rows[:found, 1] = group // classes, group % classes
+    rows[:found, 2] = picked[np.arange(picked.shape[1]) < counts[:, None]]
+    return rows

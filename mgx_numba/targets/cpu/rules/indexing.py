@@ -1,0 +1,67 @@
+"""Gathers, scatters and one-hot encoding."""
+
+from __future__ import annotations
+
+from ....codegen.cpu.data.gather import gather_elements_launch, gather_launch, gathernd_launch
+from ....codegen.cpu.data.onehot import onehot_launch
+from ....codegen.cpu.data.scatter import scatter_launch, scatternd_launch
+from ....core.types import Type
+from ....graph.instruction import Instruction
+from ....ops.gather import Gather, GatherElements, GatherND
+from ....ops.scatter import REDUCTIONS, ScatterBase, ScatterNDBase
+from ....ops.selection import OneHot
+from ...lowering.destinations import keeps_inner_axis
+from ...lowering.lowering import Lowering
+from .table import lowering
+
+
+@lowering("gather", "gather_elements", "gathernd", accepts=keeps_inner_axis)
+def lower_gather(low: Lowering, ins: Instruction) -> None:
+    """One kernel; indices out of range are clamped."""
+    op, (data, indices) = ins.op, low.inputs(ins)
+    if 0 in data.lens:
+        low.host(ins)
+        return
+    out = low.output(ins)
+    tensors, origin = (data.tensor, indices.tensor, out.tensor), low.origin(ins)
+    if isinstance(op, Gather):
+        launch = gather_launch(op.axis % len(data.lens), *tensors, origin)
+    elif isinstance(op, GatherElements):
+        launch = gather_elements_launch(op.axis % len(data.lens), *tensors, origin)
+    else:
+        assert isinstance(op, GatherND)
+        launch = gathernd_launch(op.batch_dims, *tensors, origin)
+    low.launch(launch, {"x": data, "indices": indices, "out": out}, ins)
+
+
+@lowering(*(f"scatter_{r}" for r in REDUCTIONS), *(f"scatternd_{r}" for r in REDUCTIONS))
+def lower_scatter(low: Lowering, ins: Instruction) -> None:
+    """A copy of the data, then a kernel that changes it; bools and narrow floats are combined on the host."""
+    op, (data, indices, updates) = ins.op, low.inputs(ins)
+    assert isinstance(op, (ScatterBase, ScatterNDBase))
+    plain = data.type.compute is data.type and data.type is not Type.bool_type
+    if 0 in data.lens or not (plain or op.combine == "none"):
+        low.host(ins)
+        return
+    out = low.output(ins)
+    low.copy(data, out, ins)
+    tensors, origin = (indices.tensor, updates.tensor, out.tensor), low.origin(ins)
+    if isinstance(op, ScatterBase):
+        launch = scatter_launch(op.combine, op.axis % len(data.lens), *tensors, origin)
+    else:
+        launch = scatternd_launch(op.combine, *tensors, origin)
+    low.launch(launch, {"indices": indices, "updates": updates, "out": out}, ins)
+
+
+@lowering("onehot", accepts=keeps_inner_axis)
+def lower_onehot(low: Lowering, ins: Instruction) -> None:
+    """One kernel where the depth is an attribute."""
+    op = ins.op
+    assert isinstance(op, OneHot)
+    if op.depth is None:
+        low.host(ins)
+        return
+    indices, values, out = low.input(ins, 0), low.input(ins, 1), low.output(ins)
+    axis = op.axis % len(out.lens)
+    launch = onehot_launch(axis, indices.tensor, values.tensor, out.tensor, low.origin(ins))
+    low.launch(launch, {"indices": indices, "values": values, "out": out}, ins)

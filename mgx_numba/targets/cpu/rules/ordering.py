@@ -1,0 +1,97 @@
+"""Positions of extremes, sorted selections and running sums."""
+
+from __future__ import annotations
+
+from ....codegen.cpu.data.argreduce import arg_join_launch, arg_part_launch, arg_parts, argreduce_launch
+from ....codegen.cpu.data.scan import part_sums_launch, scan_launch, scan_parts
+from ....codegen.cpu.data.topk import LARGEST_K, topk_launch, topk_share
+from ....core.shape import Shape
+from ....core.types import Type
+from ....graph.instruction import Instruction
+from ....ops.reduce import ArgReduction
+from ....ops.softmax import PrefixScanSum
+from ....ops.topk import TopK
+from ...lowering.buffers import View
+from ...lowering.destinations import keeps_inner_axis
+from ...lowering.lowering import Lowering
+from .table import lowering
+
+LONGEST_AXIS = 1 << 31
+SHORTEST_ROW = 16
+"""Elements from which on strided ones are put side by side before they are sorted."""
+
+
+@lowering("argmax", "argmin")
+def lower_arg_reduction(low: Lowering, ins: Instruction) -> None:
+    """One kernel, or two if there are few long rows."""
+    op = ins.op
+    assert isinstance(op, ArgReduction)
+    x = low.input(ins, 0)
+    axis = op.axis % len(x.lens)
+    if x.lens[axis] >= LONGEST_AXIS:
+        low.host(ins)
+        return
+    out = low.output(ins)
+    arguments = op.name == "argmax", op.select_last_index, axis, x.tensor, out.tensor, low.origin(ins)
+    operands = {"x": x, "out": out}
+    parts, type_ = arg_parts(axis, x.tensor, out.tensor)
+    if parts > 1:
+        operands["values"] = low.allocate(Shape(type_, (parts,)))
+        operands["places"] = low.allocate(Shape(Type.int64_type, (parts,)))
+        low.launch(arg_part_launch(*arguments), operands, ins)
+        low.launch(arg_join_launch(*arguments), operands, ins)
+    else:
+        low.launch(argreduce_launch(*arguments), operands, ins)
+
+
+@lowering("topk")
+def lower_topk(low: Lowering, ins: Instruction) -> None:
+    """One kernel for a moderate k, over contiguous rows, or two if these are few and long.
+
+    With a second input, whose elements are wanted, the host.
+    """
+    op = ins.op
+    assert isinstance(op, TopK)
+    x = low.input(ins, 0)
+    axis = op.axis % len(x.lens)
+    if len(ins.inputs) != 1 or not 1 <= op.k <= LARGEST_K or x.lens[axis] >= LONGEST_AXIS:
+        low.host(ins)
+        return
+    values, positions = low.outputs_of(ins)
+    if x.strides[axis] > 1 and x.lens[axis] >= SHORTEST_ROW:
+        moved = [*(n for a, n in enumerate(x.lens) if a != axis), x.lens[axis]]
+        packed = list(Shape(x.type, moved).strides)
+        strides = [*packed[:axis], packed[-1], *packed[axis:-1]]
+        x = low.materialized(x, strides, ins)
+    share, origin, places = topk_share(op.k, axis, x.tensor), low.origin(ins), {}
+    if share < x.lens[axis]:
+        rows, count = [n for a, n in enumerate(x.lens) if a != axis], -(-x.lens[axis] // share) * op.k
+        some = low.allocate(Shape(x.type, (*rows, count))), low.allocate(Shape(Type.int64_type, (*rows, count)))
+        tensors = x.tensor, values.tensor, positions.tensor
+        launch = topk_launch(op.k, axis, op.largest, *tensors, origin, share)
+        low.launch(launch, {"x": x, "values": some[0], "positions": some[1]}, ins)
+        last = [*(a for a in range(len(x.lens)) if a != axis), axis]
+        values, positions = (_transposed(v, last) for v in (values, positions))
+        x, places, axis = some[0], {"places": some[1]}, len(rows)
+    tensors = x.tensor, values.tensor, positions.tensor
+    launch = topk_launch(op.k, axis, op.largest, *tensors, origin, places=bool(places))
+    low.launch(launch, {"x": x, "values": values, "positions": positions, **places}, ins)
+
+
+def _transposed(view: View, order: list[int]) -> View:
+    return view.with_shape(Shape(view.type, [view.lens[a] for a in order], [view.strides[a] for a in order]))
+
+
+@lowering("prefix_scan_sum", accepts=keeps_inner_axis)
+def lower_scan(low: Lowering, ins: Instruction) -> None:
+    """One kernel, and before it one for sums of parts if there are few long rows."""
+    op = ins.op
+    assert isinstance(op, PrefixScanSum)
+    x, out = low.input(ins, 0), low.output(ins)
+    axis = op.axis % len(x.lens)
+    operands = {"x": x, "out": out}
+    parts, wide = scan_parts(axis, x.tensor, out.tensor)
+    if parts > 1:
+        operands["sums"] = low.allocate(Shape(wide, (parts,)))
+        low.launch(part_sums_launch(axis, x.tensor, out.tensor, low.origin(ins)), operands, ins)
+    low.launch(scan_launch(axis, op.exclusive, op.reverse, x.tensor, out.tensor, low.origin(ins)), operands, ins)

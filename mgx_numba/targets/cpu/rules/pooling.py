@@ -1,0 +1,62 @@
+"""Pooling and local response normalisation."""
+
+from __future__ import annotations
+
+from math import prod
+
+from ....codegen.cpu.data.lrn import lrn_launch
+from ....codegen.cpu.data.pooling import Window, pooling_launch, windows
+from ....graph.instruction import Instruction
+from ....ops.lrn import Lrn
+from ....ops.pooling import Pooling, PoolingMode
+from ...lowering.buffers import View
+from ...lowering.destinations import keeps_inner_axis
+from ...lowering.lowering import Lowering
+from .table import lowering
+
+SEPARABLE = 16
+"""Taps from which on a maximum over two axes is found along one after the other."""
+
+
+@lowering("pooling", accepts=keeps_inner_axis)
+def lower_pooling(low: Lowering, ins: Instruction) -> None:
+    """One kernel, or one an axis for large windows of a maximum."""
+    op = ins.op
+    assert isinstance(op, Pooling)
+    if op.mode is PoolingMode.lpnorm and op.lp_order < 1:
+        low.host(ins)
+        return
+    x, out = low.input(ins, 0), low.output(ins)
+    axes = windows(op, x.lens, out.lens)
+    for window in axes[:-1] if _separable(op, axes) else []:
+        x = _pool(low, ins, op, [window], x, None)
+        axes = axes[1:]
+    _pool(low, ins, op, axes, x, out)
+
+
+def _separable(op: Pooling, axes: list[Window]) -> bool:
+    """Whether fewer taps in all are worth passes over memory."""
+    return op.mode is PoolingMode.max and len(axes) > 1 and prod(w.size / w.stride for w in axes) > SEPARABLE
+
+
+def _pool(low: Lowering, ins: Instruction, op: Pooling, axes: list[Window], x: View, out: View | None) -> View:
+    """Append one kernel; without ``out`` its result is new memory in the order of ``x``."""
+    if out is None:
+        lens = list(x.lens)
+        for window in axes:
+            lens[window.axis] = window.count
+        out = low.allocate(x.shape.with_lens(lens))
+    launch = pooling_launch(op, axes, x.tensor, out.tensor, low.origin(ins), fast_math=low.options.fast_math)
+    low.launch(launch, {"x": x, "out": out}, ins)
+    return out
+
+
+@lowering("lrn", accepts=keeps_inner_axis)
+def lower_lrn(low: Lowering, ins: Instruction) -> None:
+    """One kernel; integers go to the host."""
+    if not ins.shape.type.is_floating:
+        low.host(ins)
+        return
+    assert isinstance(ins.op, Lrn)
+    x, out = low.input(ins, 0), low.output(ins)
+    low.launch(lrn_launch(ins.op, x.tensor, out.tensor, low.origin(ins)), {"x": x, "out": out}, ins)

@@ -1,0 +1,89 @@
+"""Padding, resizing and reversing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ....codegen.cpu.data.pad import has_short_rows, pad_launch, remap_launch
+from ....codegen.cpu.data.resize import resize_launch
+from ....codegen.launch import Launch
+from ....core.shape import Shape
+from ....graph.instruction import Instruction
+from ....ops.pad import FixedPad, Pad, PadMode
+from ....ops.resize import Resize
+from ...lowering.buffers import View
+from ...lowering.destinations import keeps_inner_axis
+from ...lowering.lowering import Lowering
+from .table import lowering
+
+
+@lowering("pad", accepts=keeps_inner_axis)
+def lower_pad(low: Lowering, ins: Instruction) -> None:
+    """Copies and fills in one kernel, or a copy through tables."""
+    op = ins.op
+    assert isinstance(op, Pad)
+    x, out = low.input(ins, 0), low.output(ins)
+    rank = len(x.lens)
+    if op.mode is PadMode.constant:
+        if min(op.pads, default=0) >= 0 and has_short_rows(op.pads[:rank], x.tensor, out.tensor):
+            _fill_and_copy(low, ins, op.pads[:rank], op.value, x, out)
+            return
+        launch = pad_launch(op.pads[:rank], op.value, x.tensor, out.tensor, low.origin(ins))
+        low.launch(launch, {"x": x, "out": out}, ins)
+        return
+    pairs = list(zip(op.pads[:rank], op.pads[rank:]))
+    positions = {a: op.positions(x.lens[a], *pair) for a, pair in enumerate(pairs) if any(pair)}
+    _remap(low, ins, *remap_launch("pad_kernel", positions, x.tensor, out.tensor, low.origin(ins)), x, out)
+
+
+def _fill_and_copy(low: Lowering, ins: Instruction, before: Sequence[int], value: float, x: View, out: View) -> None:
+    """Fill all of the result, then copy the input over its place."""
+    one = low.constant(np.asarray([value]).astype(x.type.numpy))
+    low.copy(one.with_shape(Shape(x.type, out.lens, [0] * len(out.lens))), out, ins)
+    start = sum(n * s for n, s in zip(before, out.strides))
+    low.copy(x, out.with_shape(Shape(x.type, x.lens, out.strides), start), ins)
+
+
+@lowering("fixed_pad", accepts=keeps_inner_axis)
+def lower_fixed_pad(low: Lowering, ins: Instruction) -> None:
+    """Copies and fills in one kernel."""
+    assert isinstance(ins.op, FixedPad)
+    x, out = low.input(ins, 0), low.output(ins)
+    launch = pad_launch([0] * len(x.lens), 0, x.tensor, out.tensor, low.origin(ins))
+    low.launch(launch, {"x": x, "out": out}, ins)
+
+
+@lowering("resize", accepts=keeps_inner_axis)
+def lower_resize(low: Lowering, ins: Instruction) -> None:
+    """One kernel and its tables; integers that are interpolated go to the host."""
+    op = ins.op
+    assert isinstance(op, Resize)
+    if len(ins.inputs) != 1 or (op.mode != "nearest" and not ins.shape.type.is_floating):
+        low.host(ins)
+        return
+    x = low.input(ins, 0)
+    out = low.output(ins)
+    if not op.samples(x.lens):
+        low.copy(x, out, ins)
+        return
+    _remap(low, ins, *resize_launch(op, x.tensor, out.tensor, low.origin(ins)), x, out)
+
+
+@lowering("reverse", accepts=keeps_inner_axis)
+def lower_reverse(low: Lowering, ins: Instruction) -> None:
+    """A copy of a view with negative strides."""
+    view = low.input(ins, 0).aliased(lambda a: ins.op.compute(ins.shape, [a]))
+    if view is None:
+        low.host(ins)
+    else:
+        low.copy(view, low.output(ins), ins)
+
+
+def _remap(
+    low: Lowering, ins: Instruction, launch: Launch, tables: Mapping[str, np.ndarray], x: View, out: View
+) -> None:
+    """Append a kernel that reads tables."""
+    constants = {name: low.constant(array) for name, array in tables.items()}
+    low.launch(launch, {"x": x, "out": out, **constants}, ins)

@@ -1,0 +1,10 @@
+"""The table that the rules of this package are registered in."""
+
+from __future__ import annotations
+
+from ...lowering.rules import RuleTable
+
+__all__ = ["RULES", "lowering"]
+
+RULES = RuleTable()
+lowering = RULES.lowering

@@ -1,0 +1,190 @@
+"""Buffers and views of the lowered form, and memory colouring: which buffers share the arena's bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...codegen.cpu.loops import Tensor
+from ...core.shape import Shape
+from ...core.types import Type
+from ...runtime.plan import Pointer, Region, TensorView
+
+__all__ = ["Buffer", "View", "color"]
+
+ALIGNMENT = 64
+SHARED_BYTES = 1 << 14
+"""Size from which it matters which worker wrote to a buffer's memory before."""
+GROWTH = 1.25
+"""Factor by which the arena may grow so that workers find their own shares in it."""
+MOST_MIDDLES = 8
+
+
+class Buffer:
+    """Memory of one region. Arena buffers live from the first to the last step that touches them."""
+
+    __slots__ = ("bytes", "first", "index", "last", "offset", "region")
+
+    def __init__(self, region: Region, index: int = 0, bytes: int = 0) -> None:
+        self.region = region
+        self.index = index
+        self.bytes = bytes
+        self.offset = 0
+        self.first = -1
+        self.last = -1
+
+    def touch(self, step: int) -> None:
+        """Record a use by a step."""
+        self.first = step if self.first < 0 else min(self.first, step)
+        self.last = max(self.last, step)
+
+    def overlaps(self, other: Buffer) -> bool:
+        """Whether both are alive at some step."""
+        return self.first <= other.last and other.first <= self.last
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """A tensor in a buffer: ``offset`` elements in, with its actual strides (which may differ from the IR's)."""
+
+    buffer: Buffer
+    shape: Shape
+    offset: int = 0
+
+    @property
+    def lens(self) -> tuple[int, ...]:
+        """Lengths."""
+        return self.shape.lens
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Element strides."""
+        return self.shape.strides
+
+    @property
+    def type(self) -> Type:
+        """Element type."""
+        return self.shape.type
+
+    @property
+    def byte_offset(self) -> int:
+        """Bytes from the buffer's start to the first element."""
+        return self.offset * self.shape.type.size
+
+    @property
+    def tensor(self) -> Tensor:
+        """As an operand of a cluster."""
+        return Tensor(self.type, self.lens, self.strides)
+
+    def pointer(self, extra: int = 0) -> Pointer:
+        """Where the first element will be, ``extra`` bytes further."""
+        return Pointer(self.buffer.region, self.buffer.index, self.buffer.offset + self.byte_offset + extra)
+
+    def plan_view(self) -> TensorView:
+        """As the runtime sees it."""
+        return TensorView(self.pointer(), self.type.numpy.name, self.lens, self.strides)
+
+    def with_shape(self, shape: Shape, offset: int = 0) -> View:
+        """Another window of the same buffer, ``offset`` elements after this one's start."""
+        return View(self.buffer, shape, self.offset + offset)
+
+    def aliased(self, function: Callable[[np.ndarray], np.ndarray]) -> View | None:
+        """The view that a NumPy function makes of this tensor, or ``None`` if it would copy.
+
+        The function is run on a stand-in array with the same strides whose elements are never read.
+        """
+        itemsize = self.type.size
+        element = np.empty(1, f"u{itemsize}")  # NumPy's as_strided does not know every element type
+        stand_in = np.lib.stride_tricks.as_strided(
+            element, self.lens, [s * itemsize for s in self.strides], writeable=False
+        )
+        try:
+            result = function(stand_in)
+        except ValueError:
+            return None
+        distance = result.__array_interface__["data"][0] - stand_in.__array_interface__["data"][0]
+        if not result.size:
+            return self.with_shape(Shape(self.type, result.shape))
+        return self.with_shape(
+            Shape(self.type, result.shape, [s // itemsize for s in result.strides]), distance // itemsize
+        )
+
+
+def color(buffers: Iterable[Buffer], reuse: bool = True, shares: int = 1) -> int:
+    """Place arena buffers so that those alive at the same step do not overlap; returns the arena's bytes.
+
+    Greedy by size: the largest buffers first, each at the lowest gap that its already placed neighbours leave. Workers
+    write equal shares of a buffer, from its start to its end. With several ``shares`` a buffer is rather placed where
+    the shares of those that had the memory before lie as its own do, so that little of it is in the caches of others;
+    the arena may grow by `GROWTH` for that. Without ``reuse`` every buffer has bytes of its own.
+    """
+    ordered = sorted(buffers, key=lambda b: (-b.bytes, b.first))
+    if not reuse:
+        total = 0
+        for buffer in ordered:
+            buffer.offset = total
+            total += _aligned(buffer.bytes)
+        return total
+    total = _place(ordered, lambda buffer, gaps, placed: gaps[0][0])
+    if shares > 1:
+        most = int(total * GROWTH)
+        total = _place(ordered, lambda buffer, gaps, placed: _matching(buffer, gaps, placed, shares, most))
+    return total
+
+
+Gaps = list[tuple[int, float]]
+"""Start and end of memory that is free during a buffer's life, by address; the last has no end."""
+
+
+def _place(buffers: Sequence[Buffer], choose: Callable[[Buffer, Gaps, Sequence[Buffer]], int]) -> int:
+    placed: list[Buffer] = []
+    for buffer in buffers:
+        gaps: Gaps = []
+        start = 0
+        for other in sorted((b for b in placed if b.overlaps(buffer)), key=lambda b: b.offset):
+            if start + _aligned(buffer.bytes) <= other.offset:
+                gaps.append((start, other.offset))
+            start = max(start, other.offset + _aligned(other.bytes))
+        buffer.offset = choose(buffer, [*gaps, (start, math.inf)], placed)
+        placed.append(buffer)
+    return max((b.offset + _aligned(b.bytes) for b in placed), default=0)
+
+
+def _matching(buffer: Buffer, gaps: Gaps, placed: Sequence[Buffer], shares: int, most: int) -> int:
+    """The offset, of those that leave the arena within ``most`` bytes, at which fewest bytes change hands.
+
+    Tried are the ends of the gaps, and to lie about the middles of the largest buffers.
+    """
+    lowest = gaps[0][0]
+    if buffer.bytes < SHARED_BYTES:
+        return lowest
+    size = _aligned(buffer.bytes)
+    rivals = [b for b in placed if b.bytes >= SHARED_BYTES]
+    middles = list(dict.fromkeys(b.offset + b.bytes // 2 for b in rivals))[:MOST_MIDDLES]
+    offsets: set[float] = {start for start, _ in gaps[:MOST_MIDDLES]}
+    for middle in middles:
+        wanted = (middle - size // 2) // ALIGNMENT * ALIGNMENT
+        offsets |= {min(max(wanted, start), end - size) for start, end in gaps if start <= middle < end}
+    fitting = [int(at) for at in offsets if at + size <= most] or [lowest]
+
+    places = [(b.offset, b.bytes) for b in rivals]
+
+    def moved(at: int) -> int:
+        end = at + size
+        return sum(_moved(at, buffer.bytes, o, n, shares) for o, n in places if o < end and at < o + n)
+
+    return min(fitting, key=lambda at: (moved(at), at))
+
+
+def _moved(at: int, size: int, other: int, other_size: int, shares: int) -> int:
+    """Bytes common to two buffers that lie in different shares of them."""
+    low, high = max(at, other), min(at + size, other + other_size)
+    borders = ((at + size * k // shares, other + other_size * k // shares) for k in range(1, shares))
+    return sum(max(0, min(high, max(pair)) - max(low, min(pair))) for pair in borders)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,35 @@
+"""Which memory a lowering may be lent."""
+
+from __future__ import annotations
+
+from ...core.shape import Shape, invert_permutation
+from ...graph.instruction import Instruction
+from ...ops.dims import view_strides
+
+__all__ = ["RESHAPES", "keeps_inner_axis", "seen_before"]
+
+RESHAPES = ("reshape", "flatten", "squeeze", "unsqueeze", "reshape_lazy")
+
+
+def keeps_inner_axis(ins: Instruction, shape: Shape) -> bool:
+    """Whether the axis along which the result's own memory is contiguous is so in ``shape`` too.
+
+    Kernels write any strides, but a step that follows transposes faster than scattered stores do.
+    """
+    own = [a for a, (n, s) in enumerate(zip(ins.shape.lens, ins.shape.strides)) if n > 1 and s == 1]
+    return not own or any(shape.strides[a] == 1 for a in own)
+
+
+def seen_before(ins: Instruction, shape: Shape) -> Shape | None:
+    """How the input of a transpose or a reshape lies in memory if the result lies there in ``shape``.
+
+    ``None`` for other operators, and if no strides do that.
+    """
+    if len(ins.inputs) != 1 or ins.inputs[0].shape.is_dynamic or ins.shape.is_dynamic:
+        return None
+    lens = ins.inputs[0].shape.lens
+    if ins.name == "transpose":
+        order = invert_permutation(ins.op.attributes()["permutation"])
+        return Shape(shape.type, lens, [shape.strides[axis] for axis in order])
+    strides = view_strides(shape, lens) if ins.name in RESHAPES else None
+    return None if strides is None else Shape(shape.type, lens, strides)

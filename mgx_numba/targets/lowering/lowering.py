@@ -1,0 +1,447 @@
+"""Lowering: from an optimised program to a plan, one instruction after the other.
+
+Every instruction's value is a view of a buffer. Views of views are free; concatenations and program results lend
+their memory to the instructions that feed them, also through transposes and reshapes, so that those write in place. An
+operator that no kernel serves runs by its NumPy meaning in a host step between native steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...codegen.cpu.contraction.select import packing_growth
+from ...codegen.kernel import KernelSource
+from ...codegen.launch import Callee, Launch, Operand
+from ...codegen.problems.contraction import GemmProblem
+from ...core.shape import Shape
+from ...core.types import from_numpy
+from ...errors import CompileError, MgxError, UnsupportedError
+from ...graph.instruction import Instruction, Parameter, Return
+from ...graph.passes.base import disabled_names
+from ...graph.printer import format_instruction, instruction_names
+from ...graph.program import Program
+from ...runtime.cpu.threads import resolve_num_threads
+from ...runtime.memory import ALIGNMENT, address_of, aligned_empty
+from ...runtime.plan import HostStep, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec, TensorView
+from ..cpu.options import CpuOptions
+from ..ref.interpreter import compute, evaluate_module
+from .buffers import Buffer, View, color
+from .destinations import RESHAPES, keeps_inner_axis, seen_before
+from .in_place import replaced, replaced_operand
+from .released_constants import Spending
+from .rules import RuleTable
+from .shared_weights import SharedWeights
+
+if TYPE_CHECKING:
+    from ...codegen.cpu.contraction.configurations import Request
+    from ...codegen.tuning.session import Tuning
+
+__all__ = ["Lowering", "PendingStep"]
+
+_SMALL = 1 << 20
+"""Bytes of a constant that is copied if it is not aligned: each of its vectors would lie on two cache lines."""
+_PACKED_BY = ("groups", "transposed", "stride", "dilation", "pads_begin", "phases")
+"""Fields of a convolution, besides its lengths, that the order of packed weights may depend on."""
+
+
+@dataclass
+class PendingStep:
+    """A step whose buffers have no addresses yet."""
+
+    launch: Launch | None
+    operands: dict[str, View]
+    label: str
+    instruction: Instruction
+    host: Callable[[list], list] | None = None
+    inputs: list[View] = field(default_factory=list)
+    outputs: list[View] = field(default_factory=list)
+
+
+class Lowering:
+    """State of one lowering; the target's rules call its methods.
+
+    Attributes:
+        requested: what tuning was asked, with the operands and the range of the steps that compute it.
+    """
+
+    def __init__(self, program: Program, options: CpuOptions, rules: RuleTable) -> None:
+        self.program = program
+        self.options = options
+        self.rules = rules
+        self.module = program.main
+        self.names = instruction_names(program.reachable_modules())
+        self.values: dict[Instruction, Any] = {}
+        self.destinations: dict[Instruction, View] = {}
+        self.steps: list[PendingStep] = []
+        self.requested: list[tuple[Request, Mapping[str, View], int, int]] = []
+        self.constants: list[np.ndarray] = []
+        self._constant_owners: list[np.ndarray] = []
+        self.constant_views: dict[int, View] = {}
+        self.parameters = self.module.parameters()
+        self.outputs: list[TensorSpec] = []
+        self.hosted = 0
+        self.threads = resolve_num_threads(options.num_threads or None)
+        self._packed: dict[tuple[Any, ...], View] = {}
+        self.packing_room = options.packing_growth
+        self.spending: Spending | None = None
+        self.shared: SharedWeights | None = None
+
+    def run(self) -> Plan:
+        """Lower the whole program.
+
+        Raises:
+            CompileError: an instruction cannot be lowered; the message has its text.
+        """
+        self._place_results()
+        for ins in self.module:
+            if isinstance(ins.op, Return):
+                break
+            try:
+                self._lower(ins)
+            except Exception as error:
+                what = error if isinstance(error, MgxError) else f"{type(error).__name__}: {error}"
+                raise CompileError(f"lowering {format_instruction(ins, self.names)}: {what}") from error
+            if self.spending is not None:
+                self.spending.lowered(ins)
+        self._return_results()
+        return self._finish()
+
+    def _lower(self, ins: Instruction) -> None:
+        if isinstance(ins.op, Parameter):
+            index = self.parameters.index(ins)
+            shape = Shape(ins.shape.type, ins.shape.lens)
+            self.values[ins] = View(Buffer(Region.PARAMETER, index, shape.bytes), shape)
+        elif ins.literal is not None:
+            self.values[ins] = self._literal(ins.literal)
+        elif self._needs_host(ins):
+            self.host(ins)
+        else:
+            try:
+                rule = self.rules.get(ins.name)
+                (rule.lower if rule is not None else Lowering.host)(self, ins)
+            except UnsupportedError:
+                self.host(ins)
+
+    def _needs_host(self, ins: Instruction) -> bool:
+        if ins.name == "get_tuple_elem":
+            return False
+        rule = self.rules.get(ins.name)
+        dynamic = ins.shape.is_dynamic and not (rule is not None and rule.dynamic)
+        dynamic = dynamic or any(i.shape.is_dynamic for i in ins.inputs)
+        return dynamic or any(self._is_hosted(self.values[i]) for i in ins.inputs)
+
+    @staticmethod
+    def _is_hosted(value: Any) -> bool:
+        if isinstance(value, View):
+            return value.buffer.region is Region.HOST
+        return isinstance(value, (list, tuple)) and any(Lowering._is_hosted(v) for v in value)
+
+    def _literal(self, literal: Any) -> Any:
+        if literal.array is None:
+            return [self._literal(v) for v in literal.sub]
+        return self.constant(literal.array, literal.shape)
+
+    def constant(self, array: np.ndarray, shape: Shape | None = None) -> View:
+        """View of a constant array; the plan keeps the array alive and never copies it."""
+        key = id(array)
+        if key not in self.constant_views:
+            strides = [s // array.itemsize for s in array.strides]
+            view_shape = shape or Shape(from_numpy(array.dtype), array.shape, strides)
+            storage = array
+            if array.flags.c_contiguous and array.nbytes <= _SMALL and address_of(array) % ALIGNMENT:
+                storage = aligned_empty(array.shape, array.dtype)
+                storage[...] = array
+            elif not array.flags.c_contiguous:
+                raw = array.view(f"u{array.itemsize}")
+                flat = np.lib.stride_tricks.as_strided(raw, (view_shape.element_space,), (array.itemsize,))
+                storage = flat.view(array.dtype)
+            self.constants.append(storage)
+            self._constant_owners.append(array)
+            self.constant_views[key] = View(Buffer(Region.CONSTANT, len(self.constants) - 1), view_shape)
+        return self.constant_views[key]
+
+    def forget_constant(self, index: int, array: np.ndarray) -> None:
+        """Drop a constant that no step reads, with what is known of it by the address or the identity of its array."""
+        first, last = np.lib.array_utils.byte_bounds(array)
+        self._packed = {key: view for key, view in self._packed.items() if not first <= key[0] < last}
+        del self.constant_views[id(array)]
+        self.constants[index] = self._constant_owners[index] = np.empty(0, np.uint8)
+
+    def constant_value(self, ins: Instruction) -> np.ndarray | None:
+        """The array that an instruction stands for if it is a literal or a view of one; broadcasts stay views."""
+        view = self.values.get(ins)
+        if not isinstance(view, View) or view.buffer.region is not Region.CONSTANT:
+            return None
+        base = self.constants[view.buffer.index].reshape(-1)
+        strides = [s * base.itemsize for s in view.strides]
+        return np.ndarray(view.lens, base.dtype, base.view(np.uint8), view.byte_offset, strides)
+
+    def packed(self, solver: Any, problem: Any, weights: np.ndarray) -> View:
+        """Constant weights in the form that a solver reads; equal packings of one constant are shared."""
+        lens = tuple(solver.packed_lens(problem))
+        place = weights.__array_interface__["data"][0], weights.shape, weights.strides
+        how = (solver.name, lens, *(getattr(problem, name, None) for name in _PACKED_BY))
+        key = (*place, *how)
+        if key not in self._packed:
+            batch = len(problem.batch) if isinstance(problem, GemmProblem) else 0
+            once = weights[tuple(slice(1 if stride == 0 else None) for stride in weights.strides[:batch])]
+            view = self.packed_constant(once, how, lambda: solver.pack_weights(problem, weights))
+            self.packing_room -= packing_growth(solver, problem)
+            self._packed[key] = view
+        return self._packed[key]
+
+    def packed_constant(self, weights: np.ndarray, how: Hashable, pack: Callable[[], np.ndarray]) -> View:
+        """A constant that ``pack`` makes of weights, unless a program for other lengths has made it in the way that
+        ``how`` names."""
+        return self.constant(pack() if self.shared is None else self.shared.packed(weights, how, pack))
+
+    def input(self, ins: Instruction, index: int) -> View:
+        """The view of an instruction's input."""
+        return self.values[ins.inputs[index]]
+
+    def inputs(self, ins: Instruction) -> list[View]:
+        """The views of all inputs."""
+        return [self.values[i] for i in ins.inputs]
+
+    def allocate(self, shape: Shape) -> View:
+        """A new arena buffer with the shape's strides (packed ones where they repeat elements)."""
+        if shape.broadcasted and shape.elements > 1:
+            shape = Shape(shape.type, shape.lens)
+        return View(Buffer(Region.ARENA, 0, shape.bytes), shape)
+
+    def output(self, ins: Instruction) -> View:
+        """Where an instruction's result goes: the memory lent to it, else a new buffer; registers the value."""
+        view = self.destinations.get(ins) or self.allocate(ins.shape)
+        self.values[ins] = view
+        return view
+
+    def outputs_of(self, ins: Instruction) -> list[View]:
+        """Where the results of a (possibly tuple-valued) instruction go."""
+        if not ins.shape.sub_shapes:
+            return [self.output(ins)]
+        elements = {u.op.index: u for u in ins.users if u.name == "get_tuple_elem"}  # type: ignore[attr-defined]
+        views = []
+        for k, shape in enumerate(ins.shape.sub_shapes):
+            lent = self.destinations.get(elements[k]) if k in elements else None
+            views.append(lent or self.allocate(shape))
+        self.values[ins] = views
+        return views
+
+    def launch(self, launch: Launch, operands: Mapping[str, View], ins: Instruction, label: str = "") -> None:
+        """Append a native step; ``operands`` gives a view for every operand name of the launch."""
+        if launch.tasks <= 0:
+            return
+        self.steps.append(PendingStep(launch, dict(operands), label or f"cpu::{launch.kernel.name}", ins))
+
+    def origin(self, ins: Instruction) -> str:
+        """The instruction's text, with that of its submodules."""
+        lines = [format_instruction(ins, self.names)]
+        for module in ins.module_args:
+            lines += [f"  {format_instruction(i, self.names)}" for i in module]
+        return "\n".join(lines)
+
+    def copy(self, source: View, target: View, ins: Instruction) -> None:
+        """Append a step that copies one tensor to another of the same lengths."""
+        from ..cpu.rules.copies import copy_launch
+
+        self.launch(copy_launch(source, target, self.origin(ins)), {"x0": source, "out0": target}, ins)
+
+    def materialized(self, view: View, strides: Sequence[int], ins: Instruction) -> View:
+        """The view itself if it has these strides (those of length-1 axes do not matter), else a copy that has."""
+        if all(a == b or n == 1 for a, b, n in zip(view.strides, strides, view.lens)):
+            return view
+        target = self.allocate(Shape(view.type, view.lens, strides))
+        self.copy(view, target, ins)
+        return target
+
+    def on_host(self, shape: Shape) -> View:
+        """A value that a host step of this run makes."""
+        self.hosted += 1
+        return View(Buffer(Region.HOST, self.hosted - 1), shape)
+
+    def host(self, ins: Instruction) -> None:
+        """Append a host step that computes the instruction by its NumPy meaning."""
+        captured = [i for module in ins.module_args for i in module.captured()]
+        sources = [*ins.inputs, *captured]
+        flat: list[View] = []
+        layout = [_flatten(self.values[i], flat) for i in sources]
+        count = len(ins.inputs)
+
+        def function(arrays: list) -> list:
+            values = [_rebuild(tree, arrays) for tree in layout]
+            outer = dict(zip(captured, values[count:]))
+            result = compute(ins, values[:count], lambda m, a: evaluate_module(m, a, outer))
+            return _leaves(result)
+
+        shapes = ins.shape.flatten()
+        views: list[View] = []
+        for shape in shapes:
+            if shape.is_dynamic:
+                views.append(self.on_host(shape))
+            elif len(shapes) == 1 and ins in self.destinations:
+                views.append(self.destinations[ins])
+            else:
+                views.append(self.allocate(shape))
+        self.values[ins] = views if ins.shape.sub_shapes else views[0]
+        self.steps.append(PendingStep(None, {}, f"ref::{ins.name}", ins, function, flat, views))
+
+    def _place_results(self) -> None:
+        """Lend the memory of results and concatenations to the instructions that feed them."""
+        for k, ins in enumerate(self.module.results()):
+            dynamic = ins.shape.is_dynamic
+            self.outputs.append(TensorSpec(ins.shape.type.numpy.name, None if dynamic else ins.shape.lens))
+            if not dynamic:
+                standard = ins.shape.to_standard()
+                self._lend(ins, View(Buffer(Region.OUTPUT, k, standard.bytes), standard))
+        for ins in reversed(self.module):
+            if ins.name == "concat" and not ins.shape.is_dynamic and ins not in self.destinations:
+                self.destinations[ins] = self.allocate(ins.shape)
+            if ins.name != "concat" or ins not in self.destinations:
+                continue
+            start = 0
+            whole, axis = self.destinations[ins], ins.op.axis  # type: ignore[attr-defined]
+            axis %= len(ins.shape.lens)
+            for source in ins.inputs:
+                shape = Shape(source.shape.type, source.shape.lens, whole.strides)
+                self._lend(source, whole.with_shape(shape, start * whole.strides[axis]))
+                start += source.shape.lens[axis]
+
+    def _lend(self, ins: Instruction, view: View) -> None:
+        """Lend memory to the instruction, or to the one that it is a transpose or a reshape of.
+
+        Reshapes between are lent it, too: any of them may turn out to be a copy.
+        """
+        first = ins
+        while (seen := seen_before(ins, view.shape)) is not None:
+            if ins.name in RESHAPES and ins.module is self.module:
+                self.destinations.setdefault(ins, view)
+            ins, view = ins.inputs[0], view.with_shape(seen)
+        suits = ins is first or keeps_inner_axis(ins, view.shape)
+        if suits and ins not in self.destinations and self._may_lend(ins, view.shape):
+            self.destinations[ins] = view
+
+    def _may_lend(self, ins: Instruction, shape: Shape) -> bool:
+        """Whether an instruction's lowering can write into memory of this shape."""
+        if ins.module is not self.module or ins.literal is not None or isinstance(ins.op, Parameter):
+            return False
+        if ins.shape.is_dynamic or (ins.op.view and ins.name != "get_tuple_elem"):
+            return False
+        if ins.name == "get_tuple_elem":
+            producer = ins.inputs[0]
+            siblings = [u for u in producer.users if u.op == ins.op]
+            return producer.name in ("pointwise", "fused_reduce") and len(siblings) == 1
+        rule = self.rules.get(ins.name)
+        return rule is not None and rule.accepts(ins, shape)
+
+    def _return_results(self) -> None:
+        for k, ins in enumerate(self.module.results()):
+            value = self.values[ins]
+            if not isinstance(value, View):
+                raise CompileError(f"result {k} is a tuple; add get_tuple_elem for its members")
+            if value.buffer.region is Region.OUTPUT and value.buffer.index == k:
+                continue
+            target = View(Buffer(Region.OUTPUT, k), ins.shape.to_standard())
+            if value.buffer.region is Region.HOST:
+                self.steps.append(PendingStep(None, {}, "ref::@return", ins, list, [value], [target]))
+            else:
+                self.copy(value, target, ins)
+
+    def _finish(self) -> Plan:
+        arena: dict[int, Buffer] = {}
+        for number, step in enumerate(self.steps):
+            for view in [*step.operands.values(), *step.inputs, *step.outputs]:
+                if view.buffer.region is Region.ARENA:
+                    view.buffer.touch(number)
+                    arena[id(view.buffer)] = view.buffer
+        reuse = self.options.memory_reuse and "memory_coloring" not in disabled_names(self.options.disabled_passes)
+        if reuse and self.options.tuning is not None:
+            self._tell_replaced(self.options.tuning)
+        homes = replaced([(step.launch, step.operands) for step in self.steps]) if reuse else {}
+        arena_bytes = color((b for b in arena.values() if b not in homes), reuse, self.threads)
+        for buffer, home in homes.items():
+            buffer.offset = home.offset
+        steps = [self._resolve(step) for step in self.steps]
+        return Plan(
+            steps=steps,
+            arena_bytes=arena_bytes,
+            constants=_referenced(self.constants, steps),
+            parameters=[
+                ParameterSpec(i.op.parameter, i.shape.type.numpy.name, i.shape.lens)  # type: ignore[attr-defined]
+                for i in self.parameters
+            ],
+            outputs=self.outputs,
+        )
+
+    def _tell_replaced(self, tuning: Tuning) -> None:
+        """Which contractions take the place of an operand, if their solvers can: tuning compares solvers."""
+        for request, operands, start, stop in self.requested:
+            name = replaced_operand(request.epilogue.moving, operands, start, stop - 1, {})
+            if name:
+                tuning.in_place(request, name)
+
+    def _resolve(self, step: PendingStep) -> Step | HostStep:
+        text = format_instruction(step.instruction, self.names)
+        if step.launch is None:
+            assert step.host is not None
+            return HostStep(
+                function=step.host,
+                inputs=tuple(_plan_view(v) for v in step.inputs),
+                outputs=tuple(_plan_view(v) for v in step.outputs),
+                label=step.label,
+                instruction=text,
+            )
+        launch = step.launch
+        args: list[int | Pointer | KernelSource] = []
+        for arg in launch.args:
+            if isinstance(arg, Operand):
+                args.append(step.operands[arg.name].pointer(arg.offset))
+            elif isinstance(arg, Callee):
+                args.append(arg.kernel)
+            else:
+                args.append(int(arg))
+        return Step(
+            kernel=launch.kernel,
+            args=tuple(args),
+            tasks=launch.tasks,
+            grain=launch.grain,
+            label=step.label,
+            instruction=text,
+            flops=launch.flops,
+            bytes=launch.bytes,
+            outputs=tuple(v.plan_view() for name, v in step.operands.items() if name.startswith("out")),
+        )
+
+
+def _referenced(constants: list[np.ndarray], steps: list[Step | HostStep]) -> list[np.ndarray]:
+    """The constants, with nothing in place of those that no step refers to."""
+    used: set[int] = set()
+    for step in steps:
+        pointers = step.args if isinstance(step, Step) else [view.pointer for view in (*step.inputs, *step.outputs)]
+        used.update(p.index for p in pointers if isinstance(p, Pointer) and p.region is Region.CONSTANT)
+    return [array if k in used else np.empty(0, array.dtype) for k, array in enumerate(constants)]
+
+
+def _plan_view(view: View) -> TensorView:
+    if view.buffer.region is Region.HOST or view.shape.is_dynamic:
+        return TensorView(view.pointer(), view.type.numpy.name, (), ())
+    return view.plan_view()
+
+
+def _flatten(value: Any, into: list[View]) -> Any:
+    """Append the views of a value tree to a list; returns the tree of their positions."""
+    if isinstance(value, View):
+        into.append(value)
+        return len(into) - 1
+    return [_flatten(v, into) for v in value]
+
+
+def _rebuild(tree: Any, arrays: list) -> Any:
+    return arrays[tree] if isinstance(tree, int) else tuple(_rebuild(t, arrays) for t in tree)
+
+
+def _leaves(value: Any) -> list:
+    return [leaf for v in value for leaf in _leaves(v)] if isinstance(value, (tuple, list)) else [np.asarray(value)]

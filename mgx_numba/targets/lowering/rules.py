@@ -1,0 +1,59 @@
+"""Lowering rules: how a target turns an instruction of each operator into steps of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...core.shape import Shape
+from ...graph.instruction import Instruction
+
+if TYPE_CHECKING:
+    from .lowering import Lowering
+
+__all__ = ["Rule", "RuleTable"]
+
+Lower = Callable[["Lowering", Instruction], None]
+Accepts = Callable[[Instruction, Shape], bool]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How one operator is lowered.
+
+    Attributes:
+        lower: appends the steps and registers the value.
+        accepts: whether the result can be written straight into memory of a given shape (strides).
+        dynamic: whether results may have lengths that are known at run time only.
+    """
+
+    lower: Lower
+    accepts: Accepts
+    dynamic: bool
+
+
+class RuleTable:
+    """The rules of one target by operator name; a package of rules fills it while it is imported."""
+
+    def __init__(self) -> None:
+        self._rules: dict[str, Rule] = {}
+
+    @property
+    def rules(self) -> Mapping[str, Rule]:
+        """All rules by operator name."""
+        return self._rules
+
+    def get(self, name: str) -> Rule | None:
+        """The rule of an operator, or None: it then runs by its NumPy meaning."""
+        return self._rules.get(name)
+
+    def lowering(self, *names: str, accepts: Accepts | None = None, dynamic: bool = False) -> Callable[[Lower], Lower]:
+        """Decorator: the function lowers these operators; arguments as in `Rule`, by default all is accepted."""
+
+        def decorate(function: Lower) -> Lower:
+            for name in names:
+                self._rules[name] = Rule(function, accepts or (lambda ins, shape: True), dynamic)
+            return function
+
+        return decorate
