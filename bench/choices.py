@@ -26,10 +26,12 @@ from typing import Any
 from bench.cases import case_names, prepare
 from bench.environment import describe
 from bench.table import show
-from mgx_numba.codegen.cpu.contraction.configurations import Candidate, Request, refinements, solver_candidates
+from mgx_numba.codegen.cpu.contraction.configurations import refinements, solver_candidates
 from mgx_numba.codegen.cpu.contraction.select import select
+from mgx_numba.codegen.cpu.fingerprint import device_fingerprint
 from mgx_numba.codegen.tuning.files import best, read_records, write_records
-from mgx_numba.codegen.tuning.record import TuningRecord, device_fingerprint
+from mgx_numba.codegen.tuning.record import TuningRecord
+from mgx_numba.codegen.tuning.request import Candidate, Request
 from mgx_numba.errors import MgxError
 from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.targets.base import compile_for

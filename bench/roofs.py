@@ -9,8 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bench.timing import interleave
+from mgx_numba.codegen.cpu.kernel import cpu_kernel
 from mgx_numba.codegen.cpu.microkernels.tile_table import tile_for
 from mgx_numba.codegen.kernel import KernelSource
+from mgx_numba.codegen.launch import TaskRange
 from mgx_numba.runtime.cpu.executor import Executable
 from mgx_numba.runtime.plan import Plan, Pointer, Region, Step
 
@@ -63,7 +65,7 @@ def _fma_source(lanes: int) -> KernelSource:
     lines += ["        for i in range(count):"]
     lines += [f"            s{k} = fma(s{k}, half, one)" for _ in range(_UNROLL) for k in chains]
     lines += [f"        store(out, base + {k * lanes}, s{k})" for k in chains]
-    return KernelSource("fma_peak_kernel", "\n".join(lines) + "\n")
+    return cpu_kernel("fma_peak_kernel", "\n".join(lines) + "\n")
 
 
 def multiply_adds(threads: int) -> Work:
@@ -71,7 +73,7 @@ def multiply_adds(threads: int) -> Work:
     lanes = tile_for("float32").lanes
     tiles = threads * _TILES_PER_THREAD
     arena = tiles * _CHAINS * lanes * 4
-    step = Step(_fma_source(lanes), (Pointer(Region.ARENA), _ITERATIONS), tiles, label="fma peak")
+    step = Step(_fma_source(lanes), (Pointer(Region.ARENA), _ITERATIONS), TaskRange(tiles), label="fma peak")
     executable = Executable(Plan([step], arena, [], [], []), num_threads=threads)
     flops = 2.0 * lanes * _CHAINS * _UNROLL * _ITERATIONS * tiles
     return Work(lambda: executable.run([]), flops, 0.0)
@@ -104,11 +106,11 @@ COPIES: dict[str, Callable[[int], str]] = {"vector": _vector_copy, "memcpy": lam
 
 def copying(threads: int, way: str = "vector") -> Work:
     """A copy from one half of an arena to the other and back, so that all its memory is really there."""
-    source = KernelSource(f"copy_{way}_kernel", COPIES[way](tile_for("float32").lanes))
+    source = cpu_kernel(f"copy_{way}_kernel", COPIES[way](tile_for("float32").lanes))
     here, there = Pointer(Region.ARENA), Pointer(Region.ARENA, 0, COPY_BYTES)
     tiles = COPY_BYTES // _CHUNK_BYTES
     words = _CHUNK_BYTES // 4
-    steps: list = [Step(source, (*pair, words), tiles) for pair in ((here, there), (there, here))]
+    steps: list = [Step(source, (*pair, words), TaskRange(tiles)) for pair in ((here, there), (there, here))]
     executable = Executable(Plan(steps, 2 * COPY_BYTES, [], [], []), num_threads=threads)
     return Work(lambda: executable.run([]), 0.0, 4.0 * COPY_BYTES)
 

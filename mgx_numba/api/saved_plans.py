@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .. import __version__
-from ..codegen.cpu.identity import environment_identity
+from ..codegen.backend import backend
 from ..codegen.files import default_folder, replace_file
 from ..codegen.kernel import KernelSource
 from ..codegen.store import default_store
@@ -251,7 +251,7 @@ def _path(data: memoryview) -> Path | None:
         return None
     step = max(1, (len(data) - _SAMPLE_BYTES) // (_SAMPLES - 1))
     samples = b"".join(data[k * step : k * step + _SAMPLE_BYTES] for k in range(_SAMPLES))
-    machine = {**environment_identity(), "package": _package_state(), "threads": str(default_num_threads()), **mine}
+    machine = {**backend("cpu").identity(), "package": _package_state(), "threads": str(default_num_threads()), **mine}
     machine["tuning"] = "\n".join(_state(default_folder() / f"tuning.sqlite{end}") for end in ("", "-wal"))
     text = "".join(f"{name}={value}\n" for name, value in sorted(machine.items()))
     key = hashlib.sha256(b"%d\n%s\n%s" % (len(data), text.encode(), samples)).hexdigest()

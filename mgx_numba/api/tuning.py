@@ -27,13 +27,16 @@ def tuning_for(
     """
     if target != "cpu":
         return None
+    from ..codegen.backend import backend
     from ..codegen.tuning.session import open_tuning
 
     def progress(done: int, remaining: int, best: str) -> None:
         if show is not None:
             show(done, done + remaining, f"tuning: best {best}")
 
-    return open_tuning(records, options.problem_cache, options.exhaustive_tune, options.tune_budget, progress)
+    return open_tuning(
+        backend(target), records, options.problem_cache, options.exhaustive_tune, options.tune_budget, progress
+    )
 
 
 def merged_records(tuning: Tuning | None, known: Sequence[TuningRecord]) -> list[TuningRecord]:

@@ -10,13 +10,12 @@ from __future__ import annotations
 import hashlib
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..errors import FormatError
+from ..errors import CompileError, FormatError, OptionError
 from ..graph.wire import Blob
-from .cpu.identity import environment_identity
-from .cpu.toolchain.loader import loadable, objects_of
+from .backend import backend
 from .kernel import KernelSource
 from .store import Store, default_store
 
@@ -32,7 +31,8 @@ def embed(sources: Sequence[KernelSource], store: Store | None = None) -> dict[s
         CompileError: a kernel cannot be compiled.
     """
     distinct = {source.symbol: source for source in sources}
-    objects = objects_of(list(distinct.values()), store=store)
+    own = backend(_one_backend(distinct.values()))
+    objects = own.objects(list(distinct.values()), store=store)
     kernels = [
         {
             "name": source.name,
@@ -42,7 +42,7 @@ def embed(sources: Sequence[KernelSource], store: Store | None = None) -> dict[s
         }
         for symbol, source in distinct.items()
     ]
-    return {"identity": environment_identity(), "kernels": kernels}
+    return {"identity": dict(own.identity()), "kernels": kernels}
 
 
 class EmbeddedStore:
@@ -59,7 +59,7 @@ class EmbeddedStore:
         """
         self._told = False
         self._objects = _checked(value)
-        differences = _differences(value["identity"], environment_identity())
+        differences = _differences(value["identity"], _identity_here(value["identity"]))
         if differences:
             self._objects = {}
             self._tell(f"it was built for another environment: {', '.join(differences)}")
@@ -69,7 +69,7 @@ class EmbeddedStore:
         found = self._objects.get(source.symbol)
         if found is not None:
             data = bytes(found[1])
-            if hashlib.sha256(data).hexdigest() == found[0] and loadable(source, data):
+            if hashlib.sha256(data).hexdigest() == found[0] and backend(source.backend).loadable(source, data):
                 return data
         stored = default_store().get(source)
         if stored is None and self._objects:
@@ -85,6 +85,21 @@ class EmbeddedStore:
             self._told = True
             text = f"the machine code in the file is not used, or not all of it, and is built here: {reason}"
             warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+
+def _one_backend(sources: Iterable[KernelSource]) -> str:
+    names = sorted({source.backend for source in sources})
+    if len(names) != 1:
+        raise CompileError(f"machine code of one back end is kept in a file; the kernels are of {names or 'none'}")
+    return names[0]
+
+
+def _identity_here(recorded: Mapping[str, Any]) -> Mapping[str, str]:
+    """The identity that code of the recorded back end has here; nothing if there is no such back end."""
+    try:
+        return backend(str(recorded.get("backend"))).identity()
+    except OptionError:
+        return {}
 
 
 def _checked(value: Any) -> dict[str, tuple[str, memoryview]]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from .kernel import KernelSource
 
-__all__ = ["Callee", "Launch", "Operand"]
+__all__ = ["Callee", "Geometry", "Grid", "Launch", "Operand", "Solution", "TaskRange"]
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,41 @@ class Callee:
 
 
 @dataclass(frozen=True)
+class TaskRange:
+    """The tasks 0 to ``tasks``, which threads claim ``grain`` at a time: ``kernel(args, begin, end)``."""
+
+    tasks: int
+    grain: int = 1
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return self.tasks <= 0
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Blocks of threads that share memory, along three axes each: ``kernel(args)`` in every thread.
+
+    ``shared_bytes`` is the memory of each block besides what the kernel's text declares.
+    """
+
+    blocks: tuple[int, int, int]
+    threads: tuple[int, int, int]
+    shared_bytes: int = 0
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return 0 in self.blocks
+
+
+Geometry = TaskRange | Grid
+
+
+@dataclass(frozen=True)
 class Launch:
-    """``kernel(args, begin, end)`` over the tasks 0 to ``tasks``, claimed ``grain`` at a time.
+    """One run of a kernel over all of ``geometry``.
 
     ``args`` are the kernel's int64 slots; a `Callee` among them names a kernel that has to be loaded too. ``flops``
     and ``bytes`` are what the whole launch computes and the least it must move. A launch may read what earlier
@@ -41,8 +74,7 @@ class Launch:
 
     kernel: KernelSource
     args: tuple[int | Operand | Callee, ...]
-    tasks: int
-    grain: int = 1
+    geometry: Geometry
     flops: int = 0
     bytes: int = 0
     replaceable: tuple[str, ...] = ()
@@ -51,3 +83,16 @@ class Launch:
     def kernels(self) -> tuple[KernelSource, ...]:
         """The launched kernel and those that it calls."""
         return (self.kernel, *(arg.kernel for arg in self.args if isinstance(arg, Callee)))
+
+
+@dataclass(frozen=True)
+class Solution:
+    """How a problem is computed: launches in order, and the scratch bytes (``scratch``, 64-byte aligned) they share."""
+
+    launches: tuple[Launch, ...]
+    scratch: int = 0
+
+    @property
+    def kernels(self) -> tuple[KernelSource, ...]:
+        """All kernels that the launches need, each once."""
+        return tuple(dict.fromkeys(kernel for launch in self.launches for kernel in launch.kernels))

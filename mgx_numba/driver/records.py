@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..codegen.cpu.contraction.configurations import least_bytes, problem_of
+from ..codegen.backend import backend
 from ..codegen.tuning.files import records_from
-from ..codegen.tuning.record import Problem, TuningRecord, device_fingerprint, difference, explain_miss
+from ..codegen.tuning.record import Problem, TuningRecord, difference, explain_miss
+from ..codegen.tuning.request import least_bytes, problem_of
 from ..codegen.tuning.session import Choice
 from ..codegen.tuning.source import read_file
 from ..errors import FormatError
@@ -52,7 +53,7 @@ def describe(problem: Problem) -> str:
 def write_table(records: Sequence[TuningRecord], origin: str) -> None:
     """Print problem, solver, configuration, time, fraction of this machine's limit, noise and origin of each record;
     and of those measured elsewhere, in what that machine differs."""
-    here = device_fingerprint()
+    here = backend("cpu").fingerprint()
     limits: dict[int, Limits] = {}
     rows = [
         ("problem", "solver", "configuration", "ms", "of limit", "noise", "measured on", "date", "origin", "differs")

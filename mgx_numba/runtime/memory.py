@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import ml_dtypes
 import numpy as np
 
-from ..codegen.cpu.toolchain.pages import aligned_bytes
+from ..core.pages import aligned_bytes
 
 __all__ = ["ALIGNMENT", "address_of", "aligned_array", "aligned_empty", "numpy_dtype", "scratch"]
 

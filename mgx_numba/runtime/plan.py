@@ -13,6 +13,7 @@ from enum import IntEnum
 import numpy as np
 
 from ..codegen.kernel import KernelSource
+from ..codegen.launch import Geometry
 
 __all__ = ["HostStep", "ParameterSpec", "Plan", "Pointer", "Region", "Step", "TensorSpec", "TensorView"]
 
@@ -57,7 +58,7 @@ class TensorView:
 
 @dataclass(frozen=True)
 class Step:
-    """One kernel over ``tasks`` tiles, at least ``grain`` of them at a time.
+    """One kernel over all of ``geometry``.
 
     ``args`` fills the kernel's argument block slot by slot: integers as they are, pointers as addresses, kernels that
     the step's kernel calls as the addresses of their code.
@@ -67,8 +68,7 @@ class Step:
 
     kernel: KernelSource
     args: tuple[int | Pointer | KernelSource, ...]
-    tasks: int
-    grain: int = 1
+    geometry: Geometry
     label: str = ""
     instruction: str = ""
     flops: int = 0

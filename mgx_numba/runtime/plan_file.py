@@ -17,6 +17,7 @@ from typing import IO, Any
 import numpy as np
 
 from ..codegen.kernel import KernelSource
+from ..codegen.launch import Geometry, Grid, TaskRange
 from ..errors import FormatError
 from .memory import numpy_dtype, scratch
 from .plan import ParameterSpec, Plan, Pointer, Region, Step, TensorSpec, TensorView
@@ -51,7 +52,7 @@ def plan_pieces(plan: Plan, about: Mapping[str, Any]) -> list[bytes | memoryview
 def _to_json(plan: Plan, offsets: list[int]) -> dict[str, Any]:
     kernels = {kernel: number for number, kernel in enumerate(plan.kernels())}
     return {
-        "kernels": [[k.name, k.text, k.origin, k.symbol] for k in kernels],
+        "kernels": [[k.backend, k.name, k.text, k.origin, k.symbol] for k in kernels],
         "steps": [_step(step, kernels) for step in plan.steps if isinstance(step, Step)],
         "arena_bytes": plan.arena_bytes,
         "constants": [[a.dtype.name, a.shape, at] for a, at in zip(plan.constants, offsets, strict=True)],
@@ -65,8 +66,15 @@ def _step(step: Step, kernels: Mapping[KernelSource, int]) -> dict[str, Any]:
     fields = {name: getattr(step, name) for name in Step.__dataclass_fields__}
     fields["kernel"] = kernels[step.kernel]
     fields["args"] = [_argument(arg, kernels) for arg in step.args]
+    fields["geometry"] = _geometry(step.geometry)
     fields["outputs"] = [[_pointer(v.pointer), v.dtype, v.lens, v.strides] for v in step.outputs]
     return fields
+
+
+def _geometry(geometry: Geometry) -> list[Any]:
+    if isinstance(geometry, TaskRange):
+        return [geometry.tasks, geometry.grain]
+    return [geometry.blocks, geometry.threads, geometry.shared_bytes]
 
 
 def _argument(arg: int | Pointer | KernelSource, kernels: Mapping[KernelSource, int]) -> Any:
@@ -122,8 +130,8 @@ class PlanReader:
         """The plan over memory that `allocate` gave, whether it is filled yet or not; to be asked once."""
         content = self._content["plan"]
         kernels = []
-        for name, text, origin, symbol in content["kernels"]:
-            kernel = KernelSource(name, text, origin)
+        for backend, name, text, origin, symbol in content["kernels"]:
+            kernel = KernelSource(backend, name, text, origin)
             kernel.__dict__["symbol"] = symbol  # as it would be computed: the file is of this machine
             kernels.append(kernel)
         return Plan(
@@ -146,11 +154,18 @@ def _exactly(file: IO[bytes], size: int) -> bytes:
 def _read_step(fields: dict[str, Any], kernels: list[KernelSource]) -> Step:
     fields["kernel"] = kernels[fields["kernel"]]
     fields["args"] = tuple(_read_argument(arg, kernels) for arg in fields["args"])
+    fields["geometry"] = _read_geometry(fields["geometry"])
     fields["outputs"] = tuple(
         TensorView(_read_pointer(p), dtype, tuple(lens), tuple(strides))
         for p, dtype, lens, strides in fields["outputs"]
     )
     return Step(**fields)
+
+
+def _read_geometry(entry: list[Any]) -> Geometry:
+    if len(entry) == 2:
+        return TaskRange(*entry)
+    return Grid(tuple(entry[0]), tuple(entry[1]), entry[2])
 
 
 def _read_argument(arg: Any, kernels: list[KernelSource]) -> int | Pointer | KernelSource:

@@ -47,8 +47,9 @@ def run_plan(plan: Plan, arrays: Mapping[str, np.ndarray], pages: GuardedPages |
 def _run_launch(launch: Launch, arrays: Mapping[str, np.ndarray]) -> None:
     block = np.array([_word(arg, arrays) for arg in launch.args], np.int64)
     entry = _ENTRY(load([launch.kernel])[0])
-    for begin in reversed(range(0, launch.tasks, launch.grain)):
-        entry(block.ctypes.data, begin, min(begin + launch.grain, launch.tasks))
+    tasks, grain = launch.geometry.tasks, launch.geometry.grain
+    for begin in reversed(range(0, tasks, grain)):
+        entry(block.ctypes.data, begin, min(begin + grain, tasks))
 
 
 def _word(arg: Any, arrays: Mapping[str, np.ndarray]) -> int:

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from mgx_numba.codegen.cpu.loops import Tensor
 from mgx_numba.codegen.cpu.toolchain.loader import load
 from mgx_numba.codegen.launch import Launch, Operand
+from mgx_numba.codegen.problems.cluster import Tensor
 from mgx_numba.core.types import from_numpy
 
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
@@ -18,14 +18,14 @@ _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 def run_launch(launch: Launch, operands: Mapping[str, np.ndarray], pieces: int = 2) -> None:
     """Run all tasks of a launch, in ``pieces`` ranges, the last first; arrays are changed in place."""
-    if launch.tasks <= 0:
+    if launch.geometry.empty:
         return
     (address,) = load([launch.kernel])
     words = [
         operands[a.name].__array_interface__["data"][0] + a.offset if isinstance(a, Operand) else a for a in launch.args
     ]
     block = np.array(words, np.int64)
-    bounds = np.linspace(0, launch.tasks, pieces + 1).astype(int).tolist()
+    bounds = np.linspace(0, launch.geometry.tasks, pieces + 1).astype(int).tolist()
     for begin, end in reversed(list(itertools.pairwise(bounds))):
         _ENTRY(address)(block.ctypes.data, begin, end)
 

@@ -269,7 +269,7 @@ def test_few_heads_are_split_along_the_keys(queries: int, causal: bool) -> None:
     q, k, v = operands(1, 2, 2, queries, 3001, 24, 40)
     chosen = check(q, k, v, threads=8, causal=causal)
     assert len(chosen.launches) == 2
-    assert chosen.launches[0].tasks >= 16
+    assert chosen.launches[0].geometry.tasks >= 16
     hidden = np.arange(3001) < 2000
     check(q, k, v, hidden, threads=8, causal=causal)
     check(q, k, v, np.zeros(3001, bool), threads=8, causal=causal)

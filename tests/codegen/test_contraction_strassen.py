@@ -14,6 +14,7 @@ from mgx_numba.codegen.cpu.contraction.select import select
 from mgx_numba.codegen.cpu.contraction.strassen.blocks import PAD, Cut, next_strip
 from mgx_numba.codegen.cpu.contraction.strassen.solver import GemmStrassen
 from mgx_numba.codegen.cpu.microkernels.tile_table import tile_for
+from mgx_numba.codegen.launch import TaskRange
 from mgx_numba.codegen.problems.contraction import GemmProblem
 
 from .contracting import (
@@ -160,10 +161,11 @@ def test_threads_have_scratch_of_their_own(solver: GemmStrassen) -> None:
     arrays = {"x": a, "w": solver.pack_weights(problem, b), "out": np.empty((150, 260), np.float32)}
     whole = solver.plan(problem, threads=3, blocking=Blocking(12, 1, 1, TILE.lanes))
     (launch,) = whole.launches
-    claims = -(-launch.tasks // launch.grain)
+    claims = -(-launch.geometry.tasks // launch.geometry.grain)
     assert claims == 3
     for count in (1, claims):
-        some, pages = replace(launch, tasks=min(count * launch.grain, launch.tasks)), Kept()
+        fewer = TaskRange(min(count * launch.geometry.grain, launch.geometry.tasks), launch.geometry.grain)
+        some, pages = replace(launch, geometry=fewer), Kept()
         run_plan(replace(whole, launches=(some,)), arrays, pages, FINITE)
         touched = (pages.last.reshape(claims, -1) != FINITE).any(axis=1)
         assert touched.tolist() == [i < count for i in range(claims)]

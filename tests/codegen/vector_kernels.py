@@ -10,8 +10,8 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
+from mgx_numba.codegen.cpu.kernel import cpu_kernel
 from mgx_numba.codegen.cpu.toolchain.loader import load
-from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.store import ObjectStore
 
 KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
@@ -26,7 +26,7 @@ def numpy_dtype(name: str) -> np.dtype:
 
 def call(text: str, *arguments: np.ndarray | int) -> None:
     """Compile kernel source and call it once with an argument block of addresses and integers."""
-    (address,) = load([KernelSource("test", text)], store=_STORE, workers=1)
+    (address,) = load([cpu_kernel("test", text)], store=_STORE, workers=1)
     words = [a.ctypes.data if isinstance(a, np.ndarray) else a for a in arguments]
     block = np.array(words, np.int64)
     KERNEL(address)(block.ctypes.data, 0, 1)

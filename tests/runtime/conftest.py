@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mgx_numba.codegen.cpu.kernel import cpu_kernel
 from mgx_numba.codegen.kernel import KernelSource
 
 ADD = """
@@ -33,7 +34,7 @@ def object_folder(shared_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def add_kernel() -> KernelSource:
     """Tile t: eight int64 elements, ``y = x + args[2]``."""
-    return KernelSource("add_kernel", ADD)
+    return cpu_kernel("add_kernel", ADD)
 
 
 @pytest.fixture
@@ -42,6 +43,6 @@ def distinct() -> Callable[[int], KernelSource]:
 
     def make(number: int) -> KernelSource:
         text = f"def kernel(args, begin, end):\n    words_at(args, 0)[0] = {number}\n"
-        return KernelSource(f"set_{number}_kernel", text)
+        return cpu_kernel(f"set_{number}_kernel", text)
 
     return make

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.kernel import KernelSource
+from mgx_numba.codegen.launch import TaskRange
 from mgx_numba.runtime.cpu import direct
 from mgx_numba.runtime.cpu.executor import Executable
 from mgx_numba.runtime.memory import address_of
@@ -32,7 +33,9 @@ def plan_of(kernel: KernelSource, lens: tuple[int, ...] = LENS, outputs: int = 2
     """Output k is x + y's place + k; y is only checked."""
     tiles = int(np.prod(lens)) // 8
     x = Pointer(Region.PARAMETER, 0)
-    steps: list[Step | HostStep] = [Step(kernel, (x, Pointer(Region.OUTPUT, k), k), tiles) for k in range(outputs)]
+    steps: list[Step | HostStep] = [
+        Step(kernel, (x, Pointer(Region.OUTPUT, k), k), TaskRange(tiles)) for k in range(outputs)
+    ]
     parameters = [ParameterSpec("x", "int64", lens), ParameterSpec("y", "float32", (5,))]
     return Plan(steps, 0, [], parameters, [TensorSpec("int64", lens) for _ in range(outputs)])
 
@@ -244,13 +247,14 @@ PRELUDE = """
 import os, threading, time, warnings
 import numpy as np
 from mgx_numba.codegen.kernel import KernelSource
+from mgx_numba.codegen.cpu.kernel import cpu_kernel
 from mgx_numba.runtime.cpu.executor import Executable
 from tests.runtime.conftest import ADD
 from tests.runtime.test_direct import entry_of, inputs_of, plan_of
 
 warnings.simplefilter("ignore")
 given = inputs_of()
-executable, entry = entry_of(plan_of(KernelSource("add_kernel", ADD)), 2)
+executable, entry = entry_of(plan_of(cpu_kernel("add_kernel", ADD)), 2)
 
 def run():
     results = entry(given) or executable.run(list(given.values()))

@@ -14,7 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mgx_numba.codegen.cpu.kernel import cpu_kernel
 from mgx_numba.codegen.kernel import KernelSource
+from mgx_numba.codegen.launch import TaskRange
 from mgx_numba.errors import OptionError, UnsupportedError
 from mgx_numba.runtime.cpu import threads
 from mgx_numba.runtime.cpu.executor import Executable, View
@@ -32,12 +34,12 @@ def sum_plan(kernel: KernelSource, tasks: Sequence[int], grain: int = 1, tiles: 
     """Step i adds i + 1 to the first ``tasks[i]`` tiles; the last copies all of them to the output."""
     lens = (tiles * 8,)
     half = tiles * 64
-    steps: list[Step | HostStep] = [Step(kernel, (X, Pointer(Region.ARENA, 0, 0), 0), tiles, grain)]
+    steps: list[Step | HostStep] = [Step(kernel, (X, Pointer(Region.ARENA, 0, 0), 0), TaskRange(tiles, grain))]
     for i, count in enumerate(tasks):
         source, target = Pointer(Region.ARENA, 0, 0), Pointer(Region.ARENA, 0, half)
-        steps.append(Step(kernel, (source, target, i + 1), count, grain, label=f"add {i + 1}"))
-        steps.append(Step(kernel, (target, source, 0), count, grain))
-    steps.append(Step(kernel, (Pointer(Region.ARENA, 0, 0), Y, 0), tiles, grain))
+        steps.append(Step(kernel, (source, target, i + 1), TaskRange(count, grain), label=f"add {i + 1}"))
+        steps.append(Step(kernel, (target, source, 0), TaskRange(count, grain)))
+    steps.append(Step(kernel, (Pointer(Region.ARENA, 0, 0), Y, 0), TaskRange(tiles, grain)))
     return Plan(steps, 2 * half, [], [ParameterSpec("x", "int64", lens)], [TensorSpec("int64", lens)])
 
 
@@ -68,7 +70,7 @@ def test_outputs_are_new_and_aligned(add_kernel: KernelSource) -> None:
 
 def test_constants_and_offsets_are_addressed_in_bytes(add_kernel: KernelSource) -> None:
     constant = np.arange(32)
-    steps = [Step(add_kernel, (Pointer(Region.CONSTANT, 1, 64), Pointer(Region.OUTPUT, 0, 64), 5), 1)]
+    steps = [Step(add_kernel, (Pointer(Region.CONSTANT, 1, 64), Pointer(Region.OUTPUT, 0, 64), 5), TaskRange(1))]
     plan = Plan(steps, 0, [np.zeros(1), constant], [], [TensorSpec("int64", (16,))])
     np.testing.assert_array_equal(Executable(plan).run([])[0][8:], constant[8:16] + 5)
 
@@ -82,7 +84,7 @@ def test_parallel_attribute_changes_no_result(add_kernel: KernelSource, parallel
 
 
 def test_single_claims_form_chains_that_end_with_their_segment(add_kernel: KernelSource) -> None:
-    one, many = Step(add_kernel, (X, Y, 0), 2, 2), Step(add_kernel, (X, Y, 0), 3, 2)
+    one, many = Step(add_kernel, (X, Y, 0), TaskRange(2, 2)), Step(add_kernel, (X, Y, 0), TaskRange(3, 2))
     plan = Plan([one, one, many, one, HostStep(lambda _: [], (), ()), one, one], 0, [], [], [])
     tables = PlanTables(plan, dict.fromkeys(plan.kernels(), 0), [], 2)
     assert tables.steps[:-1, StepRecord.CHAIN].tolist() == [2, 1, 0, 1, 2, 1]
@@ -131,7 +133,7 @@ def test_eight_python_threads_run_one_executable(add_kernel: KernelSource, num_t
 
 
 def test_too_many_tiles_is_an_error(add_kernel: KernelSource) -> None:
-    plan = Plan([Step(add_kernel, (X, Y, 0), 1 << 31, label="huge")], 0, [], [], [])
+    plan = Plan([Step(add_kernel, (X, Y, 0), TaskRange(1 << 31), label="huge")], 0, [], [], [])
     with pytest.raises(UnsupportedError, match="huge"):
         Executable(plan)
 
@@ -171,16 +173,17 @@ def test_cgroup_quota(tmp_path: Path, files: dict[str, str], quota: float) -> No
 PRELUDE = """
 import os, sys, threading
 import numpy as np
-from mgx_numba.codegen.kernel import KernelSource
+from mgx_numba.codegen.cpu.kernel import cpu_kernel
+from mgx_numba.codegen.launch import TaskRange
 from mgx_numba.runtime.cpu.executor import Executable
 from mgx_numba.runtime.plan import ParameterSpec, Plan, Pointer, Region, Step, TensorSpec
-kernel = KernelSource("triple_kernel", '''
+kernel = cpu_kernel("triple_kernel", '''
 def kernel(args, begin, end):
     x, y = words_at(args, 0), words_at(args, 1)
     for i in range(begin, end):
         y[i] = x[i] * 3
 ''')
-step = Step(kernel, (Pointer(Region.PARAMETER, 0), Pointer(Region.OUTPUT, 0)), 64)
+step = Step(kernel, (Pointer(Region.PARAMETER, 0), Pointer(Region.OUTPUT, 0)), TaskRange(64))
 plan = Plan([step] * 10, 0, [], [ParameterSpec("x", "int64", (64,))], [TensorSpec("int64", (64,))])
 executable = Executable(plan, 3)
 def check():
@@ -261,7 +264,7 @@ print(check(), any(thread.is_alive() for thread in pool().workers))
     assert run_program(body) == "True False"
 
 
-MEET = KernelSource(
+MEET = cpu_kernel(
     "meet_kernel",
     """
 def kernel(args, begin, end):
@@ -280,7 +283,7 @@ def kernel(args, begin, end):
 @pytest.mark.parametrize("idle_seconds", [0.0, 0.02])
 def test_two_tiles_run_at_the_same_time(idle_seconds: float) -> None:
     """Each of two tiles waits, for a while, until the other has begun; workers may be asleep at the start."""
-    steps: list[Step | HostStep] = [Step(MEET, (Pointer(Region.PARAMETER, 0), Y), 2)]
+    steps: list[Step | HostStep] = [Step(MEET, (Pointer(Region.PARAMETER, 0), Y), TaskRange(2))]
     plan = Plan(steps, 0, [], [ParameterSpec("counter", "int64", (1,))], [TensorSpec("int64", (16,))])
     executable = Executable(plan, 2)
     for _ in range(20):
@@ -294,7 +297,7 @@ def test_two_tiles_run_at_the_same_time(idle_seconds: float) -> None:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="no clock that kernels know")
 def test_a_brief_call_wakes_workers_only_soon_after_another() -> None:
     """Alone, the first of the two tiles waits in vain for the second."""
-    steps: list[Step | HostStep] = [Step(MEET, (Pointer(Region.PARAMETER, 0), Y), 2, bytes=64)]
+    steps: list[Step | HostStep] = [Step(MEET, (Pointer(Region.PARAMETER, 0), Y), TaskRange(2), bytes=64)]
     plan = Plan(steps, 0, [], [ParameterSpec("counter", "int64", (1,))], [TensorSpec("int64", (16,))])
     executable = Executable(plan, 2)
     assert executable._tables.brief
@@ -310,7 +313,7 @@ def test_a_brief_call_wakes_workers_only_soon_after_another() -> None:
 
 @pytest.mark.parametrize(("flops", "moved"), [(10**9, 64), (64, 10**9), (0, 0)])
 def test_long_or_unknown_plans_are_not_brief(add_kernel: KernelSource, flops: int, moved: int) -> None:
-    step = Step(add_kernel, (X, Y, 0), 2, flops=flops, bytes=moved)
+    step = Step(add_kernel, (X, Y, 0), TaskRange(2), flops=flops, bytes=moved)
     plan = Plan([step], 0, [], [ParameterSpec("x", "int64", (16,))], [TensorSpec("int64", (16,))])
     assert not PlanTables(plan, {add_kernel: 0}, [], 2).brief
 
@@ -326,12 +329,12 @@ import os, time
 import numpy as np
 from mgx_numba.runtime.cpu.executor import Executable
 from mgx_numba.runtime.cpu.threads import pool
-from mgx_numba.codegen.kernel import KernelSource
+from mgx_numba.codegen.cpu.kernel import cpu_kernel
 from tests.runtime.conftest import ADD
 from tests.runtime.test_executor import sum_plan
 
 def allowed(count):
-    executable = Executable(sum_plan(KernelSource("add_kernel", ADD), [8, 9]), count)
+    executable = Executable(sum_plan(cpu_kernel("add_kernel", ADD), [8, 9]), count)
     executable.run([np.zeros(128, np.int64)])
     time.sleep(0.1)  # until they sleep
     executable.run([np.zeros(128, np.int64)])
@@ -349,7 +352,7 @@ def test_a_caller_whose_workers_the_system_refused_may_run_where_it_could() -> N
     body = """
 import os, threading, time
 import numpy as np
-from mgx_numba.codegen.kernel import KernelSource
+from mgx_numba.codegen.cpu.kernel import cpu_kernel
 from mgx_numba.runtime.cpu.executor import Executable
 from mgx_numba.runtime.cpu.threads import pool
 from tests.runtime.conftest import ADD
@@ -368,7 +371,7 @@ def start_one(thread):
     start(thread)
 
 threading.Thread.start = start_one
-executable = Executable(sum_plan(KernelSource("add_kernel", ADD), [8, 9]), len(told))
+executable = Executable(sum_plan(cpu_kernel("add_kernel", ADD), [8, 9]), len(told))
 for _ in range(5):
     executable.run([np.zeros(128, np.int64)])
     time.sleep(0.05)  # until the worker sleeps

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.kernel import KernelSource
+from mgx_numba.codegen.launch import TaskRange
 from mgx_numba.errors import ShapeError
 from mgx_numba.runtime.cpu.executor import Executable, View
 from mgx_numba.runtime.plan import HostStep, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec, TensorView
@@ -26,9 +27,9 @@ def plan_of(*steps: Step | HostStep, lens: tuple[int, ...] | None = (8,)) -> Pla
 
 def test_host_step_between_kernels(add_kernel: KernelSource) -> None:
     plan = plan_of(
-        Step(add_kernel, (X.pointer, ARENA.pointer, 1), 1),
+        Step(add_kernel, (X.pointer, ARENA.pointer, 1), TaskRange(1)),
         HostStep(lambda inputs: [inputs[0] * 10], (ARENA,), (ARENA,)),
-        Step(add_kernel, (ARENA.pointer, OUTPUT.pointer, 5), 1),
+        Step(add_kernel, (ARENA.pointer, OUTPUT.pointer, 5), TaskRange(1)),
     )
     executable = Executable(plan, 2)
     for start in range(3):
@@ -50,7 +51,7 @@ def test_host_value_has_the_shape_of_the_run() -> None:
 def test_kernel_reads_a_host_value(add_kernel: KernelSource) -> None:
     plan = plan_of(
         HostStep(lambda inputs: [np.concatenate([inputs[0], inputs[0]])], (X,), (HOST,)),
-        Step(add_kernel, (Pointer(Region.HOST, 0, 32), OUTPUT.pointer, 0), 1),
+        Step(add_kernel, (Pointer(Region.HOST, 0, 32), OUTPUT.pointer, 0), TaskRange(1)),
     )
     x = np.arange(8)
     np.testing.assert_array_equal(Executable(plan).run([x])[0], [4, 5, 6, 7, 0, 1, 2, 3])

@@ -14,6 +14,7 @@ import pytest
 
 from mgx_numba.codegen import kernel
 from mgx_numba.codegen.cpu import host
+from mgx_numba.codegen.cpu.kernel import cpu_kernel
 from mgx_numba.codegen.cpu.toolchain import batch
 from mgx_numba.codegen.cpu.toolchain.compiler import compile_object, inspect
 from mgx_numba.codegen.cpu.toolchain.elf import read_object
@@ -31,13 +32,13 @@ def test_object_defines_only_the_kernel(add_kernel: KernelSource) -> None:
 
 
 def test_library_calls_are_the_only_undefined_symbols() -> None:
-    source = KernelSource("copy_kernel", HEADER + "    copy_bytes(words_at(args, 0), words_at(args, 1), args[2])\n")
+    source = cpu_kernel("copy_kernel", HEADER + "    copy_bytes(words_at(args, 0), words_at(args, 1), args[2])\n")
     assert read_object(compile_object(source)).undefined == {"memcpy"}
 
 
 def test_identity_is_the_text_not_the_name(add_kernel: KernelSource) -> None:
-    renamed = KernelSource("other_kernel", add_kernel.text, "%1 = add(x, y)")
-    changed = KernelSource("add_kernel", add_kernel.text + "\n")
+    renamed = cpu_kernel("other_kernel", add_kernel.text, "%1 = add(x, y)")
+    changed = cpu_kernel("add_kernel", add_kernel.text + "\n")
     assert renamed.symbol == add_kernel.symbol != changed.symbol
     assert len(add_kernel.symbol) == len("mgx_") + 24
 
@@ -45,7 +46,7 @@ def test_identity_is_the_text_not_the_name(add_kernel: KernelSource) -> None:
 def test_identity_follows_the_cpu_features(add_kernel: KernelSource, monkeypatch: pytest.MonkeyPatch) -> None:
     before = add_kernel.symbol
     monkeypatch.setenv("MGX_CPU_FEATURES", f"-{min(host.features())}")
-    assert KernelSource("add_kernel", add_kernel.text).symbol != before
+    assert cpu_kernel("add_kernel", add_kernel.text).symbol != before
 
 
 @pytest.mark.parametrize("name", ["compiler.py", "frontend.py", "pipeline.py", "lang.py"])
@@ -72,7 +73,7 @@ def test_identity_follows_the_compiler(name: str, monkeypatch: pytest.MonkeyPatc
 )
 def test_refusal_names_kernel_line_and_origin(text: str, says: str) -> None:
     with pytest.raises(CompileError, match=says) as caught:
-        compile_object(KernelSource("bad_kernel", text, origin="%7 = erf(%6)"))
+        compile_object(cpu_kernel("bad_kernel", text, origin="%7 = erf(%6)"))
     assert "bad_kernel" in str(caught.value)
     assert "%7 = erf(%6)" in str(caught.value)
 
@@ -81,7 +82,7 @@ def test_refusal_leaves_no_llvm_object_to_the_garbage_collector() -> None:
     """A module collected after what it depends on ended the process."""
     for i in range(5):
         try:
-            compile_object(KernelSource("bad_kernel", HEADER + f"    print({i})\n"))
+            compile_object(cpu_kernel("bad_kernel", HEADER + f"    print({i})\n"))
         except CompileError as error:
             error.args = (error,)  # a cycle, so that only the collector frees the frames of the traceback
     gc.collect()
@@ -107,7 +108,7 @@ def test_calls_were_typed_again_in_every_kernel_and_operators_twice(monkeypatch:
     text = HEADER + "    x = imin(args[1], begin) + 7\n    while x < end:\n        x = x * 2 + imin(args[2], x)\n"
     for number in range(2):
         asked.clear()
-        compile_object(KernelSource("typed_kernel", f"{text}    args[{number}] = x\n"))
+        compile_object(cpu_kernel("typed_kernel", f"{text}    args[{number}] = x\n"))
         assert number == 0 or all("item" in str(arguments[0]) for arguments in asked)
 
 
@@ -128,7 +129,7 @@ def test_variable_of_one_branch_or_of_the_iteration_before() -> None:
         kept = kept + k * 5 if k % 3 == 1 else kept ^ k if k % 3 == 2 else kept
         wanted.append(kept)
     words = np.zeros(64, np.int64)
-    (address,) = load([KernelSource("branches_kernel", HEADER + body)])
+    (address,) = load([cpu_kernel("branches_kernel", HEADER + body)])
     ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(address)(words.ctypes.data, 0, 64)
     assert words.tolist() == wanted
 
@@ -158,7 +159,7 @@ def test_worker_process_compiles_the_same(distinct: Callable[[int], KernelSource
 
 def test_worker_answers_by_its_protocol(distinct: Callable[[int], KernelSource]) -> None:
     process = batch.start_worker()
-    good, bad = distinct(1), KernelSource("bad_kernel", "x = 1\n")
+    good, bad = distinct(1), cpu_kernel("bad_kernel", "x = 1\n")
     try:
         assert batch.read_message(process.stdout) == {"ready": True}
         for source in (good, bad):
@@ -182,7 +183,7 @@ def test_dead_worker_costs_only_time(
 
 
 def test_the_longest_kernel_was_begun_last(distinct: Callable[[int], KernelSource]) -> None:
-    sources = [distinct(1), KernelSource("long_kernel", distinct(2).text + "    # long\n" * 9), distinct(3)]
+    sources = [distinct(1), cpu_kernel("long_kernel", distinct(2).text + "    # long\n" * 9), distinct(3)]
     begun: list[str] = []
     objects = batch.compile_objects(sources, workers=0, finished=lambda source, data: begun.append(source.symbol))
     assert begun == [sources[k].symbol for k in (1, 0, 2)]

@@ -17,10 +17,10 @@ import llvmlite.binding as llvm
 import pytest
 
 from mgx_numba.codegen.cpu import host, platform
+from mgx_numba.codegen.cpu.kernel import cpu_kernel
 from mgx_numba.codegen.cpu.toolchain import linker, loader
 from mgx_numba.codegen.cpu.toolchain.elf import ElfObject, Relocation, read_object
 from mgx_numba.codegen.files import replace_file
-from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.runtime.cpu.threads import NativeKernel
 
 pytestmark = pytest.mark.skipif(
@@ -161,7 +161,7 @@ def test_an_address_in_the_table_of_addresses():
 
 def test_llvm_loads_where_the_linker_does_not(monkeypatch: pytest.MonkeyPatch):
     text = "def kernel(args, begin, end):\n    words_at(args, 0)[begin] = end + 1\n"
-    source = KernelSource("loaded_by_llvm", text)
+    source = cpu_kernel("loaded_by_llvm", text)
     monkeypatch.setattr(loader, "link", lambda objects: None)
     monkeypatch.setattr(loader, "_addresses", {})
     (address,) = loader.load([source])

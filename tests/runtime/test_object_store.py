@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mgx_numba.codegen.cpu.kernel import cpu_kernel
 from mgx_numba.codegen.cpu.toolchain import loader
 from mgx_numba.codegen.files import default_folder
 from mgx_numba.codegen.kernel import KernelSource
@@ -70,7 +71,7 @@ def test_loading_is_by_symbol_and_reports_progress(tmp_path: Path, distinct: Mak
 
 def test_many_objects_with_library_calls_load(tmp_path: Path) -> None:
     body = "def kernel(args, begin, end):\n    args[0] = {0}\n    copy_bytes(words_at(args, 1), args, begin)\n"
-    sources = [KernelSource(f"copy_{i}_kernel", body.format(i)) for i in range(12)]
+    sources = [cpu_kernel(f"copy_{i}_kernel", body.format(i)) for i in range(12)]
     for source in sources:
         (address,) = loader.load([source], store=ObjectStore(tmp_path))
         target = np.zeros(8, np.int64)
@@ -84,7 +85,7 @@ def test_explanation_names_the_field_that_differs(tmp_path: Path, distinct: Make
     assert "no kernel of this name" in store.explain(source)
     store.put(source, b"object")
     assert "stored as" in store.explain(source)
-    other = KernelSource(source.name, source.text + "\n")
+    other = cpu_kernel(source.name, source.text + "\n")
     assert "differs in source" in store.explain(other)
     (tmp_path / "objects" / f"{source.symbol}.o").write_bytes(b"")
     assert "damaged" in store.explain(source)
@@ -122,11 +123,12 @@ def test_default_folder_is_the_environment_or_the_platform(monkeypatch: pytest.M
 PROGRAM = """
 import sys
 import numpy as np
-from mgx_numba.codegen.kernel import KernelSource
+from mgx_numba.codegen.cpu.kernel import cpu_kernel
+from mgx_numba.codegen.launch import TaskRange
 from mgx_numba.runtime.cpu.executor import Executable
 from mgx_numba.runtime.plan import ParameterSpec, Plan, Pointer, Region, Step, TensorSpec
 
-kernel = KernelSource("stored_kernel", '''
+kernel = cpu_kernel("stored_kernel", '''
 def kernel(args, begin, end):
     x, y = words_at(args, 0), words_at(args, 1)
     for i in range(begin, end):
@@ -134,7 +136,9 @@ def kernel(args, begin, end):
 ''')
 args = (Pointer(Region.PARAMETER, 0), Pointer(Region.OUTPUT, 0))
 lens = (64,)
-plan = Plan([Step(kernel, args, 64)], 0, [], [ParameterSpec("x", "int64", lens)], [TensorSpec("int64", lens)])
+plan = Plan(
+    [Step(kernel, args, TaskRange(64))], 0, [], [ParameterSpec("x", "int64", lens)], [TensorSpec("int64", lens)]
+)
 compiled = []
 executable = Executable(plan, 2, lambda done, total, name: compiled.append(name))
 x = np.arange(64)

@@ -68,4 +68,4 @@ def check(net: migraphx.program) -> None:
 def choices(net: migraphx.program) -> list[str]:
     """What the compiled program runs: for each step its kernel, its number of tasks, its integer arguments."""
     steps = net._compiled.executable.plan.steps
-    return [f"{s.kernel.name} {s.tasks} {[a for a in s.args if isinstance(a, int)]}" for s in steps]
+    return [f"{s.kernel.name} {s.geometry.tasks} {[a for a in s.args if isinstance(a, int)]}" for s in steps]

@@ -9,10 +9,11 @@ import pytest
 
 from mgx_numba.codegen.cpu.contraction import CONV_SOLVERS, GEMM_SOLVERS
 from mgx_numba.codegen.cpu.contraction.blocking import Blocking, fit
-from mgx_numba.codegen.cpu.contraction.configurations import Candidate, Request, refinements, solver_candidates
+from mgx_numba.codegen.cpu.contraction.configurations import refinements, solver_candidates
 from mgx_numba.codegen.cpu.contraction.solver import NO_EPILOGUE
 from mgx_numba.codegen.cpu.microkernels.tile_table import TILES, tile_for
 from mgx_numba.codegen.problems.contraction import ConvProblem, GemmProblem
+from mgx_numba.codegen.tuning.request import Candidate, Request
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.graph.program import Program

@@ -20,7 +20,7 @@ import pytest
 
 import mgx_numba as migraphx
 from bench.models import build, inputs, light_models
-from mgx_numba.codegen.cpu.contraction.configurations import Candidate
+from mgx_numba.codegen.tuning.request import Candidate
 from mgx_numba.targets.cpu.measuring import Bench
 
 from .support import choices

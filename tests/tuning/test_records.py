@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from mgx_numba.codegen.cpu.contraction.configurations import Request
+from mgx_numba.codegen.cpu.fingerprint import device_fingerprint
 from mgx_numba.codegen.problems.contraction import ConvProblem, Epilogue, EpilogueOperand, GemmProblem
 from mgx_numba.codegen.tuning.files import best, read_records, records_from, write_records
-from mgx_numba.codegen.tuning.record import TuningRecord, device_fingerprint, explain_miss
+from mgx_numba.codegen.tuning.record import TuningRecord, explain_miss
+from mgx_numba.codegen.tuning.request import Request
 from mgx_numba.errors import FormatError
 
 from .support import HERE, THERE, problem, record

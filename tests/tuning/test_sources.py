@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 import mgx_numba as migraphx
-from mgx_numba.codegen.cpu.contraction.configurations import Request
+from mgx_numba.codegen.cpu.backend import BACKEND
 from mgx_numba.codegen.cpu.contraction.solver import NO_EPILOGUE
+from mgx_numba.codegen.cpu.fingerprint import device_fingerprint
 from mgx_numba.codegen.problems.contraction import GemmProblem
 from mgx_numba.codegen.tuning.database import Database, default_path
 from mgx_numba.codegen.tuning.files import read_records, write_records
-from mgx_numba.codegen.tuning.record import TuningRecord, device_fingerprint
+from mgx_numba.codegen.tuning.record import TuningRecord
+from mgx_numba.codegen.tuning.request import Request
 from mgx_numba.codegen.tuning.session import Choice, Tuning, open_tuning
 from mgx_numba.codegen.tuning.source import MemoryLayer, Sources, keep_in_file
 from mgx_numba.errors import FormatError, MgxError, OptionError
@@ -56,20 +58,20 @@ def test_hint_of_the_same_number_of_threads_is_preferred():
 def test_precedence_of_caller_variable_model_and_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     given, variable = tmp_path / "given.json", tmp_path / "variable.db"
     Database(default_path()).put([own(6)])
-    assert open_tuning().choose(REQUEST).configuration["rows"] == 6
-    assert open_tuning([own(12)]).choose(REQUEST).configuration["rows"] == 12
+    assert open_tuning(BACKEND).choose(REQUEST).configuration["rows"] == 6
+    assert open_tuning(BACKEND, [own(12)]).choose(REQUEST).configuration["rows"] == 12
     keep_in_file(variable, [own(18)])
     monkeypatch.setenv("MIGRAPHX_PROBLEM_CACHE", str(variable))
-    assert open_tuning([own(12)]).choose(REQUEST).configuration["rows"] == 18
+    assert open_tuning(BACKEND, [own(12)]).choose(REQUEST).configuration["rows"] == 18
     write_records(given, [own(24)])
-    tuning = open_tuning([own(12)], [given])
+    tuning = open_tuning(BACKEND, [own(12)], [given])
     assert tuning.choose(REQUEST).configuration["rows"] == 24
     assert [(f.origin, f.exact) for f in tuning.used()] == [(str(given), True)]
     assert tuning.pending() == [] and "exists" in tuning.explain(REQUEST)
 
 
 def test_without_records_the_cost_model_chooses():
-    tuning = open_tuning()
+    tuning = open_tuning(BACKEND)
     assert tuning.choose(REQUEST).configuration == {}
     assert [request for request, _ in tuning.pending()] == [REQUEST]
     assert "no record" in tuning.explain(REQUEST)
@@ -79,8 +81,8 @@ def test_without_records_the_cost_model_chooses():
 def test_hints_and_unusable_records_are_told_once():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        open_tuning([own(6)]).tell()
-    tuning = open_tuning([own(6, fingerprint=THERE)])
+        open_tuning(BACKEND, [own(6)]).tell()
+    tuning = open_tuning(BACKEND, [own(6, fingerprint=THERE)])
     assert tuning.choose(REQUEST).configuration["rows"] == 6
     assert len(tuning.pending()) == 1
     with pytest.warns(RuntimeWarning, match=r"1 of 1 tuning records .* hints; .* cpu \(recorded"):
@@ -89,23 +91,23 @@ def test_hints_and_unusable_records_are_told_once():
         warnings.simplefilter("error")
         tuning.tell()
     for solver in ("no_such_solver", "gemm_packing"):
-        tuning = open_tuning([own(6, solver=solver)])
+        tuning = open_tuning(BACKEND, [own(6, solver=solver)])
         assert tuning.choose(REQUEST).configuration == {}
         with pytest.warns(RuntimeWarning, match=f"do not apply here are ignored: {solver}"):
             tuning.tell()
 
 
 def test_choices_say_what_decided_and_why():
-    (choice,) = _choices(open_tuning())
+    (choice,) = _choices(open_tuning(BACKEND))
     assert (choice.record, choice.origin, choice.configuration) == (None, "cost model", {})
     assert choice.miss == "no record of operation dot"
-    (choice,) = _choices(open_tuning([own(6)]))
+    (choice,) = _choices(open_tuning(BACKEND, [own(6)]))
     assert (choice.solver, choice.origin, choice.miss) == ("gemm", "model", "")
     assert choice.configuration["rows"] == 6 and choice.record == own(6)
     Database(default_path()).put([own(6, fingerprint=THERE)])
-    (choice,) = _choices(open_tuning())
+    (choice,) = _choices(open_tuning(BACKEND))
     assert choice.origin == "user database" and "machine in cores (recorded 4" in choice.miss
-    (choice,) = _choices(open_tuning([own(6, solver="gemm_packing")]))
+    (choice,) = _choices(open_tuning(BACKEND, [own(6, solver="gemm_packing")]))
     assert choice.origin == "cost model" and choice.miss == "the solver gemm_packing of its record does not apply here"
 
 
@@ -127,14 +129,14 @@ def test_choices_of_a_program(tmp_path: Path):
 
 def test_files_that_the_caller_names(tmp_path: Path):
     with pytest.raises(OptionError, match="no file"):
-        open_tuning(problem_cache=[tmp_path / "absent.json"])
+        open_tuning(BACKEND, problem_cache=[tmp_path / "absent.json"])
     (tmp_path / "bad.json").write_text("{")
     with pytest.raises(FormatError, match=r"bad\.json"):
-        open_tuning(problem_cache=[tmp_path / "bad.json"])
+        open_tuning(BACKEND, problem_cache=[tmp_path / "bad.json"])
     (tmp_path / "bad.sqlite").write_bytes(b"SQLite format 3\0" + b"\xff" * 200)
     with pytest.raises(FormatError, match=r"bad\.sqlite"):
-        open_tuning(problem_cache=[tmp_path / "bad.sqlite"])
-    open_tuning(problem_cache=[tmp_path / "new.json"], exhaustive=True)
+        open_tuning(BACKEND, problem_cache=[tmp_path / "bad.sqlite"])
+    open_tuning(BACKEND, problem_cache=[tmp_path / "new.json"], exhaustive=True)
 
 
 @pytest.mark.parametrize("name", ["records.json", "records.sqlite"])
@@ -148,7 +150,7 @@ def test_new_records_are_added_to_a_file(tmp_path: Path, name: str):
 
 def test_damaged_user_database_is_told_once_and_left_alone():
     default_path().write_bytes(b"damaged" * 1000)
-    tuning = open_tuning()
+    tuning = open_tuning(BACKEND)
     with pytest.warns(RuntimeWarning, match="tuning records are ignored"):
         assert tuning.choose(REQUEST).configuration == {}
     with warnings.catch_warnings():

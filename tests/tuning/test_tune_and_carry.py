@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import mgx_numba as migraphx
+from mgx_numba.codegen.cpu.backend import BACKEND
 from mgx_numba.codegen.tuning.database import Database, default_path
 from mgx_numba.codegen.tuning.files import read_records
 from mgx_numba.errors import FormatError, OptionError
@@ -201,7 +202,7 @@ def test_progress_tells_done_remaining_and_best(monkeypatch: pytest.MonkeyPatch)
 
     told: list[tuple[int, int, str]] = []
     monkeypatch.setattr(Bench, "sample", lambda self, candidate: 1e-3)
-    tuning = open_tuning(exhaustive=True, progress=lambda *entry: told.append(entry))
+    tuning = open_tuning(BACKEND, exhaustive=True, progress=lambda *entry: told.append(entry))
     compile_for("cpu", network()._portable, num_threads=2, tuning=tuning)
     assert [(done, left) for done, left, _ in told] == [(0, 2), (1, 1)]
     assert all(best.endswith("1.000 ms") for _, _, best in told)

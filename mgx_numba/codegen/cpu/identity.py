@@ -10,6 +10,7 @@ import hashlib
 from pathlib import Path
 
 from .host import host
+from .kernel import NAME
 from .platform import platform
 
 __all__ = ["environment_identity"]
@@ -31,7 +32,7 @@ _MEANING = (
 def environment_identity() -> dict[str, str]:
     """What is the same in the identity of every kernel of this process, by field name."""
     cpu = host()
-    return {**_versions(), "cpu": cpu.name, "features": cpu.feature_string}
+    return {"backend": NAME, **_versions(), "cpu": cpu.name, "features": cpu.feature_string}
 
 
 @functools.lru_cache(maxsize=1)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from ...core.types import Type
 from ...errors import CompileError
 from ..launch import Operand
+from ..problems.cluster import Tensor
 from . import host
 
-__all__ = ["Slots", "Tensor", "dtype_name", "lanes_for"]
+__all__ = ["Slots", "dtype_name", "lanes_for"]
 
 TASK_ELEMENTS = 16384
 LEAST_ELEMENTS = 4096
@@ -18,15 +18,6 @@ CLAIM_BYTES = 2 << 20
 AHEAD_BYTES = 4 << 10
 FEWEST_CLAIMS = 32
 INDENT = "    "
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """One operand of a cluster: element type, lengths and element strides in the cluster's own dimensions."""
-
-    type: Type
-    lens: tuple[int, ...]
-    strides: tuple[int, ...]
 
 
 def dtype_name(type: Type) -> str:

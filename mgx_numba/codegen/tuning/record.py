@@ -5,21 +5,17 @@ from __future__ import annotations
 import functools
 import json
 import math
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..._version import __version__
 from ...errors import FormatError
-from ..cpu.platform import platform
 
 __all__ = [
     "DeviceFingerprint",
     "Problem",
     "TuningRecord",
     "canonical",
-    "device_fingerprint",
     "difference",
     "explain_miss",
 ]
@@ -196,14 +192,6 @@ class TuningRecord:
         )
 
 
-def device_fingerprint() -> DeviceFingerprint:
-    """Of this machine, as narrowed by ``MGX_CPU_FEATURES``."""
-    from ..cpu.host import host
-
-    cpu = host()
-    return DeviceFingerprint(cpu.name, tuple(sorted(cpu.features)), os.cpu_count() or 1, cpu.vector_bits, _versions())
-
-
 def explain_miss(problem: Problem, fingerprint: DeviceFingerprint, records: Iterable[TuningRecord]) -> str:
     """Why no record fits exactly: which fields of the nearest one differ, of the problem and of the machine."""
     same = [record for record in records if record.problem.operation == problem.operation]
@@ -253,8 +241,3 @@ def _short(text: str) -> str:
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 < value < _MAX_PARAMETER
-
-
-def _versions() -> tuple[tuple[str, str], ...]:
-    here = platform()
-    return ("llvmlite", here.llvmlite), ("mgx_numba", __version__), ("numba", here.numba)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 import warnings
@@ -11,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import MgxError
-from ..cpu.contraction.configurations import Candidate, Request, candidate_of
-from ..cpu.contraction.select import select
-from ..cpu.host import host
-from .record import DeviceFingerprint, Problem, TuningRecord, device_fingerprint, explain_miss
+from ..backend import Backend
+from .record import DeviceFingerprint, Problem, TuningRecord, explain_miss
+from .request import Candidate, Request
 from .source import ENVIRONMENT, Found, Layer, MemoryLayer, ShippedLayer, Sources, UserLayer, given_layer, keep_in_file
 from .tuner import Outcome
 
@@ -51,37 +51,37 @@ class Tuning:
     """Answers how to compute each contraction of a program; may be asked from several threads.
 
     Attributes:
+        backend: whose solvers there are to choose from.
         exhaustive: whether problems without a record of this machine are to be measured.
         budget: seconds that all measurements may take, None for as long as they need.
     """
 
     def __init__(
         self,
+        backend: Backend,
         sources: Sources,
         keep: Callable[[Sequence[TuningRecord]], None],
         exhaustive: bool = False,
         budget: float | None = None,
         progress: Progress | None = None,
     ) -> None:
+        self.backend = backend
         self.exhaustive = exhaustive
         self.budget = budget
         self.progress = progress
         self.measurements = 0
         self._sources = sources
         self._keep = keep
-        self._fingerprint: DeviceFingerprint | None = None
         self._requests: dict[Problem, tuple[Request, int]] = {}
         self._used: dict[Problem, Found] = {}
         self._new: dict[Problem, Found] = {}
         self._unusable: dict[Problem, str] = {}
         self._told: dict[str, str] = {}
 
-    @property
+    @functools.cached_property
     def fingerprint(self) -> DeviceFingerprint:
         """This machine's."""
-        if self._fingerprint is None:
-            self._fingerprint = device_fingerprint()
-        return self._fingerprint
+        return self.backend.fingerprint()
 
     def choose(self, request: Request) -> Candidate:
         """The solver and blocking of the first record found, else what the cost model says.
@@ -94,12 +94,12 @@ class Tuning:
         self._requests[problem] = (known[0], known[1] + 1) if known else (request, 1)
         found = self._new.get(problem) or self._used.get(problem) or self._sources.find(problem, self.fingerprint)
         if found is not None:
-            candidate = candidate_of(request, found.record)
+            candidate = self.backend.candidate_of(request, found.record)
             if candidate is not None:
                 self._used[problem] = found
                 return candidate
             self._unusable[problem] = found.record.solver
-        return Candidate(select(request.problem, request.threads))
+        return self.backend.choose(request)
 
     def in_place(self, request: Request, operand: str) -> None:
         """Measure a problem that was asked for with its result in the place of this operand: a plan does so."""
@@ -122,7 +122,7 @@ class Tuning:
     def hint(self, request: Request) -> Candidate | None:
         """What a record of another machine says."""
         found = self._used.get(request.key())
-        return None if found is None else candidate_of(request, found.record)
+        return None if found is None else self.backend.candidate_of(request, found.record)
 
     def learn(self, request: Request, outcome: Outcome[Candidate]) -> None:
         """Take a measured winner as the record of its problem, and keep it."""
@@ -162,8 +162,8 @@ class Tuning:
         return result
 
     def _candidate(self, request: Request, found: Found | None) -> Candidate:
-        candidate = None if found is None else candidate_of(request, found.record)
-        return candidate or Candidate(select(request.problem, request.threads))
+        candidate = None if found is None else self.backend.candidate_of(request, found.record)
+        return candidate or self.backend.choose(request)
 
     def decline(self, reason: str) -> None:
         """Measure nothing; says why, if measuring was asked for."""
@@ -191,6 +191,7 @@ class Tuning:
 
 
 def open_tuning(
+    backend: Backend,
     records: Sequence[TuningRecord] = (),
     problem_cache: Sequence[str | os.PathLike[str]] = (),
     exhaustive: bool = False,
@@ -217,7 +218,7 @@ def open_tuning(
     if records:
         layers.append(MemoryLayer("model", records))
     user = UserLayer()
-    layers += [user, ShippedLayer(host().name)]
+    layers += [user, ShippedLayer(backend.fingerprint().cpu)]
 
     def keep(new: Sequence[TuningRecord]) -> None:
         if not paths:
@@ -228,4 +229,4 @@ def open_tuning(
         except MgxError as error:
             warnings.warn(f"tuning records are not kept: {error}", RuntimeWarning, stacklevel=2)
 
-    return Tuning(Sources(layers), keep, exhaustive, budget, progress)
+    return Tuning(backend, Sources(layers), keep, exhaustive, budget, progress)

@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from ...codegen.cpu.kernel import cpu_kernel
 from ...codegen.cpu.toolchain.loader import load
-from ...codegen.kernel import KernelSource
 from ..memory import ALIGNMENT, address_of, aligned_empty, numpy_dtype
 from ..plan import Plan
 from .layout import PlanTables
@@ -82,7 +82,7 @@ _NUMPY_ABI_FUNCTION, _NUMPY_ABI = 0, 0x02000000
 _METH_O = 8
 
 # args: the array over a Call block; begin: the one argument; returns a new reference. Under the interpreter's lock.
-DIRECT = KernelSource(
+DIRECT = cpu_kernel(
     "executor_direct",
     "LOW = 0xFFFFFFFF\n"
     + f"ALIGNMENT = {ALIGNMENT}\n"

@@ -9,6 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ...codegen.kernel import KernelSource
+from ...codegen.launch import TaskRange
 from ...errors import UnsupportedError
 from ..memory import address_of, numpy_dtype
 from ..plan import HostStep, Plan, Pointer, Region, Step, TensorSpec
@@ -67,8 +68,9 @@ class PlanTables:
             self.starts[i] = len(slots)
             record = self.steps[i]
             record[StepRecord.FUNCTION] = addresses[step.kernel]
-            record[StepRecord.TASKS] = step.tasks
-            record[StepRecord.GRAIN] = max(1, step.grain)
+            tasks = _task_range(step)
+            record[StepRecord.TASKS] = tasks.tasks
+            record[StepRecord.GRAIN] = max(1, tasks.grain)
             record[StepRecord.PATCH] = len(patches)
             for value in step.args:
                 slot = len(slots)
@@ -128,9 +130,10 @@ def _made(spec: TensorSpec) -> tuple[tuple[int, ...], np.dtype, int] | None:
 
 def _check_countable(step: Step, threads: int) -> None:
     """Claims run past the last tile by one grain a thread, and must still fit the counter."""
-    if step.tasks + (threads + 1) * max(1, step.grain) >= _MAX_CLAIMS:
+    tasks = _task_range(step)
+    if tasks.tasks + (threads + 1) * max(1, tasks.grain) >= _MAX_CLAIMS:
         raise UnsupportedError(
-            f"step {step.label or step.kernel.name}: {step.tasks} tiles with grain {step.grain} on {threads} "
+            f"step {step.label or step.kernel.name}: {tasks.tasks} tiles with grain {tasks.grain} on {threads} "
             f"threads; tiles plus one grain a thread must stay below {_MAX_CLAIMS}"
         )
 
@@ -174,4 +177,11 @@ def _host_values(plan: Plan) -> int:
 
 def claims(step: Step) -> int:
     """How many claims the tiles of a step make."""
-    return math.ceil(step.tasks / max(1, step.grain))
+    tasks = _task_range(step)
+    return math.ceil(tasks.tasks / max(1, tasks.grain))
+
+
+def _task_range(step: Step) -> TaskRange:
+    if not isinstance(step.geometry, TaskRange):
+        raise UnsupportedError(f"step {step.label or step.kernel.name}: threads of a CPU run ranges of tasks, no grids")
+    return step.geometry

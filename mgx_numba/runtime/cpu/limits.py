@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...codegen.cpu.host import lanes
-from ...codegen.kernel import KernelSource
+from ...codegen.cpu.kernel import cpu_kernel
+from ...codegen.launch import TaskRange
 from ..plan import Plan, Pointer, Region, Step, TensorSpec
 from .executor import Executable
 
@@ -83,10 +84,10 @@ def _peak_plan() -> tuple[Plan, int]:
         *(f"        total = add(total, {name})" for name in names[1:]),
         "        store_scalar(out, task, reduce_add(total))",
     ]
-    kernel = KernelSource(name="fma_peak_kernel", text="\n".join(lines) + "\n")
+    kernel = cpu_kernel(name="fma_peak_kernel", text="\n".join(lines) + "\n")
     tasks = 64
     args = (Pointer(Region.CONSTANT), Pointer(Region.OUTPUT), _ROUNDS)
-    step = Step(kernel=kernel, args=args, tasks=tasks)
+    step = Step(kernel=kernel, args=args, geometry=TaskRange(tasks))
     constants = [np.array([0.5, 0.25], np.float32)]
     plan = Plan([step], 0, constants, [], [TensorSpec("float32", (tasks,))], parallel=True)
     return plan, tasks * _ROUNDS * _CHAINS * width * 2
@@ -107,8 +108,8 @@ def _copy_plan() -> tuple[Plan, int]:
             store(out, i, load(p, i, {width}))
             i += {width}
 """
-    kernel = KernelSource(name="copy_bandwidth_kernel", text=text)
+    kernel = cpu_kernel(name="copy_bandwidth_kernel", text=text)
     blocks = Pointer(Region.ARENA, 0, 0), Pointer(Region.ARENA, 0, _COPY_BYTES)
     tasks = _COPY_BYTES // _CHUNK_BYTES
-    steps = [Step(kernel=kernel, args=(*pair, chunk), tasks=tasks) for pair in (blocks, blocks[::-1])]
+    steps = [Step(kernel=kernel, args=(*pair, chunk), geometry=TaskRange(tasks)) for pair in (blocks, blocks[::-1])]
     return Plan(list(steps), 2 * _COPY_BYTES, [], [], [], parallel=True), 4 * _COPY_BYTES

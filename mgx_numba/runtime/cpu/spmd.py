@@ -16,7 +16,7 @@ Successive steps of a single claim form a chain, which one worker runs in one cl
 
 from __future__ import annotations
 
-from ...codegen.kernel import KernelSource
+from ...codegen.cpu.kernel import cpu_kernel
 
 __all__ = ["LEAD", "WALK", "WORKER", "Job", "Patch", "Pool", "StepRecord", "constants_of"]
 
@@ -83,7 +83,7 @@ _LAYOUT = (
 )
 
 # args: a Job block; begin and end: the range of steps to run. The caller's entry.
-LEAD = KernelSource(
+LEAD = cpu_kernel(
     "executor_lead",
     _LAYOUT
     + """
@@ -156,7 +156,7 @@ def kernel(args, begin, end):
 )
 
 # args: a Job block; begin: which worker (0 is the caller). Walks the job's steps together with the others.
-WALK = KernelSource(
+WALK = cpu_kernel(
     "executor_walk",
     _LAYOUT
     + """
@@ -238,7 +238,7 @@ def kernel(args, begin, end):
 )
 
 # args: the Pool block; begin: which worker, from 1; returns when the pool stops. Begin 0 stops the pool.
-WORKER = KernelSource(
+WORKER = cpu_kernel(
     "executor_worker",
     _LAYOUT
     + """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...codegen.cpu.backend import BACKEND
 from ...graph.program import Program
 from ...runtime.plan import Plan
 from ..lowering.lowering import Lowering
@@ -15,7 +16,7 @@ __all__ = ["lower", "lower_and_spend"]
 
 def lower(program: Program, options: CpuOptions) -> Plan:
     """The plan that runs an optimised program on this machine."""
-    return Lowering(program, options, RULES).run()
+    return Lowering(program, options, RULES, BACKEND).run()
 
 
 def lower_and_spend(
@@ -28,6 +29,6 @@ def lower_and_spend(
     Returns:
         The plan, and whether ``program`` is still whole.
     """
-    run = Lowering(program, options, RULES)
+    run = Lowering(program, options, RULES, BACKEND)
     run.spending, run.shared = Spending(run, original), shared
     return run.run(), not run.spending.spent

@@ -9,9 +9,9 @@ from statistics import median
 
 import numpy as np
 
-from ...codegen.cpu.contraction.configurations import Candidate, Request
 from ...codegen.launch import Callee, Launch, Operand
 from ...codegen.problems.contraction import ITEMSIZE, ConvProblem, GemmProblem, PrologueOperand
+from ...codegen.tuning.request import Candidate, Request
 from ...errors import UnsupportedError
 from ...runtime.cpu.executor import Executable
 from ...runtime.memory import aligned_empty
@@ -99,7 +99,7 @@ class Bench:
                 else (a.kernel if isinstance(a, Callee) else a)
                 for a in launch.args
             )
-            steps.append(Step(launch.kernel, args, launch.tasks, launch.grain))
+            steps.append(Step(launch.kernel, args, launch.geometry))
         first = self._weights[candidate.solver.name][0]
         arrays = [self._inputs[0], first, *self._inputs[1:]]
         plan = Plan(

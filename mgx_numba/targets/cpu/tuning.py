@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 import warnings
 
-from ...codegen.cpu.contraction.configurations import Candidate, Request, refinements, solver_candidates
+from ...codegen.cpu.contraction.configurations import refinements, solver_candidates
+from ...codegen.tuning.request import Candidate, Request
 from ...codegen.tuning.session import Tuning
 from ...codegen.tuning.tuner import Outcome, race
 from ...errors import UnsupportedError

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...codegen.cpu.loops import Tensor
+from ...codegen.problems.cluster import Tensor
 from ...core.shape import Shape
 from ...core.types import Type
 from ...runtime.plan import Pointer, Region, TensorView

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...codegen.backend import Backend
 from ...codegen.cpu.contraction.select import packing_growth
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import Callee, Launch, Operand
+from ...codegen.problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
 from ...codegen.problems.contraction import GemmProblem
 from ...core.shape import Shape
-from ...core.types import from_numpy
+from ...core.types import Type, from_numpy
 from ...errors import CompileError, MgxError, UnsupportedError
 from ...graph.instruction import Instruction, Parameter, Return
 from ...graph.passes.base import disabled_names
@@ -37,7 +39,7 @@ from .rules import RuleTable
 from .shared_weights import SharedWeights
 
 if TYPE_CHECKING:
-    from ...codegen.cpu.contraction.configurations import Request
+    from ...codegen.tuning.request import Request
     from ...codegen.tuning.session import Tuning
 
 __all__ = ["Lowering", "PendingStep"]
@@ -68,10 +70,11 @@ class Lowering:
         requested: what tuning was asked, with the operands and the range of the steps that compute it.
     """
 
-    def __init__(self, program: Program, options: CpuOptions, rules: RuleTable) -> None:
+    def __init__(self, program: Program, options: CpuOptions, rules: RuleTable, backend: Backend) -> None:
         self.program = program
         self.options = options
         self.rules = rules
+        self.backend = backend
         self.module = program.main
         self.names = instruction_names(program.reachable_modules())
         self.values: dict[Instruction, Any] = {}
@@ -233,9 +236,30 @@ class Lowering:
 
     def launch(self, launch: Launch, operands: Mapping[str, View], ins: Instruction, label: str = "") -> None:
         """Append a native step; ``operands`` gives a view for every operand name of the launch."""
-        if launch.tasks <= 0:
+        if launch.geometry.empty:
             return
-        self.steps.append(PendingStep(launch, dict(operands), label or f"cpu::{launch.kernel.name}", ins))
+        self.steps.append(
+            PendingStep(launch, dict(operands), label or f"{self.backend.name}::{launch.kernel.name}", ins)
+        )
+
+    def compute(
+        self,
+        problem: PointwiseProblem | ReductionProblem | CopyProblem,
+        inputs: Sequence[View],
+        outputs: Sequence[View],
+        ins: Instruction,
+    ) -> None:
+        """Append the steps that compute a problem over these tensors.
+
+        Raises:
+            UnsupportedError: the back end has no kernel for it.
+        """
+        solution = self.backend.plan(problem)
+        operands = {f"x{k}": v for k, v in enumerate(inputs)} | {f"out{k}": v for k, v in enumerate(outputs)}
+        if solution.scratch:
+            operands["scratch"] = self.allocate(Shape(Type.uint8_type, (solution.scratch,)))
+        for launch in solution.launches:
+            self.launch(launch, operands, ins)
 
     def origin(self, ins: Instruction) -> str:
         """The instruction's text, with that of its submodules."""
@@ -246,9 +270,7 @@ class Lowering:
 
     def copy(self, source: View, target: View, ins: Instruction) -> None:
         """Append a step that copies one tensor to another of the same lengths."""
-        from ..cpu.rules.copies import copy_launch
-
-        self.launch(copy_launch(source, target, self.origin(ins)), {"x0": source, "out0": target}, ins)
+        self.compute(CopyProblem(source.tensor, target.tensor, self.origin(ins)), [source], [target], ins)
 
     def materialized(self, view: View, strides: Sequence[int], ins: Instruction) -> View:
         """The view itself if it has these strides (those of length-1 axes do not matter), else a copy that has."""
@@ -406,8 +428,7 @@ class Lowering:
         return Step(
             kernel=launch.kernel,
             args=tuple(args),
-            tasks=launch.tasks,
-            grain=launch.grain,
+            geometry=launch.geometry,
             label=step.label,
             instruction=text,
             flops=launch.flops,

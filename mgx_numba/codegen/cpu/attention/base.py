@@ -6,10 +6,10 @@ keys are only a part leaves for each query a record in scratch memory, which a s
 
 from __future__ import annotations
 
-from ...kernel import KernelSource
-from ...launch import Launch, Operand
+from ...launch import Launch, Operand, TaskRange
 from ...problems.attention import AttentionProblem
 from ..contraction.epilogue_rows import Arguments, indent
+from ..kernel import cpu_kernel
 from ..microkernels.tile_table import RegisterTile, tile_for
 from .blocks import BUFFER_BYTES, QUERIES, Blocks, record_size
 
@@ -46,9 +46,9 @@ class AttentionKernel:
         lines += indent(["for task in range(begin, end):", *indent([*self._decode(), *self.body(), *self._finish()])])
         name = "_".join(filter(None, (self.name, self.mask_name(), "kernel")))
         return Launch(
-            KernelSource(name, "\n".join(lines) + "\n", self.origin),
+            cpu_kernel(name, "\n".join(lines) + "\n", self.origin),
             tuple(self.arguments.values),
-            tasks=p.batch * p.heads * -(-p.queries // b.queries) * -(-p.width // b.width) * b.splits,
+            geometry=TaskRange(p.batch * p.heads * -(-p.queries // b.queries) * -(-p.width // b.width) * b.splits),
             flops=p.flops,
             bytes=p.bytes,
         )
@@ -239,5 +239,7 @@ def join_launch(problem: AttentionProblem, blocks: Blocks, origin: str = "") -> 
     ]
     rows = p.batch * p.heads * p.queries
     moved = p.itemsize * rows * (blocks.splits * record + p.width)
-    source = KernelSource("attention_join_kernel", "\n".join(lines) + "\n", origin)
-    return Launch(source, tuple(arguments.values), rows, max(1, rows // 64), 3 * rows * blocks.splits * p.width, moved)
+    source = cpu_kernel("attention_join_kernel", "\n".join(lines) + "\n", origin)
+    return Launch(
+        source, tuple(arguments.values), TaskRange(rows, max(1, rows // 64)), 3 * rows * blocks.splits * p.width, moved
+    )

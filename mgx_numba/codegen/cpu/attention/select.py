@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ...launch import Solution
 from ...problems.attention import AttentionProblem
-from ..contraction.solver import Plan
 from ..microkernels.tile_table import tile_for
 from .base import AttentionKernel, join_launch
 from .blocks import cut_few, cut_many, record_size
@@ -13,7 +13,7 @@ from .flash import ManyQueries
 __all__ = ["plan"]
 
 
-def plan(problem: AttentionProblem, threads: int = 1, origin: str = "") -> Plan:
+def plan(problem: AttentionProblem, threads: int = 1, origin: str = "") -> Solution:
     """The launches for ``threads`` threads; operands ``q``, ``k``, ``v``, ``out``, perhaps ``mask`` and ``scratch``.
 
     ``origin`` is the text of the instruction, for readers of the kernels.
@@ -30,4 +30,4 @@ def plan(problem: AttentionProblem, threads: int = 1, origin: str = "") -> Plan:
         rows = problem.batch * problem.heads * problem.queries
         scratch = rows * blocks.splits * record_size(tile, problem) * problem.itemsize
         launches.append(join_launch(problem, blocks, origin))
-    return Plan(tuple(launches), scratch)
+    return Solution(tuple(launches), scratch)

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from ....graph.module import Module
 from ...body import cluster_name, evaluate_scalar_module, scalar_flops
-from ...kernel import KernelSource
-from ...launch import Launch
+from ...launch import Launch, TaskRange
+from ...problems.cluster import Tensor
 from ...space import collapse
+from ..kernel import cpu_kernel
 from ..loops import (
     Odometer,
     Slots,
-    Tensor,
     claim,
     dtype_name,
     footprint,
@@ -115,14 +115,13 @@ def pointwise_launch(
         *(["    stream_fence()"] if streamed else []),
     ]
     elements = space.elements if space.lens else (0 if 0 in outputs[0].lens else 1)
-    kernel = KernelSource(name=cluster_name(module, "pointwise"), text="\n".join(lines) + "\n", origin=origin)
+    kernel = cpu_kernel(name=cluster_name(module, "pointwise"), text="\n".join(lines) + "\n", origin=origin)
     tasks = (-(-rows // batch)) * chunks if elements else 0
     traffic = sum(footprint(t) for t in tensors)
     return Launch(
         kernel=kernel,
         args=tuple(slots.values),
-        tasks=tasks,
-        grain=claim(tasks, traffic),
+        geometry=TaskRange(tasks, claim(tasks, traffic)),
         flops=scalar_flops(module) * elements,
         bytes=traffic,
     )

@@ -17,15 +17,15 @@ from ....graph.instruction import Instruction
 from ....graph.module import Module
 from ....ops.base import Pointwise
 from ...body import scalar_flops
-from ...kernel import KernelSource
-from ...launch import Launch
+from ...launch import Launch, TaskRange
+from ...problems.cluster import Tensor
 from ...reductions import REDUCTIONS
 from .. import host
+from ..kernel import cpu_kernel
 from ..loops import (
     AHEAD_BYTES,
     Odometer,
     Slots,
-    Tensor,
     claim,
     dtype_name,
     footprint,
@@ -133,10 +133,9 @@ class ReduceKernel(ReduceStages):
         tasks = -(-rows // batch) * chunks * parts if elements else 0
         traffic = sum(footprint(t) for t in self.tensors)
         return Launch(
-            kernel=KernelSource(name=self.name, text="\n".join(lines) + "\n", origin=self.origin),
+            kernel=cpu_kernel(name=self.name, text="\n".join(lines) + "\n", origin=self.origin),
             args=tuple(slots.values),
-            tasks=tasks,
-            grain=claim(tasks, traffic),
+            geometry=TaskRange(tasks, claim(tasks, traffic)),
             flops=scalar_flops(self.module) * elements,
             bytes=traffic,
         )

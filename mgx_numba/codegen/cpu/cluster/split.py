@@ -16,8 +16,8 @@ from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
 from ....graph.module import Module
+from ...problems.cluster import Tensor
 from ...reductions import REDUCTIONS
-from ..loops import Tensor
 from .stages import ReduceStages
 
 __all__ = ["Division", "Piece", "division_of", "split_cluster"]

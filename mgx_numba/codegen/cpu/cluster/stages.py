@@ -10,10 +10,11 @@ from ....errors import CompileError
 from ....graph.instruction import Instruction
 from ....graph.module import Module
 from ...body import cluster_name
+from ...problems.cluster import Tensor
 from ...reductions import REDUCTIONS, Reduction
 from ...space import Space, collapse
 from .. import host
-from ..loops import Tensor, is_streamed, lanes_for
+from ..loops import is_streamed, lanes_for
 from .maxima import maxima_without_nan
 from .variance import LEAST_SHARE, HeadMean, with_one_pass_variances
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from ....errors import MgxError
-from ...problems.contraction import ConvProblem, Epilogue, GemmProblem
-from ...tuning.record import Problem, TuningRecord
+from ...problems.contraction import ConvProblem, GemmProblem
+from ...tuning.record import TuningRecord
+from ...tuning.request import Candidate, Request
 from ..microkernels.tile_table import tile_for
 from . import CONV_SOLVERS, GEMM_SOLVERS
 from .blocking import Blocking, cut, cut_lines, fit
@@ -19,75 +17,10 @@ from .gemv import GemvPacked
 from .strassen.solver import GemmStrassen
 from .winograd.strided import WINOGRAD
 
-__all__ = [
-    "Candidate",
-    "Request",
-    "candidate_of",
-    "least_bytes",
-    "problem_of",
-    "refinements",
-    "solver_candidates",
-]
+__all__ = ["candidate_of", "refinements", "solver_candidates"]
 
 _BLOCKING = ("rows", "panels", "taps", "depth", "parts")
 _MOST_REFINEMENTS = 8
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A solver and its blocking, None for its own choice."""
-
-    solver: Any
-    blocking: Blocking | None = None
-
-    @property
-    def configuration(self) -> dict[str, int]:
-        """The blocking's parameters by name, empty for the solver's own choice."""
-        return {} if self.blocking is None else dataclasses.asdict(self.blocking)
-
-    def __str__(self) -> str:
-        values = ",".join(f"{k}={v}" for k, v in self.configuration.items())
-        return f"{self.solver.name}[{values}]" if values else str(self.solver.name)
-
-
-@dataclass(frozen=True)
-class Request:
-    """A contraction that a plan needs: the problem with its epilogue and how its operands lie.
-
-    ``replaced`` names the operand of the epilogue that the result takes the place of, if the solver's kernel can do
-    that (`Launch.replaceable`); it is measured so, and no part of the problem.
-    """
-
-    problem: GemmProblem | ConvProblem
-    epilogue: Epilogue
-    strides: tuple[tuple[int, ...], ...]
-    threads: int
-    fast_math: bool
-    replaced: str = ""
-
-    def key(self) -> Problem:
-        """The problem under which records are kept.
-
-        A prologue or epilogue counts by its name (its operations) and operands: its text depends on the machine's
-        vectors.
-        """
-        fields: dict[str, Any] = {name: _plain(getattr(self.problem, name)) for name in _numbers(self.problem)}
-        fields["fast_math"] = self.fast_math
-        epilogue = self.epilogue
-        fields["epilogue"] = {
-            "operands": [[o.dtype, o.access] for o in epilogue.operands],
-            "strides": _plain(self.strides),
-            "dtype": epilogue.dtype,
-            "name": epilogue.name,
-        }
-        prologue = self.problem.prologue
-        if prologue:
-            fields["prologue"] = {
-                "operands": [[o.dtype, o.access, _plain(o.batch_strides)] for o in prologue.operands],
-                "name": prologue.name,
-            }
-        operation = "dot" if isinstance(self.problem, GemmProblem) else "convolution"
-        return Problem.of(operation, self.threads, fields)
 
 
 def solver_candidates(request: Request) -> list[Candidate]:
@@ -117,26 +50,6 @@ def refinements(request: Request, winner: Candidate) -> list[Candidate]:
         near = _blockings(request, winner.solver.name in ("conv_depthwise", "conv_few_channels"))
     distinct = dict.fromkeys(b for b in near if b != winner.blocking)
     return [Candidate(winner.solver, b) for b in list(distinct)[:_MOST_REFINEMENTS]]
-
-
-def problem_of(record: TuningRecord) -> GemmProblem | ConvProblem | None:
-    """The contraction that a record is about, without a prologue, or None if its fields are not those of one."""
-    kind: type[Any] = GemmProblem if record.problem.operation == "dot" else ConvProblem
-    names = _numbers(kind)
-    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in record.problem.fields.items() if k in names}
-    try:
-        return kind(**fields)
-    except (MgxError, TypeError, ValueError, ArithmeticError):
-        return None
-
-
-def least_bytes(problem: GemmProblem | ConvProblem) -> int:
-    """What any solver must move: operands once, and the result."""
-    if isinstance(problem, GemmProblem):
-        elements = problem.m * problem.k + problem.k * problem.n + problem.m * problem.n
-        return problem.itemsize * problem.batch_count * elements
-    pixels = problem.in_pixels * problem.in_channels + problem.out_pixels * problem.out_channels
-    return problem.itemsize * (problem.batch * pixels + math.prod(problem.weight_lens))
 
 
 def _blockings(request: Request, by_lines: bool) -> list[Blocking]:
@@ -185,15 +98,3 @@ def _blocking(configuration: Mapping[str, int]) -> Blocking | None:
 
 def _solvers(problem: GemmProblem | ConvProblem) -> tuple[Any, ...]:
     return GEMM_SOLVERS if isinstance(problem, GemmProblem) else CONV_SOLVERS
-
-
-def _numbers(problem: Any) -> list[str]:
-    """Names of a problem's fields, but for its prologue."""
-    return [f.name for f in dataclasses.fields(problem) if f.init and f.name != "prologue"]
-
-
-def _plain(value: Any) -> Any:
-    """Tuples as lists, NumPy's integers as Python's."""
-    if isinstance(value, (tuple, list)):
-        return [_plain(v) for v in value]
-    return value if isinstance(value, (bool, str)) or value is None else int(value)

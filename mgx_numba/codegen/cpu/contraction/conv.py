@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...launch import Launch, Operand
+from ...launch import Launch, Operand, Solution, TaskRange
 from ...problems.contraction import ITEMSIZE, NOT_COMPUTED, ConvProblem, Epilogue, GemmProblem
 from ..microkernels.tile_table import RegisterTile, tile_for
 from .blocking import Blocking, cut
@@ -21,7 +21,7 @@ from .macro_kernel import Skeleton, even_rows
 from .pack import aligned_zeros, pack_panels, panel_count
 from .roofline import seconds
 from .rows import Lattice, image_strides, lattice_arguments, lattice_rows, phase_of_group, pixel_rows, stride_arguments
-from .solver import NO_EPILOGUE, Plan, Strides
+from .solver import NO_EPILOGUE, Strides
 
 __all__ = ["ConvDirect", "ConvPointwise", "direct_launch", "panel_lens", "tap_matrices"]
 
@@ -62,7 +62,7 @@ class ConvPointwise:
         strides: Strides = (),
         threads: int = 1,
         blocking: Blocking | None = None,
-    ) -> Plan:
+    ) -> Solution:
         return self._gemm.plan(self._product(problem), epilogue, strides, threads, blocking)
 
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
@@ -117,10 +117,10 @@ class ConvDirect:
         strides: Strides = (),
         threads: int = 1,
         blocking: Blocking | None = None,
-    ) -> Plan:
+    ) -> Solution:
         zeros = math.prod(panel_lens(problem, tile_for(problem.dtype)))
         table = image_strides(problem, epilogue, strides)
-        return Plan((direct_launch(problem.volume(), epilogue, table, threads, 0, zeros, given=blocking),))
+        return Solution((direct_launch(problem.volume(), epilogue, table, threads, 0, zeros, given=blocking),))
 
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
         tile = tile_for(problem.dtype)
@@ -235,4 +235,6 @@ def direct_launch(
     moved = size * (problem.batch * problem.in_pixels * problem.in_channels + math.prod(lens))
     moved += ITEMSIZE[epilogue.out_dtype(problem.dtype)] * rows * problem.out_channels
     tasks = blocking.tasks(rows, panels, groups)
-    return Launch(skeleton.source(), tuple(arguments.values), tasks, 1, problem.flops, moved, epilogue.moving)
+    return Launch(
+        skeleton.source(), tuple(arguments.values), TaskRange(tasks, 1), problem.flops, moved, epilogue.moving
+    )

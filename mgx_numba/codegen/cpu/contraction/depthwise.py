@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...kernel import KernelSource
-from ...launch import Launch
+from ...launch import Launch, Solution, TaskRange
 from ...problems.contraction import ITEMSIZE, NOT_COMPUTED, ConvProblem, Epilogue
+from ..kernel import cpu_kernel
 from ..microkernels.depthwise_table import DEPTHWISE_SLOTS, RUNS
 from ..microkernels.tile_table import RegisterTile, tile_for
 from .blocking import Blocking, cut_lines, line_order
@@ -20,7 +20,7 @@ from .epilogue_rows import Arguments, Rows, indent, kernel_name
 from .pack import aligned_zeros, pack_panels
 from .roofline import seconds
 from .rows import image_strides, row_offsets, stride_arguments
-from .solver import NO_EPILOGUE, Plan, Strides
+from .solver import NO_EPILOGUE, Strides
 
 __all__ = [
     "MOST_ROWS", "WINDOWS", "ConvDepthwise", "best_run", "line_locals", "line_slot", "missing", "taps_inside",
@@ -66,9 +66,9 @@ class ConvDepthwise:
         strides: Strides = (),
         threads: int = 1,
         blocking: Blocking | None = None,
-    ) -> Plan:
+    ) -> Solution:
         table = image_strides(problem, epilogue, strides)
-        return Plan((_launch(problem.volume(), epilogue, table, threads, blocking),))
+        return Solution((_launch(problem.volume(), epilogue, table, threads, blocking),))
 
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
         tile = tile_for(problem.dtype)
@@ -126,11 +126,11 @@ def _launch(
         *indent([*arguments.lines, *own, *rows.invariant(), "for task in range(begin, end):"]),
         *indent(_task(rows, epilogue, tile.lanes, _sums(problem, tile, run), run, whole), 2),
     ])  # fmt: skip
-    source = KernelSource(kernel_name("depthwise", epilogue), text + "\n")
+    source = cpu_kernel(kernel_name("depthwise", epilogue), text + "\n")
     size = problem.itemsize
     moved = size * (problem.batch * problem.in_pixels + problem.taps) * channels
     moved += ITEMSIZE[epilogue.out_dtype(problem.dtype)] * problem.batch * problem.out_pixels * channels
-    return Launch(source, tuple(arguments.values), line_blocks * parts, 1, problem.flops, moved)
+    return Launch(source, tuple(arguments.values), TaskRange(line_blocks * parts, 1), problem.flops, moved)
 
 
 def _sums(problem: ConvProblem, tile: RegisterTile, run: int) -> tuple[str, str]:

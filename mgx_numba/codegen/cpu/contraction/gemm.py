@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from ...launch import Launch, Operand
+from ...launch import Launch, Operand, Solution, TaskRange
 from ...problems.contraction import ITEMSIZE, NOT_COMPUTED, Epilogue, GemmProblem
 from ..microkernels.tile_table import tile_for
 from .batches import Batched, collapse
@@ -19,7 +19,7 @@ from .pack import aligned_zeros, pack_panels, panel_count
 from .pack_kernel import pack_launch
 from .prologue import PrologueRows
 from .roofline import seconds
-from .solver import NO_EPILOGUE, Plan, Strides
+from .solver import NO_EPILOGUE, Strides
 
 __all__ = ["GemmInPlace", "GemmPacked", "GemmPacking"]
 
@@ -68,10 +68,10 @@ class GemmPacked:
         strides: Strides = (),
         threads: int = 1,
         blocking: Blocking | None = None,
-    ) -> Plan:
+    ) -> Solution:
         *_, k, columns = self.packed_lens(problem)
         batched = collapse(problem, epilogue, strides, self.panel_strides(problem))
-        return Plan(_launches(problem, epilogue, batched, Operand("w"), (columns, columns * k), threads, blocking))
+        return Solution(_launches(problem, epilogue, batched, Operand("w"), (columns, columns * k), threads, blocking))
 
     def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
         return _seconds(problem, threads)
@@ -108,10 +108,10 @@ class GemmInPlace(_Unpacked):
         strides: Strides = (),
         threads: int = 1,
         blocking: Blocking | None = None,
-    ) -> Plan:
+    ) -> Solution:
         batched = collapse(problem, epilogue, strides, problem.b_strides[:-2])
         steps = (problem.b_strides[-2], tile_for(problem.dtype).columns)
-        return Plan(_launches(problem, epilogue, batched, Operand("w"), steps, threads, blocking, masked=True))
+        return Solution(_launches(problem, epilogue, batched, Operand("w"), steps, threads, blocking, masked=True))
 
     def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
         return _seconds(problem, threads)
@@ -136,7 +136,7 @@ class GemmPacking(_Unpacked):
         strides: Strides = (),
         threads: int = 1,
         blocking: Blocking | None = None,
-    ) -> Plan:
+    ) -> Solution:
         tile = tile_for(problem.dtype)
         panels = panel_count(tile, problem.n)
         matrix = panels * problem.k * tile.columns
@@ -149,7 +149,7 @@ class GemmPacking(_Unpacked):
         batched = collapse(problem, epilogue, strides, w_strides)
         steps = (tile.columns, tile.columns * problem.k)
         launches = _launches(problem, epilogue, batched, Operand("scratch"), steps, threads, blocking)
-        return Plan((*pack, *launches), math.prod(lens) * matrix * problem.itemsize)
+        return Solution((*pack, *launches), math.prod(lens) * matrix * problem.itemsize)
 
     def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
         packed = _matrices(problem) * problem.k * problem.n
@@ -235,7 +235,7 @@ def _launch(
     moved = size * (batched.count * batched.m * (problem.k + problem.n) + depth * panels * tile.columns)
     flops = 2 * batched.count * batched.m * problem.n * problem.k
     tasks = blocking.tasks(batched.m, panels, batched.count)
-    return Launch(skeleton.source(), tuple(arguments.values), tasks, 1, flops, moved, epilogue.moving)
+    return Launch(skeleton.source(), tuple(arguments.values), TaskRange(tasks, 1), flops, moved, epilogue.moving)
 
 
 def _batch_lines(batched: Batched) -> list[str]:

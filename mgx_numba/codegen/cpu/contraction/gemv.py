@@ -12,14 +12,14 @@ import math
 from collections.abc import Mapping
 from typing import ClassVar
 
-from ...kernel import KernelSource
-from ...launch import Launch
+from ...launch import Launch, Solution, TaskRange
 from ...problems.contraction import NOT_COMPUTED, Epilogue, GemmProblem
+from ..kernel import cpu_kernel
 from ..microkernels.tile_table import FMA_CHAINS, RegisterTile, tile_for
 from .blocking import Blocking
 from .epilogue_rows import Arguments, Rows, indent, kernel_name
 from .gemm import GemmPacked
-from .solver import NO_EPILOGUE, Plan, Strides
+from .solver import NO_EPILOGUE, Strides
 
 __all__ = ["GemvPacked", "chain_sets"]
 
@@ -54,7 +54,7 @@ class GemvPacked(GemmPacked):
         strides: Strides = (),
         threads: int = 1,
         blocking: Blocking | None = None,
-    ) -> Plan:
+    ) -> Solution:
         """One launch; there is nothing to block."""
         tile = tile_for(problem.dtype)
         columns = self._panel_columns(problem, tile)
@@ -79,9 +79,9 @@ class GemvPacked(GemmPacked):
         product = self._product(problem, tile, streams)
         lines = ["def kernel(args, begin, end):", *indent(arguments.lines)]
         lines += indent(_body(problem, epilogue, rows, streams, columns, product))
-        kernel = KernelSource(kernel_name(self.name, epilogue), "\n".join(lines) + "\n")
+        kernel = cpu_kernel(kernel_name(self.name, epilogue), "\n".join(lines) + "\n")
         moved = problem.itemsize * problem.m * (problem.k + problem.n) + size
-        return Plan((Launch(kernel, tuple(arguments.values), groups, grain, problem.flops, moved),))
+        return Solution((Launch(kernel, tuple(arguments.values), TaskRange(groups, grain), problem.flops, moved),))
 
     def _panel_columns(self, problem: GemmProblem, tile: RegisterTile) -> int:
         return tile.columns

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ...kernel import KernelSource
 from ...problems.contraction import ConvProblem
+from ..kernel import cpu_kernel
 from ..microkernels.tile_table import TILE_TABLE_ROWS, RegisterTile
 from .epilogue_rows import Arguments, indent
 from .rows import next_place, output_place
@@ -116,7 +117,7 @@ def _places_source(axes: tuple[str, ...], tile: RegisterTile, sizes: list[str]) 
         ]),
     ]  # fmt: skip
     text = "\n".join(["def kernel(call, begin, end):", *indent(lines)]) + "\n"
-    return KernelSource(f"conv_places_{len(axes)}d_kernel", text)
+    return cpu_kernel(f"conv_places_{len(axes)}d_kernel", text)
 
 
 def _row_places(axes: tuple[str, ...], rows: int) -> list[str]:

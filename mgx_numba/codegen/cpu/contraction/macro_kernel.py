@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from ...kernel import KernelSource
 from ...problems.contraction import ITEMSIZE, Epilogue
+from ..kernel import cpu_kernel
 from ..microkernels.tile_table import TILE_TABLE_ROWS, RegisterTile, finish_slots, tile_slot
 from .blocking import SUMS_BYTES, TABLE_TAPS, Blocking
 from .epilogue_rows import Arguments, Rows, indent, kernel_name
@@ -83,7 +84,7 @@ class Skeleton:
         lines = ["def kernel(args, begin, end):"]
         lines += indent([*self.arguments.lines, *self._locals(), *self.setup, *self.rows.invariant()])
         lines += indent(["for task in range(begin, end):", *indent(self._task())])
-        return KernelSource(kernel_name(self.solver, self.epilogue), "\n".join(lines) + "\n")
+        return cpu_kernel(kernel_name(self.solver, self.epilogue), "\n".join(lines) + "\n")
 
     def _locals(self) -> Sequence[str]:
         taps = TABLE_TAPS if self.several_taps else 1

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ....core.pages import aligned_bytes
 from ..microkernels.tile_table import RegisterTile
-from ..toolchain.pages import aligned_bytes
 
 __all__ = ["aligned_zeros", "pack_panels", "panel_count"]
 

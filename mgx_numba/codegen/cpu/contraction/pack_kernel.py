@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ...kernel import KernelSource
-from ...launch import Launch, Operand
+from ...launch import Launch, Operand, TaskRange
 from ...problems.contraction import ITEMSIZE
+from ..kernel import cpu_kernel
 from ..microkernels.tile_table import RegisterTile
 from .epilogue_rows import Arguments, indent
 from .pack import panel_count
@@ -76,10 +76,10 @@ def pack_launch(
         f"        target = task * k * {tile.columns}",
         *indent(body, 2),
     ]
-    source = KernelSource(f"gemm_pack_{layout}_kernel", "\n".join(lines) + "\n")
+    source = cpu_kernel(f"gemm_pack_{layout}_kernel", "\n".join(lines) + "\n")
     count = math.prod(lens)
     moved = count * k * (n + panels * tile.columns) * size
-    return (Launch(source, tuple(arguments.values), count * panels, 1, 0, moved),)
+    return (Launch(source, tuple(arguments.values), TaskRange(count * panels, 1), 0, moved),)
 
 
 def _contiguous_rows(tile: RegisterTile) -> list[str]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...kernel import KernelSource
-from ...launch import Launch
+from ...launch import Launch, Solution, TaskRange
 from ...problems.contraction import ITEMSIZE, NOT_COMPUTED, ConvProblem, Epilogue
+from ..kernel import cpu_kernel
 from ..microkernels.tile_table import RegisterTile, tile_for
 from .blocking import Blocking, cut_lines
 from .depthwise import MOST_ROWS, WINDOWS, best_run, line_locals, line_slot, missing, taps_inside, volume_arguments
@@ -18,7 +18,7 @@ from .epilogue_rows import Arguments, Rows, indent, kernel_name
 from .pack import aligned_zeros, pack_panels
 from .roofline import seconds
 from .rows import image_strides, row_offsets, stride_arguments
-from .solver import NO_EPILOGUE, Plan, Strides
+from .solver import NO_EPILOGUE, Strides
 
 __all__ = ["ConvFewChannels"]
 
@@ -70,9 +70,9 @@ class ConvFewChannels:
         strides: Strides = (),
         threads: int = 1,
         blocking: Blocking | None = None,
-    ) -> Plan:
+    ) -> Solution:
         table = image_strides(problem, epilogue, strides)
-        return Plan((_launch(problem.volume(), epilogue, table, threads, blocking),))
+        return Solution((_launch(problem.volume(), epilogue, table, threads, blocking),))
 
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
         tile = tile_for(problem.dtype)
@@ -113,11 +113,11 @@ def _launch(
         *indent([*arguments.lines, *own, *rows.invariant(), "for task in range(begin, end):"]),
         *indent(_task(problem, epilogue, tile, rows, run, tap_size), 2),
     ])  # fmt: skip
-    source = KernelSource(kernel_name("conv_few_channels", epilogue), text + "\n")
+    source = cpu_kernel(kernel_name("conv_few_channels", epilogue), text + "\n")
     moved = problem.itemsize * problem.batch * problem.in_pixels * problem.in_channels
     moved += problem.itemsize * problem.taps * problem.in_channels * channels
     moved += ITEMSIZE[epilogue.out_dtype(problem.dtype)] * problem.batch * problem.out_pixels * channels
-    return Launch(source, tuple(arguments.values), line_blocks, 1, problem.flops, moved)
+    return Launch(source, tuple(arguments.values), TaskRange(line_blocks, 1), problem.flops, moved)
 
 
 def _task(

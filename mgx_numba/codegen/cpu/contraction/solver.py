@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from ...kernel import KernelSource
-from ...launch import Launch
+from ...launch import Solution
 from ...problems.contraction import ConvProblem, Epilogue, GemmProblem
 from .blocking import Blocking
 
-__all__ = ["NO_EPILOGUE", "Plan", "Solver", "Strides", "UnsuitedWeights"]
+__all__ = ["NO_EPILOGUE", "Solver", "Strides", "UnsuitedWeights"]
 
 NO_EPILOGUE = Epilogue()
 
@@ -27,19 +25,6 @@ class UnsuitedWeights(Exception):
 
 
 P = TypeVar("P", ConvProblem, GemmProblem, contravariant=True)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Launches in order, and the scratch bytes (``scratch``, 64-byte aligned) that they share."""
-
-    launches: tuple[Launch, ...]
-    scratch: int = 0
-
-    @property
-    def kernels(self) -> tuple[KernelSource, ...]:
-        """All kernels that the launches need, each once."""
-        return tuple(dict.fromkeys(kernel for launch in self.launches for kernel in launch.kernels))
 
 
 class Solver(Protocol, Generic[P]):
@@ -67,7 +52,7 @@ class Solver(Protocol, Generic[P]):
         strides: Strides = (),
         threads: int = 1,
         blocking: Blocking | None = None,
-    ) -> Plan:
+    ) -> Solution:
         """The launches that compute the problem on ``threads`` threads.
 
         Missing ``strides`` are those of operands laid out like a contiguous output. ``blocking`` replaces the

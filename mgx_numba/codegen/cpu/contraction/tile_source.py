@@ -6,6 +6,7 @@ import functools
 
 from ...kernel import KernelSource
 from ...problems.contraction import Epilogue
+from ..kernel import cpu_kernel
 from ..microkernels.tile_table import TILE_SLOTS, RegisterTile, tile_slot
 from .epilogue_rows import kernel_name
 
@@ -47,7 +48,7 @@ def tile_source(tile: RegisterTile, masked: bool = False) -> KernelSource:
             lines.append(f"        {'elif' if index else 'if'} rows == {rows}:")
             lines.append(f"            tile_{tile.dtype}(args, begin, end, {shape})")
     name = f"{tile.name}_{tile.dtype}_tile{'_masked' if masked else ''}_kernel"
-    return KernelSource(name, "\n".join(lines) + "\n")
+    return cpu_kernel(name, "\n".join(lines) + "\n")
 
 
 @functools.lru_cache(maxsize=256)
@@ -70,7 +71,7 @@ def finish_source(tile: RegisterTile, epilogue: Epilogue, even: bool, columns: i
         shape = f"{rows}, {tile.vectors}, {tile.lanes}, {int(even)}, {last}, {int(missing > 0)}, {thin}"
         lines.append(f"    {'elif' if index else 'if'} rows == {rows}:")
         lines.append(f"        tile_finish_{tile.dtype}(args, begin, end, {shape}, {operands!r}, {body!r}, {result!r})")
-    return KernelSource(f"{tile.name}_{tile.dtype}_{kernel_name('tile', epilogue)}", "\n".join(lines) + "\n")
+    return cpu_kernel(f"{tile.name}_{tile.dtype}_{kernel_name('tile', epilogue)}", "\n".join(lines) + "\n")
 
 
 def finished_heights(tile: RegisterTile) -> tuple[int, ...]:

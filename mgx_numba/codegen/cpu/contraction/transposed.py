@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ...launch import Solution
 from ...problems.contraction import NOT_COMPUTED, ConvProblem, Epilogue
 from ..microkernels.tile_table import tile_for
 from .blocking import Blocking
@@ -22,7 +23,7 @@ from .conv import direct_launch, panel_lens, tap_matrices
 from .pack import aligned_zeros, pack_panels, panel_count
 from .roofline import seconds
 from .rows import image_strides
-from .solver import NO_EPILOGUE, Plan, Strides
+from .solver import NO_EPILOGUE, Strides
 
 __all__ = ["ConvTransposed"]
 
@@ -87,7 +88,7 @@ class ConvTransposed:
         strides: Strides = (),
         threads: int = 1,
         blocking: Blocking | None = None,
-    ) -> Plan:
+    ) -> Solution:
         tile = tile_for(problem.dtype)
         table = image_strides(problem, epilogue, strides)
         zeros = self.packed_lens(problem)[0] - problem.group_in
@@ -101,12 +102,12 @@ class ConvTransposed:
                 in_channels=count * problem.in_channels,
                 out_channels=count * problem.out_channels,
             )
-            return Plan((direct_launch(joined, epilogue, table, threads, 0, zeros, first.lattice, blocking, True),))
+            return Solution((direct_launch(joined, epilogue, table, threads, 0, zeros, first.lattice, blocking, True),))
         for phase in phases:
             launch = direct_launch(phase.problem, epilogue, table, threads, start, zeros, phase.lattice, blocking)
             launches.append(launch)
             start += math.prod(panel_lens(phase.problem, tile))
-        return Plan(tuple(launches))
+        return Solution(tuple(launches))
 
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
         tile = tile_for(problem.dtype)

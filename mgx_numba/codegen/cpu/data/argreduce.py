@@ -8,21 +8,11 @@ from __future__ import annotations
 from math import prod
 
 from ....core.types import Type
-from ...launch import Launch
+from ...launch import Launch, TaskRange
+from ...problems.cluster import Tensor
 from ...space import collapse
 from .. import host
-from ..loops import (  # fmt: skip
-    AHEAD_BYTES,
-    Slots,
-    Tensor,
-    claim,
-    dtype_name,
-    footprint,
-    indent,
-    is_streamed,
-    load_text,
-    store_text,
-)
+from ..loops import AHEAD_BYTES, Slots, claim, dtype_name, footprint, indent, is_streamed, load_text, store_text
 from .rows import KEPT_COLUMNS, RowLoop, cast_text, kept_columns, row_share, rows_ahead, vector_loop
 
 __all__ = ["arg_join_launch", "arg_part_launch", "arg_parts", "argreduce_launch"]
@@ -117,7 +107,7 @@ def arg_part_launch(greatest: bool, last: bool, axis: int, x: Tensor, out: Tenso
     return Launch(
         kernel=loop.kernel(f"{search.name}_part_kernel", inside, origin),
         args=tuple(slots.values),
-        tasks=loop.tasks,
+        geometry=TaskRange(loop.tasks),
         flops=prod(x.lens),
         bytes=footprint(x),
     )
@@ -142,7 +132,7 @@ def arg_join_launch(greatest: bool, last: bool, axis: int, x: Tensor, out: Tenso
     return Launch(
         kernel=loop.kernel(f"{search.name}_join_kernel", inside, origin),
         args=tuple(slots.values),
-        tasks=loop.tasks,
+        geometry=TaskRange(loop.tasks),
         flops=whole.count,
         bytes=footprint(out),
     )
@@ -219,8 +209,7 @@ def argreduce_launch(greatest: bool, last: bool, axis: int, x: Tensor, out: Tens
     return Launch(
         kernel=loop.kernel(f"{search.name}_kernel", inside, origin, prologue),
         args=tuple(slots.values),
-        tasks=tasks,
-        grain=claim(tasks, traffic),
+        geometry=TaskRange(tasks, claim(tasks, traffic)),
         flops=prod(x.lens),
         bytes=traffic,
     )

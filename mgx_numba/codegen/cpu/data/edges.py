@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...launch import Launch
+from ...launch import Launch, TaskRange
+from ...problems.cluster import Tensor
 from ...space import collapse
-from ..loops import Slots, Tensor, claim, footprint, indent
+from ..loops import Slots, claim, footprint, indent
 from .rows import RowLoop, mover, mover_lanes, vector_loop
 
 __all__ = ["edges_launch"]
@@ -108,8 +109,7 @@ def edges_launch(
     launch = Launch(
         kernel=loop.kernel(name, inside, origin),
         args=tuple(slots.values),
-        tasks=loop.tasks,
-        grain=claim(loop.tasks, traffic),
+        geometry=TaskRange(loop.tasks, claim(loop.tasks, traffic)),
         bytes=traffic,
     )
     return launch, {"row": rows.positions, **tables}

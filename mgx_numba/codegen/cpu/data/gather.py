@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...launch import Launch
-from ..loops import Tensor
+from ...problems.cluster import Tensor
 from .indexed import indexed_launch
 from .terms import Term
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...launch import Launch
+from ...launch import Launch, TaskRange
+from ...problems.cluster import Tensor
 from ...space import collapse
 from .. import host
-from ..loops import Slots, Tensor, dtype_name, footprint, load_text, store_text
+from ..loops import Slots, dtype_name, footprint, load_text, store_text
 from .rows import KEPT_COLUMNS, RowLoop, mover, mover_lanes, vector_loop
 from .runs import runs_launch
 from .terms import Term
@@ -124,6 +125,6 @@ def indexed_launch(
     return Launch(
         kernel=kernel,
         args=tuple(slots.values),
-        tasks=loop.tasks if 0 not in out.lens else 0,
+        geometry=TaskRange(loop.tasks if 0 not in out.lens else 0),
         bytes=footprint(out) + min(source_bytes, footprint(out)),
     )

@@ -9,10 +9,11 @@ from __future__ import annotations
 from math import prod
 
 from ....ops.lrn import Lrn
-from ...launch import Launch
+from ...launch import Launch, TaskRange
+from ...problems.cluster import Tensor
 from ...space import Space, collapse
 from .. import host
-from ..loops import Slots, Tensor, claim, dtype_name, footprint, indent, is_streamed, load_text, store_text
+from ..loops import Slots, claim, dtype_name, footprint, indent, is_streamed, load_text, store_text
 from .rows import RowLoop, cast_text, const_text, vector_loop
 
 __all__ = ["lrn_launch"]
@@ -37,8 +38,7 @@ def lrn_launch(op: Lrn, x: Tensor, out: Tensor, origin: str = "") -> Launch:
     return Launch(
         kernel=loop.kernel("lrn_kernel", origin=origin, streamed=is_streamed([out]), **parts),
         args=tuple(slots.values),
-        tasks=tasks,
-        grain=claim(tasks, traffic),
+        geometry=TaskRange(tasks, claim(tasks, traffic)),
         flops=prod(out.lens) * (op.size + 3),
         bytes=traffic,
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ...launch import Launch
+from ...launch import Launch, TaskRange
+from ...problems.cluster import Tensor
 from ...space import collapse
 from .. import host
-from ..loops import Slots, Tensor, dtype_name, footprint, load_text, store_text
+from ..loops import Slots, dtype_name, footprint, load_text, store_text
 from .rows import RowLoop, mover, vector_loop
 
 __all__ = ["onehot_launch"]
@@ -55,6 +56,6 @@ def onehot_launch(axis: int, indices: Tensor, values: Tensor, out: Tensor, origi
     return Launch(
         kernel=loop.kernel("onehot_kernel", inside, origin, prologue),
         args=tuple(slots.values),
-        tasks=loop.tasks if 0 not in out.lens else 0,
+        geometry=TaskRange(loop.tasks if 0 not in out.lens else 0),
         bytes=footprint(indices) + footprint(out),
     )

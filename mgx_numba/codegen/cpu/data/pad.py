@@ -9,8 +9,9 @@ from math import prod
 import numpy as np
 
 from ....core.types import Type
-from ...launch import Launch
-from ..loops import Slots, Tensor, footprint, indent, is_streamed, load_text, store_text
+from ...launch import Launch, TaskRange
+from ...problems.cluster import Tensor
+from ..loops import Slots, footprint, indent, is_streamed, load_text, store_text
 from .edges import edges_launch
 from .indexed import indexed_launch
 from .rows import RowLoop, mover, mover_lanes, vector_loop
@@ -122,7 +123,7 @@ def pad_launch(before: Sequence[int], value: float | int, x: Tensor, out: Tensor
     return Launch(
         kernel=loop.kernel("pad_kernel", inside, origin, prologue),
         args=tuple(slots.values),
-        tasks=loop.tasks if 0 not in out.lens else 0,
+        geometry=TaskRange(loop.tasks if 0 not in out.lens else 0),
         bytes=footprint(x) + footprint(out),
     )
 

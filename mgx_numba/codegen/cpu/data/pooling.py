@@ -12,9 +12,10 @@ from math import prod
 
 from ....ops.pooling import Pooling
 from ...kernel import KernelSource
-from ...launch import Launch
+from ...launch import Launch, TaskRange
+from ...problems.cluster import Tensor
 from ...space import Space
-from ..loops import Tensor, claim, footprint, indent, load_text, store_text, vector_loop
+from ..loops import claim, footprint, indent, load_text, store_text, vector_loop
 from .pooling_rows import along_rows, suits_rows
 from .pooling_sliding import may_slide, sliding
 from .pooling_window import UNROLL, PoolingKernel, Window, windows
@@ -47,8 +48,7 @@ def pooling_launch(
     return Launch(
         kernel=kernel,
         args=tuple(p.slots.values),
-        tasks=tasks,
-        grain=claim(tasks, traffic),
+        geometry=TaskRange(tasks, claim(tasks, traffic)),
         flops=prod(out.lens) * prod(w.size for w in axes),
         bytes=traffic,
     )

@@ -11,9 +11,10 @@ import numpy as np
 
 from ....core.types import Type
 from ....ops.pooling import Pooling, PoolingMode
+from ...problems.cluster import Tensor
 from ...space import collapse
 from .. import host
-from ..loops import AHEAD_BYTES, Slots, Tensor, dtype_name, indent, is_streamed
+from ..loops import AHEAD_BYTES, Slots, dtype_name, indent, is_streamed
 from .rows import cast_text, const_text
 
 __all__ = ["UNROLL", "UNROLLED_TAPS", "PoolingKernel", "Window", "places_of", "windows"]

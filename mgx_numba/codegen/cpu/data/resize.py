@@ -16,10 +16,11 @@ import numpy as np
 
 from ....errors import UnsupportedError
 from ....ops.resize import Resize, interpolation_taps, nearest_index
-from ...launch import Launch
+from ...launch import Launch, TaskRange
+from ...problems.cluster import Tensor
 from ...space import collapse
 from .. import host
-from ..loops import Slots, Tensor, claim, dtype_name, footprint, indent, is_streamed, load_text, store_text
+from ..loops import Slots, claim, dtype_name, footprint, indent, is_streamed, load_text, store_text
 from .pad import remap_launch
 from .rows import RowLoop, cast_text, vector_loop
 
@@ -106,8 +107,7 @@ class _Interpolation:
         launch = Launch(
             kernel=loop.kernel(self.name, inside, self.origin, self.prologue, self.before, streamed=self.streamed),
             args=tuple(self.slots.values),
-            tasks=tasks,
-            grain=claim(tasks, traffic),
+            geometry=TaskRange(tasks, claim(tasks, traffic)),
             flops=2 * prod(out.lens) * self.taps ** len(axes),
             bytes=traffic,
         )

@@ -8,6 +8,7 @@ from math import prod
 from ....core.types import Type
 from ...kernel import KernelSource
 from .. import host
+from ..kernel import cpu_kernel
 from ..loops import AHEAD_BYTES, FEWEST_CLAIMS, INDENT, Odometer, Slots, indent, task_elements, vector_loop
 
 __all__ = [
@@ -167,4 +168,4 @@ class RowLoop:
             ),
             *([f"{INDENT}stream_fence()"] if streamed else []),
         ]
-        return KernelSource(name=name, text="\n".join(lines) + "\n", origin=origin)
+        return cpu_kernel(name=name, text="\n".join(lines) + "\n", origin=origin)

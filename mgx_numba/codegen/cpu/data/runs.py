@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ...kernel import KernelSource
-from ...launch import Launch
+from ...launch import Launch, TaskRange
+from ...problems.cluster import Tensor
 from ...space import Space, collapse
 from .. import host
+from ..kernel import cpu_kernel
 from ..loops import (
     INDENT,
     Odometer,
     Slots,
-    Tensor,
     claim,
     dtype_name,
     footprint,
@@ -199,10 +199,9 @@ class _Runs:
         tasks = -(-self.points // self.batch)
         moved = min(self.source_bytes, footprint(self.out)) + footprint(self.out)
         return Launch(
-            kernel=KernelSource(name=name, text="\n".join(text) + "\n", origin=origin),
+            kernel=cpu_kernel(name=name, text="\n".join(text) + "\n", origin=origin),
             args=tuple(self.slots.values),
-            tasks=tasks,
-            grain=claim(tasks, moved),
+            geometry=TaskRange(tasks, claim(tasks, moved)),
             bytes=moved,
         )
 

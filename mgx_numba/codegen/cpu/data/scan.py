@@ -8,13 +8,13 @@ from __future__ import annotations
 from math import prod
 
 from ....core.types import Type
-from ...launch import Launch
+from ...launch import Launch, TaskRange
+from ...problems.cluster import Tensor
 from ...space import collapse
 from .. import host
 from ..loops import (
     AHEAD_BYTES,
     Slots,
-    Tensor,
     claim,
     dtype_name,
     footprint,
@@ -70,7 +70,7 @@ def part_sums_launch(axis: int, x: Tensor, out: Tensor, origin: str = "") -> Lau
     return Launch(
         kernel=loop.kernel("prefix_scan_part_kernel", inside, origin),
         args=tuple(slots.values),
-        tasks=loop.tasks,
+        geometry=TaskRange(loop.tasks),
         flops=prod(x.lens),
         bytes=footprint(x),
     )
@@ -178,8 +178,7 @@ def scan_launch(axis: int, exclusive: bool, reverse: bool, x: Tensor, out: Tenso
     return Launch(
         kernel=loop.kernel("prefix_scan_sum_kernel", inside, origin, prologue, streamed=streamed),
         args=tuple(slots.values),
-        tasks=tasks,
-        grain=claim(tasks, traffic),
+        geometry=TaskRange(tasks, claim(tasks, traffic)),
         flops=prod(x.lens),
         bytes=traffic,
     )

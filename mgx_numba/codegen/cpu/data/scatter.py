@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ...launch import Launch
+from ...launch import Launch, TaskRange
+from ...problems.cluster import Tensor
 from ...space import collapse
 from .. import host
-from ..loops import Slots, Tensor, dtype_name, footprint, indent, load_text, store_text
+from ..loops import Slots, dtype_name, footprint, indent, load_text, store_text
 from .rows import RowLoop, cast_text, mover, mover_lanes, vector_loop
 
 __all__ = ["scatter_launch", "scatternd_launch"]
@@ -58,7 +59,7 @@ def scatter_launch(combine: str, axis: int, indices: Tensor, updates: Tensor, ou
     return Launch(
         kernel=loop.kernel(f"scatter_{combine}_kernel", inside, origin),
         args=tuple(slots.values),
-        tasks=loop.tasks if 0 not in updates.lens else 0,
+        geometry=TaskRange(loop.tasks if 0 not in updates.lens else 0),
         bytes=footprint(indices) + 2 * footprint(updates),
     )
 
@@ -122,7 +123,7 @@ def scatternd_launch(combine: str, indices: Tensor, updates: Tensor, out: Tensor
     return Launch(
         kernel=loop.kernel(f"scatternd_{combine}_kernel", inside, origin),
         args=tuple(slots.values),
-        tasks=loop.tasks if 0 not in updates.lens else 0,
+        geometry=TaskRange(loop.tasks if 0 not in updates.lens else 0),
         bytes=footprint(indices) + 2 * footprint(updates),
     )
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ...kernel import KernelSource
-from ...launch import Launch
+from ...launch import Launch, TaskRange
+from ...problems.cluster import Tensor
 from .. import host
-from ..loops import Slots, Tensor, dtype_name, footprint, indent, load_text
+from ..kernel import cpu_kernel
+from ..loops import Slots, dtype_name, footprint, indent, load_text
 from .rows import cast_text, vector_loop
 
 __all__ = ["PLANES", "scratch_pitch", "suppression_launch"]
@@ -148,9 +149,9 @@ def suppression_launch(
     ]
     name = "nonmaxsuppression_kernel"
     return Launch(
-        kernel=KernelSource(name=name, text="\n".join(text) + "\n", origin=origin),
+        kernel=cpu_kernel(name=name, text="\n".join(text) + "\n", origin=origin),
         args=tuple(slots.values),
-        tasks=groups if rows and count else 0,
+        geometry=TaskRange(groups if rows and count else 0),
         flops=prod(scores.lens),
         bytes=footprint(boxes) + footprint(scores),
     )

@@ -18,10 +18,11 @@ from math import prod
 
 import numpy as np
 
-from ...launch import Launch
+from ...launch import Launch, TaskRange
+from ...problems.cluster import Tensor
 from ...space import collapse
 from .. import host
-from ..loops import AHEAD_BYTES, Slots, Tensor, dtype_name, footprint, indent, is_streamed, load_text
+from ..loops import AHEAD_BYTES, Slots, dtype_name, footprint, indent, is_streamed, load_text
 from .rows import RowLoop, cast_text, const_text, row_share
 
 __all__ = ["LARGEST_K", "topk_launch", "topk_share"]
@@ -119,7 +120,7 @@ def topk_launch(
     return Launch(
         kernel=loop.kernel("topk_kernel", inside, origin, prologue),
         args=tuple(slots.values),
-        tasks=loop.tasks if 0 not in x.lens else 0,
+        geometry=TaskRange(loop.tasks if 0 not in x.lens else 0),
         flops=prod(x.lens),
         bytes=footprint(x) + footprint(values) + footprint(positions),
     )

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ...kernel import KernelSource
-from ...launch import Launch
+from ...launch import Launch, TaskRange
+from ...problems.cluster import Tensor
 from ...space import collapse
 from .. import host
-from ..loops import INDENT, Odometer, Slots, Tensor, claim, footprint, indent, is_streamed, task_elements, vector_loop
+from ..kernel import cpu_kernel
+from ..loops import INDENT, Odometer, Slots, claim, footprint, indent, is_streamed, task_elements, vector_loop
 from .rows import mover
 
 __all__ = ["transpose_launch"]
@@ -316,9 +317,8 @@ class _Plan:
         ]
         traffic = footprint(self.x) + footprint(self.out)
         return Launch(
-            kernel=KernelSource(name=name, text="\n".join(text) + "\n", origin=self.origin),
+            kernel=cpu_kernel(name=name, text="\n".join(text) + "\n", origin=self.origin),
             args=tuple(self.slots.values),
-            tasks=tasks,
-            grain=max(1, task_elements(prod(self.out.lens)) // elements, claim(tasks, traffic)),
+            geometry=TaskRange(tasks, max(1, task_elements(prod(self.out.lens)) // elements, claim(tasks, traffic))),
             bytes=traffic,
         )

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ...kernel import KernelSource
-from ...launch import Launch, Operand
+from ...launch import Launch, Operand, Solution, TaskRange
 from ...problems.recurrence import Phase, RecurrenceProblem, phases
 from ..contraction.epilogue_rows import Arguments, indent
 from ..contraction.int16_weights import BLOCK, DOWN, unpack
-from ..contraction.solver import Plan
+from ..kernel import cpu_kernel
 from ..microkernels.tile_table import RegisterTile, tile_for
 from .cells import CellWriter
 from .weights import phase_size
@@ -37,7 +36,7 @@ PAUSES = 4000
 """Pauses before a thread that waits for a part in work lets others run on its core."""
 
 
-def plan(problem: RecurrenceProblem, threads: int = 1, origin: str = "") -> Plan:
+def plan(problem: RecurrenceProblem, threads: int = 1, origin: str = "") -> Solution:
     """The launches for ``threads`` threads, and the bytes of the operand ``scratch``.
 
     Operands are ``x``, ``w`` (packed weights), ``y``, ``last``, for lstm ``last_cell``, ``scratch``, and those that
@@ -48,7 +47,7 @@ def plan(problem: RecurrenceProblem, threads: int = 1, origin: str = "") -> Plan
     panels = min(phase.panels(tile, problem.hidden) for phase in phases(problem))
     parts = max(1, min(threads // problem.lanes, work // PART_WORK, panels))
     layout = _Layout(problem, tile, parts)
-    return Plan((_begin(problem, layout, origin), _steps(problem, layout, origin)), layout.bytes)
+    return Solution((_begin(problem, layout, origin), _steps(problem, layout, origin)), layout.bytes)
 
 
 class _Layout:
@@ -94,8 +93,8 @@ def _begin(problem: RecurrenceProblem, layout: _Layout, origin: str) -> Launch:
             f"            store(states, lane * lane_size + {name}_start + row * row_size + u, {value})",
         ]
     text = "\n".join(["def kernel(args, begin, end):", *indent([*arguments.lines, *lines])]) + "\n"
-    kernel = KernelSource(f"{p.cell}_begin_kernel", text, origin)
-    return Launch(kernel, tuple(arguments.values), tasks=1, bytes=2 * problem.itemsize * layout.block)
+    kernel = cpu_kernel(f"{p.cell}_begin_kernel", text, origin)
+    return Launch(kernel, tuple(arguments.values), geometry=TaskRange(1), bytes=2 * problem.itemsize * layout.block)
 
 
 def _steps(problem: RecurrenceProblem, layout: _Layout, origin: str) -> Launch:
@@ -124,8 +123,10 @@ def _steps(problem: RecurrenceProblem, layout: _Layout, origin: str) -> Launch:
     for number in range(len(phases(p))):
         lines += indent(_phase(p, layout, rows, number), 2)
     text = "\n".join(["def kernel(args, begin, end):", *indent(lines)]) + "\n"
-    kernel = KernelSource(f"{p.cell}_kernel", text, origin)
-    return Launch(kernel, tuple(arguments.values), tasks=p.lanes * layout.parts, flops=p.flops, bytes=p.bytes)
+    kernel = cpu_kernel(f"{p.cell}_kernel", text, origin)
+    return Launch(
+        kernel, tuple(arguments.values), geometry=TaskRange(p.lanes * layout.parts), flops=p.flops, bytes=p.bytes
+    )
 
 
 def _declare(problem: RecurrenceProblem, layout: _Layout, arguments: Arguments) -> None:

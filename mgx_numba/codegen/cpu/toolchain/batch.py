@@ -135,7 +135,10 @@ def _serve(batch: _Batch) -> None:
         read_message(process.stdout)
         while (index := batch.take()) is not None:
             source = batch.sources[index]
-            write_message(process.stdin, {"name": source.name, "text": source.text, "origin": source.origin})
+            write_message(
+                process.stdin,
+                {"backend": source.backend, "name": source.name, "text": source.text, "origin": source.origin},
+            )
             batch.arrive(index, _result(source, read_message(process.stdout)))
             index = None
     except Exception:  # whatever went wrong with a worker, the kernel is compiled in this process

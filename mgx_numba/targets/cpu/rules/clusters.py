@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ....codegen.cpu.cluster.pointwise import pointwise_launch
-from ....codegen.cpu.cluster.reduce import reduce_launch
 from ....codegen.cpu.cluster.split import Division, division_of, split_cluster
-from ....codegen.cpu.loops import Tensor
-from ....codegen.launch import Launch
+from ....codegen.problems.cluster import PointwiseProblem, ReductionProblem, Tensor
 from ....codegen.reductions import REDUCTIONS
 from ....core.shape import Shape
 from ....graph.instruction import Instruction
@@ -25,15 +22,7 @@ _SINGLE = [n for n in known_operators() if issubclass(operator_class(n), Pointwi
 def lower_pointwise(low: Lowering, ins: Instruction) -> None:
     """One kernel for the cluster's module."""
     inputs, outputs = low.inputs(ins), low.outputs_of(ins)
-    launch = pointwise_launch(
-        ins.module_args[0],
-        [v.tensor for v in inputs],
-        [v.tensor for v in outputs],
-        low.options.fast_math,
-        low.origin(ins),
-    )
-    operands = {f"x{k}": v for k, v in enumerate(inputs)} | {f"out{k}": v for k, v in enumerate(outputs)}
-    low.launch(launch, operands, ins)
+    _pointwise(low, ins, ins.module_args[0], inputs, outputs)
 
 
 @lowering(*_SINGLE)
@@ -42,11 +31,7 @@ def lower_single(low: Lowering, ins: Instruction) -> None:
     module = Module("single")
     parameters = [module.add_parameter(f"x{k}", Shape(i.shape.type)) for k, i in enumerate(ins.inputs)]
     module.add_return([module.add_instruction(ins.op, parameters)])
-    inputs, target = low.inputs(ins), low.output(ins)
-    launch = pointwise_launch(
-        module, [v.tensor for v in inputs], [target.tensor], low.options.fast_math, low.origin(ins)
-    )
-    low.launch(launch, {f"x{k}": v for k, v in enumerate(inputs)} | {"out0": target}, ins)
+    _pointwise(low, ins, module, low.inputs(ins), [low.output(ins)])
 
 
 @lowering("fused_reduce")
@@ -78,8 +63,7 @@ def lower_cluster(
     operands = [v.tensor for v in inputs], [v.tensor for v in outputs]
     division = division_of(module, axes, *operands, low.threads)
     if division is None:
-        launch = reduce_launch(module, axes, *operands, low.options.fast_math, low.origin(ins))
-        _launch(low, ins, launch, inputs, outputs)
+        _reduction(low, ins, module, axes, inputs, outputs)
         return
     partial, combined, rest = split_cluster(module, axes, division.parts * division.fold)
     values = dict(zip(module.parameters(), inputs))
@@ -89,31 +73,23 @@ def lower_cluster(
     sums = partial.module.results()
     pieces = [_pieces(low, s.shape, division) for s in sums]
     one = [Tensor(v.type, v.lens[1:], v.strides[1:]) for v in pieces]
-    launch = reduce_launch(
+    problem = ReductionProblem(
         partial.module,
-        axes,
-        [v.tensor for v in taken],
-        one,
+        tuple(axes),
+        tuple(v.tensor for v in taken),
+        tuple(one),
         low.options.fast_math,
         low.origin(ins),
         division.parts,
         division.fold,
     )
-    _launch(low, ins, launch, taken, pieces)
+    low.compute(problem, taken, pieces, ins)
 
     for v in combined.gives:
         values[v] = ends.get(v) or low.allocate(Shape(v.shape.type, v.shape.lens))
     taken = [*pieces, *(_with_first_axis(values[v]) for v in combined.takes[len(pieces) :])]
     given = [_with_first_axis(values[v]) for v in combined.gives]
-    launch = reduce_launch(
-        combined.module,
-        (0,),
-        [v.tensor for v in taken],
-        [v.tensor for v in given],
-        low.options.fast_math,
-        low.origin(ins),
-    )
-    _launch(low, ins, launch, taken, given)
+    _reduction(low, ins, combined.module, (0,), taken, given)
 
     if rest is None:
         return
@@ -122,15 +98,20 @@ def lower_cluster(
         lower_cluster(low, ins, rest.module, axes, taken, given)
         return
     taken = [_spread(v, given[0].lens) for v in taken]
-    launch = pointwise_launch(
-        rest.module, [v.tensor for v in taken], [v.tensor for v in given], low.options.fast_math, low.origin(ins)
-    )
-    _launch(low, ins, launch, taken, given)
+    _pointwise(low, ins, rest.module, taken, given)
 
 
-def _launch(low: Lowering, ins: Instruction, launch: Launch, inputs: list[View], outputs: list[View]) -> None:
-    operands = {f"x{k}": v for k, v in enumerate(inputs)} | {f"out{k}": v for k, v in enumerate(outputs)}
-    low.launch(launch, operands, ins)
+def _pointwise(low: Lowering, ins: Instruction, module: Module, inputs: list[View], outputs: list[View]) -> None:
+    tensors = tuple(v.tensor for v in inputs), tuple(v.tensor for v in outputs)
+    low.compute(PointwiseProblem(module, *tensors, low.options.fast_math, low.origin(ins)), inputs, outputs, ins)
+
+
+def _reduction(
+    low: Lowering, ins: Instruction, module: Module, axes: Sequence[int], inputs: list[View], outputs: list[View]
+) -> None:
+    tensors = tuple(v.tensor for v in inputs), tuple(v.tensor for v in outputs)
+    problem = ReductionProblem(module, tuple(axes), *tensors, low.options.fast_math, low.origin(ins))
+    low.compute(problem, inputs, outputs, ins)
 
 
 def _pieces(low: Lowering, shape: Shape, division: Division) -> View:

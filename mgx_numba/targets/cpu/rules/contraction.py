@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from ....codegen.cpu.cluster.epilogue import epilogue_parameters, print_epilogue, print_prologue, prologue_parameters
-from ....codegen.cpu.contraction.configurations import Candidate, Request
 from ....codegen.cpu.contraction.select import packing_growth, select
 from ....codegen.cpu.contraction.solver import NO_EPILOGUE, UnsuitedWeights
 from ....codegen.cpu.microkernels.tile_table import tile_for
 from ....codegen.problems.contraction import ConvProblem, Epilogue, GemmProblem, Prologue
+from ....codegen.tuning.request import Candidate, Request
 from ....core.shape import Shape, row_major_strides
 from ....core.types import Type
 from ....graph.instruction import Instruction

@@ -3,33 +3,16 @@
 from __future__ import annotations
 
 from ....codegen.cpu import host
-from ....codegen.cpu.cluster.pointwise import pointwise_launch
 from ....codegen.cpu.data.rows import mover
-from ....codegen.cpu.data.runs import runs_launch
 from ....codegen.cpu.data.transpose import transpose_launch
-from ....codegen.launch import Launch
 from ....codegen.space import collapse
 from ....core.shape import Shape
 from ....graph.instruction import Instruction
-from ....graph.module import Module
 from ...lowering.buffers import View
 from ...lowering.lowering import Lowering
 from .table import lowering
 
-__all__ = ["copies_in_runs", "copy_launch"]
-
-
-def copy_launch(source: View, target: View, origin: str = "") -> Launch:
-    """A launch that copies ``x0`` to ``out0``, which may differ in strides."""
-    transposing = transpose_launch(source.tensor, target.tensor, origin)
-    if transposing is not None:
-        return transposing
-    runs = runs_launch("copy_kernel", source.tensor, target.tensor, ("x0", "out0"), origin=origin)
-    if runs is not None:
-        return runs
-    module = Module("copy")
-    module.add_return([module.add_parameter("x0", Shape(source.type))])
-    return pointwise_launch(module, [source.tensor], [target.tensor], origin=origin)
+__all__ = ["copies_in_runs"]
 
 
 def copies_in_runs(source: View, target: View) -> bool:

@@ -16,8 +16,9 @@ import functools
 from collections.abc import Mapping, Sequence
 
 from ....kernel import KernelSource
-from ....launch import Callee, Launch, Operand
+from ....launch import Callee, Launch, Operand, TaskRange
 from ....problems.contraction import ITEMSIZE, Epilogue, GemmProblem
+from ...kernel import cpu_kernel
 from ...microkernels.tile_table import TILE_TABLE_ROWS, RegisterTile, tile_for
 from ..batches import Batched
 from ..epilogue_rows import Arguments, Rows, indent, kernel_name
@@ -41,7 +42,7 @@ def _tile_source(tile: RegisterTile) -> KernelSource:
     for index, rows in enumerate(heights(tile)):
         lines.append(f"    {'elif' if index else 'if'} rows == {rows}:")
         lines.append(f"        strassen_tile_{tile.dtype}(args, begin, end, {rows}, {tile.vectors}, {tile.lanes})")
-    return KernelSource(f"strassen_{tile.name}_{tile.dtype}_tile_kernel", "\n".join(lines) + "\n")
+    return cpu_kernel(f"strassen_{tile.name}_{tile.dtype}_tile_kernel", "\n".join(lines) + "\n")
 
 
 def strassen_launch(
@@ -98,7 +99,9 @@ def strassen_launch(
     text = "\n".join(_Driver(tile, tile_slot, plain_slot, finish_slot).text(common)) + "\n"
     flops = 2 * batched.m * problem.n * problem.k
     moved = size * (batched.m * (problem.k + problem.n) + problem.k * panels * columns)
-    launch = Launch(KernelSource("gemm_strassen_kernel", text), tuple(a.values), down * across, grain, flops, moved)
+    launch = Launch(
+        cpu_kernel("gemm_strassen_kernel", text), tuple(a.values), TaskRange(down * across, grain), flops, moved
+    )
     return launch, -(-down * across // grain) * cut.claim(tile, problem.k) * size
 
 
@@ -131,7 +134,7 @@ def _finish_source(lines: Sequence[str], rows: Rows, tile: RegisterTile) -> Kern
         "    call[4] = 1",
     ]  # fmt: skip
     text = "\n".join(["def kernel(call, begin, end):", *indent(body)]) + "\n"
-    return KernelSource(kernel_name("strassen_finish", rows.epilogue), text)
+    return cpu_kernel(kernel_name("strassen_finish", rows.epilogue), text)
 
 
 class _Driver:

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ....launch import Operand
+from ....launch import Operand, Solution
 from ....problems.contraction import NOT_COMPUTED, Epilogue, GemmProblem
 from ...microkernels.tile_table import tile_for
 from ..batches import Batched, collapse
 from ..blocking import Blocking
 from ..gemm import GemmPacked
 from ..roofline import BYTES_PER_SECOND
-from ..solver import NO_EPILOGUE, Plan, Strides
+from ..solver import NO_EPILOGUE, Strides
 from .blocks import Cut, best_cut, given_cut
 from .kernel import strassen_launch
 
@@ -71,7 +71,7 @@ class GemmStrassen:
         strides: Strides = (),
         threads: int = 1,
         blocking: Blocking | None = None,
-    ) -> Plan:
+    ) -> Solution:
         batched = collapse(problem, epilogue, strides, self._plain.panel_strides(problem))
         tile = tile_for(problem.dtype)
         size = (self.levels, tile, batched.m, problem.n, problem.k, threads)
@@ -83,7 +83,7 @@ class GemmStrassen:
             launch, room = strassen_launch(self.levels, problem, epilogue, batched, offsets, Operand("w"), cut, threads)
             launches.append(launch)
             scratch = max(scratch, room)
-        return Plan(tuple(launches), scratch)
+        return Solution(tuple(launches), scratch)
 
     def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
         _, seconds = self._cut(problem, threads)

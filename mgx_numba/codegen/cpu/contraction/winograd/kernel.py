@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 
 from ....kernel import KernelSource
-from ....launch import Launch, Operand
+from ....launch import Launch, Operand, Solution, TaskRange
 from ....problems.contraction import ITEMSIZE, ConvProblem, Epilogue
+from ...kernel import cpu_kernel
 from ...microkernels.tile_table import PREFETCH_STEPS, TILE_TABLE_ROWS, tile_for
 from ..blocking import SUMS_BYTES
 from ..conv import panel_lens
 from ..epilogue_rows import Arguments, Rows, indent, kernel_name
 from ..macro_kernel import next_height
 from ..rows import row_offsets, stride_arguments
-from ..solver import Plan
 from ..tile_source import ELSEWHERE_SLOT, ROWS_SLOT, VECTORS_SLOT, tile_block, tile_source
 from .blocks import Block, tiles_of
 from .form import Form
@@ -53,7 +53,7 @@ class WinogradWriter:
         self.arguments = Arguments()
         self.tile_slot = self.arguments.callee(tile_source(self.tile))
 
-    def plan(self) -> Plan:
+    def plan(self) -> Solution:
         """The one launch and its scratch, a part for each claim."""
         problem, tile, block, points = self.problem, self.tile, self.block, self.form.points
         groups, panels, taps, depth, columns = panel_lens(problem, tile)
@@ -92,13 +92,13 @@ class WinogradWriter:
         self.rows.pointers(a)
         a.integers(out_h=problem.out_lens[-2], out_w=problem.out_lens[-1])
         stride_arguments(a, self.strides)
-        source = KernelSource(kernel_name(self.form.name, self.epilogue), "\n".join(self._text()) + "\n")
+        source = cpu_kernel(kernel_name(self.form.name, self.epilogue), "\n".join(self._text()) + "\n")
         moved = problem.itemsize * (problem.batch * problem.in_pixels * problem.in_channels + zeros)
         results = problem.batch * problem.out_pixels * problem.out_channels
         moved += ITEMSIZE[self.epilogue.out_dtype(problem.dtype)] * results
         seen = self.epilogue.moving
-        launch = Launch(source, tuple(a.values), tasks, block.grain, problem.flops, moved, seen)
-        return Plan((launch,), -(-tasks // block.grain) * claim * problem.itemsize)
+        launch = Launch(source, tuple(a.values), TaskRange(tasks, block.grain), problem.flops, moved, seen)
+        return Solution((launch,), -(-tasks // block.grain) * claim * problem.itemsize)
 
     def _filter(self, source: str, target: str, plane: str) -> str:
         form, columns = self.form, self.tile.columns
@@ -162,7 +162,7 @@ class WinogradWriter:
         ]
         text = "\n".join(["def kernel(call, begin, end):", *indent(lines)]) + "\n"
         kind = "_products_kernel" if self.form.stored else "_filter_products_kernel"
-        return KernelSource(self.form.name + kind, text)
+        return cpu_kernel(self.form.name + kind, text)
 
     def _block(self) -> list[str]:
         columns = self.tile.columns

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ....launch import Solution
 from ....problems.contraction import NOT_COMPUTED, ConvProblem, Epilogue
 from ...microkernels.tile_table import tile_for
 from ..blocking import Blocking
@@ -21,7 +22,7 @@ from ..conv import ConvDirect, panel_lens
 from ..pack import aligned_zeros
 from ..roofline import BYTES_PER_SECOND, CLOCK
 from ..rows import image_strides
-from ..solver import NO_EPILOGUE, Plan, Strides
+from ..solver import NO_EPILOGUE, Strides
 from .blocks import best_block, given_block
 from .form import Form
 from .kernel import WinogradWriter, filter_plane
@@ -98,7 +99,7 @@ class ConvWinograd:
         strides: Strides = (),
         threads: int = 1,
         blocking: Blocking | None = None,
-    ) -> Plan:
+    ) -> Solution:
         if blocking is None:
             block, _ = best_block(self.form, problem, threads)
         else:

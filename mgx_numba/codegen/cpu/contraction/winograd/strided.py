@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ....kernel import KernelSource
-from ....launch import Launch, Operand
+from ....launch import Launch, Operand, Solution, TaskRange
 from ....problems.contraction import ConvProblem, Epilogue
+from ...kernel import cpu_kernel
 from ...microkernels.tile_table import tile_for
 from ..blocking import Blocking
 from ..epilogue_rows import Arguments, indent
 from ..pack import aligned_zeros
 from ..roofline import BYTES_PER_SECOND
-from ..solver import NO_EPILOGUE, Plan, Strides
+from ..solver import NO_EPILOGUE, Strides
 from .form import Form
 from .solver import ConvWinograd
 
@@ -90,7 +90,7 @@ class ConvWinogradStrided:
         strides: Strides = (),
         threads: int = 1,
         blocking: Blocking | None = None,
-    ) -> Plan:
+    ) -> Solution:
         blocks = _rearranged(problem)
         size = problem.batch * blocks.x_strides[0] * problem.itemsize
         size = -(-size // _ALIGNMENT) * _ALIGNMENT
@@ -99,7 +99,7 @@ class ConvWinogradStrided:
         for launch in plan.launches:
             args = tuple(_after(arg, size) if isinstance(arg, Operand) else arg for arg in launch.args)
             launches.append(replace(launch, args=args, flops=problem.flops))
-        return Plan(tuple(launches), size + plan.scratch)
+        return Solution(tuple(launches), size + plan.scratch)
 
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
         blocks = _rearranged(problem)
@@ -198,6 +198,6 @@ def _rearranging(problem: ConvProblem, blocks: ConvProblem) -> Launch:
             f"                    store_tail(target, block * pixel + c, v, imin(run - c, {lanes}))",
         ]),
     ]  # fmt: skip
-    source = KernelSource("space_to_depth_kernel", "\n".join(lines) + "\n")
+    source = cpu_kernel("space_to_depth_kernel", "\n".join(lines) + "\n")
     moved = problem.itemsize * problem.batch * (problem.in_pixels * channels + blocks.x_strides[0])
-    return Launch(source, tuple(a.values), problem.batch * blocks.in_lens[0], 1, 0, moved)
+    return Launch(source, tuple(a.values), TaskRange(problem.batch * blocks.in_lens[0], 1), 0, moved)

@@ -1,0 +1,77 @@
+"""The CPU as a back end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..backend import Progress
+from ..kernel import KernelSource
+from ..store import Store
+from .identity import environment_identity
+from .kernel import NAME
+from .toolchain.loader import load, loadable, objects_of
+
+if TYPE_CHECKING:
+    from ..launch import Solution
+    from ..tuning.record import DeviceFingerprint, TuningRecord
+    from ..tuning.request import Candidate, Request
+
+__all__ = ["BACKEND", "CpuBackend"]
+
+
+class CpuBackend:
+    """Vector code for the CPU of this process, see `Backend`.
+
+    A process that only loads kernels imports neither generators nor what tuning needs.
+    """
+
+    name = NAME
+
+    def identity(self) -> Mapping[str, str]:
+        """See `Backend.identity`; read anew each time, for ``MGX_CPU_FEATURES`` may be set meanwhile."""
+        return environment_identity()
+
+    def fingerprint(self) -> DeviceFingerprint:
+        """See `Backend.fingerprint`."""
+        from .fingerprint import device_fingerprint
+
+        return device_fingerprint()
+
+    def plan(self, problem: Any) -> Solution:
+        """See `Backend.plan`."""
+        from .planning import plan
+
+        return plan(problem)
+
+    def choose(self, request: Request) -> Candidate:
+        """See `Backend.choose`."""
+        from ..tuning.request import Candidate
+        from .contraction.select import select
+
+        return Candidate(select(request.problem, request.threads))
+
+    def candidate_of(self, request: Request, record: TuningRecord) -> Candidate | None:
+        """See `Backend.candidate_of`."""
+        from .contraction.configurations import candidate_of
+
+        return candidate_of(request, record)
+
+    def objects(
+        self, sources: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
+    ) -> dict[str, bytes]:
+        """See `Backend.objects`."""
+        return objects_of(sources, progress, store)
+
+    def loadable(self, source: KernelSource, data: bytes) -> bool:
+        """See `Backend.loadable`."""
+        return loadable(source, data)
+
+    def load(
+        self, sources: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
+    ) -> list[int]:
+        """See `Backend.load`; handles are addresses."""
+        return load(sources, progress, store)
+
+
+BACKEND = CpuBackend()

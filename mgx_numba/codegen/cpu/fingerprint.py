@@ -1,0 +1,19 @@
+"""What times measured on this CPU depend on besides the problem."""
+
+from __future__ import annotations
+
+import os
+
+from ..._version import __version__
+from ..tuning.record import DeviceFingerprint
+from .host import host
+from .platform import platform
+
+__all__ = ["device_fingerprint"]
+
+
+def device_fingerprint() -> DeviceFingerprint:
+    """Of this machine, as narrowed by ``MGX_CPU_FEATURES``."""
+    cpu, here = host(), platform()
+    versions = ("llvmlite", here.llvmlite), ("mgx_numba", __version__), ("numba", here.numba)
+    return DeviceFingerprint(cpu.name, tuple(sorted(cpu.features)), os.cpu_count() or 1, cpu.vector_bits, versions)

@@ -1,0 +1,63 @@
+"""Which generator plans which problem."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from ...core.shape import Shape
+from ...errors import UnsupportedError
+from ...graph.module import Module
+from ..launch import Launch, Solution
+from ..problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
+from .cluster.pointwise import pointwise_launch
+from .cluster.reduce import reduce_launch
+from .data.runs import runs_launch
+from .data.transpose import transpose_launch
+from .kernel import NAME
+
+__all__ = ["plan"]
+
+
+@functools.singledispatch
+def plan(problem: Any) -> Solution:
+    """See `Backend.plan`; each kind of problem has its function below."""
+    raise UnsupportedError(f"the back end {NAME} has no kernels for {type(problem).__name__}")
+
+
+@plan.register
+def _(problem: PointwiseProblem) -> Solution:
+    launch = pointwise_launch(problem.module, problem.inputs, problem.outputs, problem.fast_math, problem.origin)
+    return Solution((launch,))
+
+
+@plan.register
+def _(problem: ReductionProblem) -> Solution:
+    launch = reduce_launch(
+        problem.module,
+        problem.axes,
+        problem.inputs,
+        problem.outputs,
+        problem.fast_math,
+        problem.origin,
+        problem.parts,
+        problem.fold,
+    )
+    return Solution((launch,))
+
+
+@plan.register
+def _(problem: CopyProblem) -> Solution:
+    return Solution((_copy(problem),))
+
+
+def _copy(problem: CopyProblem) -> Launch:
+    transposing = transpose_launch(problem.source, problem.target, problem.origin)
+    if transposing is not None:
+        return transposing
+    runs = runs_launch("copy_kernel", problem.source, problem.target, ("x0", "out0"), origin=problem.origin)
+    if runs is not None:
+        return runs
+    module = Module("copy")
+    module.add_return([module.add_parameter("x0", Shape(problem.source.type))])
+    return pointwise_launch(module, [problem.source], [problem.target], origin=problem.origin)

@@ -1,0 +1,63 @@
+"""Fused clusters and copies, as problems: what is computed, and how the operands lie in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...core.types import Type
+from ...graph.module import Module
+
+__all__ = ["CopyProblem", "PointwiseProblem", "ReductionProblem", "Tensor"]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One operand: element type, lengths and element strides in the problem's own dimensions."""
+
+    type: Type
+    lens: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PointwiseProblem:
+    """Every result of a module of scalar operations, for each element.
+
+    ``module`` has one scalar parameter for each of ``inputs``, in order of declaration. All tensors have equal lengths
+    and any strides; they are called ``x0``, ``x1``, ... and ``out0``, ``out1``, .... ``origin`` is the printed
+    instruction, for readers of the kernel.
+    """
+
+    module: Module
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    fast_math: bool = False
+    origin: str = ""
+
+
+@dataclass(frozen=True)
+class ReductionProblem:
+    """A module of pointwise operations, reductions over ``axes`` and ``multibroadcast`` of what is one value a row.
+
+    Row parameters and results have length 1 on the reduced axes. Rows are reduced in ``parts`` parts, each with results
+    of its own, which follow one another in memory; more than one only where the results are reductions of what depends
+    on none. ``fold`` steps at a time count as columns of their own. Names are as in `PointwiseProblem`.
+    """
+
+    module: Module
+    axes: tuple[int, ...]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    fast_math: bool = False
+    origin: str = ""
+    parts: int = 1
+    fold: int = 1
+
+
+@dataclass(frozen=True)
+class CopyProblem:
+    """``x0`` copied to ``out0``: tensors of one element type and equal lengths, of any strides."""
+
+    source: Tensor
+    target: Tensor
+    origin: str = ""
