@@ -34,8 +34,9 @@ from mgx_numba.codegen.tuning.record import TuningRecord
 from mgx_numba.codegen.tuning.request import Candidate, Request
 from mgx_numba.errors import MgxError
 from mgx_numba.frontends.onnx import parse_onnx
-from mgx_numba.targets.base import compile_for
 from mgx_numba.targets.cpu.measuring import Bench
+from mgx_numba.targets.options import TargetOptions
+from mgx_numba.targets.registry import compile_for
 
 __all__ = ["main", "measure", "regret"]
 
@@ -91,7 +92,8 @@ def measure(models: Sequence[str], threads: int, scale: str = "full") -> list[di
         for name in models:
             case = prepare(name, Path(folder), scale)
             recorder = Recorder()
-            compile_for("cpu", parse_onnx(case.path), fast_math=True, num_threads=threads, tuning=recorder)  # type: ignore[arg-type]
+            options = TargetOptions(num_threads=threads, tuning=recorder)  # type: ignore[arg-type]
+            compile_for("cpu", parse_onnx(case.path), options)
             for request, count in recorder.requests.items():
                 request = dataclasses.replace(request, replaced=recorder.replaced.get(request, ""))
                 known, counts = found.get(request.key(), (request, Counter()))

@@ -23,8 +23,8 @@ from mgx_numba.runtime.cpu.executor import Executable
 from mgx_numba.runtime.memory import aligned_empty
 from mgx_numba.runtime.plan import Plan, Pointer, Region, Step
 from mgx_numba.targets.cpu.lower import lower
-from mgx_numba.targets.cpu.options import CpuOptions
 from mgx_numba.targets.cpu.target import optimize
+from mgx_numba.targets.options import TargetOptions
 
 __all__ = ["KERNELS", "KernelCase", "compile_kernel", "library_function", "limited_blas"]
 
@@ -271,7 +271,7 @@ def compile_kernel(case: KernelCase, threads: int, fast_math: bool = True) -> Wo
         ValueError: part of it would run on the host, or its result has no shape before it runs.
     """
     model = case.model()
-    options = CpuOptions(fast_math=fast_math, num_threads=threads)
+    options = TargetOptions(fast_math=fast_math, num_threads=threads)
     plan = _kept_in_arena(lower(optimize(parse_onnx(model), options), options), case.name)
     feeds = inputs(case.name, model)
     arrays = [_aligned(feeds[p.name]) for p in plan.parameters]

@@ -14,7 +14,9 @@ from ..core.argument import Argument
 from ..core.shape import Shape
 from ..core.types import Type
 from ..errors import MgxError, OptionError, ParameterError
-from ..targets.base import Compiled, compile_for
+from ..targets.base import Compiled
+from ..targets.options import TargetOptions
+from ..targets.registry import compile_for
 from .argument import argument
 from .options import CompileOptions, parse_compile_options
 from .shape import shape, shape_map
@@ -150,17 +152,15 @@ class program:
         parsed = parse_compile_options(given, t.name())
         with _progress() as progress:
             tuning = tuning_for(t.name(), parsed, self._records, progress)
-            compiled = compile_for(
-                t.name(),
-                self._portable,
+            settings = TargetOptions(
                 fast_math=parsed.fast_math,
                 num_threads=parsed.num_threads,
                 memory_reuse=parsed.memory_reuse,
                 disabled_passes=(*self._disabled_passes, *parsed.disabled_passes),
-                progress=progress,
                 tuning=tuning,
                 store=self._store,
             )
+            compiled = compile_for(t.name(), self._portable, settings, progress)
             self._records = merged_records(tuning, self._records)
         self._tuning = tuning
         self._told = tuning.told if tuning is not None else []

@@ -139,12 +139,12 @@ def _program(plan: Plan, about: Mapping[str, Any], decoded: Decoded, store: Stor
     disabled = (*result._disabled_passes, *options.disabled_passes)
 
     def optimized() -> Program:
-        from ..targets.cpu.options import CpuOptions
         from ..targets.cpu.target import optimize
         from ..targets.lowering.tuples import without_tuples
+        from ..targets.options import TargetOptions
 
         whole, _ = without_tuples(result._portable)
-        return optimize(whole, CpuOptions(fast_math=options.fast_math, disabled_passes=disabled))
+        return optimize(whole, TargetOptions(fast_math=options.fast_math, disabled_passes=disabled))
 
     lowered = LoweredProgram(executable, about["trees"], optimized, store)
     parameters = {name: _shape_from_json(entry) for name, entry in about["parameters"].items()}

@@ -12,7 +12,8 @@ from ..errors import MgxError
 from ..graph.passes import Options, run_passes
 from ..graph.printer import format_instruction, instruction_names
 from ..graph.program import Program
-from ..targets.base import Compiled, Observation, compile_for
+from ..targets.base import Compiled, Observation
+from ..targets.registry import compile_for
 from .compare import Difference, Tolerance, compare
 from .progress import track
 from .trim import computing_instructions, keep_until

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 import numpy as np
 
-from ..errors import OptionError
-
 if TYPE_CHECKING:
-    from ..codegen.store import Store
-    from ..codegen.tuning.session import Tuning
     from ..graph.program import Program
 
-__all__ = ["Compiled", "Observation", "Progress", "compile_for"]
+__all__ = ["Compiled", "Observation", "Progress", "Tree"]
+
+Tree = Any
+"""Position of an array among the results, or a list of trees for a tuple."""
 
 Progress = Callable[[int, int, str], None]
 
@@ -79,44 +78,3 @@ class Compiled(Protocol):
         Raises:
             OptionError: the target makes none.
         """
-
-
-def compile_for(
-    target: str,
-    program: Program,
-    *,
-    fast_math: bool = True,
-    num_threads: int = 0,
-    memory_reuse: bool = True,
-    disabled_passes: tuple[str, ...] = (),
-    progress: Progress | None = None,
-    tuning: Tuning | None = None,
-    store: Store | None = None,
-) -> Compiled:
-    """Compile a copy of a program for the target of this name.
-
-    ``tuning`` gives the records that the cpu target goes by, and takes those that it makes. ``store`` is where it looks
-    for compiled kernels, by default the user's object store.
-
-    Raises:
-        OptionError: unknown target.
-        CompileError: a pass or code generation failed.
-    """
-    if target == "ref":
-        from .ref.target import RefProgram
-
-        return RefProgram(program.clone())
-    if target == "cpu":
-        from .cpu.options import CpuOptions
-        from .cpu.target import CpuProgram
-
-        options = CpuOptions(
-            fast_math=fast_math,
-            num_threads=num_threads,
-            memory_reuse=memory_reuse,
-            disabled_passes=tuple(disabled_passes),
-            tuning=tuning,
-            store=store,
-        )
-        return CpuProgram(program, options, progress)
-    raise OptionError(f"unknown target {target!r}; known: ref, cpu")

@@ -18,7 +18,7 @@ from mgx_numba.graph.instruction import Instruction, Parameter, Return
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.cpu.executor import Executable
 from mgx_numba.targets.cpu.lower import lower
-from mgx_numba.targets.cpu.options import CpuOptions
+from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.ref.interpreter import compute
 
 __all__ = ["Reference", "assert_agrees", "assert_identical", "reference", "run"]
@@ -118,7 +118,7 @@ def _overflows(ins: Instruction, value: Any) -> bool:
 
 def run(optimized: Program, batches: Sequence[Mapping[str, np.ndarray]], **options: Any) -> list[list[np.ndarray]]:
     """Results of an optimised program, compiled once, for each set of inputs."""
-    settings = CpuOptions(**{"fast_math": False, **options})
+    settings = TargetOptions(**{"fast_math": False, **options})
     executable = Executable(lower(optimized, settings), num_threads=settings.num_threads or None)
     names = [p.name for p in executable.plan.parameters]
     return [executable.run([np.ascontiguousarray(inputs[n]) for n in names]) for inputs in batches]

@@ -14,7 +14,7 @@ from mgx_numba.graph.passes import Options, run_passes
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.cpu.executor import Executable
 from mgx_numba.targets.cpu.lower import lower
-from mgx_numba.targets.cpu.options import CpuOptions
+from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.ref.interpreter import evaluate
 
 FUSION = ("fuse_contraction", "fuse_reduce", "fuse_pointwise", "dead_code_elimination")
@@ -35,7 +35,7 @@ def program_of(inputs: Sequence[np.ndarray], build: Build) -> Program:
 
 def compile_and_run(program: Program, inputs: Sequence[np.ndarray], passes: Sequence[str] = FUSION, **options):
     """Results of the fused and lowered program, and the program itself."""
-    settings = CpuOptions(**{"fast_math": False, **options})
+    settings = TargetOptions(**{"fast_math": False, **options})
     optimized = program.clone()
     run_passes(optimized, list(passes), Options(fast_math=settings.fast_math), validate=True)
     executable = Executable(lower(optimized, settings), num_threads=2)

@@ -15,8 +15,8 @@ from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.module import Module
 from mgx_numba.runtime.plan import Plan
 from mgx_numba.targets.cpu.lower import lower
-from mgx_numba.targets.cpu.options import CpuOptions
 from mgx_numba.targets.cpu.target import CpuProgram
+from mgx_numba.targets.options import TargetOptions
 
 from .programs import check, compile_and_run, program_of
 
@@ -60,7 +60,7 @@ def test_heads_are_split_and_merged_without_copies(dtype: Any, causal: bool) -> 
         return m.add_instruction("relu", [attend(m, p, causal=causal)])
 
     check(arrays, build_graph)
-    plan = lower(program_of(arrays, build_graph), CpuOptions())
+    plan = lower(program_of(arrays, build_graph), TargetOptions())
     assert kernels(plan) == ["cpu::attention_kernel", "cpu::relu_kernel"]
 
 
@@ -128,7 +128,7 @@ def test_long_sequence_of_one_head_is_split_over_threads() -> None:
         return m.add_instruction("attention", p)
 
     check(arrays, build_graph, num_threads=8)
-    plan = lower(program_of(arrays, build_graph), CpuOptions(num_threads=8))
+    plan = lower(program_of(arrays, build_graph), TargetOptions(num_threads=8))
     assert kernels(plan) == ["cpu::attention_few_kernel", "cpu::attention_join_kernel"]
 
 
@@ -143,8 +143,8 @@ def test_models_use_the_kernel(name: str) -> None:
     model = build(name, scale="tiny")
     feeds = inputs(name, model)
     parsed = parse_onnx(model)
-    fused = CpuProgram(parsed, CpuOptions(fast_math=False), None)
-    apart = CpuProgram(parsed, CpuOptions(fast_math=False, disabled_passes=("fuse_attention",)), None)
+    fused = CpuProgram(parsed, TargetOptions(fast_math=False), None)
+    apart = CpuProgram(parsed, TargetOptions(fast_math=False, disabled_passes=("fuse_attention",)), None)
     assert sum(i.name == "attention" for i in fused.program.main) == 2
     for got, want in zip(fused.run(feeds), apart.run(feeds)):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())

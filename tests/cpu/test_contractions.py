@@ -11,7 +11,7 @@ from mgx_numba.codegen.cpu.contraction.pack import aligned_zeros
 from mgx_numba.runtime.cpu.executor import Executable
 from mgx_numba.runtime.memory import scratch
 from mgx_numba.targets.cpu.lower import lower
-from mgx_numba.targets.cpu.options import CpuOptions
+from mgx_numba.targets.options import TargetOptions
 
 from .programs import check, program_of
 
@@ -43,7 +43,7 @@ def test_dot_of_one_row_with_many_weights(fast_math, value):
     weights[7, 5] = value
     given = data((1, 400))
     program = program_of([given], lambda m, p: m.add_instruction("dot", [p[0], m.add_literal(weights)]))
-    plan = lower(program, CpuOptions(fast_math=fast_math))
+    plan = lower(program, TargetOptions(fast_math=fast_math))
     (got,) = Executable(plan).run([given])
     np.testing.assert_allclose(got, given.astype(float) @ weights, rtol=1e-5, atol=1e-2 if fast_math else 1e-4)
     short = fast_math and bool(np.isfinite(value))
@@ -61,7 +61,7 @@ def test_constants_lie_on_cache_lines():
         spread = m.add_instruction("multibroadcast", [m.add_literal(scale)], out_lens=(7, 100))
         return m.add_instruction("mul", [p[0], spread])
 
-    plan = lower(program_of([given], build), CpuOptions())
+    plan = lower(program_of([given], build), TargetOptions())
     assert plan.constants and all(constant.ctypes.data % 64 == 0 for constant in plan.constants)
     np.testing.assert_array_equal(Executable(plan).run([given])[0], given * scale)
 

@@ -13,7 +13,7 @@ from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.module import Module
 from mgx_numba.runtime.plan import HostStep
 from mgx_numba.targets.cpu.lower import lower
-from mgx_numba.targets.cpu.options import CpuOptions
+from mgx_numba.targets.options import TargetOptions
 
 from .programs import check, program_of
 
@@ -27,7 +27,7 @@ def values(*lens: int, dtype: Any = np.float32, seed: int = 0) -> np.ndarray:
 def native(inputs: Sequence[np.ndarray], build: Any) -> None:
     """Results agree with ref, and every step is a kernel."""
     check(inputs, build)
-    plan = lower(program_of(inputs, build), CpuOptions())
+    plan = lower(program_of(inputs, build), TargetOptions())
     assert not [s.label for s in plan.steps if isinstance(s, HostStep)]
 
 
@@ -144,7 +144,7 @@ def test_long_rows_in_parts(k: int, lens: tuple[int, ...], axis: int, dtype: Any
         return [*found, m.add_instruction("prefix_scan_sum", p, axis=axis, exclusive=1, reverse=0)]
 
     native([x], build)
-    plan = lower(program_of([x], build), CpuOptions())
+    plan = lower(program_of([x], build), TargetOptions())
     assert len(plan.steps) >= 10
 
 

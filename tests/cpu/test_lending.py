@@ -10,7 +10,7 @@ import pytest
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.module import Module
 from mgx_numba.targets.cpu.lower import lower
-from mgx_numba.targets.cpu.options import CpuOptions
+from mgx_numba.targets.options import TargetOptions
 
 from .programs import Build, check
 
@@ -21,7 +21,7 @@ def values(*lens: int) -> np.ndarray:
 
 def kernels(inputs: Sequence[np.ndarray], build: Build) -> list[str]:
     """Labels of the steps of a program that agrees with ref."""
-    return [step.label for step in lower(check(inputs, build), CpuOptions()).steps]
+    return [step.label for step in lower(check(inputs, build), TargetOptions()).steps]
 
 
 def test_a_nested_concatenation_of_another_axis_is_written_in_place() -> None:

@@ -13,8 +13,8 @@ from mgx_numba.graph.passes import Options, run_passes
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.cpu.executor import Executable
 from mgx_numba.targets.cpu.lower import lower
-from mgx_numba.targets.cpu.options import CpuOptions
 from mgx_numba.targets.cpu.target import PASSES, optimize
+from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.ref.interpreter import evaluate
 
 TOLERANCE = 1e-4
@@ -46,7 +46,7 @@ def test_every_pass_is_idempotent(name: str, fast_math: bool) -> None:
 @pytest.mark.parametrize("name", ["lstm", "unet"])
 def test_no_pass_is_needed_for_right_values(name: str, disabled: str) -> None:
     program, values, wanted = loaded(name)
-    options = CpuOptions(fast_math=False, disabled_passes=(disabled,))
+    options = TargetOptions(fast_math=False, disabled_passes=(disabled,))
     executable = Executable(lower(optimize(program, options, validate=True), options))
     got = executable.run([values[p.name] for p in executable.plan.parameters])
     for a, b in zip(got, wanted, strict=True):

@@ -8,7 +8,7 @@ import pytest
 from mgx_numba.core.types import Type
 from mgx_numba.graph.program import Program
 from mgx_numba.targets.cpu.lower import lower
-from mgx_numba.targets.cpu.options import CpuOptions
+from mgx_numba.targets.options import TargetOptions
 
 from .programs import check, compile_and_run, program_of
 
@@ -167,5 +167,5 @@ def test_kernel_is_named_after_both_ends():
         return m.add_instruction("relu", [convolve(m, norm_relu(m, p[0]), 9)])
 
     _, optimized = compile_and_run(program_of([data((1, 8, 4, 4))], build), [data((1, 8, 4, 4))])
-    plan = lower(optimized, CpuOptions())
+    plan = lower(optimized, TargetOptions())
     assert any("mul_add_relu_gemm_relu_kernel" in step.label for step in plan.steps)

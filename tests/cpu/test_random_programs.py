@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from mgx_numba.errors import MgxError
-from mgx_numba.targets.cpu.options import CpuOptions
 from mgx_numba.targets.cpu.target import optimize
+from mgx_numba.targets.options import TargetOptions
 
 from .agreement import assert_agrees, assert_identical, reference, run
 from .random_programs import Builder
@@ -34,7 +34,7 @@ def compare(builder: Builder) -> bool:
         return False
     if all(w is None for w in wanted):
         return False
-    optimized = optimize(builder.program, CpuOptions(fast_math=False), validate=True)
+    optimized = optimize(builder.program, TargetOptions(fast_math=False), validate=True)
     for options in ({"num_threads": 1}, {"num_threads": 2, "memory_reuse": False}):
         first, other, again = run(optimized, [*batches, batches[0]], **options)
         assert_identical(first, again)

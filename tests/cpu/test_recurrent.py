@@ -14,7 +14,7 @@ from mgx_numba.graph.passes import run_passes
 from mgx_numba.ops.base import make_op
 from mgx_numba.runtime.cpu.executor import Executable
 from mgx_numba.targets.cpu.lower import lower
-from mgx_numba.targets.cpu.options import CpuOptions
+from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.ref.interpreter import evaluate
 
 from .programs import FUSION, check, program_of
@@ -151,7 +151,7 @@ def test_results_lie_as_their_users_read_them() -> None:
     check(chosen, merged, rtol=2e-5, passes=PASSES)
     optimized = program_of(chosen, merged)
     run_passes(optimized, list(PASSES))
-    labels = [step.label for step in lower(optimized, CpuOptions()).steps]
+    labels = [step.label for step in lower(optimized, TargetOptions()).steps]
     assert sum(label.startswith("cpu::lstm") for label in labels) == 2 and len(labels) == 4
 
 
@@ -162,7 +162,9 @@ def pointer_types(cell: str, h: int, b: int, weight: float = 0.0, fast_math: boo
     chosen, build = layer(cell, arrays, True, hidden_size=h)
     program = program_of(chosen, build)
     run_passes(program, list(PASSES))
-    (text,) = {k.text for k in lower(program, CpuOptions(fast_math=fast_math)).kernels() if k.name == f"{cell}_kernel"}
+    (text,) = {
+        k.text for k in lower(program, TargetOptions(fast_math=fast_math)).kernels() if k.name == f"{cell}_kernel"
+    }
     return [line.split("pointer_")[1].split("(")[0] for line in text.splitlines() if "w0 = pointer" in line]
 
 
@@ -191,7 +193,7 @@ def test_many_threads_and_one_agree() -> None:
     wanted = evaluate(program, {f"p{k}": a for k, a in enumerate(chosen)})
     run_passes(program, list(PASSES))
     for threads in (1, 2, 3, 5):
-        executable = Executable(lower(program, CpuOptions(num_threads=threads)), num_threads=threads)
+        executable = Executable(lower(program, TargetOptions(num_threads=threads)), num_threads=threads)
         for _ in range(3):
             for a, b in zip(executable.run(chosen), wanted):
                 np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)

@@ -11,7 +11,7 @@ from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.module import Module
 from mgx_numba.runtime.plan import Pointer, Step
 from mgx_numba.targets.cpu.lower import lower
-from mgx_numba.targets.cpu.options import CpuOptions
+from mgx_numba.targets.options import TargetOptions
 
 from .programs import check
 
@@ -26,7 +26,7 @@ def data(*lens: int, seed: int = 0) -> np.ndarray:
 def in_place(inputs: list[np.ndarray], build: Callable, **options) -> list[bool]:
     """For each step with an epilogue that adds, whether its result is one of its operands; checked against ref."""
     program = check(inputs, build, 1e-4, PASSES, **options)
-    plan = lower(program, CpuOptions(num_threads=2, **options))
+    plan = lower(program, TargetOptions(num_threads=2, **options))
     steps = [step for step in plan.steps if isinstance(step, Step) and "_add" in step.label]
     return [sum(isinstance(arg, Pointer) and arg == step.outputs[0].pointer for arg in step.args) > 1 for step in steps]
 

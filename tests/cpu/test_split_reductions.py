@@ -13,7 +13,7 @@ from mgx_numba.core.types import Type
 from mgx_numba.graph.module import Module
 from mgx_numba.graph.passes import Options, run_passes
 from mgx_numba.targets.cpu.lower import lower
-from mgx_numba.targets.cpu.options import CpuOptions
+from mgx_numba.targets.options import TargetOptions
 
 from ..codegen.launching import run_launch, tensor_of
 from .programs import FUSION, check, compile_and_run, program_of
@@ -34,7 +34,7 @@ def launches(build, *arrays):
     """How many steps the plan for two threads has."""
     program = program_of(arrays, build)
     run_passes(program, list(FUSION), Options(), validate=True)
-    return len(lower(program, CpuOptions(num_threads=2)).steps)
+    return len(lower(program, TargetOptions(num_threads=2)).steps)
 
 
 @pytest.mark.parametrize("name", NAMES)

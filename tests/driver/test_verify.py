@@ -21,8 +21,9 @@ from mgx_numba.graph.program import Program
 from mgx_numba.graph.validate import validate
 from mgx_numba.ops.base import make_op
 from mgx_numba.ops.unary import Relu
-from mgx_numba.targets.base import Compiled, compile_for
+from mgx_numba.targets.base import Compiled
 from mgx_numba.targets.ref.target import RefProgram
+from mgx_numba.targets.registry import compile_for
 from tests.driver.support import drive, small_model
 
 TOLERANCE = Tolerance()

@@ -16,9 +16,9 @@ from mgx_numba.graph.export import to_py
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.mxr import load_buffer, load_program, save_buffer, save_program
 from mgx_numba.graph.program import Program
-from mgx_numba.targets.base import compile_for
-from mgx_numba.targets.cpu.options import CpuOptions
 from mgx_numba.targets.cpu.target import optimize
+from mgx_numba.targets.options import TargetOptions
+from mgx_numba.targets.registry import compile_for
 
 LIGHT = sorted(light_models())
 
@@ -88,5 +88,5 @@ def test_model_round_trips(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_optimised_model_round_trips(name: str) -> None:
-    program = optimize(parse_onnx(build(name, scale="tiny")), CpuOptions())
+    program = optimize(parse_onnx(build(name, scale="tiny")), TargetOptions())
     assert_equal(load_buffer(save_buffer(program))[0], program)

@@ -17,7 +17,8 @@ from mgx_numba.codegen.tuning.request import Candidate, Request
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.graph.program import Program
-from mgx_numba.targets.base import compile_for
+from mgx_numba.targets.options import TargetOptions
+from mgx_numba.targets.registry import compile_for
 
 BLOCKINGS = [
     Blocking(1, 1, 1, 1),
@@ -113,10 +114,10 @@ def test_any_blocking_is_safe_and_exact(solver: Any):
     if solver.name.startswith("gemm_strassen") and max(TILE.variants()) > TILE.lanes:
         pytest.skip("no tile of Strassen's product")
     program, feeds = CASES[solver.name]()
-    (wanted,) = compile_for("cpu", program, num_threads=2, tuning=Fixed(solver, None)).run(feeds)  # type: ignore[arg-type]
+    (wanted,) = compile_for("cpu", program, TargetOptions(num_threads=2, tuning=Fixed(solver, None))).run(feeds)  # type: ignore[arg-type]
     for blocking in BLOCKINGS:
         fixed = Fixed(solver, blocking)
-        (got,) = compile_for("cpu", program, num_threads=2, tuning=fixed).run(feeds)  # type: ignore[arg-type]
+        (got,) = compile_for("cpu", program, TargetOptions(num_threads=2, tuning=fixed)).run(feeds)  # type: ignore[arg-type]
         assert fixed.chosen == 1
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max(), err_msg=str(blocking))
 

@@ -198,12 +198,13 @@ def test_interrupted_tuning_keeps_what_it_has(monkeypatch: pytest.MonkeyPatch):
 
 def test_progress_tells_done_remaining_and_best(monkeypatch: pytest.MonkeyPatch):
     from mgx_numba.codegen.tuning.session import open_tuning
-    from mgx_numba.targets.base import compile_for
+    from mgx_numba.targets.options import TargetOptions
+    from mgx_numba.targets.registry import compile_for
 
     told: list[tuple[int, int, str]] = []
     monkeypatch.setattr(Bench, "sample", lambda self, candidate: 1e-3)
     tuning = open_tuning(BACKEND, exhaustive=True, progress=lambda *entry: told.append(entry))
-    compile_for("cpu", network()._portable, num_threads=2, tuning=tuning)
+    compile_for("cpu", network()._portable, TargetOptions(num_threads=2, tuning=tuning))
     assert [(done, left) for done, left, _ in told] == [(0, 2), (1, 1)]
     assert all(best.endswith("1.000 ms") for _, _, best in told)
     assert tuning.measurements > 2

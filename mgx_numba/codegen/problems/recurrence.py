@@ -1,4 +1,4 @@
-"""What a recurrent kernel is asked to compute, and the products that one step of each cell makes."""
+"""What a recurrent kernel is asked to compute."""
 
 from __future__ import annotations
 
@@ -7,39 +7,9 @@ from dataclasses import dataclass
 from ...errors import ShapeError
 from ...ops.base import Operator, Pointwise
 from ...ops.recurrence import CELLS
-from ..cpu.microkernels.tile_table import RegisterTile
 from .contraction import ITEMSIZE
 
-__all__ = ["Phase", "RecurrenceProblem", "phases"]
-
-VECTORS = 4
-"""Accumulators of one row: enough multiply-adds a broadcast to keep up with weights that come from the L2 cache."""
-
-_FEW_ROWS = 3
-_CACHED_BYTES = 1 << 15
-"""Weights that stay in the L1 cache."""
-
-
-@dataclass(frozen=True)
-class Phase:
-    """One product of a step: which gates (rows of the recurrent weights) of how many neighbouring vectors of units."""
-
-    gates: tuple[int, ...]
-    groups: int
-
-    @property
-    def vectors(self) -> int:
-        """Vectors of sums that a panel gives for one row: gate by gate, the groups of each."""
-        return len(self.gates) * self.groups
-
-    @property
-    def words(self) -> int:
-        """Vectors of words of a row of 16-bit weights."""
-        return -(-self.vectors // 2)
-
-    def panels(self, tile: RegisterTile, hidden: int) -> int:
-        """Panels of ``groups`` vectors of units each."""
-        return -(-hidden // (self.groups * tile.lanes))
+__all__ = ["RecurrenceProblem"]
 
 
 @dataclass(frozen=True)
@@ -52,7 +22,7 @@ class RecurrenceProblem:
     and writes the steps from the last to the first. ``lengths`` is the integer dtype of the steps of each sequence
     [batch], or "" if all are whole. The optional operands are ``first`` and ``first_cell`` (initial states [lanes,
     batch, hidden], strides given), ``peephole`` [lanes, 3 * hidden] and, for gru that resets after the product,
-    ``inner_bias`` [lanes, hidden]. ``int16`` weights have 16 bits (:mod:`..contraction.int16_weights`).
+    ``inner_bias`` [lanes, hidden]. ``int16`` weights have 16 bits (`contraction.int16_weights` of the CPU).
     """
 
     cell: str
@@ -84,11 +54,6 @@ class RecurrenceProblem:
             raise ShapeError("activation functions of a recurrent layer must be pointwise")
 
     @property
-    def waits_for_weights(self) -> bool:
-        """Whether a step takes longer to read its float32 weights than to multiply with them."""
-        return self.dtype == "float32" and self.batch <= _FEW_ROWS and 4 * self.weights >= _CACHED_BYTES
-
-    @property
     def lanes(self) -> int:
         """Directions computed together."""
         return len(self.backward)
@@ -117,10 +82,3 @@ class RecurrenceProblem:
         """What has to be moved at least, each operand once."""
         rows = self.steps * self.batch * self.lanes
         return self.itemsize * (self.lanes * self.weights + rows * (self.gates + 1) * self.hidden)
-
-
-def phases(problem: RecurrenceProblem) -> tuple[Phase, ...]:
-    """The products of a step, in order; each needs all results of the one before."""
-    if problem.cell == "gru" and not problem.linear_before_reset:
-        return (Phase((0, 1), VECTORS // 2), Phase((2,), VECTORS))
-    return (Phase(tuple(range(problem.gates)), max(1, VECTORS // problem.gates)),)

@@ -12,7 +12,9 @@ from ...api.program import program
 from ...errors import MgxError, OptionError, UnsupportedError
 from ...graph.passes import Options
 from ...graph.program import Program
-from ...targets.base import Compiled, compile_for
+from ...targets.base import Compiled
+from ...targets.options import TargetOptions
+from ...targets.registry import compile_for, target
 from ..arguments import add_compile, add_inputs, add_loader
 from ..compare import Tolerance, default_tolerance
 from ..compiling import compile_model, compile_options
@@ -68,17 +70,16 @@ def _by_parts(model: program, args: argparse.Namespace, inputs: Mapping[str, np.
     options = compile_options(args)
 
     def compiler(part: Program) -> Compiled:
-        return compile_for(
-            args.target, part, fast_math=options["fast_math"], num_threads=options["num_threads"], progress=None
-        )
+        settings = TargetOptions(fast_math=options["fast_math"], num_threads=options["num_threads"])
+        return compile_for(args.target, part, settings)
 
     tolerance = _tolerance([portable], args)
     if args.reduce:
         checks = check_prefixes(portable, compiler, arrays, tolerance)
         return _conclude(checks, args, f"{len(checks)} parts")
-    from ...targets.cpu.target import PASSES
-
-    passes = check_passes(portable, PASSES, Options(fast_math=options["fast_math"]), arrays, tolerance)
+    passes = check_passes(
+        portable, target(args.target).passes, Options(fast_math=options["fast_math"]), arrays, tolerance
+    )
     if any(not c.difference.passed for c in passes):
         print(f"First wrong pass: {passes[-1].what}")
         return _conclude(passes[-1:], args, "passes")

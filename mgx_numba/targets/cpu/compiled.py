@@ -13,16 +13,14 @@ from ...codegen.kernel import KernelSource
 from ...runtime.cpu.direct import Entry
 from ...runtime.cpu.executor import EXECUTOR_KERNELS, Executable
 from ...runtime.plan import HostStep, Step, TensorView
+from ..base import Tree
 
 if TYPE_CHECKING:
     from ...codegen.store import Store
     from ...graph.program import Program
     from ..base import Observer
 
-__all__ = ["LoweredProgram", "Tree", "grouped"]
-
-Tree = Any
-"""Position of an array among the results, or a list of trees for a tuple."""
+__all__ = ["LoweredProgram", "grouped"]
 
 
 class LoweredProgram:

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from ...codegen.cpu.backend import BACKEND
 from ...graph.program import Program
+from ...runtime.cpu.threads import resolve_num_threads
 from ...runtime.plan import Plan
 from ..lowering.lowering import Lowering
 from ..lowering.released_constants import Spending
 from ..lowering.shared_weights import SharedWeights
-from .options import CpuOptions
+from ..options import TargetOptions
 from .rules import RULES
 
 __all__ = ["lower", "lower_and_spend"]
 
 
-def lower(program: Program, options: CpuOptions) -> Plan:
+def lower(program: Program, options: TargetOptions) -> Plan:
     """The plan that runs an optimised program on this machine."""
-    return Lowering(program, options, RULES, BACKEND).run()
+    return _lowering(program, options).run()
 
 
 def lower_and_spend(
-    program: Program, options: CpuOptions, original: Program, shared: SharedWeights | None = None
+    program: Program, options: TargetOptions, original: Program, shared: SharedWeights | None = None
 ) -> tuple[Plan, bool]:
     """As `lower`, but big literals that ``original`` does not have are taken out of ``program`` once they are packed.
 
@@ -29,6 +30,10 @@ def lower_and_spend(
     Returns:
         The plan, and whether ``program`` is still whole.
     """
-    run = Lowering(program, options, RULES, BACKEND)
+    run = _lowering(program, options)
     run.spending, run.shared = Spending(run, original), shared
     return run.run(), not run.spending.spent
+
+
+def _lowering(program: Program, options: TargetOptions) -> Lowering:
+    return Lowering(program, options, RULES, BACKEND, resolve_num_threads(options.num_threads or None))

@@ -13,16 +13,17 @@ from ...graph.program import Program
 from ...graph.specialize import is_dynamic, specialize
 from ...runtime.cpu.direct import Entry
 from ...runtime.cpu.executor import Executable
+from ..base import Progress
 from ..lowering.shared_weights import SharedWeights
 from ..lowering.tuples import without_tuples
+from ..options import TargetOptions
 from .compiled import LoweredProgram
 from .lower import lower, lower_and_spend
-from .options import CpuOptions
 
 if TYPE_CHECKING:
     from ...codegen.tuning.session import Tuning
 
-__all__ = ["PASSES", "CpuProgram", "optimize"]
+__all__ = ["PASSES", "TARGET", "CpuProgram", "optimize"]
 
 MOST_PLANS = 32
 """Plans that a program with dynamic inputs keeps; the oldest goes when another set of lengths comes."""
@@ -60,7 +61,7 @@ PASSES: tuple[str, ...] = (
 
 def optimize(
     program: Program,
-    options: CpuOptions,
+    options: TargetOptions,
     trace: Callable[[str, Program], None] | None = None,
     timings: MutableMapping[str, float] | None = None,
     validate: bool = False,
@@ -86,7 +87,7 @@ class CpuProgram(LoweredProgram):
     def __init__(
         self,
         program: Program,
-        options: CpuOptions,
+        options: TargetOptions,
         progress: Callable[[int, int, str], None] | None,
         shared: SharedWeights | None = None,
     ) -> None:
@@ -146,7 +147,7 @@ class CpuProgram(LoweredProgram):
         return [self, *list(self._specialized.values())]
 
 
-def _again(program: Program, options: CpuOptions) -> Callable[[], Program]:
+def _again(program: Program, options: TargetOptions) -> Callable[[], Program]:
     """What optimises the program as it is now, once more."""
     source = program.clone()
     return lambda: optimize(source, options)
@@ -156,3 +157,18 @@ def _tune(tuning: Tuning) -> int:
     from .tuning import tune  # late: a compilation that measures nothing needs none of it
 
     return tune(tuning)
+
+
+class CpuTarget:
+    """Generated kernels on the threads of this process."""
+
+    name = "cpu"
+    backend = "cpu"
+    passes = PASSES
+
+    def compile(self, program: Program, options: TargetOptions, progress: Progress | None = None) -> CpuProgram:
+        """See `Target.compile`."""
+        return CpuProgram(program, options, progress)
+
+
+TARGET = CpuTarget()

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...codegen.backend import Backend
-from ...codegen.cpu.contraction.select import packing_growth
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import Callee, Launch, Operand
 from ...codegen.problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
@@ -26,10 +25,9 @@ from ...graph.instruction import Instruction, Parameter, Return
 from ...graph.passes.base import disabled_names
 from ...graph.printer import format_instruction, instruction_names
 from ...graph.program import Program
-from ...runtime.cpu.threads import resolve_num_threads
 from ...runtime.memory import ALIGNMENT, address_of, aligned_empty
 from ...runtime.plan import HostStep, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec, TensorView
-from ..cpu.options import CpuOptions
+from ..options import TargetOptions
 from ..ref.interpreter import compute, evaluate_module
 from .buffers import Buffer, View, color
 from .destinations import RESHAPES, keeps_inner_axis, seen_before
@@ -46,8 +44,6 @@ __all__ = ["Lowering", "PendingStep"]
 
 _SMALL = 1 << 20
 """Bytes of a constant that is copied if it is not aligned: each of its vectors would lie on two cache lines."""
-_PACKED_BY = ("groups", "transposed", "stride", "dilation", "pads_begin", "phases")
-"""Fields of a convolution, besides its lengths, that the order of packed weights may depend on."""
 
 
 @dataclass
@@ -67,10 +63,13 @@ class Lowering:
     """State of one lowering; the target's rules call its methods.
 
     Attributes:
+        threads: how many threads, or other workers, will share the plan's steps.
         requested: what tuning was asked, with the operands and the range of the steps that compute it.
     """
 
-    def __init__(self, program: Program, options: CpuOptions, rules: RuleTable, backend: Backend) -> None:
+    def __init__(
+        self, program: Program, options: TargetOptions, rules: RuleTable, backend: Backend, threads: int
+    ) -> None:
         self.program = program
         self.options = options
         self.rules = rules
@@ -87,7 +86,7 @@ class Lowering:
         self.parameters = self.module.parameters()
         self.outputs: list[TensorSpec] = []
         self.hosted = 0
-        self.threads = resolve_num_threads(options.num_threads or None)
+        self.threads = threads
         self._packed: dict[tuple[Any, ...], View] = {}
         self.packing_room = options.packing_growth
         self.spending: Spending | None = None
@@ -187,13 +186,13 @@ class Lowering:
         """Constant weights in the form that a solver reads; equal packings of one constant are shared."""
         lens = tuple(solver.packed_lens(problem))
         place = weights.__array_interface__["data"][0], weights.shape, weights.strides
-        how = (solver.name, lens, *(getattr(problem, name, None) for name in _PACKED_BY))
+        how = (solver.name, lens, *solver.packing_key(problem))
         key = (*place, *how)
         if key not in self._packed:
             batch = len(problem.batch) if isinstance(problem, GemmProblem) else 0
             once = weights[tuple(slice(1 if stride == 0 else None) for stride in weights.strides[:batch])]
             view = self.packed_constant(once, how, lambda: solver.pack_weights(problem, weights))
-            self.packing_room -= packing_growth(solver, problem)
+            self.packing_room -= solver.packing_growth(problem)
             self._packed[key] = view
         return self._packed[key]
 

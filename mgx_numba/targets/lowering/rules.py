@@ -34,19 +34,21 @@ class Rule:
 
 
 class RuleTable:
-    """The rules of one target by operator name; a package of rules fills it while it is imported."""
+    """The rules of one target by operator name, beside those of ``base``; modules of rules fill it when imported."""
 
-    def __init__(self) -> None:
+    def __init__(self, base: RuleTable | None = None) -> None:
         self._rules: dict[str, Rule] = {}
+        self._base = base
 
     @property
     def rules(self) -> Mapping[str, Rule]:
         """All rules by operator name."""
-        return self._rules
+        return {**(self._base.rules if self._base is not None else {}), **self._rules}
 
     def get(self, name: str) -> Rule | None:
         """The rule of an operator, or None: it then runs by its NumPy meaning."""
-        return self._rules.get(name)
+        found = self._rules.get(name)
+        return self._base.get(name) if found is None and self._base is not None else found
 
     def lowering(self, *names: str, accepts: Accepts | None = None, dynamic: bool = False) -> Callable[[Lower], Lower]:
         """Decorator: the function lowers these operators; arguments as in `Rule`, by default all is accepted."""

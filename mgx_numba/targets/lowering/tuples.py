@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...graph.instruction import Instruction
 from ...graph.program import Program
-from ..cpu.compiled import Tree
+from ..base import Tree
 
 __all__ = ["without_tuples"]
 

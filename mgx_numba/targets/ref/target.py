@@ -13,11 +13,12 @@ from ...graph.instruction import Instruction
 from ...graph.passes import run_passes
 from ...graph.printer import format_instruction, instruction_names
 from ...graph.program import Program
-from ..base import Observation, Observer
+from ..base import Observation, Observer, Progress
+from ..options import TargetOptions
 from ..tracing import write_trace
 from .interpreter import evaluate
 
-__all__ = ["PASSES", "RefProgram"]
+__all__ = ["PASSES", "TARGET", "RefProgram"]
 
 PASSES = ("merge_rnn_outputs",)
 
@@ -93,3 +94,18 @@ def _fresh(results: list[Any]) -> list[Any]:
 
 def _arrays(value: Any) -> list[np.ndarray]:
     return [a for v in value for a in _arrays(v)] if isinstance(value, (tuple, list)) else [np.asarray(value)]
+
+
+class RefTarget:
+    """Operators by their NumPy meaning: the oracle."""
+
+    name = "ref"
+    backend = ""
+    passes = PASSES
+
+    def compile(self, program: Program, options: TargetOptions, progress: Progress | None = None) -> RefProgram:
+        """See `Target.compile`; no option has an effect."""
+        return RefProgram(program.clone())
+
+
+TARGET = RefTarget()

@@ -9,6 +9,7 @@ from ....graph.instruction import Instruction
 from ...reductions import REDUCTIONS
 from ..loops import load_text, store_text
 from ..printer import CodeBuffer, VectorPrinter, VectorValue
+from .accumulators import initial_text
 
 if TYPE_CHECKING:
     from .reduce import ReduceKernel
@@ -68,7 +69,7 @@ class Element:
         self.at, self.known = at, {}
         names = []
         for ins in reductions:
-            value = REDUCTIONS[ins.name].prepare(self.printer, self.value(ins.inputs[0]), ins.inputs[0].shape.type)
+            value = REDUCTIONS[ins.name].contribution(self.printer, self.value(ins.inputs[0]), ins.inputs[0].shape.type)
             names.append(self.printer.register(value))
         return names
 
@@ -77,13 +78,13 @@ class Element:
         for ins in reductions:
             reduction = kernel.reduction(ins)
             type = ins.inputs[0].shape.type
-            value = reduction.prepare(self.printer, self.value(ins.inputs[0]), type)
+            value = reduction.contribution(self.printer, self.value(ins.inputs[0]), type)
             if kernel.whole_row and kernel.row_value[ins.inputs[0]]:
                 value = self.printer.splat(value)
             name = self.printer.register(value)
             if self.mask_tail:
                 mask = self.buffer.emit(f"lane_mask({self.left}, {kernel.lanes})")
-                name = self.buffer.emit(f"where({mask}, {name}, {reduction.initial(type, kernel.lanes)})")
+                name = self.buffer.emit(f"where({mask}, {name}, {initial_text(reduction, type, kernel.lanes)})")
             accumulator = kernel.accumulator(ins)
             joined = name if kernel.whole_row else f"{reduction.combine}({accumulator}, {name})"
             self.buffer.line(f"{accumulator} = {joined}")

@@ -37,6 +37,7 @@ from ..loops import (
     vector_loop,
 )
 from ..printer import CodeBuffer, VectorPrinter, VectorValue
+from .accumulators import across_lanes, finished, initial_text
 from .columns import column_lines, kept_memory
 from .element import Element
 from .row_pipeline import PipelineStage, pipeline_lines
@@ -215,9 +216,9 @@ class ReduceKernel(ReduceStages):
                 aged += [f"{self.head_name(ins)}_{age} = {self.head_name(ins)}_{age - 1}"] if age > 1 else []
         for ins in (i for i in self.module if i.name in REDUCTIONS):
             reduction, name = self.reduction(ins), self.accumulator(ins)
-            finish.append(f"{name}_0 = {reduction.across}({name})")
+            finish.append(f"{name}_0 = {across_lanes(reduction)}({name})")
             for age in range(last - self.stage[ins] + 1, 0, -1):
-                setup.append(f"{name}_{age} = {reduction.initial(ins.inputs[0].shape.type, 0)}")
+                setup.append(f"{name}_{age} = {initial_text(reduction, ins.inputs[0].shape.type, 0)}")
                 aged.append(f"{name}_{age} = {name}_{age - 1}")
         size = max(t.type.size for t, stride in zip(self.tensors, self.inner) if stride)
         turn = max(1, TURN_BYTES // size // self.lanes) * self.lanes
@@ -374,7 +375,7 @@ class ReduceKernel(ReduceStages):
                 value = VectorValue(f"{self.head_name(ins)}_{self.row_age if self.pipelined else 1}", ins.shape.type)
             elif ins.name in REDUCTIONS and self.pipelined:
                 text = f"{self.accumulator(ins)}_{self.row_age - self.stage[ins]}"
-                value = REDUCTIONS[ins.name].finish(printer, text, ins.inputs[0].shape.type)
+                value = finished(REDUCTIONS[ins.name], printer, text, ins.inputs[0].shape.type)
             elif isinstance(ins.op, Pointwise):
                 value = ins.op.scalar(printer, *(self.row(i) for i in ins.inputs))
             else:
@@ -404,8 +405,8 @@ class ReduceKernel(ReduceStages):
         reduction = self.reduction(ins)
         text = self.accumulator(ins)
         if self.row_mode:
-            text = f"{reduction.across}({text})"
-        self.row_known[ins] = reduction.finish(self.row_printer, text, ins.inputs[0].shape.type)
+            text = f"{across_lanes(reduction)}({text})"
+        self.row_known[ins] = finished(reduction, self.row_printer, text, ins.inputs[0].shape.type)
 
     def _stage_work(self, stage: int) -> tuple[list[Instruction], list[tuple[int, Instruction]]]:
         """The reductions of one stage, and the full results that it stores, with their numbers."""
@@ -419,7 +420,7 @@ class ReduceKernel(ReduceStages):
 
     def initial(self, reductions: Sequence[Instruction]) -> list[str]:
         return [
-            f"{self.accumulator(r)} = {REDUCTIONS[r.name].initial(r.inputs[0].shape.type, self.lanes)}"
+            f"{self.accumulator(r)} = {initial_text(REDUCTIONS[r.name], r.inputs[0].shape.type, self.lanes)}"
             for r in reductions
         ]
 

@@ -89,7 +89,7 @@ class ReduceStages:
         """How a reduction of the cluster is computed."""
         found = REDUCTIONS[ins.name]
         if ins in self.maxima_without_nan:
-            return replace(found, combine="first_greater", across="reduce_first_greater")
+            return replace(found, combine="first_greater")
         return found
 
     def _lanes(self) -> int:

@@ -21,12 +21,12 @@ from .macro_kernel import Skeleton, even_rows
 from .pack import aligned_zeros, pack_panels, panel_count
 from .roofline import seconds
 from .rows import Lattice, image_strides, lattice_arguments, lattice_rows, phase_of_group, pixel_rows, stride_arguments
-from .solver import NO_EPILOGUE, Strides
+from .solver import NO_EPILOGUE, Solver, Strides
 
 __all__ = ["ConvDirect", "ConvPointwise", "direct_launch", "panel_lens", "tap_matrices"]
 
 
-class ConvPointwise:
+class ConvPointwise(Solver[ConvProblem]):
     """A 1x1 convolution over pixels that lie evenly spaced: a matrix product."""
 
     name = "conv_1x1"
@@ -86,7 +86,7 @@ class ConvPointwise:
         )
 
 
-class ConvDirect:
+class ConvDirect(Solver[ConvProblem]):
     """Any convolution that is not transposed."""
 
     name = "conv_direct"

@@ -18,9 +18,10 @@ from ..microkernels.tile_table import RegisterTile, tile_for
 from .blocking import Blocking, cut_lines, line_order
 from .epilogue_rows import Arguments, Rows, indent, kernel_name
 from .pack import aligned_zeros, pack_panels
+from .refinement import line_blockings
 from .roofline import seconds
 from .rows import image_strides, row_offsets, stride_arguments
-from .solver import NO_EPILOGUE, Strides
+from .solver import NO_EPILOGUE, Solver, Strides
 
 __all__ = [
     "MOST_ROWS", "WINDOWS", "ConvDepthwise", "best_run", "line_locals", "line_slot", "missing", "taps_inside",
@@ -35,7 +36,7 @@ MOST_ROWS = 7
 """Most rows of such taps."""
 
 
-class ConvDepthwise:
+class ConvDepthwise(Solver[ConvProblem]):
     """Depthwise convolution, any size, stride, dilation and padding."""
 
     name = "conv_depthwise"
@@ -69,6 +70,9 @@ class ConvDepthwise:
     ) -> Solution:
         table = image_strides(problem, epilogue, strides)
         return Solution((_launch(problem.volume(), epilogue, table, threads, blocking),))
+
+    def blockings(self, problem: ConvProblem, threads: int) -> list[Blocking]:
+        return line_blockings(problem, threads)
 
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
         tile = tile_for(problem.dtype)

@@ -19,7 +19,7 @@ from .pack import aligned_zeros, pack_panels, panel_count
 from .pack_kernel import pack_launch
 from .prologue import PrologueRows
 from .roofline import seconds
-from .solver import NO_EPILOGUE, Strides
+from .solver import NO_EPILOGUE, Solver, Strides
 
 __all__ = ["GemmInPlace", "GemmPacked", "GemmPacking"]
 
@@ -28,7 +28,7 @@ _PACKING_SECONDS = 1.5e-10
 """Time to pack one element on the way."""
 
 
-class GemmPacked:
+class GemmPacked(Solver[GemmProblem]):
     """The right-hand side is a constant, packed into panels once. An empty sum (k = 0) is one over a zero."""
 
     name = "gemm"
@@ -77,7 +77,7 @@ class GemmPacked:
         return _seconds(problem, threads)
 
 
-class _Unpacked:
+class _Unpacked(Solver[GemmProblem]):
     """A solver whose right-hand side is an activation: nothing is packed at compile time."""
 
     def packed_lens(self, problem: GemmProblem) -> tuple[int, ...]:

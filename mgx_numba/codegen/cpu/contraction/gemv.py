@@ -89,6 +89,10 @@ class GemvPacked(GemmPacked):
     def _product(self, problem: GemmProblem, tile: RegisterTile, streams: int) -> list[str]:
         return _product(problem, tile, streams)
 
+    def blockings(self, problem: GemmProblem, threads: int) -> list[Blocking]:
+        """None: weights are read once, in the order in which they lie."""
+        return []
+
     def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
         """Less than that of the solver for any number of rows, which is slower in all measurements of a few."""
         return 0.9 * super().estimate(problem, threads)

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from typing import Any
 
 from ....errors import UnsupportedError
 from ...problems.contraction import ConvProblem, GemmProblem
 from . import CONV_SOLVERS, GEMM_SOLVERS
-from .winograd.strided import WINOGRAD
 
-__all__ = ["packing_growth", "select"]
+__all__ = ["select"]
 
 SECONDS_PER_BYTE = 3e-12
 """Time that a byte of growth has to save."""
-
-
-def packing_growth(solver: Any, problem: GemmProblem | ConvProblem) -> int:
-    """Bytes by which weights that a solver stores transformed exceed the weights as others pack them."""
-    if not isinstance(problem, ConvProblem) or not isinstance(solver, WINOGRAD):
-        return 0
-    return (math.prod(solver.packed_lens(problem)) - math.prod(solver.plain_lens(problem))) * problem.itemsize
 
 
 def select(
@@ -41,7 +32,7 @@ def select(
     solvers: tuple[Any, ...] = GEMM_SOLVERS if isinstance(problem, GemmProblem) else CONV_SOLVERS
     refusals = {solver.name: solver.refusal(problem) for solver in solvers}
     for solver in solvers:
-        if refusals[solver.name] is None and room is not None and packing_growth(solver, problem) > room:
+        if refusals[solver.name] is None and room is not None and solver.packing_growth(problem) > room:
             refusals[solver.name] = f"its weights would grow by more than {room} bytes"
         if solver.name in unsuited:
             refusals[solver.name] = "the values of the weights do not fit its form"
@@ -52,6 +43,6 @@ def select(
 
     def cost(solver: Any) -> float:
         seconds: float = solver.estimate(problem, threads)
-        return seconds + SECONDS_PER_BYTE * packing_growth(solver, problem)
+        return seconds + SECONDS_PER_BYTE * solver.packing_growth(problem)
 
     return min(applicable, key=cost)

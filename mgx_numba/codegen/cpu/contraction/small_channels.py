@@ -16,9 +16,10 @@ from .blocking import Blocking, cut_lines
 from .depthwise import MOST_ROWS, WINDOWS, best_run, line_locals, line_slot, missing, taps_inside, volume_arguments
 from .epilogue_rows import Arguments, Rows, indent, kernel_name
 from .pack import aligned_zeros, pack_panels
+from .refinement import line_blockings
 from .roofline import seconds
 from .rows import image_strides, row_offsets, stride_arguments
-from .solver import NO_EPILOGUE, Strides
+from .solver import NO_EPILOGUE, Solver, Strides
 
 __all__ = ["ConvFewChannels"]
 
@@ -29,7 +30,7 @@ VECTORS = 2
 """Vectors of output channels that share what is read of the input."""
 
 
-class ConvFewChannels:
+class ConvFewChannels(Solver[ConvProblem]):
     """A small kernel over up to four channels that lie side by side, with a stride of 1 or 2 along the line."""
 
     name = "conv_few_channels"
@@ -73,6 +74,9 @@ class ConvFewChannels:
     ) -> Solution:
         table = image_strides(problem, epilogue, strides)
         return Solution((_launch(problem.volume(), epilogue, table, threads, blocking),))
+
+    def blockings(self, problem: ConvProblem, threads: int) -> list[Blocking]:
+        return line_blockings(problem, threads)
 
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
         tile = tile_for(problem.dtype)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from ...launch import Solution
 from ...problems.contraction import ConvProblem, Epilogue, GemmProblem
 from .blocking import Blocking
+from .refinement import near_blockings
 
 __all__ = ["NO_EPILOGUE", "Solver", "Strides", "UnsuitedWeights"]
 
@@ -28,9 +29,11 @@ P = TypeVar("P", ConvProblem, GemmProblem, contravariant=True)
 
 
 class Solver(Protocol, Generic[P]):
-    """One way to compute a contraction. Solvers hold no state; none imports Numba."""
+    """One way to compute a contraction, and the base of all. Solvers hold no state; none imports Numba."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """As tuning records call it."""
 
     def refusal(self, problem: P) -> str | None:
         """Why this solver does not apply to the problem; None if it does."""
@@ -44,6 +47,20 @@ class Solver(Protocol, Generic[P]):
         Raises:
             UnsuitedWeights: their values do not fit the solver's form.
         """
+
+    def packing_growth(self, problem: P) -> int:
+        """Bytes by which packed weights exceed the weights as most solvers pack them."""
+        return 0
+
+    def packing_key(self, problem: P) -> tuple[Any, ...]:
+        """What the order of packed weights depends on besides the solver's name and ``packed_lens``.
+
+        By default all that it can depend on; a product's depends on nothing more.
+        """
+        if isinstance(problem, GemmProblem):
+            return ()
+        p: ConvProblem = problem
+        return (p.groups, p.transposed, p.stride, p.dilation, p.pads_begin, p.phases)
 
     def plan(
         self,
@@ -61,3 +78,7 @@ class Solver(Protocol, Generic[P]):
 
     def estimate(self, problem: P, threads: int = 1) -> float:
         """Rough seconds on ``threads`` threads, to compare solvers by."""
+
+    def blockings(self, problem: P, threads: int) -> list[Blocking]:
+        """Blockings that tuning tries besides the solver's own: near it, the most promising first."""
+        return near_blockings(problem, threads)

@@ -23,7 +23,7 @@ from .conv import direct_launch, panel_lens, tap_matrices
 from .pack import aligned_zeros, pack_panels, panel_count
 from .roofline import seconds
 from .rows import image_strides
-from .solver import NO_EPILOGUE, Strides
+from .solver import NO_EPILOGUE, Solver, Strides
 
 __all__ = ["ConvTransposed"]
 
@@ -52,7 +52,7 @@ class _Phase:
     taps: tuple[tuple[int, ...], ...]
 
 
-class ConvTransposed:
+class ConvTransposed(Solver[ConvProblem]):
     """Any transposed convolution."""
 
     name = "conv_transposed"

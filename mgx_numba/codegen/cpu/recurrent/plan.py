@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ...launch import Launch, Operand, Solution, TaskRange
-from ...problems.recurrence import Phase, RecurrenceProblem, phases
+from ...problems.recurrence import RecurrenceProblem
 from ..contraction.epilogue_rows import Arguments, indent
 from ..contraction.int16_weights import BLOCK, DOWN, unpack
 from ..kernel import cpu_kernel
 from ..microkernels.tile_table import RegisterTile, tile_for
 from .cells import CellWriter
+from .phases import Phase, phases
 from .weights import phase_size
 
 __all__ = ["plan"]

@@ -6,10 +6,11 @@ import math
 
 import numpy as np
 
-from ...problems.recurrence import Phase, RecurrenceProblem, phases
+from ...problems.recurrence import RecurrenceProblem
 from ..contraction.int16_weights import pack_words, words_lens
 from ..contraction.pack import aligned_zeros
 from ..microkernels.tile_table import tile_for
+from .phases import Phase, phases
 
 __all__ = ["pack_weights", "packed_lens", "phase_size"]
 

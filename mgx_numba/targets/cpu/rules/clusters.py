@@ -1,37 +1,19 @@
-"""Fused pointwise and reduction clusters, and single operations as clusters of one."""
+"""Reduction clusters, and single reductions as clusters of one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from ....codegen.cpu.cluster.split import Division, division_of, split_cluster
-from ....codegen.problems.cluster import PointwiseProblem, ReductionProblem, Tensor
+from ....codegen.problems.cluster import ReductionProblem, Tensor
 from ....codegen.reductions import REDUCTIONS
 from ....core.shape import Shape
 from ....graph.instruction import Instruction
 from ....graph.module import Module
-from ....ops.base import Pointwise, known_operators, operator_class
 from ...lowering.buffers import View
+from ...lowering.common import compute_pointwise
 from ...lowering.lowering import Lowering
 from .table import lowering
-
-_SINGLE = [n for n in known_operators() if issubclass(operator_class(n), Pointwise) and n != "identity"]
-
-
-@lowering("pointwise")
-def lower_pointwise(low: Lowering, ins: Instruction) -> None:
-    """One kernel for the cluster's module."""
-    inputs, outputs = low.inputs(ins), low.outputs_of(ins)
-    _pointwise(low, ins, ins.module_args[0], inputs, outputs)
-
-
-@lowering(*_SINGLE)
-def lower_single(low: Lowering, ins: Instruction) -> None:
-    """A pointwise operation that no cluster took."""
-    module = Module("single")
-    parameters = [module.add_parameter(f"x{k}", Shape(i.shape.type)) for k, i in enumerate(ins.inputs)]
-    module.add_return([module.add_instruction(ins.op, parameters)])
-    _pointwise(low, ins, module, low.inputs(ins), [low.output(ins)])
 
 
 @lowering("fused_reduce")
@@ -98,12 +80,7 @@ def lower_cluster(
         lower_cluster(low, ins, rest.module, axes, taken, given)
         return
     taken = [_spread(v, given[0].lens) for v in taken]
-    _pointwise(low, ins, rest.module, taken, given)
-
-
-def _pointwise(low: Lowering, ins: Instruction, module: Module, inputs: list[View], outputs: list[View]) -> None:
-    tensors = tuple(v.tensor for v in inputs), tuple(v.tensor for v in outputs)
-    low.compute(PointwiseProblem(module, *tensors, low.options.fast_math, low.origin(ins)), inputs, outputs, ins)
+    compute_pointwise(low, ins, rest.module, taken, given)
 
 
 def _reduction(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ....codegen.cpu.cluster.epilogue import epilogue_parameters, print_epilogue, print_prologue, prologue_parameters
-from ....codegen.cpu.contraction.select import packing_growth, select
+from ....codegen.cpu.contraction.select import select
 from ....codegen.cpu.contraction.solver import NO_EPILOGUE, UnsuitedWeights
 from ....codegen.cpu.microkernels.tile_table import tile_for
 from ....codegen.problems.contraction import ConvProblem, Epilogue, GemmProblem, Prologue
@@ -238,7 +238,7 @@ def _launch(
     request = Request(problem, epilogue, places, low.threads, low.options.fast_math)
     chosen = _choose(low, request)
     room = 0 if weights is None else low.packing_room  # what is packed in every run is not worth transforming
-    if packing_growth(chosen.solver, problem) > room:
+    if chosen.solver.packing_growth(problem) > room:
         chosen = Candidate(select(problem, low.threads, room))
     solver = chosen.solver
     operands |= {f"e{k}": view for k, view in enumerate(extras)}

@@ -10,6 +10,7 @@ import numpy as np
 
 from ....codegen.cpu.contraction.solver import UnsuitedWeights
 from ....codegen.cpu.recurrent import RecurrenceProblem, pack_weights, packed_lens, plan
+from ....codegen.cpu.recurrent.phases import waits_for_weights
 from ....core.shape import Shape, row_major_strides
 from ....core.types import Type
 from ....graph.instruction import Instruction
@@ -92,7 +93,7 @@ def _puts_batch_first(ins: Instruction) -> bool:
 def _packed(low: Lowering, ins: Instruction, problem: RecurrenceProblem) -> tuple[RecurrenceProblem, View]:
     """The recurrent weights as the kernel reads them: packed once, or in every run where they are not constant."""
     weights = low.constant_value(ins.inputs[1])
-    if weights is not None and problem.fast_math and problem.waits_for_weights:
+    if weights is not None and problem.fast_math and waits_for_weights(problem):
         short = replace(problem, int16=True)
         with contextlib.suppress(UnsuitedWeights):
             return short, _packed_once(low, short, weights)

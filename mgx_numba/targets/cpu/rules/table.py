@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ...lowering.common import COMMON
 from ...lowering.rules import RuleTable
 
 __all__ = ["RULES", "lowering"]
 
-RULES = RuleTable()
+RULES = RuleTable(COMMON)
 lowering = RULES.lowering

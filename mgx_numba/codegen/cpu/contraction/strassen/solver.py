@@ -21,7 +21,7 @@ from ..batches import Batched, collapse
 from ..blocking import Blocking
 from ..gemm import GemmPacked
 from ..roofline import BYTES_PER_SECOND
-from ..solver import NO_EPILOGUE, Strides
+from ..solver import NO_EPILOGUE, Solver, Strides
 from .blocks import Cut, best_cut, given_cut
 from .kernel import strassen_launch
 
@@ -29,7 +29,7 @@ __all__ = ["GemmStrassen"]
 
 
 @dataclass(frozen=True)
-class GemmStrassen:
+class GemmStrassen(Solver[GemmProblem]):
     """Strassen's method over ``levels`` levels (1 or 2). The right-hand side is a constant, packed as for `GemmPacked`.
 
     Lengths need not be even: blocks of rows and of columns may overlap. The sum has to divide into blocks.

@@ -156,3 +156,8 @@ class _Cost:
             return once * size / rate + max(0, once * size / 14 - 0.8 * products) + (claim * panels - once) * size / 150
         share = form.taps**2 / form.points
         return once * size * share / 25 + max(0, once * size * share / 9 - products * min(1, share))
+
+
+def winograd_blockings() -> list[Blocking]:
+    """What tuning tries: ``rows`` counts output tiles; taps have no meaning."""
+    return [Blocking(tiles, panels, 1, 1 << 16) for tiles in (12, 24, 48, 96) for panels in (1, 4, 1 << 16)]

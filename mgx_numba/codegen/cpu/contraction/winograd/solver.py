@@ -22,8 +22,8 @@ from ..conv import ConvDirect, panel_lens
 from ..pack import aligned_zeros
 from ..roofline import BYTES_PER_SECOND, CLOCK
 from ..rows import image_strides
-from ..solver import NO_EPILOGUE, Strides
-from .blocks import best_block, given_block
+from ..solver import NO_EPILOGUE, Solver, Strides
+from .blocks import best_block, given_block, winograd_blockings
 from .form import Form
 from .kernel import WinogradWriter, filter_plane
 
@@ -31,7 +31,7 @@ __all__ = ["ConvWinograd"]
 
 
 @dataclass(frozen=True)
-class ConvWinograd:
+class ConvWinograd(Solver[ConvProblem]):
     """F(m x m, r x r) for m = 2 and 4 with r = 3, and for m = 2 with r = 5; strided ones also take m = 3 with r = 4.
 
     With ``whole_vectors`` the channels of a pixel, and the row of zeros, may be read up to a whole vector.
@@ -106,6 +106,12 @@ class ConvWinograd:
             block = given_block(self.form, problem, threads, blocking)
         table = image_strides(problem, epilogue, strides)
         return WinogradWriter(self.form, problem, epilogue, table, block, self.whole_vectors).plan()
+
+    def packing_growth(self, problem: ConvProblem) -> int:
+        return (math.prod(self.packed_lens(problem)) - math.prod(self.plain_lens(problem))) * problem.itemsize
+
+    def blockings(self, problem: ConvProblem, threads: int) -> list[Blocking]:
+        return winograd_blockings()
 
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
         _, cycles = best_block(self.form, problem, threads)

@@ -20,11 +20,12 @@ from ..blocking import Blocking
 from ..epilogue_rows import Arguments, indent
 from ..pack import aligned_zeros
 from ..roofline import BYTES_PER_SECOND
-from ..solver import NO_EPILOGUE, Strides
+from ..solver import NO_EPILOGUE, Solver, Strides
+from .blocks import winograd_blockings
 from .form import Form
 from .solver import ConvWinograd
 
-__all__ = ["WINOGRAD", "ConvWinogradStrided"]
+__all__ = ["ConvWinogradStrided"]
 
 _ALIGNMENT = 64
 _STEP_SECONDS = 2e-6
@@ -45,7 +46,7 @@ class _Taps:
 
 
 @dataclass(frozen=True)
-class ConvWinogradStrided:
+class ConvWinogradStrided(Solver[ConvProblem]):
     """F(m x m, r x r) where the stride leaves r blocks of taps a side."""
 
     form: Form
@@ -101,13 +102,18 @@ class ConvWinogradStrided:
             launches.append(replace(launch, args=args, flops=problem.flops))
         return Solution(tuple(launches), size + plan.scratch)
 
+    def packing_growth(self, problem: ConvProblem) -> int:
+        return (math.prod(self.packed_lens(problem)) - math.prod(self.plain_lens(problem))) * problem.itemsize
+
+    def blockings(self, problem: ConvProblem, threads: int) -> list[Blocking]:
+        return winograd_blockings()
+
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
         blocks = _rearranged(problem)
         moved = problem.itemsize * problem.batch * (problem.in_pixels * problem.in_channels + blocks.x_strides[0])
         return self._ordinary.estimate(blocks, threads) + 2 * moved / BYTES_PER_SECOND + _STEP_SECONDS
 
 
-WINOGRAD = (ConvWinograd, ConvWinogradStrided)
 """The solvers that transform filters; blockings of theirs count tiles in ``rows``."""
 
 

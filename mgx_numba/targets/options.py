@@ -1,4 +1,4 @@
-"""Options of the ``cpu`` target."""
+"""Options of a compilation, for every target."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ...codegen.store import Store
-    from ...codegen.tuning.session import Tuning
+    from ..codegen.store import Store
+    from ..codegen.tuning.session import Tuning
 
-__all__ = ["CpuOptions"]
+__all__ = ["TargetOptions"]
 
 
 @dataclass(frozen=True)
-class CpuOptions:
-    """What a compilation for the CPU may do.
+class TargetOptions:
+    """What a compilation may do; a target that has no use for one ignores it.
 
     Attributes:
         fast_math: transformations that change rounding (Winograd, Strassen, 16-bit weights of products of a few rows,

@@ -1,0 +1,45 @@
+"""Accumulators of reductions in the vector language: how they begin, how their lanes join, what becomes of them."""
+
+from __future__ import annotations
+
+from ....core.types import Type
+from ...reductions import Reduction
+from ..printer import VectorPrinter, VectorValue, literal
+
+__all__ = ["across_lanes", "finished", "initial_text"]
+
+_ACROSS = {
+    "add": "reduce_add",
+    "max": "reduce_max",
+    "min": "reduce_min",
+    "first_greater": "reduce_first_greater",
+    "mul": "reduce_mul",
+    "logical_or": "reduce_or",
+    "logical_and": "reduce_and",
+}
+
+
+def initial_text(reduction: Reduction, type: Type, lanes: int) -> str:
+    """Expression of the neutral element in every lane, for elements of ``type``."""
+    dtype = reduction.accumulator(type).numpy.name
+    return f"const_{dtype}({literal(reduction.neutral(type))}, {lanes})"
+
+
+def across_lanes(reduction: Reduction) -> str:
+    """The name in the language that joins the lanes of an accumulator."""
+    return _ACROSS[reduction.combine]
+
+
+def finished(reduction: Reduction, printer: VectorPrinter, text: str, type: Type) -> VectorValue:
+    """Row value, from the combined accumulator that ``text`` gives; ``type`` is the elements', ``count`` in the kernel
+    their number."""
+    accumulator = reduction.accumulator(type)
+    value = VectorValue(printer.buffer.emit(text), accumulator)
+    if accumulator is Type.bool_type:
+        return value
+    if reduction.name == "reduce_mean":
+        count = VectorValue(printer.buffer.emit(f"cast_{accumulator.numpy.name}(count)"), accumulator)
+        value = printer.div(value, count)
+    if accumulator is type or accumulator is type.compute:
+        return VectorValue(value.name, type)
+    return printer.cast(value, type)

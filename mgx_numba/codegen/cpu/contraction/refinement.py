@@ -1,0 +1,55 @@
+"""Blockings near the one that a solver would choose: rows and panels halved and doubled, other depths."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from ...problems.contraction import ConvProblem, GemmProblem
+from ..microkernels.tile_table import tile_for
+from .blocking import Blocking, cut, cut_lines, fit
+
+__all__ = ["line_blockings", "near_blockings"]
+
+_LONG_SUM = 512
+"""Terms from which other depths of a step are worth a try."""
+
+
+def near_blockings(problem: GemmProblem | ConvProblem, threads: int) -> list[Blocking]:
+    """For solvers whose blocks `blocking.cut` makes."""
+    tile = tile_for(problem.dtype)
+    if isinstance(problem, GemmProblem):
+        m, n, depth, taps, groups = problem.m, problem.n, max(problem.k, 1), 1, problem.batch_count
+    else:
+        pixels = problem.in_pixels if problem.transposed else problem.out_pixels
+        m, n, depth, taps, groups = (
+            problem.batch * pixels, problem.group_out, problem.group_in, problem.taps, problem.groups,
+        )  # fmt: skip
+    beside = isinstance(problem, ConvProblem)
+    base = fit(cut(tile, m, n, depth, taps, groups, threads, beside=beside), tile, m, n, depth, taps)
+    scaled = _scaled(base)
+    if depth * taps >= _LONG_SUM:
+        whole = dataclasses.replace(base, depth=depth, taps=taps)
+        scaled[4:4] = [whole, *(dataclasses.replace(base, depth=d, taps=1) for d in (256, 512) if d < depth)]
+    fitted = (fit(b, tile, m, n, depth, taps) for b in scaled)
+    return [b for b in fitted if b != base]
+
+
+def line_blockings(problem: ConvProblem, threads: int) -> list[Blocking]:
+    """For solvers whose blocks `blocking.cut_lines` makes: whole lines of pixels."""
+    tile, width = tile_for(problem.dtype), problem.out_lens[-1]
+    lines = problem.batch * problem.out_pixels // width
+
+    def near(given: Blocking | None = None) -> Blocking:
+        return cut_lines(tile, lines, width, problem.out_channels, threads, given)
+
+    base = near()
+    return [b for b in map(near, _scaled(base)) if b != base]
+
+
+def _scaled(base: Blocking) -> list[Blocking]:
+    scales: Sequence[tuple[float, float]] = ((2, 1), (0.5, 1), (1, 2), (1, 0.5), (2, 0.5), (0.5, 2), (4, 1), (0.25, 1))
+    return [
+        dataclasses.replace(base, rows=max(1, int(base.rows * r)), panels=max(1, int(base.panels * p)))
+        for r, p in scales
+    ]

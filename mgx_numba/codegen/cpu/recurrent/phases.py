@@ -1,0 +1,52 @@
+"""The products that one step of each recurrent cell makes, and how they are cut for the register tile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...problems.recurrence import RecurrenceProblem
+from ..microkernels.tile_table import RegisterTile
+
+__all__ = ["Phase", "phases", "waits_for_weights"]
+
+VECTORS = 4
+"""Accumulators of one row: enough multiply-adds a broadcast to keep up with weights that come from the L2 cache."""
+
+_FEW_ROWS = 3
+_CACHED_BYTES = 1 << 15
+"""Weights that stay in the L1 cache."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One product of a step: which gates (rows of the recurrent weights) of how many neighbouring vectors of units."""
+
+    gates: tuple[int, ...]
+    groups: int
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of sums that a panel gives for one row: gate by gate, the groups of each."""
+        return len(self.gates) * self.groups
+
+    @property
+    def words(self) -> int:
+        """Vectors of words of a row of 16-bit weights."""
+        return -(-self.vectors // 2)
+
+    def panels(self, tile: RegisterTile, hidden: int) -> int:
+        """Panels of ``groups`` vectors of units each."""
+        return -(-hidden // (self.groups * tile.lanes))
+
+
+def waits_for_weights(problem: RecurrenceProblem) -> bool:
+    """Whether a step takes longer to read its float32 weights than to multiply with them."""
+    few = problem.dtype == "float32" and problem.batch <= _FEW_ROWS
+    return few and 4 * problem.weights >= _CACHED_BYTES
+
+
+def phases(problem: RecurrenceProblem) -> tuple[Phase, ...]:
+    """The products of a step, in order; each needs all results of the one before."""
+    if problem.cell == "gru" and not problem.linear_before_reset:
+        return (Phase((0, 1), VECTORS // 2), Phase((2,), VECTORS))
+    return (Phase(tuple(range(problem.gates)), max(1, VECTORS // problem.gates)),)

@@ -1,0 +1,77 @@
+"""Rules that any back end can serve: pointwise clusters, single pointwise operations, copies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...codegen.problems.cluster import PointwiseProblem
+from ...core.shape import Shape
+from ...graph.instruction import Instruction
+from ...graph.module import Module
+from ...ops.base import Pointwise, known_operators, operator_class
+from .buffers import View
+from .lowering import Lowering
+from .rules import RuleTable
+
+__all__ = ["COMMON", "compute_pointwise"]
+
+COMMON = RuleTable()
+
+_SINGLE = [n for n in known_operators() if issubclass(operator_class(n), Pointwise) and n != "identity"]
+
+
+@COMMON.lowering("pointwise")
+def lower_pointwise(low: Lowering, ins: Instruction) -> None:
+    """One kernel for the cluster's module."""
+    inputs, outputs = low.inputs(ins), low.outputs_of(ins)
+    compute_pointwise(low, ins, ins.module_args[0], inputs, outputs)
+
+
+@COMMON.lowering(*_SINGLE)
+def lower_single(low: Lowering, ins: Instruction) -> None:
+    """A pointwise operation that no cluster took."""
+    module = Module("single")
+    parameters = [module.add_parameter(f"x{k}", Shape(i.shape.type)) for k, i in enumerate(ins.inputs)]
+    module.add_return([module.add_instruction(ins.op, parameters)])
+    compute_pointwise(low, ins, module, low.inputs(ins), [low.output(ins)])
+
+
+@COMMON.lowering("contiguous", "layout")
+def lower_contiguous(low: Lowering, ins: Instruction) -> None:
+    """The input itself if its strides are already those wanted, else a copy."""
+    source = low.input(ins, 0)
+    wanted = ins.shape.strides
+    if ins not in low.destinations and all(a == b or n == 1 for a, b, n in zip(source.strides, wanted, source.lens)):
+        low.values[ins] = source.with_shape(Shape(source.type, source.lens, wanted))
+        return
+    low.copy(source, low.output(ins), ins)
+
+
+@COMMON.lowering("fill")
+def lower_fill(low: Lowering, ins: Instruction) -> None:
+    """A copy of one element to all places."""
+    value, out = low.input(ins, 0), low.output(ins)
+    low.copy(value.with_shape(Shape(value.type, out.lens, [0] * len(out.lens))), out, ins)
+
+
+@COMMON.lowering("concat")
+def lower_concat(low: Lowering, ins: Instruction) -> None:
+    """Copies of the inputs that could not be computed in place."""
+    whole = low.output(ins)
+    axis = ins.op.axis % len(ins.shape.lens)  # type: ignore[attr-defined]
+    start = 0
+    for source in ins.inputs:
+        shape = Shape(source.shape.type, source.shape.lens, whole.strides)
+        part = whole.with_shape(shape, start * whole.strides[axis])
+        start += source.shape.lens[axis]
+        value = low.values[source]
+        if value.buffer is not part.buffer or value.offset != part.offset:
+            low.copy(value, part, ins)
+
+
+def compute_pointwise(
+    low: Lowering, ins: Instruction, module: Module, inputs: Sequence[View], outputs: Sequence[View]
+) -> None:
+    """Append the steps that evaluate a scalar module, which may be only part of what the instruction computes."""
+    tensors = tuple(v.tensor for v in inputs), tuple(v.tensor for v in outputs)
+    low.compute(PointwiseProblem(module, *tensors, low.options.fast_math, low.origin(ins)), inputs, outputs, ins)

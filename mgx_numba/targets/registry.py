@@ -1,0 +1,83 @@
+"""The targets by name: what a program can be compiled for.
+
+A target is registered here by the module that holds it, which is imported when somebody compiles for it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from ..errors import OptionError
+from .base import Compiled, Progress
+from .options import TargetOptions
+
+if TYPE_CHECKING:
+    from ..graph.program import Program
+
+__all__ = ["Target", "compile_for", "register", "target", "target_names"]
+
+
+class Target(Protocol):
+    """One kind of thing to compile for."""
+
+    @property
+    def name(self) -> str:
+        """As `get_target` calls it."""
+
+    @property
+    def backend(self) -> str:
+        """The back end that makes its kernels (`codegen.backend`); empty if it has none, and so nothing to tune."""
+
+    @property
+    def passes(self) -> Sequence[str]:
+        """Names of its passes, in order."""
+
+    def compile(self, program: Program, options: TargetOptions, progress: Progress | None = None) -> Compiled:
+        """A program compiled for this target; ``program`` stays as it is.
+
+        Raises:
+            CompileError: a pass or code generation failed.
+        """
+
+
+_MODULES = {"ref": "mgx_numba.targets.ref.target", "cpu": "mgx_numba.targets.cpu.target"}
+"""The package's own targets: each module has its target as ``TARGET``."""
+
+_targets: dict[str, Target] = {}
+
+
+def register(new: Target) -> None:
+    """Make a target known by its name, in the place of another of that name."""
+    _targets[new.name] = new
+
+
+def target_names() -> tuple[str, ...]:
+    """Names of all targets, the package's own first."""
+    return tuple(dict.fromkeys((*_MODULES, *_targets)))
+
+
+def target(name: str) -> Target:
+    """The target of this name.
+
+    Raises:
+        OptionError: there is none.
+    """
+    if name not in _targets:
+        if name not in _MODULES:
+            raise OptionError(f"unknown target {name!r}; known: {', '.join(target_names())}")
+        register(importlib.import_module(_MODULES[name]).TARGET)
+    return _targets[name]
+
+
+def compile_for(
+    name: str, program: Program, options: TargetOptions | None = None, progress: Progress | None = None
+) -> Compiled:
+    """Compile a copy of a program for the target of this name.
+
+    Raises:
+        OptionError: unknown target.
+        CompileError: a pass or code generation failed.
+    """
+    return target(name).compile(program, options or TargetOptions(), progress)

@@ -1,0 +1,75 @@
+"""A back end and a target that nothing but the registries knows: what a second one has to bring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from mgx_numba.codegen.backend import backend
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import from_numpy
+from mgx_numba.errors import OptionError
+from mgx_numba.graph.module import Module
+from mgx_numba.graph.program import Program
+from mgx_numba.targets.registry import compile_for, target_names
+
+from . import plain
+
+
+def chain(m: Module, x, y):
+    spread = m.add_instruction("multibroadcast", [y], out_lens=x.shape.lens)
+    total = m.add_instruction("add", [x, spread])
+    return [m.add_instruction("tanh", [m.add_instruction("mul", [total, total])]), total]
+
+
+def strided(m: Module, x, y):
+    turned = m.add_instruction("transpose", [x], permutation=[1, 0])
+    part = m.add_instruction("slice", [m.add_instruction("contiguous", [turned])], axes=[0], starts=[1], ends=[3])
+    return [m.add_instruction("concat", [part, m.add_instruction("relu", [part])], axis=0)]
+
+
+def reduced(m: Module, x, y):
+    sums = m.add_instruction("reduce_sum", [m.add_instruction("exp", [x])], axes=[1])
+    return [m.add_instruction("div", [x, m.add_instruction("multibroadcast", [sums], out_lens=x.shape.lens)])]
+
+
+@pytest.mark.parametrize(
+    "build, dtype",
+    [(b, d) for b in (chain, strided, reduced) for d in ("float32", "float64")] + [(strided, "int32")],
+)
+def test_a_second_back_end_gives_what_ref_gives(build: Callable, dtype: str):
+    rng = np.random.default_rng(3)
+    inputs = {"x": rng.normal(size=(3, 5)) * 3, "y": rng.normal(size=(1, 5))}
+    arrays = {name: a.astype(dtype) for name, a in inputs.items()}
+    program = Program()
+    x, y = (program.main.add_parameter(k, Shape(from_numpy(a.dtype), a.shape)) for k, a in arrays.items())
+    program.main.add_return(build(program.main, x, y))
+    compiled = compile_for("plain", program)
+    assert compiled.kernels() and {k.backend for k in compiled.kernels()} == {"plain"}
+    for got, wanted in zip(compiled.run(arrays), compile_for("ref", program).run(arrays), strict=True):
+        assert got.dtype == wanted.dtype
+        np.testing.assert_array_equal(got, wanted)
+
+
+def test_registries_know_what_was_registered_and_name_it_otherwise():
+    assert backend("plain") is plain.BACKEND
+    assert target_names()[:2] == ("ref", "cpu") and "plain" in target_names()
+    with pytest.raises(OptionError, match="unknown back end 'metal'; known: cpu, plain"):
+        backend("metal")
+    with pytest.raises(OptionError, match="unknown target 'metal'; known: ref, cpu, plain"):
+        compile_for("metal", Program())
+
+
+def test_kernels_of_two_back_ends_have_symbols_of_their_own():
+    (kernel,) = {k.name: k for k in _kernels("plain")}.values()
+    (same,) = [k for k in _kernels("cpu") if k.name == kernel.name]
+    assert kernel.symbol != same.symbol and kernel.identity()["backend"] == "plain"
+
+
+def _kernels(name: str):
+    program = Program()
+    x = program.main.add_parameter("x", Shape(from_numpy(np.dtype("float32")), (4, 4)))
+    program.main.add_return([program.main.add_instruction("relu", [x])])
+    return compile_for(name, program).kernels()
