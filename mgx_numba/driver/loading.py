@@ -14,12 +14,11 @@ from ..core.types import Type
 from ..errors import MgxError, OptionError, ParseError, UnsupportedError
 from ..graph.passes import Options, run_passes
 from ..graph.program import Program
+from .arguments import FILE_TYPES
 from .dims import parse_dimension, parse_dynamic_inputs, parse_inputs, parse_symbols
 from .trim import trim
 
 __all__ = ["file_type", "load_model"]
-
-_TYPES = {".onnx": "onnx", ".pb": "tf", ".json": "json", ".py": "python"}
 
 
 def file_type(args: argparse.Namespace) -> str:
@@ -29,10 +28,11 @@ def file_type(args: argparse.Namespace) -> str:
         OptionError: there is no file.
     """
     if args.file is None and args.file_type != "test":
-        raise OptionError("a model file is needed")
+        taken = "; ".join(f"{option} takes {' '.join(words)}" for option, _, words in getattr(args, "words", ()))
+        raise OptionError("a model file is needed" + (f" ({taken})" if taken else ""))
     if args.file_type is not None:
         return str(args.file_type)
-    return _TYPES.get(os.path.splitext(args.file)[1].lower(), "msgpack")
+    return FILE_TYPES.get(os.path.splitext(args.file)[1].lower(), "msgpack")
 
 
 def load_model(args: argparse.Namespace) -> program:
@@ -44,13 +44,21 @@ def load_model(args: argparse.Namespace) -> program:
     kind = file_type(args)
     readers = {"onnx": _read_onnx, "python": _run_python, "test": _product, "tf": _refuse_tf}
     model = readers[kind](args) if kind in readers else load(args.file, kind, args.trust_objects)
+    edits = args.trim or args.trim_size or args.optimize or args.apply_pass
+    return _edited(model, args) if edits else model
+
+
+def _edited(model: program, args: argparse.Namespace) -> program:
+    """A changed copy that is not compiled, but knows how the model was."""
+    copy = model.clone()
+    copy._target, copy._options = model._target, model._options
     if args.trim or args.trim_size:
-        model = program.wrap(trim(model._portable, args.trim, args.trim_size))
+        copy._portable = trim(copy._portable, args.trim, args.trim_size)
     if args.optimize:
-        optimize(model)
+        optimize(copy)
     if args.apply_pass:
-        run_passes(model._portable, args.apply_pass, Options(fast_math=True))
-    return model
+        run_passes(copy._portable, args.apply_pass, Options(fast_math=True))
+    return copy
 
 
 def _read_onnx(args: argparse.Namespace) -> program:

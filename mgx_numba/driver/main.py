@@ -13,6 +13,7 @@ from typing import Any
 
 from .._version import __version__
 from ..errors import MgxError
+from .arguments import file_among_words
 from .commands import COMMANDS
 from .environment import report_environment
 
@@ -33,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = _parser()
     args = parser.parse_args(arguments)
+    file_among_words(args)
     if args.command is None:
         parser.print_help()
         return FAILURE

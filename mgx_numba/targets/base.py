@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 import numpy as np
 
-from ..errors import OptionError
+from ..errors import OptionError, UnsupportedError
 
 if TYPE_CHECKING:
     from ..codegen.store import Store
@@ -100,8 +101,10 @@ def compile_for(
 
     Raises:
         OptionError: unknown target.
+        UnsupportedError: it holds operators that nothing here knows; the message lists them.
         CompileError: a pass or code generation failed.
     """
+    _refuse_unknown(program)
     if target == "ref":
         from .ref.target import RefProgram
 
@@ -120,3 +123,21 @@ def compile_for(
         )
         return CpuProgram(program, options, progress)
     raise OptionError(f"unknown target {target!r}; known: ref, cpu")
+
+
+def _refuse_unknown(program: Program) -> None:
+    """Raise if a result needs an `Unknown` operator, which reading a model with ``skip_unknown_operators`` leaves."""
+    if not any(ins.name == "unknown" for module in program.reachable_modules() for ins in module):
+        return
+    from ..graph.passes import run_passes
+    from ..ops.unknown import Unknown
+
+    alive = program.clone()
+    run_passes(alive, ["dead_code_elimination"])
+    names = [ins.op.operator for module in alive.reachable_modules() for ins in module if isinstance(ins.op, Unknown)]
+    if names:
+        listed = ", ".join(f"{name} ({count} times)" if count > 1 else name for name, count in Counter(names).items())
+        raise UnsupportedError(
+            f"the program needs operators that are not known: {listed}; it was read with skip_unknown_operators, and "
+            "can be printed and saved, but neither compiled nor run"
+        )

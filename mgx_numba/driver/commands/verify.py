@@ -15,7 +15,7 @@ from ...graph.program import Program
 from ...targets.base import Compiled, compile_for
 from ..arguments import add_compile, add_inputs, add_loader
 from ..compare import Tolerance, default_tolerance
-from ..compiling import compile_model, compile_options
+from ..compiling import compilation, compile_model
 from ..feeding import make_inputs
 from ..loading import file_type, load_model
 from ..verifying import Check, check_passes, check_prefixes, check_results, check_steps, first_wrong_prefix, reference
@@ -47,60 +47,60 @@ def run(args: argparse.Namespace) -> int:
         return _by_parts(model, args, inputs)
     compile_model(model, args)
     arrays = model._checked(inputs)
-    compiled = model._compiled
+    compiled, target = model._compiled, compilation(model, args)[0]
     assert compiled is not None
     tolerance = _tolerance([model._portable, compiled.resolve(arrays)], args)
     if args.per_instruction:
         checks = check_steps(compiled, arrays, tolerance)
-        return _conclude(checks, args, f"{len(checks)} instructions")
+        return _conclude(checks, target, f"{len(checks)} instructions")
     if args.onnxruntime:
         name, expected = "ONNX Runtime", _onnxruntime(args, arrays)
     else:
         name, expected = "ref", reference(model._portable, arrays)
-    return _conclude(check_results(compiled.run(arrays), expected, tolerance), args, f"comparison with {name}")
+    return _conclude(check_results(compiled.run(arrays), expected, tolerance), target, f"comparison with {name}")
 
 
 def _by_parts(model: program, args: argparse.Namespace, inputs: Mapping[str, np.ndarray]) -> int:
     portable = model._portable
     arrays = model._checked(inputs)
-    if args.target == "ref":
+    target, options = compilation(model, args)
+    if target == "ref":
         raise OptionError("--reduce and --bisect compare a target with ref: give another target")
-    options = compile_options(args)
 
     def compiler(part: Program) -> Compiled:
         return compile_for(
-            args.target, part, fast_math=options["fast_math"], num_threads=options["num_threads"], progress=None
+            target, part, fast_math=options["fast_math"], num_threads=options["num_threads"], progress=None
         )
 
     tolerance = _tolerance([portable], args)
     if args.reduce:
         checks = check_prefixes(portable, compiler, arrays, tolerance)
-        return _conclude(checks, args, f"{len(checks)} parts")
+        return _conclude(checks, target, f"{len(checks)} parts")
     from ...targets.cpu.target import PASSES
 
     passes = check_passes(portable, PASSES, Options(fast_math=options["fast_math"]), arrays, tolerance)
     if any(not c.difference.passed for c in passes):
         print(f"First wrong pass: {passes[-1].what}")
-        return _conclude(passes[-1:], args, "passes")
+        return _conclude(passes[-1:], target, "passes")
     print(f"Passes: {len(passes)} changed the program, all right")
     wrong = first_wrong_prefix(portable, compiler, arrays, tolerance)
     if wrong is not None:
         print(f"First wrong instruction: {wrong.what}")
-    return _conclude([wrong] if wrong is not None else [], args, "bisection")
+    return _conclude([wrong] if wrong is not None else [], target, "bisection")
 
 
 def _tolerance(programs: Sequence[Program], args: argparse.Namespace) -> Tolerance:
     return default_tolerance(programs, args.rms_tol, args.atol, args.rtol)
 
 
-def _conclude(checks: Sequence[Check], args: argparse.Namespace, what: str) -> int:
+def _conclude(checks: Sequence[Check], target: str, what: str) -> int:
     """Print the outcomes and the verdict; the exit status."""
     for check in checks:
         print(f"{'ok' if check.difference.passed else 'FAILED'}: {check.what}: {check.difference}")
     if all(check.difference.passed for check in checks):
-        print(f"MIGraphX verification passed successfully ({args.target}, {what}).")
+        print(f"MIGraphX verification passed successfully ({target}, {what}).")
         return 0
-    print(f"FAILED: {args.target} ({what})")
+    print(f"FAILED: {target} ({what})")
     return DIFFERENT
 
 
