@@ -264,7 +264,7 @@ def _check_open_dims(found: Any) -> dict[str, dict[int, str]]:
         raise FormatError("mgx_numba: 'open_dims' must be a map of arrays")
     for name, pairs in found.items():
         for pair in pairs:
-            if not isinstance(pair, list) or [type(entry) for entry in pair] != [int, str]:
+            if not isinstance(pair, list) or [type(entry) for entry in pair] != [int, str] or pair[0] < 0:
                 raise FormatError(f"mgx_numba: 'open_dims' of {name!r} must be pairs of axis and symbol")
     return {name: dict(pairs) for name, pairs in found.items()}
 

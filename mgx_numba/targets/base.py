@@ -104,7 +104,7 @@ def compile_for(
         UnsupportedError: it holds operators that nothing here knows; the message lists them.
         CompileError: a pass or code generation failed.
     """
-    _refuse_unknown(program)
+    program = _without_unknown(program)
     if target == "ref":
         from .ref.target import RefProgram
 
@@ -125,10 +125,14 @@ def compile_for(
     raise OptionError(f"unknown target {target!r}; known: ref, cpu")
 
 
-def _refuse_unknown(program: Program) -> None:
-    """Raise if a result needs an `Unknown` operator, which reading a model with ``skip_unknown_operators`` leaves."""
+def _without_unknown(program: Program) -> Program:
+    """The program, less `Unknown` operators that no result needs (``skip_unknown_operators`` leaves them).
+
+    Raises:
+        UnsupportedError: a result needs one.
+    """
     if not any(ins.name == "unknown" for module in program.reachable_modules() for ins in module):
-        return
+        return program
     from ..graph.passes import run_passes
     from ..ops.unknown import Unknown
 
@@ -141,3 +145,4 @@ def _refuse_unknown(program: Program) -> None:
             f"the program needs operators that are not known: {listed}; it was read with skip_unknown_operators, and "
             "can be printed and saved, but neither compiled nor run"
         )
+    return alive
