@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["FILE_TYPES", "add_compile", "add_inputs", "add_loader", "add_output", "file_among_words"]
+__all__ = ["FILE_TYPES", "add_compile", "add_inputs", "add_loader", "add_output", "file_among_words", "in_flags"]
 
 FILE_TYPES = {".onnx": "onnx", ".pb": "tf", ".json": "json", ".py": "python"}
 """Type of a model file by the end of its name; any other is an .mxr file."""
 
+_FLAGS = {
+    "default_dim_value": "--batch",
+    "default_dyn_dim_value": "--default-dyn-dim",
+    "dim_params": "--dim-param",
+    "map_dyn_input_dims": "--dyn-input-dim",
+    "map_input_dims": "--input-dim",
+}
 _ENDS = (*FILE_TYPES, ".mxr")
+
+
+def in_flags(message: str) -> str:
+    """A message of ``parse_onnx`` with the names that its options have here."""
+    for option, flag in _FLAGS.items():
+        message = re.sub(rf"\b{option}\b", flag, message)
+    return message
 
 
 class _Words(argparse.Action):
@@ -89,7 +104,12 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     form.add_argument("--python", "--py", const="python", help="Python source that builds the program", **add_form)
     form.add_argument("--cpp", const="cpp", help="C++ source that builds the program with MIGraphX", **add_form)
     form.add_argument("--json", const="json", help="an .mxr file in JSON", **add_form)
-    form.add_argument("--binary", const="binary", help="an .mxr file (default with --output)", **add_form)
+    form.add_argument(
+        "--binary",
+        const="binary",
+        help="an .mxr file (default with --output, unless its name says otherwise)",
+        **add_form,
+    )
     group.add_argument("--brief", action="store_true", help="leave attributes and shapes out of the graph")
     group.add_argument("-o", "--output", metavar="FILE", help="write to a file")
     group.add_argument("--embed-objects", action="store_true", help="add the compiled program's code to an .mxr file")

@@ -5,20 +5,31 @@ from __future__ import annotations
 import argparse
 import os
 import runpy
+import warnings
 from typing import Any
 
 from ..api.functions import load, optimize, parse_onnx
 from ..api.program import program
 from ..core.shape import Shape
 from ..core.types import Type
-from ..errors import MgxError, OptionError, ParseError, UnsupportedError
+from ..errors import FormatError, MgxError, OptionError, ParseError, ShapeError, UnsupportedError
 from ..graph.passes import Options, run_passes
 from ..graph.program import Program
-from .arguments import FILE_TYPES
+from .arguments import FILE_TYPES, in_flags
 from .dims import parse_dimension, parse_dynamic_inputs, parse_inputs, parse_symbols
 from .trim import trim
 
 __all__ = ["file_type", "load_model"]
+
+_ONNX_FLAGS = (
+    "input_dim",
+    "dim_param",
+    "dyn_input_dim",
+    "default_dyn_dim",
+    "skip_unknown_operators",
+    "debug_symbols",
+    "output_names",
+)
 
 
 def file_type(args: argparse.Namespace) -> str:
@@ -42,10 +53,50 @@ def load_model(args: argparse.Namespace) -> program:
         MgxError: the file or a flag is wrong.
     """
     kind = file_type(args)
-    readers = {"onnx": _read_onnx, "python": _run_python, "test": _product, "tf": _refuse_tf}
-    model = readers[kind](args) if kind in readers else load(args.file, kind, args.trust_objects)
+    if args.batch < 0:
+        raise OptionError(f"--batch is {args.batch}, expected a length from 0 on")
+    try:
+        model = _read(args, kind)
+    except OptionError as error:
+        raise OptionError(in_flags(str(error))) from error
+    except (FormatError, ParseError, ShapeError, UnsupportedError) as error:
+        raise type(error)(_placed(str(error), args, kind)) from error
+    _tell_idle_flags(model, args, kind)
     edits = args.trim or args.trim_size or args.optimize or args.apply_pass
     return _edited(model, args) if edits else model
+
+
+def _read(args: argparse.Namespace, kind: str) -> program:
+    readers = {"onnx": _read_onnx, "python": _run_python, "test": _product, "tf": _refuse_tf}
+    return readers[kind](args) if kind in readers else load(args.file, kind, args.trust_objects)
+
+
+def _placed(message: str, args: argparse.Namespace, kind: str) -> str:
+    """What is said of a file, with its name; and that it was taken for an .mxr file, if its name does not say so."""
+    if args.file is None:
+        return message
+    place = "" if args.file in message else f"{args.file}: "
+    guessed = kind == "msgpack" and args.file_type is None and not args.file.lower().endswith(".mxr")
+    hint = (
+        " (taken for an .mxr file; --onnx and others say what it is)" if guessed and os.path.isfile(args.file) else ""
+    )
+    return f"{place}{message}{hint}"
+
+
+def _tell_idle_flags(model: program, args: argparse.Namespace, kind: str) -> None:
+    """Warn of flags that say how to read a model, but have no effect on this one."""
+    for name in _ONNX_FLAGS if kind != "onnx" else ():
+        if getattr(args, name):
+            warnings.warn(f"--{name.replace('_', '-')} has no effect: {args.file} is no ONNX file", stacklevel=3)
+    if args.batch:
+        portable = model._portable
+        shapes = portable.parameter_shapes()
+        follow = (kind == "onnx" and portable.open_dims) or any(s.is_dynamic for s in shapes.values())
+        if not follow and not any(args.batch in s.lens for s in shapes.values()):
+            listed = ", ".join(f"{name} {list(s.lens)}" for name, s in shapes.items()) or "none"
+            warnings.warn(
+                f"--batch {args.batch} has no effect: no length is left open (inputs: {listed})", stacklevel=3
+            )
 
 
 def _edited(model: program, args: argparse.Namespace) -> program:

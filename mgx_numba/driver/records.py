@@ -53,6 +53,9 @@ def describe(problem: Problem) -> str:
 def write_table(records: Sequence[TuningRecord], origin: str) -> None:
     """Print problem, solver, configuration, time, fraction of this machine's limit, noise and origin of each record;
     and of those measured elsewhere, in what that machine differs."""
+    if not records:
+        print(f"no tuning records: {origin}")
+        return
     here = device_fingerprint()
     limits: dict[int, Limits] = {}
     rows = [

@@ -106,6 +106,8 @@ def _write_totals(measured: Measurement, batch: Batch, total_steps: float) -> No
     print(f"Total instructions time: {_ms(total_steps)}")
     idle, rest = average(measured.idle), typical - total_steps
     print(f"Overhead time: {_ms(idle)}, {_ms(rest)}")
+    if rest < 0:
+        print("(below zero: instructions that are timed one by one take longer than in a run)")
     print(f"Overhead: {round(100 * idle / typical)}%, {round(100 * rest / typical)}%")
 
 

@@ -14,6 +14,9 @@ from ..graph.mxr import save_buffer as json_buffer
 
 __all__ = ["check_output", "check_writable", "write_model"]
 
+_FORMS = {".json": "json", ".py": "python", ".cpp": "cpp", ".dot": "graphviz"}
+"""Form by the end of a file's name, so that what is written can be read by that name; any other is binary."""
+
 
 def check_output(args: argparse.Namespace) -> None:
     """Look whether `write_model` can write what the flags ask for, before work is done for it.
@@ -24,7 +27,7 @@ def check_output(args: argparse.Namespace) -> None:
     """
     form = _form(args)
     if args.embed_objects and form != "binary":
-        raise OptionError("--embed-objects needs the form --binary")
+        raise OptionError(f"--embed-objects is for binary files: give --output FILE (the form is {form})")
     if args.output:
         check_writable(args.output)
     elif form == "binary" and sys.stdout.isatty():
@@ -61,7 +64,9 @@ def write_model(model: program, args: argparse.Namespace) -> None:
 
 
 def _form(args: argparse.Namespace) -> str:
-    return args.form or ("binary" if args.output else "text")
+    if args.form or not args.output:
+        return args.form or "text"
+    return _FORMS.get(os.path.splitext(args.output)[1].lower(), "binary")
 
 
 def check_writable(path: str) -> None:

@@ -49,7 +49,7 @@ def test_filled_parameters_leave_the_model_file(model: Path, tmp_path: Path, com
     count = ["-n", "1"] if command in ("time", "perf") else []
     assert drive(command, "--fill0", "x", model, *count) == 0
     assert drive(command, *count, "--load-arg", "@x", tmp_path / "x.npy", model) == 0
-    assert drive(command, "--fill0", "x", "x", "--fill1", "x", model, *count) == 0
+    assert drive(command, "--fill0", "x", "x", model, *count) == 0
     capsys.readouterr()
     assert drive(command, "--fill0", "x", "y", *count) == 2
     assert "error: a model file is needed (--fill0 takes x y)" in capsys.readouterr().err

@@ -42,8 +42,9 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.plot:
         raise OptionError("--plot needs --batch-sizes")
-    model = compile_model(load_model(args), args)
+    model = load_model(args)
     inputs = make_inputs(model, args)
+    compile_model(model, args)
     measured = measure(model, inputs, args.iterations)
     write_report(measured, batch_of(model, inputs, args.batch), args.detailed)
     return 0

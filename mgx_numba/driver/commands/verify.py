@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from ..loading import file_type, load_model
 from ..verifying import Check, check_passes, check_prefixes, check_results, check_steps, first_wrong_prefix, reference
 
 DIFFERENT = 1
+_OPTIONS = ("fast_math", "num_threads", "memory_reuse")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,6 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
+    if args.onnxruntime:
+        _check_onnxruntime(args)
     model = load_model(args)
     inputs = make_inputs(model, args)
     if args.reduce or args.bisect:
@@ -67,10 +71,10 @@ def _by_parts(model: program, args: argparse.Namespace, inputs: Mapping[str, np.
     if target == "ref":
         raise OptionError("--reduce and --bisect compare a target with ref: give another target")
 
+    disabled = (*model._disabled_passes, *options["disabled_passes"])
+
     def compiler(part: Program) -> Compiled:
-        return compile_for(
-            target, part, fast_math=options["fast_math"], num_threads=options["num_threads"], progress=None
-        )
+        return compile_for(target, part, disabled_passes=disabled, **{name: options[name] for name in _OPTIONS})
 
     tolerance = _tolerance([portable], args)
     if args.reduce:
@@ -78,7 +82,8 @@ def _by_parts(model: program, args: argparse.Namespace, inputs: Mapping[str, np.
         return _conclude(checks, target, f"{len(checks)} parts")
     from ...targets.cpu.target import PASSES
 
-    passes = check_passes(portable, PASSES, Options(fast_math=options["fast_math"]), arrays, tolerance)
+    names = [name for name in PASSES if name not in disabled]
+    passes = check_passes(portable, names, Options(fast_math=options["fast_math"]), arrays, tolerance)
     if any(not c.difference.passed for c in passes):
         print(f"First wrong pass: {passes[-1].what}")
         return _conclude(passes[-1:], target, "passes")
@@ -104,14 +109,17 @@ def _conclude(checks: Sequence[Check], target: str, what: str) -> int:
     return DIFFERENT
 
 
+def _check_onnxruntime(args: argparse.Namespace) -> None:
+    if file_type(args) != "onnx":
+        raise OptionError(f"--onnxruntime needs an ONNX file, got {args.file or '--test'}")
+    if importlib.util.find_spec("onnxruntime") is None:
+        raise UnsupportedError("--onnxruntime: the package onnxruntime is not installed")
+
+
 def _onnxruntime(args: argparse.Namespace, inputs: Mapping[str, np.ndarray]) -> list[Any]:
     """Results of ONNX Runtime for the same file and inputs."""
-    if file_type(args) != "onnx":
-        raise OptionError("--onnxruntime needs an ONNX file")
-    try:
-        import onnxruntime
-    except ImportError:
-        raise UnsupportedError("--onnxruntime: the package onnxruntime is not installed") from None
+    import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     try:
