@@ -13,8 +13,8 @@ from mgx_numba.driver.measure import Measurement, StepTime
 from mgx_numba.driver.rebatch import Batch
 from mgx_numba.driver.report import write_report
 from mgx_numba.driver.timing import average, percentile
-from mgx_numba.runtime.cpu.limits import Limits, measure_limits
 from mgx_numba.graph.program import Program
+from mgx_numba.runtime.cpu.limits import Limits, measure_limits
 from tests.driver.support import drive, small_model
 
 NUMBER = r"-?[\d.]+(?:e[+-]\d+)?"
