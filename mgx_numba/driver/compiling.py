@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-from ..api.options import CompileOptions
+from ..api.options import CompileOptions, parse_compile_options
 from ..api.program import program
 from ..api.target import get_target
 from ..errors import UnsupportedError
@@ -53,19 +53,20 @@ def compilation(model: program, args: argparse.Namespace) -> tuple[str, dict[str
 
 
 def compile_model(model: program, args: argparse.Namespace) -> program:
-    """Compile in place; tells the time on standard error. A compiled program stays as it is unless a flag asks for
-    another target or option.
+    """Compile in place; tells the time on standard error. A compiled program stays as it is unless flags ask for
+    another target or other options.
 
     Raises:
         MgxError: the target is not available, or the compilation failed.
     """
     target, options = compilation(model, args)
-    if model.is_compiled() and model._target == get_target(target) and not asked_options(args):
+    chosen = get_target(target)
+    if model.is_compiled() and model._target == chosen and model._options == parse_compile_options(options, target):
         print(f"Compiled already: target {target}, fast_math={options['fast_math']}", file=sys.stderr)
         return model
     if args.enable_offload_copy:
         options["offload_copy"] = True
     start = time.perf_counter()
-    model.compile(get_target(target), options)
+    model.compile(chosen, options)
     print(f"Compilation time: {(time.perf_counter() - start) * 1e3:.6g}ms", file=sys.stderr)
     return model

@@ -27,7 +27,7 @@ def check_output(args: argparse.Namespace) -> None:
     """
     form = _form(args)
     if args.embed_objects and form != "binary":
-        raise OptionError(f"--embed-objects is for binary files: give --output FILE (the form is {form})")
+        raise OptionError(f"--embed-objects needs a binary file: give --output FILE (the form is {form})")
     if args.output:
         check_writable(args.output)
     elif form == "binary" and sys.stdout.isatty():

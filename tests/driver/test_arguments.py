@@ -67,6 +67,7 @@ def test_saved_program_is_used_as_it_was_compiled(saved: Path, monkeypatch: Any,
     for command in (["run"], ["perf", "-n", "1"], ["time", "-n", "1"], ["verify"], ["compile"]):
         assert drive(*command, "--migraphx", saved, "--enable-offload-copy") == 0
         assert "Compiled already: target cpu, fast_math=False" in capsys.readouterr().err
+    assert drive("run", saved, "--cpu", "--disable-fast-math", "--num-threads", "1") == 0  # the same again
 
 
 def test_flags_change_what_a_saved_program_was_compiled_with(saved: Path, tmp_path: Path) -> None:

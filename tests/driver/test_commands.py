@@ -169,7 +169,7 @@ def test_output_has_the_form_of_its_name(model: Path, tmp_path: Path, capsys: An
     assert drive("read", tmp_path / "a.py") == drive("read", tmp_path / "a.json") == 0
     assert capsys.readouterr().out == text + text
     assert drive("compile", model, "-o", tmp_path / "b.json", "--embed-objects") == 2
-    assert "--embed-objects is for binary files: give --output FILE (the form is json)" in capsys.readouterr().err
+    assert "--embed-objects needs a binary file: give --output FILE (the form is json)" in capsys.readouterr().err
 
 
 def test_wrong_inputs_are_told_before_compiling(model: Path, tmp_path: Path, capsys: Any) -> None:
