@@ -17,6 +17,7 @@ from ..graph.passes import Options, run_passes
 from ..graph.program import Program
 from .arguments import FILE_TYPES, in_flags
 from .dims import parse_dimension, parse_dynamic_inputs, parse_inputs, parse_symbols
+from .onnx_edits import read_proto, set_batch_of_reshapes, set_outputs
 from .trim import trim
 
 __all__ = ["file_type", "load_model"]
@@ -48,6 +49,9 @@ def file_type(args: argparse.Namespace) -> str:
 
 def load_model(args: argparse.Namespace) -> program:
     """Read the model and apply what the flags ask for.
+
+    ``args.rebatched``, if there, is the batch that constant shapes of an ONNX model begin with, and the one that they
+    shall have.
 
     Raises:
         MgxError: the file or a flag is wrong.
@@ -124,31 +128,16 @@ def _read_onnx(args: argparse.Namespace) -> program:
     if args.default_dyn_dim:
         options["default_dyn_dim_value"] = parse_dimension("--default-dyn-dim", args.default_dyn_dim)
         options["default_dim_value"] = 0
-    if not args.output_names:
+    rebatched = getattr(args, "rebatched", None)
+    if not args.output_names and rebatched is None:
         return parse_onnx(args.file, **options)
-    model = parse_onnx(_with_outputs(args.file, args.output_names), **options)
+    source = read_proto(args.file)
+    if args.output_names:
+        set_outputs(source, args.output_names)
+    if rebatched is not None:
+        set_batch_of_reshapes(source, *rebatched)
+    model = parse_onnx(source, **options)
     run_passes(model._portable, ["dead_code_elimination"])
-    return model
-
-
-def _with_outputs(path: str, names: list[str]) -> Any:
-    """The model with other results."""
-    import onnx
-
-    try:
-        model = onnx.load(path)
-    except Exception as error:
-        raise ParseError(f"{path}: {error}") from error
-    graph = model.graph
-    known = {name for node in graph.node for name in node.output} | {i.name for i in graph.input}
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise OptionError(f"--output-names: the model has no value {', '.join(unknown)}")
-    declared = {v.name: v for v in [*graph.output, *graph.value_info]}
-    results = [declared.get(name) or onnx.ValueInfoProto(name=name) for name in names]
-    copies = [onnx.ValueInfoProto.FromString(r.SerializeToString()) for r in results]
-    del graph.output[:]
-    graph.output.extend(copies)
     return model
 
 

@@ -67,7 +67,8 @@ def has_open_batch(args: argparse.Namespace, model: program) -> bool:
 
 
 def load_batch(args: argparse.Namespace, model: program, inputs: Inputs, size: int) -> program:
-    """The model of ``args`` for a batch of another size, by reading its file with other leading lengths.
+    """The model of ``args`` for a batch of another size, by reading its file with other leading lengths: of its inputs,
+    then, if that is not enough, of the constant shapes in it, too.
 
     Args:
         model: what the file holds as it is, and ``inputs`` for that.
@@ -91,19 +92,30 @@ def load_batch(args: argparse.Namespace, model: program, inputs: Inputs, size: i
         raise OptionError("--batch-sizes: --dyn-input-dim leaves no leading dimension open; give --input-dim instead")
     lens = {name: _resized(array.shape, batch.size, size) for name, array in inputs.items()}
     words = [word for name, dims in lens.items() for word in (f"@{name}", *map(str, dims))]
-    try:
-        found = load_model(argparse.Namespace(**{**vars(args), "input_dim": words, "dim_param": []}))
-    except MgxError as error:
-        raise OptionError(f"--batch-sizes: the model does not take a batch of {size}: {error}") from error
+    sized = argparse.Namespace(**{**vars(args), "input_dim": words, "dim_param": []})
+    problem = ""
+    for rebatched in (None, (batch.size, size)):
+        sized.rebatched = rebatched
+        try:
+            found = load_model(sized)
+        except MgxError as error:
+            problem = problem or str(error)
+            continue
+        wrong = _wrong_result(model, found, batch.size, size)
+        if not wrong:
+            return found
+        problem = problem or wrong
+    raise OptionError(f"--batch-sizes: the model does not take a batch of {size}: {problem}")
+
+
+def _wrong_result(model: program, found: program, batch: int, size: int) -> str:
+    """Which result does not follow the batch; empty if all do."""
     pairs = zip(_result_lens(model._portable), _result_lens(found._portable))
     for number, (before, after) in enumerate(pairs):
-        expected = _resized(before, batch.size, size, results=True)
+        expected = _resized(before, batch, size, results=True)
         if after != expected:
-            raise OptionError(
-                f"--batch-sizes: with a batch of {size}, result {number} is {list(after)}, expected {list(expected)} "
-                f"(it is {list(before)} with {batch.size}): the model has its batch in a constant, or mixes it"
-            )
-    return found
+            return f"result {number} is {list(after)}, expected {list(expected)} (it is {list(before)} for {batch})"
+    return ""
 
 
 def check_rows(model: program, inputs: Inputs, other: program, size: int) -> None:

@@ -78,17 +78,30 @@ def test_lengths_given_for_an_input_are_those_of_each_batch(tmp_path: Path, caps
     assert len(capsys.readouterr().out.splitlines()) == 4
 
 
-FIXED = {"s": np.array([1, -1]), "w": np.ones((12, 5), np.float32)}
+FIXED = {"s": np.array([1, -1]), "w": np.random.default_rng(0).standard_normal((12, 5)).astype(np.float32)}
 RESHAPED = [helper.make_node("Reshape", ["x", "s"], ["r"]), helper.make_node("MatMul", ["r", "w"], ["y"])]
+PACKED = [helper.make_node("Reshape", ["x", "s"], ["r"]), helper.make_node("Unsqueeze", ["r", "a"], ["y"])]
+MEAN = [helper.make_node("ReduceMean", ["x"], ["y"], axes=[0], keepdims=1)]
+SWAPPED = [
+    helper.make_node("Reshape", ["w", "s"], ["v"]),
+    helper.make_node("Reshape", ["x", "s"], ["r"]),
+    helper.make_node("Mul", ["r", "v"], ["y"]),
+]
 
-FLAT = [helper.make_node("Reshape", ["x", "s"], ["y"])]
+
+@pytest.mark.parametrize("nodes, result", [(RESHAPED, 5), (SWAPPED, 60)])
+def test_constant_shapes_follow_the_batch(tmp_path: Path, nodes: list[Any], result: int, capsys: Any) -> None:
+    lens = [1, 3, 4] if result == 5 else [1, 12, 5]
+    model = graph(tmp_path / "m.onnx", nodes, lens, [1, result], FIXED)
+    assert drive("perf", model, "-n", "2", "--batch-sizes", "1,3") == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:-1]] == ["1", "3"]
 
 
 @pytest.mark.parametrize(
     "nodes, x, y, constants, message",
     [
-        (RESHAPED, [1, 3, 4], [1, 5], FIXED, "m.onnx: node #1 (MatMul"),
-        (FLAT, [1, 3, 4], [1, 12], {"s": FIXED["s"]}, "result 0 is [1, 24], expected [2, 12] (it is [1, 12] with 1)"),
+        (PACKED, [1, 3, 4], [1, 3, 4], {"s": np.array([3, 4]), "a": np.array([0])}, "m.onnx: node #0 (Reshape, "),
+        (MEAN, [1, 5], [1, 5], None, "result 0 is [1, 5], expected [2, 5] (it is [1, 5] for 1)"),
         ([helper.make_node("Softmax", ["x"], ["y"], axis=0)], [4, 5], [4, 5], None, "depend on one another"),
         ([helper.make_node("Transpose", ["x"], ["y"])], [4, 5], [5, 4], None, "no leading length that inputs and"),
         (LSTM, [10, 2, 6], [10, 1, 2, 4], LSTM_WEIGHTS, "or it is not the batch (inputs: x [10, 2, 6])"),
