@@ -72,7 +72,11 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     home = _HOME_OF.get(name)
     if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name.startswith("_"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from .api.missing import missing_name
+
+        raise AttributeError(missing_name(name, __all__))
     value = getattr(importlib.import_module(f".{home}", __name__), name)
     globals()[name] = value
     return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -128,22 +129,29 @@ def get_onnx_operators() -> list[str]:
 def optimize(model: program, options: Mapping[str, Any] | None = None) -> program:
     """Apply target-independent optimisations to a program, in place, and return it.
 
+    A program that is compiled already is compiled again for its target, with its options.
+
     Args:
         options: ``level`` or ``aggressiveness`` 0 (nothing), 1 (default) or 2 (also changes of rounding), and
             ``fusion_rules``, which ``compile`` honours later.
 
     Raises:
         OptionError: unknown option, level or rule.
+        CompileError: compiling again failed; the program is as before.
     """
     from ..graph.passes import Options, run_passes
 
     level, disabled = parse_optimize_options(options or {})
-    if model.is_compiled():
-        raise OptionError("optimize works on a program that is not compiled yet")
+    if not level and not disabled:
+        return model
+    changed = model.clone() if model.is_compiled() else model
     if level:
         names = ["normalize_ops", "eliminate_identity", "optimize_module", "dead_code_elimination"]
-        run_passes(model._portable, names, Options(fast_math=level > 1))
-    model._disabled_passes = tuple(dict.fromkeys((*model._disabled_passes, *disabled)))
+        run_passes(changed._portable, names, Options(fast_math=level > 1))
+    changed._disabled_passes = tuple(dict.fromkeys((*model._disabled_passes, *disabled)))
+    if model._options is not None and changed is not model:
+        changed.compile(model._target, dataclasses.asdict(model._options))
+        model._become(changed)
     return model
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,11 @@ if TYPE_CHECKING:
 
 __all__ = ["program"]
 
+_UNCOMPILED = (
+    "the program is not compiled, so it runs on the target ref (NumPy), which is slow: "
+    'call program.compile(get_target("cpu")) before run'
+)
+
 
 class program:
     """A model. ``compile`` prepares it for a target in place; the portable form is kept and is what ``save`` writes."""
@@ -51,6 +57,7 @@ class program:
         self._store: Store | None = None
         self._find_tuning: Callable[[], Tuning | None] = _nothing
         self._told: list[str] = []
+        self._told_uncompiled = False
 
     @classmethod
     def wrap(cls, value: Program) -> program:
@@ -79,6 +86,10 @@ class program:
         self._trace_level = _trace_level()
         self._compiled, self._options, self._target = compiled, options, t
         self._direct = (None if self._trace_level else compiled.direct(argument)) or _declined
+
+    def _become(self, other: program) -> None:
+        """Take the place of another program, which is not used any more."""
+        self.__dict__ = other.__dict__
 
     @property
     def _shown(self) -> Program:
@@ -170,6 +181,8 @@ class program:
     def run(self, params: Mapping[str, Any] | None = None) -> list[argument]:
         """Run on inputs by name and return the results; safe from any number of threads at once.
 
+        A program that is not compiled runs on the target ``ref`` and says so, as a `RuntimeWarning`, once.
+
         Args:
             params: an array, ``argument``, buffer or DLPack exporter for every parameter; other names are ignored.
                 Results are new arrays; inputs are read in place.
@@ -208,6 +221,9 @@ class program:
         compiled, level, shapes = self._compiled, self._trace_level, self._untold
         if compiled is None:
             compiled, level = compile_for("ref", self._portable), _trace_level()
+            if not self._told_uncompiled:
+                self._told_uncompiled = True
+                warnings.warn(_UNCOMPILED, RuntimeWarning, stacklevel=3)
             shapes = _untold_shapes(self._portable.output_shapes())
         results = compiled.trace(inputs, level, sys.stdout) if level else compiled.run(inputs)
         if shapes:
@@ -224,7 +240,7 @@ class program:
             if name not in given:
                 listed = ", ".join(map(str, given)) or "none"
                 raise ParameterError(f"Parameter not found: {name} (given: {listed}; expected: {', '.join(shapes)})")
-            inputs[name] = _check(name, given[name], wanted)
+            inputs[name] = _check(name, given[name], wanted, self)
         return inputs
 
     def to_py(self) -> str:
@@ -280,6 +296,16 @@ class program:
             raise MgxError("the program is not compiled; kernels are chosen by compile()")
         return self._tuning.choices() if self._tuning is not None else []
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Called for what is not there: says what there is instead."""
+            if name.startswith("_"):
+                return self.__getattribute__(name)
+            from .missing import missing_method
+
+            raise AttributeError(missing_method(name, dir(type(self))))
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, program) and self._shown == other._shown
 
@@ -290,7 +316,7 @@ class program:
         return str(self._shown)
 
 
-def _check(name: str, value: Any, wanted: Shape) -> np.ndarray:
+def _check(name: str, value: Any, wanted: Shape, model: program) -> np.ndarray:
     if type(value) is np.ndarray and value.shape == wanted.lens and value.dtype == wanted.type.numpy and value.ndim:
         return value
     try:
@@ -305,7 +331,9 @@ def _check(name: str, value: Any, wanted: Shape) -> np.ndarray:
     else:
         fits = actual.lens == wanted.lens or (wanted.elements == 1 and actual.elements == 1 and actual.scalar)
     if actual.type is not wanted.type or not fits:
-        raise ParameterError(f"Incorrect shape {{{actual}}} for parameter: {name} should be: {{{wanted}}}")
+        from .mismatch import mismatch
+
+        raise ParameterError(mismatch(name, value, actual, wanted, fits, model._portable.open_dims.get(name, {})))
     if not wanted.is_dynamic and array.shape != wanted.lens:
         array = array.reshape(wanted.lens)
     return array

@@ -68,8 +68,11 @@ def import_dlpack(exporter: Any) -> np.ndarray:
     """The exporter's memory as an array, without copying.
 
     Raises:
-        ShapeError: it lies on a device, or has an element type without a counterpart.
+        ShapeError: it lies on a device, takes part in automatic differentiation, or has an element type without a
+            counterpart.
     """
+    if getattr(exporter, "requires_grad", False):
+        raise ShapeError("the tensor requires grad, so its memory is not given away; pass tensor.detach()")
     device = int(exporter.__dlpack_device__()[0])
     if device not in _CPU_DEVICES:
         raise ShapeError(f"the tensor is on a device (DLPack device type {device}); copy it to host memory first")

@@ -3,9 +3,66 @@
 from __future__ import annotations
 
 import argparse
+import os
+import re
+from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["add_compile", "add_inputs", "add_loader", "add_output"]
+__all__ = ["FILE_TYPES", "add_compile", "add_inputs", "add_loader", "add_output", "file_among_words", "in_flags"]
+
+FILE_TYPES = {".onnx": "onnx", ".pb": "tf", ".json": "json", ".py": "python"}
+"""Type of a model file by the end of its name; any other is an .mxr file."""
+
+_FLAGS = {
+    "default_dim_value": "--batch",
+    "default_dyn_dim_value": "--default-dyn-dim",
+    "dim_params": "--dim-param",
+    "map_dyn_input_dims": "--dyn-input-dim",
+    "map_input_dims": "--input-dim",
+}
+_ENDS = (*FILE_TYPES, ".mxr")
+
+
+def in_flags(message: str) -> str:
+    """A message of ``parse_onnx`` with the names that its options have here."""
+    for option, flag in _FLAGS.items():
+        message = re.sub(rf"\b{option}\b", flag, message)
+    return message
+
+
+class _Words(argparse.Action):
+    """Words of a flag that takes any number of them; the namespace's ``words`` has those of each of its uses."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option: str | None = None) -> None:
+        setattr(namespace, self.dest, [*getattr(namespace, self.dest), *values])
+        namespace.words = [*getattr(namespace, "words", ()), (option, self.dest, list(values))]
+
+
+_WORDS: dict[str, Any] = {"nargs": "+", "default": [], "action": _Words}
+
+
+def file_among_words(args: argparse.Namespace) -> None:
+    """Find the model file where a flag before it has taken it for one of its words: ``--fill0 a b model.onnx``.
+
+    It is the last of several words, no value of an ``@name``, and is a file or called as model files are. Nothing is
+    changed if there is a file already, or not exactly one such word.
+    """
+    uses: list[tuple[str, str, list[str]]] = getattr(args, "words", [])
+    if getattr(args, "file", None) is not None or getattr(args, "file_type", None) == "test":
+        return
+    found = [number for number, (_, _, words) in enumerate(uses) if _may_end_with_file(words)]
+    found = [n for n in found if os.path.isfile(uses[n][2][-1])] or found
+    if len(found) != 1:
+        return
+    _, dest, words = uses[found[0]]
+    args.file = words.pop()
+    setattr(args, dest, [word for _, other, rest in uses if other == dest for word in rest])
+
+
+def _may_end_with_file(words: Sequence[str]) -> bool:
+    if len(words) < 2 or words[-1].startswith("@") or words[-2].startswith("@"):
+        return False
+    return words[-1].lower().endswith(_ENDS) or os.path.isfile(words[-1])
 
 
 def add_loader(parser: argparse.ArgumentParser) -> None:
@@ -22,20 +79,19 @@ def add_loader(parser: argparse.ArgumentParser) -> None:
         "--trust-objects", action="store_true", help="use the machine code in an .mxr file, which can do anything"
     )
     group.add_argument("--batch", type=int, default=0, help="length of dimensions that the model leaves open")
-    words: dict[str, Any] = {"nargs": "+", "default": [], "action": "extend"}
-    group.add_argument("--input-dim", metavar="WORD", help="dimensions of inputs: @name d1 d2 ...", **words)
-    group.add_argument("--dim-param", metavar="WORD", help="symbolic dimensions: @name d or {min:a,max:b}", **words)
-    group.add_argument("--dyn-input-dim", metavar="WORD", help="ranges of inputs: @name [{min:a,max:b},d2]", **words)
+    group.add_argument("--input-dim", metavar="WORD", help="dimensions of inputs: @name d1 d2 ...", **_WORDS)
+    group.add_argument("--dim-param", metavar="WORD", help="symbolic dimensions: @name d or {min:a,max:b}", **_WORDS)
+    group.add_argument("--dyn-input-dim", metavar="WORD", help="ranges of inputs: @name [{min:a,max:b},d2]", **_WORDS)
     group.add_argument("--default-dyn-dim", metavar="RANGE", help="range of open dimensions: {min:a,max:b}")
     group.add_argument("--skip-unknown-operators", action="store_true", help="keep unknown operators as they are")
     group.add_argument("--debug-symbols", action="store_true", help="keep the names of the model's nodes")
-    group.add_argument("--output-names", metavar="NAME", help="results in place of the model's (ONNX)", **words)
+    group.add_argument("--output-names", metavar="NAME", help="results in place of the model's (ONNX)", **_WORDS)
     group.add_argument("-t", "--trim", type=int, default=0, metavar="N", help="leave out the last N instructions")
     group.add_argument(
         "-s", "--trim-size", type=int, default=0, metavar="N", help="with --trim: keep only N instructions before"
     )
     group.add_argument("-O", "--optimize", action="store_true", help="apply the target-independent optimisations")
-    group.add_argument("-p", "--apply-pass", metavar="PASS", help="apply passes by name", **words)
+    group.add_argument("-p", "--apply-pass", metavar="PASS", help="apply passes by name", **_WORDS)
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +104,12 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     form.add_argument("--python", "--py", const="python", help="Python source that builds the program", **add_form)
     form.add_argument("--cpp", const="cpp", help="C++ source that builds the program with MIGraphX", **add_form)
     form.add_argument("--json", const="json", help="an .mxr file in JSON", **add_form)
-    form.add_argument("--binary", const="binary", help="an .mxr file (default with --output)", **add_form)
+    form.add_argument(
+        "--binary",
+        const="binary",
+        help="an .mxr file (default with --output, unless its name says otherwise)",
+        **add_form,
+    )
     group.add_argument("--brief", action="store_true", help="leave attributes and shapes out of the graph")
     group.add_argument("-o", "--output", metavar="FILE", help="write to a file")
     group.add_argument("--embed-objects", action="store_true", help="add the compiled program's code to an .mxr file")
@@ -57,19 +118,18 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 def add_inputs(parser: argparse.ArgumentParser) -> None:
     """What the parameters are given; by default random numbers that depend on the name alone."""
     group = parser.add_argument_group("inputs")
-    words: dict[str, Any] = {"nargs": "+", "default": [], "action": "extend"}
-    group.add_argument("--fill0", metavar="NAME", help="parameters filled with zeros", **words)
-    group.add_argument("--fill1", metavar="NAME", help="parameters filled with ones", **words)
-    group.add_argument("--load-arg", metavar="WORD", help="saved arguments: @name file (.mxr form or .npy)", **words)
+    group.add_argument("--fill0", metavar="NAME", help="parameters filled with zeros", **_WORDS)
+    group.add_argument("--fill1", metavar="NAME", help="parameters filled with ones", **_WORDS)
+    group.add_argument("--load-arg", metavar="WORD", help="saved arguments: @name file (.mxr form or .npy)", **_WORDS)
 
 
 def add_compile(parser: argparse.ArgumentParser) -> None:
-    """The target and how to compile for it."""
-    group = parser.add_argument_group("compilation")
+    """The target and how to compile for it; no flag has a default, so that a compiled file's own options stay."""
+    group = parser.add_argument_group("compilation", "a file that was saved compiled keeps its target and options")
     target = group.add_mutually_exclusive_group()
     for name in ("cpu", "ref", "gpu"):
         text = f"compile for the {name} target" + (" (default)" if name == "cpu" else "")
-        target.add_argument(f"--{name}", dest="target", action="store_const", const=name, default="cpu", help=text)
+        target.add_argument(f"--{name}", dest="target", action="store_const", const=name, help=text)
     group.add_argument("--enable-offload-copy", action="store_true", help="copy inputs and results (GPU)")
     group.add_argument("--disable-fast-math", action="store_true", help="keep the rounding of every operation")
     group.add_argument("--exhaustive-tune", action="store_true", help="measure every kernel choice")
@@ -77,6 +137,6 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--problem-cache", action="append", default=[], metavar="FILE", help="tuning records, JSON or SQLite"
     )
-    group.add_argument("--num-threads", type=int, default=0, metavar="N", help="threads of a run (default: all)")
+    group.add_argument("--num-threads", type=int, metavar="N", help="threads of a run (default: 0, which takes all)")
     for name in ("fp16", "bf16", "int8", "fp8", "int4-weights"):
         group.add_argument(f"--{name}", action="store_true", help=f"quantise to {name}")

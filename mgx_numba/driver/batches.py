@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
+from ..api.program import program
 from ..errors import FormatError, OptionError, UnsupportedError
 from .compiling import compile_model
 from .feeding import make_inputs
 from .loading import load_model
 from .progress import track
+from .rebatch import check_rows, has_open_batch, load_batch
 from .timing import average
+from .writing import check_writable
 
-__all__ = ["BatchTime", "measure_batches", "parse_sizes", "plot_batches", "write_batches"]
+__all__ = ["BatchTime", "check_plot", "measure_batches", "parse_sizes", "plot_batches", "write_batches"]
+
+
+_Model = tuple[int, program, dict[str, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -44,20 +52,17 @@ def parse_sizes(text: str) -> list[int]:
 
 
 def measure_batches(args: argparse.Namespace, sizes: Sequence[int], iterations: int) -> list[BatchTime]:
-    """Read, compile and time the model of ``args`` for each size of its open dimensions.
+    """Compile and time the model of ``args`` for each size: of its open dimensions, else of its leading ones.
+
+    A model whose leading lengths are fixed is read with others, and must compute the same for the same inferences.
 
     Raises:
-        OptionError: the model's inputs do not follow the batch size.
+        OptionError: the model does not follow the batch size.
     """
+    base = load_model(args)
+    models = (_open_models if has_open_batch(args, base) else _fixed_models)(args, base, sizes)
     found = []
-    for size in sizes:
-        args.batch = size
-        model = load_model(args)
-        inputs = make_inputs(model, args)
-        if not any(array.ndim and array.shape[0] == size for array in inputs.values()):
-            shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in inputs.items()) or "none"
-            raise OptionError(f"--batch-sizes: no input has a leading dimension that is open (inputs: {shapes})")
-        compile_model(model, args)
+    for size, model, inputs in models:
         model.run(inputs)
         times = []
         for _ in track(range(iterations), iterations, f"Timing batches of {size}"):
@@ -66,6 +71,35 @@ def measure_batches(args: argparse.Namespace, sizes: Sequence[int], iterations: 
             times.append(time.perf_counter() - start)
         found.append(BatchTime(size, average(times)))
     return found
+
+
+def _open_models(args: argparse.Namespace, base: program, sizes: Sequence[int]) -> Iterator[_Model]:
+    def load(size: int) -> tuple[program, dict[str, np.ndarray]]:
+        sized = argparse.Namespace(**{**vars(args), "batch": size})
+        model = load_model(sized)
+        inputs = make_inputs(model, sized)
+        if not any(array.shape[:1] == (size,) for array in inputs.values()):
+            shapes = ", ".join(f"{name} {{{shape}}}" for name, shape in model.get_parameter_shapes().items())
+            raise OptionError(f"--batch-sizes: no input takes a batch of {size} (inputs: {shapes})")
+        return model, inputs
+
+    for size in sizes:
+        load(size)  # what is wrong with one is told before others are measured
+    for size in sizes:
+        model, inputs = load(size)
+        yield size, compile_model(model, args), inputs
+
+
+def _fixed_models(args: argparse.Namespace, base: program, sizes: Sequence[int]) -> Iterator[_Model]:
+    inputs = make_inputs(base, args)
+    for size in sizes:
+        load_batch(args, base, inputs, size)  # what is wrong with one is told before others are measured
+    compile_model(base, argparse.Namespace(**{**vars(args), "exhaustive_tune": False}))
+    drawn = argparse.Namespace(**{**vars(args), "load_arg": []})  # saved arguments are of the file's own batch
+    for size in sizes:
+        model = compile_model(load_batch(args, base, inputs, size), args)
+        check_rows(base, inputs, model, size)
+        yield size, model, make_inputs(model, drawn)
 
 
 def write_batches(times: Sequence[BatchTime]) -> None:
@@ -78,6 +112,20 @@ def write_batches(times: Sequence[BatchTime]) -> None:
     print(f"Best batch size: {best.size}, {best.rate:.6g} inferences/sec")
 
 
+def check_plot(path: str) -> None:
+    """Look whether `plot_batches` will be able to draw into this file, before anything is measured for it.
+
+    Raises:
+        UnsupportedError: matplotlib is not installed.
+        FormatError: the file's folder is missing or cannot be written.
+    """
+    check_writable(path)
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError:
+        raise UnsupportedError("--plot needs matplotlib: install mgx_numba[report]") from None
+
+
 def plot_batches(times: Sequence[BatchTime], path: str, title: str) -> None:
     """Draw throughput over batch size into a PNG file.
 
@@ -85,11 +133,10 @@ def plot_batches(times: Sequence[BatchTime], path: str, title: str) -> None:
         UnsupportedError: matplotlib is not installed.
         FormatError: the file cannot be written.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UnsupportedError("--plot needs matplotlib: install mgx_numba[report]") from None
+    check_plot(path)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = FigureCanvasAgg(figure).figure.add_subplot()
     ordered = sorted(times, key=lambda t: t.size)

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 import time
 from typing import Any
 
+from ..api.options import CompileOptions, parse_compile_options
 from ..api.program import program
 from ..api.target import get_target
 from ..errors import UnsupportedError
 
-__all__ = ["compile_model", "compile_options"]
+__all__ = ["asked_options", "compilation", "compile_model"]
 
 _QUANTISATIONS = ("fp16", "bf16", "int8", "fp8", "int4_weights")
 
 
-def compile_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Options of ``program.compile``.
+def asked_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Options of ``program.compile`` that flags ask for.
 
     Raises:
         UnsupportedError: a quantisation is asked for.
@@ -25,9 +27,11 @@ def compile_options(args: argparse.Namespace) -> dict[str, Any]:
     for name in _QUANTISATIONS:
         if getattr(args, name):
             raise UnsupportedError(f"--{name.replace('_', '-')}: quantisation is not available in this version")
-    options: dict[str, Any] = {"fast_math": not args.disable_fast_math, "num_threads": args.num_threads}
-    if args.enable_offload_copy:
-        options["offload_copy"] = True
+    options: dict[str, Any] = {}
+    if args.disable_fast_math:
+        options["fast_math"] = False
+    if args.num_threads is not None:
+        options["num_threads"] = args.num_threads
     if args.exhaustive_tune:
         options["exhaustive_tune"] = True
     if args.tune_budget is not None:
@@ -37,13 +41,32 @@ def compile_options(args: argparse.Namespace) -> dict[str, Any]:
     return options
 
 
+def compilation(model: program, args: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    """Target and options of ``program.compile``: what flags say, else how the program was compiled when it was saved.
+
+    Raises:
+        UnsupportedError: a quantisation is asked for.
+    """
+    known = CompileOptions() if model._options is None else model._options
+    saved = "cpu" if model._target is None else model._target.name()
+    return args.target or saved, {**dataclasses.asdict(known), **asked_options(args)}
+
+
 def compile_model(model: program, args: argparse.Namespace) -> program:
-    """Compile in place for the target that the flags name; tells the time on standard error.
+    """Compile in place; tells the time on standard error. A compiled program stays as it is unless flags ask for
+    another target or other options.
 
     Raises:
         MgxError: the target is not available, or the compilation failed.
     """
+    target, options = compilation(model, args)
+    chosen = get_target(target)
+    if model.is_compiled() and model._target == chosen and model._options == parse_compile_options(options, target):
+        print(f"Compiled already: target {target}, fast_math={options['fast_math']}", file=sys.stderr)
+        return model
+    if args.enable_offload_copy:
+        options["offload_copy"] = True
     start = time.perf_counter()
-    model.compile(get_target(args.target), compile_options(args))
+    model.compile(chosen, options)
     print(f"Compilation time: {(time.perf_counter() - start) * 1e3:.6g}ms", file=sys.stderr)
     return model

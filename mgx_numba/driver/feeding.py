@@ -24,8 +24,9 @@ def make_inputs(model: program, args: argparse.Namespace) -> dict[str, np.ndarra
     which are valid as indices, tokens and masks. Dynamic lengths are ``--batch``, as far as their range allows.
 
     Raises:
-        OptionError: a flag names no parameter.
+        OptionError: a flag names no parameter, or two flags the same one.
         FormatError: a file cannot be read.
+        ParameterError: it holds something of another type or shape.
     """
     shapes = {name: shape._value for name, shape in model.get_parameter_shapes().items()}
     files = {name: _one_file(name, words) for name, words in split_names("--load-arg", args.load_arg).items()}
@@ -34,6 +35,10 @@ def make_inputs(model: program, args: argparse.Namespace) -> dict[str, np.ndarra
             if name not in shapes:
                 listed = ", ".join(shapes) or "none"
                 raise OptionError(f"{option}: no parameter is called {name!r}; the parameters are: {listed}")
+    given = [*dict.fromkeys(args.fill0), *dict.fromkeys(args.fill1), *files]
+    for name in given:
+        if given.count(name) > 1:
+            raise OptionError(f"{name!r} is given to more than one of --fill0, --fill1 and --load-arg")
     result = {}
     for name, shape in shapes.items():
         if name in files:
@@ -43,7 +48,7 @@ def make_inputs(model: program, args: argparse.Namespace) -> dict[str, np.ndarra
             result[name] = np.full(lens, name in args.fill1).astype(shape.type.numpy)
         else:
             result[name] = _random(name, shape, args.batch)
-    return result
+    return model._checked(result)
 
 
 def _one_file(name: str, words: list[str]) -> str:
@@ -57,8 +62,8 @@ def _load(path: str) -> np.ndarray:
         return argument.load(path)
     try:
         return np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise FormatError(f"{path}: {error}") from None
+    except (OSError, ValueError, EOFError) as error:
+        raise FormatError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _lens(shape: Shape, batch: int) -> tuple[int, ...]:

@@ -5,21 +5,32 @@ from __future__ import annotations
 import argparse
 import os
 import runpy
+import warnings
 from typing import Any
 
 from ..api.functions import load, optimize, parse_onnx
 from ..api.program import program
 from ..core.shape import Shape
 from ..core.types import Type
-from ..errors import MgxError, OptionError, ParseError, UnsupportedError
+from ..errors import FormatError, MgxError, OptionError, ParseError, ShapeError, UnsupportedError
 from ..graph.passes import Options, run_passes
 from ..graph.program import Program
+from .arguments import FILE_TYPES, in_flags
 from .dims import parse_dimension, parse_dynamic_inputs, parse_inputs, parse_symbols
+from .onnx_edits import read_proto, set_batch_of_reshapes, set_outputs
 from .trim import trim
 
 __all__ = ["file_type", "load_model"]
 
-_TYPES = {".onnx": "onnx", ".pb": "tf", ".json": "json", ".py": "python"}
+_ONNX_FLAGS = (
+    "input_dim",
+    "dim_param",
+    "dyn_input_dim",
+    "default_dyn_dim",
+    "skip_unknown_operators",
+    "debug_symbols",
+    "output_names",
+)
 
 
 def file_type(args: argparse.Namespace) -> str:
@@ -29,28 +40,80 @@ def file_type(args: argparse.Namespace) -> str:
         OptionError: there is no file.
     """
     if args.file is None and args.file_type != "test":
-        raise OptionError("a model file is needed")
+        taken = "; ".join(f"{option} takes {' '.join(words)}" for option, _, words in getattr(args, "words", ()))
+        raise OptionError("a model file is needed" + (f" ({taken})" if taken else ""))
     if args.file_type is not None:
         return str(args.file_type)
-    return _TYPES.get(os.path.splitext(args.file)[1].lower(), "msgpack")
+    return FILE_TYPES.get(os.path.splitext(args.file)[1].lower(), "msgpack")
 
 
 def load_model(args: argparse.Namespace) -> program:
     """Read the model and apply what the flags ask for.
 
+    ``args.rebatched``, if there, is the batch that constant shapes of an ONNX model begin with, and the one that they
+    shall have.
+
     Raises:
         MgxError: the file or a flag is wrong.
     """
     kind = file_type(args)
+    if args.batch < 0:
+        raise OptionError(f"--batch is {args.batch}, expected a length from 0 on")
+    try:
+        model = _read(args, kind)
+    except OptionError as error:
+        raise OptionError(in_flags(str(error))) from error
+    except (FormatError, ParseError, ShapeError, UnsupportedError) as error:
+        raise type(error)(_placed(str(error), args, kind)) from error
+    _tell_idle_flags(model, args, kind)
+    edits = args.trim or args.trim_size or args.optimize or args.apply_pass
+    return _edited(model, args) if edits else model
+
+
+def _read(args: argparse.Namespace, kind: str) -> program:
     readers = {"onnx": _read_onnx, "python": _run_python, "test": _product, "tf": _refuse_tf}
-    model = readers[kind](args) if kind in readers else load(args.file, kind, args.trust_objects)
+    return readers[kind](args) if kind in readers else load(args.file, kind, args.trust_objects)
+
+
+def _placed(message: str, args: argparse.Namespace, kind: str) -> str:
+    """What is said of a file, with its name; and that it was taken for an .mxr file, if its name does not say so."""
+    if args.file is None:
+        return message
+    place = "" if args.file in message else f"{args.file}: "
+    guessed = kind == "msgpack" and args.file_type is None and not args.file.lower().endswith(".mxr")
+    hint = (
+        " (taken for an .mxr file; --onnx and others say what it is)" if guessed and os.path.isfile(args.file) else ""
+    )
+    return f"{place}{message}{hint}"
+
+
+def _tell_idle_flags(model: program, args: argparse.Namespace, kind: str) -> None:
+    """Warn of flags that say how to read a model, but have no effect on this one."""
+    for name in _ONNX_FLAGS if kind != "onnx" else ():
+        if getattr(args, name):
+            warnings.warn(f"--{name.replace('_', '-')} has no effect: {args.file} is no ONNX file", stacklevel=3)
+    if args.batch:
+        portable = model._portable
+        shapes = portable.parameter_shapes()
+        follow = (kind == "onnx" and portable.open_dims) or any(s.is_dynamic for s in shapes.values())
+        if not follow and not any(args.batch in s.lens for s in shapes.values()):
+            listed = ", ".join(f"{name} {list(s.lens)}" for name, s in shapes.items()) or "none"
+            warnings.warn(
+                f"--batch {args.batch} has no effect: no length is left open (inputs: {listed})", stacklevel=3
+            )
+
+
+def _edited(model: program, args: argparse.Namespace) -> program:
+    """A changed copy that is not compiled, but knows how the model was."""
+    copy = model.clone()
+    copy._target, copy._options = model._target, model._options
     if args.trim or args.trim_size:
-        model = program.wrap(trim(model._portable, args.trim, args.trim_size))
+        copy._portable = trim(copy._portable, args.trim, args.trim_size)
     if args.optimize:
-        optimize(model)
+        optimize(copy)
     if args.apply_pass:
-        run_passes(model._portable, args.apply_pass, Options(fast_math=True))
-    return model
+        run_passes(copy._portable, args.apply_pass, Options(fast_math=True))
+    return copy
 
 
 def _read_onnx(args: argparse.Namespace) -> program:
@@ -65,31 +128,16 @@ def _read_onnx(args: argparse.Namespace) -> program:
     if args.default_dyn_dim:
         options["default_dyn_dim_value"] = parse_dimension("--default-dyn-dim", args.default_dyn_dim)
         options["default_dim_value"] = 0
-    if not args.output_names:
+    rebatched = getattr(args, "rebatched", None)
+    if not args.output_names and rebatched is None:
         return parse_onnx(args.file, **options)
-    model = parse_onnx(_with_outputs(args.file, args.output_names), **options)
+    source = read_proto(args.file)
+    if args.output_names:
+        set_outputs(source, args.output_names)
+    if rebatched is not None:
+        set_batch_of_reshapes(source, *rebatched)
+    model = parse_onnx(source, **options)
     run_passes(model._portable, ["dead_code_elimination"])
-    return model
-
-
-def _with_outputs(path: str, names: list[str]) -> Any:
-    """The model with other results."""
-    import onnx
-
-    try:
-        model = onnx.load(path)
-    except Exception as error:
-        raise ParseError(f"{path}: {error}") from error
-    graph = model.graph
-    known = {name for node in graph.node for name in node.output} | {i.name for i in graph.input}
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise OptionError(f"--output-names: the model has no value {', '.join(unknown)}")
-    declared = {v.name: v for v in [*graph.output, *graph.value_info]}
-    results = [declared.get(name) or onnx.ValueInfoProto(name=name) for name in names]
-    copies = [onnx.ValueInfoProto.FromString(r.SerializeToString()) for r in results]
-    del graph.output[:]
-    graph.output.extend(copies)
     return model
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import shlex
 import sys
 import time
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from .._version import __version__
 from ..errors import MgxError
+from .arguments import file_among_words, in_flags
 from .commands import COMMANDS
 from .environment import report_environment
 
@@ -33,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = _parser()
     args = parser.parse_args(arguments)
+    file_among_words(args)
     if args.command is None:
         parser.print_help()
         return FAILURE
@@ -62,10 +65,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
+class _Parser(argparse.ArgumentParser):
+    """Tells what is wrong with an argument in one line, and where the right ones are listed."""
+
+    def error(self, message: str) -> NoReturn:
+        """Leave with status 2."""
+        self.exit(FAILURE, f"{self.prog}: error: {message}; see {self.prog} --help\n")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As the base class does, but a command names its unknown flags itself, with those that are near."""
+        found, unknown = super().parse_known_args(args, namespace)
+        for word in unknown if self._subparsers is None else ():
+            near = difflib.get_close_matches(word.partition("=")[0], self._option_string_actions, 2)
+            hint = f"; did you mean {', '.join(near)}?" if near else ""
+            self.error(f"unrecognized argument: {word}{hint}")
+        return found, unknown
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=PROGRAM, description="Read, compile, run, time and verify models.", allow_abbrev=False
-    )
+    parser = _Parser(prog=PROGRAM, description="Read, compile, run, time and verify models.", allow_abbrev=False)
     parser.add_argument("-v", "--version", action="version", version=f"mgx_numba Version: {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="<command>")
     for name, command in COMMANDS.items():
@@ -76,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _show_warning(message: Any, category: Any, filename: str, line: int, *rest: Any) -> None:
-    print(f"warning: {message}", file=sys.stderr)
+    print(f"warning: {in_flags(str(message))}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from ..codegen.tuning.session import Choice
 from ..codegen.tuning.source import read_file
 from ..errors import FormatError
 from ..runtime.cpu.limits import Limits, measure_limits
+from .report import ABOVE_LIMIT
 
 __all__ = ["describe", "read_any", "write_choices", "write_difference", "write_table"]
 
@@ -53,6 +54,9 @@ def describe(problem: Problem) -> str:
 def write_table(records: Sequence[TuningRecord], origin: str) -> None:
     """Print problem, solver, configuration, time, fraction of this machine's limit, noise and origin of each record;
     and of those measured elsewhere, in what that machine differs."""
+    if not records:
+        print(f"no tuning records: {origin}")
+        return
     here = backend("cpu").fingerprint()
     limits: dict[int, Limits] = {}
     rows = [
@@ -78,6 +82,8 @@ def write_table(records: Sequence[TuningRecord], origin: str) -> None:
             )
         )
     _write(rows)
+    if any(row[4].rstrip("%").isdecimal() and int(row[4].rstrip("%")) > 100 for row in rows):
+        print("".join(ABOVE_LIMIT), end="")
 
 
 def write_difference(first: Sequence[TuningRecord], second: Sequence[TuningRecord]) -> int:

@@ -9,12 +9,20 @@ from ..graph.instruction import Return
 from ..graph.printer import program_lines
 from ..runtime.cpu.limits import Limits
 from .measure import Measurement, StepTime
+from .rebatch import Batch
 from .timing import average, percentile
 
-__all__ = ["write_report"]
+__all__ = ["ABOVE_LIMIT", "write_report"]
+
+ABOVE_LIMIT = (
+    "GFLOP/s above the limit: operations count as the plain algorithm needs them; Winograd's and Strassen's methods "
+    "need fewer.\n",
+    "GB/s above the limit: the limit is that of memory; what fits into the caches moves faster.\n",
+)
+"""How operations and bytes can pass their limits."""
 
 
-def write_report(measured: Measurement, batch: int = 1, detailed: bool = False) -> None:
+def write_report(measured: Measurement, batch: Batch, detailed: bool = False) -> None:
     """Print the report; times in milliseconds, ``batch`` inferences a run."""
     total_steps = sum(step.average for step in measured.steps)
     _write_instructions(measured, total_steps)
@@ -63,8 +71,9 @@ def _write_instructions(measured: Measurement, total: float) -> None:
 
 
 def _write_rates(groups: list[_Group], limits: Limits) -> None:
-    """Operations count as the plain algorithm needs them, so Winograd's can pass the limit; bytes are the least
-    that must move, and those that stay in a cache can pass the limit of memory."""
+    """Operations count as the plain algorithm needs them, bytes are the least that must move; where a rate passes its
+    limit, it is said how it can."""
+    passed = [False, False]
     print(
         f"\nRates (limits on {limits.threads} threads: {limits.gflops:.4g} GFLOP/s float32, "
         f"{limits.gbytes:.4g} GB/s copied):"
@@ -73,19 +82,21 @@ def _write_rates(groups: list[_Group], limits: Limits) -> None:
     print(f"{'':{width}}  {'ms':>10}  {'GFLOP/s':>9}  {'of limit':>8}  {'GB/s':>9}  {'of limit':>8}")
     for group in groups:
         columns = [f"{group.seconds * 1e3:10.4g}"]
-        for amount, limit in ((group.flops, limits.gflops), (group.bytes, limits.gbytes)):
+        for k, (amount, limit) in enumerate(((group.flops, limits.gflops), (group.bytes, limits.gbytes))):
             rate = amount / group.seconds / 1e9 if group.seconds else 0.0
+            passed[k] |= rate > limit
             columns += [f"{rate:9.4g}", f"{100 * rate / limit:7.1f}%"] if amount else [f"{'-':>9}", f"{'-':>8}"]
         print(f"{group.name:{width}}  {'  '.join(columns)}")
+    print("".join(note for note, happened in zip(ABOVE_LIMIT, passed) if happened), end="")
 
 
-def _write_totals(measured: Measurement, batch: int, total_steps: float) -> None:
+def _write_totals(measured: Measurement, batch: Batch, total_steps: float) -> None:
     total = measured.total
     typical = average(total)
     ordered = sorted(total)
     mean, median = sum(total) / len(total), ordered[len(total) // 2]
-    print(f"\nBatch size: {batch}")
-    print(f"Rate: {batch / typical:.6g} inferences/sec")
+    print(f"\nBatch size: {batch.size}" + (f" ({batch.origin})" if batch.origin else ""))
+    print(f"Rate: {batch.size / typical:.6g} inferences/sec")
     print(
         f"Total time: {_ms(typical)} (Min: {_ms(ordered[0])}, Max: {_ms(ordered[-1])}, "
         f"Mean: {_ms(mean)}, Median: {_ms(median)})"
@@ -95,6 +106,8 @@ def _write_totals(measured: Measurement, batch: int, total_steps: float) -> None
     print(f"Total instructions time: {_ms(total_steps)}")
     idle, rest = average(measured.idle), typical - total_steps
     print(f"Overhead time: {_ms(idle)}, {_ms(rest)}")
+    if rest < 0:
+        print("(below zero: instructions that are timed one by one take longer than in a run)")
     print(f"Overhead: {round(100 * idle / typical)}%, {round(100 * rest / typical)}%")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 
 from ..api.functions import save, save_buffer, saved_options
@@ -11,7 +12,26 @@ from ..errors import FormatError, OptionError
 from ..graph.export import to_cpp, to_dot, to_py
 from ..graph.mxr import save_buffer as json_buffer
 
-__all__ = ["write_model"]
+__all__ = ["check_output", "check_writable", "write_model"]
+
+_FORMS = {".json": "json", ".py": "python", ".cpp": "cpp", ".dot": "graphviz"}
+"""Form by the end of a file's name, so that what is written can be read by that name; any other is binary."""
+
+
+def check_output(args: argparse.Namespace) -> None:
+    """Look whether `write_model` can write what the flags ask for, before work is done for it.
+
+    Raises:
+        OptionError: binary output to a terminal; machine code in another form than a binary file.
+        FormatError: the file's folder is missing or closed to us.
+    """
+    form = _form(args)
+    if args.embed_objects and form != "binary":
+        raise OptionError(f"--embed-objects needs a binary file: give --output FILE (the form is {form})")
+    if args.output:
+        check_writable(args.output)
+    elif form == "binary" and sys.stdout.isatty():
+        raise OptionError("--binary writes no text: give --output FILE, or redirect the output")
 
 
 def write_model(model: program, args: argparse.Namespace) -> None:
@@ -20,18 +40,15 @@ def write_model(model: program, args: argparse.Namespace) -> None:
     Text and graph show the compiled form of a compiled program; the others hold the portable form.
 
     Raises:
-        OptionError: binary output to a terminal; machine code in another form than a binary file.
+        OptionError: as `check_output`, or there is no machine code to add.
         FormatError: the file cannot be written.
     """
-    form = args.form or ("binary" if args.output else "text")
-    if args.embed_objects and form != "binary":
-        raise OptionError("--embed-objects needs the form --binary")
+    check_output(args)
+    form = _form(args)
     if form in ("binary", "json") and args.output:
         save(model, args.output, "json" if form == "json" else "msgpack", args.embed_objects)
         return
     if form == "binary":
-        if sys.stdout.isatty():
-            raise OptionError("--binary writes no text: give --output FILE, or redirect the output")
         sys.stdout.flush()
         sys.stdout.buffer.write(save_buffer(model, args.embed_objects))
         return
@@ -43,7 +60,28 @@ def write_model(model: program, args: argparse.Namespace) -> None:
         with open(args.output, "w", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise FormatError(f"{args.output}: cannot be written: {error}") from None
+        raise FormatError(f"{args.output}: cannot be written: {error.strerror or error}") from None
+
+
+def _form(args: argparse.Namespace) -> str:
+    if args.form or not args.output:
+        return args.form or "text"
+    return _FORMS.get(os.path.splitext(args.output)[1].lower(), "binary")
+
+
+def check_writable(path: str) -> None:
+    """Look whether a file can be written, before work is done for it.
+
+    Raises:
+        FormatError: its folder is missing or closed to us, or it is a folder.
+    """
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder):
+        raise FormatError(f"{path}: cannot be written: there is no folder {folder}")
+    if os.path.isdir(path):
+        raise FormatError(f"{path}: cannot be written: it is a folder")
+    if not os.access(path if os.path.exists(path) else folder, os.W_OK):
+        raise FormatError(f"{path}: cannot be written: no permission")
 
 
 def _text(model: program, form: str, brief: bool) -> str:

@@ -40,7 +40,7 @@ def replace_file(
     ``durable`` the content, then the name, is on the disk when this returns, and what others abandoned is gone.
 
     Raises:
-        OSError: it cannot be written; the old file is as it was.
+        OSError: it cannot be written; the old file is as it was. It names ``path``, or the folder that is missing.
     """
     if _is_device(path):
         with open(path, "wb") as file:
@@ -48,6 +48,8 @@ def replace_file(
         return
     target = os.path.realpath(path)
     folder, name = os.path.split(target)
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(errno.ENOENT, f"there is no folder {folder}", os.fspath(path))
     prefix = f".{name[:_KEPT]}."
     temporary = os.path.join(folder, f"{prefix}{secrets.token_hex(8)}.tmp")
     if durable:
@@ -59,6 +61,10 @@ def replace_file(
             named = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
             _write(named, target, fill, durable, lambda handle: None)
         os.replace(temporary, target)
+    except OSError as error:
+        if error.filename == temporary:  # a name that nobody knows
+            raise OSError(error.errno, error.strerror, os.fspath(path)) from None
+        raise
     finally:
         with contextlib.suppress(OSError):
             os.unlink(temporary)

@@ -31,4 +31,4 @@ def map_file(path: FilePath) -> memoryview:
     except (OSError, ValueError) as error:
         if isinstance(error, FormatError):
             raise
-        raise FormatError(f"{os.fspath(path)}: cannot be read: {error}") from None
+        raise FormatError(f"{os.fspath(path)}: cannot be read: {getattr(error, 'strerror', None) or error}") from None

@@ -153,6 +153,8 @@ def _tree(program: Program, extra: Mapping[str, Any], objects: Any, format: str)
     if objects is not None and format != "msgpack":
         raise OptionError(f"machine code can be kept in msgpack files only, not in {format}")
     own = {"format": FORMAT, "version": __version__, "tuning": [], **extra}
+    if program.open_dims:
+        own["open_dims"] = {name: list(map(list, axes.items())) for name, axes in program.open_dims.items()}
     return {
         "version": FILE_VERSION,
         "migraphx_version": MIGRAPHX_VERSION,
@@ -208,10 +210,13 @@ def _load_json(data: memoryview) -> tuple[Program, dict[str, Any]]:
 def _finish(header: Mapping[str, Any], modules: Mapping[str, Nodes]) -> tuple[Program, dict[str, Any]]:
     _check_version(header)
     extra = _check_extra(header.get("mgx_numba", {}))
+    open_dims = _check_open_dims(extra.pop("open_dims", {}))
     try:
-        return rebuild_program(modules), extra
+        program = rebuild_program(modules)
     except RecursionError:
         raise FormatError("values or modules are nested too deeply") from None
+    program.open_dims = open_dims
+    return program, extra
 
 
 def _index_module(decoder: Decoder, name: str) -> Nodes:
@@ -253,6 +258,17 @@ def _check_extra(own: Any) -> dict[str, Any]:
     return extra
 
 
+def _check_open_dims(found: Any) -> dict[str, dict[int, str]]:
+    """`Program.open_dims`, written as pairs of axis and symbol by input."""
+    if not isinstance(found, dict) or not all(isinstance(pairs, list) for pairs in found.values()):
+        raise FormatError("mgx_numba: 'open_dims' must be a map of arrays")
+    for name, pairs in found.items():
+        for pair in pairs:
+            if not isinstance(pair, list) or [type(entry) for entry in pair] != [int, str] or pair[0] < 0:
+                raise FormatError(f"mgx_numba: 'open_dims' of {name!r} must be pairs of axis and symbol")
+    return {name: dict(pairs) for name, pairs in found.items()}
+
+
 def _expect_end(decoder: Decoder) -> None:
     if not decoder.finished:
         raise decoder.fail("more data follow the end")
@@ -262,4 +278,4 @@ def _replace(path: FilePath, fill: Callable[[Write], Any]) -> None:
     try:
         replace_file(path, fill, mode=0o666, durable=True)
     except OSError as error:
-        raise FormatError(f"{os.fspath(path)}: cannot be written: {error}") from error
+        raise FormatError(f"{os.fspath(path)}: cannot be written: {error.strerror or error}") from error

@@ -13,10 +13,16 @@ __all__ = ["Program"]
 
 
 class Program:
-    """The portable form of a model: what is printed, saved, verified and compiled for a target."""
+    """The portable form of a model: what is printed, saved, verified and compiled for a target.
+
+    Attributes:
+        open_dims: which axes of which inputs the model left open, its reader giving them a length: symbols (or "") by
+            axis, by input. Error messages name them.
+    """
 
     def __init__(self) -> None:
         self._modules: dict[str, Module] = {"main": Module("main")}
+        self.open_dims: dict[str, dict[int, str]] = {}
 
     @property
     def main(self) -> Module:
@@ -80,6 +86,7 @@ class Program:
             ValidationError: an instruction takes a value of another program, or one that comes after it.
         """
         copy = Program()
+        copy.open_dims = {name: dict(axes) for name, axes in self.open_dims.items()}
         modules: dict[int, Module] = {id(self.main): copy.main}
         for module in [*self.modules, *self.reachable_modules()]:
             if id(module) not in modules:

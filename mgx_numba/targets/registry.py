@@ -6,10 +6,11 @@ A target is registered here by the module that holds it, which is imported when 
 from __future__ import annotations
 
 import importlib
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from ..errors import OptionError
+from ..errors import OptionError, UnsupportedError
 from .base import Compiled, Progress
 from .options import TargetOptions
 
@@ -78,6 +79,30 @@ def compile_for(
 
     Raises:
         OptionError: unknown target.
+        UnsupportedError: it holds operators that nothing here knows; the message lists them.
         CompileError: a pass or code generation failed.
     """
-    return target(name).compile(program, options or TargetOptions(), progress)
+    return target(name).compile(_without_unknown(program), options or TargetOptions(), progress)
+
+
+def _without_unknown(program: Program) -> Program:
+    """The program, less `Unknown` operators that no result needs (``skip_unknown_operators`` leaves them).
+
+    Raises:
+        UnsupportedError: a result needs one.
+    """
+    if not any(ins.name == "unknown" for module in program.reachable_modules() for ins in module):
+        return program
+    from ..graph.passes import run_passes
+    from ..ops.unknown import Unknown
+
+    alive = program.clone()
+    run_passes(alive, ["dead_code_elimination"])
+    names = [ins.op.operator for module in alive.reachable_modules() for ins in module if isinstance(ins.op, Unknown)]
+    if names:
+        listed = ", ".join(f"{name} ({count} times)" if count > 1 else name for name, count in Counter(names).items())
+        raise UnsupportedError(
+            f"the program needs operators that are not known: {listed}; it was read with skip_unknown_operators, and "
+            "can be printed and saved, but neither compiled nor run"
+        )
+    return alive

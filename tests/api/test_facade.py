@@ -236,3 +236,52 @@ def test_value_of_a_literal_cannot_be_written() -> None:
     with pytest.raises(ValueError, match="read-only"):
         np.asarray(literal.get_literal())[...] = 9
     assert net.run({})[0].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("quantize_fp16", "quantisation is not there yet"),
+        ("parse_tf", "TensorFlow files are not read yet: convert the model to ONNX"),
+        ("gpu_sync", "there is no GPU target yet"),
+        ("parse_onx", "did you mean parse_onnx"),
+        ("quantise_int8", "did you mean .*quantize_int8"),
+        ("frobnicate", "no attribute 'frobnicate'$"),
+    ],
+)
+def test_names_that_are_not_there_say_what_is_known_of_them(name, message):
+    assert not hasattr(migraphx, name)
+    with pytest.raises(AttributeError, match=message):
+        getattr(migraphx, name)
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("perf_report", "mgx-numba-driver perf"),
+        ("get_parameter_name", "did you mean get_parameter_names"),
+        ("frobnicate", "'program' object has no attribute 'frobnicate'$"),
+        ("_private", "'program' object has no attribute '_private'"),
+    ],
+)
+def test_methods_that_are_not_there_say_what_is(name, message):
+    assert not hasattr(migraphx.program(), name)
+    with pytest.raises(AttributeError, match=message):
+        getattr(migraphx.program(), name)
+
+
+def test_names_that_are_explained_are_not_there_in_fact():
+    from mgx_numba.api import missing
+
+    assert not set(missing._NAMES) & set(migraphx.__all__)
+    assert not set(missing._METHODS) & set(dir(migraphx.program))
+
+
+def test_an_error_inside_of_a_program_is_not_taken_for_a_missing_method():
+    def decode():
+        raise AttributeError("from inside")
+
+    broken = migraphx.program()
+    broken._decode = decode
+    with pytest.raises(AttributeError, match="from inside"):
+        broken.get_parameter_names()

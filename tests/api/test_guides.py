@@ -196,6 +196,34 @@ def test_snippet_runs_on_a_compiled_model(guide, snippet):
     guide(snippet, model=model)
 
 
+@pytest.mark.filterwarnings("ignore:compile option")
+def test_a_guides_page_runs_from_top_to_bottom(guide):
+    page = [OPTIMIZE, ARCHITECTURE, TUNING, MEMORY, INPUT_AND_OUTPUT, DEBUGGING, FUSION_RULES, OPTIMIZE, FIRST_CLASS]
+    model = guide("\n".join(page))["model"]
+    assert model.is_compiled()
+
+
+def test_optimizing_a_compiled_program_keeps_target_options_and_values(guide, monkeypatch):
+    model = guide("")["model"]
+    data = {"input": np.random.default_rng(0).random((1, 3, 8, 8)).astype(np.float32)}
+    model.compile("cpu", fast_math=False, num_threads=1)
+    expected = model.run(data)[0]
+    for options in ({}, {"level": 2}, {"fusion_rules": {"conv_relu": False}}):
+        assert mgx_numba.optimize(model, options) is model and model.is_compiled()
+        assert model._options.num_threads == 1 and not model._options.fast_math
+        np.testing.assert_allclose(model.run(data)[0], expected, rtol=1e-5)
+    assert model._disabled_passes == ("fuse_contraction",)
+    before = str(model), str(model._portable)
+
+    def fail(*args, **options):
+        raise mgx_numba.MgxError("no kernel")
+
+    monkeypatch.setattr("mgx_numba.api.program.compile_for", fail)
+    with pytest.raises(mgx_numba.MgxError, match="no kernel"):
+        mgx_numba.optimize(model, {"level": 2, "fusion_rules": {"attention": False}})
+    assert (str(model), str(model._portable)) == before and model._disabled_passes == ("fuse_contraction",)
+
+
 def test_benchmark_snippet(guide, capsys):
     guide(SAVE)
     guide(BENCHMARK)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import threading
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 import mgx_numba as migraphx
 
@@ -55,9 +57,89 @@ def test_numbers_of_a_program_built_by_hand(target):
     assert result.tolist() == [2, 3, 4, 8, 9, 10, 14, 15, 16, 20, 21, 22]
 
 
-def test_program_runs_before_it_is_compiled():
-    result = guide_network().run({"input": np.zeros((1, 1, 4, 6), np.float32)})
-    assert result[0].tolist() == [0.0] * 12
+def test_program_runs_before_it_is_compiled_and_says_once_that_it_is_slow():
+    net = guide_network()
+    with pytest.warns(RuntimeWarning, match=r"not compiled.*target ref.*compile\(get_target\(\"cpu\"\)\)") as told:
+        results = [net.run({"input": np.zeros((1, 1, 4, 6), np.float32)}) for _ in range(3)]
+    assert len(told) == 1 and told[0].filename == __file__
+    assert [r[0].tolist() for r in results] == [[0.0] * 12] * 3
+
+
+def symbolic_model():
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        "symbolic",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", None, 6])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", None, 6])],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
+
+
+@pytest.mark.parametrize("form", ["parsed", "compiled", "loaded"])
+def test_a_wrong_length_of_an_open_dimension_names_symbol_and_options(form, tmp_path):
+    net = migraphx.parse_onnx_buffer(symbolic_model())
+    if form != "parsed":
+        net.compile("cpu")
+    if form == "loaded":
+        net.save(tmp_path / "net.mxr")
+        net = migraphx.load(tmp_path / "net.mxr")
+    with pytest.raises(migraphx.MgxError) as told:
+        net.run({"x": np.zeros((4, 2, 6), np.float32)})
+    text = str(told.value)
+    assert text.startswith("Incorrect shape {float_type, {4, 2, 6}, {12, 6, 1}} for parameter: x should be: {float_")
+    assert "dimension 0 ('batch') was read as 1, dimension 1 was read as 1" in text
+    assert "dim_params={'batch': 4}, map_input_dims={'x': [4, 2, 6]}" in text
+    assert "map_dyn_input_dims={'x': [dynamic_dimension(1, 4), dynamic_dimension(1, 2), 6]}" in text
+    scope = {"dynamic_dimension": migraphx.dynamic_dimension}
+    for option in re.findall(r"map_\w+=\{.*?\]\}", text):
+        again = migraphx.parse_onnx_buffer(symbolic_model(), **eval(f"dict({option})", scope)).compile("cpu")
+        assert again.run({"x": np.ones((4, 2, 6), np.float32)})[0].shape == (4, 2, 6)
+    with pytest.raises(migraphx.MgxError, match=r"\{1, 1, 6\}, \{6, 6, 1\}\}$"):
+        net.run({"x": np.zeros((1, 1, 5), np.float32)})
+
+
+def test_a_wrong_type_is_called_a_type_and_says_how_to_convert():
+    net = guide_network().compile("cpu")
+    given = np.zeros((1, 1, 4, 6))
+    with pytest.raises(migraphx.MgxError, match=r"^Incorrect type \{double.*; convert it.* by \.astype\('float32'\)$"):
+        net.run({"input": given})
+    with pytest.raises(migraphx.MgxError, match=r"^Incorrect type and shape \{int8.*; convert it"):
+        net.run({"input": np.zeros((2, 1, 4, 6), np.int8)})
+    assert net.run({"input": given.astype("float32")})
+
+
+def test_a_dynamic_program_tells_type_and_range():
+    dims = {"x": [migraphx.dynamic_dimension(1, 4), 1, 6]}
+    net = migraphx.parse_onnx_buffer(symbolic_model(), map_dyn_input_dims=dims).compile("cpu")
+    with pytest.raises(migraphx.MgxError, match=r"^Incorrect type \{half_type.*should be: \{dynamic.*\[1\.\.4\]"):
+        net.run({"x": np.zeros((2, 1, 6), np.float16)})
+    with pytest.raises(migraphx.MgxError, match=r"^Incorrect shape .*\{5, 1, 6\}.*\[1\.\.4\], 1, 6\}\}$"):
+        net.run({"x": np.zeros((5, 1, 6), np.float32)})
+
+
+@pytest.mark.parametrize("target", ["cpu", "ref", None])
+def test_operators_that_are_not_known_are_told_by_compile(target):
+    nodes = [("Frobnicate", "x", "a"), ("Relu", "a", "b"), ("Frobnicate", "b", "c"), ("Wobble", "c", "y")]
+    graph = helper.make_graph(
+        [helper.make_node(op, [i], [o]) for op, i, o in [*nodes, ("Dead", "x", "z")]],
+        "unknown",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    net = migraphx.parse_onnx(model, skip_unknown_operators=True)
+    with pytest.raises(migraphx.MgxError, match=r"not known: Frobnicate \(2 times\), Wobble; .*skip_unknown_operators"):
+        net.run({"x": np.zeros(2, np.float32)}) if target is None else net.compile(target)
+    graph.output[0].name = "b"
+    graph.node[0].op_type = "Neg"
+    net = migraphx.parse_onnx(helper.make_model(graph, opset_imports=model.opset_import), skip_unknown_operators=True)
+    net.compile(target)  # what no result needs is no obstacle
+    assert net.run({"x": np.float32([-1, 1])})[0].tolist() == [1, 0]
+
+
+def test_saving_into_a_missing_folder_names_the_folder(tmp_path):
+    with pytest.raises(migraphx.MgxError, match=f"cannot be written: there is no folder {tmp_path / 'no'}$"):
+        guide_network().save(tmp_path / "no" / "net.mxr")
 
 
 def test_run_says_which_parameter_is_wrong():

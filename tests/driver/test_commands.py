@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import mgx_numba
@@ -86,6 +87,10 @@ def test_dimensions(model: Path, flags: list[str], shape: str, capsys: Any) -> N
         (["--apply-pass", "no_such_pass"], "unknown pass 'no_such_pass'; known: "),
         (["--output-names", "z"], "--output-names: the model has no value z"),
         (["--trim", "100"], "--trim 100 --trim-size 0 leaves nothing"),
+        (["--batch", "-1"], "--batch is -1, expected a length from 0 on"),
+        (["--input-dim", "@z", "1"], "--input-dim names 'z', which is no input; inputs are: x"),
+        (["--input-dim", "@x", "1"], "input 'x' has 2 dimensions, but 1 are given for it"),
+        (["--input-dim", "@x", "1", "6", "--dyn-input-dim", "@x", "[1,6]"], "--input-dim and --dyn-input-dim are both"),
     ],
 )
 def test_wrong_flags_are_told_in_one_line(model: Path, flags: list[str], message: str, capsys: Any) -> None:
@@ -96,9 +101,100 @@ def test_wrong_flags_are_told_in_one_line(model: Path, flags: list[str], message
 
 
 def test_unknown_flag_and_command(model: Path, capsys: Any) -> None:
-    assert drive("read", model, "--no-such-flag") == 2
-    assert "--no-such-flag" in capsys.readouterr().err
-    assert drive("frobnicate") == 2
+    for arguments, message in (
+        (["read", model, "--no-such-flag"], "read: error: unrecognized argument: --no-such-flag; see "),
+        (
+            ["perf", model, "--iteration", "3"],
+            "perf: error: unrecognized argument: --iteration; did you mean --iterations",
+        ),
+        (["perf", model, "-n", "many"], "perf: error: argument -n/--iterations: invalid int value: 'many'; see "),
+        (["frobnicate"], "invalid choice: 'frobnicate'"),
+    ):
+        assert drive(*arguments) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert message in line and line.endswith("--help")
+
+
+def test_errors_of_a_model_name_its_file(tmp_path: Path, capsys: Any) -> None:
+    model = small_model(tmp_path / "small.onnx")
+    (tmp_path / "junk").write_text("junk")
+    copy = onnx.load(model)
+    copy.graph.node[0].op_type = "Frobnicate"
+    onnx.save(copy, tmp_path / "unknown.onnx")
+    for arguments, message in (
+        ([tmp_path / "unknown.onnx"], "unknown.onnx: node 'gemm' (Frobnicate, "),
+        ([model, "--input-dim", "@x", "1", "7"], "small.onnx: node 'gemm' (Gemm, "),
+        ([tmp_path], f"{tmp_path}: cannot be read: Is a directory\n"),
+        ([tmp_path / "junk"], "junk: at byte 0: the file must be a map (taken for an .mxr file; "),
+        ([model, "--migraphx"], "small.onnx: at byte 0: the file must be a map\n"),
+    ):
+        assert drive("read", *arguments) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_flags_without_effect_are_told(model: Path, tmp_path: Path, capsys: Any) -> None:
+    drive("read", model, "-o", tmp_path / "small.mxr")
+    for arguments, message in (
+        (
+            [model, "--batch", "3", "--input-dim", "@x", "1", "6"],
+            "--batch 3 has no effect: no length is left open (inputs",
+        ),
+        ([tmp_path / "small.mxr", "--batch", "3"], "--batch 3 has no effect: "),
+        ([tmp_path / "small.mxr", "--input-dim", "@x", "1", "6"], "--input-dim has no effect: "),
+        ([tmp_path / "small.mxr", "--debug-symbols"], "--debug-symbols has no effect: "),
+        ([model, "--dim-param", "@M", "3"], "--dim-param names 'M', which no input has"),
+    ):
+        capsys.readouterr()
+        assert drive("params", *arguments) == 0
+        out, err = capsys.readouterr()
+        assert f"warning: {message}" in err
+        assert out == "x: float_type, {1, 6}, {6, 1}\n"
+    assert drive("params", model, "--batch", "3") == 0
+    assert "warning" not in capsys.readouterr().err
+
+
+def test_output_has_the_form_of_its_name(model: Path, tmp_path: Path, capsys: Any) -> None:
+    drive("read", model)
+    text = capsys.readouterr().out
+    for name, start in (
+        ("a.json", b"{"),
+        ("a.py", b"import"),
+        ("a.mxr", b"\x86"),
+        ("a.dot", b"digraph"),
+        ("a", b"\x86"),
+    ):
+        assert drive("compile", model, "--ref", "-o", tmp_path / name) == 0
+        assert (tmp_path / name).read_bytes().lstrip().startswith(start), name
+    capsys.readouterr()
+    assert drive("read", tmp_path / "a.py") == drive("read", tmp_path / "a.json") == 0
+    assert capsys.readouterr().out == text + text
+    assert drive("compile", model, "-o", tmp_path / "b.json", "--embed-objects") == 2
+    assert "--embed-objects needs a binary file: give --output FILE (the form is json)" in capsys.readouterr().err
+
+
+def test_wrong_inputs_are_told_before_compiling(model: Path, tmp_path: Path, capsys: Any) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((1, 6)))
+    for arguments, message in (
+        (["--fill0", "z"], "no parameter is called 'z'"),
+        (["--fill0", "x", "--fill1", "x"], "'x' is given to more than one of --fill0, --fill1 and --load-arg"),
+        (["--load-arg", "@x", tmp_path / "no.npy"], "no.npy: cannot be read: No such file or directory\n"),
+        (["--load-arg", "@x", tmp_path / "x.npy"], "Incorrect type {double_type, {1, 6}, {6, 1}} for parameter: x"),
+    ):
+        for command in ("run", "time", "perf", "verify"):
+            assert drive(command, model, *arguments) == 2
+            err = capsys.readouterr().err
+            assert message in err and "Compilation time" not in err
+    assert drive("verify", "--test", "--onnxruntime") == 2
+    assert "error: --onnxruntime needs an ONNX file, got --test" in capsys.readouterr().err
+
+
+def test_counts_of_runs_and_days_must_make_sense(model: Path, tmp_path: Path, capsys: Any) -> None:
+    assert drive("time", model, "-n", "0") == 2
+    assert "--iterations is 0, expected at least 1" in capsys.readouterr().err
+    assert drive("tune", "--prune", "-1", "--database", tmp_path / "records.sqlite") == 2
+    assert "-1 days" in capsys.readouterr().err
+    assert drive("tune", "--list", "--database", tmp_path / "records.sqlite") == 0
+    assert capsys.readouterr().out == f"no tuning records: {tmp_path / 'records.sqlite'}\n"
 
 
 @pytest.mark.parametrize("name", ["absent.onnx", "absent.mxr", "absent.json", "absent.py"])

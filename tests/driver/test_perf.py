@@ -9,7 +9,11 @@ from typing import Any
 
 import pytest
 
+from mgx_numba.driver.measure import Measurement, StepTime
+from mgx_numba.driver.rebatch import Batch
+from mgx_numba.driver.report import write_report
 from mgx_numba.driver.timing import average, percentile
+from mgx_numba.graph.program import Program
 from mgx_numba.runtime.cpu.limits import Limits, measure_limits
 from tests.driver.support import drive, small_model
 
@@ -66,6 +70,18 @@ def test_times_of_instructions_add_up(model: Path, capsys: Any) -> None:
     out = capsys.readouterr().out
     shares = [float(s) for s in re.findall(rf"\}}: {NUMBER}ms, ({NUMBER})%$", out, re.MULTILINE)]
     assert math.isclose(sum(shares), 100, abs_tol=0.01)
+
+
+def test_rates_above_their_limits_are_explained(capsys: Any) -> None:
+    def report(flops: int, moved: int) -> str:
+        step = StepTime("@1 = relu(x)", "cpu::relu", "", flops, moved, [1.0])
+        write_report(Measurement(Program(), [1.0], [step], [0.0], Limits(1.0, 1.0, 1)), Batch(1))
+        return capsys.readouterr().out
+
+    assert "above the limit" not in report(10**9, 10**9)
+    assert "GFLOP/s above the limit: " in report(2 * 10**9, 10**9)
+    assert "GB/s above the limit: " not in report(2 * 10**9, 10**9)
+    assert "GB/s above the limit: " in report(10**9, 2 * 10**9)
 
 
 def test_iterations_must_be_positive(model: Path, capsys: Any) -> None:

@@ -36,6 +36,21 @@ def lens(model: onnx.ModelProto, **options: Any) -> str:
     return str([d.min if d.is_fixed else (d.min, d.max) for d in shape.dims])
 
 
+@pytest.mark.parametrize(
+    "options, expected",
+    [
+        ({}, {0: "batch", 1: ""}),
+        ({"default_dim_value": 3}, {0: "batch", 1: ""}),
+        ({"dim_params": {"batch": 3}}, {1: ""}),
+        ({"map_input_dims": {"x": [1, 1, 3]}}, None),
+        ({"default_dyn_dim_value": Dim(1, 4)}, None),
+    ],
+)
+def test_axes_that_only_the_default_gives_a_length_are_noted(options: Any, expected: Any) -> None:
+    assert parse_onnx(relu("batch", None, 3), **options).open_dims.get("x") == expected
+    assert parse_onnx(relu(2, 3)).open_dims == {}
+
+
 def test_open_dimensions_default_to_one() -> None:
     assert lens(relu("batch", None, 3)) == "[1, 1, 3]"
 

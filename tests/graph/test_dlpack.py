@@ -69,3 +69,10 @@ def test_memory_outlives_its_exporter() -> None:
 def test_tensor_on_a_device_is_refused() -> None:
     with pytest.raises(ShapeError, match="on a device"):
         Argument.from_array(Exporter(np.ones(2), device=(2, 0)))
+
+
+def test_a_tensor_that_requires_grad_is_to_be_detached() -> None:
+    exporter = Exporter(np.zeros(3, np.float32))
+    exporter.requires_grad = True  # type: ignore[attr-defined]
+    with pytest.raises(ShapeError, match=r"requires grad.*tensor\.detach\(\)"):
+        Argument.from_array(exporter)

@@ -458,3 +458,19 @@ def test_json_bytes_out_of_range_are_refused(text: str, tmp_path: Path) -> None:
     path.write_text(f'{{"version": 8, "modules": {{}}, "x": {text}}}')
     with pytest.raises(FormatError, match="bytes"):
         load_program(path, "json")
+
+
+@pytest.mark.parametrize("format", ["msgpack", "json"])
+def test_axes_that_the_model_leaves_open_are_kept(format: str, tmp_path: Path) -> None:
+    program = convolution_program()
+    program.open_dims = {"x": {0: "batch", 2: ""}}
+    save_program(program, tmp_path / "a", format)
+    loaded, extra = load_program(tmp_path / "a", format)
+    assert loaded.open_dims == program.clone().open_dims == program.open_dims
+    assert extra == {"tuning": []}
+
+
+@pytest.mark.parametrize("found", [3, {"x": 3}, {"x": [3]}, {"x": [[0]]}, {"x": [["0", "n"]]}, {"x": [[-1, "n"]]}])
+def test_malformed_open_axes_are_refused(found: Any) -> None:
+    with pytest.raises(FormatError, match="'open_dims'"):
+        load_buffer(edited(lambda nodes: nodes["root"]["mgx_numba"].update(open_dims=found)))

@@ -27,6 +27,8 @@ def write_examples(folder: Path) -> list[Path]:
     for ``cpu`` with tuning records, one with its machine code too; random programs, to be compiled for ``cpu``."""
     folder.mkdir(parents=True, exist_ok=True)
     programs = {build.__name__: migraphx.program.wrap(build()) for build in PROGRAMS}
+    programs["opened"] = migraphx.program.wrap(PROGRAMS[0]())
+    programs["opened"]._portable.open_dims = {"x": {0: "batch", 2: ""}}
     programs["compiled_ref"] = migraphx.program.wrap(PROGRAMS[0]()).compile(migraphx.get_target("ref"))
     programs["compiled_cpu"] = network().compile(num_threads=2)
     programs["compiled_cpu"]._records = [record(4), record(5)]

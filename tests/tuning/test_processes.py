@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -201,6 +202,22 @@ def test_a_failed_write_leaves_the_old_file_alone(folder: Path, named: bool, mon
         with pytest.raises(type(error)):
             replace_file(target, fill)
         assert target.read_bytes() == b"old" and os.listdir(folder) == ["file"]
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_an_error_names_the_file_or_its_missing_folder(
+    folder: Path, named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if named:
+        monkeypatch.delattr(os, "O_TMPFILE", raising=False)
+    (folder / "folder").mkdir()
+    for target, message in (
+        (folder / "absent" / "file", f"there is no folder {folder / 'absent'}"),
+        (folder / "folder", "Is a directory"),
+    ):
+        with pytest.raises(OSError, match=re.escape(message)) as caught:
+            replace_file(target, lambda write: write(b"content"))
+        assert caught.value.filename == str(target) and ".tmp" not in str(caught.value)
 
 
 def test_a_file_that_cannot_get_a_name_is_written_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

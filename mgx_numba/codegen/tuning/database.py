@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ...errors import FormatError, MgxError
+from ...errors import FormatError, MgxError, OptionError
 from ..files import default_folder
 from .files import read_records, write_records
 from .record import DeviceFingerprint, Problem, TuningRecord
@@ -106,7 +106,13 @@ class Database:
         return self.put(read_records(path))
 
     def prune(self, keep: DeviceFingerprint | None = None, older_than_days: float | None = None) -> int:
-        """Drop records of machines other than ``keep``, and those older than so many days; returns how many."""
+        """Drop records of machines other than ``keep``, and those older than so many days; returns how many.
+
+        Raises:
+            OptionError: the number of days is negative, which would drop all.
+        """
+        if older_than_days is not None and not older_than_days >= 0:
+            raise OptionError(f"records older than {older_than_days:g} days are no part of them: expected 0 or more")
         clauses: list[str] = []
         values: list[str] = []
         if keep is not None:

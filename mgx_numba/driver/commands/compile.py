@@ -7,7 +7,7 @@ import argparse
 from ..arguments import add_compile, add_loader, add_output
 from ..compiling import compile_model
 from ..loading import load_model
-from ..writing import write_model
+from ..writing import check_output, write_model
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,6 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
+    if not args.kernels:
+        check_output(args)
     model = compile_model(load_model(args), args)
     if not args.kernels:
         write_model(model, args)

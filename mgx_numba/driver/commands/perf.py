@@ -7,11 +7,12 @@ import os
 
 from ...errors import OptionError
 from ..arguments import add_compile, add_inputs, add_loader
-from ..batches import measure_batches, parse_sizes, plot_batches, write_batches
+from ..batches import check_plot, measure_batches, parse_sizes, plot_batches, write_batches
 from ..compiling import compile_model
 from ..feeding import make_inputs
 from ..loading import load_model
 from ..measure import measure
+from ..rebatch import batch_of
 from ..report import write_report
 
 
@@ -31,14 +32,19 @@ def run(args: argparse.Namespace) -> int:
     if args.iterations < 1:
         raise OptionError(f"--iterations is {args.iterations}, expected at least 1")
     if args.batch_sizes is not None:
-        times = measure_batches(args, parse_sizes(args.batch_sizes), args.iterations)
+        sizes = parse_sizes(args.batch_sizes)
+        if args.plot:
+            check_plot(args.plot)
+        times = measure_batches(args, sizes, args.iterations)
         write_batches(times)
         if args.plot:
             plot_batches(times, args.plot, os.path.basename(args.file or "test"))
         return 0
     if args.plot:
         raise OptionError("--plot needs --batch-sizes")
-    model = compile_model(load_model(args), args)
-    measured = measure(model, make_inputs(model, args), args.iterations)
-    write_report(measured, batch=args.batch or 1, detailed=args.detailed)
+    model = load_model(args)
+    inputs = make_inputs(model, args)
+    compile_model(model, args)
+    measured = measure(model, inputs, args.iterations)
+    write_report(measured, batch_of(model, inputs, args.batch), args.detailed)
     return 0

@@ -19,7 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    model = compile_model(load_model(args), args)
-    model.run(make_inputs(model, args))
+    model = load_model(args)
+    inputs = make_inputs(model, args)
+    compile_model(model, args).run(inputs)
     print(model)
     return 0

@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 
+from ...errors import OptionError
 from ..arguments import add_compile, add_inputs, add_loader
 from ..compiling import compile_model
 from ..feeding import make_inputs
@@ -24,12 +25,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    model = compile_model(load_model(args), args)
+    if args.iterations < 1:
+        raise OptionError(f"--iterations is {args.iterations}, expected at least 1")
+    model = load_model(args)
     inputs = make_inputs(model, args)
+    compile_model(model, args)
     print("Running ...", file=sys.stderr)
     model.run(inputs)
     seconds = []
-    for _ in track(range(max(1, args.iterations)), max(1, args.iterations), "Running"):
+    for _ in track(range(args.iterations), args.iterations, "Running"):
         start = time.perf_counter()
         model.run(inputs)
         seconds.append(time.perf_counter() - start)

@@ -17,7 +17,7 @@ from ..arguments import add_compile, add_loader, add_output
 from ..compiling import compile_model
 from ..loading import load_model
 from ..records import read_any, write_choices, write_difference, write_table
-from ..writing import write_model
+from ..writing import check_output, write_model
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,6 +69,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _tune(args: argparse.Namespace) -> None:
+    if args.output or args.form:
+        check_output(args)
     args.exhaustive_tune = True
     if args.database:
         args.problem_cache = [args.database, *args.problem_cache]

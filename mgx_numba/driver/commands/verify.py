@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,12 +18,13 @@ from ...targets.options import TargetOptions
 from ...targets.registry import compile_for, target
 from ..arguments import add_compile, add_inputs, add_loader
 from ..compare import Tolerance, default_tolerance
-from ..compiling import compile_model, compile_options
+from ..compiling import compilation, compile_model
 from ..feeding import make_inputs
 from ..loading import file_type, load_model
 from ..verifying import Check, check_passes, check_prefixes, check_results, check_steps, first_wrong_prefix, reference
 
 DIFFERENT = 1
+_OPTIONS = ("fast_math", "num_threads", "memory_reuse")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,76 +45,82 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
+    if args.onnxruntime:
+        _check_onnxruntime(args)
     model = load_model(args)
     inputs = make_inputs(model, args)
     if args.reduce or args.bisect:
         return _by_parts(model, args, inputs)
     compile_model(model, args)
     arrays = model._checked(inputs)
-    compiled = model._compiled
+    compiled, target = model._compiled, compilation(model, args)[0]
     assert compiled is not None
     tolerance = _tolerance([model._portable, compiled.resolve(arrays)], args)
     if args.per_instruction:
         checks = check_steps(compiled, arrays, tolerance)
-        return _conclude(checks, args, f"{len(checks)} instructions")
+        return _conclude(checks, target, f"{len(checks)} instructions")
     if args.onnxruntime:
         name, expected = "ONNX Runtime", _onnxruntime(args, arrays)
     else:
         name, expected = "ref", reference(model._portable, arrays)
-    return _conclude(check_results(compiled.run(arrays), expected, tolerance), args, f"comparison with {name}")
+    return _conclude(check_results(compiled.run(arrays), expected, tolerance), target, f"comparison with {name}")
 
 
 def _by_parts(model: program, args: argparse.Namespace, inputs: Mapping[str, np.ndarray]) -> int:
     portable = model._portable
     arrays = model._checked(inputs)
-    if args.target == "ref":
+    name, options = compilation(model, args)
+    if name == "ref":
         raise OptionError("--reduce and --bisect compare a target with ref: give another target")
-    options = compile_options(args)
+
+    disabled = (*model._disabled_passes, *options["disabled_passes"])
 
     def compiler(part: Program) -> Compiled:
-        settings = TargetOptions(fast_math=options["fast_math"], num_threads=options["num_threads"])
-        return compile_for(args.target, part, settings)
+        settings = TargetOptions(disabled_passes=disabled, **{key: options[key] for key in _OPTIONS})
+        return compile_for(name, part, settings)
 
     tolerance = _tolerance([portable], args)
     if args.reduce:
         checks = check_prefixes(portable, compiler, arrays, tolerance)
-        return _conclude(checks, args, f"{len(checks)} parts")
-    passes = check_passes(
-        portable, target(args.target).passes, Options(fast_math=options["fast_math"]), arrays, tolerance
-    )
+        return _conclude(checks, name, f"{len(checks)} parts")
+    names = [one for one in target(name).passes if one not in disabled]
+    passes = check_passes(portable, names, Options(fast_math=options["fast_math"]), arrays, tolerance)
     if any(not c.difference.passed for c in passes):
         print(f"First wrong pass: {passes[-1].what}")
-        return _conclude(passes[-1:], args, "passes")
+        return _conclude(passes[-1:], name, "passes")
     print(f"Passes: {len(passes)} changed the program, all right")
     wrong = first_wrong_prefix(portable, compiler, arrays, tolerance)
     if wrong is not None:
         print(f"First wrong instruction: {wrong.what}")
-    return _conclude([wrong] if wrong is not None else [], args, "bisection")
+    return _conclude([wrong] if wrong is not None else [], name, "bisection")
 
 
 def _tolerance(programs: Sequence[Program], args: argparse.Namespace) -> Tolerance:
     return default_tolerance(programs, args.rms_tol, args.atol, args.rtol)
 
 
-def _conclude(checks: Sequence[Check], args: argparse.Namespace, what: str) -> int:
+def _conclude(checks: Sequence[Check], target: str, what: str) -> int:
     """Print the outcomes and the verdict; the exit status."""
     for check in checks:
         print(f"{'ok' if check.difference.passed else 'FAILED'}: {check.what}: {check.difference}")
     if all(check.difference.passed for check in checks):
-        print(f"MIGraphX verification passed successfully ({args.target}, {what}).")
+        print(f"MIGraphX verification passed successfully ({target}, {what}).")
         return 0
-    print(f"FAILED: {args.target} ({what})")
+    print(f"FAILED: {target} ({what})")
     return DIFFERENT
+
+
+def _check_onnxruntime(args: argparse.Namespace) -> None:
+    if file_type(args) != "onnx":
+        raise OptionError(f"--onnxruntime needs an ONNX file, got {args.file or '--test'}")
+    if importlib.util.find_spec("onnxruntime") is None:
+        raise UnsupportedError("--onnxruntime: the package onnxruntime is not installed")
 
 
 def _onnxruntime(args: argparse.Namespace, inputs: Mapping[str, np.ndarray]) -> list[Any]:
     """Results of ONNX Runtime for the same file and inputs."""
-    if file_type(args) != "onnx":
-        raise OptionError("--onnxruntime needs an ONNX file")
-    try:
-        import onnxruntime
-    except ImportError:
-        raise UnsupportedError("--onnxruntime: the package onnxruntime is not installed") from None
+    import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     try:

@@ -251,6 +251,9 @@ class GraphParser:
                 shape = self.input_shape(info, f"graph {graph.name!r}: input {info.name!r}", symbols)
                 parameter = g.module.add_parameter(info.name, shape)
                 scope.define(info.name, parameter)
+                opened = self._open_axes(info)
+                if opened:
+                    self.program.open_dims[info.name] = opened
                 if is_narrow(info.type.tensor_type.elem_type):
                     self.narrow[parameter] = self.narrow_name(info.type.tensor_type.elem_type)
         for symbol in self.options.dim_params:
@@ -298,6 +301,14 @@ class GraphParser:
             return Shape.dynamic(type, dims)
         except MgxError as error:
             raise ParseError(f"{where}: {error}") from None
+
+    def _open_axes(self, info: ValueInfoProto) -> dict[int, str]:
+        """Symbols (or "") of the axes of an input that only ``default_dim_value`` gives a length."""
+        if self.options.given_dims(info.name) is not None or self.options.has_dynamic_default:
+            return {}
+        dims = [(d.WhichOneof("value"), d.dim_param) for d in info.type.tensor_type.shape.dim]
+        given = self.options.dim_params
+        return {k: symbol for k, (kind, symbol) in enumerate(dims) if kind != "dim_value" and symbol not in given}
 
     def _dim(self, dim: Any) -> DynamicDimension:
         kind = dim.WhichOneof("value")

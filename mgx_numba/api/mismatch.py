@@ -1,0 +1,53 @@
+"""What is said of an input that is not what a program declares, and how to mend it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..core.shape import DynamicDimension, Shape
+from ..core.types import Type
+
+__all__ = ["mismatch"]
+
+Lens = tuple[int, ...]
+
+
+def mismatch(name: str, given: Any, actual: Shape, wanted: Shape, fits: bool, open_dims: Mapping[int, str]) -> str:
+    """The message for an input ``given`` of shape ``actual``, whose lengths fit or not; ``open_dims`` are those of its
+    axes that the model leaves open, as in `Program.open_dims`."""
+    of_type = actual.type is wanted.type
+    what = "shape" if of_type else "type" if fits else "type and shape"
+    parts = [f"Incorrect {what} {{{actual}}} for parameter: {name} should be: {{{wanted}}}"]
+    if not of_type:
+        parts.append(f"convert it, for instance by {_conversion(given, wanted.type)}")
+    if not fits and len(actual.lens) == wanted.ndim:
+        parts += _opened(name, actual.lens, wanted.dims, open_dims)
+    return "; ".join(parts)
+
+
+def _conversion(given: Any, wanted: Type) -> str:
+    dtype = wanted.numpy.name
+    return f".to(torch.{dtype})" if type(given).__module__.partition(".")[0] == "torch" else f".astype({dtype!r})"
+
+
+def _opened(name: str, lens: Lens, wanted: Sequence[DynamicDimension], open_dims: Mapping[int, str]) -> list[str]:
+    """What the lengths that are wrong were read from, and the options of ``parse_onnx`` that give them."""
+    wrong = [k for k in open_dims if k < len(lens) and not wanted[k].min <= lens[k] <= wanted[k].max]
+    if not wrong:
+        return []
+    origins = ((f"{k} ({open_dims[k]!r})" if open_dims[k] else str(k), wanted[k]) for k in wrong)
+    read = ", ".join(f"dimension {origin} was read as {length}" for origin, length in origins)
+    symbols = ", ".join(f"{open_dims[k]!r}: {lens[k]}" for k in wrong if open_dims[k])
+    by_symbol = f"dim_params={{{symbols}}}, " if symbols else ""
+    fixed = ", ".join(str(lens[k] if k in wrong else wanted[k].max) for k in range(len(lens)))
+    ranges = ", ".join(_range(lens[k] if k in wrong else wanted[k].max, wanted[k]) for k in range(len(lens)))
+    return [
+        f"the model leaves it open: {read}; give parse_onnx {by_symbol}map_input_dims={{{name!r}: [{fixed}]}}, "
+        f"or map_dyn_input_dims={{{name!r}: [{ranges}]}} for all lengths in a range"
+    ]
+
+
+def _range(length: int, known: DynamicDimension) -> str:
+    low, high = min(length, known.min), max(length, known.max)
+    return str(low) if low == high else f"dynamic_dimension({low}, {high})"

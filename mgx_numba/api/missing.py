@@ -1,0 +1,66 @@
+"""Names of MIGraphX's interface that are not here (yet), and what to do without them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = ["missing_method", "missing_name"]
+
+_QUANTISATION = "quantisation is not there yet; the model runs in the types that its file has"
+_DEVICES = "there is no GPU target yet, so nothing lies in device memory: pass host arrays to program.run"
+_TENSORFLOW = "TensorFlow files are not read yet: convert the model to ONNX (tf2onnx) and use parse_onnx"
+
+_NAMES = {
+    "allocate_gpu": _DEVICES,
+    "autocast_fp8": _QUANTISATION,
+    "from_gpu": _DEVICES,
+    "get_tf_operators": _TENSORFLOW,
+    "gpu_sync": _DEVICES,
+    "parse_tf": _TENSORFLOW,
+    "parse_tf_buffer": _TENSORFLOW,
+    "quantize_bf16": _QUANTISATION,
+    "quantize_fp16": _QUANTISATION,
+    "quantize_fp8": _QUANTISATION,
+    "quantize_int4_weights": _QUANTISATION,
+    "quantize_int8": _QUANTISATION,
+    "to_gpu": _DEVICES,
+}
+
+_METHODS = {
+    "annotate": "print(program) shows it",
+    "debug_print": "print(program) shows it",
+    "finish": "run returns when its results are complete",
+    "get_modules": "get_main_module() gives the main one",
+    "get_parameter": "get_parameter_names() and get_parameter_shapes() list the inputs",
+    "get_parameter_shape": "get_parameter_shapes() gives them all, by name",
+    "load": "mgx_numba.load(file) reads a program",
+    "perf_report": "`mgx-numba-driver perf` reports on a file, kernels() shows the code",
+    "print_cpp": "`mgx-numba-driver read --cpp` prints it",
+    "print_graph": "`mgx-numba-driver read --graphviz` prints it",
+    "print_py": "to_py() gives it",
+    "quantize_bf16": _QUANTISATION,
+    "quantize_fp16": _QUANTISATION,
+    "quantize_int8": _QUANTISATION,
+    "validate": "compile checks a program first",
+}
+"""Methods of MIGraphX's C and C++ ``program``, and some that users look for."""
+
+
+def missing_name(name: str, known: Iterable[str]) -> str:
+    """What to say of a name that ``mgx_numba`` has not; ``known`` are those that it has."""
+    if name in _NAMES:
+        return f"mgx_numba has no {name!r}: {_NAMES[name]}"
+    return f"module 'mgx_numba' has no attribute {name!r}{_near(name, known) or _near(name, _NAMES)}"
+
+
+def missing_method(name: str, known: Iterable[str]) -> str:
+    """What to say of an attribute that ``program`` has not; ``known`` are those that it has."""
+    if name in _METHODS:
+        return f"program has no {name!r}: {_METHODS[name]}"
+    return f"'program' object has no attribute {name!r}{_near(name, known)}"
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    found = difflib.get_close_matches(name, [k for k in known if not k.startswith("_")], 3)
+    return f"; did you mean {', '.join(found)}?" if found else ""
