@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ..core.shape import Shape
@@ -67,6 +68,22 @@ class Program:
     def output_shapes(self) -> list[Shape]:
         """Shapes of the results."""
         return [ins.shape for ins in self.main.results()]
+
+    def keep_ranks(self, shapes: Sequence[Shape]) -> None:
+        """Give results that have become vectors of one element, or tensors without axes, the rank of ``shapes`` again.
+
+        The two differ in a stride alone, which rewriting a module, or settling its lengths, may change.
+        """
+        results = list(self.main.results())
+        changed = False
+        for k, (ins, wanted) in enumerate(zip(results, shapes)):
+            if ins.shape.lens == (1,) and not ins.shape.is_dynamic and ins.shape.without_axes != wanted.without_axes:
+                to_scalar = wanted.without_axes
+                attributes: dict[str, Any] = {"axes": (0,)} if to_scalar else {}
+                results[k] = self.main.add_instruction("squeeze" if to_scalar else "contiguous", [ins], **attributes)
+                changed = True
+        if changed:
+            self.main.replace_return(results)
 
     def sort(self) -> None:
         """Order every module's instructions topologically."""
