@@ -24,7 +24,7 @@ class argument(np.ndarray):
     It exports the buffer protocol, ``__array_interface__`` and DLPack; NumPy functions take it as an array and give
     plain arrays. ``tolist`` is flat and ``==`` compares within one unit in the last place, as MIGraphX does.
 
-    A scalar, ``get_shape()`` {1}, {0}, is an array without axes: its ``shape`` is (), as is that of a buffer without axes.
+    A scalar (``get_shape()`` is {1}, {0}) is an array without axes, of shape (), and a buffer without axes gives one.
 
     Raises:
         ShapeError: the element type has no counterpart.
@@ -46,7 +46,8 @@ class argument(np.ndarray):
     def unwrap(self) -> Argument:
         """The IR's form."""
         array = self.view(np.ndarray)
-        return Argument.from_array(array) if self._shape is None else Argument(self._shape, array.reshape(self._shape.lens))
+        known = self._shape
+        return Argument.from_array(array) if known is None else Argument(known, array.reshape(known.lens))
 
     def get_shape(self) -> shape:
         """Type, lengths and strides."""

@@ -5,8 +5,9 @@ element space, ``transposed`` has strides that do not descend, ``broadcasted`` h
 only zero strides. A dynamic shape has ranges instead of lengths, a tuple shape has sub-shapes.
 
 A tensor without axes (rank 0 in ONNX and NumPy) is written as MIGraphX writes it: one length 1 with stride 0,
-``float_type, {1}, {0}``. That shape is where a model's rank 0 is kept, in programs and in files; a vector of one element
-has stride 1. Operators evaluate both as arrays of shape (1,); arrays taken from and given to users have `Shape.array_lens`.
+``float_type, {1}, {0}``. That shape is where a model's rank 0 is kept, in programs and in files; a vector of one
+element has stride 1. Operators compute both as arrays of shape (1,); arrays that users give and get have
+`Shape.array_lens`.
 """
 
 from __future__ import annotations

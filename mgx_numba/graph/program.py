@@ -74,15 +74,16 @@ class Program:
 
         The two differ in a stride alone, which rewriting a module, or settling its lengths, may change.
         """
-        results = list(self.main.results())
-        changed = False
-        for k, (ins, wanted) in enumerate(zip(results, shapes)):
-            if ins.shape.lens == (1,) and not ins.shape.is_dynamic and ins.shape.without_axes != wanted.without_axes:
-                to_scalar = wanted.without_axes
-                attributes: dict[str, Any] = {"axes": (0,)} if to_scalar else {}
-                results[k] = self.main.add_instruction("squeeze" if to_scalar else "contiguous", [ins], **attributes)
-                changed = True
-        if changed:
+        before = self.main.results()
+        results = list(before)
+        for k, (ins, wanted) in enumerate(zip(before, shapes)):
+            if ins.shape.lens != (1,) or ins.shape.without_axes == wanted.without_axes:
+                continue
+            if wanted.without_axes:
+                results[k] = self.main.add_instruction("squeeze", [ins], axes=(0,))
+            else:
+                results[k] = self.main.add_instruction("reshape", [ins], dims=(1,))
+        if results != before and self.main.return_instruction is not None:
             self.main.replace_return(results)
 
     def sort(self) -> None:

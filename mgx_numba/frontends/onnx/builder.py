@@ -1,8 +1,8 @@
 """Emission of IR for ONNX nodes: instructions, literals, broadcasting, and values that must be known while
 parsing.
 
-ONNX tensors without axes are MIGraphX scalars in the IR: lengths ``{1}``, strides ``{0}`` (`is_scalar`). A vector of one
-element never has that shape here: where a view would give it one, `Builder.op` makes it packed.
+ONNX tensors without axes are MIGraphX scalars in the IR: lengths ``{1}``, strides ``{0}`` (`is_scalar`). A vector of
+one element never has that shape here: where a view would give it one, `Builder.op` makes it packed.
 """
 
 from __future__ import annotations
