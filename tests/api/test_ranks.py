@@ -104,6 +104,20 @@ def test_passes_keep_the_ranks_of_results() -> None:
     assert [r.shape for r in passed.run(feeds)] == ranks
 
 
+@pytest.mark.parametrize("target", [None, "ref", "cpu"])
+def test_a_dynamic_length_of_one_keeps_its_axis(target: str | None) -> None:
+    net = migraphx.program()
+    main = net.get_main_module()
+    x = main.add_parameter("x", migraphx.shape(type="float_type", dyn_dims=[migraphx.shape.dynamic_dimension(1, 4)]))
+    two = main.add_literal(np.array(2, np.float32))
+    wide = main.add_instruction(migraphx.op("multibroadcast"), [two, x])
+    main.add_return([wide, two, main.add_instruction(migraphx.op("neg"), [wide])])
+    if target is not None:
+        net.compile(target)
+    for n in (3, 1, 1):
+        assert [r.shape for r in net.run({"x": np.ones(n, np.float32)})] == [(n,), (), (n,)]
+
+
 FORMS = {
     "array": np.array(3, np.float32),
     "vector": np.array([3], np.float32),
