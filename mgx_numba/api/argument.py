@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..core.argument import Argument
+from ..core.dlpack import export_dlpack
 from ..core.generate import generate
 from ..core.shape import Shape
 from ..errors import ShapeError
@@ -23,6 +24,8 @@ class argument(np.ndarray):
     It exports the buffer protocol, ``__array_interface__`` and DLPack; NumPy functions take it as an array and give
     plain arrays. ``tolist`` is flat and ``==`` compares within one unit in the last place, as MIGraphX does.
 
+    A scalar (``get_shape()`` is {1}, {0}) is an array without axes, of shape (), and a buffer without axes gives one.
+
     Raises:
         ShapeError: the element type has no counterpart.
     """
@@ -35,14 +38,16 @@ class argument(np.ndarray):
     @classmethod
     def wrap(cls, value: Argument) -> argument:
         """The public form of an IR argument."""
-        self = value.numpy().view(cls)
+        array = value.numpy()
+        self = (array.reshape(()) if value.shape.without_axes else array).view(cls)
         self._shape = value.shape
         return self
 
     def unwrap(self) -> Argument:
         """The IR's form."""
         array = self.view(np.ndarray)
-        return Argument(self._shape, array) if self._shape is not None else Argument.from_array(array)
+        known = self._shape
+        return Argument.from_array(array) if known is None else Argument(known, array.reshape(known.lens))
 
     def get_shape(self) -> shape:
         """Type, lengths and strides."""
@@ -71,7 +76,7 @@ class argument(np.ndarray):
         return argument.wrap(load_argument(filename))
 
     def __dlpack__(self, **options: Any) -> Any:
-        return self.unwrap().__dlpack__(**options)
+        return export_dlpack(self.view(np.ndarray), self.unwrap().shape.type, **options)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         plain = [x.view(np.ndarray) if isinstance(x, argument) else x for x in inputs]

@@ -185,7 +185,9 @@ class program:
 
         Args:
             params: an array, ``argument``, buffer or DLPack exporter for every parameter; other names are ignored.
-                Results are new arrays; inputs are read in place.
+                Results are new arrays; inputs are read in place. Both have the model's rank: where a shape is that of a
+                scalar ({1}, {0}) results have no axes, and inputs have none or one element. A Python number is taken
+                for one element and converted, unless that loses its kind (a float to integers, a number to bool).
 
         Raises:
             ParameterError: a parameter is missing, or has the wrong type or shape; the message says which, what was
@@ -317,9 +319,12 @@ class program:
 
 
 def _check(name: str, value: Any, wanted: Shape, model: program) -> np.ndarray:
+    """The array of a parameter, with its shape's lengths (one for a scalar)."""
     if type(value) is np.ndarray and value.shape == wanted.lens and value.dtype == wanted.type.numpy and value.ndim:
         return value
     try:
+        if type(value) in _NUMBERS:
+            value = _converted(value, wanted.type)
         given = value.unwrap() if isinstance(value, argument) else Argument.from_array(value)
     except (MgxError, TypeError, ValueError) as error:
         raise ParameterError(f"parameter {name}: {error}; expected {wanted}") from None
@@ -337,6 +342,29 @@ def _check(name: str, value: Any, wanted: Shape, model: program) -> np.ndarray:
     if not wanted.is_dynamic and array.shape != wanted.lens:
         array = array.reshape(wanted.lens)
     return array
+
+
+_NUMBERS = {bool: 0, int: 1, float: 2}
+"""Python's numbers, which take another operand's element type of the same or a later kind, as in NumPy 2 (NEP 50)."""
+
+
+def _converted(value: Any, type_: Type) -> np.ndarray:
+    """A Python number in an element type.
+
+    Raises:
+        ParameterError: it is of a later kind, or an integer that the type cannot hold.
+    """
+    kind = 2 if type_.is_floating else 0 if type_ is Type.bool_type else 1
+    if _NUMBERS[type(value)] > kind or type_ is Type.fp4x2_type:
+        raise ParameterError(f"the Python {type(value).__name__} {value} is not converted to {type_.name}")
+    try:
+        return np.asarray(value).astype(type_.numpy) if kind == 2 else np.asarray(value, type_.numpy)
+    except OverflowError:
+        raise ParameterError(f"a Python int of {value.bit_length()} bits is out of the range of {type_.name}") from None
+
+
+def _dtype_name(type_: Type) -> str:
+    return f"{type_.numpy.type.__module__.split('.')[0]}.{type_.numpy.name}"
 
 
 def _trace_level() -> int:
@@ -366,9 +394,9 @@ def _empty() -> Program:
 
 
 def _untold_shapes(shapes: Sequence[Shape]) -> dict[int, Shape]:
-    """Shapes of results that an array alone does not tell, by position: scalars, those without axes, nibbles."""
+    """Shapes of results that an array alone does not tell, by position: axes of stride 0, no lengths, nibbles."""
     fixed = {k: s for k, s in enumerate(shapes) if not s.is_dynamic and not s.sub_shapes}
-    single = {k for k, s in fixed.items() if s.elements == 1 and (s.scalar or not s.lens)}
+    single = {k for k, s in fixed.items() if s.elements == 1 and (s.scalar or not s.lens) and s.lens != (1,)}
     return {k: _given_out(s) for k, s in fixed.items() if k in single or s.type is Type.fp4x2_type}
 
 

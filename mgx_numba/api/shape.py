@@ -70,6 +70,8 @@ class shape:
     (enum or C++ name, default ``float``) and ``lens`` (default ``[1]``). As a sequence it is its lengths
     (the longest ones of a dynamic shape).
 
+    Lens ``[1]`` with strides ``[0]`` is a scalar, a tensor without axes: arrays of it have the shape ().
+
     Raises:
         ShapeError: unknown type, negative lengths, ranks that differ, or ``lens()`` of a dynamic shape.
     """

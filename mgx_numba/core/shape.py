@@ -3,6 +3,11 @@
 The flags have MIGraphX's meaning: ``standard`` is packed row-major, ``packed`` has as many elements as its
 element space, ``transposed`` has strides that do not descend, ``broadcasted`` has a zero stride, ``scalar`` has
 only zero strides. A dynamic shape has ranges instead of lengths, a tuple shape has sub-shapes.
+
+A tensor without axes (rank 0 in ONNX and NumPy) is written as MIGraphX writes it: one length 1 with stride 0,
+``float_type, {1}, {0}``. That shape is where a model's rank 0 is kept, in programs and in files; a vector of one
+element has stride 1. Operators compute both as arrays of shape (1,); arrays that users give and get have
+`Shape.array_lens`.
 """
 
 from __future__ import annotations
@@ -202,6 +207,16 @@ class Shape:
     def scalar(self) -> bool:
         """One element seen through zero strides only."""
         return not self.is_dynamic and bool(self.strides) and not any(self.strides)
+
+    @property
+    def without_axes(self) -> bool:
+        """Whether this is a tensor of rank 0: lens ``{1}``, strides ``{0}`` (or no lengths at all)."""
+        return self.lens in ((1,), ()) and not any(self.strides) and not self.dyn_dims and not self.sub_shapes
+
+    @property
+    def array_lens(self) -> Lens:
+        """Lengths of an array of this (static) shape as a user sees it: none for a tensor without axes."""
+        return () if self.without_axes else self.lens
 
     def with_lens(self, lens: Sequence[int], type: Type | None = None) -> Shape:
         """Packed shape of other lengths whose axes keep this shape's memory order."""

@@ -67,7 +67,7 @@ def _load(path: str) -> np.ndarray:
 
 
 def _lens(shape: Shape, batch: int) -> tuple[int, ...]:
-    return tuple(_length(d, batch) for d in shape.dims) if shape.is_dynamic else shape.lens
+    return tuple(_length(d, batch) for d in shape.dims) if shape.is_dynamic else shape.array_lens
 
 
 def _length(dimension: DynamicDimension, batch: int) -> int:
@@ -78,7 +78,7 @@ def _random(name: str, shape: Shape, batch: int) -> np.ndarray:
     rng = np.random.default_rng(zlib.crc32(name.encode()))
     lens = _lens(shape, batch)
     if shape.type.is_floating:
-        return rng.uniform(-1, 1, lens).astype(np.float32).astype(shape.type.numpy)
+        return np.asarray(rng.uniform(-1, 1, lens)).astype(np.float32).astype(shape.type.numpy)
     if shape.type is Type.fp4x2_type:
-        return rng.integers(0, 256, lens).astype(np.uint8)
-    return rng.integers(0, 2, lens).astype(shape.type.numpy)
+        return np.asarray(rng.integers(0, 256, lens)).astype(np.uint8)
+    return np.asarray(rng.integers(0, 2, lens)).astype(shape.type.numpy)

@@ -37,6 +37,7 @@ def specialize(program: Program, lens: Mapping[str, tuple[int, ...]]) -> Program
     copy.main.recompute_shapes()
     for module in copy.reachable_modules():
         _settle_broadcasts(module)
+    copy.keep_ranks(program.output_shapes())
     return copy
 
 

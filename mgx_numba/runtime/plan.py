@@ -97,7 +97,7 @@ class HostStep:
 
 @dataclass(frozen=True)
 class ParameterSpec:
-    """An input: C-contiguous array of this dtype and shape."""
+    """An input: C-contiguous array of this dtype and shape; without lens it is one element, of any rank."""
 
     name: str
     dtype: str

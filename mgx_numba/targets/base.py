@@ -51,7 +51,8 @@ class Compiled(Protocol):
         """The program as it runs; passes are applied if its lengths are known."""
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
-        """Results for checked inputs by name."""
+        """Results for checked inputs by name. Inputs have the lengths of their shapes; results have the model's rank,
+        that is `Shape.array_lens`."""
 
     def direct(self, result_type: type[np.ndarray]) -> Callable[[Any], list[Any] | None] | None:
         """A quick form of ``run``, if there is one: it takes what a caller gave, unchecked, and returns new arrays of

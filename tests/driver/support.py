@@ -31,6 +31,22 @@ def small_model(path: Path) -> Path:
     return path
 
 
+def scalar_model(path: Path) -> Path:
+    """``y = s * s`` and ``z = sum(x) + s``, all but ``x`` [3] without axes; ``w`` is ``s`` with one axis."""
+    nodes = [
+        helper.make_node("Mul", ["s", "s"], ["y"]),
+        helper.make_node("ReduceSum", ["x"], ["t"], keepdims=0),
+        helper.make_node("Add", ["t", "s"], ["z"]),
+        helper.make_node("Expand", ["s", "one"], ["w"]),
+    ]
+    inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, lens) for n, lens in (("s", []), ("x", [3]))]
+    outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in "yzw"]
+    one = numpy_helper.from_array(np.array([1], np.int64), "one")
+    graph = helper.make_graph(nodes, "scalars", inputs, outputs, [one])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
 def drive(*arguments: object) -> int:
     """Exit status of the driver."""
     try:

@@ -24,7 +24,7 @@ from mgx_numba.ops.unary import Relu
 from mgx_numba.targets.base import Compiled
 from mgx_numba.targets.ref.target import RefProgram
 from mgx_numba.targets.registry import compile_for
-from tests.driver.support import drive, small_model
+from tests.driver.support import drive, scalar_model, small_model
 
 TOLERANCE = Tolerance()
 
@@ -42,6 +42,15 @@ def test_right_results_pass(model: Path, flags: list[str], capsys: Any) -> None:
     out = capsys.readouterr().out
     assert "MIGraphX verification passed successfully" in out
     assert "FAILED" not in out
+
+
+@pytest.mark.parametrize("flags", [[], ["--onnxruntime"], ["-i"], ["-r"], ["--fill1", "s"]])
+def test_inputs_and_results_without_axes(flags: list[str], tmp_path: Path, capsys: Any) -> None:
+    if "--onnxruntime" in flags:
+        pytest.importorskip("onnxruntime")
+    path = scalar_model(tmp_path / "scalars.onnx")
+    assert drive("verify", path, *flags) == 0, capsys.readouterr().out
+    assert "-r" in flags or "-i" in flags or "output 0 []" in capsys.readouterr().out
 
 
 def test_dynamic_program(model: Path, capsys: Any) -> None:

@@ -1,5 +1,5 @@
-"""ONNX's node tests: read by the frontend, evaluated by the operators' NumPy meaning, compared with the
-expected outputs.
+"""ONNX's node tests: read by the frontend, run on the target ``ref`` (the operators' NumPy meaning), compared with the
+expected outputs, ranks included.
 
 `python -m tests.frontends.onnx_cases` writes the manifest of those that pass. A line of it is the test's name, then
 the inputs that stand in the file as initializers because the IR needs them constant (axes, shapes).
@@ -19,12 +19,12 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from mgx_numba.api.program import program as public_program
 from mgx_numba.errors import MgxError, UnsupportedError
 from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.passes import run_passes
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.validate import validate
-from mgx_numba.targets.ref.interpreter import evaluate
 
 MANIFEST = Path(__file__).parent / "onnx_node_tests.txt"
 
@@ -73,11 +73,11 @@ def with_constants(model: onnx.ModelProto, values: dict[str, Any]) -> onnx.Model
 
 
 def run_program(program: Program, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """Results of a program on the reference interpreter; tensors without axes are vectors of one element in the IR."""
+    """Results of a program on the ``ref`` target, with the ranks that a user gets."""
     validate(program)
     if any(ins.name.startswith("rnn_last") for ins in program.main):
         run_passes(program, ["rewrite_rnn"], validate=True)
-    return evaluate(program, {name: a.reshape(a.shape or (1,)) for name, a in feeds.items()})
+    return [np.asarray(result) for result in public_program.wrap(program).run(feeds)]
 
 
 def run_case(case: Any, frozen: Sequence[str]) -> None:
@@ -100,8 +100,7 @@ def run_case(case: Any, frozen: Sequence[str]) -> None:
 
 
 def compare(result: np.ndarray, expected: np.ndarray, rtol: float, atol: float) -> None:
-    """Equal types and lengths, and values equal or (floats) within tolerances."""
-    expected = expected.reshape(expected.shape or (1,))
+    """Equal types, ranks and lengths, and values equal or (floats) within tolerances."""
     assert (result.dtype, result.shape) == (expected.dtype, expected.shape)
     if expected.dtype.kind in "biu":
         np.testing.assert_array_equal(result, expected)

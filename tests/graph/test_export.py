@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mgx_numba.api.argument import argument
 from mgx_numba.core.argument import Argument
 from mgx_numba.core.shape import DynamicDimension, Shape
 from mgx_numba.core.types import Type
@@ -61,7 +62,7 @@ def test_python_source_builds_the_same_program(build: Any) -> None:
     assert built.get_parameter_names() == list(program.parameter_shapes())
     for mine, theirs in zip(built.get_main_module(), program.main):
         if theirs.literal is not None:
-            values = (np.asarray(v).astype(np.float64) for v in (mine.get_literal(), theirs.literal.numpy()))
+            values = (np.asarray(v).astype(np.float64) for v in (mine.get_literal(), argument.wrap(theirs.literal)))
             assert np.array_equal(*values, equal_nan=True)
 
 

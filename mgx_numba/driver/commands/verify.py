@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         checks = check_steps(compiled, arrays, tolerance)
         return _conclude(checks, target, f"{len(checks)} instructions")
     if args.onnxruntime:
-        name, expected = "ONNX Runtime", _onnxruntime(args, arrays)
+        name, expected = "ONNX Runtime", _onnxruntime(args, _as_modelled(model, arrays))
     else:
         name, expected = "ref", reference(model._portable, arrays)
     return _conclude(check_results(compiled.run(arrays), expected, tolerance), target, f"comparison with {name}")
@@ -117,6 +117,12 @@ def _check_onnxruntime(args: argparse.Namespace) -> None:
         raise UnsupportedError("--onnxruntime: the package onnxruntime is not installed")
 
 
+def _as_modelled(model: program, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The inputs, row-major and of the model's rank."""
+    shapes = model._parameters()
+    return {k: np.asarray(v, order="C").reshape(() if shapes[k].without_axes else v.shape) for k, v in inputs.items()}
+
+
 def _onnxruntime(args: argparse.Namespace, inputs: Mapping[str, np.ndarray]) -> list[Any]:
     """Results of ONNX Runtime for the same file and inputs."""
     import onnxruntime
@@ -127,6 +133,6 @@ def _onnxruntime(args: argparse.Namespace, inputs: Mapping[str, np.ndarray]) -> 
         session = onnxruntime.InferenceSession(args.file, options, providers=["CPUExecutionProvider"])
         wanted = {i.name for i in session.get_inputs()}
         names = args.output_names or [o.name for o in session.get_outputs()]
-        return session.run(names, {k: np.ascontiguousarray(v) for k, v in inputs.items() if k in wanted})
+        return session.run(names, {k: v for k, v in inputs.items() if k in wanted})
     except Exception as error:  # its exceptions have no common base
         raise MgxError(f"ONNX Runtime: {error}") from error

@@ -1,7 +1,8 @@
 """Emission of IR for ONNX nodes: instructions, literals, broadcasting, and values that must be known while
 parsing.
 
-ONNX tensors without axes are MIGraphX scalars in the IR: lengths ``{1}``, strides ``{0}`` (`is_scalar`).
+ONNX tensors without axes are MIGraphX scalars in the IR: lengths ``{1}``, strides ``{0}`` (`is_scalar`). A vector of
+one element never has that shape here: where a view would give it one, `Builder.op` makes it packed.
 """
 
 from __future__ import annotations
@@ -28,12 +29,23 @@ __all__ = ["Builder", "is_scalar", "rank"]
 
 def is_scalar(x: Instruction) -> bool:
     """Whether the value is an ONNX tensor without axes."""
-    return not x.shape.is_dynamic and x.shape.lens == (1,) and x.shape.strides == (0,)
+    return x.shape.without_axes
 
 
 def rank(x: Instruction) -> int:
     """Number of axes that ONNX sees."""
     return 0 if is_scalar(x) else x.shape.ndim
+
+
+_LAYS_AXES = frozenset({"broadcast", "multibroadcast", "scan_slice", "slice", "step", "transpose"})
+"""Views whose results have at least one axis, and may have stride 0 along it."""
+
+
+def _has_axis(ins: Instruction) -> bool:
+    """Whether a view of lengths {1} and stride 0 stands for a vector of one element."""
+    if ins.name == "squeeze":
+        return 0 < len(ins.op.axes) < ins.inputs[0].shape.ndim  # type: ignore[attr-defined]
+    return ins.name in _LAYS_AXES
 
 
 class Builder:
@@ -58,10 +70,10 @@ class Builder:
     def op(
         self, name: str | Operator, *inputs: Instruction, modules: Sequence[Module] = (), **attributes: Any
     ) -> Instruction:
-        """Append an operation."""
+        """Append an operation; a vector of one element that a view gives stride 0 is packed, for it has an axis."""
         ins = self.module.add_instruction(name, inputs, modules, **attributes)
         ins.debug_symbols = self.symbols
-        return ins
+        return self.op("contiguous", ins) if is_scalar(ins) and _has_axis(ins) else ins
 
     def literal(self, value: Any, type: Type | None = None) -> Instruction:
         """A constant; an array without axes becomes a scalar."""
@@ -143,8 +155,8 @@ class Builder:
         return x if x.shape.type == type else self.op("convert", x, target_type=type)
 
     def broadcast(self, x: Instruction, lens: Sequence[int]) -> Instruction:
-        """``x`` seen with other lengths, by NumPy's rule."""
-        if not x.shape.is_dynamic and x.shape.lens == tuple(lens):
+        """``x`` seen with other lengths, as ONNX counts them, by NumPy's rule."""
+        if not x.shape.is_dynamic and self.lens(x) == tuple(lens):
             return x
         return self.op("multibroadcast", x, out_lens=tuple(lens))
 

@@ -29,12 +29,16 @@ def topk(g: Builder, node: Node, x: Instruction, k: Instruction | None = None) -
 
 @register("NonZero")
 def nonzero(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """Positions of the elements that are not zero: a literal if known, else a dynamic number of columns."""
+    """Positions of the elements that are not zero: a literal if known, else a dynamic number of columns.
+
+    A row for each axis, so none for a scalar, as the standard says (ONNX Runtime gives one).
+    """
     value = g.constants.value(x)
     if value is not None:
         found = np.stack(np.nonzero(value)) if rank(x) else np.zeros((0, np.count_nonzero(value)))
         return g.literal(found.astype(np.int64))
-    return g.op("nonzero", x, use_dyn_output=True)
+    places = g.op("nonzero", x, use_dyn_output=True)
+    return g.slice(places, 0, 0, 0) if rank(x) == 0 else places
 
 
 @register("Unique")

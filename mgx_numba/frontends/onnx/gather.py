@@ -51,6 +51,8 @@ def scatter_elements(
 def scatter_nd(g: Builder, node: Node, data: Instruction, indices: Instruction, updates: Instruction) -> Instruction:
     """Updates put, or combined by ``reduction``, at index tuples."""
     reduction = node.get_choice("reduction", REDUCTIONS, "none")
+    if rank(updates) == 0 and rank(indices) == 1:
+        indices, updates = g.unsqueeze(indices, [0]), g.unsqueeze(updates, [0])
     return g.op(f"scatternd_{reduction}", data, indices, updates)
 
 

@@ -145,7 +145,9 @@ def clip(
     for bound in (low, high):
         if bound is not None and not bound.shape.is_dynamic and bound.shape.elements != 1:
             raise ParseError(f"bounds must have one element, got {list(bound.shape.lens)}")
-    bounds = [g.broadcast(b, x.shape.lens) if not x.shape.is_dynamic else b for b in (low, high) if b is not None]
+    bounds = [b for b in (low, high) if b is not None]
+    if not x.shape.is_dynamic:
+        bounds = [g.broadcast(g.reshape(b, ()), g.lens(x)) for b in bounds]
     if low is not None and high is not None:
         return g.pointwise("clip", x, *bounds)
     if low is not None:

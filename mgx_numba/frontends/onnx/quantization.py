@@ -27,7 +27,7 @@ def along_axis(g: Builder, value: Instruction, x: Instruction, axis: int, block:
     """
     lens = g.lens(x)
     if value.shape.elements == 1 and rank(value) <= 1:
-        return g.broadcast(g.reshape(value, ()), x.shape.lens)
+        return g.broadcast(g.reshape(value, ()), lens)
     given = g.lens(value)
     if block == 0:
         axis = g.axis(axis, len(lens))

@@ -120,7 +120,7 @@ def run_passes(
     timings: MutableMapping[str, float] | None = None,
     validate: bool = False,
 ) -> None:
-    """Run passes in order over all modules of a program, in place.
+    """Run passes in order over all modules of a program, in place; results keep their ranks.
 
     Args:
         program: the program to rewrite.
@@ -139,6 +139,7 @@ def run_passes(
     steps = [make_pass(p) if isinstance(p, str) else p for p in passes]
     left_out = _disabled(disabled, steps)
     settings = options or Options()
+    results = program.output_shapes()
     print_program, print_time = environment_flag("MIGRAPHX_TRACE_PASSES"), environment_flag("MIGRAPHX_TIME_PASSES")
     for step in steps:
         if step.name in left_out:
@@ -162,6 +163,7 @@ def run_passes(
                 validate_program(program)
             except ValidationError as error:
                 raise ValidationError(f"after pass {step.name!r}: {error}") from error
+    program.keep_ranks(results)
 
 
 def disabled_names(names: Iterable[str] = ()) -> set[str]:

@@ -71,7 +71,7 @@ class LoweredProgram:
         return self._direct[result_type]
 
     def arrays(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Inputs in the plan's order, C-contiguous."""
+        """Inputs in the plan's order, C-contiguous; those of one element may have another rank than the plan's."""
         assert self.executable is not None
         return [np.ascontiguousarray(inputs[p.name]) for p in self.executable.plan.parameters]
 

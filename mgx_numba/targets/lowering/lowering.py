@@ -314,7 +314,7 @@ class Lowering:
         """Lend the memory of results and concatenations to the instructions that feed them."""
         for k, ins in enumerate(self.module.results()):
             dynamic = ins.shape.is_dynamic
-            self.outputs.append(TensorSpec(ins.shape.type.numpy.name, None if dynamic else ins.shape.lens))
+            self.outputs.append(TensorSpec(ins.shape.type.numpy.name, None if dynamic else ins.shape.array_lens))
             if not dynamic:
                 standard = ins.shape.to_standard()
                 self._lend(ins, View(Buffer(Region.OUTPUT, k, standard.bytes), standard))
@@ -391,7 +391,7 @@ class Lowering:
             arena_bytes=arena_bytes,
             constants=_referenced(self.constants, steps),
             parameters=[
-                ParameterSpec(i.op.parameter, i.shape.type.numpy.name, i.shape.lens)  # type: ignore[attr-defined]
+                ParameterSpec(i.op.parameter, i.shape.type.numpy.name, i.shape.array_lens)  # type: ignore[attr-defined]
                 for i in self.parameters
             ],
             outputs=self.outputs,

@@ -8,6 +8,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from ...core.shape import Shape
 from ...errors import OptionError
 from ...graph.instruction import Instruction
 from ...graph.passes import run_passes
@@ -32,7 +33,7 @@ class RefProgram:
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
         """Results for checked inputs by name."""
-        return _fresh(evaluate(self.program, inputs))
+        return self._given(evaluate(self.program, inputs))
 
     def direct(self, result_type: type[np.ndarray]) -> None:
         """There is no quicker form."""
@@ -56,7 +57,7 @@ class RefProgram:
                 observer(Observation(text, f"ref::{ins.name}", seconds, lambda: _arrays(value), flops))
             last = time.perf_counter()
 
-        return _fresh(evaluate(self.program, inputs, note))
+        return self._given(evaluate(self.program, inputs, note))
 
     def idle(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Nothing: a run is its instructions."""
@@ -72,7 +73,10 @@ class RefProgram:
             write_trace(out, format_instruction(ins, names), now - last, now - start, value, level)
             last = time.perf_counter()
 
-        return _fresh(evaluate(self.program, inputs, show))
+        return self._given(evaluate(self.program, inputs, show))
+
+    def _given(self, results: list[Any]) -> list[Any]:
+        return [_fresh(value, ins.shape) for value, ins in zip(results, self.program.main.results())]
 
     def kernels(self) -> list[Any]:
         """None: nothing is generated."""
@@ -87,9 +91,12 @@ class RefProgram:
         raise OptionError("the target ref makes no machine code")
 
 
-def _fresh(results: list[Any]) -> list[Any]:
-    """Row-major copies: a result may be a view of an input or of a literal."""
-    return [_fresh(list(r)) if isinstance(r, (tuple, list)) else np.array(r, order="C") for r in results]
+def _fresh(value: Any, shape: Shape) -> Any:
+    """A row-major copy of the shape's rank: a result may be a view of an input or of a literal."""
+    if isinstance(value, (tuple, list)):
+        return [_fresh(v, s) for v, s in zip(value, shape.sub_shapes)]
+    copy = np.array(value, order="C")
+    return copy.reshape(()) if shape.without_axes else copy
 
 
 def _arrays(value: Any) -> list[np.ndarray]:
