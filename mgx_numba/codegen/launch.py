@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from .kernel import KernelSource
 
-__all__ = ["Callee", "Geometry", "Grid", "Launch", "Operand", "Solution", "TaskRange"]
+__all__ = ["Callee", "Geometry", "Grid", "Launch", "Mark", "Operand", "Solution", "TaskRange"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,18 @@ class Callee:
     """Address of the machine code of another kernel, which the launched one calls."""
 
     kernel: KernelSource
+
+
+class Mark(Enum):
+    """What the executor puts into a slot: ``FAULT`` the address of the call's fault record, three words of int64;
+    ``STEP`` the number of the launch's step in its plan, from 1.
+
+    A kernel that meets an index out of range exchanges the first word from 0 to its step's number, and if it was 0
+    writes the number of the check and the index into the others. The first one is kept, whatever comes later.
+    """
+
+    FAULT = "fault"
+    STEP = "step"
 
 
 @dataclass(frozen=True)
@@ -69,15 +82,16 @@ class Launch:
     and ``bytes`` are what the whole launch computes and the least it must move. A launch may read what earlier
     launches of the same list wrote; its own tasks are independent. ``replaceable`` names operands that ``out`` may take
     the place of: where these lie like the result, each element is read before the result's there is written, the only
-    time.
+    time. ``checks`` says for each check of the kernel what an index has to fit, ``axis 0 of length 5``.
     """
 
     kernel: KernelSource
-    args: tuple[int | Operand | Callee, ...]
+    args: tuple[int | Operand | Callee | Mark, ...]
     geometry: Geometry
     flops: int = 0
     bytes: int = 0
     replaceable: tuple[str, ...] = ()
+    checks: tuple[str, ...] = ()
 
     @property
     def kernels(self) -> tuple[KernelSource, ...]:

@@ -22,12 +22,11 @@ def wrap_indices(op: Operator, indices: np.ndarray, length: int, what: str) -> n
     Raises:
         ShapeError: an index is out of range.
     """
-    wide = indices.astype(np.int64)
-    wide = np.where(wide < 0, wide + length, wide)
-    bad = (wide < 0) | (wide >= length)
+    bad = (indices < -length) | (indices >= length) if indices.dtype.kind == "i" else indices >= length
     if bad.any():
         raise op.fail(f"index {int(indices[bad].reshape(-1)[0])} is out of range for {what} of length {length}")
-    return wide
+    wide = indices.astype(np.int64)
+    return np.where(wide < 0, wide + length, wide)
 
 
 def expect_indices(op: Operator, shape: Shape) -> None:

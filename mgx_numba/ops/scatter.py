@@ -74,7 +74,7 @@ class ScatterBase(Operator):
         grid = list(np.broadcast_arrays(*np.ogrid[tuple(map(slice, indices.shape))]))
         if self.skip_out_of_bounds:
             wide = indices.astype(np.int64)
-            kept = (wide >= -length) & (wide < length)
+            kept = (wide >= -length if indices.dtype.kind == "i" else wide >= 0) & (wide < length)
             grid[axis] = np.where(wide < 0, wide + length, wide)
             return combine_at(data, tuple(g[kept] for g in grid), updates[kept], self.combine)
         grid[axis] = wrap_indices(self, indices, length, f"axis {axis}")

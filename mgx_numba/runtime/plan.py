@@ -23,7 +23,8 @@ class Region(IntEnum):
 
     ``ARENA``: the run's own scratch memory. ``CONSTANT``: `Plan.constants`. ``PARAMETER``: the caller's
     inputs. ``OUTPUT``: arrays made for this run and given to the caller. ``HOST``: arrays that host steps of
-    this run returned, numbered by the plan; for values whose shape is known only then.
+    this run returned, numbered by the plan; for values whose shape is known only then. ``FAULT``: the call's fault
+    record (`codegen.launch.Mark`).
     """
 
     ARENA = 0
@@ -31,6 +32,7 @@ class Region(IntEnum):
     PARAMETER = 2
     OUTPUT = 3
     HOST = 4
+    FAULT = 5
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,8 @@ class Step:
     ``args`` fills the kernel's argument block slot by slot: integers as they are, pointers as addresses, kernels that
     the step's kernel calls as the addresses of their code.
     ``flops`` and ``bytes`` are what it computes and moves, for reports; ``label`` and ``instruction`` name it
-    for readers, and ``outputs`` are the tensors it writes, for traces.
+    for readers, and ``outputs`` are the tensors it writes, for traces. ``checks`` has for each check of the kernel the
+    operator and what its indices have to fit, for the message of a fault.
     """
 
     kernel: KernelSource
@@ -74,6 +77,7 @@ class Step:
     flops: int = 0
     bytes: int = 0
     outputs: tuple[TensorView, ...] = ()
+    checks: tuple[tuple[str, str], ...] = ()
 
 
 HostFunction = Callable[[list[np.ndarray]], Sequence[np.ndarray]]

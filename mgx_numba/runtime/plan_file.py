@@ -159,6 +159,7 @@ def _read_step(fields: dict[str, Any], kernels: list[KernelSource]) -> Step:
         TensorView(_read_pointer(p), dtype, tuple(lens), tuple(strides))
         for p, dtype, lens, strides in fields["outputs"]
     )
+    fields["checks"] = tuple((who, what) for who, what in fields["checks"])
     return Step(**fields)
 
 

@@ -9,25 +9,41 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from mgx_numba.codegen.cpu.toolchain.loader import load
-from mgx_numba.codegen.launch import Launch, Operand
+from mgx_numba.codegen.launch import Launch, Mark, Operand
 from mgx_numba.codegen.problems.cluster import Tensor
 from mgx_numba.core.types import from_numpy
 
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 
-def run_launch(launch: Launch, operands: Mapping[str, np.ndarray], pieces: int = 2) -> None:
-    """Run all tasks of a launch, in ``pieces`` ranges, the last first; arrays are changed in place."""
+def run_launch(launch: Launch, operands: Mapping[str, np.ndarray], pieces: int = 2) -> tuple[str, int] | None:
+    """Run all tasks of a launch, in ``pieces`` ranges, the last first; arrays are changed in place.
+
+    Returns:
+        What an index had to fit and the index, if one was out of range.
+    """
     if launch.geometry.empty:
-        return
+        return None
     (address,) = load([launch.kernel])
-    words = [
-        operands[a.name].__array_interface__["data"][0] + a.offset if isinstance(a, Operand) else a for a in launch.args
-    ]
-    block = np.array(words, np.int64)
+    fault = np.zeros(3, np.int64)
+    marks = {Mark.FAULT: fault.ctypes.data, Mark.STEP: 7}
+    block = np.array(
+        [
+            operands[a.name].__array_interface__["data"][0] + a.offset
+            if isinstance(a, Operand)
+            else marks[a]
+            if isinstance(a, Mark)
+            else a
+            for a in launch.args
+        ],
+        np.int64,
+    )
     bounds = np.linspace(0, launch.geometry.tasks, pieces + 1).astype(int).tolist()
     for begin, end in reversed(list(itertools.pairwise(bounds))):
         _ENTRY(address)(block.ctypes.data, begin, end)
+    step, check, index = fault.tolist()
+    assert step in (0, 7)
+    return (launch.checks[check], index) if step else None
 
 
 def tensor_of(array: np.ndarray) -> Tensor:

@@ -19,8 +19,10 @@ from .launching import empty_in_order, in_order, run_launch, tensor_of
 LAUNCHES = {"gather": gather_launch, "gather_elements": gather_elements_launch, "gathernd": gathernd_launch}
 
 
-def launch_for(name: str, attribute: int, x: np.ndarray, indices: np.ndarray, out: np.ndarray) -> Launch:
-    return LAUNCHES[name](attribute, tensor_of(x), tensor_of(indices), tensor_of(out))
+def launch_for(
+    name: str, attribute: int, x: np.ndarray, indices: np.ndarray, out: np.ndarray, **options: Any
+) -> Launch:
+    return LAUNCHES[name](attribute, tensor_of(x), tensor_of(indices), tensor_of(out), **options)
 
 
 def check(name: str, attribute: int, x: np.ndarray, indices: np.ndarray, gap: int = 0, **orders: Any) -> None:
@@ -33,7 +35,8 @@ def check(name: str, attribute: int, x: np.ndarray, indices: np.ndarray, gap: in
     x = in_order(x, orders.get("x_order"), gap)
     indices = in_order(indices, orders.get("index_order"), gap)
     out = empty_in_order(shape.lens, x.dtype, orders.get("out_order"), gap)
-    run_launch(launch_for(name, attribute, x, indices, out), {"x": x, "indices": indices, "out": out})
+    fault = run_launch(launch_for(name, attribute, x, indices, out), {"x": x, "indices": indices, "out": out})
+    assert fault is None
     np.testing.assert_array_equal(out, expected)
 
 
@@ -95,15 +98,49 @@ def test_gather_of_the_same_columns_of_many_rows(dtype: str, monkeypatch: pytest
         check("gather", 2, numbers(2, 35, 9, dtype=dtype), positions(9, 3, 700), gap=2)
 
 
-def test_indices_out_of_range_are_clamped() -> None:
+def test_unchecked_indices_out_of_range_are_clamped() -> None:
     x, indices = numbers(4, 20), np.array([20, -21, 2**40, -(2**40), 4, -5])
     for axis in (0, 1):
         length = x.shape[axis]
         wrapped = np.clip(np.where(indices < 0, indices + length, indices), 0, length - 1)
         expected = np.take(x, wrapped, axis)
         out = empty_in_order(expected.shape, x.dtype)
-        run_launch(launch_for("gather", axis, x, indices, out), {"x": x, "indices": indices, "out": out})
+        launch = launch_for("gather", axis, x, indices, out, checked=False)
+        assert run_launch(launch, {"x": x, "indices": indices, "out": out}) is None
         np.testing.assert_array_equal(out, expected)
+
+
+REPORTED: dict[str, tuple[str, int, tuple[int, ...], tuple[int, ...], int]] = {
+    "runs": ("gather", 0, (9, 6), (40,), 0),
+    "long runs": ("gather", 0, (9, 300), (5,), 0),
+    "one element": ("gather", 1, (4, 1), (7,), 1),
+    "columns": ("gather", 1, (3, 40), (77,), 1),
+    "columns of many rows": ("gather", 1, (130, 45), (23,), 1),
+    "vector": ("gather", 0, (33,), (2, 61), 0),
+    "elements": ("gather_elements", 1, (6, 5, 37), (6, 9, 20), 1),
+    "elements of rows": ("gather_elements", 2, (3, 5, 7), (3, 5, 50), 2),
+    "tuples": ("gathernd", 0, (4, 4, 33), (3, 6, 2), 0),
+    "tuples of a batch": ("gathernd", 1, (5, 7, 3), (5, 9, 1), 1),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.uint8])
+@pytest.mark.parametrize("case", REPORTED)
+def test_an_index_out_of_range_is_reported(case: str, dtype: Any) -> None:
+    name, attribute, lens, index_lens, axis = REPORTED[case]
+    x, rng = numbers(*lens), np.random.default_rng(3)
+    length, signed = lens[axis], np.dtype(dtype).kind == "i"
+    legal = rng.integers(-length if signed else 0, length, index_lens).astype(dtype)
+    shape = make_op(name, **{"batch_dims" if name == "gathernd" else "axis": attribute}).compute_shape(
+        [Shape(from_numpy(x.dtype), lens), Shape(from_numpy(legal.dtype), index_lens)]
+    )
+    ends = [length, -length - 1, np.iinfo(dtype).max, np.iinfo(dtype).min] if signed else [length, 255]
+    for wrong in [None, *ends]:
+        indices, out = legal.copy(), empty_in_order(shape.lens, x.dtype)
+        if wrong is not None:
+            indices.reshape(-1)[rng.integers(indices.size) // index_lens[-1] * index_lens[-1]] = wrong
+        fault = run_launch(launch_for(name, attribute, x, indices, out), {"x": x, "indices": indices, "out": out})
+        assert fault == (None if wrong is None else (f"axis {axis} of length {length}", wrong))
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])

@@ -94,10 +94,18 @@ def test_scatter_elements(combine: str) -> None:
         updates = values(*lens).round()
         op = make_op(f"scatter_{combine}", axis=axis, skip_out_of_bounds=True)
         expected = op.compute(shape_of(data), [data, indices, updates])
-        out = in_order(data, (1, 2, 0), 1)
-        launch = scatter_launch(combine, axis, tensor_of(indices), tensor_of(updates), tensor_of(out))
-        run_launch(launch, {"indices": indices, "updates": updates, "out": out})
-        np.testing.assert_array_equal(out, expected)
+        for checked in (False, True):
+            out = in_order(data, (1, 2, 0), 1)
+            launch = scatter_launch(
+                combine, axis, tensor_of(indices), tensor_of(updates), tensor_of(out), checked=checked
+            )
+            fault = run_launch(launch, {"indices": indices, "updates": updates, "out": out})
+            assert (
+                fault in [(f"axis {axis} of length {n}", k) for k in (-n - 2, -n - 1, n, n + 1)]
+                if checked
+                else not fault
+            )
+            np.testing.assert_array_equal(out, expected)
 
 
 @pytest.mark.parametrize("combine", ["none", "add", "mul", "min", "max"])
@@ -113,14 +121,18 @@ def test_scatternd(combine: str, depth: int) -> None:
     for order in ((0, 1, 2), (2, 0, 1)):
         out = in_order(data, order)
         launch = scatternd_launch(combine, tensor_of(indices), tensor_of(updates), tensor_of(out))
-        run_launch(launch, {"indices": indices, "updates": updates, "out": out})
+        assert run_launch(launch, {"indices": indices, "updates": updates, "out": out}) is None
         np.testing.assert_array_equal(out, expected)
 
 
-def test_scatternd_skips_positions_out_of_range() -> None:
-    data, out = values(4, 30), values(4, 30)
-    indices, updates = np.array([[7], [-9], [2]]), values(3, 30) + 1
-    launch = scatternd_launch("none", tensor_of(indices), tensor_of(updates), tensor_of(out))
-    run_launch(launch, {"indices": indices, "updates": updates, "out": out})
-    data[2] = updates[2]
+@pytest.mark.parametrize("checked", [(True, True), (False, False), (True, False)])
+def test_scatternd_skips_positions_out_of_range_and_reports_those_checked(checked: tuple[bool, bool]) -> None:
+    data, out = values(4, 5, 30), values(4, 5, 30)
+    indices, updates = np.array([[1, 7], [-9, 2], [2, -5]]), values(3, 30) + 1
+    launch = scatternd_launch("none", tensor_of(indices), tensor_of(updates), tensor_of(out), checked=checked)
+    fault = run_launch(launch, {"indices": indices, "updates": updates, "out": out})
+    possible = [("axis 0 of length 4", -9), ("axis 1 of length 5", 7)]
+    assert fault in [p for p, wanted in zip(possible, checked, strict=True) if wanted] or not any(checked)
+    assert (fault is not None) == any(checked)
+    data[2, 0] = updates[2]
     np.testing.assert_array_equal(out, data)

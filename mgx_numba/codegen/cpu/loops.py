@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ...core.types import Type
 from ...errors import CompileError
-from ..launch import Operand
+from ..launch import Mark, Operand
 from ..problems.cluster import Tensor
 from . import host
 
@@ -39,7 +39,7 @@ class Slots:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-        self.values: list[int | Operand] = []
+        self.values: list[int | Operand | Mark] = []
         self._names = {"args", "begin", "end", "task"}
 
     def pointer(self, name: str, operand: str, dtype: str) -> None:
@@ -54,6 +54,15 @@ class Slots:
         self.lines.append(f"{name} = args[{len(self.values)}]")
         self.values.append(int(value))
         return name
+
+    def fault(self) -> None:
+        """Slots of the call's fault record, ``fault``, and of the step's number, ``step_number`` (see `Mark`)."""
+        self._take("fault")
+        self.lines.append(f"fault = words_at(args, {len(self.values)})")
+        self.values.append(Mark.FAULT)
+        self._take("step_number")
+        self.lines.append(f"step_number = args[{len(self.values)}]")
+        self.values.append(Mark.STEP)
 
     def _take(self, name: str) -> None:
         if name in self._names:

@@ -41,15 +41,18 @@ class Context:
         job[Job.TAKEN] = address_of(taken)
         held = aligned_empty((len(plan.parameters),), "int64")
         job[Job.HELD] = address_of(held)
-        self._kept = (slots, steps, job, taken, held)
+        self._kept = (slots, steps, taken, held)
         self.bases: memoryview = bases.data
         self.job_address = address_of(job)
+        self.job: memoryview = job.data
+        slots[tables.fault_slots] = self.job_address + 8 * Job.FAULT
         self._outputs = tables.outputs
         self._arena_views: dict[TensorView, np.ndarray] = {}
 
     def bind(self, inputs: Sequence[np.ndarray]) -> list[Any]:
         """Take a call's inputs and make its outputs; those whose shape only a host step knows are None."""
         bases = self.bases
+        self.job[Job.FAULT] = 0
         number = 0
         for array in inputs:
             bases[number] = address_of(array)

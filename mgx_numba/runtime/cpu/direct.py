@@ -4,7 +4,8 @@ Looking up and checking the inputs, making the outputs and taking a context are 
 a small model computes. Here compiled code does it through the C interfaces of Python and NumPy, for the usual case: a
 ``dict`` that has for every parameter an array of exactly the declared type and lengths, C-contiguous. In any other case
 the function gives None, and nothing has happened; whoever calls it goes the general way, which also knows what to say
-of wrong inputs. All of it but the steps themselves runs under the interpreter's lock.
+of wrong inputs. So it is if a step has met an index out of range: what was computed is dropped, and computed again by
+the general way, which says what was wrong. All of it but the steps themselves runs under the interpreter's lock.
 
 Python's functions are of its stable interface. NumPy's are at their places in its table of functions, and what an array
 holds is at the places of ``PyArrayObject``; both are compiled into every extension module. `_known` looks whether they
@@ -170,9 +171,11 @@ def kernel(args, begin, end) -> int:
             else:
                 call_function(call, CALL_RELEASE, (memory,))
     if fits:
+        job[JOB_FAULT] = 0
         thread = call_function(call, CALL_LEAVE, ())
         call_kernel(call, CALL_LEAD, job, 0, call[CALL_STEPS])
         call_function(call, CALL_ENTER, (thread,))
+        fits = job[JOB_FAULT] == 0
     else:
         call_function(call, CALL_CLEAR_ERROR, ())
     for k in range(retained):
@@ -228,7 +231,8 @@ def direct_call(
     """A native function that runs a plan without host steps; None where this interpreter or NumPy is not known.
 
     It takes a mapping of the parameters and returns the outputs as new arrays of ``result_type``, 64-byte aligned, or
-    None if it has not run: the inputs are not what is declared, no context is idle, workers are missing or memory is.
+    None if it has not run: the inputs are not what is declared, no context is idle, workers are missing or memory is;
+    or if an index in them is out of range.
 
     Args:
         result_type: a subclass of ``numpy.ndarray``, which is also taken for inputs, but not for those of bytes: more

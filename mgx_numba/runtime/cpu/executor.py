@@ -9,11 +9,12 @@ import numpy as np
 
 from ...codegen.cpu.toolchain.loader import Progress, load
 from ...codegen.store import Store
+from ...errors import ShapeError
 from ..plan import HostStep, Plan, Step, TensorView
 from .context import Context, Frame
 from .direct import DIRECT, Entry, direct_call
 from .layout import PlanTables, claims
-from .spmd import LEAD, WALK, WORKER
+from .spmd import LEAD, WALK, WORKER, Job
 from .threads import pool, resolve_num_threads
 
 __all__ = ["EXECUTOR_KERNELS", "Executable", "TraceCallback", "View"]
@@ -93,17 +94,22 @@ class Executable:
 
         ``inputs`` has one C-contiguous array of the declared dtype and shape for each of `Plan.parameters`.
         What a host step raises passes through.
+
+        Raises:
+            ShapeError: an index is out of range.
         """
         context = self._take()
         try:
             if self._native_steps is not None:
                 outputs = context.bind(inputs)
                 self._lead(context.job_address, 0, self._native_steps)
+                self._check(context)
                 return outputs
             frame = Frame(self.plan, self._tables, context, inputs)
             for segment in self._tables.segments:
                 if isinstance(segment, tuple):
                     self._lead(context.job_address, segment[0], segment[1])
+                    self._check(context)
                 else:
                     frame.run_host_step(segment)
             return _complete(frame.outputs)
@@ -127,6 +133,7 @@ class Executable:
                     frame.run_host_step(step)
                 else:
                     self._lead(context.job_address, native, native + 1)
+                    self._check(context)
                 callback(index, step, time.perf_counter() - start, frame.view)
             return _complete(frame.outputs)
         finally:
@@ -142,6 +149,15 @@ class Executable:
 
             self.run_traced(inputs, note)
         return seconds
+
+    def _check(self, context: Context) -> None:
+        """Raise what a step of this call has met."""
+        number = context.job[Job.FAULT]
+        if number:
+            step = self.plan.steps[number - 1]
+            assert isinstance(step, Step)
+            who, what = step.checks[context.job[Job.FAULT_CHECK]]
+            raise ShapeError(f"{who}: index {context.job[Job.FAULT_INDEX]} is out of range for {what}")
 
     def _take(self) -> Context:
         if self._threads > 1:

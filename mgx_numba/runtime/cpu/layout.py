@@ -30,7 +30,8 @@ class PlanTables:
     """Step table, argument slots, relocations and patches of a plan.
 
     ``steps`` is (native steps + 1, 8) and ``slots`` flat, both int64, with constants' addresses filled in.
-    Slots that hold arena addresses are ``arena_slots``, with ``arena_offsets`` to add to the arena's address.
+    Slots that hold arena addresses are ``arena_slots``, with ``arena_offsets`` to add to the arena's address;
+    ``fault_slots`` hold that of the call's fault record.
     ``patches`` is (n, 3), for what each run brings: bases are numbered parameters first, then outputs, then
     host values. ``outputs`` has lens, dtype and bytes of each output, None where only a host step's result says them.
     ``brief`` says whether one thread runs all steps in a few microseconds.
@@ -62,6 +63,7 @@ class PlanTables:
         slots: list[int] = []
         arena: list[tuple[int, int]] = []
         patches: list[tuple[int, int, int]] = []
+        faults: list[int] = []
         for i, step in enumerate(native):
             _check_countable(step, threads)
             slots.extend([0] * (-len(slots) % _SLOT_ALIGNMENT))
@@ -74,10 +76,15 @@ class PlanTables:
             record[StepRecord.PATCH] = len(patches)
             for value in step.args:
                 slot = len(slots)
-                slots.append(self._resolve(value, slot, arena, patches))
+                if isinstance(value, Pointer) and value.region is Region.FAULT:
+                    faults.append(slot)
+                    slots.append(0)
+                else:
+                    slots.append(self._resolve(value, slot, arena, patches))
         self.steps[-1, StepRecord.PATCH] = len(patches)
         self._link_chains()
         self.slots = np.array(slots, np.int64)
+        self.fault_slots = np.array(faults, np.int64)
         relocations = np.array(arena, np.int64).reshape(-1, 2)
         self.arena_slots, self.arena_offsets = relocations[:, 0], relocations[:, 1]
         self.patches = np.array(patches, np.int64).reshape(-1, Patch.WORDS)

@@ -41,12 +41,13 @@ class Job:
     What a worker needs to join is on one cache line, here and in `Pool`: each takes as long to come as a small task.
     ``TAKEN`` is the address of a count for each step and thread: how many tiles of its share are claimed. ``HELD`` is
     the address of a word for each parameter, for what the call keeps alive. ``BRIEF``: whether all steps together take
-    a few microseconds.
+    a few microseconds. From ``FAULT`` on is the call's fault record (`codegen.launch.Mark`): the step, if not 0, the
+    number of its check, and the index.
     """
 
     STEPS, POOL, THREADS, END, TAKEN, POSITION = range(6)
     WAITERS = 8
-    SLOTS, BASES, PATCHES, HELD, BRIEF = range(16, 21)
+    SLOTS, BASES, PATCHES, HELD, BRIEF, FAULT, FAULT_CHECK, FAULT_INDEX = range(16, 24)
     WORDS = 24
 
 

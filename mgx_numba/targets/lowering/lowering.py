@@ -15,7 +15,7 @@ import numpy as np
 
 from ...codegen.backend import Backend
 from ...codegen.kernel import KernelSource
-from ...codegen.launch import Callee, Launch, Operand
+from ...codegen.launch import Callee, Launch, Mark, Operand
 from ...codegen.problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
 from ...codegen.problems.contraction import GemmProblem
 from ...core.shape import Shape
@@ -25,10 +25,11 @@ from ...graph.instruction import Instruction, Parameter, Return
 from ...graph.passes.base import disabled_names
 from ...graph.printer import format_instruction, instruction_names
 from ...graph.program import Program
+from ...graph.ranges import Ranges
 from ...runtime.memory import ALIGNMENT, address_of, aligned_empty
 from ...runtime.plan import HostStep, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec, TensorView
 from ..options import TargetOptions
-from ..ref.interpreter import compute, evaluate_module
+from ..ref.interpreter import compute, evaluate_module, named
 from .buffers import Buffer, View, color
 from .destinations import RESHAPES, keeps_inner_axis, seen_before
 from .in_place import replaced, replaced_operand
@@ -91,6 +92,7 @@ class Lowering:
         self.packing_room = options.packing_growth
         self.spending: Spending | None = None
         self.shared: SharedWeights | None = None
+        self.ranges = Ranges()
 
     def run(self) -> Plan:
         """Lower the whole program.
@@ -385,7 +387,7 @@ class Lowering:
         arena_bytes = color((b for b in arena.values() if b not in homes), reuse, self.threads)
         for buffer, home in homes.items():
             buffer.offset = home.offset
-        steps = [self._resolve(step) for step in self.steps]
+        steps = [self._resolve(step, number) for number, step in enumerate(self.steps, 1)]
         return Plan(
             steps=steps,
             arena_bytes=arena_bytes,
@@ -404,7 +406,7 @@ class Lowering:
             if name:
                 tuning.in_place(request, name)
 
-    def _resolve(self, step: PendingStep) -> Step | HostStep:
+    def _resolve(self, step: PendingStep, number: int) -> Step | HostStep:
         text = format_instruction(step.instruction, self.names)
         if step.launch is None:
             assert step.host is not None
@@ -422,6 +424,8 @@ class Lowering:
                 args.append(step.operands[arg.name].pointer(arg.offset))
             elif isinstance(arg, Callee):
                 args.append(arg.kernel)
+            elif isinstance(arg, Mark):
+                args.append(Pointer(Region.FAULT) if arg is Mark.FAULT else number)
             else:
                 args.append(int(arg))
         return Step(
@@ -433,6 +437,7 @@ class Lowering:
             flops=launch.flops,
             bytes=launch.bytes,
             outputs=tuple(v.plan_view() for name, v in step.operands.items() if name.startswith("out")),
+            checks=tuple((named(step.instruction), what) for what in launch.checks),
         )
 
 

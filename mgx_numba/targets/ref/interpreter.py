@@ -91,12 +91,23 @@ def compute(ins: Instruction, args: Sequence[Any], run: Callable[[Module, Sequen
             actual = [_shape_of(a) if i.shape.is_dynamic else i.shape for i, a in zip(ins.inputs, args)]
             shape = ins.op.compute_shape(actual, ins.module_args)
         return ins.op.compute(shape, args, RunModule(ins.module_args, run))
-    except MgxError:
-        raise
+    except MgxError as error:
+        if not ins.debug_symbols:
+            raise
+        raise type(error)(f"{_nodes(ins)}: {error}") from error
     except NotImplementedError as error:
         raise MgxError(f"{ins.op} cannot be evaluated: {error}") from error
     except Exception as error:
         raise MgxError(f"evaluating {ins.op} on {[_shape_of(a) for a in args]}: {error}") from error
+
+
+def named(ins: Instruction) -> str:
+    """What an error of evaluating an instruction begins with: the nodes it came from, if known, and its operator."""
+    return f"{_nodes(ins)}: {ins.name}" if ins.debug_symbols else ins.name
+
+
+def _nodes(ins: Instruction) -> str:
+    return f"node {', '.join(ins.debug_symbols)}"
 
 
 def _shape_of(value: Any) -> Shape:

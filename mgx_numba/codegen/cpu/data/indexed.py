@@ -2,8 +2,9 @@
 
 An element of the result comes from ``source[base + t0 + t1 + ...]``. The base is linear in the output
 position; each *term* adds what an integer tensor says. A term that is an *index* counts along an axis of the
-source: negative values count from its end and values out of range are clamped, so no other memory is ever
-read. A term that is a *table* holds element offsets made by the compiler, which are taken as they are.
+source: negative values count from its end. Values out of range are errors where the term is checked, and are clamped
+where it is not, so that no other memory is ever read. A term that is a *table* holds element offsets made by the
+compiler, which are taken as they are.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from ...problems.cluster import Tensor
 from ...space import collapse
 from .. import host
 from ..loops import Slots, dtype_name, footprint, load_text, store_text
+from .checks import Checks
 from .rows import KEPT_COLUMNS, RowLoop, mover, mover_lanes, vector_loop
 from .runs import runs_launch
 from .terms import Term
@@ -57,6 +59,7 @@ def indexed_launch(
         if term.operand not in operands:
             operands[term.operand] = f"p_t{len(operands)}"
             slots.pointer(operands[term.operand], term.operand, dtype_name(term.type))
+    checks = Checks(slots, [t.checked for t in terms], [lanes if k in along else 0 for k in range(len(terms))])
     starts = [slots.integer(f"start{k}", t.offset) if t.offset else "" for k, t in enumerate(terms)]
     lengths = [slots.integer(f"length{k}", t.length) if t.length else "" for k, t in enumerate(terms)]
     scales = [slots.integer(f"scale{k}", t.stride) if t.length else "" for k, t in enumerate(terms)]
@@ -78,10 +81,11 @@ def indexed_launch(
         if k in along:
             (before if kept else inside).append(f"r_t{k} = offset({operands[term.operand]}, {place})")
             continue
-        inside.append(f"at{k} = cast_int64(load_scalar({operands[term.operand]}, {place}))")
+        load = f"load_scalar({operands[term.operand]}, {place})"
         if term.length:
-            inside += [f"if at{k} < 0:", f"    at{k} += {lengths[k]}"]
-            inside.append(f"at{k} = imax(0, imin(at{k}, {lengths[k]} - 1)) * {scales[k]}")
+            inside += [*checks.scalar(k, f"at{k}", load, term.type, lengths[k]), f"at{k} *= {scales[k]}"]
+        else:
+            inside.append(f"at{k} = cast_int64({load})")
         position.append(f"at{k}")
     inside.append(f"r_x = offset(p_x, {' + '.join(position)})")
 
@@ -94,10 +98,11 @@ def indexed_launch(
         lines, parts = [], []
         for k in along:
             loaded = load_text(f"r_t{k}", "c", inner[k + 2], steps[k + 2], lanes, left)
-            lines.append(f"v{k} = cast_int64({loaded})")
             if terms[k].length:
-                lines.append(f"v{k} = where(lt(v{k}, 0), add(v{k}, {lengths[k]}), v{k})")
-                lines.append(f"v{k} = mul(max(0, min(v{k}, {lengths[k]} - 1)), {scales[k]})")
+                lines += checks.vector(k, f"v{k}", loaded, terms[k].type, lengths[k], left)
+                lines.append(f"v{k} = mul(v{k}, {scales[k]})")
+            else:
+                lines.append(f"v{k} = cast_int64({loaded})")
             parts.append(f"v{k}")
         if inner[0]:
             lane = f"add(iota_int64({lanes}), c)"
@@ -119,12 +124,14 @@ def indexed_launch(
         lines, place = placed(left)
         return [*lines, f"store(kept, c - first, cast_{kept}({place}))"]
 
-    prologue = [f"kept = local_{kept}({longest + lanes})"] if kept else []
+    prologue = checks.begin() + ([f"kept = local_{kept}({longest + lanes})"] if kept else [])
     before += vector_loop(lanes, remembered) if kept else []
-    kernel = loop.kernel(name, [*inside, *vector_loop(lanes, gathered if along else moved)], origin, prologue, before)
+    inside += vector_loop(lanes, gathered if along else moved)
+    kernel = loop.kernel(name, inside, origin, prologue, before, epilogue=checks.end())
     return Launch(
         kernel=kernel,
         args=tuple(slots.values),
         geometry=TaskRange(loop.tasks if 0 not in out.lens else 0),
         bytes=footprint(out) + min(source_bytes, footprint(out)),
+        checks=tuple(t.fits for t in terms),
     )

@@ -142,10 +142,12 @@ class RowLoop:
         before: Sequence[str] = (),
         after: Sequence[str] = (),
         streamed: bool = False,
+        epilogue: Sequence[str] = (),
     ) -> KernelSource:
         """The kernel that does ``inside`` for each row (or chunk of one).
 
-        ``prologue`` is done once a call, ``before`` and ``after`` once a task. ``streamed``: some stores are.
+        ``prologue`` and ``epilogue`` are done once a call, ``before`` and ``after`` once a task. ``streamed``: some
+        stores are.
         """
         lines = [
             "def kernel(args, begin, end):",
@@ -166,6 +168,7 @@ class RowLoop:
                 ],
                 2,
             ),
+            *indent(epilogue, 1),
             *([f"{INDENT}stream_fence()"] if streamed else []),
         ]
         return cpu_kernel(name=name, text="\n".join(lines) + "\n", origin=origin)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import NamedTuple
 
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
@@ -28,6 +29,7 @@ from ..loops import (
     task_elements,
     vector_loop,
 )
+from .checks import Checks
 from .rows import mover
 from .terms import Term
 
@@ -83,6 +85,17 @@ def _along(space: Space, item: int) -> int:
     return max(range(last + 1), key=lambda d: (space.lens[d], d))
 
 
+class _Place(NamedTuple):
+    """A term by its number: the names of its pointer, of its step from run to run (none if that is 1), and of length
+    and scale of an index."""
+
+    number: int
+    pointer: str
+    step: str
+    length: str
+    scale: str
+
+
 class _Runs:
     """Prints the kernel of one space of runs."""
 
@@ -120,6 +133,7 @@ class _Runs:
             if term.operand not in self.pointers:
                 self.pointers[term.operand] = f"p_t{len(self.pointers)}"
                 self.slots.pointer(self.pointers[term.operand], term.operand, dtype_name(term.type))
+        self.checks = Checks(self.slots, [t.checked for t in terms])
         self._walk(space)
 
     def _walk(self, space: Space) -> None:
@@ -182,7 +196,7 @@ class _Runs:
         scratch = [f"scratch = local_{mover(self.source.type)}({STAGED_BYTES // self.item})"] if self.staged else []
         text = [
             "def kernel(args, begin, end):",
-            *indent([*self.slots.lines, *scratch], 1),
+            *indent([*self.slots.lines, *self.checks.begin(), *scratch], 1),
             f"{INDENT}for task in range(begin, end):",
             *indent(
                 [
@@ -194,6 +208,7 @@ class _Runs:
                 ],
                 2,
             ),
+            *indent(self.checks.end(), 1),
             *([f"{INDENT}stream_fence()"] if self.streamed else []),
         ]
         tasks = -(-self.points // self.batch)
@@ -203,10 +218,11 @@ class _Runs:
             args=tuple(self.slots.values),
             geometry=TaskRange(tasks, claim(tasks, moved)),
             bytes=moved,
+            checks=tuple(t.fits for t in self.terms),
         )
 
-    def _positions(self, lines: list[str]) -> list[tuple[str, str, str, str]]:
-        """Terms that differ from run to run: index, pointer, step, length and scale; the others go to ``lines``."""
+    def _positions(self, lines: list[str]) -> list[_Place]:
+        """Terms that differ from run to run; the others go to ``lines``."""
         result = []
         for k, term in enumerate(self.terms):
             start = " + ".join(
@@ -217,22 +233,21 @@ class _Runs:
             if self.steps[k + 2]:
                 lines.append(f"r_t{k} = offset({self.pointers[term.operand]}, {start})")
                 step = "" if self.steps[k + 2] == 1 else self.slots.integer(f"t_step{k}", self.steps[k + 2])
-                result.append((f"r_t{k}", step, length, scale))
+                result.append(_Place(k, f"r_t{k}", step, length, scale))
             else:
-                lines += self._read(f"at{k}", self.pointers[term.operand], start, length, scale)
+                lines += self._read(f"at{k}", _Place(k, self.pointers[term.operand], "", length, scale), start)
                 lines.append(f"r_x = offset(r_x, at{k})")
         return result
 
-    @staticmethod
-    def _read(name: str, pointer: str, place: str, length: str, scale: str) -> list[str]:
+    def _read(self, name: str, term: _Place, place: str) -> list[str]:
         """Lines that assign how far a term moves the source position."""
-        lines = [f"{name} = cast_int64(load_scalar({pointer}, {place}))"]
-        if length:
-            lines += [f"if {name} < 0:", f"{INDENT}{name} += {length}"]
-            lines.append(f"{name} = imax(0, imin({name}, {length} - 1)) * {scale}")
-        return lines
+        load = f"load_scalar({term.pointer}, {place})"
+        if not term.length:
+            return [f"{name} = cast_int64({load})"]
+        type = self.terms[term.number].type
+        return [*self.checks.scalar(term.number, name, load, type, term.length), f"{name} *= {term.scale}"]
 
-    def _loop(self, terms: Sequence[tuple[str, str, str, str]], target: str, unrolled: int) -> list[str]:
+    def _loop(self, terms: Sequence[_Place], target: str, unrolled: int) -> list[str]:
         """Runs from ``row`` on, ``unrolled`` at a time."""
         lines: list[str] = []
         for u in range(unrolled):
@@ -266,20 +281,19 @@ class _Runs:
             lines += [f"{store}({target}, {rows[u]} + {parts[v][0]}, v{u}_{v})" for u, v in pairs]
         return [f"while row + {unrolled} <= count:", *indent([*lines, f"row += {unrolled}"], 1)]
 
-    def _place(
-        self, terms: Sequence[tuple[str, str, str, str]], row: str, name: str, prefetched: bool = False
-    ) -> list[str]:
+    def _place(self, terms: Sequence[_Place], row: str, name: str, prefetched: bool = False) -> list[str]:
         """Lines that assign where the source's run of ``row`` begins; any place will do for an index that is negative
         or out of range if that is only ``prefetched``."""
         lines, parts = [], [f"({row}) * x_step"] if self.steps[0] else []
-        for k, (pointer, step, length, scale) in enumerate(terms):
-            place = f"({row}) * {step}" if step else row
+        for term in terms:
+            place = f"({row}) * {term.step}" if term.step else row
+            moved = f"{name}_{term.number}"
             if prefetched:
-                lines.append(f"{name}_{k} = cast_int64(load_scalar({pointer}, {place}))")
-                parts.append(f"{name}_{k} * {scale}" if scale else f"{name}_{k}")
+                lines.append(f"{moved} = cast_int64(load_scalar({term.pointer}, {place}))")
+                parts.append(f"{moved} * {term.scale}" if term.scale else moved)
             else:
-                lines += self._read(f"{name}_{k}", pointer, place, length, scale)
-                parts.append(f"{name}_{k}")
+                lines += self._read(moved, term, place)
+                parts.append(moved)
         return [*lines, f"{name} = {' + '.join(parts) or '0'}"]
 
     def _streaming(self) -> list[str]:

@@ -1,7 +1,8 @@
 """Scatters: updates written or combined at positions that an integer tensor holds.
 
 The output already holds the data. Updates that may meet at one position are done by one task, in row-major
-order of their indices, so that the result is always the same; positions out of range are skipped.
+order of their indices, so that the result is always the same. Positions out of range are skipped; where they are
+checked that is an error.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from ...problems.cluster import Tensor
 from ...space import collapse
 from .. import host
 from ..loops import Slots, dtype_name, footprint, indent, load_text, store_text
+from .checks import Checks
 from .rows import RowLoop, cast_text, mover, mover_lanes, vector_loop
 
 __all__ = ["scatter_launch", "scatternd_launch"]
@@ -21,11 +23,14 @@ __all__ = ["scatter_launch", "scatternd_launch"]
 _COMBINE = {"add": "add", "mul": "mul", "min": "min", "max": "max"}
 
 
-def scatter_launch(combine: str, axis: int, indices: Tensor, updates: Tensor, out: Tensor, origin: str = "") -> Launch:
+def scatter_launch(
+    combine: str, axis: int, indices: Tensor, updates: Tensor, out: Tensor, origin: str = "", checked: bool = True
+) -> Launch:
     """One launch of ScatterElements into ``out``: ``updates[i]`` goes to ``i`` but at ``indices[i]`` along
     ``axis``.
 
-    Operands are named ``indices``, ``updates`` and ``out``; ``combine`` is none, add, mul, min or max.
+    Operands are named ``indices``, ``updates`` and ``out``; ``combine`` is none, add, mul, min or max. ``checked``:
+    indices may be out of range.
     """
     kept = [a for a in range(len(out.lens)) if a != axis]
     tensors = [indices.strides, updates.strides, out.strides]
@@ -35,6 +40,8 @@ def scatter_launch(combine: str, axis: int, indices: Tensor, updates: Tensor, ou
     loop = RowLoop(slots, space.lens, space.strides, 1, 1, 8 * length)
     slots.integer("count", length)
     slots.integer("length", out.lens[axis])
+    checks = Checks(slots, [checked])
+    wrong = checks.note(0, "at")
     steps = [slots.integer(f"step{k}", s[axis]) for k, s in enumerate(tensors)]
     new = cast_text("load_scalar(r_updates, 0)", storage, compute)
     if combine != "none":
@@ -46,10 +53,11 @@ def scatter_launch(combine: str, axis: int, indices: Tensor, updates: Tensor, ou
         "for j in range(count):",
         *indent(
             [
-                *_wrapped("load_scalar(r_indices, 0)", "length"),
+                *checks.read(0, "at", "load_scalar(r_indices, 0)", indices.type, "length"),
                 "if at >= 0 and at < length:",
                 f"    at *= {steps[2]}",
                 f"    store_scalar(r_out, at, {cast_text(new, compute, storage)})",
+                *(["else:", *indent(wrong, 1)] if wrong else []),
                 f"r_indices = offset(r_indices, {steps[0]})",
                 f"r_updates = offset(r_updates, {steps[1]})",
             ],
@@ -57,17 +65,21 @@ def scatter_launch(combine: str, axis: int, indices: Tensor, updates: Tensor, ou
         ),
     ]
     return Launch(
-        kernel=loop.kernel(f"scatter_{combine}_kernel", inside, origin),
+        kernel=loop.kernel(f"scatter_{combine}_kernel", inside, origin, checks.begin(), epilogue=checks.end()),
         args=tuple(slots.values),
         geometry=TaskRange(loop.tasks if 0 not in updates.lens else 0),
         bytes=footprint(indices) + 2 * footprint(updates),
+        checks=(f"axis {axis} of length {out.lens[axis]}",),
     )
 
 
-def scatternd_launch(combine: str, indices: Tensor, updates: Tensor, out: Tensor, origin: str = "") -> Launch:
+def scatternd_launch(
+    combine: str, indices: Tensor, updates: Tensor, out: Tensor, origin: str = "", checked: Sequence[bool] = ()
+) -> Launch:
     """One launch of ScatterND into ``out``: slices ``updates[i]`` go to the positions ``indices[i]``.
 
-    Operands are named ``indices``, ``updates`` and ``out``; ``combine`` is none, add, mul, min or max.
+    Operands are named ``indices``, ``updates`` and ``out``; ``combine`` is none, add, mul, min or max. ``checked`` says
+    for each place of the index tuples whether what is there may be out of range; by default it may.
     """
     depth, tuples = indices.lens[-1], len(indices.lens) - 1
     slice_axes = range(tuples, len(updates.lens))
@@ -92,14 +104,16 @@ def scatternd_launch(combine: str, indices: Tensor, updates: Tensor, out: Tensor
             new = f"{_COMBINE[combine]}({old}, {new})"
         return [store_text("w", "c", inner[1], step[1], cast_text(new, compute, storage), left)]
 
+    checks = Checks(slots, checked or [True] * depth)
     lines = [f"t = offset(p_indices, {walks[0]})", "place = 0", "inside = True"]
     for k in range(depth):
         length = slots.integer(f"length{k}", out.lens[k])
         scale = slots.integer(f"scale{k}", out.strides[k])
         start = slots.integer(f"tuple{k}", k * indices.strides[-1])
         lines += [
-            *_wrapped(f"load_scalar(t, {start})", length),
-            f"inside = inside and at >= 0 and at < {length}",
+            *checks.read(k, "at", f"load_scalar(t, {start})", indices.type, length),
+            f"if at < 0 or at >= {length}:",
+            *indent([*checks.note(k, "at"), "inside = False"], 1),
             f"place += at * {scale}",
         ]
     lines += [
@@ -121,10 +135,11 @@ def scatternd_launch(combine: str, indices: Tensor, updates: Tensor, out: Tensor
         *lines,
     ]
     return Launch(
-        kernel=loop.kernel(f"scatternd_{combine}_kernel", inside, origin),
+        kernel=loop.kernel(f"scatternd_{combine}_kernel", inside, origin, checks.begin(), epilogue=checks.end()),
         args=tuple(slots.values),
         geometry=TaskRange(loop.tasks if 0 not in updates.lens else 0),
         bytes=footprint(indices) + 2 * footprint(updates),
+        checks=tuple(f"axis {k} of length {n}" for k, n in enumerate(out.lens[:depth])),
     )
 
 
@@ -137,11 +152,6 @@ def _slots(combine: str, indices: Tensor, updates: Tensor, out: Tensor) -> tuple
     slots.pointer("p_updates", "updates", storage)
     slots.pointer("p_out", "out", storage)
     return slots, storage, compute
-
-
-def _wrapped(load: str, length: str) -> list[str]:
-    """Lines that set ``at`` to an index, counted from the end if negative."""
-    return [f"at = cast_int64({load})", "if at < 0:", f"    at += {length}"]
 
 
 def _walk(slots: Slots, name: str, strides: Sequence[int]) -> str:

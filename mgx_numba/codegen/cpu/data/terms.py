@@ -20,6 +20,8 @@ class Term:
         offset: where it starts, in elements of the operand.
         length: length of the source axis that it indexes; 0 for a table.
         stride: elements of the source between neighbours on that axis.
+        axis: which axis that is, for messages.
+        checked: whether its values may be out of range, which is an error.
     """
 
     operand: str
@@ -28,3 +30,10 @@ class Term:
     offset: int = 0
     length: int = 0
     stride: int = 1
+    axis: int = 0
+    checked: bool = False
+
+    @property
+    def fits(self) -> str:
+        """What its values have to fit."""
+        return f"axis {self.axis} of length {self.length}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ....codegen.cpu.data.gather import gather_elements_launch, gather_launch, gathernd_launch
 from ....codegen.cpu.data.onehot import onehot_launch
 from ....codegen.cpu.data.scatter import scatter_launch, scatternd_launch
@@ -17,20 +19,21 @@ from .table import lowering
 
 @lowering("gather", "gather_elements", "gathernd", accepts=keeps_inner_axis)
 def lower_gather(low: Lowering, ins: Instruction) -> None:
-    """One kernel; indices out of range are clamped."""
+    """One kernel; indices are checked unless they are known to be in range."""
     op, (data, indices) = ins.op, low.inputs(ins)
     if 0 in data.lens:
         low.host(ins)
         return
     out = low.output(ins)
     tensors, origin = (data.tensor, indices.tensor, out.tensor), low.origin(ins)
-    if isinstance(op, Gather):
-        launch = gather_launch(op.axis % len(data.lens), *tensors, origin)
-    elif isinstance(op, GatherElements):
-        launch = gather_elements_launch(op.axis % len(data.lens), *tensors, origin)
+    if isinstance(op, GatherND):
+        checked = _tuples_doubtful(low, ins.inputs[1], data.lens[op.batch_dims :])
+        launch = gathernd_launch(op.batch_dims, *tensors, origin, checked)
     else:
-        assert isinstance(op, GatherND)
-        launch = gathernd_launch(op.batch_dims, *tensors, origin)
+        assert isinstance(op, (Gather, GatherElements))
+        axis = op.axis % len(data.lens)
+        made = gather_launch if isinstance(op, Gather) else gather_elements_launch
+        launch = made(axis, *tensors, origin, _doubtful(low, ins.inputs[1], data.lens[axis]))
     low.launch(launch, {"x": data, "indices": indices, "out": out}, ins)
 
 
@@ -47,10 +50,23 @@ def lower_scatter(low: Lowering, ins: Instruction) -> None:
     low.copy(data, out, ins)
     tensors, origin = (indices.tensor, updates.tensor, out.tensor), low.origin(ins)
     if isinstance(op, ScatterBase):
-        launch = scatter_launch(op.combine, op.axis % len(data.lens), *tensors, origin)
+        axis = op.axis % len(data.lens)
+        checked = not op.skip_out_of_bounds and _doubtful(low, ins.inputs[1], data.lens[axis])
+        launch = scatter_launch(op.combine, axis, *tensors, origin, checked)
     else:
-        launch = scatternd_launch(op.combine, *tensors, origin)
+        launch = scatternd_launch(op.combine, *tensors, origin, _tuples_doubtful(low, ins.inputs[1], data.lens))
     low.launch(launch, {"indices": indices, "updates": updates, "out": out}, ins)
+
+
+def _doubtful(low: Lowering, indices: Instruction, length: int) -> bool:
+    """Whether some index may be out of range for an axis."""
+    return not low.ranges.span(indices).within(-length, length - 1)
+
+
+def _tuples_doubtful(low: Lowering, indices: Instruction, lens: Sequence[int]) -> list[bool]:
+    """As `_doubtful` for each place of the index tuples in the last axis, along the axes in order."""
+    spans = low.ranges.along(indices, indices.shape.ndim - 1)
+    return [not span.within(-length, length - 1) for span, length in zip(spans, lens)]
 
 
 @lowering("onehot", accepts=keeps_inner_axis)

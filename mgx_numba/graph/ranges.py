@@ -1,0 +1,226 @@
+"""Which integers a value can hold, as far as the instructions that make it say: whether indices need a check."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..core.types import Type
+from ..ops.base import Pointwise
+from ..ops.scalar import TypeScalar
+from .instruction import Instruction
+from .module import Module
+
+__all__ = ["Ranges", "Span"]
+
+DEEPEST = 100
+"""Instructions that are followed one after another: a bound for Python's stack, beyond what computes an index."""
+SAME = frozenset(
+    "reshape reshape_lazy transpose squeeze unsqueeze flatten slice step reverse contiguous layout identity broadcast"
+    " multibroadcast broadcast_with_dims scalar gather gather_elements gathernd scan_slice".split()
+)
+"""Operators whose elements are elements of their first input."""
+
+
+class Span(NamedTuple):
+    """Integers of a type from ``low`` to ``high``; the ends say nothing for other types."""
+
+    type: Type
+    low: int
+    high: int
+
+    @classmethod
+    def whole(cls, type: Type) -> Span:
+        """All that the type holds."""
+        if type is Type.bool_type or not type.is_integral:
+            return cls(type, 0, 1)
+        info = np.iinfo(type.numpy)
+        return cls(type, int(info.min), int(info.max))
+
+    def within(self, low: int, high: int) -> bool:
+        """Whether all are integers from ``low`` to ``high``."""
+        return self.type.is_integral and low <= self.low and self.high <= high
+
+    def union(self, other: Span) -> Span:
+        """What holds both."""
+        return Span(self.type, min(self.low, other.low), max(self.high, other.high))
+
+
+class Ranges:
+    """Spans of instructions; what was found is remembered, so it is for a program that no longer changes."""
+
+    def __init__(self) -> None:
+        self._found: dict[Instruction, Span] = {}
+        self._depth = 0
+
+    def span(self, ins: Instruction) -> Span:
+        """What the elements of a value lie in."""
+        if ins not in self._found:
+            whole = Span.whole(ins.shape.type)
+            if not whole.type.is_integral or self._depth >= DEEPEST:
+                return whole
+            self._depth += 1
+            try:
+                self._found[ins] = self._span(ins, whole)
+            finally:
+                self._depth -= 1
+        return self._found[ins]
+
+    def along(self, ins: Instruction, axis: int) -> list[Span]:
+        """As ``span``, for each position of an axis of fixed length."""
+        length = ins.shape.dims[axis].min
+        name, inputs = ins.name, ins.inputs
+        found: list[Span] | None = None
+        if ins.literal is not None and ins.literal.array is not None and ins.shape.elements:
+            found = [_of_array(part, ins.shape.type) for part in np.moveaxis(ins.literal.array, axis, 0)]
+        elif name == "nonzero" and axis == 0:
+            found = [Span(ins.shape.type, 0, max(d.max - 1, 0)) for d in inputs[0].shape.dims]
+        elif name == "concat":
+            parts = [self.along(i, axis) for i in inputs]
+            if ins.op.axis % ins.shape.ndim == axis:  # type: ignore[attr-defined]
+                found = [span for part in parts for span in part]
+            else:
+                found = [_union(column) for column in zip(*parts, strict=True)]
+        elif name == "transpose":
+            found = self.along(inputs[0], ins.op.permutation[axis])  # type: ignore[attr-defined]
+        elif name in ("contiguous", "identity"):
+            found = self.along(inputs[0], axis)
+        elif name == "convert":
+            found = [_Arithmetic().cast(s, ins.shape.type) for s in self.along(inputs[0], axis)]
+        return found if found is not None and len(found) == length else [self.span(ins)] * length
+
+    def _span(self, ins: Instruction, whole: Span) -> Span:
+        name, inputs = ins.name, ins.inputs
+        if ins.literal is not None:
+            return whole if ins.literal.array is None else _of_array(ins.literal.array, whole.type)
+        if name in SAME:
+            return self.span(inputs[0])
+        if name == "concat":
+            return _union([self.span(i) for i in inputs])
+        if name in ("argmax", "argmin"):
+            return _positions(inputs[0], ins.op.axis, whole)  # type: ignore[attr-defined]
+        if name == "nonzero":
+            return Span(whole.type, 0, max((d.max - 1 for d in inputs[0].shape.dims), default=0))
+        if name == "dimensions_of":
+            dims = inputs[0].shape.dims
+            return Span(whole.type, min((d.min for d in dims), default=0), max((d.max for d in dims), default=0))
+        if name == "get_tuple_elem":
+            return self._member(inputs[0], ins.op.index, whole)  # type: ignore[attr-defined]
+        if name == "pointwise":
+            return self._pointwise(ins.module_args[0], inputs, whole)
+        if isinstance(ins.op, Pointwise):
+            return ins.op.scalar(_Arithmetic(), *map(self.span, inputs))
+        return whole
+
+    def _member(self, ins: Instruction, index: int, whole: Span) -> Span:
+        if ins.name != "topk":
+            return whole
+        if index == 0 or len(ins.inputs) == 2:
+            return self.span(ins.inputs[index])
+        return _positions(ins.inputs[0], ins.op.axis, whole)  # type: ignore[attr-defined]
+
+    def _pointwise(self, module: Module, inputs: Sequence[Instruction], whole: Span) -> Span:
+        """The only result of a module of pointwise operators."""
+        values = dict(zip(module.parameters(), map(self.span, inputs), strict=True))
+        for ins in module:
+            if ins.literal is not None and ins.literal.array is not None:
+                values[ins] = _of_array(ins.literal.array, ins.shape.type)
+            elif isinstance(ins.op, Pointwise):
+                values[ins] = ins.op.scalar(_Arithmetic(), *(values[i] for i in ins.inputs))
+        results = module.results()
+        return values.get(results[0], whole) if len(results) == 1 else whole
+
+
+def _positions(x: Instruction, axis: int, whole: Span) -> Span:
+    return Span(whole.type, 0, max(x.shape.dims[axis % x.shape.ndim].max - 1, 0))
+
+
+def _of_array(array: np.ndarray, type: Type) -> Span:
+    if not array.size or not type.is_integral:
+        return Span.whole(type)
+    return Span(type, int(array.min()), int(array.max()))
+
+
+def _union(spans: Sequence[Span]) -> Span:
+    result = spans[0]
+    for span in spans[1:]:
+        result = result.union(span)
+    return result
+
+
+class _Arithmetic:
+    """Handler of scalar operations (`ops.scalar`) on spans; what may wrap around holds all integers of its type."""
+
+    def dtype(self, x: Span) -> Type:
+        return x.type
+
+    def const(self, value: float | int | bool, dtype: Type) -> Span:
+        return _fitting(dtype, int(value), int(value)) if dtype.is_integral else Span.whole(dtype)
+
+    def cast(self, x: Span, dtype: Type) -> Span:
+        known = x.type.is_integral or x.type is Type.bool_type
+        return _fitting(dtype, x.low, x.high) if known and dtype.is_integral else Span.whole(dtype)
+
+    def where(self, condition: Span, a: Span, b: Span) -> Span:
+        return a.union(b)
+
+    def fma(self, a: Span, b: Span, c: Span) -> Span:
+        return Span.whole(a.type)
+
+    def __getattr__(self, name: str) -> Any:
+        infer, ends = getattr(TypeScalar(), name), _ENDS.get(name)
+
+        def call(*x: Span) -> Span:
+            type = infer(*(s.type for s in x))
+            found = ends(*x) if ends is not None and type.is_integral else None
+            return Span.whole(type) if found is None else _fitting(type, *found)
+
+        return call
+
+
+def _fitting(type: Type, low: int, high: int) -> Span:
+    whole = Span.whole(type)
+    return Span(type, low, high) if whole.low <= low and high <= whole.high else whole
+
+
+def _mul(a: Span, b: Span) -> tuple[int, int]:
+    corners = [x * y for x in a[1:] for y in b[1:]]
+    return min(corners), max(corners)
+
+
+def _mod(a: Span, b: Span) -> tuple[int, int] | None:
+    """The remainder has the divisor's sign; that of a division by 0 is 0."""
+    if b.low < 0:
+        return None
+    most = max(b.high - 1, 0)
+    return 0, min(a.high, most) if a.low >= 0 else most
+
+
+def _fmod(a: Span, b: Span) -> tuple[int, int] | None:
+    """The remainder has the dividend's sign."""
+    most = max(abs(b.low), abs(b.high), 1) - 1
+    return max(-most, min(a.low, 0)), min(most, max(a.high, 0))
+
+
+def _div(a: Span, b: Span) -> tuple[int, int] | None:
+    """Quotients are cut toward 0; those of a division by 0 are 0."""
+    if b.low != b.high or b.low <= 0:
+        return None
+    low, high = (abs(end) // b.low * (1 if end > 0 else -1) for end in a[1:])
+    return low, high
+
+
+_ENDS: dict[str, Any] = {
+    "add": lambda a, b: (a.low + b.low, a.high + b.high),
+    "sub": lambda a, b: (a.low - b.high, a.high - b.low),
+    "mul": _mul,
+    "div": _div,
+    "mod": _mod,
+    "fmod": _fmod,
+    "min": lambda a, b: (min(a.low, b.low), min(a.high, b.high)),
+    "max": lambda a, b: (max(a.low, b.low), max(a.high, b.high)),
+    "neg": lambda a: (-a.high, -a.low),
+}
+"""Ends of the results of operations on integers, None if nothing can be said."""
