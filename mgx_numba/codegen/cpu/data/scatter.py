@@ -105,17 +105,19 @@ def scatternd_launch(
         return [store_text("w", "c", inner[1], step[1], cast_text(new, compute, storage), left)]
 
     checks = Checks(slots, checked or [True] * depth)
+    wrong: list[str] = []
     lines = [f"t = offset(p_indices, {walks[0]})", "place = 0", "inside = True"]
     for k in range(depth):
         length = slots.integer(f"length{k}", out.lens[k])
         scale = slots.integer(f"scale{k}", out.strides[k])
         start = slots.integer(f"tuple{k}", k * indices.strides[-1])
         lines += [
-            *checks.read(k, "at", f"load_scalar(t, {start})", indices.type, length),
-            f"if at < 0 or at >= {length}:",
-            *indent([*checks.note(k, "at"), "inside = False"], 1),
-            f"place += at * {scale}",
+            *checks.read(k, f"at{k}", f"load_scalar(t, {start})", indices.type, length),
+            f"inside = inside and at{k} >= 0 and at{k} < {length}",
+            f"place += at{k} * {scale}",
         ]
+        if note := checks.note(k, f"at{k}"):
+            wrong += [f"if {checks.outside(f'at{k}', length)}:", *indent(note, 1)]
     lines += [
         "if inside:",
         *indent(
@@ -126,6 +128,7 @@ def scatternd_launch(
             ],
             1,
         ),
+        *(["else:", *indent(wrong, 1)] if wrong else []),
     ]
     for d in range(len(counts) - 1, -1, -1):
         lines = [f"for j{d} in range({counts[d]}):", *indent(lines, 1)]
