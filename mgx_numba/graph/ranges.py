@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -11,7 +12,6 @@ from ..core.types import Type
 from ..ops.base import Pointwise
 from ..ops.scalar import TypeScalar
 from .instruction import Instruction
-from .module import Module
 
 __all__ = ["Ranges", "Span"]
 
@@ -25,16 +25,18 @@ SAME = frozenset(
 
 
 class Span(NamedTuple):
-    """Integers of a type from ``low`` to ``high``; the ends say nothing for other types."""
+    """Numbers of a type from ``low`` to ``high``, and NaN if it is one of floats. The ends of integers are int."""
 
     type: Type
-    low: int
-    high: int
+    low: float
+    high: float
 
     @classmethod
     def whole(cls, type: Type) -> Span:
         """All that the type holds."""
-        if type is Type.bool_type or not type.is_integral:
+        if not type.is_integral:
+            return cls(type, -math.inf, math.inf)
+        if type is Type.bool_type:
             return cls(type, 0, 1)
         info = np.iinfo(type.numpy)
         return cls(type, int(info.min), int(info.max))
@@ -53,13 +55,14 @@ class Ranges:
 
     def __init__(self) -> None:
         self._found: dict[Instruction, Span] = {}
+        self._modules: dict[Instruction, list[Span | None]] = {}
         self._depth = 0
 
     def span(self, ins: Instruction) -> Span:
         """What the elements of a value lie in."""
         if ins not in self._found:
             whole = Span.whole(ins.shape.type)
-            if not whole.type.is_integral or self._depth >= DEEPEST:
+            if self._depth >= DEEPEST:
                 return whole
             self._depth += 1
             try:
@@ -97,6 +100,10 @@ class Ranges:
             return whole if ins.literal.array is None else _of_array(ins.literal.array, whole.type)
         if name in SAME:
             return self.span(inputs[0])
+        if name == "bit_cast":
+            source = self.span(inputs[0])
+            known = inputs[0].shape.type.is_integral and source.low >= 0
+            return _fitting(whole.type, source.low, source.high) if known and whole.type.is_integral else whole
         if name == "concat":
             return _union([self.span(i) for i in inputs])
         if name in ("argmax", "argmin"):
@@ -109,28 +116,32 @@ class Ranges:
         if name == "get_tuple_elem":
             return self._member(inputs[0], ins.op.index, whole)  # type: ignore[attr-defined]
         if name == "pointwise":
-            return self._pointwise(ins.module_args[0], inputs, whole)
+            return self._pointwise(ins, 0, whole)
         if isinstance(ins.op, Pointwise):
             return ins.op.scalar(_Arithmetic(), *map(self.span, inputs))
         return whole
 
     def _member(self, ins: Instruction, index: int, whole: Span) -> Span:
+        if ins.name == "pointwise":
+            return self._pointwise(ins, index, whole)
         if ins.name != "topk":
             return whole
         if index == 0 or len(ins.inputs) == 2:
             return self.span(ins.inputs[index])
         return _positions(ins.inputs[0], ins.op.axis, whole)  # type: ignore[attr-defined]
 
-    def _pointwise(self, module: Module, inputs: Sequence[Instruction], whole: Span) -> Span:
-        """The only result of a module of pointwise operators."""
-        values = dict(zip(module.parameters(), map(self.span, inputs), strict=True))
-        for ins in module:
-            if ins.literal is not None and ins.literal.array is not None:
-                values[ins] = _of_array(ins.literal.array, ins.shape.type)
-            elif isinstance(ins.op, Pointwise):
-                values[ins] = ins.op.scalar(_Arithmetic(), *(values[i] for i in ins.inputs))
-        results = module.results()
-        return values.get(results[0], whole) if len(results) == 1 else whole
+    def _pointwise(self, fused: Instruction, index: int, whole: Span) -> Span:
+        """A result of a module of pointwise operators."""
+        if fused not in self._modules:
+            module = fused.module_args[0]
+            values = dict(zip(module.parameters(), map(self.span, fused.inputs), strict=True))
+            for ins in module:
+                if ins.literal is not None and ins.literal.array is not None:
+                    values[ins] = _of_array(ins.literal.array, ins.shape.type)
+                elif isinstance(ins.op, Pointwise) and all(i in values for i in ins.inputs):
+                    values[ins] = ins.op.scalar(_Arithmetic(), *(values[i] for i in ins.inputs))
+            self._modules[fused] = [values.get(r) for r in module.results()]
+        return self._modules[fused][index] or whole
 
 
 def _positions(x: Instruction, axis: int, whole: Span) -> Span:
@@ -138,9 +149,10 @@ def _positions(x: Instruction, axis: int, whole: Span) -> Span:
 
 
 def _of_array(array: np.ndarray, type: Type) -> Span:
-    if not array.size or not type.is_integral:
+    if not array.size or not (type.is_integral or array.size == 1):
         return Span.whole(type)
-    return Span(type, int(array.min()), int(array.max()))
+    low, high = array.min().item(), array.max().item()
+    return Span(type, low, high) if low <= high else Span.whole(type)
 
 
 def _union(spans: Sequence[Span]) -> Span:
@@ -157,11 +169,16 @@ class _Arithmetic:
         return x.type
 
     def const(self, value: float | int | bool, dtype: Type) -> Span:
-        return _fitting(dtype, int(value), int(value)) if dtype.is_integral else Span.whole(dtype)
+        return _of_array(np.asarray(value).astype(dtype.numpy), dtype)
 
     def cast(self, x: Span, dtype: Type) -> Span:
-        known = x.type.is_integral or x.type is Type.bool_type
-        return _fitting(dtype, x.low, x.high) if known and dtype.is_integral else Span.whole(dtype)
+        if not dtype.is_integral:
+            return Span.whole(dtype)
+        if x.type.is_integral:
+            return _fitting(dtype, x.low, x.high)
+        if math.isinf(x.low) or math.isinf(x.high):
+            return Span.whole(dtype)
+        return _fitting(dtype, min(math.trunc(x.low), 0), max(math.trunc(x.high), 0))  # NaN becomes 0
 
     def where(self, condition: Span, a: Span, b: Span) -> Span:
         return a.union(b)
@@ -174,23 +191,37 @@ class _Arithmetic:
 
         def call(*x: Span) -> Span:
             type = infer(*(s.type for s in x))
-            found = ends(*x) if ends is not None and type.is_integral else None
+            if not type.is_integral:
+                return _bounded(name, *x) if name in ("min", "max") else Span.whole(type)
+            found = None if ends is None else ends(*x)
             return Span.whole(type) if found is None else _fitting(type, *found)
 
         return call
 
 
-def _fitting(type: Type, low: int, high: int) -> Span:
+def _bounded(name: str, a: Span, b: Span) -> Span:
+    """The smaller or larger of a float and a constant, which may also be what becomes of NaN."""
+    if a.low == a.high:
+        a, b = b, a
+    if b.low != b.high:
+        return Span.whole(a.type)
+    return Span(a.type, min(a.low, b.low), b.low) if name == "min" else Span(a.type, b.low, max(a.high, b.low))
+
+
+def _fitting(type: Type, low: float, high: float) -> Span:
     whole = Span.whole(type)
     return Span(type, low, high) if whole.low <= low and high <= whole.high else whole
 
 
-def _mul(a: Span, b: Span) -> tuple[int, int]:
+Ends = tuple[float, float]
+
+
+def _mul(a: Span, b: Span) -> Ends:
     corners = [x * y for x in a[1:] for y in b[1:]]
     return min(corners), max(corners)
 
 
-def _mod(a: Span, b: Span) -> tuple[int, int] | None:
+def _mod(a: Span, b: Span) -> Ends | None:
     """The remainder has the divisor's sign; that of a division by 0 is 0."""
     if b.low < 0:
         return None
@@ -198,13 +229,13 @@ def _mod(a: Span, b: Span) -> tuple[int, int] | None:
     return 0, min(a.high, most) if a.low >= 0 else most
 
 
-def _fmod(a: Span, b: Span) -> tuple[int, int] | None:
+def _fmod(a: Span, b: Span) -> Ends | None:
     """The remainder has the dividend's sign."""
     most = max(abs(b.low), abs(b.high), 1) - 1
     return max(-most, min(a.low, 0)), min(most, max(a.high, 0))
 
 
-def _div(a: Span, b: Span) -> tuple[int, int] | None:
+def _div(a: Span, b: Span) -> Ends | None:
     """Quotients are cut toward 0; those of a division by 0 are 0."""
     if b.low != b.high or b.low <= 0:
         return None

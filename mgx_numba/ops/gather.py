@@ -24,7 +24,8 @@ def wrap_indices(op: Operator, indices: np.ndarray, length: int, what: str) -> n
     """
     bad = (indices < -length) | (indices >= length) if indices.dtype.kind == "i" else indices >= length
     if bad.any():
-        raise op.fail(f"index {int(indices[bad].reshape(-1)[0])} is out of range for {what} of length {length}")
+        index = int(indices[bad].reshape(-1)[0].astype(np.int64))
+        raise op.fail(f"index {index} is out of range for {what} of length {length}")
     wide = indices.astype(np.int64)
     return np.where(wide < 0, wide + length, wide)
 

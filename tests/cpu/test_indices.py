@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,7 +70,7 @@ def test_an_index_out_of_range_had_a_value_on_cpu(name: str, dtype: Any) -> None
     if np.dtype(dtype).kind == "u":
         bad.reshape(-1)[0] = 2**64 - 1
         for program in programs:
-            with pytest.raises(ShapeError, match="is out of range"):
+            with pytest.raises(ShapeError, match="index -1 is out of range"):
                 program.run(feeds(inputs[0], bad, *inputs[2:]))
 
 
@@ -170,87 +170,88 @@ def checks(inputs: Sequence[np.ndarray], build: Build) -> list[tuple[str, str]]:
     return [c for s in steps for c in s.checks if any(getattr(a, "region", None) == 5 for a in s.args)]
 
 
-def literal(m: Module, value: Any, dtype: Any = np.int64) -> Instruction:
-    return m.add_literal(np.asarray(value, dtype))
+def op(name: str, *inputs: Instruction, **attributes: Any) -> Instruction:
+    module = inputs[0].module
+    assert module is not None
+    return module.add_instruction(name, inputs, **attributes)
 
 
-def spread(m: Module, value: Any, like: Instruction) -> Instruction:
-    return m.add_instruction("multibroadcast", [literal(m, value)], out_lens=like.shape.lens)
+def spread(value: Any, like: Instruction, dtype: Any = np.int64) -> Instruction:
+    assert like.module is not None
+    return op("multibroadcast", like.module.add_literal(np.asarray(value, dtype)), out_lens=like.shape.lens)
 
 
-def gathered(m: Module, x: Instruction, index: Instruction) -> Instruction:
-    return m.add_instruction("gather", [x, index], axis=0)
+def whole(x: Instruction) -> Instruction:
+    return op("convert", x, target_type="int64_type")
 
 
-PROVEN: dict[str, Any] = {
-    "literal": lambda m, x, i: gathered(m, x, literal(m, [4, -5, 0, 2])),
-    "mod": lambda m, x, i: gathered(m, x, m.add_instruction("mod", [i, spread(m, 5, i)])),
-    "fmod": lambda m, x, i: gathered(m, x, m.add_instruction("fmod", [i, spread(m, 5, i)])),
-    "clip": lambda m, x, i: gathered(m, x, m.add_instruction("clip", [i, spread(m, -5, i), spread(m, 4, i)])),
-    "comparison": lambda m, x, i: gathered(
-        m, x, m.add_instruction("convert", [m.add_instruction("less", [i, spread(m, 2, i)])], target_type="int64_type")
-    ),
-    "arithmetic": lambda m, x, i: gathered(
-        m,
-        x,
-        m.add_instruction(
-            "sub",
-            [spread(m, 3, i), m.add_instruction("div", [m.add_instruction("mod", [i, spread(m, 9, i)]), spread(m, 2, i)])],
-        ),
-    ),
-    "argmax": lambda m, x, i: gathered(m, x, m.add_instruction("argmax", [x], axis=0)),
-    "topk": lambda m, x, i: gathered(
-        m, x, m.add_instruction("get_tuple_elem", [m.add_instruction("topk", [x], axis=0, k=3)], index=1)
-    ),
-    "nonzero": lambda m, x, i: m.add_instruction(
-        "gathernd", [x, m.add_instruction("transpose", [m.add_instruction("nonzero", [x])], permutation=(1, 0))]
-    ),
-    "scatter": lambda m, x, i: m.add_instruction(
-        "scatter_none",
-        [x, m.add_instruction("multibroadcast", [m.add_instruction("argmax", [x], axis=0)], out_lens=(2, 7)),
-         m.add_instruction("slice", [x], axes=(0,), starts=(0,), ends=(2,))],
-        axis=0,
-    ),
-}  # fmt: skip
+def real(x: Instruction) -> Instruction:
+    return op("convert", x, target_type="float_type")
+
+
+def first_rows(x: Instruction) -> Instruction:
+    return op("slice", x, axes=(0,), starts=(0,), ends=(2,))
+
+
+PROVEN: dict[str, Callable[[Instruction, Instruction], Instruction]] = {
+    "literal": lambda x, i: x.module.add_literal(np.array([4, -5, 0, 2])),
+    "mod": lambda x, i: op("mod", i, spread(5, i)),
+    "fmod": lambda x, i: op("fmod", i, spread(5, i)),
+    "clip": lambda x, i: op("clip", i, spread(-5, i), spread(4, i)),
+    "comparison": lambda x, i: whole(op("less", i, spread(2, i))),
+    "arithmetic": lambda x, i: op("sub", spread(3, i), op("div", op("mod", i, spread(9, i)), spread(2, i))),
+    "clipped float": lambda x, i: whole(op("clip", real(i), *(spread(v, i, np.float32) for v in (0, 4)))),
+    "one of two": lambda x, i: op("where", op("less", i, spread(0, i)), *(op("mod", i, spread(k, i)) for k in (3, 5))),
+    "parts": lambda x, i: op("concat", op("mod", i, spread(3, i)), op("mod", i, spread(5, i)), axis=1),
+    "argmax": lambda x, i: op("argmax", x, axis=0),
+    "topk": lambda x, i: op("get_tuple_elem", op("topk", x, axis=0, k=3), index=1),
+}
 
 
 @pytest.mark.parametrize("case", PROVEN)
 def test_what_is_in_range_for_sure_is_not_checked(case: str) -> None:
     x, indices = np.random.default_rng(5).standard_normal((5, 7)).astype(np.float32), np.arange(-9, 9).reshape(3, 6)
-    assert checks([x, indices], lambda m, p: PROVEN[case](m, *p)) == []
+    assert checks([x, indices], lambda m, p: op("gather", p[0], PROVEN[case](*p), axis=0)) == []
+
+
+def test_tuples_and_updates_in_range_for_sure_are_not_checked() -> None:
+    x = np.random.default_rng(5).standard_normal((5, 7)).astype(np.float32)
+
+    def tuples(m: Module, p: list[Instruction]) -> Instruction:
+        return op("gathernd", p[0], op("transpose", op("nonzero", p[0]), permutation=(1, 0)))
+
+    def updates(m: Module, p: list[Instruction]) -> Instruction:
+        rows = op("multibroadcast", op("argmax", p[0], axis=0), out_lens=(2, 7))
+        return op("scatter_none", p[0], rows, first_rows(p[0]), axis=0)
+
+    assert checks([x], tuples) == checks([x], updates) == []
 
 
 FAR = 2**63 - 1
-
-
-def wrapped_back(m: Module, x: Instruction) -> Instruction:
-    return m.add_instruction("sub", [x, spread(m, FAR, x)])
-
-
-DOUBTFUL: dict[str, Any] = {
-    "parameter": lambda m, x, i: gathered(m, x, i),
-    "mod of a larger number": lambda m, x, i: gathered(m, x, m.add_instruction("mod", [i, spread(m, 6, i)])),
-    "overflow": lambda m, x, i: gathered(
-        m, x, wrapped_back(m, m.add_instruction("add", [m.add_instruction("max", [i, spread(m, 0, i)]), spread(m, FAR, i)]))
-    ),
-    "float": lambda m, x, i: gathered(
-        m, x, m.add_instruction("convert", [m.add_instruction("convert", [i], target_type="float_type")], target_type="int64_type")
-    ),
-    "positions of another axis": lambda m, x, i: gathered(m, x, m.add_instruction("argmax", [x], axis=1)),
-}  # fmt: skip
+DOUBTFUL: dict[str, Callable[[Instruction, Instruction], Instruction]] = {
+    "parameter": lambda x, i: i,
+    "mod of a larger number": lambda x, i: op("mod", i, spread(6, i)),
+    "overflow": lambda x, i: op("sub", op("add", op("max", i, spread(0, i)), spread(FAR, i)), spread(FAR, i)),
+    "float": lambda x, i: whole(real(i)),
+    "float with one bound": lambda x, i: whole(op("min", real(i), spread(4, i, np.float32))),
+    "positions of another axis": lambda x, i: op("argmax", x, axis=1),
+}
 
 
 @pytest.mark.parametrize("case", DOUBTFUL)
 def test_what_may_be_out_of_range_is_checked(case: str) -> None:
     x, indices = np.zeros((5, 7), np.float32), np.arange(-4, 4).reshape(2, 4) % 5
-    assert checks([x, indices], lambda m, p: DOUBTFUL[case](m, *p)) == [("gather", "axis 0 of length 5")]
+    found = checks([x, indices], lambda m, p: op("gather", p[0], DOUBTFUL[case](*p), axis=0))
+    assert found == [("gather", "axis 0 of length 5")]
 
 
 def test_literals_out_of_range_are_errors_of_the_run() -> None:
     x = numbers(5, 2)
     for values in ([0, 5], [-6], [0, 1, 2, 3, 4, 5]):
         for target in ("ref", "cpu"):
-            program = compiled([x], lambda m, p, v=values: gathered(m, p[0], literal(m, v)), target)
+            program = compiled(
+                [x], lambda m, p, v=values: op("gather", p[0], m.add_literal(np.array(v)), axis=0), target
+            )
             with pytest.raises(ShapeError, match="is out of range for axis 0 of length 5"):
                 program.run(feeds(x))
 
@@ -268,3 +269,16 @@ def test_onehot_out_of_range_stays_off() -> None:
     build: Build = lambda m, p: m.add_instruction("onehot", p, axis=-1, depth=3)  # noqa: E731
     assert Shape(Type.float_type, (4, 3)) == program_of([indices, levels], build).main.results()[0].shape
     check([indices, levels], build)
+
+
+def test_bits_read_as_another_type_are_no_copy() -> None:
+    x = np.arange(-12, 12, dtype=np.int32).reshape(4, 6)
+
+    def build(m: Module, p: list[Instruction]) -> list[Instruction]:
+        turned = m.add_instruction("transpose", [p[0]], permutation=(1, 0))
+        bits = m.add_instruction("bit_cast", [turned], target_type="uint32_type")
+        three = m.add_instruction("multibroadcast", [m.add_literal(np.array(3, np.uint32))], out_lens=(6, 4))
+        return [bits, m.add_instruction("div", [bits, three])]
+
+    check([x], build)
+    assert not any(isinstance(s, HostStep) for s in lower(program_of([x], build), CpuOptions()).steps)

@@ -8,6 +8,8 @@ import numpy as np
 import onnx
 import pytest
 
+from mgx_numba.errors import ShapeError
+
 from .support import FLOAT, assert_like_onnxruntime, numbers, run, single
 
 F16 = 10
@@ -254,3 +256,55 @@ def test_embedding_bags_reduce_rows_of_a_table(mode: int, reduce: Any) -> None:
     model.opset_import.append(onnx.helper.make_opsetid("org.pytorch.aten", 1))
     expected = np.stack([reduce(table[ids[:2]], 0), reduce(table[ids[2:]], 0)])
     np.testing.assert_allclose(run(model, feeds)[0], expected, rtol=1e-6)
+
+
+def i64(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+TABLE = numbers(8, 2)
+NOT_FROM_THE_END: dict[str, tuple[str, list[Any], int, dict[str, Any]]] = {
+    "embedding": (
+        "EmbedLayerNormalization",
+        [np.array([[0, 5]], np.int32), np.array([[0, 1]], np.int32), *(numbers(n, 8) for n in (6, 4, 2)), *X[0, :2]],
+        0,
+        {"domain": "com.microsoft", "outputs": (FLOAT, I32)},
+    ),
+    "segment": (
+        "EmbedLayerNormalization",
+        [np.array([[0, 5]], np.int32), np.array([[0, 1]], np.int32), *(numbers(n, 8) for n in (6, 4, 2)), *X[0, :2]],
+        1,
+        {"domain": "com.microsoft", "outputs": (FLOAT, I32)},
+    ),
+    "rotary": ("RotaryEmbedding", [numbers(1, 2, 3, 4), TABLE, TABLE, i64(0, 2, 7).reshape(1, 3)], 3, {"opset": 23}),
+    "rotary of contrib": (
+        "RotaryEmbedding",
+        [numbers(1, 2, 3, 4), i64(0, 2, 7).reshape(1, 3), TABLE, TABLE],
+        1,
+        {"domain": "com.microsoft"},
+    ),
+    "unpooling": (
+        "MaxUnpool",
+        [numbers(1, 1, 2, 2), i64(0, 2, 8, 15).reshape(1, 1, 2, 2)],
+        1,
+        {"kernel_shape": [2, 2], "strides": [2, 2]},
+    ),
+    "unpooling into more": (
+        "MaxUnpool",
+        [numbers(1, 1, 2, 2), i64(0, 2, 8, 15).reshape(1, 1, 2, 2), i64(1, 1, 5, 5)],
+        1,
+        {"kernel_shape": [2, 2], "strides": [2, 2], "constant": (2,)},
+    ),
+    "tensor scatter": ("TensorScatter", [numbers(1, 2, 4, 3), numbers(1, 2, 2, 3), i64(2)], 2, {"opset": 24}),
+}
+
+
+@pytest.mark.parametrize("case", NOT_FROM_THE_END)
+def test_negative_ids_were_counted_from_the_end(case: str) -> None:
+    name, inputs, position, options = NOT_FROM_THE_END[case]
+    run(*single(name, inputs, **options))
+    for wrong in (-1, 40):
+        bad = inputs[position].copy()
+        bad.reshape(-1)[0] = wrong
+        with pytest.raises(ShapeError, match="index .* is out of range for axis"):
+            run(*single(name, [*inputs[:position], bad, *inputs[position + 1 :]], **options))

@@ -127,11 +127,14 @@ def embed_layer_normalization(
     lens = g.lens(ids)
     if len(lens) != 2 or rank(words) != 2:
         raise ParseError(f"ids {list(lens)} must be [batch, tokens], embeddings matrices")
-    total = g.op("gather", words, ids, axis=0)
-    position = g.slice(places, 0, 0, lens[1]) if place_ids is None else g.op("gather", places, place_ids, axis=0)
+    total = g.op("gather", words, g.from_start(ids), axis=0)
+    if place_ids is None:
+        position = g.slice(places, 0, 0, lens[1])
+    else:
+        position = g.op("gather", places, g.from_start(place_ids), axis=0)
     total = g.pointwise("add", total, position)
     if segments is not None and segment_table is not None:
-        total = g.op("add", total, g.op("gather", segment_table, segments, axis=0))
+        total = g.op("add", total, g.op("gather", segment_table, g.from_start(segments), axis=0))
     y, _, _ = layer_norm(g, total, gamma, beta, 2, node.get_float("epsilon", 1e-12))
     if mask is None:
         visible = g.broadcast(g.literal(np.int32(0)), (lens[0],))
@@ -158,6 +161,6 @@ def aten(
     if bounds[0] != 0 or any(a >= b for a, b in itertools.pairwise(bounds)):
         raise ShapeError(f"offsets {bounds[:-1]} do not cut {count} ids into bags")
     op = ("reduce_sum", "reduce_mean", "reduce_max")[mode]
-    rows = g.op("gather", table, ids, axis=0)
+    rows = g.op("gather", table, g.from_start(ids), axis=0)
     bags = [g.op(op, g.slice(rows, 0, a, b), axes=(0,)) for a, b in itertools.pairwise(bounds)]
     return g.op("concat", *bags, axis=0) if len(bags) > 1 else bags[0]

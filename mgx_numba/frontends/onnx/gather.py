@@ -74,6 +74,7 @@ def tensor_scatter(
     places = g.pointwise("add", g.reshape(g.convert(starts, Type.int64_type), (lens[0], 1)), steps)
     if circular:
         places = g.pointwise("mod", places, g.like(lens[axis], places))
+    places = g.from_start(places)
     aligned = [1] * len(lens)
     aligned[0], aligned[axis] = lens[0], new[axis]
     return g.op("scatter_none", past, g.broadcast(g.reshape(places, aligned), new), update, axis=axis)

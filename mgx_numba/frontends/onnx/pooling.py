@@ -134,7 +134,9 @@ def max_unpool(
     places = g.convert(indices, Type.int64_type)
     old = [*lens[:2], *natural]
     if out != old:
-        places = _replaced(g, places, old, out)
+        negative = g.pointwise("less", places, g.like(0, places))
+        places = g.pointwise("where", negative, places, _replaced(g, places, old, out))
+    places = g.from_start(places)
     zeros = g.broadcast(g.like(0, x), (prod(out),))
     flat = g.op("scatter_none", zeros, g.reshape(places, (prod(lens),)), g.reshape(x, (prod(lens),)), axis=0)
     return g.reshape(flat, out)
@@ -145,7 +147,8 @@ def _replaced(g: Builder, places: Instruction, old: list[int], new: list[int]) -
     result = None
     for length, stride, target in zip(old, row_major_strides(old), row_major_strides(new), strict=False):
         axis = g.pointwise("div", places, g.like(stride, places))
-        axis = g.pointwise("mod", axis, g.like(length, axis))
+        if result is not None:  # what is beyond the old lengths is to stay beyond the new ones
+            axis = g.pointwise("mod", axis, g.like(length, axis))
         part = g.pointwise("mul", axis, g.like(target, axis))
         result = part if result is None else g.op("add", result, part)
     return places if result is None else result

@@ -67,6 +67,7 @@ def rotary_embedding(
     if places is None:
         cosine, sine = (g.unsqueeze(t, [1]) for t in (cosine, sine))
     else:
+        places = g.from_start(places)
         cosine, sine = (table_rows(g, t, places, x.shape.type) for t in (cosine, sine))
     if rank(cosine) != 4 or 2 * g.lens(cosine)[3] != width:
         raise ShapeError(f"tables give {list(g.lens(cosine))}, expected [b, 1, s, {width // 2}]")
@@ -89,6 +90,7 @@ def rotary_embedding_contrib(
     if places.shape.elements == 1:
         start = g.reshape(places, (1, 1))
         places = g.broadcast(g.pointwise("add", start, g.convert(positions(g, s, 1), start.shape.type)), (b, s))
+    places = g.from_start(places)
     cosine, sine = (table_rows(g, t, places, x.shape.type) for t in (cosine, sine))
     y = mul_scalar(g, rotate(g, x4, cosine, sine, node.get_bool("interleaved")), node.get_float("scale", 1.0))
     return merge_heads(g, y) if flat else y

@@ -1,8 +1,8 @@
 """Indices that a kernel reads from memory: brought into range, and those out of range reported.
 
 An index that is out of range is replaced by one that is not, or skipped, so that no other memory is ever touched, and
-kept in a variable until the end of the kernel's call, when it goes into the call's fault record (`codegen.launch.Mark`).
-The variable starts as 0, which is in range: what has no elements gets no kernel.
+kept in a variable until the end of the kernel's call, when it goes into the fault record (`codegen.launch.Mark`). The
+variable starts as 0, which is in range: what has no elements gets no kernel.
 """
 
 from __future__ import annotations

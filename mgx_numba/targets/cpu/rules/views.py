@@ -6,6 +6,7 @@ import numpy as np
 
 from ....core.shape import Shape
 from ....graph.instruction import Instruction
+from ....runtime.plan import Region
 from ...lowering.buffers import View
 from ...lowering.destinations import RESHAPES, seen_before
 from ...lowering.lowering import Lowering
@@ -70,6 +71,16 @@ def _copy_to_lent(low: Lowering, ins: Instruction, source: View) -> View | None:
 def lower_identity(low: Lowering, ins: Instruction) -> None:
     """The input itself."""
     low.values[ins] = low.input(ins, 0)
+
+
+@lowering("bit_cast")
+def lower_bit_cast(low: Lowering, ins: Instruction) -> None:
+    """The input's memory as another type; a constant, which is known by its array, is left to the host."""
+    view = low.input(ins, 0)
+    if view.buffer.region is Region.CONSTANT:
+        low.host(ins)
+    else:
+        low.values[ins] = view.with_shape(Shape(ins.shape.type, view.lens, view.strides))
 
 
 @lowering("get_tuple_elem")
