@@ -60,6 +60,11 @@ class Type(IntEnum):
         return not self.is_floating and self is not Type.tuple_type and self is not Type.fp4x2_type
 
     @property
+    def unsigned(self) -> Type:
+        """The unsigned integers of this size."""
+        return {1: Type.uint8_type, 2: Type.uint16_type, 4: Type.uint32_type, 8: Type.uint64_type}[self.size]
+
+    @property
     def is_signed(self) -> bool:
         """Whether negative values exist."""
         return self.is_floating or self in (Type.int8_type, Type.int16_type, Type.int32_type, Type.int64_type)

@@ -114,17 +114,42 @@ class Program:
         for module in self._outer_first():
             target = modules[id(module)]
             for ins in module:
-                twin = Instruction(
-                    ins.op,
-                    [_twin(mapped, i, ins, module) for i in ins.inputs],
-                    ins.shape,
-                    [modules[id(m)] for m in ins.module_args],
-                    ins.literal,
-                )
-                twin.debug_symbols, twin.normalized, twin.target_id = ins.debug_symbols, ins.normalized, ins.target_id
-                mapped[ins] = target._link(twin, None)
+                mapped[ins] = _copied(ins, target, mapped, modules)
             target._parameters = module._parameters
         return copy
+
+    @classmethod
+    def of_module(cls, module: Module) -> tuple[Program, list[Instruction]]:
+        """A program that does what a submodule does, as a copy, and the values that it takes from outside.
+
+        Parameters of the program are those of the module, in their order, then one for each of these values, which it
+        has copies of where they are literals.
+
+        Raises:
+            ValidationError: an instruction takes a value that comes after it.
+        """
+        copy = cls()
+        mapped: dict[Instruction, Instruction] = {}
+        for k, parameter in enumerate(module.parameters()):
+            mapped[parameter] = copy.main.add_parameter(f"p{k}", parameter.shape)
+        captured: list[Instruction] = []
+        for value in module.captured():
+            if value.literal is not None:
+                mapped[value] = copy.main.add_literal(value.literal)
+            else:
+                mapped[value] = copy.main.add_parameter(f"outer{len(captured)}", value.shape)
+                captured.append(value)
+        modules = {id(module): copy.main}
+        for inner in module.submodules():
+            modules[id(inner)] = copy.create_module(inner.name)
+        for source in [module, *module.submodules()]:
+            target = modules[id(source)]
+            for ins in source:
+                if ins not in mapped:
+                    mapped[ins] = _copied(ins, target, mapped, modules)
+            if source is not module:
+                target._parameters = source._parameters
+        return copy, captured
 
     def _outer_first(self) -> list[Module]:
         """Modules such that values captured from an outer module are already copied: outer modules first."""
@@ -142,6 +167,23 @@ class Program:
         from .printer import print_program
 
         return print_program(self)
+
+
+def _copied(
+    ins: Instruction, target: Module, mapped: dict[Instruction, Instruction], modules: dict[int, Module]
+) -> Instruction:
+    """A copy of an instruction at the end of a module, on copies of its inputs."""
+    owner = ins.module
+    assert owner is not None
+    twin = Instruction(
+        ins.op,
+        [_twin(mapped, i, ins, owner) for i in ins.inputs],
+        ins.shape,
+        [modules[id(m)] for m in ins.module_args],
+        ins.literal,
+    )
+    twin.debug_symbols, twin.normalized, twin.target_id = ins.debug_symbols, ins.normalized, ins.target_id
+    return target._link(twin, None)
 
 
 def _twin(mapped: dict[Instruction, Instruction], value: Instruction, user: Instruction, module: Module) -> Instruction:

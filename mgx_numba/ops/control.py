@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from ..graph.module import Module
 
 
+LONGEST = 65535
+"""MIGraphX's default of ``limit_max_iterations``."""
+
+
 def _runner(op: Operator, run: RunModule | None) -> RunModule:
     if run is None:
         raise op.fail("cannot be evaluated without its submodules")
@@ -66,7 +70,8 @@ class Loop(Operator):
     The submodule's parameters are the number of the iteration (int64), the condition and the carried values;
     its results the condition for the next iteration, the carried values and one element for each scan output.
     The result is a tuple: the carried values, then the scan outputs [max_iterations, ...] with zeros where no
-    iteration ran. ``scan_output_directions[k]`` 1 fills the k-th of them from its end.
+    iteration ran. ``scan_output_directions[k]`` 1 fills the k-th of them from its end. More than ``max_iterations`` are
+    an error; a loop without scan outputs, which need the room, may run `LONGEST` iterations even so.
     """
 
     name: ClassVar[str] = "loop"
@@ -106,11 +111,13 @@ class Loop(Operator):
         condition, carried = args[1], list(args[2:])
         shapes = output.sub_shapes[len(carried) :]
         scans: list[list[np.ndarray]] = [[] for _ in shapes]
+        most = self.max_iterations if shapes else max(self.max_iterations, LONGEST)
         iteration = 0
         while iteration < trips and condition.reshape(-1)[0]:
-            if shapes and iteration == self.max_iterations:
+            if iteration >= most:
+                why = f"max_iterations={most}, for which scan outputs have room" if shapes else f"{most} iterations"
                 raise self.fail(
-                    f"runs longer than max_iterations={self.max_iterations}, for which scan outputs have room"
+                    f"runs longer than {why} (trip count {trips}); parse with a larger limit_max_iterations"
                 )
             results = run(0, [np.array([iteration], np.int64), condition, *carried])
             condition, carried = results[0], list(results[1 : len(carried) + 1])

@@ -6,7 +6,7 @@ of one step run in any order, on any number of threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -89,7 +89,7 @@ class HostStep:
 
     The inputs are views of memory that is reused later: the function must not keep or write them. Results are
     copied into the outputs' memory, or kept as they are where an output is ``HOST`` or an output without
-    declared lens.
+    declared lens. ``plans`` are those that the function runs.
     """
 
     function: HostFunction
@@ -97,6 +97,7 @@ class HostStep:
     outputs: tuple[TensorView, ...]
     label: str = ""
     instruction: str = ""
+    plans: tuple[Plan, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -132,11 +133,19 @@ class Plan:
     outputs: list[TensorSpec]
     parallel: bool | None = field(default=None)
 
+    def native_steps(self) -> Iterator[Step]:
+        """All steps with a kernel, those of plans that host steps run included."""
+        for step in self.steps:
+            if isinstance(step, Step):
+                yield step
+            else:
+                for plan in step.plans:
+                    yield from plan.native_steps()
+
     def kernels(self) -> list[KernelSource]:
         """The distinct kernels of the plan, those that are called by others included, in order of first use."""
         found: dict[KernelSource, None] = {}
-        for step in self.steps:
-            if isinstance(step, Step):
-                found[step.kernel] = None
-                found.update((arg, None) for arg in step.args if isinstance(arg, KernelSource))
+        for step in self.native_steps():
+            found[step.kernel] = None
+            found.update((arg, None) for arg in step.args if isinstance(arg, KernelSource))
         return list(found)

@@ -9,9 +9,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from mgx_numba.errors import ParseError
+from mgx_numba.errors import MgxError, ParseError, UnsupportedError
 from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.program import Program
+from mgx_numba.ops import control
 
 from .onnx_cases import run_program
 from .support import FLOAT, INT64, ints, make_model, numbers, run, single, value_info
@@ -249,6 +250,59 @@ def test_a_loop_with_unknown_trip_count_has_room_for_max_loop_iterations() -> No
     assert last.tolist() == [8, 16]
     assert history.shape == (5, 2)
     assert history[3:].tolist() == [[0, 0], [0, 0]]
+
+
+def counting(trips: int | None, go: str, start: bool | None = None) -> onnx.ModelProto:
+    """A loop without scan outputs that counts its iterations; ``go`` says how the condition goes on."""
+    body = helper.make_graph(
+        [
+            helper.make_node("Add", ["v", "one"], ["v_out"]),
+            helper.make_node("Identity", ["go"], ["same"]),
+            helper.make_node("Identity", ["yes"], ["always"]),
+            helper.make_node("Less", ["v", "many"], ["few"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("i", INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("v", FLOAT, [1]),
+        ],
+        [helper.make_tensor_value_info(go, TensorProto.BOOL, []), helper.make_tensor_value_info("v_out", FLOAT, [1])],
+    )
+    constants = {"one": np.ones(1, np.float32), "many": np.full(1, 500, np.float32), "yes": np.array(True)}
+    constants |= {"n": np.array(trips)} if trips is not None else {}
+    constants |= {"start": np.array(start)} if start is not None else {}
+    node = helper.make_node("Loop", ["n" * (trips is not None), "start" * (start is not None), "x"], ["y"], body=body)
+    return make_model([node], {"x": np.zeros(1, np.float32)}, {"y": FLOAT}, constants=constants)
+
+
+@pytest.mark.parametrize("go", ["same", "always"])
+@pytest.mark.parametrize("start", [None, True])
+def test_a_loop_of_more_iterations_than_anyone_waits_for_is_refused(go: str, start: bool | None) -> None:
+    with pytest.raises(
+        UnsupportedError, match=r"Loop.*4611686018427387904 iterations exceed limit_max_iterations=65535"
+    ):
+        parse_onnx(counting(2**62, go, start))
+    x = {"x": np.zeros(1, np.float32)}
+    assert run(counting(2**62, go, False), x)[0].tolist() == [0]
+    with pytest.raises(UnsupportedError, match="40 iterations exceed limit_max_iterations=39"):
+        parse_onnx(counting(40, go, start), limit_max_iterations=39)
+    assert run(counting(40, go, start), x, limit_max_iterations=40)[0].tolist() == [40]
+
+
+@pytest.mark.parametrize("trips", [None, 2**62])
+def test_a_loop_may_run_until_its_condition_ends_it(trips: int | None) -> None:
+    assert run(counting(trips, "few"), {"x": np.zeros(1, np.float32)})[0].tolist() == [501]
+
+
+def test_a_loop_without_trip_count_was_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "LONGEST", 300)
+    for trips in (None, 2**62):
+        with pytest.raises(MgxError, match="loop: runs longer than 300 iterations"):
+            run(counting(trips, "few"), {"x": np.zeros(1, np.float32)}, limit_max_iterations=200)
+        assert run(counting(trips, "few"), {"x": np.zeros(1, np.float32)}, limit_max_iterations=600)[0].tolist() == [
+            501
+        ]
 
 
 def test_a_loop_body_of_the_wrong_type_is_refused() -> None:

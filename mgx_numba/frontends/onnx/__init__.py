@@ -50,7 +50,7 @@ def parse_onnx(
         skip_unknown_operators: put ``unknown`` instructions for operators that are not known.
         print_program_on_error: print the program as far as it was read when reading fails.
         max_loop_iterations: room of a loop's scan outputs when its trip count is not constant.
-        limit_max_iterations: the largest room of a loop's scan outputs.
+        limit_max_iterations: most iterations of a loop, and the largest room of its scan outputs.
         use_debug_symbols: instructions carry the names of the nodes they came from.
         external_data_path: folder of external data (the model's own if ``model`` is a path).
 

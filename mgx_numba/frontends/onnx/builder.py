@@ -153,8 +153,7 @@ class Builder:
     def from_start(self, indices: Instruction) -> Instruction:
         """Integers as indices that do not count from the end: negative ones are out of range, being large without a
         sign."""
-        unsigned = {1: Type.uint8_type, 2: Type.uint16_type, 4: Type.uint32_type, 8: Type.uint64_type}
-        return self.op("bit_cast", indices, target_type=unsigned[indices.shape.type.size])
+        return self.op("bit_cast", indices, target_type=indices.shape.type.unsigned)
 
     def convert(self, x: Instruction, type: Type) -> Instruction:
         """``x`` in another element type."""

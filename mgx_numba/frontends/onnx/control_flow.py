@@ -77,7 +77,7 @@ def loop(
     *carried: Instruction,
 ) -> Sequence[Instruction]:
     """A submodule run again and again; scan outputs have room for the trip count, or
-    ``max_loop_iterations``.
+    ``max_loop_iterations``. More iterations than ``limit_max_iterations`` are refused.
     """
     body = node.get_graph("body")
     count = len(carried)
@@ -91,22 +91,40 @@ def loop(
     scans = len(body.output) - count - 1
     options = g.parser.options
     known = None if trips is None else g.constants.value(trips)
-    most = options.max_loop_iterations if known is None else max(0, int(known.ravel()[0]))
+    longest = 0 if known is None else int(known.ravel()[0])
+    most = options.max_loop_iterations if known is None else max(0, longest)
     if scans and most > options.limit_max_iterations and (condition is None or known is None):
         raise UnsupportedError(f"{most} iterations exceed limit_max_iterations={options.limit_max_iterations}")
-    most = min(most, options.limit_max_iterations) if scans else most
+    if not scans and known is None:
+        most = options.limit_max_iterations
+    most = min(most, options.limit_max_iterations)
     start = condition if condition is not None else g.literal(np.array([True]))
-    limit = trips if trips is not None else g.literal(np.array([options.limit_max_iterations], np.int64))
+    limit = trips if trips is not None else g.literal(np.array([np.iinfo(np.int64).max]))
     module = _module(g, node, "loop")
     names = [i.name for i in body.input]
     shapes = [Shape(Type.int64_type), Shape(Type.bool_type), *(_inside(g, c) for c in carried)]
     parameters = {n: module.add_parameter(_free(module, n), s) for n, s in zip(names, shapes, strict=False)}
     results = g.parser.subgraph(g, body, node.scope, module, parameters)
     _check_carried(names[2:], carried, results[1:])
+    if longest > options.limit_max_iterations and _goes_on(g, start, parameters[names[1]], results[0]):
+        raise UnsupportedError(f"{longest} iterations exceed limit_max_iterations={options.limit_max_iterations}")
     module.add_return(results)
     result = g.op("loop", limit, start, *carried, modules=[module], max_iterations=most)
     values = _members(g, result, module)
     return [_as_entered(g, v, c) for v, c in zip(values, carried, strict=False)] + values[count:]
+
+
+def _goes_on(g: Builder, start: Instruction, condition: Instruction, after: Instruction) -> bool:
+    """Whether a loop's condition is true at first, and true or what it was after each iteration."""
+    first = g.constants.value(start)
+    while after.name == "identity":
+        after = after.inputs[0]
+    if first is None or not first.all():
+        return False
+    if after is condition:
+        return True
+    value = g.constants.value(after)
+    return value is not None and bool(value.all())
 
 
 def _members(g: Builder, result: Instruction, module: Module) -> list[Instruction]:

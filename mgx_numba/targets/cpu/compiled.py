@@ -130,11 +130,10 @@ class LoweredProgram:
         """The distinct kernels, in order of first use; the origin of each has all instructions that run it."""
         origins: dict[KernelSource, dict[str, None]] = {}
         for program in self._all():
-            for step in program.executable.plan.steps if program.executable is not None else ():
-                if isinstance(step, Step):
-                    origin = step.kernel.origin or step.instruction
-                    for kernel in (step.kernel, *(a for a in step.args if isinstance(a, KernelSource))):
-                        origins.setdefault(kernel, {})[kernel.origin or origin] = None
+            for step in program.executable.plan.native_steps() if program.executable is not None else ():
+                origin = step.kernel.origin or step.instruction
+                for kernel in (step.kernel, *(a for a in step.args if isinstance(a, KernelSource))):
+                    origins.setdefault(kernel, {})[kernel.origin or origin] = None
         return [dataclasses.replace(kernel, origin="\n".join(texts)) for kernel, texts in origins.items()]
 
     def machine_code(self) -> dict[str, Any]:

@@ -40,6 +40,8 @@ from .shared_weights import SharedWeights
 if TYPE_CHECKING:
     from ...codegen.tuning.request import Request
     from ...codegen.tuning.session import Tuning
+    from ...graph.module import Module
+    from ..cpu.bodies import Body
 
 __all__ = ["Lowering", "PendingStep"]
 
@@ -58,6 +60,7 @@ class PendingStep:
     host: Callable[[list], list] | None = None
     inputs: list[View] = field(default_factory=list)
     outputs: list[View] = field(default_factory=list)
+    plans: tuple[Plan, ...] = ()
 
 
 class Lowering:
@@ -114,6 +117,10 @@ class Lowering:
         self._return_results()
         return self._finish()
 
+    def lowered(self, program: Program) -> Plan:
+        """The plan of another program, such as a submodule, for the same target."""
+        return Lowering(program, self.options, self.rules, self.backend, self.threads).run()
+
     def _lower(self, ins: Instruction) -> None:
         if isinstance(ins.op, Parameter):
             index = self.parameters.index(ins)
@@ -131,9 +138,9 @@ class Lowering:
                 self.host(ins)
 
     def _needs_host(self, ins: Instruction) -> bool:
-        if ins.name == "get_tuple_elem":
-            return False
         rule = self.rules.get(ins.name)
+        if rule is not None and rule.hosted:
+            return False
         dynamic = ins.shape.is_dynamic and not (rule is not None and rule.dynamic)
         dynamic = dynamic or any(i.shape.is_dynamic for i in ins.inputs)
         return dynamic or any(self._is_hosted(self.values[i]) for i in ins.inputs)
@@ -286,8 +293,8 @@ class Lowering:
         self.hosted += 1
         return View(Buffer(Region.HOST, self.hosted - 1), shape)
 
-    def host(self, ins: Instruction) -> None:
-        """Append a host step that computes the instruction by its NumPy meaning."""
+    def host(self, ins: Instruction, bodies: Mapping[Module, Body] | None = None) -> None:
+        """Append a host step that computes the instruction by its NumPy meaning; ``bodies`` run its submodules."""
         captured = [i for module in ins.module_args for i in module.captured()]
         sources = [*ins.inputs, *captured]
         flat: list[View] = []
@@ -297,8 +304,10 @@ class Lowering:
         def function(arrays: list) -> list:
             values = [_rebuild(tree, arrays) for tree in layout]
             outer = dict(zip(captured, values[count:]))
-            result = compute(ins, values[:count], lambda m, a: evaluate_module(m, a, outer))
-            return _leaves(result)
+            if bodies is None:
+                return _leaves(compute(ins, values[:count], lambda m, a: evaluate_module(m, a, outer)))
+            runs = {module: body.within(outer) for module, body in bodies.items()}
+            return _leaves(compute(ins, values[:count], lambda m, a: runs[m](a)))
 
         shapes = ins.shape.flatten()
         views: list[View] = []
@@ -310,7 +319,9 @@ class Lowering:
             else:
                 views.append(self.allocate(shape))
         self.values[ins] = views if ins.shape.sub_shapes else views[0]
-        self.steps.append(PendingStep(None, {}, f"ref::{ins.name}", ins, function, flat, views))
+        plans = tuple(body.plan for body in bodies.values() if body.plan is not None) if bodies else ()
+        label = f"cpu::{ins.name}" if plans else f"ref::{ins.name}"
+        self.steps.append(PendingStep(None, {}, label, ins, function, flat, views, plans))
 
     def _place_results(self) -> None:
         """Lend the memory of results and concatenations to the instructions that feed them."""
@@ -416,6 +427,7 @@ class Lowering:
                 outputs=tuple(_plan_view(v) for v in step.outputs),
                 label=step.label,
                 instruction=text,
+                plans=step.plans,
             )
         launch = step.launch
         args: list[int | Pointer | KernelSource] = []

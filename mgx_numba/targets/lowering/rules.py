@@ -26,11 +26,13 @@ class Rule:
         lower: appends the steps and registers the value.
         accepts: whether the result can be written straight into memory of a given shape (strides).
         dynamic: whether results may have lengths that are known at run time only.
+        hosted: whether inputs may have such lengths, too, and be values of host steps.
     """
 
     lower: Lower
     accepts: Accepts
     dynamic: bool
+    hosted: bool
 
 
 class RuleTable:
@@ -50,12 +52,14 @@ class RuleTable:
         found = self._rules.get(name)
         return self._base.get(name) if found is None and self._base is not None else found
 
-    def lowering(self, *names: str, accepts: Accepts | None = None, dynamic: bool = False) -> Callable[[Lower], Lower]:
+    def lowering(
+        self, *names: str, accepts: Accepts | None = None, dynamic: bool = False, hosted: bool = False
+    ) -> Callable[[Lower], Lower]:
         """Decorator: the function lowers these operators; arguments as in `Rule`, by default all is accepted."""
 
         def decorate(function: Lower) -> Lower:
             for name in names:
-                self._rules[name] = Rule(function, accepts or (lambda ins, shape: True), dynamic)
+                self._rules[name] = Rule(function, accepts or (lambda ins, shape: True), dynamic, hosted)
             return function
 
         return decorate

@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from ....codegen.cpu.data.gather import gather_elements_launch, gather_launch, gathernd_launch
 from ....codegen.cpu.data.onehot import onehot_launch
 from ....codegen.cpu.data.scatter import scatter_launch, scatternd_launch
+from ....codegen.cpu.loops import Tensor
+from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
 from ....ops.gather import Gather, GatherElements, GatherND
 from ....ops.scatter import REDUCTIONS, ScatterBase, ScatterNDBase
 from ....ops.selection import OneHot
+from ....ops.slice import ScanSlice
 from ...lowering.destinations import keeps_inner_axis
 from ...lowering.lowering import Lowering
 from .table import lowering
@@ -35,6 +38,26 @@ def lower_gather(low: Lowering, ins: Instruction) -> None:
         made = gather_launch if isinstance(op, Gather) else gather_elements_launch
         launch = made(axis, *tensors, origin, _doubtful(low, ins.inputs[1], data.lens[axis]))
     low.launch(launch, {"x": data, "indices": indices, "out": out}, ins)
+
+
+@lowering("scan_slice")
+def lower_scan_slice(low: Lowering, ins: Instruction) -> None:
+    """A gather of one position, counted backwards in an axis that is walked from its end."""
+    op, (data, index) = ins.op, low.inputs(ins)
+    assert isinstance(op, ScanSlice)
+    axis = op.axis % len(data.lens)
+    if 0 in data.lens:
+        low.host(ins)
+        return
+    out = low.allocate(Shape(data.type, ins.shape.lens))
+    low.values[ins] = out
+    strides = list(data.strides)
+    if op.direction:
+        data = data.with_shape(data.shape, (data.lens[axis] - 1) * strides[axis])
+        strides[axis] = -strides[axis]
+    source, place = Tensor(data.type, data.lens, tuple(strides)), Tensor(index.type.unsigned, (1,), (1,))
+    launch = gather_launch(axis, source, place, out.tensor, low.origin(ins))
+    low.launch(launch, {"x": data, "indices": index, "out": out}, ins)
 
 
 @lowering(*(f"scatter_{r}" for r in REDUCTIONS), *(f"scatternd_{r}" for r in REDUCTIONS))

@@ -83,7 +83,7 @@ def lower_bit_cast(low: Lowering, ins: Instruction) -> None:
         low.values[ins] = view.with_shape(Shape(ins.shape.type, view.lens, view.strides))
 
 
-@lowering("get_tuple_elem")
+@lowering("get_tuple_elem", hosted=True)
 def lower_get_tuple_elem(low: Lowering, ins: Instruction) -> None:
     """One member of a tuple."""
     low.values[ins] = low.values[ins.inputs[0]][ins.op.index]  # type: ignore[attr-defined]

@@ -1,0 +1,200 @@
+"""Branches and loops on the cpu target: what they run is compiled, and gives what ref gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import mgx_numba as migraphx
+from mgx_numba.errors import ShapeError
+from mgx_numba.runtime.plan import HostStep, Plan
+
+FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+
+
+def info(name: str, lens: Sequence[int] | None, type: int = FLOAT) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, type, lens)
+
+
+def numbers(*lens: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng([seed, *lens]).standard_normal(lens).astype(np.float32)
+
+
+def model_of(
+    nodes: list[onnx.NodeProto], feeds: dict[str, np.ndarray], outputs: list[str], **constants: np.ndarray
+) -> bytes:
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [info(n, a.shape, helper.np_dtype_to_tensor_dtype(a.dtype)) for n, a in feeds.items()],
+        [info(n, None) for n in outputs],
+        [numpy_helper.from_array(a, n) for n, a in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = min(model.ir_version, 10)
+    return model.SerializeToString()
+
+
+def compiled(model: bytes, target: str) -> migraphx.program:
+    return migraphx.parse_onnx_buffer(model).compile(migraphx.get_target(target), fast_math=False)
+
+
+def agrees(model: bytes, feeds: dict[str, np.ndarray]) -> Plan:
+    """Runs on both targets, and against ONNX Runtime if it is there; returns the plan."""
+    program = compiled(model, "cpu")
+    expected = [np.asarray(r) for r in compiled(model, "ref").run(feeds)]
+    for _ in range(2):
+        for result, wanted in zip(program.run(feeds), expected, strict=True):
+            assert (result.shape, result.dtype) == (wanted.shape, wanted.dtype)
+            np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=1e-5)
+    try:
+        import onnxruntime
+    except ImportError:
+        pass
+    else:
+        session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+        for result, wanted in zip(expected, session.run(None, feeds), strict=True):
+            np.testing.assert_allclose(result.reshape(wanted.shape), wanted, rtol=1e-5, atol=1e-5)
+    plan = program._compiled.executable.plan
+    assert isinstance(plan, Plan)
+    return plan
+
+
+def hosts(plan: Plan) -> list[HostStep]:
+    return [s for s in plan.steps if isinstance(s, HostStep)]
+
+
+def only_body(plan: Plan) -> Plan:
+    (step,) = hosts(plan)
+    (body,) = step.plans
+    return body
+
+
+def scan(axes: Sequence[int] = (0, 0), ways: Sequence[int] = (0, 0), out_way: int = 0) -> onnx.NodeProto:
+    body = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["s", "w"], ["m"]),
+            helper.make_node("Add", ["m", "a"], ["t"]),
+            helper.make_node("Add", ["t", "bias"], ["u"]),
+            helper.make_node("Tanh", ["u"], ["s_out"]),
+            helper.make_node("Mul", ["s_out", "b"], ["row"]),
+        ],
+        "body",
+        [info(n, [2, 4]) for n in ("s", "a", "b")],
+        [info(n, [2, 4]) for n in ("s_out", "row")],
+    )
+    return helper.make_node(
+        "Scan",
+        ["start", "p", "q"],
+        ["last", "rows"],
+        body=body,
+        num_scan_inputs=2,
+        scan_input_axes=list(axes),
+        scan_input_directions=list(ways),
+        scan_output_directions=[out_way],
+    )
+
+
+@pytest.mark.parametrize("ways", [(0, 0), (1, 0), (1, 1)])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_a_scan_step_ran_in_python(axis: int, ways: tuple[int, int]) -> None:
+    lens = [2, 4]
+    lens.insert(axis, 5)
+    feeds = {"start": numbers(2, 4), "p": numbers(*lens, seed=1), "q": numbers(*lens, seed=2), "bias": numbers(4)}
+    model = model_of([scan((axis, axis), ways, ways[1])], feeds, ["last", "rows"], w=numbers(4, 4, seed=3))
+    assert not hosts(only_body(agrees(model, feeds)))
+
+
+def test_kernels_of_a_body_are_shown() -> None:
+    feeds = {"start": numbers(2, 4), "p": numbers(5, 2, 4, seed=1), "q": numbers(5, 2, 4, seed=2), "bias": numbers(4)}
+    program = compiled(model_of([scan()], feeds, ["last", "rows"], w=numbers(4, 4, seed=3)), "cpu")
+    assert "gather_kernel" in [kernel.name for kernel in program.kernels()]
+
+
+def loop(nodes: list[onnx.NodeProto], carried: Sequence[int] | None, outputs: list[str], scans: int) -> onnx.NodeProto:
+    body = helper.make_graph(
+        nodes,
+        "body",
+        [info("i", [], INT64), info("go", [], BOOL), info("v", carried)],
+        [info("go_out", [], BOOL), info("v_out", None), *(info(f"scan{k}", None) for k in range(scans))],
+    )
+    return helper.make_node("Loop", ["n", "", "x"], outputs, body=body)
+
+
+GO = helper.make_node("Identity", ["go"], ["go_out"])
+
+
+def test_a_loop_stops_by_its_condition_and_carries_scalars() -> None:
+    nodes = [
+        helper.make_node("Add", ["v", "step"], ["v_out"]),
+        helper.make_node("Less", ["v_out", "end"], ["go_out"]),
+        helper.make_node("Mul", ["v_out", "v_out"], ["scan0"]),
+    ]
+    for start in (np.array(0.5, np.float32), np.array([0.5], np.float32)):
+        feeds = {"x": start, "step": np.array(1.5, np.float32)}
+        node = loop(nodes, start.shape, ["y"], 0)
+        model = model_of([node], feeds, ["y"], n=np.array(100), end=np.array(20, np.float32).reshape(start.shape))
+        only_body(agrees(model, feeds))
+
+
+def test_a_loop_inside_of_a_loop_takes_values_of_both() -> None:
+    inner = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go2"], ["go2_out"]),
+            helper.make_node("Mul", ["v2", "k"], ["scaled"]),
+            helper.make_node("Add", ["scaled", "doubled"], ["v2_out"]),
+        ],
+        "inner",
+        [info("i2", [], INT64), info("go2", [], BOOL), info("v2", [3])],
+        [info("go2_out", [], BOOL), info("v2_out", [3])],
+    )
+    nodes = [
+        GO,
+        helper.make_node("Add", ["v", "v"], ["doubled"]),
+        helper.make_node("Loop", ["two", "", "v"], ["v_out"], body=inner),
+        helper.make_node("Identity", ["v_out"], ["scan0"]),
+    ]
+    feeds = {"x": numbers(3), "k": numbers(3, seed=1)}
+    model = model_of([loop(nodes, [3], ["y", "ys"], 1)], feeds, ["y", "ys"], n=np.array(3), two=np.array(2))
+    only_body(only_body(agrees(model, feeds)))
+
+
+def test_a_carried_value_may_change_its_lengths() -> None:
+    nodes = [GO, helper.make_node("Concat", ["v", "v"], ["v_out"], axis=0)]
+    feeds = {"x": numbers(2, 2)}
+    node = loop(nodes, None, ["y"], 0)
+    model = model_of([node], feeds, ["y"], n=np.array(3))
+    program = compiled(model, "cpu")
+    np.testing.assert_array_equal(program.run(feeds)[0], np.tile(feeds["x"], (8, 1)))
+
+
+@pytest.mark.parametrize("other", [3, 4])
+def test_branches_are_compiled(other: int) -> None:
+    branches = [
+        helper.make_graph(
+            [helper.make_node("Exp", ["x"], ["e"]), helper.make_node("Slice", ["e", "zero", end, "zero"], [name])],
+            name,
+            [],
+            [info(name, None)],
+        )
+        for name, end in (("then", "three"), ("otherwise", "end"))
+    ]
+    node = helper.make_node("If", ["c"], ["y"], then_branch=branches[0], else_branch=branches[1])
+    constants = {"zero": np.array([0]), "three": np.array([3]), "end": np.array([other])}
+    for condition in (True, False):
+        feeds = {"c": np.array([condition]), "x": numbers(4, 5)}
+        (step,) = hosts(agrees(model_of([node], feeds, ["y"], **constants), feeds))[:1]
+        assert [hosts(plan) for plan in step.plans] == [[], []]
+
+
+def test_an_index_out_of_range_in_an_iteration_is_an_error_of_the_call() -> None:
+    nodes = [GO, helper.make_node("Gather", ["t", "i"], ["row"]), helper.make_node("Add", ["v", "row"], ["v_out"])]
+    feeds: dict[str, Any] = {"x": numbers(3), "t": numbers(4, 3)}
+    with pytest.raises(ShapeError, match="gather: index 4 is out of range for axis 0 of length 4"):
+        compiled(model_of([loop(nodes, [3], ["y"], 0)], feeds, ["y"], n=np.array(5)), "cpu").run(feeds)
+    agrees(model_of([loop(nodes, [3], ["y"], 0)], feeds, ["y"], n=np.array(4)), feeds)
