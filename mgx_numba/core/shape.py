@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from math import prod
 
 from ..errors import ShapeError
 from .types import Type
@@ -23,6 +24,10 @@ from .types import Type
 __all__ = ["DynamicDimension", "Shape", "find_permutation", "invert_permutation", "row_major_strides"]
 
 MAX_BYTES = 1 << 62
+"""Bytes of all elements of a tensor, repeated ones and those beside an empty axis counted: NumPy's products of lengths
+stay within int64, with room for a sign."""
+MAX_RANK = 64
+"""Axes of a tensor: NumPy's ``NPY_MAXDIMS``."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,11 @@ Ranges = tuple[DynamicDimension, ...]
 Members = tuple["Shape", ...]
 
 
+def _check_rank(rank: int) -> None:
+    if rank > MAX_RANK:
+        raise ShapeError(f"shape has {rank} axes, more than the {MAX_RANK} that are supported")
+
+
 def row_major_strides(lens: Sequence[int]) -> tuple[int, ...]:
     """Strides of a packed row-major tensor of these lengths."""
     strides = [1] * len(lens)
@@ -80,7 +90,8 @@ class Shape:
         strides: elements between neighbours on each axis; row-major packed when absent.
 
     Raises:
-        ShapeError: negative lengths, or lens and strides of different ranks, or more than 2**62 bytes.
+        ShapeError: negative lengths, or lens and strides of different ranks, or more than 64 axes, or more than 2**62
+            bytes, also where they are repeated or another axis is empty.
     """
 
     __slots__ = ("__dict__", "dyn_dims", "lens", "strides", "sub_shapes", "type")
@@ -104,7 +115,9 @@ class Shape:
         self.strides = row_major_strides(self.lens) if strides is None else tuple(int(s) for s in strides)
         if len(self.lens) != len(self.strides):
             raise ShapeError(f"shape has {len(self.lens)} lengths but {len(self.strides)} strides")
-        if self.bytes > MAX_BYTES:
+        _check_rank(len(self.lens))
+        elements = self.elements or prod(n for n in self.lens if n)
+        if max(elements, self.element_space) * type.size > MAX_BYTES:
             raise ShapeError(f"shape {list(self.lens)} of {type.name} exceeds 2**62 bytes")
 
     @classmethod
@@ -113,6 +126,7 @@ class Shape:
         ranges = tuple(d if isinstance(d, DynamicDimension) else DynamicDimension(int(d), int(d)) for d in dims)
         if all(d.is_fixed for d in ranges):
             return cls(type, [d.min for d in ranges])
+        _check_rank(len(ranges))
         return cls._without_lens(type, ranges, ())
 
     @classmethod

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -78,3 +80,47 @@ def test_convolutions_that_share_weights_do_not_share_what_is_packed_otherwise(n
         return [m.add_instruction(name, [p[0], w], **way) for way in ways]
 
     check([data((1, channels, 30, 29))], build, rtol=1e-4, fast_math=fast_math)
+
+
+WORST = np.array([[np.inf, -np.inf, np.nan, 0], [3e38, -3e38, 1e-45, 65504], [1, -1, 2, -0.0]], np.float32)
+WARNED = {
+    "convert": {"target_type": "half_type"},
+    "div": {},
+    "dot": {},
+    "sqrt": {},
+    "pow": {},
+    "softmax": {"axis": 1},
+    "reduce_prod": {"axes": (1,)},
+    "reduce_mean": {"axes": (0, 1)},
+    "scatter_add": {"axis": 1},
+    "lrn": {"size": 3},
+    "pooling": {"mode": "lpnorm", "lengths": (2, 2)},
+    "convolution_backwards": {},
+    "quantizelinear": {},
+}
+
+
+@pytest.mark.parametrize("literals", [True, False])
+@pytest.mark.parametrize("name", WARNED)
+def test_constants_that_overflow_were_reported_by_numpy(name, literals):
+    image = np.broadcast_to(WORST, (2, 2, 3, 4)).copy()
+    inputs = {
+        "div": [WORST, WORST[:, ::-1].copy()],
+        "pow": [WORST, WORST[::-1].copy()],
+        "dot": [WORST, WORST.T.copy()],
+        "scatter_add": [WORST, np.zeros((3, 4), np.int64), WORST],
+        "lrn": [image],
+        "pooling": [image],
+        "convolution_backwards": [image, image],
+        "quantizelinear": [WORST, WORST],
+    }.get(name, [WORST])
+
+    def build(m, p):
+        return m.add_instruction(name, [m.add_literal(i) for i in inputs] if literals else p, **WARNED[name])
+
+    given = [] if literals else inputs
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for target in ("ref", "cpu"):
+            program = migraphx.program.wrap(program_of(given, build)).compile(migraphx.get_target(target))
+            program.run({f"p{k}": a for k, a in enumerate(given)})

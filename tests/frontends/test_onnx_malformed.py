@@ -198,6 +198,20 @@ def test_input_dimensions_that_cannot_be(dims: list[int]) -> None:
     fails(model, "input 'x'")
 
 
+@pytest.mark.parametrize("dims", [[1] * 65, [2**62, 2**62, 0]], ids=len)
+def test_lengths_that_no_array_can_have(dims: list[int]) -> None:
+    found = "axes, more than the 64" if len(dims) > 64 else "exceeds 2\\*\\*62 bytes"
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])], "g", [helper.make_tensor_value_info("x", FLOAT, dims)],
+        [helper.make_tensor_value_info("y", FLOAT, None)],
+    )  # fmt: skip
+    with pytest.raises(MgxError, match=f"input 'x'.*{found}"):
+        parse_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
+    model, _ = single("Expand", [np.ones(1, np.float32), np.array(dims)], constant=(1,))
+    with pytest.raises(MgxError, match=f"Expand.*{found}"):
+        parse_onnx(model)
+
+
 def test_inputs_without_type_or_shape() -> None:
     model = relu_model()
     model.graph.input[0].type.tensor_type.ClearField("shape")

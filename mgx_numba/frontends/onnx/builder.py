@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...core.shape import Shape
 from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
@@ -227,7 +228,7 @@ class Builder:
         if not x.shape.is_dynamic and self.lens(x) == dims:
             return x
         if not x.shape.is_dynamic and 0 in dims:
-            return self.literal(np.empty(dims, x.shape.type.numpy))
+            return self.literal(np.empty(Shape(x.shape.type, dims).lens, x.shape.type.numpy))
         if not dims:
             one = x if x.shape.lens == (1,) else self.op("reshape", x, dims=(1,))
             return self.op("squeeze", one, axes=(0,))

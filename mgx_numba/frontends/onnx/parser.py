@@ -8,6 +8,8 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ...core.shape import DynamicDimension, Shape
 from ...errors import MgxError, OptionError, ParseError, UnsupportedError
 from ...graph.instruction import Instruction
@@ -32,8 +34,12 @@ if TYPE_CHECKING:
 __all__ = ["GraphParser", "parse"]
 
 
+@np.errstate(all="ignore")
 def parse(source: Any, options: ParseOptions) -> Program:
-    """Parse a model with these options; see `mgx_numba.frontends.onnx.parse_onnx`."""
+    """Parse a model with these options; see `mgx_numba.frontends.onnx.parse_onnx`.
+
+    Overflow and NaN in constants go without NumPy's warnings.
+    """
     model = load_model(source, options.external_data_path)
     parser = GraphParser(model, options)
     try:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from ...errors import CompileError, OptionError, ValidationError
 from ..module import Module
 from ..program import Program
@@ -110,6 +112,7 @@ def environment_flag(name: str) -> bool:
     return os.environ.get(name, "").strip().lower() not in ("", "0", "false", "off", "no")
 
 
+@np.errstate(all="ignore")
 def run_passes(
     program: Program,
     passes: Sequence[Pass | str],
@@ -121,6 +124,8 @@ def run_passes(
     validate: bool = False,
 ) -> None:
     """Run passes in order over all modules of a program, in place; results keep their ranks.
+
+    Overflow and NaN in constants go without a warning.
 
     Args:
         program: the program to rewrite.

@@ -97,6 +97,7 @@ class Lowering:
         self.shared: SharedWeights | None = None
         self.ranges = Ranges()
 
+    @np.errstate(all="ignore")
     def run(self) -> Plan:
         """Lower the whole program.
 
@@ -301,6 +302,7 @@ class Lowering:
         layout = [_flatten(self.values[i], flat) for i in sources]
         count = len(ins.inputs)
 
+        @np.errstate(all="ignore")
         def function(arrays: list) -> list:
             values = [_rebuild(tree, arrays) for tree in layout]
             outer = dict(zip(captured, values[count:]))

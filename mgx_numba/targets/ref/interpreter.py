@@ -20,8 +20,9 @@ __all__ = ["Trace", "evaluate", "evaluate_module"]
 Trace = Callable[[Instruction, Any], None]
 
 
+@np.errstate(all="ignore")
 def evaluate(program: Program, parameters: Mapping[str, np.ndarray], trace: Trace | None = None) -> list:
-    """Run the main module on arrays by parameter name.
+    """Run the main module on arrays by parameter name; overflow and NaN go without a warning.
 
     Args:
         program: any valid program; dynamic shapes are resolved from the actual arguments.
