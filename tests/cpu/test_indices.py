@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mgx_numba.targets.cpu.options import CpuOptions
 from onnx import TensorProto, helper
 
 import mgx_numba as migraphx
@@ -18,7 +17,8 @@ from mgx_numba.errors import ShapeError
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.module import Module
 from mgx_numba.runtime.plan import HostStep, Step
-from mgx_numba.targets.lowering.lowering import lower
+from mgx_numba.targets.cpu.lower import lower
+from mgx_numba.targets.options import TargetOptions
 
 from .programs import Build, check, program_of
 
@@ -96,7 +96,7 @@ def test_host_steps_do_not_run_on_what_a_wrong_index_gave() -> None:
         return m.add_instruction("nonzero", [picked])
 
     program = compiled([x, indices], build)
-    assert any(isinstance(s, HostStep) for s in lower(program_of([x, indices], build), CpuOptions()).steps)
+    assert any(isinstance(s, HostStep) for s in lower(program_of([x, indices], build), TargetOptions()).steps)
     with pytest.raises(ShapeError, match="index 4 is out of range"):
         program.run(feeds(x, indices))
     assert program.run(feeds(x, np.array([0, 3])))[0].tolist() == [0, 0, 0, 1, 1, 1, 0, 1, 2, 0, 1, 2]
@@ -281,4 +281,4 @@ def test_bits_read_as_another_type_are_no_copy() -> None:
         return [bits, m.add_instruction("div", [bits, three])]
 
     check([x], build)
-    assert not any(isinstance(s, HostStep) for s in lower(program_of([x], build), CpuOptions()).steps)
+    assert not any(isinstance(s, HostStep) for s in lower(program_of([x], build), TargetOptions()).steps)

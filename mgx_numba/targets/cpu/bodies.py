@@ -63,6 +63,8 @@ class Body:
             for spec, value in zip(specs[len(own) :], self._captured, strict=True)
         }
 
+        scalars = [k for k, value in enumerate(module.results()) if value.shape.without_axes]  # in the IR: one axis
+
         def run(arguments: Sequence[Any]) -> list:
             for (name, lens, elements), argument in zip(own, arguments):
                 if argument.shape != lens:
@@ -71,7 +73,11 @@ class Body:
                     argument = argument.reshape(lens)
                 given[name] = argument
             results = enter(given)
-            return executable.run([np.ascontiguousarray(given[s.name]) for s in specs]) if results is None else results
+            if results is None:
+                results = executable.run([np.ascontiguousarray(given[s.name]) for s in specs])
+            for k in scalars:
+                results[k] = results[k].reshape(1)
+            return results
 
         return run
 
