@@ -55,11 +55,19 @@ class SampleAxis:
         return add_scalar(g, g.pointwise("min", along, back), self.low)
 
     def taps(self, x: Instruction, mode: str) -> list[tuple[Instruction, Instruction | None]]:
-        """Places (float) and weights that a sample is made of."""
+        """Places (float) and weights that a sample is made of.
+
+        Cubic weights are those of the place itself, as in torch's ``grid_sample`` and ONNX Runtime: beyond a border
+        the image goes on with the elements that the padding gives, while coordinates stay.
+        """
         g = self.g
         if mode == "nearest":
             return [(self.folded(g.op("nearbyint", x)), None)]
-        x = self.folded(x)
+        if mode == "cubic" and self.padding == "border":
+            # where all four places lie beyond a border it does not matter how far, unless it is infinitely
+            x = g.pointwise("clip", x, g.like(-2, x), g.like(self.length + 1, x))
+        else:
+            x = self.folded(x)
         base = g.op("floor", x)
         t = g.op("sub", x, base)
         rest = g.pointwise("sub", g.like(1, t), t)
@@ -96,15 +104,28 @@ class SampleAxis:
 def grid_sample(g: Builder, node: Node, x: Instruction, grid: Instruction) -> Instruction:
     """x [n, c, spatial...] sampled at grid [n, out..., axes], whose last axis counts spatial axes from the
     last one.
+
+    Places and interpolated values are computed in float32, or in float64 for a grid of float64 and where float64 or
+    integers of 4 or 8 bytes are interpolated; integers get the nearest value of their type. Samples at NaN are 0 with
+    padding by zeros, otherwise NaN, or in mode ``nearest`` any element.
     """
     mode = MODES[node.get_choice("mode", tuple(MODES), "linear")]
     padding = node.get_choice("padding_mode", ("zeros", "border", "reflection"), "zeros")
     lens, wanted = g.lens(x), g.lens(grid)
     spatial = len(lens) - 2
-    if spatial < 1 or len(wanted) != len(lens) or wanted[0] != lens[0] or wanted[-1] != spatial or not all(lens):
+    if spatial < 1 or len(wanted) != len(lens) or wanted[0] != lens[0] or wanted[-1] != spatial:
         raise ShapeError(f"input {list(lens)} and grid {list(wanted)} do not fit")
     batch, channels, out = lens[0], lens[1], wanted[1:-1]
-    flat = g.reshape(grid, (batch, prod(out), spatial))
+    if 0 in (batch, channels, *out):
+        return g.literal(np.empty((batch, channels, *out), x.shape.type.numpy))
+    if 0 in lens:
+        raise ShapeError(f"input {list(lens)} has no elements to sample")
+    type = x.shape.type
+    exact = type is Type.double_type or (not type.is_floating and type.size >= 4)
+    wide = Type.double_type if grid.shape.type is Type.double_type or (exact and mode != "nearest") else Type.float_type
+    if mode != "nearest":
+        x = g.convert(x, wide)
+    flat = g.reshape(g.convert(grid, wide), (batch, prod(out), spatial))
     axes, taps = [], []
     for k, length in enumerate(lens[2:]):
         axis = SampleAxis(g, length, padding, node.get_bool("align_corners"))
@@ -126,12 +147,14 @@ def grid_sample(g: Builder, node: Node, x: Instruction, grid: Instruction) -> In
             valid = inside if valid is None or inside is None else g.op("logical_and", valid, inside)
         value = g.op("gather", rows, place, axis=0)
         if weight is not None:
-            value = g.pointwise("mul", value, g.unsqueeze(g.convert(weight, x.shape.type), [2]))
+            value = g.pointwise("mul", value, g.unsqueeze(weight, [2]))
         if valid is not None:
             value = g.pointwise("where", g.unsqueeze(valid, [2]), value, g.like(0, value))
         total = value if total is None else g.op("add", total, value)
     if total is None:
         raise ShapeError("there is nothing to sample")
+    if mode != "nearest":
+        total = g.convert(total if type.is_floating else g.op("nearbyint", total), type)
     return g.reshape(g.transpose(total, (0, 2, 1)), (batch, channels, *out))
 
 

@@ -1,0 +1,82 @@
+"""Sampling of images, against ONNX Runtime and by equations where it has no kernel."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import onnx
+import pytest
+
+from .support import FLOAT, assert_like_onnxruntime, numbers, run, single
+
+PADDINGS = ("zeros", "border", "reflection")
+TIES = np.array([-1, 1, 0, 0.5, -0.5, 0.25, -0.25, 0.2, -0.2, 0.6, -0.6, 0.8], np.float32)
+
+
+def grid(*lens: int) -> np.ndarray:
+    """Places inside and up to more than an image's length outside, first some halfway between elements."""
+    places = np.random.default_rng(0).uniform(-2.5, 2.5, lens).astype(np.float32)
+    places.reshape(-1)[: TIES.size] = TIES
+    return places
+
+
+@pytest.mark.parametrize("axes", [2, 3])
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_grid_sample_agrees_with_onnxruntime(mode: str, axes: int) -> None:
+    if mode == "cubic" and axes == 3:
+        pytest.skip("ONNX Runtime has no cubic form of volumes")
+    x, places = numbers(2, 2, *(4, 5, 3)[:axes]), grid(2, *(3, 7, 2)[:axes], axes)
+    for padding, align in itertools.product(PADDINGS, (0, 1)):
+        model, feeds = single("GridSample", [x, places], opset=20, mode=mode, padding_mode=padding, align_corners=align)
+        assert_like_onnxruntime(model, feeds)
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_cubic_samples_of_volumes_are_those_of_planes_where_depth_is_constant(padding: str) -> None:
+    plane, places = numbers(1, 2, 4, 5), grid(1, 3, 7, 2)
+    volume = np.repeat(plane[:, :, None], 3, 2)
+    inside = np.concatenate([places, np.zeros((1, 3, 7, 1), np.float32)], 3)[:, None]
+    options = {"opset": 20, "mode": "cubic", "padding_mode": padding}
+    flat = run(*single("GridSample", [plane, places], **options))[0]
+    # at the middle plane itself the weights of its neighbours are 0
+    deep = run(*single("GridSample", [volume, inside], **options))[0]
+    np.testing.assert_allclose(deep[:, :, 0], flat, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int64, np.bool_, np.float16])
+def test_samples_of_narrow_images_are_rounded_once(dtype: type, mode: str) -> None:
+    levels = 2 if dtype is np.bool_ else 250
+    x = np.random.default_rng(0).integers(0, levels, (1, 2, 4, 5)).astype(dtype)
+    places = grid(1, 3, 7, 2)
+    options = {"opset": 20, "mode": mode, "padding_mode": "border"}
+    type = onnx.helper.np_dtype_to_tensor_dtype(x.dtype)
+    result = run(*single("GridSample", [x, places], outputs=(type,), **options))[0]
+    wide = run(*single("GridSample", [x.astype(np.float64), places], outputs=(11,), **options))[0]
+    if dtype is np.float16:
+        np.testing.assert_allclose(result, wide.astype(dtype), rtol=1e-3)
+        return
+    top = 1 if dtype is np.bool_ else np.iinfo(dtype).max
+    low = 0 if dtype is np.bool_ else np.iinfo(dtype).min
+    assert (np.abs(result.astype(np.float64) - np.clip(wide, low, top)) <= 0.5 + 1e-4).all()
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_samples_infinitely_far_away_are_those_of_the_padding(mode: str) -> None:
+    x = numbers(1, 1, 4, 5)
+    far = np.array([[np.inf, 0], [-np.inf, 0], [0, np.inf], [0, -np.inf], [1e30, 0], [np.nan, np.nan]], np.float32)
+    finite = np.clip(far, -50, 50)[:5]
+    for padding in ("zeros", "border"):
+        options = {"opset": 20, "mode": mode, "padding_mode": padding, "align_corners": 1}
+        result = run(*single("GridSample", [x, far[None, None]], **options))[0]
+        wanted = run(*single("GridSample", [x, finite[None, None]], **options))[0]
+        np.testing.assert_allclose(result[..., :5], wanted, atol=1e-6)
+        assert padding != "zeros" or result[..., 5] == 0
+
+
+@pytest.mark.parametrize(("lens", "out"), [((0, 2, 4, 5), (3, 2)), ((2, 0, 4, 5), (3, 2)), ((2, 2, 4, 5), (0, 2))])
+def test_nothing_is_sampled_from_or_to_empty_tensors(lens: tuple[int, ...], out: tuple[int, ...]) -> None:
+    places = np.zeros((lens[0], *out, 2), np.float32)
+    model, feeds = single("GridSample", [np.zeros(lens, np.float32), places], opset=20, outputs=(FLOAT,))
+    assert_like_onnxruntime(model, feeds)
