@@ -10,7 +10,7 @@ import pytest
 from mgx_numba.errors import UnsupportedError
 from mgx_numba.frontends.onnx import parse_onnx
 
-from .support import FLOAT, INT64, assert_like_onnxruntime, ints, numbers, single
+from .support import FLOAT, INT64, assert_like_onnxruntime, ints, numbers, run, single
 
 U8, I32 = 2, 6
 X4 = numbers(2, 3, 6, 5)
@@ -38,6 +38,36 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
         "Slice",
         [X4, ints(-1, 4), ints(-9999, 0), ints(2, 3), ints(-2, -1)],
         {"opset": 10, "constant": [1, 2, 3, 4]},
+    ),
+    "slice_backwards_from_before_the_axis": (
+        "Slice",
+        [X4, ints(-9999, -7), ints(-9999, -8), ints(2, 3), ints(-1, -2)],
+        {"opset": 10, "constant": [1, 2, 3, 4]},
+    ),
+    "slice_backwards_from_beyond_the_axis": (
+        "Slice",
+        [X4, ints(9999, 5), ints(-9999, 1), ints(2, 3), ints(-2, -1)],
+        {"opset": 10, "constant": [1, 2, 3, 4]},
+    ),
+    "slice_backwards_of_an_empty_axis": (
+        "Slice",
+        [numbers(0, 3), ints(-1, -9), ints(-9, -9), ints(0, 1), ints(-1, -1)],
+        {"opset": 10, "constant": [1, 2, 3, 4]},
+    ),
+    "shrink_of_integers": (
+        "Shrink",
+        [np.arange(-5, 6, dtype=np.int32)],
+        {"opset": 9, "lambd": 1.5, "bias": 0.7, "outputs": (I32,)},
+    ),
+    "shrink_of_unsigned_integers": (
+        "Shrink",
+        [np.arange(9, dtype=np.uint8)],
+        {"opset": 9, "lambd": 2.5, "bias": 1.5, "outputs": (U8,)},
+    ),
+    "shrink_with_default_threshold_of_int64": (
+        "Shrink",
+        [np.arange(-2, 3)],
+        {"opset": 9, "outputs": (INT64,)},
     ),
     "clip_7_attributes": ("Clip", [X4], {"opset": 7, "min": -0.5, "max": 0.5}),
     "clip_7_minimum_alone": ("Clip", [X4], {"opset": 7, "min": -0.5}),
@@ -332,12 +362,16 @@ def test_form_agrees_with_onnxruntime(name: str) -> None:
 def test_group_normalization_18_scales_groups() -> None:
     x, scale, bias = numbers(2, 4, 3), numbers(2, seed=1), numbers(2, seed=2)
     model, feeds = single("GroupNormalization", [x, scale, bias], opset=18, num_groups=2, epsilon=1e-3)
-    from .support import run
-
     groups = x.reshape(2, 2, 6).astype(np.float64)
     normal = (groups - groups.mean(2, keepdims=True)) / np.sqrt(groups.var(2, keepdims=True) + 1e-3)
     expected = (normal * scale[:, None] + bias[:, None]).reshape(x.shape)
     np.testing.assert_allclose(run(model, feeds)[0], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_factors_of_gemm_of_integers_are_not_cut() -> None:
+    a, b, c = (np.random.default_rng(k).integers(-9, 9, lens) for k, lens in enumerate([(3, 4), (4, 5), (5,)]))
+    model, feeds = single("Gemm", [a, b, c], opset=13, outputs=(INT64,), alpha=0.5, beta=0.25)
+    np.testing.assert_array_equal(run(model, feeds)[0], (a @ b * 0.5 + c * 0.25).astype(np.int64))
 
 
 def test_operators_unchanged_since_old_sets_are_read() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+from ...core.types import Type
 from ...errors import ShapeError
 from ...graph.instruction import Instruction
 from .builder import Builder
@@ -139,11 +140,16 @@ def thresholded_relu(g: Builder, node: Node, x: Instruction) -> Instruction:
 
 @register("Shrink")
 def shrink(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """``x + bias`` below ``-lambd``, ``x - bias`` above ``lambd``, 0 between."""
+    """``x + bias`` below ``-lambd``, ``x - bias`` above ``lambd``, 0 between.
+
+    Integers are computed in float64; what is left of a result is its whole part.
+    """
     lambd, bias = node.get_float("lambd", 0.5), node.get_float("bias", 0.0)
+    type = x.shape.type
+    x = x if type.is_floating else g.convert(x, Type.double_type)
     below, above = g.pointwise("less", x, g.like(-lambd, x)), g.pointwise("greater", x, g.like(lambd, x))
     rest = g.pointwise("where", above, add_scalar(g, x, -bias), g.like(0, x))
-    return g.pointwise("where", below, add_scalar(g, x, bias), rest)
+    return g.convert(g.pointwise("where", below, add_scalar(g, x, bias), rest), type)
 
 
 @register("Gelu")

@@ -84,7 +84,11 @@ def slice_node(
 def strided_slice(
     g: Builder, x: Instruction, axes: list[int], starts: list[int], ends: list[int], steps: list[int]
 ) -> Instruction:
-    """Python's slicing along several axes, as ``slice``, ``reverse`` and ``step``."""
+    """Slicing along several axes as ONNX Slice says, by ``slice``, ``reverse`` and ``step``.
+
+    Bounds count from the end if negative and are then clamped: unlike Python's, a negative step's start that lies
+    before the axis is the first element.
+    """
     low, high = list(starts), list(ends)
     for k, (axis, step) in enumerate(zip(axes, steps, strict=False)):
         dim = x.shape.dims[axis]
@@ -94,7 +98,7 @@ def strided_slice(
             continue
         begin, end, _ = slice(starts[k], ends[k], step).indices(dim.min)
         if step < 0:
-            begin, end = end + 1, begin + 1
+            begin, end = end + 1, min(max(begin, 0), dim.min - 1) + 1
         low[k], high[k] = begin, max(begin, end)
     result = g.op("slice", x, axes=tuple(axes), starts=tuple(low), ends=tuple(high)) if axes else g.op("identity", x)
     backwards = tuple(axis for axis, step in zip(axes, steps, strict=False) if step < 0)

@@ -52,12 +52,19 @@ def gemm(
     beta: float = 1.0,
     transposed: tuple[bool, bool] = (False, False),
 ) -> Instruction:
-    """``alpha * a' * b' + beta * c`` for matrices, ``c`` broadcast to the product."""
+    """``alpha * a' * b' + beta * c`` for matrices, ``c`` broadcast to the product.
+
+    Factors of integers that are no integers are applied in float64; what is left of a result is its whole part.
+    """
     if rank(a) != 2 or rank(b) != 2:
         raise ShapeError(f"inputs A and B have {rank(a)} and {rank(b)} dimensions, expected 2")
     type = a.shape.type
     a = g.swap_last(a) if transposed[0] else a
     b = g.swap_last(b) if transposed[1] else b
+    if not type.is_floating and not (alpha.is_integer() and beta.is_integer()):
+        wide = Type.double_type
+        a, b, c = g.convert(a, wide), g.convert(b, wide), None if c is None else g.convert(c, wide)
+        return g.convert(gemm(g, a, b, c, alpha, beta), type)
     if alpha != 1:
         a = g.convert(mul_scalar(g, a, alpha), type)
     product = g.op("dot", a, b)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ...errors import ParseError, UnsupportedError
 from ...graph.instruction import Instruction
 from ...ops.base import Operator, make_op
@@ -31,6 +33,8 @@ FUNCTIONS: dict[str, tuple[str, dict[str, float]]] = {
 
 DEFAULTS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+LAST = ("rnn_last_hs_output", "rnn_last_cell_output")
+"""IR operators of the outputs after the hidden states."""
 
 
 def activations(node: Node, directions: int) -> tuple[Operator, ...]:
@@ -52,6 +56,20 @@ def activations(node: Node, directions: int) -> tuple[Operator, ...]:
         op, parameters = FUNCTIONS[name.lower()]
         result.append(make_op(op, **{p: next(lists[p], value) for p, value in parameters.items()}))
     return tuple(result)
+
+
+def clip_threshold(node: Node) -> float:
+    """What bounds the inputs of activations; 0 in the IR does not bound them, so a node's 0 becomes float32's least.
+
+    Raises:
+        ParseError: a negative threshold or NaN.
+    """
+    if not node.has("clip"):
+        return 0.0
+    clip = node.get_float("clip")
+    if not clip >= 0:
+        raise ParseError(f"attribute 'clip' is {clip}, expected a threshold of at least 0")
+    return max(clip, float(np.finfo(np.float32).tiny))
 
 
 @register("RNN", "GRU", "LSTM")
@@ -85,7 +103,7 @@ def recurrent(
         "hidden_size": size,
         "actv_func": activations(node, directions),
         "direction": direction,
-        "clip": node.get_float("clip", 0.0),
+        "clip": clip_threshold(node),
     }
     if node.op_type == "GRU":
         attributes["linear_before_reset"] = node.get_int("linear_before_reset", 0)
@@ -98,11 +116,10 @@ def recurrent(
         raise UnsupportedError("only LSTM has a cell state and peepholes")
     inputs = [v if v is not None else g.undefined() for v in optional]
     states = g.op(node.op_type.lower(), x, w, r, *inputs, **attributes)
-    results = [states]
-    if node.wants(1):
-        results.append(g.op("rnn_last_hs_output", states))
-    if node.wants(2):
-        results += [results[-1]] * (2 - len(results)) + [g.op("rnn_last_cell_output", states)]
-    if batch_first:
-        results = [g.transpose(v, (2, 0, 1, 3) if k == 0 else (1, 0, 2)) for k, v in enumerate(results)]
+    # an output that nobody wants, before one that somebody does, is any value
+    results = [g.transpose(states, (2, 0, 1, 3)) if batch_first else states] * max(1, len(node.outputs))
+    for k, name in enumerate(LAST[: len(results) - 1], 1):
+        if node.wants(k):
+            last = g.op(name, states)
+            results[k] = g.transpose(last, (1, 0, 2)) if batch_first else last
     return results
