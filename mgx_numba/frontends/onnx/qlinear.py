@@ -16,8 +16,38 @@ from .convolution import add_bias, convolution
 from .matmul import matmul
 from .node import Node
 from .pooling import global_pool_mode, pool_mode
-from .quantization import dequantize, quantize
+from .quantization import along_axis, dequantize, quantize
 from .registry import MICROSOFT, register
+
+
+def centred(g: Builder, x: Instruction, zero: Instruction) -> Instruction:
+    """``x - zero`` as float32, exactly; the zero point broadcasts.
+
+    Products of such values and their sums are those of the integers as long as they stay below 2**24.
+    """
+    exact = Type.float_type if x.shape.type.is_floating else Type.int32_type
+    return g.convert(g.pointwise("sub", g.convert(x, exact), g.convert(zero, exact)), Type.float_type)
+
+
+def requantize(
+    g: Builder, x: Instruction, scale: Instruction, y_scale: Instruction, y_zero: Instruction, axis: int
+) -> Instruction:
+    """``saturate(round(x * (scale / y_scale)) + y_zero)`` for sums of integers ``x``; vectors lie along ``axis``.
+
+    One multiplication of exact sums rounds as the specification's integers do, ties included; sums of values that
+    have been scaled before do not.
+    """
+    scale, y_scale = (g.convert(_rows(g, v, 0), Type.float_type) for v in (scale, y_scale))
+    factor = g.pointwise("div", scale, y_scale)
+    y = g.pointwise("mul", x, factor if rank(factor) > 1 else along_axis(g, factor, x, axis))
+    return quantize(g, y, g.like(1, y), y_zero, axis)
+
+
+def _rows(g: Builder, value: Instruction, axes: int) -> Instruction:
+    """A scale or zero point so that it broadcasts: one element is a scalar, a vector gets so many axes after it."""
+    if value.shape.elements == 1 and rank(value) <= 1:
+        return g.reshape(value, ())
+    return g.unsqueeze(value, list(range(1, axes + 1))) if rank(value) == 1 else value
 
 
 @register("QLinearConv", domain=("", MICROSOFT))
@@ -36,11 +66,10 @@ def qlinear_conv(
 ) -> Instruction:
     """Weights have one scale, or one for each output channel; the bias has the product of the scales."""
     node.refuse("channels_last", 0)
-    y = convolution(g, node, dequantize(g, x, x_scale, x_zero), dequantize(g, w, w_scale, w_zero, axis=0))
-    if bias is not None:
-        scale = g.pointwise("mul", g.reshape(x_scale, ()), w_scale)
-        y = add_bias(g, y, dequantize(g, bias, scale, None, axis=0))
-    return quantize(g, y, y_scale, y_zero)
+    y = convolution(g, node, centred(g, x, g.reshape(x_zero, ())), centred(g, w, _rows(g, w_zero, rank(w) - 1)))
+    y = add_bias(g, y, None if bias is None else g.convert(bias, Type.float_type))
+    scale = g.pointwise("mul", g.reshape(x_scale, ()), w_scale)
+    return requantize(g, y, scale, y_scale, y_zero, axis=1)
 
 
 @register("QLinearMatMul", domain=("", MICROSOFT))
@@ -57,16 +86,10 @@ def qlinear_matmul(
     y_zero: Instruction,
 ) -> Instruction:
     """A has scales per tensor or per row, B per tensor or per column."""
-
-    def wide(x: Instruction, scale: Instruction, zero: Instruction, axis: int) -> Instruction:
-        if rank(scale) > 1:
-            value = g.convert(x, Type.int32_type)
-            value = g.pointwise("sub", value, g.convert(zero, Type.int32_type))
-            return g.pointwise("mul", g.convert(value, scale.shape.type), scale)
-        return dequantize(g, x, scale, zero, axis)
-
-    product = matmul(g, wide(a, a_scale, a_zero, -2 if rank(a) > 1 else -1), wide(b, b_scale, b_zero, -1))
-    return quantize(g, product, y_scale, y_zero, axis=-1)
+    product = matmul(g, centred(g, a, _rows(g, a_zero, min(rank(a) - 1, 1))), centred(g, b, _rows(g, b_zero, 0)))
+    # a product with a vector has no columns
+    scale = g.pointwise("mul", _rows(g, a_scale, min(rank(a) - 1, rank(b) - 1, 1)), _rows(g, b_scale, 0))
+    return requantize(g, product, scale, y_scale, y_zero, axis=-1)
 
 
 @register("QLinearAdd", "QLinearMul", domain=MICROSOFT)

@@ -7,6 +7,7 @@ import ml_dtypes
 from ...core.types import Type
 from ..instruction import Instruction
 from .build import Builder
+from .constants import uniform_value
 from .match import Match, op, rule
 from .rewriter import RulePass
 
@@ -20,7 +21,9 @@ def quantize(m: Match, b: Builder) -> object:
     """``convert(nearbyint(x / scale) + zero_point)``; the conversion saturates."""
     x, scale, *zero = m.ins.inputs
     target, wide = m.ins.shape.type, scale.shape.type.compute
-    value = b.op("div", b.convert(x, wide), b.convert(scale, wide))
+    value = b.convert(x, wide)
+    if uniform_value(scale) != 1:
+        value = b.op("div", value, b.convert(scale, wide))
     if not target.is_floating:
         value = b.op("nearbyint", value)
     if zero:

@@ -8,7 +8,7 @@ from ...instruction import Instruction
 from ..build import Builder
 from ..constants import compact, constant_array, is_constant
 from ..match import Match, constant, op, rule, some
-from .linear import all_finite
+from .linear import all_finite, rounds_next
 
 __all__ = ["CONTRACTION_RULES", "along_axis"]
 
@@ -46,6 +46,8 @@ def _weights_check(m: Match) -> str | None:
         return "integer products may wrap"
     if is_constant(m.x):
         return "everything is constant"
+    if rounds_next(m.ins):
+        return "the product is rounded to integers"
     return None if all_finite(m.a) else "a factor is not finite"
 
 

@@ -10,7 +10,7 @@ from ..build import Builder
 from ..constants import compact, constant_array, is_constant, uniform_value
 from ..match import Match, Rule, constant, op, rule, some
 
-__all__ = ["LINEAR_RULES", "all_finite"]
+__all__ = ["LINEAR_RULES", "all_finite", "rounds_next"]
 
 BROADCASTS = frozenset({"multibroadcast"})
 
@@ -25,11 +25,18 @@ def all_finite(ins: Instruction) -> bool:
     return bool(np.isfinite(compact(values).astype(np.float32 if values.dtype.itemsize < 8 else np.float64)).all())
 
 
+def rounds_next(ins: Instruction) -> bool:
+    """Whether a value is rounded to integers: what moves it by a unit in the last place moves ties by one."""
+    return any(user.name == "nearbyint" for user in ins.users)
+
+
 def _merge_check(m: Match) -> str | None:
     if is_constant(m.x):
         return "everything is constant"
     if len(m.inner.users) > 1:
         return "the inner value is used elsewhere too"
+    if m.ins.name in ("add", "mul") and rounds_next(m.ins):
+        return "the result is rounded to integers"
     if m.ins.name in ("add", "mul") and not (all_finite(m.c) and all_finite(m.d)):
         return "a constant is not finite"
     return None
@@ -73,6 +80,8 @@ def _distribute_check(m: Match) -> str | None:
         return "everything is constant"
     if len(m.sum.users) > 1:
         return "the sum is used elsewhere too"
+    if rounds_next(m.ins):
+        return "the product is rounded to integers"
     return None if all_finite(m.c) and all_finite(m.d) else "a constant is not finite"
 
 
