@@ -25,12 +25,14 @@ class Attention(Operator):
 
     Inputs are q [b, h, s, d], k [b, hk, t, d], v [b, hk, t, e] (hk divides h; query heads share key heads in
     order) and perhaps a mask that broadcasts to [b, h, s, t]: bool keeps where true, other types are added.
-    With ``causal`` position i of the queries sees keys up to i + t - s. A row that sees no key gives zeros.
+    With ``causal`` position i of the queries sees keys up to i + t - s. A row that sees no key gives zeros, as ONNX
+    Attention says, or with ``nan_rows`` NaN, as softmax says where attention is written out.
     """
 
     name: ClassVar[str] = "attention"
     scale: float = 1.0
     causal: bool = False
+    nan_rows: bool = False
 
     def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
         self.expect_inputs(inputs, 3, 4)
@@ -70,7 +72,7 @@ class Attention(Operator):
             scores = np.where(np.arange(t) <= np.arange(s)[:, None] + (t - s), scores, -np.inf)
         if t == 0:
             return np.zeros(output.lens, output.type.numpy)
-        unseen = (scores == -np.inf).all(3, keepdims=True)
+        unseen = (scores == -np.inf).all(3, keepdims=True) & (not self.nan_rows)
         weights = softmax(np.where(unseen, 0, scores), 3) * ~unseen
         mixed = np.matmul(weights.astype(wide, copy=False).reshape(b, hk, h // hk * s, t), v)
         return mixed.reshape(b, h, s, v.shape[3]).astype(output.type.numpy, copy=False)

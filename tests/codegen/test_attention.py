@@ -201,8 +201,14 @@ def test_queries_that_see_no_key_give_zeros(queries: int) -> None:
     for mask in (np.zeros((queries, 30), bool), np.zeros(30, bool), np.full((queries, 30), -np.inf, np.float32)):
         got, _ = attend(q, k, v, mask)
         assert not got.any()
+        assert np.isnan(attend(q, k, v, mask, nan_rows=True)[0]).all()
     some = normal(queries, 30) > 0
     some[queries // 2] = False
+    for mask in (some, np.where(some, np.float32(0), np.float32(-np.inf))):
+        for threads in (1, 8):
+            got, _ = attend(q, k, v, mask, threads, nan_rows=True)
+            np.testing.assert_array_equal(np.isnan(got).all((0, 1, 3)), ~some.any(1))
+            np.testing.assert_array_equal(np.isnan(got).any((0, 1, 3)), ~some.any(1))
     check(q, k, v, some)
     check(q, k, v, np.where(some, np.float32(0), np.float32(-np.inf)))
     check(*operands(1, 2, 2, queries, max(1, queries // 3), 8, 8), causal=True)

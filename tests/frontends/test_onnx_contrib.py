@@ -235,6 +235,17 @@ SKIP = {"group_query_attention_token": (1, 2)}
 """Outputs whose unwritten part ONNX Runtime leaves undefined."""
 
 
+def test_statistics_of_skip_simplified_layer_normalization() -> None:
+    x, skip, gamma = X, numbers(2, 3, 8, seed=1), numbers(8, seed=2)
+    outputs = (FLOAT,) * 4
+    model, feeds = single(
+        "SkipSimplifiedLayerNormalization", [x, skip, gamma], domain="com.microsoft", epsilon=1e-5, outputs=outputs
+    )
+    _, mean, inverse, total = run(model, feeds)
+    np.testing.assert_allclose(mean, total.mean(2, keepdims=True), atol=1e-6)
+    np.testing.assert_allclose(inverse, 1 / np.sqrt((total**2).mean(2, keepdims=True) + 1e-5), rtol=1e-5)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_operator_agrees_with_onnxruntime(name: str) -> None:
     op_type, inputs, options = CASES[name]

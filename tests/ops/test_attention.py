@@ -52,6 +52,8 @@ def test_rows_that_see_no_key_are_zero() -> None:
     assert not result[0, 0, 0].any()
     assert result[0, 0, 1:].any()
     assert not call("attention", q, k, v, np.zeros((3, 2), bool)).any()
+    assert np.isnan(call("attention", q, k, v, np.zeros((3, 2), bool), nan_rows=True)).all()
+    assert np.isnan(call("attention", q, k, v, causal=True, nan_rows=True)).any(3).tolist() == [[[True, False, False]]]
     assert call("attention", q, k[:, :, :0], v[:, :, :0]).tolist() == np.zeros((1, 1, 3, 4)).tolist()
 
 

@@ -49,7 +49,7 @@ def test_plain_attention() -> None:
     g = Graph()
     after = fused(g.ret(attend(g, *operands(g))))
     attention = find(after, "attention")
-    assert attention.op.attributes() == {"scale": pytest.approx(1 / math.sqrt(D)), "causal": False}
+    assert attention.op.attributes() == {"scale": pytest.approx(1 / math.sqrt(D)), "causal": False, "nan_rows": True}
     assert names(after) == ["transpose", "transpose", "transpose", "attention"]
 
 
@@ -155,6 +155,17 @@ def test_a_choice_at_run_time_is_exact_for_rows_without_keys_too(rows: str) -> N
     values = {n: rng.standard_normal((B, m, H, D)).astype(np.float32) for n, m in (("q", S), ("k", T), ("v", T))}
     after = fused(program, inputs={**values, "mask": mask})
     assert find(after, "where").shape.lens == (B, 1, 1, T)
+
+
+def test_rows_that_a_mask_hides_wholly_stay_nan() -> None:
+    g = Graph()
+    added = g.spread(g.param("mask", [B, 1, S, T]), B, H, S, T)
+    program = g.ret(attend(g, *operands(g), lambda x: g.op("add", x, added)))
+    mask = np.zeros((B, 1, S, T), np.float32)
+    mask[0, 0, 1] = mask[1, 0, :, 2:] = -np.inf
+    rng = np.random.default_rng(1)
+    values = {n: rng.standard_normal((B, m, H, D)).astype(np.float32) for n, m in (("q", S), ("k", T), ("v", T))}
+    fused(program, inputs={**values, "mask": mask})
 
 
 def test_a_choice_at_run_time_of_a_small_value_needs_fast_math() -> None:

@@ -29,7 +29,7 @@ class AttentionProblem:
 
     Consecutive query heads share a key head. Strides are in elements, one for each dimension; ``width`` must be
     contiguous in the result. With ``causal`` query i sees the keys up to i + keys - queries. A query that sees
-    no key gives zeros. Keys that ``causal`` hides may not be read at all: an infinity or NaN in them is ignored.
+    no key gives zeros, or NaN with ``nan_rows``. Keys that ``causal`` hides may not be read at all: an infinity or NaN in them is ignored.
     """
 
     batch: int
@@ -48,6 +48,7 @@ class AttentionProblem:
     causal: bool = False
     mask: MaskLayout | None = None
     fast_math: bool = False
+    nan_rows: bool = False
 
     def __post_init__(self) -> None:
         if self.dtype not in ("float32", "float64"):

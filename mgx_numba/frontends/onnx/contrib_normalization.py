@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...core.types import Type
 from ...errors import ParseError
 from ...graph.instruction import Instruction
 from .activation import swish
@@ -54,12 +55,13 @@ def skip_simplified_layer_normalization(
     gamma: Instruction,
     bias: Instruction | None = None,
 ) -> Sequence[Instruction]:
-    """Root-mean-square normalisation of ``x + skip + bias`` over the last axis; the sum is the
-    fourth output.
+    """Root-mean-square normalisation of ``x + skip + bias`` over the last axis; further outputs are the sum's mean
+    (float32, though the normalisation takes none), the inverse root of the mean square, and the sum.
     """
     total = _total(g, x, skip, bias)
     y, inverse = rms_norm(g, total, gamma, rank(x) - 1, node.get_float("epsilon", 1e-12))
-    return [y, inverse, inverse, total]
+    mean = g.reduce("reduce_mean", g.convert(total, Type.float_type), [rank(x) - 1]) if node.wants(1) else inverse
+    return [y, mean, inverse, total]
 
 
 @register("GroupNorm", "SkipGroupNorm", domain=MICROSOFT)

@@ -273,13 +273,17 @@ def find_attention(m: Match, b: Builder) -> object:
     shared_k, shared_v = unrepeated(_before_swap(kt, k)), unrepeated(v)
     if m.ins.shape.ndim == 4 and shared_k is not k and shared_k.shape.lens[:3] == shared_v.shape.lens[:3]:
         k, v = shared_k, shared_v
-    scale = scores.scale * q_scale * k_scale
+    attributes = {
+        "scale": scores.scale * q_scale * k_scale,
+        "causal": scores.causal,
+        "nan_rows": "guard" not in m.bound,
+    }
     if m.ins.shape.ndim == 4:
         masks = [] if mask is None else [mask]
-        return b.op("attention", q, k, v, *masks, scale=scale, causal=scores.causal)
+        return b.op("attention", q, k, v, *masks, **attributes)
     q, k, v = (b.op("unsqueeze", i, axes=(0,)) for i in (q, k, v))
     masks = [] if mask is None else [b.reshape(mask, (1,) * (4 - mask.shape.ndim) + mask.shape.lens)]
-    return b.op("squeeze", b.op("attention", q, k, v, *masks, scale=scale, causal=scores.causal), axes=(0,))
+    return b.op("squeeze", b.op("attention", q, k, v, *masks, **attributes), axes=(0,))
 
 
 def _before_swap(kt: Instruction, k: Instruction) -> Instruction:
@@ -292,7 +296,8 @@ def _before_swap(kt: Instruction, k: Instruction) -> Instruction:
 class FuseAttention(RulePass):
     """Recognises attention with 3 axes (heads, positions, features) or 4 (batch before them).
 
-    Rows that see no key give zeros; where a mask of -infinity covers a whole row the primitive form gives NaN.
+    A row that a mask of -infinity hides from all keys gives what softmax gives, NaN, or zeros where the weights are
+    guarded so.
     """
 
     name = "fuse_attention"

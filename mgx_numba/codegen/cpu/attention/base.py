@@ -157,7 +157,7 @@ class AttentionKernel:
         ]
 
     def _finish(self) -> list[str]:
-        """The sums over the total weight, zeros for queries that saw no key; or records for the join."""
+        """The sums over the total weight, zeros or NaN for queries that saw no key; or records for the join."""
         lanes = self.lanes
         return [
             "if not started:",
@@ -166,7 +166,7 @@ class AttentionKernel:
             "if splits == 1:",
             f"    for i in range(0, rows, {lanes}):",
             f"        x = load(total, i, {lanes})",
-            "        store(factor, i, where(ne(x, 0), div(1, x), 0))",
+            f"        store(factor, i, {_inverse('x', self.problem)})",
             "    for i in range(rows):",
             f"        weight = load_splat(factor, i, {lanes})",
             "        place = out0 + (m0 + i) * out_row + e0",
@@ -183,6 +183,11 @@ class AttentionKernel:
             f"        for e in range(0, wide, {lanes}):",
             f"            store(records, place + e, load(sums, i * sums_row + e, {lanes}))",
         ]
+
+
+def _inverse(total: str, problem: AttentionProblem) -> str:
+    """What sums of weighted values are multiplied by. Without any key they are 0, and so is their total weight."""
+    return f"div(1, {total})" if problem.nan_rows else f"where(ne({total}, 0), div(1, {total}), 0)"
 
 
 def _store_vector(count: str, lanes: int) -> list[str]:
@@ -222,7 +227,7 @@ def join_launch(problem: AttentionProblem, blocks: Blocks, origin: str = "") -> 
         f"    x = {exp}(sub(load_scalar(records, at), peak))",
         "    store_scalar(records, at, x)",
         "    total = add(total, mul(x, load_scalar(records, at + 1)))",
-        f"weight = splat(where(ne(total, 0), div(1, total), 0), {lanes})",
+        f"weight = splat({_inverse('total', p)}, {lanes})",
         f"for e in range(0, width, {lanes}):",
         f"    x = const_{dtype}(0, {lanes})",
         "    for part in range(splits):",
