@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from .api.argument import argument, argument_from_pointer, create_argument, fill_argument, generate_argument
+    from .api.argument import (
+        argument,
+        argument_from_pointer,
+        create_argument,
+        fill_argument,
+        generate_argument,
+        literal,
+    )
     from .api.functions import (
         get_onnx_operators,
         load,
@@ -30,7 +37,7 @@ if TYPE_CHECKING:
     from .errors import MgxError
 
 _HOMES = {
-    "api.argument": "argument argument_from_pointer create_argument fill_argument generate_argument",
+    "api.argument": "argument argument_from_pointer create_argument fill_argument generate_argument literal",
     "api.functions": ("get_onnx_operators load load_buffer optimize parse_onnx parse_onnx_buffer save save_buffer"),
     "api.module": "instruction_ref macro module op",
     "api.program": "program",
@@ -53,6 +60,7 @@ __all__ = [
     "get_onnx_operators",
     "get_target",
     "instruction_ref",
+    "literal",
     "load",
     "load_buffer",
     "macro",

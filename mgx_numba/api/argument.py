@@ -15,7 +15,7 @@ from ..core.shape import Shape
 from ..errors import ShapeError
 from .shape import shape
 
-__all__ = ["argument", "argument_from_pointer", "create_argument", "fill_argument", "generate_argument"]
+__all__ = ["argument", "argument_from_pointer", "create_argument", "fill_argument", "generate_argument", "literal"]
 
 
 class argument(np.ndarray):
@@ -26,13 +26,21 @@ class argument(np.ndarray):
 
     A scalar (``get_shape()`` is {1}, {0}) is an array without axes, of shape (), and a buffer without axes gives one.
 
+    ``argument(shape)`` is new memory of zeros, ``argument(shape, data)`` borrows a buffer of the shape's element type:
+    its element space, flat, or an array of its lengths and strides. Numbers in a sequence, and arrays with other
+    strides, are copied.
+
     Raises:
-        ShapeError: the element type has no counterpart.
+        ShapeError: the element type has no counterpart, or data does not fit the shape.
     """
 
     _shape: Shape | None = None
 
-    def __new__(cls, buffer: Any) -> argument:
+    def __new__(cls, buffer: Any, data: Any = None) -> argument:
+        if isinstance(buffer, shape):
+            return cls.wrap(_of_shape(buffer._value, data))
+        if data is not None:
+            raise ShapeError(f"argument: data needs a shape before it, got {type(buffer).__name__}")
         return cls.wrap(Argument.from_array(buffer))
 
     @classmethod
@@ -103,6 +111,52 @@ class argument(np.ndarray):
         return repr(self.unwrap())
 
     __str__ = __repr__
+
+
+def _of_shape(wanted: Shape, data: Any) -> Argument:
+    """Memory of a shape: zeros, or what ``data`` holds."""
+    if data is None:
+        result = Argument.from_shape(wanted)
+        for part in _leaves(result):
+            part.numpy()[...] = 0
+        return result
+    if isinstance(data, (list, tuple, range)):
+        return create_argument(shape.wrap(wanted), data).unwrap()
+    if isinstance(data, (int, float)):
+        return create_argument(shape.wrap(wanted), [data]).unwrap()
+    given = data.unwrap() if isinstance(data, argument) else Argument.from_array(data)
+    if wanted.is_dynamic or wanted.sub_shapes or given.shape.type is not wanted.type:
+        raise ShapeError(f"argument: data is {given.shape}, expected elements of {wanted}")
+    array = given.numpy()
+    if given.shape == wanted:
+        return Argument(wanted, array)
+    if array.ndim == 1 and array.size == wanted.element_space and given.shape.standard:
+        return Argument.from_flat(wanted, array)
+    if given.shape.lens != wanted.lens:
+        raise ShapeError(
+            f"argument: data is {given.shape}, expected lengths {list(wanted.lens)} or {wanted.element_space} elements"
+            f" in a row for {wanted}"
+        )
+    result = Argument.from_shape(wanted)
+    result.numpy()[...] = array
+    return result
+
+
+def _leaves(value: Argument) -> list[Argument]:
+    return [leaf for part in value.sub for leaf in _leaves(part)] if value.sub else [value]
+
+
+def literal(value: Any, data: Any = None) -> argument:
+    """A constant with memory of its own, for ``add_literal``: ``literal(shape, values)``, or of a number or an array.
+
+    Numbers have NumPy's types (int64, float64, bool) and are scalars.
+
+    Raises:
+        ShapeError: as ``argument`` does.
+    """
+    if isinstance(value, shape) and data is None:
+        raise ShapeError(f"literal: values of {value} are missing")
+    return argument.wrap(argument(value, data).unwrap().copy())
 
 
 def argument_from_pointer(shape: shape, address: int) -> argument:

@@ -38,6 +38,12 @@ class dynamic_dimension:
         """Whether ``min`` equals ``max``."""
         return self._value.is_fixed
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, dynamic_dimension) and self._value == other._value
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
     def __repr__(self) -> str:
         return str(self._value)
 

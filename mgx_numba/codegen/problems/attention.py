@@ -29,7 +29,8 @@ class AttentionProblem:
 
     Consecutive query heads share a key head. Strides are in elements, one for each dimension; ``width`` must be
     contiguous in the result. With ``causal`` query i sees the keys up to i + keys - queries. A query that sees
-    no key gives zeros, or NaN with ``nan_rows``. Keys that ``causal`` hides may not be read at all: an infinity or NaN in them is ignored.
+    no key gives zeros, or NaN with ``nan_rows``. Keys that ``causal`` hides may not be read at all: an infinity or NaN
+    in them is ignored.
     """
 
     batch: int

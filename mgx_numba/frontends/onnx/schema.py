@@ -100,7 +100,8 @@ def check_node(node: Node, schema: Schema, types: Sequence[str | None]) -> None:
     Raises:
         ParseError: wrong number of inputs or outputs, a missing required input, an attribute that is
             unknown, missing
-            or of the wrong kind, or an element type that the operator does not take.
+            or of the wrong kind, or an element type that the operator takes in no operator set: later ones only
+            add types, and exporters and MIGraphX do not wait for them.
     """
     count = len(node.inputs)
     if not schema.min_inputs <= count <= schema.max_inputs:
@@ -117,10 +118,22 @@ def check_node(node: Node, schema: Schema, types: Sequence[str | None]) -> None:
                 raise ParseError(f"input {position} ({formal.name}) is missing")
             continue
         if type is not None:
-            _check_type(position, formal, type, schema.types, bound)
+            _check_type(node, position, formal, type, schema.types, bound)
+
+
+def _allowed_later(node: Node, position: int, type: str) -> bool:
+    """Whether the newest form of the operator takes a type at this input."""
+    import onnx.defs
+
+    newest = None if node.domain else find_schema("", node.op_type, onnx.defs.onnx_opset_version())
+    if newest is None or newest.deprecated or not newest.inputs:
+        return False
+    formal = newest.inputs[min(position, len(newest.inputs) - 1)]
+    return type in newest.types.get(formal.type, frozenset({formal.type}))
 
 
 def _check_type(
+    node: Node,
     position: int,
     formal: Formal,
     type: str,
@@ -128,7 +141,7 @@ def _check_type(
     bound: dict[str, tuple[str, str]],
 ) -> None:
     allowed = types.get(formal.type, frozenset({formal.type}))
-    if type not in allowed and f"optional({type})" not in allowed:
+    if type not in allowed and f"optional({type})" not in allowed and not _allowed_later(node, position, type):
         tensors = sorted(t for t in allowed if t.startswith("tensor("))
         raise ParseError(
             f"input {position} ({formal.name}) is of type {type}, expected {_one_of(tensors or sorted(allowed))}"
