@@ -18,7 +18,9 @@ class Reduction:
     """One associative reduction.
 
     ``combine`` is the operation of the scalar protocol that joins two accumulators. Narrow floats accumulate in
-    float32, the mean of integers in 64 bits; a mean is a sum until it is divided by the number of elements.
+    float32, the mean of integers in 64 bits; a mean is a sum until it is divided by the number of elements: of finite
+    values whose sum is beyond the accumulator it is infinite or NaN, and so are norms of such rows, while the
+    operator's NumPy meaning sums in float64.
     """
 
     name: str

@@ -10,7 +10,7 @@ import pytest
 import mgx_numba as migraphx
 from mgx_numba.graph.passes import run_passes
 
-from .programs import check, program_of
+from .programs import FUSION, check, program_of
 from .test_clusters import data, softmax
 
 
@@ -30,6 +30,20 @@ def test_float64_softmax_fits_its_stack_cache():
 def test_logical_reduction_of_integers(name):
     x = np.random.default_rng(1).integers(0, 2, (6, 33)).astype(np.int32)
     check([x], lambda m, p: m.add_instruction(name, [p[0]], axes=[1]))
+
+
+def test_factor_of_a_convolution_of_integers_moves_no_tie_of_its_rounding():
+    rng = np.random.default_rng(0)
+    x = rng.integers(-100, 100, (1, 4, 22, 22)).astype(np.float32)
+    weights, bias = (rng.integers(-100, 100, lens).astype(np.float32) for lens in ((5, 4, 3, 3), (1, 5, 1, 1)))
+
+    def build(m, p):
+        wide = [m.add_literal(v) for v in (weights, bias, np.full((1, 1, 1, 1), 0.005, np.float32))]
+        spread = [m.add_instruction("multibroadcast", [v], out_lens=[1, 5, 20, 20]) for v in wide[1:]]
+        sums = m.add_instruction("add", [m.add_instruction("convolution", [p[0], wide[0]]), spread[0]])
+        return m.add_instruction("nearbyint", [m.add_instruction("mul", [sums, spread[1]])])
+
+    check([x], build, rtol=0, passes=("optimize_module", *FUSION))
 
 
 def test_ordered_comparison_of_bools():

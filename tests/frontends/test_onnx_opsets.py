@@ -285,13 +285,13 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
     "qlinear_conv_of_ties": (
         "QLinearConv",
         [
-            u8(1, 4, 6, 6),
+            u8(1, 4, 40, 40),
             np.float32(0.1),
             np.uint8(100),
             u8(3, 4, 3, 3, seed=1).astype(np.int8),
             np.array([0.1, 0.2, 0.05], np.float32),
             np.zeros(3, np.int8),
-            np.float32(2),
+            np.float32(0.8),
             np.uint8(100),
             np.array([5001, -7003, 100], np.int32),
         ],
@@ -300,13 +300,13 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
     "qlinear_matmul_of_ties": (
         "QLinearMatMul",
         [
-            u8(40, 6),
+            u8(400, 6),
             np.float32(0.1),
             np.uint8(100),
             u8(6, 30, seed=1).astype(np.int8),
             np.resize(np.array([0.1, 0.2, 0.05], np.float32), 30),
             np.zeros(30, np.int8),
-            np.float32(2),
+            np.float32(0.8),
             np.uint8(100),
         ],
         {"opset": 13, "outputs": (U8,)},

@@ -108,6 +108,16 @@ DECLINED: list[tuple[str, Build, str]] = [
     ("x / tiny", lambda g, x: g.op("div", x, c(g, 1e-40, x)), "div"),
     ("x / inf", lambda g, x: g.op("div", x, c(g, np.inf, x)), "div"),
     ("round(x / 3)", lambda g, x: g.op("nearbyint", g.op("div", x, c(g, 3, x))), "div"),
+    (
+        "round((x + 1) * 0.1)",
+        lambda g, x: g.op("nearbyint", g.op("mul", g.op("add", x, c(g, 1, x)), c(g, 0.1, x))),
+        "add mul nearbyint",
+    ),
+    (
+        "round(x * 3 * 0.1)",
+        lambda g, x: g.op("nearbyint", g.op("mul", g.op("mul", x, c(g, 3, x)), c(g, 0.1, x))),
+        "mul mul",
+    ),
     ("(x + inf) * 2", lambda g, x: g.op("mul", g.op("add", x, c(g, np.inf, x)), c(g, 2, x)), "add"),
     ("(x * 1e30) * 1e30", lambda g, x: g.op("mul", g.op("mul", x, c(g, 1e30, x)), c(g, 1e30, x)), "mul"),
 ]
@@ -116,7 +126,7 @@ DECLINED: list[tuple[str, Build, str]] = [
 @pytest.mark.parametrize(("build", "kept"), [case[1:] for case in DECLINED], ids=[case[0] for case in DECLINED])
 def test_identities_that_would_change_values_are_declined(build: Build, kept: str) -> None:
     before = simplified(build)
-    assert kept in before
+    assert kept in " ".join(before)
 
 
 @pytest.mark.parametrize("type", ["int32_t", "uint8_t", "int64_t"])

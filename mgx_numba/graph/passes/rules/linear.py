@@ -25,9 +25,9 @@ def all_finite(ins: Instruction) -> bool:
     return bool(np.isfinite(compact(values).astype(np.float32 if values.dtype.itemsize < 8 else np.float64)).all())
 
 
-def rounds_next(ins: Instruction) -> bool:
-    """Whether a value is rounded to integers: what moves it by a unit in the last place moves ties by one."""
-    return any(user.name == "nearbyint" for user in ins.users)
+def rounds_next(ins: Instruction, by: frozenset[str] = frozenset({"nearbyint"})) -> bool:
+    """Whether a value is rounded by an operator: what moves it by a unit in the last place moves ties by one."""
+    return any(user.name in by for user in ins.users)
 
 
 def _merge_check(m: Match) -> str | None:

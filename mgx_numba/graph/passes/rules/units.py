@@ -8,6 +8,7 @@ from ....core.types import Type
 from ..build import Builder
 from ..constants import compact, constant_array, uniform_value
 from ..match import Match, constant, op, rule, scalar, some, spread
+from .linear import rounds_next
 
 __all__ = ["UNIT_RULES"]
 
@@ -158,7 +159,7 @@ def subtract_constant(m: Match, b: Builder) -> object:
 def _reciprocal_is_safe(m: Match) -> str | None:
     if not m.ins.shape.type.is_floating:
         return "integers truncate"
-    if any(user.name in ROUNDING for user in m.ins.users):
+    if rounds_next(m.ins, ROUNDING):
         return "the quotient is rounded next, where the last bit decides"
     return None
 
