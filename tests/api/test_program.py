@@ -279,6 +279,28 @@ def test_dynamic_program_keeps_a_bounded_number_of_plans(monkeypatch):
     assert len(net.kernels()) == 1
 
 
+def test_dynamic_program_dropped_plans_by_age_not_by_use(monkeypatch):
+    from mgx_numba.targets.cpu import target
+
+    monkeypatch.setattr(target, "MOST_PLANS", 2)
+    net = migraphx.program()
+    main = net.get_main_module()
+    x = main.add_parameter("x", migraphx.shape(dyn_dims=[migraphx.dynamic_dimension(1, 64)]))
+    main.add_return([main.add_instruction(migraphx.op("relu"), [x])])
+    net.compile(migraphx.get_target("cpu"))
+
+    def run(length):
+        assert np.asarray(net.run({"x": -np.ones(length, np.float32)})[0]).tolist() == [0.0] * length
+        return net._compiled._latest
+
+    often = run(5)
+    for length in range(6, 12):
+        run(length)
+        assert run(5) is often
+        assert run(5) is often
+    assert [key for key in net._compiled._specialized] == [((11,),), ((5,),)]
+
+
 def test_dynamic_program_on_lengths_that_change_and_stay():
     net = migraphx.program()
     main = net.get_main_module()

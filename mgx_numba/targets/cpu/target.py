@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["PASSES", "TARGET", "CpuProgram", "optimize"]
 
 MOST_PLANS = 32
-"""Plans that a program with dynamic inputs keeps; the oldest goes when another set of lengths comes."""
+"""Plans that a program with dynamic inputs keeps; the least recently used goes when another set of lengths comes."""
 
 PASSES: tuple[str, ...] = (
     "normalize_ops",
@@ -94,7 +95,7 @@ class CpuProgram(LoweredProgram):
         """``shared`` has the packed weights of the dynamic program that this one is a case of."""
         self._options = options
         self._source: Program | None = None
-        self._specialized: dict[tuple[tuple[int, ...], ...], CpuProgram] = {}
+        self._specialized: OrderedDict[tuple[tuple[int, ...], ...], CpuProgram] = OrderedDict()
         self._latest: CpuProgram | None = None
         self._lock = threading.Lock()
         if is_dynamic(program):
@@ -120,13 +121,16 @@ class CpuProgram(LoweredProgram):
         if self._source is None:
             return self
         key = tuple(inputs[name].shape for name in self._source.parameter_shapes())
-        found = self._specialized.get(key)
+        with self._lock:
+            found = self._specialized.get(key)
+            if found is not None:
+                self._specialized.move_to_end(key)
         if found is None:
             lens = {name: array.shape for name, array in inputs.items()}
             found = CpuProgram(specialize(self._source, lens), self._options, None, self._shared)
             with self._lock:
                 while len(self._specialized) >= MOST_PLANS:
-                    self._specialized.pop(next(iter(self._specialized)))
+                    self._specialized.popitem(last=False)
                 self._specialized[key] = found
         self._latest = found
         return found
