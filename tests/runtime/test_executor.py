@@ -346,6 +346,69 @@ print(allowed(cpus + 1) == {cpus}, allowed(cpus) == {cpus - 1}, len(os.sched_get
     assert run_program(body) == "True True True"
 
 
+@pytest.mark.skipif(len(affinity()) < 2, reason="one CPU, or a system that does not say")
+def test_workers_ran_where_the_caller_no_longer_may() -> None:
+    body = """
+import os, time
+from mgx_numba.runtime.cpu.spmd import Pool
+from mgx_numba.runtime.cpu.threads import pool
+
+cpus = sorted(os.sched_getaffinity(0))
+
+def settled(allowed):
+    os.sched_setaffinity(0, allowed)
+    time.sleep(0.003)  # the caller's is asked for once in a millisecond
+    ok = check()
+    workers = [os.sched_getaffinity(worker.native_id) for worker in pool().workers]
+    return ok and len(workers) == 2 and all(worker <= set(allowed) for worker in workers)
+
+fewer = settled(cpus[:1]), pool()._block[Pool.SPINS]
+more = settled(cpus), settled(cpus[1:2]), settled(cpus), int(pool()._block[Pool.CPUS]) == len(cpus)
+widest = max(len(os.sched_getaffinity(worker.native_id)) for worker in pool().workers)
+print(*fewer, *more, widest >= len(cpus) - 1)
+"""
+    assert run_program(body) == "True 0 True True True True True"
+
+
+@pytest.mark.skipif(len(affinity()) < 2, reason="one CPU, or a system that does not say")
+def test_threads_that_may_run_on_one_cpu_only_run_alone() -> None:
+    """The first of two tiles would wait for the second, which a worker on the same CPU could run."""
+    body = """
+import os, time
+from tests.runtime.test_executor import MEET, X, Y
+
+cpu = min(os.sched_getaffinity(0))
+steps = [Step(MEET, (X, Y), 2)]
+meeting = Executable(Plan(steps, 0, [], [ParameterSpec("counter", "int64", (1,))], [TensorSpec("int64", (16,))]), 2)
+os.sched_setaffinity(0, {cpu})
+time.sleep(0.003)
+print([bool(meeting.run([np.zeros(1, np.int64)])[0][0]) for _ in range(5)].count(True))
+"""
+    assert run_program(body) == "0"
+
+
+@pytest.mark.skipif(len(affinity()) < 2, reason="one CPU, or a system that does not say")
+def test_workers_follow_each_caller_to_its_cpu() -> None:
+    """Two Python threads on CPUs of their own run one executable at once."""
+    body = """
+import os, time
+
+def run(cpu, seen):
+    os.sched_setaffinity(0, {cpu})
+    seen.append(all(check() for _ in range(20)) and os.sched_getaffinity(0) == {cpu})
+
+seen = []
+callers = [threading.Thread(target=run, args=(cpu, seen)) for cpu in sorted(os.sched_getaffinity(0))[:2]]
+for caller in callers:
+    caller.start()
+for caller in callers:
+    caller.join()
+time.sleep(0.003)
+print(seen, check())
+"""
+    assert run_program(body) == "[True, True] True"
+
+
 @pytest.mark.skipif(not affinity(), reason="a system that does not say")
 def test_a_caller_whose_workers_the_system_refused_may_run_where_it_could() -> None:
     """A worker that does not exist has no number, which to the system means the caller."""

@@ -10,6 +10,7 @@ import numpy as np
 from ...errors import ShapeError
 from ..memory import address_of, aligned_array, aligned_empty, numpy_dtype, scratch
 from ..plan import HostStep, Plan, Pointer, Region, TensorView
+from ..signals import restore_error
 from .layout import PlanTables
 from .spmd import Job, StepRecord
 
@@ -37,6 +38,8 @@ class Context:
         job[Job.POOL] = pool_address
         job[Job.THREADS] = threads
         job[Job.BRIEF] = tables.brief
+        job[Job.LONG] = tables.long
+        job[Job.SELF] = address_of(job)
         taken = aligned_empty((len(steps) * threads,), "int64")
         job[Job.TAKEN] = address_of(taken)
         held = aligned_empty((len(plan.parameters),), "int64")
@@ -66,6 +69,12 @@ class Context:
             outputs.append(output)
             number += 1
         return outputs
+
+    def raise_error(self) -> None:
+        """Raise what the handler of a signal raised during the steps that ended now, if one did."""
+        if self.job[Job.STOPPED]:
+            self.job[Job.STOPPED] = 0
+            restore_error(*self.job[Job.ERROR : Job.ERROR + 3])
 
     def arena_view(self, view: TensorView) -> np.ndarray:
         """A tensor in the arena; the same array for the same view."""

@@ -43,7 +43,7 @@ class Call:
     NONE, DICT_TYPE, ARRAY_TYPE, RESULT_TYPE, BYTE, IDLE, CONTEXTS = range(7, 14)
     RETAIN, RELEASE, CLEAR_ERROR, LEAVE, ENTER = range(14, 19)
     LOOK_UP, DELETE, LENGTH, ITEM, CUT, APPEND, NEW_LIST, SET_ITEM, NUMBER = range(19, 28)
-    NEW_ARRAY, SET_BASE = 28, 29
+    NEW_ARRAY, SET_BASE, RESTORE = 28, 29, 30
     WORDS = 32
 
 
@@ -77,12 +77,14 @@ _PYTHON = {
     Call.NEW_LIST: "PyList_New",
     Call.SET_ITEM: "PyList_SetItem",
     Call.NUMBER: "PyLong_AsLongLong",
+    Call.RESTORE: "PyErr_Restore",
 }
 _NUMPY = {Call.NEW_ARRAY: 94, Call.SET_BASE: 282}
 _NUMPY_ABI_FUNCTION, _NUMPY_ABI = 0, 0x02000000
 _METH_O = 8
 
-# args: the array over a Call block; begin: the one argument; returns a new reference. Under the interpreter's lock.
+# args: the array over a Call block; begin: the one argument; returns a new reference, or 0 with the error set that the
+# handler of a signal has raised. Under the interpreter's lock.
 DIRECT = cpu_kernel(
     "executor_direct",
     "LOW = 0xFFFFFFFF\n"
@@ -139,6 +141,7 @@ def kernel(args, begin, end) -> int:
                 number += 1
                 spec = words_from(spec, SPEC_WORDS)
     retained = number
+    stopped = False
     results = 0
     if fits:
         results = call_function(call, CALL_NEW_LIST, (call[CALL_OUTPUTS],))
@@ -176,8 +179,11 @@ def kernel(args, begin, end) -> int:
         call_kernel(call, CALL_LEAD, job, 0, call[CALL_STEPS])
         call_function(call, CALL_ENTER, (thread,))
         fits = job[JOB_FAULT] == 0
+        stopped = job[JOB_STOPPED] != 0
+        job[JOB_STOPPED] = 0
     else:
         call_function(call, CALL_CLEAR_ERROR, ())
+    kind, value, traceback = job[JOB_ERROR], job[JOB_ERROR + 1], job[JOB_ERROR + 2]
     for k in range(retained):
         call_function(call, CALL_RELEASE, (held[k],))
     kept = call_function(call, CALL_LENGTH, (idle,)) < call[CALL_LIMIT]
@@ -187,9 +193,13 @@ def kernel(args, begin, end) -> int:
         call_function(call, CALL_CLEAR_ERROR, ())
         call_function(call, CALL_DELETE, (call[CALL_CONTEXTS], context))
     call_function(call, CALL_RELEASE, (context,))
-    if not fits:
+    if not fits or stopped:
         if results != 0:
             call_function(call, CALL_RELEASE, (results,))
+        results = 0
+    if stopped:
+        call_function(call, CALL_RESTORE, (kind, value, traceback))
+    elif not fits:
         results = call[CALL_NONE]
         call_function(call, CALL_RETAIN, (results,))
     return results
@@ -232,7 +242,8 @@ def direct_call(
 
     It takes a mapping of the parameters and returns the outputs as new arrays of ``result_type``, 64-byte aligned, or
     None if it has not run: the inputs are not what is declared, no context is idle, workers are missing or memory is;
-    or if an index in them is out of range.
+    or if an index in them is out of range. It raises only what the handler of a signal raises meanwhile, as
+    `Executable.run` does.
 
     Args:
         result_type: a subclass of ``numpy.ndarray``, which is also taken for inputs, but not for those of bytes: more

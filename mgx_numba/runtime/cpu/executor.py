@@ -14,12 +14,12 @@ from ..plan import HostStep, Plan, Step, TensorView
 from .context import Context, Frame
 from .direct import DIRECT, Entry, direct_call
 from .layout import PlanTables, claims
-from .spmd import LEAD, WALK, WORKER, Job
+from .spmd import CONFINE, LEAD, LOOK, WALK, WORKER, Job
 from .threads import pool, resolve_num_threads
 
 __all__ = ["EXECUTOR_KERNELS", "Executable", "TraceCallback", "View"]
 
-EXECUTOR_KERNELS = (LEAD, WALK, WORKER, DIRECT)
+EXECUTOR_KERNELS = (LEAD, WALK, WORKER, LOOK, CONFINE, DIRECT)
 """What every plan needs besides its own kernels."""
 
 # Contexts that wait for the next call may hold this much arena together, besides the last one.
@@ -56,7 +56,6 @@ class Executable:
         kernels = [*plan.kernels(), *EXECUTOR_KERNELS]
         addresses = dict(zip(kernels, load(kernels, progress, store), strict=True))
         self._pool = pool()
-        self._lead = self._pool.lead
         self._constants = [np.asarray(array, order="C") for array in plan.constants]
         self._tables = PlanTables(plan, addresses, self._constants, self.num_threads)
         hosted = any(isinstance(step, HostStep) for step in plan.steps)
@@ -93,7 +92,8 @@ class Executable:
         """Run the plan once; the outputs are new arrays, 64-byte aligned where their shape is declared.
 
         ``inputs`` has one C-contiguous array of the declared dtype and shape for each of `Plan.parameters`.
-        What a host step raises passes through.
+        What a host step raises passes through, and what the handler of a signal raises meanwhile: in Python's main
+        thread such a handler runs within a twentieth of a second and the time of one claim.
 
         Raises:
             ShapeError: an index is out of range.
@@ -102,13 +102,13 @@ class Executable:
         try:
             if self._native_steps is not None:
                 outputs = context.bind(inputs)
-                self._lead(context.job_address, 0, self._native_steps)
+                self._lead(context, 0, self._native_steps)
                 self._check(context)
                 return outputs
             frame = Frame(self.plan, self._tables, context, inputs)
             for segment in self._tables.segments:
                 if isinstance(segment, tuple):
-                    self._lead(context.job_address, segment[0], segment[1])
+                    self._lead(context, segment[0], segment[1])
                     self._check(context)
                 else:
                     frame.run_host_step(segment)
@@ -132,7 +132,7 @@ class Executable:
                 if isinstance(step, HostStep):
                     frame.run_host_step(step)
                 else:
-                    self._lead(context.job_address, native, native + 1)
+                    self._lead(context, native, native + 1)
                     self._check(context)
                 callback(index, step, time.perf_counter() - start, frame.view)
             return _complete(frame.outputs)
@@ -158,6 +158,11 @@ class Executable:
             assert isinstance(step, Step)
             who, what = step.checks[context.job[Job.FAULT_CHECK]]
             raise ShapeError(f"{who}: index {context.job[Job.FAULT_INDEX]} is out of range for {what}")
+
+    def _lead(self, context: Context, begin: int, end: int) -> None:
+        self._pool.lead(context.job_address, begin, end)
+        if self._tables.long:
+            context.raise_error()
 
     def _take(self) -> Context:
         if self._threads > 1:

@@ -21,6 +21,9 @@ _SLOT_ALIGNMENT = 8
 _MAX_CLAIMS = 1 << 31
 _BRIEF_SECONDS = 8e-6
 _FLOPS_PER_SECOND, _BYTES_PER_SECOND = 1e11, 1e11
+_LOOK_SECONDS = 1e-4
+"""Between two looks for signals, by estimate, which is seldom a tenth of the time. A look is a few hundredths of a
+microsecond."""
 
 # A run of native steps, as a range of the step table, or one host step.
 Segment: TypeAlias = "tuple[int, int] | HostStep"
@@ -34,7 +37,8 @@ class PlanTables:
     ``fault_slots`` hold that of the call's fault record.
     ``patches`` is (n, 3), for what each run brings: bases are numbered parameters first, then outputs, then
     host values. ``outputs`` has lens, dtype and bytes of each output, None where only a host step's result says them.
-    ``brief`` says whether one thread runs all steps in a few microseconds.
+    ``brief`` says whether one thread runs all steps in a few microseconds, ``long`` whether some step ends with a look
+    for signals.
     """
 
     def __init__(
@@ -83,6 +87,8 @@ class PlanTables:
                     slots.append(self._resolve(value, slot, arena, patches))
         self.steps[-1, StepRecord.PATCH] = len(patches)
         self._link_chains()
+        _place_looks(self.steps, native)
+        self.long = bool(self.steps[:-1, StepRecord.PIECE].any())
         self.slots = np.array(slots, np.int64)
         self.fault_slots = np.array(faults, np.int64)
         relocations = np.array(arena, np.int64).reshape(-1, 2)
@@ -147,8 +153,24 @@ def _check_countable(step: Step, threads: int) -> None:
 
 def _is_brief(steps: Sequence[Step]) -> bool:
     """Whether one thread runs these steps in a few microseconds; no, if it is not known what one of them costs."""
-    seconds = sum(max(step.flops / _FLOPS_PER_SECOND, step.bytes / _BYTES_PER_SECOND) for step in steps)
-    return seconds < _BRIEF_SECONDS and all(step.flops or step.bytes for step in steps)
+    return sum(map(_least_seconds, steps)) < _BRIEF_SECONDS and all(step.flops or step.bytes for step in steps)
+
+
+def _least_seconds(step: Step) -> float:
+    return max(step.flops / _FLOPS_PER_SECOND, step.bytes / _BYTES_PER_SECOND)
+
+
+def _place_looks(table: np.ndarray, steps: Sequence[Step]) -> None:
+    """Say after which steps a call looks for signals, and how many claims of a long one run between two looks."""
+    waited = 0.0
+    for record, step in zip(table, steps):
+        seconds = _least_seconds(step)
+        waited += seconds
+        if waited >= _LOOK_SECONDS or not (step.flops or step.bytes):
+            grain = int(record[StepRecord.GRAIN])
+            together = claims(step) / max(1.0, seconds / _LOOK_SECONDS)
+            record[StepRecord.PIECE] = max(1, int(together)) * grain
+            waited = 0.0
 
 
 def _segments(plan: Plan) -> list[Segment]:

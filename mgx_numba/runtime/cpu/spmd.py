@@ -12,19 +12,27 @@ workers that are woken keep off the caller's: a system that puts one there lets 
 CPU is idle.
 
 Successive steps of a single claim form a chain, which one worker runs in one claim.
+
+Threads run where the caller may run, as that is now: its affinity is asked for from time to time before workers are
+woken (`CONFINE`), and no more of them join than there are CPUs. A call of Python's main thread that takes long looks
+for signals that wait for their handlers (`LOOK`): between steps, and inside of long ones. If a handler raises, all that
+is left of the job counts as taken and done, so that everybody leaves.
 """
 
 from __future__ import annotations
 
 from ...codegen.cpu.kernel import cpu_kernel
 
-__all__ = ["LEAD", "WALK", "WORKER", "Job", "Patch", "Pool", "StepRecord", "constants_of"]
+__all__ = ["CONFINE", "LEAD", "LOOK", "WALK", "WORKER", "Job", "Patch", "Pool", "StepRecord", "constants_of"]
 
 
 class StepRecord:
-    """Words of one step; a table ends with one more record, of which only ``PATCH`` is read."""
+    """Words of one step; a table ends with one more record, of which only ``PATCH`` is read.
 
-    FUNCTION, ARGS, TASKS, GRAIN, DONE, CHAIN, PATCH = range(7)
+    ``PIECE``: how many tasks one thread may run between two looks for signals; 0 if none is due before the next step.
+    """
+
+    FUNCTION, ARGS, TASKS, GRAIN, DONE, CHAIN, PATCH, PIECE = range(8)
     WORDS = 8
 
 
@@ -41,22 +49,33 @@ class Job:
     What a worker needs to join is on one cache line, here and in `Pool`: each takes as long to come as a small task.
     ``TAKEN`` is the address of a count for each step and thread: how many tiles of its share are claimed. ``HELD`` is
     the address of a word for each parameter, for what the call keeps alive. ``BRIEF``: whether all steps together take
-    a few microseconds. From ``FAULT`` on is the call's fault record (`codegen.launch.Mark`): the step, if not 0, the
-    number of its check, and the index.
+    a few microseconds. ``TEAM``: how many threads take part, of the ``THREADS`` that have shares. From ``FAULT`` on is
+    the call's fault record (`codegen.launch.Mark`): the step, if not 0, the number of its check, and the index.
+
+    ``LONG``: whether the steps may take long enough to be interrupted. ``LOOKING``: whether this call looks for
+    signals, ``LOOKED`` when it last did, in nanoseconds. ``STOPPED``: a signal's handler has raised the error whose
+    type, value and traceback are the three words from ``ERROR`` on (references, or 0). ``SELF``: the block's own address.
     """
 
-    STEPS, POOL, THREADS, END, TAKEN, POSITION = range(6)
+    STEPS, POOL, THREADS, END, TAKEN, POSITION, TEAM = range(7)
     WAITERS = 8
     SLOTS, BASES, PATCHES, HELD, BRIEF, FAULT, FAULT_CHECK, FAULT_INDEX = range(16, 24)
-    WORDS = 24
+    LONG, LOOKING, LOOKED, STOPPED, SELF, ERROR = range(24, 30)
+    WORDS = 32
 
 
 class Pool:
     """Words of the pool. ``GATE``: workers inside the current job, plus ``CLOSED`` while none may enter.
 
-    ``CPUS``, 0 if unknown: how many CPUs the process may use, whose bits are at the address ``ALLOWED``. ``NUMBERS`` is
+    ``CPUS``, 0 if unknown: how many CPUs the workers may use, whose bits are at the address ``ALLOWED``. ``NUMBERS`` is
     the address of the system's numbers of the workers; ``AVOIDED`` the CPU that they keep off, if any; ``WORKERS`` how
     many there are; ``ENDED`` when a brief job last ended while they slept, in nanoseconds.
+
+    ``CONFINED``: when the caller's affinity was last asked for, in nanoseconds; ``GROWN``: whether workers have come
+    since. ``PATIENCE`` are the spins of threads that have a core of their own, of which there are at most ``QUOTA``,
+    one for ``SIBLINGS`` CPUs each.
+
+    ``MAIN``: Python's number of its main thread, 0 where its functions are not known; those that `LOOK` calls follow.
     """
 
     GENERATION, STOP, JOB, WALK, SPINS, YIELDS = range(6)
@@ -64,7 +83,9 @@ class Pool:
     OWNER = 16
     SLEEPERS = 24
     CPUS, ALLOWED, NUMBERS, AVOIDED, WORKERS, ENDED = range(32, 38)
-    WORDS = 40
+    CONFINE, CONFINED, GROWN, PATIENCE, QUOTA, SIBLINGS = range(38, 44)
+    LOOK, MAIN, IDENT, ENSURE, RELEASE, CHECK, FETCH = range(44, 51)
+    WORDS = 56
     CLOSED = 1 << 32
     MASK = 16
 
@@ -77,6 +98,8 @@ def constants_of(prefix: str, layout: type) -> str:
 
 _LAYOUT = (
     "LOW = 0xFFFFFFFF\nWAIT_MICROSECONDS = 2000\nCLOSING_MICROSECONDS = 50\nSOON_NANOSECONDS = 20000\n"
+    # An affinity takes 0.2 us; a look may have to wait for the interpreter's lock, which others give up after 5 ms.
+    "CONFINE_NANOSECONDS = 1000000\nLOOK_NANOSECONDS = 50000000\n"
     + constants_of("STEP", StepRecord)
     + constants_of("PATCH", Patch)
     + constants_of("JOB", Job)
@@ -109,7 +132,43 @@ def kernel(args, begin, end):
         alone = atomic_load(pool, POOL_OWNER) != 0
     if not alone:
         alone = compare_exchange(pool, POOL_OWNER, 0, 1) != 0
-    if alone:
+    team = args[JOB_THREADS]
+    if not alone:
+        now = nanoseconds()
+        if now - pool[POOL_CONFINED] > CONFINE_NANOSECONDS or atomic_load(pool, POOL_GROWN) != 0:
+            pool[POOL_CONFINED] = now
+            call_kernel(pool, POOL_CONFINE, pool, 0, 0)
+        if pool[POOL_CPUS] > 0 and team > pool[POOL_CPUS]:
+            team = pool[POOL_CPUS]
+        if team < 2:
+            alone = True
+            atomic_store(pool, POOL_OWNER, 0)
+    looking = False
+    if args[JOB_LONG] != 0 and pool[POOL_MAIN] != 0:
+        looking = call_function(pool, POOL_IDENT, ()) == pool[POOL_MAIN]
+    args[JOB_LOOKING] = looking
+    if looking:
+        args[JOB_LOOKED] = nanoseconds()
+    if alone and looking:
+        s = begin
+        while s < end:
+            at = s * STEP_WORDS
+            tasks = steps[at + STEP_TASKS]
+            piece = steps[at + STEP_PIECE]
+            first = 0
+            while first < tasks:
+                after = tasks
+                if piece > 0 and first + piece < tasks:
+                    after = first + piece
+                call_kernel(steps, at + STEP_FUNCTION, words_at(steps, at + STEP_ARGS), first, after)
+                first = after
+                if piece > 0:
+                    call_kernel(pool, POOL_LOOK, args, 0, 0)
+                    if args[JOB_STOPPED] != 0:
+                        first = tasks
+                        s = end
+            s += 1
+    elif alone:
         for s in range(begin, end):
             at = s * STEP_WORDS
             call_kernel(steps, at + STEP_FUNCTION, words_at(steps, at + STEP_ARGS), 0, steps[at + STEP_TASKS])
@@ -122,6 +181,7 @@ def kernel(args, begin, end):
             steps[s * STEP_WORDS + STEP_DONE] = 0
             for t in range(s * threads, (s + 1) * threads):
                 taken[t] = 0
+        args[JOB_TEAM] = team
         args[JOB_END] = end
         args[JOB_POSITION] = begin
         put_words(pool, POOL_JOB, args)
@@ -167,6 +227,7 @@ def kernel(args, begin, end):
     taken = words_at(args, JOB_TAKEN)
     threads = args[JOB_THREADS]
     last = args[JOB_END]
+    looking = begin == 0 and args[JOB_LOOKING] != 0
     s = atomic_load(args, JOB_POSITION)
     while s < last:
         if begin == 0:
@@ -197,10 +258,14 @@ def kernel(args, begin, end):
                     tile = first + atomic_add(taken, count, grain)
                     while tile < stop:
                         if chain > 0:
-                            for member in range(s, following):
+                            member = s
+                            while member < following and atomic_load(step, STEP_DONE) == 0:
                                 m = member * STEP_WORDS
                                 member_args = words_at(steps, m + STEP_ARGS)
                                 call_kernel(steps, m + STEP_FUNCTION, member_args, 0, steps[m + STEP_TASKS])
+                                if looking and steps[m + STEP_PIECE] > 0:
+                                    call_kernel(pool, POOL_LOOK, args, 0, 0)
+                                member += 1
                             completed = 1
                         else:
                             after = tile + grain
@@ -208,6 +273,8 @@ def kernel(args, begin, end):
                                 after = stop
                             call_kernel(steps, at + STEP_FUNCTION, words_at(step, STEP_ARGS), tile, after)
                             completed += after - tile
+                            if looking and step[STEP_PIECE] > 0:
+                                call_kernel(pool, POOL_LOOK, args, 0, 0)
                         tile = first + atomic_add(taken, count, grain)
                 share += 1
                 if share == threads:
@@ -233,6 +300,8 @@ def kernel(args, begin, end):
                         if done < tasks:
                             futex_wait(step, STEP_DONE, 0, done, WAIT_MICROSECONDS)
                         atomic_add(args, JOB_WAITERS, -1)
+                        if looking:
+                            call_kernel(pool, POOL_LOOK, args, 0, 0)
                     done = atomic_load(step, STEP_DONE)
         s = following
 """,
@@ -258,7 +327,7 @@ def kernel(args, begin, end):
             spins = 0
             if atomic_add(args, POOL_GATE, 1) < POOL_CLOSED:
                 job = words_at(args, POOL_JOB)
-                if begin < job[JOB_THREADS]:
+                if begin < job[JOB_TEAM]:
                     call_kernel(args, POOL_WALK, job, begin, 0)
             atomic_add(args, POOL_GATE, -1)
         else:
@@ -272,5 +341,70 @@ def kernel(args, begin, end):
                 if atomic_load(args, POOL_STOP) == 0:
                     futex_wait(args, POOL_GENERATION, 0, generation & LOW, 0)
                 atomic_add(args, POOL_SLEEPERS, -1)
+""",
+)
+
+# args: a Job block, by the thread that leads it: if a look is due, handlers of signals run.
+LOOK = KernelSource(
+    "executor_look",
+    _LAYOUT
+    + """
+def kernel(args, begin, end):
+    if args[JOB_STOPPED] == 0 and nanoseconds() - args[JOB_LOOKED] > LOOK_NANOSECONDS:
+        pool = words_at(args, JOB_POOL)
+        state = call_function(pool, POOL_ENSURE, ()) & LOW
+        if call_function(pool, POOL_CHECK, ()) & LOW != 0:
+            error = args[JOB_SELF] + JOB_ERROR * 8
+            call_function(pool, POOL_FETCH, (error, error + 8, error + 16))
+            args[JOB_STOPPED] = 1
+        call_function(pool, POOL_RELEASE, (state,))
+        args[JOB_LOOKED] = nanoseconds()
+        if args[JOB_STOPPED] != 0:
+            steps = words_at(args, JOB_STEPS)
+            taken = words_at(args, JOB_TAKEN)
+            threads = args[JOB_THREADS]
+            s = args[JOB_END] - 1
+            while s >= args[JOB_POSITION]:
+                at = s * STEP_WORDS
+                beyond = steps[at + STEP_TASKS] + 1
+                for t in range(s * threads, (s + 1) * threads):
+                    atomic_store(taken, t, beyond)
+                atomic_store(steps, at + STEP_DONE, beyond)
+                s -= 1
+            futex_wake(steps, args[JOB_POSITION] * STEP_WORDS + STEP_DONE, 0)
+""",
+)
+
+# args: the Pool block, by its owner: workers run where this thread may, and wait as suits so many CPUs.
+CONFINE = KernelSource(
+    "executor_confine",
+    _LAYOUT
+    + """
+def kernel(args, begin, end):
+    mask = local_int64(POOL_MASK)
+    for k in range(POOL_MASK):
+        mask[k] = 0
+    if allowed_cpus(mask, POOL_MASK) > 0:
+        allowed = words_at(args, POOL_ALLOWED)
+        changed = atomic_and(args, POOL_GROWN, 0) != 0
+        for k in range(POOL_MASK):
+            changed = changed or mask[k] != allowed[k]
+        if changed:
+            cpus = 0
+            for k in range(POOL_MASK):
+                allowed[k] = mask[k]
+                rest = mask[k]
+                while rest != 0:
+                    rest = rest & (rest - 1)
+                    cpus += 1
+            numbers = words_at(args, POOL_NUMBERS)
+            for t in range(1, args[POOL_WORKERS] + 1):
+                if numbers[t] != 0:
+                    run_only_on(numbers[t], mask, POOL_MASK)
+            args[POOL_CPUS] = cpus
+            args[POOL_AVOIDED] = -1
+            args[POOL_SPINS] = 0
+            if args[POOL_WORKERS] < imin(idiv(cpus, args[POOL_SIBLINGS]), args[POOL_QUOTA]):
+                args[POOL_SPINS] = args[POOL_PATIENCE]
 """,
 )

@@ -12,14 +12,17 @@ import ctypes
 import math
 import os
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
 from ...codegen.cpu.toolchain.loader import load
 from ...errors import OptionError
+from ...interrupts import unbroken
 from ..memory import address_of, aligned_empty
-from .spmd import LEAD, WALK, WORKER, Pool
+from ..signals import native_functions
+from .spmd import CONFINE, LEAD, LOOK, WALK, WORKER, Pool
 
 __all__ = [
     "NativeKernel",
@@ -46,10 +49,15 @@ def available_cores() -> int:
     and at most
     its cgroup's CPU quota."""
     if hasattr(os, "sched_getaffinity"):
-        cores = len({_siblings(cpu) for cpu in os.sched_getaffinity(0)})
+        cores = _cores(os.sched_getaffinity(0))
     else:
         cores = os.cpu_count() or 1
     return max(1, int(min(cores, cgroup_quota())))
+
+
+def _cores(cpus: Iterable[int]) -> int:
+    """How many physical cores these CPUs are of."""
+    return len({_siblings(cpu) for cpu in cpus})
 
 
 def _siblings(cpu: int) -> str:
@@ -112,10 +120,10 @@ class ThreadPool:
     """The block that workers watch, and the threads watching it. Use `pool()`."""
 
     def __init__(self) -> None:
-        lead, walk, worker = load([LEAD, WALK, WORKER])
+        lead, walk, worker, look, confine = load([LEAD, WALK, WORKER, LOOK, CONFINE])
         self.lead = NativeKernel(lead)
         self._worker = NativeKernel(worker)
-        self._walk_address = walk
+        self._kernels = {Pool.WALK: walk, Pool.LOOK: look, Pool.CONFINE: confine}
         self._block = aligned_empty((Pool.WORDS,), "int64")
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._block))  # workers may outlive the interpreter's objects
         self.address = address_of(self._block)
@@ -132,14 +140,17 @@ class ThreadPool:
         self._may_grow = True
         self._block[:] = 0
         self._block[Pool.GATE] = Pool.CLOSED
-        self._block[Pool.WALK] = self._walk_address
+        for word, value in {**self._kernels, **native_functions()}.items():
+            self._block[word] = value
         self._note_cpus()
         self._set_patience()
 
     def ensure(self, threads: int) -> None:
         """Have workers for calls on so many threads, the caller's included; fewer if the system refuses."""
-        if len(self.workers) >= threads - 1 or not self._may_grow:
-            return
+        if len(self.workers) < threads - 1 and self._may_grow:
+            unbroken(self._grow, threads)
+
+    def _grow(self, threads: int) -> None:
         with self._lock:
             while len(self.workers) < threads - 1 and self._may_grow:
                 number = len(self.workers) + 1
@@ -156,9 +167,9 @@ class ThreadPool:
                     return
                 self.workers.append(thread)
                 self._numbers[number] = thread.native_id or 0
-            self._block[Pool.AVOIDED] = -1
             self._block[Pool.WORKERS] = len(self.workers)
             self._set_patience()
+            self._block[Pool.GROWN] = 1
 
     def stop(self) -> None:
         """Let the workers end; calls still work, on their callers' threads."""
@@ -169,7 +180,7 @@ class ThreadPool:
                 thread.join(_JOIN_SECONDS)
 
     def _note_cpus(self) -> None:
-        """Write down which CPUs the process may use."""
+        """Write down which CPUs this thread may use; `CONFINE` finds out what they are later."""
         cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
         known = bool(cpus) and max(cpus) < 64 * Pool.MASK
         self._cpu_mask[:] = 0  # a forked child may be allowed fewer
@@ -179,6 +190,9 @@ class ThreadPool:
         self._block[Pool.ALLOWED] = address_of(self._cpu_mask)
         self._block[Pool.NUMBERS] = address_of(self._numbers)
         self._block[Pool.AVOIDED] = -1
+        self._block[Pool.PATIENCE] = _SPINS
+        self._block[Pool.QUOTA] = int(min(MAX_THREADS, max(1, cgroup_quota())))
+        self._block[Pool.SIBLINGS] = max(1, round(len(cpus) / max(1, _cores(cpus))))
 
     def _set_patience(self) -> None:
         """Spinning pays only while every thread has a core of its own."""

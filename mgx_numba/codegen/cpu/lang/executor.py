@@ -16,6 +16,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 __all__ = [
+    "allowed_cpus",
     "atomic_add",
     "atomic_and",
     "atomic_load",
@@ -47,6 +48,7 @@ _INT = types.int64
 _FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
 _GETCPU = {"x86_64": 309, "aarch64": 168, "riscv64": 168}
 _SCHED_SETAFFINITY = {"x86_64": 203, "aarch64": 122, "riscv64": 122}
+_SCHED_GETAFFINITY = {"x86_64": 204, "aarch64": 123, "riscv64": 123}
 _FUTEX_WAIT_PRIVATE, _FUTEX_WAKE_PRIVATE = 128, 129
 
 Lowering = Callable[[Any, ir.IRBuilder, Any, Any], Any]
@@ -277,6 +279,25 @@ def current_cpu(typingctx):
         return builder.sext(builder.load(place), _I64)
 
     return _INT(), lower
+
+
+@intrinsic
+def allowed_cpus(typingctx, mask, count):
+    """Set the bits of the CPUs that this thread may run on in ``count`` words, which are zero before.
+
+    Returns how many bytes the system has written; -1 if it does not say, or has more CPUs.
+    """
+
+    def lower(context, builder, signature, args):
+        number = _call_number(builder, _SCHED_GETAFFINITY)
+        if number is None:
+            return ir.Constant(_I64, -1)
+        mask, count = args
+        size = builder.mul(count, ir.Constant(_I64, 8))
+        syscall = _extern(builder, "syscall", _I64, [_I64], var_arg=True)
+        return builder.call(syscall, [ir.Constant(_I64, number), ir.Constant(_I64, 0), size, mask])
+
+    return _INT(_WORDS, _INT), lower
 
 
 @intrinsic

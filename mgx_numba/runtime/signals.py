@@ -1,0 +1,35 @@
+"""Python's functions by which native code lets handlers of signals run, and hands on what they raise."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+
+from .cpu.spmd import Pool
+
+__all__ = ["native_functions", "restore_error"]
+
+_FUNCTIONS = {
+    Pool.IDENT: "PyThread_get_thread_ident",
+    Pool.ENSURE: "PyGILState_Ensure",
+    Pool.RELEASE: "PyGILState_Release",
+    Pool.CHECK: "PyErr_CheckSignals",
+    Pool.FETCH: "PyErr_Fetch",
+}
+
+
+def native_functions() -> dict[int, int]:
+    """Words of the pool that `LOOK` needs: Python's number of the main thread, which alone runs handlers, and the
+    addresses of functions of its stable interface; none where the interpreter is not CPython."""
+    if sys.implementation.name != "cpython":
+        return {}
+    found = {word: getattr(ctypes.pythonapi, name) for word, name in _FUNCTIONS.items()}
+    words = {word: ctypes.cast(function, ctypes.c_void_p).value or 0 for word, function in found.items()}
+    return {Pool.MAIN: threading.main_thread().ident or 0, **words}
+
+
+def restore_error(kind: int, value: int, traceback: int) -> None:
+    """Raise an error that ``PyErr_Fetch`` gave, whose references this takes; zeros stand for None."""
+    prototype = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+    prototype(("PyErr_Restore", ctypes.pythonapi))(kind, value, traceback)
