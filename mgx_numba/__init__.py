@@ -6,7 +6,6 @@ is quick and imports neither numba nor onnx.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 from ._version import __version__
@@ -85,7 +84,9 @@ def __getattr__(name: str) -> Any:
         from .api.missing import missing_name
 
         raise AttributeError(missing_name(name, __all__))
-    value = getattr(importlib.import_module(f".{home}", __name__), name)
+    from .interrupts import whole_module
+
+    value = getattr(whole_module(f"{__name__}.{home}"), name)
     globals()[name] = value
     return value
 

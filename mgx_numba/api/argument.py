@@ -13,6 +13,7 @@ from ..core.dlpack import export_dlpack
 from ..core.generate import generate
 from ..core.shape import Shape
 from ..errors import ShapeError
+from ..interrupts import whole_module
 from .shape import shape
 
 __all__ = ["argument", "argument_from_pointer", "create_argument", "fill_argument", "generate_argument", "literal"]
@@ -72,6 +73,7 @@ class argument(np.ndarray):
     @staticmethod
     def save(arg: argument, filename: str | os.PathLike[str]) -> None:
         """Write to a file (msgpack)."""
+        whole_module("mgx_numba.graph.mxr")
         from ..graph.mxr import save_argument
 
         save_argument(argument(arg).unwrap(), filename)
@@ -79,6 +81,7 @@ class argument(np.ndarray):
     @staticmethod
     def load(filename: str | os.PathLike[str]) -> argument:
         """Read what ``save`` wrote."""
+        whole_module("mgx_numba.graph.mxr")
         from ..graph.mxr import load_argument
 
         return argument.wrap(load_argument(filename))

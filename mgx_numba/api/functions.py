@@ -9,6 +9,7 @@ from typing import Any
 
 from ..core.shape import DynamicDimension
 from ..errors import OptionError, ParseError
+from ..interrupts import whole_module
 from .options import CompileOptions, parse_compile_options, parse_optimize_options
 from .program import program
 from .shape import dynamic_dimension, unwrap_dimension
@@ -58,6 +59,7 @@ def parse_onnx(
         ParseError: the file is malformed; the message names the node.
         OptionError: contradictory options.
     """
+    whole_module("mgx_numba.frontends.onnx.parser")
     from ..frontends.onnx import parse_onnx as parse
 
     return program.wrap(
@@ -89,6 +91,7 @@ def parse_onnx_buffer(
     use_debug_symbols: bool = False,
 ) -> program:
     """Read an ONNX model from bytes, which MIGraphX calls ``filename`` too; otherwise ``parse_onnx``."""
+    whole_module("mgx_numba.frontends.onnx.parser")
     from ..frontends.onnx import parse_onnx as parse
 
     if not isinstance(filename, (bytes, bytearray, memoryview)):
@@ -121,6 +124,7 @@ def _dynamic_dims(given: Mapping[str, Sequence[Any]] | None) -> dict[str, list[A
 
 def get_onnx_operators() -> list[str]:
     """Names of the supported ONNX operators, sorted."""
+    whole_module("mgx_numba.frontends.onnx.parser")
     from ..frontends.onnx import get_onnx_operators as operators
 
     return operators()
@@ -139,6 +143,7 @@ def optimize(model: program, options: Mapping[str, Any] | None = None) -> progra
         OptionError: unknown option, level or rule.
         CompileError: compiling again failed; the program is as before.
     """
+    whole_module("mgx_numba.graph.passes")
     from ..graph.passes import Options, run_passes
 
     level, disabled = parse_optimize_options(options or {})
@@ -165,6 +170,7 @@ def save(p: program, filename: str | os.PathLike[str], format: str = "msgpack", 
     Raises:
         OptionError: unknown format; machine code in JSON, or of a program that is not compiled for ``cpu``.
     """
+    whole_module("mgx_numba.graph.mxr")
     from ..graph.mxr import save_program
 
     objects = machine_code(p) if embed_objects else None
@@ -192,15 +198,18 @@ def load(filename: str | os.PathLike[str], format: str = "msgpack", trust_object
         OptionError: unknown format.
     """
     if _format(format) == "json":
+        whole_module("mgx_numba.graph.mxr")
         from ..graph.mxr import load_program
 
         return restore(*load_program(filename, format, trust_objects))
+    whole_module("mgx_numba.api.saved_plans")
     from ..graph.mapping import map_file
     from .saved_plans import find, keep
 
     data = map_file(filename)
 
     def decoded() -> Any:
+        whole_module("mgx_numba.graph.mxr")
         from ..graph.mxr import load_mapped
 
         return load_mapped(data, filename, with_objects=trust_objects)
@@ -214,6 +223,7 @@ def load(filename: str | os.PathLike[str], format: str = "msgpack", trust_object
 
 def save_buffer(p: program, embed_objects: bool = False) -> bytes:
     """What ``save`` would write (msgpack), as bytes."""
+    whole_module("mgx_numba.graph.mxr")
     from ..graph.mxr import save_buffer as to_bytes
 
     return to_bytes(p._portable, saved_options(p), objects=machine_code(p) if embed_objects else None)
@@ -221,6 +231,7 @@ def save_buffer(p: program, embed_objects: bool = False) -> bytes:
 
 def load_buffer(b: bytes, trust_objects: bool = False) -> program:
     """A program from what ``save_buffer`` gave; ``trust_objects`` is that of ``load``."""
+    whole_module("mgx_numba.graph.mxr")
     from ..graph.mxr import load_buffer as from_bytes
 
     return restore(*from_bytes(b, trust_objects))

@@ -12,6 +12,7 @@ from ..errors import OperatorError
 from ..graph.instruction import Instruction
 from ..graph.module import Module
 from ..graph.printer import format_instruction, instruction_names, print_module
+from ..interrupts import whole_module
 from ..ops.base import Operator, make_op
 from .argument import argument
 from .shape import dynamic_dimension, shape
@@ -78,6 +79,7 @@ class macro:
     """An operation that expands into several instructions (batchnorm, gemm, gelu_erf, ...)."""
 
     def __init__(self, name: str, **options: Any) -> None:
+        whole_module("mgx_numba.ops.builders")
         from ..ops.builders import macro_options
 
         macro_options(name, options)
@@ -219,6 +221,7 @@ class module:
     def _macro(
         self, before: Instruction | None, macro: macro, args: Sequence[instruction_ref], mod_args: Sequence[module]
     ) -> list[instruction_ref]:
+        whole_module("mgx_numba.ops.builders")
         from ..ops.builders import add_macro
 
         if not isinstance(macro, _macro):

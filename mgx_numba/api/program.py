@@ -15,6 +15,7 @@ from ..core.argument import Argument
 from ..core.shape import Shape
 from ..core.types import Type
 from ..errors import MgxError, OptionError, ParameterError
+from ..interrupts import whole_module
 from ..targets.base import Compiled
 from ..targets.options import TargetOptions
 from ..targets.registry import compile_for
@@ -114,12 +115,14 @@ class program:
 
     def get_main_module(self) -> module:
         """The main module (of the compiled form, once compiled)."""
+        whole_module("mgx_numba.api.module")
         from .module import module
 
         return module(self._shown.main)
 
     def create_module(self, name: str) -> module:
         """A new empty submodule."""
+        whole_module("mgx_numba.api.module")
         from .module import module
 
         return module(self._portable.create_module(name))
@@ -247,6 +250,7 @@ class program:
 
     def to_py(self) -> str:
         """Python source that builds the program."""
+        whole_module("mgx_numba.graph.export")
         from ..graph.export import to_py
 
         return to_py(self._portable)
@@ -388,6 +392,7 @@ def _declined(params: Any) -> None:
 
 
 def _empty() -> Program:
+    whole_module("mgx_numba.graph.program")
     from ..graph.program import Program
 
     return Program()

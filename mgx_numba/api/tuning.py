@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from ..interrupts import whole_module
 from .options import CompileOptions
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ def tuning_for(
     """
     if target != "cpu":
         return None
+    whole_module("mgx_numba.codegen.tuning.session")
     from ..codegen.backend import backend
     from ..codegen.tuning.session import open_tuning
 

@@ -6,11 +6,11 @@ else outside of a back end's own packages imports one.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import OptionError
+from ..interrupts import whole_module
 
 if TYPE_CHECKING:
     from .kernel import KernelSource
@@ -93,5 +93,5 @@ def backend(name: str) -> Backend:
     if name not in _backends:
         if name not in _MODULES:
             raise OptionError(f"unknown back end {name!r}; known: {', '.join(sorted({*_MODULES, *_backends}))}")
-        register(importlib.import_module(_MODULES[name]).BACKEND)
+        register(whole_module(_MODULES[name]).BACKEND)
     return _backends[name]

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..core.argument import Argument
 from ..errors import FormatError, MgxError
+from ..interrupts import whole_module
 from .instruction import Instruction, Literal, Outline, Parameter, Return
 from .module import Module, _return_shape
 from .program import Program
@@ -36,8 +37,7 @@ def rebuild_program(modules: Mapping[str, Nodes]) -> Program:
 
 class _Rebuild:
     def __init__(self, modules: Mapping[str, Nodes]) -> None:
-        import mgx_numba.ops  # noqa: F401  (registers the operators)
-
+        whole_module("mgx_numba.ops")  # registers the operators
         self._nodes = modules
         self._program = Program()
         self._values: dict[str, Instruction] = {}

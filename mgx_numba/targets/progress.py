@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from ..interrupts import whole_module
+
 __all__ = ["compile_progress"]
 
 Show = Callable[[int, int, str], None]
@@ -32,6 +34,7 @@ def compile_progress() -> Iterator[Show | None]:
 
 @contextmanager
 def _bar() -> Iterator[Show]:
+    whole_module("rich.progress")
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 

@@ -5,12 +5,12 @@ A target is registered here by the module that holds it, which is imported when 
 
 from __future__ import annotations
 
-import importlib
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from ..errors import OptionError, UnsupportedError
+from ..interrupts import whole_module
 from .base import Compiled, Progress
 from .options import TargetOptions
 
@@ -68,7 +68,7 @@ def target(name: str) -> Target:
     if name not in _targets:
         if name not in _MODULES:
             raise OptionError(f"unknown target {name!r}; known: {', '.join(target_names())}")
-        register(importlib.import_module(_MODULES[name]).TARGET)
+        register(whole_module(_MODULES[name]).TARGET)
     return _targets[name]
 
 

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ...interrupts import whole_module
 from ..files import default_folder, replace_file
 
 __all__ = ["Platform", "platform"]
@@ -117,8 +118,7 @@ def _remember(path: Path, key: str, found: Platform) -> None:
 
 
 def _ask() -> Platform:
-    import llvmlite.binding as llvm
-
+    llvm = whole_module("llvmlite.binding")
     default = llvm.get_process_triple()
     return Platform(
         cpu=llvm.get_host_cpu_name(),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...core.shape import DynamicDimension
 from ...graph.program import Program
+from ...interrupts import whole_module
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -60,6 +61,7 @@ def parse_onnx(
         ShapeError: lengths do not fit an operator.
         OptionError: options that contradict each other or name inputs that do not exist.
     """
+    whole_module("onnx.defs")
     from .options import ParseOptions
     from .parser import parse
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from ...interrupts import unbroken
+
 __all__ = ["FAMILIES", "MICROSOFT", "Handler", "find", "names", "register"]
 
 MICROSOFT = "com.microsoft"
@@ -90,11 +92,15 @@ def _handler(function: Parser) -> Handler:
 
 def load_families() -> None:
     """Import every operator family, once."""
-    global _loaded
     if not _loaded:
-        for family in FAMILIES:
-            importlib.import_module(f"{__package__}.{family}")
-        _loaded = True
+        unbroken(_import_families)
+
+
+def _import_families() -> None:
+    global _loaded
+    for family in FAMILIES:
+        importlib.import_module(f"{__package__}.{family}")
+    _loaded = True
 
 
 def find(domain: str, op_type: str) -> Handler | None:

@@ -54,7 +54,7 @@ class Job:
 
     ``LONG``: whether the steps may take long enough to be interrupted. ``LOOKING``: whether this call looks for
     signals, ``LOOKED`` when it last did, in nanoseconds. ``STOPPED``: a signal's handler has raised the error whose
-    type, value and traceback are the three words from ``ERROR`` on (references, or 0). ``SELF``: the block's own address.
+    type, value and traceback are the three words from ``ERROR`` on (references, or 0). ``SELF``: the block's address.
     """
 
     STEPS, POOL, THREADS, END, TAKEN, POSITION, TEAM = range(7)
@@ -345,7 +345,7 @@ def kernel(args, begin, end):
 )
 
 # args: a Job block, by the thread that leads it: if a look is due, handlers of signals run.
-LOOK = KernelSource(
+LOOK = cpu_kernel(
     "executor_look",
     _LAYOUT
     + """
@@ -376,7 +376,7 @@ def kernel(args, begin, end):
 )
 
 # args: the Pool block, by its owner: workers run where this thread may, and wait as suits so many CPUs.
-CONFINE = KernelSource(
+CONFINE = cpu_kernel(
     "executor_confine",
     _LAYOUT
     + """

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ....errors import CompileError
+from ....interrupts import unbroken
 from ...kernel import KernelSource
 from .elf import read_object
 from .worker import read_message, write_message
@@ -59,9 +60,9 @@ def compile_objects(
     count = worker_count(len(sources)) if workers is None else workers
     batch = _Batch(sources)
     helpers = [threading.Thread(target=_serve, args=(batch,), daemon=True) for _ in range(count)]
-    for helper in helpers:
-        helper.start()
     try:
+        for helper in helpers:
+            helper.start()
         for helper in helpers:
             while helper.is_alive():
                 helper.join(_REPORT_SECONDS)
@@ -83,6 +84,8 @@ class _Batch:
         # Long texts first, so that all workers end at about the same time.
         self.waiting = deque(sorted(range(len(sources)), key=lambda k: -len(sources[k].text)))
         self._arrived: deque[tuple[int, bytes | CompileError]] = deque()
+        self._workers: list[subprocess.Popen[bytes]] = []
+        self._cancelled = False
 
     def take(self) -> int | None:
         try:
@@ -93,8 +96,18 @@ class _Batch:
     def give_back(self, index: int) -> None:
         self.waiting.append(index)
 
+    def employ(self, process: subprocess.Popen[bytes]) -> None:
+        """Take note of a worker process, which ends with the batch if that is cancelled."""
+        self._workers.append(process)
+        if self._cancelled:
+            process.kill()
+
     def cancel(self) -> None:
+        """Compile no more; workers end at once: they keep nothing."""
+        self._cancelled = True
         self.waiting.clear()
+        for process in list(self._workers):
+            process.kill()
 
     def arrive(self, index: int, result: bytes | CompileError) -> None:
         """Hand in a worker's result; the next `report` passes it on."""
@@ -114,13 +127,15 @@ class _Batch:
 
 
 def _compile_here(batch: _Batch, finished: Finished | None) -> None:
-    if not batch.waiting:
-        return
+    while (index := batch.take()) is not None:
+        batch.complete(index, unbroken(_compiled_here, batch.sources[index]), finished)
+        batch.report(finished)
+
+
+def _compiled_here(source: KernelSource) -> bytes:
     from .compiler import compile_object  # late: with workers, this process loads no LLVM
 
-    while (index := batch.take()) is not None:
-        batch.complete(index, compile_object(batch.sources[index]), finished)
-        batch.report(finished)
+    return compile_object(source)
 
 
 def _serve(batch: _Batch) -> None:
@@ -131,6 +146,7 @@ def _serve(batch: _Batch) -> None:
         return
     index: int | None = None
     try:
+        batch.employ(process)
         assert process.stdin is not None and process.stdout is not None
         read_message(process.stdout)
         while (index := batch.take()) is not None:

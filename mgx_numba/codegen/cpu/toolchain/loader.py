@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ....errors import CompileError, FormatError
+from ....interrupts import unbroken
 from ...kernel import KernelSource
 from ...store import Store, default_store
 from .elf import read_object
@@ -30,6 +31,7 @@ Progress = Callable[[int, int, str], None]
 _addresses: dict[str, int] = {}
 _engine: llvm.ExecutionEngine | None = None
 _lock = threading.RLock()
+_placing = threading.Lock()
 
 
 def load(
@@ -54,7 +56,7 @@ def load(
     with _lock:
         wanted = {s.symbol: s for s in sources if s.symbol not in _addresses}
         if wanted:
-            _add(objects_of(list(wanted.values()), progress, store, workers))
+            unbroken(_add, objects_of(list(wanted.values()), progress, store, workers))
     return [_addresses[source.symbol] for source in sources]
 
 
@@ -101,6 +103,11 @@ def loadable(source: KernelSource, data: bytes) -> bool:
 
 
 def _add(objects: dict[str, bytes]) -> None:
+    with _placing:
+        _place({symbol: data for symbol, data in objects.items() if symbol not in _addresses})
+
+
+def _place(objects: dict[str, bytes]) -> None:
     found = {symbol: read_object(data) for symbol, data in objects.items()}
     try:
         placed = link(list(found.values()))
@@ -145,8 +152,8 @@ def _get_engine() -> llvm.ExecutionEngine:
 
 def _after_fork() -> None:
     """Another thread may have held the lock at the fork, and does not exist in the child."""
-    global _lock
-    _lock = threading.RLock()
+    global _lock, _placing
+    _lock, _placing = threading.RLock(), threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
