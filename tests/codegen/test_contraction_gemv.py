@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
 import numpy as np
 import pytest
 
+from mgx_numba.codegen.cpu.contraction import int16_weights, pack
 from mgx_numba.codegen.cpu.contraction.configurations import refinements
 from mgx_numba.codegen.cpu.contraction.gemv import MOST_ROWS, GemvPacked
 from mgx_numba.codegen.cpu.contraction.gemv_int16 import GemvInt16
@@ -13,6 +18,7 @@ from mgx_numba.codegen.cpu.contraction.select import select
 from mgx_numba.codegen.cpu.contraction.solver import UnsuitedWeights
 from mgx_numba.codegen.problems.contraction import Epilogue, EpilogueOperand, GemmProblem
 from mgx_numba.codegen.tuning.request import Candidate, Request
+from mgx_numba.parallel import on_threads
 
 from .contracting import apply_full_epilogue, full_epilogue, full_epilogue_arrays, gemm_problem, run_plan
 
@@ -192,3 +198,45 @@ def test_int16_is_chosen_with_fast_math_for_weights_that_are_waited_for() -> Non
     assert select(GemmProblem(1, 1000, 1000, dtype="float64", fast_math=True), 2).name == "gemv"
     assert select(GemmProblem(4, 1000, 1000, fast_math=True), 2).name == "gemv"
     assert select(GemmProblem(1, 100, 100, fast_math=True), 2).name == "gemv"
+
+
+@pytest.mark.parametrize("solver_name", list(SOLVERS))
+@pytest.mark.parametrize("by_columns", [False, True])
+def test_large_weights_were_packed_by_one_thread(
+    solver_name: str, by_columns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, _ = SOLVERS[solver_name]
+    _, b = pair(1, 3000, 1000)
+    b = np.ascontiguousarray(b.T).T if by_columns else b
+    problem = gemm_problem(np.ones((1, 1000), np.float32), b, True)
+    seen: list[set[int]] = []
+
+    def noting(function: Callable[[Any], object], items: Iterable[Any], threads: int) -> None:
+        seen.append(set())
+        begun = threading.Barrier(threads)
+
+        def run(item: Any) -> None:
+            if threading.get_ident() not in seen[-1]:
+                seen[-1].add(threading.get_ident())
+                begun.wait(60)
+            function(item)
+
+        on_threads(run, items, threads)
+
+    packed = []
+    for cpus in (3, 1):
+        for module in (pack, int16_weights):
+            monkeypatch.setattr(module, "allowed_cpus", lambda cpus=cpus: cpus)
+            monkeypatch.setattr(module, "on_threads", noting)
+        packed.append(made.pack_weights(problem, b))
+    assert [len(threads) for threads in seen] == [3, 1]
+    assert packed[0].tobytes() == packed[1].tobytes()
+
+
+def test_weights_that_a_second_thread_finds_unsuited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(int16_weights, "allowed_cpus", lambda: 2)
+    _, b = pair(1, 6000, 1000)
+    b[999, 5999] = np.inf
+    problem = gemm_problem(np.ones((1, 1000), np.float32), b, True)
+    with pytest.raises(UnsuitedWeights, match="infinite"):
+        GemvInt16().pack_weights(problem, b)

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ....parallel import allowed_cpus, on_threads
+from .pack import SHARED_BYTES
 from .solver import UnsuitedWeights
 
 __all__ = ["BLOCK", "DOWN", "block_count", "pack_words", "unpack", "words_lens"]
@@ -58,50 +60,76 @@ def pack_words(weights: np.ndarray, out: np.ndarray, lanes: int) -> None:
     """
     width = 2 * out.shape[2]
     together = max(1, _COLUMNS_AT_ONCE // width)
-    for first in range(0, len(out), together):
+
+    def pack(first: int) -> None:
         panels = out[first : first + together]
         columns = weights[:, first * width : (first + len(panels)) * width]
+        blocks = _Blocks(columns, panels, lanes)
         surplus = np.zeros(len(panels) * width)
         for block in range(block_count(len(weights))):
-            surplus += _pack_block(columns, block, panels, lanes)
+            surplus += blocks.pack(block)
         if surplus.min() < 0:
             raise UnsuitedWeights("most weights of a column are too small beside its largest")
 
+    on_threads(pack, range(0, len(out), together), allowed_cpus() if out.nbytes >= SHARED_BYTES else 1)
 
-def _pack_block(weights: np.ndarray, block: int, out: np.ndarray, lanes: int) -> np.ndarray:
-    """Scales and words of a block of float32 ``weights[k, n]`` into ``out[panels, 2 * blocks + k, width / 2]``.
 
-    A weight that is not zero stays so: its product with infinity is infinite. All work is along contiguous weights,
-    be they rows or columns.
+class _Blocks:
+    """Packs blocks of float32 ``weights[k, n]`` into ``out[panels, 2 * blocks + k, width / 2]``.
 
-    Returns:
-        For each column by how much the sum of its weights, but for the largest, exceeds what `LEAST_MEAN` asks for.
+    All work is along contiguous weights, be they rows or columns, in memory that is used again for each block: new
+    memory would take longer than the work.
     """
-    panels, _, pairs = out.shape
-    first = block * BLOCK
-    depth, columns = min(len(weights) - first, BLOCK), weights.shape[1]
-    by_columns = abs(weights.strides[0]) < abs(weights.strides[1])
-    lens = (panels * 2 * pairs, depth)
-    memory = np.zeros(lens if by_columns else lens[::-1], np.float32)
-    part = memory.T if by_columns else memory
-    part[:, :columns] = weights[first : first + depth]
-    steps = np.abs(part)
-    largest, total = steps.max(0), steps.sum(0, dtype=np.float64)
-    step = np.maximum(largest / LARGEST, SMALLEST_STEP)
-    with np.errstate(over="ignore"):
-        scales = step * np.float32(2.0**-16 / DOWN)
-    if not np.isfinite(scales).all():
-        raise UnsuitedWeights("a weight is infinite, not a number or too large for a scale")
-    out[:, 2 * block : 2 * block + 2] = scales.reshape(panels, 2, pairs).view(np.int32)
-    np.rint(np.divide(part, step, out=steps), out=steps)
-    some = part != 0
-    vanished = (steps == 0) & some
-    if vanished.any():
-        steps[vanished] = np.sign(part[vanished])
-    start = 2 * block_count(len(weights)) + first
-    integers = steps.astype(np.int16).reshape(depth, panels, pairs // lanes, 2, lanes)
-    halves = out[:, start : start + depth].view(np.int16).reshape(panels, depth, pairs // lanes, lanes, 2)
-    for half in range(2):
-        halves.swapaxes(0, 1)[..., half] = integers[:, :, :, half]
-    others = np.maximum(np.count_nonzero(some, axis=0) - FEW, 0)
-    return np.where(step > SMALLEST_STEP, total - largest - others * (LEAST_MEAN * step.astype(np.float64)), 0)
+
+    def __init__(self, weights: np.ndarray, out: np.ndarray, lanes: int) -> None:
+        self._weights, self._out, self._lanes = weights, out, lanes
+        self._by_columns = abs(weights.strides[0]) < abs(weights.strides[1])
+        self._take_memory(min(len(weights), BLOCK))
+
+    def _take_memory(self, depth: int) -> None:
+        panels, _, pairs = self._out.shape
+        lens = (panels * 2 * pairs, depth) if self._by_columns else (depth, panels * 2 * pairs)
+        self._memory = [np.zeros(lens, dtype) for dtype in (np.float32, np.float32, np.int16)]
+
+    def pack(self, block: int) -> np.ndarray:
+        """Scales and words of a block. A weight that is not zero stays so: its product with infinity is infinite.
+
+        Returns:
+            For each column by how much the sum of its weights, but for the largest, exceeds what `LEAST_MEAN` asks for.
+
+        Raises:
+            UnsuitedWeights: a weight is infinite or NaN, or too large for a scale.
+        """
+        out, lanes = self._out, self._lanes
+        panels, _, pairs = out.shape
+        depth, columns = self._weights.shape
+        first = block * BLOCK
+        depth = min(depth - first, BLOCK)
+        if depth < BLOCK:
+            self._take_memory(depth)
+        part, steps, integers = (m.T if self._by_columns else m for m in self._memory)
+        part[:, :columns] = self._weights[first : first + depth]
+        largest = np.abs(part, out=steps).max(0)
+        step = np.maximum(largest / LARGEST, SMALLEST_STEP)
+        with np.errstate(over="ignore"):
+            scales = step * np.float32(2.0**-16 / DOWN)
+        if not np.isfinite(scales).all():
+            raise UnsuitedWeights("a weight is infinite, not a number or too large for a scale")
+        total = steps.sum(0)  # as scales are finite, 256 times the largest weight is
+        out[:, 2 * block : 2 * block + 2] = scales.reshape(panels, 2, pairs).view(np.int32)
+        np.rint(np.divide(part, step, out=steps), out=steps)
+        zeros = np.flatnonzero(self._memory[1] == 0)
+        small = self._memory[0].reshape(-1)[zeros]
+        self._memory[1].reshape(-1)[zeros] = np.sign(small)
+        places = zeros[small == 0]
+        places = places // depth if self._by_columns else places % len(largest)
+        some = depth - np.bincount(places, minlength=len(largest))
+        np.copyto(integers, steps, casting="unsafe")
+        start = 2 * block_count(len(self._weights)) + first
+        halves = out[:, start : start + depth].view(np.int16).reshape(panels, depth, pairs // lanes, lanes, 2)
+        split = integers.reshape(depth, panels, pairs // lanes, 2, lanes)
+        for half in range(2):
+            halves.swapaxes(0, 1)[..., half] = split[:, :, :, half]
+        others = np.maximum(some - FEW, 0)
+        exceeds = total.astype(np.float64) - largest - others * (LEAST_MEAN * step.astype(np.float64))
+        return np.where(step > SMALLEST_STEP, exceeds, 0)

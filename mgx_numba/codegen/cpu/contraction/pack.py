@@ -7,9 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from ....core.pages import aligned_bytes
+from ....parallel import allowed_cpus, on_threads
 from ..microkernels.tile_table import RegisterTile
 
-__all__ = ["aligned_zeros", "pack_panels", "panel_count"]
+__all__ = ["SHARED_BYTES", "aligned_zeros", "pack_panels", "panel_count"]
+
+SHARED_BYTES = 4 << 20
+"""Packed weights from which on several threads pack them: a millisecond's work; to start a thread is a twentieth."""
 
 
 def aligned_zeros(lens: Sequence[int], dtype: str) -> np.ndarray:
@@ -26,12 +30,16 @@ def panel_count(tile: RegisterTile, columns: int) -> int:
 def pack_panels(matrices: np.ndarray, out: np.ndarray) -> None:
     """Copy ``matrices[..., depth, columns]`` into ``out[..., panel, depth, columns of a panel]``.
 
-    ``out`` must be zero where columns are missing. Both may have any strides; no other copy is made.
+    ``out`` must be zero where columns are missing. Both may have any strides; no other copy is made. Many are copied by
+    as many threads as there are CPUs.
     """
     columns, most = matrices.shape[-1], out.shape[-1]
-    for index in np.ndindex(*matrices.shape[:-2]):
-        source, target = matrices[index], out[index]
-        for panel in range(target.shape[0]):
-            first = panel * most
-            width = min(most, columns - first)
-            target[panel, :, :width] = source[:, first : first + width]
+
+    def pack(index: tuple[int, ...]) -> None:
+        *outer, panel = index
+        first = panel * most
+        width = min(most, columns - first)
+        out[index][:, :width] = matrices[tuple(outer)][:, first : first + width]
+
+    panels = np.ndindex(*matrices.shape[:-2], out.shape[-3])
+    on_threads(pack, panels, allowed_cpus() if out.nbytes >= SHARED_BYTES else 1)

@@ -1,0 +1,52 @@
+"""Work that NumPy, the file system or a hash does without the interpreter's lock, on several threads."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+__all__ = ["allowed_cpus", "on_threads"]
+
+T = TypeVar("T")
+
+
+def allowed_cpus() -> int:
+    """CPUs that the calling thread may use now."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def on_threads(function: Callable[[T], object], items: Iterable[T], threads: int) -> None:
+    """Call ``function`` for every item, on at most so many threads, of which the caller's is one.
+
+    The first error ends the work, an interrupt too: items that have been begun are completed, and it is raised here.
+    """
+    waiting = deque(items)
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            while waiting:
+                try:
+                    item = waiting.popleft()
+                except IndexError:  # another thread has taken the last one
+                    return
+                function(item)
+        except BaseException as error:  # raised below
+            errors.append(error)
+            waiting.clear()
+
+    helpers = [threading.Thread(target=work, daemon=True) for _ in range(min(threads, len(waiting)) - 1)]
+    try:
+        for helper in helpers:
+            helper.start()
+        work()
+    finally:
+        waiting.clear()
+        for helper in helpers:
+            if helper.ident is not None:
+                helper.join()
+    if errors:
+        raise errors[0]
