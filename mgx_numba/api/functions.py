@@ -176,17 +176,18 @@ def save(p: program, filename: str | os.PathLike[str], format: str = "msgpack", 
     objects = machine_code(p) if embed_objects else None
     save_program(p._portable, filename, _format(format), saved_options(p), objects)
     if format == "msgpack" and p.is_compiled() and os.path.isfile(filename):  # a pipe's content is gone
-        from ..graph.mapping import map_file
+        from ..graph.content import open_content
         from .saved_plans import keep
 
-        keep(map_file(filename), p, embed_objects)
+        keep(open_content(filename), p, embed_objects)
 
 
 def load(filename: str | os.PathLike[str], format: str = "msgpack", trust_objects: bool = False) -> program:
     """Read what ``save`` wrote; a program that was saved compiled is compiled for this machine.
 
     The plan of a compiled program is kept in the cache folder; if this file has one there, it is used, and the file is
-    decoded when its program is asked for.
+    decoded when its program is asked for, which must not have changed by then. Otherwise it is read as a whole and may
+    change as soon as this returns.
 
     Args:
         format: ``msgpack`` or ``json``.
@@ -194,7 +195,7 @@ def load(filename: str | os.PathLike[str], format: str = "msgpack", trust_object
             can then run anything in this process. Without it that code is passed over and kernels are built here.
 
     Raises:
-        FormatError: the file is malformed.
+        FormatError: the file is malformed, or becomes shorter while it is read.
         OptionError: unknown format.
     """
     if _format(format) == "json":
@@ -203,21 +204,21 @@ def load(filename: str | os.PathLike[str], format: str = "msgpack", trust_object
 
         return restore(*load_program(filename, format, trust_objects))
     whole_module("mgx_numba.api.saved_plans")
-    from ..graph.mapping import map_file
+    from ..graph.content import open_content
     from .saved_plans import find, keep
 
-    data = map_file(filename)
+    content = open_content(filename)
 
     def decoded() -> Any:
         whole_module("mgx_numba.graph.mxr")
-        from ..graph.mxr import load_mapped
+        from ..graph.mxr import load_content
 
-        return load_mapped(data, filename, with_objects=trust_objects)
+        return load_content(content.whole(), filename, with_objects=trust_objects)
 
-    found = find(data, decoded, trust_objects)
+    found = find(content, decoded, trust_objects)
     if found is None:
         found = restore(*decoded())
-        keep(data, found, trust_objects)
+        keep(content, found, trust_objects)
     return found
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import mmap
 import os
 import threading
 import time
@@ -18,6 +17,8 @@ import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import numpy as np
 
 from .. import __version__
 from ..codegen.backend import backend
@@ -27,6 +28,8 @@ from ..codegen.store import default_store
 from ..core.shape import Shape
 from ..core.types import Type
 from ..errors import FormatError
+from ..graph.content import FileContent
+from ..parallel import on_threads
 from ..runtime.cpu.executor import Executable
 from ..runtime.cpu.threads import default_num_threads
 from ..runtime.plan_file import PlanReader, plan_pieces
@@ -47,6 +50,8 @@ _PRUNE_TO = 0.75
 _TOUCH_AFTER_SECONDS = 24 * 3600.0
 _SAMPLES, _SAMPLE_BYTES = 64, 1024
 _PIECE_BYTES = 8 << 20
+_ROOM_BYTES = 256 << 10
+"""Read and hashed at a time: what stays in a core's own cache."""
 _PACKAGE = Path(__file__).resolve().parent.parent
 _SEEN_AT_RUN_TIME = "MIGRAPHX_TRACE_EVAL"
 
@@ -54,43 +59,50 @@ T = TypeVar("T")
 Decoded = Callable[[], "tuple[Program, dict[str, Any]]"]
 
 
-def find(data: memoryview, decoded: Decoded, trust_objects: bool = False) -> program | None:
+def find(content: FileContent, decoded: Decoded, trust_objects: bool = False) -> program | None:
     """The compiled program of an ``.mxr`` file's content, if its plan is kept.
 
     Args:
-        data: the content.
+        content: the file's.
         decoded: decodes it; called if the portable form is asked for.
         trust_objects: take kernels that the object store lacks from the content.
     """
-    path = _path(data)
+    try:
+        path = _path(content)
+    except FormatError:  # whoever reads all of it says so
+        return None
     if path is None:
         return None
     try:
         with path.open("rb", buffering=0) as file:
             reader = PlanReader(file)
-            if reader.about["size"] != len(data) or reader.about["with_code"] < trust_objects:
+            if reader.about["size"] != content.size or reader.about["with_code"] < trust_objects:
                 return None
-            return _restored(reader, data, decoded, _Embedded(data) if trust_objects else None)
+            return _restored(reader, content, decoded, _Embedded(content) if trust_objects else None)
     except (OSError, FormatError, KeyError, TypeError, ValueError):
         return None
     finally:
         _touch(path)
 
 
-def keep(data: memoryview, loaded: program, with_code: bool = False) -> None:
+def keep(content: FileContent, loaded: program, with_code: bool = False) -> None:
     """Keep the plan of a program that was compiled from, or saved as, this content; a failure to write is no error.
 
     ``with_code`` says that machine code in the content was written or read, and so is well formed.
     """
-    lowered, path = loaded._compiled, _path(data)
+    lowered = loaded._compiled
+    try:
+        path, digest = _path(content), _digest(content)
+    except FormatError:  # it is changing
+        return
     if path is None or not isinstance(lowered, LoweredProgram) or lowered.executable is None:
         return
     from .functions import saved_options
 
     about = {
-        "size": len(data),
+        "size": content.size,
         "with_code": with_code,
-        "sha256": _digest(data),
+        "sha256": digest,
         "saved": saved_options(loaded),
         "parameters": {name: _shape_to_json(s) for name, s in loaded._signature.items()},
         "results": [_shape_to_json(s) for s in loaded._results],
@@ -106,15 +118,25 @@ def keep(data: memoryview, loaded: program, with_code: bool = False) -> None:
         _prune(path.parent)
 
 
-def _restored(reader: PlanReader, data: memoryview, decoded: Decoded, store: Store | None) -> program | None:
-    """The program of an open plan file, unless it belongs to other content than ``data``.
+def _restored(reader: PlanReader, content: FileContent, decoded: Decoded, store: Store | None) -> program | None:
+    """The program of an open plan file, unless it belongs to other content.
 
     The content is hashed and the constants are read by other threads while this one loads the kernels.
     """
     about = reader.about
     block = reader.allocate()
-    with _Beside(lambda: _digest(data)) as digest, _Beside(lambda: reader.fill(block)) as filled:
-        result = _program(reader.plan(block), about, decoded, store)
+
+    def unchanged() -> tuple[Program, dict[str, Any]]:
+        whole = content.whole()  # which is then hashed and decoded: it is in use until then
+        if _digest(content) != about["sha256"]:
+            raise FormatError(f"{os.fspath(content.path)}: the file has changed since it was loaded")
+        found = decoded()
+        del whole
+        return found
+
+    hashing, filling = _Beside(lambda e: _digest(content, e)), _Beside(lambda e: reader.fill(block, e))
+    with hashing as digest, filling as filled:
+        result = _program(reader.plan(block), about, unchanged, store)
         filled.result()
         if digest.result() != about["sha256"]:
             return None
@@ -162,15 +184,15 @@ def _records(saved: list[Any]) -> list[Any]:
 class _Embedded:
     """The user's object store, then the machine code in a file's content, which is read if that lacks a kernel."""
 
-    def __init__(self, data: memoryview) -> None:
-        self._data = data
+    def __init__(self, content: FileContent) -> None:
+        self._content = content
 
     @functools.cached_property
     def _file(self) -> Store | None:
         from ..codegen.embedding import EmbeddedStore
         from ..graph.machine_code import load_objects
 
-        found = load_objects(self._data)
+        found = load_objects(self._content.whole())
         return None if found is None else EmbeddedStore(found)
 
     def get(self, source: KernelSource) -> bytes | None:
@@ -184,17 +206,19 @@ class _Embedded:
 
 
 class _Beside(Generic[T]):
-    """A function that runs in a thread of its own; leaving the ``with`` waits for it."""
+    """A function that runs in a thread of its own; leaving the ``with`` waits for it. It is given an event, and ends
+    soon once that is set: the ``with`` has ended early."""
 
-    def __init__(self, function: Callable[[], T]) -> None:
+    def __init__(self, function: Callable[[threading.Event], T]) -> None:
         self._function = function
+        self._ended = threading.Event()
         self._outcome: list[T] = []
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def _run(self) -> None:
         try:
-            self._outcome.append(self._function())
+            self._outcome.append(self._function(self._ended))
         except BaseException as error:  # handed to whoever asks for the result
             self._error = error
 
@@ -202,7 +226,9 @@ class _Beside(Generic[T]):
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._ended.set()
         self._thread.join()
 
     def result(self) -> T:
@@ -213,48 +239,45 @@ class _Beside(Generic[T]):
         return self._outcome[0]
 
 
-def _digest(data: memoryview) -> str:
-    """SHA-256 of the SHA-256 of each piece of the content, on all cores."""
-    starts = range(0, len(data), _PIECE_BYTES)
+def _digest(content: FileContent, ended: threading.Event | None = None) -> str:
+    """SHA-256 of the SHA-256 of each piece of the content, on all cores; not of all of it once ``ended`` is set.
+
+    Raises:
+        FormatError: the file has become shorter.
+    """
+    starts = range(0, content.size, _PIECE_BYTES)
     found: list[bytes] = [b""] * len(starts)
-    waiting = iter(list(enumerate(starts)))  # one step of a list's iterator is atomic
 
-    def work() -> None:
-        for number, begin in waiting:
-            found[number] = _piece_digest(data, begin)
+    def work(number: int) -> None:
+        digest = hashlib.sha256()
+        if ended is None or not ended.is_set():
+            size = min(_PIECE_BYTES, content.size - starts[number])
+            for piece in content.pieces(starts[number], size, np.empty(min(size, _ROOM_BYTES), np.uint8)):
+                digest.update(piece)
+        found[number] = digest.digest()
 
-    threads = min(len(starts), default_num_threads())
-    helpers = [_Beside(work) for _ in range(threads - 1)]
-    with contextlib.ExitStack() as stack:
-        for helper in helpers:
-            stack.enter_context(helper)
-        work()
-        for helper in helpers:
-            helper.result()
+    on_threads(work, range(len(starts)), default_num_threads())
     return hashlib.sha256(b"".join(found)).hexdigest()
 
 
-def _piece_digest(data: memoryview, begin: int) -> bytes:
-    """SHA-256 of one piece; its pages of a mapped file do not stay in memory for it."""
-    piece = data[begin : begin + _PIECE_BYTES]
-    digest = hashlib.sha256(piece).digest()
-    if isinstance(data.obj, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-        data.obj.madvise(mmap.MADV_DONTNEED, begin, len(piece))
-    return digest
+def _path(content: FileContent) -> Path | None:
+    """Where the plan of this content is kept; None if none may be used, because what compiling does is to be seen.
 
-
-def _path(data: memoryview) -> Path | None:
-    """Where the plan of this content is kept; None if none may be used, because what compiling does is to be seen."""
+    Raises:
+        FormatError: the file has become shorter.
+    """
     mine = {name: value for name, value in os.environ.items() if name.startswith(("MGX_", "MIGRAPHX_"))}
     mine.pop(_SEEN_AT_RUN_TIME, None)
     if any(name.startswith("MIGRAPHX_") for name in mine):
         return None
-    step = max(1, (len(data) - _SAMPLE_BYTES) // (_SAMPLES - 1))
-    samples = b"".join(data[k * step : k * step + _SAMPLE_BYTES] for k in range(_SAMPLES))
+    step = max(1, (content.size - _SAMPLE_BYTES) // (_SAMPLES - 1))
+    room = np.empty(_SAMPLE_BYTES, np.uint8)
+    sizes = ((k * step, min(_SAMPLE_BYTES, content.size - k * step)) for k in range(_SAMPLES))
+    samples = b"".join(bytes(piece) for at, size in sizes if size > 0 for piece in content.pieces(at, size, room))
     machine = {**backend("cpu").identity(), "package": _package_state(), "threads": str(default_num_threads()), **mine}
     machine["tuning"] = "\n".join(_state(default_folder() / f"tuning.sqlite{end}") for end in ("", "-wal"))
     text = "".join(f"{name}={value}\n" for name, value in sorted(machine.items()))
-    key = hashlib.sha256(b"%d\n%s\n%s" % (len(data), text.encode(), samples)).hexdigest()
+    key = hashlib.sha256(b"%d\n%s\n%s" % (content.size, text.encode(), samples)).hexdigest()
     return default_folder() / "plans" / f"{key[:32]}.plan"
 
 

@@ -3,7 +3,7 @@
 The structure is MIGraphX's (``program::to_value``, file version 8), as msgpack or JSON: ``version``,
 ``migraphx_version``, ``targets``, ``contexts`` and ``modules``. A map ``mgx_numba`` beside them holds what
 MIGraphX has no place for; its own key ``format`` is the version of that map. Opening a file runs nothing from
-it, and weights are views of the mapped file. A msgpack file may end with machine code (``mgx_numba_objects``),
+it, and weights are views of the bytes that were read. A msgpack file may end with machine code (``mgx_numba_objects``),
 which is passed over unless the caller asks for it.
 """
 
@@ -17,8 +17,8 @@ from .._version import __version__
 from ..core.argument import Argument
 from ..errors import FormatError, OptionError
 from .atomic_file import replace_file
+from .content import FilePath, read_bytes
 from .machine_code import OBJECTS
-from .mapping import FilePath, map_file
 from .program import Program
 from .rebuild import Nodes, rebuild_program
 from .serialize import argument_from_value, argument_to_value, program_modules
@@ -29,7 +29,7 @@ __all__ = [
     "OBJECTS",
     "load_argument",
     "load_buffer",
-    "load_mapped",
+    "load_content",
     "load_program",
     "save_argument",
     "save_buffer",
@@ -67,21 +67,22 @@ def save_program(
 def load_program(path: FilePath, format: str = "msgpack", with_objects: bool = False) -> tuple[Program, dict[str, Any]]:
     """The program that a file holds, and what was kept beside it (``tuning`` is always there).
 
-    Literals of a msgpack file are views of the mapped file, which must not be changed in place. ``with_objects``
-    adds the file's machine code under the key `OBJECTS`, if it has any.
+    Literals of a msgpack file are views of its content, which is read into memory as a whole; the file may change
+    afterwards. `load_buffer` of a mapped file takes no memory, but then it must not change. ``with_objects`` adds the
+    file's machine code under the key `OBJECTS`, if it has any.
 
     Raises:
         OptionError: a format other than ``msgpack`` and ``json``.
         FormatError: the file cannot be read, is malformed, or of another version; the message says where.
     """
     _writer(format)
-    return load_mapped(map_file(path), path, format, with_objects)
+    return load_content(read_bytes(path), path, format, with_objects)
 
 
-def load_mapped(
+def load_content(
     data: memoryview, path: FilePath, format: str = "msgpack", with_objects: bool = False
 ) -> tuple[Program, dict[str, Any]]:
-    """As `load_program`, from what `map_file` gave for ``path``."""
+    """As `load_program`, from the bytes of ``path``."""
     try:
         return _load(data, with_objects) if format == "msgpack" else _load_json(data)
     except FormatError as error:
@@ -122,7 +123,7 @@ def load_argument(path: FilePath) -> Argument:
     Raises:
         FormatError: the file cannot be read or is malformed.
     """
-    data = map_file(path)
+    data = read_bytes(path)
     try:
         decoder = Decoder(data)
         decoder.skip()

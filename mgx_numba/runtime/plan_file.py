@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import struct
+import threading
 from collections.abc import Mapping
 from typing import IO, Any
 
@@ -27,6 +28,8 @@ __all__ = ["PlanReader", "plan_pieces"]
 _HEAD = struct.Struct("<8sQ32s")
 _MAGIC = b"mgxplan1"
 _ALIGNMENT = 64
+_PIECE_BYTES = 64 << 20
+"""Read at a time: what takes some hundredths of a second."""
 
 
 def plan_pieces(plan: Plan, about: Mapping[str, Any]) -> list[bytes | memoryview] | None:
@@ -113,15 +116,15 @@ class PlanReader:
         """Memory for all constants, bytes that are not set, where large pages serve them."""
         return scratch(self.constants_bytes)
 
-    def fill(self, block: np.ndarray) -> None:
-        """Read all constants into what `allocate` gave; other threads run meanwhile.
+    def fill(self, block: np.ndarray, ended: threading.Event | None = None) -> None:
+        """Read all constants into what `allocate` gave; other threads run meanwhile. Not all once ``ended`` is set.
 
         Raises:
             FormatError: the file has become shorter.
         """
         view, done = block.data, 0
-        while done < len(view):
-            count = self._file.readinto(view[done:])  # type: ignore[attr-defined]
+        while done < len(view) and not (ended is not None and ended.is_set()):
+            count = self._file.readinto(view[done : done + _PIECE_BYTES])  # type: ignore[attr-defined]
             if not count:
                 raise FormatError("the plan file ends early")
             done += count

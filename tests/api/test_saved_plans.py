@@ -17,6 +17,7 @@ import pytest
 import mgx_numba as migraphx
 from mgx_numba.api import saved_plans
 from mgx_numba.codegen.files import default_folder
+from mgx_numba.graph.content import open_content
 
 ROOT = Path(__file__).parents[2]
 RNG = np.random.default_rng(5)
@@ -79,7 +80,7 @@ def decodings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return noted
 
-    monkeypatch.setattr(mxr, "load_mapped", noting("decoded", mxr.load_mapped))
+    monkeypatch.setattr(mxr, "load_content", noting("decoded", mxr.load_content))
     monkeypatch.setattr(target, "optimize", noting("optimized", target.optimize))
     return found
 
@@ -162,7 +163,7 @@ def test_weights_that_changed_outside_of_the_samples_are_noticed(tmp_path: Path,
     at = data.index(weights.tobytes())
     data[at : at + 4] = np.float32(100.0).tobytes()
     path.write_bytes(data)
-    assert saved_plans._path(memoryview(data)) in plan_files()
+    assert saved_plans._path(open_content(path)) in plan_files()
     changed = migraphx.load(path)
     other = network()
     edited = weights.copy()
@@ -201,7 +202,7 @@ def test_a_plan_is_of_one_environment(tmp_path: Path, monkeypatch: pytest.Monkey
     net = compiled()
     path = tmp_path / "net.mxr"
     migraphx.save(net, path)
-    data = memoryview(path.read_bytes())
+    data = open_content(path)
     mine = saved_plans._path(data)
     others = []
     for name, value in (("MGX_NUM_THREADS", "3"), ("MGX_CPU_FEATURES", "avx2")):
@@ -329,3 +330,90 @@ def test_choices_are_made_again_to_be_explained(tmp_path: Path):
         (c.problem, c.solver) for c in net.tuning_choices()
     ]
     assert net.tuning_choices()
+
+
+CUT_OFF = """
+import os, sys
+import numpy as np
+import mgx_numba as migraphx
+
+path, when = sys.argv[1:]
+x = np.ones((1, 1024), np.float32)
+
+def cut():
+    os.truncate(path, os.path.getsize(path) // 2)
+
+if when == "while it is read":
+    from mgx_numba.graph import content
+    whole = content.FileContent.whole
+    content.FileContent.whole = lambda self: (cut(), whole(self))[1]
+try:
+    program = migraphx.load(path) if path.endswith(".mxr") else migraphx.parse_onnx(path[:-5])
+    if when == "before it is asked for":
+        assert program.is_compiled()
+        expected = np.asarray(program.run({"x": x})[0])
+        cut()
+        assert (np.asarray(program.run({"x": x})[0]) == expected).all()
+        print(program)
+    elif when == "before it is compiled":
+        cut()
+    if not program.is_compiled():
+        program.compile("cpu")
+    print("ran", float(np.asarray(program.run({"x": x})[0]).sum()))
+except migraphx.MgxError as error:
+    print("refused", error)
+"""
+
+
+@pytest.mark.parametrize("when", ["before it is compiled", "before it is asked for", "while it is read"])
+def test_a_file_that_was_cut_off_killed_the_process(when: str, tmp_path: Path) -> None:
+    net = migraphx.program()
+    mm = net.get_main_module()
+    x = mm.add_parameter("x", migraphx.shape(type="float_type", lens=[1, 1024]))
+    weights = np.full((1024, 1024), 0.5, np.float32)
+    mm.add_return([mm.add_instruction(migraphx.op("dot"), [x, mm.add_literal(weights)])])
+    if when == "before it is asked for":
+        net.compile("cpu")
+    net.save(tmp_path / "net.mxr")
+    assert (
+        cut_off(tmp_path / "net.mxr", when)
+        == {
+            "before it is compiled": f"ran {512.0 * 1024}",
+            "before it is asked for": f"refused {tmp_path / 'net.mxr'}: the file had",
+            "while it is read": f"refused {tmp_path / 'net.mxr'}: the file had",
+        }[when]
+    )
+
+
+def test_external_data_that_was_cut_off_killed_the_process(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    weights = onnx.numpy_helper.from_array(np.full((1024, 1024), 0.5, np.float32), "w")
+    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 1024]) for name in "xy")
+    graph = onnx.helper.make_graph([onnx.helper.make_node("MatMul", ["x", "w"], ["y"])], "g", [x], [y], [weights])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
+    onnx.save(model, tmp_path / "net.onnx", save_as_external_data=True, location="net.onnx.data")
+    assert cut_off(tmp_path / "net.onnx.data", "before it is compiled") == f"ran {512.0 * 1024}"
+
+
+def cut_off(path: Path, when: str) -> str:
+    """The first words that a process says whose file is cut in half at that time."""
+    command = [sys.executable, "-c", CUT_OFF, str(path), when]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, f"{result.returncode}: {result.stderr}"
+    said = result.stdout.strip()
+    return said if said.startswith("ran") else said[: said.index("the file had") + len("the file had")]
+
+
+def test_a_file_that_was_written_to_in_place_changed_what_was_loaded(tmp_path: Path) -> None:
+    net = compiled()
+    net.save(tmp_path / "net.mxr")
+    again = migraphx.load(tmp_path / "net.mxr")
+    portable = migraphx.load(tmp_path / "net.mxr")
+    assert str(portable) == str(net)
+    data = bytearray((tmp_path / "net.mxr").read_bytes())
+    data[-500:-400] = bytes(100)
+    with open(tmp_path / "net.mxr", "r+b") as file:
+        file.write(data)
+    assert portable._portable == net._portable
+    with pytest.raises(migraphx.MgxError, match="changed since it was loaded"):
+        again.clone()

@@ -199,7 +199,7 @@ def test_large_literals_of_a_file_are_aligned_views(tmp_path: Path) -> None:
         assert not array.flags.writeable
 
 
-def test_saving_over_the_mapped_file_keeps_the_loaded_program(tmp_path: Path) -> None:
+def test_saving_over_the_file_keeps_the_loaded_program(tmp_path: Path) -> None:
     path = tmp_path / "model.mxr"
     save_program(literal_program(), path)
     loaded, _ = load_program(path)

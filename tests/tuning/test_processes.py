@@ -265,7 +265,7 @@ def test_a_compiled_program_is_saved_to_a_pipe(folder: Path, monkeypatch: pytest
     os.mkfifo(pipe)
     net = product(m=3).compile()
     with monkeypatch.context() as patch, open(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK), "rb") as reader:
-        patch.setattr("mgx_numba.graph.mapping.map_file", lambda path: pytest.fail("read again"))
+        patch.setattr("mgx_numba.graph.content.open_content", lambda path: pytest.fail("read again"))
         migraphx.save(net, pipe)
         content = reader.read()
     assert content == migraphx.save_buffer(net)

@@ -1,17 +1,19 @@
-"""External tensor data: files beside the model, mapped into memory, never outside of the model's folder.
+"""External tensor data: files beside the model, read into memory, never outside of the model's folder.
 
 ONNX `ExternalData.md`: ``location`` is a path relative to the model, ``offset`` and ``length`` are in bytes.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...errors import ParseError
+from ...errors import FormatError, ParseError
+from ...graph.content import FileContent
 
 if TYPE_CHECKING:
     from onnx import TensorProto
@@ -26,10 +28,10 @@ class ExternalData:
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
-        self._maps: dict[Path, np.ndarray] = {}
+        self._read: weakref.WeakValueDictionary[tuple[Path, int, int], np.ndarray] = weakref.WeakValueDictionary()
 
     def __call__(self, tensor: TensorProto, length: int) -> np.ndarray:
-        """``length`` bytes of ``tensor``'s data; mapped, copied only where elements would lie unaligned.
+        """``length`` bytes of ``tensor``'s data, read-only; the same memory for the same bytes of a file.
 
         Raises:
             ParseError: no folder, an illegal or absent path, or a range beyond the end of the file.
@@ -48,23 +50,23 @@ class ExternalData:
             raise ParseError(
                 f"{where}: external data has length {stated}, expected {length} for its type and dimensions"
             )
-        content = self._map(path, where)
+        data = self._read.get((path, offset, length))
+        if data is None:
+            self._read[path, offset, length] = data = _read(path, offset, length, where)
+        return data
+
+
+def _read(path: Path, offset: int, length: int, where: str) -> np.ndarray:
+    try:
+        content = FileContent(path)
         if offset + length > content.size:
             raise ParseError(
                 f"{where}: external data is bytes {offset} to {offset + length}"
                 f" of {path.name!r}, which has {content.size}"
             )
-        data = content[offset : offset + length]
-        return data if offset % 8 == 0 else data.copy()
-
-    def _map(self, path: Path, where: str) -> np.ndarray:
-        if path not in self._maps:
-            try:
-                empty = path.stat().st_size == 0
-                self._maps[path] = np.empty(0, np.uint8) if empty else np.memmap(path, np.uint8, "r").view(np.ndarray)
-            except OSError as error:
-                raise ParseError(f"{where}: external data file {path.name!r} cannot be read: {error}") from error
-        return self._maps[path]
+        return content.array(offset, length)
+    except (OSError, FormatError) as error:
+        raise ParseError(f"{where}: external data file {path.name!r} cannot be read: {error}") from error
 
 
 def _resolve(folder: Path, location: str, where: str) -> Path:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import ParseError, UnsupportedError
+from ...errors import FormatError, ParseError, UnsupportedError
+from ...graph.content import FileContent, FileWindow
 from .external import ExternalData
 from .tensors import sparse_array, tensor_array
 from .wire import Span, split_raw_data
@@ -128,23 +128,15 @@ def _read_bytes(data: Any, name: str) -> tuple[ModelProto, dict[int, np.ndarray]
 
 
 def _read_file(path: Path) -> tuple[ModelProto, dict[int, np.ndarray]]:
-    """Decode a file; big weights are read straight into memory of their own (not those of a pipe)."""
+    """Decode a file; big weights are read straight into memory of their own."""
     raw: dict[int, np.ndarray] = {}
     try:
         if path.is_dir():
             raise ParseError(f"{str(path)!r} is a folder, expected an ONNX file")
-        with path.open("rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                return _read_bytes(file.read(), repr(str(path)))
-            if status.st_size == 0:
-                raise ParseError(f"{str(path)!r} is empty")
-            proto, spans = _decode(np.memmap(file, np.uint8, "r"), repr(str(path)))
-            for number, span in spans.items():
-                raw[number] = np.empty(span.end - span.begin, np.uint8)
-                file.seek(span.begin)
-                if file.readinto(raw[number].data) != raw[number].size:
-                    raise ParseError(f"{str(path)!r} changed while it was read")
+        content = FileContent(path)
+        proto, spans = _decode(FileWindow(content), repr(str(path)))
+        for number, span in spans.items():
+            raw[number] = content.array(span.begin, span.end - span.begin)
     except FileNotFoundError:
         raise ParseError(f"no such file: {str(path)!r}") from None
     except (OSError, ValueError) as error:
@@ -157,11 +149,13 @@ def _read_file(path: Path) -> tuple[ModelProto, dict[int, np.ndarray]]:
 def _decode(data: Any, name: str) -> tuple[ModelProto, dict[int, Span]]:
     import onnx
 
-    view = memoryview(data).cast("B")
+    view = data if isinstance(data, FileWindow) else memoryview(data).cast("B")
     if len(view) == 0:
         raise ParseError(f"{name} is empty")
     try:
         small, spans = split_raw_data(view)
+    except FormatError as error:
+        raise ParseError(str(error)) from None
     except ParseError as error:
         raise ParseError(f"{name}: {error}") from None
     proto = onnx.ModelProto()

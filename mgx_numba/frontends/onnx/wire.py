@@ -8,8 +8,10 @@ decoded by protobuf, and the place of each, so that literals can borrow the file
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from ...errors import ParseError
+from ...graph.content import FileWindow
 
 __all__ = ["Span", "split_raw_data"]
 
@@ -25,7 +27,7 @@ class Span:
     end: int
 
 
-def split_raw_data(data: bytes | memoryview, smallest: int = 1024) -> tuple[bytes, dict[int, Span]]:
+def split_raw_data(data: bytes | memoryview | FileWindow, smallest: int = 1024) -> tuple[bytes, dict[int, Span]]:
     """The model without its big ``raw_data``, and where that lies.
 
     Args:
@@ -39,7 +41,7 @@ def split_raw_data(data: bytes | memoryview, smallest: int = 1024) -> tuple[byte
     Raises:
         ParseError: the bytes are not a protobuf message, or end too early; the message gives the offset.
     """
-    view = memoryview(data)
+    view: Any = data if isinstance(data, FileWindow) else memoryview(data)
     spans: dict[int, Span] = {}
     out: list[bytes | memoryview] = []
     kept = 0
@@ -68,9 +70,9 @@ def split_raw_data(data: bytes | memoryview, smallest: int = 1024) -> tuple[byte
     return b"".join(out), spans
 
 
-def _without_raw_data(view: memoryview, begin: int, end: int, smallest: int) -> tuple[bytes, Span] | None:
+def _without_raw_data(view: Any, begin: int, end: int, smallest: int) -> tuple[bytes, Span] | None:
     span = None
-    pieces: list[memoryview] = []
+    pieces: list[bytes | memoryview] = []
     kept = begin
     for key, start, inner_begin, inner_end in _fields(view, begin, end):
         if key != TENSOR_RAW_DATA << 3 | BYTES:
@@ -85,7 +87,7 @@ def _without_raw_data(view: memoryview, begin: int, end: int, smallest: int) -> 
     return b"".join([*pieces, view[kept:end]]), span
 
 
-def _fields(view: memoryview, begin: int, end: int):  # type: ignore[no-untyped-def]
+def _fields(view: Any, begin: int, end: int):  # type: ignore[no-untyped-def]
     """Fields of a message as (key, start of the key, begin and end of the value)."""
     position = begin
     while position < end:
@@ -114,7 +116,7 @@ def _fields(view: memoryview, begin: int, end: int):  # type: ignore[no-untyped-
         yield key, start, value_begin, position
 
 
-def _read_varint(view: memoryview, position: int, end: int) -> tuple[int, int]:
+def _read_varint(view: Any, position: int, end: int) -> tuple[int, int]:
     value = shift = 0
     for place in range(position, min(end, position + 10)):
         byte = view[place]
