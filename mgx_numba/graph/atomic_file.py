@@ -15,7 +15,7 @@ import secrets
 import stat
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import IO, Any
 
 try:
     import fcntl
@@ -27,6 +27,8 @@ __all__ = ["replace_file"]
 Write = Callable[[Any], Any]
 _ABANDONED_SECONDS = 60.0
 """A file that is not locked may be about to be: it has just been made."""
+_PIECE_BYTES = 64 << 20
+"""Written at a time: some hundredths of a second."""
 _KEPT = 48
 """Characters of a name in a temporary one, of up to 4 bytes each: names have at most 255."""
 
@@ -94,11 +96,18 @@ def _write(
         _lock(handle)
         with contextlib.suppress(FileNotFoundError):  # first: what is written may be for few eyes
             os.fchmod(handle, os.stat(target).st_mode & 0o777)
-        fill(file.write)
+        fill(lambda data: _write_pieces(file, data))
         file.flush()
         if durable:
             os.fsync(handle)
         finish(handle)
+
+
+def _write_pieces(file: IO[bytes], data: Any) -> None:
+    """Write bytes so that an interrupt need not wait for all of them: it cannot come while the system writes."""
+    view = memoryview(data).cast("B") if len(data) else memoryview(b"")
+    for at in range(0, len(view), _PIECE_BYTES):
+        file.write(view[at : at + _PIECE_BYTES])
 
 
 def _give_name(handle: int, name: str) -> None:
