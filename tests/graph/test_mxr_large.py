@@ -1,4 +1,4 @@
-"""Literals that are too long for a msgpack binary, and files beyond 4 GiB: written piece by piece, mapped by the test."""
+"""Literals that are too long for a msgpack binary, and files beyond 4 GiB: written piece by piece, read as views."""
 
 from __future__ import annotations
 
