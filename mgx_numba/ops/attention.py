@@ -24,9 +24,10 @@ class Attention(Operator):
     """``softmax(scale * q @ k^T + mask) @ v``, the softmax in float32 or wider.
 
     Inputs are q [b, h, s, d], k [b, hk, t, d], v [b, hk, t, e] (hk divides h; query heads share key heads in
-    order) and perhaps a mask that broadcasts to [b, h, s, t]: bool keeps where true, other types are added.
-    With ``causal`` position i of the queries sees keys up to i + t - s. A row that sees no key gives zeros, as ONNX
-    Attention says, or with ``nan_rows`` NaN, as softmax says where attention is written out.
+    order) and perhaps a mask that broadcasts to [b, h, s, t]: bool keeps where true, other types are added. Its
+    batch length m may also divide b: batch i has the mask i % m, as the windows of several images do. With ``causal``
+    position i of the queries sees keys up to i + t - s. A row that sees no key gives zeros, as ONNX Attention says, or
+    with ``nan_rows`` NaN, as softmax says where attention is written out.
     """
 
     name: ClassVar[str] = "attention"
@@ -55,8 +56,10 @@ class Attention(Operator):
             raise self.fail(f"{shared} key heads do not divide {heads} query heads")
         if len(inputs) == 4 and not any_dynamic(inputs):
             scores = (q.lens[0], heads, q.lens[2], k.lens[2])
-            if broadcast_lens(self, scores, inputs[3].lens) != scores:
-                raise self.fail(f"mask {list(inputs[3].lens)} does not broadcast to {list(scores)}")
+            lens = inputs[3].lens
+            repeats = len(lens) == 4 and lens[0] > 0 and scores[0] % lens[0] == 0
+            if broadcast_lens(self, scores, lens[1:] if repeats else lens) != scores:
+                raise self.fail(f"mask {list(lens)} does not broadcast to {list(scores)}")
         return Shape.dynamic(q.type, [*q.dims[:3], v.dims[3]])
 
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
@@ -67,6 +70,8 @@ class Attention(Operator):
         scores = np.matmul(grouped, np.swapaxes(k, 2, 3)).reshape(b, h, s, t) * wide.type(self.scale)
         if len(args) == 4:
             mask = args[3]
+            if mask.ndim == 4 and 1 < mask.shape[0] < b:
+                mask = np.tile(mask, (b // mask.shape[0], 1, 1, 1))
             scores = np.where(mask, scores, -np.inf) if mask.dtype == np.bool_ else scores + mask.astype(wide)
         if self.causal:
             scores = np.where(np.arange(t) <= np.arange(s)[:, None] + (t - s), scores, -np.inf)

@@ -85,6 +85,14 @@ def test_masks_of_any_type(mask: np.ndarray) -> None:
     check(arrays, broadcast)
 
 
+@pytest.mark.parametrize("queries", [1, 21])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.bool_])
+def test_masks_of_windows_repeat_from_image_to_image(dtype: Any, queries: int) -> None:
+    mask = normal(3, 4, queries, 33, seed=3)
+    mask = mask > 0 if dtype is np.bool_ else mask.astype(dtype)
+    check([normal(6, queries, 32), normal(6, 33, 32, seed=1), normal(6, 33, 32, seed=2), mask], attend)
+
+
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 def test_short_types_compute_in_float32(dtype: Any) -> None:
     arrays = [

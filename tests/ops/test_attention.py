@@ -46,6 +46,17 @@ def test_attention_masks() -> None:
     np.testing.assert_allclose(call("attention", q, k, v, scale=0.5, causal=True), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("lens", [(3, 1, 5, 7), (2, 2, 1, 7)])
+def test_masks_repeat_where_their_number_divides_the_batch(lens: tuple[int, ...]) -> None:
+    q, k, v = normal(6, 2, 5, 8), normal(6, 2, 7, 8, seed=1), normal(6, 2, 7, 8, seed=2)
+    added = normal(*lens, seed=3)
+    every = np.concatenate([added] * (6 // lens[0]))
+    expected = direct(q, k, v, 0.5, every)
+    np.testing.assert_allclose(call("attention", q, k, v, added, scale=0.5), expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ShapeError, match="do not broadcast"):
+        call("attention", q, k, v, normal(4, 1, 5, 7))
+
+
 def test_rows_that_see_no_key_are_zero() -> None:
     q, k, v = normal(1, 1, 3, 4), normal(1, 1, 2, 4), normal(1, 1, 2, 4)
     result = call("attention", q, k, v, causal=True)

@@ -217,6 +217,145 @@ def test_grouped_keys_and_values_are_not_repeated(shared: int) -> None:
     assert [i.shape.lens[1] for i in find(after, "attention").inputs] == [H, shared, shared]
 
 
+WINDOWS, N = 3, 4
+
+
+def window_operands(g: Graph, batch: int) -> tuple[Instruction, Instruction, Instruction]:
+    """Queries, transposed keys and values of ``batch`` images of `WINDOWS` windows of ``N`` positions."""
+    q, k, v = (g.param(n, [batch * WINDOWS, N, 2, D]) for n in "qkv")
+    return (
+        g.op("transpose", q, permutation=(0, 2, 1, 3)),
+        g.op("transpose", k, permutation=(0, 2, 3, 1)),
+        g.op("transpose", v, permutation=(0, 2, 1, 3)),
+    )
+
+
+@pytest.mark.parametrize("constant", [True, False])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_masks_of_windows_are_added_to_reshaped_scores(batch: int, constant: bool) -> None:
+    """Swin: (scores + bias).reshape(b, windows, h, n, n) + mask, reshaped back."""
+    g = Graph()
+    q, kt, v = window_operands(g, batch)
+    if constant:
+        bias, mask = g.random(1, 2, N, N), g.random(1, WINDOWS, 1, N, N)
+    else:
+        bias, mask = g.param("bias", [1, 2, N, N]), g.param("mask", [1, WINDOWS, 1, N, N])
+    scores = g.op("dot", q, kt)
+    lens = scores.shape.lens
+    scores = g.op("add", scores, g.spread(bias, *lens))
+    apart = g.op("reshape", scores, dims=(batch, WINDOWS, 2, N, N))
+    scores = g.op("reshape", g.op("add", apart, g.spread(mask, *apart.shape.lens)), dims=lens)
+    after = fused(g.ret(g.op("dot", g.op("softmax", scores, axis=3), v)))
+    # one mask for each window and head, repeated from image to image
+    assert find(after, "attention").inputs[3].shape.lens == (WINDOWS, 2, N, N)
+    assert ("add" in names(after)) is not constant
+
+
+def test_masks_of_windows_meet_masks_of_each_batch() -> None:
+    g = Graph()
+    q, kt, v = window_operands(g, 2)
+    scores = g.op("dot", q, kt)
+    lens = scores.shape.lens
+    scores = g.op("add", scores, g.spread(g.param("own", [lens[0], 1, 1, N]), *lens))
+    apart = g.op("reshape", scores, dims=(2, WINDOWS, 2, N, N))
+    mask = g.spread(g.param("mask", [WINDOWS, 1, N, N]), *apart.shape.lens)
+    scores = g.op("reshape", g.op("add", apart, mask), dims=lens)
+    after = fused(g.ret(g.op("dot", g.op("softmax", scores, axis=3), v)))
+    assert find(after, "attention").inputs[3].shape.lens == (lens[0], 1, N, N)
+
+
+@pytest.mark.parametrize("added", [True, False])
+@pytest.mark.parametrize("softmax", ["with heads", "merged"])
+def test_heads_merged_with_the_batch_but_for_the_mask(softmax: str, added: bool) -> None:
+    """Scores [b * h, s, t] that are reshaped to [b, h, s, t] to mask them, as Transformers of before 2.0 wrote them."""
+    g = Graph()
+    q, kt, v = (g.op("reshape", x, dims=(B * H, *x.shape.lens[2:])) for x in operands(g))
+    scores = g.op("dot", q, kt)
+    apart = g.op("reshape", scores, dims=(B, H, S, T))
+    mask = g.spread(g.param("mask", [B, 1, 1, T], "float" if added else "bool"), B, H, S, T)
+    if added:
+        apart = g.op("add", apart, mask)
+    else:
+        apart = g.op("where", mask, g.scalar(-np.inf, apart), apart)
+    merged = [B * H, S, T]
+    if softmax == "merged":
+        weights = g.op("softmax", g.op("reshape", apart, dims=merged), axis=2)
+    else:
+        weights = g.op("reshape", g.op("softmax", apart, axis=3), dims=merged)
+    mixed = g.op("reshape", g.op("dot", weights, v), dims=(B, H, S, D))
+    rng = np.random.default_rng(1)
+    values = {n: rng.standard_normal((B, m, H, D)).astype(np.float32) for n, m in (("q", S), ("k", T), ("v", T))}
+    given = rng.standard_normal((B, 1, 1, T)).astype(np.float32)
+    given = given if added else np.arange(B * T).reshape(B, 1, 1, T) % 3 == 0
+    after = fused(g.ret(mixed), inputs={**values, "mask": given})
+    attention = find(after, "attention")
+    assert [i.shape.lens for i in attention.inputs] == [(B, H, S, D), (B, H, T, D), (B, H, T, D), (B, 1, 1, T)]
+    assert "reshape" not in names(after)
+
+
+def test_positions_in_rows_and_columns() -> None:
+    """Segment Anything: relative positions of rows and of columns, added to scores [b * h, y, x, y, x]."""
+    g = Graph()
+    y, x = 2, 3
+    q, k, v = g.param("q", [6, y * x, D]), g.param("k", [6, D, y * x]), g.param("v", [6, y * x, D])
+    scores = g.op("dot", q, k)
+    apart = g.op("reshape", scores, dims=(6, y, x, y, x))
+    for name, lens in (("rows", [6, y, x, y, 1]), ("columns", [6, y, x, 1, x])):
+        apart = g.op("add", apart, g.spread(g.param(name, lens), 6, y, x, y, x))
+    scores = g.op("reshape", apart, dims=(6, y * x, y * x))
+    after = fused(g.ret(g.op("dot", g.op("softmax", scores, axis=2), v)))
+    assert find(after, "attention").inputs[3].shape.lens == (1, 6, y * x, y * x)
+
+
+def test_scores_of_five_axes() -> None:
+    g = Graph()
+    q, k, v = (g.param(n, [2, WINDOWS, 2, *m]) for n, m in (("q", (N, D)), ("k", (D, N)), ("v", (N, D))))
+    scores = g.op("dot", q, k)
+    scores = g.op("add", scores, g.spread(g.param("bias", [2, N, N]), *scores.shape.lens))
+    scores = g.op("add", scores, g.spread(g.param("mask", [WINDOWS, 1, N, N]), *scores.shape.lens))
+    after = fused(g.ret(g.op("dot", g.op("softmax", scores, axis=4), v)))
+    assert find(after, "attention").shape.lens == (2 * WINDOWS, 2, N, D)
+
+
+@pytest.mark.parametrize("lens", [(H, 1, 1), (B, 1, S, 1)])
+def test_a_scale_of_each_head_or_row(lens: tuple[int, ...]) -> None:
+    """Swin V2 has a temperature for each head."""
+    g = Graph()
+    q, kt, v = operands(g)
+    scores = g.op("dot", q, kt)
+    scores = g.op("mul", scores, g.spread(g.param("scale", lens), B, H, S, T))
+    scores = g.op("add", scores, g.spread(g.param("bias", [H, S, T]), B, H, S, T))
+    after = fused(g.ret(g.op("dot", g.op("softmax", scores, axis=3), v)))
+    assert find(after, "mul").shape.lens == (B, H, S, D)
+
+
+def test_a_mask_below_a_scale_of_each_head_and_a_scale_of_each_key_are_refused() -> None:
+    for lens in ((H, 1, 1), (T,)):
+        g = Graph()
+        q, kt, v = operands(g)
+        scores = g.op("dot", q, kt)
+        if lens != (T,):
+            scores = g.op("add", scores, g.spread(g.param("bias", [H, S, T]), B, H, S, T))
+        scores = g.op("mul", scores, g.spread(g.param("scale", lens), B, H, S, T))
+        step = FuseAttention()
+        assert "attention" not in names(check(g.ret(g.op("dot", g.op("softmax", scores, axis=3), v)), step))
+        assert step.refusals("find_attention")
+
+
+def test_a_choice_among_positions_in_rows_and_columns_is_not_causal() -> None:
+    """Causal between the columns of one row of an image is something else than causal."""
+    g = Graph()
+    y, x = 1, 4
+    q, k, v = g.param("q", [1, 2, y * x, D]), g.param("k", [1, 2, D, y * x]), g.param("v", [1, 2, y * x, D])
+    apart = g.op("reshape", g.op("dot", q, k), dims=(1, 2, 2, 2, 2, 2))
+    keep = np.tril(np.ones((2, 2), bool))
+    condition = g.spread(g.lit(keep, bool), 1, 2, 2, 2, 2, 2)
+    apart = g.op("where", condition, apart, g.scalar(-np.inf, apart))
+    scores = g.op("reshape", apart, dims=(1, 2, 4, 4))
+    after = fused(g.ret(g.op("dot", g.op("softmax", scores, axis=3), v)))
+    assert not find(after, "attention").op.attributes()["causal"]
+
+
 def test_guarded_weights_of_rows_without_keys() -> None:
     g = Graph()
     q, kt, v = operands(g)

@@ -15,11 +15,13 @@ __all__ = ["AttentionProblem", "MaskLayout"]
 class MaskLayout:
     """A mask [batch, heads, queries, keys]: ``bool`` keeps where true, the problem's dtype is added.
 
-    ``strides`` are 0 where the mask is broadcast.
+    ``strides`` are 0 where the mask is broadcast. There are ``period`` masks, after which those of further batches
+    repeat; None: one for each batch, or all alike.
     """
 
     dtype: str
     strides: tuple[int, ...]
+    period: int | None = None
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,20 @@
 """Scaled dot-product attention becomes one operator (Vaswani et al., "Attention Is All You Need", 2017, section 3.2.1).
 
 Matched from the softmax outward: below it a chain of scalings and masks over ``dot(q, k^T)``, above it ``dot(., v)``.
-The queries, the keys or the scores may carry the scale; masks may be added, or chosen by ``where``.
+The queries, the keys or the scores may carry the scale; masks may be added, or chosen by ``where``. The scores may be
+reshaped on the way, so that masks of windows or of heads can be added.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from ...core.shape import Shape
 from ..instruction import Instruction
+from .attention_masks import fitted, repeated, sum_masks
 from .build import Builder
 from .constants import compact, constant_array, is_constant, uniform_value
 from .match import Match, either, op, rule, some
@@ -19,21 +22,33 @@ from .rewriter import RulePass
 
 __all__ = ["FuseAttention"]
 
+Lens = tuple[int, ...]
+
 HUGE = 1e30
 """A masking value beyond this absorbs every score it is added to."""
 
 VIEWS = frozenset({"transpose", "reshape", "squeeze", "unsqueeze", "slice", "contiguous"})
 BROADCASTS = frozenset({"multibroadcast", "broadcast"})
+RESHAPES = frozenset({"reshape", "squeeze", "unsqueeze"})
 
 
 @dataclass
 class Scores:
-    """What stands between dot and softmax: ``scale * dot + sum(added)``, where ``kept`` is true."""
+    """What stands between dot and softmax: ``scale * factors * dot + sum(added)``, where ``kept`` is true.
+
+    Attributes:
+        lens: what dot, softmax and the steps between them have as lengths of the scores, outermost first.
+        factors: what each row of the products is multiplied by, and the lengths of the scores there.
+        added: masks, each with the lengths of the scores that it is added to.
+        kept: the condition, and the lengths of the scores among which it chooses.
+    """
 
     dot: Instruction
+    lens: list[Lens]
     scale: float = 1.0
-    added: list[Instruction] = field(default_factory=list)
-    kept: Instruction | None = None
+    factors: tuple[Instruction, Lens] | None = None
+    added: list[tuple[Instruction, Lens]] = field(default_factory=list)
+    kept: tuple[Instruction, Lens] | None = None
     causal: bool = False
 
 
@@ -43,12 +58,14 @@ class Step:
 
     Attributes:
         value: the added mask, or the condition.
+        lens: the lengths of the scores.
         factor: scale of everything below and of this mask.
         fill: the other branch of ``where``.
         fill_first: the scores are kept where the condition is false.
     """
 
     value: Instruction
+    lens: Lens
     factor: float
     fill: float | None = None
     fill_first: bool = False
@@ -74,21 +91,33 @@ def _scaled(ins: Instruction) -> tuple[Instruction, float] | None:
 
 def read_scores(top: Instruction, b: Builder, fast_math: bool) -> Scores | str:
     """Follow the chain below a softmax down to its dot; a string says why it is not attention."""
-    scores = Scores(top)
+    scores = Scores(top, [top.shape.lens])
     current, factor = top, 1.0
     steps: list[Step] = []
     while current.name != "dot":
         if len(current.users) > 1:
             return "the scores are used elsewhere too"
+        lens = current.shape.lens
         scaled = _scaled(current)
-        if scaled is not None:
+        if current.name in RESHAPES:
+            current = current.inputs[0]
+            scores.lens.append(current.shape.lens)
+        elif scaled is not None:
             current, factor = scaled[0], factor * scaled[1]
-        elif current.name == "add":
+        elif scores.factors is not None:
+            return "a mask or a second factor below a factor of each row"
+        elif current.name in ("add", "mul"):
             # the side that leads to the dot is the one of the scores
             side = next((k for k in (0, 1) if _leads_to_dot(current.inputs[k])), None)
             if side is None:
-                return "no dot below the addition of a mask"
-            steps.append(Step(current.inputs[1 - side], factor))
+                return f"no dot below the {'addition of a mask' if current.name == 'add' else 'mul'}"
+            other = current.inputs[1 - side]
+            if current.name == "add":
+                steps.append(Step(other, lens, factor))
+            elif _small(other).shape.lens[-1:] == (1,):
+                scores.factors = _small(other), lens
+            else:
+                return "mul between dot and softmax"
             current = current.inputs[side]
         elif current.name == "where":
             condition, a, c = current.inputs
@@ -96,7 +125,7 @@ def read_scores(top: Instruction, b: Builder, fast_math: bool) -> Scores | str:
             fill = _fill(a) if fill_first else _fill(c)
             if fill is None:
                 return "the other branch of where is not a constant"
-            steps.append(Step(condition, factor, fill, fill_first))
+            steps.append(Step(condition, lens, factor, fill, fill_first))
             current = c if fill_first else a
         else:
             return f"{current.name} between dot and softmax"
@@ -111,7 +140,9 @@ def _leads_to_dot(ins: Instruction) -> bool:
     for _ in range(8):
         if ins.name == "dot":
             return True
-        if ins.name in ("mul", "div", "add"):
+        if ins.name in RESHAPES:
+            ins = ins.inputs[0]
+        elif ins.name in ("mul", "div", "add"):
             ins = ins.inputs[0] if not is_constant(ins.inputs[0]) else ins.inputs[1]
         elif ins.name == "where":
             ins = ins.inputs[2] if is_constant(ins.inputs[1]) else ins.inputs[1]
@@ -145,13 +176,14 @@ def _read_masks(scores: Scores, steps: list[Step], b: Builder, fast_math: bool) 
     """Put masks into ``scores``, outermost last; a string says why one cannot be expressed."""
     for step in reversed(steps):
         full = constant_array(step.value)
-        array = None if full is None or len(steps) > 1 else compact(full)
+        plain = len(steps) == 1 and step.lens[-2:] == scores.dot.shape.lens[-2:]
+        array = compact(full) if full is not None and plain else None
         if step.fill is None:
             hides = array is not None and step.factor == 1 and bool(((array == 0) | (array <= -HUGE)).all())
             if array is not None and hides and _is_causal(array == 0):
                 scores.causal = True
             else:
-                scores.added.append(_times(b, step.value, step.factor))
+                scores.added.append((_times(b, step.value, step.factor), step.lens))
             continue
         fill = step.fill * step.factor
         keep = None if array is None else (array.astype(bool) != step.fill_first)
@@ -160,9 +192,9 @@ def _read_masks(scores: Scores, steps: list[Step], b: Builder, fast_math: bool) 
             if _is_causal(keep):
                 scores.causal = True
             else:
-                scores.kept = _choose(b, step.value, step.fill_first)
+                scores.kept = _choose(b, step.value, step.fill_first), step.lens
         elif fill <= -HUGE or (fast_math and fill <= -1e4):
-            scores.added.append(_filled(b, scores.dot, step.value, fill, step.fill_first))
+            scores.added.append((_filled(b, scores.dot, step.value, fill, step.fill_first), step.lens))
         else:
             return "the masking value is so small that masked keys may count"
     return None
@@ -185,14 +217,6 @@ def _filled(b: Builder, like: Instruction, condition: Instruction, fill: float, 
     with np.errstate(over="ignore"):
         masked, free = b.scalar(fill, shape), b.scalar(0, shape)
     return b.op("where", small, masked, free) if fill_first else b.op("where", small, free, masked)
-
-
-def _sum_masks(b: Builder, masks: list[Instruction]) -> Instruction:
-    total = masks[0]
-    for mask in masks[1:]:
-        lens = np.broadcast_shapes(total.shape.lens, mask.shape.lens)
-        total = b.op("add", b.spread(total, lens), b.spread(mask, lens))
-    return total
 
 
 def without_scale(ins: Instruction, b: Builder) -> tuple[Instruction, float]:
@@ -239,17 +263,37 @@ def unrepeated(ins: Instruction) -> Instruction:
     return source if source.shape.lens == (b, h, t, d) else ins
 
 
+def _target(scores: Scores) -> Lens:
+    """Lengths [batch, heads, queries, keys] of the scores: those that they have on the way, or leading axes merged."""
+    *lead, queries, keys = scores.dot.shape.lens
+    for lens in (scores.dot.shape.lens, *scores.lens):
+        if len(lens) == 4 and lens[2:] == (queries, keys):
+            return lens
+    return (math.prod(lead[:-1]), lead[-1], queries, keys)
+
+
+def _heads(b: Builder, x: Instruction, target: Lens) -> Instruction:
+    """Rows of features for scores of lengths ``target``, without a reshape that they have behind them."""
+    lens = (*target[:2], *x.shape.lens[-2:])
+    if x.shape.lens != lens and x.name in RESHAPES and x.inputs[0].shape.lens == lens:
+        return x.inputs[0]
+    return b.reshape(x, lens)
+
+
 SOFTMAX = op("softmax", some("scores"), bind="softmax")
 GUARDED = op("where", op("isnan", SOFTMAX), some("zero"), SOFTMAX, bind="guard")
 """PyTorch's exporter replaces the NaN of rows without any key by 0, as ``attention`` does."""
+WEIGHTS = either(SOFTMAX, GUARDED, op(" ".join(RESHAPES), either(SOFTMAX, GUARDED), once=True))
 
 
 def _check(m: Match) -> str | None:
     top = m.softmax
     if int(top.op.attributes()["axis"]) % top.shape.ndim != top.shape.ndim - 1:
         return "the softmax is not over keys"
-    if top.shape.ndim not in (3, 4):
-        return "scores have neither 3 nor 4 axes"
+    if m.ins.shape.ndim < 3 or top.shape.ndim < 3:
+        return "scores have less than 3 axes"
+    if m.ins.inputs[0].shape.lens[-2:] != top.shape.lens[-2:]:
+        return "the weights have other rows than the softmax"
     if "guard" in m.bound:
         if _uniform(m.zero) != 0 or len(m.guard.users) > 1 or len(top.users) > 2:
             return "the weights are used elsewhere too"
@@ -258,32 +302,46 @@ def _check(m: Match) -> str | None:
     return None if m.ins.shape.type.is_floating else "not floating point"
 
 
-@rule("find_attention", op("dot", either(SOFTMAX, GUARDED), some("v")), _check)
+@rule("find_attention", op("dot", WEIGHTS, some("v")), _check)
 def find_attention(m: Match, b: Builder) -> object:
     """``dot(softmax(dot(q, k^T) * scale + mask), v) -> attention(q, k, v, mask)``."""
     scores = read_scores(m.scores, b, m.options.fast_math)
     if isinstance(scores, str):
         return scores
+    if scores.dot.shape.lens[-2:] != m.softmax.shape.lens[-2:]:
+        return "the softmax has other rows than the scores"
+    if len(set(scores.lens)) > 1 and 0 in scores.dot.shape.lens:
+        return "scores without elements are reshaped"
+    target = _target(scores)
     q, q_scale = without_scale(scores.dot.inputs[0], b)
     kt, k_scale = without_scale(scores.dot.inputs[1], b)
-    k, v = swapped(b, kt), m.v
     if scores.kept is not None and scores.added:
         return "a chosen and an added mask"
-    mask = scores.kept if scores.kept is not None else (_sum_masks(b, scores.added) if scores.added else None)
-    shared_k, shared_v = unrepeated(_before_swap(kt, k)), unrepeated(v)
-    if m.ins.shape.ndim == 4 and shared_k is not k and shared_k.shape.lens[:3] == shared_v.shape.lens[:3]:
+    masks = []
+    if scores.kept is not None:
+        masks = [fitted(b, *scores.kept, target)]
+    elif scores.added:
+        masks = [sum_masks(b, scores.added, target)]
+    if kt.name in RESHAPES:
+        kt = _heads(b, kt, target)
+    own_k = swapped(b, kt)
+    q, k, v = (_heads(b, x, target) for x in (q, own_k, m.v))
+    if scores.factors is not None:
+        factors = repeated(b, fitted(b, *scores.factors, target), target[0])
+        q = b.op("mul", q, b.spread(factors, q.shape.lens))
+    shared_k, shared_v = unrepeated(_before_swap(kt, own_k)), unrepeated(m.v)
+    if m.ins.shape.ndim == 4 and shared_k is not own_k and shared_k.shape.lens[:3] == shared_v.shape.lens[:3]:
         k, v = shared_k, shared_v
     attributes = {
         "scale": scores.scale * q_scale * k_scale,
         "causal": scores.causal,
         "nan_rows": "guard" not in m.bound,
     }
-    if m.ins.shape.ndim == 4:
-        masks = [] if mask is None else [mask]
-        return b.op("attention", q, k, v, *masks, **attributes)
-    q, k, v = (b.op("unsqueeze", i, axes=(0,)) for i in (q, k, v))
-    masks = [] if mask is None else [b.reshape(mask, (1,) * (4 - mask.shape.ndim) + mask.shape.lens)]
-    return b.op("squeeze", b.op("attention", q, k, v, *masks, **attributes), axes=(0,))
+    result = b.op("attention", q, k, v, *masks, **attributes)
+    regrouped = [user for user in m.ins.users if user.name in RESHAPES and user.shape.lens == result.shape.lens]
+    if m.ins.shape.lens != result.shape.lens and len(regrouped) == len(m.ins.users):
+        return dict.fromkeys(regrouped, result)
+    return b.reshape(result, m.ins.shape.lens)
 
 
 def _before_swap(kt: Instruction, k: Instruction) -> Instruction:
@@ -294,7 +352,7 @@ def _before_swap(kt: Instruction, k: Instruction) -> Instruction:
 
 
 class FuseAttention(RulePass):
-    """Recognises attention with 3 axes (heads, positions, features) or 4 (batch before them).
+    """Recognises attention with axes for positions and features, and one or more before them.
 
     A row that a mask of -infinity hides from all keys gives what softmax gives, NaN, or zeros where the weights are
     guarded so.

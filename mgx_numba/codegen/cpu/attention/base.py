@@ -102,6 +102,7 @@ class AttentionKernel:
         arguments.pointer("records", "scratch" if b.splits > 1 else "out", p.dtype)
         if p.mask is not None:
             arguments.pointer("mask", "mask", p.mask.dtype)
+            arguments.integers(mask_period=p.mask.period or p.batch)
             strides["mask"] = p.mask.strides
         for name, values in strides.items():
             arguments.integers(**{f"{name}_{dim}": s for dim, s in zip(DIMS, values)})
@@ -122,7 +123,9 @@ class AttentionKernel:
         ]
 
     def _decode(self) -> list[str]:
-        names = [*OPERANDS, *(("mask",) if self.problem.mask else ())]
+        places = [f"{n}0 = batch * {n}_batch + {'kv_head' if n in 'kv' else 'head'} * {n}_head" for n in OPERANDS]
+        if self.problem.mask is not None:
+            places.append("mask0 = imod(batch, mask_period) * mask_batch + head * mask_head")
         return [
             "part = imod(task, splits)",
             "rest = idiv(task, splits)",
@@ -133,7 +136,7 @@ class AttentionKernel:
             "head = imod(rest, heads)",
             "batch = idiv(rest, heads)",
             "kv_head = idiv(head, group)",
-            *(f"{n}0 = batch * {n}_batch + {'kv_head' if n in 'kv' else 'head'} * {n}_head" for n in names),
+            *places,
             "rows = imin(queries - m0, q_block)",
             "wide = imin(width - e0, e_block)",
             "first = part * split",

@@ -41,7 +41,8 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
     if len(ins.inputs) == 4:
         view = low.input(ins, 3)
         operands["mask"] = view if view.type is Type.bool_type else _as_type(low, ins, view, type)
-        mask = MaskLayout(operands["mask"].type.numpy.name, _mask_strides(operands["mask"]))
+        period = view.lens[0] if len(view.lens) == 4 and view.lens[0] > 1 else None
+        mask = MaskLayout(operands["mask"].type.numpy.name, _mask_strides(operands["mask"]), period)
     problem = AttentionProblem(
         batch=q.lens[0], heads=q.lens[1], kv_heads=k.lens[1], queries=q.lens[2], keys=k.lens[2], depth=q.lens[3],
         width=v.lens[3], q_strides=q.strides, k_strides=k.strides, v_strides=v.strides, out_strides=target.strides,
