@@ -18,6 +18,9 @@ __all__ = ["transpose_block", "transpose_block_stream", "transpose_part"]
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
+CHUNK_BYTES = 16
+"""Elements that are shuffled among each other: within such a part of a register, x86 does so at the least cost."""
+
 
 @intrinsic(prefer_literal=True)
 def transpose_block(typingctx, source, source_row, rows, target, target_row, lanes):
@@ -62,12 +65,16 @@ def _definition(
             return builder.bitcast(builder.gep(pointer, [index]), vector.as_pointer())
 
         last = builder.sub(rows, ir.Constant(_I64, 1))
-        block = []
+        starts = []
         for j in range(count):
             row = ir.Constant(_I64, j)
             row = builder.select(builder.icmp_signed("<", row, last), row, last)
-            block.append(builder.load(place(source, builder.mul(row, source_row)), align=align))
-        block = _transposed(builder, block)[:columns]
+            starts.append(builder.gep(source, [builder.mul(row, source_row)]))
+        chunk = min(count, max(CHUNK_BYTES // host.itemsize(dtype), 1))
+        block = []
+        for column in range(0, count if columns is None else columns, chunk):
+            block += _transposed(builder, _columns(builder, starts, column, chunk, align), chunk)
+        block = block[:columns]
         places = [place(target, builder.mul(ir.Constant(_I64, i), target_row)) for i in range(len(block))]
 
         def store_all() -> None:
@@ -91,17 +98,34 @@ def _definition(
     return types.void(source, types.int64, types.int64, target, types.int64, *literals), lower
 
 
-def _transposed(builder: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
-    """Rows of the transposed square block: log2(n) perfect shuffles of the list of rows."""
-    count = len(rows)
-    half = count // 2
-    masks = [
-        ir.Constant(
-            ir.VectorType(_I32, count),
-            [ir.Constant(_I32, start + k // 2 + (count if k % 2 else 0)) for k in range(count)],
-        )
-        for start in (0, half)
-    ]
-    for _ in range(count.bit_length() - 1):
+def _columns(builder: ir.IRBuilder, starts: list[ir.Value], column: int, chunk: int, align: int) -> list[ir.Value]:
+    """``chunk`` vectors, of which the i-th has in its part k the elements from ``column`` of row ``k * chunk + i``."""
+    narrow = ir.VectorType(starts[0].type.pointee, chunk).as_pointer()
+    parts = []
+    for start in starts:
+        at = builder.bitcast(builder.gep(start, [ir.Constant(_I64, column)]), narrow)
+        parts.append(builder.load(at, align=align))
+    vectors = []
+    for i in range(chunk):
+        own = parts[i::chunk]
+        while len(own) > 1:
+            size = own[0].type.count
+            mask = ir.Constant(ir.VectorType(_I32, 2 * size), [ir.Constant(_I32, k) for k in range(2 * size)])
+            own = [builder.shuffle_vector(x, y, mask) for x, y in zip(own[::2], own[1::2])]
+        vectors += own
+    return vectors
+
+
+def _transposed(builder: ir.IRBuilder, rows: list[ir.Value], chunk: int) -> list[ir.Value]:
+    """Square blocks of ``chunk`` rows beside each other, each transposed: log2(chunk) perfect shuffles of the rows."""
+    half = chunk // 2
+    count = rows[0].type.count
+    masks = []
+    for start in (0, half):
+        places = [
+            start + k // 2 + (count if k % 2 else 0) + part for part in range(0, count, chunk) for k in range(chunk)
+        ]
+        masks.append(ir.Constant(ir.VectorType(_I32, count), [ir.Constant(_I32, place) for place in places]))
+    for _ in range(chunk.bit_length() - 1):
         rows = [builder.shuffle_vector(rows[i], rows[i + half], mask) for i in range(half) for mask in masks]
     return rows
