@@ -207,9 +207,12 @@ class Lowering:
         return self._packed[key]
 
     def packed_constant(self, weights: np.ndarray, how: Hashable, pack: Callable[[], np.ndarray]) -> View:
-        """A constant that ``pack`` makes of weights, unless a program for other lengths has made it in the way that
-        ``how`` names."""
-        return self.constant(pack() if self.shared is None else self.shared.packed(weights, how, pack))
+        """A constant that ``pack`` makes of weights, unless it has been made in the way that ``how`` names before, also
+        by a program for other lengths."""
+        key = (weights.__array_interface__["data"][0], weights.shape, weights.strides, how)
+        if key not in self._packed:
+            self._packed[key] = self.constant(pack() if self.shared is None else self.shared.packed(weights, how, pack))
+        return self._packed[key]
 
     def input(self, ins: Instruction, index: int) -> View:
         """The view of an instruction's input."""

@@ -13,7 +13,7 @@ from ..kernel import cpu_kernel
 from ..microkernels.tile_table import RegisterTile, tile_for
 from .blocks import BUFFER_BYTES, QUERIES, Blocks, record_size
 
-__all__ = ["AttentionKernel", "join_launch"]
+__all__ = ["AttentionKernel", "inverse", "join_launch"]
 
 OPERANDS = ("q", "k", "v", "out")
 SEARCH_LANES = 64
@@ -25,7 +25,7 @@ class AttentionKernel:
 
     These define, for the queries ``m0`` to ``m0 + rows``, ``sums`` (rows of ``sums_row``), ``top`` and ``total``:
     weighted values, maxima and sums of weights over the keys ``first`` to ``seen``; they set ``started`` once there are
-    any, and ``factor`` to what earlier sums are to be multiplied by.
+    any, and ``factor`` to what earlier sums are to be multiplied by. Rows before ``ready`` they have stored themselves.
     """
 
     name = "attention"
@@ -146,6 +146,7 @@ class AttentionKernel:
             f"    store(top, i, const_{self.dtype}(-INF, {self.lanes}))",
             f"    store(total, i, const_{self.dtype}(0, {self.lanes}))",
             "started = 0",
+            "ready = 0",
         ]
 
     def rescale(self, first: str, stop: str) -> list[str]:
@@ -159,6 +160,18 @@ class AttentionKernel:
             f"            store(sums, e, mul(load(sums, e, {lanes}), again))",
         ]
 
+    def store_rows(self, first: str, stop: str) -> list[str]:
+        """Store a range of rows of the result, the sums times ``factor``."""
+        lanes = self.lanes
+        return [
+            f"for i in range({first}, {stop}):",
+            f"    weight = load_splat(factor, i, {lanes})",
+            "    place = out0 + (m0 + i) * out_row + e0",
+            f"    for e in range(0, wide, {lanes}):",
+            f"        x = mul(load(sums, i * sums_row + e, {lanes}), weight)",
+            *indent(_store_vector("wide", lanes), 2),
+        ]
+
     def _finish(self) -> list[str]:
         """The sums over the total weight, zeros or NaN for queries that saw no key; or records for the join."""
         lanes = self.lanes
@@ -169,13 +182,8 @@ class AttentionKernel:
             "if splits == 1:",
             f"    for i in range(0, rows, {lanes}):",
             f"        x = load(total, i, {lanes})",
-            f"        store(factor, i, {_inverse('x', self.problem)})",
-            "    for i in range(rows):",
-            f"        weight = load_splat(factor, i, {lanes})",
-            "        place = out0 + (m0 + i) * out_row + e0",
-            f"        for e in range(0, wide, {lanes}):",
-            f"            x = mul(load(sums, i * sums_row + e, {lanes}), weight)",
-            *indent(_store_vector("wide", lanes), 3),
+            f"        store(factor, i, {inverse('x', self.problem)})",
+            *indent(self.store_rows("ready", "rows")),
             "else:",
             "    for i in range(rows):",
             "        place = (((batch * heads + head) * queries + m0 + i) * splits + part) * record",
@@ -188,7 +196,7 @@ class AttentionKernel:
         ]
 
 
-def _inverse(total: str, problem: AttentionProblem) -> str:
+def inverse(total: str, problem: AttentionProblem) -> str:
     """What sums of weighted values are multiplied by. Without any key they are 0, and so is their total weight."""
     return f"div(1, {total})" if problem.nan_rows else f"where(ne({total}, 0), div(1, {total}), 0)"
 
@@ -230,7 +238,7 @@ def join_launch(problem: AttentionProblem, blocks: Blocks, origin: str = "") -> 
         f"    x = {exp}(sub(load_scalar(records, at), peak))",
         "    store_scalar(records, at, x)",
         "    total = add(total, mul(x, load_scalar(records, at + 1)))",
-        f"weight = splat({_inverse('total', p)}, {lanes})",
+        f"weight = splat({inverse('total', p)}, {lanes})",
         f"for e in range(0, width, {lanes}):",
         f"    x = const_{dtype}(0, {lanes})",
         "    for part in range(splits):",

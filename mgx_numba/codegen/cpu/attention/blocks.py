@@ -22,9 +22,13 @@ SPLIT_KEYS = 256
 
 @dataclass(frozen=True)
 class Blocks:
-    """Queries and result columns of one task, keys and features of one step within it, and parts of the keys."""
+    """Queries and result columns of one task, keys and features of one step within it, and parts of the keys.
+
+    ``group`` queries, whole panels, go through one step together.
+    """
 
     queries: int
+    group: int
     keys: int
     depth: int
     width: int
@@ -43,9 +47,11 @@ def cut_many(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Blo
     width = min(-(-problem.width // tile.columns), room // queries // tile.columns) * tile.columns
     tasks = heads * -(-problem.queries // queries) * -(-problem.width // width)
     splits = _splits(problem, tasks, threads)
-    most = room // tile.columns // tile.rows * tile.rows
+    # a causal bound spares panels some of their keys
+    group = tile.columns if problem.causal or -(-problem.keys // splits) > room // queries else queries
+    most = room // group // tile.rows * tile.rows
     keys = _even(-(-problem.keys // splits), most, tile.rows)
-    return Blocks(queries, keys, min(problem.depth, room // queries), width, splits)
+    return Blocks(queries, group, keys, min(problem.depth, room // queries), width, splits)
 
 
 def cut_few(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Blocks:
@@ -55,7 +61,7 @@ def cut_few(tile: RegisterTile, problem: AttentionProblem, threads: int) -> Bloc
     splits = _splits(problem, problem.batch * problem.heads * -(-problem.width // width), threads)
     # scores have a vector of room after each row
     keys = _even(-(-problem.keys // splits), min(FEW_KEYS, room // tile.lanes * tile.lanes - tile.lanes), tile.lanes)
-    return Blocks(problem.queries, keys, problem.depth, width, splits)
+    return Blocks(problem.queries, problem.queries, keys, problem.depth, width, splits)
 
 
 def record_size(tile: RegisterTile, problem: AttentionProblem) -> int:

@@ -9,39 +9,62 @@ sums (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018;
 
 from __future__ import annotations
 
+from ...problems.contraction import Epilogue, EpilogueOperand
 from ..contraction.epilogue_rows import indent
-from ..contraction.tile_source import ROWS_SLOT, VECTORS_SLOT, tile_block, tile_source
-from ..microkernels.tile_table import TILE_TABLE_ROWS
-from .base import AttentionKernel
+from ..contraction.tile_source import ROWS_SLOT, VECTORS_SLOT, finish_source, tile_block, tile_source
+from ..microkernels.tile_table import TILE_TABLE_ROWS, finish_slots
+from .base import AttentionKernel, inverse
 from .blocks import BUFFER_BYTES
 
 __all__ = ["ManyQueries"]
 
+SLOTS = finish_slots(1)
+FINISH = SLOTS.index("finish")
+
 
 class ManyQueries(AttentionKernel):
-    """A task is a block of queries of one head, taken panel by panel; ``scores`` holds [key, column] of one panel."""
+    """A task is a block of queries of one head, by groups of panels; ``scores`` holds [key, column] of a group."""
+
+    def _declare(self) -> None:
+        super()._declare()
+        b = self.blocks
+        self.arguments.integers(q_group=b.group, direct=b.splits == 1 and self.problem.keys <= b.keys)
 
     def setup(self) -> list[str]:
-        mask, columns = self.problem.mask, self.columns
+        mask = self.problem.mask
         self.tile_slot = self.arguments.callee(tile_source(self.tile))
+        # one vector is what a last panel has, unless it is computed whole
+        columns = self.columns + self.lanes
+        weighted = Epilogue((EpilogueOperand(self.dtype, "per_m"),), ("v0 = mul(acc, e0)",), "v0", name="mul")
+        self.finish_slot = self.arguments.callee(finish_source(self.tile, weighted, True, columns, True))
         turned = []
-        if mask is not None and not self.mask_per_key():
+        if mask is not None and not self.mask_in_softmax():
             turned = [f"turned = local_{mask.dtype}({self.lanes * self.lanes})"]
         return [
             *(f"{name} = local_{self.dtype}({BUFFER_BYTES // self.problem.itemsize})" for name in ("packed", "panel")),
-            *self._tile_block("score", "k_row", "k_step", str(columns), str(columns), "0"),
-            *self._tile_block("value", "1", str(columns), str(columns), "sums_row", "0"),
+            *self._tile_block("score", "k_row", "k_step", str(self.columns), "q_group"),
+            *self._tile_block("value", "1", "q_group", str(self.columns), "sums_row"),
             *turned,
         ]
 
+    def mask_in_softmax(self) -> bool:
+        """Whether a vector of the mask's elements for successive queries is loaded where the maxima are found."""
+        return self.mask_per_key() or self.mask_turned()
+
+    def mask_turned(self) -> bool:
+        """Whether the mask's elements for successive queries lie side by side."""
+        mask = self.problem.mask
+        return mask is not None and not self.mask_per_key() and mask.strides[2] == 1
+
     def mask_name(self) -> str:
-        return super().mask_name() + ("" if self.problem.mask is None or self.mask_per_key() else "_rows")
+        kind = "" if self.mask_per_key() else "_turned" if self.mask_turned() else "_rows"
+        return super().mask_name() + ("" if self.problem.mask is None else kind)
 
     def body(self) -> list[str]:
         columns, lanes = self.columns, self.lanes
-        panel = [
-            f"left = imin(rows - p, {columns})",
-            # what the panel's last query sees
+        group = [
+            "left = imin(rows - p, q_group)",
+            # what the group's last query sees
             "count = imin(imin(seen, m0 + p + left + first_seen) - j0, k_block)",
             "if count <= 0:",
             "    if not started:",
@@ -52,10 +75,11 @@ class ManyQueries(AttentionKernel):
             "last = m0 + p + first_seen - j0",
             *self._mask_rows(),
             *self._causal(),
-            "if narrow:",
-            *indent(self._softmax(1)),
-            "else:",
-            *indent(self._softmax(self.tile.vectors)),
+            f"for c in range(0, left, {columns}):",
+            f"    if left - c <= {lanes}:",
+            *indent(self._softmax(1), 2),
+            "    else:",
+            *indent(self._softmax(self.tile.vectors), 2),
             *self.rescale("p", "p + left"),
             *self._values(),
         ]
@@ -63,15 +87,19 @@ class ManyQueries(AttentionKernel):
             "for j0 in range(first, seen, k_block):",
             "    count = imin(seen - j0, k_block)",
             *indent(self.skip_hidden()),
-            f"    for p in range(0, rows, {columns}):",
-            *indent(panel, 2),
+            "    for p in range(0, rows, q_group):",
+            *indent(group, 2),
             "    started = 1",
         ]
 
     def _scores(self) -> list[str]:
         """Scores of the block's keys; long features are added up in parts."""
         return [
-            f"narrow = cast_int64(left <= {self.lanes})",
+            f"panels = idiv(left, {self.columns})",
+            f"narrow = cast_int64(left - panels * {self.columns} <= {self.lanes})",
+            f"some = left - panels * {self.columns}",
+            "panels += 1 - narrow",
+            "narrow = cast_int64(narrow and some > 0)",
             "for d0 in range(0, depth, d_block):",
             "    some = imin(depth - d0, d_block)",
             "    place = offset(packed, p * some)",
@@ -79,29 +107,29 @@ class ManyQueries(AttentionKernel):
             *indent(self._pack(), 2),
             "    put_pointer(score_block, 3, place)",
             "    score_block[6] = some",
+            f"    score_block[9] = some * {self.columns}",
             "    score_block[12] = d0",
             *indent(
-                self._heights(
-                    "0",
-                    "count",
-                    [
-                        "put_pointer(score_block, 0, offset(k, k0 + (j0 + i) * k_row + d0 * k_step))",
-                        f"put_pointer(score_block, 4, offset(scores, i * {self.columns}))",
-                        *self._run_tile("score"),
-                    ],
-                )
+                self._product("score", "count", "offset(k, k0 + (j0 + i) * k_row + d0 * k_step)", "scores, i * q_group")
             ),
         ]
 
     def _pack(self) -> list[str]:
-        """The panel [feature, column] of the scaled queries; missing columns repeat the last row."""
+        """The panels [feature, column] of the queries; missing columns repeat the last row.
+
+        They are scaled, unless the scores are on their way to the maxima.
+        """
         columns, lanes = self.columns, self.lanes
+        scaled = [
+            f"for f in range(0, some * {columns}, {columns}):",
+            f"    store(goal, f, mul(load(goal, f, {lanes}), scale))",
+        ]
         return [
             f"whole = some - imod(some, {lanes}) if q_step == 1 else 0",
             f"for i in range(0, left, {lanes}):",
             f"    there = imin(left - i, {lanes})",
             "    source = q0 + (m0 + p + i) * q_row + d0 * q_step",
-            "    goal = offset(place, i)",
+            f"    goal = offset(place, idiv(i, {columns}) * some * {columns} + imod(i, {columns}))",
             f"    for f in range(0, whole, {lanes}):",
             f"        block = offset(goal, f * {columns})",
             f"        transpose_block(offset(q, source + f), q_row, there, block, {columns}, {lanes})",
@@ -109,29 +137,28 @@ class ManyQueries(AttentionKernel):
             f"        for c in range({lanes}):",
             "            x = load_scalar(q, source + imin(c, there - 1) * q_row + f * q_step)",
             f"            store_scalar(goal, f * {columns} + c, x)",
-            f"    for f in range(0, some * {columns}, {columns}):",
-            f"        store(goal, f, mul(load(goal, f, {lanes}), scale))",
+            *([] if self.mask_in_softmax() else indent(scaled)),
         ]
 
     def _causal(self) -> list[str]:
         """Hide the keys after each query's last one; there are none where ``first_seen`` is the number of keys.
 
-        A mask of each key is applied, and hidden with the key, where the maxima are found.
+        A mask that is loaded where the maxima are found is hidden there with the key.
         """
-        if self.mask_per_key():
+        if self.mask_in_softmax():
             return []
         lanes = self.lanes
         return [
             "for j in range(imax(last + 1, 0), count):",
             f"    for c in range(0, left, {lanes}):",
-            f"        place = j * {self.columns} + c",
+            "        place = j * q_group + c",
             f"        x = load(scores, place, {lanes})",
             f"        store(scores, place, where(lane_mask(j - last - c, {lanes}), -INF, x))",
         ]
 
     def _mask_rows(self) -> list[str]:
         """Apply a mask that differs from query to query, turned block by block."""
-        if self.problem.mask is None or self.mask_per_key():
+        if self.problem.mask is None or self.mask_in_softmax():
             return []
         lanes = self.lanes
         return [
@@ -148,7 +175,7 @@ class ManyQueries(AttentionKernel):
             "                    at = imin(i, there - 1) * mask_row + a * mask_step",
             f"                    store_scalar(turned, a * {lanes} + i, load_scalar(source, at))",
             "        for a in range(some):",
-            f"            place = (j + a) * {self.columns} + c",
+            "            place = (j + a) * q_group + c",
             f"            x = load(scores, place, {lanes})",
             f"            store(scores, place, {self.masked(f'load(turned, a * {lanes}, {lanes})')})",
         ]
@@ -156,22 +183,30 @@ class ManyQueries(AttentionKernel):
     def _softmax(self, vectors: int) -> list[str]:
         """Scores of so many vectors of queries become weights; running maxima and sums, factors for earlier sums."""
         lanes = self.lanes
-        places = [(u, f"p + {u * lanes}", f"j * {self.columns} + {u * lanes}") for u in range(vectors)]
+        places = [(u, f"p + c + {u * lanes}", f"j * q_group + c + {u * lanes}") for u in range(vectors)]
         lines = [f"peak{u} = load(top, {row}, {lanes})" for u, row, _ in places]
-        if self.mask_per_key():
-            lines += ["shown = imin(imax(last + 1, 0), count)"]
+        masked = self.mask_in_softmax()
+        if masked:
+            lines += ["shown = imin(imax(last + c + 1, 0), count)"]
             ranges = [("range(shown)", False), ("range(shown, count)", True)]
         else:
             ranges = [("range(count)", False)]
+        if self.mask_turned():
+            lines += [f"there{u} = imin(imax(left - c - {u * lanes}, 0), {lanes})" for u, _, _ in places]
         for keys, hidden in ranges:
             lines += [f"for j in {keys}:"]
             if self.mask_per_key():
                 lines += [f"    hides = load_splat(mask, mask0 + (j0 + j) * mask_step, {lanes})"]
-            for u, _, place in places:
+            elif masked:
+                lines += ["    at = mask0 + (j0 + j) * mask_step + m0"]
+            for u, row, place in places:
                 lines += [f"    x = load(scores, {place}, {lanes})"]
-                lines += [f"    x = {self.masked('hides')}"] if self.mask_per_key() else []
-                lines += [f"    x = where(lane_mask(j - last - {u * lanes}, {lanes}), -INF, x)"] if hidden else []
-                lines += [f"    store(scores, {place}, x)"] if self.mask_per_key() else []
+                lines += ["    x = mul_fast(x, scale)"] if masked else []
+                if self.mask_turned():
+                    lines += [f"    hides = load_tail(mask, at + {row}, there{u}, 0, {lanes})"]
+                lines += [f"    x = {self.masked('hides').replace('add(', 'add_fast(')}"] if masked else []
+                lines += [f"    x = where(lane_mask(j - last - c - {u * lanes}, {lanes}), -INF, x)"] if hidden else []
+                lines += [f"    store(scores, {place}, x)"] if masked else []
                 lines += [f"    peak{u} = where(gt(x, peak{u}), x, peak{u})"]
         for u, row, _ in places:
             lines += [
@@ -192,32 +227,43 @@ class ManyQueries(AttentionKernel):
         return lines + [f"store(total, {row}, weights{u})" for u, row, _ in places]
 
     def _values(self) -> list[str]:
-        """Add the weighted values of the block's keys to the sums, a panel of values at a time."""
+        """Add the weighted values of the block's keys to the sums; those of all keys go into the result at once."""
         columns, lanes = self.columns, self.lanes
+        x = "offset(scores, i)"
+        finish = [
+            f"for i in range(p, p + left, {lanes}):",
+            f"    x = load(total, i, {lanes})",
+            f"    store(factor, i, {inverse('x', self.problem)})",
+        ]
         return [
             "value_block[6] = count",
             "value_block[12] = started",
-            f"for e in range(0, wide, {columns}):",
+            "whole = 0",
+            "if v_step == 1:",
+            f"    panels = idiv(wide, {columns})",
+            f"    narrow = cast_int64(wide - panels * {columns} == {lanes})",
+            f"    whole = panels * {columns} + narrow * {lanes}",
+            "    put_pointer(value_block, 3, offset(v, v0 + j0 * v_row + e0))",
+            "    value_block[8] = v_row",
+            # what is stored in sums is divided by the total weights at the end of the task
+            "    finish = cast_int64(direct and whole == wide and ready == p)",
+            f"    value_block[{FINISH}] = finish",
+            "    if finish:",
+            *indent(finish, 2),
+            *indent(self._product("value", "left", x, "sums, (p + i) * sums_row", finish=True)),
+            "    if finish:",
+            *indent(self.store_rows("p + done", "p + left"), 2),
+            "        ready = p + left",
+            f"    value_block[{FINISH}] = 0",
+            f"for e in range(whole, wide, {columns}):",
             f"    some = imin(wide - e, {columns})",
             "    values = offset(v, v0 + j0 * v_row + (e0 + e) * v_step)",
-            f"    value_block[8] = v_row if v_step == 1 and some == {columns} else {columns}",
-            f"    if v_step == 1 and some == {columns}:",
-            "        put_pointer(value_block, 3, values)",
-            "    else:",
-            "        put_pointer(value_block, 3, panel)",
-            *indent(self._copy_panel(), 2),
+            *indent(self._copy_panel()),
+            "    put_pointer(value_block, 3, panel)",
+            f"    value_block[8] = {columns}",
             f"    narrow = cast_int64(some <= {lanes})",
-            *indent(
-                self._heights(
-                    "0",
-                    "left",
-                    [
-                        "put_pointer(value_block, 0, offset(scores, i))",
-                        "put_pointer(value_block, 4, offset(sums, (p + i) * sums_row + e))",
-                        *self._run_tile("value"),
-                    ],
-                ),
-            ),
+            "    panels = 1 - narrow",
+            *indent(self._product("value", "left", x, "sums, (p + i) * sums_row + e")),
         ]
 
     def _copy_panel(self) -> list[str]:
@@ -238,45 +284,86 @@ class ManyQueries(AttentionKernel):
             f"            store_scalar(panel, j * {columns} + c, load_scalar(values, at + imin(c, some - 1) * v_step))",
         ]
 
-    def _tile_block(self, name: str, row: str, x_step: str, w_step: str, acc_row: str, acc_panel: str) -> list[str]:
-        """Statements that make the argument block ``<name>_block`` of a tile; its rows are ``row`` elements apart."""
+    def _tile_block(self, name: str, row: str, x_step: str, w_step: str, acc_row: str) -> list[str]:
+        """Statements that make the argument block ``<name>_block`` of a tile; its rows are ``row`` elements apart.
+
+        Panels are ``w_panel`` elements apart, which are those of a panel's columns unless changed.
+        """
+        words = {
+            "taps": 1, "x_step": x_step, "w_step": w_step, "w_panel": self.columns, "acc_row": acc_row,
+            "acc_panel": self.columns, "x_row": row, "finish": 0, "far_panels": 0, "stream": 0, "out_row": "out_row",
+            "e0_row": 1,
+        }  # fmt: skip
+        # no row is missing and nothing far away is wanted, so that nothing is read from here
+        unread = [f"put_pointer({name}_block, {SLOTS.index(slot)}, scores)" for slot in ("zero", "far", "out", "e0")]
         return [
-            *tile_block(f"{name}_block"),
+            *tile_block(f"{name}_block", len(SLOTS)),
             f"{name}_rows = local_int64({TILE_TABLE_ROWS})",
             f"for i in range({TILE_TABLE_ROWS}):",
             f"    {name}_rows[i] = i * {row}",
             f"put_pointer({name}_block, 1, {name}_rows)",
-            # no row is missing, so that nothing is read from here
-            f"put_pointer({name}_block, 2, scores)",
-            f"{name}_block[5] = 1",
-            f"{name}_block[7] = {x_step}",
-            f"{name}_block[8] = {w_step}",
-            f"{name}_block[9] = {self.columns}",
-            f"{name}_block[10] = {acc_row}",
-            f"{name}_block[11] = {acc_panel}",
+            *unread,
+            *(f"{name}_block[{SLOTS.index(slot)}] = {value}" for slot, value in words.items()),
         ]
 
-    def _run_tile(self, name: str) -> list[str]:
-        """Run ``<name>_block`` for ``height`` rows over one panel, of which a single vector is enough if ``narrow``."""
-        vectors = str(self.tile.vectors) if self.tile.vectors == 1 else f"1 if narrow else {self.tile.vectors}"
-        return [
-            f"{name}_block[{ROWS_SLOT}] = height",
-            f"{name}_block[{VECTORS_SLOT}] = {vectors}",
-            f"call_kernel(args, {self.tile_slot}, {name}_block, 0, 1)",
-        ]
+    def _product(self, name: str, count: str, x: str, acc: str, finish: bool = False) -> list[str]:
+        """Run the tile over ``count`` rows ``i`` of ``<name>_block``, for ``panels`` panels and, if ``narrow``, one
+        more of a single vector. With ``finish``, tiles of full height may store the first ``done`` rows of the result.
 
-    def _heights(self, first: str, count: str, body: list[str]) -> list[str]:
-        """A loop over ``count`` rows from ``first`` on, ``i``, by the tallest variants of the tile that fit."""
-        heights = self.tile.variants()
-        # the one of more rows than a block only ends a loop: it spares a tile of a single row
-        most = max(heights)
-        table = sum(max(h for h in heights if h <= r) << (4 * r) for r in range(1, most + 1))
+        All these are below each other in one call, a few of them higher by a row where that leaves no others; a table
+        has the heights of the variants for the rest.
+        """
+        rows, tall, block = self.tile.rows, self.tile.tall, f"{name}_block"
+        lower = [h for h in self.tile.heights if h < rows]
+        table = sum(max(h for h in lower if h <= r) << (4 * r) for r in range(1, rows))
+        place = [
+            f"put_pointer({block}, 0, {x})",
+            f"put_pointer({block}, 4, offset({acc}))",
+        ]
+        if finish:
+            place += [
+                f"put_pointer({block}, {SLOTS.index('out')}, offset(out, out0 + (m0 + p + i) * out_row + e0))",
+                f"put_pointer({block}, {SLOTS.index('e0')}, offset(factor, p + i))",
+            ]
+
+        def several(height: int, tiles: str) -> list[str]:
+            return [
+                f"if {tiles} > 0:",
+                *indent(place),
+                f"    {block}[{ROWS_SLOT}] = {height}",
+                f"    {block}[{SLOTS.index('tiles')}] = {tiles}",
+                f"    {block}[{SLOTS.index('last')}] = narrow",
+                f"    call_kernel(args, {self.finish_slot}, {block}, 0, panels)",
+                f"    i += {height} * {tiles}",
+            ]
+
+        lines = ["i = 0", f"tiles = idiv({count}, {rows})"]
+        if tall:
+            lines += [
+                f"rest = {count} - tiles * {rows}",
+                f"high = rest if rest <= tiles else rest - (({table} >> (4 * rest)) & 15)",
+                "high = high if high <= tiles else 0",
+                "tiles -= high",
+                *several(tall, "high"),
+            ]
+        lines += several(rows, "tiles")
         return [
-            f"i = {first}",
-            f"stop = {first} + {count}",
-            "while i < stop:",
-            f"    height = stop - i if stop - i <= {most} else {self.tile.rows}",
-            f"    height = ({table} >> (4 * height)) & 15",
-            *indent(body),
+            *lines,
+            "done = i",
+            f"while i < {count}:",
+            f"    height = ({table} >> (4 * ({count} - i))) & 15",
+            *indent(place),
+            f"    {block}[{ROWS_SLOT}] = height",
+            f"    {block}[{VECTORS_SLOT}] = {self.tile.vectors}",
+            f"    call_kernel(args, {self.tile_slot}, {block}, 0, panels)",
+            *indent(
+                []
+                if self.tile.vectors == 1
+                else [
+                    "if narrow:",
+                    f"    {block}[{VECTORS_SLOT}] = 1",
+                    f"    call_kernel(args, {self.tile_slot}, {block}, panels, panels + 1)",
+                ]
+            ),
             "    i += height",
         ]

@@ -10,7 +10,7 @@ from .blocks import cut_few, cut_many, record_size
 from .decode import FewQueries
 from .flash import ManyQueries
 
-__all__ = ["plan"]
+__all__ = ["plan", "reads_turned_masks"]
 
 
 def plan(problem: AttentionProblem, threads: int = 1, origin: str = "") -> Solution:
@@ -19,9 +19,7 @@ def plan(problem: AttentionProblem, threads: int = 1, origin: str = "") -> Solut
     ``origin`` is the text of the instruction, for readers of the kernels.
     """
     problem = problem.with_grouped_rows()
-    tile = tile_for(problem.dtype)
-    # below a quarter of a vector of queries, lanes are better filled with features
-    few = problem.features_contiguous and problem.queries <= max(1, tile.lanes // 4)
+    tile, few = tile_for(problem.dtype), _few(problem)
     blocks = (cut_few if few else cut_many)(tile, problem, threads)
     kernel: AttentionKernel = (FewQueries if few else ManyQueries)(problem, blocks, origin)
     launches = [kernel.launch()]
@@ -31,3 +29,13 @@ def plan(problem: AttentionProblem, threads: int = 1, origin: str = "") -> Solut
         scratch = rows * blocks.splits * record_size(tile, problem) * problem.itemsize
         launches.append(join_launch(problem, blocks, origin))
     return Solution(tuple(launches), scratch)
+
+
+def reads_turned_masks(problem: AttentionProblem) -> bool:
+    """Whether the kernel has queries in its lanes: a mask is best where its elements for these lie side by side."""
+    return problem.queries > 1 and not _few(problem)
+
+
+def _few(problem: AttentionProblem) -> bool:
+    """Whether lanes are better filled with features: below a quarter of a vector of queries."""
+    return problem.features_contiguous and problem.queries <= max(1, tile_for(problem.dtype).lanes // 4)

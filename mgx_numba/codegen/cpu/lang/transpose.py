@@ -122,9 +122,8 @@ def _transposed(builder: ir.IRBuilder, rows: list[ir.Value], chunk: int) -> list
     count = rows[0].type.count
     masks = []
     for start in (0, half):
-        places = [
-            start + k // 2 + (count if k % 2 else 0) + part for part in range(0, count, chunk) for k in range(chunk)
-        ]
+        own = [start + k // 2 + (count if k % 2 else 0) for k in range(chunk)]
+        places = [place + part for part in range(0, count, chunk) for place in own]
         masks.append(ir.Constant(ir.VectorType(_I32, count), [ir.Constant(_I32, place) for place in places]))
     for _ in range(chunk.bit_length() - 1):
         rows = [builder.shuffle_vector(rows[i], rows[i + half], mask) for i in range(half) for mask in masks]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from ....codegen.cpu.attention import AttentionProblem, MaskLayout, plan
+from dataclasses import replace
+
+import numpy as np
+
+from ....codegen.cpu.attention import AttentionProblem, MaskLayout, plan, reads_turned_masks
 from ....codegen.cpu.cluster.pointwise import pointwise_launch
 from ....core.shape import Shape
 from ....core.types import Type
@@ -37,18 +41,16 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
     declared = _output(low, ins)
     target = declared if declared.type is type else low.allocate(Shape(type, declared.lens, declared.strides))
     operands = {"q": q, "k": k, "v": v, "out": target}
-    mask = None
-    if len(ins.inputs) == 4:
-        view = low.input(ins, 3)
-        operands["mask"] = view if view.type is Type.bool_type else _as_type(low, ins, view, type)
-        period = view.lens[0] if len(view.lens) == 4 and view.lens[0] > 1 else None
-        mask = MaskLayout(operands["mask"].type.numpy.name, _mask_strides(operands["mask"]), period)
     problem = AttentionProblem(
         batch=q.lens[0], heads=q.lens[1], kv_heads=k.lens[1], queries=q.lens[2], keys=k.lens[2], depth=q.lens[3],
         width=v.lens[3], q_strides=q.strides, k_strides=k.strides, v_strides=v.strides, out_strides=target.strides,
-        dtype=type.numpy.name, scale=op.scale, causal=op.causal, mask=mask, fast_math=low.options.fast_math,
+        dtype=type.numpy.name, scale=op.scale, causal=op.causal, fast_math=low.options.fast_math,
         nan_rows=op.nan_rows,
     )  # fmt: skip
+    if len(ins.inputs) == 4:
+        mask = operands["mask"] = _mask(low, ins, type, reads_turned_masks(problem))
+        period = mask.lens[0] if len(mask.lens) == 4 and mask.lens[0] > 1 else None
+        problem = replace(problem, mask=MaskLayout(mask.type.numpy.name, _mask_strides(mask), period))
     chosen = plan(problem, low.threads, low.origin(ins))
     if chosen.scratch:
         operands["scratch"] = View(Buffer(Region.ARENA, 0, chosen.scratch), Shape(Type.uint8_type, (chosen.scratch,)))
@@ -69,6 +71,30 @@ def _output(low: Lowering, ins: Instruction) -> View:
 
 def _merges_heads(ins: Instruction) -> bool:
     return ins.name == "transpose" and tuple(ins.op.attributes()["permutation"]) == HEADS_LAST
+
+
+def _mask(low: Lowering, ins: Instruction, type: Type, turned: bool) -> View:
+    """The mask as bool or with the element type; with ``turned`` a constant one lies with queries side by side."""
+    view = low.input(ins, 3)
+    type = Type.bool_type if view.type is Type.bool_type else type
+    array = low.constant_value(ins.inputs[3])
+    if array is None:
+        return _as_type(low, ins, view, type)
+    once = array[tuple(slice(None if stride else 1) for stride in view.strides)]
+    turned = turned and once.ndim > 1 and once.shape[-2] > 1
+    if not turned and view.type is type:
+        return view
+
+    def pack() -> np.ndarray:
+        with np.errstate(over="ignore"):
+            packed = once.astype(type.numpy)
+        return np.ascontiguousarray(packed.swapaxes(-1, -2) if turned else packed)
+
+    packed = low.packed_constant(once, ("attention mask", type, turned), pack)
+    strides = list(packed.strides)
+    if turned:
+        strides[-2:] = strides[-1], strides[-2]
+    return packed.with_shape(Shape(type, view.lens, [s if n > 1 else 0 for n, s in zip(once.shape, strides)]))
 
 
 def _mask_strides(mask: View) -> tuple[int, ...]:
