@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -179,6 +180,49 @@ def test_masks_of_any_strides(queries: int) -> None:
     check(q, k, v, mask)
     check(q, k, v, mask > 0)
     check(q, k, v, normal(queries, 200)[:, ::2] > 0)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("queries", [5, 16, 17, 49, 77])
+def test_masks_with_queries_side_by_side(queries: int, causal: bool) -> None:
+    q, k, v = operands(3, 2, 2, queries, 50, 20, 32)
+    mask = normal(3, 2, 50, queries, seed=4)
+    mask[0, 1, :, 2], mask[1, 0, 3], mask[2, 0, 7, 4] = np.nan, -np.inf, np.inf
+    mask = mask.swapaxes(2, 3)
+    check(q, k, v, mask, causal=causal)
+    check(q, k, v, mask > 0, causal=causal)
+    check(q, k, v, mask[:1, :1], causal=causal)
+    check(q, k, v, np.where(mask[:, :1] > 0, np.float32(0), np.float32(-np.inf)), scale=-0.7)
+
+
+@pytest.mark.parametrize("ceiling", ["avx512", "avx2", "sse"])
+@pytest.mark.parametrize("width", [7, 16, 24, 32, 48, 64])
+@pytest.mark.parametrize("lens", [(49, 49), (16, 64), (33, 29), (65, 13), (12, 144)])
+def test_windows(monkeypatch: pytest.MonkeyPatch, ceiling: str, width: int, lens: tuple[int, int]) -> None:
+    """All rows of a product in one call of the tile, which may store them in the result."""
+    monkeypatch.setenv("MGX_CPU_FEATURES", ceiling)
+    q, k, v = operands(3, 2, 2, *lens, 32, width)
+    check(q, k, v)
+    check(q, k, v, normal(2, lens[1], lens[0], seed=4).swapaxes(1, 2))
+    check(q, k, v, normal(2, *lens, seed=4))
+
+
+def test_values_that_are_not_finite_stay_in_their_column() -> None:
+    q, k, v = operands(2, 2, 2, 49, 49, 32, 48)
+    v[0, 0, 3, 5], v[1, 1, 48, 40] = np.nan, np.inf
+    check(q, k, v)
+    hidden = np.arange(49) == 3
+    check(q, k, v, np.where(hidden, np.float32(-np.inf), np.float32(0)))
+
+
+@pytest.mark.parametrize("queries", [1, 30])
+def test_masks_that_repeat_within_the_batch(queries: int) -> None:
+    q, k, v = operands(6, 2, 2, queries, 20, 8, 8)
+    mask = normal(3, 2, queries, 20, seed=4)
+    out = np.zeros_like(q)
+    layout = MaskLayout("float32", element_strides(mask), 3)
+    run_plan(plan(replace(problem_of(q, k, v, out), mask=layout)), {"q": q, "k": k, "v": v, "out": out, "mask": mask})
+    np.testing.assert_allclose(out, expected(q, k, v, np.tile(mask, (2, 1, 1, 1))), rtol=5e-6, atol=5e-6)
 
 
 def test_operands_of_any_strides() -> None:

@@ -93,6 +93,25 @@ def test_masks_of_windows_repeat_from_image_to_image(dtype: Any, queries: int) -
     check([normal(6, queries, 32), normal(6, 33, 32, seed=1), normal(6, 33, 32, seed=2), mask], attend)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.bool_])
+@pytest.mark.parametrize("lens", [(2, 4, 21, 33), (21, 33), (4, 1, 33), (1, 4, 21, 1)])
+def test_constant_masks_lie_as_the_kernel_reads_them(lens: tuple[int, ...], dtype: Any) -> None:
+    mask = normal(*lens, seed=3)
+    mask = mask > -1 if dtype is np.bool_ else mask.astype(dtype)
+    arrays = [normal(2, 21, 32), normal(2, 33, 32, seed=1), normal(2, 33, 32, seed=2)]
+
+    def build_graph(m: Module, p: list[Instruction]) -> list[Instruction]:
+        literal = m.add_literal(mask)
+        spread = m.add_instruction("multibroadcast", [literal], out_lens=(2, 4, 21, 33))
+        return [attend(m, [*p, literal]), attend(m, [*p, spread])]
+
+    check(arrays, build_graph)
+    plan = lower(program_of(arrays, build_graph), CpuOptions())
+    kind = "where" if dtype is np.bool_ else "add"
+    kind += "" if lens[-2] == 1 else "_turned"
+    assert kernels(plan) == [f"cpu::attention_{kind}_kernel"] * 2
+
+
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 def test_short_types_compute_in_float32(dtype: Any) -> None:
     arrays = [

@@ -166,8 +166,10 @@ class ManyQueries(AttentionKernel):
             f"    there = imin(left - c, {lanes})",
             f"    for j in range(0, count, {lanes}):",
             f"        some = imin(count - j, {lanes})",
-            "        source = offset(mask, mask0 + (m0 + p + c) * mask_row + (j0 + j) * mask_step)",
-            f"        if mask_step == 1 and some == {lanes}:",
+            # a last part is turned with keys before it
+            f"        back = {lanes} - some if mask_step == 1 and count >= {lanes} else 0",
+            "        source = offset(mask, mask0 + (m0 + p + c) * mask_row + (j0 + j - back) * mask_step)",
+            f"        if mask_step == 1 and some + back == {lanes}:",
             f"            transpose_block(source, mask_row, there, turned, {lanes}, {lanes})",
             "        else:",
             "            for a in range(some):",
@@ -177,7 +179,7 @@ class ManyQueries(AttentionKernel):
             "        for a in range(some):",
             "            place = (j + a) * q_group + c",
             f"            x = load(scores, place, {lanes})",
-            f"            store(scores, place, {self.masked(f'load(turned, a * {lanes}, {lanes})')})",
+            f"            store(scores, place, {self.masked(f'load(turned, (a + back) * {lanes}, {lanes})')})",
         ]
 
     def _softmax(self, vectors: int) -> list[str]:
@@ -245,6 +247,7 @@ class ManyQueries(AttentionKernel):
             f"    whole = panels * {columns} + narrow * {lanes}",
             "    put_pointer(value_block, 3, offset(v, v0 + j0 * v_row + e0))",
             "    value_block[8] = v_row",
+            "if whole > 0:",
             # what is stored in sums is divided by the total weights at the end of the task
             "    finish = cast_int64(direct and whole == wide and ready == p)",
             f"    value_block[{FINISH}] = finish",
