@@ -36,7 +36,7 @@ class ManyQueries(AttentionKernel):
         # one vector is what a last panel has, unless it is computed whole
         columns = self.columns + self.lanes
         weighted = Epilogue((EpilogueOperand(self.dtype, "per_m"),), ("v0 = mul(acc, e0)",), "v0", name="mul")
-        self.finish_slot = self.arguments.callee(finish_source(self.tile, weighted, True, columns, True))
+        self.finish_slot = self.arguments.callee(finish_source(self.tile, weighted, False, columns, True))
         turned = []
         if mask is not None and not self.mask_in_softmax():
             turned = [f"turned = local_{mask.dtype}({self.lanes * self.lanes})"]
@@ -125,12 +125,14 @@ class ManyQueries(AttentionKernel):
             f"    store(goal, f, mul(load(goal, f, {lanes}), scale))",
         ]
         return [
-            f"whole = some - imod(some, {lanes}) if q_step == 1 else 0",
+            f"whole = some if q_step == 1 and some >= {lanes} else 0",
             f"for i in range(0, left, {lanes}):",
             f"    there = imin(left - i, {lanes})",
             "    source = q0 + (m0 + p + i) * q_row + d0 * q_step",
             f"    goal = offset(place, idiv(i, {columns}) * some * {columns} + imod(i, {columns}))",
-            f"    for f in range(0, whole, {lanes}):",
+            f"    for f0 in range(0, whole, {lanes}):",
+            # the last features are turned with some before them
+            f"        f = imin(f0, some - {lanes})",
             f"        block = offset(goal, f * {columns})",
             f"        transpose_block(offset(q, source + f), q_row, there, block, {columns}, {lanes})",
             "    for f in range(whole, some):",

@@ -57,8 +57,8 @@ TILE_SLOTS = (
 """Words of the argument block of a tile kernel."""
 
 FINISH_SLOTS = (
-    "x_row",  # (even variants) elements from one row of the left-hand side to the next
-    "tiles",  # blocks of rows below each other; several only in even variants
+    "x_row",  # (even variants, several tiles) elements from one row of the left-hand side to the next
+    "tiles",  # blocks of rows below each other; several only if all rows lie ``x_row`` apart
     "last",  # whether panel ``end`` has missing columns and is to be computed, too
     "finish",  # whether the sums go through the epilogue; else they are stored in acc
     "far",  # pointer: the right-hand side of the next task or step, which is brought near meanwhile
