@@ -13,7 +13,7 @@ from ..ops.base import Operator
 if TYPE_CHECKING:
     from .module import Module
 
-__all__ = ["Instruction", "Literal", "Outline", "Parameter", "Return"]
+__all__ = ["Instruction", "Literal", "Outline", "Parameter", "Results", "Return"]
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Instruction:
         shape: shape of its value (of its first result for ``@return``).
         module_args: submodules it runs (pointwise, fused_reduce, if, loop).
         literal: value of a ``@literal``.
-        users: instructions that take its value, each once, in order of first use.
+        users: instructions that take its value, each once, with the positions among their inputs at which they do.
         debug_symbols: names of the source nodes it came from.
         module: the module that holds it, ``None`` once removed.
     """
@@ -88,7 +88,7 @@ class Instruction:
         self.shape = shape
         self.module_args: list[Module] = list(module_args)
         self.literal = literal
-        self.users: dict[Instruction, None] = {}
+        self.users: dict[Instruction, list[int]] = {}
         self.debug_symbols: tuple[str, ...] = ()
         self.normalized = False
         self.target_id = 0
@@ -116,5 +116,28 @@ class Instruction:
         """Instructions that must run before: the inputs, and the outer values that submodules use."""
         return [*self.inputs, *(i for module in self.module_args for i in module.captured())]
 
+    @property
+    def single_use(self) -> bool:
+        """Whether the value is taken once: by one instruction, at one position."""
+        return len(self.users) == 1 and len(next(iter(self.users.values()))) == 1
+
     def __repr__(self) -> str:
         return f"<{self.op} -> {self.shape}>"
+
+
+class Results(Instruction):
+    """A ``@return``. Its shape (of the only result, or the tuple of all) is made where it is read: it may have many."""
+
+    __slots__ = ()
+
+    def __init__(self, results: Iterable[Instruction]) -> None:
+        super().__init__(Return(), results, Shape.tuple(()))
+
+    @property
+    def shape(self) -> Shape:
+        """Shape of the only result, or the tuple of all shapes."""
+        return self.inputs[0].shape if len(self.inputs) == 1 else Shape.tuple(i.shape for i in self.inputs)
+
+    @shape.setter
+    def shape(self, shape: Shape) -> None:
+        pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from ..core.argument import Argument
 from ..core.shape import Shape
 from ..errors import ShapeError, ValidationError
 from ..ops.base import Operator, make_op
-from .instruction import Instruction, Literal, Parameter, Return
+from .instruction import Instruction, Literal, Parameter, Results, Return
 
 __all__ = ["Module"]
 
@@ -19,7 +20,8 @@ __all__ = ["Module"]
 class Module:
     """A list of instructions in execution order.
 
-    Every mutation keeps both directions of the use graph and recomputes shapes that depend on what changed.
+    Every mutation keeps both directions of the use graph and recomputes shapes that depend on what changed, those of
+    instructions that run the module among them.
     Literals and parameters are put at the front, as MIGraphX does (its text form depends on it).
     """
 
@@ -29,6 +31,8 @@ class Module:
         self._tail: Instruction | None = None
         self._count = 0
         self._parameters = 0
+        self._by_name: dict[str, Instruction] = {}
+        self._runners: dict[Instruction, None] = {}
 
     def __iter__(self) -> Iterator[Instruction]:
         ins = self._head
@@ -70,11 +74,11 @@ class Module:
 
     def parameters(self) -> list[Instruction]:
         """Parameters in order of declaration."""
-        return sorted((i for i in self if i.is_param), key=lambda i: i.op.order)  # type: ignore[attr-defined]
+        return sorted(self._by_name.values(), key=lambda i: i.op.order)  # type: ignore[attr-defined]
 
     def parameter(self, name: str) -> Instruction | None:
         """The parameter of this name, or ``None``."""
-        return next((i for i in self if isinstance(i.op, Parameter) and i.op.parameter == name), None)
+        return self._by_name.get(name)
 
     def add_instruction(
         self,
@@ -125,14 +129,13 @@ class Module:
         """End the module with these results."""
         if self.return_instruction is not None:
             raise ValidationError(f"module {self.name!r} already has a @return")
-        return self._link(Instruction(Return(), results, _return_shape(results)), None)
+        return self._link(Results(results), None)
 
     def replace_return(self, results: Sequence[Instruction]) -> Instruction:
-        """End the module with other results."""
+        """End the module with other results; shapes of instructions that run the module stay as they are."""
         if self.return_instruction is None:
             return self.add_return(results)
         self._set_inputs(self.return_instruction, list(results))
-        self.return_instruction.shape = _return_shape(results)
         return self.return_instruction
 
     def replace_instruction(
@@ -153,24 +156,34 @@ class Module:
             if inputs is not None:
                 self._set_inputs(ins, list(inputs))
             if modules is not None:
-                ins.module_args = list(modules)
+                self._set_bodies(ins, modules)
             self._reshape(ins)
             return ins
         if replacement is ins:
             return ins
-        for user in list(ins.users):
-            if user is not replacement:
-                module = user.module or self
-                module._set_inputs(user, [replacement if i is ins else i for i in user.inputs])
-                if replacement.shape != ins.shape:
-                    module._reshape(user)
+        users = [user for user in ins.users if user is not replacement]
+        for user in users:
+            places = ins.users.pop(user)
+            for place in places:
+                user.inputs[place] = replacement
+            replacement.users.setdefault(user, []).extend(places)
+        if replacement.shape != ins.shape:
+            self._reshape(*users)
         return replacement
 
     def set_input(self, ins: Instruction, index: int, value: Instruction) -> None:
         """Give an instruction another input and recompute its shape."""
-        inputs = list(ins.inputs)
-        inputs[index] = value
-        self._set_inputs(ins, inputs)
+        self.set_inputs(ins, {index: value})
+
+    def set_inputs(self, ins: Instruction, values: Mapping[int, Instruction]) -> None:
+        """Give an instruction other inputs at some positions and recompute its shape."""
+        for index, value in values.items():
+            old = ins.inputs[index]
+            old.users[ins].remove(index)
+            if not old.users[ins]:
+                del old.users[ins]
+            ins.inputs[index] = value
+            value.users.setdefault(ins, []).append(index)
         self._reshape(ins)
 
     def remove_instruction(self, ins: Instruction) -> None:
@@ -182,6 +195,7 @@ class Module:
         if ins.users:
             raise ValidationError(f"cannot remove {ins!r}: it has {len(ins.users)} users")
         self._set_inputs(ins, [])
+        self._set_bodies(ins, ())
         self._unlink(ins)
 
     def move_before(self, ins: Instruction, before: Instruction | None) -> None:
@@ -203,12 +217,16 @@ class Module:
 
     def recompute_shapes(self) -> None:
         """Compute all shapes again in program order, submodules with the instructions that run them."""
+        done: set[Module] = set()
+        self._recompute_shapes(done)
+
+    def _recompute_shapes(self, done: set[Module]) -> None:
+        done.add(self)
         for ins in self:
             for body in ins.module_args:
-                body.recompute_shapes()
-            if isinstance(ins.op, Return):
-                ins.shape = _return_shape(ins.inputs)
-            elif ins.literal is None and not isinstance(ins.op, Parameter):
+                if body not in done:
+                    body._recompute_shapes(done)
+            if ins.literal is None and not isinstance(ins.op, (Parameter, Return)):
                 ins.shape = ins.op.compute_shape([i.shape for i in ins.inputs], ins.module_args)
 
     def sort(self) -> None:
@@ -282,7 +300,7 @@ class Module:
 
     def captured(self) -> list[Instruction]:
         """Values of enclosing modules that this one and its submodules use, each once."""
-        inside = {self, *self.submodules()}
+        inside = dict.fromkeys([self, *self.submodules()])
         found: dict[Instruction, None] = {}
         for module in inside:
             for ins in module:
@@ -293,44 +311,69 @@ class Module:
 
     def submodules(self) -> list[Module]:
         """All modules that instructions run, directly or not, each once, in order of first use."""
-        found: dict[int, Module] = {}
-        for ins in self:
-            for module in ins.module_args:
-                if id(module) not in found:
-                    found[id(module)] = module
-                    for inner in module.submodules():
-                        found.setdefault(id(inner), inner)
-        return list(found.values())
+        found: dict[Module, None] = {}
+        pending = [self._bodies()]
+        while pending:
+            module = next(pending[-1], None)
+            if module is None:
+                pending.pop()
+            elif module not in found:
+                found[module] = None
+                pending.append(module._bodies())
+        return list(found)
+
+    def _bodies(self) -> Iterator[Module]:
+        return (module for ins in self for module in ins.module_args)
 
     def _set_inputs(self, ins: Instruction, inputs: list[Instruction]) -> None:
         for old in ins.inputs:
             old.users.pop(ins, None)
         ins.inputs = inputs
-        for new in inputs:
-            new.users[ins] = None
+        for place, new in enumerate(inputs):
+            new.users.setdefault(ins, []).append(place)
 
-    def _reshape(self, ins: Instruction) -> None:
-        """Recompute the shape of an instruction and of all that depends on it."""
-        pending = [ins]
+    @staticmethod
+    def _set_bodies(ins: Instruction, modules: Sequence[Module]) -> None:
+        for old in ins.module_args:
+            old._runners.pop(ins, None)
+        ins.module_args = list(modules)
+        for new in modules:
+            new._runners[ins] = None
+
+    @staticmethod
+    def _reshape(*changed: Instruction) -> None:
+        """Recompute the shapes of instructions and of all that depends on them, also outside of their modules."""
+        pending = deque(changed)
+        waiting = set(changed)
         while pending:
-            current = pending.pop(0)
-            if isinstance(current.op, Return):
-                current.shape = _return_shape(current.inputs)
-                continue
-            shape = current.op.compute_shape([i.shape for i in current.inputs], current.module_args)
-            if shape != current.shape:
+            current = pending.popleft()
+            waiting.discard(current)
+            following = list(current.users)
+            if not isinstance(current.op, Return):
+                shape = current.op.compute_shape([i.shape for i in current.inputs], current.module_args)
+                if shape == current.shape:
+                    continue
                 current.shape = shape
-                pending.extend(current.users)
+            if current.module is not None and current is current.module._tail:
+                following += current.module._runners
+            for other in following:
+                if other not in waiting:
+                    waiting.add(other)
+                    pending.append(other)
 
     def _link(self, ins: Instruction, before: Instruction | None) -> Instruction:
-        for i in ins.inputs:
-            i.users[ins] = None
+        for place, i in enumerate(ins.inputs):
+            i.users.setdefault(ins, []).append(place)
+        for module in ins.module_args:
+            module._runners[ins] = None
         self._splice(ins, before)
         return ins
 
     def _splice(self, ins: Instruction, before: Instruction | None) -> None:
         previous = self._tail if before is None else before._prev
         ins._prev, ins._next, ins.module = previous, before, self
+        if isinstance(ins.op, Parameter):
+            self._by_name.setdefault(ins.op.parameter, ins)
         if previous is None:
             self._head = ins
         else:
@@ -352,12 +395,10 @@ class Module:
             ins._next._prev = ins._prev
         ins.module = None
         self._count -= 1
+        if isinstance(ins.op, Parameter) and self._by_name.get(ins.op.parameter) is ins:
+            del self._by_name[ins.op.parameter]
 
     def __str__(self) -> str:
         from .printer import print_module
 
         return print_module(self)
-
-
-def _return_shape(results: Sequence[Instruction]) -> Shape:
-    return results[0].shape if len(results) == 1 else Shape.tuple(r.shape for r in results)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core.shape import Shape
 from ..errors import ValidationError
-from .instruction import Instruction
+from .instruction import Instruction, Results, Return
 from .module import Module
 
 __all__ = ["Program"]
@@ -24,6 +24,7 @@ class Program:
     def __init__(self) -> None:
         self._modules: dict[str, Module] = {"main": Module("main")}
         self.open_dims: dict[str, dict[int, str]] = {}
+        self._taken: dict[str, int] = {}
 
     @property
     def main(self) -> Module:
@@ -49,9 +50,10 @@ class Program:
 
     def unique_module(self, stem: str) -> Module:
         """A new empty module named ``stem`` and the first free number."""
-        number = 0
+        number = self._taken.get(stem, 0)
         while f"{stem}{number}" in self._modules:
             number += 1
+        self._taken[stem] = number + 1
         return self.create_module(f"{stem}{number}")
 
     def module(self, name: str) -> Module | None:
@@ -66,6 +68,7 @@ class Program:
         """Forget modules that no instruction runs."""
         used = {id(m) for m in self.reachable_modules()}
         self._modules = {name: m for name, m in self._modules.items() if id(m) in used}
+        self._taken.clear()
 
     def parameter_shapes(self) -> dict[str, Shape]:
         """Shapes of the inputs by name, in order of declaration."""
@@ -175,13 +178,11 @@ def _copied(
     """A copy of an instruction at the end of a module, on copies of its inputs."""
     owner = ins.module
     assert owner is not None
-    twin = Instruction(
-        ins.op,
-        [_twin(mapped, i, ins, owner) for i in ins.inputs],
-        ins.shape,
-        [modules[id(m)] for m in ins.module_args],
-        ins.literal,
-    )
+    inputs = [_twin(mapped, i, ins, owner) for i in ins.inputs]
+    if isinstance(ins.op, Return):
+        twin: Instruction = Results(inputs)
+    else:
+        twin = Instruction(ins.op, inputs, ins.shape, [modules[id(m)] for m in ins.module_args], ins.literal)
     twin.debug_symbols, twin.normalized, twin.target_id = ins.debug_symbols, ins.normalized, ins.target_id
     return target._link(twin, None)
 

@@ -8,8 +8,8 @@ from typing import Any
 from ..core.argument import Argument
 from ..errors import FormatError, MgxError
 from ..interrupts import whole_module
-from .instruction import Instruction, Literal, Outline, Parameter, Return
-from .module import Module, _return_shape
+from .instruction import Instruction, Literal, Outline, Parameter, Results, Return
+from .module import Module
 from .program import Program
 from .serialize import argument_from_value, operator_from_value, shape_from_value, strings
 
@@ -136,7 +136,7 @@ class _Rebuild:
     ) -> Instruction:
         attributes = node.get("operator", {})
         if name == Return.name:
-            return Instruction(Return(), inputs, _return_shape(inputs))
+            return Results(inputs)
         if name in (Literal.name, Parameter.name, Outline.name):
             if inputs or bodies:
                 raise FormatError(f"{name} has inputs")

@@ -22,13 +22,17 @@ def validate(program: Program) -> None:
     """
     modules = program.reachable_modules()
     names = instruction_names(modules)
-    _validate_module(program.main, set(), names)
+    _validate_module(program.main, set(), names, {})
 
 
-def _validate_module(module: Module, outer: set[Instruction], names: dict[Instruction, str]) -> None:
-    seen: set[Instruction] = set()
+def _validate_module(
+    module: Module, visible: set[Instruction], names: dict[Instruction, str], done: dict[Module, list[Instruction]]
+) -> None:
+    """Check a module; ``visible`` are the values of enclosing modules before it, ``done`` what modules capture."""
     parameters: set[str] = set()
     members = list(module)
+    own: set[Instruction] = set()
+    captured: dict[Instruction, None] = {}
 
     def fail(ins: Instruction, message: str) -> ValidationError:
         return ValidationError(f"module {module.name!r}: {format_instruction(ins, names)}: {message}")
@@ -37,12 +41,16 @@ def _validate_module(module: Module, outer: set[Instruction], names: dict[Instru
         if ins.module is not module:
             raise fail(ins, "belongs to another module")
         for i in ins.inputs:
-            if i not in seen and i not in outer:
+            if i not in visible:
                 raise fail(ins, f"input {names.get(i, repr(i))} does not stand before it")
+            if i not in own:
+                captured[i] = None
             if ins not in i.users:
                 raise fail(ins, f"is not among the users of its input {names.get(i, repr(i))}")
-        for user in ins.users:
-            if user.module is None or ins not in user.inputs:
+        if sum(len(i.users[ins]) for i in dict.fromkeys(ins.inputs)) != len(ins.inputs):
+            raise fail(ins, "its inputs do not know all positions at which it takes them")
+        for user, places in ins.users.items():
+            if user.module is None or any(user.inputs[place : place + 1] != [ins] for place in places):
                 raise fail(ins, f"has a stale user {user!r}")
         if isinstance(ins.op, Return) and position != len(members) - 1:
             raise fail(ins, "@return is not last")
@@ -60,6 +68,19 @@ def _validate_module(module: Module, outer: set[Instruction], names: dict[Instru
                 raise fail(ins, f"shape rule refuses it: {error}") from error
             if shape != ins.shape:
                 raise fail(ins, f"shape rule gives {shape}")
-        seen.add(ins)
         for inner in ins.module_args:
-            _validate_module(inner, outer | seen, names)
+            if ins not in inner._runners:
+                raise fail(ins, f"is not among those that run module {inner.name!r}")
+            if inner not in done:
+                _validate_module(inner, visible, names, done)
+            for i in done[inner]:
+                if i not in visible:
+                    raise fail(
+                        ins, f"module {inner.name!r} uses {names.get(i, repr(i))}, which does not stand before it"
+                    )
+                if i not in own:
+                    captured[i] = None
+        visible.add(ins)
+        own.add(ins)
+    visible -= own
+    done[module] = list(captured)

@@ -106,7 +106,7 @@ def test_constant_masks_lie_as_the_kernel_reads_them(lens: tuple[int, ...], dtyp
         return [attend(m, [*p, literal]), attend(m, [*p, spread])]
 
     check(arrays, build_graph)
-    plan = lower(program_of(arrays, build_graph), CpuOptions())
+    plan = lower(program_of(arrays, build_graph), TargetOptions())
     kind = "where" if dtype is np.bool_ else "add"
     kind += "" if lens[-2] == 1 else "_turned"
     assert kernels(plan) == [f"cpu::attention_{kind}_kernel"] * 2

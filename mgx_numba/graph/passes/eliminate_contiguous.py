@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ...errors import MgxError
 from ..instruction import Instruction, Return
 from ..module import Module
@@ -29,26 +31,32 @@ class EliminateContiguous(Pass):
     def apply(self, program: Program, module: Module, options: Options) -> None:
         fixed = any(ins.name in NEEDS_STANDARD for ins in module)
         for ins in list(module):
-            if ins.name != self.operator or ins is module.last:
-                continue
-            source = ins.inputs[0]
-            if source.shape == ins.shape:
+            if ins.name == self.operator and ins is not module.last and ins.inputs[0].shape == ins.shape:
+                source = ins.inputs[0]
                 module.replace_instruction(ins, source)
-            else:
-                for user in list(ins.users):
-                    if _takes_any_layout(user, ins, source, fixed):
-                        home = user.module or module
-                        for index, value in enumerate(user.inputs):
-                            if value is ins:
-                                home.set_input(user, index, source)
-            remove_dead(module, [ins])
+                remove_dead(module, [ins])
+        for user in list(module):
+            copies = {k: i for k, i in enumerate(user.inputs) if i.name == self.operator}
+            if not copies or user.module is not module:
+                continue
+            # All at once first: a user of thousands of copies is looked at once then.
+            alone = [{k: i} for k, i in copies.items()] if len(copies) > 1 else []
+            for chosen in (copies, *alone):
+                sources = {k: i.inputs[0] for k, i in chosen.items()}
+                if _takes_any_layout(user, sources, fixed):
+                    module.set_inputs(user, sources)
+                    if chosen is copies:
+                        break
+            for copied in dict.fromkeys(copies.values()):
+                if copied.module is not None:
+                    remove_dead(copied.module, [copied])
 
 
-def _takes_any_layout(user: Instruction, old: Instruction, new: Instruction, fixed: bool) -> bool:
-    """Whether the operator accepts the value without the copy; ``fixed`` asks for the same result strides too."""
+def _takes_any_layout(user: Instruction, sources: Mapping[int, Instruction], fixed: bool) -> bool:
+    """Whether the operator accepts values without their copies; ``fixed`` asks for the same result strides too."""
     if isinstance(user.op, Return) or user.module_args or user.name in NEEDS_STANDARD:
         return False
-    shapes = [new.shape if i is old else i.shape for i in user.inputs]
+    shapes = [sources.get(k, i).shape for k, i in enumerate(user.inputs)]
     try:
         shape = user.op.compute_shape(shapes, user.module_args)
     except MgxError:

@@ -87,4 +87,4 @@ def _reenters(ins: Instruction, home: list[Instruction], order: dict[Instruction
     """
     members = {*home, ins}
     last = max(order[i] for i in home)
-    return any(user not in members and order.get(user, last + 1) < last for i in members for user in i.users)
+    return any(user not in members and order.get(user, last) < last for i in members for user in i.users)

@@ -108,6 +108,7 @@ class LayoutConvolution(Pass):
         last = module.return_instruction
         if last is None:
             return
+        restored = {}
         for index, (value, shape) in enumerate(results):
             if value.shape != shape and not shape.sub_shapes:
                 op = (
@@ -115,7 +116,8 @@ class LayoutConvolution(Pass):
                     if shape.standard
                     else make_op("layout", permutation=find_permutation([shape]))
                 )
-                module.set_input(last, index, module.insert_instruction(last, op, [value]))
+                restored[index] = module.insert_instruction(last, op, [value])
+        module.set_inputs(last, restored)
 
 
 def _merging_order(shape: Shape, lens: tuple[int, ...]) -> tuple[int, ...] | None:

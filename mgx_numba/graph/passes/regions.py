@@ -18,8 +18,23 @@ MAX_NODES = 48
 
 
 def order_of(module: Module) -> dict[Instruction, int]:
-    """Position of every instruction."""
-    return {ins: position for position, ins in enumerate(module)}
+    """Position of every instruction; those of a submodule are where the first instruction that runs it stands.
+
+    A use inside of a submodule is so a use by the instruction that runs it.
+    """
+    order: dict[Instruction, int] = {}
+    placed: set[Module] = set()
+    for position, ins in enumerate(module):
+        order[ins] = position
+        pending = list(ins.module_args)
+        while pending:
+            body = pending.pop()
+            if body not in placed:
+                placed.add(body)
+                for inner in body:
+                    order[inner] = position
+                    pending.extend(inner.module_args)
+    return order
 
 
 def open_values(region: Iterable[Instruction]) -> list[Instruction]:
@@ -36,7 +51,8 @@ def grow(
 ) -> list[Instruction]:
     """Largest region that grows forward from ``seed`` through accepted users and has few outputs.
 
-    Users join in program order. A region is good whenever at most ``max_outputs`` of its values are used outside;
+    Users of the same module join in program order. A region is good whenever at most ``max_outputs`` of its values are used
+    outside;
     the last good one is returned, in program order. With one output no path can leave the region and come back, so
     it can run as one instruction placed at its last member.
     """
@@ -48,7 +64,7 @@ def grow(
             user
             for ins in open_values(region)
             for user in ins.users
-            if user not in members and not isinstance(user.op, Return) and user in order
+            if user not in members and not isinstance(user.op, Return) and user in order and user.module is ins.module
         }
         joined = next((u for u in sorted(candidates, key=order.__getitem__) if accept(u)), None)
         if joined is None:

@@ -50,7 +50,9 @@ def _follow(root: Instruction, axis: int) -> Branch | None:
 
 
 def _only_user(ins: Instruction) -> Instruction | None:
-    return next(iter(ins.users)) if len(ins.users) == 1 else None
+    """The single user, if it is not in a submodule, which may not be run."""
+    user = next(iter(ins.users)) if len(ins.users) == 1 else None
+    return user if user is not None and user.module is ins.module else None
 
 
 def _base(weights: Instruction) -> Instruction | None:
