@@ -16,6 +16,7 @@ from mgx_numba.graph.passes.eliminate_identity import EliminateIdentity
 from mgx_numba.graph.passes.inline_module import InlineModule
 from mgx_numba.graph.passes.normalize_ops import NormalizeOps
 from mgx_numba.graph.passes.propagate_constant import PropagateConstant
+from mgx_numba.ops.scalar import cast_array
 
 from .support import Graph, check, find, names
 
@@ -269,6 +270,13 @@ def test_constants_fold_inside_of_branches() -> None:
         ("bf16", "half", False),
         ("bool", "half", True),
         ("uint8", "int8", False),
+        ("int64", "double", False),
+        ("uint64", "double", False),
+        ("uint32", "double", True),
+        ("int16", "float", True),
+        ("uint8", "half", True),
+        ("uint8", "bf16", True),
+        ("int16", "half", False),
         ("float", "bool", False),
     ],
 )
@@ -278,6 +286,57 @@ def test_exact_conversions(source: str, target: str, exact: bool) -> None:
     aliases = {"half": "half", "float": "float", "double": "double", "bf16": "bf16", "bool": "bool"}
     types = [parse_type(aliases.get(n, f"{n}_t")) for n in (source, target)]
     assert is_exact(*types) is exact
+
+
+ELEMENTS = [t for t in Type if t not in (Type.tuple_type, Type.fp4x2_type)]
+
+
+def edges(type: Type) -> np.ndarray:
+    """Every value of a type of one or two bytes; of wider ones those about powers of two and at the ends."""
+    dtype = type.numpy
+    if type is Type.bool_type:
+        return np.array([False, True])
+    if dtype.itemsize <= 2:
+        return np.arange(1 << 8 * dtype.itemsize).astype(f"u{dtype.itemsize}").view(dtype)
+    if type.is_integral:
+        low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+        near = {s * (1 << k) + d for k in range(65) for d in (-1, 0, 1) for s in (-1, 1)}
+        return np.array(sorted(v for v in near if low <= v <= high), dtype)
+    powers = np.ldexp(1.0, np.arange(-1074, 1024))
+    wide = np.concatenate([[0.0, np.inf, np.nan], powers, powers * (1 + 2.0**-23), powers * (1 + 2.0**-52)])
+    with np.errstate(all="ignore"):
+        return np.concatenate([wide, -wide]).astype(dtype)
+
+
+@pytest.mark.parametrize("source", ELEMENTS, ids=str)
+def test_a_conversion_in_between_vanishes_only_where_no_value_shows_it(source: Type) -> None:
+    values = edges(source)
+    for between in ELEMENTS:
+        wide = cast_array(values, between)
+        back = cast_array(wide, source)
+        with np.errstate(invalid="ignore"):
+            same = bool(((back == values) | ((back != back) & (values != values))).all())
+        assert same or not is_exact(source, between)
+        for target in ELEMENTS:
+            g = Graph()
+            x = g.param("x", values.shape, source.cpp)
+            inner = g.op("convert", x, target_type=between)
+            last = g.op("convert", inner, target_type=target)
+            g.ret(last)
+            reason = EliminateConvert().explain(last).get("nested_convert")
+            if reason == "applies":
+                direct, twice = cast_array(values, target), cast_array(wide, target)
+                if target.is_floating:
+                    direct, twice = direct.astype(np.float64), twice.astype(np.float64)
+                np.testing.assert_array_equal(direct, twice, f"{source} {between} {target}")
+
+
+def test_int64_through_double_loses_what_it_loses() -> None:
+    g = Graph()
+    x = g.param("x", [2], "int64")
+    y = g.op("convert", g.op("convert", x, target_type="double"), target_type="int64_t")
+    inputs = {"x": np.array([2**53 + 1, -(2**53) - 1])}
+    assert names(check(g.ret(y), EliminateConvert(), inputs=inputs)) == ["convert", "convert"]
 
 
 def test_lossless_conversions_in_between_vanish() -> None:

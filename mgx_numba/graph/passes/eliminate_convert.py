@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 
 from ...core.types import Type
@@ -26,9 +27,13 @@ def is_exact(source: Type, target: Type) -> bool:
         return target in HALVES or target in WIDE
     if source in HALVES:
         return target in WIDE
-    if target in HALVES or target in FLOAT8:
-        return False
-    return bool(np.can_cast(source.numpy, target.numpy, "safe"))
+    if not target.is_floating:
+        return bool(np.can_cast(source.numpy, target.numpy, "safe"))
+    if source.is_floating:
+        return source is Type.float_type and target is Type.double_type
+    # An integer is exact in a float whose significand is as wide; -2**n is, too, being a power of two.
+    magnitude = 8 * source.size - source.is_signed
+    return target not in FLOAT8 and magnitude <= ml_dtypes.finfo(target.numpy).nmant + 1
 
 
 @rule(
@@ -41,9 +46,13 @@ def convert_same_type(m: Match, b: Builder) -> object:
 
 
 def _exact_inside(m: Match) -> str | None:
-    if is_exact(m.x.shape.type, m.inner.shape.type):
-        return None
-    return f"{m.inner.shape.type.name} does not hold every {m.x.shape.type.name}"
+    source, between, target = (i.shape.type for i in (m.x, m.inner, m.ins))
+    if not is_exact(source, between):
+        return f"{between.name} does not hold every {source.name}"
+    integers = source.is_integral and target.is_integral and target is not Type.bool_type
+    if integers and between.is_floating and not is_exact(source, target):
+        return f"a {between.name} saturates in {target.name}, a {source.name} wraps"
+    return None
 
 
 @rule("nested_convert", op("convert", op("convert", some("x"), bind="inner")), _exact_inside)
