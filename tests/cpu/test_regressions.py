@@ -9,6 +9,7 @@ import pytest
 
 import mgx_numba as migraphx
 from mgx_numba.graph.passes import run_passes
+from mgx_numba.targets.cpu.target import PASSES
 
 from .programs import FUSION, check, program_of
 from .test_clusters import data, softmax
@@ -138,3 +139,19 @@ def test_constants_that_overflow_were_reported_by_numpy(name, literals):
         for target in ("ref", "cpu"):
             program = migraphx.program.wrap(program_of(given, build)).compile(migraphx.get_target(target))
             program.run({f"p{k}": a for k, a in enumerate(given)})
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("divisors", [(6, 1), (6, 40), ()], ids=["rows", "elements", "one"])
+def test_fast_division_by_tiny_numbers_does_not_go_through_their_reciprocals(kind: type, divisors: tuple) -> None:
+    """1 / 1e-5 overflows in float16, that of a denormal number in float32 and float64."""
+    tiny = kind(1e-5) if kind is np.float16 else np.finfo(kind).smallest_subnormal * kind(3)
+    d = np.full(divisors or (1,), tiny, kind)
+    x = (np.random.default_rng(0).integers(0, 99, (6, 40)) * tiny).astype(kind)
+    check(
+        [x, d],
+        lambda m, p: m.add_instruction("div", [p[0], m.add_instruction("multibroadcast", [p[1]], out_lens=(6, 40))]),
+        rtol=1e-3 if kind is np.float16 else 1e-6,
+        passes=PASSES,
+        fast_math=True,
+    )

@@ -12,6 +12,7 @@ from mgx_numba.graph.passes.base import run_passes
 from mgx_numba.graph.passes.normalize_ops import NormalizeOps
 from mgx_numba.graph.passes.optimize_module import OptimizeModule
 from mgx_numba.graph.passes.simplify_algebra import SimplifyAlgebra
+from mgx_numba.graph.program import Program
 
 from .support import FAST, STRICT, Graph, check, find, names
 
@@ -101,6 +102,63 @@ def test_a_spread_divisor_is_inverted_before_spreading_under_fast_math() -> None
 
     assert simplified(build, FAST, special=False)[-2:] == ["recip", "mul"]
     assert simplified(build, STRICT)[-1] == "div"
+
+
+def ratio(build: Build, type: str, divisor: np.ndarray) -> Program:
+    """``x[3, 4] / build(d[3, 1])`` in a type, after checking values for these divisors."""
+    g = Graph()
+    x, d = g.param("x", [3, 4], type), g.param("d", [3, 1], type)
+    dtype = x.shape.type.numpy
+    x_values = np.arange(-6, 6).reshape(3, 4).astype(dtype) * dtype.type(np.abs(divisor).min())
+    program = g.ret(g.op("div", x, g.spread(build(g, d), 3, 4)))
+    loose = 4e-3 if type == "half" else 1e-6
+    inputs = {"x": x_values, "d": divisor.astype(dtype)}
+    return check(program, SimplifyAlgebra(), options=FAST, rtol=loose, atol=0, inputs=inputs)
+
+
+def floored(least: float) -> Build:
+    return lambda g, d: g.op("max", d, g.scalar(least, d))
+
+
+def clipped(least: float, most: float) -> Build:
+    return lambda g, d: g.op("clip", d, g.scalar(least, d), g.scalar(most, d))
+
+
+DIVISORS: list[tuple[str, Build, str, float, bool]] = [
+    ("any float16", lambda g, d: d, "half", 1e-5, False),
+    ("any float32", lambda g, d: d, "float", 1e-40, False),
+    ("any float64", lambda g, d: d, "double", 1e-310, False),
+    ("float16 from 1e-5 on", floored(1e-5), "half", 1e-5, False),
+    ("float16 from 1e-3 on", floored(1e-3), "half", 4e4, False),
+    ("float16 up to 1000", clipped(1e-3, 1e3), "half", 0.5, True),
+    ("negative float16", clipped(-1e3, -1e-3), "half", -0.5, True),
+    ("float32 from 1e-40 on", floored(1e-40), "float", 1e-40, False),
+    ("float32 from 1e-12 on", floored(1e-12), "float", 1e-3, True),
+    ("float64 from 1e-40 on", floored(1e-40), "double", 1e-3, True),
+    ("a norm", lambda g, d: floored(1e-12)(g, g.op("sqrt", g.op("mul", d, d))), "float", 0.5, True),
+    ("a root", lambda g, d: g.op("add", g.op("sqrt", d), g.scalar(1e-5, d)), "float", 0.5, True),
+    ("a difference", lambda g, d: g.op("sub", d, g.scalar(1, d)), "float", 0.5, False),
+]
+
+
+@pytest.mark.parametrize(
+    ("build", "type", "divisor", "inverted"), [d[1:] for d in DIVISORS], ids=[d[0] for d in DIVISORS]
+)
+def test_a_spread_divisor_is_inverted_only_where_every_reciprocal_is_normal(
+    build: Build, type: str, divisor: float, inverted: bool
+) -> None:
+    after = ratio(build, type, np.full((3, 1), divisor))
+    assert ("recip" in names(after)) is inverted and ("div" in names(after)) is not inverted
+
+
+@pytest.mark.parametrize("size", [1e-5, 3e4, 6e4])
+def test_a_constant_float16_divisor_without_a_normal_reciprocal_stays(size: float) -> None:
+    g = Graph()
+    x = g.param("x", [3, 4], "half")
+    program = g.ret(g.op("div", x, g.scalar(size, x)))
+    values = np.linspace(-1, 1, 12).reshape(3, 4).astype(np.float16) * np.float16(size)
+    after = check(program, SimplifyAlgebra(), options=FAST, rtol=1e-3, atol=0, inputs={"x": values})
+    assert "div" in names(after)
 
 
 DECLINED: list[tuple[str, Build, str]] = [

@@ -22,8 +22,9 @@ from ...ops.scalar import BINARY, BITWISE, COMPARE, LOGICAL, UNARY
 
 __all__ = ["FAST_NAMES", "CodeBuffer", "VectorPrinter", "VectorValue", "literal", "numpy_dtype"]
 
-# The names of `lang` that have a version with the suffix `_fast`.
-FAST_NAMES = frozenset("add sub mul div recip exp sigmoid tanh gelu_erf gelu_tanh silu softplus".split())
+# The names of `lang` that have a version with the suffix `_fast`. Division has none: with `arcp` LLVM multiplies with a
+# reciprocal, which overflows for small divisors, and which it may compute in float16.
+FAST_NAMES = frozenset("add sub mul exp sigmoid tanh gelu_erf gelu_tanh silu softplus".split())
 _PREDICATES = COMPARE | LOGICAL | {"isnan", "isinf", "logical_not"}
 _SAME_TYPE = UNARY | BINARY | BITWISE | {"bitwise_not"}
 _FLOATS_ONLY = UNARY - {"neg", "abs", "floor", "ceil", "nearbyint", "sign"}

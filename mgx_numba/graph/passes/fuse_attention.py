@@ -86,7 +86,10 @@ def _scaled(ins: Instruction) -> tuple[Instruction, float] | None:
         x, value = c, _uniform(x)
     if not value:
         return None
-    return x, value if ins.name == "mul" else 1 / value
+    if ins.name == "mul":
+        return x, value
+    with np.errstate(over="ignore"):
+        return (x, 1 / value) if np.isfinite(np.float32(1 / value)) else None
 
 
 def read_scores(top: Instruction, b: Builder, fast_math: bool) -> Scores | str:

@@ -51,10 +51,9 @@ def grow(
 ) -> list[Instruction]:
     """Largest region that grows forward from ``seed`` through accepted users and has few outputs.
 
-    Users of the same module join in program order. A region is good whenever at most ``max_outputs`` of its values are used
-    outside;
-    the last good one is returned, in program order. With one output no path can leave the region and come back, so
-    it can run as one instruction placed at its last member.
+    Users of the same module join in program order. A region is good whenever at most ``max_outputs`` of its values are
+    used outside; the last good one is returned, in program order. With one output no path can leave the region and come
+    back, so it can run as one instruction placed at its last member.
     """
     region = list(seed)
     members = set(region)

@@ -30,9 +30,13 @@ def _softmax_check(m: Match) -> str | None:
 def expand_softmax(m: Match, b: Builder) -> object:
     shifted, x, axis = _shifted(m, b)
     exponentials = b.op("exp", shifted)
-    total = b.spread(b.op("reduce_sum", exponentials, axes=(axis,)), x.shape.lens)
-    # softmax(x) -> exp(x - max) / sum(exp(x - max))
-    return b.convert(b.op("div", exponentials, total), m.ins.shape.type)
+    total = b.op("reduce_sum", exponentials, axes=(axis,))
+    if m.options.fast_math:
+        # The sum is at least 1, that of the greatest element, or NaN: it has a normal reciprocal.
+        quotient = b.op("mul", exponentials, b.spread(b.op("recip", total), x.shape.lens))
+    else:
+        quotient = b.op("div", exponentials, b.spread(total, x.shape.lens))
+    return b.convert(quotient, m.ins.shape.type)  # softmax(x) -> exp(x - max) / sum(exp(x - max))
 
 
 @rule("logsoftmax", op("logsoftmax", some("x")), _softmax_check)

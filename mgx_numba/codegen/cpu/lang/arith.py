@@ -281,7 +281,6 @@ div = _binary("div", _div)
 add_fast = _binary("add_fast", emit_add)
 sub_fast = _binary("sub_fast", emit_sub)
 mul_fast = _binary("mul_fast", emit_mul)
-div_fast = _binary("div_fast", _div)
 fmod = _binary("fmod", _fmod)
 mod = _binary("mod", _mod)
 max = _binary("max", emit_max, (*NUMBERS, "bool"))
@@ -294,7 +293,6 @@ abs = _unary("abs", _abs)
 sign = _unary("sign", _sign)
 sqrt = _unary("sqrt", _sqrt, FLOATS)
 recip = _unary("recip", _recip, FLOATS)
-recip_fast = _unary("recip_fast", _recip, FLOATS)
 floor = _unary("floor", _rounding("floor"))
 ceil = _unary("ceil", _rounding("ceil"))
 nearbyint = _unary("nearbyint", _rounding("nearbyint"))
@@ -331,8 +329,8 @@ imod = _binary("imod", _unchecked("urem"), ("int64",))
 
 __all__ = [
     "abs", "add", "add_fast", "arg_ge", "arg_gt", "arg_le", "arg_lt", "bitwise_and", "bitwise_not",
-    "bitwise_or", "bitwise_xor", "ceil", "div", "div_fast", "eq", "first_greater", "floor", "fma", "fmod", "ge", "gt",
+    "bitwise_or", "bitwise_xor", "ceil", "div", "eq", "first_greater", "floor", "fma", "fmod", "ge", "gt",
     "idiv", "imax", "imin", "imod", "isinf", "isnan", "le", "logical_and", "logical_not", "logical_or",
     "logical_xor", "lt", "max", "min", "mod", "mul", "mul_fast", "ne", "nearbyint", "neg", "recip",
-    "recip_fast", "shift_left", "shift_right", "sign", "sqrt", "sub", "sub_fast", "where",
+    "shift_left", "shift_right", "sign", "sqrt", "sub", "sub_fast", "where",
 ]  # fmt: skip

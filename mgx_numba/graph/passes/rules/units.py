@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 
 from ....core.types import Type
+from ..bounds import bounds
 from ..build import Builder
 from ..constants import compact, constant_array, uniform_value
 from ..match import Match, constant, op, rule, scalar, some, spread
@@ -131,8 +133,22 @@ def divide_by_root(m: Match, b: Builder) -> object:
     return b.op("mul", m.y, b.spread(root, m.ins.shape.lens))  # y / sqrt(x) -> y * rsqrt(x)
 
 
+def _normal_reciprocal(least: float, greatest: float, type: Type) -> bool:
+    """Whether every divisor of a size between these has a reciprocal that is finite and has all its bits."""
+    numbers = ml_dtypes.finfo(type.numpy)
+    tiny, largest = float(numbers.smallest_normal), float(numbers.max)
+    return least >= max(tiny, 1 / largest) and greatest <= min(largest, 1 / tiny)
+
+
 def _divide_by_spread(m: Match) -> str | None:
-    return _float_only(m) or finite_only(m)
+    refused = _float_only(m) or finite_only(m)
+    if refused:
+        return refused
+    type, (low, high) = m.ins.shape.type, bounds(m.x)
+    least = max(low, -high)
+    # Reciprocals of the largest float32 and float64 lose two bits at most; those of float16 lose nearly all.
+    greatest = least if type in (Type.float_type, Type.double_type) else max(-low, high)
+    return None if _normal_reciprocal(least, greatest, type) else "some divisor may have no normal reciprocal"
 
 
 @rule(
@@ -167,15 +183,11 @@ def _reciprocal_is_safe(m: Match) -> str | None:
 @rule("div_const", op("div", some("x"), constant("c")), _reciprocal_is_safe)
 def divide_by_constant(m: Match, b: Builder) -> object:
     values = constant_array(m.c)
-    if values is None:
+    if values is None or values.size == 0:
         return "no value"
-    tiny = float(np.finfo(np.float32).tiny) if values.dtype.itemsize < 8 else float(np.finfo(np.float64).tiny)
-    wide = compact(values).astype(np.float64)
-    size = np.abs(wide)
-    if not ((size > tiny).all() and (size < 1 / tiny).all()):
+    size = np.abs(compact(values).astype(np.float64))
+    if not _normal_reciprocal(float(size.min()), float(size.max()), m.ins.shape.type):
         return "some divisor has no normal reciprocal"
-    if values.dtype.itemsize < 4 and not np.isfinite((1 / wide).astype(values.dtype).astype(np.float64)).all():
-        return "some reciprocal overflows"
     return b.op("mul", m.x, b.op("recip", m.c))  # x / c -> x * (1 / c)
 
 
