@@ -12,6 +12,7 @@ from ..core.argument import Argument
 from ..core.shape import Shape
 from ..errors import ShapeError, ValidationError
 from ..ops.base import Operator, make_op
+from .allowance import Allowance
 from .instruction import Instruction, Literal, Parameter, Results, Return
 
 __all__ = ["Module"]
@@ -25,8 +26,10 @@ class Module:
     Literals and parameters are put at the front, as MIGraphX does (its text form depends on it).
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, allowance: Allowance | None = None) -> None:
+        """``allowance`` is that of the program; a module of its own has one of its own."""
         self.name = name
+        self.allowance = allowance or Allowance(lambda: [self])
         self._head: Instruction | None = None
         self._tail: Instruction | None = None
         self._count = 0

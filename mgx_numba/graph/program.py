@@ -7,6 +7,7 @@ from typing import Any
 
 from ..core.shape import Shape
 from ..errors import ValidationError
+from .allowance import Allowance
 from .instruction import Instruction, Results, Return
 from .module import Module
 
@@ -17,12 +18,14 @@ class Program:
     """The portable form of a model: what is printed, saved, verified and compiled for a target.
 
     Attributes:
+        allowance: what may be computed of it before it is run.
         open_dims: which axes of which inputs the model left open, its reader giving them a length: symbols (or "") by
             axis, by input. Error messages name them.
     """
 
     def __init__(self) -> None:
-        self._modules: dict[str, Module] = {"main": Module("main")}
+        self.allowance = Allowance(lambda: self.modules)
+        self._modules: dict[str, Module] = {"main": Module("main", self.allowance)}
         self.open_dims: dict[str, dict[int, str]] = {}
         self._taken: dict[str, int] = {}
 
@@ -44,7 +47,7 @@ class Program:
         """
         if name in self._modules:
             raise ValidationError(f"program already has a module {name!r}")
-        module = Module(name)
+        module = Module(name, self.allowance)
         self._modules[name] = module
         return module
 

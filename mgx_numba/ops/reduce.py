@@ -32,9 +32,14 @@ class Reduction(Operator):
     ``axes`` are reduced, all of them when empty. With a second input, which holds the axes at run time,
     ``axes`` must be empty and every length of the result lies between 1 and the input's (an empty list
     reduces nothing).
+
+    Attributes:
+        repeated: what comes of an element that is broadcast along a reduced axis: the "same" result as of one, or so
+            many "times" it; empty where every one is looked at.
     """
 
     reduction: ClassVar[bool] = True
+    repeated: ClassVar[str] = ""
     AXES: ClassVar[tuple[str, ...]] = ("axes",)
     axes: tuple[int, ...] = ()
 
@@ -64,8 +69,14 @@ class Reduction(Operator):
             axes = tuple(self.resolve_axis(int(a), x.ndim, "axes value") for a in args[1].reshape(-1))
         else:
             axes = tuple(a % x.ndim for a in self.axes) or tuple(range(x.ndim))
+        again = {a for a in axes if x.strides[a] == 0 and x.shape[a] > 1} if self.repeated else set()
+        count = prod(x.shape[a] for a in again)
+        if again:
+            x = x[tuple(slice(1) if a in again else slice(None) for a in range(x.ndim))]
         with np.errstate(all="ignore"):
             result = np.asarray(self.reduce(x, axes))
+            if self.repeated == "times" and again:
+                result = result * result.dtype.type(count)
         return result.astype(output.type.numpy, copy=False)
 
     def reduce(self, x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
@@ -82,6 +93,7 @@ class ReduceSum(Reduction):
     """Sum; 0 over no elements."""
 
     name: ClassVar[str] = "reduce_sum"
+    repeated: ClassVar[str] = "times"
 
     def reduce(self, x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
         return x.sum(axes, accumulator(x.dtype), keepdims=True)
@@ -93,6 +105,7 @@ class ReduceMean(Reduction):
     """Arithmetic mean; integers divide toward zero, the mean of no elements is NaN (0 for integers)."""
 
     name: ClassVar[str] = "reduce_mean"
+    repeated: ClassVar[str] = "same"
 
     def reduce(self, x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
         total = x.sum(axes, accumulator(x.dtype), keepdims=True)
@@ -138,6 +151,7 @@ class ReduceMax(Reduction):
     """Largest element; NaN if one is NaN, the lowest value (-infinity for floats) over no elements."""
 
     name: ClassVar[str] = "reduce_max"
+    repeated: ClassVar[str] = "same"
 
     def reduce(self, x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
         return _extreme(x, axes, np.max, -np.inf)
@@ -149,6 +163,7 @@ class ReduceMin(Reduction):
     """Smallest element; NaN if one is NaN, the highest value (infinity for floats) over no elements."""
 
     name: ClassVar[str] = "reduce_min"
+    repeated: ClassVar[str] = "same"
 
     def reduce(self, x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
         return _extreme(x, axes, np.min, np.inf)
@@ -160,6 +175,7 @@ class ReduceAny(Reduction):
     """Whether some element is not zero, as bool."""
 
     name: ClassVar[str] = "reduce_any"
+    repeated: ClassVar[str] = "same"
 
     def output_type(self, type: Type) -> Type:
         return Type.bool_type
@@ -174,6 +190,7 @@ class ReduceAll(Reduction):
     """Whether all elements are not zero, as bool."""
 
     name: ClassVar[str] = "reduce_all"
+    repeated: ClassVar[str] = "same"
 
     def output_type(self, type: Type) -> Type:
         return Type.bool_type

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ...graph.allowance import Allowance
 from ...graph.instruction import Instruction
 from ...graph.printer import format_instruction
 
@@ -18,13 +19,15 @@ _NOT_PURE = frozenset(
 
 
 class Constants:
-    """Evaluates instructions that depend on literals only; results are remembered."""
+    """Evaluates instructions that depend on literals only, within an allowance; results are remembered."""
 
-    def __init__(self) -> None:
+    def __init__(self, allowance: Allowance) -> None:
+        self._allowance = allowance
         self._values: dict[Instruction, Any] = {}
 
     def value(self, x: Instruction) -> Any:
-        """Value of an instruction, ``None`` when it depends on a parameter or has more than 2**24 elements.
+        """Value of an instruction, ``None`` when it depends on a parameter, has more than 2**24 elements, or what may be
+        computed of the program before it is run is used up.
 
         What has no elements is known without being computed.
         """
@@ -46,8 +49,10 @@ class Constants:
                     stack += waiting
                     continue
                 values = [self._values[i] for i in ins.inputs]
-                known = all(v is not None for v in values)
+                known = all(v is not None for v in values) and self._take(ins)
                 self._values[ins] = ins.op.compute(ins.shape, values) if known else None
+                if isinstance(self._values[ins], np.ndarray):
+                    self._allowance.hold(self._values[ins])
             stack.pop()
         return self._values[x]
 
@@ -66,7 +71,15 @@ class Constants:
                 if i not in seen and self._values.get(i) is None:
                     seen.add(i)
                     stack.append(i)
-        return "is not known while parsing"
+        return "takes more work or memory than may be spent on constants while parsing"
+
+    def _take(self, ins: Instruction) -> bool:
+        """Whether an instruction may be evaluated; broadcasts and other views cost nothing."""
+        if ins.op.view:
+            return True
+        inputs = [i.shape for i in ins.inputs]
+        elements = sum(s.elements for shape in (ins.shape, *inputs) for s in shape.flatten())
+        return self._allowance.take(max(elements, ins.op.flops(ins.shape, inputs)), ins.shape.bytes)
 
     @staticmethod
     def _computable(ins: Instruction) -> bool:

@@ -66,7 +66,7 @@ class GraphParser:
         self.model = model
         self.options = options
         self.program = Program()
-        self.constants = Constants()
+        self.constants = Constants(self.program.allowance)
         self.narrow: dict[Instruction, str] = {}
 
     def parse_main(self) -> None:

@@ -22,7 +22,8 @@ DEPTH = 8
 def bounds(ins: Instruction, depth: int = DEPTH) -> Bounds:
     """Least and greatest number that a floating-point value can be, infinities where nothing is known.
 
-    Elements may be NaN besides. Bounds are rounded as the operations are: they hold up to a few units in the last place.
+    Elements may be NaN besides. Bounds are rounded as the operations are: they hold up to a few units in the last
+    place.
     """
     if is_constant(ins):
         return _constant(ins)

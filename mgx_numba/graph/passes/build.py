@@ -109,7 +109,10 @@ class Builder:
                 spread *= length
         if spread > max(FOLD_SMALL, FOLD_GROWTH * max(sizes)):
             return None
+        if not self.module.allowance.take(spread, spread * output.type.size):
+            return None
         value = fold_pointwise(op, output, [a for a in arrays if a is not None])
+        self.module.allowance.hold(value)
         return self.constant(value, output)
 
     def _keep(self, ins: Instruction) -> Instruction:

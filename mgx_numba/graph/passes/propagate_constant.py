@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...errors import MgxError
+from ...ops.reduce import Reduction
 from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
@@ -31,7 +32,9 @@ COMPRESS_FROM = 32
 
 
 class PropagateConstant(Pass):
-    """``f(literals) -> literal``, unless the result would need much more memory than the operands."""
+    """``f(literals) -> literal``, unless the result would need much more memory than the operands, or the program's
+    allowance is used up: the rest is computed when it is run.
+    """
 
     name = "propagate_constant"
 
@@ -80,14 +83,27 @@ def _fold(ins: Instruction, builder: Builder) -> Instruction | None:
     arrays = [a for i in ins.inputs if (a := constant_array(i)) is not None]
     if ins.shape.bytes > max(SMALL_BYTES, GROWTH * sum(compact(a).nbytes for a in arrays)):
         return None
+    allowance = builder.module.allowance
+    if not allowance.take(_work(ins, arrays), ins.shape.bytes):
+        return None
     if ins.name == "layout":
-        return builder.argument(laid_out(arrays[0], ins.shape))
+        laid = laid_out(arrays[0], ins.shape)
+        allowance.hold(laid.numpy())
+        return builder.argument(laid)
     value = _evaluate(ins, arrays)
     if value is None:
         return None
+    allowance.hold(value)
     if value.size >= COMPRESS_FROM and not ins.op.view and uniform(value):
         return builder.scalar(value[(0,) * value.ndim], ins)
     return builder.constant(value, ins.shape)
+
+
+def _work(ins: Instruction, arrays: Sequence[np.ndarray]) -> int:
+    """Operations that evaluating takes; reductions do not walk over what repeats."""
+    if isinstance(ins.op, Reduction) and ins.op.repeated != "":
+        return ins.shape.elements + sum(compact(a).size for a in arrays)
+    return max(ins.op.flops(ins.shape, [i.shape for i in ins.inputs]), ins.shape.elements + sum(a.size for a in arrays))
 
 
 def _evaluate(ins: Instruction, arrays: Sequence[np.ndarray]) -> np.ndarray | None:

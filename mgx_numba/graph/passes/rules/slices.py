@@ -82,10 +82,18 @@ def reshape_of_slice(m: Match, b: Builder) -> object:
 @rule("nested_concat", op("concat"))
 def nested_concats(m: Match, b: Builder) -> object:
     axis = m.ins.op.attributes()["axis"]
+
+    user = next(iter(m.ins.users), None)
+    if user is not None and user.name == "concat" and user.op == m.ins.op and m.ins.single_use:
+        return "the concat that takes it takes its parts"
     flat: list[Instruction] = []
-    for part in m.ins.inputs:
-        inner = part.name == "concat" and part.op.attributes()["axis"] == axis and len(part.users) == 1
-        flat.extend(part.inputs if inner else [part])
+    pending = list(reversed(m.ins.inputs))
+    while pending:
+        part = pending.pop()
+        if part.name == "concat" and part.op.attributes()["axis"] == axis and part.single_use:
+            pending.extend(reversed(part.inputs))
+        else:
+            flat.append(part)
     flat = [p for p in flat if p.shape.lens[axis]] or flat[:1]
     if len(flat) == 1:
         return flat[0]  # concat(x) -> x
