@@ -15,8 +15,8 @@ __all__ = ["Allowance"]
 
 WORK = 1 << 30
 WORK_GROWTH = 64
-"""Elementary operations in all, and those for each byte of the program's literals: some seconds of NumPy, and for weights
-more than unpacking, scaling and transposing them takes."""
+"""Elementary operations in all, and those for each byte of the program's literals: some seconds of NumPy, and for
+weights more than unpacking, scaling and transposing them takes."""
 HELD = 1 << 28
 HELD_GROWTH = 8
 """Bytes that computed constants may take at once, and those for each byte of literals: int4 weights become float32."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..core.pages import aligned_bytes
 
-__all__ = ["ALIGNMENT", "address_of", "aligned_array", "aligned_empty", "numpy_dtype", "scratch"]
+__all__ = ["ALIGNMENT", "address_of", "aligned_array", "aligned_empty", "available_bytes", "numpy_dtype", "scratch"]
 
 ALIGNMENT = 64
 _BYTE = np.dtype(np.uint8)
@@ -51,6 +51,15 @@ def aligned_empty(lens: Sequence[int], dtype: str | np.dtype) -> np.ndarray:
     """A new C-contiguous array with undefined contents that starts at a multiple of 64 bytes."""
     chosen = numpy_dtype(dtype) if isinstance(dtype, str) else dtype
     return aligned_array(tuple(lens), chosen, math.prod(lens) * chosen.itemsize)
+
+
+def available_bytes() -> int | None:
+    """Bytes that can be had without taking them from other processes, ``None`` where the system does not say."""
+    try:
+        with open("/proc/meminfo") as file:
+            return next((int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:")), None)
+    except (OSError, ValueError):
+        return None
 
 
 def scratch(size: int) -> np.ndarray:

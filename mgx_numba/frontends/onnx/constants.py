@@ -26,8 +26,8 @@ class Constants:
         self._values: dict[Instruction, Any] = {}
 
     def value(self, x: Instruction) -> Any:
-        """Value of an instruction, ``None`` when it depends on a parameter, has more than 2**24 elements, or what may be
-        computed of the program before it is run is used up.
+        """Value of an instruction, ``None`` when it depends on a parameter, has more than 2**24 elements, or what may
+        be computed of the program before it is run is used up.
 
         What has no elements is known without being computed.
         """

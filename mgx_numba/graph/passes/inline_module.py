@@ -24,12 +24,13 @@ class InlineModule(Pass):
         program.remove_unused_modules()
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
+        constant = [i for i in module if i.name == "if" and uniform_value(i.inputs[0]) is not None]
+        if not constant:
+            return
         references = Counter(id(m) for owner in program.reachable_modules() for i in owner for m in i.module_args)
-        for ins in list(module):
-            if ins.name != "if" or ins is module.last:
-                continue
+        for ins in constant:
             condition = uniform_value(ins.inputs[0])
-            if condition is None or any(references[id(m)] != 1 for m in ins.module_args):
+            if ins is module.last or any(references[id(m)] != 1 for m in ins.module_args):
                 continue
             branch = ins.module_args[0 if condition else 1]
             if all(user.name == "get_tuple_elem" for user in ins.users):

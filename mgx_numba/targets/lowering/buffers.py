@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,10 @@ SHARED_BYTES = 1 << 14
 GROWTH = 1.25
 """Factor by which the arena may grow so that workers find their own shares in it."""
 MOST_MIDDLES = 8
+SIZE_CLASS_BITS = 4
+"""Leading bits of a size that classes of small buffers keep: at most an eighth of a class is not used."""
+MOST_SORTED = 1024
+"""Buffers, of the largest, of which each is held against all others; what is left is small beside them."""
 
 
 class Buffer:
@@ -119,7 +124,8 @@ def color(buffers: Iterable[Buffer], reuse: bool = True, shares: int = 1) -> int
     Greedy by size: the largest buffers first, each at the lowest gap that its already placed neighbours leave. Workers
     write equal shares of a buffer, from its start to its end. With several ``shares`` a buffer is rather placed where
     the shares of those that had the memory before lie as its own do, so that little of it is in the caches of others;
-    the arena may grow by `GROWTH` for that. Without ``reuse`` every buffer has bytes of its own.
+    the arena may grow by `GROWTH` for that. Of more than `MOST_SORTED` buffers the smaller ones lie behind the others
+    and are placed in the order of steps. Without ``reuse`` every buffer has bytes of its own.
     """
     ordered = sorted(buffers, key=lambda b: (-b.bytes, b.first))
     if not reuse:
@@ -128,11 +134,33 @@ def color(buffers: Iterable[Buffer], reuse: bool = True, shares: int = 1) -> int
             buffer.offset = total
             total += _aligned(buffer.bytes)
         return total
-    total = _place(ordered, lambda buffer, gaps, placed: gaps[0][0])
+    largest, others = ordered[:MOST_SORTED], ordered[MOST_SORTED:]
+    total = _place(largest, lambda buffer, gaps, placed: gaps[0][0])
     if shares > 1:
         most = int(total * GROWTH)
-        total = _place(ordered, lambda buffer, gaps, placed: _matching(buffer, gaps, placed, shares, most))
-    return total
+        total = _place(largest, lambda buffer, gaps, placed: _matching(buffer, gaps, placed, shares, most))
+    return _place_in_order(others, total)
+
+
+def _place_in_order(buffers: Sequence[Buffer], start: int) -> int:
+    """Place buffers behind ``start`` as their steps come: each in memory of its size that is free again, else at the
+    end; returns the end. Memory of one size class is handed on whole.
+    """
+    free: dict[int, list[int]] = {}
+    alive: list[tuple[int, int, int]] = []
+    for buffer in sorted(buffers, key=lambda b: b.first):
+        while alive and alive[0][0] < buffer.first:
+            _, offset, size = heapq.heappop(alive)
+            free.setdefault(size, []).append(offset)
+        unit = max(ALIGNMENT, 1 << max(0, buffer.bytes.bit_length() - SIZE_CLASS_BITS))
+        size = max(1, -(-buffer.bytes // unit)) * unit
+        if free.get(size):
+            buffer.offset = free[size].pop()
+        else:
+            buffer.offset = start
+            start += size
+        heapq.heappush(alive, (buffer.last, buffer.offset, size))
+    return start
 
 
 Gaps = list[tuple[int, float]]

@@ -88,6 +88,7 @@ class Lowering:
         self._constant_owners: list[np.ndarray] = []
         self.constant_views: dict[int, View] = {}
         self.parameters = self.module.parameters()
+        self._positions = {ins: index for index, ins in enumerate(self.parameters)}
         self.outputs: list[TensorSpec] = []
         self.hosted = 0
         self.threads = threads
@@ -124,7 +125,7 @@ class Lowering:
 
     def _lower(self, ins: Instruction) -> None:
         if isinstance(ins.op, Parameter):
-            index = self.parameters.index(ins)
+            index = self._positions[ins]
             shape = Shape(ins.shape.type, ins.shape.lens)
             self.values[ins] = View(Buffer(Region.PARAMETER, index, shape.bytes), shape)
         elif ins.literal is not None:
@@ -179,7 +180,8 @@ class Lowering:
     def forget_constant(self, index: int, array: np.ndarray) -> None:
         """Drop a constant that no step reads, with what is known of it by the address or the identity of its array."""
         first, last = np.lib.array_utils.byte_bounds(array)
-        self._packed = {key: view for key, view in self._packed.items() if not first <= key[0] < last}
+        for key in [key for key in self._packed if first <= key[0] < last]:
+            del self._packed[key]
         del self.constant_views[id(array)]
         self.constants[index] = self._constant_owners[index] = np.empty(0, np.uint8)
 
@@ -371,8 +373,7 @@ class Lowering:
             return False
         if ins.name == "get_tuple_elem":
             producer = ins.inputs[0]
-            siblings = [u for u in producer.users if u.op == ins.op]
-            return producer.name in ("pointwise", "fused_reduce") and len(siblings) == 1
+            return producer.name in ("pointwise", "fused_reduce") and sum(u.op == ins.op for u in producer.users) == 1
         rule = self.rules.get(ins.name)
         return rule is not None and rule.accepts(ins, shape)
 

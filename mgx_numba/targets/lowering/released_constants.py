@@ -34,6 +34,8 @@ class Spending:
         self._kept = {id(ins.literal) for module in original.modules for ins in module if ins.literal is not None}
         self._holders: dict[int, list[Instruction]] = {}
         self._lowered: set[Instruction] = set()
+        self._read: set[int] = set()
+        self._looked = 0
 
     def lowered(self, ins: Instruction) -> None:
         """Take note of an instruction that has been lowered, and free what it was the last to read."""
@@ -42,10 +44,12 @@ class Spending:
         if index is not None:
             self._holders.setdefault(index, []).append(ins)
             return
-        for index in {self._constant(i) for i in ins.inputs} - {None}:
-            holders = self._holders.get(index, [])  # type: ignore[arg-type]
+        for index in {self._constant(i) for i in ins.inputs}:
+            if index is None or self._lowering.constants[index].nbytes < LEAST_BYTES:
+                continue
+            holders = self._holders.get(index, [])
             if all(self._lowered.issuperset(holder.users) for holder in holders) and not self._is_read(index):
-                self._free(index, holders)  # type: ignore[arg-type]
+                self._free(index, holders)
 
     def _constant(self, ins: Instruction) -> int | None:
         """Which constant of the plan the value of an instruction is a view of."""
@@ -54,16 +58,21 @@ class Spending:
             return value.buffer.index
         return None
 
-    def _is_read(self, index: int | None) -> bool:
-        views = (v for step in self._lowering.steps for v in (*step.operands.values(), *step.inputs, *step.outputs))
-        return any(v.buffer.region is Region.CONSTANT and v.buffer.index == index for v in views)
+    def _is_read(self, index: int) -> bool:
+        """Whether a step reads a constant; steps are only added, so each is looked at once."""
+        for step in self._lowering.steps[self._looked :]:
+            for view in (*step.operands.values(), *step.inputs, *step.outputs):
+                if view.buffer.region is Region.CONSTANT:
+                    self._read.add(view.buffer.index)
+        self._looked = len(self._lowering.steps)
+        return index in self._read
 
     def _free(self, index: int, holders: list[Instruction]) -> None:
         literals = [ins for ins in holders if ins.literal is not None]
         if len(literals) != 1 or literals[0].literal is None or id(literals[0].literal) in self._kept:
             return
         literal = literals[0].literal
-        if literal.array is None or self._lowering.constants[index].nbytes < LEAST_BYTES:
+        if literal.array is None:
             return
         nothing = np.broadcast_to(np.zeros((), literal.array.dtype), literal.shape.lens)
         self._lowering.forget_constant(index, literal.array)
