@@ -80,6 +80,7 @@ class Lowering:
         self.backend = backend
         self.module = program.main
         self.names = instruction_names(program.reachable_modules())
+        self._texts: dict[Instruction, str] = {}
         self.values: dict[Instruction, Any] = {}
         self.destinations: dict[Instruction, View] = {}
         self.steps: list[PendingStep] = []
@@ -275,9 +276,15 @@ class Lowering:
         for launch in solution.launches:
             self.launch(launch, operands, ins)
 
+    def text(self, ins: Instruction) -> str:
+        """The instruction's text, made once: a concat may need as many steps as it has inputs."""
+        if ins not in self._texts:
+            self._texts[ins] = format_instruction(ins, self.names)
+        return self._texts[ins]
+
     def origin(self, ins: Instruction) -> str:
         """The instruction's text, with that of its submodules."""
-        lines = [format_instruction(ins, self.names)]
+        lines = [self.text(ins)]
         for module in ins.module_args:
             lines += [f"  {format_instruction(i, self.names)}" for i in module]
         return "\n".join(lines)
@@ -424,7 +431,7 @@ class Lowering:
                 tuning.in_place(request, name)
 
     def _resolve(self, step: PendingStep, number: int) -> Step | HostStep:
-        text = format_instruction(step.instruction, self.names)
+        text = self.text(step.instruction)
         if step.launch is None:
             assert step.host is not None
             return HostStep(
