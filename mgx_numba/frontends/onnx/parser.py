@@ -242,7 +242,7 @@ class GraphParser:
         return f"tensor({elem_name(number)})"
 
     def _parameters(self, g: Builder, graph: GraphProto, scope: Scope) -> None:
-        names = [i.name for i in graph.input if not scope.knows(i.name)]
+        names = dict.fromkeys(i.name for i in graph.input if not scope.knows(i.name))
         for option in ("map_input_dims", "map_dyn_input_dims"):
             for name in getattr(self.options, option):
                 if name not in names:
