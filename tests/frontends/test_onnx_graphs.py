@@ -305,6 +305,21 @@ def test_a_loop_without_trip_count_was_cut_short(monkeypatch: pytest.MonkeyPatch
         ]
 
 
+def test_a_loop_that_carries_nothing_may_leave_its_condition_out() -> None:
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["go"], ["go_out"]), helper.make_node("Identity", ["i"], ["seen"])],
+        "body",
+        [helper.make_tensor_value_info("i", INT64, []), helper.make_tensor_value_info("go", TensorProto.BOOL, [])],
+        [
+            helper.make_tensor_value_info("go_out", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("seen", INT64, []),
+        ],
+    )
+    node = helper.make_node("Loop", ["n", ""], ["history"], body=body)
+    model = make_model([node], {}, {"history": INT64}, constants={"n": np.array(3)})
+    assert run(model, {})[0].tolist() == [0, 1, 2]
+
+
 def test_a_loop_body_of_the_wrong_type_is_refused() -> None:
     model = loop_model(2)
     body = model.graph.node[0].attribute[0].g

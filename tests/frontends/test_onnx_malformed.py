@@ -151,6 +151,8 @@ def test_too_few_and_too_many_inputs() -> None:
     fails(model, "got 1 inputs, expected 2")
     model, _ = single("Relu", [X, X])
     fails(model, "got 2 inputs, expected 1")
+    model, _ = single("Add", [X, None])
+    fails(model, r"Add.*input 1 \(B\) is missing")
 
 
 def test_attributes_are_checked() -> None:

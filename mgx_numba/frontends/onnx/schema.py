@@ -104,12 +104,16 @@ def check_node(node: Node, schema: Schema, types: Sequence[str | None]) -> None:
             add types, and exporters and MIGraphX do not wait for them.
     """
     count = len(node.inputs)
-    if not schema.min_inputs <= count <= schema.max_inputs:
+    if count > schema.max_inputs or len(node.proto.input) < schema.min_inputs:
         wanted = _between(schema.min_inputs, schema.max_inputs)
         raise ParseError(f"got {count} inputs, expected {wanted}")
     if len(node.outputs) > schema.max_outputs:
         raise ParseError(f"got {len(node.outputs)} outputs, expected at most {schema.max_outputs}")
     _check_attributes(node, schema)
+    for position in range(count, schema.min_inputs):  # absent at the end, by an empty name
+        formal = schema.inputs[min(position, len(schema.inputs) - 1)]
+        if not formal.optional:
+            raise ParseError(f"input {position} ({formal.name}) is missing")
     bound: dict[str, tuple[str, str]] = {}
     for position, type in enumerate(types):
         formal = schema.inputs[min(position, len(schema.inputs) - 1)]
