@@ -336,6 +336,11 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
         [numbers(3, 5)],
         {"opset": 11, "outputs": (U8, FLOAT, U8)},
     ),
+    "dynamic_quantize_linear_of_a_scalar": (
+        "DynamicQuantizeLinear",
+        [np.array(-1.5, np.float32)],
+        {"opset": 11, "outputs": (U8, FLOAT, U8)},
+    ),
     "lstm_bidirectional_with_everything": (
         "LSTM",
         [

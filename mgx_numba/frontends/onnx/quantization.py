@@ -116,10 +116,10 @@ def dequantize_linear(
 @register("DynamicQuantizeLinear")
 def dynamic_quantize_linear(g: Builder, node: Node, x: Instruction) -> list[Instruction]:
     """uint8 by the range of the values, 0 included; also the scale and the zero point."""
-    axes = list(range(max(rank(x), 1)))
+    axes = range(rank(x))
     zero = g.like(0, x)
-    low = g.pointwise("min", g.squeeze(g.op("reduce_min", x, axes=tuple(axes)), axes), zero)
-    high = g.pointwise("max", g.squeeze(g.op("reduce_max", x, axes=tuple(axes)), axes), zero)
+    low = g.pointwise("min", g.reduce("reduce_min", x, axes, keep=False), zero)
+    high = g.pointwise("max", g.reduce("reduce_max", x, axes, keep=False), zero)
     scale = g.pointwise("div", g.pointwise("sub", high, low), g.like(255, x))
     raw = g.op("neg", g.pointwise("div", low, scale))
     point = g.convert(g.op("nearbyint", g.pointwise("clip", raw, zero, g.like(255, x))), Type.uint8_type)
