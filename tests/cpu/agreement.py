@@ -15,20 +15,38 @@ import numpy as np
 
 from mgx_numba.core.types import from_numpy
 from mgx_numba.graph.instruction import Instruction, Parameter, Return
+from mgx_numba.graph.module import Module
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.cpu.executor import Executable
 from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.ref.interpreter import compute
 
-__all__ = ["Reference", "assert_agrees", "assert_identical", "reference", "run"]
+__all__ = ["Reference", "assert_agrees", "assert_identical", "reference", "run", "wrong_elements"]
 
 COMPOSITE = frozenset("elu gelu_erf gelu_tanh silu softplus mish acosh atanh asinh sinh".split())
 """Operations whose NumPy meaning cancels: it is wrong by some units in the last place of 1."""
-SUMS = frozenset({"reduce_sum", "reduce_mean", "dot", "convolution", "prefix_scan_sum", "pooling", "scatter_add"})
+SUMS = frozenset(
+    {
+        "reduce_sum",
+        "reduce_mean",
+        "dot",
+        "convolution",
+        "convolution_backwards",
+        "prefix_scan_sum",
+        "pooling",
+        "scatter_add",
+    }
+)
+AVERAGES = frozenset({"resize", "gridsample", "roialign", "lrn"})
+"""Operations that weigh their inputs, whose coordinates and weights are rounded too."""
+RECURRENT = frozenset({"rnn", "gru", "lstm", "recurrent"})
 UNITS = 4
 RUNS = 6
 MARGIN = 16
+FAST = 2.0**-18
+"""Error of the fast methods of products (16-bit weights are off by 2**-16 of a column's largest, Winograd's and
+Strassen's sums by less) relative to products of the largest magnitudes, of which `MARGIN` times this is allowed."""
 
 
 class Reference:
@@ -38,18 +56,30 @@ class Reference:
         self.results, self.allowed = results, allowed
 
 
-def reference(program: Program, inputs: Mapping[str, np.ndarray], runs: int = RUNS) -> Reference | None:
-    """The reference of a program without submodules, or ``None`` if its values come close to overflow."""
-    wanted = program.main.results()
-    values = _run(program, inputs, None)
-    if any(_overflows(ins, v) for ins, v in values.items()):
+def reference(
+    program: Program,
+    inputs: Mapping[str, np.ndarray],
+    *,
+    fast_math: bool = False,
+    absolute: frozenset[str] = frozenset(),
+) -> Reference | None:
+    """The reference of a program, or ``None`` if its values come close to overflow.
+
+    Args:
+        program: any program; results whose lengths rounding changes decide nothing.
+        inputs: a value for each parameter.
+        fast_math: whether products and convolutions may be as far off as their fast methods are.
+        absolute: operations that may be wrong by some units in the last place of 1 besides `COMPOSITE`.
+    """
+    calm = _Evaluation(inputs)
+    exact = calm.results(program.main)
+    if calm.overflows:
         return None
-    exact = [values[r] for r in wanted]
     allowed = [np.zeros(np.shape(e)) for e in exact]
-    for seed in range(runs):
-        noisy = _run(program, inputs, np.random.default_rng(seed))
-        for k, r in enumerate(wanted):
-            allowed[k] = np.maximum(allowed[k], _distance(exact[k], noisy[r]))
+    for seed in range(RUNS):
+        noisy = _Evaluation(inputs, np.random.default_rng(seed), fast_math, absolute).results(program.main)
+        for k, (e, n) in enumerate(zip(exact, noisy)):
+            allowed[k] = np.maximum(allowed[k], _distance(e, n))
     for k, e in enumerate(exact):
         if from_numpy(e.dtype).is_floating:
             info = ml_dtypes.finfo(e.dtype)
@@ -61,41 +91,110 @@ def reference(program: Program, inputs: Mapping[str, np.ndarray], runs: int = RU
     return Reference(exact, allowed)
 
 
-def _run(program: Program, inputs: Mapping[str, np.ndarray], rng: np.random.Generator | None) -> dict[Instruction, Any]:
-    values: dict[Instruction, Any] = {}
-    for ins in program.main:
-        if isinstance(ins.op, Return):
-            break
-        if ins.literal is not None:
-            values[ins] = ins.literal.numpy()
-        elif isinstance(ins.op, Parameter):
-            values[ins] = inputs[ins.op.parameter]
-        else:
-            args = [values[i] for i in ins.inputs]
-            values[ins] = compute(ins, args, lambda m, a: [])
-            if rng is not None:
-                values[ins] = _disturbed(ins, args, values[ins], rng)
-    return values
+class _Evaluation:
+    """One run of a program, disturbed if there is a generator."""
+
+    def __init__(
+        self,
+        inputs: Mapping[str, np.ndarray],
+        rng: np.random.Generator | None = None,
+        fast_math: bool = False,
+        absolute: frozenset[str] = frozenset(),
+    ) -> None:
+        self.inputs, self.rng, self.fast_math, self.absolute = inputs, rng, fast_math, COMPOSITE | absolute
+        self.overflows = False
+
+    def results(self, module: Module, outer: Mapping[Instruction, Any] | None = None, args: Sequence[Any] = ()) -> list:
+        """Results of a module, called with ``args`` in the order of its parameters if it is a submodule."""
+        values: dict[Instruction, Any] = dict(outer or {})
+        values.update(zip(module.parameters(), args))
+        for ins in module:
+            if isinstance(ins.op, Return):
+                break
+            if ins.literal is not None:
+                values[ins] = ins.literal.numpy()
+            elif isinstance(ins.op, Parameter):
+                if ins not in values:
+                    values[ins] = self.inputs[ins.op.parameter]
+            else:
+                given = [values[i] for i in ins.inputs]
+                value = compute(ins, given, lambda inner, a: self.results(inner, values, a))
+                self.overflows = self.overflows or _overflows(ins, value)
+                if self.rng is not None:
+                    value = _disturbed(ins, given, value, self.rng, self.fast_math, self.absolute)
+                values[ins] = value
+        return [values[r] for r in module.results()]
 
 
-def _disturbed(ins: Instruction, args: list[Any], value: Any, rng: np.random.Generator) -> Any:
-    if isinstance(value, tuple) or not ins.shape.type.is_floating or ins.op.view or ins.name == "get_tuple_elem":
+def _disturbed(
+    ins: Instruction,
+    args: list[Any],
+    value: Any,
+    rng: np.random.Generator,
+    fast_math: bool,
+    absolute: frozenset[str],
+) -> Any:
+    if isinstance(value, tuple):
+        shapes = ins.shape.sub_shapes
+        if ins.name not in RECURRENT:
+            return value
+        return tuple(_noisy(v, _recurrent_noise(ins, args, v, fast_math), rng) for v in value) if shapes else value
+    if not ins.shape.type.is_floating or ins.op.view or ins.name == "get_tuple_elem":
         return value
+    if ins.name in RECURRENT:
+        return _noisy(value, _recurrent_noise(ins, args, value, fast_math), rng)
+    unit = UNITS * float(ml_dtypes.finfo(value.dtype).eps)
     scale = np.abs(value.astype(np.float64))
+    noise = unit * scale
     if ins.name in SUMS:
         magnitudes = [np.abs(a) if from_numpy(a.dtype).is_floating else a for a in args]
-        with np.errstate(all="ignore"):
-            scale = np.maximum(scale, compute(ins, magnitudes, lambda m, a: []).astype(np.float64))
-    elif ins.name in COMPOSITE:
-        scale = scale + 1
+        noise = np.maximum(noise, unit * _of(ins, magnitudes))
+        if fast_math and ins.name in ("dot", "convolution") and value.dtype == np.float32:
+            largest = [np.full_like(m, m.max(initial=0, where=np.isfinite(m))) for m in magnitudes]
+            noise = np.maximum(noise, FAST * _of(ins, largest))
+    elif ins.name in absolute:
+        noise = unit * (scale + 1)
+    elif ins.name in AVERAGES:
+        wide = np.abs(args[0].astype(np.float64))
+        noise = noise + unit * wide.max(initial=0, where=np.isfinite(wide))
+    elif ins.name == "attention":
+        noise = unit * scale + _attention_noise(ins, args, FAST if fast_math else 0)
+    elif ins.name == "reduce_prod":
+        noise = noise * max(1, ins.inputs[0].shape.elements // max(1, value.size))
     elif not ins.op.pointwise and ins.name not in ("softmax", "logsoftmax"):
         return value
+    return _noisy(value, noise, rng)
+
+
+def _of(ins: Instruction, args: list[Any]) -> np.ndarray:
     with np.errstate(all="ignore"):
-        noise = UNITS * float(ml_dtypes.finfo(value.dtype).eps) * scale * rng.uniform(-1, 1, value.shape)
+        return np.asarray(compute(ins, args, lambda m, a: []).astype(np.float64))
+
+
+def _attention_noise(ins: Instruction, args: list[Any], fast: float) -> float:
+    """Scores are off by a part of what is added up for them, weights by twice that, relatively."""
+    q, k, v = (float(np.abs(a.astype(np.float64)).max(initial=0, where=np.isfinite(a))) for a in args[:3])
+    unit = max(UNITS * float(np.finfo(from_numpy(args[0].dtype).compute.numpy).eps), fast)
+    scores = q * k * args[0].shape[-1] * abs(ins.op.attributes()["scale"])
+    return unit * v * (1 + 2 * scores)
+
+
+def _recurrent_noise(ins: Instruction, args: list[Any], value: np.ndarray, fast_math: bool) -> np.ndarray:
+    """Gates are sums of products with weights: as many as the rows of both matrices have elements."""
+    unit = max(UNITS * float(ml_dtypes.finfo(value.dtype).eps), FAST if fast_math else 0)
+    largest = [max(1.0, float(np.abs(a).max(initial=0))) * a.shape[-1] for a in args[1:3]]
+    return unit * sum(largest) * (1 + np.abs(value.astype(np.float64)))
+
+
+def _noisy(value: np.ndarray, noise: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        noise = noise * rng.uniform(-1, 1, value.shape)
         return (value.astype(np.float64) + np.where(np.isfinite(noise), noise, 0)).astype(value.dtype)
 
 
 def _distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    if a.shape != b.shape:
+        return np.full(a.shape, np.inf)
     if not from_numpy(a.dtype).is_floating:
         return np.where(a != b, np.inf, 0.0)
     x, y = a.astype(np.float64), b.astype(np.float64)
@@ -129,13 +228,20 @@ def assert_agrees(got: Sequence[np.ndarray], wanted: Reference) -> None:
     assert len(got) == len(wanted.results)
     for k, (a, b, allowed) in enumerate(zip(got, wanted.results, wanted.allowed)):
         assert a.dtype == b.dtype and a.shape == b.shape, f"result {k}: {a.dtype} {a.shape}, not {b.dtype} {b.shape}"
-        wrong = _distance(b, a) > allowed
-        if wrong.any():
-            place = tuple(int(i) for i in np.argwhere(wrong)[0])
-            raise AssertionError(
-                f"result {k}: {int(wrong.sum())} of {wrong.size} elements differ, first at {place}:"
-                f" {a[place]!r}, not {b[place]!r} (allowed {allowed[place]:.3g})"
-            )
+        message = wrong_elements(a, b, allowed)
+        assert not message, f"result {k}: {message}"
+
+
+def wrong_elements(got: np.ndarray, wanted: np.ndarray, allowed: np.ndarray) -> str:
+    """What to say of elements that are further apart than ``allowed``; nothing if none is."""
+    wrong = _distance(wanted, got) > allowed
+    if not wrong.any():
+        return ""
+    place = tuple(int(i) for i in np.argwhere(wrong)[0])
+    return (
+        f"{int(wrong.sum())} of {wrong.size} elements differ, first at {place}:"
+        f" {got[place]!r}, not {wanted[place]!r} (allowed {allowed[place]:.3g})"
+    )
 
 
 def assert_identical(got: Sequence[np.ndarray], again: Sequence[np.ndarray]) -> None:

@@ -1,0 +1,132 @@
+"""One model through the frontend, ``ref`` and ``cpu``, held to ONNX Runtime.
+
+How far rounding may move a result is measured by `tests.cpu.agreement`: the parsed program runs again with every
+floating operation disturbed by a few units in the last place. Integers and bools must be equal to the bit unless that
+noise changes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from mgx_numba.frontends.onnx import parse_onnx
+from mgx_numba.graph.passes import run_passes
+from mgx_numba.graph.program import Program
+from mgx_numba.targets.base import compile_for
+from mgx_numba.targets.ref.target import PASSES as REF_PASSES
+
+from ..cpu.agreement import Reference, reference, wrong_elements
+from .generate import Case
+from .known import known_shape
+from .oracle import OracleError, reference_evaluator, runtime
+
+__all__ = ["CONFIGURATIONS", "Outcome", "check"]
+
+CONFIGURATIONS: dict[str, dict[str, int | bool]] = {
+    "cpu exact": {"fast_math": False, "num_threads": 1},
+    "cpu fast": {"fast_math": True, "num_threads": 2},
+}
+ABSOLUTE = frozenset({"sigmoid"})
+"""ONNX Runtime's sigmoid is half of a rational function, plus one half: small results have few correct digits."""
+LOOP_ITERATIONS = 20
+"""More than any loop of the generator runs."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a model.
+
+    Attributes:
+        kind: ``agrees``, ``overflows`` (values near the limits of their type decide nothing), ``oracle`` (ONNX Runtime
+            refuses the model) or ``differs``.
+        where: which of frontend, ref, cpu exact and cpu fast differs.
+        message: what is wrong.
+    """
+
+    kind: str
+    where: str = ""
+    message: str = ""
+
+    @property
+    def signature(self) -> tuple[str, str]:
+        """What minimisation must keep: where it goes wrong, and by which error."""
+        return self.where, self.message.split(":")[0] if self.message.startswith("raises") else "value"
+
+
+def check(case: Case, configurations: Mapping[str, Mapping[str, int | bool]] | None = None) -> Outcome:
+    """Compare all configurations on a model."""
+    try:
+        wanted = runtime(case.model, case.feeds)
+    except OracleError as error:
+        return Outcome("oracle", "onnxruntime", str(error))
+    try:
+        program = parse_onnx(case.model, max_loop_iterations=LOOP_ITERATIONS)
+    except Exception as error:
+        return Outcome("differs", "frontend", f"raises {type(error).__name__}: {error}")
+    portable = program.clone()
+    try:
+        run_passes(program, REF_PASSES)
+        wide = reference(program, case.feeds, absolute=ABSOLUTE)
+    except Exception as error:
+        return Outcome("differs", "ref", f"raises {type(error).__name__}: {error}")
+    if wide is None:
+        return Outcome("overflows")
+    message = _difference(wanted, wide)
+    if message:
+        message = message.replace("not", "but ref has", 1)
+        return Outcome("differs", "ref", f"ONNX Runtime's {message}; {_second_opinion(case, wanted, wide)}")
+    for name, options in (CONFIGURATIONS if configurations is None else configurations).items():
+        fast = bool(options["fast_math"])
+        if fast and not all(_finite(v) for v in (*case.feeds.values(), *_constants(case.model))):
+            continue  # identities are used there that hold for finite numbers only
+        allowed = reference(program, case.feeds, fast_math=fast)
+        message = _run(portable, case, options, allowed) if allowed is not None else ""
+        if message:
+            return Outcome("differs", name, message)
+    return Outcome("agrees")
+
+
+def _run(program: Program, case: Case, options: Mapping[str, int | bool], wanted: Reference) -> str:
+    try:
+        compiled = compile_for("cpu", program, **options)  # type: ignore[arg-type]
+        got, again = ([np.asarray(r) for r in compiled.run(case.feeds)] for _ in range(2))
+    except Exception as error:
+        return f"raises {type(error).__name__}: {error}"
+    for k, (first, second) in enumerate(zip(got, again)):
+        if first.tobytes() != second.tobytes():
+            return f"result {k} differs between runs"
+    return _difference(got, wanted)
+
+
+def _difference(got: Sequence[np.ndarray], wanted: Reference) -> str:
+    for k, (a, b) in enumerate(zip(got, wanted.results, strict=True)):
+        a = known_shape(a, b)
+        if a.dtype != b.dtype or a.shape != b.shape:
+            return f"result {k} is {a.dtype}{list(a.shape)}, not {b.dtype}{list(b.shape)}"
+        message = wrong_elements(a, b, wanted.allowed[k])
+        if message:
+            return f"result {k}: {message}"
+    return ""
+
+
+def _second_opinion(case: Case, wanted: Sequence[np.ndarray], ref: Reference) -> str:
+    """With whom ONNX's own evaluator agrees."""
+    found = reference_evaluator(case.model, case.feeds)
+    if found is None:
+        return "ONNX's evaluator cannot say"
+    if not _difference(found, ref):
+        return "ONNX's evaluator agrees with ref"
+    same = not _difference(found, Reference(list(wanted), ref.allowed))
+    return f"ONNX's evaluator agrees with {'ONNX Runtime' if same else 'neither'}"
+
+
+def _finite(array: np.ndarray) -> bool:
+    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
+
+
+def _constants(model: onnx.ModelProto) -> list[np.ndarray]:
+    return [onnx.numpy_helper.to_array(t) for t in model.graph.initializer]

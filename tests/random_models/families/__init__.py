@@ -1,0 +1,24 @@
+"""Families of operators: each file registers steps that add a node or a few to a graph."""
+
+from . import (
+    attention,
+    control,
+    convolution,
+    elementwise,
+    gathering,
+    layout,
+    matmul,
+    normalization,
+    ordering,
+    quantization,
+    recurrent,
+    reduction,
+    resampling,
+    shapes,
+)
+from .registry import STEPS
+
+__all__ = [
+    "STEPS", "attention", "control", "convolution", "elementwise", "gathering", "layout", "matmul", "normalization",
+    "ordering", "quantization", "recurrent", "reduction", "resampling", "shapes",
+]  # fmt: skip

@@ -1,0 +1,53 @@
+"""A random model by its seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from .builder import FLOATS, INTEGERS, LENGTHS, MAX_ELEMENTS, Builder, Value
+from .families import STEPS
+
+__all__ = ["Case", "generate"]
+
+MAX_STEPS = 14
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model and a value for each of its inputs."""
+
+    model: onnx.ModelProto
+    feeds: dict[str, np.ndarray]
+
+
+def generate(seed: int) -> Case:
+    """The model of a seed: a few steps of any families, and as results what nothing else uses and a few more."""
+    b = Builder(seed)
+    for _ in range(b.integer(1, 3)):
+        b.input(_first(b))
+    for _ in range(b.integer(2, MAX_STEPS)):
+        b.pick(STEPS)(b)
+    used = {n for node in b.nodes for n in node.input}
+    made = [v for v in b.pool if v not in b.inputs and v not in b.constants]
+    last = [v for v in made if v.name not in used]
+    results = (last or made)[-b.integer(1, 5) :] + b.leaves
+    if made and b.chance(3):
+        results.append(b.pick(made))
+    if not results:
+        results = [b.node("Identity", [b.inputs[0]]) or b.inputs[0]]
+    model = b.model(list(dict.fromkeys(results)))
+    return Case(model, {v.name: v.array for v in b.inputs})
+
+
+def _first(b: Builder) -> np.ndarray:
+    from .builder import random_array
+
+    lens = () if b.chance(12) else b.lens((1, 4), MAX_ELEMENTS, LENGTHS)
+    return random_array(b.pick(INTEGERS if b.chance(5) else FLOATS), lens, b.rng, b.special)
+
+
+def describe(values: list[Value]) -> str:
+    return ", ".join(f"{v.name}: {v.type}{list(v.lens)}" for v in values)

@@ -1,0 +1,76 @@
+"""Random ONNX models: the results of ONNX Runtime, by ref and by the cpu target in every configuration.
+
+``python -m tests.random_models`` runs any number of them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+pytest.importorskip("onnxruntime")
+
+from .check import check
+from .generate import Case, generate
+from .minimise import describe, minimise
+
+SEEDS = 40
+UNDECIDED = 0.2
+"""Part of the models that may decide nothing because their values overflow."""
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_seeded_models_have_the_results_of_onnxruntime(seed: int) -> None:
+    case = generate(seed)
+    outcome = check(case)
+    assert outcome.kind in ("agrees", "overflows"), (
+        f"{outcome.where}: {outcome.message}\n{describe(case)}\n"
+        f"python -m tests.random_models --seeds {seed} --minimise shrinks it"
+    )
+
+
+def test_few_seeded_models_decide_nothing() -> None:
+    undecided = [seed for seed in range(SEEDS) if check(generate(seed), {}).kind != "agrees"]
+    assert len(undecided) <= UNDECIDED * SEEDS, undecided
+
+
+def test_a_seed_gives_one_model() -> None:
+    first, second = generate(3), generate(3)
+    assert first.model == second.model
+    for name, array in first.feeds.items():
+        np.testing.assert_array_equal(array, second.feeds[name])
+
+
+def _chain() -> Case:
+    """A negation among other nodes."""
+    names = ["x", "a", "b", "c", "d"]
+    ops = ["Relu", "Exp", "Neg", "Tanh"]
+    nodes = [helper.make_node(op, [a], [b]) for op, a, b in zip(ops, names, names[1:])]
+    graph = helper.make_graph(
+        nodes,
+        "chain",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3])],
+        [helper.make_tensor_value_info("d", TensorProto.FLOAT, [None])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return Case(model, {"x": np.array([1, -2, 3], np.float32)})
+
+
+def test_minimisation_finds_the_node_that_matters() -> None:
+    small = minimise(_chain(), lambda case: any(n.op_type == "Neg" for n in case.model.graph.node))
+    assert [n.op_type for n in small.model.graph.node] == ["Neg"]
+    np.testing.assert_allclose(small.feeds["b"], np.exp([1, 0, 3]), rtol=1e-6)
+    onnx.checker.check_model(small.model)
+
+
+def test_a_wrong_result_is_seen() -> None:
+    """The check can fail: a cpu target whose ReLU is none does."""
+    from mgx_numba.ops.unary import Relu
+
+    scalar = Relu.scalar
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Relu, "scalar", lambda self, s, *x: s.neg(scalar(self, s, *x)))
+        outcome = check(_chain())
+    assert (outcome.kind, outcome.where) == ("differs", "ref")
