@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -14,11 +14,11 @@ from mgx_numba.core.types import Type
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.program import Program
 
+from ..random_models.choices import LENGTHS, Choices
+
 __all__ = ["Builder", "random_values"]
 
-T = TypeVar("T")
 MAX_ELEMENTS = 3000
-LENGTHS = (1, 2, 3, 4, 5, 7, 8, 16, 17, 33, 64, 65)
 FLOATS = (Type.float_type,) * 6 + (Type.double_type, Type.half_type, Type.bf16_type)
 INTEGERS = (
     Type.int32_type, Type.int64_type, Type.int8_type, Type.uint8_type, Type.int16_type, Type.uint16_type,
@@ -60,7 +60,7 @@ def random_values(
         return values.astype(type.numpy)
 
 
-class Builder:
+class Builder(Choices):
     """A program under construction.
 
     Args:
@@ -68,7 +68,7 @@ class Builder:
     """
 
     def __init__(self, integer: Callable[[int, int], int]) -> None:
-        self.integer = integer
+        super().__init__(integer)
         self.program = Program()
         self.module = self.program.main
         self.pool: list[Instruction] = []
@@ -95,21 +95,6 @@ class Builder:
         }
 
     # Choices
-
-    def chance(self, one_in: int) -> bool:
-        return self.integer(1, one_in) == one_in
-
-    def pick(self, items: Sequence[T]) -> T:
-        return items[self.integer(0, len(items) - 1)]
-
-    def lens(self, ranks: tuple[int, int] = (1, 4)) -> tuple[int, ...]:
-        lens: list[int] = []
-        for _ in range(self.integer(*ranks)):
-            n = self.pick(LENGTHS)
-            lens.append(n if prod(lens) * n <= MAX_ELEMENTS else self.integer(1, 2))
-        if lens and self.chance(40):
-            lens[self.integer(0, len(lens) - 1)] = 0
-        return tuple(lens)
 
     def value(self, accept: Callable[[Instruction], bool] = lambda i: True) -> Instruction:
         """A value of the pool, the newer the likelier."""
@@ -170,10 +155,6 @@ class Builder:
 
     def spread(self, x: Instruction, lens: Sequence[int]) -> Instruction:
         return self.op("multibroadcast", x, out_lens=lens)
-
-    def permutation(self, rank: int) -> list[int]:
-        rest = list(range(rank))
-        return [rest.pop(self.integer(0, len(rest) - 1)) for _ in range(rank)]
 
     # Steps
 

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from mgx_numba.errors import MgxError
 from mgx_numba.targets.cpu.target import optimize
 from mgx_numba.targets.options import TargetOptions
 
@@ -26,12 +25,12 @@ SETTINGS = settings(
 
 
 def compare(builder: Builder) -> bool:
-    """Check the builder's program in every configuration; returns whether it had values to compare."""
+    """Check the builder's program in every configuration; returns whether some inputs keep clear of overflow.
+
+    Programs are valid by construction: what ``ref`` raises is an error here.
+    """
     batches = [builder.inputs(seed) for seed in (1, 2)]
-    try:
-        wanted = [reference(builder.program, inputs) for inputs in batches]
-    except MgxError:  # ref refuses it too
-        return False
+    wanted = [reference(builder.program, inputs) for inputs in batches]
     if all(w is None for w in wanted):
         return False
     optimized = optimize(builder.program, TargetOptions(fast_math=False), validate=True)

@@ -37,6 +37,7 @@ def main(arguments: list[str]) -> int:
     first, _, end = given.seeds.partition(":")
     kinds: collections.Counter[str] = collections.Counter()
     operators: collections.Counter[str] = collections.Counter()
+    decided = 0.0
     started = time.process_time()
     for seed in range(int(first), int(end or int(first) + 1)):
         case = generate(seed)
@@ -44,6 +45,7 @@ def main(arguments: list[str]) -> int:
             print(f"seed {seed}\n{describe(case)}", flush=True)
         outcome = check(case, targets)
         kinds[outcome.kind] += 1
+        decided += outcome.decided
         operators.update(_operators(case.model.graph))
         if outcome.kind in ("differs", "oracle"):
             print(f"seed {seed}: {outcome.kind}: {outcome.where}: {outcome.message}", flush=True)
@@ -54,6 +56,7 @@ def main(arguments: list[str]) -> int:
     print(
         ", ".join(f"{n} {kind}" for kind, n in kinds.most_common()), f"({time.process_time() - started:.0f} s of CPU)"
     )
+    print(f"rounding leaves {decided / max(1, kinds['agrees']):.1%} of the elements decided where models agree")
     print("nodes:", ", ".join(f"{op} {n}" for op, n in operators.most_common()))
     return 1 if kinds["differs"] else 0
 

@@ -21,12 +21,12 @@ SHOWN = 12
 def minimise(case: Case, fails: Callable[[Case], bool]) -> Case:
     """The smallest case found for which ``fails`` holds, as it does for the given one.
 
-    First one result is kept, of those there are or of any node; then nodes are replaced by inputs with their values,
+    First one result is kept, of the earliest node that will do; then nodes are replaced by inputs with their values,
     in ever smaller runs.
     """
     values = _all_values(case)
-    for name in [*(o.name for o in case.model.graph.output), *values]:
-        tried = _with(case, case.model.graph.node, [name], values) if name in values else None
+    for name in values:
+        tried = _with(case, case.model.graph.node, [name], values)
         if tried is not None and fails(tried):
             case = tried
             break

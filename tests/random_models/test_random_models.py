@@ -19,6 +19,8 @@ from .minimise import describe, minimise
 SEEDS = 40
 UNDECIDED = 0.2
 """Part of the models that may decide nothing because their values overflow."""
+DECIDED = 0.9
+"""Part of the results' elements that rounding must leave decided, or the check would see nothing."""
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -31,9 +33,10 @@ def test_seeded_models_have_the_results_of_onnxruntime(seed: int) -> None:
     )
 
 
-def test_few_seeded_models_decide_nothing() -> None:
-    undecided = [seed for seed in range(SEEDS) if check(generate(seed), {}).kind != "agrees"]
-    assert len(undecided) <= UNDECIDED * SEEDS, undecided
+def test_most_elements_of_seeded_models_are_decided() -> None:
+    outcomes = [check(generate(seed), {}) for seed in range(SEEDS)]
+    assert sum(o.kind != "agrees" for o in outcomes) <= UNDECIDED * SEEDS
+    assert np.mean([o.decided for o in outcomes if o.kind == "agrees"]) >= DECIDED
 
 
 def test_a_seed_gives_one_model() -> None:

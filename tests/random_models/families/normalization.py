@@ -75,10 +75,10 @@ def skip_layer_norm(b: Builder) -> Any:
 
 @step()
 def group_norm(b: Builder) -> Any:
-    x = image(b)
+    x = image(b, lambda v: v.type == np.float32)  # of double, ONNX Runtime normalises in float
     c = x.lens[1]
     groups = b.pick([g for g in (1, 2, 3, c) if c % g == 0])
-    if b.opset < 21:
+    if b.opset < 21 or x.type == np.float64:
         return None
     return b.node("GroupNormalization", [x, _per_channel(b, x), _per_channel(b, x)], num_groups=groups, epsilon=1e-2)
 
