@@ -25,6 +25,7 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
     "softmax_11_default_axis": ("Softmax", [numbers(2, 3, 4)], {"opset": 11}),
     "softmax_13_default_axis": ("Softmax", [numbers(2, 3, 4)], {"opset": 13}),
     "logsoftmax_11": ("LogSoftmax", [numbers(2, 3, 4)], {"opset": 11, "axis": 0}),
+    "hardmax_of_nothing": ("Hardmax", [numbers(2, 0)], {"opset": 13, "axis": 1}),
     "hardmax_11": ("Hardmax", [numbers(2, 3, 4)], {"opset": 11, "axis": 1}),
     "squeeze_7_attribute": ("Squeeze", [numbers(1, 3, 1, 2)], {"opset": 7, "axes": [0, 2]}),
     "squeeze_11_negative": ("Squeeze", [numbers(1, 3, 1)], {"opset": 11, "axes": [-1]}),

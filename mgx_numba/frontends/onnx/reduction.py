@@ -156,6 +156,8 @@ def _hardmax(g: Builder, x: Instruction, axis: int) -> Instruction:
     length = x.shape.dims[axis]
     if not length.is_fixed:
         raise UnsupportedError(f"axis {axis} has length {length}, which is dynamic")
+    if not length.min:
+        return g.op("identity", x)
     g.limit(length.min, "a table of positions")
     shape = [-1 if k == axis else 1 for k in range(rank(x))]
     positions = g.literal(np.arange(length.min, dtype=np.int64).reshape(shape))
