@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from .builder import FLOATS, INTEGERS, LENGTHS, MAX_ELEMENTS, Builder, Value
+from .builder import FLOATS, INTEGERS, LENGTHS, MAX_ELEMENTS, Builder, random_array
 from .families import STEPS
 
 __all__ = ["Case", "generate"]
 
-MAX_STEPS = 14
+MAX_STEPS = 16
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,5 @@ def generate(seed: int) -> Case:
 
 
 def _first(b: Builder) -> np.ndarray:
-    from .builder import random_array
-
     lens = () if b.chance(12) else b.lens((1, 4), MAX_ELEMENTS, LENGTHS)
     return random_array(b.pick(INTEGERS if b.chance(5) else FLOATS), lens, b.rng, b.special)
-
-
-def describe(values: list[Value]) -> str:
-    return ", ".join(f"{v.name}: {v.type}{list(v.lens)}" for v in values)

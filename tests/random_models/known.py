@@ -19,6 +19,10 @@ def known_defect(node: onnx.NodeProto, inputs: Sequence[Value | None]) -> bool:
     attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute if not a.HasField("g")}
     if node.op_type == "GridSample":  # the border of cubic sampling
         return attributes.get("mode") in (b"cubic", b"bicubic")
+    if node.op_type == "ConstantOfShape" and inputs[0] is not None:  # a vector of one element has no dimensions
+        return inputs[0].array.tolist() == [1]
+    if node.op_type == "Loop":  # scan outputs of values without dimensions
+        return len(node.output) > len(inputs) - 2 and any(v is not None and v.rank == 0 for v in inputs[2:])
     if node.op_type in ("RNN", "GRU", "LSTM"):
         return attributes.get("clip") == 0
     return False
@@ -36,10 +40,13 @@ def oracle_defect(node: onnx.NodeProto, inputs: Sequence[Value | None], opset: i
         axis = attributes.get("axis", -1)
         ordered = np.sort(x.array, axis)
         return bool(ordered.shape[axis] and (np.diff(ordered.astype(np.float64), axis=axis) == 0).any())
-    if node.op_type in ("ReduceMax", "ReduceMin") and x is not None and x.floating:  # it loses NaN along some axes
-        return bool(np.isnan(x.array).any())
-    if node.op_type in ("Softmax", "LogSoftmax") and x is not None and x.type == np.float64:  # likewise
-        return bool(np.isnan(x.array).any())
+    if any(v is not None and v.floating and np.isnan(v.array).any() for v in inputs):  # maxima that lose NaN
+        double = x is not None and x.type == np.float64
+        return (
+            node.op_type in ("ReduceMax", "ReduceMin", "ReduceLogSumExp")
+            or (node.op_type in ("Softmax", "LogSoftmax") and double)
+            or attributes.get("reduction") in (b"max", b"min")
+        )
     if node.op_type == "LRN" and x is not None:  # running sums, in which infinity leaves NaN behind
         return not x.finite
     return False

@@ -2,6 +2,7 @@
 
 from . import (
     attention,
+    contrib,
     control,
     convolution,
     elementwise,
@@ -14,11 +15,12 @@ from . import (
     recurrent,
     reduction,
     resampling,
+    sampling,
     shapes,
 )
 from .registry import STEPS
 
 __all__ = [
-    "STEPS", "attention", "control", "convolution", "elementwise", "gathering", "layout", "matmul", "normalization",
-    "ordering", "quantization", "recurrent", "reduction", "resampling", "shapes",
+    "STEPS", "attention", "contrib", "control", "convolution", "elementwise", "gathering", "layout", "matmul",
+    "normalization", "ordering", "quantization", "recurrent", "reduction", "resampling", "sampling", "shapes",
 ]  # fmt: skip

@@ -96,7 +96,8 @@ def pooling(b: Builder) -> Any:
     kernel = [min(b.integer(1, 3), n) for n in x.lens[2:]]
     op = b.pick(("MaxPool", "AveragePool", "AveragePool", "LpPool"))
     attributes: dict[str, Any] = {"kernel_shape": kernel, **window(b, kernel, limited=True)}
-    if op != "LpPool" or b.opset >= 18:
+    # With VALID, shape inference goes by ceil_mode and ONNX Runtime does not.
+    if attributes.get("auto_pad") != "VALID" and (op != "LpPool" or b.opset >= 18):
         attributes["ceil_mode"] = b.integer(0, 1)
     if op == "AveragePool":
         attributes["count_include_pad"] = b.integer(0, 1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ..builder import Builder, Value
 from .elementwise import like
 from .registry import step
@@ -21,6 +23,10 @@ def reduce(
     b: Builder, x: Value, op: str, axes: list[int] | None, keepdims: int, noop: int | None = None
 ) -> Value | None:
     """A reduction with its axes where the operator set has them."""
+    if op == "Prod" and x.integral:
+        magnitudes = np.maximum(np.abs(x.array.astype(np.float64)), 1)
+        if magnitudes.prod() > np.iinfo(x.type).max:
+            return None  # what is left of a product that overflows is left open
     op = f"Reduce{op}"
     if b.opset >= (13 if op == "ReduceSum" else 18):
         given = [] if axes is None else [b.ints(axes)]
