@@ -34,8 +34,8 @@ def test_seeded_models_have_the_results_of_onnxruntime(seed: int) -> None:
 
 
 def test_most_elements_of_seeded_models_are_decided() -> None:
-    outcomes = [check(generate(seed), {}) for seed in range(SEEDS)]
-    assert sum(o.kind != "agrees" for o in outcomes) <= UNDECIDED * SEEDS
+    outcomes = [check(generate(seed), {}) for seed in range(SEEDS // 2)]
+    assert sum(o.kind != "agrees" for o in outcomes) <= UNDECIDED * len(outcomes)
     assert np.mean([o.decided for o in outcomes if o.kind == "agrees"]) >= DECIDED
 
 
