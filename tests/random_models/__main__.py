@@ -20,6 +20,9 @@ from .check import CONFIGURATIONS, Outcome, check
 from .generate import Case, generate
 from .minimise import describe, minimise
 
+PROGRESS = 100
+"""Seeds after which a line says how far it is."""
+
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.random_models", description=__doc__)
@@ -46,6 +49,8 @@ def main(arguments: list[str]) -> int:
         outcome = check(case, targets)
         kinds[outcome.kind] += 1
         decided += outcome.decided
+        if (seed + 1) % PROGRESS == 0:
+            print(f"up to seed {seed}: {', '.join(f'{n} {kind}' for kind, n in kinds.most_common())}", flush=True)
         operators.update(_operators(case.model.graph))
         if outcome.kind in ("differs", "oracle"):
             print(f"seed {seed}: {outcome.kind}: {outcome.where}: {outcome.message}", flush=True)

@@ -102,6 +102,7 @@ class Builder(Choices):
         self.constants: list[Value] = []
         self.pool: list[Value] = [] if outer is None else list(outer.pool)
         self.leaves: list[Value] = []
+        self.steps: list[Callable[[Builder], Any]] = [] if outer is None else outer.steps
         self.depth: int = 0 if outer is None else outer.depth + 1
 
     # Values

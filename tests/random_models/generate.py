@@ -13,6 +13,9 @@ from .families import STEPS
 __all__ = ["Case", "generate"]
 
 MAX_STEPS = 16
+"""Of nodes or small groups of nodes: enough for several clusters, few enough to compile in about a second."""
+KINDS = 6
+"""Kinds of steps of a model that is made of few."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +31,10 @@ def generate(seed: int) -> Case:
     b = Builder(seed)
     for _ in range(b.integer(1, 3)):
         b.input(_first(b))
+    if b.chance(2):  # few kinds of steps meet one another more often than all of them
+        b.steps = [b.pick(STEPS) for _ in range(KINDS)]
     for _ in range(b.integer(2, MAX_STEPS)):
-        b.pick(STEPS)(b)
+        b.pick(b.steps or STEPS)(b)
     used = {n for node in b.nodes for n in node.input}
     made = [v for v in b.pool if v not in b.inputs and v not in b.constants]
     last = [v for v in made if v.name not in used]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..builder import Builder, Value
+from .reduction import reduce
 from .registry import STEPS, step
 
 __all__ = []
@@ -22,7 +23,7 @@ def _body(b: Builder) -> Builder:
 
 def _some_steps(body: Builder) -> None:
     for _ in range(body.integer(1, 4)):
-        body.pick(STEPS)(body)
+        body.pick(body.steps or STEPS)(body)
 
 
 def _result(body: Builder, like: Value) -> Value | None:
@@ -47,8 +48,14 @@ def _bounded(body: Builder, v: Value | None) -> Value | None:
 
 
 def _condition(b: Builder) -> Value:
+    """A bool that only a run knows, wherever there is a value to take it from."""
     found = b.value(lambda v: v.type == np.bool_ and v.array.size == 1 and not v.constant)
-    return found if found and b.chance(2) else b.new((1,) if b.chance(4) else (), np.bool_)
+    if found and b.chance(2):
+        return found
+    x = b.value(lambda v: v.floating and v.finite and v.array.size > 0 and not v.constant)
+    total = reduce(b, x, "Sum", None, 0) if x else None
+    made = b.node("Greater", [total, b.constant(0.1, total.type)]) if total else None
+    return made or b.new((1,) if b.chance(4) else (), np.bool_)
 
 
 @step(2)
