@@ -25,8 +25,12 @@ def known_defect(node: onnx.NodeProto, inputs: Sequence[Value | None]) -> bool:
         return attributes.get("mode") in (b"cubic", b"bicubic")
     if node.op_type == "ConstantOfShape" and inputs[0] is not None:  # a vector of one element has no dimensions
         return inputs[0].array.tolist() == [1]
+    if node.op_type == "Expand" and inputs[1] is not None and inputs[0] is not None:  # likewise
+        return inputs[0].rank == 0 and inputs[1].array.tolist() == [1]
     if node.op_type == "Loop":  # scan outputs of values without dimensions
         return len(node.output) > len(inputs) - 2 and any(v is not None and v.rank == 0 for v in inputs[2:])
+    if node.op_type == "Scan":  # likewise, and slices of one element
+        return any(v is not None and (v.rank == 0 or (v.rank == 2 and 1 in v.lens)) for v in inputs)
     return False
 
 

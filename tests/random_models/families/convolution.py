@@ -112,9 +112,8 @@ def pooling(b: Builder) -> Any:
 
 @step()
 def global_pooling(b: Builder) -> Any:
-    return b.node(
-        b.pick(("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")), [image(b, lambda v: v.floating and v.finite)]
-    )
+    x = image(b, lambda v: v.floating and v.finite)
+    return b.node(b.pick(("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")), [x]) if x.finite else None
 
 
 @step()

@@ -27,6 +27,8 @@ def reduce(
         magnitudes = np.maximum(np.abs(x.array.astype(np.float64)), 1)
         if magnitudes.prod() > np.iinfo(x.type).max:
             return None  # what is left of a product that overflows is left open
+    if op == "LogSumExp" and x.integral:
+        return None  # just beside an integer, which rounding reaches or not
     op = f"Reduce{op}"
     if b.opset >= (13 if op == "ReduceSum" else 18):
         given = [] if axes is None else [b.ints(axes)]
