@@ -46,6 +46,8 @@ def oracle_defect(node: onnx.NodeProto, inputs: Sequence[Value | None], opset: i
         axis = attributes.get("axis", -1)
         ordered = np.sort(x.array, axis)
         return bool(ordered.shape[axis] and (np.diff(ordered.astype(np.float64), axis=axis) == 0).any())
+    if node.op_type == "LRN" and x is not None:  # running sums, in which infinity leaves NaN behind
+        return not x.finite
     if any(v is not None and v.floating and np.isnan(v.array).any() for v in inputs):  # maxima that lose NaN
         double = x is not None and x.type == np.float64
         return (
@@ -53,8 +55,6 @@ def oracle_defect(node: onnx.NodeProto, inputs: Sequence[Value | None], opset: i
             or (node.op_type in ("Softmax", "LogSoftmax") and double)
             or attributes.get("reduction") in (b"max", b"min")
         )
-    if node.op_type == "LRN" and x is not None:  # running sums, in which infinity leaves NaN behind
-        return not x.finite
     return False
 
 

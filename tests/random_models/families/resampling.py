@@ -28,7 +28,7 @@ def resize(b: Builder) -> Any:
         attributes["nearest_mode"] = b.pick(NEAREST)
     if mode == "cubic" and b.chance(2):
         attributes.update(cubic_coeff_a=-0.5, exclude_outside=b.integer(0, 1))
-    if mode == "linear" and b.opset >= 18 and b.chance(3):
+    if mode == "linear" and x.floating and b.opset >= 18 and b.chance(3):
         attributes["antialias"] = 1
     factors = [1.0, 1.0, *(b.pick((0.5, 1.0, 2.0, 3.0)) for _ in range(2))]
     lens = [int(n * f) for n, f in zip(x.lens, factors)]
