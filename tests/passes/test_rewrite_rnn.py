@@ -10,6 +10,7 @@ import pytest
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.passes.base import run_passes
 from mgx_numba.graph.passes.merge_rnn_outputs import MergeRnnOutputs
+from mgx_numba.graph.passes.propagate_constant import PropagateConstant
 from mgx_numba.graph.passes.rewrite_rnn import RewriteRnn
 from mgx_numba.graph.program import Program
 from mgx_numba.ops.base import make_op
@@ -134,3 +135,13 @@ def test_unused_last_states_leave_the_layer_alone_when_merging() -> None:
     program = g.ret(g.op("rnn", g.param("x", [2, 1, 3]), g.random(1, 2, 3), g.random(1, 2, 2), hidden_size=2))
     run_passes(program, [MergeRnnOutputs()], validate=True)
     assert names(program) == ["rnn"]
+
+
+def test_a_layer_of_constants_keeps_its_last_states() -> None:
+    g = Graph()
+    inputs = [g.random(4, 2, 3), g.random(1, 5, 3, seed=1), g.random(1, 5, 5, seed=2), g.random(1, 10, seed=3)]
+    y = g.op("rnn", *inputs, g.lit([4, 2], np.int32), g.random(1, 2, 5, seed=4), hidden_size=5)
+    program = g.ret(g.op("rnn_last_hs_output", y))
+    run_passes(program, [PropagateConstant()], validate=True)
+    assert names(program) == ["rnn", "rnn_last_hs_output"]
+    rewritten(program)

@@ -18,6 +18,7 @@ from ..program import Program
 from .base import Options, Pass
 from .build import Builder
 from .constants import compact, constant_array, is_constant, laid_out, uniform, uniform_value
+from .merge_rnn_outputs import last_states
 from .rewriter import remove_dead
 
 __all__ = ["NONDETERMINISTIC", "PropagateConstant"]
@@ -65,6 +66,8 @@ def _is_candidate(ins: Instruction) -> bool:
     if ins.literal is not None or not ins.inputs or ins.module_args or ins.name in NONDETERMINISTIC:
         return False
     if ins.name in BROADCASTS or ins.name.startswith("@") or ins.shape.is_dynamic or ins.shape.sub_shapes:
+        return False
+    if last_states(ins):  # they stand for results of the layer that its literal would not have
         return False
     return all(map(is_constant, ins.inputs))
 
