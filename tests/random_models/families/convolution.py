@@ -71,7 +71,7 @@ def transposed_convolution(b: Builder) -> Any:
     kernel = [b.integer(1, 3) for _ in range(rank)]
     attributes = window(b, kernel)
     strides = attributes.get("strides", [1] * rank)
-    if b.chance(3):
+    if b.chance(3) and "auto_pad" not in attributes:
         attributes["output_padding"] = [b.integer(0, s - 1) for s in strides]
     if b.chance(3):
         attributes["dilations"] = [b.integer(1, 2) for _ in kernel]

@@ -73,7 +73,10 @@ def binary(b: Builder) -> Any:
     if x.type == np.bool_:
         return b.node(b.pick(("And", "Or", "Xor", "Equal")), [x, y])
     if x.floating:
-        return b.node(b.pick([*BINARY, "Add", "Mul", "Div", "Pow", "PRelu"]), [x, y])
+        op = b.pick([*BINARY, "Add", "Mul", "Div", "Pow", "PRelu"])
+        if op == "PRelu" and np.broadcast_shapes(x.lens, y.lens) != x.lens:
+            return None  # slopes broadcast one way only
+        return b.node(op, [x, y])
     op = b.pick([*BINARY, "Add", "Mul", "Div", "Mod", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitShift"])
     if op in ("Div", "Mod"):
         y = divisor(b, x)
