@@ -42,6 +42,8 @@ def oracle_defect(node: onnx.NodeProto, inputs: Sequence[Value | None], opset: i
         return True  # axes counted from the end are not found, so that the result has other lengths
     if node.op_type == "AveragePool" and opset < 19:  # it counts places beyond the padding
         return bool(attributes.get("ceil_mode") and attributes.get("count_include_pad"))
+    if node.op_type == "Gemm" and x is not None and not x.array.size:  # it adds C without beta
+        return attributes.get("beta", 1.0) != 1.0
     if node.op_type == "TopK" and x is not None:  # of equal elements, it does not always take the first
         axis = attributes.get("axis", -1)
         ordered = np.sort(x.array, axis)
