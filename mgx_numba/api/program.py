@@ -367,10 +367,6 @@ def _converted(value: Any, type_: Type) -> np.ndarray:
         raise ParameterError(f"a Python int of {value.bit_length()} bits is out of the range of {type_.name}") from None
 
 
-def _dtype_name(type_: Type) -> str:
-    return f"{type_.numpy.type.__module__.split('.')[0]}.{type_.numpy.name}"
-
-
 def _trace_level() -> int:
     """What ``MIGRAPHX_TRACE_EVAL`` asks for; a compiled program keeps what it was when compiled."""
     level = os.environ.get("MIGRAPHX_TRACE_EVAL") or "0"

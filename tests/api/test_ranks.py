@@ -156,9 +156,9 @@ REFUSED = [
     ("int8_type", 300, "out of the range of int8_type"),
     ("uint8_type", -1, "out of the range of uint8_type"),
     ("float_type", 1 << 2000, "out of the range of float_type"),
-    ("float_type", np.float64(2), "double_type.*for parameter: x should be: {float_type, {1}, {0}}; .*numpy.float32"),
-    ("float_type", np.array(2.0), r"convert it: x.astype\(numpy.float32\)"),
-    ("bf16_type", np.array(2.0), r"convert it: x.astype\(ml_dtypes.bfloat16\)"),
+    ("float_type", np.float64(2), "double_type.*.*astype.'float32'"),
+    ("float_type", np.array(2.0), r"convert it, for instance by .astype\('float32'\)"),
+    ("bf16_type", np.array(2.0), r"convert it, for instance by .astype\('bfloat16'\)"),
     ("float_type", np.array([1, 2], np.float32), "Incorrect shape {float_type, {2}, {1}}"),
 ]
 
