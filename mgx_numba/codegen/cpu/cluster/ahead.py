@@ -1,4 +1,4 @@
-"""What reduction kernels ask of memory: operands before they are read, and where results start to go past the caches."""
+"""What reduction kernels ask of memory: operands before they are read, results that start to go past the caches."""
 
 from __future__ import annotations
 

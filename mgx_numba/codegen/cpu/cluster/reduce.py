@@ -24,7 +24,7 @@ from .whole_rows import whole_row_lines
 
 __all__ = ["reduce_launch"]
 
-_PRINTERS: dict[Strategy, Callable[[ReduceLayout, Names], list[str]]] = {
+PRINTERS: dict[Strategy, Callable[[ReduceLayout, Names], list[str]]] = {
     Strategy.ROWS: row_lines,
     Strategy.WHOLE_ROWS: whole_row_lines,
     Strategy.COLUMNS: column_lines,
@@ -57,7 +57,7 @@ def reduce_launch(
     """
     layout = reduce_layout(module, axes, inputs, outputs, fast_math, parts, fold)
     slots = Slots()
-    body = _PRINTERS[layout.strategy](layout, names_of(layout, slots))
+    body = PRINTERS[layout.strategy](layout, names_of(layout, slots))
     fence = ["stream_fence()"] if layout.walk.streamed else []
     lines = ["def kernel(args, begin, end):", *indent([*slots.lines, *body, *fence], 1)]
     traffic = sum(footprint(t) for t in layout.walk.tensors)
