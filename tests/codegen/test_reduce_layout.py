@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.cpu import host
-from mgx_numba.codegen.cpu.cluster.layout import Strategy, reduce_layout
+from mgx_numba.codegen.cpu.cluster.layout import reduce_layout
 from mgx_numba.codegen.cpu.cluster.names import names_of
 from mgx_numba.codegen.cpu.cluster.reduce import PRINTERS, reduce_launch
+from mgx_numba.codegen.cpu.cluster.vectors import Strategy
 from mgx_numba.codegen.cpu.loops import Slots
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type

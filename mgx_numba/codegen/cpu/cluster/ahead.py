@@ -10,9 +10,9 @@ from .names import Names
 __all__ = ["prefetches", "soon_read", "streamed_result"]
 
 ROWS_AHEAD = 16
-"""Rows of columns, of which all but the first vectors are another page's."""
+"""Rows that columns in a single stage ask for ahead of the one that they read."""
 LONGEST_AHEAD = 256 << 10
-"""Bytes of the longest row that is still in the second-level cache when it is read."""
+"""Bytes of the longest row that is asked for as a whole, so that it waits in the second-level cache."""
 
 
 def prefetches(layout: ReduceLayout, k: int, place: str, at: str = "q") -> list[str]:

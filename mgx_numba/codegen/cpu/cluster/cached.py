@@ -12,9 +12,13 @@ from .walk import Walk
 __all__ = ["CACHE_BYTES", "CHEAP", "cache_elements", "cached_values"]
 
 CACHE_BYTES = 48 << 10
+"""Most bytes of one value that is kept: a first-level cache of recent CPUs."""
 ALIASING = 2048
+"""Bytes: addresses that differ by a multiple share one of few sets of a first-level cache."""
 MOST_CACHED = 3
+"""Values that are kept at a time."""
 CHEAP = 4
+"""Additions that cost less than keeping what they compute."""
 
 
 def cached_values(walk: Walk, stages: Stages, lanes: int) -> Mapping[Instruction, int]:

@@ -4,46 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from math import prod
 
 from ....graph.instruction import Instruction
 from ....graph.module import Module
 from ...problems.cluster import Tensor
-from .. import host
-from ..loops import lanes_for, task_elements
-from .cached import CACHE_BYTES, CHEAP, cached_values
-from .maxima import maxima_without_nan
-from .stages import Stages, stages_of
-from .variance import with_one_pass_variances
-from .walk import SHORTEST_PIPELINE, Walk, walk_of
+from ..loops import task_elements
+from .cached import CHEAP, cached_values
+from .stages import Stages
+from .vectors import Strategy, vectors_of
+from .walk import SHORTEST_PIPELINE, Walk
 
-__all__ = ["ReduceLayout", "Strategy", "reduce_layout"]
+__all__ = ["ReduceLayout", "reduce_layout"]
 
-LONG_ROW = 32
-"""Vectors of a row from which each step takes two of them."""
-WIDER_COLUMNS = 8
-LIGHT = 6
-"""Instructions of a cluster with one stage of which each step may take ``WIDER_COLUMNS`` vectors."""
-FEWEST_CHUNKS = 16
-"""Vectors that columns have at least, so that all threads have some."""
-FEWEST_KEPT = 4
-"""Vectors of columns from which their accumulators may be in memory."""
-KEPT_BYTES = 16 << 10
-"""Memory for the accumulators of a task's columns: half of a usual first-level cache."""
-WHOLE_ROW = 8
-"""Registers of the longest row that is held in them."""
 PIPELINE_BYTES = 512 << 10
-"""Rows of all stages of a pipeline together: half of a usual second-level cache."""
-
-
-class Strategy(Enum):
-    """How a reduction cluster is computed; each has a module of its name that prints it."""
-
-    ROWS = "row after row, or vector after vector of columns, with all accumulators in registers"
-    WHOLE_ROWS = "rows that registers hold"
-    COLUMNS = "columns with accumulators in memory"
-    ROW_PIPELINE = "several rows at a time, each in another stage"
+"""Most bytes of the rows that are in a pipeline, which stay in the second-level cache meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -113,19 +88,15 @@ def reduce_layout(
     Raises:
         CompileError: no operand is full.
     """
-    walk = walk_of(module, axes, inputs, outputs, fold)
-    computed, maxima = _as_computed(module, walk.is_one_pass)
-    stages = stages_of(computed, walk, maxima)
-    strategy = _strategy_of_accumulators(walk, stages, parts)
-    lanes = _lanes(walk, stages, strategy)
-    longest_chunk = _longest_chunk(stages, strategy, lanes)
+    vectors = vectors_of(module, axes, inputs, outputs, parts, fold)
+    walk, stages, strategy, lanes = vectors.walk, vectors.stages, vectors.strategy, vectors.lanes
     reduce_lens, keep_lens = walk.reduce_lens, walk.keep_space.lens
     if walk.row_mode:
         outer, cols, loops = keep_lens, reduce_lens[-1], reduce_lens[:-1]
         chunk, chunks = cols, 1
     else:
         outer, cols, loops = keep_lens[:-1], keep_lens[-1], reduce_lens
-        chunk = min(cols, longest_chunk)
+        chunk = min(cols, vectors.longest_chunk)
         chunks = -(-cols // chunk)
     rows, count = prod(outer), prod(reduce_lens)
     work = count * (1 if walk.row_mode else chunk)
@@ -142,7 +113,7 @@ def reduce_layout(
         fold=fold,
         strategy=strategy,
         lanes=lanes,
-        longest_chunk=longest_chunk,
+        longest_chunk=vectors.longest_chunk,
         outer=outer,
         loops=loops,
         cols=cols,
@@ -156,77 +127,6 @@ def reduce_layout(
         loop_strides=loop_strides,
         cached=cached,
     )
-
-
-def _as_computed(module: Module, one_pass: bool) -> tuple[Module, frozenset[Instruction]]:
-    """The cluster as its kernel computes it, and the maxima that need not pass a NaN on."""
-    computed = with_one_pass_variances(module) if one_pass else module
-    return computed, frozenset(maxima_without_nan(computed))
-
-
-def _strategy_of_accumulators(walk: Walk, stages: Stages, parts: int) -> Strategy:
-    """Whether columns' accumulators are in memory, or rows in registers."""
-    if _keeps_columns(walk, stages):
-        return Strategy.COLUMNS
-    return Strategy.WHOLE_ROWS if parts == 1 and _is_whole_row(walk, stages) else Strategy.ROWS
-
-
-def _keeps_columns(walk: Walk, stages: Stages) -> bool:
-    """Whether columns come from memory and are best read row by row, with all accumulators in memory.
-
-    Otherwise a column's accumulators are in registers, and rows are read in short runs.
-    """
-    kept = walk.keep_space
-    wide = kept.rank > 0 and kept.lens[-1] >= FEWEST_KEPT * lanes_for(len(stages.module))
-    return not walk.row_mode and walk.past_caches and stages.count == 1 and wide and not any(stages.full_results)
-
-
-def _is_whole_row(walk: Walk, stages: Stages) -> bool:
-    """Whether registers hold a row, so that no stage reads or computes again what one before it had.
-
-    Unless vectors fill lines, no part of such rows goes past the caches.
-    """
-    if not walk.row_mode or walk.reduce_space.rank != 1:
-        return False
-    cols, one = walk.reduce_lens[-1], host.lanes("float32")
-    full = (i for i in stages.module if i.name != "@return" and i.shape.lens == walk.full)
-    widest = max(i.shape.type.compute.size for i in full)
-    held = cols <= host.MAX_LANES and cols * widest <= WHOLE_ROW * 4 * one
-    return held and (not walk.streamed or cols <= 2 * one or cols & (cols - 1) == 0)
-
-
-def _lanes(walk: Walk, stages: Stages, strategy: Strategy) -> int:
-    """Long rows take more registers at a time: reductions are chains, which wait unless there are several.
-
-    So do columns, where each step reads as much memory in one place, as long as all threads have some.
-    """
-    lanes = lanes_for(len(stages.module))
-    if strategy is Strategy.COLUMNS:
-        return lanes
-    if strategy is Strategy.WHOLE_ROWS:
-        return max(host.lanes("float32"), 1 << (walk.reduce_lens[-1] - 1).bit_length())
-    if walk.row_mode:
-        return 2 * lanes if walk.reduce_lens[-1] >= LONG_ROW * lanes else lanes
-    wider = WIDER_COLUMNS if stages.count == 1 and len(stages.module) <= LIGHT else 2
-    kept = walk.keep_space.lens
-    if stages.count > 1 and walk.past_caches and _cached_columns(walk) >= 2 * wider * lanes:
-        wider *= 2
-    while wider > 1 and kept[-1] >= 2 * lanes and prod(kept) >= FEWEST_CHUNKS * lanes:
-        lanes, wider = 2 * lanes, wider // 2
-    return lanes
-
-
-def _cached_columns(walk: Walk) -> int:
-    """Columns of which all elements fit into what is kept on the stack."""
-    return CACHE_BYTES // (prod(walk.reduce_space.lens) * walk.tensors[walk.lead].type.compute.size)
-
-
-def _longest_chunk(stages: Stages, strategy: Strategy, lanes: int) -> int:
-    """Most columns of a task."""
-    if strategy is Strategy.COLUMNS:
-        types = [stages.reduction(i).accumulator(i.inputs[0].shape.type) for i in stages.reductions]
-        return KEPT_BYTES // sum(t.size for t in types)
-    return max(4 * lanes_for(len(stages.module)), lanes)
 
 
 def _strides(walk: Walk) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:

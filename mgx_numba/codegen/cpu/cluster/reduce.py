@@ -16,10 +16,11 @@ from ...problems.cluster import Tensor
 from ..kernel import cpu_kernel
 from ..loops import Slots, claim, footprint, indent
 from .columns import column_lines
-from .layout import ReduceLayout, Strategy, reduce_layout
+from .layout import ReduceLayout, reduce_layout
 from .names import Names, names_of
 from .row_pipeline import pipeline_lines
 from .rows import row_lines
+from .vectors import Strategy
 from .whole_rows import whole_row_lines
 
 __all__ = ["reduce_launch"]

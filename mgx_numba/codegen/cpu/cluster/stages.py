@@ -85,7 +85,7 @@ class Stages:
         return sum(0 if i.name == "multibroadcast" else 10 if i.name in EXPENSIVE else 1 for i in needed)
 
 
-def stages_of(module: Module, walk: Walk, maxima_without_nan: frozenset[Instruction]) -> Stages:
+def stages_of(module: Module, maxima_without_nan: frozenset[Instruction], walk: Walk) -> Stages:
     """The stages of a cluster whose operands are walked so."""
     parameters, results = tuple(module.parameters()), tuple(module.results())
     reductions = tuple(i for i in module if i.name in REDUCTIONS)
