@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from ....core.types import Type
-from ...reductions import Reduction
+from ....graph.instruction import Instruction
+from ...reductions import REDUCTIONS, Reduction
 from ..printer import VectorPrinter, VectorValue, literal
 
-__all__ = ["across_lanes", "finished", "initial_text"]
+__all__ = ["across_lanes", "finished", "initial_lines", "initial_text"]
 
 _ACROSS = {
     "add": "reduce_add",
@@ -23,6 +26,11 @@ def initial_text(reduction: Reduction, type: Type, lanes: int) -> str:
     """Expression of the neutral element in every lane, for elements of ``type``."""
     dtype = reduction.accumulator(type).numpy.name
     return f"const_{dtype}({literal(reduction.neutral(type))}, {lanes})"
+
+
+def initial_lines(names: Mapping[Instruction, str], reductions: Sequence[Instruction], lanes: int) -> list[str]:
+    """Lines that set the accumulators of ``reductions``, which have these ``names``, to the neutral elements."""
+    return [f"{names[r]} = {initial_text(REDUCTIONS[r.name], r.inputs[0].shape.type, lanes)}" for r in reductions]
 
 
 def across_lanes(reduction: Reduction) -> str:

@@ -6,75 +6,68 @@ the hardware fetches more than is asked for.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from ...reductions import REDUCTIONS
 from ..loops import indent, vector_loop
+from .accumulators import initial_text
+from .ahead import prefetches
 from .element import Element
+from .layout import ReduceLayout
+from .names import Names
+from .row_values import rows_at
+from .tasks import each_row
 
-if TYPE_CHECKING:
-    from .reduce import ReduceKernel
-
-__all__ = ["column_lines", "kept_memory"]
+__all__ = ["column_lines"]
 
 ROWS = 4
+"""Rows of which each element is read before it is added to the accumulators, so that these are loaded less often."""
 AHEAD = 1 << 10
 """Bytes: memory that lies further ahead is another page's too often."""
 
 
-def kept_memory(kernel: ReduceKernel) -> list[str]:
-    """Lines that reserve memory for the accumulators of one task."""
-    return [
-        f"kept{k} = local_{r.accumulator(i.inputs[0].shape.type).numpy.name}({kernel.longest_chunk + kernel.lanes})"
-        for k, (i, r) in enumerate((i, REDUCTIONS[i.name]) for i in kernel.reductions)
+def column_lines(layout: ReduceLayout, names: Names) -> list[str]:
+    """Body of a kernel of strategy ``COLUMNS``."""
+    stages, lanes = layout.stages, layout.lanes
+    reserved = [
+        f"kept{k} = local_{stages.reduction(i).accumulator(i.inputs[0].shape.type).numpy.name}"
+        f"({layout.longest_chunk + lanes})"
+        for k, i in enumerate(stages.reductions)
     ]
 
-
-def column_lines(kernel: ReduceKernel) -> list[str]:
-    """Lines that reduce the columns ``first`` to ``last``, several rows at a time."""
-    lanes, names = kernel.lanes, [kernel.accumulator(i) for i in kernel.reductions]
-    initial = [line.split(" = ", 1)[1] for line in kernel.initial(kernel.reductions)]
-    load = [f"{name} = load(kept{k}, c - first, {lanes})" for k, name in enumerate(names)]
-    keep = [f"store(kept{k}, c - first, {name})" for k, name in enumerate(names)]
-
     def clear(left: str) -> list[str]:
-        return [f"store(kept{k}, c - first, {value})" for k, value in enumerate(initial)]
+        neutral = [initial_text(stages.reduction(i), i.inputs[0].shape.type, lanes) for i in stages.reductions]
+        return [f"store(kept{k}, c - first, {value})" for k, value in enumerate(neutral)]
 
-    def fetch(at: str) -> list[str]:
-        known = [k for k in range(len(kernel.inputs)) if kernel.is_full[k] and kernel.inner[k] == 1]
-        return [line for k in known for line in kernel.prefetches(k, f"c + {AHEAD // kernel.inputs[k].type.size}", at)]
+    def results(left: str) -> list[str]:
+        rows = rows_at(layout, names, left)
+        for ins in stages.reductions:
+            rows.value(ins)
+        rows.store_results()
+        return [*_load(layout, names), *rows.drain()]
 
-    def rows(count: int, left: str) -> list[str]:
-        values = kernel.begin_rows(left)
-        element = Element(kernel, 0, "", left)
-        contributions = [element.contributions(kernel.reductions, f"q{row}" if row else "q") for row in range(count)]
-        lines = element.buffer.drain()
-        while len(contributions) > 1:
-            half = len(contributions) // 2
-            for k, ins in enumerate(kernel.reductions):
-                for row in range(half):
-                    pair = contributions[row][k], contributions[row + half][k]
-                    contributions[row][k] = element.buffer.emit(f"{REDUCTIONS[ins.name].combine}({pair[0]}, {pair[1]})")
-            contributions = contributions[:half]
-        lines += element.buffer.drain()
-        for k, ins in enumerate(kernel.reductions):
-            lines.append(f"{names[k]} = {REDUCTIONS[ins.name].combine}({names[k]}, {contributions[0][k]})")
-        ahead = [line for row in range(0 if left else count) for line in fetch(f"q{row}" if row else "q")]
-        return [*values.drain(), *ahead, *load, *lines, *keep]
+    chunk = [*vector_loop(lanes, clear), *_walk(layout, names), *vector_loop(lanes, results)]
+    return [*reserved, *each_row(layout, names, chunk)]
 
-    low, high = kernel.bounds[-1]
-    last = len(kernel.bounds) - 1
 
-    def pointers(count: int) -> list[str]:
-        return [
-            f"q{row or ''}_{name} = offset(r_{name}, {kernel.loop_offset_at(k, f'(j{last} + {row})')})"
-            for row in range(count)
-            for k, name in enumerate(kernel.names)
-            if kernel.is_full[k]
-        ]
+def _load(layout: ReduceLayout, names: Names) -> list[str]:
+    """Lines that load the accumulators of a vector of columns."""
+    accumulators = enumerate(names.accumulators.values())
+    return [f"{name} = load(kept{k}, c - first, {layout.lanes})" for k, name in accumulators]
+
+
+def _walk(layout: ReduceLayout, names: Names) -> list[str]:
+    """Lines that add all rows of the columns ``first`` to ``last`` to their accumulators, several at a time."""
+    bounds = names.parts.bounds
+    last = len(bounds) - 1
+    low, high = bounds[last]
 
     def pass_over(count: int) -> list[str]:
-        return [*pointers(count), *vector_loop(lanes, lambda left: rows(count, left)), f"j{last} += {count}"]
+        pointers = [
+            f"q{row or ''}_{name} = offset(r_{name}, {names.loop_offset(k, {last: f'(j{last} + {row})'}) or '0'})"
+            for row in range(count)
+            for k, name in enumerate(names.operands)
+            if layout.walk.is_full[k]
+        ]
+        loop = vector_loop(layout.lanes, lambda left: _add_rows(layout, names, count, left))
+        return [*pointers, *loop, f"j{last} += {count}"]
 
     walk = [
         f"j{last} = {low}",
@@ -84,6 +77,43 @@ def column_lines(kernel: ReduceKernel) -> list[str]:
         *indent(pass_over(1), 1),
     ]
     for d in range(last - 1, -1, -1):
-        walk = [f"for j{d} in range({', '.join(kernel.bounds[d])}):", *indent(walk, 1)]
-    results = vector_loop(lanes, lambda left: [*load, *kernel.row_results(left)])
-    return [*vector_loop(lanes, clear), *walk, *results]
+        walk = [f"for j{d} in range({', '.join(bounds[d])}):", *indent(walk, 1)]
+    return walk
+
+
+def _add_rows(layout: ReduceLayout, names: Names, count: int, left: str) -> list[str]:
+    """Lines that add one vector of so many rows, at pointers ``q``, ``q1``, ..., to the accumulators."""
+    reductions = layout.stages.reductions
+    combine = [layout.stages.reduction(ins).combine for ins in reductions]
+    at = [f"q{row or ''}" for row in range(count)]
+    values = rows_at(layout, names, left)
+    element = Element(layout, names, values.value, 0, left)
+    contributions = [element.contributions(reductions, pointers) for pointers in at]
+    while len(contributions) > 1:
+        half = len(contributions) // 2
+        for k in range(len(reductions)):
+            for row in range(half):
+                pair = contributions[row][k], contributions[row + half][k]
+                contributions[row][k] = element.buffer.emit(f"{combine[k]}({pair[0]}, {pair[1]})")
+        contributions = contributions[:half]
+    accumulators = list(names.accumulators.values())
+    return [
+        *values.drain(),
+        *([] if left else _fetch(layout, at)),
+        *_load(layout, names),
+        *element.buffer.drain(),
+        *(f"{name} = {combine[k]}({name}, {contributions[0][k]})" for k, name in enumerate(accumulators)),
+        *(f"store(kept{k}, c - first, {name})" for k, name in enumerate(accumulators)),
+    ]
+
+
+def _fetch(layout: ReduceLayout, at: list[str]) -> list[str]:
+    """Lines that ask for what rows at these pointers have a little further on."""
+    walk = layout.walk
+    known = [k for k in range(len(walk.inputs)) if walk.is_full[k] and layout.inner[k] == 1]
+    return [
+        line
+        for pointers in at
+        for k in known
+        for line in prefetches(layout, k, f"c + {AHEAD // walk.inputs[k].type.size}", pointers)
+    ]

@@ -2,98 +2,149 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 from ....graph.instruction import Instruction
-from ...reductions import REDUCTIONS
-from ..loops import load_text, store_text
+from ..loops import dtype_name, load_text, store_text
 from ..printer import CodeBuffer, VectorPrinter, VectorValue
 from .accumulators import initial_text
+from .cached import cache_elements
+from .layout import ReduceLayout
+from .names import Names
+from .variance import head_lines
+from .vectors import Strategy
 
-if TYPE_CHECKING:
-    from .reduce import ReduceKernel
-
-__all__ = ["Element"]
+__all__ = ["Element", "cache_memory", "lines_of_head"]
 
 
 class Element:
-    """Prints what one stage does for one vector of elements, of which ``known`` values are in registers already."""
+    """Prints what one stage does for one vector of elements at ``c``, or the first ``left`` of them.
+
+    Args:
+        row: prints a row value, outside of the loop.
+        keeps: whether what later stages read again is kept.
+        known: values that are in registers already; those that are printed come to it.
+
+    ``buffer`` takes the lines, ``read`` the numbers of the inputs that they load.
+    """
 
     def __init__(
         self,
-        kernel: ReduceKernel,
+        layout: ReduceLayout,
+        names: Names,
+        row: Callable[[Instruction], VectorValue],
         stage: int,
-        tail: str,
-        column_left: str,
+        left: str = "",
         keeps: bool = True,
         known: dict[Instruction, VectorValue] | None = None,
     ) -> None:
-        self.kernel, self.stage, self.keeps = kernel, stage, keeps
-        self.left = tail or column_left
-        self.mask_tail = bool(tail) and kernel.row_mode
-        self.buffer = CodeBuffer(prefix=f"{'w' if self.left else 'v'}{stage}_")
-        self.printer = VectorPrinter(self.buffer, kernel.lanes, fast_math=kernel.fast_math)
-        self.known: dict[Instruction, VectorValue] = {} if known is None else known
+        self.buffer = CodeBuffer(prefix=f"{'w' if left else 'v'}{stage}_")
         self.read: set[int] = set()
-        self.at = "q"
+        self._layout, self._names, self._row = layout, names, row
+        self._stage, self._left, self._keeps = stage, left, keeps
+        self._place = "c" if layout.walk.row_mode else "place"
+        self._printer = VectorPrinter(self.buffer, layout.lanes, fast_math=layout.fast_math)
+        self._known: dict[Instruction, VectorValue] = {} if known is None else known
+        self._at = "q"
 
-    def value(self, ins: Instruction) -> VectorValue:
-        kernel = self.kernel
-        if kernel.row_value[ins]:
-            return kernel.row(ins)
-        if ins in self.known:
-            return self.known[ins]
-        slot = list(kernel.cached).index(ins) if ins in kernel.cached else -1
-        if slot >= 0 and kernel.cached[ins] < self.stage:
-            text = self.buffer.emit(f"load(cache{slot}, {kernel.place}, {kernel.lanes})")
-            value = VectorValue(text, ins.shape.type)
-        elif ins.is_param:
-            k = kernel.parameters.index(ins)
-            text = load_text(f"{self.at}_x{k}", "c", kernel.inner[k], kernel.step[k], kernel.lanes, self.left)
-            self.read.add(k)
-            value = self.printer.loaded(text, ins.shape.type)
-        elif ins.name == "multibroadcast":
-            value = self.value(ins.inputs[0])
-        else:
-            value = ins.op.scalar(self.printer, *(self.value(i) for i in ins.inputs))  # type: ignore[attr-defined]
-        self.known[ins] = value
-        if self.keeps and slot >= 0 and kernel.cached[ins] == self.stage:
-            stored = self.printer.register(value)
-            part = f", {self.left})" if kernel.pipelined and self.left else ")"
-            self.buffer.line(f"store{'_tail' * (part != ')')}(cache{slot}, {kernel.place}, {stored}{part}")
-        return value
+    def register(self, ins: Instruction) -> str:
+        """Name of the register that holds a full value."""
+        return self._printer.register(self._value(ins))
+
+    def contribution(self, ins: Instruction) -> VectorValue:
+        """What the elements contribute to a reduction."""
+        operand = ins.inputs[0]
+        return self._layout.stages.reduction(ins).contribution(self._printer, self._value(operand), operand.shape.type)  # type: ignore[no-any-return]
 
     def contributions(self, reductions: Sequence[Instruction], at: str) -> list[str]:
         """Names of what the elements at pointers that are named ``at`` contribute to each reduction."""
-        self.at, self.known = at, {}
-        names = []
-        for ins in reductions:
-            value = REDUCTIONS[ins.name].contribution(self.printer, self.value(ins.inputs[0]), ins.inputs[0].shape.type)
-            names.append(self.printer.register(value))
-        return names
+        self._at, self._known = at, {}
+        return [self._printer.register(self.contribution(ins)) for ins in reductions]
 
     def lines(self, reductions: Sequence[Instruction], stores: Sequence[tuple[int, Instruction]]) -> list[str]:
-        kernel = self.kernel
+        """Lines that add the elements to the accumulators of ``reductions`` and store results with these numbers."""
         for ins in reductions:
-            reduction = kernel.reduction(ins)
-            type = ins.inputs[0].shape.type
-            value = reduction.contribution(self.printer, self.value(ins.inputs[0]), type)
-            if kernel.whole_row and kernel.row_value[ins.inputs[0]]:
-                value = self.printer.splat(value)
-            name = self.printer.register(value)
-            if self.mask_tail:
-                mask = self.buffer.emit(f"lane_mask({self.left}, {kernel.lanes})")
-                name = self.buffer.emit(f"where({mask}, {name}, {initial_text(reduction, type, kernel.lanes)})")
-            accumulator = kernel.accumulator(ins)
-            joined = name if kernel.whole_row else f"{reduction.combine}({accumulator}, {name})"
-            self.buffer.line(f"{accumulator} = {joined}")
+            joined = self._masked(ins, self._printer.register(self.contribution(ins)))
+            accumulator = self._names.accumulators[ins]
+            self.buffer.line(f"{accumulator} = {self._layout.stages.reduction(ins).combine}({accumulator}, {joined})")
+        return self._stored(stores)
+
+    def whole_row_lines(
+        self, reductions: Sequence[Instruction], stores: Sequence[tuple[int, Instruction]]
+    ) -> list[str]:
+        """As `lines`, of a row of which the elements are all: they are what the accumulators begin with."""
+        for ins in reductions:
+            value = self.contribution(ins)
+            if self._layout.stages.row_value[ins.inputs[0]]:
+                value = self._printer.splat(value)
+            joined = self._masked(ins, self._printer.register(value))
+            self.buffer.line(f"{self._names.accumulators[ins]} = {joined}")
+        return self._stored(stores)
+
+    def _masked(self, ins: Instruction, name: str) -> str:
+        """A contribution with the neutral element in the lanes that have no element."""
+        layout = self._layout
+        if not (self._left and layout.walk.row_mode):
+            return name
+        mask = self.buffer.emit(f"lane_mask({self._left}, {layout.lanes})")
+        neutral = initial_text(layout.stages.reduction(ins), ins.inputs[0].shape.type, layout.lanes)
+        return self.buffer.emit(f"where({mask}, {name}, {neutral})")
+
+    def _stored(self, stores: Sequence[tuple[int, Instruction]]) -> list[str]:
+        """All lines so far and those that store results."""
+        layout = self._layout
         for k, result in stores:
-            position = len(kernel.inputs) + k
-            value = self.value(result)
-            if kernel.row_value[result]:
-                value = self.printer.splat(value)
-            stored = self.printer.stored(value)
-            inner, step = kernel.inner[position], kernel.step[position]
-            self.buffer.line(store_text(f"q_out{k}", "c", inner, step, stored, self.left, kernel.streamed))
+            position = len(layout.walk.inputs) + k
+            value = self._value(result)
+            if layout.stages.row_value[result]:
+                value = self._printer.splat(value)
+            stored = self._printer.stored(value)
+            inner, step = layout.inner[position], self._names.steps[position]
+            self.buffer.line(store_text(f"q_out{k}", "c", inner, step, stored, self._left, layout.walk.streamed))
         return self.buffer.drain()
+
+    def _value(self, ins: Instruction) -> VectorValue:
+        layout = self._layout
+        if layout.stages.row_value[ins]:
+            return self._row(ins)
+        if ins in self._known:
+            return self._known[ins]
+        kept_by = layout.cached.get(ins)
+        if kept_by is not None and kept_by < self._stage:
+            text = self.buffer.emit(f"load({self._names.caches[ins]}, {self._place}, {layout.lanes})")
+            value = VectorValue(text, ins.shape.type)
+        elif ins.is_param:
+            k = layout.stages.parameters.index(ins)
+            inner, step = layout.inner[k], self._names.steps[k]
+            text = load_text(f"{self._at}_x{k}", "c", inner, step, layout.lanes, self._left)
+            self.read.add(k)
+            value = self._printer.loaded(text, ins.shape.type)
+        elif ins.name == "multibroadcast":
+            value = self._value(ins.inputs[0])
+        else:
+            value = ins.op.scalar(self._printer, *(self._value(i) for i in ins.inputs))  # type: ignore[attr-defined]
+        self._known[ins] = value
+        if self._keeps and kept_by == self._stage:
+            place = f"{self._names.caches[ins]}, {self._place}, {self._printer.register(value)}"
+            # In a pipeline the place behind the last elements of one row has those of another.
+            bounded = self._left and layout.strategy is Strategy.ROW_PIPELINE
+            self.buffer.line(f"store_tail({place}, {self._left})" if bounded else f"store({place})")
+        return value
+
+
+def lines_of_head(
+    layout: ReduceLayout, names: Names, row: Callable[[Instruction], VectorValue], at: str, ins: Instruction
+) -> list[str]:
+    """Lines that compute what variances of the row at ``at`` are taken about, before its first pass."""
+    element = Element(layout, names, row, 0, keeps=False)
+    value = element.register(ins.inputs[0])
+    lines = head_lines(names.heads[ins], dtype_name(ins.shape.type), layout.lanes, element.buffer.drain(), value)
+    return [*(f"q_{name} = {at}_{name}" for name in names.operands), *lines]
+
+
+def cache_memory(layout: ReduceLayout, names: Names) -> list[str]:
+    """Lines that reserve memory for what stages keep."""
+    return [
+        f"{names.caches[i]} = local_{dtype_name(i.shape.type.compute)}({cache_elements(i) + 2 * layout.lanes})"
+        for i in layout.cached
+    ]

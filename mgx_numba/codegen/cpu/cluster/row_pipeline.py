@@ -9,13 +9,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..loops import Odometer, indent
+from ....graph.instruction import Instruction
+from ..loops import Odometer, dtype_name, indent
+from .accumulators import across_lanes, initial_lines, initial_text
+from .ahead import prefetches, streamed_result
+from .element import Element, cache_memory, lines_of_head
+from .layout import ReduceLayout
+from .names import Names
+from .row_values import RowValues
 
-__all__ = ["PipelineStage", "pipeline_lines"]
+__all__ = ["pipeline_lines"]
+
+PIPELINE_AHEAD = 8 << 10
+"""Bytes that the stage which reads an operand first asks for in advance."""
+TURN_BYTES = 512
+"""Bytes of the widest operand that a stage takes in its turn."""
 
 
 @dataclass(frozen=True)
-class PipelineStage:
+class _Stage:
     """Lines of one stage: for its row, for every turn, for a whole vector at ``c``, for ``left`` elements of one."""
 
     row: Sequence[str]
@@ -24,15 +36,99 @@ class PipelineStage:
     partial: Sequence[str]
 
 
-def pipeline_lines(
-    stages: Sequence[PipelineStage],
+def pipeline_lines(layout: ReduceLayout, names: Names) -> list[str]:
+    """Body of a kernel of strategy ``ROW_PIPELINE``."""
+    last = layout.stages.count - 1
+    size = max(t.type.size for t, stride in zip(layout.walk.tensors, layout.inner) if stride)
+    turn = max(1, TURN_BYTES // size // layout.lanes) * layout.lanes
+    stages: list[_Stage] = []
+    known: set[int] = set()
+    for number in range(last + 1):
+        stage, read = _stage(layout, names, number, turn, frozenset(known))
+        stages.append(stage)
+        known |= read
+    setup, aged = _ages(layout, names)
+    accumulators = names.accumulators.items()
+    joined = [f"{name}_0 = {across_lanes(layout.stages.reduction(ins))}({name})" for ins, name in accumulators]
+    finish = [*joined, *_row_results(layout, names), *aged]
+    streamed = streamed_result(layout, last)
+    aligned = streamed and f"r{last}_{streamed}"
+    steps = _steps(stages, names.operands, names.odometer, setup, finish, layout.lanes, turn, aligned)
+    return [*cache_memory(layout, names), "row = begin * batch", "stop = imin(rows, end * batch)", *steps]
+
+
+def _ages(layout: ReduceLayout, names: Names) -> tuple[list[str], list[str]]:
+    """Lines that set what rows in the pipeline have come to, by the age of the row, and lines that let them age.
+
+    A stage finds heads and reductions that were finished some steps of the pipeline ago in variables with that age in
+    their names.
+    """
+    stages = layout.stages
+    setup, aged = [], []
+    for ins, name in names.heads.items():
+        for age in range(stages.count, 0, -1):
+            setup.append(f"{name}_{age} = const_{dtype_name(ins.shape.type)}(0, 0)")
+            aged += [f"{name}_{age} = {name}_{age - 1}"] if age > 1 else []
+    for ins, name in names.accumulators.items():
+        for age in range(stages.count - stages.stage[ins], 0, -1):
+            setup.append(f"{name}_{age} = {initial_text(stages.reduction(ins), ins.inputs[0].shape.type, 0)}")
+            aged.append(f"{name}_{age} = {name}_{age - 1}")
+    return setup, aged
+
+
+def _row_values(layout: ReduceLayout, names: Names, stage: int, prefix: str) -> RowValues:
+    """Row values of the row of a stage."""
+    age = stage + 1
+
+    def accumulated(ins: Instruction) -> str:
+        return f"{names.accumulators[ins]}_{age - layout.stages.stage[ins]}"
+
+    return RowValues(layout, names, f"{prefix}{stage}_", accumulated, age, f"r{stage}")
+
+
+def _row_results(layout: ReduceLayout, names: Names) -> list[str]:
+    """Lines that store the row results of the row that has been through all stages, if there is one."""
+    last = layout.stages.count - 1
+    rows = _row_values(layout, names, last, "g")
+    rows.store_results()
+    lines = rows.drain()
+    return [f"if live{last} > 0:", *indent(lines, 1)] if lines else []
+
+
+def _stage(layout: ReduceLayout, names: Names, stage: int, turn: int, known: frozenset[int]) -> tuple[_Stage, set[int]]:
+    """One stage, which reads the inputs ``known`` from the caches, and the inputs that it reads."""
+    reductions, stores = layout.stages.reduced_in(stage), layout.stages.stored_in(stage)
+    rows = _row_values(layout, names, stage, "h")
+    row: list[str] = []
+    heads = [lines_of_head(layout, names, rows.value, f"r{stage}", ins) for ins in names.heads] if stage == 0 else []
+    if heads:
+        row += [*rows.drain(), "if live0 > 0:", *indent([line for head in heads for line in head], 1)]
+    element = Element(layout, names, rows.value, stage)
+    whole = element.lines(reductions, stores)
+    partial = Element(layout, names, rows.value, stage, "left").lines(reductions, stores)
+    ahead = []
+    for k in sorted(k for k in element.read if layout.inner[k] == 1 and not layout.same_for_rows(k)):
+        place, next_row = f"c + {turn}", names.next_row(k)
+        if k not in known and next_row:
+            distance = PIPELINE_AHEAD // layout.walk.inputs[k].type.size
+            place = f"c + ahead{k}"
+            # Rows may lie apart.
+            apart = f" + ({next_row} - cols) * idiv(turn + {distance}, cols)"
+            ahead.append(f"ahead{k} = {distance}{apart if layout.row_strides[k][-1] != layout.cols else ''}")
+        whole += prefetches(layout, k, place)
+    row += [*rows.drain(), *initial_lines(names.accumulators, reductions, layout.lanes)]
+    return _Stage(row, ahead, whole, partial), element.read
+
+
+def _steps(
+    stages: Sequence[_Stage],
     names: Sequence[str],
     odometer: Odometer,
     setup: Sequence[str],
     finish: Sequence[str],
     lanes: int,
     turn: int,
-    aligned: str = "",
+    aligned: str,
 ) -> list[str]:
     """Lines that take rows ``row`` to ``stop``, of ``cols`` elements each, through ``stages``.
 

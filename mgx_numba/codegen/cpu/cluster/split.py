@@ -18,7 +18,7 @@ from ....graph.instruction import Instruction
 from ....graph.module import Module
 from ...problems.cluster import Tensor
 from ...reductions import REDUCTIONS
-from .stages import ReduceStages
+from .vectors import Vectors, vectors_of
 
 __all__ = ["Division", "Piece", "division_of", "split_cluster"]
 
@@ -68,36 +68,35 @@ def division_of(
     For a cluster that reads its operands once this depends on lengths and strides only, so that results do not depend
     on the number of threads.
     """
-    stages = ReduceStages(module, tuple(axes), inputs, outputs, fast_math=False, origin="")
-    elements, kept = prod(stages.full), prod(stages.keep_space.lens)
-    rows = kept
-    if not stages.row_mode:
-        cols = stages.keep_space.lens[-1]
-        rows = kept // cols * -(-cols // stages.longest_chunk)
+    vectors = vectors_of(module, axes, inputs, outputs)
+    walk, keep_lens = vectors.walk, vectors.walk.keep_space.lens
+    elements, kept = prod(walk.full), prod(keep_lens)
+    rows = kept if walk.row_mode else kept // keep_lens[-1] * -(-keep_lens[-1] // vectors.longest_chunk)
     depth = _depth(module)
-    repeated = max(depth.values()) > 1 or any(r.shape.lens == stages.full for r in module.results())
-    if repeated and (rows >= threads or elements < LEAST_REPEATED or not _has_full_rest(module, axes, stages.full)):
+    repeated = max(depth.values()) > 1 or any(vectors.stages.full_results)
+    if repeated and (rows >= threads or elements < LEAST_REPEATED or not _has_full_rest(module, axes, walk.full)):
         return None
-    fold = 1 if repeated or elements < PART_ELEMENTS else _fold(stages)
+    fold = 1 if repeated or elements < PART_ELEMENTS else _fold(vectors)
     parts = 1
     if rows < FEWEST_ROWS and (fold == 1 or rows == 1):
         parts = min(-(-MOST_PARTS // rows), elements // max(PART_ELEMENTS, LEAST_SHARE * kept * fold))
-    columns = 1 if stages.row_mode else stages.keep_space.lens[-1]
-    strides = stages.tensors[stages.lead].strides
+    columns = 1 if walk.row_mode else keep_lens[-1]
+    strides = walk.tensors[walk.lead].strides
     order = tuple(sorted(range(len(strides)), key=lambda a: -strides[a]))
     return Division(max(1, parts), fold, columns, order) if max(parts, fold) > 1 else None
 
 
-def _fold(stages: ReduceStages) -> int:
+def _fold(vectors: Vectors) -> int:
     """Steps of columns that fill vectors together: their number is a divisor of a column's length."""
-    if stages.row_mode or not stages.reduce_space.rank or not all(stages.is_full[: len(stages.inputs)]):
+    walk = vectors.walk
+    if walk.row_mode or not walk.reduce_space.rank or not all(walk.is_full[: len(walk.inputs)]):
         return 1
-    cols, length = stages.keep_space.lens[-1], stages.reduce_space.lens[-1]
-    full = [k for k, is_full in enumerate(stages.is_full) if is_full]
-    follow = all(row[-1] == cols for row in stages.reduce_space.strides)
-    long_runs = stages.past_caches and stages.keep_space.rank == 1
-    few, folded = (LONG_RUN // 4, LONG_RUN) if long_runs else (FEW_VECTORS * stages.lanes, FOLDED)
-    if not follow or any(stages.keep_space.strides[k][-1] != 1 for k in full) or cols > few:
+    cols, length = walk.keep_space.lens[-1], walk.reduce_space.lens[-1]
+    full = [k for k, is_full in enumerate(walk.is_full) if is_full]
+    follow = all(row[-1] == cols for row in walk.reduce_space.strides)
+    long_runs = walk.past_caches and walk.keep_space.rank == 1
+    few, folded = (LONG_RUN // 4, LONG_RUN) if long_runs else (FEW_VECTORS * vectors.lanes, FOLDED)
+    if not follow or any(walk.keep_space.strides[k][-1] != 1 for k in full) or cols > few:
         return 1
     return next((k for k in range(min(length // LEAST_STEPS, folded // cols), 0, -1) if length % k == 0), 1)
 

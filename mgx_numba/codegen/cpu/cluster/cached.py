@@ -1,0 +1,64 @@
+"""What a stage of a reduction cluster keeps on the stack for a later one, rather than have it computed again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+from ....graph.instruction import Instruction
+from .stages import Stages
+from .walk import Walk
+
+__all__ = ["CACHE_BYTES", "CHEAP", "cache_elements", "cached_values"]
+
+CACHE_BYTES = 48 << 10
+"""Most bytes of one value that is kept: a first-level cache of recent CPUs."""
+ALIASING = 2048
+"""Bytes: addresses that differ by a multiple share one of few sets of a first-level cache."""
+MOST_CACHED = 3
+"""Values that are kept at a time."""
+CHEAP = 4
+"""Additions that cost less than keeping what they compute."""
+
+
+def cached_values(walk: Walk, stages: Stages, lanes: int) -> Mapping[Instruction, int]:
+    """Full values that a later stage reads again from a stack buffer instead of computing them again.
+
+    Each comes with the stage that computes and keeps it.
+    """
+    if walk.row_mode and walk.reduce_space.rank > 1:
+        return {}
+    elements = walk.reduce_lens[-1] if walk.row_mode else prod(walk.reduce_space.lens) * lanes
+    computed: dict[Instruction, int] = {}
+    cached: dict[Instruction, int] = {}
+    for stage in range(stages.count):
+        fresh: set[Instruction] = set()
+        pending = [*(i.inputs[0] for i in stages.reduced_in(stage)), *(r for _, r in stages.stored_in(stage))]
+        while pending:
+            ins = pending.pop()
+            aliased = ins.is_param and _is_aliased(walk, stages, ins)
+            if stages.row_value[ins] or ins in fresh or (ins.is_param and not aliased):
+                continue
+            costly = ins.is_param or stages.cost(ins) > CHEAP
+            known = ins in computed and elements <= cache_elements(ins) and costly
+            if known and (ins in cached or len(cached) < MOST_CACHED):
+                cached[ins] = computed[ins]
+                continue
+            fresh.add(ins)
+            pending.extend(ins.inputs)
+        computed = dict.fromkeys(fresh, stage) | computed
+    return cached
+
+
+def cache_elements(ins: Instruction) -> int:
+    """Elements of the longest row that is kept on the stack."""
+    return CACHE_BYTES // ins.shape.type.compute.size
+
+
+def _is_aliased(walk: Walk, stages: Stages, parameter: Instruction) -> bool:
+    """Whether the steps of a column compete for the same few places of the caches."""
+    if walk.row_mode:
+        return False
+    tensor = walk.inputs[stages.parameters.index(parameter)]
+    steps = [tensor.strides[a] * tensor.type.size for a in walk.axes if walk.full[a] > 1]
+    return min(steps, default=1) % ALIASING == 0

@@ -1,0 +1,160 @@
+"""The layout of a reduction cluster's kernel: everything that its text and its arguments depend on, computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from ....graph.instruction import Instruction
+from ....graph.module import Module
+from ...problems.cluster import Tensor
+from ..loops import task_elements
+from .cached import CHEAP, cached_values
+from .stages import Stages
+from .vectors import Strategy, vectors_of
+from .walk import SHORTEST_PIPELINE, Walk
+
+__all__ = ["ReduceLayout", "reduce_layout"]
+
+PIPELINE_BYTES = 512 << 10
+"""Most bytes of the rows that are in a pipeline, which stay in the second-level cache meanwhile."""
+
+
+@dataclass(frozen=True)
+class ReduceLayout:
+    """How the kernel of a reduction cluster walks its operands.
+
+    Attributes:
+        walk, stages: what is reduced and kept, and what is computed when.
+        fast_math: whether functions may differ by 4 units in the last place.
+        parts, fold: as for `reduce.reduce_launch`.
+        strategy: how it is printed.
+        lanes: of a vector.
+        longest_chunk: most columns of a task.
+        outer: lengths of the dimensions that rows are numbered by.
+        loops: lengths of the loops of the reduction around that along the lanes if there is one.
+        cols, chunk, chunks: elements along the lanes, of a task, and tasks for them (1 in row mode).
+        rows, batch: number of rows, and those of a task.
+        count: elements that are reduced to one.
+        inner: for each operand, its element stride along the lanes.
+        row_strides: for each operand, its element strides along ``outer``.
+        loop_strides: for each operand, its element strides along ``loops``; none for those that are not full.
+        cached: the values that are kept on the stack, with the stages that keep them.
+    """
+
+    walk: Walk
+    stages: Stages
+    fast_math: bool
+    parts: int
+    fold: int
+    strategy: Strategy
+    lanes: int
+    longest_chunk: int
+    outer: tuple[int, ...]
+    loops: tuple[int, ...]
+    cols: int
+    chunk: int
+    chunks: int
+    rows: int
+    batch: int
+    count: int
+    inner: tuple[int, ...]
+    row_strides: tuple[tuple[int, ...], ...]
+    loop_strides: tuple[tuple[int, ...], ...]
+    cached: Mapping[Instruction, int]
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks."""
+        return -(-self.rows // self.batch) * self.chunks * self.parts if prod(self.walk.full) else 0
+
+    def same_for_rows(self, operand: int) -> bool:
+        """Whether an operand is read again for each row."""
+        return self.walk.row_mode and self.rows > 1 and not any(self.row_strides[operand])
+
+
+def reduce_layout(
+    module: Module,
+    axes: Sequence[int],
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    fast_math: bool = False,
+    parts: int = 1,
+    fold: int = 1,
+) -> ReduceLayout:
+    """The layout of a cluster's kernel; arguments are those of `reduce.reduce_launch`.
+
+    Raises:
+        CompileError: no operand is full.
+    """
+    vectors = vectors_of(module, axes, inputs, outputs, parts, fold)
+    walk, stages, strategy, lanes = vectors.walk, vectors.stages, vectors.strategy, vectors.lanes
+    reduce_lens, keep_lens = walk.reduce_lens, walk.keep_space.lens
+    if walk.row_mode:
+        outer, cols, loops = keep_lens, reduce_lens[-1], reduce_lens[:-1]
+        chunk, chunks = cols, 1
+    else:
+        outer, cols, loops = keep_lens[:-1], keep_lens[-1], reduce_lens
+        chunk = min(cols, vectors.longest_chunk)
+        chunks = -(-cols // chunk)
+    rows, count = prod(outer), prod(reduce_lens)
+    work = count * (1 if walk.row_mode else chunk)
+    batch = 1 if chunks * parts > 1 else max(1, min(rows, task_elements(prod(walk.full)) // max(work, 1)))
+    inner, loop_strides = _strides(walk)
+    cached = {} if strategy is Strategy.WHOLE_ROWS else cached_values(walk, stages, lanes)
+    if strategy is Strategy.ROWS and _is_pipelined(walk, stages, lanes, inner, cached):
+        strategy = Strategy.ROW_PIPELINE
+    return ReduceLayout(
+        walk=walk,
+        stages=stages,
+        fast_math=fast_math,
+        parts=parts,
+        fold=fold,
+        strategy=strategy,
+        lanes=lanes,
+        longest_chunk=vectors.longest_chunk,
+        outer=outer,
+        loops=loops,
+        cols=cols,
+        chunk=chunk,
+        chunks=chunks,
+        rows=rows,
+        batch=batch,
+        count=count,
+        inner=inner,
+        row_strides=tuple(s[: len(outer)] for s in walk.keep_space.strides),
+        loop_strides=loop_strides,
+        cached=cached,
+    )
+
+
+def _strides(walk: Walk) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+    """For each operand: its stride along the lanes, and its strides along the loops of the reduction."""
+    reduced = iter(walk.reduce_space.strides)
+    strides = [next(reduced) or (1,) if is_full else () for is_full in walk.is_full]
+    if walk.row_mode:
+        return tuple(s[-1] if s else 0 for s in strides), tuple(s[:-1] for s in strides)
+    return tuple(s[-1] for s in walk.keep_space.strides), tuple(strides)
+
+
+def _is_pipelined(
+    walk: Walk, stages: Stages, lanes: int, inner: Sequence[int], cached: Mapping[Instruction, int]
+) -> bool:
+    """Whether rows come from memory, take long to compute with, and are such that several fit the caches.
+
+    What is kept of a row must be written one stage before it is read, results in the last stage.
+    """
+    last, cols = stages.count - 1, walk.reduce_lens[-1]
+    row_bytes = sum(cols * t.type.size for t, stride in zip(walk.tensors, inner) if stride)
+    return (
+        walk.row_mode
+        and walk.past_caches
+        and last > 0
+        and walk.reduce_space.rank <= 1
+        and cols >= SHORTEST_PIPELINE * lanes
+        and row_bytes * stages.count <= PIPELINE_BYTES
+        and any(stages.cost(i.inputs[0]) > CHEAP for i in stages.reductions)
+        and all(stage == last - 1 for stage in cached.values())
+        and all(stages.store_stage(r) == last for r, full in zip(stages.results, stages.full_results) if full)
+    )

@@ -1,0 +1,79 @@
+"""The names in a reduction kernel's text: its argument slots, accumulators and stack buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ....graph.instruction import Instruction
+from ..loops import Odometer, Slots, dtype_name
+from .layout import ReduceLayout
+from .parts import Parts, parts_of
+from .variance import head_vectors
+
+__all__ = ["Names", "names_of"]
+
+
+@dataclass(frozen=True)
+class Names:
+    """What the text of a kernel calls its operands, strides and values.
+
+    ``p_<operand>`` is where an operand begins, ``r_<operand>`` its row, ``q_<operand>`` where the loop along the lanes
+    reads it.
+
+    Attributes:
+        operands: ``x0``, ``x1``, ..., ``out0``, ``out1``, ....
+        odometer: the dimensions that rows are numbered by.
+        parts: the loops of the reduction, whose indices are ``j0``, ``j1``, ....
+        steps: for each operand, the slot of its stride along the lanes if that is neither 0 nor 1.
+        loop_strides: for each operand, the loops along which it moves with the slots of its strides.
+        accumulators, heads, caches: for each reduction, each mean known before the row, and each value that is kept.
+    """
+
+    operands: tuple[str, ...]
+    odometer: Odometer
+    parts: Parts
+    steps: tuple[str, ...]
+    loop_strides: tuple[tuple[tuple[int, str], ...], ...]
+    accumulators: Mapping[Instruction, str]
+    heads: Mapping[Instruction, str]
+    caches: Mapping[Instruction, str]
+
+    def next_row(self, k: int) -> str:
+        """Slot of an operand's distance to the next row, if it has one."""
+        strides = self.odometer.strides[k]
+        return strides[-1] if strides else ""
+
+    def loop_offset(self, k: int, index: Mapping[int, str] | None = None) -> str:
+        """Offset of an operand from its row inside of the loops, whose ``index`` may be another expression."""
+        index = index or {}
+        return " + ".join(f"{index.get(d, f'j{d}')} * {stride}" for d, stride in self.loop_strides[k])
+
+
+def names_of(layout: ReduceLayout, slots: Slots) -> Names:
+    """The names of a kernel, with ``slots`` for all of its arguments."""
+    walk, stages = layout.walk, layout.stages
+    operands = (*(f"x{k}" for k in range(len(walk.inputs))), *(f"out{k}" for k in range(len(walk.outputs))))
+    for name, tensor in zip(operands, walk.tensors):
+        slots.pointer(f"p_{name}", name, dtype_name(tensor.type))
+    for name in ("cols", "chunk", "chunks", "rows", "batch", "count"):
+        slots.integer(name, getattr(layout, name))
+    if stages.heads:
+        slots.integer("heads", head_vectors(layout.lanes, layout.cols, layout.count))
+    parts = parts_of(layout, slots, tuple(slots.integer(f"m{d}", n) for d, n in enumerate(layout.loops)))
+    odometer = Odometer(slots, layout.outer, layout.row_strides)
+    steps, loop_strides = [], []
+    for k, stride in enumerate(layout.inner):
+        steps.append(slots.integer(f"t{k}", stride) if stride not in (0, 1) else "")
+        along = enumerate(layout.loop_strides[k])
+        loop_strides.append(tuple((d, slots.integer(f"a{k}_{d}", s)) for d, s in along if s))
+    return Names(
+        operands=operands,
+        odometer=odometer,
+        parts=parts,
+        steps=tuple(steps),
+        loop_strides=tuple(loop_strides),
+        accumulators={ins: f"acc{k}" for k, ins in enumerate(stages.reductions)},
+        heads={ins: f"head{k}" for k, ins in enumerate(stages.heads)},
+        caches={ins: f"cache{k}" for k, ins in enumerate(layout.cached)},
+    )

@@ -1,0 +1,51 @@
+"""Rows that are reduced in parts, each by a task of its own with results of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from ..loops import Slots
+from .layout import ReduceLayout
+
+__all__ = ["Parts", "parts_of"]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The loops of a reduction, one of which covers only a part if there are several.
+
+    Attributes:
+        bounds: begin and end of each loop, that along the lanes being the last one in row mode.
+        lines: lines that set the bounds of the part, and ``block`` to what is left of it.
+        offsets: for each operand, what is added to its offset for the part.
+    """
+
+    bounds: tuple[tuple[str, str], ...]
+    lines: tuple[str, ...]
+    offsets: tuple[str, ...]
+
+
+def parts_of(layout: ReduceLayout, slots: Slots, loops: tuple[str, ...]) -> Parts:
+    """The parts of a layout, with ``slots`` for what they need; ``loops`` are the slots of the loops' lengths."""
+    walk, parts = layout.walk, layout.parts
+    bounds = [("0", length) for length in loops] + [("0", "cols")] * walk.row_mode
+    offsets = [""] * len(walk.tensors)
+    if parts == 1:
+        return Parts(tuple(bounds), (), tuple(offsets))
+    lens = walk.reduce_lens
+    many = [d for d, n in enumerate(lens) if n >= parts]
+    d = many[0] if many else lens.index(max(lens))
+    unit = layout.lanes if d == len(loops) else 1
+    slots.integer("share", -(-lens[d] // (parts * unit)) * unit)
+    slots.integer("parts", parts)
+    lines = (
+        "part = imod(block, parts)",
+        "block = idiv(block, parts)",
+        "low = part * share",
+        f"high = imin({bounds[d][1]}, low + share)",
+    )
+    bounds[d] = ("low", "high")
+    for k in range(len(walk.inputs), len(walk.tensors)):
+        offsets[k] = f" + part * {slots.integer(f'b{k}', layout.fold * prod(walk.tensors[k].lens))}"
+    return Parts(tuple(bounds), lines, tuple(offsets))

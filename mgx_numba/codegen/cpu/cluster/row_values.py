@@ -1,0 +1,129 @@
+"""Row values of a reduction cluster: printed once a row, or once a vector of columns, outside of the loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ....errors import CompileError
+from ....graph.instruction import Instruction
+from ....ops.base import Pointwise
+from ...reductions import REDUCTIONS
+from ..loops import load_text, store_text
+from ..printer import CodeBuffer, VectorPrinter, VectorValue
+from .accumulators import across_lanes, finished
+from .element import lines_of_head
+from .layout import ReduceLayout
+from .names import Names
+from .variance import HeadMean
+
+__all__ = ["RowValues", "all_stages", "rows_at"]
+
+
+class RowValues:
+    """Prints row values, each where it is first asked for.
+
+    Args:
+        prefix: of the names of values.
+        accumulated: expression of what a reduction has come to, with all lanes joined in row mode.
+        age: the head of the row, see `variance.head_lines`, is the one with this age in its name.
+        at: pointers to the row are named so.
+        left: how many of a vector of columns there are, if not all.
+    """
+
+    def __init__(
+        self,
+        layout: ReduceLayout,
+        names: Names,
+        prefix: str,
+        accumulated: Callable[[Instruction], str],
+        age: int = 1,
+        at: str = "r",
+        left: str = "",
+    ) -> None:
+        self._layout, self._names, self._accumulated = layout, names, accumulated
+        self._age, self._at, self._left = age, at, left
+        self._buffer = CodeBuffer(prefix)
+        lanes = 0 if layout.walk.row_mode else layout.lanes
+        self._printer = VectorPrinter(self._buffer, lanes, fast_math=layout.fast_math)
+        self._known: dict[Instruction, VectorValue] = {}
+
+    def drain(self) -> list[str]:
+        """Take out the lines so far; values that they compute stay known."""
+        return self._buffer.drain()
+
+    def value(self, ins: Instruction) -> VectorValue:
+        """Handler value of a row value."""
+        if ins not in self._known:
+            self._known[ins] = self._print(ins)
+        return self._known[ins]
+
+    def store_results(self) -> None:
+        """Print the stores of all results that are row values."""
+        layout = self._layout
+        for k, (result, is_full) in enumerate(zip(layout.stages.results, layout.stages.full_results)):
+            if is_full:
+                continue
+            pointer, value = f"{self._at}_out{k}", self._printer.stored(self.value(result))
+            if layout.walk.row_mode:
+                self._buffer.line(f"store_scalar({pointer}, 0, {value})")
+            else:
+                position = len(layout.walk.inputs) + k
+                inner, step = layout.inner[position], self._names.steps[position]
+                self._buffer.line(store_text(pointer, "c", inner, step, value, self._left))
+
+    def _print(self, ins: Instruction) -> VectorValue:
+        layout, printer = self._layout, self._printer
+        if ins.literal is not None:
+            return printer.const(ins.literal.numpy().reshape(-1)[0].item(), ins.shape.type)
+        if ins.is_param:
+            k = layout.stages.parameters.index(ins)
+            pointer = f"{self._at}_x{k}"
+            if layout.walk.row_mode:
+                return printer.loaded(f"load_scalar({pointer}, 0)", ins.shape.type)
+            inner, step = layout.inner[k], self._names.steps[k]
+            return printer.loaded(load_text(pointer, "c", inner, step, layout.lanes, self._left), ins.shape.type)
+        if ins.name == "multibroadcast":
+            return self.value(ins.inputs[0])
+        if isinstance(ins.op, HeadMean):
+            return VectorValue(f"{self._names.heads[ins]}_{self._age}", ins.shape.type)
+        if ins.name in REDUCTIONS:
+            reduction = layout.stages.reduction(ins)
+            return finished(reduction, printer, self._accumulated(ins), ins.inputs[0].shape.type)
+        if isinstance(ins.op, Pointwise):
+            return ins.op.scalar(printer, *(self.value(i) for i in ins.inputs))  # type: ignore[no-any-return]
+        raise CompileError(f"{ins.op} is not known as a row value here")
+
+
+def rows_at(layout: ReduceLayout, names: Names, left: str = "") -> RowValues:
+    """Row values of the row at ``r``, or in column mode of a vector of columns (the first ``left`` of them, if given).
+
+    A reduction is known when its accumulator is complete.
+    """
+
+    def accumulated(ins: Instruction) -> str:
+        text = names.accumulators[ins]
+        return f"{across_lanes(layout.stages.reduction(ins))}({text})" if layout.walk.row_mode else text
+
+    return RowValues(layout, names, "u" if left else "s", accumulated, left=left)
+
+
+def all_stages(
+    layout: ReduceLayout, names: Names, stage_lines: Callable[[int, RowValues], list[str]], left: str = ""
+) -> list[str]:
+    """Lines of all stages for one row (row mode) or one vector of columns (column mode), and of the row results.
+
+    ``stage_lines`` prints what a stage does for all elements.
+    """
+    stages, rows = layout.stages, rows_at(layout, names, left)
+    lines: list[str] = []
+    for ins in stages.heads:
+        head = lines_of_head(layout, names, rows.value, "r", ins)
+        lines += [*rows.drain(), *head]
+    for stage in range(stages.count):
+        printed = stage_lines(stage, rows)
+        lines += [*rows.drain(), *printed]
+        for ins in stages.reduced_in(stage):
+            rows.value(ins)
+        lines += rows.drain()
+    rows.store_results()
+    return [*lines, *rows.drain()]

@@ -1,0 +1,37 @@
+"""The tasks of reduction kernels that take one row after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..loops import indent
+from .layout import ReduceLayout
+from .names import Names
+
+__all__ = ["each_row"]
+
+
+def each_row(layout: ReduceLayout, names: Names, row: Sequence[str]) -> list[str]:
+    """Lines that run ``row`` for the rows of each task, with pointers ``r_<operand>`` to them.
+
+    In column mode its columns are ``first`` to ``last``.
+    """
+    places = [names.odometer.offset(k) + names.parts.offsets[k] for k in range(len(names.operands))]
+    pointers = [f"r_{name} = offset(p_{name}, {place})" for name, place in zip(names.operands, places)]
+    return [
+        "for task in range(begin, end):",
+        *indent(
+            [
+                "block = idiv(task, chunks)",
+                "first = (task - block * chunks) * chunk",
+                "last = imin(cols, first + chunk)",
+                *names.parts.lines,
+                "row = block * batch",
+                "stop = imin(rows, row + batch)",
+                *names.odometer.start("row"),
+                "while row < stop:",
+                *indent([*pointers, *row, "row += 1", *names.odometer.step()], 1),
+            ],
+            1,
+        ),
+    ]

@@ -1,0 +1,153 @@
+"""Where a reduction cluster's accumulators are, how many lanes its vectors have, and how many columns a task takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from math import prod
+
+from ....graph.instruction import Instruction
+from ....graph.module import Module
+from ...problems.cluster import Tensor
+from .. import host
+from ..loops import lanes_for
+from .cached import CACHE_BYTES
+from .maxima import maxima_without_nan
+from .stages import Stages, stages_of
+from .variance import with_one_pass_variances
+from .walk import Walk, walk_of
+
+__all__ = ["Strategy", "Vectors", "vectors_of"]
+
+LONG_ROW = 32
+"""Vectors of a row from which each step takes two of them."""
+WIDER_COLUMNS = 8
+LIGHT = 6
+"""Instructions of a cluster with one stage of which each step may take ``WIDER_COLUMNS`` vectors."""
+FEWEST_CHUNKS = 16
+"""Vectors that columns have at least, so that all threads have some."""
+FEWEST_KEPT = 4
+"""Vectors of columns from which their accumulators may be in memory."""
+KEPT_BYTES = 16 << 10
+"""Memory for the accumulators of a task's columns: half of a first-level cache of 32 KiB."""
+WHOLE_ROW = 8
+"""Registers of the longest row that is held in them."""
+
+
+class Strategy(Enum):
+    """How a reduction cluster is computed; each has a module of its name that prints it."""
+
+    ROWS = "row after row, or vector after vector of columns, with all accumulators in registers"
+    WHOLE_ROWS = "rows that registers hold"
+    COLUMNS = "columns with accumulators in memory"
+    ROW_PIPELINE = "several rows at a time, each in another stage"
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """How a cluster is cut into vectors.
+
+    Attributes:
+        walk, stages: what is reduced and kept, and what is computed when.
+        strategy: by where the accumulators are; ``ROWS`` may still become ``ROW_PIPELINE``.
+        lanes: of a vector.
+        longest_chunk: most columns of a task.
+    """
+
+    walk: Walk
+    stages: Stages
+    strategy: Strategy
+    lanes: int
+    longest_chunk: int
+
+
+def vectors_of(
+    module: Module,
+    axes: Sequence[int],
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    parts: int = 1,
+    fold: int = 1,
+) -> Vectors:
+    """The vectors of a cluster; arguments are those of `reduce.reduce_launch`.
+
+    Raises:
+        CompileError: no operand is full.
+    """
+    walk = walk_of(module, axes, inputs, outputs, fold)
+    stages = stages_of(*_as_computed(module, walk.is_one_pass), walk)
+    strategy = _strategy_of_accumulators(walk, stages, parts)
+    lanes = _lanes(walk, stages, strategy)
+    return Vectors(walk, stages, strategy, lanes, _longest_chunk(stages, strategy, lanes))
+
+
+def _as_computed(module: Module, one_pass: bool) -> tuple[Module, frozenset[Instruction]]:
+    """The cluster as its kernel computes it, and the maxima that need not pass a NaN on."""
+    computed = with_one_pass_variances(module) if one_pass else module
+    return computed, frozenset(maxima_without_nan(computed))
+
+
+def _strategy_of_accumulators(walk: Walk, stages: Stages, parts: int) -> Strategy:
+    """Whether columns' accumulators are in memory, or rows in registers."""
+    if _keeps_columns(walk, stages):
+        return Strategy.COLUMNS
+    return Strategy.WHOLE_ROWS if parts == 1 and _is_whole_row(walk, stages) else Strategy.ROWS
+
+
+def _keeps_columns(walk: Walk, stages: Stages) -> bool:
+    """Whether columns come from memory and are best read row by row, with all accumulators in memory.
+
+    Otherwise a column's accumulators are in registers, and rows are read in short runs.
+    """
+    kept = walk.keep_space
+    wide = kept.rank > 0 and kept.lens[-1] >= FEWEST_KEPT * lanes_for(len(stages.module))
+    return not walk.row_mode and walk.past_caches and stages.count == 1 and wide and not any(stages.full_results)
+
+
+def _is_whole_row(walk: Walk, stages: Stages) -> bool:
+    """Whether registers hold a row, so that no stage reads or computes again what one before it had.
+
+    Unless vectors fill lines, no part of such rows goes past the caches.
+    """
+    if not walk.row_mode or walk.reduce_space.rank != 1:
+        return False
+    cols, one = walk.reduce_lens[-1], host.lanes("float32")
+    full = (i for i in stages.module if i.name != "@return" and i.shape.lens == walk.full)
+    widest = max(i.shape.type.compute.size for i in full)
+    held = cols <= host.MAX_LANES and cols * widest <= WHOLE_ROW * 4 * one
+    return held and (not walk.streamed or cols <= 2 * one or cols & (cols - 1) == 0)
+
+
+def _lanes(walk: Walk, stages: Stages, strategy: Strategy) -> int:
+    """Long rows take more registers at a time: reductions are chains, which wait unless there are several.
+
+    So do columns, where each step reads as much memory in one place, as long as all threads have some.
+    """
+    lanes = lanes_for(len(stages.module))
+    if strategy is Strategy.COLUMNS:
+        return lanes
+    if strategy is Strategy.WHOLE_ROWS:
+        return max(host.lanes("float32"), 1 << (walk.reduce_lens[-1] - 1).bit_length())
+    if walk.row_mode:
+        return 2 * lanes if walk.reduce_lens[-1] >= LONG_ROW * lanes else lanes
+    wider = WIDER_COLUMNS if stages.count == 1 and len(stages.module) <= LIGHT else 2
+    kept = walk.keep_space.lens
+    if stages.count > 1 and walk.past_caches and _cached_columns(walk) >= 2 * wider * lanes:
+        wider *= 2
+    while wider > 1 and kept[-1] >= 2 * lanes and prod(kept) >= FEWEST_CHUNKS * lanes:
+        lanes, wider = 2 * lanes, wider // 2
+    return lanes
+
+
+def _cached_columns(walk: Walk) -> int:
+    """Columns of which all elements fit into what is kept on the stack."""
+    return CACHE_BYTES // (prod(walk.reduce_space.lens) * walk.tensors[walk.lead].type.compute.size)
+
+
+def _longest_chunk(stages: Stages, strategy: Strategy, lanes: int) -> int:
+    """Most columns of a task."""
+    if strategy is Strategy.COLUMNS:
+        types = [stages.reduction(i).accumulator(i.inputs[0].shape.type) for i in stages.reductions]
+        return KEPT_BYTES // sum(t.size for t in types)
+    return max(4 * lanes_for(len(stages.module)), lanes)

@@ -1,0 +1,123 @@
+"""How the operands of a reduction cluster are walked: which of them are full, along which axes, in which order.
+
+Lanes run along the reduced axis when it is the contiguous one (row mode), else along the contiguous kept axis (column
+mode), so no tensor is transposed first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from ....errors import CompileError
+from ....graph.module import Module
+from ...body import cluster_name
+from ...problems.cluster import Tensor
+from ...reductions import REDUCTIONS
+from ...space import Space, collapse
+from ..loops import is_streamed, lanes_for
+from .variance import LEAST_SHARE
+
+__all__ = ["SHORTEST_PIPELINE", "Walk", "walk_of"]
+
+SHORTEST_PIPELINE = 8
+"""Vectors of the shortest row for which it pays to be fetched, or read once, while another is computed."""
+
+
+@dataclass(frozen=True)
+class Walk:
+    """The operands of a cluster and the two spaces over which they are walked, before anything is said of its values.
+
+    Attributes:
+        name: of the kernel.
+        full: lengths of the elements.
+        axes: the reduced axes.
+        inputs, outputs, tensors: the operands, and all of them, inputs first.
+        is_full: for each operand, whether it has an element, rather than a row, for each combination of indices.
+        past_caches: whether inputs come from memory.
+        streamed: whether results go to memory.
+        lead: operand whose memory order is followed.
+        reduce_space: the reduced dimensions, merged, with strides of the full operands only, in their order.
+        keep_space: the others, with strides of every operand.
+        row_mode: whether lanes run along the innermost reduced dimension rather than the innermost kept one.
+    """
+
+    name: str
+    full: tuple[int, ...]
+    axes: tuple[int, ...]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    tensors: tuple[Tensor, ...]
+    is_full: tuple[bool, ...]
+    past_caches: bool
+    streamed: bool
+    lead: int
+    reduce_space: Space
+    keep_space: Space
+    row_mode: bool
+
+    @property
+    def reduce_lens(self) -> tuple[int, ...]:
+        """Lengths of the reduced dimensions, at least one."""
+        return self.reduce_space.lens or (1,)
+
+    @property
+    def is_one_pass(self) -> bool:
+        """Whether rows are so long, and far away, that their variances are best computed while they are read once."""
+        shortest = max(SHORTEST_PIPELINE * lanes_for(0), prod(self.reduce_lens) // LEAST_SHARE)
+        return self.row_mode and self.past_caches and self.reduce_lens[-1] >= shortest
+
+    def repeats_along_rows(self, tensor: Tensor) -> bool:
+        """Whether an operand has one value a row, be it by its lengths or by its strides."""
+        return tensor.lens != self.full or all(tensor.strides[a] == 0 or self.full[a] == 1 for a in self.axes)
+
+
+def walk_of(
+    module: Module, axes: Sequence[int], inputs: Sequence[Tensor], outputs: Sequence[Tensor], fold: int = 1
+) -> Walk:
+    """The walk over the operands of a cluster; arguments are those of `reduce.reduce_launch`.
+
+    Raises:
+        CompileError: no operand is full.
+    """
+    name, tensors = cluster_name(module, "reduce"), (*inputs, *outputs)
+    full = next(i for i in module if i.name in REDUCTIONS).inputs[0].shape.lens
+    is_full = tuple(t.lens == full for t in tensors)
+    fulls = [k for k in range(len(tensors)) if is_full[k]]
+    if not fulls:
+        raise CompileError(f"{name}: a reduction cluster needs a full operand")
+    lead = next((k for k in fulls if all(s for s, n in zip(tensors[k].strides, full) if n > 1)), fulls[0])
+    kept = [a for a in range(len(full)) if a not in axes]
+    reduce_space = collapse(full, [tensors[k].strides for k in fulls], order_by=fulls.index(lead), axes=axes)
+    keep_space = collapse(full, [t.strides for t in tensors], order_by=lead, axes=kept)
+    row_mode = _innermost(reduce_space, fulls.index(lead)) <= _innermost(keep_space, lead)
+    if fold > 1:
+        reduce_space, keep_space = _folded(reduce_space, keep_space, fold)
+    return Walk(
+        name=name,
+        full=full,
+        axes=tuple(axes),
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+        tensors=tensors,
+        is_full=is_full,
+        past_caches=is_streamed(inputs),
+        streamed=is_streamed(outputs),
+        lead=lead,
+        reduce_space=reduce_space,
+        keep_space=keep_space,
+        row_mode=row_mode,
+    )
+
+
+def _innermost(space: Space, operand: int) -> int:
+    """Distance of an operand's neighbours along the innermost dimension."""
+    return abs(space.strides[operand][-1]) if space.rank else 1 << 60
+
+
+def _folded(reduce_space: Space, keep_space: Space, fold: int) -> tuple[Space, Space]:
+    """Both spaces with so many steps of the inner reduced dimension as columns."""
+    lens, strides = reduce_space.lens, reduce_space.strides
+    fewer = Space((*lens[:-1], lens[-1] // fold), tuple((*row[:-1], row[-1] * fold) for row in strides))
+    return fewer, Space((*keep_space.lens[:-1], keep_space.lens[-1] * fold), keep_space.strides)

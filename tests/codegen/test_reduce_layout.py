@@ -1,0 +1,109 @@
+"""Kernels of reduction clusters: which strategy a layout has, and that texts and results follow from it alone."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from mgx_numba.codegen.cpu import host
+from mgx_numba.codegen.cpu.cluster.layout import reduce_layout
+from mgx_numba.codegen.cpu.cluster.names import names_of
+from mgx_numba.codegen.cpu.cluster.reduce import PRINTERS, reduce_launch
+from mgx_numba.codegen.cpu.cluster.vectors import Strategy
+from mgx_numba.codegen.cpu.loops import Slots
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import Type
+from mgx_numba.graph.module import Module
+
+from .launching import run_launch, tensor_of
+
+
+def module_of(build, *lens):
+    module = Module("cluster")
+    module.add_return(
+        build(module, *(module.add_parameter(f"x{k}", Shape(Type.float_type, n)) for k, n in enumerate(lens)))
+    )
+    return module
+
+
+def spread(m, ins, like):
+    return m.add_instruction("multibroadcast", [ins], out_lens=like.shape.lens)
+
+
+def variance(m, x, axes):
+    """The mean, and the variance about it."""
+    mean = m.add_instruction("reduce_mean", [x], axes=axes)
+    away = m.add_instruction("sub", [x, spread(m, mean, x)])
+    return mean, m.add_instruction("reduce_mean", [m.add_instruction("mul", [away, away])], axes=axes)
+
+
+def softmax(axis):
+    def build(m, x):
+        top = m.add_instruction("reduce_max", [x], axes=[axis])
+        e = m.add_instruction("exp", [m.add_instruction("sub", [x, spread(m, top, x)])])
+        total = m.add_instruction("reduce_sum", [e], axes=[axis])
+        return [m.add_instruction("div", [e, spread(m, total, x)])]
+
+    return build
+
+
+def total(axis):
+    return lambda m, x: [m.add_instruction("reduce_sum", [x], axes=[axis])]
+
+
+@pytest.mark.parametrize(
+    ("build", "lens", "axis", "past_caches", "strategy"),
+    [
+        (softmax(1), (40, 2000), 1, False, Strategy.ROWS),
+        (softmax(0), (40, 200), 0, False, Strategy.ROWS),
+        (total(0), (40, 200), 0, False, Strategy.ROWS),
+        (softmax(1), (40, 33), 1, False, Strategy.WHOLE_ROWS),
+        (total(0), (40, 2000), 0, True, Strategy.COLUMNS),
+        (softmax(1), (40, 2000), 1, True, Strategy.ROW_PIPELINE),
+    ],
+)
+def test_text_follows_from_the_layout_alone(build, lens, axis, past_caches, strategy, monkeypatch):
+    monkeypatch.setattr(host, "last_cache_bytes", lambda: 0 if past_caches else 1 << 40)
+    module = module_of(build, lens)
+    operands = (
+        [tensor_of(np.empty(lens, np.float32))],
+        [tensor_of(np.empty(r.shape.lens, np.float32)) for r in module.results()],
+    )
+    layout = reduce_layout(module, (axis,), *operands)
+    assert layout.strategy is strategy
+    state = {field.name: getattr(layout, field.name) for field in dataclasses.fields(layout)}
+    names = names_of(layout, Slots())
+    first = PRINTERS[strategy](layout, names)
+    assert PRINTERS[strategy](layout, names) == first
+    assert reduce_layout(module, (axis,), *operands) == layout
+    assert {field.name: getattr(layout, field.name) for field in dataclasses.fields(layout)} == state
+    text = reduce_launch(module, (axis,), *operands).kernel.text
+    assert all(f"    {line}\n" in text for line in first)
+
+
+def test_variances_of_what_is_one_value_a_row_are_about_that_of_their_own_row(monkeypatch):
+    """In a pipeline they were taken about the value that the row before had begun with."""
+    monkeypatch.setattr(host, "last_cache_bytes", lambda: 0)
+    lens = (9, 1024)
+
+    def build(m, x, y):
+        mean, spread_of_y = variance(m, y, [1])
+        e = m.add_instruction("tanh", [x])
+        total = m.add_instruction("reduce_sum", [m.add_instruction("exp", [e])], axes=[1])
+        return [m.add_instruction("mul", [e, spread(m, total, x)]), mean, spread_of_y]
+
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(lens).astype(np.float32)
+    rows = rng.standard_normal((9, 1)).astype(np.float32) * 100
+    y = np.broadcast_to(rows, lens)
+    out = np.empty(lens, np.float32), np.empty((9, 1), np.float32), np.empty((9, 1), np.float32)
+    module = module_of(build, lens, lens)
+    launch = reduce_launch(module, (1,), [tensor_of(x), tensor_of(y)], [tensor_of(o) for o in out])
+    assert "live0" in launch.kernel.text
+    run_launch(launch, {"x0": x, "x1": y, **{f"out{k}": o for k, o in enumerate(out)}})
+    e = np.tanh(x)
+    np.testing.assert_allclose(out[0], e * np.exp(e).sum(1, keepdims=True), rtol=1e-4)
+    np.testing.assert_allclose(out[1], rows, rtol=1e-5)
+    np.testing.assert_allclose(out[2], 0, atol=1e-4)
