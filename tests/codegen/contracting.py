@@ -14,7 +14,9 @@ from mgx_numba.codegen.cpu.contraction.pack import aligned_zeros
 from mgx_numba.codegen.cpu.contraction.solver import Plan
 from mgx_numba.codegen.cpu.toolchain.loader import load
 from mgx_numba.codegen.launch import Callee, Launch, Operand
-from mgx_numba.codegen.problems.contraction import ConvProblem, Epilogue, EpilogueOperand, GemmProblem
+from mgx_numba.codegen.problems.convolution import ConvProblem
+from mgx_numba.codegen.problems.epilogue import Epilogue, EpilogueOperand
+from mgx_numba.codegen.problems.gemm import GemmProblem
 
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 

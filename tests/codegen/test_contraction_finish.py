@@ -12,7 +12,8 @@ from mgx_numba.codegen.cpu.contraction.gemm import GemmPacked
 from mgx_numba.codegen.cpu.contraction.tile_source import finish_source
 from mgx_numba.codegen.cpu.microkernels.inline import inline
 from mgx_numba.codegen.cpu.microkernels.tile_table import tile_for
-from mgx_numba.codegen.problems.contraction import ConvProblem, Epilogue, EpilogueOperand
+from mgx_numba.codegen.problems.convolution import ConvProblem
+from mgx_numba.codegen.problems.epilogue import Epilogue, EpilogueOperand
 
 from .contracting import (
     apply_full_epilogue,

@@ -9,7 +9,8 @@ from mgx_numba.codegen.cpu.contraction import GEMM_SOLVERS
 from mgx_numba.codegen.cpu.contraction.blocking import cut
 from mgx_numba.codegen.cpu.contraction.gemm import GemmInPlace, GemmPacked, GemmPacking
 from mgx_numba.codegen.cpu.microkernels.tile_table import TILES
-from mgx_numba.codegen.problems.contraction import Epilogue, EpilogueOperand, GemmProblem
+from mgx_numba.codegen.problems.epilogue import Epilogue, EpilogueOperand
+from mgx_numba.codegen.problems.gemm import GemmProblem
 from mgx_numba.errors import ShapeError
 
 from .contracting import (

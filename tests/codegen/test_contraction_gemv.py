@@ -11,7 +11,8 @@ from mgx_numba.codegen.cpu.contraction.gemv_int16 import GemvInt16
 from mgx_numba.codegen.cpu.contraction.int16_weights import BLOCK
 from mgx_numba.codegen.cpu.contraction.select import select
 from mgx_numba.codegen.cpu.contraction.solver import UnsuitedWeights
-from mgx_numba.codegen.problems.contraction import Epilogue, EpilogueOperand, GemmProblem
+from mgx_numba.codegen.problems.epilogue import Epilogue, EpilogueOperand
+from mgx_numba.codegen.problems.gemm import GemmProblem
 from mgx_numba.codegen.tuning.request import Candidate, Request
 
 from .contracting import apply_full_epilogue, full_epilogue, full_epilogue_arrays, gemm_problem, run_plan

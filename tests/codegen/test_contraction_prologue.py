@@ -10,7 +10,9 @@ from mgx_numba.codegen.cpu.contraction.blocking import Blocking
 from mgx_numba.codegen.cpu.contraction.conv import ConvPointwise
 from mgx_numba.codegen.cpu.contraction.gemm import GemmPacked
 from mgx_numba.codegen.cpu.contraction.select import select
-from mgx_numba.codegen.problems.contraction import ConvProblem, GemmProblem, Prologue, PrologueOperand
+from mgx_numba.codegen.problems.convolution import ConvProblem
+from mgx_numba.codegen.problems.epilogue import Prologue, PrologueOperand
+from mgx_numba.codegen.problems.gemm import GemmProblem
 from mgx_numba.errors import ShapeError
 
 from .contracting import apply_full_epilogue, full_epilogue, full_epilogue_arrays, run_plan

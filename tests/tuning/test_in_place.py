@@ -11,7 +11,9 @@ import pytest
 import mgx_numba as migraphx
 from bench import choices
 from mgx_numba.codegen.cpu.contraction import CONV_SOLVERS, GEMM_SOLVERS
-from mgx_numba.codegen.problems.contraction import ConvProblem, Epilogue, EpilogueOperand, GemmProblem
+from mgx_numba.codegen.problems.convolution import ConvProblem
+from mgx_numba.codegen.problems.epilogue import Epilogue, EpilogueOperand
+from mgx_numba.codegen.problems.gemm import GemmProblem
 from mgx_numba.codegen.tuning.request import Candidate, Request
 from mgx_numba.runtime.plan import Pointer, Step
 from mgx_numba.targets.cpu.measuring import Bench

@@ -11,7 +11,9 @@ import mgx_numba as migraphx
 from mgx_numba.codegen.cpu.contraction.configurations import refinements, solver_candidates
 from mgx_numba.codegen.cpu.contraction.solver import NO_EPILOGUE
 from mgx_numba.codegen.cpu.fingerprint import device_fingerprint
-from mgx_numba.codegen.problems.contraction import ConvProblem, GemmProblem, Prologue, PrologueOperand
+from mgx_numba.codegen.problems.convolution import ConvProblem
+from mgx_numba.codegen.problems.epilogue import Prologue, PrologueOperand
+from mgx_numba.codegen.problems.gemm import GemmProblem
 from mgx_numba.codegen.tuning.record import TuningRecord
 from mgx_numba.codegen.tuning.request import Request, problem_of
 from mgx_numba.targets.cpu.measuring import Bench

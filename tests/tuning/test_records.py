@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from mgx_numba.codegen.cpu.fingerprint import device_fingerprint
-from mgx_numba.codegen.problems.contraction import ConvProblem, Epilogue, EpilogueOperand, GemmProblem
+from mgx_numba.codegen.problems.convolution import ConvProblem
+from mgx_numba.codegen.problems.epilogue import Epilogue, EpilogueOperand
+from mgx_numba.codegen.problems.gemm import GemmProblem
 from mgx_numba.codegen.tuning.files import best, read_records, records_from, write_records
 from mgx_numba.codegen.tuning.record import TuningRecord, explain_miss
 from mgx_numba.codegen.tuning.request import Request

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import MgxError
-from ..problems.contraction import ConvProblem, Epilogue, GemmProblem
+from ..problems.convolution import ConvProblem
+from ..problems.epilogue import Epilogue
+from ..problems.gemm import GemmProblem
 from .record import Problem, TuningRecord
 
 __all__ = ["Candidate", "Request", "least_bytes", "problem_of"]

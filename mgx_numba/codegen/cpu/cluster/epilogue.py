@@ -9,7 +9,7 @@ from ....graph.instruction import Instruction
 from ....graph.module import Module
 from ....graph.passes.prologue import varies_over_pixels
 from ....ops.base import Pointwise
-from ...problems.contraction import Epilogue, EpilogueOperand, Prologue, PrologueOperand
+from ...problems.epilogue import Epilogue, EpilogueOperand, Prologue, PrologueOperand
 from ..loops import dtype_name
 from ..printer import CodeBuffer, VectorPrinter, VectorValue
 

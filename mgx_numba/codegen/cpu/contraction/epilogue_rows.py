@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ...kernel import KernelSource
 from ...launch import Callee, Operand
-from ...problems.contraction import Epilogue
+from ...problems.epilogue import Epilogue
 
 __all__ = ["Arguments", "Rows", "indent", "kernel_name"]
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...launch import Operand
-from ...problems.contraction import ITEMSIZE, Prologue
+from ...problems.elements import ITEMSIZE
+from ...problems.epilogue import Prologue
 from ..microkernels.tile_table import TILE_TABLE_ROWS, RegisterTile
 from .blocking import Blocking, fit
 from .epilogue_rows import Arguments, indent

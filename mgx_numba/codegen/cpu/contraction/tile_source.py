@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from ...kernel import KernelSource
-from ...problems.contraction import Epilogue
+from ...problems.epilogue import Epilogue
 from ..kernel import cpu_kernel
 from ..microkernels.tile_table import TILE_SLOTS, RegisterTile, tile_slot
 from .epilogue_rows import kernel_name

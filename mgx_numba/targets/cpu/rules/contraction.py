@@ -11,7 +11,9 @@ from ....codegen.cpu.cluster.epilogue import epilogue_parameters, print_epilogue
 from ....codegen.cpu.contraction.select import select
 from ....codegen.cpu.contraction.solver import NO_EPILOGUE, UnsuitedWeights
 from ....codegen.cpu.microkernels.tile_table import tile_for
-from ....codegen.problems.contraction import ConvProblem, Epilogue, GemmProblem, Prologue
+from ....codegen.problems.convolution import ConvProblem
+from ....codegen.problems.epilogue import Epilogue, Prologue
+from ....codegen.problems.gemm import GemmProblem
 from ....codegen.tuning.request import Candidate, Request
 from ....core.shape import Shape, row_major_strides
 from ....core.types import Type
