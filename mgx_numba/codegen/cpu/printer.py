@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -234,9 +234,10 @@ class VectorPrinter:
         return VectorValue(self.buffer.emit(f"{name}{'_fast' * fast}({arguments})"), result)
 
 
+@functools.lru_cache(maxsize=256)
 def print_body(
-    body: ScalarBody, names: Sequence[str], lanes: int, fast_math: bool, prefix: str = "v"
-) -> tuple[list[str], str]:
+    body: ScalarBody, names: tuple[str, ...], lanes: int, fast_math: bool, prefix: str = "v"
+) -> tuple[tuple[str, ...], str]:
     """Statements that compute a body's result, and the name that then holds it as elements of its dtype.
 
     `names` hold the parameters, as memory does, in vectors of `lanes`. What the statements assign is named `prefix`
@@ -249,17 +250,16 @@ def print_body(
     printer = VectorPrinter(buffer, lanes, fast_math)
     parameters = [printer.loaded(name, dtype) for name, dtype in zip(names, body.parameters)]
     result = printer.stored(body.evaluate(printer, parameters))
-    return buffer.drain(), result
+    return tuple(buffer.drain()), result
 
 
-@functools.lru_cache(maxsize=256)
 def check_body(body: ScalarBody) -> None:
     """Check that `print_body` can print a body.
 
     Raises:
         UnsupportedError: `lang` lacks one of the operations for its element type.
     """
-    print_body(body, [f"x{k}" for k in range(len(body.parameters))], 1, fast_math=False)
+    print_body(body, tuple(f"x{k}" for k in range(len(body.parameters))), 1, fast_math=False)
 
 
 def literal(value: float | int | bool) -> str:

@@ -51,8 +51,7 @@ class Request:
     def key(self) -> Problem:
         """The problem under which records are kept.
 
-        A prologue or epilogue counts by its name (its operations) and operands: its text depends on the machine's
-        vectors.
+        A prologue or epilogue counts by its name (its operations) and operands: constants do not change what is fast.
         """
         fields: dict[str, Any] = {name: _plain(getattr(self.problem, name)) for name in _numbers(self.problem)}
         fields["fast_math"] = self.fast_math

@@ -118,12 +118,12 @@ class Rows:
         return f"e{k}_row + c" if full else "n0 + c"
 
 
-def epilogue_text(epilogue: Epilogue, lanes: int) -> tuple[list[str], str]:
+def epilogue_text(epilogue: Epilogue, lanes: int) -> tuple[tuple[str, ...], str]:
     """Statements that work on the vector ``acc`` with the operands' ``e0``, ``e1``, ..., and the name of what is
     stored then."""
     if epilogue.body is None:
-        return [], "acc"
-    names = ["acc", *(f"e{k}" for k in range(len(epilogue.operands)))]
+        return (), "acc"
+    names = ("acc", *(f"e{k}" for k in range(len(epilogue.operands))))
     return print_body(epilogue.body, names, lanes, epilogue.fast_math)
 
 

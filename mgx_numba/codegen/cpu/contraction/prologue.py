@@ -81,7 +81,7 @@ class PrologueRows:
         """One vector of each of the rows that are computed together."""
         lanes = self.tile.lanes
         load, more, store = ("load_tail", ", rest, 1", "store_tail") if tail else ("load", "", "store")
-        names = ["term", *(f"a{k}" for k in range(len(self.prologue.operands)))]
+        names = ("term", *(f"a{k}" for k in range(len(self.prologue.operands))))
         body, result = print_body(self.prologue.body, names, lanes, self.prologue.fast_math, "u")
         lines = [f"{a} = {load}({a}_at, {a}0 + k0 + k{more}, {lanes})" for a in operands]
         for r in range(TOGETHER):

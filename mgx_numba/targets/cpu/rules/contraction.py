@@ -11,9 +11,8 @@ from ....codegen.cpu.contraction.select import select
 from ....codegen.cpu.contraction.solver import NO_EPILOGUE, UnsuitedWeights
 from ....codegen.cpu.printer import check_body
 from ....codegen.problems.convolution import ConvProblem
-from ....codegen.problems.epilogue import (
-    Epilogue,
-    Prologue,
+from ....codegen.problems.epilogue import Epilogue, Prologue
+from ....codegen.problems.fused_contraction import (
     epilogue_parameters,
     make_epilogue,
     make_prologue,
