@@ -1,28 +1,131 @@
-"""Evaluating a fused module through a handler of the scalar-operation protocol, and naming it."""
+"""Pointwise work as calls of the scalar-operation protocol: of a fused module, or recorded as data that any back end
+can print."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from ..core.types import Type
 from ..graph.instruction import Instruction
 from ..graph.module import Module
 from ..ops.base import Pointwise
-from ..ops.scalar import ScalarOps
+from ..ops.scalar import ScalarOps, TypeScalar
 
-__all__ = ["cluster_name", "evaluate_scalar_module", "scalar_flops"]
+__all__ = [
+    "ScalarBody", "ScalarCall", "cluster_name", "evaluate_instructions", "evaluate_scalar_module",
+    "scalar_body", "scalar_flops",
+]  # fmt: skip
 
 MAX_NAME = 96
+
+
+@dataclass(frozen=True)
+class ScalarCall:
+    """One call of the protocol: the method, the numbers of the values that it is given, and the result's type.
+
+    Of ``const`` the type is that of the constant, and ``constant`` has its bytes as NumPy stores them: zeros of either
+    sign and NaNs are then equal only to themselves.
+    """
+
+    method: str
+    operands: tuple[int, ...]
+    dtype: Type
+    constant: bytes = b""
+
+
+@dataclass(frozen=True)
+class ScalarBody:
+    """Scalar operations one after the other, as data: what one result is for given values.
+
+    The values are numbered: first the parameters, which have these types, then the results of the calls.
+    """
+
+    parameters: tuple[Type, ...]
+    calls: tuple[ScalarCall, ...]
+    result: int
+
+    @property
+    def dtype(self) -> Type:
+        """Element type of the result."""
+        first = len(self.parameters)
+        return self.parameters[self.result] if self.result < first else self.calls[self.result - first].dtype
+
+    def evaluate(self, handler: ScalarOps, arguments: Sequence[Any]) -> Any:
+        """The result, with a handler's values for the parameters."""
+        values = list(arguments)
+        for call in self.calls:
+            operands = [values[k] for k in call.operands]
+            if call.method == "const":
+                values.append(handler.const(np.frombuffer(call.constant, call.dtype.numpy)[0].item(), call.dtype))
+            elif call.method == "cast":
+                values.append(handler.cast(operands[0], call.dtype))
+            else:
+                values.append(getattr(handler, call.method)(*operands))
+        return values[self.result]
+
+
+def scalar_body(function: Callable[..., Any], parameters: Sequence[Type]) -> ScalarBody:
+    """The calls that ``function(handler, *values)`` makes to compute its result from values of these types."""
+    recorder = _Recorder(parameters)
+    result = function(recorder, *range(len(parameters)))
+    return ScalarBody(tuple(parameters), tuple(recorder.calls), result)
+
+
+class _Recorder:
+    """Handler whose values are their numbers in a body."""
+
+    def __init__(self, parameters: Sequence[Type]) -> None:
+        self.calls: list[ScalarCall] = []
+        self._types = list(parameters)
+
+    def dtype(self, x: int) -> Type:
+        return self._types[x]
+
+    def const(self, value: float | int | bool, dtype: Type) -> int:
+        return self._add(ScalarCall("const", (), dtype, np.asarray(value).astype(dtype.numpy).tobytes()))
+
+    def cast(self, x: int, dtype: Type) -> int:
+        return self._add(ScalarCall("cast", (x,), dtype))
+
+    def where(self, condition: int, a: int, b: int) -> int:
+        return self._add(ScalarCall("where", (condition, a, b), self._types[a]))
+
+    def fma(self, a: int, b: int, c: int) -> int:
+        return self._add(ScalarCall("fma", (a, b, c), self._types[a]))
+
+    def __getattr__(self, name: str) -> Any:
+        infer = getattr(TypeScalar(), name)
+        return lambda *x: self._add(ScalarCall(name, x, infer(*(self._types[k] for k in x))))
+
+    def _add(self, call: ScalarCall) -> int:
+        self.calls.append(call)
+        self._types.append(call.dtype)
+        return len(self._types) - 1
+
+
+def evaluate_instructions(
+    instructions: Iterable[Instruction], handler: ScalarOps, values: dict[Instruction, Any]
+) -> None:
+    """Add a handler's values for literals and pointwise instructions; for others ``values`` has what they need."""
+    for ins in instructions:
+        if ins in values:
+            continue
+        if ins.literal is not None:
+            values[ins] = handler.const(ins.literal.numpy().reshape(-1)[0].item(), ins.shape.type)
+        elif ins.name == "multibroadcast" and ins.inputs[0].is_literal:
+            values[ins] = values[ins.inputs[0]]
+        elif isinstance(ins.op, Pointwise):
+            values[ins] = ins.op.scalar(handler, *(values[i] for i in ins.inputs))
 
 
 def evaluate_scalar_module(module: Module, handler: ScalarOps, arguments: Sequence[Any]) -> list[Any]:
     """Results of a module of pointwise instructions, with a handler's values for its parameters."""
     values: dict[Instruction, Any] = dict(zip(module.parameters(), arguments))
-    for ins in module:
-        if ins.literal is not None:
-            values[ins] = handler.const(ins.literal.numpy().reshape(-1)[0].item(), ins.shape.type)
-        elif isinstance(ins.op, Pointwise):
-            values[ins] = ins.op.scalar(handler, *(values[i] for i in ins.inputs))
+    evaluate_instructions(module, handler, values)
     return [values[r] for r in module.results()]
 
 

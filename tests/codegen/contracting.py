@@ -4,35 +4,36 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
+from mgx_numba.codegen.body import scalar_body
 from mgx_numba.codegen.cpu.contraction.pack import aligned_zeros
-from mgx_numba.codegen.cpu.contraction.solver import Plan
 from mgx_numba.codegen.cpu.toolchain.loader import load
-from mgx_numba.codegen.launch import Callee, Launch, Operand
-from mgx_numba.codegen.problems.contraction import ConvProblem, Epilogue, EpilogueOperand, GemmProblem
+from mgx_numba.codegen.launch import Callee, Launch, Operand, Solution
+from mgx_numba.codegen.problems.convolution import ConvProblem
+from mgx_numba.codegen.problems.epilogue import Epilogue, EpilogueOperand
+from mgx_numba.codegen.problems.gemm import GemmProblem
+from mgx_numba.core.types import parse_type
 
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
-FULL_EPILOGUE = Epilogue(
-    (
-        EpilogueOperand("float32", "per_n"),
-        EpilogueOperand("float32", "full"),
-        EpilogueOperand("float32", "per_m"),
-        EpilogueOperand("float32", "scalar"),
-    ),
-    ("v0 = add(acc, e0)", "v1 = add(v0, e1)", "v2 = mul(v1, e2)", "v3 = max(v2, e3)"),
-    "v3",
-    name="add_add_mul_max",
-)
-"""``max((acc + bias + residual) * row_scale, floor)``"""
+
+def epilogue_of(
+    function: Callable[..., Any], *access: str, dtype: str = "float32", fast_math: bool = False, name: str = ""
+) -> Epilogue:
+    """The epilogue ``function(handler, sum, *operands)`` in the scalar protocol, all of it given in one dtype."""
+    operands = tuple(EpilogueOperand(dtype, own) for own in access)
+    body = scalar_body(function, [parse_type(dtype)] * (1 + len(access)))
+    return Epilogue(operands, body, fast_math, name)
 
 
-def run_plan(plan: Plan, arrays: Mapping[str, np.ndarray], pages: GuardedPages | None = None, fill: int = 0xFF) -> None:
+def run_plan(
+    plan: Solution, arrays: Mapping[str, np.ndarray], pages: GuardedPages | None = None, fill: int = 0xFF
+) -> None:
     """Run the launches in order, the claims of each last first; arrays are changed in place. Each byte of scratch,
     which is in ``pages`` if there are any, is ``fill`` before: NaN in every float unless told."""
     load(plan.kernels)
@@ -66,7 +67,7 @@ def element_strides(array: np.ndarray) -> tuple[int, ...]:
 def full_epilogue_arrays(
     rng: np.random.Generator, rows: Sequence[int], columns: int, dtype: str
 ) -> dict[str, np.ndarray]:
-    """Operands of `FULL_EPILOGUE` for a result of lens ``(*rows, columns)``."""
+    """Operands of `full_epilogue` for a result of lens ``(*rows, columns)``."""
     return {
         "e0": rng.standard_normal(columns).astype(dtype),
         "e1": rng.standard_normal((*rows, columns)).astype(dtype),
@@ -76,13 +77,15 @@ def full_epilogue_arrays(
 
 
 def full_epilogue(dtype: str) -> Epilogue:
-    """`FULL_EPILOGUE` with operands of another dtype."""
-    operands = tuple(EpilogueOperand(dtype, o.access) for o in FULL_EPILOGUE.operands)
-    return Epilogue(operands, FULL_EPILOGUE.lines, FULL_EPILOGUE.result, name=FULL_EPILOGUE.name)
+    """``max((acc + bias + residual) * row_scale, floor)``"""
+    return epilogue_of(
+        lambda s, acc, bias, residual, scale, floor: s.max(s.mul(s.add(s.add(acc, bias), residual), scale), floor),
+        "per_n", "full", "per_m", "scalar", dtype=dtype, name="add_add_mul_max",
+    )  # fmt: skip
 
 
 def apply_full_epilogue(sums: np.ndarray, e: Mapping[str, np.ndarray]) -> np.ndarray:
-    """What `FULL_EPILOGUE` makes of the sums."""
+    """What `full_epilogue` makes of the sums."""
     return np.maximum((sums + e["e0"] + e["e1"]) * e["e2"], e["e3"])
 
 
@@ -150,7 +153,7 @@ def _transposed(problem: ConvProblem, x: np.ndarray, w: np.ndarray) -> np.ndarra
 
 
 def run_conv(solver: Any, problem: ConvProblem, seed: int, threads: int = 1, gap: int = 0) -> float:
-    """Largest error of a solver with `FULL_EPILOGUE`, relative to the largest result.
+    """Largest error of a solver with `full_epilogue`, relative to the largest result.
 
     With a ``gap`` the result goes into a slice of that many more channels, the rest of which must stay as it was.
     """

@@ -20,7 +20,7 @@ from mgx_numba.codegen.cpu.contraction.transposed import ConvTransposed
 from mgx_numba.codegen.cpu.contraction.winograd.form import Form
 from mgx_numba.codegen.cpu.contraction.winograd.solver import ConvWinograd
 from mgx_numba.codegen.cpu.contraction.winograd.strided import ConvWinogradStrided
-from mgx_numba.codegen.problems.contraction import ConvProblem
+from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.errors import ShapeError
 
 from .contracting import GuardedPages, convolve, element_strides, needs_page_protection, run_conv, run_plan

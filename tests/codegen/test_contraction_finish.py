@@ -12,17 +12,20 @@ from mgx_numba.codegen.cpu.contraction.gemm import GemmPacked
 from mgx_numba.codegen.cpu.contraction.tile_source import finish_source
 from mgx_numba.codegen.cpu.microkernels.inline import inline
 from mgx_numba.codegen.cpu.microkernels.tile_table import tile_for
-from mgx_numba.codegen.problems.contraction import ConvProblem, Epilogue, EpilogueOperand
+from mgx_numba.codegen.problems.convolution import ConvProblem
+from mgx_numba.core.types import Type
 
 from .contracting import (
     apply_full_epilogue,
     convolve,
+    epilogue_of,
     full_epilogue,
     full_epilogue_arrays,
     gemm_problem,
     run_plan,
 )
 
+FLOAT = Type.float_type
 CEILINGS = pytest.mark.parametrize("ceiling", ["", "avx2", "sse"])
 
 
@@ -66,23 +69,26 @@ def test_terms_and_steps_of_terms(dtype: str, k: int, n: int) -> None:
 
 @CEILINGS
 @pytest.mark.parametrize(
-    ("lines", "dtype", "expected"),
+    ("function", "fast_math", "dtype", "expected"),
     [
-        (("v = silu(acc)",), "float32", silu),
-        (("u = add(acc, e0)", "v = silu_fast(u)"), "float32", lambda x: silu(x + 1)),
-        (("u = const_float32(-INF, LANES)", "v = gt(acc, u)"), "bool", lambda x: x > -np.inf),
-        (("u = const_float32(-0.5, LANES)", "v = cast_float16(min(u, acc))"), "float16", lambda x: np.minimum(x, -0.5)),
-        (("v = cast_float64(acc)",), "float64", lambda x: x),
+        (lambda s, acc, e: s.silu(acc), False, "float32", silu),
+        (lambda s, acc, e: s.silu(s.add(acc, e)), True, "float32", lambda x: silu(x + 1)),
+        (lambda s, acc, e: s.gt(acc, s.const(-np.inf, FLOAT)), False, "bool", lambda x: x > -np.inf),
+        (
+            lambda s, acc, e: s.cast(s.min(acc, s.const(-0.5, FLOAT)), Type.half_type), False, "float16",
+            lambda x: np.minimum(x, -0.5),
+        ),
+        (lambda s, acc, e: s.cast(acc, Type.double_type), False, "float64", lambda x: x),
     ],
-)
-def test_functions_dtypes_and_special_values(monkeypatch, ceiling, lines, dtype, expected) -> None:
+)  # fmt: skip
+def test_functions_dtypes_and_special_values(monkeypatch, ceiling, function, fast_math, dtype, expected) -> None:
     monkeypatch.setenv("MGX_CPU_FEATURES", ceiling)
     a, b = product(26, 50, 3)
     a[:, 1:], b[0] = 0, 1
     a[3, 0], a[4, 0], a[5, 0], a[6, 0] = np.nan, np.inf, -np.inf, -0.0
     out = np.zeros((26, 50), dtype)
     problem = gemm_problem(a, b, True)
-    epilogue = Epilogue((EpilogueOperand("float32", "scalar"),), lines, "v", dtype)
+    epilogue = epilogue_of(function, "scalar", fast_math=fast_math)
     arrays = {"x": a, "w": GemmPacked().pack_weights(problem, b), "out": out, "e0": np.ones(1, np.float32)}
     run_plan(GemmPacked().plan(problem, epilogue), arrays)
     with np.errstate(all="ignore"):

@@ -9,12 +9,14 @@ from mgx_numba.codegen.cpu.contraction import GEMM_SOLVERS
 from mgx_numba.codegen.cpu.contraction.blocking import cut
 from mgx_numba.codegen.cpu.contraction.gemm import GemmInPlace, GemmPacked, GemmPacking
 from mgx_numba.codegen.cpu.microkernels.tile_table import TILES
-from mgx_numba.codegen.problems.contraction import Epilogue, EpilogueOperand, GemmProblem
+from mgx_numba.codegen.problems.gemm import GemmProblem
+from mgx_numba.core.types import Type
 from mgx_numba.errors import ShapeError
 
 from .contracting import (
     GuardedPages,
     apply_full_epilogue,
+    epilogue_of,
     full_epilogue,
     full_epilogue_arrays,
     gemm_problem,
@@ -191,18 +193,19 @@ def test_weights_may_be_a_broadcast_view() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "lines", "result", "expected"),
+    ("dtype", "function", "expected"),
     [
-        ("bool", ("v0 = gt(acc, e0)",), "v0", lambda s, e: s > e),
-        ("float16", ("v0 = sub(acc, e0)", "v1 = cast_float16(v0)"), "v1", lambda s, e: (s - e).astype(np.float16)),
-        ("float64", ("v0 = cast_float64(acc)",), "v0", lambda s, e: s.astype(np.float64)),
-        ("float32", ("v0 = const_float32(2.0, LANES)", "v1 = mul(acc, v0)"), "v1", lambda s, e: s * 2),
+        ("bool", lambda s, acc, e: s.gt(acc, e), lambda s, e: s > e),
+        ("float16", lambda s, acc, e: s.cast(s.sub(acc, e), Type.half_type), lambda s, e: (s - e).astype(np.float16)),
+        ("float64", lambda s, acc, e: s.cast(acc, Type.double_type), lambda s, e: s.astype(np.float64)),
+        ("float32", lambda s, acc, e: s.mul(acc, s.const(2, Type.float_type)), lambda s, e: s * 2),
     ],
 )
-def test_epilogue_of_another_dtype(dtype: str, lines: tuple[str, ...], result: str, expected) -> None:
+def test_epilogue_of_another_dtype(dtype: str, function, expected) -> None:
     a, b = pair(14, 37, 9)
     problem = gemm_problem(a, b, True)
-    epilogue = Epilogue((EpilogueOperand("float32", "per_n"),), lines, result, dtype)
+    epilogue = epilogue_of(function, "per_n")
+    assert epilogue.dtype == dtype
     bias = np.linspace(-1, 1, 37, dtype=np.float32)
     out = np.zeros((14, 37), dtype)
     solver = GemmPacked()
@@ -215,7 +218,7 @@ def test_epilogue_operand_with_its_own_strides() -> None:
     a, b = pair(4, 20, 9, (3,))
     residual = np.random.default_rng(0).standard_normal((3, 2, 40)).astype(np.float32)[:, 1, 5:25]
     problem = gemm_problem(a, b, False)
-    epilogue = Epilogue((EpilogueOperand("float32", "full"),), ("v0 = add(acc, e0)",), "v0")
+    epilogue = epilogue_of(lambda s, acc, e: s.add(acc, e), "full")
     out = np.zeros((3, 4, 20), np.float32)
     run_plan(GemmInPlace().plan(problem, epilogue, ((80, 0),)), {"x": a, "w": b, "out": out, "e0": residual})
     np.testing.assert_allclose(out, a @ b + residual[:, None], rtol=1e-4, atol=1e-5)

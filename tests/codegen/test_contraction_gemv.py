@@ -16,11 +16,13 @@ from mgx_numba.codegen.cpu.contraction.gemv_int16 import GemvInt16
 from mgx_numba.codegen.cpu.contraction.int16_weights import BLOCK
 from mgx_numba.codegen.cpu.contraction.select import select
 from mgx_numba.codegen.cpu.contraction.solver import UnsuitedWeights
-from mgx_numba.codegen.problems.contraction import Epilogue, EpilogueOperand, GemmProblem
+from mgx_numba.codegen.problems.epilogue import Epilogue
+from mgx_numba.codegen.problems.gemm import GemmProblem
 from mgx_numba.codegen.tuning.request import Candidate, Request
+from mgx_numba.core.types import Type
 from mgx_numba.parallel import on_threads
 
-from .contracting import apply_full_epilogue, full_epilogue, full_epilogue_arrays, gemm_problem, run_plan
+from .contracting import apply_full_epilogue, epilogue_of, full_epilogue, full_epilogue_arrays, gemm_problem, run_plan
 
 SOLVER = GemvPacked()
 SOLVERS = {"gemv": (SOLVER, 1e-4), "gemv_int16": (GemvInt16(), 1e-2)}
@@ -61,7 +63,7 @@ def test_operands_apart_in_memory(solver: tuple[GemvPacked, float]) -> None:
     x, out = spread.T[::2], wide[:, 9:79]
     residual = np.random.default_rng(1).standard_normal((3, 200)).astype(np.float32)
     problem = gemm_problem(x, b, True, out)
-    epilogue = Epilogue((EpilogueOperand("float32", "full"),), ("v0 = add(acc, e0)",), "v0")
+    epilogue = epilogue_of(lambda s, acc, e: s.add(acc, e), "full")
     arrays = {"x": x, "w": made.pack_weights(problem, b), "out": out, "e0": residual}
     run_plan(made.plan(problem, epilogue, ((200,),)), arrays)
     np.testing.assert_allclose(out, a @ b + residual[:, :70], rtol=1e-4, atol=atol)
@@ -72,7 +74,7 @@ def test_result_of_another_dtype() -> None:
     a, b = pair(1, 50, 9)
     problem = gemm_problem(a, b, True)
     out = np.zeros((1, 50), np.bool_)
-    epilogue = Epilogue((), ("v0 = gt(acc, 0)",), "v0", "bool")
+    epilogue = epilogue_of(lambda s, acc: s.gt(acc, s.const(0, Type.float_type)))
     run_plan(SOLVER.plan(problem, epilogue), {"x": a, "w": SOLVER.pack_weights(problem, b), "out": out})
     np.testing.assert_array_equal(out, a @ b > 0)
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mgx_numba.codegen.body import scalar_body
 from mgx_numba.codegen.cpu.contraction import CONV_SOLVERS, GEMM_SOLVERS
 from mgx_numba.codegen.cpu.contraction.blocking import Blocking
 from mgx_numba.codegen.cpu.contraction.conv import ConvPointwise
 from mgx_numba.codegen.cpu.contraction.gemm import GemmPacked
 from mgx_numba.codegen.cpu.contraction.select import select
-from mgx_numba.codegen.problems.contraction import ConvProblem, GemmProblem, Prologue, PrologueOperand
+from mgx_numba.codegen.problems.convolution import ConvProblem
+from mgx_numba.codegen.problems.epilogue import Prologue, PrologueOperand
+from mgx_numba.codegen.problems.gemm import GemmProblem
+from mgx_numba.core.types import Type, parse_type
 from mgx_numba.errors import ShapeError
 
 from .contracting import apply_full_epilogue, full_epilogue, full_epilogue_arrays, run_plan
@@ -23,7 +27,8 @@ def scale_add(dtype: str, images: int, channels: int) -> Prologue:
         PrologueOperand(dtype, "per_k", (0,)),
         PrologueOperand(dtype, "scalar", (0,)),
     )
-    return Prologue(operands, ("u0 = mul(term, a0)", "u1 = add(u0, a1)", "u2 = max(u1, a2)"), "u2", "mul_add_max")
+    body = scalar_body(lambda s, term, a0, a1, a2: s.max(s.add(s.mul(term, a0), a1), a2), [parse_type(dtype)] * 4)
+    return Prologue(operands, body, False, "mul_add_max")
 
 
 def run(
@@ -104,7 +109,8 @@ def test_product_over_several_batch_dimensions() -> None:
         rng.standard_normal(s).astype(np.float32) for s in ((2, 3, 2, 2, 7, 19), (19, 5), (2, 1, 2, 1, 1, 19))
     )
     strides = (38, 0, 19, 0)
-    prologue = Prologue((PrologueOperand("float32", "per_k", strides),), ("u0 = mul(term, a0)",), "u0", "mul")
+    body = scalar_body(lambda s, term, a0: s.mul(term, a0), [Type.float_type] * 2)
+    prologue = Prologue((PrologueOperand("float32", "per_k", strides),), body, False, "mul")
     problem = GemmProblem(7, 5, 19, (2, 3, 2, 2), b_strides=(0, 0, 0, 0, 5, 1), prologue=prologue)
     got = np.zeros((2, 3, 2, 2, 7, 5), np.float32)
     packed = GemmPacked().pack_weights(problem, np.broadcast_to(w, (2, 3, 2, 2, 19, 5)))

@@ -15,7 +15,7 @@ from mgx_numba.codegen.cpu.contraction.strassen.blocks import PAD, Cut, next_str
 from mgx_numba.codegen.cpu.contraction.strassen.solver import GemmStrassen
 from mgx_numba.codegen.cpu.microkernels.tile_table import tile_for
 from mgx_numba.codegen.launch import TaskRange
-from mgx_numba.codegen.problems.contraction import GemmProblem
+from mgx_numba.codegen.problems.gemm import GemmProblem
 
 from .contracting import (
     GuardedPages,

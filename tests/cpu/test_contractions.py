@@ -7,9 +7,14 @@ import mmap
 import numpy as np
 import pytest
 
+from mgx_numba.codegen.cpu.backend import BACKEND
 from mgx_numba.codegen.cpu.contraction.pack import aligned_zeros
+from mgx_numba.codegen.tuning.session import Tuning
+from mgx_numba.codegen.tuning.source import Sources
+from mgx_numba.core.types import Type
 from mgx_numba.runtime.cpu.executor import Executable
 from mgx_numba.runtime.memory import scratch
+from mgx_numba.runtime.plan import HostStep
 from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.options import TargetOptions
 
@@ -150,6 +155,23 @@ def test_transposed_convolution(stride, padding, kernel):
 
 def test_convolution_with_weights_of_a_parameter():
     check([data((1, 4, 6, 6)), data((5, 4, 3, 3), 1)], lambda m, p: m.add_instruction("convolution", p))
+
+
+@pytest.mark.parametrize("given", [1, 2])
+def test_an_epilogue_that_kernels_lack_packs_and_tunes_nothing(given):
+    """All of the contraction is one host step then."""
+
+    def build(m, p):
+        w = p[1] if given == 2 else m.add_literal(data((5, 4, 3, 3), 1))
+        y = m.add_instruction("convert", [m.add_instruction("convolution", [p[0], w])], target_type=Type.int32_type)
+        return m.add_instruction("sqrt", [m.add_instruction("mul", [y, y])])
+
+    arrays = [data((1, 4, 6, 6)), data((5, 4, 3, 3), 1)][:given]
+    optimized = check(arrays, build)
+    tuning = Tuning(BACKEND, Sources([]), lambda records: None, exhaustive=True)
+    plan = lower(optimized, TargetOptions(tuning=tuning))
+    assert [step.label for step in plan.steps if isinstance(step, HostStep)] == ["ref::fused_contraction"]
+    assert tuning.pending() == []
 
 
 def test_residual_and_scale_over_pixels():

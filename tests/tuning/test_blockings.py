@@ -12,7 +12,8 @@ from mgx_numba.codegen.cpu.contraction.blocking import Blocking, fit
 from mgx_numba.codegen.cpu.contraction.configurations import refinements, solver_candidates
 from mgx_numba.codegen.cpu.contraction.solver import NO_EPILOGUE
 from mgx_numba.codegen.cpu.microkernels.tile_table import TILES, tile_for
-from mgx_numba.codegen.problems.contraction import ConvProblem, GemmProblem
+from mgx_numba.codegen.problems.convolution import ConvProblem
+from mgx_numba.codegen.problems.gemm import GemmProblem
 from mgx_numba.codegen.tuning.request import Candidate, Request
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type

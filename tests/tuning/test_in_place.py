@@ -10,13 +10,20 @@ import pytest
 
 import mgx_numba as migraphx
 from bench import choices
+from mgx_numba.codegen.body import scalar_body
 from mgx_numba.codegen.cpu.contraction import CONV_SOLVERS, GEMM_SOLVERS
-from mgx_numba.codegen.problems.contraction import ConvProblem, Epilogue, EpilogueOperand, GemmProblem
+from mgx_numba.codegen.problems.convolution import ConvProblem
+from mgx_numba.codegen.problems.epilogue import Epilogue, EpilogueOperand
+from mgx_numba.codegen.problems.gemm import GemmProblem
 from mgx_numba.codegen.tuning.request import Candidate, Request
+from mgx_numba.core.types import Type
 from mgx_numba.runtime.plan import Pointer, Step
 from mgx_numba.targets.cpu.measuring import Bench
 
-SUM = Epilogue((EpilogueOperand("float32", "scalar"), EpilogueOperand("float32", "full")), ("u0 = add(acc, e1)",), "u0")
+SUM = Epilogue(
+    (EpilogueOperand("float32", "scalar"), EpilogueOperand("float32", "full")),
+    scalar_body(lambda s, acc, e0, e1: s.add(acc, e1), [Type.float_type] * 3),
+)
 PRODUCT = GemmProblem(5, 33, 20)
 CONVOLUTION = ConvProblem(2, 16, 24, (6, 7), (3, 3), pads_begin=(1, 1), pads_end=(1, 1), fast_math=True)
 DEPTHWISE = ConvProblem(1, 32, 32, (9, 8), (3, 3), pads_begin=(1, 1), pads_end=(1, 1), groups=32)

@@ -8,12 +8,16 @@ import numpy as np
 import pytest
 
 import mgx_numba as migraphx
+from mgx_numba.codegen.body import scalar_body
 from mgx_numba.codegen.cpu.contraction.configurations import refinements, solver_candidates
 from mgx_numba.codegen.cpu.contraction.solver import NO_EPILOGUE
 from mgx_numba.codegen.cpu.fingerprint import device_fingerprint
-from mgx_numba.codegen.problems.contraction import ConvProblem, GemmProblem, Prologue, PrologueOperand
+from mgx_numba.codegen.problems.convolution import ConvProblem
+from mgx_numba.codegen.problems.epilogue import Prologue, PrologueOperand
+from mgx_numba.codegen.problems.gemm import GemmProblem
 from mgx_numba.codegen.tuning.record import TuningRecord
 from mgx_numba.codegen.tuning.request import Request, problem_of
+from mgx_numba.core.types import Type
 from mgx_numba.targets.cpu.measuring import Bench
 
 from .support import choices
@@ -21,7 +25,11 @@ from .support import choices
 LENS = (2, 20, 5, 7)
 PROLOGUE = Prologue(
     (PrologueOperand("float32", "per_k", (20,)), PrologueOperand("float64", "scalar", (0,))),
-    ("u0 = cast_float32(a1)", "u1 = mul(term, a0)", "u2 = add(u1, u0)"), "u2", "mul_add",
+    scalar_body(
+        lambda s, term, a0, a1: s.add(s.mul(term, a0), s.cast(a1, Type.float_type)),
+        [Type.float_type, Type.float_type, Type.double_type],
+    ),
+    False, "mul_add",
 )  # fmt: skip
 CONVOLUTION = ConvProblem(2, 20, 9, (5, 7), (1, 1), prologue=PROLOGUE)
 PRODUCT = GemmProblem(7, 9, 20, (2,), prologue=PROLOGUE)
@@ -76,7 +84,7 @@ def test_keys(problem: ConvProblem | GemmProblem):
     plain = dataclasses.replace(request, problem=without)
     assert "prologue" not in plain.key().fields
     assert {k: v for k, v in request.key().fields.items() if k != "prologue"} == plain.key().fields
-    other = dataclasses.replace(PROLOGUE, lines=("u2 = mul(term, a0)",))  # as printed for another machine
+    other = dataclasses.replace(PROLOGUE, fast_math=True)  # of which the request has a field
     assert dataclasses.replace(request, problem=dataclasses.replace(problem, prologue=other)).key() == request.key()
     record = TuningRecord(request.key(), device_fingerprint(), "gemm", {}, 1.0)
     assert problem_of(record) == without

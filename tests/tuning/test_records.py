@@ -10,11 +10,15 @@ from typing import Any
 
 import pytest
 
+from mgx_numba.codegen.body import scalar_body
 from mgx_numba.codegen.cpu.fingerprint import device_fingerprint
-from mgx_numba.codegen.problems.contraction import ConvProblem, Epilogue, EpilogueOperand, GemmProblem
+from mgx_numba.codegen.problems.convolution import ConvProblem
+from mgx_numba.codegen.problems.epilogue import Epilogue, EpilogueOperand
+from mgx_numba.codegen.problems.gemm import GemmProblem
 from mgx_numba.codegen.tuning.files import best, read_records, records_from, write_records
 from mgx_numba.codegen.tuning.record import TuningRecord, explain_miss
 from mgx_numba.codegen.tuning.request import Request
+from mgx_numba.core.types import Type
 from mgx_numba.errors import FormatError
 
 from .support import HERE, THERE, problem, record
@@ -96,7 +100,11 @@ def test_explain_miss():
 
 
 def test_problem_of_a_contraction_names_everything_that_a_kernel_depends_on():
-    epilogue = Epilogue((EpilogueOperand("float32", "full"),), ("r = relu(acc)",), "r", None, "add_relu")
+    epilogue = Epilogue(
+        (EpilogueOperand("float32", "full"),),
+        scalar_body(lambda s, acc, e0: s.add(acc, e0), [Type.float_type] * 2),
+        name="add",
+    )
     request = Request(GemmProblem(3, 4, 5), epilogue, ((4,),), 2, True)
     keys = {request.key()}
     for changed in (
@@ -104,7 +112,7 @@ def test_problem_of_a_contraction_names_everything_that_a_kernel_depends_on():
         replace(request, problem=GemmProblem(3, 4, 5, b_constant=False)),
         replace(request, problem=GemmProblem(3, 4, 5, a_strides=(1, 3))),
         replace(request, problem=GemmProblem(3, 4, 5, dtype="float64")),
-        replace(request, epilogue=replace(epilogue, name="add")),
+        replace(request, epilogue=replace(epilogue, name="mul")),
         replace(request, epilogue=replace(epilogue, operands=(EpilogueOperand("float32", "per_n"),))),
         replace(request, strides=((8,),)),
         replace(request, threads=3),

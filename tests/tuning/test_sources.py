@@ -11,7 +11,7 @@ import mgx_numba as migraphx
 from mgx_numba.codegen.cpu.backend import BACKEND
 from mgx_numba.codegen.cpu.contraction.solver import NO_EPILOGUE
 from mgx_numba.codegen.cpu.fingerprint import device_fingerprint
-from mgx_numba.codegen.problems.contraction import GemmProblem
+from mgx_numba.codegen.problems.gemm import GemmProblem
 from mgx_numba.codegen.tuning.database import Database, default_path
 from mgx_numba.codegen.tuning.files import read_records, write_records
 from mgx_numba.codegen.tuning.record import TuningRecord

@@ -6,6 +6,7 @@ Needs no Numba: text is printed, and looked up in the object store, without comp
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Iterator
@@ -19,8 +20,18 @@ import numpy as np
 from ...core.types import Type, from_numpy
 from ...errors import UnsupportedError
 from ...ops.scalar import BINARY, BITWISE, COMPARE, LOGICAL, UNARY
+from ..body import ScalarBody
 
-__all__ = ["FAST_NAMES", "CodeBuffer", "VectorPrinter", "VectorValue", "literal", "numpy_dtype"]
+__all__ = [
+    "FAST_NAMES",
+    "CodeBuffer",
+    "VectorPrinter",
+    "VectorValue",
+    "check_body",
+    "literal",
+    "numpy_dtype",
+    "print_body",
+]
 
 # The names of `lang` that have a version with the suffix `_fast`. Division has none: with `arcp` LLVM multiplies with a
 # reciprocal, which overflows for small divisors, and which it may compute in float16.
@@ -222,6 +233,34 @@ class VectorPrinter:
         fast = self.fast_math and name in FAST_NAMES and operands[0].dtype.compute is Type.float_type
         arguments = ", ".join(self.register(x) for x in operands)
         return VectorValue(self.buffer.emit(f"{name}{'_fast' * fast}({arguments})"), result)
+
+
+@functools.lru_cache(maxsize=256)
+def print_body(
+    body: ScalarBody, names: tuple[str, ...], lanes: int, fast_math: bool, prefix: str = "v"
+) -> tuple[tuple[str, ...], str]:
+    """Statements that compute a body's result, and the name that then holds it as elements of its dtype.
+
+    `names` hold the parameters, as memory does, in vectors of `lanes`. What the statements assign is named `prefix`
+    and a number.
+
+    Raises:
+        UnsupportedError: `lang` lacks one of the operations for its element type.
+    """
+    buffer = CodeBuffer(prefix)
+    printer = VectorPrinter(buffer, lanes, fast_math)
+    parameters = [printer.loaded(name, dtype) for name, dtype in zip(names, body.parameters)]
+    result = printer.stored(body.evaluate(printer, parameters))
+    return tuple(buffer.drain()), result
+
+
+def check_body(body: ScalarBody) -> None:
+    """Check that `print_body` can print a body.
+
+    Raises:
+        UnsupportedError: `lang` lacks one of the operations for its element type.
+    """
+    print_body(body, tuple(f"x{k}" for k in range(len(body.parameters))), 1, fast_math=False)
 
 
 def literal(value: float | int | bool) -> str:

@@ -6,7 +6,7 @@ import struct
 from dataclasses import dataclass, replace
 
 from ...errors import ShapeError
-from .contraction import ITEMSIZE
+from .elements import ITEMSIZE
 
 __all__ = ["AttentionProblem", "MaskLayout"]
 

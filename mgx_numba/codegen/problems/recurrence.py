@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ...errors import ShapeError
 from ...ops.base import Operator, Pointwise
 from ...ops.recurrence import CELLS
-from .contraction import ITEMSIZE
+from .elements import ITEMSIZE
 
 __all__ = ["RecurrenceProblem"]
 

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import MgxError
-from ..problems.contraction import ConvProblem, Epilogue, GemmProblem
+from ..problems.convolution import ConvProblem
+from ..problems.epilogue import Epilogue
+from ..problems.gemm import GemmProblem
 from .record import Problem, TuningRecord
 
 __all__ = ["Candidate", "Request", "least_bytes", "problem_of"]
@@ -49,8 +51,7 @@ class Request:
     def key(self) -> Problem:
         """The problem under which records are kept.
 
-        A prologue or epilogue counts by its name (its operations) and operands: its text depends on the machine's
-        vectors.
+        A prologue or epilogue counts by its name (its operations) and operands: constants do not change what is fast.
         """
         fields: dict[str, Any] = {name: _plain(getattr(self.problem, name)) for name in _numbers(self.problem)}
         fields["fast_math"] = self.fast_math

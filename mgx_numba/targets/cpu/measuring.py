@@ -10,7 +10,10 @@ from statistics import median
 import numpy as np
 
 from ...codegen.launch import Callee, Launch, Operand
-from ...codegen.problems.contraction import ITEMSIZE, ConvProblem, GemmProblem, PrologueOperand
+from ...codegen.problems.convolution import ConvProblem
+from ...codegen.problems.elements import ITEMSIZE
+from ...codegen.problems.epilogue import PrologueOperand
+from ...codegen.problems.gemm import GemmProblem
 from ...codegen.tuning.request import Candidate, Request
 from ...errors import UnsupportedError
 from ...runtime.cpu.executor import Executable

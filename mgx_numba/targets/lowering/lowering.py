@@ -17,7 +17,7 @@ from ...codegen.backend import Backend
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import Callee, Launch, Mark, Operand
 from ...codegen.problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
-from ...codegen.problems.contraction import GemmProblem
+from ...codegen.problems.gemm import GemmProblem
 from ...core.shape import Shape
 from ...core.types import Type, from_numpy
 from ...errors import CompileError, MgxError, UnsupportedError

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ...problems.contraction import Epilogue, GemmProblem
+from ...problems.epilogue import Epilogue
+from ...problems.gemm import GemmProblem
 from .solver import Strides
 
 __all__ = ["Batched", "collapse"]

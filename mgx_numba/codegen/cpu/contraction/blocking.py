@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...problems.contraction import ITEMSIZE
+from ...problems.elements import ITEMSIZE
 from ..microkernels.tile_table import RegisterTile
 
 __all__ = ["SUMS_BYTES", "TABLE_TAPS", "Blocking", "cut", "cut_lines", "fit", "line_order"]

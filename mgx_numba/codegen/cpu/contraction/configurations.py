@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...problems.contraction import ConvProblem, GemmProblem
+from ...problems.convolution import ConvProblem
+from ...problems.gemm import GemmProblem
 from ...tuning.record import TuningRecord
 from ...tuning.request import Candidate, Request
 from . import CONV_SOLVERS, GEMM_SOLVERS

@@ -12,7 +12,10 @@ from dataclasses import replace
 import numpy as np
 
 from ...launch import Launch, Operand, Solution, TaskRange
-from ...problems.contraction import ITEMSIZE, NOT_COMPUTED, ConvProblem, Epilogue, GemmProblem
+from ...problems.convolution import ConvProblem
+from ...problems.elements import ITEMSIZE
+from ...problems.epilogue import NOT_COMPUTED, Epilogue
+from ...problems.gemm import GemmProblem
 from ..microkernels.tile_table import RegisterTile, tile_for
 from .blocking import Blocking, cut
 from .gemm import GemmPacked

@@ -11,7 +11,9 @@ from __future__ import annotations
 import numpy as np
 
 from ...launch import Launch, Solution, TaskRange
-from ...problems.contraction import ITEMSIZE, NOT_COMPUTED, ConvProblem, Epilogue
+from ...problems.convolution import ConvProblem
+from ...problems.elements import ITEMSIZE
+from ...problems.epilogue import NOT_COMPUTED, Epilogue
 from ..kernel import cpu_kernel
 from ..microkernels.depthwise_table import DEPTHWISE_SLOTS, RUNS
 from ..microkernels.tile_table import RegisterTile, tile_for

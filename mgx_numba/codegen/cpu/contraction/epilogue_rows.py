@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from ...kernel import KernelSource
 from ...launch import Callee, Operand
-from ...problems.contraction import Epilogue
+from ...problems.epilogue import Epilogue
+from ..printer import print_body
 
-__all__ = ["Arguments", "Rows", "indent", "kernel_name"]
+__all__ = ["Arguments", "Rows", "epilogue_text", "indent", "kernel_name"]
 
 INDENT = "    "
 
@@ -47,6 +48,7 @@ class Rows:
 
     def __init__(self, epilogue: Epilogue, dtype: str, lanes: int) -> None:
         self.epilogue, self.dtype, self.lanes = epilogue, dtype, lanes
+        self.body, self.result = epilogue_text(epilogue, lanes)
 
     def pointers(self, arguments: Arguments, offsets: Mapping[str, int] | None = None) -> None:
         """Declare the operands' pointers and the output's, ``offsets`` bytes into their buffers."""
@@ -64,8 +66,7 @@ class Rows:
         lanes = self.lanes
         operands = enumerate(self.epilogue.operands)
         contiguous = [(k, self._place(k, o.access == "full")) for k, o in operands if o.access in ("full", "per_n")]
-        sums, result = f"acc = load(sums, sums_row + c, {lanes})", self.epilogue.result
-        body = [line.replace("LANES", str(lanes)) for line in self.epilogue.lines]
+        sums = f"acc = load(sums, sums_row + c, {lanes})"
         whole = [f"e{k} = load(e{k}_at, {place}, {lanes})" for k, place in contiguous]
         part = [f"e{k} = load_tail(e{k}_at, {place}, rest, 1, {lanes})" for k, place in contiguous]
         return [
@@ -73,9 +74,9 @@ class Rows:
             f"rest = columns & {lanes - 1}",
             "c = columns - rest",
             "if rest > 0:",
-            *indent([sums, *part, *body, f"store_tail(out, out_row + c, {result}, rest)"]),
+            *indent([sums, *part, *self.body, f"store_tail(out, out_row + c, {self.result}, rest)"]),
             f"for c in range(0, columns - rest, {lanes}):",
-            *indent([sums, *whole, *body, f"store(out, out_row + c, {result})"]),
+            *indent([sums, *whole, *self.body, f"store(out, out_row + c, {self.result})"]),
         ]
 
     def moving(self) -> list[tuple[str, str]]:
@@ -97,13 +98,12 @@ class Rows:
                 return f"e{k} = load_tail(e{k}_at, {place}, rest, 1, {lanes})"
             return f"e{k} = load(e{k}_at, {place}, {lanes})"
 
-        result = self.epilogue.result
         return [load(k, "n0 + c") for k, o in operands if o.access == "per_n"], [
             f"acc = load(sums, {first} + i * {lanes}, {lanes})",
             *(load(k, f"e{k}_place") for k, o in operands if o.access == "full"),
             *self._splats("per_m", "e{k}_place"),
-            *(line.replace("LANES", str(lanes)) for line in self.epilogue.lines),
-            f"store_tail(out, out_place, {result}, rest)" if part else f"store(out, out_place, {result})",
+            *self.body,
+            f"store_tail(out, out_place, {self.result}, rest)" if part else f"store(out, out_place, {self.result})",
         ]
 
     def _splats(self, access: str, index: str) -> list[str]:
@@ -116,6 +116,15 @@ class Rows:
     @staticmethod
     def _place(k: int, full: bool) -> str:
         return f"e{k}_row + c" if full else "n0 + c"
+
+
+def epilogue_text(epilogue: Epilogue, lanes: int) -> tuple[tuple[str, ...], str]:
+    """Statements that work on the vector ``acc`` with the operands' ``e0``, ``e1``, ..., and the name of what is
+    stored then."""
+    if epilogue.body is None:
+        return (), "acc"
+    names = ("acc", *(f"e{k}" for k in range(len(epilogue.operands))))
+    return print_body(epilogue.body, names, lanes, epilogue.fast_math)
 
 
 def indent(lines: Sequence[str], depth: int = 1) -> list[str]:

@@ -10,7 +10,9 @@ import math
 import numpy as np
 
 from ...launch import Launch, Operand, Solution, TaskRange
-from ...problems.contraction import ITEMSIZE, NOT_COMPUTED, Epilogue, GemmProblem
+from ...problems.elements import ITEMSIZE
+from ...problems.epilogue import NOT_COMPUTED, Epilogue
+from ...problems.gemm import GemmProblem
 from ..microkernels.tile_table import tile_for
 from .batches import Batched, collapse
 from .blocking import Blocking, cut

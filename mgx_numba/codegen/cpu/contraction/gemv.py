@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from ...launch import Launch, Solution, TaskRange
-from ...problems.contraction import NOT_COMPUTED, Epilogue, GemmProblem
+from ...problems.epilogue import NOT_COMPUTED, Epilogue
+from ...problems.gemm import GemmProblem
 from ..kernel import cpu_kernel
 from ..microkernels.tile_table import FMA_CHAINS, RegisterTile, tile_for
 from .blocking import Blocking

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ...problems.contraction import GemmProblem
+from ...problems.gemm import GemmProblem
 from ..microkernels.tile_table import RegisterTile, tile_for
 from .epilogue_rows import indent
 from .gemv import GemvPacked, chain_sets

@@ -7,7 +7,7 @@ slots in all of them because `spatial_arguments` declares them first.
 from __future__ import annotations
 
 from ...kernel import KernelSource
-from ...problems.contraction import ConvProblem
+from ...problems.convolution import ConvProblem
 from ..kernel import cpu_kernel
 from ..microkernels.tile_table import TILE_TABLE_ROWS, RegisterTile
 from .epilogue_rows import Arguments, indent

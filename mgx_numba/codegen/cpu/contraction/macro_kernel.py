@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ...kernel import KernelSource
-from ...problems.contraction import ITEMSIZE, Epilogue
+from ...problems.elements import ITEMSIZE
+from ...problems.epilogue import Epilogue
 from ..kernel import cpu_kernel
 from ..microkernels.tile_table import TILE_TABLE_ROWS, RegisterTile, finish_slots, tile_slot
 from .blocking import SUMS_BYTES, TABLE_TAPS, Blocking

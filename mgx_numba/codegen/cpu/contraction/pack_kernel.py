@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ...launch import Launch, Operand, TaskRange
-from ...problems.contraction import ITEMSIZE
+from ...problems.elements import ITEMSIZE
 from ..kernel import cpu_kernel
 from ..microkernels.tile_table import RegisterTile
 from .epilogue_rows import Arguments, indent

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...launch import Operand
-from ...problems.contraction import ITEMSIZE, Prologue
+from ...problems.elements import ITEMSIZE
+from ...problems.epilogue import Prologue
 from ..microkernels.tile_table import TILE_TABLE_ROWS, RegisterTile
+from ..printer import print_body
 from .blocking import Blocking, fit
 from .epilogue_rows import Arguments, indent
 
@@ -79,9 +81,11 @@ class PrologueRows:
         """One vector of each of the rows that are computed together."""
         lanes = self.tile.lanes
         load, more, store = ("load_tail", ", rest, 1", "store_tail") if tail else ("load", "", "store")
+        names = ("term", *(f"a{k}" for k in range(len(self.prologue.operands))))
+        body, result = print_body(self.prologue.body, names, lanes, self.prologue.fast_math, "u")
         lines = [f"{a} = {load}({a}_at, {a}0 + k0 + k{more}, {lanes})" for a in operands]
         for r in range(TOGETHER):
             lines.append(f"term = {load}(x, x_row{r} + k{more}, {lanes})")
-            lines += [line.replace("LANES", str(lanes)) for line in self.prologue.lines]
-            lines.append(f"{store}(near, near_row{r} + k, {self.prologue.result}{', rest' if tail else ''})")
+            lines += body
+            lines.append(f"{store}(near, near_row{r} + k, {result}{', rest' if tail else ''})")
         return lines

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from ...problems.contraction import ConvProblem, GemmProblem
+from ...problems.convolution import ConvProblem
+from ...problems.gemm import GemmProblem
 from ..microkernels.tile_table import tile_for
 from .blocking import Blocking, cut, cut_lines, fit
 

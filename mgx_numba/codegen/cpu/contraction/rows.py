@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ...problems.contraction import ConvProblem, Epilogue
+from ...problems.convolution import ConvProblem
+from ...problems.epilogue import Epilogue
 from .epilogue_rows import Arguments
 from .solver import Strides
 

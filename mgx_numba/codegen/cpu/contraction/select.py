@@ -6,7 +6,8 @@ from collections.abc import Collection
 from typing import Any
 
 from ....errors import UnsupportedError
-from ...problems.contraction import ConvProblem, GemmProblem
+from ...problems.convolution import ConvProblem
+from ...problems.gemm import GemmProblem
 from . import CONV_SOLVERS, GEMM_SOLVERS
 
 __all__ = ["select"]

@@ -8,7 +8,9 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from ...launch import Solution
-from ...problems.contraction import ConvProblem, Epilogue, GemmProblem
+from ...problems.convolution import ConvProblem
+from ...problems.epilogue import Epilogue
+from ...problems.gemm import GemmProblem
 from .blocking import Blocking
 from .refinement import near_blockings
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 
 from ...kernel import KernelSource
-from ...problems.contraction import Epilogue
+from ...problems.epilogue import Epilogue
 from ..kernel import cpu_kernel
 from ..microkernels.tile_table import TILE_SLOTS, RegisterTile, tile_slot
-from .epilogue_rows import kernel_name
+from .epilogue_rows import epilogue_text, kernel_name
 
 __all__ = [
     "ELSEWHERE_SLOT", "ROWS_SLOT", "TOUCHED_SLOT", "VECTORS_SLOT", "finish_source", "finished_heights", "tile_block",
@@ -64,8 +64,8 @@ def finish_source(tile: RegisterTile, epilogue: Epilogue, even: bool, columns: i
         thin = tile.lanes // 2
     last += missing > 0
     operands = ",".join(f"{operand.dtype} {operand.access}" for operand in epilogue.operands)
-    body = "\n".join(line.replace("LANES", str(tile.lanes)) for line in epilogue.lines)
-    result = f"{epilogue.out_dtype(tile.dtype)} {epilogue.result}"
+    statements, stored = epilogue_text(epilogue, tile.lanes)
+    body, result = "\n".join(statements), f"{epilogue.out_dtype(tile.dtype)} {stored}"
     lines = ["def kernel(args, begin, end):", f"    rows = args[{ROWS_SLOT}]"]
     for index, rows in enumerate(finished_heights(tile)):
         shape = f"{rows}, {tile.vectors}, {tile.lanes}, {int(even)}, {last}, {int(missing > 0)}, {thin}"

@@ -7,11 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from ....codegen.cpu.cluster.epilogue import epilogue_parameters, print_epilogue, print_prologue, prologue_parameters
 from ....codegen.cpu.contraction.select import select
 from ....codegen.cpu.contraction.solver import NO_EPILOGUE, UnsuitedWeights
-from ....codegen.cpu.microkernels.tile_table import tile_for
-from ....codegen.problems.contraction import ConvProblem, Epilogue, GemmProblem, Prologue
+from ....codegen.cpu.printer import check_body
+from ....codegen.problems.convolution import ConvProblem
+from ....codegen.problems.epilogue import Epilogue, Prologue
+from ....codegen.problems.fused_contraction import (
+    epilogue_parameters,
+    make_epilogue,
+    make_prologue,
+    prologue_parameters,
+)
+from ....codegen.problems.gemm import GemmProblem
 from ....codegen.tuning.request import Candidate, Request
 from ....core.shape import Shape, row_major_strides
 from ....core.types import Type
@@ -65,7 +72,11 @@ def _operands(low: Lowering, ins: Instruction, core: Instruction) -> tuple[list[
 
 
 def _prologue(low: Lowering, ins: Instruction, core: Instruction) -> tuple[Prologue | None, list[View]]:
-    """The prologue of a convolution and the views that only it reads."""
+    """The prologue of a convolution and the views that only it reads.
+
+    Raises:
+        UnsupportedError: kernels lack one of its operations.
+    """
     if ins is core:
         return None, []
     body = ins.module_args[0]
@@ -79,15 +90,24 @@ def _prologue(low: Lowering, ins: Instruction, core: Instruction) -> tuple[Prolo
         image = view.strides[0] if view.lens[0] > 1 else 0
         views.append(view)
         places.append(("per_k" if view.lens[1] > 1 and view.strides[1] else "scalar", (image,)))
-    lanes = tile_for(core.shape.type.numpy.name).lanes
-    return print_prologue(body, core, places, lanes, low.options.fast_math), views
+    prologue = make_prologue(body, core, places, low.options.fast_math)
+    if prologue is not None:
+        check_body(prologue.body)
+    return prologue, views
 
 
 def _epilogue(low: Lowering, ins: Instruction, core: Instruction, access: Sequence[str]) -> Epilogue:
+    """The epilogue of a contraction.
+
+    Raises:
+        UnsupportedError: kernels lack one of its operations.
+    """
     if ins is core:
         return NO_EPILOGUE
-    lanes = tile_for(core.shape.type.numpy.name).lanes
-    return print_epilogue(ins.module_args[0], core, access, lanes, low.options.fast_math)
+    epilogue = make_epilogue(ins.module_args[0], core, access, low.options.fast_math)
+    if epilogue.body is not None:
+        check_body(epilogue.body)
+    return epilogue
 
 
 def _lower_dot(low: Lowering, ins: Instruction, core: Instruction) -> None:

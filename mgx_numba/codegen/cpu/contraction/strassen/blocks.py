@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ....problems.contraction import ITEMSIZE
+from ....problems.elements import ITEMSIZE
 from ...microkernels.tile_table import RegisterTile
 from ..blocking import Blocking
 from ..roofline import CLOCK

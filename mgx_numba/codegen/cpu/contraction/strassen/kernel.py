@@ -17,7 +17,9 @@ from collections.abc import Mapping, Sequence
 
 from ....kernel import KernelSource
 from ....launch import Callee, Launch, Operand, TaskRange
-from ....problems.contraction import ITEMSIZE, Epilogue, GemmProblem
+from ....problems.elements import ITEMSIZE
+from ....problems.epilogue import Epilogue
+from ....problems.gemm import GemmProblem
 from ...kernel import cpu_kernel
 from ...microkernels.tile_table import TILE_TABLE_ROWS, RegisterTile, tile_for
 from ..batches import Batched

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ....launch import Operand, Solution
-from ....problems.contraction import NOT_COMPUTED, Epilogue, GemmProblem
+from ....problems.epilogue import NOT_COMPUTED, Epilogue
+from ....problems.gemm import GemmProblem
 from ...microkernels.tile_table import tile_for
 from ..batches import Batched, collapse
 from ..blocking import Blocking

@@ -7,7 +7,7 @@ import itertools
 import math
 from dataclasses import dataclass
 
-from ....problems.contraction import ConvProblem
+from ....problems.convolution import ConvProblem
 from ...microkernels.tile_table import RegisterTile, tile_for
 from ..blocking import SUMS_BYTES, Blocking
 from ..macro_kernel import height_table

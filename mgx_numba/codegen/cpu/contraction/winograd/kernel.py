@@ -6,7 +6,9 @@ import math
 
 from ....kernel import KernelSource
 from ....launch import Launch, Operand, Solution, TaskRange
-from ....problems.contraction import ITEMSIZE, ConvProblem, Epilogue
+from ....problems.convolution import ConvProblem
+from ....problems.elements import ITEMSIZE
+from ....problems.epilogue import Epilogue
 from ...kernel import cpu_kernel
 from ...microkernels.tile_table import PREFETCH_STEPS, TILE_TABLE_ROWS, tile_for
 from ..blocking import SUMS_BYTES

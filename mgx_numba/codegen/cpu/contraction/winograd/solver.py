@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ....launch import Solution
-from ....problems.contraction import NOT_COMPUTED, ConvProblem, Epilogue
+from ....problems.convolution import ConvProblem
+from ....problems.epilogue import NOT_COMPUTED, Epilogue
 from ...microkernels.tile_table import tile_for
 from ..blocking import Blocking
 from ..conv import ConvDirect, panel_lens

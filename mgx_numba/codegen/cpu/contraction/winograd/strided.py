@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ....launch import Launch, Operand, Solution, TaskRange
-from ....problems.contraction import ConvProblem, Epilogue
+from ....problems.convolution import ConvProblem
+from ....problems.epilogue import Epilogue
 from ...kernel import cpu_kernel
 from ...microkernels.tile_table import tile_for
 from ..blocking import Blocking

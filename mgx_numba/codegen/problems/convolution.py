@@ -1,4 +1,4 @@
-"""What a contraction solver is asked to compute: a matrix product or a convolution, its prologue and its epilogue.
+"""A convolution, as a solver is asked for it.
 
 All strides are in elements. Activations are channels-last: the channel of an input or output has stride 1.
 """
@@ -6,150 +6,14 @@ All strides are in elements. Activations are channels-last: the channel of an in
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ...errors import ShapeError
+from .elements import ITEMSIZE, check_dtype
+from .epilogue import Prologue
+from .gemm import packed_strides
 
-__all__ = ["ITEMSIZE", "ConvProblem", "Epilogue", "EpilogueOperand", "GemmProblem", "Prologue", "PrologueOperand"]
-
-ITEMSIZE = {
-    "bool": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8,
-    "float8_e4m3fn": 1, "float8_e4m3fnuz": 1, "float8_e5m2": 1, "float8_e5m2fnuz": 1,
-    "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
-}  # fmt: skip
-"""Bytes of one element of the dtypes that an epilogue may read or write."""
-
-ACCESSES = ("full", "per_n", "per_m", "scalar")
-
-
-@dataclass(frozen=True)
-class EpilogueOperand:
-    """An extra input of an epilogue: its dtype and how it is read at output element (row m, column n).
-
-    ``access`` is ``full`` (m and n; n contiguous), ``per_n`` (a vector over columns, such as a bias), ``per_m`` (one
-    value a row) or ``scalar``. In the kernel it appears as ``e<index>``, a vector over columns in every case.
-    """
-
-    dtype: str
-    access: str
-
-    def __post_init__(self) -> None:
-        if self.access not in ACCESSES:
-            raise ShapeError(f"epilogue operand access {self.access!r}; expected one of {', '.join(ACCESSES)}")
-
-
-@dataclass(frozen=True)
-class Epilogue:
-    """Pointwise work on each accumulated vector before it is stored.
-
-    ``lines`` are assignments in the kernel language (`codegen.cpu.vocabulary`) over the names ``acc`` (the
-    accumulated vector), ``e0``, ``e1``, ... and ``LANES`` (its number of lanes, a literal), one statement a line.
-    ``result`` names the value that is stored, of dtype ``dtype`` (None: the accumulator's).
-    """
-
-    operands: tuple[EpilogueOperand, ...] = ()
-    lines: tuple[str, ...] = ()
-    result: str = "acc"
-    dtype: str | None = None
-    name: str = ""
-
-    def out_dtype(self, accumulator: str) -> str:
-        """Dtype of the stored values when accumulating in ``accumulator``."""
-        return self.dtype or accumulator
-
-    @property
-    def moving(self) -> tuple[str, ...]:
-        """Names of the operands that have an element for each of the result."""
-        return tuple(f"e{k}" for k, operand in enumerate(self.operands) if operand.access == "full")
-
-
-@dataclass(frozen=True)
-class PrologueOperand:
-    """An extra input of a prologue: ``per_k`` is contiguous along the sum, ``scalar`` is one value for all of it.
-
-    ``batch_strides`` are its element strides along the batch dimensions (of a convolution: the image), which may be 0.
-    """
-
-    dtype: str
-    access: str
-    batch_strides: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        if self.access not in ("per_k", "scalar"):
-            raise ShapeError(f"prologue operand access {self.access!r}; expected one of per_k, scalar")
-
-
-@dataclass(frozen=True)
-class Prologue:
-    """Pointwise work on each vector of the left operand (of a convolution: its input) before it is multiplied.
-
-    As `Epilogue`, with the names ``term`` for the vector and ``a0``, ``a1``, ... for the operands. ``result`` has the
-    problem's dtype.
-    """
-
-    operands: tuple[PrologueOperand, ...]
-    lines: tuple[str, ...]
-    result: str
-    name: str
-
-
-NOT_COMPUTED = "the left operand has a prologue"
-"""Why a solver refuses a problem that has one."""
-
-
-def _check_dtype(dtype: str) -> None:
-    if dtype not in ("float32", "float64"):
-        raise ShapeError(f"contraction of dtype {dtype}; expected float32 or float64")
-
-
-@dataclass(frozen=True)
-class GemmProblem:
-    """``out[b, m, n] = sum over k of a[b, m, k] * b[b, k, n]``.
-
-    ``batch`` may be empty; the strides name one element stride for each batch dimension, then the two of the matrix
-    (``out_strides``: the batch dimensions and the row; its columns are contiguous). A batch stride may be 0.
-    Defaults are those of contiguous operands. ``b_constant``: b is known at compile time and is packed then.
-    ``fast_math`` allows methods that change rounding, such as Strassen's. A ``prologue`` is applied to a.
-    """
-
-    m: int
-    n: int
-    k: int
-    batch: tuple[int, ...] = ()
-    a_strides: tuple[int, ...] = ()
-    b_strides: tuple[int, ...] = ()
-    out_strides: tuple[int, ...] = ()
-    dtype: str = "float32"
-    b_constant: bool = True
-    fast_math: bool = False
-    prologue: Prologue | None = None
-
-    def __post_init__(self) -> None:
-        _check_dtype(self.dtype)
-        rank = len(self.batch)
-        defaults = {
-            "a_strides": _packed((*self.batch, self.m, self.k)),
-            "b_strides": _packed((*self.batch, self.k, self.n)),
-            "out_strides": _packed((*self.batch, self.m, self.n))[: rank + 1],
-        }
-        for name, default in defaults.items():
-            value = getattr(self, name) or default
-            if len(value) != len(default):
-                raise ShapeError(f"{name} has {len(value)} entries; expected {len(default)}")
-            object.__setattr__(self, name, tuple(int(s) for s in value))
-
-    @property
-    def batch_count(self) -> int:
-        return math.prod(self.batch)
-
-    @property
-    def flops(self) -> int:
-        return 2 * self.batch_count * self.m * self.n * self.k
-
-    @property
-    def itemsize(self) -> int:
-        return ITEMSIZE[self.dtype]
+__all__ = ["ConvProblem"]
 
 
 @dataclass(frozen=True)
@@ -185,7 +49,7 @@ class ConvProblem:
     out_lens: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        _check_dtype(self.dtype)
+        check_dtype(self.dtype)
         rank = len(self.in_lens)
         if not 1 <= rank <= 3:
             raise ShapeError(f"convolution over {rank} spatial dimensions; expected 1 to 3")
@@ -206,7 +70,7 @@ class ConvProblem:
         object.__setattr__(self, "out_lens", self._output_lens())
         if min(self.out_lens) < 1:
             raise ShapeError(f"convolution output lens {self.out_lens}; expected at least 1 in each dimension")
-        x_default = _packed((self.batch, *self.in_lens, self.in_channels))[:-1]
+        x_default = packed_strides((self.batch, *self.in_lens, self.in_channels))[:-1]
         out_default = (self.out_pixels * self.out_channels, self.out_channels)
         for name, strides in (("x_strides", x_default), ("out_strides", out_default)):
             value = tuple(int(s) for s in getattr(self, name)) or strides
@@ -283,11 +147,3 @@ class ConvProblem:
             output_padding=zeros + self.output_padding,
             x_strides=(self.x_strides[0], *zeros, *self.x_strides[1:]),
         )  # fmt: skip
-
-
-def _packed(lens: Sequence[int]) -> tuple[int, ...]:
-    """Row-major strides of ``lens``."""
-    strides = [1] * len(lens)
-    for i in range(len(lens) - 2, -1, -1):
-        strides[i] = strides[i + 1] * max(int(lens[i + 1]), 1)
-    return tuple(strides)

@@ -1,0 +1,70 @@
+"""A matrix product, as a solver is asked for it. All strides are in elements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...errors import ShapeError
+from .elements import ITEMSIZE, check_dtype
+from .epilogue import Prologue
+
+__all__ = ["GemmProblem", "packed_strides"]
+
+
+@dataclass(frozen=True)
+class GemmProblem:
+    """``out[b, m, n] = sum over k of a[b, m, k] * b[b, k, n]``.
+
+    ``batch`` may be empty; the strides name one element stride for each batch dimension, then the two of the matrix
+    (``out_strides``: the batch dimensions and the row; its columns are contiguous). A batch stride may be 0.
+    Defaults are those of contiguous operands. ``b_constant``: b is known at compile time and is packed then.
+    ``fast_math`` allows methods that change rounding, such as Strassen's. A ``prologue`` is applied to a.
+    """
+
+    m: int
+    n: int
+    k: int
+    batch: tuple[int, ...] = ()
+    a_strides: tuple[int, ...] = ()
+    b_strides: tuple[int, ...] = ()
+    out_strides: tuple[int, ...] = ()
+    dtype: str = "float32"
+    b_constant: bool = True
+    fast_math: bool = False
+    prologue: Prologue | None = None
+
+    def __post_init__(self) -> None:
+        check_dtype(self.dtype)
+        rank = len(self.batch)
+        defaults = {
+            "a_strides": packed_strides((*self.batch, self.m, self.k)),
+            "b_strides": packed_strides((*self.batch, self.k, self.n)),
+            "out_strides": packed_strides((*self.batch, self.m, self.n))[: rank + 1],
+        }
+        for name, default in defaults.items():
+            value = getattr(self, name) or default
+            if len(value) != len(default):
+                raise ShapeError(f"{name} has {len(value)} entries; expected {len(default)}")
+            object.__setattr__(self, name, tuple(int(s) for s in value))
+
+    @property
+    def batch_count(self) -> int:
+        return math.prod(self.batch)
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.batch_count * self.m * self.n * self.k
+
+    @property
+    def itemsize(self) -> int:
+        return ITEMSIZE[self.dtype]
+
+
+def packed_strides(lens: Sequence[int]) -> tuple[int, ...]:
+    """Row-major strides of ``lens``, those of an empty axis as if it had length 1."""
+    strides = [1] * len(lens)
+    for i in range(len(lens) - 2, -1, -1):
+        strides[i] = strides[i + 1] * max(int(lens[i + 1]), 1)
+    return tuple(strides)
