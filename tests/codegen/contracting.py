@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.cpu.contraction.pack import aligned_zeros
-from mgx_numba.codegen.cpu.contraction.solver import Plan
 from mgx_numba.codegen.cpu.toolchain.loader import load
-from mgx_numba.codegen.launch import Callee, Launch, Operand
+from mgx_numba.codegen.launch import Callee, Launch, Operand, Solution
 from mgx_numba.codegen.problems.contraction import ConvProblem, Epilogue, EpilogueOperand, GemmProblem
+from mgx_numba.codegen.problems.element_types import element_types
 
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
@@ -32,7 +32,9 @@ FULL_EPILOGUE = Epilogue(
 """``max((acc + bias + residual) * row_scale, floor)``"""
 
 
-def run_plan(plan: Plan, arrays: Mapping[str, np.ndarray], pages: GuardedPages | None = None, fill: int = 0xFF) -> None:
+def run_plan(
+    plan: Solution, arrays: Mapping[str, np.ndarray], pages: GuardedPages | None = None, fill: int = 0xFF
+) -> None:
     """Run the launches in order, the claims of each last first; arrays are changed in place. Each byte of scratch,
     which is in ``pages`` if there are any, is ``fill`` before: NaN in every float unless told."""
     load(plan.kernels)
@@ -91,7 +93,7 @@ def gemm_problem(a: np.ndarray, b: np.ndarray, constant: bool, out: np.ndarray |
     return GemmProblem(
         m=a.shape[-2], n=b.shape[-1], k=a.shape[-1], batch=a.shape[:-2], a_strides=element_strides(a),
         b_strides=element_strides(b), out_strides=() if out is None else element_strides(out)[:-1],
-        dtype=a.dtype.name, b_constant=constant,
+        types=element_types(a.dtype.name), b_constant=constant,
     )  # fmt: skip
 
 

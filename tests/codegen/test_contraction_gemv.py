@@ -12,6 +12,7 @@ from mgx_numba.codegen.cpu.contraction.int16_weights import BLOCK
 from mgx_numba.codegen.cpu.contraction.select import select
 from mgx_numba.codegen.cpu.contraction.solver import UnsuitedWeights
 from mgx_numba.codegen.problems.contraction import Epilogue, EpilogueOperand, GemmProblem
+from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.codegen.tuning.request import Candidate, Request
 
 from .contracting import apply_full_epilogue, full_epilogue, full_epilogue_arrays, gemm_problem, run_plan
@@ -189,6 +190,6 @@ def test_int16_is_chosen_with_fast_math_for_weights_that_are_waited_for() -> Non
     assert select(GemmProblem(1, 1000, 1000, fast_math=True), 2).name == "gemv_int16"
     assert select(GemmProblem(1, 1000, 1000, fast_math=True), 2, None, ("gemv_int16",)).name == "gemv"
     assert select(GemmProblem(1, 1000, 1000), 2).name == "gemv"
-    assert select(GemmProblem(1, 1000, 1000, dtype="float64", fast_math=True), 2).name == "gemv"
+    assert select(GemmProblem(1, 1000, 1000, types=element_types("float64"), fast_math=True), 2).name == "gemv"
     assert select(GemmProblem(4, 1000, 1000, fast_math=True), 2).name == "gemv"
     assert select(GemmProblem(1, 100, 100, fast_math=True), 2).name == "gemv"

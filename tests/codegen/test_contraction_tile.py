@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.cpu.contraction.tile_source import tile_source
-from mgx_numba.codegen.cpu.microkernels.tile_table import TILE_TABLE_ROWS, TILES, RegisterTile, tile_for
+from mgx_numba.codegen.cpu.microkernels.register_tile import RegisterTile
+from mgx_numba.codegen.cpu.microkernels.tile_table import TILE_TABLE_ROWS, TILES, tile_for
 from mgx_numba.codegen.cpu.toolchain.loader import load
 from mgx_numba.codegen.kernel import KernelSource
+from mgx_numba.codegen.problems.element_types import element_types
 
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 TAPS, DEPTH, PANELS, X_STEP = 3, 7, 3, 2
@@ -74,7 +76,7 @@ def check(tile: RegisterTile, source: KernelSource, masked: bool) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_variants(monkeypatch: pytest.MonkeyPatch, ceiling: str, dtype: str) -> None:
     monkeypatch.setenv("MGX_CPU_FEATURES", ceiling)
-    tile = tile_for(dtype)
+    tile = tile_for(element_types(dtype))
     check(tile, tile_source(tile), masked=False)
     check(tile, tile_source(tile, masked=True), masked=True)
 

@@ -13,6 +13,7 @@ from mgx_numba.codegen.cpu.contraction.configurations import refinements, solver
 from mgx_numba.codegen.cpu.contraction.solver import NO_EPILOGUE
 from mgx_numba.codegen.cpu.microkernels.tile_table import TILES, tile_for
 from mgx_numba.codegen.problems.contraction import ConvProblem, GemmProblem
+from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.codegen.tuning.request import Candidate, Request
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
@@ -32,7 +33,7 @@ BLOCKINGS = [
 ]
 
 
-TILE = tile_for("float32")
+TILE = tile_for(element_types("float32"))
 
 
 class Fixed:

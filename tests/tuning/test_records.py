@@ -12,6 +12,7 @@ import pytest
 
 from mgx_numba.codegen.cpu.fingerprint import device_fingerprint
 from mgx_numba.codegen.problems.contraction import ConvProblem, Epilogue, EpilogueOperand, GemmProblem
+from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.codegen.tuning.files import best, read_records, records_from, write_records
 from mgx_numba.codegen.tuning.record import TuningRecord, explain_miss
 from mgx_numba.codegen.tuning.request import Request
@@ -103,7 +104,7 @@ def test_problem_of_a_contraction_names_everything_that_a_kernel_depends_on():
         replace(request, problem=GemmProblem(3, 4, 6)),
         replace(request, problem=GemmProblem(3, 4, 5, b_constant=False)),
         replace(request, problem=GemmProblem(3, 4, 5, a_strides=(1, 3))),
-        replace(request, problem=GemmProblem(3, 4, 5, dtype="float64")),
+        replace(request, problem=GemmProblem(3, 4, 5, types=element_types("float64"))),
         replace(request, epilogue=replace(epilogue, name="add")),
         replace(request, epilogue=replace(epilogue, operands=(EpilogueOperand("float32", "per_n"),))),
         replace(request, strides=((8,),)),

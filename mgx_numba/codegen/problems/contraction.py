@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ...errors import ShapeError
+from .element_types import FLOAT32, ElementTypes
 
 __all__ = ["ITEMSIZE", "ConvProblem", "Epilogue", "EpilogueOperand", "GemmProblem", "Prologue", "PrologueOperand"]
 
@@ -98,11 +99,6 @@ NOT_COMPUTED = "the left operand has a prologue"
 """Why a solver refuses a problem that has one."""
 
 
-def _check_dtype(dtype: str) -> None:
-    if dtype not in ("float32", "float64"):
-        raise ShapeError(f"contraction of dtype {dtype}; expected float32 or float64")
-
-
 @dataclass(frozen=True)
 class GemmProblem:
     """``out[b, m, n] = sum over k of a[b, m, k] * b[b, k, n]``.
@@ -120,13 +116,12 @@ class GemmProblem:
     a_strides: tuple[int, ...] = ()
     b_strides: tuple[int, ...] = ()
     out_strides: tuple[int, ...] = ()
-    dtype: str = "float32"
+    types: ElementTypes = FLOAT32
     b_constant: bool = True
     fast_math: bool = False
     prologue: Prologue | None = None
 
     def __post_init__(self) -> None:
-        _check_dtype(self.dtype)
         rank = len(self.batch)
         defaults = {
             "a_strides": _packed((*self.batch, self.m, self.k)),
@@ -148,7 +143,13 @@ class GemmProblem:
         return 2 * self.batch_count * self.m * self.n * self.k
 
     @property
+    def dtype(self) -> str:
+        """The one dtype of all sides (`ShapeError` if they differ)."""
+        return self.types.single
+
+    @property
     def itemsize(self) -> int:
+        """Bytes of an element of that dtype."""
         return ITEMSIZE[self.dtype]
 
 
@@ -175,7 +176,7 @@ class ConvProblem:
     pads_begin: tuple[int, ...] = ()
     pads_end: tuple[int, ...] = ()
     groups: int = 1
-    dtype: str = "float32"
+    types: ElementTypes = FLOAT32
     x_strides: tuple[int, ...] = ()
     out_strides: tuple[int, ...] = ()
     transposed: bool = False
@@ -185,7 +186,6 @@ class ConvProblem:
     out_lens: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        _check_dtype(self.dtype)
         rank = len(self.in_lens)
         if not 1 <= rank <= 3:
             raise ShapeError(f"convolution over {rank} spatial dimensions; expected 1 to 3")
@@ -260,7 +260,13 @@ class ConvProblem:
         return 2 * self.batch * pixels * self.taps * self.in_channels * self.group_out
 
     @property
+    def dtype(self) -> str:
+        """The one dtype of all sides (`ShapeError` if they differ)."""
+        return self.types.single
+
+    @property
     def itemsize(self) -> int:
+        """Bytes of an element of that dtype."""
         return ITEMSIZE[self.dtype]
 
     @property

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...errors import MgxError
 from ..problems.contraction import ConvProblem, Epilogue, GemmProblem
+from ..problems.element_types import element_types
 from .record import Problem, TuningRecord
 
 __all__ = ["Candidate", "Request", "least_bytes", "problem_of"]
@@ -49,10 +50,11 @@ class Request:
     def key(self) -> Problem:
         """The problem under which records are kept.
 
-        A prologue or epilogue counts by its name (its operations) and operands: its text depends on the machine's
-        vectors.
+        The types are one text, ``dtype``. A prologue or epilogue counts by its name (its operations) and operands:
+        its text depends on the machine's vectors.
         """
         fields: dict[str, Any] = {name: _plain(getattr(self.problem, name)) for name in _numbers(self.problem)}
+        fields["dtype"] = str(self.problem.types)
         fields["fast_math"] = self.fast_math
         epilogue = self.epilogue
         fields["epilogue"] = {
@@ -77,8 +79,8 @@ def problem_of(record: TuningRecord) -> GemmProblem | ConvProblem | None:
     names = _numbers(kind)
     fields = {k: tuple(v) if isinstance(v, list) else v for k, v in record.problem.fields.items() if k in names}
     try:
-        return kind(**fields)
-    except (MgxError, TypeError, ValueError, ArithmeticError):
+        return kind(**fields, types=element_types(record.problem.fields["dtype"]))
+    except (MgxError, AttributeError, KeyError, TypeError, ValueError, ArithmeticError):
         return None
 
 
@@ -92,8 +94,8 @@ def least_bytes(problem: GemmProblem | ConvProblem) -> int:
 
 
 def _numbers(problem: Any) -> list[str]:
-    """Names of a problem's fields, but for its prologue."""
-    return [f.name for f in dataclasses.fields(problem) if f.init and f.name != "prologue"]
+    """Names of a problem's fields, but for its types and its prologue."""
+    return [f.name for f in dataclasses.fields(problem) if f.init and f.name not in ("types", "prologue")]
 
 
 def _plain(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...launch import Solution
 from ...problems.attention import AttentionProblem
+from ...problems.element_types import element_types
 from ..microkernels.tile_table import tile_for
 from .base import AttentionKernel, join_launch
 from .blocks import cut_few, cut_many, record_size
@@ -19,7 +20,7 @@ def plan(problem: AttentionProblem, threads: int = 1, origin: str = "") -> Solut
     ``origin`` is the text of the instruction, for readers of the kernels.
     """
     problem = problem.with_grouped_rows()
-    tile = tile_for(problem.dtype)
+    tile = tile_for(element_types(problem.dtype))
     # below a quarter of a vector of queries, lanes are better filled with features
     few = problem.features_contiguous and problem.queries <= max(1, tile.lanes // 4)
     blocks = (cut_few if few else cut_many)(tile, problem, threads)

@@ -33,13 +33,13 @@ class GemmPacked(Solver[GemmProblem]):
 
     name = "gemm"
 
-    def refusal(self, problem: GemmProblem) -> str | None:
+    def declines(self, problem: GemmProblem) -> str | None:
         if problem.prologue and (problem.k == 0 or problem.a_strides[-1] != 1):
             return "the prologue reads an empty or strided sum"
         return None if problem.b_constant else "the right-hand side is not a constant"
 
     def packed_lens(self, problem: GemmProblem) -> tuple[int, ...]:
-        tile = tile_for(problem.dtype)
+        tile = tile_for(problem.types)
         return (_matrices(problem), panel_count(tile, problem.n), max(problem.k, 1), tile.columns)
 
     def pack_weights(self, problem: GemmProblem, weights: np.ndarray) -> np.ndarray:
@@ -92,7 +92,7 @@ class GemmInPlace(_Unpacked):
 
     name = "gemm_in_place"
 
-    def refusal(self, problem: GemmProblem) -> str | None:
+    def declines(self, problem: GemmProblem) -> str | None:
         if problem.prologue:
             return NOT_COMPUTED
         if problem.b_constant:
@@ -110,7 +110,7 @@ class GemmInPlace(_Unpacked):
         blocking: Blocking | None = None,
     ) -> Solution:
         batched = collapse(problem, epilogue, strides, problem.b_strides[:-2])
-        steps = (problem.b_strides[-2], tile_for(problem.dtype).columns)
+        steps = (problem.b_strides[-2], tile_for(problem.types).columns)
         return Solution(_launches(problem, epilogue, batched, Operand("w"), steps, threads, blocking, masked=True))
 
     def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
@@ -122,7 +122,7 @@ class GemmPacking(_Unpacked):
 
     name = "gemm_packing"
 
-    def refusal(self, problem: GemmProblem) -> str | None:
+    def declines(self, problem: GemmProblem) -> str | None:
         if problem.prologue:
             return NOT_COMPUTED
         if problem.b_constant:
@@ -137,7 +137,7 @@ class GemmPacking(_Unpacked):
         threads: int = 1,
         blocking: Blocking | None = None,
     ) -> Solution:
-        tile = tile_for(problem.dtype)
+        tile = tile_for(problem.types)
         panels = panel_count(tile, problem.n)
         matrix = panels * problem.k * tile.columns
         lens = [length if stride else 1 for length, stride in zip(problem.batch, problem.b_strides)]
@@ -162,7 +162,7 @@ def _matrices(problem: GemmProblem) -> int:
 
 
 def _seconds(problem: GemmProblem, threads: int) -> float:
-    tile = tile_for(problem.dtype)
+    tile = tile_for(problem.types)
     columns = panel_count(tile, problem.n) * tile.columns
     size = problem.itemsize
     rows = problem.batch_count * problem.m
@@ -198,7 +198,7 @@ def _launch(
     given: Blocking | None,
     masked: bool,
 ) -> Launch:
-    tile = tile_for(problem.dtype)
+    tile = tile_for(problem.types)
     depth, size = max(problem.k, 1), problem.itemsize
     blocking = cut(tile, batched.m, problem.n, depth, 1, batched.count, threads, given)
     before = PrologueRows(problem.prologue, problem.dtype, tile) if problem.prologue else None

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from ...kernel import KernelSource
 from ...problems.contraction import ITEMSIZE, Epilogue
 from ..kernel import cpu_kernel
-from ..microkernels.tile_table import TILE_TABLE_ROWS, RegisterTile, finish_slots, tile_slot
+from ..microkernels.register_tile import RegisterTile
+from ..microkernels.tile_table import TILE_TABLE_ROWS, finish_slots, tile_slot
 from .blocking import SUMS_BYTES, TABLE_TAPS, Blocking
 from .epilogue_rows import Arguments, Rows, indent, kernel_name
 from .tile_source import ROWS_SLOT, TOUCHED_SLOT, VECTORS_SLOT, finish_source, tile_block, tile_source

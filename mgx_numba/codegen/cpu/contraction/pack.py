@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ....core.pages import aligned_bytes
-from ..microkernels.tile_table import RegisterTile
+from ..microkernels.register_tile import RegisterTile
 
 __all__ = ["aligned_zeros", "pack_panels", "panel_count"]
 

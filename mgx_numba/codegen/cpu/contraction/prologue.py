@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from ...launch import Operand
 from ...problems.contraction import ITEMSIZE, Prologue
-from ..microkernels.tile_table import TILE_TABLE_ROWS, RegisterTile
+from ..microkernels.register_tile import RegisterTile
+from ..microkernels.tile_table import TILE_TABLE_ROWS
 from .blocking import Blocking, fit
 from .epilogue_rows import Arguments, indent
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..microkernels.tile_table import RegisterTile
+from ..microkernels.register_tile import RegisterTile
 
 __all__ = ["BYTES_PER_SECOND", "peak_flops", "seconds"]
 

@@ -7,7 +7,8 @@ import functools
 from ...kernel import KernelSource
 from ...problems.contraction import Epilogue
 from ..kernel import cpu_kernel
-from ..microkernels.tile_table import TILE_SLOTS, RegisterTile, tile_slot
+from ..microkernels.register_tile import RegisterTile
+from ..microkernels.tile_table import TILE_SLOTS, tile_slot
 from .epilogue_rows import kernel_name
 
 __all__ = [

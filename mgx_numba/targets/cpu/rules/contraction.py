@@ -12,6 +12,7 @@ from ....codegen.cpu.contraction.select import select
 from ....codegen.cpu.contraction.solver import NO_EPILOGUE, UnsuitedWeights
 from ....codegen.cpu.microkernels.tile_table import tile_for
 from ....codegen.problems.contraction import ConvProblem, Epilogue, GemmProblem, Prologue
+from ....codegen.problems.element_types import element_types
 from ....codegen.tuning.request import Candidate, Request
 from ....core.shape import Shape, row_major_strides
 from ....core.types import Type
@@ -79,14 +80,14 @@ def _prologue(low: Lowering, ins: Instruction, core: Instruction) -> tuple[Prolo
         image = view.strides[0] if view.lens[0] > 1 else 0
         views.append(view)
         places.append(("per_k" if view.lens[1] > 1 and view.strides[1] else "scalar", (image,)))
-    lanes = tile_for(core.shape.type.numpy.name).lanes
+    lanes = tile_for(element_types(core.shape.type.numpy.name)).lanes
     return print_prologue(body, core, places, lanes, low.options.fast_math), views
 
 
 def _epilogue(low: Lowering, ins: Instruction, core: Instruction, access: Sequence[str]) -> Epilogue:
     if ins is core:
         return NO_EPILOGUE
-    lanes = tile_for(core.shape.type.numpy.name).lanes
+    lanes = tile_for(element_types(core.shape.type.numpy.name)).lanes
     return print_epilogue(ins.module_args[0], core, access, lanes, low.options.fast_math)
 
 
@@ -105,7 +106,8 @@ def _lower_dot(low: Lowering, ins: Instruction, core: Instruction) -> None:
         strides.append(view.strides[:-1] if kind in ("full", "per_m") else ())
     problem = GemmProblem(
         m=m, n=n, k=k, batch=a.lens[:-2], a_strides=a.strides, b_strides=b.strides, out_strides=target.strides[:-1],
-        dtype=core.shape.type.numpy.name, b_constant=weights is not None, fast_math=low.options.fast_math,
+        types=element_types(core.shape.type.numpy.name), b_constant=weights is not None,
+        fast_math=low.options.fast_math,
     )  # fmt: skip
     epilogue = _epilogue(low, ins, core, access)
     _launch(low, ins, problem, epilogue, strides, {"x": a, "w": b, "out": target}, prepared, weights)
@@ -148,7 +150,7 @@ def _lower_convolution(low: Lowering, ins: Instruction, core: Instruction) -> No
     problem = ConvProblem(
         batch=x.lens[0], in_channels=x.lens[1], out_channels=target.lens[1], in_lens=x.lens[2:],
         kernel=w_ins.shape.lens[2:], stride=op.stride, dilation=op.dilation, pads_begin=padding[:rank],
-        pads_end=padding[rank:], groups=op.group, dtype=core.shape.type.numpy.name,
+        pads_end=padding[rank:], groups=op.group, types=element_types(core.shape.type.numpy.name),
         x_strides=(x.strides[0], *x.strides[2:]), out_strides=(image, pixel), transposed=transposed,
         output_padding=_output_padding(op, x, w_ins, target, padding, rank) if transposed else (),
         fast_math=low.options.fast_math, prologue=prologue,

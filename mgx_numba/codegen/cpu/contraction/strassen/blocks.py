@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ....problems.contraction import ITEMSIZE
-from ...microkernels.tile_table import RegisterTile
+from ...microkernels.register_tile import RegisterTile
 from ..blocking import Blocking
 from ..roofline import CLOCK
 from .form import PRODUCTS
