@@ -84,7 +84,7 @@ class Skeleton:
         """The finished kernel."""
         lines = ["def kernel(args, begin, end):"]
         lines += indent([*self.arguments.lines, *self._locals(), *self.setup, *self.rows.invariant()])
-        lines += indent(["for task in range(begin, end):", *indent(self._task())])
+        lines += indent(self.tile.in_state(["for task in range(begin, end):", *indent(self._task())]))
         return cpu_kernel(kernel_name(self.solver, self.epilogue), "\n".join(lines) + "\n")
 
     def _locals(self) -> Sequence[str]:

@@ -19,7 +19,7 @@ def near_blockings(problem: GemmProblem | ConvProblem, threads: int) -> list[Blo
     """For solvers whose blocks `blocking.cut` makes."""
     tile = tile_for(problem.types)
     if isinstance(problem, GemmProblem):
-        m, n, depth, taps, groups = problem.m, problem.n, max(problem.k, 1), 1, problem.batch_count
+        m, n, depth, taps, groups = problem.m, problem.n, max(tile.depth(problem.k), 1), 1, problem.batch_count
     else:
         pixels = problem.in_pixels if problem.transposed else problem.out_pixels
         m, n, depth, taps, groups = (

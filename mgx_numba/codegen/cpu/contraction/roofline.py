@@ -14,7 +14,7 @@ EFFICIENCY = 0.9
 
 def peak_flops(tile: RegisterTile) -> float:
     """Floating-point operations per second of one thread: two multiply-add units of the tile's vector width."""
-    return 4.0 * tile.lanes * CLOCK
+    return 4.0 * tile.lanes * tile.packing.k_interleave * CLOCK
 
 
 def seconds(tile: RegisterTile, flops: float, moved: float, threads: int) -> float:

@@ -47,8 +47,8 @@ def tile_source(tile: RegisterTile, masked: bool = False) -> KernelSource:
         for index, rows in enumerate(tile.heights if masked else tile.variants()):
             shape = f"{rows}, {vectors}, {tile.lanes}, {tile.split(rows, vectors)}, {int(masked)}"
             lines.append(f"        {'elif' if index else 'if'} rows == {rows}:")
-            lines.append(f"            tile_{tile.dtype}(args, begin, end, {shape})")
-    name = f"{tile.name}_{tile.dtype}_tile{'_masked' if masked else ''}_kernel"
+            lines.append(f"            {tile.intrinsic}(args, begin, end, {shape})")
+    name = f"{tile.name}_{tile.types.accumulator}_tile{'_masked' if masked else ''}_kernel"
     return cpu_kernel(name, "\n".join(lines) + "\n")
 
 

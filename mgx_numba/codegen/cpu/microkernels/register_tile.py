@@ -119,15 +119,22 @@ class RegisterTile:
         return self.vectors * self.lanes
 
     @property
-    def words(self) -> tuple[str, str]:
-        """Dtypes as which both operands are read: what is multiplied at once, which is all that kernels step by."""
-        a, b = self.packing.a or self.types.a, self.packing.b or self.types.b
+    def left_word(self) -> str:
+        """Dtype as which a row of the left-hand side is read: what of it is multiplied at once, the unit of strides."""
+        return self._word(self.packing.a or self.types.a)
+
+    @property
+    def right_word(self) -> str:
+        """The same of a panel's column."""
+        return self._word(self.packing.b or self.types.b)
+
+    def _word(self, dtype: str) -> str:
         together = self.packing.k_interleave
-        return (a, b) if together == 1 else tuple(f"int{8 * together * host.itemsize(x)}" for x in (a, b))  # type: ignore[return-value]
+        return dtype if together == 1 else f"int{8 * together * host.itemsize(dtype)}"
 
     def depth(self, k: int) -> int:
-        """Words of a row of k elements; an empty sum is one over a word of zeros."""
-        return max(-(-k // self.packing.k_interleave), 1)
+        """Words of a row of k elements."""
+        return -(-k // self.packing.k_interleave)
 
     def variants(self) -> tuple[int, ...]:
         """Row counts of all variants, those taken most first."""

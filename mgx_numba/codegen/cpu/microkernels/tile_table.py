@@ -11,6 +11,7 @@ import functools
 from ....errors import UnsupportedError
 from ...problems.element_types import ElementTypes
 from .. import host
+from .int8_table import INT8_TILES
 from .register_tile import RegisterTile, TileTypes, avx2, avx512, everywhere, neon
 
 __all__ = [
@@ -81,6 +82,7 @@ TILES = (
     RegisterTile("neon_8x3", _FLOAT64, (8, 4, 2, 1), 3, 128, neon),
     RegisterTile("portable_4x2", _FLOAT32, (4, 2, 1), 2, 128, everywhere),
     RegisterTile("portable_4x2", _FLOAT64, (4, 2, 1), 2, 128, everywhere),
+    *INT8_TILES,
 )
 """All tiles, the better ones of the same types first."""
 
