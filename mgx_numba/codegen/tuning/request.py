@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import MgxError
-from ..problems.contraction import ConvProblem, Epilogue, GemmProblem
+from ..problems.contraction import ITEMSIZE, ConvProblem, Epilogue, GemmProblem
 from ..problems.element_types import element_types
 from .record import Problem, TuningRecord
 
@@ -86,11 +86,13 @@ def problem_of(record: TuningRecord) -> GemmProblem | ConvProblem | None:
 
 def least_bytes(problem: GemmProblem | ConvProblem) -> int:
     """What any solver must move: operands once, and the result."""
+    types = problem.types
+    a, b, out = ITEMSIZE[types.a], ITEMSIZE[types.b], ITEMSIZE[types.out]
     if isinstance(problem, GemmProblem):
-        elements = problem.m * problem.k + problem.k * problem.n + problem.m * problem.n
-        return problem.itemsize * problem.batch_count * elements
-    pixels = problem.in_pixels * problem.in_channels + problem.out_pixels * problem.out_channels
-    return problem.itemsize * (problem.batch * pixels + math.prod(problem.weight_lens))
+        m, n, k = problem.m, problem.n, problem.k
+        return problem.batch_count * (a * m * k + b * k * n + out * m * n)
+    inputs, results = problem.in_pixels * problem.in_channels, problem.out_pixels * problem.out_channels
+    return problem.batch * (a * inputs + out * results) + b * math.prod(problem.weight_lens)
 
 
 def _numbers(problem: Any) -> list[str]:
