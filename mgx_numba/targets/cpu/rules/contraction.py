@@ -12,7 +12,7 @@ from ....codegen.cpu.contraction.select import select
 from ....codegen.cpu.contraction.solver import NO_EPILOGUE, UnsuitedWeights
 from ....codegen.cpu.microkernels.tile_table import tile_for
 from ....codegen.problems.contraction import ConvProblem, Epilogue, GemmProblem, Prologue
-from ....codegen.problems.element_types import element_types
+from ....codegen.problems.element_types import ElementTypes, element_types
 from ....codegen.tuning.request import Candidate, Request
 from ....core.shape import Shape, row_major_strides
 from ....core.types import Type
@@ -29,7 +29,7 @@ CONVOLUTIONS = ("convolution", "convolution_backwards")
 def _accepts(ins: Instruction, shape: Shape) -> bool:
     """Products write rows of contiguous columns, convolutions channels-last pixels."""
     core = _core(ins)
-    if core.name == "dot":
+    if core.name in ("dot", "quant_dot"):
         return shape.lens[-1] == 1 or shape.strides[-1] == 1
     return _pixel_strides(shape.lens, shape.strides) is not None and (shape.lens[1] == 1 or shape.strides[1] == 1)
 
@@ -53,6 +53,17 @@ def lower_contraction(low: Lowering, ins: Instruction) -> None:
         _lower_dot(low, ins, core)
     else:
         _lower_convolution(low, ins, core)
+
+
+@lowering("quant_dot", accepts=_accepts)
+def lower_quantized_product(low: Lowering, ins: Instruction) -> None:
+    """8-bit integers times constant signed ones; any other is left to the operator's NumPy meaning."""
+    (a, b), out = (i.shape for i in ins.inputs), ins.shape
+    served = a.type in (Type.int8_type, Type.uint8_type) and b.type is Type.int8_type and out.type is Type.int32_type
+    if not served or 0 in (*a.lens, *b.lens) or low.constant_value(ins.inputs[1]) is None:
+        low.host(ins)
+    else:
+        _lower_dot(low, ins, ins)
 
 
 def _operands(low: Lowering, ins: Instruction, core: Instruction) -> tuple[list[Instruction], list[View]]:
@@ -97,6 +108,7 @@ def _lower_dot(low: Lowering, ins: Instruction, core: Instruction) -> None:
     m, k = a.lens[-2:]
     n = b.lens[-1]
     weights = low.constant_value(b_ins)
+    out = core.shape.type.numpy.name
     target = low.output(ins)
     prepared, access, strides = [], [], []
     for view in extras:
@@ -106,7 +118,7 @@ def _lower_dot(low: Lowering, ins: Instruction, core: Instruction) -> None:
         strides.append(view.strides[:-1] if kind in ("full", "per_m") else ())
     problem = GemmProblem(
         m=m, n=n, k=k, batch=a.lens[:-2], a_strides=a.strides, b_strides=b.strides, out_strides=target.strides[:-1],
-        types=element_types(core.shape.type.numpy.name), b_constant=weights is not None,
+        types=ElementTypes(a.type.numpy.name, b.type.numpy.name, out, out), b_constant=weights is not None,
         fast_math=low.options.fast_math,
     )  # fmt: skip
     epilogue = _epilogue(low, ins, core, access)
