@@ -210,7 +210,7 @@ def test_few_channels(monkeypatch: pytest.MonkeyPatch, ceiling: str, channels: i
     for width in (2, 8, 19):
         problem = ConvProblem(
             2, channels, outputs, (6, width), (3, 3), (stride, stride), pads_begin=(1, 1), pads_end=(1, width % 3),
-            dtype=dtype,
+            types=element_types(dtype),
         )  # fmt: skip
         assert run_conv(ConvFewChannels(), problem, 8, 2, gap=3) < TOLERANCE
 
