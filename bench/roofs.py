@@ -13,6 +13,7 @@ from mgx_numba.codegen.cpu.kernel import cpu_kernel
 from mgx_numba.codegen.cpu.microkernels.tile_table import tile_for
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.launch import TaskRange
+from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.runtime.cpu.executor import Executable
 from mgx_numba.runtime.plan import Plan, Pointer, Region, Step
 
@@ -70,7 +71,7 @@ def _fma_source(lanes: int) -> KernelSource:
 
 def multiply_adds(threads: int) -> Work:
     """Float32 multiply-adds in registers, at the width that contractions use."""
-    lanes = tile_for("float32").lanes
+    lanes = tile_for(element_types("float32")).lanes
     tiles = threads * _TILES_PER_THREAD
     arena = tiles * _CHAINS * lanes * 4
     step = Step(_fma_source(lanes), (Pointer(Region.ARENA), _ITERATIONS), TaskRange(tiles), label="fma peak")
@@ -106,7 +107,7 @@ COPIES: dict[str, Callable[[int], str]] = {"vector": _vector_copy, "memcpy": lam
 
 def copying(threads: int, way: str = "vector") -> Work:
     """A copy from one half of an arena to the other and back, so that all its memory is really there."""
-    source = cpu_kernel(f"copy_{way}_kernel", COPIES[way](tile_for("float32").lanes))
+    source = cpu_kernel(f"copy_{way}_kernel", COPIES[way](tile_for(element_types("float32")).lanes))
     here, there = Pointer(Region.ARENA), Pointer(Region.ARENA, 0, COPY_BYTES)
     tiles = COPY_BYTES // _CHUNK_BYTES
     words = _CHUNK_BYTES // 4

@@ -15,6 +15,7 @@ from mgx_numba.codegen.cpu.contraction.pack import aligned_zeros
 from mgx_numba.codegen.cpu.toolchain.loader import load
 from mgx_numba.codegen.launch import Callee, Launch, Operand, Solution
 from mgx_numba.codegen.problems.convolution import ConvProblem
+from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.codegen.problems.epilogue import Epilogue, EpilogueOperand
 from mgx_numba.codegen.problems.gemm import GemmProblem
 from mgx_numba.core.types import parse_type
@@ -94,7 +95,7 @@ def gemm_problem(a: np.ndarray, b: np.ndarray, constant: bool, out: np.ndarray |
     return GemmProblem(
         m=a.shape[-2], n=b.shape[-1], k=a.shape[-1], batch=a.shape[:-2], a_strides=element_strides(a),
         b_strides=element_strides(b), out_strides=() if out is None else element_strides(out)[:-1],
-        dtype=a.dtype.name, b_constant=constant,
+        types=element_types(a.dtype.name), b_constant=constant,
     )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from mgx_numba.codegen.cpu.contraction.winograd.form import Form
 from mgx_numba.codegen.cpu.contraction.winograd.solver import ConvWinograd
 from mgx_numba.codegen.cpu.contraction.winograd.strided import ConvWinogradStrided
 from mgx_numba.codegen.problems.convolution import ConvProblem
+from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.errors import ShapeError
 
 from .contracting import GuardedPages, convolve, element_strides, needs_page_protection, run_conv, run_plan
@@ -113,7 +114,7 @@ def same(channels: int, outputs: int, size: int, kernel: int = 3, **options: Any
         same(8, 8, 30, groups=2),
         same(136, 136, 14, kernel=1, groups=4),  # rows lie evenly spaced
         dataclasses.replace(same(12, 72, 14, kernel=1, groups=3), batch=2),
-        same(5, 33, 40, dtype="float64"),
+        same(5, 33, 40, types=element_types("float64")),
     ],
 )
 def test_direct_blocks(problem: ConvProblem) -> None:
@@ -132,7 +133,7 @@ def test_depthwise_windows(monkeypatch: pytest.MonkeyPatch, ceiling: str, kernel
         channels = (32, 40, 21)[width % 3]
         problem = ConvProblem(
             2, channels, channels, (5, width), (3, kernel), (stride, stride), pads_begin=(1, kernel // 2),
-            pads_end=(0, kernel // 2), groups=channels, dtype="float64" if width == 13 else "float32",
+            pads_end=(0, kernel // 2), groups=channels, types=element_types("float64") if width == 13 else "float32",
         )  # fmt: skip
         assert run_conv(ConvDepthwise(), problem, 8, 2, gap=3) < TOLERANCE
 
@@ -187,7 +188,7 @@ def test_depthwise_reads_nothing_outside(kernel: int) -> None:
 def test_depthwise_with_many_taps() -> None:
     assert run_conv(ConvDepthwise(), ConvProblem(1, 4, 4, (600, 1), (513, 1), groups=4), 6) < TOLERANCE
     assert run_conv(ConvDepthwise(), same(70, 70, 19, kernel=11, groups=70), 6) < TOLERANCE
-    assert run_conv(ConvDepthwise(), same(40, 40, 9, groups=40, dtype="float64"), 6) < 1e-12
+    assert run_conv(ConvDepthwise(), same(40, 40, 9, groups=40, types=element_types("float64")), 6) < 1e-12
 
 
 @pytest.mark.parametrize("ceiling", ["avx2", "sse"])
@@ -209,7 +210,7 @@ def test_few_channels(monkeypatch: pytest.MonkeyPatch, ceiling: str, channels: i
     for width in (2, 8, 19):
         problem = ConvProblem(
             2, channels, outputs, (6, width), (3, 3), (stride, stride), pads_begin=(1, 1), pads_end=(1, width % 3),
-            dtype=dtype,
+            types=element_types(dtype),
         )  # fmt: skip
         assert run_conv(ConvFewChannels(), problem, 8, 2, gap=3) < TOLERANCE
 
@@ -261,7 +262,7 @@ def test_winograd(form: Form, lens: tuple[int, int], channels: tuple[int, int]) 
     for pads, threads, gap in (((pad, pad), 1, 0), ((pad + 1, pad), 3, 7)):
         problem = ConvProblem(2, *channels, lens, kernel, pads_begin=pads, pads_end=(pad, pad), fast_math=True)
         assert run_conv(solver, problem, 8, threads, gap) < 1e-4
-    problem = dataclasses.replace(problem, dtype="float64")
+    problem = dataclasses.replace(problem, types=element_types("float64"))
     assert run_conv(solver, problem, 8, 2) < 1e-12
 
 
@@ -290,7 +291,7 @@ def test_winograd_filters_of_many_channels_in_steps(stored: bool) -> None:
         for problem in (
             same(256, 64, 14, kernel=form.taps, fast_math=True),
             same(700, 90, 5, kernel=form.taps, fast_math=True),
-            dataclasses.replace(same(300, 17, 9, kernel=form.taps, fast_math=True), dtype="float64"),
+            dataclasses.replace(same(300, 17, 9, kernel=form.taps, fast_math=True), types=element_types("float64")),
         ):
             assert run_conv(ConvWinograd(form), problem, 10, 2) < bound
 
@@ -318,7 +319,7 @@ def test_winograd_strided(form: Form, lens: tuple[int, int], channels: tuple[int
         if solver.refusal(problem) is None:
             found += 1
             assert run_conv(solver, problem, kernel, 1 + found % 3, 7 * (found % 2)) < 1e-4
-            assert run_conv(solver, dataclasses.replace(problem, dtype="float64"), kernel, 2) < 1e-12
+            assert run_conv(solver, dataclasses.replace(problem, types=element_types("float64")), kernel, 2) < 1e-12
     assert found >= (2 if channels[0] == 4 or channels[0] == 16 else 1)
 
 

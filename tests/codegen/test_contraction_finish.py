@@ -13,6 +13,7 @@ from mgx_numba.codegen.cpu.contraction.tile_source import finish_source
 from mgx_numba.codegen.cpu.microkernels.inline import inline
 from mgx_numba.codegen.cpu.microkernels.tile_table import tile_for
 from mgx_numba.codegen.problems.convolution import ConvProblem
+from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.core.types import Type
 
 from .contracting import (
@@ -125,7 +126,7 @@ def test_one_kernel_for_equal_epilogues() -> None:
     a, b = product(40, 64, 8)
     gemm = GemmPacked().plan(gemm_problem(a, b, True), epilogue).kernels
     conv = ConvDirect().plan(ConvProblem(1, 8, 128, (9, 9), (1, 1), groups=2), epilogue).kernels
-    shared = finish_source(tile_for("float32"), epilogue, True, 64, True)
+    shared = finish_source(tile_for(element_types("float32")), epilogue, True, 64, True)
     assert shared in gemm and shared in conv
 
 

@@ -16,6 +16,7 @@ from mgx_numba.codegen.cpu.contraction.gemv_int16 import GemvInt16
 from mgx_numba.codegen.cpu.contraction.int16_weights import BLOCK
 from mgx_numba.codegen.cpu.contraction.select import select
 from mgx_numba.codegen.cpu.contraction.solver import UnsuitedWeights
+from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.codegen.problems.epilogue import Epilogue
 from mgx_numba.codegen.problems.gemm import GemmProblem
 from mgx_numba.codegen.tuning.request import Candidate, Request
@@ -197,7 +198,7 @@ def test_int16_is_chosen_with_fast_math_for_weights_that_are_waited_for() -> Non
     assert select(GemmProblem(1, 1000, 1000, fast_math=True), 2).name == "gemv_int16"
     assert select(GemmProblem(1, 1000, 1000, fast_math=True), 2, None, ("gemv_int16",)).name == "gemv"
     assert select(GemmProblem(1, 1000, 1000), 2).name == "gemv"
-    assert select(GemmProblem(1, 1000, 1000, dtype="float64", fast_math=True), 2).name == "gemv"
+    assert select(GemmProblem(1, 1000, 1000, types=element_types("float64"), fast_math=True), 2).name == "gemv"
     assert select(GemmProblem(4, 1000, 1000, fast_math=True), 2).name == "gemv"
     assert select(GemmProblem(1, 100, 100, fast_math=True), 2).name == "gemv"
 

@@ -12,6 +12,7 @@ from mgx_numba.codegen.cpu.contraction.conv import ConvPointwise
 from mgx_numba.codegen.cpu.contraction.gemm import GemmPacked
 from mgx_numba.codegen.cpu.contraction.select import select
 from mgx_numba.codegen.problems.convolution import ConvProblem
+from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.codegen.problems.epilogue import Prologue, PrologueOperand
 from mgx_numba.codegen.problems.gemm import GemmProblem
 from mgx_numba.core.types import Type, parse_type
@@ -51,7 +52,7 @@ def run(
     a0 = rng.standard_normal((images, channels)).astype(dtype)
     a1, a2 = rng.standard_normal(channels).astype(dtype), np.array([-0.25], dtype)
     problem = ConvProblem(
-        images, channels, out, pixels, (1,) * len(pixels), dtype=dtype,
+        images, channels, out, pixels, (1,) * len(pixels), types=element_types(dtype),
         x_strides=tuple(s // x.itemsize for s in x.strides[:-1]), prologue=scale_add(dtype, images, channels),
     )  # fmt: skip
     solver = ConvPointwise()

@@ -15,6 +15,7 @@ from mgx_numba.codegen.cpu.contraction.strassen.blocks import PAD, Cut, next_str
 from mgx_numba.codegen.cpu.contraction.strassen.solver import GemmStrassen
 from mgx_numba.codegen.cpu.microkernels.tile_table import tile_for
 from mgx_numba.codegen.launch import TaskRange
+from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.codegen.problems.gemm import GemmProblem
 
 from .contracting import (
@@ -28,7 +29,7 @@ from .contracting import (
 )
 
 SOLVERS = (GemmStrassen(1), GemmStrassen(2))
-TILE = tile_for("float32")
+TILE = tile_for(element_types("float32"))
 FINITE = 0x45
 """What scratch is filled with, about 3e3 in every float: a task that met NaN there would be done again, which would
 hide that it read what nothing was written to."""

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 
 import numpy as np
 import pytest
 
+from mgx_numba.codegen.cpu.contraction import gemm
+from mgx_numba.codegen.cpu.contraction.gemm import GemmPacked
 from mgx_numba.codegen.cpu.contraction.tile_source import tile_source
-from mgx_numba.codegen.cpu.microkernels.tile_table import TILE_TABLE_ROWS, TILES, RegisterTile, tile_for
+from mgx_numba.codegen.cpu.microkernels.register_tile import RegisterTile, TileState
+from mgx_numba.codegen.cpu.microkernels.tile_table import TILE_TABLE_ROWS, TILES, declared_tile, tile_for
 from mgx_numba.codegen.cpu.toolchain.loader import load
 from mgx_numba.codegen.kernel import KernelSource
+from mgx_numba.codegen.problems.element_types import ElementTypes, element_types
+from mgx_numba.codegen.problems.gemm import GemmProblem
+from mgx_numba.errors import ShapeError, UnsupportedError
+
+from .contracting import run_plan
 
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 TAPS, DEPTH, PANELS, X_STEP = 3, 7, 3, 2
@@ -74,12 +83,15 @@ def check(tile: RegisterTile, source: KernelSource, masked: bool) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_variants(monkeypatch: pytest.MonkeyPatch, ceiling: str, dtype: str) -> None:
     monkeypatch.setenv("MGX_CPU_FEATURES", ceiling)
-    tile = tile_for(dtype)
+    tile = tile_for(element_types(dtype))
     check(tile, tile_source(tile), masked=False)
     check(tile, tile_source(tile, masked=True), masked=True)
 
 
-@pytest.mark.parametrize("tile", TILES, ids=lambda tile: f"{tile.name}-{tile.dtype}")
+FLOAT_TILES = [tile for tile in TILES if tile.types.uniform]
+
+
+@pytest.mark.parametrize("tile", FLOAT_TILES, ids=lambda tile: f"{tile.name}-{tile.dtype}")
 def test_declared_tiles_fit_their_registers_and_the_table(tile: RegisterTile) -> None:
     registers = 32 if tile.bits == 512 or tile.name.startswith("neon") else 16
     assert max(tile.variants()) * tile.vectors + tile.vectors + 1 <= registers
@@ -91,6 +103,43 @@ def test_declared_tiles_fit_their_registers_and_the_table(tile: RegisterTile) ->
 def test_tiles_of_other_registers_serve_this_machine_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tile is declared for registers that LLVM can split or widen: any of them is right on any machine."""
     monkeypatch.setenv("MGX_CPU_FEATURES", "")
-    for tile in TILES:
+    for tile in FLOAT_TILES:
         if tile.dtype == "float32":
             check(tile, tile_source(tile), masked=False)
+
+
+def test_a_tile_is_found_by_the_types_of_operands_and_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_CPU_FEATURES", "sse")
+    assert tile_for(element_types("float64")).name == "portable_4x2"
+    assert tile_for(element_types("float32 float32 float32 float16")) is tile_for(element_types("float32"))
+    assert declared_tile(element_types("float32 float16 float32 float32")) is None
+    with pytest.raises(UnsupportedError, match="no tile is declared for float32 times float16 in float32"):
+        tile_for(element_types("float32 float16 float32 float32"))
+
+
+def test_a_tile_is_run_in_the_state_that_it_declares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state in which the first weight is another one."""
+    state = TileState(("scale = load_scalar(w, 0)", "store_scalar(w, 0, 2)"), ("store_scalar(w, 0, scale)",))
+    tile = dataclasses.replace(tile_for(element_types("float32")), state=state)
+    monkeypatch.setattr(gemm, "tile_for", lambda types: tile)
+    a, b = np.ones((40, 1), np.float32), np.ones((1, 70), np.float32)
+    problem = GemmProblem(40, 70, 1)
+    packed, out = GemmPacked().pack_weights(problem, b), np.zeros((40, 70), np.float32)
+    run_plan(GemmPacked().plan(problem, threads=2), {"x": a, "w": packed, "out": out})
+    expected = np.ones((40, 70), np.float32)
+    expected[:, 0] = 2
+    np.testing.assert_array_equal(out, expected)
+    assert packed.flat[0] == 1
+
+
+def test_element_types_name_each_side() -> None:
+    mixed = element_types("uint8 int8 int32 int32")
+    assert mixed == ElementTypes("uint8", "int8", "int32", "int32") == element_types(str(mixed))
+    assert str(element_types("float32")) == "float32" and mixed.uniform is None
+    problem = GemmProblem(2, 3, 4, types=mixed)
+    with pytest.raises(ShapeError, match="uint8 int8 int32 int32; expected one for all sides"):
+        _ = problem.dtype
+    with pytest.raises(ShapeError, match="accumulator of dtype 'int33'; expected a type of numbers"):
+        ElementTypes("int8", "int8", "int33", "int32")
+    with pytest.raises(ShapeError, match="expected one dtype or four"):
+        element_types("int8 int8")

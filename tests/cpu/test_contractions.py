@@ -210,3 +210,42 @@ def test_each_thread_computes_its_rows_of_all_groups(threads, groups, size):
         )
 
     check([x], build, num_threads=threads)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize(
+    "lens", [((7, 33), (33, 50)), ((1, 4), (4, 3)), ((2, 3, 5, 6), (2, 3, 6, 19)), ((40, 64), (64, 96))]
+)
+def test_quant_dot_with_constant_weights_is_no_host_step(lens, dtype):
+    rng = np.random.default_rng(5)
+    limits = np.iinfo(dtype)
+    a = rng.integers(limits.min, limits.max + 1, lens[0]).astype(dtype)
+    weights = rng.integers(-128, 128, lens[1]).astype(np.int8)
+    program = program_of([a], lambda m, p: m.add_instruction("quant_dot", [p[0], m.add_literal(weights)]))
+    for threads in (1, 2):
+        plan = lower(program, TargetOptions(num_threads=threads))
+        assert plan.kernels() and all(step.kernel.name.startswith("gemm_int8_") for step in plan.steps)
+        (got,) = Executable(plan).run([a])
+        assert got.dtype == np.int32
+        np.testing.assert_array_equal(got, a.astype(np.int32) @ weights.astype(np.int32))
+
+
+def test_quant_dot_of_transposed_and_repeated_operands():
+    rng = np.random.default_rng(6)
+    a, weights = (rng.integers(-128, 128, lens).astype(np.int8) for lens in ((3, 17, 9), (21, 17)))
+
+    def build(m, p):
+        left = m.add_instruction("transpose", [p[0]], permutation=[0, 2, 1])
+        right = m.add_instruction("transpose", [m.add_literal(weights)], permutation=[1, 0])
+        right = m.add_instruction("multibroadcast", [right], out_lens=(3, 17, 21))
+        return m.add_instruction("quant_dot", [left, right])
+
+    check([a], build)
+
+
+@pytest.mark.parametrize("types", [(np.int8, np.uint8), (np.uint8, np.uint8)])
+def test_quant_dot_of_other_types_and_of_two_activations_stays_right(types):
+    rng = np.random.default_rng(7)
+    a, b = (rng.integers(0, 128, lens).astype(dtype) for lens, dtype in zip(((5, 8), (8, 6)), types))
+    check([a], lambda m, p: m.add_instruction("quant_dot", [p[0], m.add_literal(b)]))
+    check([a, b.astype(np.int8)], lambda m, p: m.add_instruction("quant_dot", [p[0], p[1]]))

@@ -13,11 +13,13 @@ from mgx_numba.codegen.cpu.contraction.configurations import refinements, solver
 from mgx_numba.codegen.cpu.contraction.solver import NO_EPILOGUE
 from mgx_numba.codegen.cpu.microkernels.tile_table import TILES, tile_for
 from mgx_numba.codegen.problems.convolution import ConvProblem
+from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.codegen.problems.gemm import GemmProblem
 from mgx_numba.codegen.tuning.request import Candidate, Request
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.graph.program import Program
+from mgx_numba.targets.cpu.measuring import Bench
 from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.registry import compile_for
 
@@ -33,7 +35,7 @@ BLOCKINGS = [
 ]
 
 
-TILE = tile_for("float32")
+TILE = tile_for(element_types("float32"))
 
 
 class Fixed:
@@ -123,7 +125,7 @@ def test_any_blocking_is_safe_and_exact(solver: Any):
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max(), err_msg=str(blocking))
 
 
-@pytest.mark.parametrize("tile", TILES, ids=lambda t: f"{t.name}_{t.dtype}")
+@pytest.mark.parametrize("tile", TILES, ids=lambda t: f"{t.name}_{t.types.a}")
 def test_fitted_blocking_is_stable_and_within_the_problem(tile: Any):
     for m, n, depth, taps in ((1, 1, 1, 1), (7, 33, 5, 9), (3000, 4000, 2000, 1), (50, 100_000, 300, 49)):
         for blocking in BLOCKINGS:
@@ -153,3 +155,13 @@ def test_candidates_are_few_and_distinct(problem: Any):
         assert len(set(near)) == len(near) <= 8 and winner not in near
         for candidate in near:
             candidate.solver.plan(problem, threads=2, blocking=candidate.blocking)
+
+
+@pytest.mark.parametrize("left", ["uint8", "int8"])
+def test_a_product_of_several_element_types_is_measured(left: str):
+    problem = GemmProblem(20, 70, 530, types=element_types(f"{left} int8 int32 int32"))
+    request = Request(problem, NO_EPILOGUE, (), 1, False)
+    (only,) = solver_candidates(request)
+    assert only.solver.name == "gemm_int8"
+    bench = Bench(request)
+    assert all(bench.sample(candidate) > 0 for candidate in (only, *refinements(request, only)[:2]))

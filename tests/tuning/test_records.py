@@ -13,11 +13,12 @@ import pytest
 from mgx_numba.codegen.body import scalar_body
 from mgx_numba.codegen.cpu.fingerprint import device_fingerprint
 from mgx_numba.codegen.problems.convolution import ConvProblem
+from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.codegen.problems.epilogue import Epilogue, EpilogueOperand
 from mgx_numba.codegen.problems.gemm import GemmProblem
 from mgx_numba.codegen.tuning.files import best, read_records, records_from, write_records
-from mgx_numba.codegen.tuning.record import TuningRecord, explain_miss
-from mgx_numba.codegen.tuning.request import Request
+from mgx_numba.codegen.tuning.record import Problem, TuningRecord, explain_miss
+from mgx_numba.codegen.tuning.request import Request, least_bytes, problem_of
 from mgx_numba.core.types import Type
 from mgx_numba.errors import FormatError
 
@@ -111,7 +112,8 @@ def test_problem_of_a_contraction_names_everything_that_a_kernel_depends_on():
         replace(request, problem=GemmProblem(3, 4, 6)),
         replace(request, problem=GemmProblem(3, 4, 5, b_constant=False)),
         replace(request, problem=GemmProblem(3, 4, 5, a_strides=(1, 3))),
-        replace(request, problem=GemmProblem(3, 4, 5, dtype="float64")),
+        replace(request, problem=GemmProblem(3, 4, 5, types=element_types("float64"))),
+        replace(request, problem=GemmProblem(3, 4, 5, types=element_types("uint8 int8 int32 int32"))),
         replace(request, epilogue=replace(epilogue, name="mul")),
         replace(request, epilogue=replace(epilogue, operands=(EpilogueOperand("float32", "per_n"),))),
         replace(request, strides=((8,),)),
@@ -120,6 +122,23 @@ def test_problem_of_a_contraction_names_everything_that_a_kernel_depends_on():
         replace(request, problem=ConvProblem(1, 4, 4, (5, 5), (3, 3))),
     ):
         keys.add(changed.key())
-    assert len(keys) == 11
-    assert len({key.work for key in keys}) == 10  # the number of threads is no part of the work
+    assert len(keys) == 12
+    assert len({key.work for key in keys}) == 11  # the number of threads is no part of the work
     assert request.key().from_json(json.loads(request.key().key)) == request.key()
+
+
+def test_the_types_of_a_contraction_are_one_text_of_its_key_and_read_back():
+    one, four = (
+        Request(GemmProblem(3, 4, 5, types=element_types(text)), Epilogue(), (), 2, False)
+        for text in ("float64", "uint8 int8 int32 int32")
+    )
+    assert one.key().fields["dtype"] == "float64"
+    assert four.key().fields["dtype"] == "uint8 int8 int32 int32"
+    for request in (one, four):
+        found = replace(record(), problem=request.key())
+        assert problem_of(found) == request.problem
+    assert least_bytes(one.problem) == 8 * (15 + 20 + 12)
+    assert least_bytes(four.problem) == 15 + 20 + 4 * 12
+    for dtype in (None, 3, [], "float", "float32 float32"):
+        changed = {**one.key().fields, "dtype": dtype}
+        assert problem_of(replace(record(), problem=Problem.from_json(changed))) is None

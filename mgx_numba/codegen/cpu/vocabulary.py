@@ -130,9 +130,10 @@ from .lang.stream import *
 from .lang.transpose import *
 from .lang.values import *
 from .lang.vecmath import *
-from .microkernels import depthwise, fused_epilogue, tile
+from .microkernels import depthwise, fused_epilogue, int8, tile
 from .microkernels.depthwise import *
 from .microkernels.fused_epilogue import *
+from .microkernels.int8 import *
 from .microkernels.tile import *
 
 _PARTS = (
@@ -141,6 +142,7 @@ _PARTS = (
     executor,
     fused_epilogue,
     indexed,
+    int8,
     memory,
     reduce,
     shuffle,

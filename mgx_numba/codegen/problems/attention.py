@@ -6,7 +6,7 @@ import struct
 from dataclasses import dataclass, replace
 
 from ...errors import ShapeError
-from .elements import ITEMSIZE
+from .element_types import ITEMSIZE
 
 __all__ = ["AttentionProblem", "MaskLayout"]
 

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 from ...errors import ShapeError
-from .elements import ITEMSIZE, check_dtype
+from .element_types import FLOAT32, ITEMSIZE, ElementTypes
 from .epilogue import Prologue
 from .gemm import packed_strides
 
@@ -39,7 +39,7 @@ class ConvProblem:
     pads_begin: tuple[int, ...] = ()
     pads_end: tuple[int, ...] = ()
     groups: int = 1
-    dtype: str = "float32"
+    types: ElementTypes = FLOAT32
     x_strides: tuple[int, ...] = ()
     out_strides: tuple[int, ...] = ()
     transposed: bool = False
@@ -49,7 +49,6 @@ class ConvProblem:
     out_lens: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        check_dtype(self.dtype)
         rank = len(self.in_lens)
         if not 1 <= rank <= 3:
             raise ShapeError(f"convolution over {rank} spatial dimensions; expected 1 to 3")
@@ -124,7 +123,13 @@ class ConvProblem:
         return 2 * self.batch * pixels * self.taps * self.in_channels * self.group_out
 
     @property
+    def dtype(self) -> str:
+        """The one dtype of all sides (`ShapeError` if they differ)."""
+        return self.types.single
+
+    @property
     def itemsize(self) -> int:
+        """Bytes of an element of that dtype."""
         return ITEMSIZE[self.dtype]
 
     @property

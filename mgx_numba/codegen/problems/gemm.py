@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...errors import ShapeError
-from .elements import ITEMSIZE, check_dtype
+from .element_types import FLOAT32, ITEMSIZE, ElementTypes
 from .epilogue import Prologue
 
 __all__ = ["GemmProblem", "packed_strides"]
@@ -30,13 +30,12 @@ class GemmProblem:
     a_strides: tuple[int, ...] = ()
     b_strides: tuple[int, ...] = ()
     out_strides: tuple[int, ...] = ()
-    dtype: str = "float32"
+    types: ElementTypes = FLOAT32
     b_constant: bool = True
     fast_math: bool = False
     prologue: Prologue | None = None
 
     def __post_init__(self) -> None:
-        check_dtype(self.dtype)
         rank = len(self.batch)
         defaults = {
             "a_strides": packed_strides((*self.batch, self.m, self.k)),
@@ -58,7 +57,13 @@ class GemmProblem:
         return 2 * self.batch_count * self.m * self.n * self.k
 
     @property
+    def dtype(self) -> str:
+        """The one dtype of all sides (`ShapeError` if they differ)."""
+        return self.types.single
+
+    @property
     def itemsize(self) -> int:
+        """Bytes of an element of that dtype."""
         return ITEMSIZE[self.dtype]
 
 

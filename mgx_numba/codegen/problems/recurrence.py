@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ...errors import ShapeError
 from ...ops.base import Operator, Pointwise
 from ...ops.recurrence import CELLS
-from .elements import ITEMSIZE
+from .element_types import ITEMSIZE
 
 __all__ = ["RecurrenceProblem"]
 

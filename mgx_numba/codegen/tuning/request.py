@@ -9,6 +9,7 @@ from typing import Any
 
 from ...errors import MgxError
 from ..problems.convolution import ConvProblem
+from ..problems.element_types import ITEMSIZE, element_types
 from ..problems.epilogue import Epilogue
 from ..problems.gemm import GemmProblem
 from .record import Problem, TuningRecord
@@ -51,9 +52,11 @@ class Request:
     def key(self) -> Problem:
         """The problem under which records are kept.
 
-        A prologue or epilogue counts by its name (its operations) and operands: constants do not change what is fast.
+        The types are one text, ``dtype``. A prologue or epilogue counts by its name (its operations) and operands:
+        constants do not change what is fast.
         """
         fields: dict[str, Any] = {name: _plain(getattr(self.problem, name)) for name in _numbers(self.problem)}
+        fields["dtype"] = str(self.problem.types)
         fields["fast_math"] = self.fast_math
         epilogue = self.epilogue
         fields["epilogue"] = {
@@ -78,23 +81,25 @@ def problem_of(record: TuningRecord) -> GemmProblem | ConvProblem | None:
     names = _numbers(kind)
     fields = {k: tuple(v) if isinstance(v, list) else v for k, v in record.problem.fields.items() if k in names}
     try:
-        return kind(**fields)
-    except (MgxError, TypeError, ValueError, ArithmeticError):
+        return kind(**fields, types=element_types(record.problem.fields["dtype"]))
+    except (MgxError, AttributeError, KeyError, TypeError, ValueError, ArithmeticError):
         return None
 
 
 def least_bytes(problem: GemmProblem | ConvProblem) -> int:
     """What any solver must move: operands once, and the result."""
+    types = problem.types
+    a, b, out = ITEMSIZE[types.a], ITEMSIZE[types.b], ITEMSIZE[types.out]
     if isinstance(problem, GemmProblem):
-        elements = problem.m * problem.k + problem.k * problem.n + problem.m * problem.n
-        return problem.itemsize * problem.batch_count * elements
-    pixels = problem.in_pixels * problem.in_channels + problem.out_pixels * problem.out_channels
-    return problem.itemsize * (problem.batch * pixels + math.prod(problem.weight_lens))
+        m, n, k = problem.m, problem.n, problem.k
+        return problem.batch_count * (a * m * k + b * k * n + out * m * n)
+    inputs, results = problem.in_pixels * problem.in_channels, problem.out_pixels * problem.out_channels
+    return problem.batch * (a * inputs + out * results) + b * math.prod(problem.weight_lens)
 
 
 def _numbers(problem: Any) -> list[str]:
-    """Names of a problem's fields, but for its prologue."""
-    return [f.name for f in dataclasses.fields(problem) if f.init and f.name != "prologue"]
+    """Names of a problem's fields, but for its types and its prologue."""
+    return [f.name for f in dataclasses.fields(problem) if f.init and f.name not in ("types", "prologue")]
 
 
 def _plain(value: Any) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...codegen.launch import Callee, Launch, Operand
 from ...codegen.problems.convolution import ConvProblem
-from ...codegen.problems.elements import ITEMSIZE
+from ...codegen.problems.element_types import ITEMSIZE
 from ...codegen.problems.epilogue import PrologueOperand
 from ...codegen.problems.gemm import GemmProblem
 from ...codegen.tuning.request import Candidate, Request
@@ -38,7 +38,7 @@ class Bench:
         self._x, self._w, self._out, self._extras = _extents(request)
         self._weights: dict[str, list[np.ndarray]] = {}
         self._ready: dict[Candidate, Executable] = {}
-        self._inputs = [_filled(self._x, request.problem.dtype)]
+        self._inputs = [_filled(self._x, request.problem.types.a)]
         for operand, size in zip(request.epilogue.operands, self._extras):
             self._inputs.append(_filled(size, operand.dtype))
         prologue = request.problem.prologue
@@ -81,7 +81,7 @@ class Bench:
         planned = candidate.solver.plan(
             request.problem, request.epilogue, request.strides, request.threads, candidate.blocking
         )
-        size = ITEMSIZE[request.epilogue.out_dtype(request.problem.dtype)]
+        size = ITEMSIZE[request.epilogue.out_dtype(request.problem.types.out)]
         out_bytes = -(-self._out * size // 64) * 64
         places = {
             "x": Pointer(Region.PARAMETER, 0),
@@ -123,8 +123,8 @@ class Bench:
         problem = self.request.problem
         lens = candidate.solver.packed_lens(problem)
         if not lens:
-            return [_filled(self._w, problem.dtype)]
-        value = np.broadcast_to(np.asarray(0.5, problem.dtype), _weight_lens(problem))
+            return [_filled(self._w, problem.types.b)]
+        value = np.broadcast_to(_value(np.dtype(problem.types.b)), _weight_lens(problem))
         first = candidate.solver.pack_weights(problem, value)
         copies = [first]
         for _ in range(min(_MOST_COPIES, _ROTATED_BYTES // max(1, first.nbytes)) - 1):

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from ...launch import Launch, Operand, TaskRange
 from ...problems.attention import AttentionProblem
+from ...problems.element_types import element_types
 from ..contraction.epilogue_rows import Arguments, indent
 from ..kernel import cpu_kernel
-from ..microkernels.tile_table import RegisterTile, tile_for
+from ..microkernels.register_tile import RegisterTile
+from ..microkernels.tile_table import tile_for
 from .blocks import BUFFER_BYTES, QUERIES, Blocks, record_size
 
 __all__ = ["AttentionKernel", "inverse", "join_launch"]
@@ -33,7 +35,7 @@ class AttentionKernel:
     def __init__(self, problem: AttentionProblem, blocks: Blocks, origin: str = "") -> None:
         self.problem, self.blocks, self.origin = problem, blocks, origin
         self.dtype = problem.dtype
-        self.tile: RegisterTile = tile_for(problem.dtype)
+        self.tile: RegisterTile = tile_for(element_types(problem.dtype))
         self.lanes, self.columns = self.tile.lanes, self.tile.columns
         self.exp = "exp_fast" if problem.fast_math else "exp"
         self.arguments = Arguments()
@@ -214,7 +216,7 @@ def _store_vector(count: str, lanes: int) -> list[str]:
 def join_launch(problem: AttentionProblem, blocks: Blocks, origin: str = "") -> Launch:
     """The launch that joins the records [batch, head, query, part] in ``scratch`` into the result."""
     p, dtype = problem, problem.dtype
-    tile = tile_for(dtype)
+    tile = tile_for(element_types(dtype))
     lanes, record = tile.lanes, record_size(tile, p)
     exp = "exp_fast" if p.fast_math else "exp"
     arguments = Arguments()

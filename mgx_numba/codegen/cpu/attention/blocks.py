@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...problems.attention import AttentionProblem
-from ..microkernels.tile_table import RegisterTile
+from ..microkernels.register_tile import RegisterTile
 
 __all__ = ["BUFFER_BYTES", "QUERIES", "Blocks", "cut_few", "cut_many", "record_size"]
 

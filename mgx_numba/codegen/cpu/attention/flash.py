@@ -9,7 +9,11 @@ sums (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018;
 
 from __future__ import annotations
 
-from ...problems.contraction import Epilogue, EpilogueOperand
+import numpy as np
+
+from ....core.types import from_numpy
+from ...body import scalar_body
+from ...problems.epilogue import Epilogue, EpilogueOperand
 from ..contraction.epilogue_rows import indent
 from ..contraction.tile_source import ROWS_SLOT, VECTORS_SLOT, finish_source, tile_block, tile_source
 from ..microkernels.tile_table import TILE_TABLE_ROWS, finish_slots
@@ -35,7 +39,9 @@ class ManyQueries(AttentionKernel):
         self.tile_slot = self.arguments.callee(tile_source(self.tile))
         # one vector is what a last panel has, unless it is computed whole
         columns = self.columns + self.lanes
-        weighted = Epilogue((EpilogueOperand(self.dtype, "per_m"),), ("v0 = mul(acc, e0)",), "v0", name="mul")
+        type = from_numpy(np.dtype(self.dtype))
+        product = scalar_body(lambda s, total, weight: s.mul(total, weight), (type, type))
+        weighted = Epilogue((EpilogueOperand(self.dtype, "per_m"),), product, name="mul")
         self.finish_slot = self.arguments.callee(finish_source(self.tile, weighted, False, columns, True))
         turned = []
         if mask is not None and not self.mask_in_softmax():

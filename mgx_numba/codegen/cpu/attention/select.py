@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...launch import Solution
 from ...problems.attention import AttentionProblem
+from ...problems.element_types import element_types
 from ..microkernels.tile_table import tile_for
 from .base import AttentionKernel, join_launch
 from .blocks import cut_few, cut_many, record_size
@@ -19,7 +20,7 @@ def plan(problem: AttentionProblem, threads: int = 1, origin: str = "") -> Solut
     ``origin`` is the text of the instruction, for readers of the kernels.
     """
     problem = problem.with_grouped_rows()
-    tile, few = tile_for(problem.dtype), _few(problem)
+    tile, few = tile_for(element_types(problem.dtype)), _few(problem)
     blocks = (cut_few if few else cut_many)(tile, problem, threads)
     kernel: AttentionKernel = (FewQueries if few else ManyQueries)(problem, blocks, origin)
     launches = [kernel.launch()]
@@ -38,4 +39,4 @@ def reads_turned_masks(problem: AttentionProblem) -> bool:
 
 def _few(problem: AttentionProblem) -> bool:
     """Whether lanes are better filled with features: below a quarter of a vector of queries."""
-    return problem.features_contiguous and problem.queries <= max(1, tile_for(problem.dtype).lanes // 4)
+    return problem.features_contiguous and problem.queries <= max(1, tile_for(element_types(problem.dtype)).lanes // 4)

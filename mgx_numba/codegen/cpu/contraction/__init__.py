@@ -9,6 +9,7 @@ from __future__ import annotations
 from .conv import ConvDirect, ConvPointwise
 from .depthwise import ConvDepthwise
 from .gemm import GemmInPlace, GemmPacked, GemmPacking
+from .gemm_int8 import GemmInt8
 from .gemv import GemvPacked
 from .gemv_int16 import GemvInt16
 from .small_channels import ConvFewChannels
@@ -28,6 +29,7 @@ GEMM_SOLVERS = (
     GemmPacking(),
     GemmStrassen(1),
     GemmStrassen(2),
+    GemmInt8(),
 )
 CONV_SOLVERS = (
     ConvPointwise(),

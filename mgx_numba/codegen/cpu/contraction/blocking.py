@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...problems.elements import ITEMSIZE
-from ..microkernels.tile_table import RegisterTile
+from ...problems.element_types import ITEMSIZE
+from ..microkernels.register_tile import RegisterTile
 
 __all__ = ["SUMS_BYTES", "TABLE_TAPS", "Blocking", "cut", "cut_lines", "fit", "line_order"]
 
@@ -53,7 +53,7 @@ class Blocking:
 def fit(given: Blocking, tile: RegisterTile, m: int, n: int, depth: int, taps: int) -> Blocking:
     """The blocking nearest to ``given``, which may hold any integers, that the kernels can run: whole tiles of rows,
     sums that fit the stack, and steps of either taps or channels."""
-    sums = SUMS_BYTES // (ITEMSIZE[tile.dtype] * tile.columns)
+    sums = SUMS_BYTES // (ITEMSIZE[tile.types.accumulator] * tile.columns)
     k_block = min(-(-_clamp(given.depth, depth) // 8) * 8, depth)
     tap_block = _clamp(given.taps, min(taps, TABLE_TAPS)) if k_block == depth else 1
     p_block = _clamp(given.panels, min(-(-n // tile.columns), sums // max(tile.variants())))
@@ -81,9 +81,9 @@ def cut(
     """
     if given is not None:
         return fit(given, tile, m, n, depth, taps)
-    size = ITEMSIZE[tile.dtype]
+    left, right = ITEMSIZE[tile.left_word], ITEMSIZE[tile.right_word]
     panels = -(-n // tile.columns)
-    sums = SUMS_BYTES // (size * tile.columns)
+    sums = SUMS_BYTES // (ITEMSIZE[tile.types.accumulator] * tile.columns)
     if m <= tile.rows or taps * depth <= 1.5 * DEPTH:
         tap_block, k_block = min(taps, TABLE_TAPS), depth
     elif depth >= DEPTH:
@@ -91,13 +91,13 @@ def cut(
     else:
         tap_block, k_block = _even(taps, max(1, min(DEPTH // depth, TABLE_TAPS)), 1), depth
     steps = -(-taps // tap_block) * -(-depth // k_block)
-    near = max(1, PANEL_BYTES // (size * tile.columns * tap_block * k_block))
+    near = max(1, PANEL_BYTES // (right * tile.columns * tap_block * k_block))
     best, best_cost = Blocking(min(m, tile.rows), 1, tap_block, k_block), float("inf")
     for parts in _divisors(threads) if beside or groups % threads else (1,):
         most = -(-m // (parts * tile.rows)) * tile.rows
         for panel_limit in (NEAR_PANELS, 4, 2, 1):
             p_block = _even(-(-panels * parts // threads), min(panel_limit, near), 1)
-            most_rows = min(sums // p_block if steps > 1 else most, max(tile.rows, ROWS_BYTES // (size * k_block)))
+            most_rows = min(sums // p_block if steps > 1 else most, max(tile.rows, ROWS_BYTES // (left * k_block)))
             if sums < p_block * (max(tile.variants()) if steps == 1 else min(most, tile.rows)):
                 continue
             for row_limit in (32, 16, 8, 4, 2, 1):
@@ -159,9 +159,8 @@ def _makespan(
     work = rows * width * terms * tile.vectors / 2
     weights = width * terms * tile.columns / 16
     loads = 0.1 * tile_rows * terms * tile.rows
-    size = ITEMSIZE[tile.dtype]
-    foreign_rows = m * depth * size / blocking.parts * (1 - blocking.parts / threads)
-    own_weights = panels * tile.columns * terms * size * blocking.parts / threads
+    foreign_rows = m * depth * ITEMSIZE[tile.left_word] / blocking.parts * (1 - blocking.parts / threads)
+    own_weights = panels * tile.columns * terms * ITEMSIZE[tile.right_word] * blocking.parts / threads
     traffic = FOREIGN_CYCLES * foreign_rows + SHARED_CYCLES * own_weights
     return -(-tasks // threads) * (work + weights + loads + tile_rows * 60 + 300) + groups * traffic
 

@@ -13,10 +13,11 @@ import numpy as np
 
 from ...launch import Launch, Operand, Solution, TaskRange
 from ...problems.convolution import ConvProblem
-from ...problems.elements import ITEMSIZE
+from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import NOT_COMPUTED, Epilogue
 from ...problems.gemm import GemmProblem
-from ..microkernels.tile_table import RegisterTile, tile_for
+from ..microkernels.register_tile import RegisterTile
+from ..microkernels.tile_table import tile_for
 from .blocking import Blocking, cut
 from .gemm import GemmPacked
 from .indirection import call_places, place_locals, spatial_arguments
@@ -35,7 +36,7 @@ class ConvPointwise(Solver[ConvProblem]):
     name = "conv_1x1"
     _gemm = GemmPacked()
 
-    def refusal(self, problem: ConvProblem) -> str | None:
+    def declines(self, problem: ConvProblem) -> str | None:
         if problem.transposed:
             return "the convolution is transposed"
         if problem.groups > 1:
@@ -84,7 +85,7 @@ class ConvPointwise(Solver[ConvProblem]):
             (problem.x_strides[0], pixel, 1),
             (0, problem.out_channels, 1),
             problem.out_strides,
-            problem.dtype,
+            problem.types,
             prologue=problem.prologue,
         )
 
@@ -94,18 +95,18 @@ class ConvDirect(Solver[ConvProblem]):
 
     name = "conv_direct"
 
-    def refusal(self, problem: ConvProblem) -> str | None:
+    def declines(self, problem: ConvProblem) -> str | None:
         if problem.prologue:
             return NOT_COMPUTED
         return "the convolution is transposed" if problem.transposed else None
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
         """Panels of all groups, then a row of zeros."""
-        panels = panel_lens(problem, tile_for(problem.dtype))
+        panels = panel_lens(problem, tile_for(problem.types))
         return (math.prod(panels) + problem.group_in,)
 
     def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
-        tile = tile_for(problem.dtype)
+        tile = tile_for(problem.types)
         lens = panel_lens(problem, tile)
         out = aligned_zeros(self.packed_lens(problem), problem.dtype)
         panels = out[: math.prod(lens)].reshape(lens)
@@ -121,12 +122,12 @@ class ConvDirect(Solver[ConvProblem]):
         threads: int = 1,
         blocking: Blocking | None = None,
     ) -> Solution:
-        zeros = math.prod(panel_lens(problem, tile_for(problem.dtype)))
+        zeros = math.prod(panel_lens(problem, tile_for(problem.types)))
         table = image_strides(problem, epilogue, strides)
         return Solution((direct_launch(problem.volume(), epilogue, table, threads, 0, zeros, given=blocking),))
 
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
-        tile = tile_for(problem.dtype)
+        tile = tile_for(problem.types)
         columns = panel_count(tile, problem.group_out) * tile.columns
         rows = problem.batch * problem.out_pixels
         terms = problem.taps * problem.group_in
@@ -189,7 +190,7 @@ def direct_launch(
     problem's output pixels are those points of a larger output. If it is ``phased``, the groups have all channels each,
     and compute the lattices that begin at the first points of the output. ``given`` blocks replace the computed ones.
     """
-    tile = tile_for(problem.dtype)
+    tile = tile_for(problem.types)
     lens = panel_lens(problem, tile)
     groups, panels, taps, depth, columns = lens
     rows = problem.batch * problem.out_pixels

@@ -12,11 +12,12 @@ import numpy as np
 
 from ...launch import Launch, Solution, TaskRange
 from ...problems.convolution import ConvProblem
-from ...problems.elements import ITEMSIZE
+from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import NOT_COMPUTED, Epilogue
 from ..kernel import cpu_kernel
 from ..microkernels.depthwise_table import DEPTHWISE_SLOTS, RUNS
-from ..microkernels.tile_table import RegisterTile, tile_for
+from ..microkernels.register_tile import RegisterTile
+from ..microkernels.tile_table import tile_for
 from .blocking import Blocking, cut_lines, line_order
 from .epilogue_rows import Arguments, Rows, indent, kernel_name
 from .pack import aligned_zeros, pack_panels
@@ -43,7 +44,7 @@ class ConvDepthwise(Solver[ConvProblem]):
 
     name = "conv_depthwise"
 
-    def refusal(self, problem: ConvProblem) -> str | None:
+    def declines(self, problem: ConvProblem) -> str | None:
         if problem.prologue:
             return NOT_COMPUTED
         if problem.transposed:
@@ -54,7 +55,7 @@ class ConvDepthwise(Solver[ConvProblem]):
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
         """Panels of one vector of channels, taps, channels of a panel."""
-        lanes = tile_for(problem.dtype).lanes
+        lanes = tile_for(problem.types).lanes
         return (-(-problem.out_channels // lanes), problem.taps, lanes)
 
     def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
@@ -77,7 +78,7 @@ class ConvDepthwise(Solver[ConvProblem]):
         return line_blockings(problem, threads)
 
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
-        tile = tile_for(problem.dtype)
+        tile = tile_for(problem.types)
         rows = problem.batch * problem.out_pixels
         moved = problem.itemsize * (problem.batch * problem.in_pixels + rows) * problem.out_channels
         columns = -(-problem.out_channels // tile.lanes) * tile.lanes
@@ -104,7 +105,7 @@ def _launch(
     given: Blocking | None,
 ) -> Launch:
     """``problem`` has three spatial dimensions."""
-    tile = tile_for(problem.dtype)
+    tile = tile_for(problem.types)
     channels, out_lens = problem.out_channels, problem.out_lens
     run = best_run(out_lens[2])
     lines = problem.batch * out_lens[0] * out_lens[1]

@@ -10,9 +10,10 @@ import math
 import numpy as np
 
 from ...launch import Launch, Operand, Solution, TaskRange
-from ...problems.elements import ITEMSIZE
+from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import NOT_COMPUTED, Epilogue
 from ...problems.gemm import GemmProblem
+from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
 from .batches import Batched, collapse
 from .blocking import Blocking, cut
@@ -23,11 +24,14 @@ from .prologue import PrologueRows
 from .roofline import seconds
 from .solver import NO_EPILOGUE, Solver, Strides
 
-__all__ = ["GemmInPlace", "GemmPacked", "GemmPacking"]
+__all__ = ["LEFT", "GemmInPlace", "GemmPacked", "GemmPacking", "product_launches"]
 
 
 _PACKING_SECONDS = 1.5e-10
 """Time to pack one element on the way."""
+
+
+LEFT = Operand("x")
 
 
 class GemmPacked(Solver[GemmProblem]):
@@ -35,13 +39,13 @@ class GemmPacked(Solver[GemmProblem]):
 
     name = "gemm"
 
-    def refusal(self, problem: GemmProblem) -> str | None:
+    def declines(self, problem: GemmProblem) -> str | None:
         if problem.prologue and (problem.k == 0 or problem.a_strides[-1] != 1):
             return "the prologue reads an empty or strided sum"
         return None if problem.b_constant else "the right-hand side is not a constant"
 
     def packed_lens(self, problem: GemmProblem) -> tuple[int, ...]:
-        tile = tile_for(problem.dtype)
+        tile = tile_for(problem.types)
         return (_matrices(problem), panel_count(tile, problem.n), max(problem.k, 1), tile.columns)
 
     def pack_weights(self, problem: GemmProblem, weights: np.ndarray) -> np.ndarray:
@@ -73,7 +77,9 @@ class GemmPacked(Solver[GemmProblem]):
     ) -> Solution:
         *_, k, columns = self.packed_lens(problem)
         batched = collapse(problem, epilogue, strides, self.panel_strides(problem))
-        return Solution(_launches(problem, epilogue, batched, Operand("w"), (columns, columns * k), threads, blocking))
+        return Solution(
+            product_launches(problem, epilogue, batched, Operand("w"), (columns, columns * k), threads, blocking)
+        )
 
     def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
         return _seconds(problem, threads)
@@ -94,7 +100,7 @@ class GemmInPlace(_Unpacked):
 
     name = "gemm_in_place"
 
-    def refusal(self, problem: GemmProblem) -> str | None:
+    def declines(self, problem: GemmProblem) -> str | None:
         if problem.prologue:
             return NOT_COMPUTED
         if problem.b_constant:
@@ -112,8 +118,10 @@ class GemmInPlace(_Unpacked):
         blocking: Blocking | None = None,
     ) -> Solution:
         batched = collapse(problem, epilogue, strides, problem.b_strides[:-2])
-        steps = (problem.b_strides[-2], tile_for(problem.dtype).columns)
-        return Solution(_launches(problem, epilogue, batched, Operand("w"), steps, threads, blocking, masked=True))
+        steps = (problem.b_strides[-2], tile_for(problem.types).columns)
+        return Solution(
+            product_launches(problem, epilogue, batched, Operand("w"), steps, threads, blocking, masked=True)
+        )
 
     def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
         return _seconds(problem, threads)
@@ -124,7 +132,7 @@ class GemmPacking(_Unpacked):
 
     name = "gemm_packing"
 
-    def refusal(self, problem: GemmProblem) -> str | None:
+    def declines(self, problem: GemmProblem) -> str | None:
         if problem.prologue:
             return NOT_COMPUTED
         if problem.b_constant:
@@ -139,7 +147,7 @@ class GemmPacking(_Unpacked):
         threads: int = 1,
         blocking: Blocking | None = None,
     ) -> Solution:
-        tile = tile_for(problem.dtype)
+        tile = tile_for(problem.types)
         panels = panel_count(tile, problem.n)
         matrix = panels * problem.k * tile.columns
         lens = [length if stride else 1 for length, stride in zip(problem.batch, problem.b_strides)]
@@ -150,7 +158,7 @@ class GemmPacking(_Unpacked):
         pack = pack_launch(tile, lens, outer, problem.n, n_stride, problem.k, k_stride)
         batched = collapse(problem, epilogue, strides, w_strides)
         steps = (tile.columns, tile.columns * problem.k)
-        launches = _launches(problem, epilogue, batched, Operand("scratch"), steps, threads, blocking)
+        launches = product_launches(problem, epilogue, batched, Operand("scratch"), steps, threads, blocking)
         return Solution((*pack, *launches), math.prod(lens) * matrix * problem.itemsize)
 
     def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
@@ -163,16 +171,21 @@ def _matrices(problem: GemmProblem) -> int:
     return math.prod(length for length, stride in zip(problem.batch, problem.b_strides[:-2]) if stride)
 
 
+def _sizes(problem: GemmProblem, tile: RegisterTile) -> tuple[int, int, int]:
+    """Bytes of a word of either operand, and of a sum."""
+    return ITEMSIZE[tile.left_word], ITEMSIZE[tile.right_word], ITEMSIZE[problem.types.accumulator]
+
+
 def _seconds(problem: GemmProblem, threads: int) -> float:
-    tile = tile_for(problem.dtype)
+    tile = tile_for(problem.types)
     columns = panel_count(tile, problem.n) * tile.columns
-    size = problem.itemsize
-    rows = problem.batch_count * problem.m
-    moved = size * (rows * (problem.k + problem.n) + _matrices(problem) * problem.k * columns)
+    left, right, out = _sizes(problem, tile)
+    rows, depth = problem.batch_count * problem.m, tile.depth(problem.k)
+    moved = rows * (left * depth + out * problem.n) + right * _matrices(problem) * depth * columns
     return seconds(tile, 2 * problem.batch_count * problem.m * columns * problem.k, moved, threads)
 
 
-def _launches(
+def product_launches(
     problem: GemmProblem,
     epilogue: Epilogue,
     batched: Batched,
@@ -181,10 +194,15 @@ def _launches(
     threads: int,
     blocking: Blocking | None,
     masked: bool = False,
+    x: Operand = LEFT,
+    name: str = "gemm",
 ) -> tuple[Launch, ...]:
-    """One launch for each piece of the batch; ``w_steps`` are the right-hand side's strides along k and by panel."""
+    """One launch for each piece of the batch; ``w_steps`` are the right-hand side's strides along k and by panel.
+
+    These, those of a and those of ``batched`` for both count words of the tile.
+    """
     return tuple(
-        _launch(problem, epilogue, piece, offsets, w, w_steps, threads, blocking, masked)
+        _launch(problem, epilogue, piece, offsets, w, w_steps, threads, blocking, masked, x, name)
         for piece, offsets in batched.pieces()
     )
 
@@ -199,25 +217,28 @@ def _launch(
     threads: int,
     given: Blocking | None,
     masked: bool,
+    x: Operand,
+    name: str,
 ) -> Launch:
-    tile = tile_for(problem.dtype)
-    depth, size = max(problem.k, 1), problem.itemsize
+    tile = tile_for(problem.types)
+    depth, accumulator = max(tile.depth(problem.k), 1), problem.types.accumulator
+    left, right, out = _sizes(problem, tile)
     blocking = cut(tile, batched.m, problem.n, depth, 1, batched.count, threads, given)
     before = PrologueRows(problem.prologue, problem.dtype, tile) if problem.prologue else None
     if before:
         blocking = before.fit(blocking, batched.m, problem.n, depth)
-    name = f"{before.prologue.name}_gemm" if before else "gemm"
-    skeleton = Skeleton(name, problem.dtype, tile, epilogue, masked=masked)
+    name = f"{before.prologue.name}_{name}" if before else name
+    skeleton = Skeleton(name, accumulator, tile, epilogue, masked=masked)
     arguments = skeleton.arguments
-    x = Operand("x", offsets["x"] * size) if problem.k else w
-    arguments.pointer("x", x, problem.dtype)
-    arguments.pointer("w", Operand(w.name, w.offset + offsets["w"] * size), problem.dtype)
-    arguments.pointer("zero", w, problem.dtype)
-    bytes_at = {"out": ITEMSIZE[epilogue.out_dtype(problem.dtype)] * offsets["out"]}
+    x = Operand(x.name, x.offset + offsets["x"] * left) if problem.k else w
+    arguments.pointer("x", x, tile.left_word)
+    arguments.pointer("w", Operand(w.name, w.offset + offsets["w"] * right), tile.right_word)
+    arguments.pointer("zero", w, tile.left_word)
+    bytes_at = {"out": ITEMSIZE[epilogue.out_dtype(accumulator)] * offsets["out"]}
     bytes_at |= {f"e{k}": ITEMSIZE[o.dtype] * offsets.get(f"e{k}", 0) for k, o in enumerate(epilogue.operands)}
     skeleton.rows.pointers(arguments, bytes_at)
     panels = panel_count(tile, problem.n)
-    if not masked:
+    if tile.finishes and not masked:
         skeleton.steady, skeleton.x_row, skeleton.in_place = "True", "near_ld" if before else "x_ld", not before
         skeleton.contiguous = problem.k > 0 and problem.a_strides[-1] == 1
     skeleton.sizes(blocking, batched.m, problem.n, panels, depth, 1, batched.count, beside=False)
@@ -234,8 +255,9 @@ def _launch(
     skeleton.decode = ["column0 = 0", *_batch_lines(batched)]
     skeleton.row = _row_lines(epilogue)
     skeleton.row_steps = {name: f"{name}_ld" for name in batched.strides if name not in ("x", "w")}
-    moved = size * (batched.count * batched.m * (problem.k + problem.n) + depth * panels * tile.columns)
-    flops = 2 * batched.count * batched.m * problem.n * problem.k
+    rows = batched.count * batched.m
+    moved = rows * (left * tile.depth(problem.k) + out * problem.n) + right * depth * panels * tile.columns
+    flops = 2 * rows * problem.n * problem.k
     tasks = blocking.tasks(batched.m, panels, batched.count)
     return Launch(skeleton.source(), tuple(arguments.values), TaskRange(tasks, 1), flops, moved, epilogue.moving)
 

@@ -16,7 +16,8 @@ from ...launch import Launch, Solution, TaskRange
 from ...problems.epilogue import NOT_COMPUTED, Epilogue
 from ...problems.gemm import GemmProblem
 from ..kernel import cpu_kernel
-from ..microkernels.tile_table import FMA_CHAINS, RegisterTile, tile_for
+from ..microkernels.register_tile import FMA_CHAINS, RegisterTile
+from ..microkernels.tile_table import tile_for
 from .blocking import Blocking
 from .epilogue_rows import Arguments, Rows, indent, kernel_name
 from .gemm import GemmPacked
@@ -41,12 +42,12 @@ class GemvPacked(GemmPacked):
     _stored_as: str | None = None
     """Dtype of the words that packed weights consist of, if it is not the problem's."""
 
-    def refusal(self, problem: GemmProblem) -> str | None:
+    def declines(self, problem: GemmProblem) -> str | None:
         if problem.prologue:
             return NOT_COMPUTED
         if problem.batch_count != 1 or problem.m > MOST_ROWS:
             return f"more than {MOST_ROWS} rows or one product"
-        return "the sum is empty" if problem.k == 0 else super().refusal(problem)
+        return "the sum is empty" if problem.k == 0 else super().declines(problem)
 
     def plan(
         self,
@@ -57,7 +58,7 @@ class GemvPacked(GemmPacked):
         blocking: Blocking | None = None,
     ) -> Solution:
         """One launch; there is nothing to block."""
-        tile = tile_for(problem.dtype)
+        tile = tile_for(problem.types)
         columns = self._panel_columns(problem, tile)
         panels = -(-problem.n // columns)
         size = math.prod(self.packed_lens(problem)) * problem.itemsize

@@ -11,7 +11,8 @@ from typing import ClassVar
 import numpy as np
 
 from ...problems.gemm import GemmProblem
-from ..microkernels.tile_table import RegisterTile, tile_for
+from ..microkernels.register_tile import RegisterTile
+from ..microkernels.tile_table import tile_for
 from .epilogue_rows import indent
 from .gemv import GemvPacked, chain_sets
 from .int16_weights import BLOCK, DOWN, pack_words, unpack, words_lens
@@ -38,16 +39,16 @@ class GemvInt16(GemvPacked):
     _streams: ClassVar = {2: 1.0, 1: 1.05, 4: 1.05}
     _stored_as = "int32"
 
-    def refusal(self, problem: GemmProblem) -> str | None:
+    def declines(self, problem: GemmProblem) -> str | None:
         if not problem.fast_math or problem.dtype != "float32":
             return "weights may not be rounded without fast_math, or are not float32"
         if problem.m > _MOST_ROWS:
             return f"more than {_MOST_ROWS} rows"
-        return super().refusal(problem)
+        return super().declines(problem)
 
     def packed_lens(self, problem: GemmProblem) -> tuple[int, ...]:
         """Panels; in each the scales of all blocks, then the words of all k; columns in pairs of vectors."""
-        columns = self._panel_columns(problem, tile_for(problem.dtype))
+        columns = self._panel_columns(problem, tile_for(problem.types))
         return words_lens(-(-problem.n // columns), problem.k, columns)
 
     def pack_weights(self, problem: GemmProblem, weights: np.ndarray) -> np.ndarray:
@@ -57,7 +58,7 @@ class GemvInt16(GemvPacked):
             UnsuitedWeights: a weight is infinite or NaN, or too large for a scale or beside others of its column.
         """
         out = aligned_zeros(self.packed_lens(problem), "int32")
-        pack_words(weights.reshape(weights.shape[-2:]), out, tile_for(problem.dtype).lanes)
+        pack_words(weights.reshape(weights.shape[-2:]), out, tile_for(problem.types).lanes)
         return out
 
     def estimate(self, problem: GemmProblem, threads: int = 1) -> float:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from ...kernel import KernelSource
 from ...problems.convolution import ConvProblem
 from ..kernel import cpu_kernel
-from ..microkernels.tile_table import TILE_TABLE_ROWS, RegisterTile
+from ..microkernels.register_tile import RegisterTile
+from ..microkernels.tile_table import TILE_TABLE_ROWS
 from .epilogue_rows import Arguments, indent
 from .rows import next_place, output_place
 

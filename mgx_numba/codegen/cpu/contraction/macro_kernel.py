@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ...kernel import KernelSource
-from ...problems.elements import ITEMSIZE
+from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import Epilogue
 from ..kernel import cpu_kernel
-from ..microkernels.tile_table import TILE_TABLE_ROWS, RegisterTile, finish_slots, tile_slot
+from ..microkernels.register_tile import RegisterTile
+from ..microkernels.tile_table import TILE_TABLE_ROWS, finish_slots, tile_slot
 from .blocking import SUMS_BYTES, TABLE_TAPS, Blocking
 from .epilogue_rows import Arguments, Rows, indent, kernel_name
 from .tile_source import ROWS_SLOT, TOUCHED_SLOT, VECTORS_SLOT, finish_source, tile_block, tile_source
@@ -84,7 +85,7 @@ class Skeleton:
         """The finished kernel."""
         lines = ["def kernel(args, begin, end):"]
         lines += indent([*self.arguments.lines, *self._locals(), *self.setup, *self.rows.invariant()])
-        lines += indent(["for task in range(begin, end):", *indent(self._task())])
+        lines += indent(self.tile.in_state(["for task in range(begin, end):", *indent(self._task())]))
         return cpu_kernel(kernel_name(self.solver, self.epilogue), "\n".join(lines) + "\n")
 
     def _locals(self) -> Sequence[str]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ....core.pages import aligned_bytes
 from ....parallel import allowed_cpus, on_threads
-from ..microkernels.tile_table import RegisterTile
+from ..microkernels.register_tile import RegisterTile
 
 __all__ = ["SHARED_BYTES", "aligned_zeros", "pack_panels", "panel_count"]
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 
 from ...launch import Launch, Operand, TaskRange
-from ...problems.elements import ITEMSIZE
+from ...problems.element_types import ITEMSIZE
 from ..kernel import cpu_kernel
-from ..microkernels.tile_table import RegisterTile
+from ..microkernels.register_tile import RegisterTile
 from .epilogue_rows import Arguments, indent
 from .pack import panel_count
 

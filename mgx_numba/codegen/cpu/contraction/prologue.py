@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...launch import Operand
-from ...problems.elements import ITEMSIZE
+from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import Prologue
-from ..microkernels.tile_table import TILE_TABLE_ROWS, RegisterTile
+from ..microkernels.register_tile import RegisterTile
+from ..microkernels.tile_table import TILE_TABLE_ROWS
 from ..printer import print_body
 from .blocking import Blocking, fit
 from .epilogue_rows import Arguments, indent

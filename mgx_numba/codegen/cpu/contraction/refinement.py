@@ -18,9 +18,9 @@ _LONG_SUM = 512
 
 def near_blockings(problem: GemmProblem | ConvProblem, threads: int) -> list[Blocking]:
     """For solvers whose blocks `blocking.cut` makes."""
-    tile = tile_for(problem.dtype)
+    tile = tile_for(problem.types)
     if isinstance(problem, GemmProblem):
-        m, n, depth, taps, groups = problem.m, problem.n, max(problem.k, 1), 1, problem.batch_count
+        m, n, depth, taps, groups = problem.m, problem.n, max(tile.depth(problem.k), 1), 1, problem.batch_count
     else:
         pixels = problem.in_pixels if problem.transposed else problem.out_pixels
         m, n, depth, taps, groups = (
@@ -38,7 +38,7 @@ def near_blockings(problem: GemmProblem | ConvProblem, threads: int) -> list[Blo
 
 def line_blockings(problem: ConvProblem, threads: int) -> list[Blocking]:
     """For solvers whose blocks `blocking.cut_lines` makes: whole lines of pixels."""
-    tile, width = tile_for(problem.dtype), problem.out_lens[-1]
+    tile, width = tile_for(problem.types), problem.out_lens[-1]
     lines = problem.batch * problem.out_pixels // width
 
     def near(given: Blocking | None = None) -> Blocking:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..microkernels.tile_table import RegisterTile
+from ..microkernels.register_tile import RegisterTile
 
 __all__ = ["BYTES_PER_SECOND", "peak_flops", "seconds"]
 
@@ -14,7 +14,7 @@ EFFICIENCY = 0.9
 
 def peak_flops(tile: RegisterTile) -> float:
     """Floating-point operations per second of one thread: two multiply-add units of the tile's vector width."""
-    return 4.0 * tile.lanes * CLOCK
+    return 4.0 * tile.lanes * tile.packing.k_interleave * CLOCK
 
 
 def seconds(tile: RegisterTile, flops: float, moved: float, threads: int) -> float:

@@ -10,10 +10,11 @@ import numpy as np
 
 from ...launch import Launch, Solution, TaskRange
 from ...problems.convolution import ConvProblem
-from ...problems.elements import ITEMSIZE
+from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import NOT_COMPUTED, Epilogue
 from ..kernel import cpu_kernel
-from ..microkernels.tile_table import RegisterTile, tile_for
+from ..microkernels.register_tile import RegisterTile
+from ..microkernels.tile_table import tile_for
 from .blocking import Blocking, cut_lines
 from .depthwise import MOST_ROWS, WINDOWS, best_run, line_locals, line_slot, missing, taps_inside, volume_arguments
 from .epilogue_rows import Arguments, Rows, indent, kernel_name
@@ -37,7 +38,7 @@ class ConvFewChannels(Solver[ConvProblem]):
 
     name = "conv_few_channels"
 
-    def refusal(self, problem: ConvProblem) -> str | None:
+    def declines(self, problem: ConvProblem) -> str | None:
         if problem.prologue:
             return NOT_COMPUTED
         if problem.transposed:
@@ -57,7 +58,7 @@ class ConvFewChannels(Solver[ConvProblem]):
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
         """Panels, taps, input channels, columns of a panel."""
-        columns = VECTORS * tile_for(problem.dtype).lanes
+        columns = VECTORS * tile_for(problem.types).lanes
         return (-(-problem.out_channels // columns), problem.taps, problem.in_channels, columns)
 
     def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
@@ -81,7 +82,7 @@ class ConvFewChannels(Solver[ConvProblem]):
         return line_blockings(problem, threads)
 
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
-        tile = tile_for(problem.dtype)
+        tile = tile_for(problem.types)
         rows = problem.batch * problem.out_pixels
         columns = -(-problem.out_channels // tile.lanes) * tile.lanes
         inputs = problem.batch * problem.in_pixels * problem.in_channels
@@ -97,7 +98,7 @@ def _launch(
     given: Blocking | None,
 ) -> Launch:
     """``problem`` has three spatial dimensions."""
-    tile = tile_for(problem.dtype)
+    tile = tile_for(problem.types)
     out_lens, channels = problem.out_lens, problem.out_channels
     width = out_lens[2]
     run = best_run(width)

@@ -11,6 +11,7 @@ from ...launch import Solution
 from ...problems.convolution import ConvProblem
 from ...problems.epilogue import Epilogue
 from ...problems.gemm import GemmProblem
+from ..microkernels.tile_table import declared_tile
 from .blocking import Blocking
 from .refinement import near_blockings
 
@@ -39,6 +40,16 @@ class Solver(Protocol, Generic[P]):
 
     def refusal(self, problem: P) -> str | None:
         """Why this solver does not apply to the problem; None if it does."""
+        return self.refused_types(problem) or self.declines(problem)
+
+    def refused_types(self, problem: P) -> str | None:
+        """Why the element types are none for this solver; by default it has to have one dtype, and a tile for that."""
+        if problem.types.uniform is None:
+            return f"the element types differ: {problem.types}"
+        return None if declared_tile(problem.types) else f"no tile is declared for {problem.types}"
+
+    def declines(self, problem: P) -> str | None:
+        """`refusal` for any other reason than the types, which this solver has accepted."""
 
     def packed_lens(self, problem: P) -> tuple[int, ...]:
         """Lens of the packed weights; empty if weights are not packed at compile time."""

@@ -7,7 +7,8 @@ import functools
 from ...kernel import KernelSource
 from ...problems.epilogue import Epilogue
 from ..kernel import cpu_kernel
-from ..microkernels.tile_table import TILE_SLOTS, RegisterTile, tile_slot
+from ..microkernels.register_tile import RegisterTile
+from ..microkernels.tile_table import TILE_SLOTS, tile_slot
 from .epilogue_rows import epilogue_text, kernel_name
 
 __all__ = [
@@ -46,8 +47,8 @@ def tile_source(tile: RegisterTile, masked: bool = False) -> KernelSource:
         for index, rows in enumerate(tile.heights if masked else tile.variants()):
             shape = f"{rows}, {vectors}, {tile.lanes}, {tile.split(rows, vectors)}, {int(masked)}"
             lines.append(f"        {'elif' if index else 'if'} rows == {rows}:")
-            lines.append(f"            tile_{tile.dtype}(args, begin, end, {shape})")
-    name = f"{tile.name}_{tile.dtype}_tile{'_masked' if masked else ''}_kernel"
+            lines.append(f"            {tile.intrinsic}(args, begin, end, {shape})")
+    name = f"{tile.name}_{tile.types.accumulator}_tile{'_masked' if masked else ''}_kernel"
     return cpu_kernel(name, "\n".join(lines) + "\n")
 
 

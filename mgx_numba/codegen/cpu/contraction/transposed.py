@@ -58,18 +58,18 @@ class ConvTransposed(Solver[ConvProblem]):
 
     name = "conv_transposed"
 
-    def refusal(self, problem: ConvProblem) -> str | None:
+    def declines(self, problem: ConvProblem) -> str | None:
         if problem.prologue:
             return NOT_COMPUTED
         return None if problem.transposed else "the convolution is not transposed"
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
         """Panels of each phase, then a row of zeros."""
-        tile = tile_for(problem.dtype)
+        tile = tile_for(problem.types)
         return (sum(math.prod(panel_lens(phase.problem, tile)) for phase in _phases(problem)) + problem.group_in,)
 
     def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
-        tile = tile_for(problem.dtype)
+        tile = tile_for(problem.types)
         out = aligned_zeros(self.packed_lens(problem), problem.dtype)
         matrices = dict(zip(np.ndindex(*problem.kernel), tap_matrices(problem, weights)))
         rank = len(problem.kernel)
@@ -90,7 +90,7 @@ class ConvTransposed(Solver[ConvProblem]):
         threads: int = 1,
         blocking: Blocking | None = None,
     ) -> Solution:
-        tile = tile_for(problem.dtype)
+        tile = tile_for(problem.types)
         table = image_strides(problem, epilogue, strides)
         zeros = self.packed_lens(problem)[0] - problem.group_in
         launches, start = [], 0
@@ -111,7 +111,7 @@ class ConvTransposed(Solver[ConvProblem]):
         return Solution(tuple(launches))
 
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
-        tile = tile_for(problem.dtype)
+        tile = tile_for(problem.types)
         columns = panel_count(tile, problem.group_out) * tile.columns
         flops = 2.0 * problem.batch * problem.in_pixels * problem.taps * problem.in_channels * columns
         pixels = problem.in_pixels * problem.in_channels + problem.out_pixels * problem.out_channels

@@ -64,30 +64,30 @@ def written_function(module: ir.Module, name: str, write: Callable[[ir.Function]
     return function
 
 
-def _define(dtype: str) -> Any:
-    """The intrinsic ``tile_<dtype>(args, begin, end, ROWS, VECTORS, LANES, SPLIT, MASKED)``."""
+def tile_intrinsic(called: str, dtype: str, writer: type[ProductWriter]) -> Any:
+    """The intrinsic ``called(args, begin, end, ROWS, VECTORS, LANES, SPLIT, MASKED)`` over words of ``dtype``."""
 
     def tile(typingctx, args, begin, end, rows, vectors, lanes, split, masked):
         literals = (rows, vectors, lanes, split, masked)
         shape = literal_shape(_CONSTANTS, literals)
-        name = "_".join(["tile", dtype, *map(str, shape)])
+        name = "_".join([called, *map(str, shape)])
 
         def lower(context, builder, signature, values):
             count, width, vector, split, mask = shape
             function = written_function(
-                builder.module, name, lambda f: ProductWriter(f, dtype, count, width, vector, split, bool(mask)).write()
+                builder.module, name, lambda f: writer(f, dtype, count, width, vector, split, bool(mask)).write()
             )
             builder.call(function, values[:3])
             return context.get_dummy_value()
 
         return types.void(_WORDS, types.int64, types.int64, *literals), lower
 
-    tile.__name__ = tile.__qualname__ = f"tile_{dtype}"
+    tile.__name__ = tile.__qualname__ = called
     return intrinsic(prefer_literal=True)(tile)
 
 
-tile_float32 = _define("float32")
-tile_float64 = _define("float64")
+tile_float32 = tile_intrinsic("tile_float32", "float32", ProductWriter)
+tile_float64 = tile_intrinsic("tile_float64", "float64", ProductWriter)
 
 
 @intrinsic

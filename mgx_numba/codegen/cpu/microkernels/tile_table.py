@@ -7,25 +7,23 @@ serve the last rows of a matrix and products of few rows. Needs llvmlite, never 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass
 
+from ....errors import UnsupportedError
+from ...problems.element_types import ElementTypes
 from .. import host
+from .int8_table import INT8_TILES
+from .register_tile import RegisterTile, TileTypes, avx2, avx512, everywhere, neon
 
 __all__ = [
-    "FMA_CHAINS",
     "PREFETCH_STEPS",
     "TILES",
     "TILE_SLOTS",
     "TILE_TABLE_ROWS",
-    "RegisterTile",
+    "declared_tile",
     "finish_slots",
     "tile_for",
     "tile_slot",
 ]
-
-FMA_CHAINS = 8
-"""Independent multiply-add chains that hide the latency of the FMA units (4 cycles on two units, or better)."""
 
 PREFETCH_STEPS = 32
 """How many k ahead the right-hand side is prefetched: about 4 KiB of a packed panel."""
@@ -72,80 +70,21 @@ FINISH_SLOTS = (
 TILE_TABLE_ROWS = 16
 """Row length of the offsets table, at least the rows of the tallest tile."""
 
-
-@dataclass(frozen=True)
-class RegisterTile:
-    """One declared tile: the most rows and vectors of accumulators that it holds, and the row counts of its variants.
-
-    ``bits`` is the width of its vector registers. A variant of ``tall`` rows (0: there is none) takes a row of the
-    remainder along where a matrix has several blocks of ``rows``. Constant right-hand sides are packed for it in
-    panels of ``columns`` columns, each panel K-major.
-    """
-
-    name: str
-    dtype: str
-    heights: tuple[int, ...]
-    vectors: int
-    bits: int
-    fits: Callable[[], bool]
-    tall: int = 0
-
-    @property
-    def rows(self) -> int:
-        """Rows of a block."""
-        return self.heights[0]
-
-    @property
-    def lanes(self) -> int:
-        return self.bits // (8 * host.itemsize(self.dtype))
-
-    @property
-    def columns(self) -> int:
-        """Columns of one packed panel."""
-        return self.vectors * self.lanes
-
-    def variants(self) -> tuple[int, ...]:
-        """Row counts of all variants, those taken most first."""
-        return (*self.heights, self.tall) if self.tall else self.heights
-
-    def split(self, rows: int, vectors: int) -> int:
-        """Accumulator sets, each over its own share of K, that a variant needs to keep the FMA units busy."""
-        sets = 1
-        while sets * rows * vectors < FMA_CHAINS and sets < 4:
-            sets *= 2
-        return sets
-
-    def widths(self) -> tuple[int, ...]:
-        """Vectors of a row in the variants: a full panel, and one for a last panel of few columns."""
-        return (self.vectors, 1) if self.vectors > 1 else (1,)
-
-
-def _avx512() -> bool:
-    return host.vector_bits() >= 512
-
-
-def _avx2() -> bool:
-    return host.has("avx2", "fma")
-
-
-def _neon() -> bool:
-    return host.has("neon")
-
-
-def _any() -> bool:
-    return True
-
+_FLOAT32 = TileTypes("float32", "float32", "float32")
+_FLOAT64 = TileTypes("float64", "float64", "float64")
 
 TILES = (
-    RegisterTile("avx512_12x2", "float32", (12, 8, 4, 2, 1), 2, 512, _avx512, tall=13),
-    RegisterTile("avx512_12x2", "float64", (12, 8, 4, 2, 1), 2, 512, _avx512, tall=13),
-    RegisterTile("avx2_6x2", "float32", (6, 4, 2, 1), 2, 256, _avx2),
-    RegisterTile("avx2_6x2", "float64", (6, 4, 2, 1), 2, 256, _avx2),
-    RegisterTile("neon_8x3", "float32", (8, 4, 2, 1), 3, 128, _neon),
-    RegisterTile("neon_8x3", "float64", (8, 4, 2, 1), 3, 128, _neon),
-    RegisterTile("portable_4x2", "float32", (4, 2, 1), 2, 128, _any),
-    RegisterTile("portable_4x2", "float64", (4, 2, 1), 2, 128, _any),
+    RegisterTile("avx512_12x2", _FLOAT32, (12, 8, 4, 2, 1), 2, 512, avx512, tall=13),
+    RegisterTile("avx512_12x2", _FLOAT64, (12, 8, 4, 2, 1), 2, 512, avx512, tall=13),
+    RegisterTile("avx2_6x2", _FLOAT32, (6, 4, 2, 1), 2, 256, avx2),
+    RegisterTile("avx2_6x2", _FLOAT64, (6, 4, 2, 1), 2, 256, avx2),
+    RegisterTile("neon_8x3", _FLOAT32, (8, 4, 2, 1), 3, 128, neon),
+    RegisterTile("neon_8x3", _FLOAT64, (8, 4, 2, 1), 3, 128, neon),
+    RegisterTile("portable_4x2", _FLOAT32, (4, 2, 1), 2, 128, everywhere),
+    RegisterTile("portable_4x2", _FLOAT64, (4, 2, 1), 2, 128, everywhere),
+    *INT8_TILES,
 )
+"""All tiles, the better ones of the same types first."""
 
 
 def tile_slot(name: str) -> int:
@@ -158,11 +97,23 @@ def finish_slots(operands: int) -> tuple[str, ...]:
     return (*TILE_SLOTS, *FINISH_SLOTS, *(f"e{k}{part}" for k in range(operands) for part in ("", "_row")))
 
 
-def tile_for(dtype: str) -> RegisterTile:
-    """The first declared tile of ``dtype`` that the CPU (as narrowed by ``MGX_CPU_FEATURES``) can run."""
-    return _tile_for(dtype, host.host())
+def declared_tile(types: ElementTypes) -> RegisterTile | None:
+    """The first declared tile of these types that the CPU (as narrowed by ``MGX_CPU_FEATURES``) can run."""
+    return _declared(TileTypes.of(types), host.host())
+
+
+def tile_for(types: ElementTypes) -> RegisterTile:
+    """As `declared_tile`, where there is one.
+
+    Raises:
+        UnsupportedError: there is none.
+    """
+    tile = declared_tile(types)
+    if tile is None:
+        raise UnsupportedError(f"no tile is declared for {TileTypes.of(types)}")
+    return tile
 
 
 @functools.lru_cache(maxsize=32)
-def _tile_for(dtype: str, cpu: host.Host) -> RegisterTile:
-    return next(tile for tile in TILES if tile.dtype == dtype and tile.fits())
+def _declared(types: TileTypes, cpu: host.Host) -> RegisterTile | None:
+    return next((tile for tile in TILES if tile.types == types and tile.isa(cpu)), None)

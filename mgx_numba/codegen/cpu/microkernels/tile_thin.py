@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
-from .tile_table import FMA_CHAINS
+from .register_tile import FMA_CHAINS
 from .tile_writer import ProductWriter, Values, constant
 
 __all__ = ["STEPS", "ThinWriter"]

@@ -8,6 +8,7 @@ from typing import ClassVar
 from llvmlite import ir
 from numba.core import cgutils
 
+from ..host import itemsize
 from ..lang.builder import VectorBuilder, element_type
 from .tile_table import PREFETCH_STEPS, TILE_SLOTS, TILE_TABLE_ROWS
 
@@ -31,7 +32,7 @@ class VectorWriter:
         self.ir, self.b, self.lanes = builder, VectorBuilder(builder), lanes
         self.element = element_type(dtype)
         self.vector = ir.VectorType(self.element, lanes)
-        self.align = int(dtype.removeprefix("float")) // 8
+        self.align = itemsize(dtype)
 
     def call(self, name: str, result: ir.Type, arguments: Sequence[ir.Value]) -> ir.Value:
         """Call an LLVM intrinsic by its full name."""
@@ -97,7 +98,7 @@ class TileWriter(VectorWriter):
     ) -> None:
         super().__init__(ir.IRBuilder(function.append_basic_block("entry")), dtype, lanes)
         self.rows, self.vectors, self.split = rows, vectors, split
-        self.panel_vectors = vectors
+        self.panel_vectors, self.left_align = vectors, self.align
         self.masked = masked
         self.masks: Values = []
         self.args, self.begin, self.end = function.args
@@ -234,7 +235,7 @@ class ProductWriter(TileWriter):
         sets = [state[1 + k * size : 1 + (k + 1) * size] for k in range(self.split)]
         while len(sets) > 1:
             half = len(sets) // 2
-            sets = [[self.ir.fadd(x, y) for x, y in zip(*pair)] for pair in zip(sets[:half], sets[half:])]
+            sets = [[self._sum(x, y) for x, y in zip(*pair)] for pair in zip(sets[:half], sets[half:])]
         return sets[0]
 
     def _step(self, rows: Values, count: int, state: Values) -> Values:
@@ -245,13 +246,21 @@ class ProductWriter(TileWriter):
             self._prefetch(w, index)
             right = [self.load_columns(w, j) for j in range(self.vectors)]
             for i, row in enumerate(rows):
-                left = self.splat(self.ir.load(self.at(row, index), align=self.align))
+                left = self.splat(self.ir.load(self.at(row, index), align=self.left_align))
                 for j in range(self.vectors):
                     place = k * size + i * self.vectors + j
-                    sums[place] = self.b.muladd(left, right[j], sums[place])
+                    sums[place] = self._multiply_add(left, right[j], sums[place])
             index = self.ir.add(index, self.slot["x_step"])
             w = self.at(w, self.slot["w_step"])
         return [index, w, *sums]
+
+    def _multiply_add(self, left: ir.Value, right: ir.Value, sums: ir.Value) -> ir.Value:
+        """A vector of sums with the products of one word of a row, in every lane, and those of the columns added."""
+        return self.b.muladd(left, right, sums)
+
+    def _sum(self, x: ir.Value, y: ir.Value) -> ir.Value:
+        """Two vectors of sums added."""
+        return self.ir.fadd(x, y)
 
     def _prefetch(self, w: ir.Value, index: ir.Value) -> None:
         """Ask for the right-hand side `PREFETCH_STEPS` ahead, which may be in the next panel, or for what the caller

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...problems.recurrence import RecurrenceProblem
-from ..microkernels.tile_table import RegisterTile
+from ..microkernels.register_tile import RegisterTile
 
 __all__ = ["Phase", "phases", "waits_for_weights"]
 

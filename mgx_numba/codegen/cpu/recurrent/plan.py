@@ -12,11 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ...launch import Launch, Operand, Solution, TaskRange
+from ...problems.element_types import element_types
 from ...problems.recurrence import RecurrenceProblem
 from ..contraction.epilogue_rows import Arguments, indent
 from ..contraction.int16_weights import BLOCK, DOWN, unpack
 from ..kernel import cpu_kernel
-from ..microkernels.tile_table import RegisterTile, tile_for
+from ..microkernels.register_tile import RegisterTile
+from ..microkernels.tile_table import tile_for
 from .cells import CellWriter
 from .phases import Phase, phases
 from .weights import phase_size
@@ -43,7 +45,7 @@ def plan(problem: RecurrenceProblem, threads: int = 1, origin: str = "") -> Solu
     Operands are ``x``, ``w`` (packed weights), ``y``, ``last``, for lstm ``last_cell``, ``scratch``, and those that
     the problem declares of ``first``, ``first_cell``, ``peephole``, ``inner_bias`` and ``lengths``.
     """
-    tile = tile_for(problem.dtype)
+    tile = tile_for(element_types(problem.dtype))
     work = problem.weights * problem.batch
     panels = min(phase.panels(tile, problem.hidden) for phase in phases(problem))
     parts = max(1, min(threads // problem.lanes, work // PART_WORK, panels))

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from ...problems.element_types import element_types
 from ...problems.recurrence import RecurrenceProblem
 from ..contraction.int16_weights import pack_words, words_lens
 from ..contraction.pack import aligned_zeros
@@ -17,7 +18,7 @@ __all__ = ["pack_weights", "packed_lens", "phase_size"]
 
 def phase_size(problem: RecurrenceProblem, phase: Phase) -> int:
     """Elements of one lane's weights for one phase; words if they are in 16 bits."""
-    tile, hidden = tile_for(problem.dtype), problem.hidden
+    tile, hidden = tile_for(element_types(problem.dtype)), problem.hidden
     panels = phase.panels(tile, hidden)
     if problem.int16:
         return math.prod(words_lens(panels, hidden, 2 * phase.words * tile.lanes))
@@ -37,7 +38,7 @@ def pack_weights(problem: RecurrenceProblem, weights: np.ndarray) -> np.ndarray:
     Raises:
         UnsuitedWeights: weights that cannot be in 16 bits.
     """
-    tile = tile_for(problem.dtype)
+    tile = tile_for(element_types(problem.dtype))
     out = aligned_zeros(packed_lens(problem), "int32" if problem.int16 else problem.dtype)
     gates = weights.reshape(problem.lanes, problem.gates, problem.hidden, problem.hidden)
     start = 0
@@ -57,7 +58,7 @@ def pack_weights(problem: RecurrenceProblem, weights: np.ndarray) -> np.ndarray:
 
 def _columns(problem: RecurrenceProblem, phase: Phase, gates: np.ndarray, vectors: int) -> np.ndarray:
     """``gates[gate, unit, k]`` as [panel, k, column]; columns are the phase's vectors, then zeros up to ``vectors``."""
-    tile, hidden = tile_for(problem.dtype), problem.hidden
+    tile, hidden = tile_for(element_types(problem.dtype)), problem.hidden
     panels, width = phase.panels(tile, hidden), phase.groups * tile.lanes
     out = np.zeros((panels, hidden, vectors * tile.lanes), gates.dtype)
     for position, gate in enumerate(phase.gates):

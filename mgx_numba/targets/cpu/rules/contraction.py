@@ -11,6 +11,7 @@ from ....codegen.cpu.contraction.select import select
 from ....codegen.cpu.contraction.solver import NO_EPILOGUE, UnsuitedWeights
 from ....codegen.cpu.printer import check_body
 from ....codegen.problems.convolution import ConvProblem
+from ....codegen.problems.element_types import ElementTypes, element_types
 from ....codegen.problems.epilogue import Epilogue, Prologue
 from ....codegen.problems.fused_contraction import (
     epilogue_parameters,
@@ -35,7 +36,7 @@ CONVOLUTIONS = ("convolution", "convolution_backwards")
 def _accepts(ins: Instruction, shape: Shape) -> bool:
     """Products write rows of contiguous columns, convolutions channels-last pixels."""
     core = _core(ins)
-    if core.name == "dot":
+    if core.name in ("dot", "quant_dot"):
         return shape.lens[-1] == 1 or shape.strides[-1] == 1
     return _pixel_strides(shape.lens, shape.strides) is not None and (shape.lens[1] == 1 or shape.strides[1] == 1)
 
@@ -59,6 +60,17 @@ def lower_contraction(low: Lowering, ins: Instruction) -> None:
         _lower_dot(low, ins, core)
     else:
         _lower_convolution(low, ins, core)
+
+
+@lowering("quant_dot", accepts=_accepts)
+def lower_quantized_product(low: Lowering, ins: Instruction) -> None:
+    """8-bit integers times constant signed ones; any other is left to the operator's NumPy meaning."""
+    (a, b), out = (i.shape for i in ins.inputs), ins.shape
+    served = a.type in (Type.int8_type, Type.uint8_type) and b.type is Type.int8_type and out.type is Type.int32_type
+    if not served or 0 in (*a.lens, *b.lens) or low.constant_value(ins.inputs[1]) is None:
+        low.host(ins)
+    else:
+        _lower_dot(low, ins, ins)
 
 
 def _operands(low: Lowering, ins: Instruction, core: Instruction) -> tuple[list[Instruction], list[View]]:
@@ -116,6 +128,7 @@ def _lower_dot(low: Lowering, ins: Instruction, core: Instruction) -> None:
     m, k = a.lens[-2:]
     n = b.lens[-1]
     weights = low.constant_value(b_ins)
+    out = core.shape.type.numpy.name
     target = low.output(ins)
     prepared, access, strides = [], [], []
     for view in extras:
@@ -125,7 +138,8 @@ def _lower_dot(low: Lowering, ins: Instruction, core: Instruction) -> None:
         strides.append(view.strides[:-1] if kind in ("full", "per_m") else ())
     problem = GemmProblem(
         m=m, n=n, k=k, batch=a.lens[:-2], a_strides=a.strides, b_strides=b.strides, out_strides=target.strides[:-1],
-        dtype=core.shape.type.numpy.name, b_constant=weights is not None, fast_math=low.options.fast_math,
+        types=ElementTypes(a.type.numpy.name, b.type.numpy.name, out, out), b_constant=weights is not None,
+        fast_math=low.options.fast_math,
     )  # fmt: skip
     epilogue = _epilogue(low, ins, core, access)
     _launch(low, ins, problem, epilogue, strides, {"x": a, "w": b, "out": target}, prepared, weights)
@@ -168,7 +182,7 @@ def _lower_convolution(low: Lowering, ins: Instruction, core: Instruction) -> No
     problem = ConvProblem(
         batch=x.lens[0], in_channels=x.lens[1], out_channels=target.lens[1], in_lens=x.lens[2:],
         kernel=w_ins.shape.lens[2:], stride=op.stride, dilation=op.dilation, pads_begin=padding[:rank],
-        pads_end=padding[rank:], groups=op.group, dtype=core.shape.type.numpy.name,
+        pads_end=padding[rank:], groups=op.group, types=element_types(core.shape.type.numpy.name),
         x_strides=(x.strides[0], *x.strides[2:]), out_strides=(image, pixel), transposed=transposed,
         output_padding=_output_padding(op, x, w_ins, target, padding, rank) if transposed else (),
         fast_math=low.options.fast_math, prologue=prologue,

@@ -6,8 +6,8 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ....problems.elements import ITEMSIZE
-from ...microkernels.tile_table import RegisterTile
+from ....problems.element_types import ITEMSIZE
+from ...microkernels.register_tile import RegisterTile
 from ..blocking import Blocking
 from ..roofline import CLOCK
 from .form import PRODUCTS

@@ -17,11 +17,12 @@ from collections.abc import Mapping, Sequence
 
 from ....kernel import KernelSource
 from ....launch import Callee, Launch, Operand, TaskRange
-from ....problems.elements import ITEMSIZE
+from ....problems.element_types import ITEMSIZE
 from ....problems.epilogue import Epilogue
 from ....problems.gemm import GemmProblem
 from ...kernel import cpu_kernel
-from ...microkernels.tile_table import TILE_TABLE_ROWS, RegisterTile, tile_for
+from ...microkernels.register_tile import RegisterTile
+from ...microkernels.tile_table import TILE_TABLE_ROWS, tile_for
 from ..batches import Batched
 from ..epilogue_rows import Arguments, Rows, indent, kernel_name
 from ..macro_kernel import next_height
@@ -59,7 +60,7 @@ def strassen_launch(
 ) -> tuple[Launch, int]:
     """The launch for one product of ``batched`` (at ``offsets``, elements, by operand) and its bytes of scratch, from
     the start of ``scratch``. ``w`` are packed panels."""
-    tile, size = tile_for(problem.dtype), problem.itemsize
+    tile, size = tile_for(problem.types), problem.itemsize
     columns, panels = tile.columns, panel_count(tile, problem.n)
     down, across = cut.tasks(batched.m, panels)
     grain = -(-down * across // threads)

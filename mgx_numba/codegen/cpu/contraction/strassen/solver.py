@@ -43,8 +43,8 @@ class GemmStrassen(Solver[GemmProblem]):
     def name(self) -> str:
         return f"gemm_strassen_{self.levels}"
 
-    def refusal(self, problem: GemmProblem) -> str | None:
-        tile = tile_for(problem.dtype)
+    def declines(self, problem: GemmProblem) -> str | None:
+        tile = tile_for(problem.types)
         if problem.prologue:
             return NOT_COMPUTED
         if not problem.fast_math:
@@ -74,7 +74,7 @@ class GemmStrassen(Solver[GemmProblem]):
         blocking: Blocking | None = None,
     ) -> Solution:
         batched = collapse(problem, epilogue, strides, self._plain.panel_strides(problem))
-        tile = tile_for(problem.dtype)
+        tile = tile_for(problem.types)
         size = (self.levels, tile, batched.m, problem.n, problem.k, threads)
         cut = best_cut(*size)[0] if blocking is None else None
         if cut is None:
@@ -110,7 +110,7 @@ class GemmStrassen(Solver[GemmProblem]):
         """The best cut of one product, and the seconds of all; a batch with one right-hand side counts as one."""
         together = not any(problem.b_strides[:-2])
         rows = problem.m * (problem.batch_count if together else 1)
-        cut, seconds = best_cut(self.levels, tile_for(problem.dtype), rows, problem.n, problem.k, threads)
+        cut, seconds = best_cut(self.levels, tile_for(problem.types), rows, problem.n, problem.k, threads)
         return cut, seconds * (1 if together else problem.batch_count)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...microkernels.tile_table import RegisterTile
+from ...microkernels.register_tile import RegisterTile
 from ..epilogue_rows import indent
 from .blocks import LEFT_OPERATIONS, RIGHT_PANELS, left_pieces, next_strip
 from .form import LEFT, RIGHT

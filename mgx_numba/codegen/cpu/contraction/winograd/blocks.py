@@ -8,7 +8,8 @@ import math
 from dataclasses import dataclass
 
 from ....problems.convolution import ConvProblem
-from ...microkernels.tile_table import RegisterTile, tile_for
+from ...microkernels.register_tile import RegisterTile
+from ...microkernels.tile_table import tile_for
 from ..blocking import SUMS_BYTES, Blocking
 from ..macro_kernel import height_table
 from ..pack import panel_count
@@ -57,7 +58,7 @@ def tile_rows(tile: RegisterTile, count: int) -> list[int]:
 
 def best_block(form: Form, problem: ConvProblem, threads: int) -> tuple[Block, float]:
     """The cheapest cut into tasks, and its rough cycles."""
-    return _best_block(tile_for(problem.dtype), form, problem, threads)
+    return _best_block(tile_for(problem.types), form, problem, threads)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -86,7 +87,7 @@ def _best_block(tile: RegisterTile, form: Form, problem: ConvProblem, threads: i
 def given_block(form: Form, problem: ConvProblem, threads: int, blocking: Blocking) -> Block:
     """A cut that was asked for, made to fit: ``rows`` counts tiles, ``depth`` channels of filters, taps have no
     meaning."""
-    tile = tile_for(problem.dtype)
+    tile = tile_for(problem.types)
     panels = panel_count(tile, problem.group_out)
     tiles = problem.batch * math.prod(tiles_of(form, problem))
     count = max(1, min(blocking.rows, tiles, _MOST_TILES))

@@ -7,7 +7,7 @@ import math
 from ....kernel import KernelSource
 from ....launch import Launch, Operand, Solution, TaskRange
 from ....problems.convolution import ConvProblem
-from ....problems.elements import ITEMSIZE
+from ....problems.element_types import ITEMSIZE
 from ....problems.epilogue import Epilogue
 from ...kernel import cpu_kernel
 from ...microkernels.tile_table import PREFETCH_STEPS, TILE_TABLE_ROWS, tile_for
@@ -28,7 +28,7 @@ _PLANE_PAD = 64
 
 def filter_plane(problem: ConvProblem, depth: int = 0) -> int:
     """Elements from one point to the next of the transformed filters of all panels, or of ``depth`` channels of one."""
-    groups, panels, _, whole, columns = panel_lens(problem, tile_for(problem.dtype))
+    groups, panels, _, whole, columns = panel_lens(problem, tile_for(problem.types))
     return (depth or groups * panels * whole) * columns + _PLANE_PAD // problem.itemsize
 
 
@@ -50,7 +50,7 @@ class WinogradWriter:
     ) -> None:
         self.form, self.problem, self.epilogue, self.strides, self.block = form, problem, epilogue, strides, block
         self.whole_vectors = whole_vectors
-        self.tile = tile_for(problem.dtype)
+        self.tile = tile_for(problem.types)
         self.rows = Rows(epilogue, problem.dtype, self.tile.lanes)
         self.arguments = Arguments()
         self.tile_slot = self.arguments.callee(tile_source(self.tile))

@@ -46,7 +46,7 @@ class ConvWinograd(Solver[ConvProblem]):
     def name(self) -> str:
         return self.form.name + ("_stored" if self.form.stored else "")
 
-    def refusal(self, problem: ConvProblem) -> str | None:
+    def declines(self, problem: ConvProblem) -> str | None:
         if problem.prologue:
             return NOT_COMPUTED
         if not problem.fast_math:
@@ -77,7 +77,7 @@ class ConvWinograd(Solver[ConvProblem]):
 
     def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
         packed = self._direct.pack_weights(problem, weights)
-        tile = tile_for(problem.dtype)
+        tile = tile_for(problem.types)
         groups, panels, taps, depth, columns = panel_lens(problem, tile)
         out = aligned_zeros(self.packed_lens(problem), problem.dtype)
         if not self.form.stored:

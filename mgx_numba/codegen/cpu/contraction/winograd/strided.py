@@ -60,7 +60,7 @@ class ConvWinogradStrided(Solver[ConvProblem]):
     def _ordinary(self) -> ConvWinograd:
         return ConvWinograd(self.form, whole_vectors=True)
 
-    def refusal(self, problem: ConvProblem) -> str | None:
+    def declines(self, problem: ConvProblem) -> str | None:
         if len(problem.kernel) != 2 or problem.groups > 1 or problem.transposed or max(problem.dilation) > 1:
             return "not an ordinary convolution over two dimensions"
         if max(problem.stride) == 1:
@@ -76,7 +76,7 @@ class ConvWinogradStrided(Solver[ConvProblem]):
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
         """As for the convolution of stride 1, and zeros for a whole vector more."""
         (size,) = self._ordinary.packed_lens(_rearranged(problem))
-        return (size + tile_for(problem.dtype).lanes,)
+        return (size + tile_for(problem.types).lanes,)
 
     def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
         blocks = _rearranged(problem)
@@ -131,7 +131,7 @@ def _taps(problem: ConvProblem) -> list[_Taps]:
 
 def _rearranged(problem: ConvProblem) -> ConvProblem:
     """The convolution of stride 1. Its pixels are whole vectors apart, of which the last may hold no channel."""
-    taps, lanes = _taps(problem), tile_for(problem.dtype).lanes
+    taps, lanes = _taps(problem), tile_for(problem.types).lanes
     lens = [-(-n // s) for n, s in zip(problem.in_lens, problem.stride)]
     channels = math.prod(problem.stride) * problem.in_channels
     pixel = -(-channels // lanes) * lanes
@@ -164,7 +164,7 @@ def _rearranging(problem: ConvProblem, blocks: ConvProblem) -> Launch:
 
     Pixels past the edges of the input are zeros.
     """
-    lanes, channels = tile_for(problem.dtype).lanes, problem.in_channels
+    lanes, channels = tile_for(problem.types).lanes, problem.in_channels
     runs, run = (1, problem.stride[1] * channels) if problem.x_strides[2] == channels else (problem.stride[1], channels)
     a = Arguments()
     a.pointer("x", "x", problem.dtype)

@@ -1,0 +1,159 @@
+"""Matrix products of 8-bit integers with exact sums in int32, over the tiles of `int8_table`.
+
+The right-hand side is a constant, packed once in words of several k. Rows of the left-hand side are brought into the
+form that the tile reads by a launch of their own, unless they have it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+
+from ...launch import Launch, Operand, Solution, TaskRange
+from ...problems.element_types import ITEMSIZE
+from ...problems.epilogue import NOT_COMPUTED, Epilogue
+from ...problems.gemm import GemmProblem
+from .. import host
+from ..kernel import cpu_kernel
+from ..loops import claim, vector_loop
+from ..microkernels.register_tile import RegisterTile
+from ..microkernels.tile_table import declared_tile, tile_for
+from .batches import collapse
+from .blocking import Blocking
+from .epilogue_rows import Arguments, indent
+from .gemm import LEFT, GemmPacked, product_launches
+from .pack import aligned_zeros, pack_panels
+from .solver import NO_EPILOGUE, Strides
+
+__all__ = ["GemmInt8"]
+
+
+class GemmInt8(GemmPacked):
+    """uint8 or int8 times a constant int8. Sums that leave int32 wrap around."""
+
+    name = "gemm_int8"
+
+    def refused_types(self, problem: GemmProblem) -> str | None:
+        types = problem.types
+        if types.a not in ("int8", "uint8") or types.b != "int8":
+            return f"the operands are {types.a} and {types.b}"
+        if types.out != types.accumulator:
+            return f"the sums are {types.accumulator}, and no epilogue makes {types.out} of them"
+        return None if declared_tile(types) else f"no tile is declared for {types}"
+
+    def declines(self, problem: GemmProblem) -> str | None:
+        return NOT_COMPUTED if problem.prologue else super().declines(problem)
+
+    def packed_lens(self, problem: GemmProblem) -> tuple[int, ...]:
+        """Matrices, panels, the row of the columns' sums (if the tile wants it) and one for each word, columns."""
+        tile = tile_for(problem.types)
+        *outer, _, columns = super().packed_lens(problem)
+        return (*outer, _first_row(tile) + max(tile.depth(problem.k), 1), columns)
+
+    def pack_weights(self, problem: GemmProblem, weights: np.ndarray) -> np.ndarray:
+        """As `GemmPacked.pack_weights`, in words: int32."""
+        tile, lens = tile_for(problem.types), self.packed_lens(problem)
+        out = aligned_zeros(lens, tile.right_word)
+        distinct = weights[tuple(slice(1 if s == 0 else None) for s in problem.b_strides[:-2])]
+        target = out.reshape(*distinct.shape[:-2], *lens[1:])
+        together, first, depth = tile.packing.k_interleave, _first_row(tile), tile.depth(problem.k)
+        for index in np.ndindex(*distinct.shape[:-2]):
+            whole = np.zeros((depth * together, problem.n), tile.packing.b or tile.types.b)
+            whole[: problem.k] = distinct[index]
+            groups = np.ascontiguousarray(whole.reshape(depth, together, problem.n).swapaxes(1, 2))
+            pack_panels(groups.view(tile.right_word)[..., 0], target[index][:, first : first + depth])
+            if first:
+                pack_panels(distinct[index].sum(0, keepdims=True, dtype=np.int32), target[index][:, :first])
+        return out
+
+    def plan(
+        self,
+        problem: GemmProblem,
+        epilogue: Epilogue = NO_EPILOGUE,
+        strides: Strides = (),
+        threads: int = 1,
+        blocking: Blocking | None = None,
+    ) -> Solution:
+        tile = tile_for(problem.types)
+        *_, rows, columns = self.packed_lens(problem)
+        pack: tuple[Launch, ...] = ()
+        x, scratch, words = LEFT, 0, _words_in_place(problem, tile)
+        if words is None:
+            pack, words, scratch = _pack_left(problem, tile)
+            x = Operand("scratch")
+        product = dataclasses.replace(problem, a_strides=words)
+        w = Operand("w", _first_row(tile) * columns * ITEMSIZE[tile.right_word])
+        batched = collapse(product, epilogue, strides, self.panel_strides(problem))
+        steps = (columns, columns * rows)
+        launches = product_launches(product, epilogue, batched, w, steps, threads, blocking, x=x, name=self.name)
+        return Solution((*pack, *launches), scratch)
+
+
+def _first_row(tile: RegisterTile) -> int:
+    """The row of a panel that is multiplied first."""
+    return int(tile.packing.column_sums)
+
+
+def _words_in_place(problem: GemmProblem, tile: RegisterTile) -> tuple[int, ...] | None:
+    """Strides of the left-hand side in words, if it already lies as the tile reads it."""
+    together = tile.packing.k_interleave
+    *outer, k_stride = problem.a_strides
+    as_it_is = tile.packing.a in ("", problem.types.a) and k_stride == 1 and not problem.k % together
+    if not as_it_is or any(stride % together for stride in outer):
+        return None
+    return (*(stride // together for stride in outer), 1)
+
+
+def _pack_left(problem: GemmProblem, tile: RegisterTile) -> tuple[tuple[Launch, ...], tuple[int, ...], int]:
+    """The launch that brings rows into the tile's form, their strides then in words, and the bytes that they take.
+
+    A row is one task. Rows that a batch repeats are there once. What follows a row's last element is not defined: it
+    meets zeros on the right.
+    """
+    form, given = tile.packing.a or tile.types.a, problem.types.a
+    lanes, size = host.lanes(form), ITEMSIZE[form]
+    pitch = -(-problem.k // lanes) * lanes + host.CACHE_LINE // size  # successive rows do not meet in one cache set
+    lens = [n if s else 1 for n, s in zip(problem.batch, problem.a_strides)] + [problem.m]
+    row_words = pitch // tile.packing.k_interleave
+    words = [row_words * math.prod(lens[d + 1 :]) for d in range(len(lens))]
+    words = [w if s or d == len(problem.batch) else 0 for d, (w, s) in enumerate(zip(words, problem.a_strides))]
+    rows = math.prod(lens)
+    strides = (*words, 1)
+    if problem.k == 0:
+        return (), strides, 0
+    arguments = Arguments()
+    arguments.pointer("x", "x", given)
+    arguments.pointer("packed", "scratch", "int8" if size == 1 else form)
+    arguments.integers(k=problem.k, k_stride=problem.a_strides[-1], pitch=pitch)
+    dims = [(n, s) for n, s in zip(lens, problem.a_strides) if n > 1]
+    for d, (length, stride) in enumerate(dims):
+        arguments.integers(**{f"len{d}": length, f"stride{d}": stride})
+    lines = ["def kernel(args, begin, end):", *indent(arguments.lines), "    for task in range(begin, end):"]
+    lines += ["        rest = task", "        start = 0"]
+    for d in reversed(range(len(dims))):
+        lines += [f"        start += imod(rest, len{d}) * stride{d}", f"        rest = idiv(rest, len{d})"]
+    contiguous = problem.a_strides[-1] == 1 or problem.k == 1
+    lines += indent(vector_loop(lanes, lambda left: _pack_vector(given, form, lanes, contiguous, left), "0", "k"), 2)
+    name = f"gemm_int8_left_{'rows' if contiguous else 'strided'}_kernel"
+    source = cpu_kernel(name, "\n".join(lines) + "\n")
+    moved = rows * (problem.k + pitch * size)
+    tasks = TaskRange(rows, claim(rows, moved))
+    return (Launch(source, tuple(arguments.values), tasks, 0, moved),), strides, rows * pitch * size
+
+
+def _pack_vector(given: str, form: str, lanes: int, contiguous: bool, left: str) -> list[str]:
+    """Statements that bring one vector, or the ``left`` elements at the end of a row, into the tile's form."""
+    tail, fill = ("_tail", f"{left}, 0, ") if left else ("", "")
+    if contiguous:
+        value = f"load{tail}(x, start + c, {fill}{lanes})"
+    else:
+        value = f"load_strided{tail}(x, start + c * k_stride, k_stride, {fill}{lanes})"
+    if given == form:
+        value = f"bits_int8({value})" if given == "uint8" else value
+    elif form == "uint8":
+        value = f"bitwise_xor({value}, const_int8(-128, {lanes}))"
+    else:
+        value = f"cast_{form}({value})"
+    return [f"store(packed, task * pitch + c, {value})"]

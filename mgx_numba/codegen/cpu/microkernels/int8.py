@@ -1,0 +1,77 @@
+"""The intrinsics of the register tiles of 8-bit integers (`int8_table`): a word holds several k of a row or column.
+
+As `tile_float32` over words of int32, but each word's elements are multiplied one by one and their products added:
+
+    tile_dot4          four unsigned bytes on the left, four signed ones on the right
+    tile_dot4_shifted  the same of a left-hand side to which 128 was added; each panel starts with its columns' sums
+    tile_dot2          two int16 on either side
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+
+from .. import host
+from .tile import tile_intrinsic
+from .tile_writer import ProductWriter, Values, constant
+
+__all__ = ["tile_dot2", "tile_dot4", "tile_dot4_shifted"]
+
+_I16, _I32 = ir.IntType(16), ir.IntType(32)
+_SHIFT = 128
+"""What makes every int8 an unsigned byte."""
+_MULTIPLY_PAIRS = {128: "llvm.x86.sse2.pmadd.wd", 256: "llvm.x86.avx2.pmadd.wd", 512: "llvm.x86.avx512.pmaddw.d.512"}
+"""LLVM's intrinsic for each width in bits: all x86 CPUs have the first, and declared tiles need the others."""
+
+
+class _DotWriter(ProductWriter):
+    """Words are int32; a row of the left-hand side starts at any byte."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.left_align = 1
+
+    def _sum(self, x: ir.Value, y: ir.Value) -> ir.Value:
+        return self.ir.add(x, y)
+
+
+class _QuadWriter(_DotWriter):
+    """Needs VNNI."""
+
+    def _multiply_add(self, left: ir.Value, right: ir.Value, sums: ir.Value) -> ir.Value:
+        name = f"llvm.x86.avx512.vpdpbusd.{32 * self.lanes}"
+        return self.call(name, self.vector, [sums, left, right])
+
+
+class _ShiftedWriter(_QuadWriter):
+    """The right sums of a shifted left-hand side: from new ones ``128 * column sum`` is taken."""
+
+    def _multiply(self, panel: ir.Value, w: ir.Value, sums: Values) -> Values:
+        start = self.at(w, self.ir.neg(self.slot["w_step"]))
+        new = self.ir.icmp_signed("==", self.slot["accumulate"], constant(0))
+        factor = self.splat(self.ir.select(new, ir.Constant(_I32, -_SHIFT), ir.Constant(_I32, 0)))
+        taken = [self.ir.mul(self.load_columns(start, j), factor) for j in range(self.vectors)]
+        return super()._multiply(panel, w, [self.ir.add(s, taken[i % self.vectors]) for i, s in enumerate(sums)])
+
+
+class _PairWriter(_DotWriter):
+    """``vpmaddwd`` where there is one."""
+
+    def _multiply_add(self, left: ir.Value, right: ir.Value, sums: ir.Value) -> ir.Value:
+        halves = ir.VectorType(_I16, 2 * self.lanes)
+        if host.triple().startswith(("x86_64", "i686")):
+            pairs = [self.ir.bitcast(x, halves) for x in (left, right)]
+            return self.ir.add(sums, self.call(_MULTIPLY_PAIRS[32 * self.lanes], self.vector, pairs))
+        sixteen = self.b.constant(self.vector, 16)
+        low, high = (
+            self.ir.mul(*(self.ir.ashr(self.ir.shl(x, sixteen) if part == 0 else x, sixteen) for x in (left, right)))
+            for part in (0, 1)
+        )
+        return self.ir.add(sums, self.ir.add(low, high))
+
+
+tile_dot4 = tile_intrinsic("tile_dot4", "int32", _QuadWriter)
+tile_dot4_shifted = tile_intrinsic("tile_dot4_shifted", "int32", _ShiftedWriter)
+tile_dot2 = tile_intrinsic("tile_dot2", "int32", _PairWriter)

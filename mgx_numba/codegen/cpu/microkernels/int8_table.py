@@ -1,0 +1,65 @@
+"""The register tiles of 8-bit integers: exact sums in int32, which wrap around as NumPy's do.
+
+With VNNI (``vpdpbusd``) a lane adds four products of an unsigned by a signed byte. A signed left-hand side is read with
+128 added to it, for which the sums of the columns make up. Elsewhere two products of 16-bit integers are added at once
+(``vpmaddwd``), to which both operands are widened when they are packed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .. import host
+from .register_tile import Packing, RegisterTile, TileTypes, avx512, everywhere
+
+__all__ = ["INT8_TILES"]
+
+
+def _avx512_vnni(cpu: host.Host) -> bool:
+    return avx512(cpu) and "avx512vnni" in cpu.features
+
+
+def _vnni(cpu: host.Host) -> bool:
+    return "avxvnni" in cpu.features or {"avx512vnni", "avx512vl"} <= cpu.features
+
+
+def _avx2(cpu: host.Host) -> bool:
+    return "avx2" in cpu.features
+
+
+_UNSIGNED, _SIGNED = TileTypes("uint8", "int8", "int32"), TileTypes("int8", "int8", "int32")
+
+_INTRINSICS = {
+    Packing(k_interleave=4): "tile_dot4",
+    Packing(a="uint8", k_interleave=4, column_sums=True): "tile_dot4_shifted",
+    Packing("int16", "int16", k_interleave=2): "tile_dot2",
+}
+_DOT4, _DOT4_SHIFTED, _DOT2 = _INTRINSICS
+
+
+def _tile(
+    name: str,
+    types: TileTypes,
+    heights: tuple[int, ...],
+    vectors: int,
+    bits: int,
+    isa: Callable[[host.Host], bool],
+    packing: Packing,
+) -> RegisterTile:
+    return RegisterTile(
+        name, types, heights, vectors, bits, isa, packing=packing, intrinsic=_INTRINSICS[packing], finishes=False
+    )
+
+
+INT8_TILES = (
+    _tile("vnni_8x3", _UNSIGNED, (8, 4, 2, 1), 3, 512, _avx512_vnni, _DOT4),
+    _tile("vnni_8x3", _SIGNED, (8, 4, 2, 1), 3, 512, _avx512_vnni, _DOT4_SHIFTED),
+    _tile("vnni_4x3", _UNSIGNED, (4, 2, 1), 3, 256, _vnni, _DOT4),
+    _tile("vnni_4x3", _SIGNED, (4, 2, 1), 3, 256, _vnni, _DOT4_SHIFTED),
+    _tile("avx512_8x3", _UNSIGNED, (8, 4, 2, 1), 3, 512, avx512, _DOT2),
+    _tile("avx512_8x3", _SIGNED, (8, 4, 2, 1), 3, 512, avx512, _DOT2),
+    _tile("avx2_4x2", _UNSIGNED, (4, 2, 1), 2, 256, _avx2, _DOT2),
+    _tile("avx2_4x2", _SIGNED, (4, 2, 1), 2, 256, _avx2, _DOT2),
+    _tile("portable_4x2", _UNSIGNED, (4, 2, 1), 2, 128, everywhere, _DOT2),
+    _tile("portable_4x2", _SIGNED, (4, 2, 1), 2, 128, everywhere, _DOT2),
+)

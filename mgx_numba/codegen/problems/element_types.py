@@ -1,0 +1,81 @@
+"""The element types of a contraction: of both operands, of the sums, and of the result."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from ...errors import ShapeError
+
+__all__ = ["FLOAT32", "ITEMSIZE", "ElementTypes", "element_types"]
+
+ITEMSIZE = {
+    "bool": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8,
+    "float8_e4m3fn": 1, "float8_e4m3fnuz": 1, "float8_e5m2": 1, "float8_e5m2fnuz": 1,
+    "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
+}  # fmt: skip
+"""Bytes of one element of the dtypes that a problem's operands may have."""
+
+_KNOWN = frozenset((
+    "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float8_e4m3fn", "float8_e4m3fnuz",
+    "float8_e5m2", "float8_e5m2fnuz", "float16", "bfloat16", "float32", "float64",
+))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ElementTypes:
+    """Dtypes of the left operand ``a``, the right one ``b``, the sums of products and what is stored of them.
+
+    A convolution's input is ``a``, its weights are ``b``. ``out`` is the type that an epilogue gets or, without one,
+    that is stored. Which types can be computed is for the solvers to say.
+
+    Raises:
+        ShapeError: one is no type of numbers.
+    """
+
+    a: str
+    b: str
+    accumulator: str
+    out: str
+
+    def __post_init__(self) -> None:
+        for side in ("a", "b", "accumulator", "out"):
+            if getattr(self, side) not in _KNOWN:
+                found = getattr(self, side)
+                raise ShapeError(f"contraction with {side} of dtype {found!r}; expected a type of numbers")
+
+    @property
+    def uniform(self) -> str | None:
+        """The one dtype of all sides, None if they differ."""
+        return self.a if self.a == self.b == self.accumulator == self.out else None
+
+    @property
+    def single(self) -> str:
+        """The one dtype of all sides.
+
+        Raises:
+            ShapeError: they differ.
+        """
+        if self.uniform is None:
+            raise ShapeError(f"contraction of the element types {self}; expected one for all sides")
+        return self.uniform
+
+    def __str__(self) -> str:
+        """As `element_types` reads it, and as tuning records hold it."""
+        return self.uniform or f"{self.a} {self.b} {self.accumulator} {self.out}"
+
+
+@functools.lru_cache(maxsize=64)
+def element_types(text: str) -> ElementTypes:
+    """The types of one dtype on all sides, or of four: those of a, b, the accumulator and the result, by spaces.
+
+    Raises:
+        ShapeError: it names another number of types, or one that is no type of numbers.
+    """
+    names = text.split()
+    if len(names) not in (1, 4):
+        raise ShapeError(f"element types {text!r}; expected one dtype or four (a, b, accumulator, out)")
+    return ElementTypes(*(names * 4)[:4])
+
+
+FLOAT32 = element_types("float32")
