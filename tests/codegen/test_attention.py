@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.cpu.attention import AttentionProblem, MaskLayout, base, plan, select
-from mgx_numba.codegen.cpu.contraction.solver import Plan
 from mgx_numba.codegen.cpu.microkernels.tile_table import TILES
+from mgx_numba.codegen.launch import Solution
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import from_numpy
 from mgx_numba.errors import ShapeError
@@ -48,7 +48,7 @@ def problem_of(
 
 def attend(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray | None = None, threads: int = 1, **attributes: Any
-) -> tuple[np.ndarray, Plan]:
+) -> tuple[np.ndarray, Solution]:
     (b, h, s, _), t, e = q.shape, k.shape[2], v.shape[3]
     out = np.full((b, s, h, e + 3), 7.25, q.dtype).transpose(HEADS_LAST)
     inside = out[..., :e]
@@ -80,7 +80,7 @@ def expected(
 
 def check(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray | None = None, threads: int = 1, **attributes: Any
-) -> Plan:
+) -> Solution:
     attributes.setdefault("scale", q.shape[3] ** -0.5)
     got, chosen = attend(q, k, v, mask, threads, **attributes)
     attributes.pop("fast_math", None)
