@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mgx_numba.codegen.cpu.contraction import CONV_SOLVERS
 from mgx_numba.codegen.cpu.contraction.conv import ConvDirect, ConvPointwise
 from mgx_numba.codegen.cpu.contraction.depthwise import ConvDepthwise
-from mgx_numba.codegen.cpu.contraction.select import packing_growth, select
+from mgx_numba.codegen.cpu.contraction.select import select
 from mgx_numba.codegen.cpu.contraction.small_channels import ConvFewChannels
 from mgx_numba.codegen.cpu.contraction.transposed import ConvTransposed
 from mgx_numba.codegen.cpu.contraction.winograd.form import Form
@@ -393,10 +393,10 @@ def test_winograd_only_with_fast_math() -> None:
 def test_without_room_for_transformed_weights_they_are_transformed_at_run_time() -> None:
     problem = same(256, 256, 14, fast_math=True)
     solver = select(problem, 2, 0)
-    assert solver.name.startswith("conv_winograd") and packing_growth(solver, problem) == 0
-    growth = packing_growth(ConvWinograd(Form(4, 3, True)), problem)
+    assert solver.name.startswith("conv_winograd") and solver.packing_growth(problem) == 0
+    growth = ConvWinograd(Form(4, 3, True)).packing_growth(problem)
     assert 256 * 256 * 27 * 4 <= growth <= 256 * 256 * 28 * 4
-    assert packing_growth(ConvDirect(), problem) == 0
+    assert ConvDirect().packing_growth(problem) == 0
     few = same(8, 3, 6)  # panels are mostly padding: no reason to refuse
     assert select(few, 2, 0).refusal(few) is None
 
