@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mgx_numba.codegen.cpu.contraction import CONV_SOLVERS
 from mgx_numba.codegen.cpu.contraction.conv import ConvDirect, ConvPointwise
 from mgx_numba.codegen.cpu.contraction.depthwise import ConvDepthwise
-from mgx_numba.codegen.cpu.contraction.select import packing_growth, select
+from mgx_numba.codegen.cpu.contraction.select import select
 from mgx_numba.codegen.cpu.contraction.small_channels import ConvFewChannels
 from mgx_numba.codegen.cpu.contraction.transposed import ConvTransposed
 from mgx_numba.codegen.cpu.contraction.winograd.form import Form
@@ -133,7 +133,7 @@ def test_depthwise_windows(monkeypatch: pytest.MonkeyPatch, ceiling: str, kernel
         channels = (32, 40, 21)[width % 3]
         problem = ConvProblem(
             2, channels, channels, (5, width), (3, kernel), (stride, stride), pads_begin=(1, kernel // 2),
-            pads_end=(0, kernel // 2), groups=channels, types=element_types("float64") if width == 13 else "float32",
+            pads_end=(0, kernel // 2), groups=channels, types=element_types("float64" if width == 13 else "float32"),
         )  # fmt: skip
         assert run_conv(ConvDepthwise(), problem, 8, 2, gap=3) < TOLERANCE
 
@@ -393,10 +393,10 @@ def test_winograd_only_with_fast_math() -> None:
 def test_without_room_for_transformed_weights_they_are_transformed_at_run_time() -> None:
     problem = same(256, 256, 14, fast_math=True)
     solver = select(problem, 2, 0)
-    assert solver.name.startswith("conv_winograd") and packing_growth(solver, problem) == 0
-    growth = packing_growth(ConvWinograd(Form(4, 3, True)), problem)
+    assert solver.name.startswith("conv_winograd") and solver.packing_growth(problem) == 0
+    growth = ConvWinograd(Form(4, 3, True)).packing_growth(problem)
     assert 256 * 256 * 27 * 4 <= growth <= 256 * 256 * 28 * 4
-    assert packing_growth(ConvDirect(), problem) == 0
+    assert ConvDirect().packing_growth(problem) == 0
     few = same(8, 3, 6)  # panels are mostly padding: no reason to refuse
     assert select(few, 2, 0).refusal(few) is None
 
