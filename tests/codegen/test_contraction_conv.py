@@ -133,7 +133,7 @@ def test_depthwise_windows(monkeypatch: pytest.MonkeyPatch, ceiling: str, kernel
         channels = (32, 40, 21)[width % 3]
         problem = ConvProblem(
             2, channels, channels, (5, width), (3, kernel), (stride, stride), pads_begin=(1, kernel // 2),
-            pads_end=(0, kernel // 2), groups=channels, types=element_types("float64") if width == 13 else "float32",
+            pads_end=(0, kernel // 2), groups=channels, types=element_types("float64" if width == 13 else "float32"),
         )  # fmt: skip
         assert run_conv(ConvDepthwise(), problem, 8, 2, gap=3) < TOLERANCE
 
