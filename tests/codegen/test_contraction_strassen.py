@@ -262,7 +262,7 @@ def test_refusals() -> None:
         for changes, reason in (
             ({"fast_math": False}, "fast_math is off"),
             ({"b_constant": False}, "not a constant"),
-            ({"dtype": "float64"}, "no tile"),
+            ({"types": element_types("float64")}, "no tile"),
             ({"a_strides": (1, 512)}, "not contiguous"),
             ({"k": 500, "a_strides": (), "b_strides": ()}, "does not divide"),
             ({"k": 0, "a_strides": (), "b_strides": ()}, "does not divide"),

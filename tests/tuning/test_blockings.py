@@ -71,6 +71,15 @@ def product(
     return program, {"a": a} if constant else {"a": a, "b": b}
 
 
+def quantized_product() -> tuple[Program, dict[str, np.ndarray]]:
+    rng = np.random.default_rng(4)
+    a, b = (rng.integers(-128, 128, lens).astype(np.int8) for lens in ((2, 29, 531), (2, 531, 70)))
+    program = Program()
+    x = program.main.add_parameter("a", Shape(Type.int8_type, a.shape))
+    program.main.add_return([program.main.add_instruction("quant_dot", [x, program.main.add_literal(b)])])
+    return program, {"a": a}
+
+
 def convolution(kind: str) -> tuple[Program, dict[str, np.ndarray]]:
     rng = np.random.default_rng(3)
     channels, name = 3 if kind == "few" else 24, "convolution_backwards" if kind == "transposed" else "convolution"
@@ -97,6 +106,7 @@ CASES = {
     "gemm_strassen_1": lambda: product(True, (), 101, 512, 330),
     "gemm_strassen_2": lambda: product(True, (), 101, 512, 330),
     "gemm_in_place": lambda: product(False),
+    "gemm_int8": quantized_product,
     "gemm_packing": lambda: product(False),
     "conv_1x1": lambda: convolution("1x1"),
     "conv_direct": lambda: convolution("grouped"),
