@@ -34,8 +34,8 @@ class Reduction(Operator):
     reduces nothing).
 
     Attributes:
-        repeated: what comes of an element that is broadcast along a reduced axis: the "same" result as of one, or so
-            many "times" it; empty where every one is looked at.
+        repeated: what comes of an element that is broadcast along a reduced axis: the "same" result as of one, so
+            many "times" it, or it to that "power"; empty where every one is looked at.
     """
 
     reduction: ClassVar[bool] = True
@@ -77,6 +77,8 @@ class Reduction(Operator):
             result = np.asarray(self.reduce(x, axes))
             if self.repeated == "times" and again:
                 result = result * result.dtype.type(count)
+            elif self.repeated == "power" and again:
+                result = np.power(result, result.dtype.type(count))
         return result.astype(output.type.numpy, copy=False)
 
     def reduce(self, x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
@@ -125,6 +127,7 @@ class ReduceProd(Reduction):
     """Product; 1 over no elements."""
 
     name: ClassVar[str] = "reduce_prod"
+    repeated: ClassVar[str] = "power"
 
     def reduce(self, x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
         return x.prod(axes, accumulator(x.dtype), keepdims=True)

@@ -78,9 +78,12 @@ def test_work_is_limited_in_all() -> None:
     assert allowance.take(1 << 29, 8) and allowance.take(1 << 29, 8) and not allowance.take(1, 8)
 
 
-@pytest.mark.parametrize(
-    ("name", "wanted"), [("reduce_sum", 2.0**41), ("reduce_mean", 2.0), ("reduce_max", 2.0), ("reduce_min", 2.0)]
-)
+OVER_A_SPREAD = [
+    ("reduce_sum", 2.0**41), ("reduce_mean", 2.0), ("reduce_max", 2.0), ("reduce_min", 2.0), ("reduce_prod", np.inf)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "wanted"), OVER_A_SPREAD)
 def test_a_reduction_over_what_is_broadcast_does_not_walk_over_it(name: str, wanted: float) -> None:
     g = Graph()
     wide = g.spread(g.lit(2.0), 1 << 40)
@@ -88,6 +91,33 @@ def test_a_reduction_over_what_is_broadcast_does_not_walk_over_it(name: str, wan
     assert evaluate(program, {})[0].tolist() == [wanted]
     run_passes(program, ["propagate_constant"])
     assert names(program) == [] or names(program) == ["multibroadcast"]
+
+
+@pytest.mark.parametrize(("name", "wanted"), OVER_A_SPREAD)
+@pytest.mark.parametrize("squared", [False, True])
+def test_a_reduction_of_a_run_time_value_that_is_broadcast_does_not_walk_over_it(
+    name: str, wanted: float, squared: bool
+) -> None:
+    g = Graph()
+    wide = g.spread(g.param("x", [1]), 1 << 40)
+    program = g.ret(g.op(name, g.op("mul", wide, wide) if squared else wide, axes=(0,)))
+    run_passes(program, PASSES, validate=True)
+    assert max(i.shape.elements for m in program.reachable_modules() for i in m) == 1
+    value = np.float32([np.sqrt(2.0) if squared else 2.0])
+    np.testing.assert_allclose(evaluate(program, {"x": value})[0], [wanted], rtol=1e-6)
+
+
+def test_products_of_repeated_values_know_odd_numbers_and_wrap() -> None:
+    g = Graph()
+    x, k = g.param("x", [2]), g.param("k", [2], "int32_t")
+    wide = [g.op("reduce_prod", g.spread(v, (1 << 24) + 1, 2), axes=(0,)) for v in (x, k)]
+    program = g.ret(*wide)
+    values = {"x": np.float32([-1, 1]), "k": np.int32([-1, 3])}
+    wanted = [[[-1.0, 1.0]], [[-1, pow(3, (1 << 24) + 1, 1 << 32) - (1 << 32)]]]
+    assert [r.tolist() for r in evaluate(program, values)] == wanted
+    run_passes(program, ["simplify_algebra"])
+    assert "reduce_prod" not in names(program)
+    assert [r.tolist() for r in evaluate(program, values)] == wanted
 
 
 @pytest.mark.parametrize("name", ["reduce_sum", "reduce_mean", "reduce_max", "reduce_any", "reduce_all", "reduce_prod"])

@@ -422,3 +422,33 @@ def test_large_modules_are_simplified_in_reasonable_work() -> None:
     algebra = SimplifyAlgebra()
     run_passes(program, [algebra])
     assert algebra.log.applied["mul_add"] == 599 and not algebra.log.exhausted
+
+
+@pytest.mark.parametrize("name", [f"reduce_{kind}" for kind in ("sum", "mean", "max", "min", "prod", "any", "all")])
+@pytest.mark.parametrize("type", ["float", "half", "uint8_t", "int64_t", "bool"])
+def test_reductions_along_repeated_axes_are_algebra(name: str, type: str) -> None:
+    for lens in ((3, 1, 2), (2,), (3, 1, 1)):
+        g = Graph()
+        wide = g.spread(g.param("x", lens, type), 3, 5, 2)
+        program = g.ret(*(g.op(name, wide, axes=axes) for axes in ((1,), (0, 1), (0, 2), ())))
+        after = check(program, SimplifyAlgebra(), special=True, rtol=2e-3 if type == "half" else 1e-5)
+        repeated = [a for a in range(3) if (1, 1, *lens)[len(lens) - 1 + a] == 1]
+        left = [i for i in after.main if i.op.reduction]
+        axes = [(i, a) for i in left for a in i.op.attributes()["axes"] or range(3)]
+        assert all(i.inputs[0].shape.lens[a] == 1 for i, a in axes if a in repeated)
+
+
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_the_extreme_position_of_equal_elements_is_the_first_or_the_last(name: str) -> None:
+    g = Graph()
+    wide = g.spread(g.param("x", [3, 1]), 2, 3, 4)
+    outputs = [g.op(name, wide, axis=a, select_last_index=last) for a in (0, 1, -1) for last in (False, True)]
+    after = check(g.ret(*outputs), SimplifyAlgebra())
+    assert [i.op.attributes()["axis"] for i in after.main if i.op.reduction] == [1, 1]
+
+
+def test_a_reduction_along_a_repeated_axis_without_elements_stays() -> None:
+    g = Graph()
+    wide = g.spread(g.param("x", [1, 0]), 4, 0)
+    after = check(g.ret(*(g.op("reduce_sum", wide, axes=axes) for axes in ((0,), (1,)))), SimplifyAlgebra())
+    assert names(after).count("reduce_sum") == 2
