@@ -34,14 +34,13 @@ from .buffers import Buffer, View, color
 from .destinations import RESHAPES, keeps_inner_axis, seen_before
 from .in_place import replaced, replaced_operand
 from .released_constants import Spending
-from .rules import RuleTable
+from .rules import Body, RuleTable
 from .shared_weights import SharedWeights
 
 if TYPE_CHECKING:
     from ...codegen.tuning.request import Request
     from ...codegen.tuning.session import Tuning
     from ...graph.module import Module
-    from ..cpu.bodies import Body
 
 __all__ = ["Lowering", "PendingStep"]
 
@@ -334,7 +333,7 @@ class Lowering:
                 views.append(self.allocate(shape))
         self.values[ins] = views if ins.shape.sub_shapes else views[0]
         plans = tuple(body.plan for body in bodies.values() if body.plan is not None) if bodies else ()
-        label = f"cpu::{ins.name}" if plans else f"ref::{ins.name}"
+        label = f"{self.backend.name}::{ins.name}" if plans else f"ref::{ins.name}"
         self.steps.append(PendingStep(None, {}, label, ins, function, flat, views, plans))
 
     def _place_results(self) -> None:

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ...core.shape import Shape
 from ...graph.instruction import Instruction
 
 if TYPE_CHECKING:
+    from ...runtime.plan import Plan
     from .lowering import Lowering
 
-__all__ = ["Rule", "RuleTable"]
+__all__ = ["Body", "Rule", "RuleTable"]
 
 Lower = Callable[["Lowering", Instruction], None]
 Accepts = Callable[[Instruction, Shape], bool]
+
+
+class Body(Protocol):
+    """A submodule that a host step runs, compiled."""
+
+    @property
+    def plan(self) -> Plan | None:
+        """Its plan; None if it runs by its NumPy meaning."""
+
+    def within(self, outer: Mapping[Instruction, Any]) -> Callable[[Sequence[Any]], list]:
+        """What runs it on arguments, with values from outside."""
 
 
 @dataclass(frozen=True)
