@@ -18,7 +18,7 @@ from ..lowering.shared_weights import SharedWeights
 from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
 from .compiled import LoweredProgram
-from .lower import lower, lower_and_spend
+from .lower import lower, lower_and_release
 from .passes import PASSES
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class CpuProgram(LoweredProgram):
         if options.tuning is not None and options.tuning.exhaustive:
             lower(optimized, options)  # asks the tuning all its questions
             _tune(options.tuning)
-        plan, whole = lower_and_spend(optimized, options, program, shared)
+        plan, whole = lower_and_release(optimized, options, program, shared)
         if options.tuning is not None:
             options.tuning.tell()
         shown = (lambda: optimized) if whole else _again(program, options)

@@ -33,7 +33,7 @@ from ..ref.interpreter import compute, evaluate_module, named
 from .buffers import Buffer, View, color
 from .destinations import RESHAPES, keeps_inner_axis, seen_before
 from .in_place import replaced, replaced_operand
-from .released_constants import Spending
+from .released_constants import ReleasedConstants
 from .rules import Body, RuleTable
 from .shared_weights import SharedWeights
 
@@ -94,7 +94,7 @@ class Lowering:
         self.threads = threads
         self._packed: dict[tuple[Any, ...], View] = {}
         self.packing_room = options.packing_growth
-        self.spending: Spending | None = None
+        self.released: ReleasedConstants | None = None
         self.shared: SharedWeights | None = None
         self.ranges = Ranges()
 
@@ -114,8 +114,8 @@ class Lowering:
             except Exception as error:
                 what = error if isinstance(error, MgxError) else f"{type(error).__name__}: {error}"
                 raise CompileError(f"lowering {format_instruction(ins, self.names)}: {what}") from error
-            if self.spending is not None:
-                self.spending.lowered(ins)
+            if self.released is not None:
+                self.released.lowered(ins)
         self._return_results()
         return self._finish()
 
