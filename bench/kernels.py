@@ -23,7 +23,7 @@ from mgx_numba.runtime.cpu.executor import Executable
 from mgx_numba.runtime.memory import aligned_empty
 from mgx_numba.runtime.plan import Plan, Pointer, Region, Step
 from mgx_numba.targets.cpu.lower import lower
-from mgx_numba.targets.cpu.target import optimize
+from mgx_numba.targets.cpu.program import optimize
 from mgx_numba.targets.options import TargetOptions
 
 __all__ = ["KERNELS", "KernelCase", "compile_kernel", "library_function", "limited_blas"]

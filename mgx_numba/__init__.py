@@ -19,27 +19,22 @@ if TYPE_CHECKING:
         generate_argument,
         literal,
     )
-    from .api.functions import (
-        get_onnx_operators,
-        load,
-        load_buffer,
-        optimize,
-        parse_onnx,
-        parse_onnx_buffer,
-        save,
-        save_buffer,
-    )
+    from .api.functions import get_onnx_operators, optimize, parse_onnx, parse_onnx_buffer
+    from .api.loading import load, load_buffer
     from .api.module import instruction_ref, macro, module, op
     from .api.program import program
+    from .api.saving import save, save_buffer
     from .api.shape import dynamic_dimension, shape
     from .api.target import get_gpu_context, get_target, target
     from .errors import MgxError
 
 _HOMES = {
     "api.argument": "argument argument_from_pointer create_argument fill_argument generate_argument literal",
-    "api.functions": ("get_onnx_operators load load_buffer optimize parse_onnx parse_onnx_buffer save save_buffer"),
+    "api.functions": "get_onnx_operators optimize parse_onnx parse_onnx_buffer",
+    "api.loading": "load load_buffer",
     "api.module": "instruction_ref macro module op",
     "api.program": "program",
+    "api.saving": "save save_buffer",
     "api.shape": "dynamic_dimension shape",
     "api.target": "get_gpu_context get_target target",
     "errors": "MgxError",

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import OptionError
+from ..targets import registry
+from ..targets.registry import DEFAULT
 
 __all__ = ["COMPILE_OPTIONS", "CompileOptions", "parse_compile_options", "parse_optimize_options"]
 
@@ -42,8 +44,9 @@ COMPILE_OPTIONS: dict[str, str] = {
     "target": "architecture name of a GPU",
     "disabled_passes": "names of passes to leave out",
 }
-_WITHOUT_EFFECT = ("offload_copy", "aggressive_memory", "use_nhwc", "device_id", "target", "use_fp16")
-_CPU_ONLY = ("exhaustive_tune", "tune_budget", "problem_cache")
+_OF_A_DEVICE = ("offload_copy", "aggressive_memory", "use_nhwc", "device_id", "target", "use_fp16")
+"""Options without an effect on targets that do not name them among their ``device_options``."""
+_OF_TUNING = ("exhaustive_tune", "tune_budget", "problem_cache")
 _SILENT_DEFAULTS = {
     "offload_copy": True,
     "exhaustive_tune": False,
@@ -68,8 +71,8 @@ _FUSION_RULES: dict[str, str] = {
 _told: set[str] = set()
 
 
-def parse_compile_options(given: Mapping[str, Any], target: str = "cpu") -> CompileOptions:
-    """Options from keywords and mappings.
+def parse_compile_options(given: Mapping[str, Any], target: str = DEFAULT) -> CompileOptions:
+    """Options from keywords and mappings, for the target of this name.
 
     An option that has no effect on the target says so once a process.
 
@@ -77,10 +80,13 @@ def parse_compile_options(given: Mapping[str, Any], target: str = "cpu") -> Comp
         OptionError: an unknown option (the known ones are listed), or a value of the wrong kind.
     """
     known = ", ".join(COMPILE_OPTIONS)
+    chosen = registry.target(target)
     for key, value in given.items():
         if key not in COMPILE_OPTIONS:
             raise OptionError(f"unknown compile option {key!r}; known: {known}")
-        without_effect = key in _WITHOUT_EFFECT or (target != "cpu" and key in _CPU_ONLY)
+        without_effect = (key in _OF_A_DEVICE and key not in chosen.device_options) or (
+            key in _OF_TUNING and not chosen.tunes
+        )
         if without_effect and value != _SILENT_DEFAULTS.get(key, object()):
             _tell_once(key, value)
     names = ("fast_math", "memory_reuse", "exhaustive_tune")

@@ -18,11 +18,11 @@ from ..errors import MgxError, OptionError, ParameterError
 from ..interrupts import whole_module
 from ..targets.base import Compiled
 from ..targets.options import TargetOptions
-from ..targets.registry import compile_for
+from ..targets.registry import DEFAULT, REFERENCE, compile_for
 from .argument import argument
 from .options import CompileOptions, parse_compile_options
 from .shape import shape, shape_map
-from .target import target
+from .target import get_target, target
 from .tuning import merged_records, tuning_for
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["program"]
 
 _UNCOMPILED = (
-    "the program is not compiled, so it runs on the target ref (NumPy), which is slow: "
-    'call program.compile(get_target("cpu")) before run'
+    f"the program is not compiled, so it runs on the target {REFERENCE} (NumPy), which is slow: "
+    f'call program.compile(get_target("{DEFAULT}")) before run'
 )
 
 
@@ -155,31 +155,30 @@ class program:
         """
         given = {"fast_math": fast_math, "exhaustive_tune": exhaustive_tune, **options}
         given.update(offload_copy if isinstance(offload_copy, Mapping) else {"offload_copy": offload_copy})
-        if isinstance(t, str):
-            from .target import get_target
-
-            t = get_target(t)
-        if t is None:
-            t = target("cpu")
+        if t is None or isinstance(t, str):
+            t = get_target(DEFAULT if t is None else t)
         if not isinstance(t, target):
-            raise OptionError(f"compile needs a target (get_target('cpu')), got {type(t).__name__}")
+            raise OptionError(f"compile needs a target (get_target({DEFAULT!r})), got {type(t).__name__}")
         parsed = parse_compile_options(given, t.name())
         with _progress() as progress:
             tuning = tuning_for(t.name(), parsed, self._records, progress)
-            settings = TargetOptions(
-                fast_math=parsed.fast_math,
-                num_threads=parsed.num_threads,
-                memory_reuse=parsed.memory_reuse,
-                disabled_passes=(*self._disabled_passes, *parsed.disabled_passes),
-                tuning=tuning,
-                store=self._store,
-            )
-            compiled = compile_for(t.name(), self._portable, settings, progress)
+            compiled = compile_for(t.name(), self._portable, self._settings(parsed, tuning), progress)
             self._records = merged_records(tuning, self._records)
         self._tuning = tuning
         self._told = tuning.told if tuning is not None else []
         self._set_compiled(compiled, parsed, t, self._portable.parameter_shapes(), self._portable.output_shapes())
         return self
+
+    def _settings(self, options: CompileOptions, tuning: Tuning | None = None) -> TargetOptions:
+        """What a target is told of a compilation of this program."""
+        return TargetOptions(
+            fast_math=options.fast_math,
+            num_threads=options.num_threads,
+            memory_reuse=options.memory_reuse,
+            disabled_passes=(*self._disabled_passes, *options.disabled_passes),
+            tuning=tuning,
+            store=self._store,
+        )
 
     def run(self, params: Mapping[str, Any] | None = None) -> list[argument]:
         """Run on inputs by name and return the results; safe from any number of threads at once.
@@ -225,7 +224,7 @@ class program:
         inputs = self._checked(params)
         compiled, level, shapes = self._compiled, self._trace_level, self._untold
         if compiled is None:
-            compiled, level = compile_for("ref", self._portable), _trace_level()
+            compiled, level = compile_for(REFERENCE, self._portable), _trace_level()
             if not self._told_uncompiled:
                 self._told_uncompiled = True
                 warnings.warn(_UNCOMPILED, RuntimeWarning, stacklevel=3)
@@ -257,7 +256,7 @@ class program:
 
     def save(self, filename: str | os.PathLike[str], format: str = "msgpack", embed_objects: bool = False) -> None:
         """Write to a file; the same as ``mgx_numba.save(program, filename, format, embed_objects)``."""
-        from .functions import save
+        from .saving import save
 
         save(self, filename, format, embed_objects)
 

@@ -1,8 +1,8 @@
-"""Programs that were saved compiled, as plans in the cache folder: what makes loading one again a matter of reading.
+"""Plans of programs that were saved compiled, in the cache folder: what makes loading one again a matter of reading.
 
-``<cache folder>/plans/<key>.plan`` belongs to one ``.mxr`` content (told by its SHA-256), on one machine, for one state
-of this package and of the user's tuning records. The ``.mxr`` file itself holds nothing of it and need not be decoded
-before somebody asks for the program.
+``<cache folder>/plans/<key>.plan`` belongs to one ``.mxr`` content (told by its SHA-256), for one target on one machine
+and one state of this package and of the user's tuning records. The ``.mxr`` file itself holds nothing of it and need
+not be decoded before somebody asks for the program.
 """
 
 from __future__ import annotations
@@ -21,25 +21,18 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 
 from .. import __version__
-from ..codegen.backend import backend
 from ..codegen.files import default_folder, replace_file
 from ..codegen.kernel import KernelSource
 from ..codegen.store import default_store
-from ..core.shape import Shape
-from ..core.types import Type
 from ..errors import FormatError
 from ..graph.content import FileContent
-from ..parallel import on_threads
-from ..runtime.cpu.executor import Executable
-from ..runtime.cpu.threads import default_num_threads
+from ..parallel import allowed_cpus, on_threads
 from ..runtime.plan_file import PlanReader, plan_pieces
-from ..targets.cpu.compiled import LoweredProgram
-from .program import program
+from ..targets.base import Compiled, KeptPlan
+from ..targets.registry import Target, target, target_names
 
 if TYPE_CHECKING:
     from ..codegen.store import Store
-    from ..graph.program import Program
-    from ..runtime.plan import Plan
 
 __all__ = ["find", "keep"]
 
@@ -56,60 +49,64 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 _SEEN_AT_RUN_TIME = "MIGRAPHX_TRACE_EVAL"
 
 T = TypeVar("T")
-Decoded = Callable[[], "tuple[Program, dict[str, Any]]"]
+Build = Callable[[KeptPlan, Mapping[str, Any], Callable[[], Any], "Store | None"], T]
 
 
-def find(content: FileContent, decoded: Decoded, trust_objects: bool = False) -> program | None:
+def find(content: FileContent, decode: Callable[[], Any], build: Build[T], trust_objects: bool = False) -> T | None:
     """The compiled program of an ``.mxr`` file's content, if its plan is kept.
+
+    The content is hashed and the plan's constants are read by other threads while ``build`` loads the kernels.
 
     Args:
         content: the file's.
-        decoded: decodes it; called if the portable form is asked for.
+        decode: decodes it; called if the portable form is asked for.
+        build: makes the program of a target, a plan of it, what was kept about it, what decodes the content (which
+            must not have changed) and what the kernels are looked for in (None for the user's store).
         trust_objects: take kernels that the object store lacks from the content.
     """
-    try:
-        path = _path(content)
-    except FormatError:  # whoever reads all of it says so
-        return None
-    if path is None:
-        return None
-    try:
-        with path.open("rb", buffering=0) as file:
-            reader = PlanReader(file)
-            if reader.about["size"] != content.size or reader.about["with_code"] < trust_objects:
-                return None
-            return _restored(reader, content, decoded, _Embedded(content) if trust_objects else None)
-    except (OSError, FormatError, KeyError, TypeError, ValueError):
-        return None
-    finally:
-        _touch(path)
+    for name in target_names():
+        try:
+            path = _path(content, target(name))
+        except FormatError:  # whoever reads all of it says so
+            return None
+        if path is None:
+            continue
+        try:
+            with path.open("rb", buffering=0) as file:
+                reader = PlanReader(file)
+                if reader.about["size"] != content.size or reader.about["with_code"] < trust_objects:
+                    return None
+                return _restored(reader, content, decode, build, _Embedded(content) if trust_objects else None)
+        except FileNotFoundError:
+            continue
+        except (OSError, FormatError, KeyError, TypeError, ValueError):
+            return None
+        finally:
+            _touch(path)
+    return None
 
 
-def keep(content: FileContent, loaded: program, with_code: bool = False) -> None:
+def keep(
+    content: FileContent, target_name: str, compiled: Compiled, about: Mapping[str, Any], with_code: bool = False
+) -> None:
     """Keep the plan of a program that was compiled from, or saved as, this content; a failure to write is no error.
 
-    ``with_code`` says that machine code in the content was written or read, and so is well formed.
+    Args:
+        content: the file's.
+        target_name: what it was compiled for.
+        compiled: the program.
+        about: what ``build`` of `find` needs beside the plan, as JSON values; ``told`` has warnings to give again.
+        with_code: machine code in the content was written or read, and so is well formed.
     """
-    lowered = loaded._compiled
+    kept = compiled.kept_plan()
     try:
-        path, digest = _path(content), _digest(content)
+        path, digest = _path(content, target(target_name)), _digest(content)
     except FormatError:  # it is changing
         return
-    if path is None or not isinstance(lowered, LoweredProgram) or lowered.executable is None:
+    if path is None or kept is None:
         return
-    from .functions import saved_options
-
-    about = {
-        "size": content.size,
-        "with_code": with_code,
-        "sha256": digest,
-        "saved": saved_options(loaded),
-        "parameters": {name: _shape_to_json(s) for name, s in loaded._signature.items()},
-        "results": [_shape_to_json(s) for s in loaded._results],
-        "trees": lowered.trees,
-        "told": loaded._told,
-    }
-    pieces = plan_pieces(lowered.executable.plan, about)
+    whole = {"size": content.size, "with_code": with_code, "sha256": digest, "target": target_name, **about}
+    pieces = plan_pieces(kept.plan, {**whole, "trees": kept.trees})
     if pieces is None or sum(map(len, pieces)) > LIMIT_BYTES // 2:
         return
     with contextlib.suppress(OSError):
@@ -118,67 +115,30 @@ def keep(content: FileContent, loaded: program, with_code: bool = False) -> None
         _prune(path.parent)
 
 
-def _restored(reader: PlanReader, content: FileContent, decoded: Decoded, store: Store | None) -> program | None:
-    """The program of an open plan file, unless it belongs to other content.
-
-    The content is hashed and the constants are read by other threads while this one loads the kernels.
-    """
+def _restored(
+    reader: PlanReader, content: FileContent, decode: Callable[[], Any], build: Build[T], store: Store | None
+) -> T | None:
+    """The program of an open plan file, unless it belongs to other content."""
     about = reader.about
     block = reader.allocate()
 
-    def unchanged() -> tuple[Program, dict[str, Any]]:
+    def unchanged() -> Any:
         whole = content.whole()  # which is then hashed and decoded: it is in use until then
         if _digest(content) != about["sha256"]:
             raise FormatError(f"{os.fspath(content.path)}: the file has changed since it was loaded")
-        found = decoded()
+        found = decode()
         del whole
         return found
 
     hashing, filling = _Beside(lambda e: _digest(content, e)), _Beside(lambda e: reader.fill(block, e))
     with hashing as digest, filling as filled:
-        result = _program(reader.plan(block), about, unchanged, store)
+        result = build(KeptPlan(reader.plan(block), about["trees"]), about, unchanged, store)
         filled.result()
         if digest.result() != about["sha256"]:
             return None
     for text in about["told"]:
         warnings.warn(text, RuntimeWarning, stacklevel=4)
     return result
-
-
-def _program(plan: Plan, about: Mapping[str, Any], decoded: Decoded, store: Store | None) -> program:
-    from .functions import compile_options_from, restore
-
-    result = program()
-    saved = about["saved"]
-    options, chosen = compile_options_from(saved["compiled"])
-    executable = Executable(plan, options.num_threads or None, store=store)
-    result._decode = lambda: decoded()[0]
-    result._read_records = lambda: _records(saved["tuning"])
-    result._find_tuning = lambda: restore(*decoded())._tuning
-    result._store = store
-    result._disabled_passes = tuple(saved["disabled_passes"])
-    result._told = about["told"]
-    disabled = (*result._disabled_passes, *options.disabled_passes)
-
-    def optimized() -> Program:
-        from ..targets.cpu.target import optimize
-        from ..targets.lowering.tuples import without_tuples
-        from ..targets.options import TargetOptions
-
-        whole, _ = without_tuples(result._portable)
-        return optimize(whole, TargetOptions(fast_math=options.fast_math, disabled_passes=disabled))
-
-    lowered = LoweredProgram(executable, about["trees"], optimized, store)
-    parameters = {name: _shape_from_json(entry) for name, entry in about["parameters"].items()}
-    results = [_shape_from_json(entry) for entry in about["results"]]
-    result._set_compiled(lowered, options, chosen, parameters, results)
-    return result
-
-
-def _records(saved: list[Any]) -> list[Any]:
-    from ..codegen.tuning.files import records_from
-
-    return records_from(saved)
 
 
 class _Embedded:
@@ -256,12 +216,13 @@ def _digest(content: FileContent, ended: threading.Event | None = None) -> str:
                 digest.update(piece)
         found[number] = digest.digest()
 
-    on_threads(work, range(len(starts)), default_num_threads())
+    on_threads(work, range(len(starts)), allowed_cpus())
     return hashlib.sha256(b"".join(found)).hexdigest()
 
 
-def _path(content: FileContent) -> Path | None:
-    """Where the plan of this content is kept; None if none may be used, because what compiling does is to be seen.
+def _path(content: FileContent, for_target: Target) -> Path | None:
+    """Where this content's plan for a target is kept; None if the target has none that can be kept, or none may be
+    used, because what compiling does is to be seen.
 
     Raises:
         FormatError: the file has become shorter.
@@ -270,11 +231,14 @@ def _path(content: FileContent) -> Path | None:
     mine.pop(_SEEN_AT_RUN_TIME, None)
     if any(name.startswith("MIGRAPHX_") for name in mine):
         return None
+    of_target = for_target.machine()
+    if of_target is None:
+        return None
     step = max(1, (content.size - _SAMPLE_BYTES) // (_SAMPLES - 1))
     room = np.empty(_SAMPLE_BYTES, np.uint8)
     sizes = ((k * step, min(_SAMPLE_BYTES, content.size - k * step)) for k in range(_SAMPLES))
     samples = b"".join(bytes(piece) for at, size in sizes if size > 0 for piece in content.pieces(at, size, room))
-    machine = {**backend("cpu").identity(), "package": _package_state(), "threads": str(default_num_threads()), **mine}
+    machine = {**of_target, "target": for_target.name, "package": _package_state(), **mine}
     machine["tuning"] = "\n".join(_state(default_folder() / f"tuning.sqlite{end}") for end in ("", "-wal"))
     text = "".join(f"{name}={value}\n" for name, value in sorted(machine.items()))
     key = hashlib.sha256(b"%d\n%s\n%s" % (content.size, text.encode(), samples)).hexdigest()
@@ -325,15 +289,3 @@ def _prune(folder: Path) -> None:
             with contextlib.suppress(OSError):
                 os.unlink(path)
             total -= size
-
-
-def _shape_to_json(s: Shape) -> list[Any]:
-    if s.sub_shapes:
-        return [_shape_to_json(member) for member in s.sub_shapes]
-    return [s.type.name, s.lens, s.strides]
-
-
-def _shape_from_json(entry: list[Any]) -> Shape:
-    if not entry or isinstance(entry[0], list):
-        return Shape.tuple(_shape_from_json(member) for member in entry)
-    return Shape(Type[entry[0]], entry[1], entry[2])

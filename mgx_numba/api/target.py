@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from ..errors import OptionError, UnsupportedError
+from ..targets.registry import target_names
 
-__all__ = ["get_gpu_context", "get_target", "target"]
+__all__ = ["NOT_HERE", "get_gpu_context", "get_target", "target"]
 
-_AVAILABLE = ("ref", "cpu")
+NOT_HERE = ("gpu", "fpga")
+"""MIGraphX's targets that this package has only if somebody registers one."""
 
 
 class target:
@@ -18,7 +20,7 @@ class target:
         self._name = name
 
     def name(self) -> str:
-        """``ref`` or ``cpu``."""
+        """As `get_target` was given it."""
         return self._name
 
     def __eq__(self, other: object) -> bool:
@@ -35,14 +37,15 @@ def get_target(name: str) -> target:
     """The target of this name.
 
     Raises:
-        UnsupportedError: ``gpu`` and ``fpga`` are not available.
+        UnsupportedError: ``gpu`` or ``fpga``, and nobody has registered it (`targets.registry`).
         OptionError: no such target; the known ones are listed.
     """
-    if name in _AVAILABLE:
+    known = target_names()
+    if name in known:
         return target(name)
-    if name in ("gpu", "fpga"):
-        raise UnsupportedError(f"target {name!r} is not available here; available: {', '.join(_AVAILABLE)}")
-    raise OptionError(f"unknown target {name!r}; available: {', '.join(_AVAILABLE)}")
+    if name in NOT_HERE:
+        raise UnsupportedError(f"target {name!r} is not available here; available: {', '.join(known)}")
+    raise OptionError(f"unknown target {name!r}; available: {', '.join(known)}")
 
 
 def get_gpu_context() -> target:

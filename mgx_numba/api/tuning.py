@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ..interrupts import whole_module
+from ..targets.registry import target
 from .options import CompileOptions
 
 if TYPE_CHECKING:
@@ -16,9 +17,9 @@ __all__ = ["merged_records", "tuning_for"]
 
 
 def tuning_for(
-    target: str, options: CompileOptions, records: Sequence[TuningRecord], show: Callable[[int, int, str], None] | None
+    name: str, options: CompileOptions, records: Sequence[TuningRecord], show: Callable[[int, int, str], None] | None
 ) -> Tuning | None:
-    """The tuning of one compilation; None on targets that have nothing to choose.
+    """The tuning of one compilation for the target of this name; None on targets that have nothing to choose.
 
     ``show(done, total, text)`` is told of the problems that are measured.
 
@@ -26,7 +27,8 @@ def tuning_for(
         OptionError: a file of ``problem_cache`` does not exist.
         FormatError: such a file holds no tuning records.
     """
-    if target != "cpu":
+    chosen = target(name)
+    if not chosen.tunes:
         return None
     whole_module("mgx_numba.codegen.tuning.session")
     from ..codegen.backend import backend
@@ -37,7 +39,7 @@ def tuning_for(
             show(done, done + remaining, f"tuning: best {best}")
 
     return open_tuning(
-        backend(target), records, options.problem_cache, options.exhaustive_tune, options.tune_budget, progress
+        backend(chosen.backend), records, options.problem_cache, options.exhaustive_tune, options.tune_budget, progress
     )
 
 

@@ -8,6 +8,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from ..targets.registry import DEFAULT, target_names
+
 __all__ = ["FILE_TYPES", "add_compile", "add_inputs", "add_loader", "add_output", "file_among_words", "in_flags"]
 
 FILE_TYPES = {".onnx": "onnx", ".pb": "tf", ".json": "json", ".py": "python"}
@@ -127,8 +129,8 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
     """The target and how to compile for it; no flag has a default, so that a compiled file's own options stay."""
     group = parser.add_argument_group("compilation", "a file that was saved compiled keeps its target and options")
     target = group.add_mutually_exclusive_group()
-    for name in ("cpu", "ref", "gpu"):
-        text = f"compile for the {name} target" + (" (default)" if name == "cpu" else "")
+    for name in dict.fromkeys((DEFAULT, *target_names(), "gpu")):  # "gpu" is MIGraphX's, and says what there is
+        text = f"compile for the {name} target" + (" (default)" if name == DEFAULT else "")
         target.add_argument(f"--{name}", dest="target", action="store_const", const=name, help=text)
     group.add_argument("--enable-offload-copy", action="store_true", help="copy inputs and results (GPU)")
     group.add_argument("--disable-fast-math", action="store_true", help="keep the rounding of every operation")

@@ -12,6 +12,7 @@ from ..api.options import CompileOptions, parse_compile_options
 from ..api.program import program
 from ..api.target import get_target
 from ..errors import UnsupportedError
+from ..targets.registry import DEFAULT
 
 __all__ = ["asked_options", "compilation", "compile_model"]
 
@@ -48,7 +49,7 @@ def compilation(model: program, args: argparse.Namespace) -> tuple[str, dict[str
         UnsupportedError: a quantisation is asked for.
     """
     known = CompileOptions() if model._options is None else model._options
-    saved = "cpu" if model._target is None else model._target.name()
+    saved = DEFAULT if model._target is None else model._target.name()
     return args.target or saved, {**dataclasses.asdict(known), **asked_options(args)}
 
 

@@ -8,7 +8,8 @@ import runpy
 import warnings
 from typing import Any
 
-from ..api.functions import load, optimize, parse_onnx
+from ..api.functions import optimize, parse_onnx
+from ..api.loading import load
 from ..api.program import program
 from ..core.shape import Shape
 from ..core.types import Type

@@ -11,8 +11,9 @@ import numpy as np
 
 from ..api.program import program
 from ..graph.program import Program
-from ..runtime.cpu.limits import Limits, measure_limits
+from ..runtime.limits import Limits
 from ..targets.base import Observation
+from ..targets.registry import target
 from .progress import track
 from .timing import average
 
@@ -38,7 +39,8 @@ class StepTime:
 
 @dataclass
 class Measurement:
-    """Times in seconds of a program, its steps and its calls; ``limits`` is ``None`` where no kernel was generated."""
+    """Times in seconds of a program, its steps and its calls; ``limits`` is ``None`` where no kernel was generated, or
+    the target knows none."""
 
     program: Program
     total: list[float]
@@ -50,11 +52,12 @@ class Measurement:
 def measure(model: program, inputs: Mapping[str, Any], iterations: int) -> Measurement:
     """Time a compiled program on inputs: ``iterations`` runs whole, as many step by step, as many without steps."""
     compiled = model._compiled
-    assert compiled is not None
+    assert compiled is not None and model._target is not None
+    limits_of = target(model._target.name()).limits
     arrays = model._checked(inputs)
     model.run(arrays)
     threads = model._options.num_threads if model._options is not None else 0
-    limits = measure_limits(threads) if compiled.kernels() else None
+    limits = limits_of(threads) if compiled.kernels() else None
     total = _times(lambda: model.run(arrays), iterations, "Timing the program")
     steps: list[StepTime] = []
     for number in track(range(iterations), iterations, "Timing the steps"):
@@ -72,7 +75,8 @@ def measure(model: program, inputs: Mapping[str, Any], iterations: int) -> Measu
     compiled.idle(arrays)
     idle = _times(lambda: compiled.idle(arrays), iterations, "Timing the call")
     if limits is not None:
-        limits = limits.best(measure_limits(threads))
+        again = limits_of(threads)
+        limits = limits if again is None else limits.best(again)
     return Measurement(compiled.resolve(arrays), total, steps, idle, limits)
 
 

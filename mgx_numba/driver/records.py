@@ -12,7 +12,8 @@ from ..codegen.tuning.request import least_bytes, problem_of
 from ..codegen.tuning.session import Choice
 from ..codegen.tuning.source import read_file
 from ..errors import FormatError
-from ..runtime.cpu.limits import Limits, measure_limits
+from ..runtime.limits import Limits
+from ..targets.registry import DEFAULT, Target, target, target_names
 from .report import ABOVE_LIMIT
 
 __all__ = ["describe", "read_any", "write_choices", "write_difference", "write_table"]
@@ -57,23 +58,26 @@ def write_table(records: Sequence[TuningRecord], origin: str) -> None:
     if not records:
         print(f"no tuning records: {origin}")
         return
-    here = backend("cpu").fingerprint()
-    limits: dict[int, Limits] = {}
+    tuned = [one for one in map(target, dict.fromkeys((DEFAULT, *target_names()))) if one.tunes]
+    machines = {one: backend(one.backend).fingerprint() for one in tuned}
+    limits: dict[tuple[Target, int], Limits | None] = {}
     rows = [
         ("problem", "solver", "configuration", "ms", "of limit", "noise", "measured on", "date", "origin", "differs")
     ]
     for record in records:
         threads = record.problem.fields["threads"]
+        mine = next((one for one, machine in machines.items() if machine == record.fingerprint), tuned[0])
+        here = machines[mine]
         own = record.fingerprint == here and threads <= here.cores
-        if own and threads not in limits:
-            limits[threads] = measure_limits(threads)
+        if own and (mine, threads) not in limits:
+            limits[mine, threads] = mine.limits(threads)
         rows.append(
             (
                 describe(record.problem),
                 record.solver,
                 _configuration(record.configuration),
                 f"{record.seconds * 1e3:.4g}",
-                _fraction(record, limits[threads]) if own else "-",
+                _fraction(record, limits[mine, threads]) if own else "-",
                 f"{record.noise:.1%}",
                 "this machine" if own else record.fingerprint.cpu,
                 record.date,
@@ -125,10 +129,10 @@ def _configuration(values: Mapping[str, int]) -> str:
     return ",".join(f"{k}={v}" for k, v in values.items()) or "default"
 
 
-def _fraction(record: TuningRecord, limits: Limits) -> str:
+def _fraction(record: TuningRecord, limits: Limits | None) -> str:
     """The least time that arithmetic and memory traffic take, over the measured one."""
     problem = problem_of(record)
-    if problem is None or not record.seconds:
+    if problem is None or limits is None or not record.seconds:
         return "-"
     try:
         least = max(problem.flops / (limits.gflops * 1e9), least_bytes(problem) / (limits.gbytes * 1e9))

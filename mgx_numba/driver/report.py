@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..graph.instruction import Return
 from ..graph.printer import program_lines
-from ..runtime.cpu.limits import Limits
+from ..runtime.limits import Limits
 from .measure import Measurement, StepTime
 from .rebatch import Batch
 from .timing import average, percentile

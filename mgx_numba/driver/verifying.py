@@ -13,7 +13,7 @@ from ..graph.passes import Options, run_passes
 from ..graph.printer import format_instruction, instruction_names
 from ..graph.program import Program
 from ..targets.base import Compiled, Observation
-from ..targets.registry import compile_for
+from ..targets.registry import REFERENCE, compile_for
 from .compare import Difference, Tolerance, compare
 from .progress import track
 from .trim import computing_instructions, keep_until
@@ -34,7 +34,7 @@ class Check:
 
 def reference(program: Program, inputs: Inputs) -> list[Any]:
     """Results of a program on the ``ref`` target."""
-    return compile_for("ref", program).run(inputs)
+    return compile_for(REFERENCE, program).run(inputs)
 
 
 def check_results(found: Sequence[Any], expected: Sequence[Any], tolerance: Tolerance) -> list[Check]:
@@ -65,7 +65,7 @@ def check_steps(compiled: Compiled, inputs: Inputs, tolerance: Tolerance) -> lis
     def remember(seen: Observation) -> None:
         expected[seen.instruction] = seen.outputs()
 
-    compile_for("ref", program).observe(inputs, remember)
+    compile_for(REFERENCE, program).observe(inputs, remember)
     checks: dict[str, Check] = {}
 
     def note(seen: Observation) -> None:

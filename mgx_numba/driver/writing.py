@@ -6,8 +6,8 @@ import argparse
 import os
 import sys
 
-from ..api.functions import save, save_buffer, saved_options
 from ..api.program import program
+from ..api.saving import save, save_buffer, saved_options
 from ..errors import FormatError, OptionError
 from ..graph.export import to_cpp, to_dot, to_py
 from ..graph.mxr import save_buffer as json_buffer

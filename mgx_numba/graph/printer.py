@@ -11,9 +11,9 @@ from ..core.argument import Argument
 from ..core.types import Type
 from ..ops.base import format_float
 from .instruction import Instruction, Outline, Parameter, Return
-from .module import Module
 
 if TYPE_CHECKING:
+    from .module import Module
     from .program import Program
 
 __all__ = ["format_instruction", "format_literal", "instruction_names", "print_module", "print_program"]

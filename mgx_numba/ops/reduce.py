@@ -26,7 +26,7 @@ def accumulator(dtype: np.dtype) -> np.dtype:
 
 
 @dataclass(frozen=True)
-class Reduction(Operator):
+class ReduceOperator(Operator):
     """Base of the reductions.
 
     ``axes`` are reduced, all of them when empty. With a second input, which holds the axes at run time,
@@ -91,7 +91,7 @@ class Reduction(Operator):
 
 @register
 @dataclass(frozen=True)
-class ReduceSum(Reduction):
+class ReduceSum(ReduceOperator):
     """Sum; 0 over no elements."""
 
     name: ClassVar[str] = "reduce_sum"
@@ -103,7 +103,7 @@ class ReduceSum(Reduction):
 
 @register
 @dataclass(frozen=True)
-class ReduceMean(Reduction):
+class ReduceMean(ReduceOperator):
     """Arithmetic mean; integers divide toward zero, the mean of no elements is NaN (0 for integers)."""
 
     name: ClassVar[str] = "reduce_mean"
@@ -123,7 +123,7 @@ class ReduceMean(Reduction):
 
 @register
 @dataclass(frozen=True)
-class ReduceProd(Reduction):
+class ReduceProd(ReduceOperator):
     """Product; 1 over no elements."""
 
     name: ClassVar[str] = "reduce_prod"
@@ -150,7 +150,7 @@ def _extreme(x: np.ndarray, axes: tuple[int, ...], function: Callable[..., np.nd
 
 @register
 @dataclass(frozen=True)
-class ReduceMax(Reduction):
+class ReduceMax(ReduceOperator):
     """Largest element; NaN if one is NaN, the lowest value (-infinity for floats) over no elements."""
 
     name: ClassVar[str] = "reduce_max"
@@ -162,7 +162,7 @@ class ReduceMax(Reduction):
 
 @register
 @dataclass(frozen=True)
-class ReduceMin(Reduction):
+class ReduceMin(ReduceOperator):
     """Smallest element; NaN if one is NaN, the highest value (infinity for floats) over no elements."""
 
     name: ClassVar[str] = "reduce_min"
@@ -174,7 +174,7 @@ class ReduceMin(Reduction):
 
 @register
 @dataclass(frozen=True)
-class ReduceAny(Reduction):
+class ReduceAny(ReduceOperator):
     """Whether some element is not zero, as bool."""
 
     name: ClassVar[str] = "reduce_any"
@@ -189,7 +189,7 @@ class ReduceAny(Reduction):
 
 @register
 @dataclass(frozen=True)
-class ReduceAll(Reduction):
+class ReduceAll(ReduceOperator):
     """Whether all elements are not zero, as bool."""
 
     name: ClassVar[str] = "reduce_all"

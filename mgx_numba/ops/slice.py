@@ -113,7 +113,7 @@ def _slice_dim(dim: DynamicDimension, start: int, end: int) -> DynamicDimension:
 
 @register
 @dataclass(frozen=True)
-class Step(Operator):
+class StridedView(Operator):
     """Every ``steps[k]``-th position of each axis ``axes[k]``, from the first one."""
 
     name: ClassVar[str] = "step"

@@ -10,8 +10,9 @@ import numpy as np
 
 if TYPE_CHECKING:
     from ..graph.program import Program
+    from ..runtime.plan import Plan
 
-__all__ = ["Compiled", "Observation", "Progress", "Tree"]
+__all__ = ["Compiled", "KeptPlan", "Observation", "Progress", "Tree"]
 
 Tree = Any
 """Position of an array among the results, or a list of trees for a tuple."""
@@ -38,6 +39,14 @@ class Observation:
     outputs: Callable[[], list[np.ndarray]]
     flops: int = 0
     bytes: int = 0
+
+
+@dataclass(frozen=True)
+class KeptPlan:
+    """A plan that a file can hold, and how its results are grouped into tuples (None: they are not)."""
+
+    plan: Plan
+    trees: list[Tree] | None
 
 
 Observer = Callable[[Observation], None]
@@ -72,6 +81,9 @@ class Compiled(Protocol):
 
     def kernels(self) -> list[Any]:
         """The distinct kernels, in order of first use."""
+
+    def kept_plan(self) -> KeptPlan | None:
+        """What `Target.restore` makes this program of again; None if there is no one plan."""
 
     def machine_code(self) -> dict[str, Any]:
         """The kernels' objects as a value tree.

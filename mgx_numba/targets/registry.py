@@ -6,18 +6,19 @@ A target is registered here by the module that holds it, which is imported when 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from ..errors import OptionError, UnsupportedError
 from ..interrupts import whole_module
-from .base import Compiled, Progress
+from .base import Compiled, KeptPlan, Progress
 from .options import TargetOptions
 
 if TYPE_CHECKING:
     from ..graph.program import Program
+    from ..runtime.limits import Limits
 
-__all__ = ["Target", "compile_for", "register", "target", "target_names"]
+__all__ = ["DEFAULT", "REFERENCE", "Target", "compile_for", "register", "target", "target_names"]
 
 
 class Target(Protocol):
@@ -35,6 +36,14 @@ class Target(Protocol):
     def passes(self) -> Sequence[str]:
         """Names of its passes, in order."""
 
+    @property
+    def tunes(self) -> bool:
+        """Whether its back end has solvers among which measurements and their records choose."""
+
+    @property
+    def device_options(self) -> frozenset[str]:
+        """Compile options about a device (``offload_copy``, ``device_id``, ...) that have an effect on this target."""
+
     def compile(self, program: Program, options: TargetOptions, progress: Progress | None = None) -> Compiled:
         """A program compiled for this target; ``program`` stays as it is.
 
@@ -42,9 +51,34 @@ class Target(Protocol):
             CompileError: a pass or code generation failed.
         """
 
+    def machine(self) -> Mapping[str, str] | None:
+        """What its plans depend on besides a program and its options, by field name; None if none can be kept."""
 
-_MODULES = {"ref": "mgx_numba.targets.ref.target", "cpu": "mgx_numba.targets.cpu.target"}
-"""The package's own targets: each module has its target as ``TARGET``."""
+    def restore(self, kept: KeptPlan, options: TargetOptions, portable: Callable[[], Program]) -> Compiled:
+        """The compiled program of a plan that `Compiled.kept_plan` gave here, in this process or another.
+
+        Args:
+            options: those of the compilation.
+            portable: gives the program that was compiled; asked when somebody wants to see it.
+
+        Raises:
+            OptionError: the target has no plans.
+            CompileError: a kernel that the store lacks cannot be compiled.
+        """
+
+    def limits(self, num_threads: int = 0) -> Limits | None:
+        """What this machine can do at most with so many threads (0: as many as a run takes); None if it is not known.
+        It may be measured, in a fraction of a second."""
+
+
+DEFAULT = "cpu"
+"""Name of the target of a compilation that names none."""
+
+REFERENCE = "ref"
+"""Name of the target whose results all others are compared with."""
+
+_MODULES = {REFERENCE: "mgx_numba.targets.ref.target", DEFAULT: "mgx_numba.targets.cpu.target"}
+"""The package's own targets: each module has its target as ``TARGET``, and imports what compiles when that is asked."""
 
 _targets: dict[str, Target] = {}
 

@@ -265,9 +265,9 @@ def test_operators_say_their_attributes():
 
 
 def test_dynamic_program_keeps_a_bounded_number_of_plans(monkeypatch):
-    from mgx_numba.targets.cpu import target
+    from mgx_numba.targets.cpu import program
 
-    monkeypatch.setattr(target, "MOST_PLANS", 3)
+    monkeypatch.setattr(program, "MOST_PLANS", 3)
     net = migraphx.program()
     main = net.get_main_module()
     x = main.add_parameter("x", migraphx.shape(dyn_dims=[migraphx.dynamic_dimension(1, 64), 2]))
@@ -280,9 +280,9 @@ def test_dynamic_program_keeps_a_bounded_number_of_plans(monkeypatch):
 
 
 def test_dynamic_program_dropped_plans_by_age_not_by_use(monkeypatch):
-    from mgx_numba.targets.cpu import target
+    from mgx_numba.targets.cpu import program
 
-    monkeypatch.setattr(target, "MOST_PLANS", 2)
+    monkeypatch.setattr(program, "MOST_PLANS", 2)
     net = migraphx.program()
     main = net.get_main_module()
     x = main.add_parameter("x", migraphx.shape(dyn_dims=[migraphx.dynamic_dimension(1, 64)]))

@@ -18,6 +18,7 @@ import mgx_numba as migraphx
 from mgx_numba.api import saved_plans
 from mgx_numba.codegen.files import default_folder
 from mgx_numba.graph.content import open_content
+from mgx_numba.targets.registry import target
 
 ROOT = Path(__file__).parents[2]
 RNG = np.random.default_rng(5)
@@ -69,7 +70,7 @@ def plan_files() -> list[Path]:
 def decodings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files that were decoded, and a mark for each optimised program."""
     import mgx_numba.graph.mxr as mxr
-    from mgx_numba.targets.cpu import target
+    from mgx_numba.targets.cpu import program
 
     found: list[str] = []
 
@@ -81,7 +82,7 @@ def decodings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return noted
 
     monkeypatch.setattr(mxr, "load_content", noting("decoded", mxr.load_content))
-    monkeypatch.setattr(target, "optimize", noting("optimized", target.optimize))
+    monkeypatch.setattr(program, "optimize", noting("optimized", program.optimize))
     return found
 
 
@@ -163,7 +164,7 @@ def test_weights_that_changed_outside_of_the_samples_are_noticed(tmp_path: Path,
     at = data.index(weights.tobytes())
     data[at : at + 4] = np.float32(100.0).tobytes()
     path.write_bytes(data)
-    assert saved_plans._path(open_content(path)) in plan_files()
+    assert saved_plans._path(open_content(path), target("cpu")) in plan_files()
     changed = migraphx.load(path)
     other = network()
     edited = weights.copy()
@@ -203,21 +204,21 @@ def test_a_plan_is_of_one_environment(tmp_path: Path, monkeypatch: pytest.Monkey
     path = tmp_path / "net.mxr"
     migraphx.save(net, path)
     data = open_content(path)
-    mine = saved_plans._path(data)
+    mine = saved_plans._path(data, target("cpu"))
     others = []
     for name, value in (("MGX_NUM_THREADS", "3"), ("MGX_CPU_FEATURES", "avx2")):
         with monkeypatch.context() as patch:
             patch.setenv(name, value)
-            others.append(saved_plans._path(data))
+            others.append(saved_plans._path(data, target("cpu")))
     (default_folder() / "tuning.sqlite").write_bytes(b"x")
-    others.append(saved_plans._path(data))
+    others.append(saved_plans._path(data, target("cpu")))
     monkeypatch.setattr(saved_plans, "_package_state", lambda: "changed")
-    others.append(saved_plans._path(data))
+    others.append(saved_plans._path(data, target("cpu")))
     assert len({mine, *others}) == 5
     for name in ("MIGRAPHX_TRACE_PASSES", "MIGRAPHX_DISABLE_PASSES", "MIGRAPHX_PROBLEM_CACHE"):
         with monkeypatch.context() as patch:
             patch.setenv(name, "x")
-            assert saved_plans._path(data) is None
+            assert saved_plans._path(data, target("cpu")) is None
 
 
 def test_kernels_that_the_store_lost_are_compiled(tmp_path: Path, folder: Path):

@@ -27,7 +27,7 @@ from mgx_numba.ops.scalar import NumpyScalar
 from mgx_numba.runtime.memory import numpy_dtype
 from mgx_numba.runtime.plan import Plan, Pointer, Region, Step, TensorView
 from mgx_numba.targets import registry
-from mgx_numba.targets.base import Observer
+from mgx_numba.targets.base import KeptPlan, Observer
 from mgx_numba.targets.lowering.common import COMMON
 from mgx_numba.targets.lowering.lowering import Lowering
 from mgx_numba.targets.lowering.tuples import without_tuples
@@ -192,6 +192,9 @@ class PlainProgram:
     def kernels(self) -> list[Any]:
         return self.plan.kernels()
 
+    def kept_plan(self) -> None:
+        return None
+
     def machine_code(self) -> dict[str, Any]:
         raise OptionError("plain Python has no machine code")
 
@@ -206,9 +209,20 @@ class PlainTarget:
     name = "plain"
     backend = "plain"
     passes = PASSES
+    tunes = False
+    device_options = frozenset({"device_id"})
 
     def compile(self, program: Program, options: TargetOptions, progress: Any = None) -> PlainProgram:
         return PlainProgram(program, options)
+
+    def machine(self) -> None:
+        return None
+
+    def restore(self, kept: KeptPlan, options: TargetOptions, portable: Callable[[], Program]) -> PlainProgram:
+        raise OptionError("plain Python keeps no plans")
+
+    def limits(self, num_threads: int = 0) -> None:
+        return None
 
 
 BACKEND = PlainBackend()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import mgx_numba as migraphx
+from mgx_numba.api import options
 from mgx_numba.codegen.backend import backend
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import from_numpy
@@ -15,6 +19,7 @@ from mgx_numba.graph.module import Module
 from mgx_numba.graph.program import Program
 from mgx_numba.targets.registry import compile_for, target_names
 
+from ..driver.support import drive
 from . import plain
 
 
@@ -60,6 +65,40 @@ def test_registries_know_what_was_registered_and_name_it_otherwise():
         backend("metal")
     with pytest.raises(OptionError, match="unknown target 'metal'; known: ref, cpu, plain"):
         compile_for("metal", Program())
+
+
+def test_a_registered_target_is_got_compiled_for_and_run_by_its_name(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(options, "_told", set())
+    net = migraphx.program()
+    mm = net.get_main_module()
+    x = mm.add_parameter("x", migraphx.shape(type="float_type", lens=[2, 3]))
+    mm.add_return([mm.add_instruction(migraphx.op("relu"), [x])])
+    chosen = migraphx.get_target("plain")
+    assert chosen.name() == "plain"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        net.compile(chosen, device_id=1)  # which this target says it heeds
+    with pytest.warns(UserWarning, match="exhaustive_tune=True has no effect"):
+        net.compile("plain", exhaustive_tune=True)
+    value = np.array([[-1, 2, -3], [4, -5, 6]], np.float32)
+    assert {k.backend for k in net.kernels()} == {"plain"}
+    np.testing.assert_array_equal(np.asarray(net.run({"x": value})[0]), np.maximum(value, 0))
+    again = migraphx.load_buffer(migraphx.save_buffer(net))
+    np.testing.assert_array_equal(np.asarray(again.run({"x": value})[0]), np.maximum(value, 0))
+
+
+def test_the_driver_has_a_flag_for_each_registered_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    net = migraphx.program()
+    mm = net.get_main_module()
+    x = mm.add_parameter("x", migraphx.shape(type="float_type", lens=[2, 3]))
+    mm.add_return([mm.add_instruction(migraphx.op("tanh"), [x])])
+    migraphx.save(net, tmp_path / "net.mxr")
+    assert drive("verify", tmp_path / "net.mxr", "--plain") == 0
+    assert "passed successfully (plain" in capsys.readouterr().out
+    assert drive("perf", tmp_path / "net.mxr", "--plain", "-n", "2") == 0
+    assert drive("compile", tmp_path / "net.mxr", "--plain", "--binary", "-o", tmp_path / "plain.mxr") == 0
+    assert drive("run", tmp_path / "plain.mxr") == 0
+    assert migraphx.load(tmp_path / "plain.mxr").is_compiled()
 
 
 def test_kernels_of_two_back_ends_have_symbols_of_their_own():

@@ -15,7 +15,7 @@ from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.module import Module
 from mgx_numba.runtime.plan import Plan
 from mgx_numba.targets.cpu.lower import lower
-from mgx_numba.targets.cpu.target import CpuProgram
+from mgx_numba.targets.cpu.program import CpuProgram
 from mgx_numba.targets.options import TargetOptions
 
 from .programs import check, compile_and_run, program_of

@@ -11,7 +11,7 @@ import pytest
 import mgx_numba as migraphx
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.plan import Step
-from mgx_numba.targets.cpu import target
+from mgx_numba.targets.cpu import program
 from mgx_numba.targets.lowering.shared_weights import SharedWeights
 
 RNG = np.random.default_rng(5)
@@ -69,7 +69,7 @@ def test_each_set_of_lengths_packed_its_own_weights(kind: str, monkeypatch: pyte
 
 
 def test_packed_weights_go_with_the_last_plan_that_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target, "MOST_PLANS", 1)
+    monkeypatch.setattr(program, "MOST_PLANS", 1)
     net = dynamic("dot")
     net.run({"x": given("dot", 40)})
     packed = weakref.ref(big_constants(net)[0][0])
@@ -101,13 +101,13 @@ def test_transposed_convolutions_with_other_phases_of_as_many_taps_shared_weight
     """An output of one row has no second phase along rows, one of one column none along columns."""
     net = migraphx.program()
     ref = migraphx.program()
-    for program, name in ((net, "cpu"), (ref, "ref")):
-        mm = program.get_main_module()
+    for network, name in ((net, "cpu"), (ref, "ref")):
+        mm = network.get_main_module()
         dims = [migraphx.dynamic_dimension(1, 8)] * 2
         x = mm.add_parameter("x", migraphx.shape(dyn_dims=[migraphx.dynamic_dimension(1, 1), FILTER.shape[0], *dims]))
         op = migraphx.op("convolution_backwards", padding=[1, 1], stride=[2, 2])
         mm.add_return([mm.add_instruction(op, [x, mm.add_literal(FILTER)])])
-        program.compile(migraphx.get_target(name))
+        network.compile(migraphx.get_target(name))
     for lens in ((1, 3), (3, 1), (4, 4)):
         x = RNG.standard_normal((1, FILTER.shape[0], *lens), dtype=np.float32)
         want = np.asarray(ref.run({"x": x})[0])

@@ -13,7 +13,8 @@ from mgx_numba.graph.passes import Options, run_passes
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.cpu.executor import Executable
 from mgx_numba.targets.cpu.lower import lower
-from mgx_numba.targets.cpu.target import PASSES, optimize
+from mgx_numba.targets.cpu.passes import PASSES
+from mgx_numba.targets.cpu.program import optimize
 from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.ref.interpreter import evaluate
 

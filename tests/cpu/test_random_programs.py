@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from mgx_numba.targets.cpu.target import optimize
+from mgx_numba.targets.cpu.program import optimize
 from mgx_numba.targets.options import TargetOptions
 
 from .agreement import assert_agrees, assert_identical, reference, run

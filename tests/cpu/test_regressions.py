@@ -9,7 +9,7 @@ import pytest
 
 import mgx_numba as migraphx
 from mgx_numba.graph.passes import run_passes
-from mgx_numba.targets.cpu.target import PASSES
+from mgx_numba.targets.cpu.passes import PASSES
 
 from .programs import FUSION, check, program_of
 from .test_clusters import data, softmax

@@ -14,7 +14,8 @@ from mgx_numba.driver.rebatch import Batch
 from mgx_numba.driver.report import write_report
 from mgx_numba.driver.timing import average, percentile
 from mgx_numba.graph.program import Program
-from mgx_numba.runtime.cpu.limits import Limits, measure_limits
+from mgx_numba.runtime.cpu.limits import measure_limits
+from mgx_numba.runtime.limits import Limits
 from tests.driver.support import drive, small_model
 
 NUMBER = r"-?[\d.]+(?:e[+-]\d+)?"

@@ -22,7 +22,7 @@ from mgx_numba.graph.validate import validate
 from mgx_numba.ops.base import make_op
 from mgx_numba.ops.unary import Relu
 from mgx_numba.targets.base import Compiled
-from mgx_numba.targets.ref.target import RefProgram
+from mgx_numba.targets.ref.program import RefProgram
 from mgx_numba.targets.registry import compile_for
 from tests.driver.support import drive, scalar_model, small_model
 

@@ -16,7 +16,7 @@ from mgx_numba.graph.export import to_py
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.mxr import load_buffer, load_program, save_buffer, save_program
 from mgx_numba.graph.program import Program
-from mgx_numba.targets.cpu.target import optimize
+from mgx_numba.targets.cpu.program import optimize
 from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.registry import compile_for
 

@@ -14,11 +14,11 @@ from mgx_numba.graph.passes.base import make_pass, run_passes
 from mgx_numba.graph.passes.regions import order_of
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.validate import validate
-from mgx_numba.targets.cpu.target import PASSES
+from mgx_numba.targets.cpu.passes import PASSES
 from mgx_numba.targets.ref.interpreter import evaluate
 
 from .support import Graph, check, find, random_inputs
-from .test_pass_pipeline import assert_close_where_stable, random_step
+from .test_all_passes import assert_close_where_stable, random_step
 
 FUSIONS = ["fuse_contraction", "fuse_reduce", "fuse_pointwise", "schedule"]
 

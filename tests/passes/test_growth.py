@@ -10,7 +10,7 @@ from mgx_numba.graph.instruction import Results
 from mgx_numba.graph.module import Module
 from mgx_numba.graph.passes.base import make_pass, run_passes
 from mgx_numba.graph.program import Program
-from mgx_numba.targets.cpu.target import PASSES
+from mgx_numba.targets.cpu.passes import PASSES
 from mgx_numba.targets.lowering.buffers import MOST_SORTED, Buffer, color
 from mgx_numba.targets.ref.interpreter import evaluate
 

@@ -9,7 +9,7 @@ from mgx_numba.core.types import Type
 from mgx_numba.errors import CompileError, OptionError, ValidationError
 from mgx_numba.graph.module import Module
 from mgx_numba.graph.passes.base import Options, Pass, known_passes, make_pass, run_passes
-from mgx_numba.graph.passes.build import Builder
+from mgx_numba.graph.passes.build import RewriteBuilder
 from mgx_numba.graph.passes.match import Match, op, rule, scalar, some
 from mgx_numba.graph.passes.rewriter import RulePass
 from mgx_numba.graph.passes.simplify_algebra import SimplifyAlgebra
@@ -113,7 +113,7 @@ def test_inner_modules_come_first_and_bodies_of_kernels_are_skipped() -> None:
 
 
 @rule("drop_relu", op("relu", some("x")))
-def drop_relu(m: Match, b: Builder) -> object:
+def drop_relu(m: Match, b: RewriteBuilder) -> object:
     return b.op("reshape", m.x, dims=(6,))
 
 
@@ -130,7 +130,7 @@ def test_a_rewrite_must_keep_type_and_lengths() -> None:
 
 
 @rule("swap", op("add", some("x"), some("y")))
-def swap(m: Match, b: Builder) -> object:
+def swap(m: Match, b: RewriteBuilder) -> object:
     return b.op("add", m.ins.inputs[1], m.ins.inputs[0])
 
 

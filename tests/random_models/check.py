@@ -17,7 +17,7 @@ from mgx_numba.api.program import program as api
 from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.passes import run_passes
 from mgx_numba.graph.program import Program
-from mgx_numba.targets.ref.target import PASSES as REF_PASSES
+from mgx_numba.targets.ref.passes import PASSES as REF_PASSES
 
 from ..cpu.agreement import Reference, reference, wrong_elements
 from .generate import Case

@@ -15,7 +15,17 @@ from ...errors import MgxError
 from ..backend import Backend
 from .record import DeviceFingerprint, Problem, TuningRecord, explain_miss
 from .request import Candidate, Request
-from .source import ENVIRONMENT, Found, Layer, MemoryLayer, ShippedLayer, Sources, UserLayer, given_layer, keep_in_file
+from .source import (
+    ENVIRONMENT,
+    Found,
+    MemoryLayer,
+    RecordLayer,
+    ShippedLayer,
+    Sources,
+    UserLayer,
+    given_layer,
+    keep_in_file,
+)
 from .tuner import Outcome
 
 __all__ = ["Choice", "Progress", "Tuning", "open_tuning"]
@@ -207,7 +217,7 @@ def open_tuning(
         OptionError: a file of ``problem_cache`` does not exist (with ``exhaustive`` the first one is made).
         FormatError: a file that is named holds something else.
     """
-    layers: list[Layer] = [
+    layers: list[RecordLayer] = [
         given_layer(path, may_be_new=exhaustive and number == 0) for number, path in enumerate(problem_cache)
     ]
     paths: list[Any] = list(problem_cache)

@@ -16,8 +16,8 @@ from .record import DeviceFingerprint, Problem, TuningRecord
 
 __all__ = [
     "Found",
-    "Layer",
     "MemoryLayer",
+    "RecordLayer",
     "ShippedLayer",
     "Sources",
     "UserLayer",
@@ -32,7 +32,7 @@ SHIPPED = Path(__file__).parent / "shipped"
 _SQLITE_MAGIC = b"SQLite format 3\0"
 
 
-class Layer(Protocol):
+class RecordLayer(Protocol):
     """One place where records are looked up."""
 
     origin: str
@@ -163,7 +163,7 @@ class Found:
 class Sources:
     """Layers in order of precedence."""
 
-    def __init__(self, layers: Sequence[Layer]) -> None:
+    def __init__(self, layers: Sequence[RecordLayer]) -> None:
         self._layers = tuple(layers)
 
     def records(self) -> list[TuningRecord]:

@@ -15,7 +15,7 @@ from ...graph.passes import Options
 from ...graph.program import Program
 from ...targets.base import Compiled
 from ...targets.options import TargetOptions
-from ...targets.registry import compile_for, target
+from ...targets.registry import REFERENCE, compile_for, target
 from ..arguments import add_compile, add_inputs, add_loader
 from ..compare import Tolerance, default_tolerance
 from ..compiling import compilation, compile_model
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     if args.onnxruntime:
         name, expected = "ONNX Runtime", _onnxruntime(args, _as_modelled(model, arrays))
     else:
-        name, expected = "ref", reference(model._portable, arrays)
+        name, expected = REFERENCE, reference(model._portable, arrays)
     return _conclude(check_results(compiled.run(arrays), expected, tolerance), target, f"comparison with {name}")
 
 
@@ -70,8 +70,8 @@ def _by_parts(model: program, args: argparse.Namespace, inputs: Mapping[str, np.
     portable = model._portable
     arrays = model._checked(inputs)
     name, options = compilation(model, args)
-    if name == "ref":
-        raise OptionError("--reduce and --bisect compare a target with ref: give another target")
+    if name == REFERENCE:
+        raise OptionError(f"--reduce and --bisect compare a target with {REFERENCE}: give another target")
 
     disabled = (*model._disabled_passes, *options["disabled_passes"])
 

@@ -13,7 +13,7 @@ from ...errors import FormatError, ParseError, UnsupportedError
 from ...graph.content import FileContent, FileWindow
 from .external import ExternalData
 from .tensors import sparse_array, tensor_array
-from .wire import Span, split_raw_data
+from .wire import ByteRange, split_raw_data
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, ModelProto, SparseTensorProto, TensorProto
@@ -146,7 +146,7 @@ def _read_file(path: Path) -> tuple[ModelProto, dict[int, np.ndarray]]:
     return proto, raw
 
 
-def _decode(data: Any, name: str) -> tuple[ModelProto, dict[int, Span]]:
+def _decode(data: Any, name: str) -> tuple[ModelProto, dict[int, ByteRange]]:
     import onnx
 
     view = data if isinstance(data, FileWindow) else memoryview(data).cast("B")

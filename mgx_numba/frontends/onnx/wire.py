@@ -13,21 +13,21 @@ from typing import Any
 from ...errors import ParseError
 from ...graph.content import FileWindow
 
-__all__ = ["Span", "split_raw_data"]
+__all__ = ["ByteRange", "split_raw_data"]
 
 MODEL_GRAPH, GRAPH_INITIALIZER, TENSOR_RAW_DATA = 7, 5, 9
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 
 @dataclass(frozen=True)
-class Span:
+class ByteRange:
     """Bytes ``[begin, end)`` of a serialized model."""
 
     begin: int
     end: int
 
 
-def split_raw_data(data: bytes | memoryview | FileWindow, smallest: int = 1024) -> tuple[bytes, dict[int, Span]]:
+def split_raw_data(data: bytes | memoryview | FileWindow, smallest: int = 1024) -> tuple[bytes, dict[int, ByteRange]]:
     """The model without its big ``raw_data``, and where that lies.
 
     Args:
@@ -42,7 +42,7 @@ def split_raw_data(data: bytes | memoryview | FileWindow, smallest: int = 1024) 
         ParseError: the bytes are not a protobuf message, or end too early; the message gives the offset.
     """
     view: Any = data if isinstance(data, FileWindow) else memoryview(data)
-    spans: dict[int, Span] = {}
+    spans: dict[int, ByteRange] = {}
     out: list[bytes | memoryview] = []
     kept = 0
     initializers = 0
@@ -70,7 +70,7 @@ def split_raw_data(data: bytes | memoryview | FileWindow, smallest: int = 1024) 
     return b"".join(out), spans
 
 
-def _without_raw_data(view: Any, begin: int, end: int, smallest: int) -> tuple[bytes, Span] | None:
+def _without_raw_data(view: Any, begin: int, end: int, smallest: int) -> tuple[bytes, ByteRange] | None:
     span = None
     pieces: list[bytes | memoryview] = []
     kept = begin
@@ -79,7 +79,7 @@ def _without_raw_data(view: Any, begin: int, end: int, smallest: int) -> tuple[b
             continue
         if span is not None or inner_end - inner_begin < smallest:
             return None
-        span = Span(inner_begin, inner_end)
+        span = ByteRange(inner_begin, inner_end)
         pieces.append(view[kept:start])
         kept = inner_end
     if span is None:

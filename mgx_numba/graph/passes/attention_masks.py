@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ..instruction import Instruction
-from .build import Builder
+from .build import RewriteBuilder
 from .constants import constant_array
 
 __all__ = ["fitted", "repeated", "sum_masks"]
@@ -42,7 +42,7 @@ def _groups(source: Lens, target: Lens) -> Iterator[tuple[slice, slice]]:
         i, j = k, m
 
 
-def fitted(b: Builder, mask: Instruction, lens: Lens, target: Lens) -> Instruction:
+def fitted(b: RewriteBuilder, mask: Instruction, lens: Lens, target: Lens) -> Instruction:
     """A mask that is broadcast to scores of ``lens``, for the same scores reshaped to ``target``.
 
     Axes along which it is broadcast stay so where they are not merged with others. Where the first axis of ``target``
@@ -68,7 +68,7 @@ def fitted(b: Builder, mask: Instruction, lens: Lens, target: Lens) -> Instructi
     return b.reshape(b.spread(mask, wide), result)
 
 
-def repeated(b: Builder, mask: Instruction, batch: int) -> Instruction:
+def repeated(b: RewriteBuilder, mask: Instruction, batch: int) -> Instruction:
     """A mask whose first of 4 axes has length ``batch`` or 1, from one whose masks repeat within the batch."""
     if mask.shape.ndim < 4 or mask.shape.lens[0] in (1, batch):
         return mask
@@ -77,7 +77,7 @@ def repeated(b: Builder, mask: Instruction, batch: int) -> Instruction:
     return b.reshape(wide, (batch, *rest))
 
 
-def sum_masks(b: Builder, masks: Sequence[tuple[Instruction, Lens]], target: Lens) -> Instruction:
+def sum_masks(b: RewriteBuilder, masks: Sequence[tuple[Instruction, Lens]], target: Lens) -> Instruction:
     """The sum of masks, each added to scores of some lengths, for scores of lengths ``target``."""
     sums: dict[Lens, Instruction] = {}
     for mask, lens in masks:
@@ -91,7 +91,7 @@ def sum_masks(b: Builder, masks: Sequence[tuple[Instruction, Lens]], target: Len
     return first
 
 
-def _add(b: Builder, x: Instruction, y: Instruction) -> Instruction:
+def _add(b: RewriteBuilder, x: Instruction, y: Instruction) -> Instruction:
     lens = np.broadcast_shapes(x.shape.lens, y.shape.lens)
     arrays = [constant_array(x), constant_array(y)]
     if math.prod(lens) * x.shape.type.size <= FOLDED_BYTES and arrays[0] is not None and arrays[1] is not None:

@@ -15,13 +15,13 @@ from ..instruction import Instruction
 from ..module import Module
 from .constants import constant_array, fold_pointwise, is_constant, literal_argument, scalar_array, spread_operator
 
-__all__ = ["Builder"]
+__all__ = ["RewriteBuilder"]
 
 FOLD_GROWTH = 4
 FOLD_SMALL = 1 << 12
 
 
-class Builder:
+class RewriteBuilder:
     """Inserts instructions before a given one and remembers them.
 
     Attributes:

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 
 from ...core.types import Type
-from .build import Builder
+from .build import RewriteBuilder
 from .match import Match, op, rule, some
 from .rewriter import RulePass
 
@@ -41,7 +41,7 @@ def is_exact(source: Type, target: Type) -> bool:
     op("convert", some("x")),
     lambda m: None if m.x.shape.type is m.ins.shape.type else "changes type",
 )
-def convert_same_type(m: Match, b: Builder) -> object:
+def convert_same_type(m: Match, b: RewriteBuilder) -> object:
     return m.x  # convert[T](x: T) -> x
 
 
@@ -56,7 +56,7 @@ def _exact_inside(m: Match) -> str | None:
 
 
 @rule("nested_convert", op("convert", op("convert", some("x"), bind="inner")), _exact_inside)
-def nested_convert(m: Match, b: Builder) -> object:
+def nested_convert(m: Match, b: RewriteBuilder) -> object:
     return b.convert(m.x, m.ins.shape.type)  # convert[T](convert[wider](x)) -> convert[T](x)
 
 

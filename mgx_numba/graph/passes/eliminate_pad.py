@@ -8,7 +8,7 @@ from ...ops.pad import PadMode
 from ...ops.pooling import PoolingMode
 from ...ops.window import PaddingMode
 from ..instruction import Instruction
-from .build import Builder
+from .build import RewriteBuilder
 from .match import Match, op, rule, some
 from .rewriter import RulePass
 
@@ -34,7 +34,7 @@ def _joined(own: tuple[int, ...], before: list[int], after: list[int]) -> tuple[
 
 
 @rule("pad_conv", op("convolution quant_convolution", op("pad", some("x"), bind="pad"), some("w")))
-def pad_of_convolution(m: Match, b: Builder) -> object:
+def pad_of_convolution(m: Match, b: RewriteBuilder) -> object:
     pads = _spatial_pads(m.pad)
     attributes = m.ins.op.attributes()
     if isinstance(pads, str):
@@ -46,7 +46,7 @@ def pad_of_convolution(m: Match, b: Builder) -> object:
 
 
 @rule("pad_pooling", op("pooling", op("pad", some("x"), bind="pad")))
-def pad_of_pooling(m: Match, b: Builder) -> object:
+def pad_of_pooling(m: Match, b: RewriteBuilder) -> object:
     pads = _spatial_pads(m.pad)
     attributes = m.ins.op.attributes()
     if isinstance(pads, str):

@@ -15,7 +15,7 @@ import numpy as np
 from ...core.shape import Shape
 from ..instruction import Instruction
 from .attention_masks import fitted, repeated, sum_masks
-from .build import Builder
+from .build import RewriteBuilder
 from .constants import compact, constant_array, is_constant, uniform_value
 from .match import Match, either, op, rule, some
 from .rewriter import RulePass
@@ -53,7 +53,7 @@ class Scores:
 
 
 @dataclass(frozen=True)
-class Step:
+class ScoreStep:
     """A mask on the way: ``value`` is added, or (with ``fill``) chooses between the scores and ``fill``.
 
     Attributes:
@@ -92,11 +92,11 @@ def _scaled(ins: Instruction) -> tuple[Instruction, float] | None:
         return (x, 1 / value) if np.isfinite(np.float32(1 / value)) else None
 
 
-def read_scores(top: Instruction, b: Builder, fast_math: bool) -> Scores | str:
+def read_scores(top: Instruction, b: RewriteBuilder, fast_math: bool) -> Scores | str:
     """Follow the chain below a softmax down to its dot; a string says why it is not attention."""
     scores = Scores(top, [top.shape.lens])
     current, factor = top, 1.0
-    steps: list[Step] = []
+    steps: list[ScoreStep] = []
     while current.name != "dot":
         if len(current.users) > 1:
             return "the scores are used elsewhere too"
@@ -116,7 +116,7 @@ def read_scores(top: Instruction, b: Builder, fast_math: bool) -> Scores | str:
                 return f"no dot below the {'addition of a mask' if current.name == 'add' else 'mul'}"
             other = current.inputs[1 - side]
             if current.name == "add":
-                steps.append(Step(other, lens, factor))
+                steps.append(ScoreStep(other, lens, factor))
             elif _small(other).shape.lens[-1:] == (1,):
                 scores.factors = _small(other), lens
             else:
@@ -128,7 +128,7 @@ def read_scores(top: Instruction, b: Builder, fast_math: bool) -> Scores | str:
             fill = _fill(a) if fill_first else _fill(c)
             if fill is None:
                 return "the other branch of where is not a constant"
-            steps.append(Step(condition, lens, factor, fill, fill_first))
+            steps.append(ScoreStep(condition, lens, factor, fill, fill_first))
             current = c if fill_first else a
         else:
             return f"{current.name} between dot and softmax"
@@ -175,7 +175,7 @@ def _is_causal(keep: np.ndarray) -> bool:
     return s > 1 and t >= s and bool((keep.reshape(s, t) == expected).all())
 
 
-def _read_masks(scores: Scores, steps: list[Step], b: Builder, fast_math: bool) -> str | None:
+def _read_masks(scores: Scores, steps: list[ScoreStep], b: RewriteBuilder, fast_math: bool) -> str | None:
     """Put masks into ``scores``, outermost last; a string says why one cannot be expressed."""
     for step in reversed(steps):
         full = constant_array(step.value)
@@ -203,17 +203,17 @@ def _read_masks(scores: Scores, steps: list[Step], b: Builder, fast_math: bool) 
     return None
 
 
-def _choose(b: Builder, condition: Instruction, fill_first: bool) -> Instruction:
+def _choose(b: RewriteBuilder, condition: Instruction, fill_first: bool) -> Instruction:
     small = _small(condition)
     return b.op("not", small) if fill_first else small
 
 
-def _times(b: Builder, mask: Instruction, factor: float) -> Instruction:
+def _times(b: RewriteBuilder, mask: Instruction, factor: float) -> Instruction:
     small = _small(mask)
     return small if factor == 1 else b.op("mul", small, b.scalar(factor, small))
 
 
-def _filled(b: Builder, like: Instruction, condition: Instruction, fill: float, fill_first: bool) -> Instruction:
+def _filled(b: RewriteBuilder, like: Instruction, condition: Instruction, fill: float, fill_first: bool) -> Instruction:
     """``where(condition, 0, fill)`` before broadcasting: added to a score it has the effect of choosing."""
     small = _small(condition)
     shape = Shape(like.shape.type, small.shape.lens)
@@ -222,7 +222,7 @@ def _filled(b: Builder, like: Instruction, condition: Instruction, fill: float, 
     return b.op("where", small, masked, free) if fill_first else b.op("where", small, free, masked)
 
 
-def without_scale(ins: Instruction, b: Builder) -> tuple[Instruction, float]:
+def without_scale(ins: Instruction, b: RewriteBuilder) -> tuple[Instruction, float]:
     """An operand without a constant factor that it carries, directly or below views, and the factor."""
     views: list[Instruction] = []
     current = ins
@@ -238,7 +238,7 @@ def without_scale(ins: Instruction, b: Builder) -> tuple[Instruction, float]:
     return inner, factor * scaled[1]
 
 
-def swapped(b: Builder, ins: Instruction) -> Instruction:
+def swapped(b: RewriteBuilder, ins: Instruction) -> Instruction:
     """The last two axes exchanged, merged with a transpose that is there."""
     order = list(range(ins.shape.ndim))
     order[-2:] = order[-1], order[-2]
@@ -275,7 +275,7 @@ def _target(scores: Scores) -> Lens:
     return (math.prod(lead[:-1]), lead[-1], queries, keys)
 
 
-def _heads(b: Builder, x: Instruction, target: Lens) -> Instruction:
+def _heads(b: RewriteBuilder, x: Instruction, target: Lens) -> Instruction:
     """Rows of features for scores of lengths ``target``, without a reshape that they have behind them."""
     lens = (*target[:2], *x.shape.lens[-2:])
     if x.shape.lens != lens and x.name in RESHAPES and x.inputs[0].shape.lens == lens:
@@ -306,7 +306,7 @@ def _check(m: Match) -> str | None:
 
 
 @rule("find_attention", op("dot", WEIGHTS, some("v")), _check)
-def find_attention(m: Match, b: Builder) -> object:
+def find_attention(m: Match, b: RewriteBuilder) -> object:
     """``dot(softmax(dot(q, k^T) * scale + mask), v) -> attention(q, k, v, mask)``."""
     scores = read_scores(m.scores, b, m.options.fast_math)
     if isinstance(scores, str):

@@ -12,7 +12,7 @@ from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
 from .base import Options, Pass
-from .build import Builder
+from .build import RewriteBuilder
 from .constants import constant_array, laid_out
 from .rewriter import remove_dead
 
@@ -90,7 +90,7 @@ class LayoutConvolution(Pass):
         if not value.shape.broadcasted and find_permutation([value.shape]) == permutation:
             return value
         if value not in arranged:
-            builder = Builder(module, user)
+            builder = RewriteBuilder(module, user)
             shape = Shape.from_permutation(value.shape.type, value.shape.lens, permutation)
             array = constant_array(value)
             if value.shape.elements <= 1 or value.shape == shape:

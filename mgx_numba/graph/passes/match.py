@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..instruction import Instruction
-from .build import Builder
+from .build import RewriteBuilder
 from .constants import is_constant, uniform_value
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ __all__ = [
     "Match",
     "Operation",
     "Pattern",
-    "Rule",
+    "RewriteRule",
     "constant",
     "either",
     "explain",
@@ -211,12 +211,12 @@ class Match:
             raise AttributeError(name) from None
 
 
-Rewrite = Callable[[Match, Builder], Any]
+Rewrite = Callable[[Match, RewriteBuilder], Any]
 Check = Callable[[Match], "str | None"]
 
 
 @dataclass(frozen=True)
-class Rule:
+class RewriteRule:
     """One identity of the IR.
 
     Attributes:
@@ -238,16 +238,16 @@ class Rule:
         return None if self.pattern.match(ins, bound) else Match(ins, bound, options)
 
 
-def rule(name: str, pattern: Operation, check: Check | None = None) -> Callable[[Rewrite], Rule]:
+def rule(name: str, pattern: Operation, check: Check | None = None) -> Callable[[Rewrite], RewriteRule]:
     """Decorator: turn a rewrite function into a rule."""
 
-    def make(rewrite: Rewrite) -> Rule:
-        return Rule(name, pattern, rewrite, check)
+    def make(rewrite: Rewrite) -> RewriteRule:
+        return RewriteRule(name, pattern, rewrite, check)
 
     return make
 
 
-def explain(rules: Iterable[Rule], ins: Instruction, options: Options) -> dict[str, str]:
+def explain(rules: Iterable[RewriteRule], ins: Instruction, options: Options) -> dict[str, str]:
     """For each rule that could start at this instruction: why it does not apply, or ``"applies"``."""
     answers: dict[str, str] = {}
     for candidate in rules:
@@ -263,11 +263,11 @@ def explain(rules: Iterable[Rule], ins: Instruction, options: Options) -> dict[s
     return answers
 
 
-def _try(candidate: Rule, match: Match) -> str:
+def _try(candidate: RewriteRule, match: Match) -> str:
     """Rewrite without effect: what is built is discarded."""
     if match.ins.module is None:
         return "was removed"
-    builder = Builder(match.ins.module, match.ins)
+    builder = RewriteBuilder(match.ins.module, match.ins)
     result = candidate.rewrite(match, builder)
     builder.discard()
     return result if isinstance(result, str) else ("does not fit" if result is None else "applies")

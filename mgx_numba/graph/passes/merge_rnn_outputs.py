@@ -9,7 +9,7 @@ from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
 from .base import Options, Pass
-from .build import Builder
+from .build import RewriteBuilder
 
 __all__ = ["MergeRnnOutputs", "last_states"]
 
@@ -37,7 +37,7 @@ class MergeRnnOutputs(Pass):
                 continue
             layer: Any = ins.op
             assert isinstance(layer, RecurrentBase)
-            builder = Builder(module, ins)
+            builder = RewriteBuilder(module, ins)
             whole = builder.op(Recurrent.of(layer), *ins.inputs)
             module.replace_instruction(ins, builder.op("get_tuple_elem", whole, index=0))
             for user, position in found.items():

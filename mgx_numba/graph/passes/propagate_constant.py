@@ -11,12 +11,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...errors import MgxError
-from ...ops.reduce import Reduction
+from ...ops.reduce import ReduceOperator
 from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
 from .base import Options, Pass
-from .build import Builder
+from .build import RewriteBuilder
 from .constants import compact, constant_array, is_constant, laid_out, uniform, uniform_value
 from .merge_rnn_outputs import last_states
 from .rewriter import remove_dead
@@ -48,7 +48,7 @@ class PropagateConstant(Pass):
         for ins in list(module):
             if ins.module is not module or ins is module.last or not _is_candidate(ins):
                 continue
-            builder = Builder(module, ins)
+            builder = RewriteBuilder(module, ins)
             value = _fold(ins, builder)
             if value is None:
                 builder.discard()
@@ -72,7 +72,7 @@ def _is_candidate(ins: Instruction) -> bool:
     return all(map(is_constant, ins.inputs))
 
 
-def _fold(ins: Instruction, builder: Builder) -> Instruction | None:
+def _fold(ins: Instruction, builder: RewriteBuilder) -> Instruction | None:
     if ins.op.pointwise:
         folded = builder.op(ins.op, *ins.inputs)
         return folded if is_constant(folded) else None
@@ -104,7 +104,7 @@ def _fold(ins: Instruction, builder: Builder) -> Instruction | None:
 
 def _work(ins: Instruction, arrays: Sequence[np.ndarray]) -> int:
     """Operations that evaluating takes; reductions do not walk over what repeats."""
-    if isinstance(ins.op, Reduction) and ins.op.repeated != "":
+    if isinstance(ins.op, ReduceOperator) and ins.op.repeated != "":
         return ins.shape.elements + sum(compact(a).size for a in arrays)
     return max(ins.op.flops(ins.shape, [i.shape for i in ins.inputs]), ins.shape.elements + sum(a.size for a in arrays))
 

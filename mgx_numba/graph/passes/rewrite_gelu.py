@@ -6,8 +6,8 @@ Sources: Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), exact and w
 
 from __future__ import annotations
 
-from .build import Builder
-from .match import Match, Operation, Pattern, Rule, either, op, rule, scalar, some
+from .build import RewriteBuilder
+from .match import Match, Operation, Pattern, RewriteRule, either, op, rule, scalar, some
 from .rewriter import RulePass
 from .rules.units import finite_only
 
@@ -50,9 +50,9 @@ INNER = either(
 TANH = op("tanh", INNER)
 
 
-def _rule(name: str, pattern: Operation) -> Rule:
+def _rule(name: str, pattern: Operation) -> RewriteRule:
     @rule(f"find_{name}", pattern)
-    def replace(m: Match, b: Builder) -> object:
+    def replace(m: Match, b: RewriteBuilder) -> object:
         return b.op(name, m.x)  # x * 0.5 * (1 + erf(x / sqrt(2))) -> gelu_erf(x); likewise with tanh
 
     return replace
@@ -65,32 +65,32 @@ GELU_RULES = (
 
 
 @rule("find_sigmoid", op("div", ONE, op("add", op("exp", op("neg", X)), ONE)))
-def find_sigmoid(m: Match, b: Builder) -> object:
+def find_sigmoid(m: Match, b: RewriteBuilder) -> object:
     return b.op("sigmoid", m.x)  # 1 / (1 + exp(-x)) -> sigmoid(x)
 
 
 @rule("find_sigmoid", op("recip", op("add", op("exp", op("neg", X)), ONE)))
-def find_sigmoid_recip(m: Match, b: Builder) -> object:
+def find_sigmoid_recip(m: Match, b: RewriteBuilder) -> object:
     return b.op("sigmoid", m.x)  # recip(1 + exp(-x)) -> sigmoid(x)
 
 
 @rule("find_silu", op("mul", X, op("sigmoid", X)))
-def find_silu(m: Match, b: Builder) -> object:
+def find_silu(m: Match, b: RewriteBuilder) -> object:
     return b.op("silu", m.x)  # x * sigmoid(x) -> silu(x)
 
 
 @rule("find_silu", op("div", X, op("add", op("exp", op("neg", X)), ONE)))
-def find_silu_quotient(m: Match, b: Builder) -> object:
+def find_silu_quotient(m: Match, b: RewriteBuilder) -> object:
     return b.op("silu", m.x)  # x / (1 + exp(-x)) -> silu(x)
 
 
 @rule("find_softplus", op("log", op("add", op("exp", X), ONE)), finite_only)
-def find_softplus(m: Match, b: Builder) -> object:
+def find_softplus(m: Match, b: RewriteBuilder) -> object:
     return b.op("softplus", m.x)  # log(1 + exp(x)) -> softplus(x), which does not overflow
 
 
 @rule("find_mish", op("mul", X, op("tanh", op("softplus", X))))
-def find_mish(m: Match, b: Builder) -> object:
+def find_mish(m: Match, b: RewriteBuilder) -> object:
     return b.op("mish", m.x)  # x * tanh(softplus(x)) -> mish(x)
 
 

@@ -6,7 +6,7 @@ difference is computed once and the square root on reduced values.
 
 from __future__ import annotations
 
-from .build import Builder
+from .build import RewriteBuilder
 from .match import Match, op, rule, scalar, some, spread
 from .rewriter import RulePass
 from .rules.units import divide_by_root, reciprocal_of_root, square
@@ -15,13 +15,13 @@ __all__ = ["RewriteLayernorm"]
 
 
 @rule("squared_difference", op("sqdiff", some("x"), spread(op("reduce_mean", some("x")), bind="mean")))
-def squared_difference(m: Match, b: Builder) -> object:
+def squared_difference(m: Match, b: RewriteBuilder) -> object:
     difference = b.op("sub", m.x, m.mean)
     return b.op("mul", difference, difference)  # sqdiff(x, mean) -> (x - mean) * (x - mean)
 
 
 @rule("standard_deviation", op("div", some("d"), spread(op("pow", some("v"), scalar(0.5)))))
-def divide_by_power(m: Match, b: Builder) -> object:
+def divide_by_power(m: Match, b: RewriteBuilder) -> object:
     if not m.options.fast_math:
         return "pow(-inf, 0.5) differs from sqrt(-inf), and fast_math is off"
     root = b.op("rsqrt", m.v)

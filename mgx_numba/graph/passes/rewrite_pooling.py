@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...ops.pooling import PoolingMode
-from .build import Builder
+from .build import RewriteBuilder
 from .match import Match, op, rule, some
 from .rewriter import RulePass
 
@@ -13,7 +13,7 @@ REDUCTION = {PoolingMode.average: "reduce_mean", PoolingMode.max: "reduce_max"}
 
 
 @rule("global_pooling", op("pooling", some("x")))
-def global_pooling(m: Match, b: Builder) -> object:
+def global_pooling(m: Match, b: RewriteBuilder) -> object:
     attributes = m.ins.op.attributes()
     if any(n != 1 for n in m.ins.shape.lens[2:]) or any(attributes["padding"]):
         return "more than one window, or padding"
@@ -26,7 +26,7 @@ def global_pooling(m: Match, b: Builder) -> object:
 
 
 @rule("single_pooling", op("pooling", some("x")))
-def single_pooling(m: Match, b: Builder) -> object:
+def single_pooling(m: Match, b: RewriteBuilder) -> object:
     attributes = m.ins.op.attributes()
     if attributes["mode"] not in REDUCTION or any(attributes["padding"]) or attributes["dyn_global"]:
         return "not the mean or maximum of one element"

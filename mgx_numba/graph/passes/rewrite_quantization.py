@@ -6,7 +6,7 @@ import ml_dtypes
 
 from ...core.types import Type
 from ..instruction import Instruction
-from .build import Builder
+from .build import RewriteBuilder
 from .constants import uniform_value
 from .match import Match, op, rule
 from .rewriter import RulePass
@@ -17,7 +17,7 @@ EXACT_IN_INT32 = frozenset({Type.int8_type, Type.uint8_type, Type.int16_type, Ty
 
 
 @rule("quantizelinear", op("quantizelinear"))
-def quantize(m: Match, b: Builder) -> object:
+def quantize(m: Match, b: RewriteBuilder) -> object:
     """``convert(nearbyint(x / scale) + zero_point)``; the conversion saturates."""
     x, scale, *zero = m.ins.inputs
     target, wide = m.ins.shape.type, scale.shape.type.compute
@@ -35,7 +35,7 @@ def quantize(m: Match, b: Builder) -> object:
 
 
 @rule("dequantizelinear", op("dequantizelinear"))
-def dequantize(m: Match, b: Builder) -> object:
+def dequantize(m: Match, b: RewriteBuilder) -> object:
     """``convert(x - zero_point) * scale``, the difference in integers where it is exact."""
     x, scale, *zero = m.ins.inputs
     target = scale.shape.type

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from ..instruction import Instruction
-from .build import Builder
+from .build import RewriteBuilder
 from .match import Match, op, rule, some
 from .rewriter import RulePass
 
@@ -14,7 +14,7 @@ __all__ = ["RewriteReduce"]
 MERGEABLE = "reduce_sum reduce_mean reduce_max reduce_min reduce_prod reduce_any reduce_all"
 
 
-def _shifted(m: Match, b: Builder) -> tuple[Instruction, Instruction, int]:
+def _shifted(m: Match, b: RewriteBuilder) -> tuple[Instruction, Instruction, int]:
     """``x - max(x)``, in the type that softmax computes in, and the sum of its exponentials."""
     axis = int(m.ins.op.attributes()["axis"]) % m.x.shape.ndim
     x = b.convert(m.x, m.x.shape.type.compute)
@@ -27,7 +27,7 @@ def _softmax_check(m: Match) -> str | None:
 
 
 @rule("softmax", op("softmax", some("x")), _softmax_check)
-def expand_softmax(m: Match, b: Builder) -> object:
+def expand_softmax(m: Match, b: RewriteBuilder) -> object:
     shifted, x, axis = _shifted(m, b)
     exponentials = b.op("exp", shifted)
     total = b.op("reduce_sum", exponentials, axes=(axis,))
@@ -40,7 +40,7 @@ def expand_softmax(m: Match, b: Builder) -> object:
 
 
 @rule("logsoftmax", op("logsoftmax", some("x")), _softmax_check)
-def expand_log_softmax(m: Match, b: Builder) -> object:
+def expand_log_softmax(m: Match, b: RewriteBuilder) -> object:
     shifted, x, axis = _shifted(m, b)
     total = b.op("reduce_sum", b.op("exp", shifted), axes=(axis,))
     # logsoftmax(x) -> (x - max) - log(sum(exp(x - max)))
@@ -48,7 +48,7 @@ def expand_log_softmax(m: Match, b: Builder) -> object:
 
 
 @rule("nested_reduce", op(MERGEABLE, op(MERGEABLE, some("x"), bind="inner", once=True)))
-def merge_reductions(m: Match, b: Builder) -> object:
+def merge_reductions(m: Match, b: RewriteBuilder) -> object:
     if m.inner.name != m.ins.name:
         return "different reductions"
     outer, inner = m.ins.op.attributes()["axes"], m.inner.op.attributes()["axes"]
@@ -60,7 +60,7 @@ def merge_reductions(m: Match, b: Builder) -> object:
 
 
 @rule("reduce_one", op("reduce_sum reduce_mean reduce_max reduce_min reduce_prod", some("x")))
-def reduce_single_elements(m: Match, b: Builder) -> object:
+def reduce_single_elements(m: Match, b: RewriteBuilder) -> object:
     axes = m.ins.op.attributes()["axes"] or tuple(range(m.x.shape.ndim))
     if prod(m.x.shape.lens[axis] for axis in axes) != 1:
         return None

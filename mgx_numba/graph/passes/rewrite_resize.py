@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...ops.resize import nearest_index, source_coordinates
-from .build import Builder
+from .build import RewriteBuilder
 from .match import Match, op, rule, some
 from .rewriter import RulePass
 from .rules.views import reshaped
@@ -14,7 +14,7 @@ __all__ = ["RewriteResize"]
 
 
 @rule("resize_nearest", op("resize", some("x")))
-def repeat_elements(m: Match, b: Builder) -> object:
+def repeat_elements(m: Match, b: RewriteBuilder) -> object:
     """``resize[nearest](x)`` by whole factors -> ``reshape(spread(unsqueeze(x)))``, channels innermost.
 
     Of [n, c, spatial...] the channels are moved last before and back after, so that data in channels-last layout is

@@ -17,7 +17,7 @@ from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
 from .base import Options, Pass
-from .build import Builder
+from .build import RewriteBuilder
 from .constants import constant_array
 from .merge_rnn_outputs import RECURRENT, last_states
 from .rewriter import remove_dead
@@ -26,7 +26,7 @@ __all__ = ["RewriteRnn"]
 
 
 @dataclass(frozen=True)
-class Layer:
+class RecurrentLayer:
     """A recurrent layer's operator and inputs (``None`` where missing)."""
 
     op: RecurrentBase
@@ -40,7 +40,7 @@ class Layer:
     peephole: Instruction | None
 
     @classmethod
-    def of(cls, ins: Instruction) -> Layer:
+    def of(cls, ins: Instruction) -> RecurrentLayer:
         """Read an instruction."""
         inputs: list[Instruction | None] = [None if i.name == "undefined" else i for i in ins.inputs]
         inputs += [None] * (8 - len(inputs))
@@ -70,8 +70,8 @@ class RewriteRnn(Pass):
                 continue
             if any(i.shape.is_dynamic for i in ins.inputs) or 0 in ins.inputs[0].shape.lens or ins is module.last:
                 continue
-            builder = Builder(module, ins)
-            results = _Rewriter(Layer.of(ins), builder).results()
+            builder = RewriteBuilder(module, ins)
+            results = _Rewriter(RecurrentLayer.of(ins), builder).results()
             for new in builder.created:
                 if not new.is_literal:
                     new.debug_symbols = ins.debug_symbols
@@ -88,7 +88,7 @@ class RewriteRnn(Pass):
 class _Rewriter:
     """Builds the new form of one layer."""
 
-    def __init__(self, layer: Layer, builder: Builder) -> None:
+    def __init__(self, layer: RecurrentLayer, builder: RewriteBuilder) -> None:
         self.layer, self.b = layer, builder
         self.cell = layer.op.cell_name
         self.type = layer.x.shape.type

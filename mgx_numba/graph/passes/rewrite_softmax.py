@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .build import Builder
+from .build import RewriteBuilder
 from .match import Match, either, op, rule, some, spread
 from .rewriter import RulePass
 from .rules.units import finite_only
@@ -28,12 +28,12 @@ def _axis(m: Match) -> int:
 
 
 @rule("find_softmax", op("div", EXP, spread(SUM)), _one_axis)
-def softmax_quotient(m: Match, b: Builder) -> object:
+def softmax_quotient(m: Match, b: RewriteBuilder) -> object:
     return b.op("softmax", m.x, axis=_axis(m))  # exp(x - max) / sum(exp(x - max)) -> softmax(x)
 
 
 @rule("find_softmax", op("mul", EXP, either(spread(op("recip", SUM)), op("recip", spread(SUM)))), _one_axis)
-def softmax_product(m: Match, b: Builder) -> object:
+def softmax_product(m: Match, b: RewriteBuilder) -> object:
     return b.op("softmax", m.x, axis=_axis(m))  # exp(x - max) * recip(sum) -> softmax(x)
 
 
@@ -45,17 +45,17 @@ def _plain_check(m: Match) -> str | None:
 
 
 @rule("find_softmax", op("div", op("exp", X, bind="exp"), spread(PLAIN_SUM)), _plain_check)
-def softmax_without_maximum(m: Match, b: Builder) -> object:
+def softmax_without_maximum(m: Match, b: RewriteBuilder) -> object:
     return b.op("softmax", m.x, axis=_axis(m))  # exp(x) / sum(exp(x)) -> softmax(x), which does not overflow
 
 
 @rule("find_logsoftmax", op("sub", SHIFTED, spread(op("log", SUM))), _one_axis)
-def log_softmax_difference(m: Match, b: Builder) -> object:
+def log_softmax_difference(m: Match, b: RewriteBuilder) -> object:
     return b.op("logsoftmax", m.x, axis=_axis(m))  # (x - max) - log(sum(exp(x - max))) -> logsoftmax(x)
 
 
 @rule("find_logsoftmax", op("log", op("softmax", X, bind="inner")), finite_only)
-def log_of_softmax(m: Match, b: Builder) -> object:
+def log_of_softmax(m: Match, b: RewriteBuilder) -> object:
     return b.op("logsoftmax", m.x, **m.inner.op.attributes())  # log(softmax(x)) -> logsoftmax(x), exact where that is 0
 
 

@@ -13,8 +13,8 @@ from ..instruction import Instruction, Parameter, Return
 from ..module import Module
 from ..program import Program
 from .base import Options, Pass, environment_flag
-from .build import Builder
-from .match import Rule, explain
+from .build import RewriteBuilder
+from .match import RewriteRule, explain
 
 __all__ = ["Refusal", "RewriteLog", "Rewriter", "RulePass", "remove_dead"]
 
@@ -54,8 +54,8 @@ class Rewriter:
     once, so that "has a single user" is true when it looks so. Instructions with dynamic shapes are left alone.
     """
 
-    def __init__(self, rules: Iterable[Rule]) -> None:
-        self._rules: dict[str, list[Rule]] = {}
+    def __init__(self, rules: Iterable[RewriteRule]) -> None:
+        self._rules: dict[str, list[RewriteRule]] = {}
         self._trace = False
         for candidate in rules:
             for name in candidate.pattern.names:
@@ -103,7 +103,7 @@ class Rewriter:
                 continue
             reason = candidate.check(match) if candidate.check is not None else None
             if reason is None:
-                builder = Builder(module, ins)
+                builder = RewriteBuilder(module, ins)
                 result = candidate.rewrite(match, builder)
                 if result is not None and not isinstance(result, str):
                     patch = result if isinstance(result, dict) else {ins: result}
@@ -137,7 +137,9 @@ def _same_value_shape(old: Shape, new: Shape) -> bool:
     return old.type is new.type and old.lens == new.lens and old.dyn_dims == new.dyn_dims
 
 
-def _apply(module: Module, name: str, patch: Mapping[Instruction, Instruction], builder: Builder) -> list[Instruction]:
+def _apply(
+    module: Module, name: str, patch: Mapping[Instruction, Instruction], builder: RewriteBuilder
+) -> list[Instruction]:
     symbols = tuple(dict.fromkeys(s for old in patch for s in old.debug_symbols))
     for new in builder.created:
         if not new.is_literal:
@@ -188,7 +190,7 @@ def remove_dead(module: Module, candidates: Iterable[Instruction]) -> list[Instr
 class RulePass(Pass):
     """A pass that is a list of rules; ``log`` tells what they did, ``explain`` why they did not."""
 
-    rules: ClassVar[Sequence[Rule]] = ()
+    rules: ClassVar[Sequence[RewriteRule]] = ()
 
     def __init__(self) -> None:
         self.log = RewriteLog()

@@ -10,8 +10,8 @@ import numpy as np
 from ...errors import ShapeError
 from ..memory import address_of, aligned_array, aligned_empty, numpy_dtype, scratch
 from ..plan import HostStep, Plan, Pointer, Region, TensorView
-from ..signals import restore_error
 from .layout import PlanTables
+from .signals import restore_error
 from .spmd import Job, StepRecord
 
 __all__ = ["Context", "Frame"]

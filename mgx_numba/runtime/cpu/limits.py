@@ -7,17 +7,17 @@ that of a copy between two blocks that no cache holds, reads and writes both cou
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 
 import numpy as np
 
 from ...codegen.cpu.host import lanes
 from ...codegen.cpu.kernel import cpu_kernel
 from ...codegen.launch import TaskRange
+from ..limits import Limits
 from ..plan import Plan, Pointer, Region, Step, TensorSpec
 from .executor import Executable
 
-__all__ = ["Limits", "measure_limits"]
+__all__ = ["measure_limits"]
 
 _CHAINS = 12
 _ROUNDS = 20_000
@@ -25,19 +25,6 @@ _COPY_BYTES = 48 << 20
 _CHUNK_BYTES = 1 << 20
 _SECONDS = 0.15
 _LEAST_RUNS = 3
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Rates of all threads together: 1e9 float32 operations, and 1e9 bytes read or written, a second."""
-
-    gflops: float
-    gbytes: float
-    threads: int
-
-    def best(self, other: Limits) -> Limits:
-        """The higher of both measurements, rate by rate."""
-        return Limits(max(self.gflops, other.gflops), max(self.gbytes, other.gbytes), self.threads)
 
 
 def measure_limits(num_threads: int = 0) -> Limits:

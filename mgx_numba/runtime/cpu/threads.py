@@ -21,7 +21,7 @@ from ...codegen.cpu.toolchain.loader import load
 from ...errors import OptionError
 from ...interrupts import unbroken
 from ..memory import address_of, aligned_empty
-from ..signals import native_functions
+from .signals import native_functions
 from .spmd import CONFINE, LEAD, LOOK, WALK, WORKER, Pool
 
 __all__ = [

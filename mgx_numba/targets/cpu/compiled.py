@@ -13,7 +13,7 @@ from ...codegen.kernel import KernelSource
 from ...runtime.cpu.direct import Entry
 from ...runtime.cpu.executor import EXECUTOR_KERNELS, Executable
 from ...runtime.plan import HostStep, Step, TensorView
-from ..base import Tree
+from ..base import KeptPlan, Tree
 
 if TYPE_CHECKING:
     from ...codegen.store import Store
@@ -135,6 +135,10 @@ class LoweredProgram:
                 for kernel in (step.kernel, *(a for a in step.args if isinstance(a, KernelSource))):
                     origins.setdefault(kernel, {})[kernel.origin or origin] = None
         return [dataclasses.replace(kernel, origin="\n".join(texts)) for kernel, texts in origins.items()]
+
+    def kept_plan(self) -> KeptPlan | None:
+        """See `Compiled.kept_plan`: a program with dynamic inputs has a plan for each set of lengths."""
+        return None if self.executable is None else KeptPlan(self.executable.plan, self.trees)
 
     def machine_code(self) -> dict[str, Any]:
         """The objects of all kernels that the program has by now, as `EmbeddedStore` reads them; what no store holds

@@ -7,12 +7,12 @@ from ...graph.program import Program
 from ...runtime.cpu.threads import resolve_num_threads
 from ...runtime.plan import Plan
 from ..lowering.lowering import Lowering
-from ..lowering.released_constants import Spending
+from ..lowering.released_constants import ReleasedConstants
 from ..lowering.shared_weights import SharedWeights
 from ..options import TargetOptions
 from .rules import RULES
 
-__all__ = ["lower", "lower_and_spend"]
+__all__ = ["lower", "lower_and_release"]
 
 
 def lower(program: Program, options: TargetOptions) -> Plan:
@@ -20,7 +20,7 @@ def lower(program: Program, options: TargetOptions) -> Plan:
     return _lowering(program, options).run()
 
 
-def lower_and_spend(
+def lower_and_release(
     program: Program, options: TargetOptions, original: Program, shared: SharedWeights | None = None
 ) -> tuple[Plan, bool]:
     """As `lower`, but big literals that ``original`` does not have are taken out of ``program`` once they are packed.
@@ -31,8 +31,8 @@ def lower_and_spend(
         The plan, and whether ``program`` is still whole.
     """
     run = _lowering(program, options)
-    run.spending, run.shared = Spending(run, original), shared
-    return run.run(), not run.spending.spent
+    run.released, run.shared = ReleasedConstants(run, original), shared
+    return run.run(), not run.released.count
 
 
 def _lowering(program: Program, options: TargetOptions) -> Lowering:

@@ -33,15 +33,14 @@ from ..ref.interpreter import compute, evaluate_module, named
 from .buffers import Buffer, View, color
 from .destinations import RESHAPES, keeps_inner_axis, seen_before
 from .in_place import replaced, replaced_operand
-from .released_constants import Spending
-from .rules import RuleTable
+from .released_constants import ReleasedConstants
+from .rules import Body, RuleTable
 from .shared_weights import SharedWeights
 
 if TYPE_CHECKING:
     from ...codegen.tuning.request import Request
     from ...codegen.tuning.session import Tuning
     from ...graph.module import Module
-    from ..cpu.bodies import Body
 
 __all__ = ["Lowering", "PendingStep"]
 
@@ -95,7 +94,7 @@ class Lowering:
         self.threads = threads
         self._packed: dict[tuple[Any, ...], View] = {}
         self.packing_room = options.packing_growth
-        self.spending: Spending | None = None
+        self.released: ReleasedConstants | None = None
         self.shared: SharedWeights | None = None
         self.ranges = Ranges()
 
@@ -115,8 +114,8 @@ class Lowering:
             except Exception as error:
                 what = error if isinstance(error, MgxError) else f"{type(error).__name__}: {error}"
                 raise CompileError(f"lowering {format_instruction(ins, self.names)}: {what}") from error
-            if self.spending is not None:
-                self.spending.lowered(ins)
+            if self.released is not None:
+                self.released.lowered(ins)
         self._return_results()
         return self._finish()
 
@@ -334,7 +333,7 @@ class Lowering:
                 views.append(self.allocate(shape))
         self.values[ins] = views if ins.shape.sub_shapes else views[0]
         plans = tuple(body.plan for body in bodies.values() if body.plan is not None) if bodies else ()
-        label = f"cpu::{ins.name}" if plans else f"ref::{ins.name}"
+        label = f"{self.backend.name}::{ins.name}" if plans else f"ref::{ins.name}"
         self.steps.append(PendingStep(None, {}, label, ins, function, flat, views, plans))
 
     def _place_results(self) -> None:

@@ -15,21 +15,21 @@ from .buffers import View
 if TYPE_CHECKING:
     from .lowering import Lowering
 
-__all__ = ["Spending"]
+__all__ = ["ReleasedConstants"]
 
 LEAST_BYTES = 1 << 16
 
 
-class Spending:
+class ReleasedConstants:
     """Watches a lowering, and takes away literals that nothing reads any more.
 
     Attributes:
-        spent: how many were taken away; the lowered program then is no longer whole.
+        count: how many were taken away; the lowered program then is no longer whole.
     """
 
     def __init__(self, lowering: Lowering, original: Program) -> None:
         """Literals of ``original`` stay: they would not become free."""
-        self.spent = 0
+        self.count = 0
         self._lowering = lowering
         self._kept = {id(ins.literal) for module in original.modules for ins in module if ins.literal is not None}
         self._holders: dict[int, list[Instruction]] = {}
@@ -77,4 +77,4 @@ class Spending:
         nothing = np.broadcast_to(np.zeros((), literal.array.dtype), literal.shape.lens)
         self._lowering.forget_constant(index, literal.array)
         literals[0].literal = Argument(literal.shape, nothing)
-        self.spent += 1
+        self.count += 1

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ...core.shape import Shape
 from ...graph.instruction import Instruction
 
 if TYPE_CHECKING:
+    from ...runtime.plan import Plan
     from .lowering import Lowering
 
-__all__ = ["Rule", "RuleTable"]
+__all__ = ["Body", "LoweringRule", "RuleTable"]
 
 Lower = Callable[["Lowering", Instruction], None]
 Accepts = Callable[[Instruction, Shape], bool]
 
 
+class Body(Protocol):
+    """A submodule that a host step runs, compiled."""
+
+    @property
+    def plan(self) -> Plan | None:
+        """Its plan; None if it runs by its NumPy meaning."""
+
+    def within(self, outer: Mapping[Instruction, Any]) -> Callable[[Sequence[Any]], list]:
+        """What runs it on arguments, with values from outside."""
+
+
 @dataclass(frozen=True)
-class Rule:
+class LoweringRule:
     """How one operator is lowered.
 
     Attributes:
@@ -39,15 +51,15 @@ class RuleTable:
     """The rules of one target by operator name, beside those of ``base``; modules of rules fill it when imported."""
 
     def __init__(self, base: RuleTable | None = None) -> None:
-        self._rules: dict[str, Rule] = {}
+        self._rules: dict[str, LoweringRule] = {}
         self._base = base
 
     @property
-    def rules(self) -> Mapping[str, Rule]:
+    def rules(self) -> Mapping[str, LoweringRule]:
         """All rules by operator name."""
         return {**(self._base.rules if self._base is not None else {}), **self._rules}
 
-    def get(self, name: str) -> Rule | None:
+    def get(self, name: str) -> LoweringRule | None:
         """The rule of an operator, or None: it then runs by its NumPy meaning."""
         found = self._rules.get(name)
         return self._base.get(name) if found is None and self._base is not None else found
@@ -55,11 +67,11 @@ class RuleTable:
     def lowering(
         self, *names: str, accepts: Accepts | None = None, dynamic: bool = False, hosted: bool = False
     ) -> Callable[[Lower], Lower]:
-        """Decorator: the function lowers these operators; arguments as in `Rule`, by default all is accepted."""
+        """Decorator: the function lowers these operators; arguments as in `LoweringRule`; by default all fits."""
 
         def decorate(function: Lower) -> Lower:
             for name in names:
-                self._rules[name] = Rule(function, accepts or (lambda ins, shape: True), dynamic, hosted)
+                self._rules[name] = LoweringRule(function, accepts or (lambda ins, shape: True), dynamic, hosted)
             return function
 
         return decorate

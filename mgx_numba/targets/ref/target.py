@@ -1,118 +1,52 @@
-"""The ``ref`` target as a compiled program."""
+"""The ``ref`` target: operators by their NumPy meaning, the oracle."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
-from typing import Any, TextIO
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn
 
-import numpy as np
-
-from ...core.shape import Shape
 from ...errors import OptionError
-from ...graph.instruction import Instruction
-from ...graph.passes import run_passes
-from ...graph.printer import format_instruction, instruction_names
-from ...graph.program import Program
-from ..base import Observation, Observer, Progress
-from ..options import TargetOptions
-from ..tracing import write_trace
-from .interpreter import evaluate
+from ...interrupts import whole_module
+from .passes import PASSES
 
-__all__ = ["PASSES", "TARGET", "RefProgram"]
+if TYPE_CHECKING:
+    from ...graph.program import Program
+    from ..base import KeptPlan, Progress
+    from ..options import TargetOptions
+    from .program import RefProgram
 
-PASSES = ("merge_rnn_outputs",)
+__all__ = ["TARGET"]
 
 
-class RefProgram:
-    """A program that runs by its operators' NumPy meaning."""
+class RefTarget:
+    """See `Target`. No option has an effect."""
 
-    def __init__(self, program: Program) -> None:
-        run_passes(program, PASSES)
-        self.program = program
+    name = "ref"
+    backend = ""
+    passes = PASSES
+    tunes = False
+    device_options: frozenset[str] = frozenset()
 
-    def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
-        """Results for checked inputs by name."""
-        return self._given(evaluate(self.program, inputs))
+    def compile(self, program: Program, options: TargetOptions, progress: Progress | None = None) -> RefProgram:
+        """See `Target.compile`."""
+        whole_module("mgx_numba.targets.ref.program")
+        from .program import RefProgram
 
-    def direct(self, result_type: type[np.ndarray]) -> None:
-        """There is no quicker form."""
+        return RefProgram(program.clone())
 
-    def resolve(self, inputs: Mapping[str, np.ndarray]) -> Program:
-        """The program itself."""
-        return self.program
+    def machine(self) -> None:
+        """There are no plans to keep."""
 
-    def observe(self, inputs: Mapping[str, np.ndarray], observer: Observer) -> list[Any]:
-        """As ``run``, telling the observer of each instruction."""
-        names = instruction_names(self.program.reachable_modules())
-        last = time.perf_counter()
-
-        def note(ins: Instruction, value: Any) -> None:
-            nonlocal last
-            seconds = time.perf_counter() - last
-            if not ins.name.startswith("@"):
-                known = not ins.shape.is_dynamic and not any(i.shape.is_dynamic for i in ins.inputs)
-                flops = ins.op.flops(ins.shape, [i.shape for i in ins.inputs]) if known else 0
-                text = format_instruction(ins, names)
-                observer(Observation(text, f"ref::{ins.name}", seconds, lambda: _arrays(value), flops))
-            last = time.perf_counter()
-
-        return self._given(evaluate(self.program, inputs, note))
-
-    def idle(self, inputs: Mapping[str, np.ndarray]) -> None:
-        """Nothing: a run is its instructions."""
-
-    def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[Any]:
-        """As ``run``, printing each instruction as MIGraphX's ``MIGRAPHX_TRACE_EVAL`` does."""
-        names = instruction_names(self.program.reachable_modules())
-        start = last = time.perf_counter()
-
-        def show(ins: Instruction, value: Any) -> None:
-            nonlocal last
-            now = time.perf_counter()
-            write_trace(out, format_instruction(ins, names), now - last, now - start, value, level)
-            last = time.perf_counter()
-
-        return self._given(evaluate(self.program, inputs, show))
-
-    def _given(self, results: list[Any]) -> list[Any]:
-        return [_fresh(value, ins.shape) for value, ins in zip(results, self.program.main.results())]
-
-    def kernels(self) -> list[Any]:
-        """None: nothing is generated."""
-        return []
-
-    def machine_code(self) -> dict[str, Any]:
+    def restore(self, kept: KeptPlan, options: TargetOptions, portable: Callable[[], Program]) -> NoReturn:
         """Not available.
 
         Raises:
             OptionError: always.
         """
-        raise OptionError("the target ref makes no machine code")
+        raise OptionError("the target ref has no plans")
 
-
-def _fresh(value: Any, shape: Shape) -> Any:
-    """A row-major copy of the shape's rank: a result may be a view of an input or of a literal."""
-    if isinstance(value, (tuple, list)):
-        return [_fresh(v, s) for v, s in zip(value, shape.sub_shapes)]
-    copy = np.array(value, order="C")
-    return copy.reshape(()) if shape.without_axes else copy
-
-
-def _arrays(value: Any) -> list[np.ndarray]:
-    return [a for v in value for a in _arrays(v)] if isinstance(value, (tuple, list)) else [np.asarray(value)]
-
-
-class RefTarget:
-    """Operators by their NumPy meaning: the oracle."""
-
-    name = "ref"
-    backend = ""
-    passes = PASSES
-
-    def compile(self, program: Program, options: TargetOptions, progress: Progress | None = None) -> RefProgram:
-        """See `Target.compile`; no option has an effect."""
-        return RefProgram(program.clone())
+    def limits(self, num_threads: int = 0) -> None:
+        """Nothing here is measured against a machine's limits."""
 
 
 TARGET = RefTarget()

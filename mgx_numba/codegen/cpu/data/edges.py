@@ -21,7 +21,7 @@ LARGEST_TABLE = 1 << 16
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _EdgeRows:
     """The axis of the rows, and where their elements lie in the source's row."""
 
     axis: int
@@ -35,7 +35,7 @@ class _Rows:
         return max(itertools.pairwise(bounds), key=lambda pair: pair[1] - pair[0])
 
 
-def _rows(positions: Mapping[int, np.ndarray], x: Tensor, out: Tensor) -> _Rows | None:
+def _rows(positions: Mapping[int, np.ndarray], x: Tensor, out: Tensor) -> _EdgeRows | None:
     """The innermost axis that has a table, with all axes inside of it, if elements of both tensors lie side by side."""
     if not positions or 0 in out.lens:
         return None
@@ -52,7 +52,7 @@ def _rows(positions: Mapping[int, np.ndarray], x: Tensor, out: Tensor) -> _Rows 
     if step * x.type.size > LONGEST_STEP or step * out.lens[axis] > LARGEST_TABLE:
         return None
     at = positions[axis].astype(np.int64)[:, None] * step + np.arange(step)
-    return _Rows(axis, tuple(inside), at.reshape(-1))
+    return _EdgeRows(axis, tuple(inside), at.reshape(-1))
 
 
 def edges_launch(

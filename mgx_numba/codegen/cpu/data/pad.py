@@ -24,7 +24,7 @@ FEWEST_ROWS = 4096
 
 
 @dataclass(frozen=True)
-class _Axis:
+class _PaddedAxis:
     """``out`` positions, of which those from ``before`` on hold the ``length`` elements of the source."""
 
     length: int
@@ -37,7 +37,7 @@ class _Axis:
     def padded(self) -> bool:
         return self.before != 0 or self.length != self.out
 
-    def merged(self, inner: _Axis) -> _Axis | None:
+    def merged(self, inner: _PaddedAxis) -> _PaddedAxis | None:
         """This axis and the next inner one as one, if memory allows."""
         if inner.padded or self.out_stride != inner.out_stride * inner.out:
             return None
@@ -47,18 +47,18 @@ class _Axis:
         return replace(inner, length=self.length * n, out=self.out * n, before=self.before * n)
 
 
-def _axes(before: Sequence[int], x: Tensor, out: Tensor) -> list[_Axis]:
+def _axes(before: Sequence[int], x: Tensor, out: Tensor) -> list[_PaddedAxis]:
     """The axes in the memory order of the output, merged where they can be walked as one."""
-    axes = [_Axis(*values) for values in zip(x.lens, out.lens, before, x.strides, out.strides, strict=True)]
+    axes = [_PaddedAxis(*values) for values in zip(x.lens, out.lens, before, x.strides, out.strides, strict=True)]
     kept = [a for a in axes if a.out != 1 or a.padded]
-    result: list[_Axis] = []
+    result: list[_PaddedAxis] = []
     for axis in sorted(kept, key=lambda a: -a.out_stride):
         both = result[-1].merged(axis) if result else None
         if both is None:
             result.append(axis)
         else:
             result[-1] = both
-    return result or [_Axis(1, 1, 0, 1, 1)]
+    return result or [_PaddedAxis(1, 1, 0, 1, 1)]
 
 
 def has_short_rows(before: Sequence[int], x: Tensor, out: Tensor) -> bool:

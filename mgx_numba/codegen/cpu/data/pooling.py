@@ -18,15 +18,15 @@ from ...space import Space
 from ..loops import claim, footprint, indent, load_text, store_text, vector_loop
 from .pooling_rows import along_rows, suits_rows
 from .pooling_sliding import may_slide, sliding
-from .pooling_window import UNROLL, PoolingKernel, Window, windows
+from .pooling_window import UNROLL, PoolingKernel, PoolingWindow, windows
 from .rows import RowLoop
 
-__all__ = ["Window", "pooling_launch", "windows"]
+__all__ = ["PoolingWindow", "pooling_launch", "windows"]
 
 
 def pooling_launch(
     op: Pooling,
-    axes: Sequence[Window],
+    axes: Sequence[PoolingWindow],
     x: Tensor,
     out: Tensor,
     origin: str = "",

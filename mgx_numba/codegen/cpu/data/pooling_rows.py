@@ -11,7 +11,7 @@ from math import prod
 from ....ops.pooling import PoolingMode
 from ...kernel import KernelSource
 from ..loops import indent, load_text, store_text, vector_loop
-from .pooling_window import UNROLLED_TAPS, PoolingKernel, Window
+from .pooling_window import UNROLLED_TAPS, PoolingKernel, PoolingWindow
 from .rows import RowLoop
 
 __all__ = ["along_rows", "suits_rows"]
@@ -144,7 +144,7 @@ def along_rows(p: PoolingKernel) -> tuple[KernelSource, int]:
     return kernel, loop.tasks
 
 
-def _vector_count(p: PoolingKernel, k: int, window: Window) -> list[str]:
+def _vector_count(p: PoolingKernel, k: int, window: PoolingWindow) -> list[str]:
     """Lines that set ``count`` to the elements that the means of neighbouring windows are over."""
     end = "padded" if p.op.count_include_pad else f"length{k}"
     lines = [f"place = add(mul(add(iota_int32({p.lanes}), c), stride{k}), -before{k})"]

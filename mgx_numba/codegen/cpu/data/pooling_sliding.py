@@ -11,7 +11,7 @@ from math import prod
 from ...kernel import KernelSource
 from ...space import Space
 from ..loops import indent, load_text, store_text, vector_loop
-from .pooling_window import UNROLL, UNROLLED_TAPS, PoolingKernel, Window, places_of
+from .pooling_window import UNROLL, UNROLLED_TAPS, PoolingKernel, PoolingWindow, places_of
 from .rows import RowLoop
 
 __all__ = ["may_slide", "sliding"]
@@ -31,7 +31,7 @@ def may_slide(p: PoolingKernel) -> bool:
     return few and last.size - new <= min(MOST_KEPT, last.count * new)
 
 
-def _fresh(window: Window) -> int:
+def _fresh(window: PoolingWindow) -> int:
     """Taps at places where the window before has none."""
     return min(window.size, window.stride) if window.dilation == 1 else window.size
 

@@ -17,14 +17,14 @@ from .. import host
 from ..loops import AHEAD_BYTES, Slots, dtype_name, indent, is_streamed
 from .rows import cast_text, const_text
 
-__all__ = ["UNROLL", "UNROLLED_TAPS", "PoolingKernel", "Window", "places_of", "windows"]
+__all__ = ["UNROLL", "UNROLLED_TAPS", "PoolingKernel", "PoolingWindow", "places_of", "windows"]
 
 UNROLL = 4
 UNROLLED_TAPS = 16
 
 
 @dataclass(frozen=True)
-class Window:
+class PoolingWindow:
     """The window along one axis: ``count`` positions over ``length`` elements and the padding around them."""
 
     axis: int
@@ -42,21 +42,23 @@ class Window:
         return (self.size - 1) * self.dilation + 1
 
 
-def windows(op: Pooling, lens: Sequence[int], out_lens: Sequence[int]) -> list[Window]:
+def windows(op: Pooling, lens: Sequence[int], out_lens: Sequence[int]) -> list[PoolingWindow]:
     """The axes along which a pooling does more than copy."""
     rank = len(lens) - 2
     if op.dyn_global:
-        return [Window(a, lens[a], 1, lens[a], 1, 1, 0, 0) for a in range(2, len(lens)) if lens[a] != 1]
+        return [PoolingWindow(a, lens[a], 1, lens[a], 1, 1, 0, 0) for a in range(2, len(lens)) if lens[a] != 1]
     found = []
     pads = op.pads(lens[2:])
     for k in range(rank):
-        window = Window(k + 2, lens[k + 2], out_lens[k + 2], op.lengths[k], op.stride[k], op.dilations[k], *pads[k])
+        window = PoolingWindow(
+            k + 2, lens[k + 2], out_lens[k + 2], op.lengths[k], op.stride[k], op.dilations[k], *pads[k]
+        )
         if (window.size, window.stride, window.before, window.count) != (1, 1, 0, window.length):
             found.append(window)
     return found
 
 
-def places_of(axes: Sequence[tuple[int, Window]]) -> list[tuple[int, ...]]:
+def places_of(axes: Sequence[tuple[int, PoolingWindow]]) -> list[tuple[int, ...]]:
     """Where the taps of a window are along its axes, in the order of memory."""
     return list(product(*(range(w.size) for _, w in axes)))
 
@@ -124,7 +126,7 @@ class PoolingKernel:
     def __init__(
         self,
         op: Pooling,
-        axes: Sequence[Window],
+        axes: Sequence[PoolingWindow],
         x: Tensor,
         out: Tensor,
         origin: str,
@@ -147,7 +149,7 @@ class PoolingKernel:
         self.slots.pointer("p_out", "out", dtype_name(out.type))
         self.streamed = is_streamed([out])
 
-    def tap_range(self, k: int, window: Window, index: str) -> list[str]:
+    def tap_range(self, k: int, window: PoolingWindow, index: str) -> list[str]:
         """Lines that set ``at``, the first position of a window, and its taps, ``from`` and ``to``."""
         slot = {
             what: self.slots.integer(f"{what}{k}", value)
@@ -174,7 +176,7 @@ class PoolingKernel:
             lines.append(f"count{k} = {self.count(k, window)}")
         return lines
 
-    def count(self, k: int, window: Window) -> str:
+    def count(self, k: int, window: PoolingWindow) -> str:
         """Expression of the elements that a mean is over, along one axis."""
         if not self.op.count_include_pad:
             return f"imax(0, to{k} - from{k})"
@@ -183,7 +185,7 @@ class PoolingKernel:
             return f"imin(size{k}, imax(0, {end} - at{k}))"
         return f"imin(size{k}, idiv(imax(0, {end} - at{k}) + dilation{k} - 1, dilation{k}))"
 
-    def tap_loops(self, axes: Sequence[tuple[int, Window]], body: list[str], start: str = "r_x") -> list[str]:
+    def tap_loops(self, axes: Sequence[tuple[int, PoolingWindow]], body: list[str], start: str = "r_x") -> list[str]:
         """Loops over the taps of some windows, from ``start``, around ``body``, which reads from ``q``."""
         lines = body
         for depth, (k, _) in reversed(list(enumerate(axes))):
@@ -194,11 +196,11 @@ class PoolingKernel:
             ]
         return [("q0" if axes else "q") + f" = {start}", *lines]
 
-    def steps(self, axes: Sequence[tuple[int, Window]]) -> None:
+    def steps(self, axes: Sequence[tuple[int, PoolingWindow]]) -> None:
         for k, window in axes:
             self.slots.integer(f"step{k}", window.dilation * self.x.strides[window.axis])
 
-    def ahead(self, axes: Sequence[tuple[int, Window]], vectors: int) -> list[str]:
+    def ahead(self, axes: Sequence[tuple[int, PoolingWindow]], vectors: int) -> list[str]:
         """Lines that ask for elements that windows further on are the first to read."""
         size = self.x.type.size
         if not is_streamed([self.x]):
@@ -212,7 +214,7 @@ class PoolingKernel:
         ]
 
     @staticmethod
-    def if_whole(axes: Sequence[tuple[int, Window]], body: Callable[[bool], list[str]]) -> list[str]:
+    def if_whole(axes: Sequence[tuple[int, PoolingWindow]], body: Callable[[bool], list[str]]) -> list[str]:
         """``body(True)``, which has the places ``tap0``, ``tap1``, ... of all taps, where none is in the padding.
 
         Elsewhere, and for large windows, ``body(False)``.

@@ -31,7 +31,7 @@ __all__ = ["part_sums_launch", "scan_launch", "scan_parts"]
 
 def scan_parts(axis: int, x: Tensor, out: Tensor) -> tuple[int, Type]:
     """Parts of all rows of a running sum, 1 if none is cut, and the type of their sums."""
-    kind = _Rows(axis, x, out)
+    kind = _ScannedRows(axis, x, out)
     return kind.count, kind.type
 
 
@@ -45,7 +45,7 @@ def part_sums_launch(axis: int, x: Tensor, out: Tensor, origin: str = "") -> Lau
         x: the input.
         out: where the running sums will go.
     """
-    kind = _Rows(axis, x, out)
+    kind = _ScannedRows(axis, x, out)
     lanes, wide = kind.lanes, kind.wide
     slots = Slots()
     slots.pointer("p_x", "x", kind.storage)
@@ -76,7 +76,7 @@ def part_sums_launch(axis: int, x: Tensor, out: Tensor, origin: str = "") -> Lau
     )
 
 
-class _Rows:
+class _ScannedRows:
     """How a running sum is walked: rows or columns, and the ``share`` of a row that one task takes."""
 
     def __init__(self, axis: int, x: Tensor, out: Tensor) -> None:
@@ -104,7 +104,7 @@ def scan_launch(axis: int, exclusive: bool, reverse: bool, x: Tensor, out: Tenso
         x: the input.
         out: the sums.
     """
-    kind = _Rows(axis, x, out)
+    kind = _ScannedRows(axis, x, out)
     storage, wide, lanes, length = kind.storage, kind.wide, kind.lanes, kind.length
     x_strides, out_strides = kind.space.strides
     slots = Slots()

@@ -78,7 +78,7 @@ def topk_launch(
     kept = [a for a in range(len(x.lens)) if a != axis]
     lens = tuple(1 if a == axis else n for a, n in enumerate(x.lens))
     space = collapse(lens, [x.strides, values.strides, positions.strides], order_by=0, axes=kept)
-    text = _Text(x, axis, largest)
+    text = _TopkLines(x, axis, largest)
     slots, lanes, storage = text.slots, text.lanes, text.storage
     slots.pointer("p_x", "x", storage)
     slots.pointer("p_values", "values", storage)
@@ -126,7 +126,7 @@ def topk_launch(
     )
 
 
-class _Text:
+class _TopkLines:
     """Lines of the kernel, for the row ``r_x`` of ``last`` elements."""
 
     def __init__(self, x: Tensor, axis: int, largest: bool) -> None:

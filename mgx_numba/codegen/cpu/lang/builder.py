@@ -44,7 +44,7 @@ def is_signed(dtype: str) -> bool:
     return dtype.startswith("int")
 
 
-class _Text(ir.Constant):
+class _VectorConstant(ir.Constant):
     """A vector constant by its text, shorter than the list of its elements that llvmlite would write."""
 
     def __init__(self, type_: ir.Type, text: str, elements: Sequence[ir.Constant] = ()) -> None:
@@ -103,7 +103,7 @@ class VectorBuilder:
             scalar = ir.Constant(element, float(value))
         if not isinstance(type_, ir.VectorType):
             return scalar
-        return _Text(type_, f"splat ({element} {scalar.get_reference()})")
+        return _VectorConstant(type_, f"splat ({element} {scalar.get_reference()})")
 
     def coerce(self, *operands: Operand) -> list[ir.Value]:
         """Operands with the Python numbers among them made constants of the type of the first value."""
@@ -117,7 +117,7 @@ class VectorBuilder:
 
     def poison(self, type_: ir.Type) -> ir.Constant:
         """A value that is never looked at."""
-        return _Text(type_, "poison")
+        return _VectorConstant(type_, "poison")
 
     def iota(self, element: ir.IntType, lanes: int) -> ir.Value:
         """0, 1, 2, ... modulo the range of the element type; 0 if `lanes` is 0."""
@@ -133,7 +133,7 @@ class VectorBuilder:
     def shuffle(self, vector: ir.Value, lanes: Sequence[int]) -> ir.Value:
         """The named lanes of a vector, in that order."""
         type_, elements = ir.VectorType(_I32, len(lanes)), [ir.Constant(_I32, k) for k in lanes]
-        mask = ir.Constant(type_, elements) if any(lanes) else _Text(type_, "zeroinitializer", elements)
+        mask = ir.Constant(type_, elements) if any(lanes) else _VectorConstant(type_, "zeroinitializer", elements)
         return self.ir.shuffle_vector(vector, self.poison(vector.type), mask)
 
     def joined(self, low: ir.Value, high: ir.Value) -> ir.Value:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...instruction import Instruction
-from ..build import Builder
+from ..build import RewriteBuilder
 from ..constants import compact, constant_array, is_constant
 from ..match import Match, constant, op, rule, some
 from .linear import all_finite, rounds_next
@@ -25,7 +25,7 @@ def along_axis(ins: Instruction, axis: int) -> np.ndarray | None:
     return small.reshape(-1)
 
 
-def _scaled(b: Builder, weights: Instruction, factors: np.ndarray) -> Instruction | None:
+def _scaled(b: RewriteBuilder, weights: Instruction, factors: np.ndarray) -> Instruction | None:
     """Constant ``weights * factors`` (broadcast); ``None`` when it is not finite."""
     values = constant_array(weights)
     if values is None:
@@ -56,7 +56,7 @@ def _weights_check(m: Match) -> str | None:
     op("mul", op("convolution", some("x"), constant("w"), bind="conv", once=True), constant("a")),
     _weights_check,
 )
-def scale_convolution(m: Match, b: Builder) -> object:
+def scale_convolution(m: Match, b: RewriteBuilder) -> object:
     factors = along_axis(m.a, 1)
     if factors is None:
         return "the factor differs along another axis than the channels"
@@ -69,7 +69,7 @@ def scale_convolution(m: Match, b: Builder) -> object:
     op("mul", op("convolution_backwards", some("x"), constant("w"), bind="conv", once=True), constant("a")),
     _weights_check,
 )
-def scale_transposed_convolution(m: Match, b: Builder) -> object:
+def scale_transposed_convolution(m: Match, b: RewriteBuilder) -> object:
     factors = along_axis(m.a, 1)
     if factors is None:
         return "the factor differs along another axis than the channels"
@@ -88,7 +88,7 @@ def scale_transposed_convolution(m: Match, b: Builder) -> object:
     op("mul", op("dot", some("x"), constant("w"), bind="dot", once=True), constant("a")),
     _weights_check,
 )
-def scale_dot_columns(m: Match, b: Builder) -> object:
+def scale_dot_columns(m: Match, b: RewriteBuilder) -> object:
     factors = along_axis(m.a, -1)
     if factors is None:
         return "the factor differs along another axis than the columns"
@@ -101,7 +101,7 @@ def scale_dot_columns(m: Match, b: Builder) -> object:
     op("mul", op("dot", constant("w"), some("x"), bind="dot", once=True), constant("a")),
     _weights_check,
 )
-def scale_dot_rows(m: Match, b: Builder) -> object:
+def scale_dot_rows(m: Match, b: RewriteBuilder) -> object:
     factors = along_axis(m.a, -2)
     if factors is None:
         return "the factor differs along another axis than the rows"
@@ -114,7 +114,7 @@ def scale_dot_rows(m: Match, b: Builder) -> object:
     op("dot", op("mul", some("x"), constant("a"), once=True), constant("w")),
     _weights_check,
 )
-def scaled_dot_operand(m: Match, b: Builder) -> object:
+def scaled_dot_operand(m: Match, b: RewriteBuilder) -> object:
     factors = along_axis(m.a, -1)
     if factors is None:
         return "the factor differs along another axis than the inner one"
@@ -130,14 +130,14 @@ def scaled_dot_operand(m: Match, b: Builder) -> object:
         op("convolution", some("x"), constant("w"), bind="right", once=True),
     ),
 )
-def add_convolutions(m: Match, b: Builder) -> object:
+def add_convolutions(m: Match, b: RewriteBuilder) -> object:
     if m.left.op != m.right.op or m.v.shape.lens != m.w.shape.lens:
         return "the convolutions differ in more than weights"
     return b.op(m.left.op, m.x, b.op("add", m.v, m.w))  # conv(x, v) + conv(x, w) -> conv(x, v + w)
 
 
 @rule("dot_broadcast", op("dot", op("multibroadcast", some("x"), bind="a"), op("multibroadcast", some("y"), bind="b")))
-def dot_of_broadcasts(m: Match, b: Builder) -> object:
+def dot_of_broadcasts(m: Match, b: RewriteBuilder) -> object:
     """``dot(spread(x), spread(y)) -> spread(dot(x, y))`` along batch axes on which both repeat."""
     outer = m.ins.shape.lens[:-2]
     small = list(outer)

@@ -8,7 +8,7 @@ import numpy as np
 
 from ....core.shape import Shape
 from ...instruction import Instruction
-from ..build import Builder
+from ..build import RewriteBuilder
 from ..constants import CONSTANT_VIEWS, compact, constant_array, is_constant
 from ..match import Match, constant, op, rule, some
 from .contractions import along_axis
@@ -64,7 +64,7 @@ def _base(weights: Instruction) -> Instruction | None:
     return weights if len(weights.users) == 1 else None
 
 
-def _fuse(m: Match, b: Builder, axis: int, weight_axis: int) -> object:
+def _fuse(m: Match, b: RewriteBuilder, axis: int, weight_axis: int) -> object:
     x, first = m.x, m.ins
     if x.module is not first.module:
         return "the input belongs to an outer module"
@@ -134,7 +134,7 @@ def _dot_check(m: Match) -> str | None:
 
 
 @rule("conv_dot_horiz_fusion", op("dot", some("x"), constant("w")), _dot_check)
-def join_dots(m: Match, b: Builder) -> object:
+def join_dots(m: Match, b: RewriteBuilder) -> object:
     return _fuse(m, b, -1, -1)  # dot(x, v), dot(x, w) -> slices of dot(x, concat(v, w))
 
 
@@ -143,7 +143,7 @@ def _conv_check(m: Match) -> str | None:
 
 
 @rule("conv_dot_horiz_fusion", op("convolution", some("x"), constant("w")), _conv_check)
-def join_convolutions(m: Match, b: Builder) -> object:
+def join_convolutions(m: Match, b: RewriteBuilder) -> object:
     return _fuse(m, b, 1, 0)  # conv(x, v), conv(x, w) -> slices of conv(x, concat(v, w))
 
 

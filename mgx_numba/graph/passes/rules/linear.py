@@ -6,9 +6,9 @@ import numpy as np
 
 from ....core.shape import Shape
 from ...instruction import Instruction
-from ..build import Builder
+from ..build import RewriteBuilder
 from ..constants import compact, constant_array, is_constant, uniform_value
-from ..match import Match, Rule, constant, op, rule, some
+from ..match import Match, RewriteRule, constant, op, rule, some
 
 __all__ = ["LINEAR_RULES", "all_finite", "rounds_next"]
 
@@ -42,11 +42,11 @@ def _merge_check(m: Match) -> str | None:
     return None
 
 
-def _merged(name: str) -> Rule:
+def _merged(name: str) -> RewriteRule:
     pattern = op(name, op(name, some("x"), constant("c"), bind="inner"), constant("d"))
 
     @rule("double_add_lit", pattern, _merge_check)
-    def merge(m: Match, b: Builder) -> object:
+    def merge(m: Match, b: RewriteBuilder) -> object:
         merged = b.op(m.ins.op, m.c, m.d)
         if name == "mul" and not all_finite(merged):
             return "the product of the constants overflows"
@@ -71,7 +71,7 @@ def _merge_sides_check(m: Match) -> str | None:
     op("add", op("add", some("x"), constant("c"), bind="left"), op("add", some("y"), constant("d"), bind="right")),
     _merge_sides_check,
 )
-def add_sums(m: Match, b: Builder) -> object:
+def add_sums(m: Match, b: RewriteBuilder) -> object:
     return b.op("add", b.op("add", m.x, m.y), b.op("add", m.c, m.d))  # (x + c) + (y + d) -> (x + y) + (c + d)
 
 
@@ -86,7 +86,7 @@ def _distribute_check(m: Match) -> str | None:
 
 
 @rule("mul_add", op("mul", op("add", some("x"), constant("c"), bind="sum"), constant("d")), _distribute_check)
-def distribute(m: Match, b: Builder) -> object:
+def distribute(m: Match, b: RewriteBuilder) -> object:
     offset = b.op("mul", m.c, m.d)
     if not all_finite(offset):
         return "the product of the constants overflows"
@@ -94,12 +94,12 @@ def distribute(m: Match, b: Builder) -> object:
 
 
 @rule("neg_mul", op("mul", op("neg", some("x"), once=True), constant("c")))
-def multiply_negative(m: Match, b: Builder) -> object:
+def multiply_negative(m: Match, b: RewriteBuilder) -> object:
     return b.op("mul", m.x, b.op("neg", m.c))  # -x * c -> x * -c
 
 
 @rule("neg_mul", op("neg", op("mul", some("x"), constant("c"), once=True)))
-def negate_product(m: Match, b: Builder) -> object:
+def negate_product(m: Match, b: RewriteBuilder) -> object:
     return "everything is constant" if is_constant(m.x) else b.op("mul", m.x, b.op("neg", m.c))  # -(x * c) -> x * -c
 
 
@@ -112,7 +112,7 @@ POINTWISE = (
 
 
 @rule("inner_broadcast", op(POINTWISE))
-def inner_broadcast(m: Match, b: Builder) -> object:
+def inner_broadcast(m: Match, b: RewriteBuilder) -> object:
     """``f(spread(x), spread(y)) -> spread(f(x, y))`` along the axes on which every operand repeats."""
     ins = m.ins
     out = ins.shape.lens

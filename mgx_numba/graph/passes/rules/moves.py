@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ....core.shape import Shape, invert_permutation
 from ...instruction import Instruction
-from ..build import Builder
+from ..build import RewriteBuilder
 from ..constants import constant_array, is_constant, uniform_value
 from ..match import Match, op, rule, some
 from .linear import POINTWISE
@@ -15,7 +15,7 @@ __all__ = ["MOVE_RULES"]
 
 
 @rule("unary_shape_transforms", op(POINTWISE))
-def transpose_after_pointwise(m: Match, b: Builder) -> object:
+def transpose_after_pointwise(m: Match, b: RewriteBuilder) -> object:
     """``f(transpose(x), transpose(y), c) -> transpose(f(x, y, transpose'(c)))`` with one permutation for all."""
     views = [i for i in m.ins.inputs if not is_constant(i)]
     if not views or any(v.name != "transpose" or v.op != views[0].op for v in views):
@@ -35,7 +35,7 @@ def transpose_after_pointwise(m: Match, b: Builder) -> object:
     return b.transpose(b.op(m.ins.op, *operands), permutation)
 
 
-def _transposed_constant(b: Builder, ins: Instruction, permutation: tuple[int, ...]) -> Instruction:
+def _transposed_constant(b: RewriteBuilder, ins: Instruction, permutation: tuple[int, ...]) -> Instruction:
     if ins.name == "multibroadcast":
         source = ins.inputs[0]
         full = b.reshape(source, (1,) * (ins.shape.ndim - source.shape.ndim) + source.shape.lens)
@@ -45,7 +45,7 @@ def _transposed_constant(b: Builder, ins: Instruction, permutation: tuple[int, .
 
 
 @rule("unary_shape_transforms", op(POINTWISE))
-def reshape_after_pointwise(m: Match, b: Builder) -> object:
+def reshape_after_pointwise(m: Match, b: RewriteBuilder) -> object:
     """``f(reshape(x), c) -> reshape(f(x, c))`` for constants with equal elements, unless rows are only regrouped."""
     views = [i for i in m.ins.inputs if uniform_value(i) is None]
     if len(set(views)) != 1 or views[0].name not in ("reshape", "squeeze", "unsqueeze") or len(views[0].users) > 1:
@@ -70,7 +70,7 @@ def _is_row_reshape(ins: Instruction) -> bool:
 
 
 @rule("reshape_dot", op("reshape", some("x")))
-def reshape_before_dot(m: Match, b: Builder) -> object:
+def reshape_before_dot(m: Match, b: RewriteBuilder) -> object:
     """``reshape(f(dot(x, w)), c) -> f(dot(reshape(x), spread(w)), c)`` where rows are only regrouped.
 
     Bias, activation and what follows then see one tensor shape, and pairs of reshapes around a dot vanish.
@@ -102,7 +102,7 @@ def _differs_by_column(ins: Instruction) -> bool:
     return array is not None and array.ndim == 2 and (array.strides[0] == 0 or array.shape[0] == 1)
 
 
-def _spread_rows(b: Builder, ins: Instruction, lens: tuple[int, ...]) -> Instruction:
+def _spread_rows(b: RewriteBuilder, ins: Instruction, lens: tuple[int, ...]) -> Instruction:
     array = constant_array(ins)
     if array is None:
         raise ValueError(f"{ins!r} is not constant")

@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 
 from ...instruction import Instruction
-from ..build import Builder
+from ..build import RewriteBuilder
 from ..constants import constant_array
 from ..match import Match, constant, op, rule, some
 from .views import reshaped
@@ -21,7 +21,7 @@ def bounds(ins: Instruction) -> dict[int, tuple[int, int]]:
     return {a: (s, e) for a, s, e in zip(attributes["axes"], attributes["starts"], attributes["ends"])}
 
 
-def _slice(b: Builder, x: Instruction, ranges: dict[int, tuple[int, int]]) -> Instruction:
+def _slice(b: RewriteBuilder, x: Instruction, ranges: dict[int, tuple[int, int]]) -> Instruction:
     """``x`` within ranges; ranges of whole axes are left out."""
     kept = {a: r for a, r in sorted(ranges.items()) if r != (0, x.shape.lens[a])}
     if not kept:
@@ -31,7 +31,7 @@ def _slice(b: Builder, x: Instruction, ranges: dict[int, tuple[int, int]]) -> In
 
 
 @rule("nested_slice", op("slice", op("slice", some("x"), bind="inner")))
-def nested_slices(m: Match, b: Builder) -> object:
+def nested_slices(m: Match, b: RewriteBuilder) -> object:
     ranges = dict(bounds(m.inner))
     for axis, (start, end) in bounds(m.ins).items():
         offset = ranges.get(axis, (0, 0))[0]
@@ -40,7 +40,7 @@ def nested_slices(m: Match, b: Builder) -> object:
 
 
 @rule("slice_concat", op("slice", op("concat", bind="whole")))
-def slice_of_concat(m: Match, b: Builder) -> object:
+def slice_of_concat(m: Match, b: RewriteBuilder) -> object:
     ranges = bounds(m.ins)
     axis = m.whole.op.attributes()["axis"]
     if axis not in ranges:
@@ -62,7 +62,7 @@ def slice_of_concat(m: Match, b: Builder) -> object:
 
 
 @rule("slice_reshape", op("reshape", op("slice", some("x"), bind="part")))
-def reshape_of_slice(m: Match, b: Builder) -> object:
+def reshape_of_slice(m: Match, b: RewriteBuilder) -> object:
     """``reshape(slice(x)) -> slice(reshape(x))`` where the reshape only splits the sliced axis: that needs no copy."""
     ranges = bounds(m.part)
     old, new = m.part.shape.lens, m.ins.shape.lens
@@ -80,7 +80,7 @@ def reshape_of_slice(m: Match, b: Builder) -> object:
 
 
 @rule("nested_concat", op("concat"))
-def nested_concats(m: Match, b: Builder) -> object:
+def nested_concats(m: Match, b: RewriteBuilder) -> object:
     axis = m.ins.op.attributes()["axis"]
 
     user = next(iter(m.ins.users), None)
@@ -103,7 +103,7 @@ def nested_concats(m: Match, b: Builder) -> object:
 
 
 @rule("concat_slice", op("concat"))
-def concat_of_slices(m: Match, b: Builder) -> object:
+def concat_of_slices(m: Match, b: RewriteBuilder) -> object:
     axis = m.ins.op.attributes()["axis"]
     merged: list[Instruction] = []
     for part in m.ins.inputs:
@@ -117,7 +117,7 @@ def concat_of_slices(m: Match, b: Builder) -> object:
     return merged[0] if len(merged) == 1 else b.op("concat", *merged, axis=axis)  # concat(x[a:b], x[b:c]) -> x[a:c]
 
 
-def _adjacent(b: Builder, left: Instruction, right: Instruction, axis: int) -> Instruction | None:
+def _adjacent(b: RewriteBuilder, left: Instruction, right: Instruction, axis: int) -> Instruction | None:
     if left.name != "slice" or right.name != "slice" or left.inputs != right.inputs or len(left.inputs) != 1:
         return None
     first, second = bounds(left), bounds(right)
@@ -129,7 +129,7 @@ def _adjacent(b: Builder, left: Instruction, right: Instruction, axis: int) -> I
 
 
 @rule("concat_transpose", op("concat"))
-def concat_of_transposes(m: Match, b: Builder) -> object:
+def concat_of_transposes(m: Match, b: RewriteBuilder) -> object:
     first = m.ins.inputs[0]
     if first.name != "transpose" or any(p.op != first.op for p in m.ins.inputs):
         return None
@@ -141,7 +141,7 @@ def concat_of_transposes(m: Match, b: Builder) -> object:
 
 
 @rule("gather", op("gather", some("x"), constant("indices")))
-def gather_of_range(m: Match, b: Builder) -> object:
+def gather_of_range(m: Match, b: RewriteBuilder) -> object:
     axis = m.ins.op.attributes()["axis"] % m.x.shape.ndim
     values = constant_array(m.indices)
     length = m.x.shape.lens[axis]

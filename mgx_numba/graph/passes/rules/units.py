@@ -7,7 +7,7 @@ import numpy as np
 
 from ....core.types import Type
 from ..bounds import bounds
-from ..build import Builder
+from ..build import RewriteBuilder
 from ..constants import compact, constant_array, uniform_value
 from ..match import Match, constant, op, rule, scalar, some, spread
 from .linear import rounds_next
@@ -34,72 +34,72 @@ def _not_bool(m: Match) -> str | None:
 
 
 @rule("unit_ops", op("mul div", some("x"), scalar(1.0)))
-def multiply_by_one(m: Match, b: Builder) -> object:
+def multiply_by_one(m: Match, b: RewriteBuilder) -> object:
     return m.x  # x * 1 -> x; x / 1 -> x
 
 
 @rule("unit_ops", op("add sub", some("x"), scalar(0.0)), _not_bool)
-def add_zero(m: Match, b: Builder) -> object:
+def add_zero(m: Match, b: RewriteBuilder) -> object:
     return m.x  # x + 0 -> x; x - 0 -> x
 
 
 @rule("neg_unit_ops", op("mul div", some("x"), scalar(-1.0)))
-def multiply_by_minus_one(m: Match, b: Builder) -> object:
+def multiply_by_minus_one(m: Match, b: RewriteBuilder) -> object:
     return b.op("neg", m.x)  # x * -1 -> -x; x / -1 -> -x
 
 
 @rule("neg_unit_ops", op("sub", scalar(0.0), some("x")), _float_only)
-def subtract_from_zero(m: Match, b: Builder) -> object:
+def subtract_from_zero(m: Match, b: RewriteBuilder) -> object:
     return b.op("neg", m.x)  # 0 - x -> -x
 
 
 @rule("neg_unit_ops", op("neg", op("neg", some("x"))))
-def negate_twice(m: Match, b: Builder) -> object:
+def negate_twice(m: Match, b: RewriteBuilder) -> object:
     return m.x  # -(-x) -> x
 
 
 @rule("neg_unit_ops", op("add", some("x"), op("neg", some("y"))))
-def add_negative(m: Match, b: Builder) -> object:
+def add_negative(m: Match, b: RewriteBuilder) -> object:
     return b.op("sub", m.x, m.y)  # x + -y -> x - y
 
 
 @rule("neg_unit_ops", op("sub", some("x"), op("neg", some("y"))))
-def subtract_negative(m: Match, b: Builder) -> object:
+def subtract_negative(m: Match, b: RewriteBuilder) -> object:
     return b.op("add", m.x, m.y)  # x - -y -> x + y
 
 
 @rule("zero_ops", op("mul", some("x"), scalar(0.0)), finite_only)
-def multiply_by_zero(m: Match, b: Builder) -> object:
+def multiply_by_zero(m: Match, b: RewriteBuilder) -> object:
     return b.scalar(0, m.ins)  # x * 0 -> 0
 
 
 @rule("zero_ops", op("div", scalar(0.0), some("x")), finite_only)
-def divide_zero(m: Match, b: Builder) -> object:
+def divide_zero(m: Match, b: RewriteBuilder) -> object:
     return b.scalar(0, m.ins)  # 0 / x -> 0
 
 
 @rule("pow2", op("pow", some("x"), scalar(2.0)))
-def square(m: Match, b: Builder) -> object:
+def square(m: Match, b: RewriteBuilder) -> object:
     return b.op("mul", m.x, m.x)  # pow(x, 2) -> x * x
 
 
 @rule("pow2", op("pow", some("x"), scalar(3.0)))
-def cube(m: Match, b: Builder) -> object:
+def cube(m: Match, b: RewriteBuilder) -> object:
     return b.op("mul", b.op("mul", m.x, m.x), m.x)  # pow(x, 3) -> x * x * x
 
 
 @rule("pow2", op("pow", some("x"), scalar(1.0)))
-def first_power(m: Match, b: Builder) -> object:
+def first_power(m: Match, b: RewriteBuilder) -> object:
     return m.x  # pow(x, 1) -> x
 
 
 @rule("pow2", op("pow", some("x"), scalar(0.0)))
-def zeroth_power(m: Match, b: Builder) -> object:
+def zeroth_power(m: Match, b: RewriteBuilder) -> object:
     return b.scalar(1, m.ins)  # pow(x, 0) -> 1, for NaN too (IEEE 754-2019 section 9.2.1)
 
 
 @rule("pow2", op("pow", some("x"), scalar(-1.0)), _float_only)
-def inverse_power(m: Match, b: Builder) -> object:
+def inverse_power(m: Match, b: RewriteBuilder) -> object:
     return b.op("recip", m.x)  # pow(x, -1) -> 1 / x
 
 
@@ -108,27 +108,27 @@ def _root_check(m: Match) -> str | None:
 
 
 @rule("pow2", op("pow", some("x"), scalar(0.5)), _root_check)
-def square_root_power(m: Match, b: Builder) -> object:
+def square_root_power(m: Match, b: RewriteBuilder) -> object:
     return b.op("sqrt", m.x)  # pow(x, 1/2) -> sqrt(x)
 
 
 @rule("pow2", op("pow", some("x"), scalar(-0.5)), _root_check)
-def reciprocal_root_power(m: Match, b: Builder) -> object:
+def reciprocal_root_power(m: Match, b: RewriteBuilder) -> object:
     return b.op("rsqrt", m.x)  # pow(x, -1/2) -> rsqrt(x)
 
 
 @rule("rsqrt", op("recip", op("sqrt", some("x"))))
-def reciprocal_of_root(m: Match, b: Builder) -> object:
+def reciprocal_of_root(m: Match, b: RewriteBuilder) -> object:
     return b.op("rsqrt", m.x)  # 1 / sqrt(x) -> rsqrt(x)
 
 
 @rule("rsqrt", op("div", scalar(1.0), some("x")), _float_only)
-def one_over(m: Match, b: Builder) -> object:
+def one_over(m: Match, b: RewriteBuilder) -> object:
     return b.op("recip", m.x)  # 1 / x -> recip(x)
 
 
 @rule("rsqrt", op("div", some("y"), spread(op("sqrt", some("x")))), _float_only)
-def divide_by_root(m: Match, b: Builder) -> object:
+def divide_by_root(m: Match, b: RewriteBuilder) -> object:
     root = b.op("rsqrt", m.x)
     return b.op("mul", m.y, b.spread(root, m.ins.shape.lens))  # y / sqrt(x) -> y * rsqrt(x)
 
@@ -156,19 +156,19 @@ def _divide_by_spread(m: Match) -> str | None:
     op("div", some("y"), op("multibroadcast", some("x"), bind="wide")),
     _divide_by_spread,
 )
-def divide_by_broadcast(m: Match, b: Builder) -> object:
+def divide_by_broadcast(m: Match, b: RewriteBuilder) -> object:
     if m.x.shape.elements * 2 > m.ins.shape.elements or m.x.shape.elements == 1:
         return "the divisor is not much smaller"
     return b.op("mul", m.y, b.spread(b.op("recip", m.x), m.ins.shape.lens))  # y / spread(x) -> y * spread(1 / x)
 
 
 @rule("log_exp", op("log", op("exp", some("x"))), finite_only)
-def log_of_exp(m: Match, b: Builder) -> object:
+def log_of_exp(m: Match, b: RewriteBuilder) -> object:
     return m.x  # log(exp(x)) -> x
 
 
 @rule("sub_const", op("sub", some("x"), constant("c")), _float_only)
-def subtract_constant(m: Match, b: Builder) -> object:
+def subtract_constant(m: Match, b: RewriteBuilder) -> object:
     return b.op("add", m.x, b.op("neg", m.c))  # x - c -> x + (-c)
 
 
@@ -181,7 +181,7 @@ def _reciprocal_is_safe(m: Match) -> str | None:
 
 
 @rule("div_const", op("div", some("x"), constant("c")), _reciprocal_is_safe)
-def divide_by_constant(m: Match, b: Builder) -> object:
+def divide_by_constant(m: Match, b: RewriteBuilder) -> object:
     values = constant_array(m.c)
     if values is None or values.size == 0:
         return "no value"
@@ -192,32 +192,32 @@ def divide_by_constant(m: Match, b: Builder) -> object:
 
 
 @rule("idempotent", op(" ".join(sorted(IDEMPOTENT)), op(" ".join(sorted(IDEMPOTENT)), bind="inner")))
-def apply_twice(m: Match, b: Builder) -> object:
+def apply_twice(m: Match, b: RewriteBuilder) -> object:
     return m.inner if m.inner.op == m.ins.op else "different operators"  # f(f(x)) -> f(x)
 
 
 @rule("same_operands", op("max min logical_and logical_or bitwise_and bitwise_or", some("x"), some("x")))
-def same_operands(m: Match, b: Builder) -> object:
+def same_operands(m: Match, b: RewriteBuilder) -> object:
     return m.x  # max(x, x) -> x
 
 
 @rule("max_zero", op("max", some("x"), scalar(0.0)))
-def max_zero(m: Match, b: Builder) -> object:
+def max_zero(m: Match, b: RewriteBuilder) -> object:
     return b.op("relu", m.x)  # max(x, 0) -> relu(x)
 
 
 @rule("where_const", op("where", some("c"), some("x"), some("x")))
-def where_same(m: Match, b: Builder) -> object:
+def where_same(m: Match, b: RewriteBuilder) -> object:
     return m.x  # where(c, x, x) -> x
 
 
 @rule("where_const", op("where", scalar(bind="c"), some("x"), some("y")))
-def where_constant(m: Match, b: Builder) -> object:
+def where_constant(m: Match, b: RewriteBuilder) -> object:
     return m.x if uniform_value(m.c) else m.y  # where(true, x, y) -> x
 
 
 @rule("logical_const", op("logical_and logical_or", some("x"), scalar(bind="c")))
-def logical_constant(m: Match, b: Builder) -> object:
+def logical_constant(m: Match, b: RewriteBuilder) -> object:
     if m.x.shape.type is not m.ins.shape.type:
         return "the operand is not bool"
     # x and true -> x; x and false -> false; x or true -> true; x or false -> x

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...instruction import Instruction
-from ..build import Builder
+from ..build import RewriteBuilder
 from ..constants import uniform_value
 from ..match import Match, op, rule, some
 
@@ -32,7 +32,7 @@ def squeezed_axes(lens: Sequence[int], target: Sequence[int]) -> tuple[int, ...]
     return tuple(axes) if position == len(target) and axes else None
 
 
-def reshaped(b: Builder, x: Instruction, lens: Sequence[int]) -> Instruction:
+def reshaped(b: RewriteBuilder, x: Instruction, lens: Sequence[int]) -> Instruction:
     """``x`` with other lengths in canonical form."""
     old, new = x.shape.lens, tuple(lens)
     if old == new:
@@ -51,7 +51,7 @@ def reshaped(b: Builder, x: Instruction, lens: Sequence[int]) -> Instruction:
     "nop_reshapes",
     op("reshape flatten squeeze unsqueeze reshape_lazy transpose multibroadcast broadcast slice step pad", some("x")),
 )
-def same_lengths(m: Match, b: Builder) -> object:
+def same_lengths(m: Match, b: RewriteBuilder) -> object:
     if m.x.shape.lens != m.ins.shape.lens:
         return None
     attributes = m.ins.op.attributes()
@@ -65,31 +65,31 @@ def same_lengths(m: Match, b: Builder) -> object:
 
 
 @rule("reshape_cont", op("reshape flatten squeeze unsqueeze contiguous", op("contiguous layout", some("x"))))
-def reshape_of_copy(m: Match, b: Builder) -> object:
+def reshape_of_copy(m: Match, b: RewriteBuilder) -> object:
     return b.op(m.ins.op, m.x)  # reshape(contiguous(x)) -> reshape(x)
 
 
 @rule("nop_contiguous", op("contiguous", some("x")))
-def contiguous_of_standard(m: Match, b: Builder) -> object:
+def contiguous_of_standard(m: Match, b: RewriteBuilder) -> object:
     return m.x if m.x.shape == m.ins.shape else "the layout changes"  # contiguous(standard x) -> x
 
 
 @rule("nop_layout", op("layout", some("x")))
-def layout_of_same(m: Match, b: Builder) -> object:
+def layout_of_same(m: Match, b: RewriteBuilder) -> object:
     if m.x.name in ("layout", "contiguous"):
         return b.op(m.ins.op, m.x.inputs[0])  # layout(layout(x)) -> layout(x)
     return m.x if m.x.shape == m.ins.shape else "the layout changes"  # layout[p](x in p) -> x
 
 
 @rule("nested_reshapes", op(RESHAPES, op(RESHAPES, some("x"))))
-def nested_reshapes(m: Match, b: Builder) -> object:
+def nested_reshapes(m: Match, b: RewriteBuilder) -> object:
     if m.ins.inputs[0].name == "reshape_lazy" or m.ins.name == "reshape_lazy":
         return "a lazy reshape stays a view"
     return reshaped(b, m.x, m.ins.shape.lens)  # reshape(reshape(x)) -> reshape(x)
 
 
 @rule("canonical_reshape", op("reshape flatten unsqueeze", some("x")))
-def canonical_reshape(m: Match, b: Builder) -> object:
+def canonical_reshape(m: Match, b: RewriteBuilder) -> object:
     ins, lens = m.ins, m.ins.shape.lens
     if 1 in (ins.shape.elements, m.x.shape.elements):
         return "one element"
@@ -102,13 +102,13 @@ def canonical_reshape(m: Match, b: Builder) -> object:
 
 
 @rule("nested_transposes", op("transpose", op("transpose", some("x"), bind="inner")))
-def nested_transposes(m: Match, b: Builder) -> object:
+def nested_transposes(m: Match, b: RewriteBuilder) -> object:
     first, second = m.inner.op.attributes()["permutation"], m.ins.op.attributes()["permutation"]
     return b.transpose(m.x, [first[axis] for axis in second])  # transpose(transpose(x)) -> transpose(x)
 
 
 @rule("transpose_ones", op("transpose", some("x")))
-def transpose_of_ones(m: Match, b: Builder) -> object:
+def transpose_of_ones(m: Match, b: RewriteBuilder) -> object:
     moved = [axis for axis in m.ins.op.attributes()["permutation"] if m.x.shape.lens[axis] != 1]
     if moved != sorted(moved):
         return None
@@ -118,7 +118,7 @@ def transpose_of_ones(m: Match, b: Builder) -> object:
 
 
 @rule("broadcast_form", op("broadcast scalar", some("x")))
-def broadcast_form(m: Match, b: Builder) -> object:
+def broadcast_form(m: Match, b: RewriteBuilder) -> object:
     if m.ins.name == "scalar":
         one = m.x if m.x.shape.ndim <= m.ins.shape.ndim else b.op("squeeze", m.x)
         return b.op("multibroadcast", one, out_lens=m.ins.shape.lens)
@@ -129,17 +129,17 @@ def broadcast_form(m: Match, b: Builder) -> object:
     return b.op("multibroadcast", inner, out_lens=m.ins.shape.lens)  # broadcast(x) -> multibroadcast(unsqueeze(x))
 
 
-def _flat(b: Builder, x: Instruction) -> Instruction:
+def _flat(b: RewriteBuilder, x: Instruction) -> Instruction:
     return b.op("reshape", x, dims=(1,))
 
 
 @rule("nested_broadcasts", op("multibroadcast", op("multibroadcast", some("x"))))
-def nested_broadcasts(m: Match, b: Builder) -> object:
+def nested_broadcasts(m: Match, b: RewriteBuilder) -> object:
     return b.spread(m.x, m.ins.shape.lens)  # spread(spread(x)) -> spread(x)
 
 
 @rule("broadcast_leading_ones", op("multibroadcast", op("unsqueeze", some("x"), bind="inner")))
-def broadcast_leading_ones(m: Match, b: Builder) -> object:
+def broadcast_leading_ones(m: Match, b: RewriteBuilder) -> object:
     added = m.inner.shape.ndim - m.x.shape.ndim
     if m.x.shape.elements == 1 or m.inner.shape.lens != (1,) * added + m.x.shape.lens:
         return None
@@ -151,7 +151,7 @@ def _aligned(x: Instruction, rank: int) -> tuple[int, ...]:
 
 
 @rule("broadcast_outside", op("squeeze unsqueeze", op("multibroadcast", some("x"), bind="wide", once=True)))
-def reshape_of_broadcast(m: Match, b: Builder) -> object:
+def reshape_of_broadcast(m: Match, b: RewriteBuilder) -> object:
     attributes = m.ins.op.normalized([m.wide.shape]).attributes()
     if any(s != 1 for s in attributes.get("steps", ())):
         return "an axis is split"
@@ -174,7 +174,7 @@ def reshape_of_broadcast(m: Match, b: Builder) -> object:
 
 
 @rule("broadcast_outside", op("transpose", op("multibroadcast", some("x"), bind="wide", once=True)))
-def transpose_of_broadcast(m: Match, b: Builder) -> object:
+def transpose_of_broadcast(m: Match, b: RewriteBuilder) -> object:
     if uniform_value(m.x) is not None:
         return b.scalar(uniform_value(m.x), m.ins)
     permutation = m.ins.op.attributes()["permutation"]
@@ -183,7 +183,7 @@ def transpose_of_broadcast(m: Match, b: Builder) -> object:
 
 
 @rule("broadcast_outside", op("slice", op("multibroadcast", some("x"), bind="wide")))
-def slice_of_broadcast(m: Match, b: Builder) -> object:
+def slice_of_broadcast(m: Match, b: RewriteBuilder) -> object:
     attributes = m.ins.op.normalized([m.wide.shape]).attributes()
     small = _aligned(m.x, m.wide.shape.ndim)
     missing = m.wide.shape.ndim - m.x.shape.ndim
@@ -201,7 +201,7 @@ def slice_of_broadcast(m: Match, b: Builder) -> object:
 
 
 @rule("transpose_slice", op("slice", op("transpose", some("x"), bind="inner")))
-def slice_of_transpose(m: Match, b: Builder) -> object:
+def slice_of_transpose(m: Match, b: RewriteBuilder) -> object:
     permutation = m.inner.op.attributes()["permutation"]
     attributes = m.ins.op.normalized([m.inner.shape]).attributes()
     axes = tuple(permutation[axis] for axis in attributes["axes"])
@@ -213,7 +213,7 @@ def slice_of_transpose(m: Match, b: Builder) -> object:
     "reshape_transpose_reshape",
     op("reshape squeeze", op("transpose", op("reshape unsqueeze", some("x")), bind="middle")),
 )
-def reshape_transpose_reshape(m: Match, b: Builder) -> object:
+def reshape_transpose_reshape(m: Match, b: RewriteBuilder) -> object:
     """A transpose between reshapes that, seen over axes that stay together, is a plain transpose or nothing."""
     permutation = m.middle.op.attributes()["permutation"]
     factors = _factors(m.x.shape.lens, m.middle.inputs[0].shape.lens)

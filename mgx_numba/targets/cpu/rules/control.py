@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from ....graph.instruction import Instruction
 from ...lowering.lowering import Lowering
-from ..bodies import Body
+from .bodies import CompiledBody
 from .table import lowering
 
 
 @lowering("if", "loop", "select_module", dynamic=True, hosted=True)
 def lower_control(low: Lowering, ins: Instruction) -> None:
     """A host step that chooses and repeats what compiled submodules compute."""
-    low.host(ins, {module: Body(module, low.options, low.lowered) for module in ins.module_args})
+    low.host(ins, {module: CompiledBody(module, low.options, low.lowered) for module in ins.module_args})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from ....codegen.cpu.data.lrn import lrn_launch
-from ....codegen.cpu.data.pooling import Window, pooling_launch, windows
+from ....codegen.cpu.data.pooling import PoolingWindow, pooling_launch, windows
 from ....graph.instruction import Instruction
 from ....ops.lrn import Lrn
 from ....ops.pooling import Pooling, PoolingMode
@@ -34,12 +34,12 @@ def lower_pooling(low: Lowering, ins: Instruction) -> None:
     _pool(low, ins, op, axes, x, out)
 
 
-def _separable(op: Pooling, axes: list[Window]) -> bool:
+def _separable(op: Pooling, axes: list[PoolingWindow]) -> bool:
     """Whether fewer taps in all are worth passes over memory."""
     return op.mode is PoolingMode.max and len(axes) > 1 and prod(w.size / w.stride for w in axes) > SEPARABLE
 
 
-def _pool(low: Lowering, ins: Instruction, op: Pooling, axes: list[Window], x: View, out: View | None) -> View:
+def _pool(low: Lowering, ins: Instruction, op: Pooling, axes: list[PoolingWindow], x: View, out: View | None) -> View:
     """Append one kernel; without ``out`` its result is new memory in the order of ``x``."""
     if out is None:
         lens = list(x.lens)

@@ -8,21 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.instruction import Instruction
-from ...graph.module import Module
-from ...graph.program import Program
-from ...runtime.cpu.direct import Entry
-from ...runtime.cpu.executor import Executable
-from ...runtime.plan import Plan
-from ..options import TargetOptions
-from ..ref.interpreter import evaluate_module
+from ....graph.instruction import Instruction
+from ....graph.module import Module
+from ....graph.program import Program
+from ....runtime.cpu.direct import Entry
+from ....runtime.cpu.executor import Executable
+from ....runtime.plan import Plan
+from ...options import TargetOptions
+from ...ref.interpreter import evaluate_module
 
-__all__ = ["Body"]
+__all__ = ["CompiledBody"]
 
 Run = Callable[[Sequence[Any]], list]
 
 
-class Body:
+class CompiledBody:
     """A submodule whose parameters and values from outside have fixed lengths, as a plan of its own.
 
     Attributes:

@@ -6,7 +6,7 @@ import ctypes
 import sys
 import threading
 
-from .cpu.spmd import Pool
+from .spmd import Pool
 
 __all__ = ["native_functions", "restore_error"]
 

@@ -10,12 +10,12 @@ from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.passes.base import run_passes
 from mgx_numba.graph.program import Program
-from mgx_numba.targets.cpu.target import PASSES
+from mgx_numba.targets.cpu.passes import PASSES
 from mgx_numba.targets.ref.interpreter import evaluate
 
 from .support import FAST, STRICT, Graph, assert_same, check, flat, names, random_inputs
 
-PIPELINE = PASSES[: PASSES.index("fuse_contraction")]
+BEFORE_FUSION = PASSES[: PASSES.index("fuse_contraction")]
 """The passes before fusion, which keep operators countable."""
 
 EXPECTED = {
@@ -38,7 +38,7 @@ def test_models_keep_their_values(name: str, fast: bool) -> None:
     model = build(name, batch=2, scale="tiny")
     program = parse_onnx(model)
     after = program.clone()
-    run_passes(after, PIPELINE, FAST if fast else STRICT, validate=True)
+    run_passes(after, BEFORE_FUSION, FAST if fast else STRICT, validate=True)
     run_passes(program, ["merge_rnn_outputs"])
     values = inputs(name, model)
     for expected, actual in zip(flat(evaluate(program, values)), flat(evaluate(after, values)), strict=True):
@@ -48,7 +48,7 @@ def test_models_keep_their_values(name: str, fast: bool) -> None:
     found = names(after)
     assert {op: found.count(op) for op in EXPECTED.get(name, {})} == EXPECTED.get(name, {})
     again = after.clone()
-    run_passes(again, PIPELINE, FAST if fast else STRICT, validate=True)
+    run_passes(again, BEFORE_FUSION, FAST if fast else STRICT, validate=True)
     assert str(again) == str(after)
 
 
@@ -102,7 +102,7 @@ def test_random_programs_keep_their_values(seed: int, special: bool) -> None:
     for _ in range(8):
         program = random_program(rng)
         after = program.clone()
-        run_passes(after, PIPELINE, validate=True)
+        run_passes(after, BEFORE_FUSION, validate=True)
         for k in range(2):
             values = random_inputs(program, k, special, low=0.1)
             with np.errstate(all="ignore"):
@@ -135,13 +135,13 @@ def test_half_precision_programs_keep_their_values() -> None:
 def map_passes() -> list:
     from mgx_numba.graph.passes.base import make_pass
 
-    return [make_pass(name) for name in PIPELINE]
+    return [make_pass(name) for name in BEFORE_FUSION]
 
 
 def test_a_module_without_return_is_left_valid() -> None:
     g = Graph()
     x = g.param("x", [3])
     g.op("mul", g.op("add", g.op("identity", x), g.scalar(0.0, x)), g.scalar(1.0, x))
-    run_passes(g.program, PIPELINE, validate=True)
+    run_passes(g.program, BEFORE_FUSION, validate=True)
     values = random_inputs(g.program)
     assert_same([values["x"]], evaluate(g.program, values))

@@ -1,0 +1,146 @@
+"""``load``: a program from a file, or from the plan that is kept of a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..core.shape import Shape
+from ..core.types import Type
+from ..errors import FormatError, OptionError
+from ..interrupts import whole_module
+from ..targets import registry
+from ..targets.base import KeptPlan
+from .options import parse_compile_options
+from .program import program
+from .saving import SAVED_OPTIONS, checked_format, keep_plan
+from .target import get_target
+
+if TYPE_CHECKING:
+    from ..codegen.store import Store
+    from ..graph.program import Program
+
+__all__ = ["load", "load_buffer"]
+
+
+def load(filename: str | os.PathLike[str], format: str = "msgpack", trust_objects: bool = False) -> program:
+    """Read what ``save`` wrote; a program that was saved compiled is compiled for this machine.
+
+    The plan of a compiled program is kept in the cache folder; if this file has one there, it is used, and the file is
+    decoded when its program is asked for, which must not have changed by then. Otherwise it is read as a whole and may
+    change as soon as this returns.
+
+    Args:
+        format: ``msgpack`` or ``json``.
+        trust_objects: use the machine code in the file where CPU, features and versions match. Whoever wrote the file
+            can then run anything in this process. Without it that code is passed over and kernels are built here.
+
+    Raises:
+        FormatError: the file is malformed, or becomes shorter while it is read.
+        OptionError: unknown format.
+    """
+    if checked_format(format) == "json":
+        whole_module("mgx_numba.graph.mxr")
+        from ..graph.mxr import load_program
+
+        return _restored(*load_program(filename, format, trust_objects))
+    whole_module("mgx_numba.api.saved_plans")
+    from ..graph.content import open_content
+    from .saved_plans import find
+
+    content = open_content(filename)
+
+    def decoded() -> Any:
+        whole_module("mgx_numba.graph.mxr")
+        from ..graph.mxr import load_content
+
+        return load_content(content.whole(), filename, with_objects=trust_objects)
+
+    found = find(content, decoded, _of_plan, trust_objects)
+    if found is None:
+        found = _restored(*decoded())
+        keep_plan(content, found, trust_objects)
+    return found
+
+
+def load_buffer(b: bytes, trust_objects: bool = False) -> program:
+    """A program from what ``save_buffer`` gave; ``trust_objects`` is that of ``load``."""
+    whole_module("mgx_numba.graph.mxr")
+    from ..graph.mxr import load_buffer as from_bytes
+
+    return _restored(*from_bytes(b, trust_objects))
+
+
+def _restored(value: Any, extra: Mapping[str, Any]) -> program:
+    """The program that a file held: its portable form and what was kept beside it; compiled if it was.
+
+    Raises:
+        FormatError: what was kept beside it is malformed.
+    """
+    from ..graph.machine_code import OBJECTS
+
+    result = program.wrap(value)
+    if OBJECTS in extra:
+        from ..codegen.embedding import EmbeddedStore
+
+        result._store = EmbeddedStore(extra[OBJECTS])
+    try:
+        result._disabled_passes = tuple(str(n) for n in extra.get("disabled_passes", ()))
+        if extra.get("tuning"):
+            result._records = _records(extra["tuning"])
+        compiled = extra.get("compiled")
+        if compiled:
+            result.compile(get_target(compiled["target"]), _saved_compile_options(compiled))
+    except (AttributeError, KeyError, TypeError, OptionError) as error:
+        raise FormatError(f"compile options in the file are malformed: {error}") from error
+    return result
+
+
+def _of_plan(kept: KeptPlan, about: Mapping[str, Any], decoded: Callable[[], Any], store: Store | None) -> program:
+    """The program of a plan that `keep_plan` left; ``decoded`` gives what its file holds."""
+    result = program()
+    saved = about["saved"]
+    chosen = get_target(saved["compiled"]["target"])
+    options = parse_compile_options(_saved_compile_options(saved["compiled"]), chosen.name())
+    result._decode = lambda: decoded()[0]
+    result._read_records = lambda: _records(saved["tuning"])
+    result._find_tuning = lambda: _restored(*decoded())._tuning
+    result._store = store
+    result._disabled_passes = tuple(saved["disabled_passes"])
+    result._told = about["told"]
+
+    def portable() -> Program:
+        return result._portable
+
+    compiled = registry.target(chosen.name()).restore(kept, result._settings(options), portable)
+    parameters = {name: _shape_from_json(entry) for name, entry in about["parameters"].items()}
+    results = [_shape_from_json(entry) for entry in about["results"]]
+    result._set_compiled(compiled, options, chosen, parameters, results)
+    return result
+
+
+def _records(saved: list[Any]) -> list[Any]:
+    from ..codegen.tuning.files import records_from
+
+    return records_from(saved)
+
+
+def _shape_from_json(entry: list[Any]) -> Shape:
+    if not entry or isinstance(entry[0], list):
+        return Shape.tuple(_shape_from_json(member) for member in entry)
+    return Shape(Type[entry[0]], entry[1], entry[2])
+
+
+def _saved_compile_options(compiled: Mapping[str, Any]) -> dict[str, Any]:
+    """The options among what `saved_options` kept of a compilation.
+
+    Raises:
+        FormatError: others than those are there.
+    """
+    options = {k: v for k, v in compiled.items() if k != "target"}
+    unknown = options.keys() - set(SAVED_OPTIONS)
+    if unknown:
+        names = ", ".join(sorted(map(str, unknown)))
+        raise FormatError(f"compile options in the file are malformed: unknown {names}")
+    return options

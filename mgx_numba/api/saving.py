@@ -1,0 +1,107 @@
+"""``save``: a program with its weights, how it was compiled, and the plan that the next ``load`` finds."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from ..core.shape import Shape
+from ..errors import OptionError
+from ..interrupts import whole_module
+
+if TYPE_CHECKING:
+    from ..graph.content import FileContent
+    from .program import program
+
+__all__ = ["SAVED_OPTIONS", "checked_format", "keep_plan", "save", "save_buffer", "saved_options"]
+
+SAVED_OPTIONS = ("fast_math", "num_threads", "memory_reuse", "disabled_passes")
+"""The compile options that a file keeps: a file must not make its reader measure, or read and write files of tuning
+records."""
+
+
+def save(p: program, filename: str | os.PathLike[str], format: str = "msgpack", embed_objects: bool = False) -> None:
+    """Write a program to a file: the portable form, its weights and how it was compiled.
+
+    Args:
+        format: ``msgpack`` or ``json``.
+        embed_objects: add the machine code of the compiled program, for readers that pass ``trust_objects=True``.
+
+    Raises:
+        OptionError: unknown format; machine code in JSON, or of a program whose target makes none.
+    """
+    whole_module("mgx_numba.graph.mxr")
+    from ..graph.mxr import save_program
+
+    objects = _machine_code(p) if embed_objects else None
+    save_program(p._portable, filename, checked_format(format), saved_options(p), objects)
+    if format == "msgpack" and p.is_compiled() and os.path.isfile(filename):  # a pipe's content is gone
+        from ..graph.content import open_content
+
+        keep_plan(open_content(filename), p, embed_objects)
+
+
+def save_buffer(p: program, embed_objects: bool = False) -> bytes:
+    """What ``save`` would write (msgpack), as bytes."""
+    whole_module("mgx_numba.graph.mxr")
+    from ..graph.mxr import save_buffer as to_bytes
+
+    return to_bytes(p._portable, saved_options(p), objects=_machine_code(p) if embed_objects else None)
+
+
+def keep_plan(content: FileContent, p: program, with_code: bool) -> None:
+    """Keep the plan of a program that is compiled in the cache folder, for this content; see `saved_plans.keep`."""
+    if p._compiled is None or p._target is None:
+        return
+    from .saved_plans import keep
+
+    about = {
+        "saved": saved_options(p),
+        "parameters": {name: _shape_to_json(s) for name, s in p._signature.items()},
+        "results": [_shape_to_json(s) for s in p._results],
+        "told": p._told,
+    }
+    keep(content, p._target.name(), p._compiled, about, with_code)
+
+
+def saved_options(p: program) -> dict[str, Any]:
+    """What `save` keeps beside a program: how it was compiled, and the tuning records it went by."""
+    extra: dict[str, Any] = {
+        "disabled_passes": list(p._disabled_passes),
+        "tuning": [record.to_json() for record in p._records],
+    }
+    if p._target is not None and p._options is not None:
+        extra["compiled"] = {
+            "target": p._target.name(),
+            **{name: getattr(p._options, name) for name in SAVED_OPTIONS},
+            "disabled_passes": list(p._options.disabled_passes),
+        }
+    return extra
+
+
+def _machine_code(p: program) -> dict[str, Any]:
+    """What `save` with ``embed_objects`` adds.
+
+    Raises:
+        OptionError: the program is not compiled, or its target makes none.
+    """
+    if p._compiled is None:
+        raise OptionError("embed_objects: a program that is not compiled has no machine code")
+    return p._compiled.machine_code()
+
+
+def checked_format(name: str) -> str:
+    """The name of a format of files.
+
+    Raises:
+        OptionError: there is none of this name.
+    """
+    if name not in ("msgpack", "json"):
+        raise OptionError(f"Unknown format: {name}; known: msgpack, json")
+    return name
+
+
+def _shape_to_json(s: Shape) -> list[Any]:
+    if s.sub_shapes:
+        return [_shape_to_json(member) for member in s.sub_shapes]
+    return [s.type.name, s.lens, s.strides]

@@ -1,0 +1,35 @@
+"""The passes of the ``cpu`` target, in order."""
+
+from __future__ import annotations
+
+__all__ = ["PASSES"]
+
+PASSES: tuple[str, ...] = (
+    "normalize_ops",
+    "eliminate_identity",
+    "dead_code_elimination",
+    "inline_module",
+    "rewrite_quantization",
+    "rewrite_resize",
+    "eliminate_pad",
+    "rewrite_pooling",
+    "rewrite_gelu",
+    "rewrite_softmax",
+    "optimize_module",
+    "rewrite_gelu",
+    "rewrite_layernorm",
+    "rewrite_rnn",
+    "merge_rnn_outputs",
+    "optimize_module",
+    "fuse_attention",
+    "rewrite_reduce",
+    "layout_convolution",
+    "eliminate_common_subexpression",
+    "dead_code_elimination",
+    "fuse_contraction",
+    "fuse_reduce",
+    "fuse_pointwise",
+    "eliminate_contiguous",
+    "dead_code_elimination",
+    "schedule",
+)

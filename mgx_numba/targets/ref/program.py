@@ -1,0 +1,104 @@
+"""A program as the ``ref`` target runs it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+import numpy as np
+
+from ...core.shape import Shape
+from ...errors import OptionError
+from ...graph.instruction import Instruction
+from ...graph.passes import run_passes
+from ...graph.printer import format_instruction, instruction_names
+from ...graph.program import Program
+from ..base import Observation, Observer
+from ..tracing import write_trace
+from .interpreter import evaluate
+from .passes import PASSES
+
+__all__ = ["RefProgram"]
+
+
+class RefProgram:
+    """A program that runs by its operators' NumPy meaning."""
+
+    def __init__(self, program: Program) -> None:
+        run_passes(program, PASSES)
+        self.program = program
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
+        """Results for checked inputs by name."""
+        return self._given(evaluate(self.program, inputs))
+
+    def direct(self, result_type: type[np.ndarray]) -> None:
+        """There is no quicker form."""
+
+    def resolve(self, inputs: Mapping[str, np.ndarray]) -> Program:
+        """The program itself."""
+        return self.program
+
+    def observe(self, inputs: Mapping[str, np.ndarray], observer: Observer) -> list[Any]:
+        """As ``run``, telling the observer of each instruction."""
+        names = instruction_names(self.program.reachable_modules())
+        last = time.perf_counter()
+
+        def note(ins: Instruction, value: Any) -> None:
+            nonlocal last
+            seconds = time.perf_counter() - last
+            if not ins.name.startswith("@"):
+                known = not ins.shape.is_dynamic and not any(i.shape.is_dynamic for i in ins.inputs)
+                flops = ins.op.flops(ins.shape, [i.shape for i in ins.inputs]) if known else 0
+                text = format_instruction(ins, names)
+                observer(Observation(text, f"ref::{ins.name}", seconds, lambda: _arrays(value), flops))
+            last = time.perf_counter()
+
+        return self._given(evaluate(self.program, inputs, note))
+
+    def idle(self, inputs: Mapping[str, np.ndarray]) -> None:
+        """Nothing: a run is its instructions."""
+
+    def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[Any]:
+        """As ``run``, printing each instruction as MIGraphX's ``MIGRAPHX_TRACE_EVAL`` does."""
+        names = instruction_names(self.program.reachable_modules())
+        start = last = time.perf_counter()
+
+        def show(ins: Instruction, value: Any) -> None:
+            nonlocal last
+            now = time.perf_counter()
+            write_trace(out, format_instruction(ins, names), now - last, now - start, value, level)
+            last = time.perf_counter()
+
+        return self._given(evaluate(self.program, inputs, show))
+
+    def _given(self, results: list[Any]) -> list[Any]:
+        return [_fresh(value, ins.shape) for value, ins in zip(results, self.program.main.results())]
+
+    def kernels(self) -> list[Any]:
+        """None: nothing is generated."""
+        return []
+
+    def kept_plan(self) -> None:
+        """There is no plan."""
+
+    def machine_code(self) -> dict[str, Any]:
+        """Not available.
+
+        Raises:
+            OptionError: always.
+        """
+        raise OptionError("the target ref makes no machine code")
+
+
+def _fresh(value: Any, shape: Shape) -> Any:
+    """A row-major copy of the shape's rank: a result may be a view of an input or of a literal."""
+    if isinstance(value, (tuple, list)):
+        return [_fresh(v, s) for v, s in zip(value, shape.sub_shapes)]
+    copy = np.array(value, order="C")
+    return copy.reshape(()) if shape.without_axes else copy
+
+
+def _arrays(value: Any) -> list[np.ndarray]:
+    return [a for v in value for a in _arrays(v)] if isinstance(value, (tuple, list)) else [np.asarray(value)]

@@ -1,0 +1,86 @@
+"""No module imports, at once or late, what imports it; nor does a package."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for path in (ROOT / "mgx_numba").rglob("*.py"):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def package(name: str, known: Mapping[str, Path]) -> str:
+    return name if known[name].name == "__init__.py" else name.rpartition(".")[0]
+
+
+def run_time_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes but those that are there for type checkers only."""
+    for child in ast.iter_child_nodes(node):
+        if not (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)):
+            yield child
+            yield from run_time_nodes(child)
+
+
+def imports(name: str, known: Mapping[str, Path]) -> set[str]:
+    """The package's own modules that a module imports anywhere in its text."""
+    found = set()
+    for node in run_time_nodes(ast.parse(known[name].read_text())):
+        if isinstance(node, ast.Import):
+            found |= {a.name for a in node.names} & known.keys()
+        elif isinstance(node, ast.ImportFrom):
+            outer = package(name, known).split(".")
+            base = ".".join(outer[: len(outer) - node.level + 1]) if node.level else ""
+            source = ".".join(filter(None, (base, node.module)))
+            for alias in node.names:
+                full = f"{source}.{alias.name}"
+                found |= {full} if full in known else {source} & known.keys()
+    return found - {name}
+
+
+def circle(graph: Mapping[str, set[str]]) -> list[str]:
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return error.args[1]
+    return []
+
+
+@pytest.fixture(scope="module")
+def graph() -> dict[str, set[str]]:
+    known = modules()
+    return {name: imports(name, known) for name in known}
+
+
+def test_a_circle_is_found() -> None:
+    assert sorted(set(circle({"a": {"b"}, "b": {"c"}, "c": {"a"}}))) == ["a", "b", "c"]
+
+
+def test_no_modules_import_one_another(graph: dict[str, set[str]]) -> None:
+    assert len(graph) > 300
+    assert sum(map(len, graph.values())) > 1000
+    assert circle(graph) == []
+
+
+def test_no_packages_beside_one_another_import_one_another(graph: dict[str, set[str]]) -> None:
+    """Modules of an outer package may be below its inner ones (what they share) or above them (what unites them)."""
+    beside: dict[str, dict[str, set[str]]] = {}
+    for name, used in graph.items():
+        for other in used:
+            mine, theirs = name.split("."), other.split(".")
+            depth = next(k for k, (a, b) in enumerate(zip([*mine, ""], [*theirs, ""])) if a != b)
+            own, foreign = ".".join(mine[: depth + 1]), ".".join(theirs[: depth + 1])
+            if depth < min(len(mine), len(theirs)):
+                beside.setdefault(".".join(mine[:depth]), {}).setdefault(own, set()).add(foreign)
+    assert len(beside) > 10
+    assert {outer: found for outer, used in beside.items() if (found := circle(used))} == {}

@@ -1,0 +1,20 @@
+"""One name for one thing."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_no_two_classes_have_one_name() -> None:
+    """Classes of modules, private ones too: a name in a traceback or a search is that of one class."""
+    found = defaultdict(list)
+    for path in sorted((ROOT / "mgx_numba").rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                found[node.name].append(str(path.relative_to(ROOT)))
+    assert len(found) > 300
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
