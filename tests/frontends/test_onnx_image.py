@@ -21,11 +21,8 @@ def grid(*lens: int) -> np.ndarray:
     return places
 
 
-@pytest.mark.parametrize("axes", [2, 3])
-@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize(("mode", "axes"), [("nearest", 2), ("nearest", 3), ("linear", 2), ("linear", 3), ("cubic", 2)])
 def test_grid_sample_agrees_with_onnxruntime(mode: str, axes: int) -> None:
-    if mode == "cubic" and axes == 3:
-        pytest.skip("ONNX Runtime has no cubic form of volumes")
     x, places = numbers(2, 2, *(4, 5, 3)[:axes]), grid(2, *(3, 7, 2)[:axes], axes)
     for padding, align in itertools.product(PADDINGS, (0, 1)):
         model, feeds = single("GridSample", [x, places], opset=20, mode=mode, padding_mode=padding, align_corners=align)
