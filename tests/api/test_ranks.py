@@ -13,6 +13,7 @@ import pytest
 import mgx_numba as migraphx
 from mgx_numba.errors import ParameterError
 from mgx_numba.graph.passes import run_passes
+from mgx_numba.runtime.cpu import direct
 
 SCALAR = [("x", [1], [0]), ("v", [1], [1])]
 FEEDS = {"x": np.array(3, np.float32), "v": np.array([4], np.float32)}

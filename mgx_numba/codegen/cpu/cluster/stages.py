@@ -15,12 +15,12 @@ from ...reductions import REDUCTIONS, Reduction
 from ...space import Space, collapse
 from .. import host
 from ..loops import is_streamed, lanes_for
+from ..machine import machine
 from .maxima import maxima_without_nan
 from .variance import LEAST_SHARE, HeadMean, with_one_pass_variances
 
 __all__ = ["CHEAP", "SHORTEST_PIPELINE", "ReduceStages", "cache_elements"]
 
-CACHE_BYTES = 48 << 10
 ALIASING = 2048
 MOST_CACHED = 3
 CHEAP = 4
@@ -114,7 +114,7 @@ class ReduceStages:
 
     def _cached_columns(self) -> int:
         """Columns of which all elements fit into what is kept on the stack."""
-        return CACHE_BYTES // (prod(self.reduce_space.lens) * self.tensors[self.lead].type.compute.size)
+        return machine().l1_bytes // (prod(self.reduce_space.lens) * self.tensors[self.lead].type.compute.size)
 
     def _keeps_columns(self) -> bool:
         """Whether columns come from memory and are best read row by row, with all accumulators in memory.
@@ -257,4 +257,4 @@ def _folded(reduce_space: Space, keep_space: Space, fold: int) -> tuple[Space, S
 
 def cache_elements(ins: Instruction) -> int:
     """Elements of the longest row that is kept on the stack."""
-    return CACHE_BYTES // ins.shape.type.compute.size
+    return machine().l1_bytes // ins.shape.type.compute.size
