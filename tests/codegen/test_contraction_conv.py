@@ -23,7 +23,8 @@ from mgx_numba.codegen.cpu.contraction.winograd.strided import ConvWinogradStrid
 from mgx_numba.codegen.problems.contraction import ConvProblem
 from mgx_numba.errors import ShapeError
 
-from .contracting import GuardedPages, convolve, element_strides, needs_page_protection, run_conv, run_plan
+from .contracting import GuardedPages, convolve, needs_page_protection, run_conv, run_plan
+from .launching import element_strides
 
 TOLERANCE = 3e-5
 

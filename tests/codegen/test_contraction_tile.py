@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import numpy as np
 import pytest
 
 from mgx_numba.codegen.cpu.contraction.tile_source import tile_source
 from mgx_numba.codegen.cpu.microkernels.tile_table import TILE_TABLE_ROWS, TILES, RegisterTile, tile_for
-from mgx_numba.codegen.cpu.toolchain.loader import load
 from mgx_numba.codegen.kernel import KernelSource
 
-_ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+from .launching import call_kernel
+
 TAPS, DEPTH, PANELS, X_STEP = 3, 7, 3, 2
 
 
@@ -38,8 +36,7 @@ class Case:
             TAPS, DEPTH, X_STEP, self.panel, self.w[0].size, acc.shape[1], self.panel, accumulate, self.rows,
             self.vectors, self.columns,
         )  # fmt: skip
-        block = np.array([*(array.ctypes.data for array in arrays), *sizes], np.int64)
-        _ENTRY(load([source])[0])(block.ctypes.data, 1, 3)
+        call_kernel(source, [*(array.ctypes.data for array in arrays), *sizes], (1, 3))
         return acc
 
     def expected(self, accumulate: int) -> np.ndarray:
