@@ -17,7 +17,7 @@ from mgx_numba.runtime.cpu.threads import NativeKernel
 
 
 def call_kernel(kernel: KernelSource, words: Sequence[int], *ranges: tuple[int, int], **options: Any) -> None:
-    """Call a kernel, compiled if need be, for ranges of tasks, with an argument block of words; options are `load`'s."""
+    """Call a kernel, compiled if need be, for ranges of tasks; its argument block has these words. Options: `load`."""
     block = np.array(words, np.int64)
     entry = NativeKernel(load([kernel], **options)[0])
     for begin, end in ranges:
