@@ -6,10 +6,14 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from mgx_numba.codegen.cpu.machine import machine, using
 from mgx_numba.codegen.files import ENVIRONMENT, default_folder
 from mgx_numba.codegen.tuning.source import ENVIRONMENT as PROBLEM_CACHE
 
@@ -31,3 +35,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     config.stash[_KEPT].close()
+
+
+@pytest.fixture
+def given_machine() -> Iterator[Callable[..., None]]:
+    """A function that makes this machine another one for plans until the test ends: ``Machine`` fields by name."""
+    with contextlib.ExitStack() as uses:
+
+        def give(**fields: Any) -> None:
+            uses.enter_context(using(replace(machine(), **fields)))
+
+        yield give

@@ -13,14 +13,14 @@ import pytest
 from mgx_numba.codegen.body import scalar_body
 from mgx_numba.codegen.cpu.contraction.pack import aligned_zeros
 from mgx_numba.codegen.cpu.toolchain.loader import load
-from mgx_numba.codegen.launch import Callee, Launch, Operand, Solution
+from mgx_numba.codegen.launch import Solution
 from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.codegen.problems.epilogue import Epilogue, EpilogueOperand
 from mgx_numba.codegen.problems.gemm import GemmProblem
 from mgx_numba.core.types import parse_type
 
-_ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+from .launching import element_strides, run_launch
 
 
 def epilogue_of(
@@ -43,26 +43,7 @@ def run_plan(
         scratch = pages.place(scratch)
     scratch[...] = fill
     for launch in plan.launches:
-        _run_launch(launch, {**arrays, "scratch": scratch})
-
-
-def _run_launch(launch: Launch, arrays: Mapping[str, np.ndarray]) -> None:
-    block = np.array([_word(arg, arrays) for arg in launch.args], np.int64)
-    entry = _ENTRY(load([launch.kernel])[0])
-    tasks, grain = launch.geometry.tasks, launch.geometry.grain
-    for begin in reversed(range(0, tasks, grain)):
-        entry(block.ctypes.data, begin, min(begin + grain, tasks))
-
-
-def _word(arg: Any, arrays: Mapping[str, np.ndarray]) -> int:
-    if isinstance(arg, Operand):
-        return int(arrays[arg.name].ctypes.data) + arg.offset
-    return load([arg.kernel])[0] if isinstance(arg, Callee) else int(arg)
-
-
-def element_strides(array: np.ndarray) -> tuple[int, ...]:
-    """Strides in elements."""
-    return tuple(s // array.itemsize for s in array.strides)
+        run_launch(launch, {**arrays, "scratch": scratch}, pieces=None)
 
 
 def full_epilogue_arrays(

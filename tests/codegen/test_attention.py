@@ -16,13 +16,11 @@ from mgx_numba.core.types import from_numpy
 from mgx_numba.errors import ShapeError
 from mgx_numba.ops.base import make_op
 
-from .contracting import GuardedPages, element_strides, needs_page_protection, run_plan
+from ..values import normal
+from .contracting import GuardedPages, needs_page_protection, run_plan
+from .launching import element_strides
 
 HEADS_LAST = (0, 2, 1, 3)
-
-
-def normal(*lens: int, seed: int = 0, dtype: Any = np.float32) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(lens).astype(dtype)
 
 
 def operands(

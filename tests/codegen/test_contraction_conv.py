@@ -24,7 +24,8 @@ from mgx_numba.codegen.problems.convolution import ConvProblem
 from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.errors import ShapeError
 
-from .contracting import GuardedPages, convolve, element_strides, needs_page_protection, run_conv, run_plan
+from .contracting import GuardedPages, convolve, needs_page_protection, run_conv, run_plan
+from .launching import element_strides
 
 TOLERANCE = 3e-5
 

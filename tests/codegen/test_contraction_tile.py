@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 
 import numpy as np
@@ -13,15 +12,14 @@ from mgx_numba.codegen.cpu.contraction.gemm import GemmPacked
 from mgx_numba.codegen.cpu.contraction.tile_source import tile_source
 from mgx_numba.codegen.cpu.microkernels.register_tile import RegisterTile, TileState
 from mgx_numba.codegen.cpu.microkernels.tile_table import TILE_TABLE_ROWS, TILES, declared_tile, tile_for
-from mgx_numba.codegen.cpu.toolchain.loader import load
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.problems.element_types import ElementTypes, element_types
 from mgx_numba.codegen.problems.gemm import GemmProblem
 from mgx_numba.errors import ShapeError, UnsupportedError
 
 from .contracting import run_plan
+from .launching import call_kernel
 
-_ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 TAPS, DEPTH, PANELS, X_STEP = 3, 7, 3, 2
 
 
@@ -47,8 +45,7 @@ class Case:
             TAPS, DEPTH, X_STEP, self.panel, self.w[0].size, acc.shape[1], self.panel, accumulate, self.rows,
             self.vectors, self.columns,
         )  # fmt: skip
-        block = np.array([*(array.ctypes.data for array in arrays), *sizes], np.int64)
-        _ENTRY(load([source])[0])(block.ctypes.data, 1, 3)
+        call_kernel(source, [*(array.ctypes.data for array in arrays), *sizes], (1, 3))
         return acc
 
     def expected(self, accumulate: int) -> np.ndarray:

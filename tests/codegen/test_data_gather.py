@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.cpu.data.gather import gather_elements_launch, gather_launch, gathernd_launch
 from mgx_numba.codegen.launch import Launch
 from mgx_numba.core.shape import Shape
@@ -81,18 +80,18 @@ def test_gather_in_other_memory_orders() -> None:
 
 
 @pytest.mark.parametrize("cols", [2, 3, 8, 20, 64, 100, 300])
-def test_gather_of_short_rows(cols: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gather_of_short_rows(cols: int, given_machine: Any) -> None:
     for cache in (1 << 30, 0):  # the second time as if tensors were larger than the caches
-        monkeypatch.setattr(host, "last_cache_bytes", lambda cache=cache: cache)
+        given_machine(last_cache_bytes=cache)
         check("gather", 0, numbers(19, cols), positions(19, 333))
         check("gather", 1, numbers(3, 19, cols), positions(19, 40, 2, dtype=np.int32), gap=1)
         check("gathernd", 1, numbers(3, 19, 5, cols), positions(5, 3, 70, 2))
 
 
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "float16", "float32", "float64"])
-def test_gather_of_the_same_columns_of_many_rows(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gather_of_the_same_columns_of_many_rows(dtype: str, given_machine: Any) -> None:
     for cache in (1 << 30, 0):  # the second time as if tensors were larger than the caches
-        monkeypatch.setattr(host, "last_cache_bytes", lambda cache=cache: cache)
+        given_machine(last_cache_bytes=cache)
         check("gather", 1, numbers(130, 45, dtype=dtype), positions(45, 23))
         check("gather", 1, numbers(70, 45, dtype=dtype), positions(45, 1500, dtype=np.int32))
         check("gather", 2, numbers(2, 35, 9, dtype=dtype), positions(9, 3, 700), gap=2)

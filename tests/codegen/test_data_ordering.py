@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.cpu import host
-from mgx_numba.codegen.cpu.data import rows
 from mgx_numba.codegen.cpu.data.argreduce import arg_join_launch, arg_part_launch, arg_parts, argreduce_launch
 from mgx_numba.codegen.cpu.data.scan import part_sums_launch, scan_launch, scan_parts
 from mgx_numba.codegen.cpu.data.topk import topk_launch
@@ -61,9 +59,9 @@ def test_arg_positions_of_other_types(dtype: str) -> None:
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("lens", [(1100, 3), (3, 1100), (40, 2085), (2, 9, 1030), (33, 9, 70), (5, 0, 7)])
-def test_arg_positions_of_long_rows_and_many_columns(lens: tuple[int, ...], streamed: bool, monkeypatch: Any) -> None:
+def test_arg_positions_of_long_rows_and_many_columns(lens: tuple[int, ...], streamed: bool, given_machine: Any) -> None:
     if streamed:
-        monkeypatch.setattr(host, "last_cache_bytes", lambda: 0)
+        given_machine(last_cache_bytes=0)
     x = few_values(*lens)
     x.reshape(-1)[5::97] = np.nan
     x.reshape(-1)[7::41] = -np.inf
@@ -84,8 +82,8 @@ def test_arg_positions_with_nan_and_infinity() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "uint8", "bool", "int64"])
 @pytest.mark.parametrize("lens", [(300,), (2, 5000), (1, 3, 2077)])
-def test_arg_positions_of_long_rows_in_parts(lens: tuple[int, ...], dtype: str, monkeypatch: Any) -> None:
-    monkeypatch.setattr(rows, "PART_ELEMENTS", 70)
+def test_arg_positions_of_long_rows_in_parts(lens: tuple[int, ...], dtype: str, given_machine: Any) -> None:
+    given_machine(row_part_elements=70)
     x = few_values(*lens, dtype=dtype)
     check_arg(x, len(lens) - 1, gap=1, cut=True)
     check_arg(np.zeros(lens, dtype), len(lens) - 1, cut=True)
@@ -181,10 +179,10 @@ def test_running_sums(exclusive: bool, reverse: bool) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32"])
 @pytest.mark.parametrize("lens", [(3, 1100), (1100, 3), (2, 9, 1030), (33, 5, 70), (5, 0, 7), (2085,)])
 def test_running_sums_of_long_rows_and_many_columns(
-    lens: tuple[int, ...], dtype: str, streamed: bool, monkeypatch: Any
+    lens: tuple[int, ...], dtype: str, streamed: bool, given_machine: Any
 ) -> None:
     if streamed:
-        monkeypatch.setattr(host, "last_cache_bytes", lambda: 0)
+        given_machine(last_cache_bytes=0)
     x = few_values(*lens, dtype=dtype)
     if dtype == "float32" and x.size:
         x.reshape(-1)[[5, x.size // 2, x.size - 9]] = [np.inf, np.nan, -np.inf]
@@ -200,8 +198,8 @@ def test_running_sums_of_long_rows_and_many_columns(
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32", "uint64", "bool"])
 @pytest.mark.parametrize("lens", [(70,), (1000,), (2, 900), (1, 3, 333), (333, 2)])
-def test_running_sums_of_long_rows_in_parts(lens: tuple[int, ...], dtype: str, monkeypatch: Any) -> None:
-    monkeypatch.setattr(rows, "PART_ELEMENTS", 30)
+def test_running_sums_of_long_rows_in_parts(lens: tuple[int, ...], dtype: str, given_machine: Any) -> None:
+    given_machine(row_part_elements=30)
     x = few_values(*lens, dtype=dtype)
     if dtype == "float32":
         x.reshape(-1)[[5, x.size // 2, x.size - 9]] = [np.inf, np.nan, -np.inf]

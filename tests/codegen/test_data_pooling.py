@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.cpu.data.pooling import pooling_launch, windows
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import from_numpy
@@ -162,8 +161,8 @@ def test_nan_and_infinity_in_windows_that_slide(channels: int, stride: int) -> N
     check(x[..., 3], (0, 2, 1), mode="max", lengths=(3,), stride=(stride,), padding=(1,), dilations=(1,))
 
 
-def test_sliding_past_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "last_cache_bytes", lambda: 0)
+def test_sliding_past_the_caches(given_machine: Any) -> None:
+    given_machine(last_cache_bytes=0)
     for lengths, stride in (((3, 3), (1, 1)), ((3, 3), (2, 2)), ((2, 2), (2, 2))):
         check(random((2, 72, 7, 12)), NHWC, mode="max", lengths=lengths, stride=stride, padding=(1, 1))
 

@@ -186,7 +186,7 @@ def test_resize_to_nothing() -> None:
     check_resize(values(0, 3, 4, 5), mode="linear", sizes=(0, 3, 8, 10))
 
 
-def test_resize_past_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "last_cache_bytes", lambda: 0)
+def test_resize_past_the_caches(given_machine: Any) -> None:
+    given_machine(last_cache_bytes=0)
     for order in (NCHW, NHWC):
         check_resize(values(2, 3, 9, 37), order, mode="linear", sizes=(2, 3, 18, 75))

@@ -39,10 +39,10 @@ def numbers(lens: Sequence[int], dtype: Any = np.float32) -> np.ndarray:
 
 
 @pytest.fixture(params=["cached", "streamed"])
-def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def sizes(request: pytest.FixtureRequest, given_machine: Any) -> str:
     """Tensors of any size taken for larger than the caches, or not."""
     if request.param == "streamed":
-        monkeypatch.setattr(host, "last_cache_bytes", lambda: 0)
+        given_machine(last_cache_bytes=0)
     return str(request.param)
 
 

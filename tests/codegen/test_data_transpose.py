@@ -54,9 +54,9 @@ def test_image_layouts(channels: int) -> None:
 
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "float64"])
 @pytest.mark.parametrize("channels", [5, 6, 7, 8, 9, 12, 15])
-def test_few_channels(channels: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_channels(channels: int, dtype: str, given_machine: Any) -> None:
     for cache in (1 << 30, 0):  # the second time as if tensors were larger than the caches
-        monkeypatch.setattr(host, "last_cache_bytes", lambda cache=cache: cache)
+        given_machine(last_cache_bytes=cache)
         for length in (8, 16, 17, 63, 64, 67, 300):
             check((2, channels, length), (0, 1, 2), (0, 2, 1), dtype)
             check((2, channels, length), (0, 2, 1), (0, 1, 2), dtype)
@@ -87,9 +87,9 @@ def test_rows_that_alias_in_the_cache() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "float64"])
-def test_past_the_caches(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_past_the_caches(dtype: str, given_machine: Any) -> None:
     """Rows of the target that are whole cache lines or not, and tensors smaller and larger than a tile."""
-    monkeypatch.setattr(host, "last_cache_bytes", lambda: 0)
+    given_machine(last_cache_bytes=0)
     for lens in ((64, 128), (128, 37), (50, 64), (4200, 96), (33, 2080), (5, 300), (300, 7), (3, 70), (70, 2)):
         check(lens, (0, 1), (1, 0), dtype)
     check((3, 64, 5, 32), (0, 3, 2, 1), (2, 0, 1, 3), dtype)
@@ -98,9 +98,9 @@ def test_past_the_caches(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("start", [0, 1])
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "float64"])
-def test_past_the_caches_from_the_beginning_of_a_line(dtype: str, start: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_past_the_caches_from_the_beginning_of_a_line(dtype: str, start: int, given_machine: Any) -> None:
     """What NumPy allocates begins anywhere; here all rows of the target begin with a line, or one element later."""
-    monkeypatch.setattr(host, "last_cache_bytes", lambda: 0)
+    given_machine(last_cache_bytes=0)
     x = np.random.default_rng(0).integers(0, 100, (40, 64)).astype(dtype)
     room = np.zeros(x.size + 2 * host.CACHE_LINE, dtype)
     start += -room.__array_interface__["data"][0] % host.CACHE_LINE // room.itemsize

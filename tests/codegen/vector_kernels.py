@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,10 +10,10 @@ import ml_dtypes
 import numpy as np
 
 from mgx_numba.codegen.cpu.kernel import cpu_kernel
-from mgx_numba.codegen.cpu.toolchain.loader import load
 from mgx_numba.codegen.store import ObjectStore
 
-KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+from .launching import call_kernel
+
 GUARD = 64
 _FOLDER = tempfile.TemporaryDirectory(prefix="mgx_numba_test_")
 _STORE = ObjectStore(Path(_FOLDER.name))
@@ -26,10 +25,8 @@ def numpy_dtype(name: str) -> np.dtype:
 
 def call(text: str, *arguments: np.ndarray | int) -> None:
     """Compile kernel source and call it once with an argument block of addresses and integers."""
-    (address,) = load([cpu_kernel("test", text)], store=_STORE, workers=1)
     words = [a.ctypes.data if isinstance(a, np.ndarray) else a for a in arguments]
-    block = np.array(words, np.int64)
-    KERNEL(address)(block.ctypes.data, 0, 1)
+    call_kernel(cpu_kernel("test", text), words, (0, 1), store=_STORE, workers=1)
 
 
 def run_body(body: str, *arguments: np.ndarray | int) -> None:

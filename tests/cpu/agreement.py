@@ -8,6 +8,7 @@ Elements that change their kind (integers, NaN, infinity) under that noise decid
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -49,11 +50,19 @@ FAST = 2.0**-18
 Strassen's sums by less) relative to products of the largest magnitudes, of which `MARGIN` times this is allowed."""
 
 
+@dataclass(frozen=True)
 class Reference:
-    """Results of ``ref`` and how far each element may be away from them (infinitely where it decides nothing)."""
+    """Results of ``ref`` and how far each element may be away from them.
 
-    def __init__(self, results: list[np.ndarray], allowed: list[np.ndarray]) -> None:
-        self.results, self.allowed = results, allowed
+    Attributes:
+        results: the results.
+        allowed: for each result, how far its elements may be away, infinitely where they decide nothing.
+        overflows: whether values come close to the limits of their types, so that no element decides anything.
+    """
+
+    results: list[np.ndarray]
+    allowed: list[np.ndarray]
+    overflows: bool = False
 
 
 def reference(
@@ -62,8 +71,8 @@ def reference(
     *,
     fast_math: bool = False,
     absolute: frozenset[str] = frozenset(),
-) -> Reference | None:
-    """The reference of a program, or ``None`` if its values come close to overflow.
+) -> Reference:
+    """The reference of a program.
 
     Args:
         program: any program; results whose lengths rounding changes decide nothing.
@@ -74,7 +83,7 @@ def reference(
     calm = _Evaluation(inputs)
     exact = calm.results(program.main)
     if calm.overflows:
-        return None
+        return Reference(exact, [np.full(np.shape(e), np.inf) for e in exact], overflows=True)
     allowed = [np.zeros(np.shape(e)) for e in exact]
     for seed in range(RUNS):
         noisy = _Evaluation(inputs, np.random.default_rng(seed), fast_math, absolute).results(program.main)

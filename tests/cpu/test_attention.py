@@ -18,13 +18,10 @@ from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.cpu.program import CpuProgram
 from mgx_numba.targets.options import TargetOptions
 
+from ..values import normal
 from .programs import check, compile_and_run, program_of
 
 HEADS_LAST = (0, 2, 1, 3)
-
-
-def normal(*lens: int, seed: int = 0, dtype: Any = np.float32) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(lens).astype(dtype)
 
 
 def attend(m: Module, p: Sequence[Instruction], **attributes: Any) -> Instruction:

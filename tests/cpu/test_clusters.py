@@ -113,11 +113,11 @@ def softmax(m, x, axis, lens):
     return m.add_instruction("div", [e, broadcast(m, m.add_instruction("reduce_sum", [e], axes=[axis]), lens)])
 
 
-@pytest.mark.parametrize("axis", [0, 1, 2])
-@pytest.mark.parametrize("lens", [(3, 5, 70), (2, 33, 7), (1, 8, 300)])
+LONG_AXES = [(lens, axis) for lens in [(3, 5, 70), (2, 33, 7), (1, 8, 300)] for axis in range(3) if lens[axis] > 1]
+
+
+@pytest.mark.parametrize(("lens", "axis"), LONG_AXES)
 def test_softmax_is_one_kernel_along_any_axis(lens, axis):
-    if lens[axis] == 1:
-        pytest.skip("nothing to reduce")
     program = check([data(lens)], lambda m, p: softmax(m, p[0], axis, lens))
     assert [i.name for i in program.main if not i.is_param] == ["fused_reduce", "@return"]
 

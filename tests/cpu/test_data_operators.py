@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.cpu.data import rows
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.module import Module
 from mgx_numba.runtime.plan import HostStep
@@ -130,9 +129,9 @@ def test_topk_members(axis: int) -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.uint8])
 @pytest.mark.parametrize(("lens", "axis"), [((3000,), 0), ((2, 1500), 1), ((1, 3, 999), 2), ((1100, 2), 0)])
 @pytest.mark.parametrize("k", [1, 70])
-def test_long_rows_in_parts(k: int, lens: tuple[int, ...], axis: int, dtype: Any, monkeypatch: Any) -> None:
+def test_long_rows_in_parts(k: int, lens: tuple[int, ...], axis: int, dtype: Any, given_machine: Any) -> None:
     """A few rows that several tasks share: top-k, positions of extremes and running sums, with ties and NaN."""
-    monkeypatch.setattr(rows, "PART_ELEMENTS", 90)
+    given_machine(row_part_elements=90)
     x = np.round(values(*lens)).astype(dtype)
     if dtype is np.float32:
         x.reshape(-1)[[5, 400, 401]] = [np.inf, np.nan, -np.inf]

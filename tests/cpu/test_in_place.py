@@ -13,14 +13,11 @@ from mgx_numba.runtime.plan import Pointer, Step
 from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.options import TargetOptions
 
+from ..values import normal
 from .programs import check
 
 PASSES = ("layout_convolution", "fuse_contraction", "fuse_reduce", "fuse_pointwise", "dead_code_elimination")
 Layer = Callable[[Instruction, int], Instruction]
-
-
-def data(*lens: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(lens).astype(np.float32)
 
 
 def in_place(inputs: list[np.ndarray], build: Callable, **options) -> list[bool]:
@@ -43,14 +40,14 @@ def residual(m: Module, x: Instruction, layer: Layer, blocks: int) -> Instructio
 def product(m: Module, n: int) -> Layer:
     def layer(x: Instruction, seed: int) -> Instruction:
         *batch, _, k = x.shape.lens
-        return m.add_instruction("dot", [x, m.add_literal(data(*batch, k, n, seed=seed))])
+        return m.add_instruction("dot", [x, m.add_literal(normal(*batch, k, n, seed=seed))])
 
     return layer
 
 
 def convolution(m: Module, n: int, kernel: int, groups: int = 1) -> Layer:
     def layer(x: Instruction, seed: int) -> Instruction:
-        weights = 0.2 * data(n, x.shape.lens[1] // groups, kernel, kernel, seed=seed)
+        weights = 0.2 * normal(n, x.shape.lens[1] // groups, kernel, kernel, seed=seed)
         return m.add_instruction("convolution", [x, m.add_literal(weights)], padding=[kernel // 2] * 2, group=groups)
 
     return layer
@@ -59,7 +56,7 @@ def convolution(m: Module, n: int, kernel: int, groups: int = 1) -> Layer:
 @pytest.mark.parametrize("value", [1.0, np.inf, np.nan])
 @pytest.mark.parametrize("lens,n", [((37, 20), 33), ((5, 3), 6), ((3, 13, 64), 64), ((50, 16), 100)])
 def test_sums_of_products(lens, n, value):
-    x = data(*lens)
+    x = normal(*lens)
     x[..., 0, 1] = value
     found = in_place([x], lambda m, p: residual(m, p[0], product(m, n), 3), fast_math=False)
     assert found == [True, True, False]  # the last one writes what is returned
@@ -68,17 +65,17 @@ def test_sums_of_products(lens, n, value):
 @pytest.mark.parametrize("fast_math", [False, True])
 @pytest.mark.parametrize("lens,n,kernel", [((2, 5, 9, 7), 36, 1), ((1, 8, 13, 9), 40, 3), ((3, 64, 1, 1), 16, 1)])
 def test_sums_of_convolutions(lens, n, kernel, fast_math):
-    found = in_place([data(*lens)], lambda m, p: residual(m, p[0], convolution(m, n, kernel), 2), fast_math=fast_math)
+    found = in_place([normal(*lens)], lambda m, p: residual(m, p[0], convolution(m, n, kernel), 2), fast_math=fast_math)
     assert found == [True, True]
 
 
 def test_large_sums_of_tasks_of_two_threads():
-    found = in_place([data(2, 64, 30, 31)], lambda m, p: residual(m, p[0], convolution(m, 160, 1), 3), fast_math=True)
+    found = in_place([normal(2, 64, 30, 31)], lambda m, p: residual(m, p[0], convolution(m, 160, 1), 3), fast_math=True)
     assert found == [True, True, True]
 
 
 def test_kernels_that_compute_some_pixels_twice_leave_the_operand_alone():
-    found = in_place([data(1, 16, 9, 21)], lambda m, p: residual(m, p[0], convolution(m, 16, 3, 16), 2))
+    found = in_place([normal(1, 16, 9, 21)], lambda m, p: residual(m, p[0], convolution(m, 16, 3, 16), 2))
     assert found == [False, False]
 
 
@@ -88,7 +85,7 @@ def test_an_operand_that_is_read_later_stays():
         z = m.add_instruction("add", [product(m, 24)(m.add_instruction("relu", [y]), 1), y])
         return m.add_instruction("dot", [m.add_instruction("transpose", [y], permutation=(1, 0)), z])
 
-    assert in_place([data(19, 24)], build) == [False]
+    assert in_place([normal(19, 24)], build) == [False]
 
 
 def test_an_operand_that_is_also_multiplied_stays():
@@ -98,7 +95,7 @@ def test_an_operand_that_is_also_multiplied_stays():
             y = m.add_instruction("add", [product(m, 40)(y, seed), y])
         return product(m, 3)(y, 3)
 
-    assert in_place([data(70, 24)], build) == [False, False]
+    assert in_place([normal(70, 24)], build) == [False, False]
 
 
 def test_an_operand_in_the_place_of_another_that_is_also_multiplied_stays():
@@ -107,7 +104,7 @@ def test_an_operand_in_the_place_of_another_that_is_also_multiplied_stays():
         y = m.add_instruction("add", [product(m, 40)(y, 5), y])
         return product(m, 3)(y, 6)
 
-    assert in_place([data(70, 24)], build) == [True, False]
+    assert in_place([normal(70, 24)], build) == [True, False]
 
 
 def test_an_operand_whose_memory_others_need_until_then_stays():
@@ -123,7 +120,7 @@ def test_an_operand_whose_memory_others_need_until_then_stays():
         z = m.add_instruction("add", [product(m, 24)(p[1], 3), head])
         return product(m, 3)(m.add_instruction("concat", [z, other], axis=0), 4)
 
-    assert in_place([data(19, 24), data(19, 24)], build) == [False]
+    assert in_place([normal(19, 24), normal(19, 24)], build) == [False]
 
 
 @pytest.mark.parametrize("start", [0, 100])
@@ -139,7 +136,7 @@ def test_parts_of_concatenations_that_lie_otherwise_stay(start):
         other = product(m, 40)(p[1], 3)
         return product(m, 3)(m.add_instruction("concat", [other, z] if start else [z, other], axis=0), 4)
 
-    assert in_place([data(300, 24), data(max(start, 50), 24)], build) == [False]
+    assert in_place([normal(300, 24), normal(max(start, 50), 24)], build) == [False]
 
 
 def test_an_operand_of_rows_in_another_order_stays():
@@ -149,7 +146,7 @@ def test_an_operand_of_rows_in_another_order_stays():
         z = m.add_instruction("add", [product(m, 24)(p[1], 1), turned])
         return product(m, 3)(z, 3)
 
-    assert in_place([data(13, 3, 9), data(3, 13, 9)], build) == [False]
+    assert in_place([normal(13, 3, 9), normal(3, 13, 9)], build) == [False]
 
 
 @pytest.mark.parametrize("name", ["slice", "broadcast"])
@@ -161,7 +158,7 @@ def test_an_operand_that_lies_otherwise_stays(name):
         z = m.add_instruction("add", [product(m, 24)(p[1], 1), seen])
         return product(m, 3)(z, 3)
 
-    assert in_place([data(30, 24), data(24, 24)], build) == [False]
+    assert in_place([normal(30, 24), normal(24, 24)], build) == [False]
 
 
 def test_the_copy_of_an_operand_is_replaced():
@@ -169,11 +166,11 @@ def test_the_copy_of_an_operand_is_replaced():
         y = product(m, 24)(p[0], 0)
         turned = m.add_instruction("transpose", [y], permutation=(1, 0))
         z = m.add_instruction("add", [product(m, 24)(p[1], 1), turned])
-        return m.add_instruction("dot", [m.add_instruction("add", [y, z]), m.add_literal(data(24, 3))])
+        return m.add_instruction("dot", [m.add_instruction("add", [y, z]), m.add_literal(normal(24, 3))])
 
-    assert True in in_place([data(24, 24), data(24, 24)], build)
+    assert True in in_place([normal(24, 24), normal(24, 24)], build)
 
 
 def test_memory_that_is_not_reused_is_not_replaced():
     options = {"fast_math": False, "memory_reuse": False}
-    assert in_place([data(9, 20)], lambda m, p: residual(m, p[0], product(m, 20), 2), **options) == [False, False]
+    assert in_place([normal(9, 20)], lambda m, p: residual(m, p[0], product(m, 20), 2), **options) == [False, False]

@@ -6,7 +6,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.cpu.cluster.maxima import maxima_without_nan
 
 from .programs import check
@@ -44,9 +43,9 @@ def softmax(m, x, logarithm=False, keep_max=False):
 @pytest.mark.parametrize("past_caches", [False, True])
 @pytest.mark.parametrize("fast_math", [False, True])
 @pytest.mark.parametrize("cols", LENGTHS)
-def test_softmax(cols, fast_math, past_caches, monkeypatch):
+def test_softmax(cols, fast_math, past_caches, given_machine):
     if past_caches:
-        monkeypatch.setattr(host, "last_cache_bytes", lambda: 0)
+        given_machine(last_cache_bytes=0)
     x = data((21, cols))
     x[3:5] = -np.inf
     x[7, :-1] = -np.inf

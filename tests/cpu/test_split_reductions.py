@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.cpu import host
-from mgx_numba.codegen.cpu.cluster import split
 from mgx_numba.codegen.cpu.cluster.reduce import reduce_launch
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
@@ -24,10 +22,8 @@ NAMES = "reduce_sum reduce_mean reduce_max reduce_min reduce_prod".split()
 
 
 @pytest.fixture(autouse=True)
-def small_tensors_count_as_large(monkeypatch):
-    monkeypatch.setattr(host, "last_cache_bytes", lambda: 0)
-    for name in ("PART_ELEMENTS", "LEAST_SHARE", "LEAST_REPEATED"):
-        monkeypatch.setattr(split, name, 2)
+def small_tensors_count_as_large(given_machine):
+    given_machine(last_cache_bytes=0, reduced_part_elements=2, reduced_share=2, repeated_elements=2)
 
 
 def launches(build, *arrays):

@@ -6,14 +6,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.cpu import host
-
 from .programs import check, compile_and_run, program_of
 
 
 @pytest.fixture(autouse=True)
-def no_caches(monkeypatch):
-    monkeypatch.setattr(host, "last_cache_bytes", lambda: 0)
+def no_caches(given_machine):
+    given_machine(last_cache_bytes=0)
 
 
 def data(shape, seed=0, special=False):

@@ -98,11 +98,6 @@ def assert_like_onnxruntime(
             )
 
 
-def numbers(*lens: int, seed: int = 0, dtype: Any = np.float32) -> np.ndarray:
-    """Normally distributed numbers."""
-    return np.random.default_rng(seed).standard_normal(lens).astype(dtype)
-
-
 def ints(*values: int) -> np.ndarray:
     """An int64 vector."""
     return np.array(values, np.int64)

@@ -10,13 +10,14 @@ import pytest
 
 from mgx_numba.errors import ShapeError
 
-from .support import FLOAT, assert_like_onnxruntime, numbers, run, single
+from ..values import normal
+from .support import FLOAT, assert_like_onnxruntime, run, single
 
 F16 = 10
 I32 = 6
 U8 = 2
 
-X = numbers(2, 3, 8)
+X = normal(2, 3, 8)
 SCALE = np.array(0.05, np.float32)
 
 
@@ -33,24 +34,24 @@ OUT = [np.array(0.05, np.float32), zero(128)]
 
 CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
     "gelu": ("Gelu", [X], {}),
-    "bias_gelu": ("BiasGelu", [X, numbers(8, seed=1)], {}),
-    "fast_gelu": ("FastGelu", [X, numbers(8, seed=1)], {}),
+    "bias_gelu": ("BiasGelu", [X, normal(8, seed=1)], {}),
+    "fast_gelu": ("FastGelu", [X, normal(8, seed=1)], {}),
     "fast_gelu_without_bias": ("FastGelu", [X], {}),
     "quick_gelu": ("QuickGelu", [X], {"alpha": 1.3}),
-    "fused_matmul": ("FusedMatMul", [X, numbers(2, 5, 8, seed=1)], {"transB": 1, "alpha": 0.5}),
+    "fused_matmul": ("FusedMatMul", [X, normal(2, 5, 8, seed=1)], {"transB": 1, "alpha": 0.5}),
     "fused_conv": (
         "FusedConv",
-        [numbers(1, 2, 5, 5), numbers(3, 2, 3, 3, seed=1), numbers(3, seed=2)],
+        [normal(1, 2, 5, 5), normal(3, 2, 3, 3, seed=1), normal(3, seed=2)],
         {"activation": "LeakyRelu", "activation_params": [0.2], "pads": [1, 1, 1, 1]},
     ),
     "skip_layer_normalization": (
         "SkipLayerNormalization",
-        [X, numbers(2, 3, 8, seed=1), numbers(8, seed=2), numbers(8, seed=3), numbers(8, seed=4)],
+        [X, normal(2, 3, 8, seed=1), normal(8, seed=2), normal(8, seed=3), normal(8, seed=4)],
         {"outputs": (FLOAT, 0, 0, FLOAT)},
     ),
     "skip_simplified_layer_normalization": (
         "SkipSimplifiedLayerNormalization",
-        [X, numbers(2, 3, 8, seed=1), numbers(8, seed=2)],
+        [X, normal(2, 3, 8, seed=1), normal(8, seed=2)],
         {"epsilon": 1e-5, "outputs": (FLOAT, 0, 0, FLOAT)},
     ),
     "embed_layer_normalization": (
@@ -58,49 +59,49 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
         [
             np.array([[1, 4, 2], [0, 3, 3]], np.int32),
             np.array([[0, 0, 1], [1, 0, 1]], np.int32),
-            numbers(5, 8),
-            numbers(6, 8, seed=1),
-            numbers(2, 8, seed=2),
-            numbers(8, seed=3),
-            numbers(8, seed=4),
+            normal(5, 8),
+            normal(6, 8, seed=1),
+            normal(2, 8, seed=2),
+            normal(8, seed=3),
+            normal(8, seed=4),
             np.array([[1, 1, 0], [1, 1, 1]], np.int32),
         ],
         {"outputs": (FLOAT, I32)},
     ),
     "attention": (
         "Attention",
-        [X, numbers(8, 24, seed=1), numbers(24, seed=2)],
+        [X, normal(8, 24, seed=1), normal(24, seed=2)],
         {"num_heads": 2},
     ),
     "attention_causal_with_mask": (
         "Attention",
-        [X, numbers(8, 24, seed=1), numbers(24, seed=2), np.array([[1, 1, 0], [1, 1, 1]], np.int32)],
+        [X, normal(8, 24, seed=1), normal(24, seed=2), np.array([[1, 1, 0], [1, 1, 1]], np.int32)],
         {"num_heads": 2, "unidirectional": 1},
     ),
     "attention_with_lengths": (
         "Attention",
-        [X, numbers(8, 24, seed=1), numbers(24, seed=2), np.array([2, 3], np.int32)],
+        [X, normal(8, 24, seed=1), normal(24, seed=2), np.array([2, 3], np.int32)],
         {"num_heads": 2},
     ),
     "attention_with_past": (
         "Attention",
-        [X, numbers(8, 24, seed=1), numbers(24, seed=2), None, numbers(2, 2, 2, 4, 4, seed=3)],
+        [X, normal(8, 24, seed=1), normal(24, seed=2), None, normal(2, 2, 2, 4, 4, seed=3)],
         {"num_heads": 2, "unidirectional": 1, "outputs": (FLOAT, FLOAT)},
     ),
     "multi_head_attention": (
         "MultiHeadAttention",
-        [X, numbers(2, 5, 8, seed=1), numbers(2, 5, 8, seed=2), numbers(24, seed=3)],
+        [X, normal(2, 5, 8, seed=1), normal(2, 5, 8, seed=2), normal(24, seed=3)],
         {"num_heads": 2},
     ),
     "multi_head_attention_with_padding_and_bias": (
         "MultiHeadAttention",
         [
             X,
-            numbers(2, 5, 8, seed=1),
-            numbers(2, 5, 8, seed=2),
+            normal(2, 5, 8, seed=1),
+            normal(2, 5, 8, seed=2),
             None,
             np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], np.int32),
-            numbers(1, 2, 3, 5, seed=4),
+            normal(1, 2, 3, 5, seed=4),
         ],
         {"num_heads": 2},
     ),
@@ -108,22 +109,22 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
         "MultiHeadAttention",
         [
             X,
-            numbers(2, 3, 8, seed=1),
-            numbers(2, 3, 8, seed=2),
+            normal(2, 3, 8, seed=1),
+            normal(2, 3, 8, seed=2),
             None,
             None,
             None,
-            numbers(2, 2, 4, 4, seed=5),
-            numbers(2, 2, 4, 4, seed=6),
+            normal(2, 2, 4, 4, seed=5),
+            normal(2, 2, 4, 4, seed=6),
         ],
         {"num_heads": 2, "outputs": (FLOAT, FLOAT, FLOAT)},
     ),
     "group_query_attention_prompt": (
         "GroupQueryAttention",
         [
-            numbers(2, 3, 32),
-            numbers(2, 3, 16, seed=1),
-            numbers(2, 3, 16, seed=2),
+            normal(2, 3, 32),
+            normal(2, 3, 16, seed=1),
+            normal(2, 3, 16, seed=2),
             None,
             None,
             np.array([2, 2], np.int32),
@@ -134,11 +135,11 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
     "group_query_attention_token": (
         "GroupQueryAttention",
         [
-            numbers(2, 1, 32),
-            numbers(2, 1, 16, seed=1),
-            numbers(2, 1, 16, seed=2),
-            numbers(2, 2, 6, 8, seed=3),
-            numbers(2, 2, 6, 8, seed=4),
+            normal(2, 1, 32),
+            normal(2, 1, 16, seed=1),
+            normal(2, 1, 16, seed=2),
+            normal(2, 2, 6, 8, seed=3),
+            normal(2, 2, 6, 8, seed=4),
             np.array([3, 3], np.int32),
             np.array(4, np.int32),
         ],
@@ -147,15 +148,15 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
     "group_query_attention_packed_with_rotation": (
         "GroupQueryAttention",
         [
-            numbers(1, 1, 16 + 16 + 16),
+            normal(1, 1, 16 + 16 + 16),
             None,
             None,
-            numbers(1, 1, 5, 16, seed=3),
-            numbers(1, 1, 5, 16, seed=4),
+            normal(1, 1, 5, 16, seed=3),
+            normal(1, 1, 5, 16, seed=4),
             np.array([5], np.int32),
             np.array(6, np.int32),
-            numbers(10, 8, seed=5),
-            numbers(10, 8, seed=6),
+            normal(10, 8, seed=5),
+            normal(10, 8, seed=6),
         ],
         {
             "num_heads": 1,
@@ -169,37 +170,37 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
     ),
     "rotary_embedding": (
         "RotaryEmbedding",
-        [numbers(2, 3, 16), np.array([[0, 1, 2], [4, 5, 6]]), numbers(8, 4, seed=1), numbers(8, 4, seed=2)],
+        [normal(2, 3, 16), np.array([[0, 1, 2], [4, 5, 6]]), normal(8, 4, seed=1), normal(8, 4, seed=2)],
         {},
     ),
     "rotary_embedding_from_position": (
         "RotaryEmbedding",
-        [numbers(2, 2, 3, 16), np.array([3]), numbers(8, 8, seed=1), numbers(8, 8, seed=2)],
+        [normal(2, 2, 3, 16), np.array([3]), normal(8, 8, seed=1), normal(8, 8, seed=2)],
         {"interleaved": 1},
     ),
     "matmul_nbits": (
         "MatMulNBits",
-        [numbers(3, 40), u8(6, 2, 16), np.abs(numbers(12, seed=1))],
+        [normal(3, 40), u8(6, 2, 16), np.abs(normal(12, seed=1))],
         {"K": 40, "N": 6, "bits": 4, "block_size": 32, "constant": [1, 2]},
     ),
     "matmul_nbits_with_zero_points": (
         "MatMulNBits",
-        [numbers(3, 96), u8(6, 3, 16), np.abs(numbers(18, seed=1)), u8(12, seed=3)],
+        [normal(3, 96), u8(6, 3, 16), np.abs(normal(18, seed=1)), u8(12, seed=3)],
         {"K": 96, "N": 6, "bits": 4, "block_size": 32, "constant": [1, 2, 3]},
     ),
     "matmul_bnb4_nf4": (
         "MatMulBnb4",
-        [numbers(3, 32), u8(96), np.abs(numbers(12, seed=1))],
+        [normal(3, 32), u8(96), np.abs(normal(12, seed=1))],
         {"K": 32, "N": 6, "block_size": 16, "quant_type": 1, "constant": [1, 2]},
     ),
     "matmul_bnb4_fp4": (
         "MatMulBnb4",
-        [numbers(3, 32), u8(96), np.abs(numbers(12, seed=1))],
+        [normal(3, 32), u8(96), np.abs(normal(12, seed=1))],
         {"K": 32, "N": 6, "block_size": 16, "quant_type": 0, "constant": [1, 2]},
     ),
     "matmul_integer_to_float": (
         "MatMulIntegerToFloat",
-        [u8(3, 4), u8(4, 5, seed=1), SCALE, SCALE * 2, zero(12), zero(3), numbers(5)],
+        [u8(3, 4), u8(4, 5, seed=1), SCALE, SCALE * 2, zero(12), zero(3), normal(5)],
         {"constant": [1, 3, 5]},
     ),
     "qlinear_add": ("QLinearAdd", [u8(2, 4), *Q, u8(4, seed=1), *Q, *OUT], {"outputs": (U8,)}),
@@ -236,7 +237,7 @@ SKIP = {"group_query_attention_token": (1, 2)}
 
 
 def test_statistics_of_skip_simplified_layer_normalization() -> None:
-    x, skip, gamma = X, numbers(2, 3, 8, seed=1), numbers(8, seed=2)
+    x, skip, gamma = X, normal(2, 3, 8, seed=1), normal(8, seed=2)
     outputs = (FLOAT,) * 4
     model, feeds = single(
         "SkipSimplifiedLayerNormalization", [x, skip, gamma], domain="com.microsoft", epsilon=1e-5, outputs=outputs
@@ -255,13 +256,13 @@ def test_operator_agrees_with_onnxruntime(name: str) -> None:
 
 
 def test_simplified_layer_normalization_in_the_default_domain() -> None:
-    model, feeds = single("SimplifiedLayerNormalization", [X, numbers(8, seed=1)], axis=-1, epsilon=1e-5)
+    model, feeds = single("SimplifiedLayerNormalization", [X, normal(8, seed=1)], axis=-1, epsilon=1e-5)
     assert_like_onnxruntime(model, feeds)
 
 
 @pytest.mark.parametrize(("mode", "reduce"), [(0, np.sum), (1, np.mean), (2, np.max)])
 def test_embedding_bags_reduce_rows_of_a_table(mode: int, reduce: Any) -> None:
-    table, ids = numbers(6, 3), np.array([1, 4, 4, 0, 2])
+    table, ids = normal(6, 3), np.array([1, 4, 4, 0, 2])
     inputs = [table, ids, np.array([0, 2])]
     model, feeds = single("ATen", inputs, domain="org.pytorch.aten", constant=[2], operator="embedding_bag", mode=mode)
     model.opset_import.append(onnx.helper.make_opsetid("org.pytorch.aten", 1))
@@ -273,40 +274,40 @@ def i64(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
 
 
-TABLE = numbers(8, 2)
+TABLE = normal(8, 2)
 NOT_FROM_THE_END: dict[str, tuple[str, list[Any], int, dict[str, Any]]] = {
     "embedding": (
         "EmbedLayerNormalization",
-        [np.array([[0, 5]], np.int32), np.array([[0, 1]], np.int32), *(numbers(n, 8) for n in (6, 4, 2)), *X[0, :2]],
+        [np.array([[0, 5]], np.int32), np.array([[0, 1]], np.int32), *(normal(n, 8) for n in (6, 4, 2)), *X[0, :2]],
         0,
         {"domain": "com.microsoft", "outputs": (FLOAT, I32)},
     ),
     "segment": (
         "EmbedLayerNormalization",
-        [np.array([[0, 5]], np.int32), np.array([[0, 1]], np.int32), *(numbers(n, 8) for n in (6, 4, 2)), *X[0, :2]],
+        [np.array([[0, 5]], np.int32), np.array([[0, 1]], np.int32), *(normal(n, 8) for n in (6, 4, 2)), *X[0, :2]],
         1,
         {"domain": "com.microsoft", "outputs": (FLOAT, I32)},
     ),
-    "rotary": ("RotaryEmbedding", [numbers(1, 2, 3, 4), TABLE, TABLE, i64(0, 2, 7).reshape(1, 3)], 3, {"opset": 23}),
+    "rotary": ("RotaryEmbedding", [normal(1, 2, 3, 4), TABLE, TABLE, i64(0, 2, 7).reshape(1, 3)], 3, {"opset": 23}),
     "rotary of contrib": (
         "RotaryEmbedding",
-        [numbers(1, 2, 3, 4), i64(0, 2, 7).reshape(1, 3), TABLE, TABLE],
+        [normal(1, 2, 3, 4), i64(0, 2, 7).reshape(1, 3), TABLE, TABLE],
         1,
         {"domain": "com.microsoft"},
     ),
     "unpooling": (
         "MaxUnpool",
-        [numbers(1, 1, 2, 2), i64(0, 2, 8, 15).reshape(1, 1, 2, 2)],
+        [normal(1, 1, 2, 2), i64(0, 2, 8, 15).reshape(1, 1, 2, 2)],
         1,
         {"kernel_shape": [2, 2], "strides": [2, 2]},
     ),
     "unpooling into more": (
         "MaxUnpool",
-        [numbers(1, 1, 2, 2), i64(0, 2, 8, 15).reshape(1, 1, 2, 2), i64(1, 1, 5, 5)],
+        [normal(1, 1, 2, 2), i64(0, 2, 8, 15).reshape(1, 1, 2, 2), i64(1, 1, 5, 5)],
         1,
         {"kernel_shape": [2, 2], "strides": [2, 2], "constant": (2,)},
     ),
-    "tensor scatter": ("TensorScatter", [numbers(1, 2, 4, 3), numbers(1, 2, 2, 3), i64(2)], 2, {"opset": 24}),
+    "tensor scatter": ("TensorScatter", [normal(1, 2, 4, 3), normal(1, 2, 2, 3), i64(2)], 2, {"opset": 24}),
 }
 
 

@@ -14,8 +14,9 @@ from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.program import Program
 from mgx_numba.ops import control
 
+from ..values import normal
 from .onnx_cases import run_program
-from .support import FLOAT, INT64, ints, make_model, numbers, run, single, value_info
+from .support import FLOAT, INT64, ints, make_model, run, single, value_info
 
 
 def ops(program: Program) -> list[str]:
@@ -23,7 +24,7 @@ def ops(program: Program) -> list[str]:
 
 
 def test_convolution_and_bias_print_as_in_migraphx() -> None:
-    model, _ = single("Conv", [numbers(1, 3, 4, 4), numbers(2, 3, 3, 3), numbers(2)], pads=[1, 1, 1, 1])
+    model, _ = single("Conv", [normal(1, 3, 4, 4), normal(2, 3, 3, 3), normal(2)], pads=[1, 1, 1, 1])
     assert str(parse_onnx(model)) == (
         'module: "main"\n'
         "x2 = @param:x2 -> float_type, {2}, {1}\n"
@@ -67,7 +68,7 @@ def test_convolution_and_bias_print_as_in_migraphx() -> None:
 def test_operators_become_migraphx_primitives(
     op_type: str, lens: list[tuple[int, ...]], attributes: dict[str, int], expected: list[str]
 ) -> None:
-    model, _ = single(op_type, [numbers(*n) for n in lens], opset=23, **attributes)
+    model, _ = single(op_type, [normal(*n) for n in lens], opset=23, **attributes)
     assert ops(parse_onnx(model)) == expected
 
 
@@ -83,7 +84,7 @@ def test_shape_computations_fold() -> None:
         helper.make_node("Reshape", ["x", "target"], ["y"]),
     ]
     constants = {"a": ints(0), "b": ints(1), "zero": np.array(0), "axis": ints(0)}
-    model = make_model(nodes, {"x": numbers(4, 3, 5)}, {"y": FLOAT}, constants=constants)
+    model = make_model(nodes, {"x": normal(4, 3, 5)}, {"y": FLOAT}, constants=constants)
     assert parse_onnx(model).output_shapes()[0].lens == (4, 15)
 
 
@@ -95,7 +96,7 @@ def test_constant_of_shape_is_one_element_broadcast() -> None:
 
 
 def test_weights_borrow_the_memory_of_the_bytes() -> None:
-    weights = {f"w{k}": numbers(64, 64, seed=k) for k in range(24)}
+    weights = {f"w{k}": normal(64, 64, seed=k) for k in range(24)}
     nodes = [helper.make_node("Sum", [*weights], ["y"])]
     data = make_model(nodes, {}, {"y": FLOAT}, constants=weights).SerializeToString()
     program = parse_onnx(data)
@@ -107,7 +108,7 @@ def test_weights_borrow_the_memory_of_the_bytes() -> None:
 
 
 def test_files_bytes_and_messages_give_the_same_program(tmp_path: Path) -> None:
-    model, feeds = single("Conv", [numbers(1, 8, 6, 6), numbers(16, 8, 3, 3)], constant=[1])
+    model, feeds = single("Conv", [normal(1, 8, 6, 6), normal(16, 8, 3, 3)], constant=[1])
     path = tmp_path / "model.onnx"
     onnx.save(model, path)
     programs = [parse_onnx(s) for s in (path, str(path), path.read_bytes(), bytearray(path.read_bytes()), model)]
@@ -117,7 +118,7 @@ def test_files_bytes_and_messages_give_the_same_program(tmp_path: Path) -> None:
 
 
 def test_external_data_is_read_at_its_offset(tmp_path: Path) -> None:
-    model, feeds = single("MatMul", [numbers(2, 64), numbers(64, 64)], constant=[1])
+    model, feeds = single("MatMul", [normal(2, 64), normal(64, 64)], constant=[1])
     expected = run(model, feeds)[0]
     onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
     assert np.array_equal(run_program(parse_onnx(tmp_path / "m.onnx"), feeds)[0], expected)
@@ -180,7 +181,7 @@ def test_functions_of_the_model_take_attributes_and_defaults() -> None:
         helper.make_node("Scaled", ["x"], ["h"], domain="own", factor=-2.0),
         helper.make_node("Scaled", ["h"], ["y"], domain="own", factor=1.0, slope=0.25),
     ]
-    model = make_model(nodes, {"x": numbers(3)}, {"y": FLOAT}, functions=[function])
+    model = make_model(nodes, {"x": normal(3)}, {"y": FLOAT}, functions=[function])
     model.opset_import.append(helper.make_opsetid("own", 1))
     x = np.array([1, -1, 2], np.float32)
     assert run(model, {"x": x})[0].tolist() == [-0.25, 2.0, -0.5]
@@ -196,8 +197,8 @@ def if_model(constant: bool) -> onnx.ModelProto:
         "If", ["c"], ["y"], then_branch=branch("yes", "Add", "w"), else_branch=branch("no", "Mul", "w")
     )
     condition = np.array(True)
-    feeds = {"x": numbers(2, 3)} if constant else {"x": numbers(2, 3), "c": condition}
-    constants = {"w": numbers(2, 3, seed=1)} | ({"c": condition} if constant else {})
+    feeds = {"x": normal(2, 3)} if constant else {"x": normal(2, 3), "c": condition}
+    constants = {"w": normal(2, 3, seed=1)} | ({"c": condition} if constant else {})
     return make_model([node], feeds, {"y": FLOAT}, constants=constants)
 
 
@@ -209,7 +210,7 @@ def test_a_constant_condition_leaves_one_branch() -> None:
 def test_branches_become_modules_that_capture_outer_values(condition: bool) -> None:
     program = parse_onnx(if_model(constant=False))
     assert [m.name for m in program.reachable_modules()] == ["main", "If_0_if", "If_0_else"]
-    x, w = numbers(2, 3), numbers(2, 3, seed=1)
+    x, w = normal(2, 3), normal(2, 3, seed=1)
     result = run_program(program, {"x": x, "c": np.array(condition)})[0]
     np.testing.assert_array_equal(result, x + w if condition else x * w)
 
@@ -231,7 +232,7 @@ def loop_model(trips: int | None) -> onnx.ModelProto:
         [helper.make_tensor_value_info(n, t, None) for n, t in (("go_out", 9), ("v_out", FLOAT), ("seen", FLOAT))],
     )
     node = helper.make_node("Loop", ["n", "", "x"], ["last", "history"], body=body)
-    feeds = {"x": numbers(2)} if trips is not None else {"x": numbers(2), "n": np.array(3)}
+    feeds = {"x": normal(2)} if trips is not None else {"x": normal(2), "n": np.array(3)}
     constants = {"n": np.array(trips)} if trips is not None else {}
     return make_model([node], feeds, {"last": FLOAT, "history": FLOAT}, constants=constants)
 
@@ -349,8 +350,8 @@ def test_scan_goes_through_axes_in_both_directions() -> None:
         scan_output_axes=[-1],
         scan_output_directions=[1],
     )
-    p, q = numbers(3, 2), numbers(2, 3, seed=1)
-    model = make_model([node], {"start": numbers(2), "p": p, "q": q}, {"total": FLOAT, "rows": FLOAT})
+    p, q = normal(3, 2), normal(2, 3, seed=1)
+    model = make_model([node], {"start": normal(2), "p": p, "q": q}, {"total": FLOAT, "rows": FLOAT})
     total, rows = run(model, {"start": np.zeros(2, np.float32), "p": p, "q": q})
     running = np.cumsum(p, 0)
     expected = np.stack([running[k] * q[:, 2 - k] for k in range(3)][::-1], axis=-1)
@@ -366,7 +367,7 @@ def test_sequences_of_known_length_are_unrolled() -> None:
         helper.make_node("ConcatFromSequence", ["t"], ["y"], axis=1),
         helper.make_node("SequenceLength", ["t"], ["n"]),
     ]
-    x = numbers(2, 5)
+    x = normal(2, 5)
     constants = {"sizes": ints(2, 3), "one": np.array(1), "zero": np.array(0)}
     y, n = run(make_model(nodes, {"x": x}, {"y": FLOAT, "n": INT64}, constants=constants), {"x": x})
     np.testing.assert_array_equal(y, np.concatenate([x[:, 2:], x], 1))
@@ -374,7 +375,7 @@ def test_sequences_of_known_length_are_unrolled() -> None:
 
 
 def test_recurrent_activations_take_their_parameters_in_order() -> None:
-    x, w, r = numbers(3, 1, 2), numbers(1, 9, 2, seed=1), numbers(1, 9, 3, seed=2)
+    x, w, r = normal(3, 1, 2), normal(1, 9, 2, seed=1), normal(1, 9, 3, seed=2)
     names = ["HardSigmoid", "ScaledTanh"]
     node = helper.make_node(
         "GRU",
@@ -394,7 +395,7 @@ def test_recurrent_activations_take_their_parameters_in_order() -> None:
 
 
 def test_models_may_declare_initializers_as_inputs() -> None:
-    model, feeds = single("Add", [numbers(2), numbers(2, seed=1)], constant=[1])
-    model.graph.input.append(value_info("x1", numbers(2)))
+    model, feeds = single("Add", [normal(2), normal(2, seed=1)], constant=[1])
+    model.graph.input.append(value_info("x1", normal(2)))
     assert list(parse_onnx(model).parameter_shapes()) == ["x0"]
     assert run(model, feeds)[0].shape == (2,)

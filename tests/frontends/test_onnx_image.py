@@ -8,7 +8,8 @@ import numpy as np
 import onnx
 import pytest
 
-from .support import FLOAT, assert_like_onnxruntime, numbers, run, single
+from ..values import normal
+from .support import FLOAT, assert_like_onnxruntime, run, single
 
 PADDINGS = ("zeros", "border", "reflection")
 TIES = np.array([-1, 1, 0, 0.5, -0.5, 0.25, -0.25, 0.2, -0.2, 0.6, -0.6, 0.8], np.float32)
@@ -21,12 +22,9 @@ def grid(*lens: int) -> np.ndarray:
     return places
 
 
-@pytest.mark.parametrize("axes", [2, 3])
-@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize(("mode", "axes"), [("nearest", 2), ("nearest", 3), ("linear", 2), ("linear", 3), ("cubic", 2)])
 def test_grid_sample_agrees_with_onnxruntime(mode: str, axes: int) -> None:
-    if mode == "cubic" and axes == 3:
-        pytest.skip("ONNX Runtime has no cubic form of volumes")
-    x, places = numbers(2, 2, *(4, 5, 3)[:axes]), grid(2, *(3, 7, 2)[:axes], axes)
+    x, places = normal(2, 2, *(4, 5, 3)[:axes]), grid(2, *(3, 7, 2)[:axes], axes)
     for padding, align in itertools.product(PADDINGS, (0, 1)):
         model, feeds = single("GridSample", [x, places], opset=20, mode=mode, padding_mode=padding, align_corners=align)
         assert_like_onnxruntime(model, feeds)
@@ -34,7 +32,7 @@ def test_grid_sample_agrees_with_onnxruntime(mode: str, axes: int) -> None:
 
 @pytest.mark.parametrize("padding", PADDINGS)
 def test_cubic_samples_of_volumes_are_those_of_planes_where_depth_is_constant(padding: str) -> None:
-    plane, places = numbers(1, 2, 4, 5), grid(1, 3, 7, 2)
+    plane, places = normal(1, 2, 4, 5), grid(1, 3, 7, 2)
     volume = np.repeat(plane[:, :, None], 3, 2)
     inside = np.concatenate([places, np.zeros((1, 3, 7, 1), np.float32)], 3)[:, None]
     options = {"opset": 20, "mode": "cubic", "padding_mode": padding}
@@ -64,7 +62,7 @@ def test_samples_of_narrow_images_are_rounded_once(dtype: type, mode: str) -> No
 
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 def test_samples_infinitely_far_away_are_those_of_the_padding(mode: str) -> None:
-    x = numbers(1, 1, 4, 5)
+    x = normal(1, 1, 4, 5)
     far = np.array([[np.inf, 0], [-np.inf, 0], [0, np.inf], [0, -np.inf], [1e30, 0], [np.nan, np.nan]], np.float32)
     finite = np.clip(far, -50, 50)[:5]
     for padding in ("zeros", "border"):

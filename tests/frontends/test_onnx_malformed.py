@@ -14,9 +14,10 @@ from onnx import TensorProto, helper, numpy_helper
 from mgx_numba.errors import MgxError, ParseError, ShapeError, UnsupportedError
 from mgx_numba.frontends.onnx import parse_onnx
 
-from .support import FLOAT, INT64, ints, make_model, numbers, single
+from ..values import normal
+from .support import FLOAT, INT64, ints, make_model, single
 
-X = numbers(2, 3)
+X = normal(2, 3)
 
 
 def relu_model() -> onnx.ModelProto:
@@ -25,7 +26,7 @@ def relu_model() -> onnx.ModelProto:
         helper.make_node("Add", ["x", "w"], ["sum"], name="adder"),
         helper.make_node("Relu", ["sum"], ["y"], name="activation"),
     ]
-    return make_model(nodes, {"x": X}, {"y": FLOAT}, constants={"w": numbers(2, 3, seed=1)})
+    return make_model(nodes, {"x": X}, {"y": FLOAT}, constants={"w": normal(2, 3, seed=1)})
 
 
 def fails(model: object, message: str, kind: type[MgxError] = ParseError) -> None:
@@ -346,11 +347,11 @@ def test_damaged_files_raise_nothing_but_our_errors(seed: int) -> None:
     rng = np.random.default_rng(seed)
     sources = [
         relu_model(),
-        single("Reshape", [numbers(2, 6), ints(3, -1)], constant=[1])[0],
-        single("Conv", [numbers(1, 2, 5, 5), numbers(3, 2, 3, 3)], constant=[1], pads=[1, 1, 1, 1])[0],
-        single("LayerNormalization", [numbers(2, 4), numbers(4), numbers(4)])[0],
-        single("Slice", [numbers(4, 5), ints(1), ints(3), ints(1)], constant=[1, 2, 3])[0],
-        single("Split", [numbers(5, 2), ints(1, 4)], constant=[1], outputs=(FLOAT, FLOAT))[0],
+        single("Reshape", [normal(2, 6), ints(3, -1)], constant=[1])[0],
+        single("Conv", [normal(1, 2, 5, 5), normal(3, 2, 3, 3)], constant=[1], pads=[1, 1, 1, 1])[0],
+        single("LayerNormalization", [normal(2, 4), normal(4), normal(4)])[0],
+        single("Slice", [normal(4, 5), ints(1), ints(3), ints(1)], constant=[1, 2, 3])[0],
+        single("Split", [normal(5, 2), ints(1, 4)], constant=[1], outputs=(FLOAT, FLOAT))[0],
     ]
     for source in sources:
         data = source.SerializeToString()

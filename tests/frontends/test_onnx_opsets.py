@@ -10,10 +10,11 @@ import pytest
 from mgx_numba.errors import UnsupportedError
 from mgx_numba.frontends.onnx import parse_onnx
 
-from .support import FLOAT, INT64, assert_like_onnxruntime, ints, numbers, run, single
+from ..values import normal
+from .support import FLOAT, INT64, assert_like_onnxruntime, ints, run, single
 
 U8, I32 = 2, 6
-X4 = numbers(2, 3, 6, 5)
+X4 = normal(2, 3, 6, 5)
 
 
 def u8(*lens: int, seed: int = 0) -> np.ndarray:
@@ -21,18 +22,18 @@ def u8(*lens: int, seed: int = 0) -> np.ndarray:
 
 
 CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
-    "softmax_7_over_several_axes": ("Softmax", [numbers(2, 3, 4)], {"opset": 7, "axis": 1}),
-    "softmax_11_default_axis": ("Softmax", [numbers(2, 3, 4)], {"opset": 11}),
-    "softmax_13_default_axis": ("Softmax", [numbers(2, 3, 4)], {"opset": 13}),
-    "logsoftmax_11": ("LogSoftmax", [numbers(2, 3, 4)], {"opset": 11, "axis": 0}),
-    "hardmax_of_nothing": ("Hardmax", [numbers(2, 0)], {"opset": 13, "axis": 1}),
-    "hardmax_11": ("Hardmax", [numbers(2, 3, 4)], {"opset": 11, "axis": 1}),
-    "squeeze_7_attribute": ("Squeeze", [numbers(1, 3, 1, 2)], {"opset": 7, "axes": [0, 2]}),
-    "squeeze_11_negative": ("Squeeze", [numbers(1, 3, 1)], {"opset": 11, "axes": [-1]}),
-    "squeeze_13_input": ("Squeeze", [numbers(1, 3, 1), ints(0)], {"opset": 13, "constant": [1]}),
-    "squeeze_13_all": ("Squeeze", [numbers(1, 3, 1)], {"opset": 13}),
-    "unsqueeze_7_attribute": ("Unsqueeze", [numbers(3, 2)], {"opset": 7, "axes": [0, 3]}),
-    "unsqueeze_13_input": ("Unsqueeze", [numbers(3, 2), ints(-1, 0)], {"opset": 13, "constant": [1]}),
+    "softmax_7_over_several_axes": ("Softmax", [normal(2, 3, 4)], {"opset": 7, "axis": 1}),
+    "softmax_11_default_axis": ("Softmax", [normal(2, 3, 4)], {"opset": 11}),
+    "softmax_13_default_axis": ("Softmax", [normal(2, 3, 4)], {"opset": 13}),
+    "logsoftmax_11": ("LogSoftmax", [normal(2, 3, 4)], {"opset": 11, "axis": 0}),
+    "hardmax_of_nothing": ("Hardmax", [normal(2, 0)], {"opset": 13, "axis": 1}),
+    "hardmax_11": ("Hardmax", [normal(2, 3, 4)], {"opset": 11, "axis": 1}),
+    "squeeze_7_attribute": ("Squeeze", [normal(1, 3, 1, 2)], {"opset": 7, "axes": [0, 2]}),
+    "squeeze_11_negative": ("Squeeze", [normal(1, 3, 1)], {"opset": 11, "axes": [-1]}),
+    "squeeze_13_input": ("Squeeze", [normal(1, 3, 1), ints(0)], {"opset": 13, "constant": [1]}),
+    "squeeze_13_all": ("Squeeze", [normal(1, 3, 1)], {"opset": 13}),
+    "unsqueeze_7_attribute": ("Unsqueeze", [normal(3, 2)], {"opset": 7, "axes": [0, 3]}),
+    "unsqueeze_13_input": ("Unsqueeze", [normal(3, 2), ints(-1, 0)], {"opset": 13, "constant": [1]}),
     "slice_9_attributes": ("Slice", [X4], {"opset": 9, "starts": [0, 1], "ends": [1, -1], "axes": [0, 2]}),
     "slice_7_no_axes": ("Slice", [X4], {"opset": 7, "starts": [0, 1], "ends": [2, 9999]}),
     "slice_10_inputs": (
@@ -52,7 +53,7 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
     ),
     "slice_backwards_of_an_empty_axis": (
         "Slice",
-        [numbers(0, 3), ints(-1, -9), ints(-9, -9), ints(0, 1), ints(-1, -1)],
+        [normal(0, 3), ints(-1, -9), ints(-9, -9), ints(0, 1), ints(-1, -1)],
         {"opset": 10, "constant": [1, 2, 3, 4]},
     ),
     "shrink_of_integers": (
@@ -136,21 +137,21 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
         [X4, None, None, ints(4, 4)],
         {"opset": 18, "constant": [3], "axes": [2, 3], "keep_aspect_ratio_policy": "not_larger"},
     ),
-    "topk_7_attribute": ("TopK", [numbers(3, 7)], {"opset": 7, "k": 3, "outputs": (FLOAT, INT64)}),
-    "topk_10_input": ("TopK", [numbers(3, 7), ints(2)], {"opset": 10, "constant": [1], "outputs": (FLOAT, INT64)}),
+    "topk_7_attribute": ("TopK", [normal(3, 7)], {"opset": 7, "k": 3, "outputs": (FLOAT, INT64)}),
+    "topk_10_input": ("TopK", [normal(3, 7), ints(2)], {"opset": 10, "constant": [1], "outputs": (FLOAT, INT64)}),
     "topk_11_smallest": (
         "TopK",
-        [numbers(3, 7), ints(2)],
+        [normal(3, 7), ints(2)],
         {"opset": 11, "constant": [1], "largest": 0, "axis": 0, "outputs": (FLOAT, INT64)},
     ),
-    "split_7_attribute": ("Split", [numbers(5, 2)], {"opset": 7, "split": [2, 3], "outputs": (FLOAT, FLOAT)}),
-    "split_7_equal": ("Split", [numbers(4, 2)], {"opset": 7, "outputs": (FLOAT, FLOAT)}),
+    "split_7_attribute": ("Split", [normal(5, 2)], {"opset": 7, "split": [2, 3], "outputs": (FLOAT, FLOAT)}),
+    "split_7_equal": ("Split", [normal(4, 2)], {"opset": 7, "outputs": (FLOAT, FLOAT)}),
     "split_13_input": (
         "Split",
-        [numbers(5, 2), ints(1, 4)],
+        [normal(5, 2), ints(1, 4)],
         {"opset": 13, "constant": [1], "outputs": (FLOAT, FLOAT)},
     ),
-    "split_18_uneven": ("Split", [numbers(5, 2)], {"opset": 18, "num_outputs": 3, "outputs": (FLOAT,) * 3}),
+    "split_18_uneven": ("Split", [normal(5, 2)], {"opset": 18, "num_outputs": 3, "outputs": (FLOAT,) * 3}),
     "reduce_7_attribute": ("ReduceSum", [X4], {"opset": 7, "axes": [1, 3], "keepdims": 0}),
     "reduce_11_negative": ("ReduceMax", [X4], {"opset": 11, "axes": [-1]}),
     "reduce_13_input": ("ReduceSum", [X4, ints(2)], {"opset": 13, "constant": [1]}),
@@ -159,12 +160,12 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
     "reduce_all_to_scalar": ("ReduceProd", [X4], {"opset": 13, "keepdims": 0}),
     "batch_normalization_7": (
         "BatchNormalization",
-        [X4, numbers(3, seed=1), numbers(3, seed=2), numbers(3, seed=3), np.abs(numbers(3, seed=4))],
+        [X4, normal(3, seed=1), normal(3, seed=2), normal(3, seed=3), np.abs(normal(3, seed=4))],
         {"opset": 7, "epsilon": 1e-3},
     ),
     "batch_normalization_15": (
         "BatchNormalization",
-        [X4, numbers(3, seed=1), numbers(3, seed=2), numbers(3, seed=3), np.abs(numbers(3, seed=4))],
+        [X4, normal(3, seed=1), normal(3, seed=2), normal(3, seed=3), np.abs(normal(3, seed=4))],
         {"opset": 15},
     ),
     "dropout_7": ("Dropout", [X4], {"opset": 7, "ratio": 0.3}),
@@ -172,10 +173,10 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
     "cast_9": ("Cast", [X4 * 10], {"opset": 9, "to": INT64, "outputs": (INT64,)}),
     "gemm_7": (
         "Gemm",
-        [numbers(4, 3), numbers(4, 5, seed=1), numbers(5, seed=2)],
+        [normal(4, 3), normal(4, 5, seed=1), normal(5, seed=2)],
         {"opset": 7, "transA": 1, "alpha": 0.5, "beta": 2.0},
     ),
-    "gemm_11_without_c": ("Gemm", [numbers(3, 4), numbers(5, 4, seed=1)], {"opset": 11, "transB": 1}),
+    "gemm_11_without_c": ("Gemm", [normal(3, 4), normal(5, 4, seed=1)], {"opset": 11, "transB": 1}),
     "average_pool_7": (
         "AveragePool",
         [X4],
@@ -215,20 +216,20 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
     "lp_pool_11": ("LpPool", [X4], {"opset": 11, "kernel_shape": [2, 2], "p": 3}),
     "conv_transpose_output_padding": (
         "ConvTranspose",
-        [X4, numbers(3, 4, 3, 3, seed=1), numbers(4, seed=2)],
+        [X4, normal(3, 4, 3, 3, seed=1), normal(4, seed=2)],
         {"opset": 11, "strides": [2, 2], "pads": [1, 1, 0, 0], "output_padding": [1, 1]},
     ),
     "conv_transpose_same_upper": (
         "ConvTranspose",
-        [X4, numbers(3, 4, 3, 3, seed=1)],
+        [X4, normal(3, 4, 3, 3, seed=1)],
         {"opset": 11, "strides": [2, 2], "auto_pad": "SAME_UPPER"},
     ),
     "conv_same_lower_grouped": (
         "Conv",
-        [X4, numbers(6, 1, 2, 2, seed=1), numbers(6, seed=2)],
+        [X4, normal(6, 1, 2, 2, seed=1), normal(6, seed=2)],
         {"opset": 11, "group": 3, "auto_pad": "SAME_LOWER", "strides": [2, 1]},
     ),
-    "arg_max_7": ("ArgMax", [numbers(3, 4)], {"opset": 7, "axis": 1, "keepdims": 0, "outputs": (INT64,)}),
+    "arg_max_7": ("ArgMax", [normal(3, 4)], {"opset": 7, "axis": 1, "keepdims": 0, "outputs": (INT64,)}),
     "arg_min_12_last": (
         "ArgMin",
         [np.array([[2, 1, 1], [3, 3, 3]], np.float32)],
@@ -236,7 +237,7 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
     ),
     "scatter_9": (
         "Scatter",
-        [numbers(3, 4), np.array([[1, 0], [2, 3]]), numbers(2, 2, seed=1)],
+        [normal(3, 4), np.array([[1, 0], [2, 3]]), normal(2, 2, seed=1)],
         {"opset": 9, "axis": 1},
     ),
     "one_hot_9": (
@@ -244,28 +245,28 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
         [np.array([[1, 3], [0, -2]]), ints(4), np.array([-1, 5], np.float32)],
         {"opset": 9, "constant": [1], "axis": 1},
     ),
-    "max_8_broadcast": ("Max", [numbers(3, 1), numbers(4), numbers(1, seed=1)], {"opset": 8}),
-    "depth_to_space_11_crd": ("DepthToSpace", [numbers(1, 8, 2, 3)], {"opset": 11, "blocksize": 2, "mode": "CRD"}),
+    "max_8_broadcast": ("Max", [normal(3, 1), normal(4), normal(1, seed=1)], {"opset": 8}),
+    "depth_to_space_11_crd": ("DepthToSpace", [normal(1, 8, 2, 3)], {"opset": 11, "blocksize": 2, "mode": "CRD"}),
     "einsum_12_ellipsis": (
         "Einsum",
-        [numbers(2, 3, 4, 5), numbers(2, 3, 5, 6, seed=1)],
+        [normal(2, 3, 4, 5), normal(2, 3, 5, 6, seed=1)],
         {"opset": 12, "equation": "...ij,...jk->...ik"},
     ),
     "einsum_12_sum": (
         "Einsum",
-        [numbers(2, 3, 4), numbers(4, 3, seed=1)],
+        [normal(2, 3, 4), normal(4, 3, seed=1)],
         {"opset": 12, "equation": "abc,cb->a"},
     ),
     "constant_of_shape_9": ("ConstantOfShape", [ints(2, 3)], {"opset": 9, "constant": [0]}),
-    "expand_8": ("Expand", [numbers(3, 1), ints(2, 1, 4)], {"opset": 8, "constant": [1]}),
+    "expand_8": ("Expand", [normal(3, 1), ints(2, 1, 4)], {"opset": 8, "constant": [1]}),
     "group_normalization_21": (
         "GroupNormalization",
-        [numbers(2, 6, 3, 3), numbers(6, seed=1), numbers(6, seed=2)],
+        [normal(2, 6, 3, 3), normal(6, seed=1), normal(6, seed=2)],
         {"opset": 21, "num_groups": 3},
     ),
     "roi_align_10": (
         "RoiAlign",
-        [numbers(1, 2, 8, 8), np.array([[0, 0, 7, 7], [1, 2, 5, 6]], np.float32), ints(0, 0)],
+        [normal(1, 2, 8, 8), np.array([[0, 0, 7, 7], [1, 2, 5, 6]], np.float32), ints(0, 0)],
         {"opset": 10, "output_height": 3, "output_width": 3, "sampling_ratio": 2, "spatial_scale": 0.9},
     ),
     "qlinear_conv_per_channel": (
@@ -329,12 +330,12 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
     ),
     "dequantize_linear_blocked": (
         "DequantizeLinear",
-        [u8(2, 6), np.abs(numbers(2, 3)), u8(2, 3, seed=1)],
+        [u8(2, 6), np.abs(normal(2, 3)), u8(2, 3, seed=1)],
         {"opset": 21, "block_size": 2},
     ),
     "dynamic_quantize_linear": (
         "DynamicQuantizeLinear",
-        [numbers(3, 5)],
+        [normal(3, 5)],
         {"opset": 11, "outputs": (U8, FLOAT, U8)},
     ),
     "dynamic_quantize_linear_of_a_scalar": (
@@ -345,44 +346,44 @@ CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
     "lstm_bidirectional_with_everything": (
         "LSTM",
         [
-            numbers(4, 2, 3),
-            numbers(2, 8, 3, seed=1),
-            numbers(2, 8, 2, seed=2),
-            numbers(2, 16, seed=3),
+            normal(4, 2, 3),
+            normal(2, 8, 3, seed=1),
+            normal(2, 8, 2, seed=2),
+            normal(2, 16, seed=3),
             np.array([4, 2], np.int32),
-            numbers(2, 2, 2, seed=4),
-            numbers(2, 2, 2, seed=5),
-            numbers(2, 6, seed=6),
+            normal(2, 2, 2, seed=4),
+            normal(2, 2, 2, seed=5),
+            normal(2, 6, seed=6),
         ],
         {"opset": 14, "hidden_size": 2, "direction": "bidirectional", "outputs": (FLOAT,) * 3},
     ),
     "gru_linear_before_reset": (
         "GRU",
-        [numbers(3, 2, 3), numbers(1, 6, 3, seed=1), numbers(1, 6, 2, seed=2), numbers(1, 12, seed=3)],
+        [normal(3, 2, 3), normal(1, 6, 3, seed=1), normal(1, 6, 2, seed=2), normal(1, 12, seed=3)],
         {"opset": 14, "hidden_size": 2, "linear_before_reset": 1, "outputs": (FLOAT, FLOAT)},
     ),
     "rnn_reverse_with_relu": (
         "RNN",
-        [numbers(3, 2, 3), numbers(1, 2, 3, seed=1), numbers(1, 2, 2, seed=2)],
+        [normal(3, 2, 3), normal(1, 2, 3, seed=1), normal(1, 2, 2, seed=2)],
         {"opset": 7, "hidden_size": 2, "direction": "reverse", "activations": ["Relu"], "outputs": (0, FLOAT)},
     ),
     "gather_nd_12_batched": (
         "GatherND",
-        [numbers(2, 3, 4), np.array([[[1], [2]], [[0], [-1]]])],
+        [normal(2, 3, 4), np.array([[[1], [2]], [[0], [-1]]])],
         {"opset": 12, "batch_dims": 1},
     ),
     "non_zero_9": ("NonZero", [np.array([[1, 0], [0, 3]], np.float32)], {"opset": 9, "outputs": (INT64,)}),
     "lrn_7": ("LRN", [X4], {"opset": 7, "size": 3, "alpha": 0.1}),
     "instance_normalization_7": (
         "InstanceNormalization",
-        [X4, numbers(3, seed=1), numbers(3, seed=2)],
+        [X4, normal(3, seed=1), normal(3, seed=2)],
         {"opset": 7},
     ),
-    "prelu_9": ("PRelu", [X4, numbers(3, 1, 1, seed=1)], {"opset": 9}),
-    "matmul_vectors": ("MatMul", [numbers(4), numbers(4, seed=1)], {"opset": 9}),
-    "matmul_broadcast": ("MatMul", [numbers(2, 1, 3, 4), numbers(5, 4, 2, seed=1)], {"opset": 9}),
-    "sum_of_scalar_and_matrix": ("Sum", [np.float32(2), numbers(2, 3)], {"opset": 8}),
-    "gather_scalar_index": ("Gather", [numbers(3, 4), np.array(1)], {"opset": 11, "axis": 1}),
+    "prelu_9": ("PRelu", [X4, normal(3, 1, 1, seed=1)], {"opset": 9}),
+    "matmul_vectors": ("MatMul", [normal(4), normal(4, seed=1)], {"opset": 9}),
+    "matmul_broadcast": ("MatMul", [normal(2, 1, 3, 4), normal(5, 4, 2, seed=1)], {"opset": 9}),
+    "sum_of_scalar_and_matrix": ("Sum", [np.float32(2), normal(2, 3)], {"opset": 8}),
+    "gather_scalar_index": ("Gather", [normal(3, 4), np.array(1)], {"opset": 11, "axis": 1}),
 }
 
 
@@ -395,11 +396,11 @@ def test_form_agrees_with_onnxruntime(name: str) -> None:
 
 
 def test_group_normalization_18_scales_groups() -> None:
-    x, scale, bias = numbers(2, 4, 3), numbers(2, seed=1), numbers(2, seed=2)
+    x, scale, bias = normal(2, 4, 3), normal(2, seed=1), normal(2, seed=2)
     model, feeds = single("GroupNormalization", [x, scale, bias], opset=18, num_groups=2, epsilon=1e-3)
     groups = x.reshape(2, 2, 6).astype(np.float64)
-    normal = (groups - groups.mean(2, keepdims=True)) / np.sqrt(groups.var(2, keepdims=True) + 1e-3)
-    expected = (normal * scale[:, None] + bias[:, None]).reshape(x.shape)
+    standard = (groups - groups.mean(2, keepdims=True)) / np.sqrt(groups.var(2, keepdims=True) + 1e-3)
+    expected = (standard * scale[:, None] + bias[:, None]).reshape(x.shape)
     np.testing.assert_allclose(run(model, feeds)[0], expected, rtol=1e-5, atol=1e-5)
 
 
@@ -415,6 +416,6 @@ def test_operators_unchanged_since_old_sets_are_read() -> None:
 
 
 def test_operators_changed_since_old_sets_are_refused() -> None:
-    model, _ = single("Add", [numbers(2), numbers(2)], opset=6)
+    model, _ = single("Add", [normal(2), normal(2)], opset=6)
     with pytest.raises(UnsupportedError, match=r"form of operator set 6 is not supported; that of 7 is"):
         parse_onnx(model)

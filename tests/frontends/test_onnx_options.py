@@ -16,8 +16,9 @@ from mgx_numba.core.shape import DynamicDimension as Dim
 from mgx_numba.errors import OptionError, UnsupportedError
 from mgx_numba.frontends.onnx import parse_onnx
 
+from ..values import normal
 from .onnx_cases import run_program
-from .support import FLOAT, make_model, numbers, single
+from .support import FLOAT, make_model, single
 
 
 def symbolic(nodes: Sequence[onnx.NodeProto], dims: Sequence[Any], **extra: Any) -> onnx.ModelProto:
@@ -116,7 +117,7 @@ def test_unknown_operators_can_be_skipped() -> None:
 
 
 def test_debug_symbols_name_the_nodes() -> None:
-    model, _ = single("Gemm", [numbers(2, 3), numbers(3, 4), numbers(4)])
+    model, _ = single("Gemm", [normal(2, 3), normal(3, 4), normal(4)])
     model.graph.node[0].name = "fc1"
     program = parse_onnx(model, use_debug_symbols=True)
     assert {ins.debug_symbols for ins in program.main if ins.inputs and ins.name != "@return"} == {("fc1",)}
@@ -149,7 +150,7 @@ def test_a_reshape_to_shape_derived_lengths_keeps_a_dynamic_batch(batch: int) ->
         helper.make_node("Reshape", ["x", "target"], ["r"]),
         helper.make_node("Softmax", ["r"], ["y"], axis=-1),
     ]
-    x = numbers(batch, 3, 4)
+    x = normal(batch, 3, 4)
     y = dynamic_feeds(symbolic(nodes, ["batch", 3, 4]), x, dim_params={"batch": Dim(1, 8)})
     wide = np.exp(x.reshape(batch, 2, 6))
     np.testing.assert_allclose(y, wide / wide.sum(-1, keepdims=True), rtol=1e-5)
@@ -166,14 +167,14 @@ def test_a_network_with_dynamic_batch(batch: int) -> None:
         helper.make_node("Gemm", ["f", "m", "k"], ["y"], transB=1),
     ]
     weights = {
-        "w": numbers(4, 2, 3, 3),
-        "b": numbers(4, seed=1),
-        "v": np.abs(numbers(4, seed=2)) + 1,
-        "m": numbers(5, 4, seed=3),
-        "k": numbers(5, seed=4),
+        "w": normal(4, 2, 3, 3),
+        "b": normal(4, seed=1),
+        "v": np.abs(normal(4, seed=2)) + 1,
+        "m": normal(5, 4, seed=3),
+        "k": normal(5, seed=4),
     }
     model = symbolic(nodes, ["batch", 2, 6, 6], constants=weights)
-    x = numbers(batch, 2, 6, 6, seed=5)
+    x = normal(batch, 2, 6, 6, seed=5)
     y = dynamic_feeds(model, x, default_dyn_dim_value=Dim(1, 4))
     fixed = run_program(parse_onnx(model, default_dim_value=batch), {"x": x})[0]
     np.testing.assert_allclose(y, fixed, rtol=1e-5, atol=1e-6)
@@ -182,7 +183,7 @@ def test_a_network_with_dynamic_batch(batch: int) -> None:
 def test_broadcasts_of_dynamic_values_take_their_lengths_from_each_other() -> None:
     nodes = [helper.make_node("ReduceMean", ["x"], ["m"], axes=[1]), helper.make_node("Sub", ["x", "m"], ["y"])]
     model = symbolic(nodes, ["batch", 4])
-    x = numbers(3, 4)
+    x = normal(3, 4)
     y = dynamic_feeds(model, x, dim_params={"batch": Dim(1, 8)})
     np.testing.assert_allclose(y, x - x.mean(1, keepdims=True), atol=1e-6)
 
@@ -194,7 +195,7 @@ def test_what_needs_fixed_dimensions_says_so() -> None:
 
 
 def test_inputs_that_must_be_constant_name_what_they_depend_on() -> None:
-    model, _ = single("Tile", [numbers(2, 3), np.array([1, 2])])
+    model, _ = single("Tile", [normal(2, 3), np.array([1, 2])])
     with pytest.raises(UnsupportedError, match="input 'repeats' must be constant, but it depends on input 'x1'"):
         parse_onnx(model)
 

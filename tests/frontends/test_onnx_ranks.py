@@ -14,11 +14,12 @@ from mgx_numba.api.shape import dynamic_dimension
 from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.program import Program
 
+from ..values import normal
 from .onnx_cases import compare
-from .support import FLOAT, INT64, assert_like_onnxruntime, ints, make_model, numbers, run
+from .support import FLOAT, INT64, assert_like_onnxruntime, ints, make_model, run
 
 BOOL = TensorProto.BOOL
-X = numbers()
+X = normal()
 
 
 def node(op_type: str, inputs: list[str], outputs: list[str], **attributes: Any) -> onnx.NodeProto:
@@ -63,7 +64,7 @@ CONSTANTS = {
     "four": ints(4),
     "ones": ints(1, 1),
     "pads": ints(1, 2),
-    "row": numbers(1, 3),
+    "row": normal(1, 3),
 }
 
 
@@ -78,7 +79,7 @@ def test_vectors_of_one_element_have_an_axis(source: str, use: str) -> None:
 
 @pytest.mark.parametrize("lens", [(), (1,)])
 def test_bounds_scales_and_zero_points_keep_the_rank_of_what_they_act_on(lens: tuple[int, ...]) -> None:
-    x = numbers(*lens)
+    x = normal(*lens)
     nodes = [
         node("Clip", ["x", "low", "high"], ["y"]),
         node("QuantizeLinear", ["x", "scale", "point"], ["q"]),
@@ -91,7 +92,7 @@ def test_bounds_scales_and_zero_points_keep_the_rank_of_what_they_act_on(lens: t
 
 
 def test_one_update_without_axes_is_scattered() -> None:
-    feeds = {"x": numbers(4), "u": numbers()}
+    feeds = {"x": normal(4), "u": normal()}
     nodes = [node("ScatterND", ["x", "i", "u"], ["y"]), node("ScatterND", ["x", "i", "u"], ["z"], reduction="add")]
     model = make_model(nodes, feeds, {"y": FLOAT, "z": FLOAT}, constants={"i": ints(2)})
     assert_like_onnxruntime(model, feeds)
@@ -107,7 +108,7 @@ def test_nonzero_of_a_scalar_has_no_rows() -> None:
 
 def dynamic(nodes: list[onnx.NodeProto], outputs: list[str], constants: dict[str, np.ndarray]) -> Program:
     """A program of a vector ``x`` of up to 8 elements."""
-    model = make_model(nodes, {"x": numbers(2)}, dict.fromkeys(outputs, FLOAT), constants=constants)
+    model = make_model(nodes, {"x": normal(2)}, dict.fromkeys(outputs, FLOAT), constants=constants)
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
     return parse_onnx(model, default_dyn_dim_value=dynamic_dimension(0, 8)._value)
 
@@ -119,7 +120,7 @@ def test_expand_of_dynamic_lengths_goes_both_ways(lens: tuple[int, ...], target:
     if target is not None:
         net.compile(target)
     for n in (4, 1, 0):
-        x = numbers(n)
+        x = normal(n)
         (y,) = net.run({"x": x})
         compare(np.asarray(y), np.broadcast_to(x, np.broadcast_shapes(x.shape, lens)).copy(), 0, 0)
 
@@ -137,7 +138,7 @@ def test_a_dynamic_length_of_one_is_no_scalar(target: str | None) -> None:
     if target is not None:
         net.compile(target)
     for n in (3, 1, 1):
-        assert [r.shape for r in net.run({"x": numbers(n)})] == [(n,), (), ()]
+        assert [r.shape for r in net.run({"x": normal(n)})] == [(n,), (), ()]
 
 
 def branches() -> onnx.ModelProto:
@@ -165,7 +166,7 @@ def branches() -> onnx.ModelProto:
     )
     return make_model(
         [node("If", ["c"], ["p", "q", "r"], then_branch=then, else_branch=other)],
-        {"x": X, "v": numbers(3), "c": np.array(True)},
+        {"x": X, "v": normal(3), "c": np.array(True)},
         dict.fromkeys("pqr", FLOAT),
         constants=CONSTANTS,
     )
@@ -202,7 +203,7 @@ def scanned() -> onnx.ModelProto:
         {"a": (FLOAT, []), "e": (FLOAT, [])},
         {"b": FLOAT, "f": FLOAT},
     )
-    feeds = {"x": X, "v": numbers(3)}
+    feeds = {"x": X, "v": normal(3)}
     return make_model(
         [node("Scan", ["x", "v"], ["p", "q"], body=body, num_scan_inputs=1)], feeds, {"p": FLOAT, "q": FLOAT}
     )
@@ -216,7 +217,7 @@ def test_results_of_control_flow_have_the_ranks_of_onnxruntime(build: Any, targe
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     net = public_program.wrap(parse_onnx(model)).compile(target)
     for condition in (True, False):
-        given = {"x": X, "v": numbers(3), "c": np.array(condition)}
+        given = {"x": X, "v": normal(3), "c": np.array(condition)}
         feeds = {i.name: given[i.name] for i in model.graph.input}
         for result, expected in zip(net.run(feeds), session.run(None, feeds), strict=True):
             compare(np.asarray(result), expected, 1e-6, 1e-6)

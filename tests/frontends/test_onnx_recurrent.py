@@ -11,7 +11,8 @@ import pytest
 from mgx_numba.errors import ParseError
 from mgx_numba.frontends.onnx import parse_onnx
 
-from .support import FLOAT, assert_like_onnxruntime, numbers, run, single
+from ..values import normal
+from .support import FLOAT, assert_like_onnxruntime, run, single
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 OUTPUTS = {"RNN": 2, "GRU": 2, "LSTM": 3}
@@ -21,14 +22,14 @@ def layer(op_type: str, directions: int = 1) -> list[np.ndarray]:
     """All inputs of a layer of two units: three steps of two sequences, one shorter."""
     rows = 2 * GATES[op_type]
     inputs = [
-        numbers(3, 2, 3),
-        numbers(directions, rows, 3, seed=1),
-        numbers(directions, rows, 2, seed=2),
-        numbers(directions, 2 * rows, seed=3),
+        normal(3, 2, 3),
+        normal(directions, rows, 3, seed=1),
+        normal(directions, rows, 2, seed=2),
+        normal(directions, 2 * rows, seed=3),
         np.array([3, 2], np.int32),
-        numbers(directions, 2, 2, seed=4),
+        normal(directions, 2, 2, seed=4),
     ]
-    return inputs + [numbers(directions, 2, 2, seed=5), numbers(directions, 6, seed=6)] * (op_type == "LSTM")
+    return inputs + [normal(directions, 2, 2, seed=5), normal(directions, 6, seed=6)] * (op_type == "LSTM")
 
 
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])

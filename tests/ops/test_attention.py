@@ -10,11 +10,8 @@ from mgx_numba.core.types import Type
 from mgx_numba.errors import ShapeError
 from mgx_numba.ops.base import make_op
 
+from ..values import normal
 from .running import call, shape
-
-
-def normal(*lens: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(lens).astype(np.float32)
 
 
 def direct(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, added: np.ndarray | float) -> np.ndarray:

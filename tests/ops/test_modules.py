@@ -16,14 +16,11 @@ from mgx_numba.graph.program import Program
 from mgx_numba.ops.base import make_op
 from mgx_numba.targets.ref.interpreter import evaluate
 
+from ..values import normal
 from .running import call, shape
 
 FLOAT = Type.float_type
 BOOL, INT64 = Type.bool_type, Type.int64_type
-
-
-def normal(*lens: int) -> np.ndarray:
-    return np.random.default_rng(0).standard_normal(lens).astype(np.float32)
 
 
 def run(

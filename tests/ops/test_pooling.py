@@ -12,11 +12,8 @@ from mgx_numba.core.shape import DynamicDimension, Shape
 from mgx_numba.core.types import Type
 from mgx_numba.errors import ShapeError
 
+from ..values import normal
 from .running import call, onnx_reference, shape
-
-
-def normal(*lens: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(lens).astype(np.float32)
 
 
 def direct(

@@ -10,11 +10,8 @@ from mgx_numba.core.types import Type
 from mgx_numba.errors import ShapeError
 from mgx_numba.ops.base import make_op
 
+from ..values import normal
 from .running import call, onnx_reference, shape
-
-
-def normal(*lens: int) -> np.ndarray:
-    return np.random.default_rng(0).standard_normal(lens).astype(np.float32)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int16])

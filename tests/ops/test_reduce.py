@@ -10,6 +10,7 @@ from mgx_numba.core.shape import DynamicDimension, Shape
 from mgx_numba.core.types import Type
 from mgx_numba.errors import ShapeError
 
+from ..values import normal
 from .running import call, onnx_reference, shape
 
 FORMULAS = {
@@ -19,10 +20,6 @@ FORMULAS = {
     "reduce_min": np.min,
     "reduce_prod": np.prod,
 }
-
-
-def normal(*lens: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(lens).astype(np.float32)
 
 
 @pytest.mark.parametrize("name", FORMULAS)

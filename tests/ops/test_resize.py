@@ -8,13 +8,10 @@ import pytest
 from mgx_numba.errors import ShapeError
 from mgx_numba.ops.resize import COORDINATES, NEAREST
 
+from ..values import normal
 from .running import call, onnx_runtime, shape
 
 SPATIAL = [c for c in COORDINATES if c != "tf_half_pixel_for_nn"]
-
-
-def normal(*lens: int) -> np.ndarray:
-    return np.random.default_rng(0).standard_normal(lens).astype(np.float32)
 
 
 @pytest.mark.parametrize("coordinates", SPATIAL)

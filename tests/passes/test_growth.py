@@ -210,3 +210,11 @@ def test_a_result_for_which_there_is_no_memory_is_named(monkeypatch: pytest.Monk
     program = g.ret(g.op("concat", x, x, axis=0))
     with pytest.raises(MgxError, match=r"concat\[axis=0\].*not enough memory.*4194304 bytes"):
         evaluate(program, {"x": np.zeros(1 << 19, np.float32)})
+
+
+def test_a_length_that_only_values_tell_claims_no_memory() -> None:
+    """The shape of such a result has a bound in place of a length, for which there never is memory."""
+    g = Graph()
+    program = g.ret(g.op("dynamic_range", *(g.param(name, [1]) for name in ("start", "limit", "delta"))))
+    feeds = {name: np.array([value], np.float32) for name, value in (("start", 1), ("limit", 3), ("delta", 0.5))}
+    np.testing.assert_array_equal(evaluate(program, feeds)[0], [1, 1.5, 2, 2.5])

@@ -17,7 +17,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from .choices import Choices
-from .known import known_defect, oracle_defect
+from .known import oracle_defect
 from .oracle import OracleError, runtime
 
 __all__ = ["FLOATS", "INTEGERS", "LENGTHS", "MAX_ELEMENTS", "Builder", "Value", "free_names", "random_array"]
@@ -102,6 +102,7 @@ class Builder(Choices):
         self.constants: list[Value] = []
         self.pool: list[Value] = [] if outer is None else list(outer.pool)
         self.leaves: list[Value] = []
+        self.wrong: dict[str, np.ndarray] = {}
         self.steps: list[Callable[[Builder], Any]] = [] if outer is None else outer.steps
         self.depth: int = 0 if outer is None else outer.depth + 1
 
@@ -167,6 +168,7 @@ class Builder(Choices):
         domain: str = "",
         keep: bool = True,
         captured: Sequence[Value] = (),
+        missing: Sequence[int] = (),
         **attributes: Any,
     ) -> list[Value]:
         """A node's outputs, or none if ONNX Runtime refuses it or its values are useless.
@@ -176,13 +178,14 @@ class Builder(Choices):
             count: number of outputs.
             keep: whether later steps may use the outputs.
             captured: values that the node's bodies take from around it.
+            missing: numbers of outputs that the node does not have.
         """
-        names = [self.fresh("v") for _ in range(count)]
+        names = ["" if k in missing else self.fresh("v") for k in range(count)]
         given = {k: v for k, v in attributes.items() if v is not None and v != []}
         made = helper.make_node(op, [v.name if v else "" for v in inputs], names, domain=domain, **given)
-        if known_defect(made, inputs) or oracle_defect(made, inputs, self.opset):
+        if oracle_defect(made, inputs, self.opset):
             return []
-        return self._add([made], [v for v in (*inputs, *captured) if v is not None], names, keep)
+        return self._add([made], [v for v in (*inputs, *captured) if v is not None], [n for n in names if n], keep)
 
     def chain(self, x: Value, steps: Sequence[tuple[str, dict[str, Any]]]) -> Value | None:
         """Unary nodes in a row, between which types may be such as NumPy has not."""

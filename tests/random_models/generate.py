@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
@@ -20,10 +20,17 @@ KINDS = 6
 
 @dataclass(frozen=True)
 class Case:
-    """A model and a value for each of its inputs."""
+    """A model and a value for each of its inputs.
+
+    Attributes:
+        model: the model.
+        feeds: a value for each input, by name.
+        wrong: for some inputs of indices, by name, values of which one is out of range, so that a run is an error.
+    """
 
     model: onnx.ModelProto
     feeds: dict[str, np.ndarray]
+    wrong: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 def generate(seed: int) -> Case:
@@ -44,7 +51,7 @@ def generate(seed: int) -> Case:
     if not results:
         results = [b.node("Identity", [b.inputs[0]]) or b.inputs[0]]
     model = b.model(list(dict.fromkeys(results)))
-    return Case(model, {v.name: v.array for v in b.inputs})
+    return Case(model, {v.name: v.array for v in b.inputs}, b.wrong)
 
 
 def _first(b: Builder) -> np.ndarray:

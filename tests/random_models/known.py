@@ -1,7 +1,6 @@
-"""What the generator keeps clear of: this package's known defects, each a debt, and ONNX Runtime's.
+"""What the generator keeps clear of: ONNX Runtime's known defects.
 
-Steps themselves leave out what nobody defines: conversions of NaN to integers, rows that a mask hides wholly, the order
-of updates of one element.
+Steps themselves leave out what nobody defines: conversions of NaN to integers, the order of updates of one element.
 """
 
 from __future__ import annotations
@@ -15,23 +14,7 @@ import onnx
 if TYPE_CHECKING:
     from .builder import Value
 
-__all__ = ["known_defect", "known_shape", "oracle_defect"]
-
-
-def known_defect(node: onnx.NodeProto, inputs: Sequence[Value | None]) -> bool:
-    """Whether the node would only meet a known defect of this package."""
-    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute if not a.HasField("g")}
-    if node.op_type == "GridSample":  # the border of cubic sampling
-        return attributes.get("mode") in (b"cubic", b"bicubic")
-    if node.op_type == "ConstantOfShape" and inputs[0] is not None:  # a vector of one element has no dimensions
-        return inputs[0].array.tolist() == [1]
-    if node.op_type == "Expand" and inputs[1] is not None and inputs[0] is not None:  # likewise
-        return inputs[0].rank == 0 and inputs[1].array.tolist() == [1]
-    if node.op_type == "Loop":  # scan outputs of values without dimensions
-        return len(node.output) > len(inputs) - 2 and any(v is not None and v.rank == 0 for v in inputs[2:])
-    if node.op_type == "Scan":  # likewise, and slices of one element
-        return any(v is not None and (v.rank == 0 or (v.rank == 2 and 1 in v.lens)) for v in inputs)
-    return False
+__all__ = ["oracle_defect"]
 
 
 def oracle_defect(node: onnx.NodeProto, inputs: Sequence[Value | None], opset: int) -> bool:
@@ -58,8 +41,3 @@ def oracle_defect(node: onnx.NodeProto, inputs: Sequence[Value | None], opset: i
             or attributes.get("reduction") in (b"max", b"min")
         )
     return False
-
-
-def known_shape(got: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """A result that differs only in that tensors without dimensions have one."""
-    return got.reshape(wanted.shape) if {got.shape, wanted.shape} == {(), (1,)} else got

@@ -93,7 +93,7 @@ def _with(
         else onnx.ValueInfoProto(name=n)
         for n in outputs
     )
-    return Case(model, {n: values[n] for n in given})
+    return Case(model, {n: values[n] for n in given}, {n: a for n, a in case.wrong.items() if n in given})
 
 
 def _info(name: str, array: np.ndarray) -> onnx.ValueInfoProto:

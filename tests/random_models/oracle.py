@@ -10,6 +10,8 @@ import onnx
 import onnxruntime
 from onnx.reference import ReferenceEvaluator
 
+from .rewriting import runnable
+
 __all__ = ["OracleError", "reference_evaluator", "runtime"]
 
 
@@ -26,10 +28,10 @@ def _options() -> Any:
 
 
 def runtime(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """Results of ONNX Runtime on one thread, its graph optimisations off."""
+    """Results of ONNX Runtime on one thread, its graph optimisations off, for the model as it can run it."""
     try:
         session = onnxruntime.InferenceSession(
-            model.SerializeToString(), _options(), providers=["CPUExecutionProvider"]
+            runnable(model).SerializeToString(), _options(), providers=["CPUExecutionProvider"]
         )
         log = onnxruntime.RunOptions()
         log.log_severity_level = 4

@@ -21,7 +21,7 @@ from mgx_numba.errors import OptionError, UnsupportedError
 from mgx_numba.runtime.cpu import threads
 from mgx_numba.runtime.cpu.executor import Executable, View
 from mgx_numba.runtime.cpu.layout import PlanTables
-from mgx_numba.runtime.cpu.spmd import StepRecord
+from mgx_numba.runtime.cpu.spmd import Pool, StepRecord
 from mgx_numba.runtime.memory import address_of
 from mgx_numba.runtime.plan import HostStep, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec, TensorView
 
@@ -294,21 +294,46 @@ def test_two_tiles_run_at_the_same_time(idle_seconds: float) -> None:
     pytest.fail("no two tiles ever ran at the same time")
 
 
+@pytest.fixture
+def empty_pool(monkeypatch: pytest.MonkeyPatch) -> threads.ThreadPool:
+    """A pool without workers in place of the process's, whose words say what a test writes: two CPUs, never asked for.
+
+    Its callers do all tasks, whoever they called; ``GENERATION`` counts how often they called workers.
+    """
+    made = threads.ThreadPool()
+    made._may_grow = False
+    made._block[Pool.CPUS] = 2
+    made._block[Pool.CONFINED] = NEVER
+    monkeypatch.setattr(threads, "_pool", made)
+    return made
+
+
+NEVER = 1 << 62
+"""Nanoseconds that no clock has come to."""
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="no clock that kernels know")
-def test_a_brief_call_wakes_workers_only_soon_after_another() -> None:
-    """Alone, the first of the two tiles waits in vain for the second."""
-    steps: list[Step | HostStep] = [Step(MEET, (Pointer(Region.PARAMETER, 0), Y), TaskRange(2), bytes=64)]
-    plan = Plan(steps, 0, [], [ParameterSpec("counter", "int64", (1,))], [TensorSpec("int64", (16,))])
+@pytest.mark.parametrize(
+    ("moved", "sleepers", "ended", "called"),
+    [
+        (64, 0, 0, 1),  # workers are awake
+        (64, 1, 0, 0),  # they sleep, and the last brief job ended long ago
+        (64, 1, NEVER, 1),  # they sleep, and it ended less than 20 us ago
+        (10**9, 1, 0, 1),  # the job is not brief
+    ],
+)
+def test_a_brief_call_wakes_workers_only_soon_after_another(
+    add_kernel: KernelSource, empty_pool: threads.ThreadPool, moved: int, sleepers: int, ended: int, called: int
+) -> None:
+    step = Step(add_kernel, (X, Y, 1), TaskRange(16), bytes=moved)
+    plan = Plan([step], 0, [], [ParameterSpec("x", "int64", (128,))], [TensorSpec("int64", (128,))])
     executable = Executable(plan, 2)
-    assert executable._tables.brief
-    executable.run([np.zeros(1, np.int64)])
-    rested, soon = [], []
-    for _ in range(20):
-        time.sleep(0.02)
-        first, second = [np.zeros(1, np.int64)], [np.zeros(1, np.int64)]
-        for met, counter in ((rested, first), (soon, second)):
-            met.append(bool(executable.run(counter)[0][0]))
-    assert not all(rested) and any(soon)
+    words = empty_pool._block
+    words[Pool.SLEEPERS], words[Pool.ENDED] = sleepers, ended
+    x = np.arange(128)
+    np.testing.assert_array_equal(executable.run([x])[0], x + 1)
+    assert words[Pool.GENERATION] == called
+    assert (words[Pool.ENDED] != ended) == (not called)  # a call that woke nobody says when it ended
 
 
 @pytest.mark.parametrize(("flops", "moved"), [(10**9, 64), (64, 10**9), (0, 0)])
@@ -323,27 +348,28 @@ def affinity() -> set[int]:
 
 
 @pytest.mark.skipif(len(affinity()) < 2, reason="one CPU, or a system that does not say")
-def test_woken_workers_keep_off_the_callers_cpu_where_every_cpu_has_a_thread() -> None:
-    body = """
-import os, time
-import numpy as np
-from mgx_numba.runtime.cpu.executor import Executable
-from mgx_numba.runtime.cpu.threads import pool
-from mgx_numba.codegen.cpu.kernel import cpu_kernel
-from tests.runtime.conftest import ADD
-from tests.runtime.test_executor import sum_plan
-
-def allowed(count):
-    executable = Executable(sum_plan(cpu_kernel("add_kernel", ADD), [8, 9]), count)
-    executable.run([np.zeros(128, np.int64)])
-    time.sleep(0.1)  # until they sleep
-    executable.run([np.zeros(128, np.int64)])
-    return {len(os.sched_getaffinity(worker.native_id)) for worker in pool().workers[: count - 1]}
-
-cpus = len(os.sched_getaffinity(0))
-print(allowed(cpus + 1) == {cpus}, allowed(cpus) == {cpus - 1}, len(os.sched_getaffinity(0)) == cpus)
-"""
-    assert run_program(body) == "True True True"
+@pytest.mark.parametrize(("sleepers", "more", "kept_off"), [(1, 0, True), (0, 0, False), (1, 1, False)])
+def test_woken_workers_keep_off_the_callers_cpu_where_every_cpu_has_a_thread(
+    add_kernel: KernelSource, empty_pool: threads.ThreadPool, sleepers: int, more: int, kept_off: bool
+) -> None:
+    """Not where they are awake, nor where there are more threads than CPUs."""
+    words, cpus = empty_pool._block, affinity()
+    ended = threading.Event()
+    worker = threading.Thread(target=ended.wait)
+    worker.start()
+    try:
+        empty_pool._numbers[1 : len(cpus) + more] = worker.native_id
+        words[Pool.CPUS], words[Pool.WORKERS], words[Pool.SLEEPERS] = len(cpus), len(cpus) + more - 1, sleepers
+        x = np.arange(128)
+        executable = Executable(sum_plan(add_kernel, [8, 9]), len(cpus) + more)
+        np.testing.assert_array_equal(executable.run([x])[0], expected_sum(x, [8, 9]))
+        avoided = int(words[Pool.AVOIDED])
+        assert (avoided in cpus) if kept_off else avoided == -1
+        assert os.sched_getaffinity(worker.native_id or 0) == cpus - {avoided}
+    finally:
+        ended.set()
+        worker.join()
+    assert affinity() == cpus
 
 
 @pytest.mark.skipif(len(affinity()) < 2, reason="one CPU, or a system that does not say")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import sys
 import threading
@@ -21,6 +20,7 @@ from mgx_numba.codegen.cpu.toolchain.elf import read_object
 from mgx_numba.codegen.cpu.toolchain.loader import load
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.errors import CompileError, FormatError
+from mgx_numba.runtime.cpu.threads import NativeKernel
 
 HEADER = "def kernel(args, begin, end):\n"
 
@@ -130,7 +130,7 @@ def test_variable_of_one_branch_or_of_the_iteration_before() -> None:
         wanted.append(kept)
     words = np.zeros(64, np.int64)
     (address,) = load([cpu_kernel("branches_kernel", HEADER + body)])
-    ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(address)(words.ctypes.data, 0, 64)
+    NativeKernel(address)(words.ctypes.data, 0, 64)
     assert words.tolist() == wanted
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from mgx_numba.codegen.cpu.toolchain import loader
 from mgx_numba.codegen.files import default_folder
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.store import ObjectStore
+from mgx_numba.runtime.cpu.threads import NativeKernel
 
 ROOT = Path(__file__).resolve().parents[2]
 Make = Callable[[int], KernelSource]
@@ -26,7 +26,7 @@ Make = Callable[[int], KernelSource]
 def call(address: int) -> int:
     word = np.zeros(1, np.int64)
     args = np.array([word.ctypes.data], np.int64)
-    ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(address)(args.ctypes.data, 0, 1)
+    NativeKernel(address)(args.ctypes.data, 0, 1)
     return int(word[0])
 
 
@@ -76,7 +76,7 @@ def test_many_objects_with_library_calls_load(tmp_path: Path) -> None:
         (address,) = loader.load([source], store=ObjectStore(tmp_path))
         target = np.zeros(8, np.int64)
         args = np.array([0, target.ctypes.data], np.int64)
-        ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(address)(args.ctypes.data, 8, 1)
+        NativeKernel(address)(args.ctypes.data, 8, 1)
         assert target[0] == args[0] == sources.index(source)
 
 

@@ -8,11 +8,9 @@ test may set it.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import OptionError
@@ -32,7 +30,6 @@ __all__ = [
     "initialize",
     "itemsize",
     "lanes",
-    "last_cache_bytes",
     "target_machine",
     "triple",
     "vector_bits",
@@ -43,9 +40,6 @@ CACHE_LINE = 64
 """Bytes of a cache line; streaming stores write whole ones."""
 MAX_LANES = 256
 """Most lanes of a vector in the kernel language, which are spread over registers."""
-
-_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-_USUAL_LAST_CACHE = 32 << 20
 
 _AVX2_FAMILY = ("avx2", "avxvnni", "avxifma", "avxneconvert", "fma", "fma4", "f16c", "bmi", "bmi2", "xop")
 _CEILINGS: dict[str, tuple[str, ...]] = {
@@ -157,17 +151,6 @@ def itemsize(dtype: str) -> int:
 def lanes(dtype: str = "float32") -> int:
     """Elements of ``dtype`` in one vector register."""
     return vector_bits() // (8 * _ITEMSIZE[dtype])
-
-
-@functools.cache
-def last_cache_bytes() -> int:
-    """Bytes of the largest cache of the first CPU, 32 MiB where the system does not tell."""
-    sizes = [0]
-    for path in _CACHES.glob("index*/size"):
-        with contextlib.suppress(OSError, ValueError):
-            text = path.read_text().strip()
-            sizes.append(int(text.rstrip("KMG")) << {"K": 10, "M": 20, "G": 30}.get(text[-1:], 0))
-    return max(sizes) or _USUAL_LAST_CACHE
 
 
 def target_machine() -> llvm.TargetMachine:

@@ -9,6 +9,7 @@ from ...errors import CompileError
 from ..launch import Mark, Operand
 from ..problems.cluster import Tensor
 from . import host
+from .machine import machine
 
 __all__ = ["Slots", "dtype_name", "lanes_for"]
 
@@ -203,7 +204,7 @@ def task_elements(total: int) -> int:
 
 def is_streamed(outputs: Sequence[Tensor]) -> bool:
     """Whether what a launch writes will have left the caches before it is read again."""
-    return sum(footprint(t) for t in outputs) > host.last_cache_bytes()
+    return sum(footprint(t) for t in outputs) > machine().last_cache_bytes
 
 
 def streamable(tensor: Tensor, lanes: int) -> bool:

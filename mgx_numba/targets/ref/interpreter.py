@@ -19,7 +19,8 @@ from ...runtime.memory import available_bytes
 __all__ = ["Trace", "evaluate", "evaluate_module"]
 
 BIG = 1 << 28
-"""Bytes of a result from which it is looked whether there is memory for it."""
+"""Bytes of a result from which it is looked whether there is memory for it. A length that only values tell is not known
+before."""
 
 Trace = Callable[[Instruction, Any], None]
 
@@ -95,7 +96,7 @@ def compute(ins: Instruction, args: Sequence[Any], run: Callable[[Module, Sequen
         if shape.is_dynamic or any(i.shape.is_dynamic for i in ins.inputs):
             actual = [_shape_of(a) if i.shape.is_dynamic else i.shape for i, a in zip(ins.inputs, args)]
             shape = ins.op.compute_shape(actual, ins.module_args)
-        if shape.bytes > BIG and not ins.op.view:
+        if not shape.is_dynamic and shape.bytes > BIG and not ins.op.view:
             _expect_room(shape)
         return ins.op.compute(shape, args, RunModule(ins.module_args, run))
     except MgxError as error:

@@ -35,7 +35,7 @@ def attention_by_hand(b: Builder) -> Any:
         )
     if scores and b.chance(2):
         mask = b.rng.integers(0, 2, (b.integer(1, 2) if b.chance(3) and heads[0] == 2 else 1, 1, rows, columns))
-        mask[..., 0] = 1  # a row that is wholly masked has no meaning
+        mask[..., 0] |= 0 if b.chance(4) else 1  # else some rows are wholly masked
         if b.chance(2):
             scores = b.node("Add", [scores, b.constant(np.where(mask, 0, -1e4 if b.chance(2) else -np.inf), type)])
         else:
@@ -56,7 +56,7 @@ def attention(b: Builder) -> Any:
     mask = None
     if b.chance(2):
         array = b.rng.integers(0, 2, (rows, columns))
-        array[:, 0] = 1
+        array[:, 0] |= 0 if b.chance(4) else 1
         mask = b.constant(array, np.bool_) if b.chance(2) else b.constant(np.where(array, 0, -np.inf), np.float32)
     return b.node(
         "Attention", [q, k, v, mask], is_causal=b.integer(0, 1), softcap=b.pick((None, None, 2.0)),

@@ -107,6 +107,8 @@ def pooling(b: Builder) -> Any:
         attributes["dilations"] = [b.integer(1, 2) for _ in kernel]
         if any((k - 1) * d >= n for k, d, n in zip(kernel, attributes["dilations"], x.lens[2:])):
             return None  # ONNX Runtime gives one element where the window does not fit
+    if any(k < s for k, s in zip(kernel, attributes.get("strides", []))) and "SAME" in attributes.get("auto_pad", ""):
+        return None  # ONNX Runtime leaves elements out before the first window
     if op == "MaxPool" and b.chance(3):
         return b.outputs(op, [x], 2, **attributes)
     return b.node(op, [x], **attributes)

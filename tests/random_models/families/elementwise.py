@@ -64,6 +64,12 @@ def unary(b: Builder) -> Any:
     return b.node(op, [x], **attributes)
 
 
+@step()
+def shrink(b: Builder) -> Any:
+    x = b.tensor(_number)
+    return b.node("Shrink", [x], lambd=b.pick((None, 0.25, 1.0, 2.0)), bias=b.pick((None, 0.25, 1.0, -1.0)))
+
+
 @step(5)
 def binary(b: Builder) -> Any:
     x = b.tensor()

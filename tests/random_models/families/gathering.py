@@ -59,6 +59,34 @@ def gather_elements(b: Builder) -> Any:
     return b.node("GatherElements", [x, indices(b, lens, x.lens[axis])], axis=axis)
 
 
+@step()
+def index_out_of_range(b: Builder) -> Any:
+    """Indices that the caller gives, and others, of which one is out of range, which is an error: a result needs it."""
+    x = b.tensor(_filled)
+    if not x.array.size or b.outer is not None:
+        return None
+    axis = b.integer(0, x.rank - 1)
+    n = x.lens[axis]
+    op = b.pick(("Gather", "GatherElements", "ScatterElements"))
+    lens = (
+        b.lens((1, 2), 12, (1, 2, 3, 4))
+        if op == "Gather"
+        else tuple(1 if a == axis else m for a, m in enumerate(x.lens))
+    )
+    if not np.prod(lens) or not b.shape_elements(*x.lens[:axis], *x.lens[axis + 1 :], *lens):
+        return None
+    if x.type == np.bool_ and op == "ScatterElements":
+        return None
+    where = b.input(np.asarray(b.rng.integers(-n, n, lens), b.pick((np.int64, np.int32))))
+    made = b.node(op, [x, where, *([b.new(lens, x.type)] if op == "ScatterElements" else [])], axis=axis)
+    if made is None:
+        return None
+    wrong = where.array.copy()
+    wrong.reshape(-1)[b.integer(0, wrong.size - 1)] = b.pick((n, n + 3, -n - 1, np.iinfo(wrong.dtype).max))
+    b.wrong[where.name] = wrong
+    return b.leaf(made)
+
+
 def _tuples(b: Builder, lens: tuple[int, ...], depth: int, batch: tuple[int, ...], rows: tuple[int, ...]) -> np.ndarray:
     columns = [b.rng.integers(-n if b.chance(3) else 0, n, (*batch, *rows)) for n in lens[len(batch) :][:depth]]
     return np.stack(columns, -1).astype(np.int64)

@@ -139,6 +139,8 @@ def slice_(b: Builder) -> Any:
             start, end = start - n, (end - n if 0 < end < n else end)
         if stride > 0 and b.chance(6):
             end = np.iinfo(np.int32).max
+        elif stride < 0 and b.chance(8):  # from before the axis, backwards
+            start, end = -n - b.integer(1, 3), b.pick((-n - 9, np.iinfo(np.int32).min))
         starts.append(start)
         ends.append(end)
         steps.append(stride)

@@ -70,7 +70,11 @@ def skip_layer_norm(b: Builder) -> Any:
         return None
     skip = b.new(x.lens, x.type, special=False)
     rows = [b.new(x.lens[-1:], x.type, special=False) for _ in range(b.integer(1, 3))]
-    return b.node("SkipLayerNormalization", [x, skip, *rows], domain="com.microsoft", epsilon=1e-2)
+    if b.chance(2):
+        return b.node("SkipLayerNormalization", [x, skip, *rows], domain="com.microsoft", epsilon=1e-2)
+    count = b.pick((1, 4))
+    name = "SkipSimplifiedLayerNormalization"
+    return b.outputs(name, [x, skip, rows[0]], count, missing=(2,), domain="com.microsoft", epsilon=1e-2)
 
 
 @step()

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from math import prod
 
 from ....graph.instruction import Instruction
+from ..machine import machine
 from .stages import Stages
 from .walk import Walk
 
-__all__ = ["CACHE_BYTES", "CHEAP", "cache_elements", "cached_values"]
+__all__ = ["CHEAP", "cache_elements", "cached_values"]
 
-CACHE_BYTES = 48 << 10
-"""Most bytes of one value that is kept: a first-level cache of recent CPUs."""
 ALIASING = 2048
 """Bytes: addresses that differ by a multiple share one of few sets of a first-level cache."""
 MOST_CACHED = 3
@@ -52,7 +51,7 @@ def cached_values(walk: Walk, stages: Stages, lanes: int) -> Mapping[Instruction
 
 def cache_elements(ins: Instruction) -> int:
     """Elements of the longest row that is kept on the stack."""
-    return CACHE_BYTES // ins.shape.type.compute.size
+    return machine().l1_bytes // ins.shape.type.compute.size
 
 
 def _is_aliased(walk: Walk, stages: Stages, parameter: Instruction) -> bool:

@@ -18,22 +18,18 @@ from ....graph.instruction import Instruction
 from ....graph.module import Module
 from ...problems.cluster import Tensor
 from ...reductions import REDUCTIONS
+from ..machine import machine
 from .vectors import Vectors, vectors_of
 
 __all__ = ["Division", "Piece", "division_of", "split_cluster"]
 
 FEWEST_ROWS = 16
 MOST_PARTS = 32
-PART_ELEMENTS = 64 << 10
-LEAST_SHARE = 64
-"""Elements of a part for each of its results, so that the results of all parts are little beside the operands."""
 FOLDED = 1024
 LEAST_STEPS = 16
 """Steps of the columns that several steps at a time are made to, so that little is left to combine."""
 LONG_RUN = 4096
 FEW_VECTORS = 2
-LEAST_REPEATED = 256 << 10
-"""Elements from which a cluster is split although its operands are read once more for that."""
 
 
 @dataclass(frozen=True)
@@ -72,14 +68,16 @@ def division_of(
     walk, keep_lens = vectors.walk, vectors.walk.keep_space.lens
     elements, kept = prod(walk.full), prod(keep_lens)
     rows = kept if walk.row_mode else kept // keep_lens[-1] * -(-keep_lens[-1] // vectors.longest_chunk)
-    depth = _depth(module)
+    depth, here = _depth(module), machine()
     repeated = max(depth.values()) > 1 or any(vectors.stages.full_results)
-    if repeated and (rows >= threads or elements < LEAST_REPEATED or not _has_full_rest(module, axes, walk.full)):
+    few = rows >= threads or elements < here.repeated_elements
+    if repeated and (few or not _has_full_rest(module, axes, walk.full)):
         return None
-    fold = 1 if repeated or elements < PART_ELEMENTS else _fold(vectors)
+    fold = 1 if repeated or elements < here.reduced_part_elements else _fold(vectors)
     parts = 1
     if rows < FEWEST_ROWS and (fold == 1 or rows == 1):
-        parts = min(-(-MOST_PARTS // rows), elements // max(PART_ELEMENTS, LEAST_SHARE * kept * fold))
+        least = max(here.reduced_part_elements, here.reduced_share * kept * fold)
+        parts = min(-(-MOST_PARTS // rows), elements // least)
     columns = 1 if walk.row_mode else keep_lens[-1]
     strides = walk.tensors[walk.lead].strides
     order = tuple(sorted(range(len(strides)), key=lambda a: -strides[a]))

@@ -12,7 +12,7 @@ from ....graph.module import Module
 from ...problems.cluster import Tensor
 from .. import host
 from ..loops import lanes_for
-from .cached import CACHE_BYTES
+from ..machine import machine
 from .maxima import maxima_without_nan
 from .stages import Stages, stages_of
 from .variance import with_one_pass_variances
@@ -142,7 +142,7 @@ def _lanes(walk: Walk, stages: Stages, strategy: Strategy) -> int:
 
 def _cached_columns(walk: Walk) -> int:
     """Columns of which all elements fit into what is kept on the stack."""
-    return CACHE_BYTES // (prod(walk.reduce_space.lens) * walk.tensors[walk.lead].type.compute.size)
+    return machine().l1_bytes // (prod(walk.reduce_space.lens) * walk.tensors[walk.lead].type.compute.size)
 
 
 def _longest_chunk(stages: Stages, strategy: Strategy, lanes: int) -> int:

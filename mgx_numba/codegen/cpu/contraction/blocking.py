@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...problems.element_types import ITEMSIZE
+from ..machine import machine
 from ..microkernels.register_tile import RegisterTile
 
 __all__ = ["SUMS_BYTES", "TABLE_TAPS", "Blocking", "cut", "cut_lines", "fit", "line_order"]
@@ -13,10 +14,10 @@ SUMS_BYTES = 65536
 """Stack memory for the sums of one task."""
 TABLE_TAPS = 64
 """Most taps in one step: those whose row offsets fit the table on the stack."""
-PANEL_BYTES = 384 * 1024
-"""Weights of one task that stay in the L2 cache while its rows pass."""
-ROWS_BYTES = 640 * 1024
-"""Left-hand side of one task that stays in the L2 cache while the panels pass."""
+PANEL_EIGHTHS = 3
+"""Part of the L2 cache for the weights of one task, which stay there while its rows pass."""
+ROWS_EIGHTHS = 5
+"""Part of the L2 cache for the left-hand side of one task, which stays there while the panels pass."""
 NEAR_PANELS = 8
 """Panels of a product's row that one task takes, at most."""
 DEPTH = 1024
@@ -91,13 +92,14 @@ def cut(
     else:
         tap_block, k_block = _even(taps, max(1, min(DEPTH // depth, TABLE_TAPS)), 1), depth
     steps = -(-taps // tap_block) * -(-depth // k_block)
-    near = max(1, PANEL_BYTES // (right * tile.columns * tap_block * k_block))
+    panel_bytes, row_bytes = (eighths * machine().l2_bytes // 8 for eighths in (PANEL_EIGHTHS, ROWS_EIGHTHS))
+    near = max(1, panel_bytes // (right * tile.columns * tap_block * k_block))
     best, best_cost = Blocking(min(m, tile.rows), 1, tap_block, k_block), float("inf")
     for parts in _divisors(threads) if beside or groups % threads else (1,):
         most = -(-m // (parts * tile.rows)) * tile.rows
         for panel_limit in (NEAR_PANELS, 4, 2, 1):
             p_block = _even(-(-panels * parts // threads), min(panel_limit, near), 1)
-            most_rows = min(sums // p_block if steps > 1 else most, max(tile.rows, ROWS_BYTES // (left * k_block)))
+            most_rows = min(sums // p_block if steps > 1 else most, max(tile.rows, row_bytes // (left * k_block)))
             if sums < p_block * (max(tile.variants()) if steps == 1 else min(most, tile.rows)):
                 continue
             for row_limit in (32, 16, 8, 4, 2, 1):

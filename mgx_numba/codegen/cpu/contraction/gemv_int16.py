@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from ...problems.gemm import GemmProblem
+from .. import host
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
 from .epilogue_rows import indent
@@ -25,7 +26,6 @@ SPARSE = 8
 """Rows are skipped where one in so many is zero on the left."""
 PREFETCH_BYTES = 1024
 """How far ahead weights are asked for (measured: 0.5 to 2 KiB; without it L3 gives 180 instead of 230 GB/s)."""
-_CACHE_LINE = 64
 _MOST_ROWS = 3
 """With more the multiply-add units are what a product waits for."""
 _LEAST_BYTES = 1 << 17
@@ -84,7 +84,7 @@ class GemvInt16(GemvPacked):
             lines = [f"word = ({place}) * {row}", f"near = ({near}) * {row}"]
             lines += [f"a{r} = mul(load_splat(x, {r} * x_ld + ({place}){step}, {lanes}), down)" for r in range(m)]
             for q in range(streams):
-                lines += [f"prefetch(w{q}, near + {at})" for at in range(0, row, _CACHE_LINE // 4)]
+                lines += [f"prefetch(w{q}, near + {at})" for at in range(0, row, host.CACHE_LINE // 4)]
                 for v in range(0, vectors, 2):
                     lines += unpack(f"w{q}", f"word + {v // 2 * lanes}", lanes)
                     for half in range(2):

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+from ..machine import machine
 from ..microkernels.register_tile import RegisterTile
 
-__all__ = ["BYTES_PER_SECOND", "peak_flops", "seconds"]
+__all__ = ["peak_flops", "seconds"]
 
-CLOCK = 3.5e9
-BYTES_PER_SECOND = 9.0e10
-"""Memory traffic of all threads together."""
 EFFICIENCY = 0.9
 
 
 def peak_flops(tile: RegisterTile) -> float:
     """Floating-point operations per second of one thread: two multiply-add units of the tile's vector width."""
-    return 4.0 * tile.lanes * tile.packing.k_interleave * CLOCK
+    return 4.0 * tile.lanes * tile.packing.k_interleave * machine().clock
 
 
 def seconds(tile: RegisterTile, flops: float, moved: float, threads: int) -> float:
     """Time of work that overlaps arithmetic, spread evenly over threads, with memory traffic, which they share."""
-    return max(flops / (EFFICIENCY * peak_flops(tile) * max(threads, 1)), moved / BYTES_PER_SECOND)
+    return max(flops / (EFFICIENCY * peak_flops(tile) * max(threads, 1)), moved / machine().bytes_per_second)

@@ -16,6 +16,7 @@ from ...problems.cluster import Tensor
 from ...space import collapse
 from .. import host
 from ..loops import Slots, dtype_name, footprint, load_text, store_text
+from ..machine import machine
 from .checks import Checks
 from .rows import KEPT_COLUMNS, RowLoop, mover, mover_lanes, vector_loop
 from .runs import runs_launch
@@ -112,7 +113,7 @@ def indexed_launch(
             place = f"add({place}, {part})"
         return lines, place
 
-    below = loop.odometer.strides[0][-1] if kept and source_bytes > host.last_cache_bytes() else ""
+    below = loop.odometer.strides[0][-1] if kept and source_bytes > machine().last_cache_bytes else ""
     fetched = [f"prefetch(r_x, {below} + c)"] if below else []
 
     def gathered(left: str) -> list[str]:

@@ -10,6 +10,7 @@ from ...kernel import KernelSource
 from .. import host
 from ..kernel import cpu_kernel
 from ..loops import AHEAD_BYTES, FEWEST_CLAIMS, INDENT, Odometer, Slots, indent, task_elements, vector_loop
+from ..machine import machine
 
 __all__ = [
     "KEPT_COLUMNS", "RowLoop", "cast_text", "const_text", "kept_columns", "mover", "mover_lanes", "row_share",
@@ -21,7 +22,6 @@ FEWEST_CHUNKS = 8
 ROWS_TOGETHER = 64
 FEWEST_ROWS = 4
 MOST_PARTS = 32
-PART_ELEMENTS = 16 << 10
 _MOVERS = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
 
 
@@ -65,7 +65,9 @@ def row_share(rows: int, length: int, lanes: int, times: int = 1) -> int:
     The length if they do not. A task needs so many elements, ``times`` as many where it also makes work for another.
     This depends on lengths only, so that results do not depend on the number of threads.
     """
-    parts = min(MOST_PARTS // max(rows, 1), length // (times * PART_ELEMENTS)) if rows < FEWEST_ROWS else 1
+    parts = (
+        min(MOST_PARTS // max(rows, 1), length // (times * machine().row_part_elements)) if rows < FEWEST_ROWS else 1
+    )
     return -(-length // (parts * lanes)) * lanes if parts > 1 else length
 
 

@@ -29,6 +29,7 @@ from ..loops import (
     task_elements,
     vector_loop,
 )
+from ..machine import machine
 from .checks import Checks
 from .rows import mover
 from .terms import Term
@@ -122,7 +123,7 @@ class _Runs:
         self.staged = self.streamed and not self.whole and self.steps[1] == self.run
         self.source_bytes = source_bytes
         if terms:
-            self.jumps = source_bytes > host.last_cache_bytes() // 2
+            self.jumps = source_bytes > machine().last_cache_bytes // 2
         else:
             self.jumps = self.streamed and abs(self.steps[0]) > self.run
         self.slots = Slots()

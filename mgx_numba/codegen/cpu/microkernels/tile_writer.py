@@ -8,13 +8,12 @@ from typing import ClassVar
 from llvmlite import ir
 from numba.core import cgutils
 
+from .. import host
 from ..host import itemsize
 from ..lang.builder import VectorBuilder, element_type
 from .tile_table import PREFETCH_STEPS, TILE_SLOTS, TILE_TABLE_ROWS
 
 __all__ = ["ProductWriter", "TileWriter", "VectorWriter"]
-
-CACHE_LINE = 64
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 Values = list[ir.Value]
@@ -270,7 +269,7 @@ class ProductWriter(TileWriter):
         self._prefetch_columns(ahead, write=False)
 
     def _prefetch_columns(self, pointer: ir.Value, write: bool) -> None:
-        for start in range(0, self.vectors * self.lanes, CACHE_LINE // self.align):
+        for start in range(0, self.vectors * self.lanes, host.CACHE_LINE // self.align):
             self.prefetch_line(self.at(pointer, constant(start)), write)
 
     def prefetch_line(self, pointer: ir.Value, write: bool) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import prod
 
 from ....core.types import Type
-from ....ops.reduce import Reduction
+from ....ops.reduce import ReduceOperator
 from ...instruction import Instruction
-from ..build import Builder
+from ..build import RewriteBuilder
 from ..match import Match, op, rule, some
 
 __all__ = ["REDUCTION_RULES"]
@@ -16,12 +16,12 @@ REDUCTIONS = "reduce_sum reduce_mean reduce_max reduce_min reduce_prod reduce_an
 
 
 @rule("reduce_broadcast", op(REDUCTIONS, op("multibroadcast", some("x"), bind="wide")))
-def reduce_broadcast(m: Match, b: Builder) -> object:
+def reduce_broadcast(m: Match, b: RewriteBuilder) -> object:
     """``reduce(spread(x))`` along the axes of the spread: ``n * x`` for sum, ``x**n`` for prod, ``x`` for the others.
 
     Narrow floats are summed and multiplied in float32, as reductions do; integers wrap as their sums and products do.
     """
-    if not isinstance(m.ins.op, Reduction) or len(m.ins.inputs) != 1 or 0 in m.wide.shape.lens:
+    if not isinstance(m.ins.op, ReduceOperator) or len(m.ins.inputs) != 1 or 0 in m.wide.shape.lens:
         return None
     lens = m.wide.shape.lens
     axes = {a % len(lens) for a in m.ins.op.axes} or set(range(len(lens)))
@@ -50,7 +50,7 @@ def _repeated(x: Instruction, lens: tuple[int, ...]) -> set[int]:
     return {a for a, n in enumerate(lens) if n > 1 and (a < missing or x.shape.lens[a - missing] == 1)}
 
 
-def _power(b: Builder, x: Instruction, exponent: int) -> Instruction:
+def _power(b: RewriteBuilder, x: Instruction, exponent: int) -> Instruction:
     """``x`` to a positive power by squaring, which knows odd exponents that floats do not, and wraps integers."""
     result: Instruction | None = None
     while True:
@@ -63,7 +63,7 @@ def _power(b: Builder, x: Instruction, exponent: int) -> Instruction:
 
 
 @rule("arg_broadcast", op("argmax argmin", op("multibroadcast", some("x"), bind="wide")))
-def arg_broadcast(m: Match, b: Builder) -> object:
+def arg_broadcast(m: Match, b: RewriteBuilder) -> object:
     attributes, lens = m.ins.op.attributes(), m.wide.shape.lens
     axis = attributes["axis"] % len(lens)
     if axis not in _repeated(m.x, lens):

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from ....problems.element_types import ITEMSIZE
 from ...microkernels.register_tile import RegisterTile
 from ..blocking import Blocking
-from ..roofline import CLOCK
 from .form import PRODUCTS
 from .tile_table import INNER, LEFT_PITCH, SIDE_STEPS
 
@@ -149,11 +148,11 @@ def heights(tile: RegisterTile) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=256)
 def best_cut(levels: int, tile: RegisterTile, m: int, n: int, k: int, threads: int) -> tuple[Cut | None, float]:
-    """The cheapest cut and its seconds; none if the product is too small."""
+    """The cheapest cut and its cycles; none if the product is too small."""
     panels = -(-n // tile.columns)
     best, least = None, float("inf")
     for cut in _cuts(levels, tile, m, panels, k, threads):
-        cost = _seconds(cut, tile, m, panels, k, threads)
+        cost = _cycles(cut, tile, m, panels, k, threads)
         if cost < least:
             best, least = cut, cost
     return best, least
@@ -201,7 +200,7 @@ def _cuts(levels: int, tile: RegisterTile, m: int, panels: int, k: int, threads:
                         yield cut
 
 
-def _seconds(cut: Cut, tile: RegisterTile, m: int, panels: int, k: int, threads: int) -> float:
+def _cycles(cut: Cut, tile: RegisterTile, m: int, panels: int, k: int, threads: int) -> float:
     down, across = cut.tasks(m, panels)
     parts = k // (cut.grid * cut.depth)
     high = sum(max(rows, LEAST_ROWS) for rows in cut.tiles(tile))
@@ -217,7 +216,7 @@ def _seconds(cut: Cut, tile: RegisterTile, m: int, panels: int, k: int, threads:
     beyond += (lefts - in_time) * (cut.outers * parts - 1)
     result = cut.grid**2 * cut.rows * cut.panels * tile.vectors * LINE_CYCLES
     task = steps * INNER * tiles + beside * SIDE_CYCLES + beyond * BEYOND_CYCLES + result + TASK_CYCLES
-    return UNEVEN[cut.grid] * -(-down * across // threads) * task / (EFFICIENCY * CLOCK)
+    return UNEVEN[cut.grid] * -(-down * across // threads) * task
 
 
 def _clamp(value: int, most: int) -> int:

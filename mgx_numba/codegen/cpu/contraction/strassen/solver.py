@@ -17,13 +17,13 @@ import numpy as np
 from ....launch import Operand, Solution
 from ....problems.epilogue import NOT_COMPUTED, Epilogue
 from ....problems.gemm import GemmProblem
+from ...machine import machine
 from ...microkernels.tile_table import tile_for
 from ..batches import Batched, collapse
 from ..blocking import Blocking
 from ..gemm import GemmPacked
-from ..roofline import BYTES_PER_SECOND
 from ..solver import NO_EPILOGUE, Solver, Strides
-from .blocks import Cut, best_cut, given_cut
+from .blocks import EFFICIENCY, Cut, best_cut, given_cut
 from .kernel import strassen_launch
 
 __all__ = ["GemmStrassen"]
@@ -90,7 +90,7 @@ class GemmStrassen(Solver[GemmProblem]):
         _, seconds = self._cut(problem, threads)
         rows = problem.m * problem.batch_count
         moved = problem.itemsize * (rows * (problem.k + problem.n) + problem.k * problem.n)
-        return max(seconds, moved / BYTES_PER_SECOND)
+        return max(seconds, moved / machine().bytes_per_second)
 
     def blockings(self, problem: GemmProblem, threads: int) -> list[Blocking]:
         """Blockings near the solver's own choice."""
@@ -110,8 +110,8 @@ class GemmStrassen(Solver[GemmProblem]):
         """The best cut of one product, and the seconds of all; a batch with one right-hand side counts as one."""
         together = not any(problem.b_strides[:-2])
         rows = problem.m * (problem.batch_count if together else 1)
-        cut, seconds = best_cut(self.levels, tile_for(problem.types), rows, problem.n, problem.k, threads)
-        return cut, seconds * (1 if together else problem.batch_count)
+        cut, cycles = best_cut(self.levels, tile_for(problem.types), rows, problem.n, problem.k, threads)
+        return cut, cycles / (EFFICIENCY * machine().clock) * (1 if together else problem.batch_count)
 
 
 def _products(batched: Batched) -> Iterator[dict[str, int]]:

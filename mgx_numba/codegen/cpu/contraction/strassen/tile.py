@@ -21,8 +21,9 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
+from ... import host
 from ...microkernels.tile import literal_shape, written_function
-from ...microkernels.tile_writer import CACHE_LINE, ProductWriter, Values, constant
+from ...microkernels.tile_writer import ProductWriter, Values, constant
 from .tile_table import CHAIN_ENDS, LEFT_PITCH, PARKED_PRODUCTS, SIDE_STEPS, SIDE_WORDS, STRASSEN_SLOTS
 
 __all__ = ["strassen_tile_float32"]
@@ -147,7 +148,7 @@ class StrassenWriter(ProductWriter):
 
     def _ask_for_targets(self, u: ir.Value, targets: ir.Value, state: Values) -> Values:
         """Further k, each with some cache lines of the targets."""
-        per_line = CACHE_LINE // self.align
+        per_line = host.CACHE_LINE // self.align
         steps = -(-self.rows * self.vectors * self.lanes // (per_line * _LINES))
 
         def one_target(t: ir.Value, outer: Values) -> Values:

@@ -17,11 +17,11 @@ import numpy as np
 from ....launch import Solution
 from ....problems.convolution import ConvProblem
 from ....problems.epilogue import NOT_COMPUTED, Epilogue
+from ...machine import machine
 from ...microkernels.tile_table import tile_for
 from ..blocking import Blocking
 from ..conv import ConvDirect, panel_lens
 from ..pack import aligned_zeros
-from ..roofline import BYTES_PER_SECOND, CLOCK
 from ..rows import image_strides
 from ..solver import NO_EPILOGUE, Solver, Strides
 from .blocks import best_block, given_block, winograd_blockings
@@ -118,4 +118,4 @@ class ConvWinograd(Solver[ConvProblem]):
         _, cycles = best_block(self.form, problem, threads)
         pixels = problem.in_pixels * problem.in_channels + problem.out_pixels * problem.out_channels
         moved = problem.itemsize * (problem.batch * pixels + math.prod(self.packed_lens(problem)))
-        return max(cycles / CLOCK, moved / BYTES_PER_SECOND)
+        return max(cycles / machine().clock, moved / machine().bytes_per_second)

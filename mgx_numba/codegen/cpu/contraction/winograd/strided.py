@@ -16,11 +16,11 @@ from ....launch import Launch, Operand, Solution, TaskRange
 from ....problems.convolution import ConvProblem
 from ....problems.epilogue import Epilogue
 from ...kernel import cpu_kernel
+from ...machine import machine
 from ...microkernels.tile_table import tile_for
 from ..blocking import Blocking
 from ..epilogue_rows import Arguments, indent
 from ..pack import aligned_zeros
-from ..roofline import BYTES_PER_SECOND
 from ..solver import NO_EPILOGUE, Solver, Strides
 from .blocks import winograd_blockings
 from .form import Form
@@ -112,7 +112,7 @@ class ConvWinogradStrided(Solver[ConvProblem]):
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
         blocks = _rearranged(problem)
         moved = problem.itemsize * problem.batch * (problem.in_pixels * problem.in_channels + blocks.x_strides[0])
-        return self._ordinary.estimate(blocks, threads) + 2 * moved / BYTES_PER_SECOND + _STEP_SECONDS
+        return self._ordinary.estimate(blocks, threads) + 2 * moved / machine().bytes_per_second + _STEP_SECONDS
 
 
 """The solvers that transform filters; blockings of theirs count tiles in ``rows``."""
