@@ -1,4 +1,10 @@
-"""Which integers a value can hold, as far as the instructions that make it say: whether indices need a check."""
+"""Between which numbers the elements of a value lie, as far as the instructions that make it say.
+
+It tells whether indices need a check, and whether divisors have normal reciprocals.
+
+Ends are those of what is computed, not of exact arithmetic: integers that may wrap around can be all that their type
+holds, and ends of floats are moved outward by what rounding may add.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +12,13 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 from ..core.types import Type
 from ..ops.base import Pointwise
 from ..ops.scalar import TypeScalar
+from .constants import compact, constant_array, is_constant
 from .instruction import Instruction
 
 __all__ = ["Ranges", "Span"]
@@ -53,7 +61,9 @@ class Span(NamedTuple):
 class Ranges:
     """Spans of instructions; what was found is remembered, so it is for a program that no longer changes."""
 
-    def __init__(self) -> None:
+    def __init__(self, deepest: int = DEEPEST) -> None:
+        """``deepest`` instructions are followed, one after another."""
+        self._deepest = deepest
         self._found: dict[Instruction, Span] = {}
         self._modules: dict[Instruction, list[Span | None]] = {}
         self._depth = 0
@@ -62,7 +72,7 @@ class Ranges:
         """What the elements of a value lie in."""
         if ins not in self._found:
             whole = Span.whole(ins.shape.type)
-            if self._depth >= DEEPEST:
+            if self._depth >= self._deepest:
                 return whole
             self._depth += 1
             try:
@@ -96,10 +106,13 @@ class Ranges:
 
     def _span(self, ins: Instruction, whole: Span) -> Span:
         name, inputs = ins.name, ins.inputs
-        if ins.literal is not None:
-            return whole if ins.literal.array is None else _of_array(ins.literal.array, whole.type)
+        array = constant_array(ins) if is_constant(ins) else None
+        if array is not None:
+            return _of_array(array, whole.type)
         if name in SAME:
             return self.span(inputs[0])
+        if name in _REDUCED:
+            return self._reduced(ins, whole)
         if name == "bit_cast":
             source = self.span(inputs[0])
             known = inputs[0].shape.type.is_integral and source.low >= 0
@@ -118,8 +131,16 @@ class Ranges:
         if name == "pointwise":
             return self._pointwise(ins, 0, whole)
         if isinstance(ins.op, Pointwise):
-            return ins.op.scalar(_Arithmetic(), *map(self.span, inputs))
+            return _result(ins, [self.span(i) for i in inputs])
         return whole
+
+    def _reduced(self, ins: Instruction, whole: Span) -> Span:
+        """Of a reduction of floats over axes that have elements."""
+        x = ins.inputs[0].shape
+        dims = [x.dims[axis] for axis in ins.op.axes] or x.dims  # type: ignore[attr-defined]
+        if x.type.is_integral or any(d.min < 1 for d in dims):
+            return whole
+        return _REDUCED[ins.name](self.span(ins.inputs[0]), math.prod(d.max for d in dims))
 
     def _member(self, ins: Instruction, index: int, whole: Span) -> Span:
         if ins.name == "pointwise":
@@ -139,7 +160,7 @@ class Ranges:
                 if ins.literal is not None and ins.literal.array is not None:
                     values[ins] = _of_array(ins.literal.array, ins.shape.type)
                 elif isinstance(ins.op, Pointwise) and all(i in values for i in ins.inputs):
-                    values[ins] = ins.op.scalar(_Arithmetic(), *(values[i] for i in ins.inputs))
+                    values[ins] = _result(ins, [values[i] for i in ins.inputs])
             self._modules[fused] = [values.get(r) for r in module.results()]
         return self._modules[fused][index] or whole
 
@@ -149,10 +170,19 @@ def _positions(x: Instruction, axis: int, whole: Span) -> Span:
 
 
 def _of_array(array: np.ndarray, type: Type) -> Span:
-    if not array.size or not (type.is_integral or array.size == 1):
+    """Of the elements of a constant; NaN and packed nibbles say nothing."""
+    if not array.size or type is Type.fp4x2_type:
         return Span.whole(type)
-    low, high = array.min().item(), array.max().item()
+    few = compact(array)
+    low, high = few.min().item(), few.max().item()
     return Span(type, low, high) if low <= high else Span.whole(type)
+
+
+def _result(ins: Instruction, spans: Sequence[Span]) -> Span:
+    """Of a pointwise operator's result."""
+    found = ins.op.scalar(_Arithmetic(), *spans)  # type: ignore[attr-defined]
+    squared = ins.name == "mul" and ins.inputs[0] is ins.inputs[1] and found.type.is_floating
+    return Span(found.type, 0.0, math.inf) if squared else found
 
 
 def _union(spans: Sequence[Span]) -> Span:
@@ -187,25 +217,16 @@ class _Arithmetic:
         return Span.whole(a.type)
 
     def __getattr__(self, name: str) -> Any:
-        infer, ends = getattr(TypeScalar(), name), _ENDS.get(name)
+        infer, of_integers, of_floats = getattr(TypeScalar(), name), _INTEGER_ENDS.get(name), _FLOAT_SPANS.get(name)
 
         def call(*x: Span) -> Span:
             type = infer(*(s.type for s in x))
-            if not type.is_integral:
-                return _bounded(name, *x) if name in ("min", "max") else Span.whole(type)
-            found = None if ends is None else ends(*x)
+            if x[0].type.is_floating:
+                return Span.whole(type) if of_floats is None else of_floats(*x)
+            found = None if of_integers is None or not type.is_integral else of_integers(*x)
             return Span.whole(type) if found is None else _fitting(type, *found)
 
         return call
-
-
-def _bounded(name: str, a: Span, b: Span) -> Span:
-    """The smaller or larger of a float and a constant, which may also be what becomes of NaN."""
-    if a.low == a.high:
-        a, b = b, a
-    if b.low != b.high:
-        return Span.whole(a.type)
-    return Span(a.type, min(a.low, b.low), b.low) if name == "min" else Span(a.type, b.low, max(a.high, b.low))
 
 
 def _fitting(type: Type, low: float, high: float) -> Span:
@@ -243,7 +264,7 @@ def _div(a: Span, b: Span) -> Ends | None:
     return low, high
 
 
-_ENDS: dict[str, Any] = {
+_INTEGER_ENDS: dict[str, Any] = {
     "add": lambda a, b: (a.low + b.low, a.high + b.high),
     "sub": lambda a, b: (a.low - b.high, a.high - b.low),
     "mul": _mul,
@@ -255,3 +276,72 @@ _ENDS: dict[str, Any] = {
     "neg": lambda a: (-a.high, -a.low),
 }
 """Ends of the results of operations on integers, None if nothing can be said."""
+
+
+def _rounded(type: Type, low: float, high: float, roundings: int = 1) -> Span:
+    """Ends that were computed exactly, for results of so many roundings one after another, and one to the type."""
+    slack = 4 * (_numbers(type).eps + roundings * _numbers(type.compute).eps)  # twice what it may be, and as much again
+    low, high = -math.inf if math.isnan(low) else low, math.inf if math.isnan(high) else high
+    size = max(abs(low), abs(high))
+    below, above = (abs(low), abs(high)) if low >= 0 or high <= 0 else (size, size)
+    if low >= 0:
+        low -= min(slack, 1.0) * below if low < math.inf else 0.0
+    else:
+        low = low - slack * below if slack < 1 else -math.inf
+    if high <= 0:
+        high += min(slack, 1.0) * above if high > -math.inf else 0.0
+    else:
+        high = high + slack * above if slack < 1 else math.inf
+    largest = float(_numbers(type).max)
+    return Span(type, -math.inf if low < -largest else low, math.inf if high > largest else high)
+
+
+def _numbers(type: Type) -> Any:
+    return ml_dtypes.finfo(type.numpy)
+
+
+def _mean(x: Span, count: int) -> Span:
+    """The sum may be infinite where the mean is not."""
+    if max(abs(x.low), abs(x.high)) * count <= float(_numbers(x.type.compute).max):
+        return _rounded(x.type, x.low, x.high, count)
+    return Span(x.type, 0.0 if x.low >= 0 else -math.inf, 0.0 if x.high <= 0 else math.inf)
+
+
+def _least(a: Span, b: Span) -> Span:
+    """The other operand may be what becomes of NaN, which a constant of one value is not."""
+    low, high = min(a.low, b.low), max(a.high, b.high)
+    return Span(a.type, low, min((s.high for s in (a, b) if s.low == s.high), default=high))
+
+
+def _greatest(a: Span, b: Span) -> Span:
+    """As `_least`."""
+    low, high = min(a.low, b.low), max(a.high, b.high)
+    return Span(a.type, max((s.low for s in (a, b) if s.low == s.high), default=low), high)
+
+
+def _absolute(x: Span) -> Span:
+    return Span(x.type, max(x.low, -x.high, 0.0), max(abs(x.low), abs(x.high)))
+
+
+def _root(x: Span) -> Span:
+    return _rounded(x.type, math.sqrt(x.low), math.sqrt(x.high)) if x.low >= 0 else Span(x.type, 0.0, math.inf)
+
+
+_FLOAT_SPANS: dict[str, Any] = {
+    "abs": _absolute,
+    "add": lambda a, b: _rounded(a.type, a.low + b.low, a.high + b.high),
+    "exp": lambda x: Span(x.type, 0.0, math.inf),
+    "max": _greatest,
+    "min": _least,
+    "sigmoid": lambda x: _rounded(x.type, 0.0, 1.0),
+    "sqrt": _root,
+}
+"""Results of operations on floats; what is not here says nothing."""
+
+_REDUCED: dict[str, Any] = {
+    "reduce_max": lambda x, count: x,
+    "reduce_min": lambda x, count: x,
+    "reduce_mean": _mean,
+    "reduce_sum": lambda x, count: Span(x.type, x.low if x.low >= 0 else -math.inf, math.inf),
+}
+"""Reductions of ``count`` elements of a span of floats."""

@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mgx_numba.codegen import kernel
-from mgx_numba.codegen.cpu import host
+from mgx_numba.codegen.cpu import host, identity
 from mgx_numba.codegen.cpu.kernel import cpu_kernel
 from mgx_numba.codegen.cpu.toolchain import batch
 from mgx_numba.codegen.cpu.toolchain.compiler import compile_object, inspect
@@ -49,11 +48,18 @@ def test_identity_follows_the_cpu_features(add_kernel: KernelSource, monkeypatch
     assert cpu_kernel("add_kernel", add_kernel.text).symbol != before
 
 
-@pytest.mark.parametrize("name", ["compiler.py", "frontend.py", "pipeline.py", "lang.py"])
+def test_every_file_of_the_language_exists() -> None:
+    package = Path(identity.__file__).parent
+    assert [pattern for pattern in identity._MEANING if not list(package.glob(pattern))] == []
+
+
+@pytest.mark.parametrize(
+    "name", ["vocabulary.py", "arith.py", "tile_writer.py", "compiler.py", "frontend.py", "numba_passes.py"]
+)
 def test_identity_follows_the_compiler(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    original, before = Path.read_bytes, kernel._intrinsics_digest()
+    original, before = Path.read_bytes, identity._intrinsics_digest()
     monkeypatch.setattr(Path, "read_bytes", lambda path: original(path) + b"#" * (path.name == name))
-    assert kernel._intrinsics_digest() != before
+    assert identity._intrinsics_digest() != before
 
 
 @pytest.mark.parametrize(
@@ -163,7 +169,7 @@ def test_worker_answers_by_its_protocol(distinct: Callable[[int], KernelSource])
     try:
         assert batch.read_message(process.stdout) == {"ready": True}
         for source in (good, bad):
-            request = {"name": source.name, "text": source.text, "origin": ""}
+            request = {"backend": source.backend, "name": source.name, "text": source.text, "origin": ""}
             batch.write_message(process.stdin, request)
         assert read_object(batch.read_message(process.stdout)["object"]).defined == {good.symbol}
         assert "bad_kernel" in batch.read_message(process.stdout)["error"]

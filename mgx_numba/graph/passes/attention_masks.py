@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from ..constants import constant_array
 from ..instruction import Instruction
 from .build import RewriteBuilder
-from .constants import constant_array
 
 __all__ = ["fitted", "repeated", "sum_masks"]
 

@@ -11,9 +11,9 @@ from ...core.argument import Argument
 from ...core.shape import Shape
 from ...core.types import Type
 from ...ops.base import Operator, make_op
+from ..constants import constant_array, fold_pointwise, is_constant, literal_argument, scalar_array, spread_operator
 from ..instruction import Instruction
 from ..module import Module
-from .constants import constant_array, fold_pointwise, is_constant, literal_argument, scalar_array, spread_operator
 
 __all__ = ["RewriteBuilder"]
 

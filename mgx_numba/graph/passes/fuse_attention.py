@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...core.shape import Shape
+from ..constants import compact, constant_array, is_constant, uniform_value
 from ..instruction import Instruction
 from .attention_masks import fitted, repeated, sum_masks
 from .build import RewriteBuilder
-from .constants import compact, constant_array, is_constant, uniform_value
 from .match import Match, either, op, rule, some
 from .rewriter import RulePass
 

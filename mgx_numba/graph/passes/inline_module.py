@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
+from ..constants import uniform_value
 from ..instruction import Instruction, Return
 from ..module import Module
 from ..program import Program
 from .base import Options, Pass
-from .constants import uniform_value
 from .dead_code_elimination import release
 
 __all__ = ["InlineModule"]

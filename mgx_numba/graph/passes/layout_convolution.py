@@ -8,12 +8,12 @@ from __future__ import annotations
 from ...core.shape import Shape, find_permutation
 from ...ops.base import make_op
 from ...ops.dims import view_strides
+from ..constants import constant_array, laid_out
 from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
 from .base import Options, Pass
 from .build import RewriteBuilder
-from .constants import constant_array, laid_out
 from .rewriter import remove_dead
 
 __all__ = ["LayoutConvolution", "channels_last"]

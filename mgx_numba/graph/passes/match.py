@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..constants import is_constant, uniform_value
 from ..instruction import Instruction
 from .build import RewriteBuilder
-from .constants import is_constant, uniform_value
 
 if TYPE_CHECKING:
     from .base import Options

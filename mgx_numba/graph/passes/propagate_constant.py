@@ -12,12 +12,12 @@ import numpy as np
 
 from ...errors import MgxError
 from ...ops.reduce import ReduceOperator
+from ..constants import compact, constant_array, is_constant, laid_out, uniform, uniform_value
 from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
 from .base import Options, Pass
 from .build import RewriteBuilder
-from .constants import compact, constant_array, is_constant, laid_out, uniform, uniform_value
 from .merge_rnn_outputs import last_states
 from .rewriter import remove_dead
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ml_dtypes
 
 from ...core.types import Type
+from ..constants import uniform_value
 from ..instruction import Instruction
 from .build import RewriteBuilder
-from .constants import uniform_value
 from .match import Match, op, rule
 from .rewriter import RulePass
 

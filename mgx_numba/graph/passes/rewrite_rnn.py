@@ -13,12 +13,12 @@ from ...ops.base import Operator
 from ...ops.recurrence import CELLS
 from ...ops.recurrent_steps import RecurrentSteps
 from ...ops.rnn import RecurrentBase, RnnDirection
+from ..constants import constant_array
 from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
 from .base import Options, Pass
 from .build import RewriteBuilder
-from .constants import constant_array
 from .merge_rnn_outputs import RECURRENT, last_states
 from .rewriter import remove_dead
 

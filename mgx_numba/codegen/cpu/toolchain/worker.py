@@ -1,7 +1,7 @@
 """A process that compiles kernels for another one: ``python -m mgx_numba.codegen.cpu.toolchain.worker``.
 
 Both pipes carry messages of a 4-byte little-endian length and a msgpack value. The worker sends ``{"ready":
-True}`` once Numba is imported; then answers each ``{"name", "text", "origin"}`` by ``{"object": bytes}`` or
+True}`` once Numba is imported; then answers each ``{"backend", "name", "text", "origin"}`` by ``{"object": bytes}`` or
 ``{"error": str}``, until its input ends.
 """
 

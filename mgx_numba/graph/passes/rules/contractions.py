@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...constants import compact, constant_array, is_constant
 from ...instruction import Instruction
 from ..build import RewriteBuilder
-from ..constants import compact, constant_array, is_constant
 from ..match import Match, constant, op, rule, some
 from .linear import all_finite, rounds_next
 

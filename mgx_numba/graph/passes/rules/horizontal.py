@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ....core.shape import Shape
+from ...constants import CONSTANT_VIEWS, compact, constant_array, is_constant
 from ...instruction import Instruction
 from ..build import RewriteBuilder
-from ..constants import CONSTANT_VIEWS, compact, constant_array, is_constant
 from ..match import Match, constant, op, rule, some
 from .contractions import along_axis
 

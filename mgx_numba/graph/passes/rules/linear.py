@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from ....core.shape import Shape
+from ...constants import compact, constant_array, is_constant, uniform_value
 from ...instruction import Instruction
 from ..build import RewriteBuilder
-from ..constants import compact, constant_array, is_constant, uniform_value
 from ..match import Match, RewriteRule, constant, op, rule, some
 
 __all__ = ["LINEAR_RULES", "all_finite", "rounds_next"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ....core.shape import Shape, invert_permutation
+from ...constants import constant_array, is_constant, uniform_value
 from ...instruction import Instruction
 from ..build import RewriteBuilder
-from ..constants import constant_array, is_constant, uniform_value
 from ..match import Match, op, rule, some
 from .linear import POINTWISE
 

@@ -6,9 +6,9 @@ from math import prod
 
 import numpy as np
 
+from ...constants import constant_array
 from ...instruction import Instruction
 from ..build import RewriteBuilder
-from ..constants import constant_array
 from ..match import Match, constant, op, rule, some
 from .views import reshaped
 

@@ -6,14 +6,16 @@ import ml_dtypes
 import numpy as np
 
 from ....core.types import Type
-from ..bounds import bounds
+from ...constants import compact, constant_array, uniform_value
+from ...ranges import Ranges
 from ..build import RewriteBuilder
-from ..constants import compact, constant_array, uniform_value
 from ..match import Match, constant, op, rule, scalar, some, spread
 from .linear import rounds_next
 
 __all__ = ["UNIT_RULES"]
 
+NEAR = 8
+"""Instructions that are looked through, one after another: a floor under a divisor is near to it."""
 ROUNDING = frozenset({"nearbyint", "floor", "ceil", "convert", "sign"})
 IDEMPOTENT = frozenset({"relu", "abs", "floor", "ceil", "nearbyint", "sign"})
 
@@ -144,7 +146,7 @@ def _divide_by_spread(m: Match) -> str | None:
     refused = _float_only(m) or finite_only(m)
     if refused:
         return refused
-    type, (low, high) = m.ins.shape.type, bounds(m.x)
+    type, (_, low, high) = m.ins.shape.type, Ranges(NEAR).span(m.x)
     least = max(low, -high)
     # Reciprocals of the largest float32 and float64 lose two bits at most; those of float16 lose nearly all.
     greatest = least if type in (Type.float_type, Type.double_type) else max(-low, high)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...constants import uniform_value
 from ...instruction import Instruction
 from ..build import RewriteBuilder
-from ..constants import uniform_value
 from ..match import Match, op, rule, some
 
 __all__ = ["VIEW_RULES", "reshaped", "squeezed_axes"]

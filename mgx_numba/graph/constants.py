@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from ...core.argument import Argument
-from ...core.shape import Shape
-from ...core.types import Type
-from ...ops.base import Operator, make_op
-from ..instruction import Instruction
+from ..core.argument import Argument
+from ..core.shape import Shape
+from ..core.types import Type
+from ..ops.base import Operator, make_op
+from .instruction import Instruction
 
 __all__ = ["CONSTANT_VIEWS", "compact", "constant_array", "fold_pointwise", "is_constant", "uniform", "uniform_value"]
 
