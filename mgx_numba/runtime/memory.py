@@ -13,9 +13,20 @@ import numpy as np
 
 from ..core.pages import aligned_bytes
 
-__all__ = ["ALIGNMENT", "address_of", "aligned_array", "aligned_empty", "available_bytes", "numpy_dtype", "scratch"]
+__all__ = [
+    "ALIGNMENT",
+    "address_of",
+    "aligned_array",
+    "aligned_empty",
+    "available_bytes",
+    "expect_room",
+    "numpy_dtype",
+    "scratch",
+]
 
 ALIGNMENT = 64
+BIG = 1 << 28
+"""Bytes up to which nobody asks whether there is memory: asking takes tens of microseconds, and so little is found."""
 _BYTE = np.dtype(np.uint8)
 # Bytes before the fields of PyArrayObject, of which the first is the address.
 _HEADER = object.__basicsize__
@@ -62,8 +73,25 @@ def available_bytes() -> int | None:
         return None
 
 
+def expect_room(size: int, what: str) -> None:
+    """Refuse what takes more bytes than are available: a system that promises more than it has kills the process.
+
+    Sizes up to `BIG` are not looked at.
+
+    Raises:
+        MemoryError: there are not so many bytes.
+    """
+    available = available_bytes() if size > BIG else None
+    if available is not None and size > available:
+        raise MemoryError(f"not enough memory for {what} {size} bytes, {available} are available")
+
+
 def scratch(size: int) -> np.ndarray:
-    """``size`` bytes for kernels, 64-byte aligned; many of them in huge pages."""
+    """``size`` bytes for kernels, 64-byte aligned; many of them in huge pages.
+
+    Raises:
+        MemoryError: the system has not so many.
+    """
     return aligned_bytes(size)
 
 

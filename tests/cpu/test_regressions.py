@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import mgx_numba as migraphx
+from mgx_numba.errors import MgxError
 from mgx_numba.graph.passes import run_passes
+from mgx_numba.runtime import memory
 from mgx_numba.targets.cpu.passes import PASSES
 
 from .programs import FUSION, check, program_of
@@ -155,3 +157,40 @@ def test_fast_division_by_tiny_numbers_does_not_go_through_their_reciprocals(kin
         passes=PASSES,
         fast_math=True,
     )
+
+
+def doubled(times, length=4):
+    """A compiled program that concatenates a value with itself so many times, and its input."""
+
+    def build(m, p):
+        value = p[0]
+        for _ in range(times):
+            value = m.add_instruction("concat", [value, value], axis=0)
+        return value
+
+    x = np.arange(length, dtype=np.float32)
+    return migraphx.program.wrap(program_of([x], build)).compile(migraphx.get_target("cpu")), {"p0": x}
+
+
+def test_a_result_larger_than_any_memory_compiles_and_its_size_is_named_when_it_is_run():
+    program, inputs = doubled(45)
+    for _ in range(2):
+        with pytest.raises(MgxError, match=rf"^run: not enough memory.* {16 << 45} bytes"):
+            program.run(inputs)
+
+
+def test_a_result_that_the_system_would_promise_and_not_have_is_refused(monkeypatch):
+    program, inputs = doubled(6)
+    monkeypatch.setattr(memory, "BIG", 512)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 1023)
+    with pytest.raises(MgxError, match="results of 1024 bytes .* 1023 are available"):
+        program.run(inputs)
+    monkeypatch.undo()
+    np.testing.assert_array_equal(program.run(inputs)[0], np.tile(inputs["p0"], 64))
+
+
+def test_a_result_that_cannot_be_allocated_is_named_and_the_program_runs_on(monkeypatch):
+    program, inputs = doubled(45)
+    monkeypatch.setattr(memory, "available_bytes", lambda: None)
+    with pytest.raises(MgxError, match=rf"^run: not enough memory for a result of {16 << 45} bytes"):
+        program.run(inputs)

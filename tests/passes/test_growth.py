@@ -5,11 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mgx_numba.errors import MgxError
 from mgx_numba.graph.allowance import HELD, Allowance
 from mgx_numba.graph.instruction import Results
 from mgx_numba.graph.module import Module
 from mgx_numba.graph.passes.base import make_pass, run_passes
+from mgx_numba.graph.passes.regions import grow, order_of
 from mgx_numba.graph.program import Program
+from mgx_numba.runtime import memory
 from mgx_numba.targets.cpu.passes import PASSES
 from mgx_numba.targets.lowering.buffers import MOST_SORTED, Buffer, color
 from mgx_numba.targets.ref.interpreter import evaluate
@@ -200,11 +203,8 @@ def test_thousands_of_buffers_are_placed_without_overlap() -> None:
 
 
 def test_a_result_for_which_there_is_no_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mgx_numba.errors import MgxError
-    from mgx_numba.targets.ref import interpreter
-
-    monkeypatch.setattr(interpreter, "available_bytes", lambda: 1 << 20)
-    monkeypatch.setattr(interpreter, "BIG", 1 << 20)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 1 << 20)
+    monkeypatch.setattr(memory, "BIG", 1 << 20)
     g = Graph()
     x = g.param("x", [1 << 19])
     program = g.ret(g.op("concat", x, x, axis=0))
@@ -218,3 +218,33 @@ def test_a_length_that_only_values_tell_claims_no_memory() -> None:
     program = g.ret(g.op("dynamic_range", *(g.param(name, [1]) for name in ("start", "limit", "delta"))))
     feeds = {name: np.array([value], np.float32) for name, value in (("start", 1), ("limit", 3), ("delta", 0.5))}
     np.testing.assert_array_equal(evaluate(program, feeds)[0], [1, 1.5, 2, 2.5])
+
+
+def test_a_region_that_grows_over_many_uses_looks_at_each_once() -> None:
+    """A chain of 40 additions of the seed's value: its users are not gone through again for each that joins."""
+    g = Graph()
+    seed = value = g.op("exp", g.param("x", [3]))
+    for _ in range(40):
+        value = g.op("add", value, seed)
+    program = g.ret(value)
+    looked = []
+
+    def accept(ins: object) -> bool:
+        looked.append(ins)
+        return True
+
+    region = grow([seed], order_of(program.main), accept)
+    assert region == [i for i in program.main if i.name in ("exp", "add")]
+    assert len(looked) == len(set(looked)) == 40
+
+
+def test_a_region_ends_at_the_last_member_that_leaves_one_value_open() -> None:
+    g = Graph()
+    seed = g.op("exp", g.param("x", [3]))
+    both = g.op("add", g.op("neg", seed), g.op("abs", seed))
+    left, right = g.op("sin", both), g.op("cos", both)
+    program = g.ret(left, right)
+    order = order_of(program.main)
+    assert grow([seed], order, lambda ins: True)[-1] is both
+    assert grow([seed], order, lambda ins: ins is not both.inputs[0]) == [seed]
+    assert grow([seed], order, lambda ins: True, max_outputs=2)[-2:] == [left, right]

@@ -18,6 +18,8 @@ LEAST_ELEMENTS = 4096
 CLAIM_BYTES = 2 << 20
 AHEAD_BYTES = 4 << 10
 FEWEST_CLAIMS = 32
+MOST_TASKS = 1 << 30
+"""Half of what claims are counted up to: the rest is for claims past the last task."""
 INDENT = "    "
 
 
@@ -199,7 +201,7 @@ def vector_loop(
 
 def task_elements(total: int) -> int:
     """Elements of one task, of a launch over ``total``: enough to pay for claiming it, and enough tasks to share."""
-    return max(LEAST_ELEMENTS, min(TASK_ELEMENTS, total // FEWEST_CLAIMS))
+    return max(LEAST_ELEMENTS, min(TASK_ELEMENTS, total // FEWEST_CLAIMS), total // MOST_TASKS)
 
 
 def is_streamed(outputs: Sequence[Tensor]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Callable, Iterable, Sequence
 
@@ -51,26 +52,38 @@ def grow(
 ) -> list[Instruction]:
     """Largest region that grows forward from ``seed`` through accepted users and has few outputs.
 
-    Users of the same module join in program order. A region is good whenever at most ``max_outputs`` of its values are
-    used outside; the last good one is returned, in program order. With one output no path can leave the region and come
-    back, so it can run as one instruction placed at its last member.
+    Users of the same module join in program order; whether one is accepted must not depend on who joined before. A
+    region is good whenever at most ``max_outputs`` of its values are used outside; the last good one is returned, in
+    program order. With one output no path can leave the region and come back, so it can run as one instruction placed
+    at its last member.
     """
     region = list(seed)
     members = set(region)
+    outside = {ins: sum(user not in members for user in ins.users) for ins in region}
+    opened = sum(count > 0 or not ins.users for ins, count in outside.items())
+    candidates: list[tuple[int, int, Instruction]] = []
+
+    def offer(ins: Instruction) -> None:
+        for user in ins.users:
+            if user not in members and not isinstance(user.op, Return) and user in order and user.module is ins.module:
+                heapq.heappush(candidates, (order[user], id(user), user))
+
+    for ins in region:
+        offer(ins)
     best = len(region)
-    while len(region) < MAX_NODES:
-        candidates = {
-            user
-            for ins in open_values(region)
-            for user in ins.users
-            if user not in members and not isinstance(user.op, Return) and user in order and user.module is ins.module
-        }
-        joined = next((u for u in sorted(candidates, key=order.__getitem__) if accept(u)), None)
-        if joined is None:
-            break
+    while len(region) < MAX_NODES and candidates:
+        joined = heapq.heappop(candidates)[-1]
+        if joined in members or not accept(joined):
+            continue
         region.append(joined)
         members.add(joined)
-        if len(open_values(region)) <= max_outputs:
+        for i in set(joined.inputs) & members:
+            outside[i] -= 1
+            opened -= not outside[i]
+        outside[joined] = sum(user not in members for user in joined.users)
+        opened += outside[joined] > 0 or not joined.users
+        offer(joined)
+        if opened <= max_outputs:
             best = len(region)
     return sorted(region[:best], key=order.__getitem__)
 

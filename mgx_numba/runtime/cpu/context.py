@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import ShapeError
-from ..memory import address_of, aligned_array, aligned_empty, numpy_dtype, scratch
+from ...errors import MgxError, ShapeError
+from ..memory import address_of, aligned_array, aligned_empty, expect_room, numpy_dtype, scratch
 from ..plan import HostStep, Plan, Pointer, Region, TensorView
 from .layout import PlanTables
 from .signals import restore_error
@@ -21,7 +21,17 @@ class Context:
     """Arena, argument blocks, step states and job block for one call at a time; reused by later calls."""
 
     def __init__(self, plan: Plan, tables: PlanTables, pool_address: int, threads: int) -> None:
-        self.arena = scratch(plan.arena_bytes)
+        """Raises `MgxError` where there is no memory for what the plan computes."""
+        results = sum(made[2] for made in tables.outputs if made is not None)
+        size = plan.arena_bytes + results
+        try:
+            expect_room(size, f"results of {results} bytes and what is computed on the way to them, in all")
+        except MemoryError as error:
+            raise MgxError(f"run: {error}") from error
+        try:
+            self.arena = scratch(plan.arena_bytes)
+        except MemoryError as error:
+            raise MgxError(f"run: not enough memory for what is computed on the way to results: {error}") from error
         slots = aligned_empty(tables.slots.shape, "int64")
         slots[:] = tables.slots
         slots[tables.arena_slots] = tables.arena_offsets + address_of(self.arena)
@@ -53,7 +63,11 @@ class Context:
         self._arena_views: dict[TensorView, np.ndarray] = {}
 
     def bind(self, inputs: Sequence[np.ndarray]) -> list[Any]:
-        """Take a call's inputs and make its outputs; those whose shape only a host step knows are None."""
+        """Take a call's inputs and make its outputs; those whose shape only a host step knows are None.
+
+        Raises:
+            MgxError: there is no memory for an output.
+        """
         bases = self.bases
         self.job[Job.FAULT] = 0
         number = 0
@@ -64,7 +78,10 @@ class Context:
         for made in self._outputs:
             output = None
             if made is not None:
-                output = aligned_array(*made)
+                try:
+                    output = aligned_array(*made)
+                except MemoryError as error:
+                    raise MgxError(f"run: not enough memory for a result of {made[2]} bytes: {error}") from error
                 bases[number] = address_of(output)
             outputs.append(output)
             number += 1

@@ -96,6 +96,7 @@ class Executable:
         thread such a handler runs within a twentieth of a second and the time of one claim.
 
         Raises:
+            MgxError: there is not enough memory.
             ShapeError: an index is out of range.
         """
         context = self._take()

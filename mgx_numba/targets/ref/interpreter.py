@@ -14,13 +14,9 @@ from ...graph.instruction import Instruction, Parameter, Return
 from ...graph.module import Module
 from ...graph.program import Program
 from ...ops.base import RunModule
-from ...runtime.memory import available_bytes
+from ...runtime.memory import expect_room
 
 __all__ = ["Trace", "evaluate", "evaluate_module"]
-
-BIG = 1 << 28
-"""Bytes of a result from which it is looked whether there is memory for it. A length that only values tell is not known
-before."""
 
 Trace = Callable[[Instruction, Any], None]
 
@@ -96,8 +92,8 @@ def compute(ins: Instruction, args: Sequence[Any], run: Callable[[Module, Sequen
         if shape.is_dynamic or any(i.shape.is_dynamic for i in ins.inputs):
             actual = [_shape_of(a) if i.shape.is_dynamic else i.shape for i, a in zip(ins.inputs, args)]
             shape = ins.op.compute_shape(actual, ins.module_args)
-        if not shape.is_dynamic and shape.bytes > BIG and not ins.op.view:
-            _expect_room(shape)
+        if not ins.op.view and not shape.is_dynamic:  # a length that only values tell is not known before
+            expect_room(shape.bytes, "its result of")
         return ins.op.compute(shape, args, RunModule(ins.module_args, run))
     except MgxError as error:
         if not ins.debug_symbols:
@@ -116,13 +112,6 @@ def named(ins: Instruction) -> str:
 
 def _nodes(ins: Instruction) -> str:
     return f"node {', '.join(ins.debug_symbols)}"
-
-
-def _expect_room(shape: Shape) -> None:
-    """Refuse a result for which there is no memory: a system that promises more than it has kills the process."""
-    available = available_bytes()
-    if available is not None and shape.bytes > available:
-        raise MemoryError(f"not enough memory for its result of {shape.bytes} bytes, {available} are available")
 
 
 def _shape_of(value: Any) -> Shape:
