@@ -61,7 +61,7 @@ class FileContent:
             try:
                 count = os.preadv(self._file.fileno(), [view[done:]], begin + done)
             except OSError as error:
-                raise FormatError(f"{os.fspath(self.path)}: cannot be read: {error}") from None
+                raise FormatError(f"{os.fspath(self.path)}: cannot be read: {_reason(error)}") from None
             if not count:
                 raise FormatError(
                     f"{os.fspath(self.path)}: the file had {self.size} bytes when it was opened and now ends at byte "
@@ -151,7 +151,7 @@ def open_content(path: FilePath) -> FileContent:
     try:
         content = FileContent(path)
     except (OSError, ValueError) as error:
-        raise FormatError(f"{os.fspath(path)}: cannot be read: {error}") from None
+        raise FormatError(f"{os.fspath(path)}: cannot be read: {_reason(error)}") from None
     if not content.size:
         raise FormatError(f"{os.fspath(path)}: the file is empty")
     return content
@@ -164,3 +164,8 @@ def read_bytes(path: FilePath) -> memoryview:
         FormatError: it cannot be read, or is empty.
     """
     return open_content(path).whole()
+
+
+def _reason(error: Exception) -> str:
+    """What the system says of a file, without its number and the file's name."""
+    return getattr(error, "strerror", None) or str(error)

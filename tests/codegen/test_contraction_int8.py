@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mgx_numba.codegen.body import scalar_body
 from mgx_numba.codegen.cpu.contraction import GEMM_SOLVERS
 from mgx_numba.codegen.cpu.contraction.gemm_int8 import GemmInt8
 from mgx_numba.codegen.cpu.contraction.select import select
@@ -15,6 +16,7 @@ from mgx_numba.codegen.cpu.microkernels.tile_table import TILE_TABLE_ROWS, tile_
 from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.codegen.problems.epilogue import Epilogue, EpilogueOperand
 from mgx_numba.codegen.problems.gemm import GemmProblem
+from mgx_numba.core.types import Type
 from mgx_numba.errors import UnsupportedError
 
 from .contracting import GuardedPages, element_strides, needs_page_protection, run_plan
@@ -114,8 +116,8 @@ def test_nothing_past_the_end_is_read(form: str) -> None:
 def test_an_epilogue_scales_the_sums(form: str) -> None:
     a, b = pair(9, 53, 70, "int8")
     scales = np.linspace(0.5, 1.5, 53).astype(np.float32)
-    lines = ("v0 = cast_float32(acc)", "v1 = mul(v0, e0)")
-    epilogue = Epilogue((EpilogueOperand("float32", "per_n"),), lines, "v1", "float32", "mul")
+    body = scalar_body(lambda s, x, y: s.mul(s.cast(x, Type.float_type), y), (Type.int32_type, Type.float_type))
+    epilogue = Epilogue((EpilogueOperand("float32", "per_n"),), body, name="mul")
     out = np.full((9, 53), np.nan, np.float32)
     problem = problem_of(a, b)
     run_plan(SOLVER.plan(problem, epilogue), {"x": a, "w": SOLVER.pack_weights(problem, b), "out": out, "e0": scales})

@@ -7,7 +7,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.cpu.cluster.layout import reduce_layout
 from mgx_numba.codegen.cpu.cluster.names import names_of
 from mgx_numba.codegen.cpu.cluster.reduce import PRINTERS, reduce_launch
@@ -64,8 +63,8 @@ def total(axis):
         (softmax(1), (40, 2000), 1, True, Strategy.ROW_PIPELINE),
     ],
 )
-def test_text_follows_from_the_layout_alone(build, lens, axis, past_caches, strategy, monkeypatch):
-    monkeypatch.setattr(host, "last_cache_bytes", lambda: 0 if past_caches else 1 << 40)
+def test_text_follows_from_the_layout_alone(build, lens, axis, past_caches, strategy, given_machine):
+    given_machine(last_cache_bytes=0 if past_caches else 1 << 40)
     module = module_of(build, lens)
     operands = (
         [tensor_of(np.empty(lens, np.float32))],
@@ -83,9 +82,9 @@ def test_text_follows_from_the_layout_alone(build, lens, axis, past_caches, stra
     assert all(f"    {line}\n" in text for line in first)
 
 
-def test_variances_of_what_is_one_value_a_row_are_about_that_of_their_own_row(monkeypatch):
+def test_variances_of_what_is_one_value_a_row_are_about_that_of_their_own_row(given_machine):
     """In a pipeline they were taken about the value that the row before had begun with."""
-    monkeypatch.setattr(host, "last_cache_bytes", lambda: 0)
+    given_machine(last_cache_bytes=0)
     lens = (9, 1024)
 
     def build(m, x, y):
