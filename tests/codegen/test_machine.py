@@ -16,6 +16,7 @@ from mgx_numba.codegen.cpu.contraction.roofline import peak_flops, seconds
 from mgx_numba.codegen.cpu.loops import is_streamed
 from mgx_numba.codegen.cpu.machine import machine, using
 from mgx_numba.codegen.cpu.microkernels.tile_table import tile_for
+from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.errors import OptionError
 
 from .launching import tensor_of
@@ -52,7 +53,7 @@ def test_a_machine_is_in_use_inside_only_and_in_every_thread() -> None:
 
 
 def test_estimates_go_by_clock_and_memory_of_the_machine(given_machine: Callable[..., None]) -> None:
-    tile = tile_for("float32")
+    tile = tile_for(element_types("float32"))
     peak, moved = peak_flops(tile), seconds(tile, 0, 1e9, 4)
     given_machine(clock=machine().clock / 2)
     given_machine(bytes_per_second=machine().bytes_per_second / 4)
