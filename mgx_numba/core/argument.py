@@ -95,11 +95,6 @@ class Argument:
         members = list(members)
         return cls(Shape.tuple(m.shape for m in members), None, members)
 
-    def with_array(self, array: np.ndarray) -> Argument:
-        """Argument over a view of this one's memory (slice, transpose, broadcast, reshape)."""
-        strides = [s // array.itemsize for s in array.strides]
-        return Argument(Shape(self.shape.type, array.shape, strides), array)
-
     def copy(self) -> Argument:
         """The same shape and values in memory of its own."""
         if self.array is None:

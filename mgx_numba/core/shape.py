@@ -254,12 +254,6 @@ class Shape:
         """The shape with every axis as a range, kept dynamic even when all are fixed."""
         return Shape._without_lens(self.type, self.dims, ())
 
-    def to_static(self, length: int) -> Shape:
-        """Static shape with ``length`` in place of every range that is not fixed."""
-        if not self.dyn_dims:
-            return self
-        return Shape(self.type, [d.min if d.is_fixed else length for d in self.dyn_dims])
-
     def flatten(self) -> list[Shape]:
         """Leaf shapes of a tuple shape, or the shape itself."""
         return [leaf for s in self.sub_shapes for leaf in s.flatten()] if self.sub_shapes else [self]

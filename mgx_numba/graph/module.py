@@ -277,30 +277,6 @@ class Module:
         for ins in order:
             self._splice(ins, None)
 
-    def insert_module(
-        self, before: Instruction | None, other: Module, arguments: Mapping[Instruction, Instruction]
-    ) -> list[Instruction]:
-        """Copy another module's instructions here; ``arguments`` maps its parameters (and outer values) to values.
-
-        Returns:
-            Instructions that stand for the other module's results.
-        """
-        copied = dict(arguments)
-        for ins in other:
-            if ins in copied:
-                continue
-            if isinstance(ins.op, Return):
-                break
-            if ins.is_param:
-                raise ValidationError(f"no value given for parameter {ins.op.parameter!r}")  # type: ignore[attr-defined]
-            if ins.is_literal:
-                copied[ins] = self.insert_literal(before, ins.literal)
-            else:
-                inputs = [copied.get(i, i) for i in ins.inputs]
-                copied[ins] = self.insert_instruction(before, ins.op, inputs, ins.module_args)
-            copied[ins].debug_symbols = ins.debug_symbols
-        return [copied.get(i, i) for i in other.results()]
-
     def captured(self) -> list[Instruction]:
         """Values of enclosing modules that this one and its submodules use, each once."""
         inside = dict.fromkeys([self, *self.submodules()])

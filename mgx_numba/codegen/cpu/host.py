@@ -23,7 +23,6 @@ __all__ = [
     "CACHE_LINE",
     "MAX_LANES",
     "Host",
-    "cpu_name",
     "features",
     "has",
     "host",
@@ -116,11 +115,6 @@ def _host(limits: str) -> Host:
     flags = ",".join(f"{'+' if on else '-'}{name}" for name, on in sorted(table.items()))
     enabled = frozenset(name for name, on in table.items() if on)
     return Host(platform().cpu, platform().triple, flags, enabled)
-
-
-def cpu_name() -> str:
-    """LLVM's name of the CPU, such as ``znver4`` or ``skylake``."""
-    return host().name
 
 
 def triple() -> str:

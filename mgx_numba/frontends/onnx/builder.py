@@ -14,10 +14,11 @@ import numpy as np
 
 from ...core.shape import Shape
 from ...core.types import Type
-from ...errors import ParseError, ShapeError, UnsupportedError
+from ...errors import ParseError, UnsupportedError
 from ...graph.instruction import Instruction
 from ...graph.module import Module
 from ...ops.base import Operator
+from ...ops.emitter import Emitter
 from .constants import Constants
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def _has_axis(ins: Instruction) -> bool:
     return ins.name in _LAYS_AXES
 
 
-class Builder:
+class Builder(Emitter):
     """Appends instructions to one module.
 
     Attributes:
@@ -69,10 +70,10 @@ class Builder:
         return self.parser.constants
 
     def op(
-        self, name: str | Operator, *inputs: Instruction, modules: Sequence[Module] = (), **attributes: Any
+        self, op: str | Operator, *inputs: Instruction, modules: Sequence[Module] = (), **attributes: Any
     ) -> Instruction:
         """Append an operation; a vector of one element that a view gives stride 0 is packed, for it has an axis."""
-        ins = self.module.add_instruction(name, inputs, modules, **attributes)
+        ins = self.module.add_instruction(op, inputs, modules, **attributes)
         ins.debug_symbols = self.symbols
         return self.op("contiguous", ins) if is_scalar(ins) and _has_axis(ins) else ins
 
@@ -156,64 +157,9 @@ class Builder:
         sign."""
         return self.op("bit_cast", indices, target_type=indices.shape.type.unsigned)
 
-    def convert(self, x: Instruction, type: Type) -> Instruction:
-        """``x`` in another element type."""
-        return x if x.shape.type == type else self.op("convert", x, target_type=type)
-
-    def broadcast(self, x: Instruction, lens: Sequence[int]) -> Instruction:
-        """``x`` seen with other lengths, as ONNX counts them, by NumPy's rule."""
-        if not x.shape.is_dynamic and self.lens(x) == tuple(lens):
-            return x
-        return self.op("multibroadcast", x, out_lens=tuple(lens))
-
-    def broadcast_axis(self, x: Instruction, axis: int, like: Instruction) -> Instruction:
-        """``x`` with its axes laid along those of ``like`` from ``axis`` on."""
-        if like.shape.is_dynamic:
-            return self.op("broadcast", x, like, axis=axis)
-        return self.op("broadcast", x, axis=axis, out_lens=like.shape.lens)
-
-    def common(self, *values: Instruction) -> list[Instruction]:
-        """The values broadcast to common lengths.
-
-        Raises:
-            ShapeError: they do not broadcast.
-        """
-        if any(v.shape.is_dynamic for v in values):
-            return self._common_dynamic(list(values))
-        lens = [v.shape.lens for v in values]
-        if len(set(lens)) == 1:
-            return list(values)
-        out = self.outer_lens(*lens)
-        return [self.broadcast(v, out) for v in values]
-
-    def _common_dynamic(self, values: list[Instruction]) -> list[Instruction]:
-        if all(v.shape.dims == values[0].shape.dims for v in values):
-            return values
-        result = []
-        for position, value in enumerate(values):
-            others = [v for other, v in enumerate(values) if other != position]
-            result.append(self.op("multibroadcast", value, *others))
-        return result
-
-    def outer_lens(self, *lens: Sequence[int]) -> tuple[int, ...]:
-        """Common lengths by NumPy's rule.
-
-        Raises:
-            ShapeError: there are none.
-        """
-        rank = max(map(len, lens), default=0)
-        aligned = [(1,) * (rank - len(n)) + tuple(n) for n in lens]
-        out = []
-        for column in zip(*aligned, strict=True):
-            wide = {n for n in column if n != 1}
-            if len(wide) > 1:
-                raise ShapeError(f"lengths do not broadcast: {', '.join(str(list(n)) for n in lens)}")
-            out.append(wide.pop() if wide else 1)
-        return tuple(out)
-
     def pointwise(self, name: str, *values: Instruction, **attributes: Any) -> Instruction:
         """A pointwise operation on values that broadcast."""
-        return self.op(name, *self.common(*values), **attributes)
+        return self.op(name, *self.same_lens(*values), **attributes)
 
     def chain(self, name: str, values: Sequence[Instruction]) -> Instruction:
         """A binary pointwise operation applied from left to right."""
@@ -233,12 +179,6 @@ class Builder:
             one = x if x.shape.lens == (1,) else self.op("reshape", x, dims=(1,))
             return self.op("squeeze", one, axes=(0,))
         return self.op("reshape", x, dims=dims)
-
-    def transpose(self, x: Instruction, permutation: Sequence[int]) -> Instruction:
-        """``x`` with permuted axes."""
-        if list(permutation) == list(range(len(permutation))):
-            return x
-        return self.op("transpose", x, permutation=tuple(permutation))
 
     def swap_last(self, x: Instruction) -> Instruction:
         """``x`` with its last two axes exchanged."""

@@ -218,9 +218,9 @@ def reverse_sequence(g: Builder, node: Node, x: Instruction, lengths: Instructio
     steps = g.literal(np.arange(lens[time], dtype=np.int64)[None, :])
     ends = g.reshape(g.convert(lengths, steps.shape.type), (lens[batch], 1))
     mirrored = g.pointwise("sub", g.pointwise("sub", ends, g.like(1, ends)), steps)
-    index = g.pointwise("where", g.pointwise("less", steps, ends), *g.common(mirrored, steps))
+    index = g.pointwise("where", g.pointwise("less", steps, ends), *g.same_lens(mirrored, steps))
     entries = g.literal(np.arange(lens[batch], dtype=np.int64)[:, None])
-    both = [g.unsqueeze(i, [2]) for i in g.common(entries, index)]
+    both = [g.unsqueeze(i, [2]) for i in g.same_lens(entries, index)]
     order = [batch, time, *range(2, len(lens))]
     picked = g.op("gathernd", g.transpose(x, order), g.op("concat", *both, axis=2), batch_dims=0)
     return g.transpose(picked, order)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ELEMENT_NAMES",
-    "FLOAT4",
     "IR_TYPES",
     "elem_name",
     "element_count",
@@ -70,7 +69,6 @@ _SUB_BYTE = {
     25: (2, Type.uint8_type),
     26: (2, Type.int8_type),
 }
-FLOAT4 = 23
 _NARROW_RANGES = {21: (0, 15), 22: (-8, 7), 25: (0, 3), 26: (-2, 1)}
 _INT32_FIELD = frozenset({2, 3, 4, 5, 6, 9, 10, 16, 17, 18, 19, 20, 21, 22, 23, 25, 26})
 _FIELDS = {1: "float_data", 7: "int64_data", 11: "double_data", 12: "uint64_data", 13: "uint64_data"}

@@ -65,7 +65,7 @@ def fitted(b: RewriteBuilder, mask: Instruction, lens: Lens, target: Lens) -> In
         else:
             wide += full
             result += target[after]
-    return b.reshape(b.spread(mask, wide), result)
+    return b.reshape(b.broadcast(mask, wide), result)
 
 
 def repeated(b: RewriteBuilder, mask: Instruction, batch: int) -> Instruction:
@@ -73,7 +73,7 @@ def repeated(b: RewriteBuilder, mask: Instruction, batch: int) -> Instruction:
     if mask.shape.ndim < 4 or mask.shape.lens[0] in (1, batch):
         return mask
     period, *rest = mask.shape.lens
-    wide = b.spread(b.reshape(mask, (1, period, *rest)), (batch // period, period, *rest))
+    wide = b.broadcast(b.reshape(mask, (1, period, *rest)), (batch // period, period, *rest))
     return b.reshape(wide, (batch, *rest))
 
 
@@ -97,4 +97,4 @@ def _add(b: RewriteBuilder, x: Instruction, y: Instruction) -> Instruction:
     if math.prod(lens) * x.shape.type.size <= FOLDED_BYTES and arrays[0] is not None and arrays[1] is not None:
         with np.errstate(all="ignore"):
             return b.literal(np.add(arrays[0], arrays[1]))
-    return b.op("add", b.spread(x, lens), b.spread(y, lens))
+    return b.op("add", b.broadcast(x, lens), b.broadcast(y, lens))

@@ -11,6 +11,7 @@ from ...core.argument import Argument
 from ...core.shape import Shape
 from ...core.types import Type
 from ...ops.base import Operator, make_op
+from ...ops.emitter import Emitter
 from ..constants import constant_array, fold_pointwise, is_constant, literal_argument, scalar_array, spread_operator
 from ..instruction import Instruction
 from ..module import Module
@@ -21,7 +22,7 @@ FOLD_GROWTH = 4
 FOLD_SMALL = 1 << 12
 
 
-class RewriteBuilder:
+class RewriteBuilder(Emitter):
     """Inserts instructions before a given one and remembers them.
 
     Attributes:
@@ -75,20 +76,6 @@ class RewriteBuilder:
     def reshape(self, x: Instruction, lens: Sequence[int]) -> Instruction:
         """``x`` with other lengths (``x`` itself when they are the same)."""
         return x if x.shape.lens == tuple(lens) else self.op("reshape", x, dims=tuple(lens))
-
-    def transpose(self, x: Instruction, permutation: Sequence[int]) -> Instruction:
-        """``x`` with axes permuted (``x`` itself for the identity)."""
-        if list(permutation) == list(range(len(permutation))):
-            return x
-        return self.op("transpose", x, permutation=tuple(permutation))
-
-    def spread(self, x: Instruction, lens: Sequence[int]) -> Instruction:
-        """``x`` broadcast to ``lens`` by NumPy's rule (``x`` itself when it has them)."""
-        return x if x.shape.lens == tuple(lens) else self.op("multibroadcast", x, out_lens=tuple(lens))
-
-    def convert(self, x: Instruction, type: Type) -> Instruction:
-        """``x`` in another element type."""
-        return x if x.shape.type is type else self.op("convert", x, target_type=type)
 
     def discard(self) -> None:
         """Remove what was inserted and is not used."""

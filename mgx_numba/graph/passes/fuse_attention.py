@@ -331,7 +331,7 @@ def find_attention(m: Match, b: RewriteBuilder) -> object:
     q, k, v = (_heads(b, x, target) for x in (q, own_k, m.v))
     if scores.factors is not None:
         factors = repeated(b, fitted(b, *scores.factors, target), target[0])
-        q = b.op("mul", q, b.spread(factors, q.shape.lens))
+        q = b.op("mul", q, b.broadcast(factors, q.shape.lens))
     shared_k, shared_v = unrepeated(_before_swap(kt, own_k)), unrepeated(m.v)
     if m.ins.shape.ndim == 4 and shared_k is not own_k and shared_k.shape.lens[:3] == shared_v.shape.lens[:3]:
         k, v = shared_k, shared_v

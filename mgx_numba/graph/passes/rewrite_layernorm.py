@@ -25,7 +25,7 @@ def divide_by_power(m: Match, b: RewriteBuilder) -> object:
     if not m.options.fast_math:
         return "pow(-inf, 0.5) differs from sqrt(-inf), and fast_math is off"
     root = b.op("rsqrt", m.v)
-    return b.op("mul", m.d, b.spread(root, m.ins.shape.lens))  # d / pow(v, 1/2) -> d * rsqrt(v)
+    return b.op("mul", m.d, b.broadcast(root, m.ins.shape.lens))  # d / pow(v, 1/2) -> d * rsqrt(v)
 
 
 class RewriteLayernorm(RulePass):

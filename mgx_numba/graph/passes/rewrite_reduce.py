@@ -19,7 +19,7 @@ def _shifted(m: Match, b: RewriteBuilder) -> tuple[Instruction, Instruction, int
     axis = int(m.ins.op.attributes()["axis"]) % m.x.shape.ndim
     x = b.convert(m.x, m.x.shape.type.compute)
     top = b.op("reduce_max", x, axes=(axis,))
-    return b.op("sub", x, b.spread(top, x.shape.lens)), x, axis
+    return b.op("sub", x, b.broadcast(top, x.shape.lens)), x, axis
 
 
 def _softmax_check(m: Match) -> str | None:
@@ -33,9 +33,9 @@ def expand_softmax(m: Match, b: RewriteBuilder) -> object:
     total = b.op("reduce_sum", exponentials, axes=(axis,))
     if m.options.fast_math:
         # The sum is at least 1, that of the greatest element, or NaN: it has a normal reciprocal.
-        quotient = b.op("mul", exponentials, b.spread(b.op("recip", total), x.shape.lens))
+        quotient = b.op("mul", exponentials, b.broadcast(b.op("recip", total), x.shape.lens))
     else:
-        quotient = b.op("div", exponentials, b.spread(total, x.shape.lens))
+        quotient = b.op("div", exponentials, b.broadcast(total, x.shape.lens))
     return b.convert(quotient, m.ins.shape.type)  # softmax(x) -> exp(x - max) / sum(exp(x - max))
 
 
@@ -44,7 +44,7 @@ def expand_log_softmax(m: Match, b: RewriteBuilder) -> object:
     shifted, x, axis = _shifted(m, b)
     total = b.op("reduce_sum", b.op("exp", shifted), axes=(axis,))
     # logsoftmax(x) -> (x - max) - log(sum(exp(x - max)))
-    return b.convert(b.op("sub", shifted, b.spread(b.op("log", total), x.shape.lens)), m.ins.shape.type)
+    return b.convert(b.op("sub", shifted, b.broadcast(b.op("log", total), x.shape.lens)), m.ins.shape.type)
 
 
 @rule("nested_reduce", op(MERGEABLE, op(MERGEABLE, some("x"), bind="inner", once=True)))

@@ -44,7 +44,7 @@ def repeat_elements(m: Match, b: RewriteBuilder) -> object:
         factor = new[axis] // old[axis]
         split += [old[axis], 1] if factor > 1 else [old[axis]]
         wide += [old[axis], factor] if factor > 1 else [old[axis]]
-    repeated = b.spread(reshaped(b, x, split), wide)
+    repeated = b.broadcast(reshaped(b, x, split), wide)
     return b.transpose(b.reshape(repeated, [new[axis] for axis in order]), back)
 
 

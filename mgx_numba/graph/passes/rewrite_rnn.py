@@ -170,7 +170,7 @@ class _Rewriter:
                 rest: Any = b.scalar(0, Shape(self.wide, (count, self.hidden)))
                 inner = b.op("concat", self._columns(inner, 0, kept), rest, axis=1)
             total = b.reshape(b.op("add", outer, inner), (count * self.rows,))
-            product = b.op("add", product, b.spread(total, product.shape.lens))
+            product = b.op("add", product, b.broadcast(total, product.shape.lens))
         return b.reshape(product, (self.steps, self.batch, count, self.rows))
 
     def _columns(self, value: Instruction, start: int, end: int) -> Instruction:

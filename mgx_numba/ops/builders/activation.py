@@ -5,14 +5,14 @@ from __future__ import annotations
 from math import pi, sqrt
 from typing import TYPE_CHECKING
 
-from .base import Emitter, macro
+from .base import MacroBuilder, macro
 
 if TYPE_CHECKING:
     from ...graph.instruction import Instruction
 
 
 @macro("celu", inputs=(1, 1), alpha=1.0)
-def celu(e: Emitter, x: Instruction, alpha: float) -> Instruction:
+def celu(e: MacroBuilder, x: Instruction, alpha: float) -> Instruction:
     """``max(0, x) + min(0, alpha * (exp(x / alpha) - 1))`` (ONNX Celu)."""
     if alpha == 0:
         raise e.fail("alpha is 0")
@@ -21,7 +21,9 @@ def celu(e: Emitter, x: Instruction, alpha: float) -> Instruction:
 
 
 @macro("clip", inputs=(1, 3))
-def clip(e: Emitter, x: Instruction, low: Instruction | None = None, high: Instruction | None = None) -> Instruction:
+def clip(
+    e: MacroBuilder, x: Instruction, low: Instruction | None = None, high: Instruction | None = None
+) -> Instruction:
     """``min(max(low, x), high)`` without the bounds that are absent or ``undefined`` (ONNX Clip)."""
     low, high = (None if b is None or b.name == "undefined" else b for b in (low, high))
     if low is not None and high is not None:
@@ -32,20 +34,20 @@ def clip(e: Emitter, x: Instruction, low: Instruction | None = None, high: Instr
 
 
 @macro("gelu_quick", inputs=(1, 1), alpha=1.702)
-def gelu_quick(e: Emitter, x: Instruction, alpha: float) -> Instruction:
+def gelu_quick(e: MacroBuilder, x: Instruction, alpha: float) -> Instruction:
     """``x * sigmoid(alpha * x)``."""
     return e.op("mul", x, e.op("sigmoid", e.number("mul", x, alpha)))
 
 
 @macro("gelu_erf", inputs=(1, 1))
-def gelu_erf(e: Emitter, x: Instruction) -> Instruction:
+def gelu_erf(e: MacroBuilder, x: Instruction) -> Instruction:
     """``0.5 * x * (1 + erf(x / sqrt(2)))``."""
     outer = e.number("add", e.op("erf", e.number("mul", x, 1 / sqrt(2))), 1)
     return e.number("mul", e.op("mul", x, outer), 0.5)
 
 
 @macro("gelu_tanh", inputs=(1, 1), fast=False)
-def gelu_tanh(e: Emitter, x: Instruction, fast: bool) -> Instruction:
+def gelu_tanh(e: MacroBuilder, x: Instruction, fast: bool) -> Instruction:
     """``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))``; ``fast`` factors the cube."""
     square = e.op("mul", x, x)
     if fast:
@@ -57,7 +59,7 @@ def gelu_tanh(e: Emitter, x: Instruction, fast: bool) -> Instruction:
 
 
 @macro("gelu_split", inputs=(1, 1))
-def gelu_split(e: Emitter, x: Instruction) -> Instruction:
+def gelu_split(e: MacroBuilder, x: Instruction) -> Instruction:
     """First half of the last axis times ``gelu_erf`` of its second half (BiasSplitGelu)."""
     axis, length = x.shape.ndim - 1, e.lens(x)[-1]
     if length % 2:

@@ -11,6 +11,7 @@ import numpy as np
 from ...core.types import Type
 from ...errors import OperatorError, ShapeError
 from ..base import make_op
+from ..emitter import Emitter
 
 if TYPE_CHECKING:
     from ...graph.instruction import Instruction
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     Values = Sequence[Instruction]
 
-__all__ = ["Emitter", "add_macro", "common_type", "known_macros", "macro", "macro_options"]
+__all__ = ["MacroBuilder", "add_macro", "common_type", "known_macros", "macro", "macro_options"]
 
 Expand = Callable[..., Any]
 
@@ -123,11 +124,11 @@ def add_macro(
     if not low <= len(inputs) <= high:
         wanted = str(low) if low == high else f"{low} to {high}"
         raise OperatorError(f"macro {name} got {len(inputs)} inputs, expected {wanted}")
-    result = found.expand(Emitter(module, before, name), *inputs, **macro_options(name, options or {}))
+    result = found.expand(MacroBuilder(module, before, name), *inputs, **macro_options(name, options or {}))
     return list(result) if isinstance(result, (list, tuple)) else [result]
 
 
-class Emitter:
+class MacroBuilder(Emitter):
     """Inserts instructions for one macro."""
 
     def __init__(self, module: Module, before: Instruction | None, name: str) -> None:
@@ -135,9 +136,9 @@ class Emitter:
         self._before = before
         self.name = name
 
-    def op(self, name: str, *inputs: Instruction, **attributes: Any) -> Instruction:
+    def op(self, op: str, *inputs: Instruction, **attributes: Any) -> Instruction:
         """Insert one operation."""
-        return self._module.insert_instruction(self._before, make_op(name, **attributes), inputs)
+        return self._module.insert_instruction(self._before, make_op(op, **attributes), inputs)
 
     def literal(self, value: Any, type: Type) -> Instruction:
         """A constant at the front of the module; a number becomes a scalar."""
@@ -147,50 +148,10 @@ class Emitter:
         """A ``ShapeError`` that names the macro."""
         return ShapeError(f"macro {self.name}: {message}")
 
-    def convert(self, x: Instruction, type: Type) -> Instruction:
-        """``x`` in another element type."""
-        return x if x.shape.type is type else self.op("convert", x, target_type=type)
-
-    def lens(self, x: Instruction) -> tuple[int, ...]:
-        """Lengths of ``x``.
-
-        Raises:
-            ShapeError: they are not fixed.
-        """
-        if x.shape.is_dynamic:
-            raise self.fail(f"needs fixed lengths, got {x.shape}")
-        return x.shape.lens
-
-    def broadcast(self, x: Instruction, lens: Sequence[int]) -> Instruction:
-        """``x`` seen with other lengths, by NumPy's rule."""
-        if not x.shape.is_dynamic and x.shape.lens == tuple(lens):
-            return x
-        return self.op("multibroadcast", x, out_lens=tuple(lens))
-
-    def along(self, x: Instruction, axis: int, like: Instruction) -> Instruction:
-        """``x`` with its axes laid along those of ``like`` from ``axis`` on."""
-        if like.shape.is_dynamic:
-            return self.op("broadcast", x, like, axis=axis)
-        return self.op("broadcast", x, axis=axis, out_lens=like.shape.lens)
-
     def common(self, *values: Instruction) -> list[Instruction]:
         """The values in their common type, broadcast to common lengths."""
         type = common_type([v.shape.type for v in values])
         return self.same_lens(*(self.convert(v, type) for v in values))
-
-    def same_lens(self, *values: Instruction) -> list[Instruction]:
-        """The values broadcast to common lengths."""
-        if any(v.shape.is_dynamic for v in values):
-            if all(v.shape.dims == values[0].shape.dims for v in values):
-                return list(values)
-            others = [[w for w in values if w is not v] for v in values]
-            return [self.op("multibroadcast", v, *rest) for v, rest in zip(values, others)]
-        try:
-            lens = np.broadcast_shapes(*(v.shape.lens for v in values))
-        except ValueError:
-            listed = ", ".join(str(list(v.shape.lens)) for v in values)
-            raise self.fail(f"inputs do not broadcast: {listed}") from None
-        return [self.broadcast(v, lens) for v in values]
 
     def pointwise(self, name: str, *values: Instruction, **attributes: Any) -> Instruction:
         """A pointwise operation on values of any types and lengths that go together."""

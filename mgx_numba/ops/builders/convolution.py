@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..window import PaddingMode, auto_padding
-from .base import Emitter, macro
+from .base import MacroBuilder, macro
 
 if TYPE_CHECKING:
     from ...graph.instruction import Instruction
@@ -26,7 +26,7 @@ _AUTO = {"SAME_UPPER": PaddingMode.same_upper, "SAME_LOWER": PaddingMode.same_lo
     padding_mode=0,
 )
 def convolution(
-    e: Emitter,
+    e: MacroBuilder,
     x: Instruction,
     w: Instruction,
     bias: Instruction | None = None,
@@ -61,11 +61,11 @@ def convolution(
     result = e.op(e.name, x, w, padding_mode=mode, **attributes)
     if bias is None:
         return result
-    return e.pointwise("add", result, e.along(bias, 1, result))
+    return e.pointwise("add", result, e.broadcast_axis(bias, 1, result))
 
 
 def _same(
-    e: Emitter,
+    e: MacroBuilder,
     x: Instruction,
     w: Instruction,
     mode: PaddingMode,

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...core.types import Type
 from ...errors import OperatorError
-from .base import Emitter, macro
+from .base import MacroBuilder, macro
 
 if TYPE_CHECKING:
     from ...graph.instruction import Instruction
@@ -18,7 +18,7 @@ MOST_INPUTS = 26
 
 
 @macro("einsum", inputs=(1, MOST_INPUTS), equation="")
-def einsum(e: Emitter, *operands: Instruction, equation: str) -> Instruction:
+def einsum(e: MacroBuilder, *operands: Instruction, equation: str) -> Instruction:
     """The equation (NumPy's notation, ellipsis included), operands taken pairwise from the left."""
     terms, output = _parse(equation, [x.shape.ndim for x in operands])
     values = [_without_repeats(e, list(term), x) for term, x in zip(terms, operands)]
@@ -69,7 +69,7 @@ def _parse(equation: str, ranks: list[int]) -> tuple[list[list[str]], list[str]]
     return result, output
 
 
-def _without_repeats(e: Emitter, labels: list[str], x: Instruction) -> tuple[list[str], Instruction]:
+def _without_repeats(e: MacroBuilder, labels: list[str], x: Instruction) -> tuple[list[str], Instruction]:
     """Axes of one label become one: everything off the diagonal is masked out, then summed away."""
     for label in [t for t in dict.fromkeys(labels) if labels.count(t) > 1]:
         while labels.count(label) > 1:
@@ -88,7 +88,7 @@ def _without_repeats(e: Emitter, labels: list[str], x: Instruction) -> tuple[lis
 
 
 def _product(
-    e: Emitter, a_labels: list[str], a: Instruction, b_labels: list[str], b: Instruction, later: set[str]
+    e: MacroBuilder, a_labels: list[str], a: Instruction, b_labels: list[str], b: Instruction, later: set[str]
 ) -> tuple[list[str], Instruction]:
     """Product of two operands; labels of both that nobody needs later are summed over."""
     lone = [label for label in a_labels if label not in b_labels and label not in later]
@@ -117,7 +117,7 @@ def _product(
     return labels, _reshape(e, product, [sizes[label] for label in labels] or [1])
 
 
-def _sum(e: Emitter, labels: list[str], x: Instruction, gone: list[str]) -> tuple[list[str], Instruction]:
+def _sum(e: MacroBuilder, labels: list[str], x: Instruction, gone: list[str]) -> tuple[list[str], Instruction]:
     axes = tuple(k for k, label in enumerate(labels) if label in gone)
     if not axes:
         return labels, x
@@ -126,9 +126,9 @@ def _sum(e: Emitter, labels: list[str], x: Instruction, gone: list[str]) -> tupl
     return kept, e.op("squeeze", total, axes=axes)
 
 
-def _permute(e: Emitter, x: Instruction, order: list[int]) -> Instruction:
+def _permute(e: MacroBuilder, x: Instruction, order: list[int]) -> Instruction:
     return x if order == sorted(order) else e.op("transpose", x, permutation=tuple(order))
 
 
-def _reshape(e: Emitter, x: Instruction, lens: list[int]) -> Instruction:
+def _reshape(e: MacroBuilder, x: Instruction, lens: list[int]) -> Instruction:
     return x if x.shape.lens == tuple(lens) else e.op("reshape", x, dims=tuple(lens))

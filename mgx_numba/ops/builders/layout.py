@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .base import Emitter, macro
+from .base import MacroBuilder, macro
 
 if TYPE_CHECKING:
     from ...graph.instruction import Instruction
 
 
 @macro("tile", inputs=(1, 1), repeats=())
-def tile(e: Emitter, x: Instruction, repeats: tuple[int, ...]) -> Instruction:
+def tile(e: MacroBuilder, x: Instruction, repeats: tuple[int, ...]) -> Instruction:
     """``x`` repeated ``repeats[k]`` times along axis ``k`` (ONNX Tile)."""
     lens = e.lens(x)
     if len(repeats) != len(lens) or any(n < 0 for n in repeats):
@@ -24,7 +24,9 @@ def tile(e: Emitter, x: Instruction, repeats: tuple[int, ...]) -> Instruction:
 
 
 @macro("rotary_embedding", inputs=(3, 3), interleaved=False)
-def rotary_embedding(e: Emitter, x: Instruction, cos: Instruction, sin: Instruction, interleaved: bool) -> Instruction:
+def rotary_embedding(
+    e: MacroBuilder, x: Instruction, cos: Instruction, sin: Instruction, interleaved: bool
+) -> Instruction:
     """Rotary position embedding of the last axis (Su et al. 2021, RoFormer).
 
     ``cos`` and ``sin`` broadcast to ``x``, with half of its last length or all of it. Element ``k`` is
@@ -52,7 +54,9 @@ def rotary_embedding(e: Emitter, x: Instruction, cos: Instruction, sin: Instruct
     return e.op("reshape", e.op("concat", *pairs, axis=axis + 1), dims=lens)
 
 
-def _halves(e: Emitter, x: Instruction, axis: int, half: int, interleaved: bool) -> tuple[Instruction, Instruction]:
+def _halves(
+    e: MacroBuilder, x: Instruction, axis: int, half: int, interleaved: bool
+) -> tuple[Instruction, Instruction]:
     """The elements that are rotated with each other: even and odd ones, or the first and the second half."""
     if not interleaved:
         parts = ((0, half), (half, 2 * half))

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .base import Emitter, macro
+from .base import MacroBuilder, macro
 
 if TYPE_CHECKING:
     from ...graph.instruction import Instruction
 
 
 @macro("dot", "quant_dot", inputs=(2, 2))
-def dot(e: Emitter, a: Instruction, b: Instruction) -> Instruction:
+def dot(e: MacroBuilder, a: Instruction, b: Instruction) -> Instruction:
     """NumPy's ``matmul``: vectors are made matrices, outer axes broadcast."""
     if not a.shape.ndim or not b.shape.ndim:
         raise e.fail("an input has no axes")
@@ -37,7 +37,7 @@ def dot(e: Emitter, a: Instruction, b: Instruction) -> Instruction:
 
 @macro("gemm", inputs=(2, 3), alpha=1.0, beta=1.0, transA=False, transB=False)
 def gemm(
-    e: Emitter,
+    e: MacroBuilder,
     a: Instruction,
     b: Instruction,
     c: Instruction | None = None,
@@ -59,7 +59,7 @@ def gemm(
     return e.convert(e.pointwise("add", product, c), type)
 
 
-def swap_last(e: Emitter, x: Instruction) -> Instruction:
+def swap_last(e: MacroBuilder, x: Instruction) -> Instruction:
     """``x`` with its last two axes exchanged."""
     order = list(range(x.shape.ndim))
     if len(order) < 2:

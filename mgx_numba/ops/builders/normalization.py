@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .base import Emitter, macro
+from .base import MacroBuilder, macro
 
 if TYPE_CHECKING:
     from ...graph.instruction import Instruction
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @macro("batchnorm", inputs=(5, 5), epsilon=1e-5)
 def batchnorm(
-    e: Emitter,
+    e: MacroBuilder,
     x: Instruction,
     scale: Instruction,
     bias: Instruction,
@@ -32,7 +32,7 @@ def batchnorm(
 
 
 @macro("mean_variance_normalization", inputs=(1, 1), axes=(0, 2, 3))
-def mean_variance_normalization(e: Emitter, x: Instruction, axes: tuple[int, ...]) -> Instruction:
+def mean_variance_normalization(e: MacroBuilder, x: Instruction, axes: tuple[int, ...]) -> Instruction:
     """``(x - mean) / (standard deviation + 1e-9)`` over ``axes`` (ONNX MeanVarianceNormalization)."""
     mean = e.op("reduce_mean", x, axes=axes)
     centred = e.pointwise("sub", x, mean)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...core.types import Type
-from .base import Emitter, common_type, macro
+from .base import MacroBuilder, common_type, macro
 
 if TYPE_CHECKING:
     from ...graph.instruction import Instruction
@@ -17,7 +17,7 @@ NAMES = (
 
 
 @macro(*NAMES, inputs=(2, 2), broadcasted_axis=None)
-def binary(e: Emitter, a: Instruction, b: Instruction, broadcasted_axis: int | None) -> Instruction:
+def binary(e: MacroBuilder, a: Instruction, b: Instruction, broadcasted_axis: int | None) -> Instruction:
     """Both in their common type and lengths.
 
     With ``broadcasted_axis`` the axes of ``b`` are laid along those of ``a`` from that one on, as in ONNX
@@ -27,12 +27,12 @@ def binary(e: Emitter, a: Instruction, b: Instruction, broadcasted_axis: int | N
         axis = broadcasted_axis + (a.shape.ndim if broadcasted_axis < 0 else 0)
         if not 0 <= axis <= a.shape.ndim - b.shape.ndim:
             raise e.fail(f"broadcasted_axis is {broadcasted_axis} for {b.shape.ndim} and {a.shape.ndim} axes")
-        b = e.along(b, axis, a)
+        b = e.broadcast_axis(b, axis, a)
     return e.pointwise(e.name, a, b)
 
 
 @macro("where", inputs=(3, 3))
-def where(e: Emitter, condition: Instruction, yes: Instruction, no: Instruction) -> Instruction:
+def where(e: MacroBuilder, condition: Instruction, yes: Instruction, no: Instruction) -> Instruction:
     """Elements of ``yes`` where ``condition`` is true, of ``no`` elsewhere."""
     type = common_type([yes.shape.type, no.shape.type])
     values = (e.convert(condition, Type.bool_type), e.convert(yes, type), e.convert(no, type))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ...core.types import Type, parse_type
 from ...errors import OperatorError
-from .base import Emitter, macro
+from .base import MacroBuilder, macro
 
 if TYPE_CHECKING:
     from ...graph.instruction import Instruction
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @macro("quantizelinear", inputs=(2, 3), axis=1, block_size=0, output_type="")
 def quantizelinear(
-    e: Emitter,
+    e: MacroBuilder,
     x: Instruction,
     scale: Instruction,
     zero: Instruction | None = None,
@@ -38,7 +38,7 @@ def quantizelinear(
 
 @macro("dequantizelinear", inputs=(2, 3), axis=1, block_size=0)
 def dequantizelinear(
-    e: Emitter,
+    e: MacroBuilder,
     x: Instruction,
     scale: Instruction,
     zero: Instruction | None = None,
@@ -50,7 +50,7 @@ def dequantizelinear(
     return e.op("dequantizelinear", x, *(_spread(e, x, p, axis, block_size) for p in (scale, zero) if p is not None))
 
 
-def _spread(e: Emitter, x: Instruction, parameter: Instruction, axis: int, block: int) -> Instruction:
+def _spread(e: MacroBuilder, x: Instruction, parameter: Instruction, axis: int, block: int) -> Instruction:
     """A scale or zero point with the lengths of ``x``; it has one value, or one for each place or block."""
     lens = e.lens(x)
     count = e.lens(parameter)
@@ -60,7 +60,7 @@ def _spread(e: Emitter, x: Instruction, parameter: Instruction, axis: int, block
         raise e.fail(f"axis is {axis} for {len(lens)} axes")
     axis %= len(lens)
     if not block and len(count) == 1:
-        return e.along(parameter, axis, x)
+        return e.broadcast_axis(parameter, axis, x)
     if len(count) != len(lens):
         raise e.fail(f"scale or zero point has {len(count)} axes, expected 1 or {len(lens)}")
     if not block:
@@ -76,7 +76,7 @@ def _spread(e: Emitter, x: Instruction, parameter: Instruction, axis: int, block
 
 
 @macro("bias_uint8", inputs=(1, 2))
-def bias_uint8(e: Emitter, x: Instruction, zero: Instruction | None = None) -> list[Instruction]:
+def bias_uint8(e: MacroBuilder, x: Instruction, zero: Instruction | None = None) -> list[Instruction]:
     """``x`` and its zero point as int8, less 128 if ``x`` is uint8."""
     values = [v for v in (x, zero) if v is not None]
     if x.shape.type is not Type.uint8_type:

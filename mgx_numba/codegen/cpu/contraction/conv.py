@@ -21,7 +21,7 @@ from ..microkernels.tile_table import tile_for
 from .blocking import Blocking, cut
 from .gemm import GemmPacked
 from .indirection import call_places, place_locals, spatial_arguments
-from .macro_kernel import Skeleton, even_rows
+from .macro_kernel import MacroKernel, even_rows
 from .pack import aligned_zeros, pack_panels, panel_count
 from .roofline import seconds
 from .rows import Lattice, image_strides, lattice_arguments, lattice_rows, phase_of_group, pixel_rows, stride_arguments
@@ -199,46 +199,44 @@ def direct_launch(
         blocking = replace(blocking, parts=blocking.parts * blocking.row_blocks(rows))
     name = "conv_phases" if phased else "conv_transposed" if lattice else "conv"
     even = (phased or not lattice) and _evenly_spaced(problem)
-    skeleton = Skeleton(name, problem.dtype, tile, epilogue, several_taps=not even)
-    arguments = skeleton.arguments
+    macro = MacroKernel(name, problem.dtype, tile, epilogue, several_taps=not even)
+    arguments = macro.arguments
     axes: tuple[str, ...] = ()
     if even:
         if lattice:
             axes = ("d", "h", "w") if lattice[0][2] > 1 else ("h", "w")
             arguments.integers(**{f"out_{axis}": problem.out_lens["dhw".index(axis)] for axis in axes})
         arguments.integers(pixels=problem.out_pixels, x_ld=problem.x_strides[3])
-        skeleton.setup, skeleton.table = even_rows()
+        macro.setup, macro.table = even_rows()
     else:
         contiguous = problem.x_strides[3] == depth and problem.dilation[2] == 1
         whole = blocking.taps == taps and blocking.depth == depth
         run = problem.kernel[2] if contiguous and whole else 1
         axes, places = spatial_arguments(arguments, problem, tile, run, lattice[0][2] if lattice else 1)
-        skeleton.setup = place_locals()
-        skeleton.table = [*call_places(places), "put_pointer(block, 0, offset(x, x0 + k0 + anchor))"]
+        macro.setup = place_locals()
+        macro.table = [*call_places(places), "put_pointer(block, 0, offset(x, x0 + k0 + anchor))"]
     arguments.pointer("x", "x", problem.dtype)
     arguments.pointer("w", Operand("w", start * problem.itemsize), problem.dtype)
     arguments.pointer("zero", Operand("w", zeros * problem.itemsize), problem.dtype)
-    skeleton.rows.pointers(arguments)
+    macro.rows.pointers(arguments)
     if not lattice:
         steady = problem.batch == 1 or all(image == pixel * problem.out_pixels for image, pixel in strides.values())
         arguments.integers(steady=steady)
-        skeleton.steady, skeleton.x_row, skeleton.in_place = "steady", "x_ld" if even else "", even
-    skeleton.sizes(blocking, rows, problem.group_out, panels, depth, taps, groups, beside=True)
+        macro.steady, macro.x_row, macro.in_place = "steady", "x_ld" if even else "", even
+    macro.sizes(blocking, rows, problem.group_out, panels, depth, taps, groups, beside=True)
     arguments.integers(x_step=1, w_step=columns, w_panel=taps * depth * columns)
     stride_arguments(arguments, strides)
-    skeleton.decode = ["x0 = group * depth", "w0 = group * panels * w_panel", "column0 = group * n"]
+    macro.decode = ["x0 = group * depth", "w0 = group * panels * w_panel", "column0 = group * n"]
     if lattice:
         lattice_arguments(arguments, axes, lattice)
         if phased:
-            skeleton.decode = ["x0 = 0", "w0 = group * panels * w_panel", "column0 = 0", *phase_of_group(axes)]
-        skeleton.before_rows, skeleton.row = lattice_rows(epilogue, axes)
+            macro.decode = ["x0 = 0", "w0 = group * panels * w_panel", "column0 = 0", *phase_of_group(axes)]
+        macro.before_rows, macro.row = lattice_rows(epilogue, axes)
     else:
-        skeleton.before_rows, skeleton.row = pixel_rows(epilogue)
-        skeleton.row_steps = {name: f"{name}_pixel" for name in strides}
+        macro.before_rows, macro.row = pixel_rows(epilogue)
+        macro.row_steps = {name: f"{name}_pixel" for name in strides}
     size = problem.itemsize
     moved = size * (problem.batch * problem.in_pixels * problem.in_channels + math.prod(lens))
     moved += ITEMSIZE[epilogue.out_dtype(problem.dtype)] * rows * problem.out_channels
     tasks = blocking.tasks(rows, panels, groups)
-    return Launch(
-        skeleton.source(), tuple(arguments.values), TaskRange(tasks, 1), problem.flops, moved, epilogue.moving
-    )
+    return Launch(macro.source(), tuple(arguments.values), TaskRange(tasks, 1), problem.flops, moved, epilogue.moving)

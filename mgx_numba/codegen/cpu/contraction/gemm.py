@@ -17,7 +17,7 @@ from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
 from .batches import Batched, collapse
 from .blocking import Blocking, cut
-from .macro_kernel import Skeleton, even_rows
+from .macro_kernel import MacroKernel, even_rows
 from .pack import aligned_zeros, pack_panels, panel_count
 from .pack_kernel import pack_launch
 from .prologue import PrologueRows
@@ -228,20 +228,20 @@ def _launch(
     if before:
         blocking = before.fit(blocking, batched.m, problem.n, depth)
     name = f"{before.prologue.name}_{name}" if before else name
-    skeleton = Skeleton(name, accumulator, tile, epilogue, masked=masked)
-    arguments = skeleton.arguments
+    macro = MacroKernel(name, accumulator, tile, epilogue, masked=masked)
+    arguments = macro.arguments
     x = Operand(x.name, x.offset + offsets["x"] * left) if problem.k else w
     arguments.pointer("x", x, tile.left_word)
     arguments.pointer("w", Operand(w.name, w.offset + offsets["w"] * right), tile.right_word)
     arguments.pointer("zero", w, tile.left_word)
     bytes_at = {"out": ITEMSIZE[epilogue.out_dtype(accumulator)] * offsets["out"]}
     bytes_at |= {f"e{k}": ITEMSIZE[o.dtype] * offsets.get(f"e{k}", 0) for k, o in enumerate(epilogue.operands)}
-    skeleton.rows.pointers(arguments, bytes_at)
+    macro.rows.pointers(arguments, bytes_at)
     panels = panel_count(tile, problem.n)
     if tile.finishes and not masked:
-        skeleton.steady, skeleton.x_row, skeleton.in_place = "True", "near_ld" if before else "x_ld", not before
-        skeleton.contiguous = problem.k > 0 and problem.a_strides[-1] == 1
-    skeleton.sizes(blocking, batched.m, problem.n, panels, depth, 1, batched.count, beside=False)
+        macro.steady, macro.x_row, macro.in_place = "True", "near_ld" if before else "x_ld", not before
+        macro.contiguous = problem.k > 0 and problem.a_strides[-1] == 1
+    macro.sizes(blocking, batched.m, problem.n, panels, depth, 1, batched.count, beside=False)
     x_step = problem.a_strides[-1] if problem.k else 0
     arguments.integers(x_step=x_step, w_step=w_steps[0], w_panel=w_steps[1])
     rank = len(batched.lens)
@@ -251,15 +251,15 @@ def _launch(
         arguments.integers(**{f"{name}_batch{d}": steps[d] for d in range(rank)})
         if name != "w":
             arguments.integers(**{f"{name}_ld": steps[-1]})
-    skeleton.setup, skeleton.table = before.declare(arguments, blocking, offsets) if before else even_rows()
-    skeleton.decode = ["column0 = 0", *_batch_lines(batched)]
-    skeleton.row = _row_lines(epilogue)
-    skeleton.row_steps = {name: f"{name}_ld" for name in batched.strides if name not in ("x", "w")}
+    macro.setup, macro.table = before.declare(arguments, blocking, offsets) if before else even_rows()
+    macro.decode = ["column0 = 0", *_batch_lines(batched)]
+    macro.row = _row_lines(epilogue)
+    macro.row_steps = {name: f"{name}_ld" for name in batched.strides if name not in ("x", "w")}
     rows = batched.count * batched.m
     moved = rows * (left * tile.depth(problem.k) + out * problem.n) + right * depth * panels * tile.columns
     flops = 2 * rows * problem.n * problem.k
     tasks = blocking.tasks(batched.m, panels, batched.count)
-    return Launch(skeleton.source(), tuple(arguments.values), TaskRange(tasks, 1), flops, moved, epilogue.moving)
+    return Launch(macro.source(), tuple(arguments.values), TaskRange(tasks, 1), flops, moved, epilogue.moving)
 
 
 def _batch_lines(batched: Batched) -> list[str]:

@@ -56,7 +56,7 @@ def place_locals() -> list[str]:
 
 
 def call_places(slot: int) -> list[str]:
-    """Statements that fill the skeleton's table and define ``anchor``, from where its offsets count."""
+    """Statements that fill the macro-kernel's table and define ``anchor``, from where its offsets count."""
     return [
         f"places[{FIRST_TAP}] = t0",
         f"places[{TAPS}] = taps_now",

@@ -20,11 +20,11 @@ from .blocking import SUMS_BYTES, TABLE_TAPS, Blocking
 from .epilogue_rows import Arguments, Rows, indent, kernel_name
 from .tile_source import ROWS_SLOT, TOUCHED_SLOT, VECTORS_SLOT, finish_source, tile_block, tile_source
 
-__all__ = ["Skeleton", "even_rows", "height_table", "next_height", "run_tile"]
+__all__ = ["MacroKernel", "even_rows", "height_table", "next_height", "run_tile"]
 
 
 @dataclass
-class Skeleton:
+class MacroKernel:
     """One kernel in the making; the parts that differ between solvers are lists of statements.
 
     The statements of ``decode`` turn ``group`` (a batch or group number) into ``x0``, ``w0``, ``column0`` and whatever
@@ -244,7 +244,7 @@ AT_ROW = "put_pointer(block, 0, offset(x, x0 + row * x_ld + k0 * x_step))"
 
 
 def even_rows() -> tuple[list[str], list[str]]:
-    """The skeleton's ``setup`` and ``table`` for rows that lie ``x_ld`` elements apart."""
+    """The macro-kernel's ``setup`` and ``table`` for rows that lie ``x_ld`` elements apart."""
     return ["filled = 0"], [
         "if left != filled:",
         "    filled = left",

@@ -44,7 +44,7 @@ class PrologueRows:
     def declare(
         self, arguments: Arguments, blocking: Blocking, offsets: Mapping[str, int]
     ) -> tuple[list[str], list[str]]:
-        """The skeleton's ``setup`` and ``table``; ``offsets`` has the first element of each operand ``a<k>``."""
+        """The macro-kernel's ``setup`` and ``table``; ``offsets`` has the first element of each operand ``a<k>``."""
         size = ITEMSIZE[self.dtype]
         arguments.integers(near_ld=(-(-blocking.depth * size // LINE) | 1) * LINE // size)
         for k, operand in enumerate(self.prologue.operands):

@@ -150,9 +150,9 @@ def dot_of_broadcasts(m: Match, b: RewriteBuilder) -> object:
             small[axis] = 1
     if tuple(small) == outer:
         return "no batch axis repeats in both operands"
-    left = b.spread(m.x, (*small, *m.a.shape.lens[-2:]))
-    right = b.spread(m.y, (*small, *m.b.shape.lens[-2:]))
-    return b.spread(b.op("dot", left, right), m.ins.shape.lens)
+    left = b.broadcast(m.x, (*small, *m.a.shape.lens[-2:]))
+    right = b.broadcast(m.y, (*small, *m.b.shape.lens[-2:]))
+    return b.broadcast(b.op("dot", left, right), m.ins.shape.lens)
 
 
 CONTRACTION_RULES = (

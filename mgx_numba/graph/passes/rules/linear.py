@@ -140,8 +140,8 @@ def inner_broadcast(m: Match, b: RewriteBuilder) -> object:
         if source is i:
             operands.append(b.scalar(uniform_value(i), Shape(i.shape.type, lens)))
         else:
-            operands.append(b.spread(source, lens))
-    return b.spread(b.op(ins.op, *operands), out)
+            operands.append(b.broadcast(source, lens))
+    return b.broadcast(b.op(ins.op, *operands), out)
 
 
 LINEAR_RULES = (*MERGES, add_sums, distribute, multiply_negative, negate_product, inner_broadcast)

@@ -40,7 +40,7 @@ def _transposed_constant(b: RewriteBuilder, ins: Instruction, permutation: tuple
         source = ins.inputs[0]
         full = b.reshape(source, (1,) * (ins.shape.ndim - source.shape.ndim) + source.shape.lens)
         lens = tuple(ins.shape.lens[axis] for axis in permutation)
-        return b.spread(b.transpose(full, permutation), lens)
+        return b.broadcast(b.transpose(full, permutation), lens)
     return b.transpose(ins, permutation)
 
 
@@ -90,7 +90,7 @@ def reshape_before_dot(m: Match, b: RewriteBuilder) -> object:
     a, w = value.inputs
     lens = m.ins.shape.lens
     spread: Callable[[Instruction], Instruction] = lambda i: _spread_rows(b, i, lens)  # noqa: E731
-    weights = b.spread(w, (*lens[:-2], *w.shape.lens))
+    weights = b.broadcast(w, (*lens[:-2], *w.shape.lens))
     result = b.op("dot", b.reshape(a, (*lens[:-1], a.shape.lens[-1])), weights)
     for step in reversed(chain):
         result = b.op(step.op, *(spread(i) if is_constant(i) else result for i in step.inputs))

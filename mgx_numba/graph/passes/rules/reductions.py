@@ -30,7 +30,7 @@ def reduce_broadcast(m: Match, b: RewriteBuilder) -> object:
         return None
     type, count = m.ins.shape.type, prod(lens[a] for a in repeated)
     changes = m.ins.op.repeated != "same" and type is not Type.bool_type
-    value = b.spread(m.x, [1 if a in repeated else n for a, n in enumerate(lens)])
+    value = b.broadcast(m.x, [1 if a in repeated else n for a, n in enumerate(lens)])
     if changes and type.is_floating:
         value = b.convert(value, type.compute)
     if prod(value.shape.lens[a] for a in axes) > 1 or (value.shape.type is not type and not changes):

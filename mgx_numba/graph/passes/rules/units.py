@@ -132,7 +132,7 @@ def one_over(m: Match, b: RewriteBuilder) -> object:
 @rule("rsqrt", op("div", some("y"), spread(op("sqrt", some("x")))), _float_only)
 def divide_by_root(m: Match, b: RewriteBuilder) -> object:
     root = b.op("rsqrt", m.x)
-    return b.op("mul", m.y, b.spread(root, m.ins.shape.lens))  # y / sqrt(x) -> y * rsqrt(x)
+    return b.op("mul", m.y, b.broadcast(root, m.ins.shape.lens))  # y / sqrt(x) -> y * rsqrt(x)
 
 
 def _normal_reciprocal(least: float, greatest: float, type: Type) -> bool:
@@ -161,7 +161,7 @@ def _divide_by_spread(m: Match) -> str | None:
 def divide_by_broadcast(m: Match, b: RewriteBuilder) -> object:
     if m.x.shape.elements * 2 > m.ins.shape.elements or m.x.shape.elements == 1:
         return "the divisor is not much smaller"
-    return b.op("mul", m.y, b.spread(b.op("recip", m.x), m.ins.shape.lens))  # y / spread(x) -> y * spread(1 / x)
+    return b.op("mul", m.y, b.broadcast(b.op("recip", m.x), m.ins.shape.lens))  # y / spread(x) -> y * spread(1 / x)
 
 
 @rule("log_exp", op("log", op("exp", some("x"))), finite_only)

@@ -135,7 +135,7 @@ def _flat(b: RewriteBuilder, x: Instruction) -> Instruction:
 
 @rule("nested_broadcasts", op("multibroadcast", op("multibroadcast", some("x"))))
 def nested_broadcasts(m: Match, b: RewriteBuilder) -> object:
-    return b.spread(m.x, m.ins.shape.lens)  # spread(spread(x)) -> spread(x)
+    return b.broadcast(m.x, m.ins.shape.lens)  # spread(spread(x)) -> spread(x)
 
 
 @rule("broadcast_leading_ones", op("multibroadcast", op("unsqueeze", some("x"), bind="inner")))
@@ -143,7 +143,7 @@ def broadcast_leading_ones(m: Match, b: RewriteBuilder) -> object:
     added = m.inner.shape.ndim - m.x.shape.ndim
     if m.x.shape.elements == 1 or m.inner.shape.lens != (1,) * added + m.x.shape.lens:
         return None
-    return b.spread(m.x, m.ins.shape.lens)  # spread(unsqueeze[0](x)) -> spread(x)
+    return b.broadcast(m.x, m.ins.shape.lens)  # spread(unsqueeze[0](x)) -> spread(x)
 
 
 def _aligned(x: Instruction, rank: int) -> tuple[int, ...]:
@@ -170,7 +170,7 @@ def reshape_of_broadcast(m: Match, b: RewriteBuilder) -> object:
         inner.pop(0)
     if uniform_value(m.x) is not None:
         return b.scalar(uniform_value(m.x), m.ins)
-    return b.spread(reshaped(b, m.x, inner), new)  # unsqueeze(spread(x)) -> spread(unsqueeze(x))
+    return b.broadcast(reshaped(b, m.x, inner), new)  # unsqueeze(spread(x)) -> spread(unsqueeze(x))
 
 
 @rule("broadcast_outside", op("transpose", op("multibroadcast", some("x"), bind="wide", once=True)))
@@ -179,7 +179,9 @@ def transpose_of_broadcast(m: Match, b: RewriteBuilder) -> object:
         return b.scalar(uniform_value(m.x), m.ins)
     permutation = m.ins.op.attributes()["permutation"]
     small = reshaped(b, m.x, _aligned(m.x, m.wide.shape.ndim))
-    return b.spread(b.transpose(small, permutation), m.ins.shape.lens)  # transpose(spread(x)) -> spread(transpose(x))
+    return b.broadcast(
+        b.transpose(small, permutation), m.ins.shape.lens
+    )  # transpose(spread(x)) -> spread(transpose(x))
 
 
 @rule("broadcast_outside", op("slice", op("multibroadcast", some("x"), bind="wide")))
@@ -197,7 +199,7 @@ def slice_of_broadcast(m: Match, b: RewriteBuilder) -> object:
     if kept:
         axes, starts, ends = zip(*kept)
         inner = b.op("slice", m.x, axes=axes, starts=starts, ends=ends)
-    return b.spread(inner, m.ins.shape.lens)  # slice(spread(x)) -> spread(slice(x))
+    return b.broadcast(inner, m.ins.shape.lens)  # slice(spread(x)) -> spread(slice(x))
 
 
 @rule("transpose_slice", op("slice", op("transpose", some("x"), bind="inner")))
