@@ -401,10 +401,11 @@ def test_threads_that_may_run_on_one_cpu_only_run_alone() -> None:
     """The first of two tiles would wait for the second, which a worker on the same CPU could run."""
     body = """
 import os, time
+from mgx_numba.codegen.launch import TaskRange
 from tests.runtime.test_executor import MEET, X, Y
 
 cpu = min(os.sched_getaffinity(0))
-steps = [Step(MEET, (X, Y), 2)]
+steps = [Step(MEET, (X, Y), TaskRange(2))]
 meeting = Executable(Plan(steps, 0, [], [ParameterSpec("counter", "int64", (1,))], [TensorSpec("int64", (16,))]), 2)
 os.sched_setaffinity(0, {cpu})
 time.sleep(0.003)

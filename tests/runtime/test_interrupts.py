@@ -16,7 +16,8 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ti
 PRELUDE = """
 import os, signal, sys, threading, time
 import numpy as np
-from mgx_numba.codegen.kernel import KernelSource
+from mgx_numba.codegen.cpu.kernel import cpu_kernel
+from mgx_numba.codegen.launch import TaskRange
 from mgx_numba.runtime.cpu.executor import Executable
 from mgx_numba.runtime.plan import HostStep, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec, TensorView
 
@@ -31,7 +32,7 @@ def end(number, frame):
     raise Ended(f"signal {number}")
 
 X, Y = Pointer(Region.PARAMETER, 0), Pointer(Region.OUTPUT, 0)
-SLOW = KernelSource("slow_kernel", '''
+SLOW = cpu_kernel("slow_kernel", '''
 def kernel(args, begin, end):
     x, y = words_at(args, 0), words_at(args, 1)
     pause = words_at(args, 2)
@@ -42,13 +43,13 @@ def kernel(args, begin, end):
 TASKS = 300
 
 def slow_plan(steps, tasks, grain=1, **options):
-    start = Step(KernelSource("clear_kernel", '''
+    start = Step(cpu_kernel("clear_kernel", '''
 def kernel(args, begin, end):
     y = words_at(args, 0)
     for i in range(begin, end):
         y[i] = 0
-'''), (Y,), TASKS, TASKS, bytes=8 * TASKS)
-    step = Step(SLOW, (X, Y, Pointer(Region.PARAMETER, 1)), tasks, grain, **options)
+'''), (Y,), TaskRange(TASKS, TASKS), bytes=8 * TASKS)
+    step = Step(SLOW, (X, Y, Pointer(Region.PARAMETER, 1)), TaskRange(tasks, grain), **options)
     parameters = [ParameterSpec("x", "int64", (TASKS,)), ParameterSpec("pause", "int64", (1,))]
     return Plan([start] + [step] * steps, 0, [], parameters, [TensorSpec("int64", (TASKS,))])
 """
@@ -171,8 +172,8 @@ print(late < 1.0, (y[:8] == x[:8]).all() and not y[8:].any())
 def test_workers_compiled_on_after_an_interrupt(tmp_path: Path) -> None:
     """Worker processes end at once: the kernels that they were to make are not wanted any more."""
     body = """
-from mgx_numba.codegen import batch
-sources = [KernelSource(f"k{n}_kernel", f"def kernel(args, begin, end):\\n    args[0] = {n}\\n") for n in range(400)]
+from mgx_numba.codegen.cpu.toolchain import batch
+sources = [cpu_kernel(f"k{n}_kernel", f"def kernel(args, begin, end):\\n    args[0] = {n}\\n") for n in range(400)]
 begun = []
 start_worker = batch.start_worker
 batch.start_worker = lambda: begun.append(start_worker()) or begun[-1]
