@@ -20,7 +20,7 @@ from ....graph.instruction import Instruction
 from ....graph.module import Module
 from ....ops.base import Operator
 from ....ops.dims import packed_like
-from ..loops import indent
+from ..statements import indent
 
 __all__ = ["LEAST_SHARE", "HeadMean", "head_lines", "head_vectors", "with_one_pass_variances"]
 
@@ -52,7 +52,7 @@ def head_lines(name: str, dtype: str, lanes: int, element: Sequence[str], value:
     return [
         f"{name} = const_{dtype}(0, {lanes})",
         "for head in range(heads):",
-        *indent([f"c = head * {lanes}", *element, f"{name} = add({name}, {value})"], 1),
+        *indent([f"c = head * {lanes}", *element, f"{name} = add({name}, {value})"]),
         f"{name}_0 = div(reduce_add({name}), cast_{dtype}(heads * {lanes}))",
         f"{name}_1 = where(lt(abs({name}_0), INF), {name}_0, const_{dtype}(0, 0))",
     ]
