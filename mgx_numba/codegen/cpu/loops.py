@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...core.types import Type
 from ..problems.cluster import Tensor
 from . import host
 from .arguments import Arguments
 from .machine import machine
 from .statements import INDENT
 
-__all__ = ["Odometer", "dtype_name", "lanes_for"]
+__all__ = ["Odometer", "lanes_for"]
 
 TASK_ELEMENTS = 16384
 LEAST_ELEMENTS = 4096
@@ -20,11 +19,6 @@ AHEAD_BYTES = 4 << 10
 FEWEST_CLAIMS = 32
 MOST_TASKS = 1 << 30
 """Half of what claims are counted up to: the rest is for claims past the last task."""
-
-
-def dtype_name(type: Type) -> str:
-    """The kernel language's name of an element type."""
-    return type.numpy.name
 
 
 def lanes_for(nodes: int) -> int:

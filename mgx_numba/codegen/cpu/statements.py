@@ -30,9 +30,25 @@ Contractions
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 
-__all__ = ["INDENT", "for_tasks", "indent", "kernel_text", "load_text", "reads_past", "store_text", "vector_loop"]
+from ...core.types import Type
+
+__all__ = [
+    "INDENT",
+    "cast_text",
+    "const_text",
+    "dtype_name",
+    "for_tasks",
+    "indent",
+    "kernel_text",
+    "literal",
+    "load_text",
+    "reads_past",
+    "store_text",
+    "vector_loop",
+]
 
 INDENT = "    "
 """One level."""
@@ -51,6 +67,28 @@ def kernel_text(body: Iterable[str], block: str = "args") -> str:
 def for_tasks(body: Iterable[str]) -> list[str]:
     """The loop over the tasks of a call."""
     return ["for task in range(begin, end):", *indent(body)]
+
+
+def dtype_name(type: Type) -> str:
+    """The kernel language's name of an element type."""
+    return str(type.numpy.name)
+
+
+def literal(value: float | int | bool) -> str:
+    """A number as kernel source spells it; infinities and NaN are names of `lang`."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NAN" if math.isnan(value) else "INF" if value > 0 else "-INF"
+    return repr(value)
+
+
+def const_text(dtype: str, value: float | int | bool, lanes: int) -> str:
+    """Expression of a constant in every lane (a scalar if ``lanes`` is 0)."""
+    return f"const_{dtype}({literal(value)}, {lanes})"
+
+
+def cast_text(value: str, dtype: str, wanted: str) -> str:
+    """Expression of a value of ``dtype`` as ``wanted``."""
+    return value if dtype == wanted else f"cast_{wanted}({value})"
 
 
 def reads_past(stride: int) -> bool:

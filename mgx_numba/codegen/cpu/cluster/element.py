@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ....graph.instruction import Instruction
-from ..loops import dtype_name
 from ..printer import CodeBuffer, VectorPrinter, VectorValue
-from ..statements import load_text, store_text
+from ..statements import dtype_name, load_text, store_text
 from .accumulators import initial_text
 from .cached import cache_elements
 from .layout import ReduceLayout

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from ....graph.instruction import Instruction
 from ..arguments import Arguments
-from ..loops import Odometer, dtype_name
+from ..loops import Odometer
+from ..statements import dtype_name
 from .layout import ReduceLayout
 from .parts import Parts, parts_of
 from .variance import head_vectors

@@ -11,9 +11,9 @@ from ...problems.cluster import Tensor
 from ...space import collapse
 from ..arguments import Arguments
 from ..kernel import cpu_kernel
-from ..loops import Odometer, claim, dtype_name, footprint, is_streamed, lanes_for, streamable, task_elements
+from ..loops import Odometer, claim, footprint, is_streamed, lanes_for, streamable, task_elements
 from ..printer import CodeBuffer, VectorPrinter
-from ..statements import for_tasks, indent, kernel_text, load_text, reads_past, store_text, vector_loop
+from ..statements import dtype_name, for_tasks, indent, kernel_text, load_text, reads_past, store_text, vector_loop
 
 __all__ = ["pointwise_launch"]
 

@@ -13,9 +13,9 @@ from ...problems.cluster import Tensor
 from ...space import collapse
 from .. import host
 from ..arguments import Arguments
-from ..loops import AHEAD_BYTES, claim, dtype_name, footprint, is_streamed
-from ..statements import indent, load_text, store_text, vector_loop
-from .rows import KEPT_COLUMNS, RowLoop, cast_text, kept_columns, row_share, rows_ahead
+from ..loops import AHEAD_BYTES, claim, footprint, is_streamed
+from ..statements import cast_text, dtype_name, indent, load_text, store_text, vector_loop
+from .rows import KEPT_COLUMNS, RowLoop, kept_columns, row_share, rows_ahead
 
 __all__ = ["arg_join_launch", "arg_part_launch", "arg_parts", "argreduce_launch"]
 

@@ -16,9 +16,9 @@ from ...problems.cluster import Tensor
 from ...space import collapse
 from .. import host
 from ..arguments import Arguments
-from ..loops import dtype_name, footprint
+from ..loops import footprint
 from ..machine import machine
-from ..statements import load_text, store_text, vector_loop
+from ..statements import dtype_name, load_text, store_text, vector_loop
 from .checks import Checks
 from .rows import KEPT_COLUMNS, RowLoop, mover, mover_lanes
 from .runs import runs_launch

@@ -14,9 +14,9 @@ from ...problems.cluster import Tensor
 from ...space import Space, collapse
 from .. import host
 from ..arguments import Arguments
-from ..loops import claim, dtype_name, footprint, is_streamed
-from ..statements import indent, load_text, store_text, vector_loop
-from .rows import RowLoop, cast_text, const_text
+from ..loops import claim, footprint, is_streamed
+from ..statements import cast_text, const_text, dtype_name, indent, load_text, store_text, vector_loop
+from .rows import RowLoop
 
 __all__ = ["lrn_launch"]
 

@@ -7,8 +7,8 @@ from ...problems.cluster import Tensor
 from ...space import collapse
 from .. import host
 from ..arguments import Arguments
-from ..loops import dtype_name, footprint
-from ..statements import load_text, store_text, vector_loop
+from ..loops import footprint
+from ..statements import dtype_name, load_text, store_text, vector_loop
 from .rows import RowLoop, mover
 
 __all__ = ["onehot_launch"]

@@ -15,9 +15,8 @@ from ...problems.cluster import Tensor
 from ...space import collapse
 from .. import host
 from ..arguments import Arguments
-from ..loops import AHEAD_BYTES, dtype_name, is_streamed
-from ..statements import indent
-from .rows import cast_text, const_text
+from ..loops import AHEAD_BYTES, is_streamed
+from ..statements import cast_text, const_text, dtype_name, indent
 
 __all__ = ["UNROLL", "UNROLLED_TAPS", "PoolingKernel", "PoolingWindow", "places_of", "windows"]
 

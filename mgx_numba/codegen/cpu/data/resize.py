@@ -21,10 +21,10 @@ from ...problems.cluster import Tensor
 from ...space import collapse
 from .. import host
 from ..arguments import Arguments
-from ..loops import claim, dtype_name, footprint, is_streamed
-from ..statements import indent, load_text, store_text, vector_loop
+from ..loops import claim, footprint, is_streamed
+from ..statements import cast_text, dtype_name, indent, load_text, store_text, vector_loop
 from .pad import remap_launch
-from .rows import RowLoop, cast_text
+from .rows import RowLoop
 
 __all__ = ["resize_launch"]
 

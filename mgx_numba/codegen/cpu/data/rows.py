@@ -15,7 +15,7 @@ from ..machine import machine
 from ..statements import for_tasks, indent, kernel_text
 
 __all__ = [
-    "KEPT_COLUMNS", "RowLoop", "cast_text", "const_text", "kept_columns", "mover", "mover_lanes", "row_share",
+    "KEPT_COLUMNS", "RowLoop", "kept_columns", "mover", "mover_lanes", "row_share",
     "rows_ahead",
 ]  # fmt: skip
 
@@ -36,20 +36,6 @@ def mover_lanes(type: Type, cols: int) -> int:
     """Lanes for moving rows of ``cols`` elements: two registers, or one where that is all a row fills."""
     one = host.lanes(mover(type))
     return 2 * one if cols >= 2 * one else one
-
-
-def cast_text(value: str, dtype: str, wanted: str) -> str:
-    """Expression of a value of ``dtype`` as ``wanted``."""
-    return value if dtype == wanted else f"cast_{wanted}({value})"
-
-
-def const_text(dtype: str, value: float | int | bool, lanes: int) -> str:
-    """Expression of a constant in every lane (a scalar if ``lanes`` is 0); infinities and NaN included."""
-    if isinstance(value, float) and (value != value or abs(value) == float("inf")):
-        shown = "NAN" if value != value else "INF" if value > 0 else "-INF"
-    else:
-        shown = repr(value)
-    return f"const_{dtype}({shown}, {lanes})"
 
 
 def kept_columns(outer: Sequence[int], cols: int, lanes: int) -> int:

@@ -18,9 +18,9 @@ from ...space import Space, collapse
 from .. import host
 from ..arguments import Arguments
 from ..kernel import cpu_kernel
-from ..loops import Odometer, claim, dtype_name, footprint, is_streamed, task_elements
+from ..loops import Odometer, claim, footprint, is_streamed, task_elements
 from ..machine import machine
-from ..statements import for_tasks, indent, kernel_text, vector_loop
+from ..statements import dtype_name, for_tasks, indent, kernel_text, vector_loop
 from .checks import Checks
 from .rows import mover
 from .terms import Term

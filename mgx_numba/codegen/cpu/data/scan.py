@@ -13,9 +13,9 @@ from ...problems.cluster import Tensor
 from ...space import collapse
 from .. import host
 from ..arguments import Arguments
-from ..loops import AHEAD_BYTES, claim, dtype_name, footprint, is_streamed, streamable
-from ..statements import indent, load_text, store_text, vector_loop
-from .rows import KEPT_COLUMNS, RowLoop, cast_text, const_text, kept_columns, row_share, rows_ahead
+from ..loops import AHEAD_BYTES, claim, footprint, is_streamed, streamable
+from ..statements import cast_text, const_text, dtype_name, indent, load_text, store_text, vector_loop
+from .rows import KEPT_COLUMNS, RowLoop, kept_columns, row_share, rows_ahead
 
 __all__ = ["part_sums_launch", "scan_launch", "scan_parts"]
 

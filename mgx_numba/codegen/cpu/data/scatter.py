@@ -15,10 +15,10 @@ from ...problems.cluster import Tensor
 from ...space import collapse
 from .. import host
 from ..arguments import Arguments
-from ..loops import dtype_name, footprint
-from ..statements import indent, load_text, store_text, vector_loop
+from ..loops import footprint
+from ..statements import cast_text, dtype_name, indent, load_text, store_text, vector_loop
 from .checks import Checks
-from .rows import RowLoop, cast_text, mover, mover_lanes
+from .rows import RowLoop, mover, mover_lanes
 
 __all__ = ["scatter_launch", "scatternd_launch"]
 

@@ -15,9 +15,8 @@ from ...problems.cluster import Tensor
 from .. import host
 from ..arguments import Arguments
 from ..kernel import cpu_kernel
-from ..loops import dtype_name, footprint
-from ..statements import for_tasks, indent, kernel_text, load_text, vector_loop
-from .rows import cast_text
+from ..loops import footprint
+from ..statements import cast_text, dtype_name, for_tasks, indent, kernel_text, load_text, vector_loop
 
 __all__ = ["PLANES", "scratch_pitch", "suppression_launch"]
 

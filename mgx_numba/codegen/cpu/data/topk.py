@@ -23,9 +23,9 @@ from ...problems.cluster import Tensor
 from ...space import collapse
 from .. import host
 from ..arguments import Arguments
-from ..loops import AHEAD_BYTES, dtype_name, footprint, is_streamed
-from ..statements import indent, load_text
-from .rows import RowLoop, cast_text, const_text, row_share
+from ..loops import AHEAD_BYTES, footprint, is_streamed
+from ..statements import cast_text, const_text, dtype_name, indent, load_text
+from .rows import RowLoop, row_share
 
 __all__ = ["LARGEST_K", "topk_launch", "topk_share"]
 
