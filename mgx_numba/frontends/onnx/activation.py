@@ -16,7 +16,7 @@ from .builder import Builder
 from .node import Node
 from .registry import MICROSOFT, register
 
-SELU_ALPHA, SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
+SELU_ALPHA, SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875  # defaults of ONNX's Selu
 
 
 def add_scalar(g: Builder, x: Instruction, value: float) -> Instruction:

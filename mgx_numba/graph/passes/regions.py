@@ -16,6 +16,8 @@ from ..program import Program
 __all__ = ["extract", "grow", "is_scalar_literal", "open_values", "order_of"]
 
 MAX_NODES = 48
+"""Instructions of a cluster: registers and time to compile (LLVM's grows faster than the text) against launches. No
+figures kept."""
 
 
 def order_of(module: Module) -> dict[Instruction, int]:

@@ -24,12 +24,19 @@ from .vectors import Vectors, vectors_of
 __all__ = ["Division", "Piece", "division_of", "split_cluster"]
 
 FEWEST_ROWS = 16
+"""Rows from which they are tasks enough: fewer are cut into parts, whose results another launch combines."""
 MOST_PARTS = 32
+"""Parts of all rows together: enough for 16 threads to end about together, and few results to combine. No figures
+kept."""
 FOLDED = 1024
+"""Columns that several steps at a time are made to: more fill more vectors, and leave more to combine. No figures
+kept."""
 LEAST_STEPS = 16
 """Steps of the columns that several steps at a time are made to, so that little is left to combine."""
 LONG_RUN = 4096
+"""The same past the caches: memory serves runs of 4096 elements better than short ones. No figures kept."""
 FEW_VECTORS = 2
+"""Vectors up to which columns are few: more of them fill registers by themselves."""
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from ..loops import indent
 __all__ = ["LEAST_SHARE", "HeadMean", "head_lines", "head_vectors", "with_one_pass_variances"]
 
 LEAST_VECTORS = 4
+"""Vectors that the head has at least: fewer give a mean that may be far from that of the row."""
 LEAST_SHARE = 32
 """The head is at least this part of a row, so that rounding errors have a bound; its elements follow one another."""
 EXACT_TYPES = (Type.float_type, Type.double_type)
