@@ -27,6 +27,8 @@ class OptimizeModule(Pass):
 
     def __init__(self) -> None:
         self.rule_passes = (SimplifyReshapes(), EliminateConvert(), SimplifyAlgebra())
+        for step in self.rule_passes:
+            step.log = self.log
         self.constants = PropagateConstant()
         self.common = EliminateCommonSubexpression()
 
