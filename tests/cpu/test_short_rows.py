@@ -8,14 +8,14 @@ import pytest
 
 from mgx_numba.codegen.cpu.cluster.maxima import maxima_without_nan
 
+from ..values import normal
 from .programs import check
 
 LENGTHS = [1, 2, 7, 10, 16, 17, 31, 32, 49, 64, 100, 127, 128, 129]
 
 
 def data(shape, seed=0, special=False, dtype=np.float32):
-    rng = np.random.default_rng(seed)
-    values = rng.standard_normal(shape) * 3
+    values = normal(*shape, seed=seed, scale=3, dtype=np.float64)
     if special:
         values.reshape(-1)[:: 2 * shape[-1] + 1] = np.nan
         values.reshape(-1)[1 :: 3 * shape[-1] + 1] = -np.inf
