@@ -13,7 +13,7 @@ from math import prod
 from ...core.shape import Shape
 from ...ops.base import Operator, make_op
 from ...ops.reduce_parts import ReduceParts
-from ..instruction import Instruction
+from ..instruction import Instruction, Return
 from ..module import Module
 from ..program import Program
 from .base import Options, Pass
@@ -103,7 +103,8 @@ def _division(ins: Instruction, capabilities: Capabilities | None) -> tuple[Piec
             return f"operands are read again, and {elements} elements are few"
         if pieces.later and not any(v.shape.lens == full for v in (*pieces.taken, *pieces.later)):
             return "nothing of the full lengths would be left to walk over"
-    fold = 1 if pieces.repeats or elements < capabilities.part_elements else walk.fold
+    few = pieces.repeats or elements < capabilities.part_elements
+    fold = 1 if few or any(map(_is_lent, ins.inputs)) else walk.fold
     parts = 1
     if walk.tasks < capabilities.tasks and (fold == 1 or walk.tasks == 1):
         kept = prod(n for a, n in enumerate(full) if a not in axes)
@@ -112,6 +113,19 @@ def _division(ins: Instruction, capabilities: Capabilities | None) -> tuple[Piec
     if max(parts, fold) == 1:
         return f"{walk.tasks} tasks of {elements} elements in all are best left whole"
     return pieces, Division(parts, fold, _permutation(walk, full, axes, parts, fold))
+
+
+def _is_lent(value: Instruction) -> bool:
+    """Whether lowering may lend a value memory in which it lies otherwise than its shape says: of a concatenation, or
+    of a result of the program, directly or through views."""
+    pending, standard = list(value.users), value.shape.standard
+    while pending:
+        user = pending.pop()
+        if user.name == "concat" or (isinstance(user.op, Return) and not standard):
+            return True
+        if user.op.view or user.name in ("reshape", "flatten"):
+            pending.extend(user.users)
+    return False
 
 
 def _permutation(

@@ -94,17 +94,25 @@ def _lower(low: Lowering, ins: Instruction, problem: ProblemOf, outputs: Sequenc
     inputs = low.inputs(ins)
     try:
         low.compute(problem([v.tensor for v in inputs], [v.tensor for v in outputs]), inputs, outputs, ins)
-        return
     except UnsupportedError:
-        shapes = [i.shape for i in ins.inputs]
-        results = ins.shape.sub_shapes or [ins.shape]
+        shapes, results = [i.shape for i in ins.inputs], list(ins.shape.sub_shapes or [ins.shape])
         if all(v.strides == s.strides for v, s in zip([*inputs, *outputs], [*shapes, *results])):
             raise
-        tensors = [[Tensor(s.type, s.lens, s.strides) for s in some] for some in (shapes, results)]
-        low.backend.plan(problem(*tensors))  # before anything is copied
-    own = [low.materialized(v, s.strides, ins) for v, s in zip(inputs, shapes)]
-    made = [v if v.strides == s.strides else low.allocate(s) for v, s in zip(outputs, results)]
-    low.compute(problem([v.tensor for v in own], [v.tensor for v in made]), own, made, ins)
-    for source, target in zip(made, outputs):
-        if source is not target:
-            low.copy(source, target, ins)
+        own = [Tensor(s.type, s.lens, s.strides) for s in shapes]
+        direct = _is_planned(low, problem(own, [v.tensor for v in outputs]))
+        if not direct:  # what is copied is of use
+            low.backend.plan(problem(own, [Tensor(s.type, s.lens, s.strides) for s in results]))
+        inputs = [low.materialized(v, s.strides, ins) for v, s in zip(inputs, shapes)]
+        made = outputs if direct else [low.allocate(s) for s in results]
+        low.compute(problem([v.tensor for v in inputs], [v.tensor for v in made]), inputs, made, ins)
+        for source, target in zip(made, outputs):
+            if source is not target:
+                low.copy(source, target, ins)
+
+
+def _is_planned(low: Lowering, problem: ReductionProblem) -> bool:
+    try:
+        low.backend.plan(problem)
+    except UnsupportedError:
+        return False
+    return True
