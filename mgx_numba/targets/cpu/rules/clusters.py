@@ -100,7 +100,7 @@ def _lower(low: Lowering, ins: Instruction, problem: ProblemOf, outputs: Sequenc
             raise
         own = [Tensor(s.type, s.lens, s.strides) for s in shapes]
         direct = _is_planned(low, problem(own, [v.tensor for v in outputs]))
-        if not direct:  # what is copied is of use
+        if not direct:  # raises before anything is copied
             low.backend.plan(problem(own, [Tensor(s.type, s.lens, s.strides) for s in results]))
         inputs = [low.materialized(v, s.strides, ins) for v, s in zip(inputs, shapes)]
         made = outputs if direct else [low.allocate(s) for s in results]
