@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from mgx_numba.codegen.cpu.cluster.reduce import reduce_launch
+from mgx_numba.codegen.problems.cluster import ReductionProblem
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
 from mgx_numba.graph.module import Module
-from mgx_numba.graph.passes import Options, run_passes
+from mgx_numba.graph.passes import run_passes
+from mgx_numba.targets.cpu.capabilities import pass_options
 from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.options import TargetOptions
 
@@ -34,8 +36,9 @@ def small_tensors_count_as_large(given_machine):
 def launches(build, *arrays):
     """How many steps the plan for two threads has."""
     program = program_of(arrays, build)
-    run_passes(program, list(FUSION), Options(), validate=True)
-    return len(lower(program, TargetOptions(num_threads=2)).steps)
+    options = TargetOptions(fast_math=False, num_threads=2)
+    run_passes(program, list(FUSION), pass_options(options), validate=True)
+    return len(lower(program, options).steps)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -199,7 +202,7 @@ def test_elements_as_results_beside_column_sums():
     square = module.add_instruction("mul", [parameter, parameter])
     module.add_return([square, module.add_instruction("reduce_sum", [square], axes=(0,))])
     squares, sums = np.zeros_like(x), np.zeros((1, 300), np.float32)
-    launch = reduce_launch(module, (0,), [tensor_of(x)], [tensor_of(squares), tensor_of(sums)])
+    launch = reduce_launch(ReductionProblem(module, (0,), (tensor_of(x),), (tensor_of(squares), tensor_of(sums))))
     run_launch(launch, {"x0": x, "out0": squares, "out1": sums})
     np.testing.assert_array_equal(squares, x * x)
     np.testing.assert_allclose(sums, (x * x).sum(0, keepdims=True), rtol=1e-5)

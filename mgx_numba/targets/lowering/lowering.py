@@ -61,7 +61,7 @@ class PendingStep:
     outputs: list[View] = field(default_factory=list)
     plans: tuple[Plan, ...] = ()
     reason: str = ""
-    """Of a host step: why no kernel does it."""
+    """Of a host step: the rule that refused a kernel, and why."""
 
 
 class Lowering:
@@ -322,7 +322,8 @@ class Lowering:
             bodies: what runs its submodules.
         """
         rule = self.rules.get(ins.name)
-        self.program.log.refuse("lowering" if rule is None else rule.lower.__name__, ins, reason)
+        refused_by = "lowering" if rule is None else rule.lower.__name__
+        self.program.log.refuse(refused_by, ins, reason)
         captured = [i for module in ins.module_args for i in module.captured()]
         sources = [*ins.inputs, *captured]
         flat: list[View] = []
@@ -350,6 +351,7 @@ class Lowering:
         self.values[ins] = views if ins.shape.sub_shapes else views[0]
         plans = tuple(body.plan for body in bodies.values() if body.plan is not None) if bodies else ()
         label = f"{self.backend.name}::{ins.name}" if plans else f"ref::{ins.name}"
+        reason = f"{refused_by}: {reason}"
         self.steps.append(PendingStep(None, {}, label, ins, function, flat, views, plans, reason))
 
     def _place_results(self) -> None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from ....graph.instruction import Instruction
 from ..loops import Odometer, Slots, dtype_name
+from .heads import head_vectors
 from .layout import ReduceLayout
 from .parts import Parts, parts_of
-from .variance import head_vectors
 
 __all__ = ["Names", "names_of"]
 
@@ -59,7 +59,8 @@ def names_of(layout: ReduceLayout, slots: Slots) -> Names:
     for name in ("cols", "chunk", "chunks", "rows", "batch", "count"):
         slots.integer(name, getattr(layout, name))
     if stages.heads:
-        slots.integer("heads", head_vectors(layout.lanes, layout.cols, layout.count))
+        share = min(head.op.share for head in stages.heads)  # type: ignore[attr-defined]
+        slots.integer("heads", head_vectors(layout.lanes, layout.cols, layout.count, share))
     parts = parts_of(layout, slots, tuple(slots.integer(f"m{d}", n) for d, n in enumerate(layout.loops)))
     odometer = Odometer(slots, layout.outer, layout.row_strides)
     steps, loop_strides = [], []

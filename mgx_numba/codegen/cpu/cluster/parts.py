@@ -33,11 +33,8 @@ def parts_of(layout: ReduceLayout, slots: Slots, loops: tuple[str, ...]) -> Part
     offsets = [""] * len(walk.tensors)
     if parts == 1:
         return Parts(tuple(bounds), (), tuple(offsets))
-    lens = walk.reduce_lens
-    many = [d for d, n in enumerate(lens) if n >= parts]
-    d = many[0] if many else lens.index(max(lens))
-    unit = layout.lanes if d == len(loops) else 1
-    slots.integer("share", -(-lens[d] // (parts * unit)) * unit)
+    d = layout.cut
+    slots.integer("share", layout.share)
     slots.integer("parts", parts)
     lines = (
         "part = imod(block, parts)",
