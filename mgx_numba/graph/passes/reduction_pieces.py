@@ -95,8 +95,8 @@ def add_partial(
 ) -> list[Instruction]:
     """Put the first piece into an empty module: ``reduction`` gives an operator for each of the first reductions.
 
-    Results have the types that reductions accumulate in. A mean whose sum can overflow has two: that sum, and the sum of
-    elements divided by `MOST_ELEMENTS`.
+    Results have the types that reductions accumulate in. A mean whose sum can overflow has two: that sum, and the sum
+    of elements divided by `MOST_ELEMENTS`.
 
     Returns:
         The body's parameters that it takes.
