@@ -212,10 +212,15 @@ class Lowering:
         if key not in self._packed:
             batch = len(problem.batch) if isinstance(problem, GemmProblem) else 0
             once = weights[tuple(slice(1 if stride == 0 else None) for stride in weights.strides[:batch])]
-            view = self.packed_constant(once, how, lambda: solver.pack_weights(problem, weights))
+            view = self.packed_constant(once, how, lambda: self._pack(solver, problem, weights))
             self.packing_room -= solver.packing_growth(problem)
             self._packed[key] = view
         return self._packed[key]
+
+    def _pack(self, solver: Any, problem: Any, weights: np.ndarray) -> np.ndarray:
+        """A solver's form of constant weights, by its kernel where it has one for them."""
+        packed = solver.pack_by_kernel(problem, weights, self.backend.load)
+        return solver.pack_weights(problem, weights) if packed is None else packed
 
     def packed_constant(self, weights: np.ndarray, how: Hashable, pack: Callable[[], np.ndarray]) -> View:
         """A constant that ``pack`` makes of weights, unless it has been made in the way that ``how`` names before, also
