@@ -7,11 +7,11 @@ import dataclasses
 import numpy as np
 import pytest
 
+from mgx_numba.codegen.cpu.arguments import Arguments
 from mgx_numba.codegen.cpu.cluster.layout import reduce_layout
 from mgx_numba.codegen.cpu.cluster.names import names_of
 from mgx_numba.codegen.cpu.cluster.reduce import PRINTERS, reduce_launch
 from mgx_numba.codegen.cpu.cluster.vectors import Strategy
-from mgx_numba.codegen.cpu.loops import Slots
 from mgx_numba.codegen.problems.cluster import ReductionProblem
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
@@ -76,7 +76,7 @@ def test_text_follows_from_the_layout_alone(build, lens, axis, past_caches, stra
     layout = reduce_layout(problem)
     assert layout.strategy is strategy
     state = {field.name: getattr(layout, field.name) for field in dataclasses.fields(layout)}
-    names = names_of(layout, Slots())
+    names = names_of(layout, Arguments())
     first = PRINTERS[strategy](layout, names)
     assert PRINTERS[strategy](layout, names) == first
     assert reduce_layout(problem) == layout

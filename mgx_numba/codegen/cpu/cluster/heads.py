@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..loops import indent
+from ..statements import indent
 
 __all__ = ["head_lines", "head_vectors"]
 

@@ -12,8 +12,10 @@ from math import prod
 from ...body import scalar_flops
 from ...launch import Launch, TaskRange
 from ...problems.cluster import ReductionProblem
+from ..arguments import Arguments
 from ..kernel import cpu_kernel
-from ..loops import Slots, claim, footprint, indent
+from ..loops import claim, footprint
+from ..statements import kernel_text
 from .columns import column_lines
 from .layout import ReduceLayout, reduce_layout
 from .names import Names, names_of
@@ -40,14 +42,13 @@ def reduce_launch(problem: ReductionProblem) -> Launch:
         UnsupportedError: operands do not lie in memory as parts, or heads of rows, need it.
     """
     layout = reduce_layout(problem)
-    slots = Slots()
-    body = PRINTERS[layout.strategy](layout, names_of(layout, slots))
+    arguments = Arguments()
+    body = PRINTERS[layout.strategy](layout, names_of(layout, arguments))
     fence = ["stream_fence()"] if layout.walk.streamed else []
-    lines = ["def kernel(args, begin, end):", *indent([*slots.lines, *body, *fence], 1)]
     traffic = sum(footprint(t) for t in layout.walk.tensors)
     return Launch(
-        kernel=cpu_kernel(name=layout.walk.name, text="\n".join(lines) + "\n", origin=problem.origin),
-        args=tuple(slots.values),
+        kernel=cpu_kernel(layout.walk.name, kernel_text([*arguments.bind(), *body, *fence]), problem.origin),
+        args=arguments.values,
         geometry=TaskRange(layout.tasks, claim(layout.tasks, traffic)),
         flops=scalar_flops(layout.stages.module) * prod(layout.walk.full),
         bytes=traffic,
