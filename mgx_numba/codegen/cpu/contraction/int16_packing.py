@@ -13,8 +13,10 @@ import numpy as np
 
 from ....parallel import allowed_cpus, on_threads
 from ...kernel import KernelSource
+from ...launch import Operand
+from ..arguments import Arguments
 from ..kernel import cpu_kernel
-from .epilogue_rows import indent
+from ..statements import indent, kernel_text
 from .int16_weights import BLOCK, DOWN, FEW, LARGEST, LEAST_MEAN, SMALLEST_STEP, block_count, refuse_unsuited
 from .solver import LoadKernels
 
@@ -46,8 +48,14 @@ def pack_by_kernel(weights: np.ndarray, out: np.ndarray, lanes: int, load: LoadK
         count = min(together, panels - panel)
         scratch = np.empty(count * BLOCK * 2 * pairs + lanes, np.float32)
         aligned = scratch.ctypes.data + -scratch.ctypes.data % (4 * lanes)
-        values = (weights.ctypes.data, out.ctypes.data, aligned, exceeds.ctypes.data, depth, columns, stride, panels)
-        arguments = np.array([*values, blocks, panel, count])
+        places = {
+            Operand("w"): weights.ctypes.data,
+            Operand("out"): out.ctypes.data,
+            Operand("scratch"): aligned,
+            Operand("exceeds"): exceeds.ctypes.data,
+        }
+        words = _arguments(depth, columns, stride, panels, blocks, panel, count).values
+        arguments = np.array([places[w] if isinstance(w, Operand) else w for w in words], np.int64)
         run(arguments.ctypes.data, block, min(block + PART_BLOCKS, blocks))
 
     parts = [(panel, block) for panel in range(0, panels, together) for block in range(0, blocks, PART_BLOCKS)]
@@ -73,18 +81,21 @@ def packing_kernel(by_columns: bool, vectors: int, lanes: int) -> KernelSource:
         f"    place += (2 * blocks + first) * {wide // 2}",
         *indent(_words(vectors, lanes)),
     ]
-    names = ["depth", "columns", "stride", "panels", "blocks", "panel", "count"]
-    lines = [
-        "def kernel(args, begin, end):",
-        "    w = pointer_float32(args, 0)",
-        "    out = pointer_int32(args, 1)",
-        "    scratch = pointer_float32(args, 2)",
-        "    exceeds = pointer_float32(args, 3)",
-        *(f"    {name} = args[{k}]" for k, name in enumerate(names, 4)),
-        "    for block in range(begin, end):",
-        *indent(task, 2),
-    ]
-    return cpu_kernel(f"int16_pack_{'columns' if by_columns else 'rows'}_kernel", "\n".join(lines) + "\n")
+    lines = [*_arguments().bind(), "for block in range(begin, end):", *indent(task)]
+    return cpu_kernel(f"int16_pack_{'columns' if by_columns else 'rows'}_kernel", kernel_text(lines))
+
+
+def _arguments(
+    depth: int = 0, columns: int = 0, stride: int = 0, panels: int = 0, blocks: int = 0, panel: int = 0, count: int = 0
+) -> Arguments:
+    """The kernel's argument block; each pointer is an operand of its name."""
+    arguments = Arguments()
+    for name, dtype in (("w", "float32"), ("out", "int32"), ("scratch", "float32"), ("exceeds", "float32")):
+        arguments.pointer(name, name, dtype)
+    arguments.integers(
+        depth=depth, columns=columns, stride=stride, panels=panels, blocks=blocks, panel=panel, count=count
+    )
+    return arguments
 
 
 def _brought_rows(vectors: int, lanes: int) -> list[str]:
