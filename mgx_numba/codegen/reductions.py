@@ -20,9 +20,10 @@ class Reduction:
     """One associative reduction.
 
     ``combine`` is the operation of the scalar protocol that joins two accumulators. Narrow floats accumulate in
-    float32, the mean of integers in 64 bits; a mean is a sum until it is divided by the number of elements: of finite
-    values whose sum is beyond the accumulator it is infinite or NaN, and so are norms of such rows, while the
-    operator's NumPy meaning sums in float64.
+    float32, the mean of integers in 64 bits. A mean is a sum until it is divided by the number of elements; back ends
+    must not let that sum's overflow through, see `sum_can_overflow`: ONNX defines normalisations by the means of their
+    rows, which rows of finite elements have. That of squares is infinite only where a square is, and normal values are
+    then 0. A sum itself may be infinite, or NaN if sums of some elements are infinite with both signs.
     """
 
     operator: type[ReduceOperator]
@@ -36,6 +37,10 @@ class Reduction:
     def accumulator(self, type: Type) -> Type:
         """Element type of the accumulator."""
         return self.operator.accumulator_type(type)
+
+    def sum_can_overflow(self, type: Type) -> bool:
+        """Whether this is a mean of elements whose sum may be beyond the accumulator while the mean is not."""
+        return self.operator.sum_can_overflow(type)
 
     def neutral(self, type: Type) -> float | int | bool:
         """The neutral element, for elements of ``type``."""

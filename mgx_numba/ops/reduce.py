@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import ml_dtypes
 import numpy as np
 
 from ..core.shape import DynamicDimension, Shape
@@ -16,6 +17,13 @@ from .dims import packed_like
 
 if TYPE_CHECKING:
     from ..graph.module import Module
+
+
+MOST_ELEMENTS = 2.0**32
+"""More are not reduced to one: as float32 they would be 16 GiB."""
+DOWN = 1 / MOST_ELEMENTS
+"""Factor of elements whose sum is too large: of float32, elements below 2**-94 lose bits by it, the largest is then
+above 2**96."""
 
 
 def accumulator(dtype: np.dtype) -> np.dtype:
@@ -53,6 +61,11 @@ class ReduceOperator(Operator):
     def accumulator_type(cls, type: Type) -> Type:
         """Element type in which kernels accumulate: float32 for narrower floats."""
         return type.compute
+
+    @classmethod
+    def sum_can_overflow(cls, type: Type) -> bool:
+        """Whether this is a mean of elements whose sum may be beyond the accumulator while the mean is not."""
+        return False
 
     def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
         self.expect_inputs(inputs, 1, 2)
@@ -123,6 +136,14 @@ class ReduceMean(ReduceOperator):
         if type.is_floating:
             return type.compute
         return Type.uint64_type if type is Type.uint64_type else Type.int64_type
+
+    @classmethod
+    def sum_can_overflow(cls, type: Type) -> bool:
+        """Of floats, if so many of the largest are beyond the accumulator."""
+        if not type.is_floating:
+            return False
+        largest, limit = (float(ml_dtypes.finfo(t.numpy).max) for t in (type, cls.accumulator_type(type)))
+        return largest * MOST_ELEMENTS > limit
 
     def reduce(self, x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
         total = x.sum(axes, accumulator(x.dtype), keepdims=True)

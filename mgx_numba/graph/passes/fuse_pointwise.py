@@ -12,7 +12,8 @@ from .regions import MAX_NODES, extract, open_values, order_of, unfusable
 __all__ = ["FusePointwise"]
 
 MAX_RESULTS = 4
-"""Results of one cluster: each is a stream of stores."""
+"""Results of a cluster: each is a stream of stores; more than some of them share too few buffers of a core. No figures
+kept."""
 
 
 class FusePointwise(Pass):

@@ -14,8 +14,8 @@ from .simplify_reshapes import SimplifyReshapes
 
 __all__ = ["OptimizeModule"]
 
-OUTER_ROUNDS = 8
-INNER_ROUNDS = 8
+OUTER_ROUNDS, INNER_ROUNDS = 8, 8
+"""Bounds for rules that would undo each other: rounds end when nothing changes."""
 
 
 class OptimizeModule(Pass):

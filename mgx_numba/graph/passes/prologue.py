@@ -11,6 +11,7 @@ from .regions import Note, Refuses, absorb_producers, unfusable
 __all__ = ["pointwise_over", "prologue_of", "varies_over_pixels"]
 
 MOST_COLUMNS = 256
+"""Output channels: the prologue is computed again for each block of them. No figures kept."""
 MOST_WEIGHTS = 98304
 """Output channels and weights that one task holds as a rule: with more, several tasks would repeat the prologue."""
 PLAIN_SOURCES = frozenset({"concat", "layout", "pooling", "reshape", "slice", "transpose", "@param"})

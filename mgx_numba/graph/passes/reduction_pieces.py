@@ -10,8 +10,8 @@ import numpy as np
 
 from ...core.shape import Lens, Shape
 from ...core.types import Type
-from ...ops.base import Operator, make_op, operator_class
-from ...ops.reduce import ReduceOperator
+from ...ops.base import Operator, make_op
+from ...ops.reduce import DOWN, ReduceOperator
 from ..instruction import Instruction
 from ..module import Module
 
@@ -95,7 +95,8 @@ def add_partial(
 ) -> list[Instruction]:
     """Put the first piece into an empty module: ``reduction`` gives an operator for each of the first reductions.
 
-    Results have the types that reductions accumulate in.
+    Results have the types that reductions accumulate in. A mean whose sum can overflow has two of them: its sum, and
+    that of elements times `DOWN`.
 
     Returns:
         The body's parameters that it takes.
@@ -108,6 +109,9 @@ def add_partial(
     for ins in pieces.first:
         value = _converted(target, values[ins.inputs[0]], _accumulator(ins))
         sums.append(target.add_instruction(reduction(ins), [value]))
+        if _sum_can_overflow(ins):
+            scaled = target.add_instruction("mul", [value, _like(target, DOWN, value)])
+            sums.append(target.add_instruction(reduction(ins), [scaled]))
     target.add_return(sums)
     return taken
 
@@ -120,17 +124,23 @@ def add_combined(target: Module, body: Module, pieces: Pieces, sums: Sequence[Sh
         The body's parameters that it takes besides, which come after the sums.
     """
     needed = _ancestors(pieces.given, set(pieces.first))
-    known = {i: target.add_parameter(f"part{k}", shape) for k, (i, shape) in enumerate(zip(pieces.first, sums))}
+    parts = [target.add_parameter(f"part{k}", shape) for k, shape in enumerate(sums)]
     taken = [p for p in body.parameters() if p in needed]
     values = {p: target.add_parameter(_name(p), p.shape) for p in taken}
     first = pieces.first[0]
     count = prod(first.inputs[0].shape.lens) // prod(first.shape.lens)
+    summed = [i for i in pieces.first for _ in range(1 + _sum_can_overflow(i))]
+    totals = [target.add_instruction(associative(i), [part], axes=(axis,)) for i, part in zip(summed, parts)]
     for ins in pieces.first:
-        value = target.add_instruction(associative(ins), [known[ins]], axes=(axis,))
+        value = totals.pop(0)
         if ins.name == "reduce_mean":
-            number = target.add_literal(np.full((1,) * value.shape.ndim, count, value.shape.type.numpy))
-            spread = target.add_instruction("multibroadcast", [number], out_lens=value.shape.lens)
-            value = target.add_instruction("div", [value, spread])
+            value = target.add_instruction("div", [value, _like(target, count, value)])
+        if _sum_can_overflow(ins):
+            scaled = totals.pop(0)
+            scaled = target.add_instruction("div", [scaled, _like(target, count * DOWN, scaled)])
+            size = target.add_instruction("abs", [value])
+            in_range = target.add_instruction("less", [size, _like(target, np.inf, size)])
+            value = target.add_instruction("where", [in_range, value, scaled])
         values[ins] = _converted(target, value, ins.shape.type)
     _copy(target, [i for i in body if i in needed], values)
     target.add_return([values[i] for i in pieces.given])
@@ -174,9 +184,19 @@ def _name(parameter: Instruction) -> str:
 
 
 def _accumulator(ins: Instruction) -> Type:
-    cls = operator_class(ins.name)
-    assert issubclass(cls, ReduceOperator)
-    return cls.accumulator_type(ins.inputs[0].shape.type)
+    assert isinstance(ins.op, ReduceOperator)
+    return ins.op.accumulator_type(ins.inputs[0].shape.type)
+
+
+def _sum_can_overflow(ins: Instruction) -> bool:
+    assert isinstance(ins.op, ReduceOperator)
+    return ins.op.sum_can_overflow(ins.inputs[0].shape.type)
+
+
+def _like(module: Module, number: float, value: Instruction) -> Instruction:
+    """A number in the type and lengths of a value."""
+    literal = module.add_literal(np.full((1,) * value.shape.ndim, number, value.shape.type.numpy))
+    return module.add_instruction("multibroadcast", [literal], out_lens=value.shape.lens)
 
 
 def _converted(module: Module, value: Instruction, type: Type) -> Instruction:

@@ -27,7 +27,8 @@ __all__ = [
 ]
 
 MAX_NODES = 48
-"""Operations of a region, so that compiling one kernel stays quick."""
+"""Instructions of a cluster: registers and time to compile (LLVM's grows faster than the text) against launches. No
+figures kept."""
 
 Refuses = Callable[[Instruction], "str | None"]
 """Why an instruction may not join a region, or None."""

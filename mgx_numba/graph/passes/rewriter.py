@@ -19,6 +19,7 @@ from .match import RewriteRule, explain
 __all__ = ["Rewriter", "RulePass", "remove_dead"]
 
 REVISIT_DEPTH = 3
+"""Steps along the users of a changed instruction that are looked at again: patterns of rules are about so deep."""
 
 
 class Rewriter:

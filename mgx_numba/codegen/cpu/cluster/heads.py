@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ....ops.reduce_parts import largest_head
 from ..loops import indent
 
 __all__ = ["head_lines", "head_vectors"]
 
 LEAST_VECTORS = 4
-"""Vectors of a head, where a row has them: their lanes join once, whatever their number."""
+"""Vectors that the head has at least: fewer give a mean that may be far from that of the row."""
 
 
 def head_vectors(lanes: int, cols: int, count: int, share: int) -> int:
@@ -24,5 +25,5 @@ def head_lines(name: str, dtype: str, lanes: int, element: Sequence[str], value:
         "for head in range(heads):",
         *indent([f"c = head * {lanes}", *element, f"{name} = add({name}, {value})"], 1),
         f"{name}_0 = div(reduce_add({name}), cast_{dtype}(heads * {lanes}))",
-        f"{name}_1 = where(lt(abs({name}_0), INF), {name}_0, const_{dtype}(0, 0))",
+        f"{name}_1 = where(lt(abs({name}_0), {largest_head(dtype)!r}), {name}_0, const_{dtype}(0, 0))",
     ]

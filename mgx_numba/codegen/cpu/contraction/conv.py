@@ -137,6 +137,7 @@ class ConvDirect(Solver[ConvProblem]):
             + rows * problem.out_channels
             + problem.groups * terms * columns
         )
+        # Operations that finding the place of a tap takes the time of.
         table = rows * problem.groups * problem.taps * 40.0
         return seconds(tile, 2 * rows * problem.groups * columns * terms + table, moved, threads)
 

@@ -13,6 +13,7 @@ from ...lowering.lowering import Lowering, PendingStep
 from .table import lowering
 
 TASKS_PER_THREAD = 4
+"""Groups of rows for each thread: boxes of rows differ in number, so that one each would end unevenly."""
 
 
 @lowering("nonmaxsuppression", dynamic=True)

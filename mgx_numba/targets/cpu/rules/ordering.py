@@ -16,7 +16,7 @@ from ...lowering.destinations import keeps_inner_axis
 from ...lowering.lowering import Lowering
 from .table import lowering
 
-LONGEST_AXIS = 1 << 31
+LONGEST_AXIS = 1 << 31  # kernels keep positions in 32 bits with a sign
 SHORTEST_ROW = 16
 """Elements from which on strided ones are put side by side before they are sorted."""
 

@@ -21,7 +21,7 @@ from ...lowering.lowering import Lowering, PendingStep
 from .table import lowering
 
 _LENGTHS = (Type.int32_type, Type.int64_type)
-_BATCH_FIRST = (0, 2, 1, 3)
+_BATCH_FIRST = (0, 2, 1, 3)  # of steps, directions, sequences and units: sequences first
 
 
 @lowering("recurrent_steps")
