@@ -18,8 +18,12 @@ from .dims import packed_like
 if TYPE_CHECKING:
     from ..graph.module import Module
 
+
 MOST_ELEMENTS = 2.0**32
 """More are not reduced to one: as float32 they would be 16 GiB."""
+DOWN = 1 / MOST_ELEMENTS
+"""Factor of elements whose sum is too large: of float32, elements below 2**-94 lose bits by it, the largest is then
+above 2**96."""
 
 
 def accumulator(dtype: np.dtype) -> np.dtype:
@@ -135,6 +139,7 @@ class ReduceMean(ReduceOperator):
 
     @classmethod
     def sum_can_overflow(cls, type: Type) -> bool:
+        """Of floats, if so many of the largest are beyond the accumulator."""
         if not type.is_floating:
             return False
         largest, limit = (float(ml_dtypes.finfo(t.numpy).max) for t in (type, cls.accumulator_type(type)))

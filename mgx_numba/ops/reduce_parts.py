@@ -103,10 +103,16 @@ class ReduceParts(Operator):
         return index
 
 
+def largest_head(dtype: Any) -> float:
+    """What heads' means of a type are below: taken from its largest number it leaves that."""
+    info = ml_dtypes.finfo(dtype)
+    return float(info.max) * float(info.eps) / 8
+
+
 @register
 @dataclass(frozen=True)
 class HeadMean(Operator):
-    """Mean of the first elements of each row, one in ``share`` of them; 0 where an element less it may be infinite.
+    """Mean of the first elements of each row, one in ``share`` of them; 0 if some element less it may be infinite.
 
     It is a value near the mean, known before the row is read, to take moments about: what is made of them differs by
     rounding alone whatever it is. So a kernel may take other elements, as many or more.
@@ -129,6 +135,5 @@ class HeadMean(Operator):
         with np.errstate(all="ignore"):
             mean = head.sum(1) / max(head.shape[1], 1)
             value = mean.astype(output.type.numpy)
-        info = ml_dtypes.finfo(output.type.numpy)
-        near = np.abs(mean) < float(info.max) * float(info.eps) / 8  # taken from the largest number, it leaves that
-        return np.where(near, value, output.type.numpy.type(0)).reshape(output.lens)
+            small = np.abs(mean) < largest_head(output.type.numpy)
+        return np.where(small, value, output.type.numpy.type(0)).reshape(output.lens)

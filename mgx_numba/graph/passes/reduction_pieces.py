@@ -10,8 +10,8 @@ import numpy as np
 
 from ...core.shape import Lens, Shape
 from ...core.types import Type
-from ...ops.base import Operator, make_op, operator_class
-from ...ops.reduce import MOST_ELEMENTS, ReduceOperator
+from ...ops.base import Operator, make_op
+from ...ops.reduce import DOWN, ReduceOperator
 from ..instruction import Instruction
 from ..module import Module
 
@@ -95,8 +95,8 @@ def add_partial(
 ) -> list[Instruction]:
     """Put the first piece into an empty module: ``reduction`` gives an operator for each of the first reductions.
 
-    Results have the types that reductions accumulate in. A mean whose sum can overflow has two: that sum, and the sum
-    of elements divided by `MOST_ELEMENTS`.
+    Results have the types that reductions accumulate in. A mean whose sum can overflow has two of them: its sum, and
+    that of elements times `DOWN`.
 
     Returns:
         The body's parameters that it takes.
@@ -110,8 +110,8 @@ def add_partial(
         value = _converted(target, values[ins.inputs[0]], _accumulator(ins))
         sums.append(target.add_instruction(reduction(ins), [value]))
         if _sum_can_overflow(ins):
-            small = target.add_instruction("mul", [value, _like(target, 1 / MOST_ELEMENTS, value)])
-            sums.append(target.add_instruction(reduction(ins), [small]))
+            scaled = target.add_instruction("mul", [value, _like(target, DOWN, value)])
+            sums.append(target.add_instruction(reduction(ins), [scaled]))
     target.add_return(sums)
     return taken
 
@@ -129,16 +129,18 @@ def add_combined(target: Module, body: Module, pieces: Pieces, sums: Sequence[Sh
     values = {p: target.add_parameter(_name(p), p.shape) for p in taken}
     first = pieces.first[0]
     count = prod(first.inputs[0].shape.lens) // prod(first.shape.lens)
+    summed = [i for i in pieces.first for _ in range(1 + _sum_can_overflow(i))]
+    totals = [target.add_instruction(associative(i), [part], axes=(axis,)) for i, part in zip(summed, parts)]
     for ins in pieces.first:
-        value = target.add_instruction(associative(ins), [parts.pop(0)], axes=(axis,))
+        value = totals.pop(0)
         if ins.name == "reduce_mean":
             value = target.add_instruction("div", [value, _like(target, count, value)])
         if _sum_can_overflow(ins):
-            small = target.add_instruction(associative(ins), [parts.pop(0)], axes=(axis,))
-            small = target.add_instruction("div", [small, _like(target, count / MOST_ELEMENTS, small)])
+            scaled = totals.pop(0)
+            scaled = target.add_instruction("div", [scaled, _like(target, count * DOWN, scaled)])
             size = target.add_instruction("abs", [value])
             in_range = target.add_instruction("less", [size, _like(target, np.inf, size)])
-            value = target.add_instruction("where", [in_range, value, small])
+            value = target.add_instruction("where", [in_range, value, scaled])
         values[ins] = _converted(target, value, ins.shape.type)
     _copy(target, [i for i in body if i in needed], values)
     target.add_return([values[i] for i in pieces.given])
@@ -181,18 +183,14 @@ def _name(parameter: Instruction) -> str:
     return parameter.op.parameter  # type: ignore[attr-defined,no-any-return]
 
 
-def _reduction(ins: Instruction) -> type[ReduceOperator]:
-    cls = operator_class(ins.name)
-    assert issubclass(cls, ReduceOperator)
-    return cls
-
-
 def _accumulator(ins: Instruction) -> Type:
-    return _reduction(ins).accumulator_type(ins.inputs[0].shape.type)
+    assert isinstance(ins.op, ReduceOperator)
+    return ins.op.accumulator_type(ins.inputs[0].shape.type)
 
 
 def _sum_can_overflow(ins: Instruction) -> bool:
-    return _reduction(ins).sum_can_overflow(ins.inputs[0].shape.type)
+    assert isinstance(ins.op, ReduceOperator)
+    return ins.op.sum_can_overflow(ins.inputs[0].shape.type)
 
 
 def _like(module: Module, number: float, value: Instruction) -> Instruction:

@@ -20,17 +20,19 @@ from ..options import TargetOptions
 __all__ = ["pass_options"]
 
 ENOUGH_TASKS = 16
-"""Rows of a reduction from which it stays whole: so many serve the threads of usual machines evenly enough."""
+"""Rows, or groups of columns, that are tasks enough: fewer are cut into parts, whose results another launch joins."""
 MOST_PARTS = 32
-"""Parts of all rows together: twice as many as rows that are enough, as the last of them may be short."""
+"""Parts of all rows together: enough for 16 threads to end about together, and few results to combine. No figures
+kept."""
 FOLDED = 1024
-"""Columns that steps make together at the most: more are more results to combine."""
+"""Columns that several steps at a time are made to: more fill more vectors, and leave more to combine. No figures
+kept."""
 LEAST_STEPS = 16
 """Steps of the columns that several steps at a time are made to, so that little is left to combine."""
 LONG_RUN = 4096
-"""Columns that steps make together where they come from memory, as one long run that is read at once."""
+"""The same past the caches: memory serves runs of 4096 elements better than short ones. No figures kept."""
 FEW_VECTORS = 2
-"""Vectors of columns up to which steps are taken together: more fill the lanes and hide latencies themselves."""
+"""Vectors up to which columns are few: more of them fill registers by themselves."""
 
 
 def pass_options(options: TargetOptions) -> Options:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
+from ....ops.reduce_parts import largest_head
 from ..statements import indent
 
 __all__ = ["head_lines", "head_vectors"]
 
 LEAST_VECTORS = 4
-"""Vectors of a head, where a row has them: their lanes join once, whatever their number, and fewer give a mean that may
-be far from that of the row."""
+"""Vectors that the head has at least: fewer give a mean that may be far from that of the row."""
 
 
 def head_vectors(lanes: int, cols: int, count: int, share: int) -> int:
@@ -22,12 +20,10 @@ def head_vectors(lanes: int, cols: int, count: int, share: int) -> int:
 
 def head_lines(name: str, dtype: str, lanes: int, element: Sequence[str], value: str) -> list[str]:
     """Lines that set ``name`` to the mean of ``heads`` vectors: each the ``value`` of ``element`` at ``c``."""
-    info = np.finfo(dtype)
-    below = float(info.max) * float(info.eps) / 8  # taken from the largest number, it leaves that
     return [
         f"{name} = const_{dtype}(0, {lanes})",
         "for head in range(heads):",
         *indent([f"c = head * {lanes}", *element, f"{name} = add({name}, {value})"], 1),
         f"{name}_0 = div(reduce_add({name}), cast_{dtype}(heads * {lanes}))",
-        f"{name}_1 = where(lt(abs({name}_0), {below!r}), {name}_0, const_{dtype}(0, 0))",
+        f"{name}_1 = where(lt(abs({name}_0), {largest_head(dtype)!r}), {name}_0, const_{dtype}(0, 0))",
     ]
