@@ -61,7 +61,7 @@ class PendingStep:
     outputs: list[View] = field(default_factory=list)
     plans: tuple[Plan, ...] = ()
     reason: str = ""
-    """Of a host step: why no kernel does it."""
+    """Of a host step: the rule that refused a kernel, and why."""
 
 
 class Lowering:
@@ -212,10 +212,15 @@ class Lowering:
         if key not in self._packed:
             batch = len(problem.batch) if isinstance(problem, GemmProblem) else 0
             once = weights[tuple(slice(1 if stride == 0 else None) for stride in weights.strides[:batch])]
-            view = self.packed_constant(once, how, lambda: solver.pack_weights(problem, weights))
+            view = self.packed_constant(once, how, lambda: self._pack(solver, problem, weights))
             self.packing_room -= solver.packing_growth(problem)
             self._packed[key] = view
         return self._packed[key]
+
+    def _pack(self, solver: Any, problem: Any, weights: np.ndarray) -> np.ndarray:
+        """A solver's form of constant weights, by its kernel where it has one for them."""
+        packed = solver.pack_by_kernel(problem, weights, self.backend.load)
+        return solver.pack_weights(problem, weights) if packed is None else packed
 
     def packed_constant(self, weights: np.ndarray, how: Hashable, pack: Callable[[], np.ndarray]) -> View:
         """A constant that ``pack`` makes of weights, unless it has been made in the way that ``how`` names before, also
@@ -322,7 +327,8 @@ class Lowering:
             bodies: what runs its submodules.
         """
         rule = self.rules.get(ins.name)
-        self.program.log.refuse("lowering" if rule is None else rule.lower.__name__, ins, reason)
+        refused_by = "lowering" if rule is None else rule.lower.__name__
+        self.program.log.refuse(refused_by, ins, reason)
         captured = [i for module in ins.module_args for i in module.captured()]
         sources = [*ins.inputs, *captured]
         flat: list[View] = []
@@ -350,6 +356,7 @@ class Lowering:
         self.values[ins] = views if ins.shape.sub_shapes else views[0]
         plans = tuple(body.plan for body in bodies.values() if body.plan is not None) if bodies else ()
         label = f"{self.backend.name}::{ins.name}" if plans else f"ref::{ins.name}"
+        reason = f"{refused_by}: {reason}"
         self.steps.append(PendingStep(None, {}, label, ins, function, flat, views, plans, reason))
 
     def _place_results(self) -> None:

@@ -9,9 +9,9 @@ from ....graph.instruction import Instruction
 from ..arguments import Arguments
 from ..loops import Odometer
 from ..statements import dtype_name
+from .heads import head_vectors
 from .layout import ReduceLayout
 from .parts import Parts, parts_of
-from .variance import head_vectors
 
 __all__ = ["Names", "names_of"]
 
@@ -61,7 +61,8 @@ def names_of(layout: ReduceLayout, arguments: Arguments) -> Names:
     for name in ("cols", "chunk", "chunks", "rows", "batch", "count"):
         arguments.integer(name, getattr(layout, name))
     if stages.heads:
-        arguments.integer("heads", head_vectors(layout.lanes, layout.cols, layout.count))
+        share = min(head.op.share for head in stages.heads)  # type: ignore[attr-defined]
+        arguments.integer("heads", head_vectors(layout.lanes, layout.cols, layout.count, share))
     parts = parts_of(layout, arguments, tuple(arguments.integer(f"m{d}", n) for d, n in enumerate(layout.loops)))
     odometer = Odometer(arguments, layout.outer, layout.row_strides)
     steps, loop_strides = [], []

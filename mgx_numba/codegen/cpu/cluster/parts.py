@@ -33,11 +33,8 @@ def parts_of(layout: ReduceLayout, arguments: Arguments, loops: tuple[str, ...])
     offsets = [""] * len(walk.tensors)
     if parts == 1:
         return Parts(tuple(bounds), (), tuple(offsets))
-    lens = walk.reduce_lens
-    many = [d for d, n in enumerate(lens) if n >= parts]
-    d = many[0] if many else lens.index(max(lens))
-    unit = layout.lanes if d == len(loops) else 1
-    arguments.integer("share", -(-lens[d] // (parts * unit)) * unit)
+    d = layout.cut
+    arguments.integer("share", layout.share)
     arguments.integer("parts", parts)
     lines = (
         "part = imod(block, parts)",
