@@ -41,7 +41,8 @@ def parse_onnx(
         map_dyn_input_dims: ranges by input name.
         skip_unknown_operators: represent unknown operators as ``unknown:`` instructions instead of failing.
         print_program_on_error: print what was parsed before an error.
-        max_loop_iterations: trip count of loops whose count is not known.
+        max_loop_iterations: MIGraphX's room for scan outputs of loops whose trip count is not known; here they
+            have their exact length, and this has no effect.
         limit_max_iterations: largest trip count.
         use_debug_symbols: keep the names of ONNX nodes with the instructions.
 

@@ -86,6 +86,13 @@ class Operator:
                 changes[name] = tuple(self.resolve_axis(v, rank, name) for v in value)
         return self.with_attributes(**changes) if changes else self
 
+    def with_values(self, inputs: Sequence[Shape], values: Sequence[np.ndarray]) -> Operator | None:
+        """The operator that does the same to the first input alone, the others having these values; None if none does.
+
+        ``inputs`` are the (static) shapes of all inputs, ``values`` those of all but the first.
+        """
+        return None
+
     def axes_rank(self, inputs: Sequence[Shape]) -> int:
         """Number of axes that the attributes in ``AXES`` count: the first input's unless an operator says otherwise."""
         return inputs[0].ndim

@@ -9,7 +9,6 @@ from ..core.shape import DynamicDimension, Shape, find_permutation
 from .base import Operator
 
 __all__ = [
-    "UNBOUNDED",
     "any_dynamic",
     "broadcast_dim",
     "broadcast_dims",
@@ -20,9 +19,6 @@ __all__ = [
     "packed_like",
     "view_strides",
 ]
-
-UNBOUNDED = (1 << 64) - 1
-"""Upper end of the range of a length about which nothing is known."""
 
 
 def any_dynamic(shapes: Sequence[Shape]) -> bool:
