@@ -68,6 +68,9 @@ class Lowering:
     Attributes:
         threads: how many threads, or other workers, will share the plan's steps.
         requested: what tuning was asked, with the operands and the range of the steps that compute it.
+        ready: tells which kernels may be used; None allows all. What would take others is computed in another way, in
+            a host step if there is none.
+        wanting: kernels that were not used for that.
     """
 
     def __init__(
@@ -94,6 +97,8 @@ class Lowering:
         self.threads = threads
         self._packed: dict[tuple[Any, ...], View] = {}
         self.packing_room = options.packing_growth
+        self.ready: Callable[[KernelSource], bool] | None = None
+        self.wanting: dict[KernelSource, None] = {}
         self.released: ReleasedConstants | None = None
         self.shared: SharedWeights | None = None
         self.ranges = Ranges()
@@ -121,7 +126,9 @@ class Lowering:
 
     def lowered(self, program: Program) -> Plan:
         """The plan of another program, such as a submodule, for the same target."""
-        return Lowering(program, self.options, self.rules, self.backend, self.threads).run()
+        inner = Lowering(program, self.options, self.rules, self.backend, self.threads)
+        inner.ready, inner.wanting = self.ready, self.wanting
+        return inner.run()
 
     def _lower(self, ins: Instruction) -> None:
         if isinstance(ins.op, Parameter):
@@ -133,10 +140,12 @@ class Lowering:
         elif self._needs_host(ins):
             self.host(ins)
         else:
+            steps, requested = len(self.steps), len(self.requested)
             try:
                 rule = self.rules.get(ins.name)
                 (rule.lower if rule is not None else Lowering.host)(self, ins)
             except UnsupportedError:
+                del self.steps[steps:], self.requested[requested:]
                 self.host(ins)
 
     def _needs_host(self, ins: Instruction) -> bool:
@@ -252,9 +261,19 @@ class Lowering:
         """Append a native step; ``operands`` gives a view for every operand name of the launch."""
         if launch.geometry.empty:
             return
+        if not self.usable([launch]):
+            raise UnsupportedError(f"kernel {launch.kernel.name} is not compiled")
         self.steps.append(
             PendingStep(launch, dict(operands), label or f"{self.backend.name}::{launch.kernel.name}", ins)
         )
+
+    def usable(self, launches: Sequence[Launch]) -> bool:
+        """Whether all kernels of some launches may be used."""
+        if self.ready is None:
+            return True
+        missing = [kernel for launch in launches for kernel in launch.kernels if not self.ready(kernel)]
+        self.wanting.update(dict.fromkeys(missing))
+        return not missing
 
     def compute(
         self,
@@ -391,10 +410,14 @@ class Lowering:
             if value.buffer.region is Region.OUTPUT and value.buffer.index == k:
                 continue
             target = View(Buffer(Region.OUTPUT, k), ins.shape.to_standard())
-            if value.buffer.region is Region.HOST:
+            hosted = value.buffer.region is Region.HOST
+            if not hosted:
+                try:
+                    self.copy(value, target, ins)
+                except UnsupportedError:
+                    hosted = True
+            if hosted:
                 self.steps.append(PendingStep(None, {}, "ref::@return", ins, list, [value], [target]))
-            else:
-                self.copy(value, target, ins)
 
     def _finish(self) -> Plan:
         arena: dict[int, Buffer] = {}
