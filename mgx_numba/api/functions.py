@@ -34,7 +34,7 @@ def parse_onnx(
 
     Args:
         filename: path of the model; external data is looked for beside it.
-        default_dim_value: length of dimensions without a value (1 if 0).
+        default_dim_value: length of dimensions without a value; 0 leaves them open to any length.
         default_dyn_dim_value: range of those dimensions instead.
         dim_params: length or range by symbolic name.
         map_input_dims: lengths by input name.

@@ -59,6 +59,8 @@ class DynamicDimension:
     def __str__(self) -> str:
         if self.is_fixed:
             return str(self.min)
+        if self.symbol and self.max == UNBOUNDED:
+            return self.symbol
         optimals = f", {{{', '.join(map(str, sorted(self.optimals)))}}}" if self.optimals else ""
         return f"[{self.min}..{self.max}{optimals}]"
 

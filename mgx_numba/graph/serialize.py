@@ -31,7 +31,8 @@ MAX_RANK = 64
 
 
 def shape_to_value(shape: Shape) -> dict[str, Any]:
-    """A shape as a map; all keys but ``unranked``, which MIGraphX does not have, are always there."""
+    """A shape as a map; all keys but ``unranked`` and a dimension's ``symbol``, which MIGraphX does not have, are
+    always there."""
     value = {
         "type": shape.type.name,
         "sub_shapes": [shape_to_value(s) for s in shape.sub_shapes],
@@ -75,14 +76,18 @@ def shape_from_value(value: Any) -> Shape:
 
 def _dimension_to_value(dimension: DynamicDimension) -> dict[str, Any]:
     bounds = {"min": dimension.min, "max": dimension.max}
-    return {"range": bounds, "optimals": sorted(dimension.optimals)}
+    value = {"range": bounds, "optimals": sorted(dimension.optimals)}
+    return {**value, "symbol": dimension.symbol} if dimension.symbol else value
 
 
 def _dimension_from_value(value: Any) -> DynamicDimension:
     fields = _map(value, "dynamic dimension")
     bounds = _map(fields.get("range", fields), "range")
     low, high = _integers([bounds.get("min"), bounds.get("max")], "range")
-    return DynamicDimension(low, high, frozenset(_integers(fields.get("optimals", []), "optimals")))
+    symbol = fields.get("symbol", "")
+    if not isinstance(symbol, str):
+        raise FormatError(f"symbol is {_short(symbol)}, expected a string")
+    return DynamicDimension(low, high, frozenset(_integers(fields.get("optimals", []), "optimals")), symbol)
 
 
 def argument_to_value(argument: Argument) -> dict[str, Any]:

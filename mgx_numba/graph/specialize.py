@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..core.argument import Argument
-from ..core.shape import Shape
+from ..core.shape import DynamicDimension, Shape
 from ..errors import MgxError, UnknownValueError
 from ..ops.base import Operator, make_op
 from ..ops.control import Loop
@@ -40,7 +40,9 @@ def is_dynamic(program: Program) -> bool:
 
 
 def specialize(
-    program: Program, lens: Mapping[str, tuple[int, ...]], values: Mapping[str, np.ndarray] | None = None
+    program: Program,
+    lens: Mapping[str, Sequence[int | DynamicDimension]],
+    values: Mapping[str, np.ndarray] | None = None,
 ) -> Program:
     """A copy whose inputs have these lengths, with all shapes computed again.
 
@@ -49,7 +51,7 @@ def specialize(
 
     Args:
         program: it stays as it is.
-        lens: lengths of the inputs that are dynamic, by name; those that are not given stay dynamic.
+        lens: lengths, or ranges, of the inputs that are dynamic, by name; those that are not given stay as they are.
         values: inputs that are literals of the copy, which has them as inputs still.
 
     Raises:
@@ -64,7 +66,7 @@ def specialize(
 class _Settling:
     """One copy in the making."""
 
-    def __init__(self, lens: Mapping[str, tuple[int, ...]], values: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, lens: Mapping[str, Sequence[int | DynamicDimension]], values: Mapping[str, np.ndarray]) -> None:
         self.lens = lens
         self.given = values
         self.program = Program()
@@ -85,7 +87,8 @@ class _Settling:
     def _parameter(self, ins: Instruction, op: Parameter) -> None:
         name, shape = op.parameter, ins.shape
         if shape.is_dynamic and name in self.lens:
-            shape = Shape(shape.type, self.lens[name])
+            dims = self.lens[name]
+            shape = Shape.dynamic(shape.type, dims) if dims else Shape(shape.type)
         module = self.program.main
         twin = module._link(Instruction(op, (), shape), None)
         module._parameters = max(module._parameters, op.order + 1)
@@ -214,6 +217,10 @@ class _Settling:
             results = self._readers[op.reader].expand(target, op, inputs)
         except UnknownValueError:
             return self._add(ins, op, inputs, target)
+        except MgxError:
+            if any(i.shape.is_dynamic for i in inputs):  # what is wrong may be that lengths are not known
+                return self._add(ins, op, inputs, target)
+            raise
         for new in _after(target, last):
             new.debug_symbols = ins.debug_symbols
         if not op.result.sub_shapes:

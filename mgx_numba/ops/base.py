@@ -333,6 +333,8 @@ def pointwise_shape(op: Operator, inputs: Sequence[Shape]) -> Shape:
 
 
 def _meet(op: Operator, axis: int, column: Sequence[DynamicDimension]) -> DynamicDimension:
+    if all(d == column[0] for d in column):
+        return column[0]
     low, high = max(d.min for d in column), min(d.max for d in column)
     if low > high:
         raise op.fail(f"axis {axis} has incompatible ranges: {', '.join(map(str, column))}")

@@ -37,6 +37,8 @@ def meet_dim(op: Operator, what: str, *dims: DynamicDimension) -> DynamicDimensi
     Raises:
         ShapeError: there is none; ``what`` says which axis of what was compared.
     """
+    if all(d == dims[0] for d in dims):
+        return dims[0]
     low, high = max(d.min for d in dims), min(d.max for d in dims)
     if low > high:
         raise op.fail(f"{what} differ: {' and '.join(map(str, dims))}")

@@ -40,9 +40,9 @@ def lens(model: onnx.ModelProto, **options: Any) -> str:
 @pytest.mark.parametrize(
     "options, expected",
     [
-        ({}, {0: "batch", 1: ""}),
+        ({}, None),
         ({"default_dim_value": 3}, {0: "batch", 1: ""}),
-        ({"dim_params": {"batch": 3}}, {1: ""}),
+        ({"dim_params": {"batch": 3}, "default_dim_value": 1}, {1: ""}),
         ({"map_input_dims": {"x": [1, 1, 3]}}, None),
         ({"default_dyn_dim_value": Dim(1, 4)}, None),
     ],
@@ -52,8 +52,12 @@ def test_axes_that_only_the_default_gives_a_length_are_noted(options: Any, expec
     assert parse_onnx(relu(2, 3)).open_dims == {}
 
 
-def test_open_dimensions_default_to_one() -> None:
-    assert lens(relu("batch", None, 3)) == "[1, 1, 3]"
+def test_open_dimensions_silently_became_one() -> None:
+    program = parse_onnx(relu("batch", "tokens", 3))
+    assert str(program.parameter_shapes()["x"]) == "dynamic, float_type, {batch, tokens, 3}"
+    assert str(program.output_shapes()[0]) == "dynamic, float_type, {batch, tokens, 3}"
+    for given in ((2, 5, 3), (1, 1, 3), (0, 4, 3)):
+        assert run_program(program, {"x": np.zeros(given, np.float32)})[0].shape == given
 
 
 def test_default_dim_value() -> None:

@@ -52,7 +52,7 @@ def parse_onnx(
 
     Dimensions without a value are, in this order: what ``map_input_dims`` or ``map_dyn_input_dims`` say for
     the input, what ``dim_params`` says for the symbol, ``default_dyn_dim_value`` or ``default_dim_value`` if
-    given, 1.
+    given; else they stay open: a run may give them any length, the same to all dimensions of one symbol.
 
     Args:
         model: a path, the bytes of a file, or a ModelProto.

@@ -6,6 +6,7 @@ import difflib
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -345,8 +346,10 @@ class GraphParser:
                 raise UnsupportedError(f"{where} has no shape; give its dimensions in map_input_dims")
             element_count([d.dim_value for d in declared], where)
             dims = [self._dim(d) for d in declared]
-        elif tensor.HasField("shape") and len(dims) != len(declared):
-            raise OptionError(f"{where} has {len(declared)} dimensions, but {len(dims)} are given for it")
+        elif tensor.HasField("shape"):
+            if len(dims) != len(declared):
+                raise OptionError(f"{where} has {len(declared)} dimensions, but {len(dims)} are given for it")
+            dims = [replace(d, symbol=e.dim_param) for d, e in zip(dims, declared, strict=True)]
         if not dims:
             return Shape(type)
         try:
@@ -356,7 +359,7 @@ class GraphParser:
 
     def _open_axes(self, info: ValueInfoProto) -> dict[int, str]:
         """Symbols (or "") of the axes of an input that only ``default_dim_value`` gives a length."""
-        if self.options.given_dims(info.name) is not None or self.options.has_dynamic_default:
+        if self.options.given_dims(info.name) is not None or not self.options.default_dim_value:
             return {}
         dims = [(d.WhichOneof("value"), d.dim_param) for d in info.type.tensor_type.shape.dim]
         given = self.options.dim_params

@@ -58,6 +58,8 @@ class LoweredProgram:
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
         """Results for checked inputs by name."""
         target = self._for(inputs)
+        if target is not self:
+            return target.run(inputs)
         assert target.executable is not None
         results = target.executable.run(target.arrays(inputs))
         return results if target.trees is None else grouped(target.trees, results)
@@ -84,6 +86,8 @@ class LoweredProgram:
         from ..base import Observation
 
         target = self._for(inputs)
+        if target is not self:
+            return target.observe(inputs, observer)
         assert target.executable is not None
 
         def note(index: int, step: Step | HostStep, seconds: float, view: Callable[[TensorView], np.ndarray]) -> None:
@@ -99,6 +103,9 @@ class LoweredProgram:
     def idle(self, inputs: Mapping[str, np.ndarray]) -> None:
         """A run of the same inputs and outputs without its steps."""
         target = self._for(inputs)
+        if target is not self:
+            target.idle(inputs)
+            return
         executable = target.executable
         assert executable is not None
         if target._idle is None:
@@ -115,6 +122,8 @@ class LoweredProgram:
         from ..tracing import write_trace
 
         target = self._for(inputs)
+        if target is not self:
+            return target.trace(inputs, level, out)
         assert target.executable is not None
         total = 0.0
 
