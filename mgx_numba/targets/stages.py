@@ -82,7 +82,7 @@ def _passed(late: dict[Instruction, None]) -> dict[Instruction, None]:
     seen = set(pending)
     while pending:
         ins = pending.pop(0)
-        sees_more = ins.op.view and not ins.shape.is_dynamic and bool(ins.inputs)
+        sees_more = ins.op.view and not ins.shape.is_dynamic and ins.name != "get_tuple_elem"
         if ins.literal is not None or (not ins.inputs and not ins.is_param):
             continue
         if not sees_more:
@@ -100,15 +100,13 @@ def _clone(
     copy = program.clone()
     main = copy.main
     twins, own = list(main), main.parameters()
+    mark = "#"
+    while any(main.parameter(f"{mark}{k}") is not None for k in range(len(given))):
+        mark += "#"
     for k, ins in enumerate(given):
-        main.replace_instruction(twins[position[ins]], main.add_parameter(_name(k), ins.shape))
+        main.replace_instruction(twins[position[ins]], main.add_parameter(f"{mark}{k}", ins.shape))
     main.replace_return([twins[position[ins]] for ins in results])
     run_passes(copy, ["dead_code_elimination"])
     for parameter in own if given else ():
         main.remove_instruction(parameter)
     return copy
-
-
-def _name(position: int) -> str:
-    """Name of an input of a tail, which no input of a model has."""
-    return f"#{position}"

@@ -33,17 +33,18 @@ LIMIT = "limit_max_iterations"
 
 class Attempt:
     """A context in which a node is parsed. If that fails for want of something that is known only later, what it has
-    written is taken back and ``error`` says why; `deferred` then writes the node that waits."""
+    written is taken back and ``error`` says why (before it is entered, if no parser could do with the inputs);
+    `deferred` then writes the node that waits."""
 
     def __init__(self, g: Builder, node: Node, inputs: Sequence[Instruction | None]) -> None:
         self.error: BaseException | None = None
         self._g, self._node, self._inputs = g, node, inputs
         self._written = len(g.written)
         self._modules = set(g.parser.program.modules)
+        if any(isinstance(x, Instruction) and not x.shape.ranked for x in inputs):
+            self.error = UnknownValueError("an input has a number of dimensions that is not known")
 
     def __enter__(self) -> Attempt:
-        if any(isinstance(x, Instruction) and not x.shape.ranked for x in self._inputs):
-            self.error = UnknownValueError("an input has a number of dimensions that is not known")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:

@@ -37,15 +37,20 @@ def result_shapes(
         model: its graph's inputs are ``inputs``, in order.
         inputs: values for them.
         error: why the node is deferred; raised if nothing is to be found out about a result's type.
+
+    What neither tells is taken to be of the first floating-point input's type, as with almost all operators that ONNX
+    does not know; reading the node is an error if that is not so.
     """
     found = _inferred(g, model, inputs)
     if any(f is None for f in found):
         tried = _tried(g, model, inputs)
         found = [f or t for f, t in zip(found, tried, strict=True)] if tried else found
-    results = [f for f in found if f is not None]
-    if len(results) != len(found):
-        raise error or MgxError("types of results are not known")
-    return results
+    if any(f is None for f in found):
+        types = [x.shape.type for x in inputs if x.shape.type.is_floating and not x.shape.sub_shapes]
+        if not types:
+            raise error or MgxError("types of results are not known")
+        found = [f or (Shape.unranked(types[0]), onnx_number(types[0])) for f in found]
+    return [f for f in found if f is not None]
 
 
 def _inferred(g: Builder, model: ModelProto, inputs: Sequence[Instruction]) -> list[tuple[Shape, int] | None]:

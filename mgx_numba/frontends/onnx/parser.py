@@ -188,8 +188,10 @@ class GraphParser:
             results: Any = expand(g, node, function, inputs, function_attributes(function), scope.path)
         else:
             handler, schema = self._operator(node, inputs)
-            with Attempt(g, node, inputs) as attempt:
-                results = self._parse_operator(g, node, inputs, scope, handler, schema)
+            attempt = Attempt(g, node, inputs)
+            if attempt.error is None:
+                with attempt:
+                    results = self._parse_operator(g, node, inputs, scope, handler, schema)
             if attempt.error is not None:
                 results = attempt.deferred()
         single = isinstance(results, (Instruction, TensorSequence))
