@@ -12,12 +12,13 @@ __all__ = ["Lens", "sample_lengths"]
 
 Lens = dict[str, tuple[int, ...]]
 
-LENGTHS = (16, 7, 1, 64, 300, 2, 33, 1024, 3, 128, 8, 4096, 5, 20, 512, 11, 0)
+LENGTHS = (16, 7, 33, 1, 3, 128, 64, 1024, 8, 300, 2, 4096, 0, 20, 512)
 """In the order of what they are likely to add: kernels differ where an axis has one element, where rows are shorter
 than a vector or a tile, and where estimates prefer another algorithm; between those lengths are arguments."""
 
-ALONE = (1, 64, 2, 300)
-"""Lengths that one dimension has while the others have usual ones."""
+USUAL = (1, 16, 64)
+ALONE = (1, 2, 3, 4, 64, 300)
+"""Lengths that one dimension has while the others have usual ones: a batch of two, a single token."""
 
 MOST_ELEMENTS = 1 << 24
 """Of an input."""
@@ -49,11 +50,11 @@ def _assignments(ranges: dict[str, DynamicDimension]) -> Iterator[dict[str, int]
     optimals = max((len(d.optimals) for d in ranges.values()), default=0)
     for k in range(optimals):
         yield {key: sorted(d.optimals)[k % len(d.optimals)] if d.optimals else _in(d, 16) for key, d in ranges.items()}
-    for length in LENGTHS:
-        yield {key: _in(d, length) for key, d in ranges.items()}
-    for usual in (16, 64):
-        for key in ranges:
-            for length in ALONE:
+    for k, usual in enumerate(USUAL):
+        for length in LENGTHS[k :: len(USUAL)]:
+            yield {key: _in(d, length) for key, d in ranges.items()}
+        for length in ALONE if len(ranges) > 1 else ():
+            for key in ranges:
                 yield {other: _in(r, length if other == key else usual) for other, r in ranges.items()}
     for edge in ("min", "max"):
         yield {key: getattr(d, edge) for key, d in ranges.items()}

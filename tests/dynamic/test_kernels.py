@@ -67,7 +67,7 @@ assert count
 """
 
 
-@pytest.mark.parametrize("most", [1000, 5_000_000])
+@pytest.mark.parametrize("most", [5_000_000])
 def test_nothing_is_compiled_in_a_run(tmp_path: Path, most: int) -> None:
     environment = {**os.environ, "MGX_CACHE_DIR": str(tmp_path)}
     subprocess.run([sys.executable, "-c", SCRIPT, str(most)], env=environment, check=True, timeout=300)

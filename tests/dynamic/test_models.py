@@ -15,13 +15,13 @@ from .models import MODELS, Case
 LENGTHS = 6
 
 
-def assert_like_onnxruntime(case: Case, target: str, seed: int) -> None:
+def assert_like_onnxruntime(case: Case, target: str, seed: int, **options: DynamicDimension) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(case.model.SerializeToString(), options, ["CPUExecutionProvider"])
-    program = parse_onnx(case.model, default_dyn_dim_value=DynamicDimension(0, 4096))
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = 3
+    settings.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(case.model.SerializeToString(), settings, ["CPUExecutionProvider"])
+    program = parse_onnx(case.model, **options)
     validate(program)
     compiled = public_program.wrap(program).compile(target)
     rng = np.random.default_rng(seed)
@@ -41,7 +41,7 @@ def test_models_with_open_dimensions_on_ref(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_models_with_open_dimensions_on_cpu(name: str) -> None:
-    assert_like_onnxruntime(MODELS[name](), "cpu", 2)
+    assert_like_onnxruntime(MODELS[name](), "cpu", 2, default_dyn_dim_value=DynamicDimension(0, 4096))
 
 
 def test_a_saved_program_keeps_its_deferred_nodes(tmp_path: object) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CpuProgram", "DynamicProgram", "compile_program", "optimize"]
 
-ENOUGH = 6
+ENOUGH = 10
 """Sets of lengths in succession that needed no kernel that others before them had not needed: no more are tried."""
 ENOUGH_LATER = 2
 """The same, for a stage whose lengths depend on data, at each set of lengths of the inputs."""
