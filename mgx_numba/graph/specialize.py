@@ -127,8 +127,9 @@ class _Settling:
             return self._add(ins, op, inputs, target, modules)
         if ins.op.pointwise:
             inputs = self._broadcast(ins, inputs, target)
-        known = self._known(ins, inputs, target)
-        return known if known is not None else self._settled(ins, inputs, target)
+        shape = ins.op.compute_shape([i.shape for i in inputs])
+        known = self._known(ins, inputs, shape, target)
+        return known if known is not None else self._settled(ins, inputs, shape, target)
 
     def _add(
         self,
@@ -145,22 +146,23 @@ class _Settling:
         twin.debug_symbols, twin.normalized, twin.target_id = ins.debug_symbols, ins.normalized, ins.target_id
         return twin
 
-    def _settled(self, ins: Instruction, inputs: list[Instruction], target: Module) -> Instruction:
+    def _settled(self, ins: Instruction, inputs: list[Instruction], shape: Shape, target: Module) -> Instruction:
         """The instruction on settled inputs, in its form for lengths or values that are known now."""
         op = ins.op
         if any(i.shape.is_dynamic for i in inputs):
-            return self._add(ins, op, inputs, target)
+            return self._add(ins, op, inputs, target, shape=shape)
         if op.name in _BROADCASTS and len(inputs) > 1:
-            shape = op.compute_shape([i.shape for i in inputs])
-            return self._add(ins, make_op("multibroadcast", out_lens=shape.lens), inputs[:1], target)
-        values = self._values(inputs[1:]) if ins.shape.is_dynamic else []
+            return self._add(ins, make_op("multibroadcast", out_lens=shape.lens), inputs[:1], target, shape=shape)
+        values = self._values(inputs[1:]) if shape.is_dynamic else []
         if values:
             settled = op.with_values([i.shape for i in inputs], values)
             if settled is not None:
                 return self._add(ins, settled, inputs[:1], target)
-        return self._add(ins, op, inputs, target)
+        return self._add(ins, op, inputs, target, shape=shape)
 
-    def _known(self, ins: Instruction, inputs: Sequence[Instruction], target: Module) -> Instruction | None:
+    def _known(
+        self, ins: Instruction, inputs: Sequence[Instruction], shape: Shape, target: Module
+    ) -> Instruction | None:
         """A literal in place of lengths that are known, and of results whose number of elements depends on values that
         are."""
         if ins.name == "dimensions_of":
@@ -168,7 +170,6 @@ class _Settling:
                 return None
             value = ins.op.compute(ins.shape, [np.broadcast_to(np.int8(0), inputs[0].shape.lens)])
             return self._literal(ins, value, target)
-        shape = ins.op.compute_shape([i.shape for i in inputs])
         if not shape.is_dynamic or ins.op.view or any(i.shape.elements > _FOLDED for i in inputs):
             return None
         values = self._values(inputs)
