@@ -10,7 +10,7 @@ from ..graph.module import Module
 from ..graph.passes import run_passes
 from ..graph.program import Program
 
-__all__ = ["Stages", "split"]
+__all__ = ["ProgramStages", "split"]
 
 WORTHWHILE = frozenset(
     "dot quant_dot convolution convolution_backwards quant_convolution deformable_convolution roialign"
@@ -21,7 +21,7 @@ length that depends on data runs in host steps, which know every length."""
 
 
 @dataclass(frozen=True)
-class Stages:
+class ProgramStages:
     """A program cut in two.
 
     Attributes:
@@ -40,7 +40,7 @@ class Stages:
         return list(self.tail.parameter_shapes())
 
 
-def split(program: Program) -> Stages | None:
+def split(program: Program) -> ProgramStages | None:
     """The stages of a program whose inputs have lengths; None if there is but one, or a second is not worth it."""
     late = _late(program.main)
     if not any(_is_worthwhile(ins) for ins in late):
@@ -53,7 +53,7 @@ def split(program: Program) -> Stages | None:
     ending = [ins for ins in dict.fromkeys(results) if ins in late]
     tail = _clone(program, position, ending, passed)
     places = tuple((r not in late, (ending if r in late else kept).index(r)) for r in results)
-    return Stages(head, tail, places)
+    return ProgramStages(head, tail, places)
 
 
 def _late(main: Module) -> dict[Instruction, None]:

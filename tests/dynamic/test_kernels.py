@@ -7,6 +7,7 @@ import subprocess
 import sys
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,8 @@ from mgx_numba.core.types import Type
 from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.plan import HostStep
-from mgx_numba.targets.cpu import lower
+from mgx_numba.targets.cpu import kernel_lists, lower
+from mgx_numba.targets.cpu import program as cpu_program
 from mgx_numba.targets.samples import sample_lengths
 
 from .models import MODELS
@@ -114,3 +116,27 @@ def test_samples_lie_in_the_ranges_and_keep_symbols_equal() -> None:
     assert {1, 1_000_000} <= {lens["x"][1] for lens in found}
     assert all(lens["y"] == (3, lens["x"][0]) for lens in found)
     assert len({tuple(lens.items()) for lens in found}) == len(found) < 64
+
+
+def test_the_kernels_of_ranges_are_found_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    lowered = []
+    original = cpu_program.lower_and_release
+
+    def counted(*args: Any) -> Any:
+        lowered.append(args)
+        return original(*args)
+
+    monkeypatch.setattr(cpu_program, "lower_and_release", counted)
+    monkeypatch.setattr(kernel_lists, "default_folder", lambda: tmp_path)
+    case = MODELS["detector_head"]()
+    names = []
+    for options in ({}, {}, {"fast_math": False}):
+        lowered.clear()
+        program = public_program.wrap(parse_onnx(case.model)).compile("cpu", **options)
+        names.append((len(lowered) > 1, {kernel.text for kernel in program.kernels()}))
+    assert [looked for looked, _ in names] == [True, False, True]
+    assert names[0][1] == names[1][1] and names[0][1]
+    for path in tmp_path.glob("ranges/*.json"):
+        path.write_text("[[1]]")
+    program = public_program.wrap(parse_onnx(case.model)).compile("cpu")
+    assert {kernel.text for kernel in program.kernels()} == names[0][1]

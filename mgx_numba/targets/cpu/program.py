@@ -23,6 +23,7 @@ from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
 from ..samples import sample_lengths
 from ..stages import split
+from . import kernel_lists
 from .compiled import LoweredProgram, kernels_of
 from .lower import lower, lower_and_release
 from .passes import PASSES
@@ -149,11 +150,23 @@ class DynamicProgram(LoweredProgram):
         if options.tuning is not None:
             options.tuning.decline("a program with dynamic inputs is not measured; fix its lengths to tune it")
         if not compiled_only:
-            for plan in self._sample_plans(source, ENOUGH):
-                if not self._compiled:  # weights for usual lengths stay packed, for the first run's sake
-                    self._usual = plan.constants
+            self._compile_kernels(progress)
+
+    def _compile_kernels(self, progress: Callable[[int, int, str], None] | None) -> None:
+        """Compile what lengths within the ranges may need."""
+        source, options = self._source, self._options
+        plans = self._sample_plans(source, ENOUGH)
+        usual = next(plans, None)
+        if usual is not None:
+            self._usual = usual.constants  # weights stay packed, for the first run's sake
+        known = kernel_lists.find(source, options)
+        if known is not None:
+            self._compiled = {kernel: kernel for kernel in known}
+        elif usual is not None:
+            for plan in (usual, *plans):
                 self._compiled = {**kernels_of([plan]), **self._compiled}
-            load([*self._compiled, *EXECUTOR_KERNELS], progress, options.store)
+            kernel_lists.keep(source, options, self._compiled.values())
+        load([*self._compiled, *EXECUTOR_KERNELS], progress, options.store)
 
     def _sample_plans(self, program: Program, enough: int) -> Iterator[Plan]:
         """Plans for lengths that stand for the ranges of a dynamic program's inputs, until ``enough`` in succession

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...graph.program import Program
 from ..base import KeptPlan, Tree
-from ..stages import Stages
+from ..stages import ProgramStages
 from .compiled import LoweredProgram, grouped
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class StagedProgram(LoweredProgram):
 
     def __init__(
         self,
-        stages: Stages,
+        stages: ProgramStages,
         compile: Callable[[Program], LoweredProgram],
         trees: list[Tree] | None,
         whole: Program,
