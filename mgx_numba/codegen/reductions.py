@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from ..core.types import Type
+from ..ops import reduce
+from ..ops.reduce import ReduceOperator
 
 __all__ = ["REDUCTIONS", "Reduction"]
 
@@ -18,21 +20,27 @@ class Reduction:
     """One associative reduction.
 
     ``combine`` is the operation of the scalar protocol that joins two accumulators. Narrow floats accumulate in
-    float32, the mean of integers in 64 bits; a mean is a sum until it is divided by the number of elements: of finite
-    values whose sum is beyond the accumulator it is infinite or NaN, and so are norms of such rows, while the
-    operator's NumPy meaning sums in float64.
+    float32, the mean of integers in 64 bits. A mean is a sum until it is divided by the number of elements; back ends
+    must not let that sum's overflow through, see `sum_can_overflow`: ONNX defines normalisations by the means of their
+    rows, which rows of finite elements have. That of squares is infinite only where a square is, and normal values are
+    then 0. A sum itself may be infinite, or NaN if sums of some elements are infinite with both signs.
     """
 
-    name: str
+    operator: type[ReduceOperator]
     combine: str
+
+    @property
+    def name(self) -> str:
+        """The operator's."""
+        return self.operator.name
 
     def accumulator(self, type: Type) -> Type:
         """Element type of the accumulator."""
-        if self.name in ("reduce_any", "reduce_all"):
-            return Type.bool_type
-        if self.name == "reduce_mean" and not type.is_floating:
-            return Type.uint64_type if type is Type.uint64_type else Type.int64_type
-        return type.compute
+        return self.operator.accumulator_type(type)
+
+    def sum_can_overflow(self, type: Type) -> bool:
+        """Whether this is a mean of elements whose sum may be beyond the accumulator while the mean is not."""
+        return self.operator.sum_can_overflow(type)
 
     def neutral(self, type: Type) -> float | int | bool:
         """The neutral element, for elements of ``type``."""
@@ -42,7 +50,7 @@ class Reduction:
             return 1
         if self.name in ("reduce_any", "reduce_all"):
             return self.name == "reduce_all"
-        greatest = self.name == "reduce_max"
+        greatest = self.name in ("reduce_max", "reduce_max_nnan")
         if type.is_floating:
             return -math.inf if greatest else math.inf
         if type is Type.bool_type:
@@ -62,12 +70,13 @@ class Reduction:
 REDUCTIONS: dict[str, Reduction] = {
     r.name: r
     for r in (
-        Reduction("reduce_sum", "add"),
-        Reduction("reduce_mean", "add"),
-        Reduction("reduce_max", "max"),
-        Reduction("reduce_min", "min"),
-        Reduction("reduce_prod", "mul"),
-        Reduction("reduce_any", "logical_or"),
-        Reduction("reduce_all", "logical_and"),
+        Reduction(reduce.ReduceSum, "add"),
+        Reduction(reduce.ReduceMean, "add"),
+        Reduction(reduce.ReduceMax, "max"),
+        Reduction(reduce.ReduceMaxNnan, "first_greater"),
+        Reduction(reduce.ReduceMin, "min"),
+        Reduction(reduce.ReduceProd, "mul"),
+        Reduction(reduce.ReduceAny, "logical_or"),
+        Reduction(reduce.ReduceAll, "logical_and"),
     )
 }

@@ -26,6 +26,7 @@ CONSTANT_VIEWS = frozenset(
 """Operators whose value on a literal is computed as a view, or kept as one."""
 
 UNIFORM_LIMIT = 1 << 16
+"""Elements that are compared to find that a literal is one value: some ten microseconds."""
 
 
 def is_constant(ins: Instruction) -> bool:

@@ -17,8 +17,10 @@ LENGTHS = (16, 7, 33, 1, 3, 128, 64, 1024, 8, 300, 2, 4096, 0, 20, 512)
 than a vector or a tile, and where estimates prefer another algorithm; between those lengths are arguments."""
 
 USUAL = (1, 16, 64)
+"""Lengths of all dimensions but one: those of a single token or image, and two beyond the sizes of tiles."""
 ALONE = (1, 2, 3, 4, 64, 300)
-"""Lengths that one dimension has while the others have usual ones: a batch of two, a single token."""
+"""Lengths that one dimension has while the others have usual ones: products of up to four rows have kernels of their
+own (`codegen.cpu.contraction.gemv`), and large ones other blockings."""
 
 MOST_ELEMENTS = 1 << 24
 """Of an input."""

@@ -18,13 +18,15 @@ __all__ = ["environment_identity"]
 FORMAT = "1"
 _MEANING = (
     "vocabulary.py",
+    "records.py",
     "lang/*.py",
     "microkernels/*.py",
     "contraction/strassen/tile*.py",
-    "contraction/winograd/transforms.py",
+    "contraction/winograd/transform*.py",
     "toolchain/compiler.py",
     "toolchain/frontend.py",
     "toolchain/numba_passes.py",
+    "toolchain/ssa.py",
 )
 """Files of this package that give a kernel's text its meaning."""
 

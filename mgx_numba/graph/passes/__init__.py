@@ -15,6 +15,7 @@ from . import (
     layout_convolution,
     merge_rnn_outputs,
     normalize_ops,
+    one_pass_variance,
     optimize_module,
     propagate_constant,
     rewrite_gelu,
@@ -22,12 +23,14 @@ from . import (
     rewrite_pooling,
     rewrite_quantization,
     rewrite_reduce,
+    rewrite_reduce_max,
     rewrite_resize,
     rewrite_rnn,
     rewrite_softmax,
     schedule,
     simplify_algebra,
     simplify_reshapes,
+    split_reduce,
 )
 from .base import Options, Pass, known_passes, make_pass, run_passes
 
@@ -50,6 +53,7 @@ __all__ = [
     "make_pass",
     "merge_rnn_outputs",
     "normalize_ops",
+    "one_pass_variance",
     "optimize_module",
     "propagate_constant",
     "rewrite_gelu",
@@ -57,6 +61,7 @@ __all__ = [
     "rewrite_pooling",
     "rewrite_quantization",
     "rewrite_reduce",
+    "rewrite_reduce_max",
     "rewrite_resize",
     "rewrite_rnn",
     "rewrite_softmax",
@@ -64,4 +69,5 @@ __all__ = [
     "schedule",
     "simplify_algebra",
     "simplify_reshapes",
+    "split_reduce",
 ]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ...core.types import Type
 from ...ops.base import make_op
 from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
 from .base import Options, Pass
-from .prologue import prologue_of
-from .regions import extract, grow, is_fusable_type, order_of
+from .prologue import pointwise_over, prologue_of
+from .regions import extract, grow, order_of, unfusable
 
 __all__ = ["FuseContraction"]
 
@@ -30,22 +28,21 @@ class FuseContraction(Pass):
     def apply(self, program: Program, module: Module, options: Options) -> None:
         order = order_of(module)
         for ins in list(module):
-            if ins.name not in CONTRACTIONS or ins.module is not module or not is_fusable_type(ins.shape):
+            if ins.name not in CONTRACTIONS or ins.module is not module:
                 continue
-            if ins.shape.type not in (Type.float_type, Type.double_type):
+            reason = unfusable(ins)
+            if reason is None and ins.shape.type not in (Type.float_type, Type.double_type):
+                reason = f"epilogues are computed in float_type and double_type, not in {ins.shape.type.name}"
+            if reason is not None:
+                self._note(ins, reason)
                 continue
-            before = prologue_of(ins, order)
-            region = before + grow([ins], order, _accepts(ins))
+            before = prologue_of(ins, order, self._note)
+            region = before + grow([ins], order, pointwise_over(ins.shape.lens), note=self._note)
             if len(region) > 1:
+                self.log.apply(self.name, ins)
                 position = order[region[-1]]
                 for result in extract(program, module, region, make_op("fused_contraction"), "contraction"):
                     order[result] = position
 
-
-def _accepts(root: Instruction) -> Callable[[Instruction], bool]:
-    def accept(ins: Instruction) -> bool:
-        if not ins.op.pointwise or ins.module_args or ins.shape.lens != root.shape.lens:
-            return False
-        return is_fusable_type(ins.shape) and all(is_fusable_type(i.shape) for i in ins.inputs)
-
-    return accept
+    def _note(self, ins: Instruction, reason: str) -> None:
+        self.log.refuse(self.name, ins, reason)

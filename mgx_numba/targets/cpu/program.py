@@ -12,8 +12,9 @@ import numpy as np
 from ...codegen.cpu.toolchain.loader import load
 from ...codegen.kernel import KernelSource
 from ...errors import MgxError
-from ...graph.passes import Options, run_passes
+from ...graph.passes import run_passes
 from ...graph.program import Program
+from ...graph.rewrite_log import RewriteLog
 from ...graph.specialize import is_dynamic, specialize
 from ...runtime.cpu.direct import Entry
 from ...runtime.cpu.executor import EXECUTOR_KERNELS, Executable
@@ -24,6 +25,7 @@ from ..options import TargetOptions
 from ..samples import sample_lengths
 from ..stages import split
 from . import kernel_lists
+from .capabilities import pass_options
 from .compiled import LoweredProgram, kernels_of
 from .lower import lower, lower_and_release
 from .passes import PASSES
@@ -55,7 +57,7 @@ def optimize(
     run_passes(
         optimized,
         PASSES,
-        Options(fast_math=options.fast_math),
+        pass_options(options),
         disabled=options.disabled_passes,
         trace=trace,
         timings=timings,
@@ -109,6 +111,7 @@ class CpuProgram(LoweredProgram):
         """Arguments are those of `compile_program`."""
         program, trees = without_tuples(program)
         optimized = optimize(program, options)
+        self._log = optimized.log
         if options.tuning is not None and options.tuning.exhaustive:
             lower(optimized, options)  # asks the tuning all its questions
             _tune(options.tuning)
@@ -118,6 +121,10 @@ class CpuProgram(LoweredProgram):
         shown = (lambda: optimized) if whole else _again(program, options)
         executable = Executable(plan, options.num_threads or None, progress, options.store)
         super().__init__(executable, trees, shown, options.store)
+
+    def rewrite_log(self) -> RewriteLog:
+        """See `Compiled.rewrite_log`."""
+        return self._log
 
 
 class DynamicProgram(LoweredProgram):
@@ -223,6 +230,13 @@ class DynamicProgram(LoweredProgram):
     def kernels(self) -> list[KernelSource]:
         """See `LoweredProgram.kernels`; those that lengths within the ranges may need, too."""
         return list({**self._compiled, **{kernel: kernel for kernel in super().kernels()}}.values())
+
+    def rewrite_log(self) -> RewriteLog:
+        """See `Compiled.rewrite_log`: that of all sets of lengths so far."""
+        log = RewriteLog()
+        for program in list(self._specialized.values()):
+            log.include(program.rewrite_log())
+        return log
 
     def _all(self) -> list[LoweredProgram]:
         return [self, *(part for program in list(self._specialized.values()) for part in program._all())]

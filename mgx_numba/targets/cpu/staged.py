@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import numpy as np
 
 from ...graph.program import Program
+from ...graph.rewrite_log import RewriteLog
 from ..base import KeptPlan, Tree
 from ..stages import ProgramStages
 from .compiled import LoweredProgram, grouped
@@ -62,6 +63,17 @@ class StagedProgram(LoweredProgram):
 
     def _all(self) -> list[LoweredProgram]:
         return [*self._head._all(), *self._tail._all()]
+
+    def host_reasons(self) -> dict[str, str]:
+        """See `LoweredProgram.host_reasons`: those of the first stage; the second has a plan when it runs."""
+        return self._head.host_reasons()
+
+    def rewrite_log(self) -> RewriteLog:
+        """See `LoweredProgram.rewrite_log`: that of both stages."""
+        log = RewriteLog()
+        for stage in (self._head, self._tail):
+            log.include(stage.rewrite_log())
+        return log
 
     def kept_plan(self) -> KeptPlan | None:
         """None: a plan of the second stage is made when it runs."""

@@ -34,7 +34,7 @@ from .buffers import Buffer, View, color
 from .destinations import RESHAPES, keeps_inner_axis, seen_before
 from .in_place import replaced, replaced_operand
 from .released_constants import ReleasedConstants
-from .rules import Body, RuleTable
+from .rules import Body, LoweringRule, RuleTable
 from .shared_weights import SharedWeights
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ class PendingStep:
     inputs: list[View] = field(default_factory=list)
     outputs: list[View] = field(default_factory=list)
     plans: tuple[Plan, ...] = ()
+    reason: str = ""
+    """Of a host step: the rule that refused a kernel, and why."""
 
 
 class Lowering:
@@ -126,9 +128,12 @@ class Lowering:
 
     def lowered(self, program: Program) -> Plan:
         """The plan of another program, such as a submodule, for the same target."""
+        program.log.parent = self.program.log
         inner = Lowering(program, self.options, self.rules, self.backend, self.threads)
         inner.ready, inner.wanting = self.ready, self.wanting
-        return inner.run()
+        plan = inner.run()
+        self.program.log.close()
+        return plan
 
     def _lower(self, ins: Instruction) -> None:
         if isinstance(ins.op, Parameter):
@@ -137,24 +142,28 @@ class Lowering:
             self.values[ins] = View(Buffer(Region.PARAMETER, index, shape.bytes), shape)
         elif ins.literal is not None:
             self.values[ins] = self._literal(ins.literal)
-        elif self._needs_host(ins):
-            self.host(ins)
         else:
+            rule = self.rules.get(ins.name)
+            reason = self._needs_host(ins, rule)
+            if rule is None or reason:
+                self.host(ins, reason or f"the target has no lowering rule for {ins.name}")
+                return
             steps, requested = len(self.steps), len(self.requested)
             try:
-                rule = self.rules.get(ins.name)
-                (rule.lower if rule is not None else Lowering.host)(self, ins)
-            except UnsupportedError:
+                rule.lower(self, ins)
+            except UnsupportedError as error:
                 del self.steps[steps:], self.requested[requested:]
-                self.host(ins)
+                self.host(ins, str(error))
 
-    def _needs_host(self, ins: Instruction) -> bool:
-        rule = self.rules.get(ins.name)
+    def _needs_host(self, ins: Instruction, rule: LoweringRule | None) -> str:
+        """Why an instruction is the host's whatever its rule does; empty if it is not."""
         if rule is not None and rule.hosted:
-            return False
-        dynamic = ins.shape.is_dynamic and not (rule is not None and rule.dynamic)
-        dynamic = dynamic or any(i.shape.is_dynamic for i in ins.inputs)
-        return dynamic or any(self._is_hosted(self.values[i]) for i in ins.inputs)
+            return ""
+        if ins.shape.is_dynamic and not (rule is not None and rule.dynamic):
+            return "lengths of its result are known at run time only"
+        if any(i.shape.is_dynamic for i in ins.inputs):
+            return "lengths of an input are known at run time only"
+        return "an input is made by a host step" if any(self._is_hosted(self.values[i]) for i in ins.inputs) else ""
 
     @staticmethod
     def _is_hosted(value: Any) -> bool:
@@ -212,10 +221,15 @@ class Lowering:
         if key not in self._packed:
             batch = len(problem.batch) if isinstance(problem, GemmProblem) else 0
             once = weights[tuple(slice(1 if stride == 0 else None) for stride in weights.strides[:batch])]
-            view = self.packed_constant(once, how, lambda: solver.pack_weights(problem, weights))
+            view = self.packed_constant(once, how, lambda: self._pack(solver, problem, weights))
             self.packing_room -= solver.packing_growth(problem)
             self._packed[key] = view
         return self._packed[key]
+
+    def _pack(self, solver: Any, problem: Any, weights: np.ndarray) -> np.ndarray:
+        """A solver's form of constant weights, by its kernel where it has one for them."""
+        packed = solver.pack_by_kernel(problem, weights, self.backend.load)
+        return solver.pack_weights(problem, weights) if packed is None else packed
 
     def packed_constant(self, weights: np.ndarray, how: Hashable, pack: Callable[[], np.ndarray]) -> View:
         """A constant that ``pack`` makes of weights, unless it has been made in the way that ``how`` names before, also
@@ -324,8 +338,16 @@ class Lowering:
         self.hosted += 1
         return View(Buffer(Region.HOST, self.hosted - 1), shape)
 
-    def host(self, ins: Instruction, bodies: Mapping[Module, Body] | None = None) -> None:
-        """Append a host step that computes the instruction by its NumPy meaning; ``bodies`` run its submodules."""
+    def host(self, ins: Instruction, reason: str, bodies: Mapping[Module, Body] | None = None) -> None:
+        """Append a host step that computes the instruction by its NumPy meaning.
+
+        Args:
+            reason: why no kernel does it; it goes into the program's log, too.
+            bodies: what runs its submodules.
+        """
+        rule = self.rules.get(ins.name)
+        refused_by = "lowering" if rule is None else rule.lower.__name__
+        self.program.log.refuse(refused_by, ins, reason)
         captured = [i for module in ins.module_args for i in module.captured()]
         sources = [*ins.inputs, *captured]
         flat: list[View] = []
@@ -353,7 +375,8 @@ class Lowering:
         self.values[ins] = views if ins.shape.sub_shapes else views[0]
         plans = tuple(body.plan for body in bodies.values() if body.plan is not None) if bodies else ()
         label = f"{self.backend.name}::{ins.name}" if plans else f"ref::{ins.name}"
-        self.steps.append(PendingStep(None, {}, label, ins, function, flat, views, plans))
+        reason = f"{refused_by}: {reason}"
+        self.steps.append(PendingStep(None, {}, label, ins, function, flat, views, plans, reason))
 
     def _place_results(self) -> None:
         """Lend the memory of results and concatenations to the instructions that feed them."""
@@ -410,14 +433,14 @@ class Lowering:
             if value.buffer.region is Region.OUTPUT and value.buffer.index == k:
                 continue
             target = View(Buffer(Region.OUTPUT, k), ins.shape.to_standard())
-            hosted = value.buffer.region is Region.HOST
-            if not hosted:
+            reason = "a host step made the value" if value.buffer.region is Region.HOST else ""
+            if not reason:
                 try:
                     self.copy(value, target, ins)
-                except UnsupportedError:
-                    hosted = True
-            if hosted:
-                self.steps.append(PendingStep(None, {}, "ref::@return", ins, list, [value], [target]))
+                except UnsupportedError as error:
+                    reason = str(error)
+            if reason:
+                self.steps.append(PendingStep(None, {}, "ref::@return", ins, list, [value], [target], reason=reason))
 
     def _finish(self) -> Plan:
         arena: dict[int, Buffer] = {}
@@ -463,6 +486,7 @@ class Lowering:
                 label=step.label,
                 instruction=text,
                 plans=step.plans,
+                reason=step.reason,
             )
         launch = step.launch
         args: list[int | Pointer | KernelSource] = []

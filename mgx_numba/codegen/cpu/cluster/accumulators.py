@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from ....core.types import Type
 from ....graph.instruction import Instruction
 from ...reductions import REDUCTIONS, Reduction
-from ..printer import VectorPrinter, VectorValue, literal
+from ..printer import VectorPrinter, VectorValue
+from ..statements import const_text
 
 __all__ = ["across_lanes", "finished", "initial_lines", "initial_text"]
 
@@ -25,7 +26,7 @@ _ACROSS = {
 def initial_text(reduction: Reduction, type: Type, lanes: int) -> str:
     """Expression of the neutral element in every lane, for elements of ``type``."""
     dtype = reduction.accumulator(type).numpy.name
-    return f"const_{dtype}({literal(reduction.neutral(type))}, {lanes})"
+    return const_text(dtype, reduction.neutral(type), lanes)
 
 
 def initial_lines(names: Mapping[Instruction, str], reductions: Sequence[Instruction], lanes: int) -> list[str]:
@@ -39,13 +40,13 @@ def across_lanes(reduction: Reduction) -> str:
 
 
 def finished(reduction: Reduction, printer: VectorPrinter, text: str, type: Type) -> VectorValue:
-    """Row value, from the combined accumulator that ``text`` gives; ``type`` is the elements', ``count`` in the kernel
-    their number."""
+    """Row value, from what ``text`` gives: a mean whose sum can overflow, else the combined accumulator; ``type`` is
+    the elements', ``count`` in the kernel their number."""
     accumulator = reduction.accumulator(type)
     value = VectorValue(printer.buffer.emit(text), accumulator)
     if accumulator is Type.bool_type:
         return value
-    if reduction.name == "reduce_mean":
+    if reduction.name == "reduce_mean" and not reduction.sum_can_overflow(type):
         count = VectorValue(printer.buffer.emit(f"cast_{accumulator.numpy.name}(count)"), accumulator)
         value = printer.div(value, count)
     if accumulator is type or accumulator is type.compute:

@@ -6,11 +6,12 @@ the hardware fetches more than is asked for.
 
 from __future__ import annotations
 
-from ..loops import indent, vector_loop
+from ..statements import indent, vector_loop
 from .accumulators import initial_text
 from .ahead import prefetches
 from .element import Element
 from .layout import ReduceLayout
+from .means import mean_lines
 from .names import Names
 from .row_values import rows_at
 from .tasks import each_row
@@ -38,10 +39,11 @@ def column_lines(layout: ReduceLayout, names: Names) -> list[str]:
 
     def results(left: str) -> list[str]:
         rows = rows_at(layout, names, left)
+        checked = mean_lines(layout, names, 0, rows_at(layout, names, left, "o"), left)
         for ins in stages.reductions:
             rows.value(ins)
         rows.store_results()
-        return [*_load(layout, names), *rows.drain()]
+        return [*_load(layout, names), *checked, *rows.drain()]
 
     chunk = [*vector_loop(lanes, clear), *_walk(layout, names), *vector_loop(lanes, results)]
     return [*reserved, *each_row(layout, names, chunk)]
@@ -72,12 +74,12 @@ def _walk(layout: ReduceLayout, names: Names) -> list[str]:
     walk = [
         f"j{last} = {low}",
         f"while j{last} + {ROWS} <= {high}:",
-        *indent(pass_over(ROWS), 1),
+        *indent(pass_over(ROWS)),
         f"while j{last} < {high}:",
-        *indent(pass_over(1), 1),
+        *indent(pass_over(1)),
     ]
     for d in range(last - 1, -1, -1):
-        walk = [f"for j{d} in range({', '.join(bounds[d])}):", *indent(walk, 1)]
+        walk = [f"for j{d} in range({', '.join(bounds[d])}):", *indent(walk)]
     return walk
 
 

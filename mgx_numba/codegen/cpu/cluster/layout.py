@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from ....errors import UnsupportedError
 from ....graph.instruction import Instruction
-from ....graph.module import Module
-from ...problems.cluster import Tensor
+from ...problems.cluster import ReductionProblem
 from ..loops import task_elements
+from ..machine import machine
 from .cached import CHEAP, cached_values
 from .stages import Stages
 from .vectors import Strategy, vectors_of
@@ -17,8 +18,8 @@ from .walk import SHORTEST_PIPELINE, Walk
 
 __all__ = ["ReduceLayout", "reduce_layout"]
 
-PIPELINE_BYTES = 512 << 10
-"""Most bytes of the rows that are in a pipeline, which stay in the second-level cache meanwhile."""
+PIPELINE_SHARE = 2
+"""Of so many parts of the second-level cache the rows in a pipeline take one at most, where they stay meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,9 @@ class ReduceLayout:
     Attributes:
         walk, stages: what is reduced and kept, and what is computed when.
         fast_math: whether functions may differ by 4 units in the last place.
-        parts, fold: as for `reduce.reduce_launch`.
+        parts, fold: as of the problem.
+        cut: the loop of the reduction that is cut into parts, of all its loops; that along the lanes is the last one.
+        share: steps of it that a part has.
         strategy: how it is printed.
         lanes: of a vector.
         longest_chunk: most columns of a task.
@@ -48,6 +51,8 @@ class ReduceLayout:
     fast_math: bool
     parts: int
     fold: int
+    cut: int
+    share: int
     strategy: Strategy
     lanes: int
     longest_chunk: int
@@ -74,22 +79,18 @@ class ReduceLayout:
         return self.walk.row_mode and self.rows > 1 and not any(self.row_strides[operand])
 
 
-def reduce_layout(
-    module: Module,
-    axes: Sequence[int],
-    inputs: Sequence[Tensor],
-    outputs: Sequence[Tensor],
-    fast_math: bool = False,
-    parts: int = 1,
-    fold: int = 1,
-) -> ReduceLayout:
-    """The layout of a cluster's kernel; arguments are those of `reduce.reduce_launch`.
+def reduce_layout(problem: ReductionProblem) -> ReduceLayout:
+    """The layout of a cluster's kernel.
 
     Raises:
         CompileError: no operand is full.
+        UnsupportedError: operands do not lie in memory as parts, or heads of rows, need it.
     """
-    vectors = vectors_of(module, axes, inputs, outputs, parts, fold)
+    parts, fold = problem.parts, problem.fold
+    vectors = vectors_of(problem.module, problem.axes, problem.inputs, problem.outputs, parts, fold)
     walk, stages, strategy, lanes = vectors.walk, vectors.stages, vectors.strategy, vectors.lanes
+    cut, share = _cut(problem, walk)
+    _check_heads(walk, stages, lanes)
     reduce_lens, keep_lens = walk.reduce_lens, walk.keep_space.lens
     if walk.row_mode:
         outer, cols, loops = keep_lens, reduce_lens[-1], reduce_lens[:-1]
@@ -108,9 +109,11 @@ def reduce_layout(
     return ReduceLayout(
         walk=walk,
         stages=stages,
-        fast_math=fast_math,
+        fast_math=problem.fast_math,
         parts=parts,
         fold=fold,
+        cut=cut,
+        share=share,
         strategy=strategy,
         lanes=lanes,
         longest_chunk=vectors.longest_chunk,
@@ -127,6 +130,27 @@ def reduce_layout(
         loop_strides=loop_strides,
         cached=cached,
     )
+
+
+def _cut(problem: ReductionProblem, walk: Walk) -> tuple[int, int]:
+    """Which loop is cut into parts, and how many of its steps a part has."""
+    if problem.parts == 1:
+        return 0, 0
+    if problem.cut not in walk.reduce_space.axes:
+        raise UnsupportedError(f"{walk.name}: axes {list(problem.cut)} are not walked as one, as parts need it")
+    cut = walk.reduce_space.axes.index(problem.cut)
+    folded = problem.fold if cut == walk.reduce_space.rank - 1 else 1
+    if problem.share % folded:
+        raise UnsupportedError(f"{walk.name}: parts of {problem.share} elements are no multiples of {folded} steps")
+    return cut, problem.share // folded
+
+
+def _check_heads(walk: Walk, stages: Stages, lanes: int) -> None:
+    """Whether heads of rows are some vectors of elements that follow one another."""
+    for head in stages.heads:
+        least = max(lanes, prod(walk.reduce_lens) // head.op.share)  # type: ignore[attr-defined]
+        if not walk.row_mode or walk.reduce_lens[-1] < least:
+            raise UnsupportedError(f"{walk.name}: rows do not begin with {least} elements side by side")
 
 
 def _strides(walk: Walk) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
@@ -153,7 +177,7 @@ def _is_pipelined(
         and last > 0
         and walk.reduce_space.rank <= 1
         and cols >= SHORTEST_PIPELINE * lanes
-        and row_bytes * stages.count <= PIPELINE_BYTES
+        and row_bytes * stages.count <= machine().l2_bytes // PIPELINE_SHARE
         and any(stages.cost(i.inputs[0]) > CHEAP for i in stages.reductions)
         and all(stage == last - 1 for stage in cached.values())
         and all(stages.store_stage(r) == last for r, full in zip(stages.results, stages.full_results) if full)

@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ....graph.instruction import Instruction
-from ..loops import Odometer, dtype_name, indent
+from ..loops import Odometer
+from ..statements import dtype_name, indent
 from .accumulators import across_lanes, initial_lines, initial_text
 from .ahead import prefetches, streamed_result
 from .element import Element, cache_memory, lines_of_head
 from .layout import ReduceLayout
+from .means import mean_lines, mean_name
 from .names import Names
 from .row_values import RowValues
 
@@ -49,8 +51,19 @@ def pipeline_lines(layout: ReduceLayout, names: Names) -> list[str]:
         known |= read
     setup, aged = _ages(layout, names)
     accumulators = names.accumulators.items()
-    joined = [f"{name}_0 = {across_lanes(layout.stages.reduction(ins))}({name})" for ins, name in accumulators]
-    finish = [*joined, *_row_results(layout, names), *aged]
+    checked = [
+        line for s in range(last + 1) for line in mean_lines(layout, names, s, _row_values(layout, names, s, "o"))
+    ]
+    joined = [
+        f"{name}_0 = "
+        + (
+            mean_name(names, ins)
+            if layout.stages.sum_can_overflow(ins)
+            else f"{across_lanes(layout.stages.reduction(ins))}({name})"
+        )
+        for ins, name in accumulators
+    ]
+    finish = [*checked, *joined, *_row_results(layout, names), *aged]
     streamed = streamed_result(layout, last)
     aligned = streamed and f"r{last}_{streamed}"
     steps = _steps(stages, names.operands, names.odometer, setup, finish, layout.lanes, turn, aligned)
@@ -92,7 +105,7 @@ def _row_results(layout: ReduceLayout, names: Names) -> list[str]:
     rows = _row_values(layout, names, last, "g")
     rows.store_results()
     lines = rows.drain()
-    return [f"if live{last} > 0:", *indent(lines, 1)] if lines else []
+    return [f"if live{last} > 0:", *indent(lines)] if lines else []
 
 
 def _stage(layout: ReduceLayout, names: Names, stage: int, turn: int, known: frozenset[int]) -> tuple[_Stage, set[int]]:
@@ -102,7 +115,7 @@ def _stage(layout: ReduceLayout, names: Names, stage: int, turn: int, known: fro
     row: list[str] = []
     heads = [lines_of_head(layout, names, rows.value, f"r{stage}", ins) for ins in names.heads] if stage == 0 else []
     if heads:
-        row += [*rows.drain(), "if live0 > 0:", *indent([line for head in heads for line in head], 1)]
+        row += [*rows.drain(), "if live0 > 0:", *indent([line for head in heads for line in head])]
     element = Element(layout, names, rows.value, stage)
     whole = element.lines(reductions, stores)
     partial = Element(layout, names, rows.value, stage, "left").lines(reductions, stores)
@@ -149,7 +162,7 @@ def _steps(
             "c = at",
             f"end = imin(turn, live{stage})",
             "while c < end:",
-            *indent([*stages[stage].whole, f"c += {lanes}"], 1),
+            *indent([*stages[stage].whole, f"c += {lanes}"]),
         ]
 
     def partial(stage: int) -> list[str]:
@@ -162,18 +175,16 @@ def _steps(
     turns = [
         f"whole = at + idiv(cols - at, {lanes}) * {lanes}",
         "while at < whole:",
-        *indent(
-            [f"turn = imin(at + {turn}, whole)", *(line for s in later_first for line in whole(s)), "at = turn"], 1
-        ),
+        *indent([f"turn = imin(at + {turn}, whole)", *(line for s in later_first for line in whole(s)), "at = turn"]),
         "part = cols - at",
     ]
     parts = [
         "if part > 0:",
-        *indent(["c = at", *(line for s in later_first for line in partial(s)), "at += part"], 1),
+        *indent(["c = at", *(line for s in later_first for line in partial(s)), "at += part"]),
     ]
     if aligned:
         elements = [f"part = imin(cols, stream_head({aligned}, 0))", "for end_of_row in range(2):"]
-        elements += indent([*parts, *turns], 1)
+        elements += indent([*parts, *turns])
     else:
         elements = [*turns, *parts]
     return [
@@ -192,8 +203,7 @@ def _steps(
                 *finish,
                 *(f"r{s}_{name} = r{s - 1}_{name}" for s in range(last, 0, -1) for name in names),
                 "if t + 1 < total:",
-                *indent([*odometer.step(), *pointers], 1),
+                *indent([*odometer.step(), *pointers]),
             ],
-            1,
         ),
     ]

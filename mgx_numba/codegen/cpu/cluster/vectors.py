@@ -7,15 +7,12 @@ from dataclasses import dataclass
 from enum import Enum
 from math import prod
 
-from ....graph.instruction import Instruction
 from ....graph.module import Module
 from ...problems.cluster import Tensor
 from .. import host
 from ..loops import lanes_for
 from ..machine import machine
-from .maxima import maxima_without_nan
 from .stages import Stages, stages_of
-from .variance import with_one_pass_variances
 from .walk import Walk, walk_of
 
 __all__ = ["Strategy", "Vectors", "vectors_of"]
@@ -23,14 +20,15 @@ __all__ = ["Strategy", "Vectors", "vectors_of"]
 LONG_ROW = 32
 """Vectors of a row from which each step takes two of them."""
 WIDER_COLUMNS = 8
+"""Vectors of columns in a step: longer runs of each row, for more registers. No figures kept."""
 LIGHT = 6
 """Instructions of a cluster with one stage of which each step may take ``WIDER_COLUMNS`` vectors."""
 FEWEST_CHUNKS = 16
 """Vectors that columns have at least, so that all threads have some."""
 FEWEST_KEPT = 4
 """Vectors of columns from which their accumulators may be in memory."""
-KEPT_BYTES = 16 << 10
-"""Memory for the accumulators of a task's columns: half of a first-level cache of 32 KiB."""
+KEPT_SHARE = 3
+"""Of so many parts of the first-level cache the accumulators of a task's columns take one."""
 WHOLE_ROW = 8
 """Registers of the longest row that is held in them."""
 
@@ -70,22 +68,17 @@ def vectors_of(
     parts: int = 1,
     fold: int = 1,
 ) -> Vectors:
-    """The vectors of a cluster; arguments are those of `reduce.reduce_launch`.
+    """The vectors of a cluster; arguments are those of the problem.
 
     Raises:
         CompileError: no operand is full.
+        UnsupportedError: ``fold`` steps are no columns.
     """
     walk = walk_of(module, axes, inputs, outputs, fold)
-    stages = stages_of(*_as_computed(module, walk.is_one_pass), walk)
+    stages = stages_of(module, walk)
     strategy = _strategy_of_accumulators(walk, stages, parts)
     lanes = _lanes(walk, stages, strategy)
     return Vectors(walk, stages, strategy, lanes, _longest_chunk(stages, strategy, lanes))
-
-
-def _as_computed(module: Module, one_pass: bool) -> tuple[Module, frozenset[Instruction]]:
-    """The cluster as its kernel computes it, and the maxima that need not pass a NaN on."""
-    computed = with_one_pass_variances(module) if one_pass else module
-    return computed, frozenset(maxima_without_nan(computed))
 
 
 def _strategy_of_accumulators(walk: Walk, stages: Stages, parts: int) -> Strategy:
@@ -149,5 +142,5 @@ def _longest_chunk(stages: Stages, strategy: Strategy, lanes: int) -> int:
     """Most columns of a task."""
     if strategy is Strategy.COLUMNS:
         types = [stages.reduction(i).accumulator(i.inputs[0].shape.type) for i in stages.reductions]
-        return KEPT_BYTES // sum(t.size for t in types)
+        return machine().l1_bytes // KEPT_SHARE // sum(t.size for t in types)
     return max(4 * lanes_for(len(stages.module)), lanes)

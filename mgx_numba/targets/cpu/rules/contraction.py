@@ -53,8 +53,12 @@ def lower_contraction(low: Lowering, ins: Instruction) -> None:
     """The launches of the solver that tuning or the cost model chooses."""
     core = _core(ins)
     lens = [*core.shape.lens, *(n for i in core.inputs for n in i.shape.lens)]
-    if core.shape.type not in _TYPES or 0 in lens or any(i.shape.type is not core.shape.type for i in core.inputs):
-        low.host(ins)
+    if core.shape.type not in _TYPES or any(i.shape.type is not core.shape.type for i in core.inputs):
+        types = " ".join(i.shape.type.name for i in (*core.inputs, core))
+        low.host(ins, f"no solver is for these element types: {types}")
+        return
+    if 0 in lens:
+        low.host(ins, "there are no elements")
         return
     if core.name == "dot":
         _lower_dot(low, ins, core)
@@ -67,8 +71,12 @@ def lower_quantized_product(low: Lowering, ins: Instruction) -> None:
     """8-bit integers times constant signed ones; any other is left to the operator's NumPy meaning."""
     (a, b), out = (i.shape for i in ins.inputs), ins.shape
     served = a.type in (Type.int8_type, Type.uint8_type) and b.type is Type.int8_type and out.type is Type.int32_type
-    if not served or 0 in (*a.lens, *b.lens) or low.constant_value(ins.inputs[1]) is None:
-        low.host(ins)
+    if not served:
+        low.host(ins, f"no solver is for these element types: {a.type.name} {b.type.name} {out.type.name}")
+    elif 0 in (*a.lens, *b.lens):
+        low.host(ins, "there are no elements")
+    elif low.constant_value(ins.inputs[1]) is None:
+        low.host(ins, "the right-hand side is not constant")
     else:
         _lower_dot(low, ins, ins)
 
@@ -316,5 +324,6 @@ def _packed_at_run_time(
     def pack(arrays: list) -> list:
         return [solver.pack_weights(problem, arrays[0])]
 
-    low.steps.append(PendingStep(None, {}, f"cpu::pack_{solver.name}", ins, pack, [weights], [target]))
+    reason = "the weights are not constant, and no kernel packs them"
+    low.steps.append(PendingStep(None, {}, f"cpu::pack_{solver.name}", ins, pack, [weights], [target], reason=reason))
     return target

@@ -7,8 +7,8 @@ OUT is m, LANES a divisor of the number of channels.
 
     winograd_input(x, place, zero, target, plane, channels, SIDE, LANES)
         target[p * plane + c] = transformed inputs x[start + i * x_h + j * x_w + c], i, j < SIDE, for the points
-        p < SIDE * SIDE and channels c. Inputs outside y0 <= i < y1, z0 <= j < z1 are zeros, of which ``zero`` has as
-        many as channels. The words of ``place`` are start, x_h, x_w, y0, y1, z0, z1.
+        p < SIDE * SIDE and channels c. Inputs outside top <= i < bottom, left <= j < right are zeros, of which ``zero``
+        has as many as channels. ``place`` is an `INPUT_PLACE`.
     winograd_filter(w, target, plane, channels, SIDE, TAPS, LANES)
         target[p * plane + c] = transformed filters w[(v * TAPS * TAPS + i * TAPS + j) * LANES + l], i, j < TAPS,
         c = v * LANES + l
@@ -31,11 +31,14 @@ from numba.extending import intrinsic
 
 from ...lang.builder import VectorBuilder, element_type
 from ...lang.vector import constant_int, pointer_dtype
+from .transform_table import INPUT_PLACE
 
 __all__ = ["winograd_filter", "winograd_input", "winograd_output"]
 
 _I64 = ir.IntType(64)
 _INT = types.int64
+
+_AT_0 = -1.5  # what the point 0 is scaled by, less the 1/36 of the filters and the factor that they have in common
 
 Values = list[ir.Value]
 Line = Callable[[VectorBuilder, Values], Values]
@@ -86,7 +89,7 @@ def _output6_2(b: VectorBuilder, m: Values) -> Values:
     near, near_difference = b.add(m[1], m[2]), b.sub(m[1], m[2])
     far, far_difference = b.add(m[3], m[4]), b.sub(m[3], m[4])
     return [
-        b.muladd(m[0], -1.5, b.muladd(far, -0.25, near)),
+        b.muladd(m[0], _AT_0, b.muladd(far, -0.25, near)),
         b.muladd(m[5], -6.0, b.muladd(far_difference, -0.5, near_difference)),
     ]
 
@@ -95,7 +98,7 @@ def _output6_3(b: VectorBuilder, m: Values) -> Values:
     near, near_difference = b.add(m[1], m[2]), b.sub(m[1], m[2])
     far, far_difference = b.add(m[3], m[4]), b.sub(m[3], m[4])
     return [
-        b.muladd(m[0], -1.5, b.muladd(far, -0.25, near)),
+        b.muladd(m[0], _AT_0, b.muladd(far, -0.25, near)),
         b.muladd(far_difference, -0.5, near_difference),
         b.muladd(m[5], -6.0, b.sub(near, far)),
     ]
@@ -105,7 +108,7 @@ def _output6_4(b: VectorBuilder, m: Values) -> Values:
     near, near_difference = b.add(m[1], m[2]), b.sub(m[1], m[2])
     far, far_difference = b.add(m[3], m[4]), b.sub(m[3], m[4])
     return [
-        b.muladd(m[0], -1.5, b.muladd(far, -0.25, near)),
+        b.muladd(m[0], _AT_0, b.muladd(far, -0.25, near)),
         b.muladd(far_difference, -0.5, near_difference),
         b.sub(near, far),
         b.muladd(m[5], -6.0, b.muladd(far_difference, -2.0, near_difference)),
@@ -201,9 +204,13 @@ def _input_function(module: ir.Module, name: str, dtype: str, lanes: int, side: 
     loop = _Channels(module, name, arguments, ir.VectorType(element, lanes))
     x, place, zero, target, plane, _ = loop.function.args
     build = loop.ir
-    words = [build.load(build.gep(place, [ir.Constant(_I64, k)])) for k in range(7)]
-    start, x_h, x_w, y0, y1, z0, z1 = words
-    corner = loop.at(x, start)
+
+    def word(name: str) -> ir.Value:
+        return build.load(build.gep(place, [ir.Constant(_I64, INPUT_PLACE.number(name))]))
+
+    corner = loop.at(x, word("start"))
+    x_h, x_w = word("x_h"), word("x_w")
+    y0, y1, z0, z1 = (word(name) for name in ("top", "bottom", "left", "right"))
     rows = [loop.at(corner, loop.times(x_h, i)) for i in range(side)]
     steps = [loop.times(x_w, j) for j in range(side)]
 
