@@ -1,6 +1,7 @@
 """Graph passes, one a file; importing the package makes all of them known by name."""
 
 from . import (
+    autocast_fp8,
     dead_code_elimination,
     eliminate_common_subexpression,
     eliminate_contiguous,
@@ -17,6 +18,8 @@ from . import (
     normalize_ops,
     optimize_module,
     propagate_constant,
+    quantize_8bits,
+    quantize_int4,
     rewrite_gelu,
     rewrite_layernorm,
     rewrite_pooling,
@@ -27,13 +30,16 @@ from . import (
     rewrite_softmax,
     schedule,
     simplify_algebra,
+    simplify_qdq,
     simplify_reshapes,
+    truncate_float,
 )
 from .base import Options, Pass, known_passes, make_pass, run_passes
 
 __all__ = [
     "Options",
     "Pass",
+    "autocast_fp8",
     "dead_code_elimination",
     "eliminate_common_subexpression",
     "eliminate_contiguous",
@@ -52,6 +58,8 @@ __all__ = [
     "normalize_ops",
     "optimize_module",
     "propagate_constant",
+    "quantize_8bits",
+    "quantize_int4",
     "rewrite_gelu",
     "rewrite_layernorm",
     "rewrite_pooling",
@@ -63,5 +71,7 @@ __all__ = [
     "run_passes",
     "schedule",
     "simplify_algebra",
+    "simplify_qdq",
     "simplify_reshapes",
+    "truncate_float",
 ]
