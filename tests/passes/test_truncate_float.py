@@ -93,6 +93,18 @@ def test_scores_that_pass_65504_before_they_are_scaled(divided: bool) -> None:
     np.testing.assert_allclose(evaluate(truncated(program), values)[0], 1 / 6, rtol=1e-3)
 
 
+def test_masks_with_the_largest_float32() -> None:
+    g = Graph()
+    scores, mask = g.param("s", [2, 4, 6]), g.param("m", [2, 1, 6])
+    lowest = g.scalar(float(np.finfo(np.float32).min), mask)
+    masked = g.op("mul", g.op("sub", g.scalar(1, mask), mask), lowest)
+    program = g.ret(g.op("softmax", g.op("add", scores, g.spread(masked, 2, 4, 6)), axis=2), masked)
+    values = random_inputs(program)
+    values["m"] = np.tile(np.float32([1, 0, 1]), 4).reshape(2, 1, 6)
+    for found, expected in zip(evaluate(truncated(program), values), evaluate(program, values)):
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize("size", [1.0, 3e4])
 def test_layer_norm_overflows_nowhere_and_keeps_its_epsilon(size: float) -> None:
     g = Graph()

@@ -20,6 +20,7 @@ from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
 from .base import Options, Pass
+from .merge_rnn_outputs import last_states
 from .selection import Selection
 
 __all__ = ["STORAGE", "TruncateFloat"]
@@ -65,7 +66,7 @@ class TruncateFloat(Pass):
     def apply(self, program: Program, module: Module, options: Options) -> None:
         if self.selection.everything and self.float_type is Type.half_type:
             self._scale_first(module)
-        wide = _islands(module) if self.selection.everything else set()
+        wide = self._islands(module) if self.selection.everything else set()
         for ins in list(module):
             if ins not in self.selection or not _has_wide_inputs(ins):
                 continue
@@ -102,6 +103,28 @@ class TruncateFloat(Pass):
             module.remove_instruction(ins)
             module.remove_instruction(dot)
 
+    def _islands(self, module: Module) -> set[Instruction]:
+        """Instructions that stay in float32 with ``all``."""
+        order = list(module)
+        found = {ins for ins in order if ins.name in SENSITIVE or _is_residual(ins) or self._loses_a_constant(ins)}
+        for ins in reversed(order):  # what leads to them
+            if ins in found:
+                found.update(i for i in _through_views(ins.inputs) if i.op.pointwise and i.name not in UNTOUCHED)
+        for ins in order:  # what is made of their results alone
+            varying = [i for i in ins.inputs if not is_constant(i) and i.shape.type in WIDE]
+            if varying and (ins.op.pointwise or ins.name in VIEWS) and all(i in found for i in varying):
+                found.add(ins)
+        return found
+
+    def _loses_a_constant(self, ins: Instruction) -> bool:
+        """Whether a finite number that a pointwise operation takes would become infinite, or 0 though it is not."""
+        if not ins.op.pointwise or ins.name in UNTOUCHED:
+            return False
+        numbers = [n for i in ins.inputs if i.shape.type in WIDE and (n := uniform_value(i)) is not None]
+        with np.errstate(all="ignore"):
+            narrow = [float(n.astype(self.float_type.numpy)) for n in numbers]
+        return any(np.isfinite(n) and (np.isinf(short) or (n != 0 and not short)) for n, short in zip(numbers, narrow))
+
     def _truncate(self, module: Module, ins: Instruction) -> None:
         leaves = ins.shape.sub_shapes
         elements = list(ins.users)
@@ -109,7 +132,7 @@ class TruncateFloat(Pass):
             return
         narrow: dict[Instruction, Instruction] = {}
         for i in ins.inputs:
-            if i.shape.type in WIDE and i not in narrow:
+            if i.shape.type in WIDE and i.name != "undefined" and i not in narrow:
                 narrow[i] = module.insert_instruction(ins, "convert", [i], target_type=self.float_type)
         inputs = [narrow.get(i, i) for i in ins.inputs]
         truncated = module.insert_instruction(ins, ins.op, inputs, ins.module_args)
@@ -120,6 +143,11 @@ class TruncateFloat(Pass):
                 module.replace_instruction(element, self._as(module, ins, taken, element.shape.type))
                 module.remove_instruction(element)
         else:
+            for user in last_states(ins):  # they take their layer itself
+                home = user.module or module
+                state = home.insert_instruction(user, user.op, [truncated])
+                home.replace_instruction(user, self._as(home, user, state, user.shape.type))
+                home.remove_instruction(user)
             module.replace_instruction(ins, self._as(module, ins, truncated, ins.shape.type))
         module.remove_instruction(ins)
 
@@ -134,20 +162,6 @@ def _has_wide_inputs(ins: Instruction) -> bool:
     if ins.name.startswith("@") or ins.name in UNTOUCHED or ins.module_args or ins.name == "get_tuple_elem":
         return False
     return any(i.shape.type in WIDE for i in ins.inputs)
-
-
-def _islands(module: Module) -> set[Instruction]:
-    """Instructions that stay in float32 with ``all``."""
-    order = list(module)
-    found = {ins for ins in order if ins.name in SENSITIVE or _is_residual(ins)}
-    for ins in reversed(order):  # what leads to them and to nothing that would be converted in its place
-        if ins in found and not _is_residual(ins):
-            found.update(i for i in _through_views(ins.inputs) if i.op.pointwise and i.name not in UNTOUCHED)
-    for ins in order:  # what is made of their results alone
-        varying = [i for i in ins.inputs if not is_constant(i) and i.shape.type in WIDE]
-        if varying and (ins.op.pointwise or ins.name in VIEWS) and all(i in found for i in varying):
-            found.add(ins)
-    return found
 
 
 def _through_views(values: Sequence[Instruction]) -> list[Instruction]:

@@ -7,6 +7,7 @@ operands. Nothing here imports Numba.
 from __future__ import annotations
 
 from .conv import ConvDirect, ConvPointwise
+from .conv_int8 import ConvInt8
 from .depthwise import ConvDepthwise
 from .gemm import GemmInPlace, GemmPacked, GemmPacking
 from .gemm_int8 import GemmInt8
@@ -36,6 +37,7 @@ CONV_SOLVERS = (
     ConvDepthwise(),
     ConvFewChannels(),
     ConvDirect(),
+    ConvInt8(),
     ConvTransposed(),
     *(ConvWinograd(Form(out, taps, stored)) for out, taps in ((2, 3), (4, 3), (2, 5)) for stored in (False, True)),
     *(ConvWinogradStrided(Form(out, taps, stored)) for out, taps in ((4, 3), (3, 4)) for stored in (False, True)),
