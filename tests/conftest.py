@@ -4,7 +4,6 @@ kernels are the user's, since those are the same wherever they are kept."""
 from __future__ import annotations
 
 import contextlib
-import os
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,8 +13,9 @@ from typing import Any
 import pytest
 
 from mgx_numba.codegen.cpu.machine import machine, using
-from mgx_numba.codegen.files import ENVIRONMENT, default_folder
+from mgx_numba.codegen.files import ENVIRONMENT
 from mgx_numba.codegen.tuning.source import ENVIRONMENT as PROBLEM_CACHE
+from tests.caches import with_kernels
 
 _KEPT = pytest.StashKey[contextlib.ExitStack]()
 
@@ -24,11 +24,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Before any test module is imported, so that processes that tests start inherit it too."""
     kept = config.stash[_KEPT] = contextlib.ExitStack()
     patch = kept.enter_context(pytest.MonkeyPatch.context())
-    objects = default_folder() / "objects"
     folder = kept.enter_context(tempfile.TemporaryDirectory(prefix="mgx_numba_tests_"))
     with contextlib.suppress(OSError):  # else every run compiles for itself
-        objects.mkdir(parents=True, exist_ok=True)
-        os.symlink(objects.resolve(), Path(folder) / "objects", target_is_directory=True)
+        with_kernels(Path(folder))
     patch.setenv(ENVIRONMENT, folder)
     patch.delenv(PROBLEM_CACHE, raising=False)
 

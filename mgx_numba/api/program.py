@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ..codegen.tuning.record import TuningRecord
     from ..codegen.tuning.session import Choice, Tuning
     from ..graph.program import Program
+    from ..graph.rewrite_log import RewriteLog
     from .module import module
 
 __all__ = ["program"]
@@ -303,6 +304,17 @@ class program:
             raise MgxError("the program is not compiled; kernels exist after compile()")
         return self._compiled.kernels()
 
+    def rewrite_log(self) -> RewriteLog:
+        """What passes and lowering did to the compiled program: ``applied`` counts rules by name, ``refusals()`` gives
+        what was refused, each with ``rule``, ``op``, ``shape`` and ``reason``. Reasons of host steps are among them.
+
+        Raises:
+            MgxError: the program is not compiled.
+        """
+        if self._compiled is None:
+            raise MgxError("the program is not compiled; compile() rewrites it")
+        return self._compiled.rewrite_log()
+
     def tuning_choices(self) -> list[Choice]:
         """How each product and convolution of the compiled program is computed, in order of first use.
 
@@ -333,7 +345,12 @@ class program:
         return id(self)
 
     def __repr__(self) -> str:
-        return str(self._shown)
+        reasons = self._compiled.host_reasons() if self._compiled is not None else {}
+        if not reasons:
+            return str(self._shown)
+        from ..graph.printer import print_program
+
+        return print_program(self._shown, {line: f"on the host: {reason}" for line, reason in reasons.items()})
 
 
 def _check(name: str, value: Any, wanted: Shape, model: program) -> np.ndarray:

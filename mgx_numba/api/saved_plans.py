@@ -40,9 +40,13 @@ LIMIT_BYTES = 4 << 30
 """Of all plans together; the least recently used go first."""
 
 _PRUNE_TO = 0.75
+"""Part of the limit that is left after plans went, so that the next save does not have to look again."""
+# A day: uses are told apart by the day, and a plan that is loaded often is seldom written to.
 _TOUCH_AFTER_SECONDS = 24 * 3600.0
 _SAMPLES, _SAMPLE_BYTES = 64, 1024
+"""Places and bytes of a file that say whether it is the one seen before: 64 KiB, however large it is."""
 _PIECE_BYTES = 8 << 20
+"""Hashed by one thread at a time: some milliseconds of work, so that threads end together."""
 _ROOM_BYTES = 256 << 10
 """Read and hashed at a time: what stays in a core's own cache."""
 _PACKAGE = Path(__file__).resolve().parent.parent

@@ -21,6 +21,7 @@ __all__ = [
 ]  # fmt: skip
 
 MAX_NAME = 96
+"""Characters of a kernel's name, which only people read; file systems take 255."""
 
 
 @dataclass(frozen=True)

@@ -137,5 +137,5 @@ def _differences(recorded: Mapping[str, Any], wanted: Mapping[str, str]) -> list
     return found
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= 40 else text[:37] + "..."
+def _short(text: str, most: int = 40) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."

@@ -36,4 +36,5 @@ class KernelSource:
     def symbol(self) -> str:
         """Exported symbol and name in the object store: ``mgx_`` and 24 hexadecimal digits."""
         lines = "".join(f"{key}={value}\n" for key, value in sorted(self.identity().items()))
+        # 96 bits: two of the kernels of all users together do not meet by chance.
         return "mgx_" + hashlib.sha256(lines.encode()).hexdigest()[:24]

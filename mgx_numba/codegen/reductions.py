@@ -6,11 +6,15 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from ..core.types import Type
 
-__all__ = ["REDUCTIONS", "Reduction"]
+__all__ = ["MOST_ELEMENTS", "REDUCTIONS", "Reduction"]
+
+MOST_ELEMENTS = 2.0**32
+"""More are not reduced to one: as float32 they would be 16 GiB."""
 
 
 @dataclass(frozen=True)
@@ -18,9 +22,10 @@ class Reduction:
     """One associative reduction.
 
     ``combine`` is the operation of the scalar protocol that joins two accumulators. Narrow floats accumulate in
-    float32, the mean of integers in 64 bits; a mean is a sum until it is divided by the number of elements: of finite
-    values whose sum is beyond the accumulator it is infinite or NaN, and so are norms of such rows, while the
-    operator's NumPy meaning sums in float64.
+    float32, the mean of integers in 64 bits. A mean is a sum until it is divided by the number of elements; back ends
+    must not let that sum's overflow through, see `sum_can_overflow`: ONNX defines normalisations by the means of their
+    rows, which rows of finite elements have. That of squares is infinite only where a square is, and normal values are
+    then 0. A sum itself may be infinite, or NaN if sums of some elements are infinite with both signs.
     """
 
     name: str
@@ -33,6 +38,13 @@ class Reduction:
         if self.name == "reduce_mean" and not type.is_floating:
             return Type.uint64_type if type is Type.uint64_type else Type.int64_type
         return type.compute
+
+    def sum_can_overflow(self, type: Type) -> bool:
+        """Whether this is a mean of elements whose sum may be beyond the accumulator while the mean is not."""
+        if self.name != "reduce_mean" or not type.is_floating:
+            return False
+        largest, limit = (float(ml_dtypes.finfo(t.numpy).max) for t in (type, self.accumulator(type)))
+        return largest * MOST_ELEMENTS > limit
 
     def neutral(self, type: Type) -> float | int | bool:
         """The neutral element, for elements of ``type``."""

@@ -23,9 +23,10 @@ from .kernel import KernelSource
 __all__ = ["ObjectStore", "Store", "default_store", "explain"]
 
 DEFAULT_LIMIT = 1 << 30
-_PRUNE_EVERY = 256
-_PRUNE_TO = 0.75
-_TOUCH_AFTER_SECONDS = 24 * 3600.0
+"""Bytes of all objects: some hundred thousand kernels of about 10 KB."""
+_PRUNE_EVERY = 256  # objects put between two looks at the size of the folder, which go through all of its files
+_PRUNE_TO = 0.75  # part of the limit that is left, so that the next look finds nothing to do
+_TOUCH_AFTER_SECONDS = 24 * 3600.0  # a day: uses are told apart by the day, and an object in use is seldom written to
 
 
 def default_store() -> ObjectStore:
@@ -173,4 +174,4 @@ class ObjectStore:
 def _short(value: str | None) -> str:
     if value is None:
         return "nothing"
-    return value if len(value) <= 24 else value[:12] + "..."
+    return value if len(value) <= 16 else value[:12] + "..."

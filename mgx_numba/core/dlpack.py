@@ -17,7 +17,8 @@ from .types import Type
 __all__ = ["export_dlpack", "import_dlpack"]
 
 _CPU_DEVICES = (1, 3, 11)  # kDLCPU, kDLCUDAHost, kDLROCMHost
-_UNSIGNED = 1
+_UNSIGNED = 1  # kDLUInt
+# KDLBfloat and the kDLFloat8 types of dlpack.h.
 _CODES = {
     Type.bf16_type: 4,
     Type.fp8e4m3fn_type: 10,

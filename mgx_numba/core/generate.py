@@ -11,10 +11,11 @@ from .types import Type
 
 __all__ = ["generate"]
 
-_MASK = (1 << 64) - 1
-_SEEDS = (123456789, 362436069, 521288629)
+_MASK = (1 << 64) - 1  # 64 bits
+_SEEDS = (123456789, 362436069, 521288629)  # Marsaglia's of xorshf96, as MIGraphX has them
 _LANES = 1024
-_BITS = 192
+"""Generators that go on side by side, each from its own place of the one sequence, in one NumPy operation."""
+_BITS = 192  # of the state: three words of 64
 
 
 def generate(shape: Shape, seed: int = 0) -> Argument:

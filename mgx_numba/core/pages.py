@@ -14,8 +14,8 @@ import numpy as np
 
 __all__ = ["aligned_bytes"]
 
-ALIGNMENT = 64
-HUGE_PAGE = 2 << 20
+ALIGNMENT = 64  # bytes of a cache line
+HUGE_PAGE = 2 << 20  # of x86-64, and of ARM with pages of 4 KiB
 
 
 def aligned_bytes(size: int) -> np.ndarray:

@@ -21,7 +21,7 @@ from .environment import report_environment
 __all__ = ["main"]
 
 PROGRAM = "mgx-numba-driver"
-FAILURE = 2
+FAILURE = 2  # status of the process for errors, as argparse has it
 INTERRUPTED = 130  # what shells report for a process that SIGINT ended
 
 

@@ -22,7 +22,7 @@ __all__ = ["Measurement", "StepTime", "measure"]
 
 @dataclass
 class StepTime:
-    """One step of a program: times in seconds, one a run."""
+    """One step of a program: times in seconds, one a run; ``reason`` as in `Observation`."""
 
     instruction: str
     label: str
@@ -30,6 +30,7 @@ class StepTime:
     flops: int
     bytes: int
     seconds: list[float] = field(default_factory=list)
+    reason: str = ""
 
     @property
     def average(self) -> float:
@@ -67,7 +68,7 @@ def measure(model: program, inputs: Mapping[str, Any], iterations: int) -> Measu
             nonlocal position
             if first:
                 sizes = ", ".join(_size(a) for a in seen.outputs())
-                steps.append(StepTime(seen.instruction, seen.label, sizes, seen.flops, seen.bytes))
+                steps.append(StepTime(seen.instruction, seen.label, sizes, seen.flops, seen.bytes, reason=seen.reason))
             steps[position].seconds.append(seen.seconds)
             position += 1
 

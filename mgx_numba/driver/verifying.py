@@ -73,7 +73,8 @@ def check_steps(compiled: Compiled, inputs: Inputs, tolerance: Tolerance) -> lis
         if [a.shape for a in found] == [a.shape for a in wanted]:
             differences = [compare(a, b, tolerance) for a, b in zip(found, wanted)]
             worst = next((d for d in differences if not d.passed), max(differences, key=lambda d: d.rms))
-            checks[seen.instruction] = Check(f"{seen.instruction} [{seen.label}]", worst)
+            why = f" (on the host: {seen.reason})" if seen.reason else ""
+            checks[seen.instruction] = Check(f"{seen.instruction} [{seen.label}]{why}", worst)
 
     compiled.observe(inputs, note)
     return list(checks.values())

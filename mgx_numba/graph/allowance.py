@@ -13,12 +13,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Allowance"]
 
-WORK = 1 << 30
-WORK_GROWTH = 64
+WORK, WORK_GROWTH = 1 << 30, 64
 """Elementary operations in all, and those for each byte of the program's literals: some seconds of NumPy, and for
 weights more than unpacking, scaling and transposing them takes."""
-HELD = 1 << 28
-HELD_GROWTH = 8
+HELD, HELD_GROWTH = 1 << 28, 8
 """Bytes that computed constants may take at once, and those for each byte of literals: int4 weights become float32."""
 
 

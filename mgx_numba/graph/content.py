@@ -21,10 +21,11 @@ __all__ = ["FileContent", "FilePath", "FileWindow", "open_content", "read_bytes"
 
 FilePath = Union[str, "os.PathLike[str]"]
 
-_ALIGNMENT = 64
+_ALIGNMENT = 64  # bytes of a cache line
 _PIECE_BYTES = 16 << 20
 """What one thread reads at a time: some milliseconds' work."""
 _WINDOW_BYTES = 1 << 14
+"""Read for a small piece of a large file: four pages cost about as much as one."""
 
 
 class FileContent:

@@ -36,9 +36,9 @@ __all__ = [
     "save_program",
 ]
 
-FILE_VERSION = 8
+FILE_VERSION = 8  # MIGraphX's own, of the version below
 MIGRAPHX_VERSION = "2.16.0"
-FORMAT = 1
+FORMAT = 1  # of the map `mgx_numba`; raised with each change that older versions cannot read
 
 
 def save_program(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -87,6 +87,9 @@ def program_lines(program: Program) -> Iterator[tuple[str, Instruction | None]]:
         yield "", None
 
 
-def print_program(program: Program) -> str:
-    """Text of a program: its main module, then the submodules."""
-    return "".join(line + "\n" for line, _ in program_lines(program))
+def print_program(program: Program, notes: Mapping[str, str] | None = None) -> str:
+    """Text of a program: its main module, then the submodules; ``notes`` are put behind the lines that they name."""
+    lines = (line for line, _ in program_lines(program))
+    if notes:
+        lines = (f"{line} # {notes[line]}" if line in notes else line for line in lines)
+    return "".join(line + "\n" for line in lines)

@@ -10,6 +10,7 @@ from ..errors import ValidationError
 from .allowance import Allowance
 from .instruction import Instruction, Results, Return
 from .module import Module
+from .rewrite_log import RewriteLog
 
 __all__ = ["Program"]
 
@@ -21,12 +22,14 @@ class Program:
         allowance: what may be computed of it before it is run.
         open_dims: which axes of which inputs the model left open, its reader giving them a length: symbols (or "") by
             axis, by input. Error messages name them.
+        log: what passes and lowering did to it and refused to do; a clone begins with none.
     """
 
     def __init__(self) -> None:
         self.allowance = Allowance(lambda: self.modules)
         self._modules: dict[str, Module] = {"main": Module("main", self.allowance)}
         self.open_dims: dict[str, dict[int, str]] = {}
+        self.log = RewriteLog()
         self._taken: dict[str, int] = {}
 
     @property

@@ -15,7 +15,7 @@ from .serialize import argument_from_value, operator_from_value, shape_from_valu
 
 __all__ = ["rebuild_program"]
 
-MAX_NESTING = 64
+MAX_NESTING = 64  # far above what control flow has, and below the depth of recursion of Python
 
 Nodes = Callable[[], Iterator[Any]]
 

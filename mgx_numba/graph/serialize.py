@@ -27,7 +27,7 @@ __all__ = [
     "shape_to_value",
 ]
 
-MAX_RANK = 64
+MAX_RANK = 64  # NumPy's own limit
 
 
 def shape_to_value(shape: Shape) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from .wire import Blob, Write
 
 __all__ = ["pack_json", "unpack_json"]
 
-_CHUNK = 1 << 20
+_CHUNK = 1 << 20  # bytes at a time, so that text of many times the size is never there at once
 _PLACE = re.compile(r'\{"bytes": \[(\d+)\]\}')
 _BYTES = re.compile(rb'\{\s*"bytes"\s*:\s*\[([0-9,\s]*)\]\s*\}')
 _SPACE = b" \t\r\n"

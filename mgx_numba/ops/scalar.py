@@ -174,6 +174,7 @@ def _pow(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.power(a.astype(np.float64), b.astype(np.float64)).astype(a.dtype)
 
 
+# By definition: sqrt(1 / 2), and sqrt(2 / pi) of the approximation of GELU by tanh.
 _SQRT_HALF = 0.7071067811865476
 _SQRT_2_PI = 0.7978845608028654
 

@@ -24,7 +24,7 @@ __all__ = [
     "scratch",
 ]
 
-ALIGNMENT = 64
+ALIGNMENT = 64  # bytes of a cache line
 BIG = 1 << 28
 """Bytes up to which nobody asks whether there is memory: asking takes tens of microseconds, and so little is found."""
 _BYTE = np.dtype(np.uint8)

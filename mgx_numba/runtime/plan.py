@@ -89,7 +89,7 @@ class HostStep:
 
     The inputs are views of memory that is reused later: the function must not keep or write them. Results are
     copied into the outputs' memory, or kept as they are where an output is ``HOST`` or an output without
-    declared lens. ``plans`` are those that the function runs.
+    declared lens. ``plans`` are those that the function runs, ``reason`` is why no kernel does it.
     """
 
     function: HostFunction
@@ -98,6 +98,7 @@ class HostStep:
     label: str = ""
     instruction: str = ""
     plans: tuple[Plan, ...] = ()
+    reason: str = ""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ __all__ = ["PlanReader", "plan_pieces"]
 
 _HEAD = struct.Struct("<8sQ32s")
 _MAGIC = b"mgxplan1"
-_ALIGNMENT = 64
+_ALIGNMENT = 64  # bytes of a cache line
 _PIECE_BYTES = 64 << 20
 """Read at a time: what takes some hundredths of a second."""
 

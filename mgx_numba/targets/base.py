@@ -10,6 +10,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from ..graph.program import Program
+    from ..graph.rewrite_log import RewriteLog
     from ..runtime.plan import Plan
 
 __all__ = ["Compiled", "KeptPlan", "Observation", "Progress", "Tree"]
@@ -31,6 +32,7 @@ class Observation:
         outputs: gives the arrays that it wrote; valid until the observer returns.
         flops: operations that it computed, 0 if not known.
         bytes: the least that it must move, 0 if not known.
+        reason: why the host computes it, where a kernel could have; else empty.
     """
 
     instruction: str
@@ -39,6 +41,7 @@ class Observation:
     outputs: Callable[[], list[np.ndarray]]
     flops: int = 0
     bytes: int = 0
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,12 @@ class Compiled(Protocol):
 
     def kernels(self) -> list[Any]:
         """The distinct kernels, in order of first use."""
+
+    def host_reasons(self) -> Mapping[str, str]:
+        """Why the host computes instructions that kernels could: reasons by printed instruction."""
+
+    def rewrite_log(self) -> RewriteLog:
+        """What passes and lowering did to the program and what they refused, with the reasons."""
 
     def kept_plan(self) -> KeptPlan | None:
         """What `Target.restore` makes this program of again; None if there is no one plan."""

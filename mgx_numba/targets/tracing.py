@@ -8,7 +8,7 @@ import numpy as np
 
 __all__ = ["describe_output", "write_trace"]
 
-PREVIEW = 5
+PREVIEW = 5  # elements from each end
 
 
 def write_trace(out: TextIO, instruction: str, seconds: float, total: float, value: Any, level: int) -> None:

@@ -20,6 +20,8 @@ from mgx_numba.codegen.files import default_folder
 from mgx_numba.graph.content import open_content
 from mgx_numba.targets.registry import target
 
+from ..caches import with_kernels
+
 ROOT = Path(__file__).parents[2]
 RNG = np.random.default_rng(5)
 X = RNG.standard_normal((2, 3, 9, 7), dtype=np.float32)
@@ -28,11 +30,7 @@ X = RNG.standard_normal((2, 3, 9, 7), dtype=np.float32)
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache folder of the test's own, which finds the compiled kernels of the others."""
-    objects = default_folder() / "objects"
-    objects.mkdir(parents=True, exist_ok=True)
-    cache = tmp_path / "cache"
-    cache.mkdir()
-    (cache / "objects").symlink_to(objects.resolve())
+    cache = with_kernels(tmp_path / "cache")
     monkeypatch.setenv("MGX_CACHE_DIR", str(cache))
     for name in os.environ:
         if name.startswith("MIGRAPHX_"):

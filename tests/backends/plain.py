@@ -23,9 +23,10 @@ from mgx_numba.core.types import Type
 from mgx_numba.errors import OptionError, UnsupportedError
 from mgx_numba.graph.passes import Options, run_passes
 from mgx_numba.graph.program import Program
+from mgx_numba.graph.rewrite_log import RewriteLog
 from mgx_numba.ops.scalar import NumpyScalar
 from mgx_numba.runtime.memory import numpy_dtype
-from mgx_numba.runtime.plan import Plan, Pointer, Region, Step, TensorView
+from mgx_numba.runtime.plan import HostStep, Plan, Pointer, Region, Step, TensorView
 from mgx_numba.targets import registry
 from mgx_numba.targets.base import KeptPlan, Observer
 from mgx_numba.targets.lowering.common import COMMON
@@ -191,6 +192,12 @@ class PlainProgram:
 
     def kernels(self) -> list[Any]:
         return self.plan.kernels()
+
+    def host_reasons(self) -> dict[str, str]:
+        return {step.instruction: step.reason for step in self.plan.steps if isinstance(step, HostStep)}
+
+    def rewrite_log(self) -> RewriteLog:
+        return self.program.log
 
     def kept_plan(self) -> None:
         return None

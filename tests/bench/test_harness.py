@@ -18,6 +18,8 @@ from bench.start import measure_start
 from bench.steps import kind_of, step_times
 from bench.table import plain
 
+from ..caches import with_kernels
+
 
 @pytest.fixture
 def light_model() -> onnx.ModelProto:
@@ -94,7 +96,7 @@ def test_all_cases_are_known():
 
 
 def test_engines_agree_on_a_small_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("MGX_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("MGX_CACHE_DIR", str(with_kernels(tmp_path / "cache")))
     case = prepare("mlp", tmp_path, "tiny")
     sessions = {engine: open_session(engine, case.path, case.feeds, threads=1) for engine in installed()}
     outputs = {engine: [np.array(output) for output in session.run()] for engine, session in sessions.items()}

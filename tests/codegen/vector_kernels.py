@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 
 from mgx_numba.codegen.cpu.kernel import cpu_kernel
-from mgx_numba.codegen.store import ObjectStore
 
 from .launching import call_kernel
 
 GUARD = 64
-_FOLDER = tempfile.TemporaryDirectory(prefix="mgx_numba_test_")
-_STORE = ObjectStore(Path(_FOLDER.name))
 
 
 def numpy_dtype(name: str) -> np.dtype:
@@ -26,7 +21,7 @@ def numpy_dtype(name: str) -> np.dtype:
 def call(text: str, *arguments: np.ndarray | int) -> None:
     """Compile kernel source and call it once with an argument block of addresses and integers."""
     words = [a.ctypes.data if isinstance(a, np.ndarray) else a for a in arguments]
-    call_kernel(cpu_kernel("test", text), words, (0, 1), store=_STORE, workers=1)
+    call_kernel(cpu_kernel("test", text), words, (0, 1))
 
 
 def run_body(body: str, *arguments: np.ndarray | int) -> None:

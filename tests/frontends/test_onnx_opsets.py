@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 from mgx_numba.errors import UnsupportedError
 from mgx_numba.frontends.onnx import parse_onnx
@@ -402,6 +403,23 @@ def test_group_normalization_18_scales_groups() -> None:
     standard = (groups - groups.mean(2, keepdims=True)) / np.sqrt(groups.var(2, keepdims=True) + 1e-3)
     expected = (standard * scale[:, None] + bias[:, None]).reshape(x.shape)
     np.testing.assert_allclose(run(model, feeds)[0], expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "name", ["HardSwish", "HardSigmoid", "LeakyRelu", "Elu", "LayerNormalization", "InstanceNormalization"]
+)
+def test_numbers_that_are_not_given_were_doubles(name: str) -> None:
+    """Attributes are float32, by default too; with doubles results differed in the ninth digit."""
+    more = {"InstanceNormalization": [normal(3), normal(3)], "LayerNormalization": [normal(5)]}.get(name, [])
+    inputs = [x.astype(np.float64) for x in (1e-2 * normal(2, 3, 5), *more)]
+    model, feeds = single(name, inputs, outputs=(11,))
+    try:
+        assert_like_onnxruntime(model, feeds, 1e-14)
+    except Exception as error:
+        if "NOT_IMPLEMENTED" not in str(error):
+            raise
+        wanted = ReferenceEvaluator(model).run(None, feeds)[0]
+        np.testing.assert_allclose(run(model, feeds)[0], wanted, rtol=1e-14)
 
 
 def test_factors_of_gemm_of_integers_are_not_cut() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from mgx_numba.errors import MgxError
 from mgx_numba.graph.allowance import HELD, Allowance
-from mgx_numba.graph.instruction import Results
+from mgx_numba.graph.instruction import Instruction, Results
 from mgx_numba.graph.module import Module
 from mgx_numba.graph.passes.base import make_pass, run_passes
 from mgx_numba.graph.passes.regions import grow, order_of
@@ -229,11 +229,10 @@ def test_a_region_that_grows_over_many_uses_looks_at_each_once() -> None:
     program = g.ret(value)
     looked = []
 
-    def accept(ins: object) -> bool:
+    def refuses(ins: object) -> None:
         looked.append(ins)
-        return True
 
-    region = grow([seed], order_of(program.main), accept)
+    region = grow([seed], order_of(program.main), refuses)
     assert region == [i for i in program.main if i.name in ("exp", "add")]
     assert len(looked) == len(set(looked)) == 40
 
@@ -245,6 +244,10 @@ def test_a_region_ends_at_the_last_member_that_leaves_one_value_open() -> None:
     left, right = g.op("sin", both), g.op("cos", both)
     program = g.ret(left, right)
     order = order_of(program.main)
-    assert grow([seed], order, lambda ins: True)[-1] is both
-    assert grow([seed], order, lambda ins: ins is not both.inputs[0]) == [seed]
-    assert grow([seed], order, lambda ins: True, max_outputs=2)[-2:] == [left, right]
+    noted: dict[Instruction, str] = {}
+    assert grow([seed], order, lambda ins: None, note=noted.__setitem__)[-1] is both
+    assert set(noted) == {left, right} and "used outside" in noted[left]
+    noted.clear()
+    no_sum = grow([seed], order, lambda ins: "no neg" if ins.name == "neg" else None, note=noted.__setitem__)
+    assert no_sum == [seed] and noted[both.inputs[0]] == "no neg"
+    assert grow([seed], order, lambda ins: None, max_outputs=2)[-2:] == [left, right]

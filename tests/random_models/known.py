@@ -23,6 +23,8 @@ def oracle_defect(node: onnx.NodeProto, inputs: Sequence[Value | None], opset: i
     x = inputs[0]
     if node.op_type.startswith("Reduce") and x is not None and not x.array.size:
         return True  # axes counted from the end are not found, so that the result has other lengths
+    if node.op_type == "MatMul" and x is not None and not x.array.size:  # it leaves the memory of sums as it was
+        return inputs[1] is not None and inputs[1].array.ndim == 1
     if node.op_type == "AveragePool" and opset < 19:  # it counts places beyond the padding
         return bool(attributes.get("ceil_mode") and attributes.get("count_include_pad"))
     if node.op_type == "Gemm" and x is not None and not x.array.size:  # it adds C without beta

@@ -23,6 +23,7 @@ from bench.models import build, inputs, light_models
 from mgx_numba.codegen.tuning.request import Candidate
 from mgx_numba.targets.cpu.measuring import Bench
 
+from ..caches import with_kernels
 from .support import choices
 
 ROOT = Path(__file__).parents[2]
@@ -76,9 +77,8 @@ def tuned(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> migraph
 def read(folder: Path, file: str) -> tuple[list[Any], list[str], list[str], list[np.ndarray]]:
     """Choices, steps, warnings and results of a fresh process whose cache folder has kernels but no records."""
     cache = folder / "empty"
-    cache.mkdir(exist_ok=True)
-    if not (cache / "objects").exists():
-        (cache / "objects").symlink_to((Path(os.environ["MGX_CACHE_DIR"]) / "objects").resolve())
+    if not cache.exists():
+        with_kernels(cache)
     environment = {**os.environ, "MGX_CACHE_DIR": str(cache), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", READER, *(str(folder / n) for n in (file, "feeds.npz", "results.npz"))]
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)

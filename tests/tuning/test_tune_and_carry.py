@@ -21,6 +21,7 @@ from mgx_numba.codegen.tuning.files import read_records
 from mgx_numba.errors import FormatError, OptionError
 from mgx_numba.targets.cpu.measuring import Bench
 
+from ..caches import with_kernels
 from .support import check, choices, network
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +34,7 @@ def never(self: Bench, candidate: object) -> float:
 @pytest.fixture(scope="module")
 def tuned_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The network, tuned in a folder of its own."""
-    folder = tmp_path_factory.mktemp("tuned")
+    folder = with_kernels(tmp_path_factory.mktemp("tuned"))
     program = "from tests.tuning.support import network; import mgx_numba, sys\n"
     program += "net = network(); net.compile(exhaustive_tune=True, num_threads=2); mgx_numba.save(net, sys.argv[1])"
     run_python(program, str(folder / "net.mxr"), folder=folder)

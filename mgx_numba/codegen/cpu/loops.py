@@ -14,12 +14,19 @@ from .machine import machine
 __all__ = ["Slots", "dtype_name", "lanes_for"]
 
 TASK_ELEMENTS = 16384
+"""Elements of a task where there are enough: some microseconds, against tens of nanoseconds for a claim."""
 LEAST_ELEMENTS = 4096
-CLAIM_BYTES = 2 << 20
+"""Elements that pay for claiming a task however few tasks there are: some hundred nanoseconds of work at least."""
+CLAIM_CACHES = 2
+"""Second-level caches that the memory of one claim would fill: longer runs of addresses end less evenly."""
 AHEAD_BYTES = 4 << 10
+"""How far ahead memory is asked for: a page, about what a core reads while it waits for memory once."""
 FEWEST_CLAIMS = 32
+"""Claims that a launch has at least, where it has the elements: for 8 threads, 4 each. Fewer end unevenly."""
 MOST_TASKS = 1 << 30
 """Half of what claims are counted up to: the rest is for claims past the last task."""
+LIGHT_NODES = 24
+"""Instructions of a body whose values fit the registers for two vectors at a time. No figures kept."""
 INDENT = "    "
 
 
@@ -30,7 +37,7 @@ def dtype_name(type: Type) -> str:
 
 def lanes_for(nodes: int) -> int:
     """Lanes of a cluster kernel: two float32 registers for light bodies, one for heavy ones."""
-    return host.lanes("float32") * (2 if nodes <= 24 else 1)
+    return host.lanes("float32") * (2 if nodes <= LIGHT_NODES else 1)
 
 
 class Slots:
@@ -219,7 +226,7 @@ def claim(tasks: int, traffic: int) -> int:
 
     Hardware prefetches, and memory serves, long runs of addresses by one thread better than short ones by turns.
     """
-    return max(1, min(CLAIM_BYTES * tasks // max(traffic, 1), tasks // FEWEST_CLAIMS))
+    return max(1, min(CLAIM_CACHES * machine().l2_bytes * tasks // max(traffic, 1), tasks // FEWEST_CLAIMS))
 
 
 def footprint(tensor: Tensor) -> int:

@@ -19,7 +19,7 @@ from .host import Host
 __all__ = ["Machine", "machine", "using"]
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-_USUAL_LAST_CACHE = 32 << 20
+_USUAL_LAST_CACHE = 32 << 20  # of a desktop or one core complex of a server
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def _machine(cpu: Host) -> Machine:
 def _last_cache_bytes() -> int:
     sizes = [0]
     for path in _CACHES.glob("index*/size"):
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError):  # as in "32768K"
             text = path.read_text().strip()
-            sizes.append(int(text.rstrip("KMG")) << {"K": 10, "M": 20, "G": 30}.get(text[-1:], 0))
+            sizes.append(int(text.rstrip("KMG")) << 10 * (1 + "KMG".find(text[-1:])))
     return max(sizes) or _USUAL_LAST_CACHE

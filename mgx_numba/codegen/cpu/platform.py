@@ -21,7 +21,7 @@ from ..files import default_folder, replace_file
 
 __all__ = ["Platform", "platform"]
 
-FORMAT = 1
+FORMAT = 1  # of the file that remembers the answers; raised with each change of its fields
 _CPU_FIELDS = frozenset(
     (
         "vendor_id",

@@ -22,8 +22,11 @@ from .record import DeviceFingerprint, Problem, TuningRecord
 
 __all__ = ["Database", "default_path"]
 
-SCHEMA = 1
+SCHEMA = 1  # raised with each change of the tables
+_DAY_SECONDS = 24 * 3600.0  # by definition
+_RETRY_SECONDS = 0.01  # about as long as a transaction takes
 _BUSY_SECONDS = 30.0
+"""For other processes to end their transactions, of milliseconds each; then one of them hangs."""
 _TABLE = """
 CREATE TABLE IF NOT EXISTS records (
     problem TEXT NOT NULL, fingerprint TEXT NOT NULL, work TEXT NOT NULL, solver TEXT NOT NULL,
@@ -119,7 +122,7 @@ class Database:
             clauses.append("fingerprint != ?")
             values.append(keep.key)
         if older_than_days is not None:
-            limit = time.gmtime(max(0.0, time.time() - older_than_days * 86400.0))
+            limit = time.gmtime(max(0.0, time.time() - older_than_days * _DAY_SECONDS))
             clauses.append("date < ?")
             values.append(time.strftime("%Y-%m-%dT%H:%M:%SZ", limit))
         if not clauses or not self.path.exists():
@@ -190,7 +193,7 @@ class Database:
             except sqlite3.OperationalError:
                 if time.monotonic() > deadline:
                     raise
-                time.sleep(0.01)
+                time.sleep(_RETRY_SECONDS)
                 continue
             connection.execute(_TABLE)
             connection.execute(_INDEX)

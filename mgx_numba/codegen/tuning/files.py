@@ -21,7 +21,7 @@ except ImportError:  # Windows
 __all__ = ["best", "merge_records", "read_records", "records_from", "write_records"]
 
 FORMAT = "mgx_numba tuning"
-VERSION = 1
+VERSION = 1  # raised with each change of a record's form
 
 
 def read_records(path: str | os.PathLike[str]) -> list[TuningRecord]:

@@ -20,7 +20,7 @@ __all__ = [
     "explain_miss",
 ]
 
-_MAX_PARAMETER = 1 << 40
+_MAX_PARAMETER = 1 << 40  # more than any length in memory, and far from overflowing an int64
 
 
 def canonical(value: Any) -> str:
@@ -235,8 +235,8 @@ def _differences(recorded: Mapping[str, Any], wanted: Mapping[str, Any]) -> list
     return found
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= 60 else text[:57] + "..."
+def _short(text: str, most: int = 60) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def _is_count(value: Any) -> bool:

@@ -15,10 +15,12 @@ __all__ = ["Outcome", "race"]
 T = TypeVar("T", bound=Hashable)
 
 ROUNDS = 9
-FEWEST_ROUNDS = 5
+"""Samples of a candidate, whose median counts: more cost time, fewer let noise choose."""
+FEWEST_ROUNDS = 5  # the fewest from which a median deviation says something
 _MARGINS = (1.6, 1.3, 1.15)
 """Times the best median from which a candidate is dropped after the first rounds; later the noise decides."""
 _LEAST_MARGIN = 0.03
+"""Part of a time below which two are taken for equal: what repeated runs of one plan differ by on a quiet machine."""
 _DEVIATION = 1.4826
 """Standard deviations of a normal distribution in one median absolute deviation."""
 

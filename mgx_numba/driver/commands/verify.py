@@ -23,7 +23,7 @@ from ..feeding import make_inputs
 from ..loading import file_type, load_model
 from ..verifying import Check, check_passes, check_prefixes, check_results, check_steps, first_wrong_prefix, reference
 
-DIFFERENT = 1
+DIFFERENT = 1  # status of the process; 2 is for errors
 _OPTIONS = ("fast_math", "num_threads", "memory_reuse")
 
 

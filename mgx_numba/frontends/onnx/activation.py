@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from ...core.types import Type
 from ...errors import ShapeError
 from ...graph.instruction import Instruction
@@ -16,7 +18,7 @@ from .builder import Builder
 from .node import Node
 from .registry import MICROSOFT, register
 
-SELU_ALPHA, SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
+SELU_ALPHA, SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875  # defaults of ONNX's Selu
 
 
 def add_scalar(g: Builder, x: Instruction, value: float) -> Instruction:
@@ -115,7 +117,7 @@ def hard_sigmoid(g: Builder, node: Node, x: Instruction) -> Instruction:
 @register("HardSwish")
 def hard_swish(g: Builder, node: Node, x: Instruction) -> Instruction:
     """``x * max(0, min(1, x / 6 + 0.5))``."""
-    line = add_scalar(g, mul_scalar(g, x, 1 / 6), 0.5)
+    line = add_scalar(g, mul_scalar(g, x, float(np.float32(1 / 6))), 0.5)  # an attribute, of HardSigmoid
     return g.op("mul", x, g.pointwise("clip", line, g.like(0, x), g.like(1, x)))
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .parser import GraphParser
 
 LARGEST_TABLE = 1 << 28
+"""Elements of a table that the frontend makes for a node: 1 GiB of float32. A model that asks for more is malformed."""
 
 __all__ = ["Builder", "is_scalar", "rank"]
 

@@ -13,6 +13,7 @@ from ...graph.printer import format_instruction
 __all__ = ["Constants"]
 
 LARGEST = 1 << 24
+"""Elements of a constant that is computed while reading: 64 MiB of float32. What is larger stays an instruction."""
 _NOT_PURE = frozenset(
     {"random_seed", "random_uniform", "multinomial", "undefined", "allocate", "unknown", "@param", "@outline"}
 )

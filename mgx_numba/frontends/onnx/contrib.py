@@ -19,6 +19,7 @@ from .node import Node
 from .normalization import layer_norm
 from .registry import MICROSOFT, register
 
+# Of QLoRA and bitsandbytes, by definition.
 NF4 = (
     -1.0,
     -0.6961928009986877,
@@ -37,6 +38,7 @@ NF4 = (
     0.7229568362236023,
     1.0,
 )
+# Of bitsandbytes, by definition.
 FP4_POSITIVE = (0.0, 5.208333333e-03, 0.66666667, 1.0, 0.33333333, 0.5, 0.16666667, 0.25)
 
 

@@ -31,6 +31,7 @@ EXPANDED = frozenset(
 """Operators that are read through the body that ONNX gives them, having no parser of their own."""
 
 DEEPEST = 32
+"""Functions inside of functions: a bound for models that call one another; known ones have a handful."""
 
 
 def schema_body(node: Node, schema: Schema, inputs: Sequence[Instruction | None]) -> FunctionProto | None:

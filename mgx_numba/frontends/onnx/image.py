@@ -20,7 +20,7 @@ from .constants import LARGEST
 from .node import Node
 from .registry import register
 
-CUBIC = -0.75
+CUBIC = -0.75  # GridSample's coefficient a, by ONNX's specification
 MODES = {"bilinear": "linear", "bicubic": "cubic", "linear": "linear", "cubic": "cubic", "nearest": "nearest"}
 
 

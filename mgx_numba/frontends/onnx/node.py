@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ...errors import ParseError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -106,8 +108,8 @@ class Node:
         return self.get_int(name, int(default)) != 0
 
     def get_float(self, name: str, default: float | None = None) -> float:
-        """Value of a float attribute."""
-        return float(self._value(name, 1, default))
+        """Value of a float attribute, which is one of float32 also if it is the default."""
+        return float(np.float32(self._value(name, 1, default)))
 
     def get_number(self, name: str) -> float | int:
         """Value of a float or integer attribute."""

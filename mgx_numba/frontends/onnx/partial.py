@@ -19,6 +19,7 @@ __all__ = ["partial_ints"]
 
 Vector: TypeAlias = "Sequence[int | None] | None"
 LONGEST = 64
+"""Elements of a vector that is followed, and steps back: shapes have as many as a tensor has axes."""
 
 
 def partial_ints(g: Builder, x: Instruction) -> list[int | None] | None:

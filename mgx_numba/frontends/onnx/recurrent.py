@@ -32,7 +32,7 @@ FUNCTIONS: dict[str, tuple[str, dict[str, float]]] = {
 """IR operator of each activation function, and the defaults of its parameters."""
 
 DEFAULTS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
-GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}  # by definition
 LAST = ("rnn_last_hs_output", "rnn_last_cell_output")
 """IR operators of the outputs after the hidden states."""
 

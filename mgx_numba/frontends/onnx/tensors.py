@@ -69,7 +69,9 @@ _SUB_BYTE = {
     25: (2, Type.uint8_type),
     26: (2, Type.int8_type),
 }
+# Of types of 4 and 2 bits, by number in TensorProto.
 _NARROW_RANGES = {21: (0, 15), 22: (-8, 7), 25: (0, 3), 26: (-2, 1)}
+# Types whose elements are in int32_data, by TensorProto.
 _INT32_FIELD = frozenset({2, 3, 4, 5, 6, 9, 10, 16, 17, 18, 19, 20, 21, 22, 23, 25, 26})
 _FIELDS = {1: "float_data", 7: "int64_data", 11: "double_data", 12: "uint64_data", 13: "uint64_data"}
 _FIELD_TYPES: dict[str, np.dtype] = {
@@ -79,7 +81,7 @@ _FIELD_TYPES: dict[str, np.dtype] = {
     "double_data": np.dtype(np.float64),
     "uint64_data": np.dtype(np.uint64),
 }
-MAX_ELEMENTS = 1 << 60
+MAX_ELEMENTS = 1 << 60  # so that bytes of 8 for each are below 2**63
 
 
 def elem_name(number: int) -> str:

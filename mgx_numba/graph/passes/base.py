@@ -1,12 +1,15 @@
 """Pass infrastructure: what a pass is, and how a list of named passes is run over a program.
 
 A pass rewrites one module at a time and leaves the meaning of the program unchanged. Running it twice changes nothing
-more than running it once. Environment variables are MIGraphX's: ``MIGRAPHX_DISABLE_PASSES`` (names, comma-separated),
-``MIGRAPHX_TRACE_PASSES`` (print the program after each pass), ``MIGRAPHX_TIME_PASSES`` (print the time of each pass).
+more than running it once. What passes do and refuse to do is in the program's log. Environment variables are
+MIGraphX's: ``MIGRAPHX_DISABLE_PASSES`` (names, comma-separated), ``MIGRAPHX_TRACE_PASSES`` (print the program after
+each pass), ``MIGRAPHX_TIME_PASSES`` (print the time of each pass), ``MIGRAPHX_TRACE_MATCHES`` (print what goes into
+the log).
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable, Iterable, MutableMapping, Sequence
@@ -18,13 +21,13 @@ import numpy as np
 from ...errors import CompileError, OptionError, ValidationError
 from ..module import Module
 from ..program import Program
+from ..rewrite_log import RewriteLog, environment_flag
 from ..validate import validate as validate_program
 
 __all__ = [
     "Options",
     "Pass",
     "disabled_names",
-    "environment_flag",
     "kernel_modules",
     "known_passes",
     "make_pass",
@@ -59,6 +62,11 @@ class Pass:
     def __init_subclass__(cls) -> None:
         if cls.name:
             _KNOWN[cls.name] = cls
+
+    @functools.cached_property
+    def log(self) -> RewriteLog:
+        """What the pass did, and what it refused with the reasons, in all its runs."""
+        return RewriteLog()
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
         """Rewrite one module in place."""
@@ -107,11 +115,6 @@ def kernel_modules(program: Program) -> set[int]:
     return found
 
 
-def environment_flag(name: str) -> bool:
-    """Whether an environment variable is set to something that means yes."""
-    return os.environ.get(name, "").strip().lower() not in ("", "0", "false", "off", "no")
-
-
 @np.errstate(all="ignore")
 def run_passes(
     program: Program,
@@ -151,7 +154,7 @@ def run_passes(
             continue
         start = time.perf_counter()
         try:
-            step.run(program, settings)
+            _run_logged(step, program, settings)
         except Exception as error:
             raise CompileError(f"pass {step.name!r} failed: {error}") from error
         seconds = time.perf_counter() - start
@@ -169,6 +172,17 @@ def run_passes(
             except ValidationError as error:
                 raise ValidationError(f"after pass {step.name!r}: {error}") from error
     program.keep_ranks(results)
+
+
+def _run_logged(step: Pass, program: Program, settings: Options) -> None:
+    """Run a pass that tells the program's log, too, what it does."""
+    step.log.parent = program.log
+    try:
+        step.run(program, settings)
+    finally:
+        step.log.parent = None
+        step.log.close()
+        program.log.close()
 
 
 def disabled_names(names: Iterable[str] = ()) -> set[str]:

@@ -27,7 +27,8 @@ from ..module import Module
 __all__ = ["RewriteBuilder"]
 
 FOLD_GROWTH = 4
-FOLD_SMALL = 1 << 12
+"""Times the largest operand that a folded literal may be, so that folding does not blow files up."""
+FOLD_SMALL = 1 << 12  # elements of what may be folded whatever it grows from
 
 
 class RewriteBuilder(Emitter):

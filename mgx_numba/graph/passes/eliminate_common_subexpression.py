@@ -16,8 +16,8 @@ from .rewriter import remove_dead
 
 __all__ = ["EliminateCommonSubexpression"]
 
-WHOLE_BYTES = 1 << 12
-SAMPLE = 64
+WHOLE_BYTES = 1 << 12  # of a literal that is hashed as a whole
+SAMPLE = 64  # elements of a longer one that are hashed; equal hashes are followed by a comparison
 
 
 class EliminateCommonSubexpression(Pass):

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ...core.types import Type
 from ...ops.base import make_op
+from ..constants import is_constant
 from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
 from .base import Options, Pass
 from .eliminate_data_type import is_stored_weight
-from .prologue import prologue_of
-from .regions import extract, grow, is_fusable_type, order_of
+from .prologue import pointwise_over, prologue_of
+from .regions import extract, grow, order_of, unfusable
 
 __all__ = ["FuseContraction"]
 
 CONTRACTIONS = frozenset({"dot", "convolution", "convolution_backwards", "quant_dot", "quant_convolution"})
-TYPES = frozenset({Type.float_type, Type.double_type, Type.int32_type})
+WIDE = (Type.float_type, Type.double_type)
+INT8 = (Type.int8_type, Type.uint8_type)
 
 
 class FuseContraction(Pass):
@@ -33,17 +33,34 @@ class FuseContraction(Pass):
     def apply(self, program: Program, module: Module, options: Options) -> None:
         order = order_of(module)
         for ins in list(module):
-            if ins.name not in CONTRACTIONS or ins.module is not module or not is_fusable_type(ins.shape):
+            if ins.name not in CONTRACTIONS or ins.module is not module:
                 continue
-            if ins.shape.type not in TYPES:
+            reason = unfusable(ins) or _refused_types(ins)
+            if reason is not None:
+                self._note(ins, reason)
                 continue
             stored = _stored_weights(module, ins, order)
-            before = stored + [i for i in prologue_of(ins, order) if i not in stored]
-            region = before + grow([ins], order, _accepts(ins))
+            before = stored + [i for i in prologue_of(ins, order, self._note) if i not in stored]
+            region = before + grow([ins], order, pointwise_over(ins.shape.lens), note=self._note)
             if len(region) > 1:
+                self.log.apply(self.name, ins)
                 position = order[region[-1]]
                 for result in extract(program, module, region, make_op("fused_contraction"), "contraction"):
                     order[result] = position
+
+    def _note(self, ins: Instruction, reason: str) -> None:
+        self.log.refuse(self.name, ins, reason)
+
+
+def _refused_types(ins: Instruction) -> str | None:
+    """Why no kernel of these types has an epilogue; None if one has."""
+    kind = ins.shape.type
+    if kind in WIDE:
+        return None
+    a, b = ins.inputs
+    if kind is not Type.int32_type or a.shape.type not in INT8 or b.shape.type is not Type.int8_type:
+        return f"epilogues are computed in {', '.join(t.name for t in WIDE)} and of 8-bit integers, not in {kind.name}"
+    return None if is_constant(b) else "the right-hand side of a product of integers is not constant"
 
 
 def _stored_weights(module: Module, ins: Instruction, order: dict[Instruction, int]) -> list[Instruction]:
@@ -56,12 +73,3 @@ def _stored_weights(module: Module, ins: Instruction, order: dict[Instruction, i
         order[weights] = order[ins]
         module.set_input(ins, 1, weights)
     return [weights]
-
-
-def _accepts(root: Instruction) -> Callable[[Instruction], bool]:
-    def accept(ins: Instruction) -> bool:
-        if not ins.op.pointwise or ins.module_args or ins.shape.lens != root.shape.lens:
-            return False
-        return is_fusable_type(ins.shape) and all(is_fusable_type(i.shape) for i in ins.inputs)
-
-    return accept

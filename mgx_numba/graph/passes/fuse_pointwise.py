@@ -7,11 +7,13 @@ from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
 from .base import Options, Pass
-from .regions import MAX_NODES, extract, is_fusable_type, open_values, order_of
+from .regions import MAX_NODES, extract, open_values, order_of, unfusable
 
 __all__ = ["FusePointwise"]
 
 MAX_RESULTS = 4
+"""Results of a cluster: each is a stream of stores; more than some of them share too few buffers of a core. No figures
+kept."""
 
 
 class FusePointwise(Pass):
@@ -29,7 +31,11 @@ class FusePointwise(Pass):
         cluster_of: dict[Instruction, list[Instruction]] = {}
         clusters: list[list[Instruction]] = []
         for ins in reversed(list(module)):
-            if not _is_fusable(ins):
+            if not ins.op.pointwise or ins.module_args:
+                continue
+            reason = unfusable(ins)
+            if reason is not None:
+                self.log.refuse(self.name, ins, reason)
                 continue
             home = self._find_cluster(ins, cluster_of, order)
             if home is None:
@@ -39,11 +45,11 @@ class FusePointwise(Pass):
             cluster_of[ins] = home
         for cluster in sorted(filter(None, clusters), key=lambda c: max(map(order.__getitem__, c))):
             cluster.sort(key=order.__getitem__)
+            self.log.apply(self.name, cluster[-1])
             extract(program, module, cluster, make_op("pointwise"), "pointwise", scalar=True)
 
-    @staticmethod
     def _find_cluster(
-        ins: Instruction, cluster_of: dict[Instruction, list[Instruction]], order: dict[Instruction, int]
+        self, ins: Instruction, cluster_of: dict[Instruction, list[Instruction]], order: dict[Instruction, int]
     ) -> list[Instruction] | None:
         homes: dict[int, list[Instruction]] = {}
         outside = False
@@ -51,12 +57,14 @@ class FusePointwise(Pass):
             home = cluster_of.get(user)
             if home is None or home[0].shape.lens != ins.shape.lens:
                 outside = True
+                if home is not None:
+                    self.log.refuse(self.name, ins, f"a user's cluster is over {list(home[0].shape.lens)}")
             else:
                 homes[id(home)] = home
         found = sorted(homes.values(), key=len, reverse=True)
         if len(found) == 1 and not outside and len(found[0]) < MAX_NODES:
             return found[0]
-        if len(found) > 1 and _can_join(joined := [i for home in found for i in home], ins, order):
+        if len(found) > 1 and not _refused(joined := [i for home in found for i in home], ins, order):
             for home in found[1:]:
                 found[0].extend(home)
                 for member in home:
@@ -64,20 +72,21 @@ class FusePointwise(Pass):
                 home.clear()
             found[0][:] = joined
             return found[0]
-        return next((home for home in found if _can_join(home, ins, order)), None)
+        for home in found:
+            reason = _refused(home, ins, order)
+            if reason is None:
+                return home
+            self.log.refuse(self.name, ins, reason)
+        return None
 
 
-def _can_join(home: list[Instruction], ins: Instruction, order: dict[Instruction, int]) -> bool:
-    return len(home) < MAX_NODES and len(open_values([*home, ins])) <= MAX_RESULTS and not _reenters(ins, home, order)
-
-
-def _is_fusable(ins: Instruction) -> bool:
-    return (
-        ins.op.pointwise
-        and not ins.module_args
-        and is_fusable_type(ins.shape)
-        and all(is_fusable_type(i.shape) for i in ins.inputs)
-    )
+def _refused(home: list[Instruction], ins: Instruction, order: dict[Instruction, int]) -> str | None:
+    """Why an instruction cannot join a cluster of users, or None."""
+    if len(home) >= MAX_NODES:
+        return f"the cluster of its user has {len(home)} operations already"
+    if len(open_values([*home, ins])) > MAX_RESULTS:
+        return f"the cluster of its user would have more than {MAX_RESULTS} results"
+    return "a path leads from it out of its user's cluster and back" if _reenters(ins, home, order) else None
 
 
 def _reenters(ins: Instruction, home: list[Instruction], order: dict[Instruction, int]) -> bool:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ...core.shape import Lens
 from ...ops.base import make_op
 from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
 from .base import Options, Pass
-from .regions import absorb_producers, extract, grow, is_fusable_type, is_scalar_literal, order_of
+from .regions import Refuses, absorb_producers, extract, grow, is_scalar_literal, order_of, unfusable
 
 __all__ = ["REDUCTIONS", "FuseReduce"]
 
@@ -29,53 +27,63 @@ class FuseReduce(Pass):
     def apply(self, program: Program, module: Module, options: Options) -> None:
         order = order_of(module)
         for ins in list(module):
-            if ins.module is not module or not _is_reduction(ins):
+            if ins.module is not module or ins.name not in REDUCTIONS:
+                continue
+            reason = _refused(ins)
+            if reason is not None:
+                self.log.refuse(self.name, ins, reason)
                 continue
             full, reduced = ins.inputs[0].shape.lens, ins.shape.lens
-            if 0 in full:
-                continue
-            accept = _acceptor(ins, full, reduced)
-            region = _with_producers(grow([ins], order, accept), order, accept, full)
+            refuses = _refuser(ins, full, reduced)
+            region = grow([ins], order, refuses, note=self._note)
+            wider = absorb_producers(region, order, refuses, self._note)
+            if _reads_full(wider, full):
+                region = wider
+            elif len(wider) > len(region):
+                self._note(ins, "nothing of the full lengths would be read if what makes its inputs joined")
+            self.log.apply(self.name, ins)
             position = order[region[-1]]
             axes = tuple(sorted(ins.op.axes))  # type: ignore[attr-defined]
             for result in extract(program, module, region, make_op("fused_reduce", axes=axes), "fused_reduce"):
                 order[result] = position
 
-
-def _with_producers(
-    region: list[Instruction], order: dict[Instruction, int], accept: Callable[[Instruction], bool], full: Lens
-) -> list[Instruction]:
-    """The region with what computes its inputs, unless nothing of the full lengths would be left to walk over."""
-    wider = absorb_producers(region, order, accept)
-    members = set(wider)
-    outer = (i for ins in wider for i in ins.inputs if i not in members and is_scalar_literal(i) is None)
-    return wider if any(i.shape.lens == full for i in outer) else region
+    def _note(self, ins: Instruction, reason: str) -> None:
+        self.log.refuse(self.name, ins, reason)
 
 
-def _is_reduction(ins: Instruction) -> bool:
-    return (
-        ins.name in REDUCTIONS
-        and len(ins.inputs) == 1
-        and bool(ins.op.axes)  # type: ignore[attr-defined]
-        and is_fusable_type(ins.shape)
-        and is_fusable_type(ins.inputs[0].shape)
-    )
+def _reads_full(region: list[Instruction], full: Lens) -> bool:
+    """Whether something of the full lengths is left to walk over."""
+    members = set(region)
+    outer = (i for ins in region for i in ins.inputs if i not in members and is_scalar_literal(i) is None)
+    return any(i.shape.lens == full for i in outer)
 
 
-def _acceptor(root: Instruction, full: tuple[int, ...], reduced: tuple[int, ...]) -> Callable[[Instruction], bool]:
+def _refused(ins: Instruction) -> str | None:
+    """Why a reduction is no seed of a region, or None."""
+    if len(ins.inputs) != 1:
+        return "the axes are known at run time only"
+    if not ins.op.axes:  # type: ignore[attr-defined]
+        return "the axes are not listed"
+    reason = unfusable(ins)
+    return "there are no elements" if reason is None and 0 in ins.inputs[0].shape.lens else reason
+
+
+def _refuser(root: Instruction, full: Lens, reduced: Lens) -> Refuses:
     axes = set(root.op.axes)  # type: ignore[attr-defined]
 
-    def accept(ins: Instruction) -> bool:
-        if not is_fusable_type(ins.shape) or not all(is_fusable_type(i.shape) for i in ins.inputs):
-            return False
+    def refuses(ins: Instruction) -> str | None:
+        reason = unfusable(ins)
+        if reason is not None:
+            return reason
         if ins.name in REDUCTIONS:
-            return (
-                len(ins.inputs) == 1
-                and set(ins.op.axes) == axes  # type: ignore[attr-defined]
-                and ins.inputs[0].shape.lens == full
-            )
+            if len(ins.inputs) != 1 or set(ins.op.axes) != axes:  # type: ignore[attr-defined]
+                return f"it reduces other axes than {sorted(axes)}"
+            return None if ins.inputs[0].shape.lens == full else f"what it reduces has other lengths than {list(full)}"
         if ins.name == "multibroadcast":
-            return len(ins.inputs) == 1 and ins.shape.lens == full and ins.inputs[0].shape.lens == reduced
-        return ins.op.pointwise and not ins.module_args and ins.shape.lens in (full, reduced)
+            back = len(ins.inputs) == 1 and ins.shape.lens == full and ins.inputs[0].shape.lens == reduced
+            return None if back else f"it does not lead from {list(reduced)} to {list(full)}"
+        if not ins.op.pointwise or ins.module_args:
+            return "it is no pointwise operation, nor a reduction"
+        return None if ins.shape.lens in (full, reduced) else f"its lengths are neither {list(full)} nor the reduced"
 
-    return accept
+    return refuses

@@ -14,7 +14,7 @@ from .build import RewriteBuilder
 __all__ = ["MergeRnnOutputs", "last_states"]
 
 RECURRENT = frozenset({"rnn", "gru", "lstm"})
-LAST = {"rnn_last_hs_output": 1, "rnn_last_cell_output": 2}
+LAST = {"rnn_last_hs_output": 1, "rnn_last_cell_output": 2}  # numbers of the results
 
 
 def last_states(ins: Instruction) -> dict[Instruction, int]:

@@ -14,8 +14,8 @@ from .simplify_reshapes import SimplifyReshapes
 
 __all__ = ["OptimizeModule"]
 
-OUTER_ROUNDS = 8
-INNER_ROUNDS = 8
+OUTER_ROUNDS, INNER_ROUNDS = 8, 8
+"""Bounds for rules that would undo each other: rounds end when nothing changes."""
 
 
 class OptimizeModule(Pass):
@@ -27,6 +27,8 @@ class OptimizeModule(Pass):
 
     def __init__(self) -> None:
         self.rule_passes = (SimplifyReshapes(), EliminateConvert(), SimplifyAlgebra())
+        for step in self.rule_passes:
+            step.log = self.log
         self.constants = PropagateConstant()
         self.common = EliminateCommonSubexpression()
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...core.shape import Shape
+from ...core.shape import Lens, Shape
 from ..instruction import Instruction
-from .regions import absorb_producers, is_fusable_type
+from .regions import Note, Refuses, absorb_producers, unfusable
 
-__all__ = ["prologue_of", "varies_over_pixels"]
+__all__ = ["pointwise_over", "prologue_of", "varies_over_pixels"]
 
 MOST_COLUMNS = 256
+"""Output channels: the prologue is computed again for each block of them. No figures kept."""
 MOST_WEIGHTS = 98304
 """Output channels and weights that one task holds as a rule: with more, several tasks would repeat the prologue."""
 PLAIN_SOURCES = frozenset({"concat", "layout", "pooling", "reshape", "slice", "transpose", "@param"})
@@ -22,36 +23,52 @@ def varies_over_pixels(shape: Shape) -> bool:
     return any(s != 0 and n > 1 for n, s in zip(shape.lens[2:], shape.strides[2:]))
 
 
-def prologue_of(convolution: Instruction, order: dict[Instruction, int]) -> list[Instruction]:
+def pointwise_over(lens: Lens) -> Refuses:
+    """Refuses what is not a pointwise operation over these lengths."""
+
+    def refuses(ins: Instruction) -> str | None:
+        if not ins.op.pointwise or ins.module_args:
+            return "it is no pointwise operation"
+        return f"its lengths are not {list(lens)}" if ins.shape.lens != lens else unfusable(ins)
+
+    return refuses
+
+
+def prologue_of(convolution: Instruction, order: dict[Instruction, int], note: Note) -> list[Instruction]:
     """Operations that lead to the input of a convolution and are used by nothing else, in program order; maybe none.
 
     The convolution is a matrix product over the pixels of its input. The operations are over the input's own lengths
     and read one tensor, of the convolution's type, that varies over pixels; all others are repeated in every pixel.
     """
-    if convolution.name != "convolution" or not _is_product(convolution):
+    if convolution.name != "convolution" or not convolution.inputs[0].op.pointwise:
         return []
     source = convolution.inputs[0].shape
-
-    def accept(ins: Instruction) -> bool:
-        if not ins.op.pointwise or ins.module_args or ins.shape.lens != source.lens:
-            return False
-        return is_fusable_type(ins.shape) and all(is_fusable_type(i.shape) for i in ins.inputs)
-
-    members = [i for i in absorb_producers([convolution], order, accept) if i is not convolution]
+    reason = _no_product(convolution)
+    if reason is not None:
+        note(convolution, f"no prologue: {reason}")
+        return []
+    found = absorb_producers([convolution], order, pointwise_over(source.lens), note)
+    members = [i for i in found if i is not convolution]
     inside = set(members)
     inputs = dict.fromkeys(i for ins in members for i in ins.inputs if i not in inside)
     varying = [i for i in inputs if varies_over_pixels(i.shape)]
-    if len(varying) != 1 or varying[0].shape.type is not source.type:
+    if members and (len(varying) != 1 or varying[0].shape.type is not source.type):
+        note(convolution, "no prologue: its operations read other tensors than one, of its type, that vary over pixels")
         return []
-    alone = all(user in inside for user in varying[0].users)
-    return [] if alone and varying[0].name not in PLAIN_SOURCES else members
+    if members and varying[0].name not in PLAIN_SOURCES and all(user in inside for user in varying[0].users):
+        note(convolution, f"no prologue: {varying[0].name} can take its operations itself")
+        return []
+    return members
 
 
-def _is_product(convolution: Instruction) -> bool:
+def _no_product(convolution: Instruction) -> str | None:
+    """Why a convolution is no matrix product over the pixels of its input of which one task holds the weights."""
     op: Any = convolution.op
     x, weights = (i.shape for i in convolution.inputs)
-    if 0 in x.lens or 0 in weights.lens or weights.type is not x.type or weights.elements > MOST_WEIGHTS:
-        return False
-    if any(n != 1 for n in weights.lens[2:]) or weights.lens[0] > MOST_COLUMNS:
-        return False
-    return op.group == 1 and not any(op.padding) and all(s == 1 for s in op.stride)
+    if 0 in x.lens or 0 in weights.lens or weights.type is not x.type:
+        return "there are no elements, or weights of another type"
+    if any(n != 1 for n in weights.lens[2:]) or op.group != 1 or any(op.padding) or any(s != 1 for s in op.stride):
+        return "the convolution is not 1x1 with stride 1"
+    if weights.elements > MOST_WEIGHTS or weights.lens[0] > MOST_COLUMNS:
+        return f"more than {MOST_COLUMNS} output channels or {MOST_WEIGHTS} weights"
+    return None

@@ -28,8 +28,9 @@ NONDETERMINISTIC = frozenset("random_uniform random_seed random_normal multinomi
 
 BROADCASTS = frozenset({"broadcast", "multibroadcast", "scalar"})
 GROWTH = 4
-SMALL_BYTES = 1 << 20
-COMPRESS_FROM = 32
+"""Times the bytes of its operands that a computed literal may have."""
+SMALL_BYTES = 1 << 20  # of what may be computed whatever it grows from
+COMPRESS_FROM = 32  # elements from which a literal of one value is kept as that value, spread
 
 
 class PropagateConstant(Pass):

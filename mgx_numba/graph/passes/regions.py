@@ -13,9 +13,32 @@ from ..instruction import Instruction, Return
 from ..module import Module
 from ..program import Program
 
-__all__ = ["extract", "grow", "is_scalar_literal", "open_values", "order_of"]
+__all__ = [
+    "MAX_NODES",
+    "Refuses",
+    "absorb_producers",
+    "extract",
+    "grow",
+    "is_fusable_type",
+    "is_scalar_literal",
+    "open_values",
+    "order_of",
+    "unfusable",
+]
 
 MAX_NODES = 48
+"""Instructions of a cluster: registers and time to compile (LLVM's grows faster than the text) against launches. No
+figures kept."""
+
+Refuses = Callable[[Instruction], "str | None"]
+"""Why an instruction may not join a region, or None."""
+
+Note = Callable[[Instruction, str], None]
+"""Told of an instruction beside a region that stays out of it, and why."""
+
+
+def _unnoted(ins: Instruction, reason: str) -> None:
+    pass
 
 
 def order_of(module: Module) -> dict[Instruction, int]:
@@ -47,12 +70,13 @@ def open_values(region: Iterable[Instruction]) -> list[Instruction]:
 def grow(
     seed: Sequence[Instruction],
     order: dict[Instruction, int],
-    accept: Callable[[Instruction], bool],
+    refuses: Refuses,
     max_outputs: int = 1,
+    note: Note = _unnoted,
 ) -> list[Instruction]:
-    """Largest region that grows forward from ``seed`` through accepted users and has few outputs.
+    """Largest region that grows forward from ``seed`` through users that are not refused and has few outputs.
 
-    Users of the same module join in program order; whether one is accepted must not depend on who joined before. A
+    Users of the same module join in program order; whether one may must not depend on who joined before. A
     region is good whenever at most ``max_outputs`` of its values are used outside; the last good one is returned, in
     program order. With one output no path can leave the region and come back, so it can run as one instruction placed
     at its last member.
@@ -73,7 +97,11 @@ def grow(
     best = len(region)
     while len(region) < MAX_NODES and candidates:
         joined = heapq.heappop(candidates)[-1]
-        if joined in members or not accept(joined):
+        if joined in members:
+            continue
+        reason = refuses(joined)
+        if reason is not None:
+            note(joined, reason)
             continue
         region.append(joined)
         members.add(joined)
@@ -85,22 +113,30 @@ def grow(
         offer(joined)
         if opened <= max_outputs:
             best = len(region)
+    for left in region[best:]:
+        note(left, f"more than {max_outputs} of the region's values would be used outside of it")
+    if len(region) == MAX_NODES:
+        for waiting in dict.fromkeys(c[-1] for c in candidates if c[-1] not in members):
+            note(waiting, f"the region has {MAX_NODES} operations already")
     return sorted(region[:best], key=order.__getitem__)
 
 
 def absorb_producers(
-    region: list[Instruction], order: dict[Instruction, int], accept: Callable[[Instruction], bool]
+    region: list[Instruction], order: dict[Instruction, int], refuses: Refuses, note: Note = _unnoted
 ) -> list[Instruction]:
-    """Add accepted producers whose every user is in the region, transitively."""
+    """Add producers that are not refused and whose every user is in the region, transitively."""
     members = set(region)
     pending = list(region)
     while pending and len(members) < MAX_NODES:
         for producer in pending.pop().inputs:
-            if producer in members or producer not in order or not accept(producer):
+            if producer in members or producer not in order:
                 continue
-            if all(user in members for user in producer.users):
+            reason = refuses(producer)
+            if reason is None and all(user in members for user in producer.users):
                 members.add(producer)
                 pending.append(producer)
+            elif not (producer.is_literal or producer.is_param):
+                note(producer, reason or "its value is used outside of the region too")
     return sorted(members, key=order.__getitem__)
 
 
@@ -191,6 +227,15 @@ def _first_operation(body: Module) -> Instruction | None:
 def parameter_name(index: int) -> str:
     """MIGraphX's automatic parameter names: ``x0`` to ``x9``, then ``x:00010``."""
     return f"x{index}" if index < 10 else f"x:{index:05d}"
+
+
+def unfusable(ins: Instruction) -> str | None:
+    """Why kernels of regions do not handle an instruction's result and inputs, or None if they do."""
+    for shape in (ins.shape, *(i.shape for i in ins.inputs)):
+        if not is_fusable_type(shape):
+            what = "lengths are known at run time only" if shape.is_dynamic else "kernels do not handle the type"
+            return f"{what}: {shape}"
+    return None
 
 
 def is_fusable_type(shape: Shape) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ...core.shape import Shape
@@ -12,38 +11,15 @@ from ...errors import CompileError
 from ..instruction import Instruction, Parameter, Return
 from ..module import Module
 from ..program import Program
-from .base import Options, Pass, environment_flag
+from ..rewrite_log import Refusal, RewriteLog
+from .base import Options, Pass
 from .build import RewriteBuilder
 from .match import RewriteRule, explain
 
-__all__ = ["Refusal", "RewriteLog", "Rewriter", "RulePass", "remove_dead"]
+__all__ = ["Rewriter", "RulePass", "remove_dead"]
 
 REVISIT_DEPTH = 3
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """A rule that matched and was not applied."""
-
-    rule: str
-    instruction: Instruction
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.rule} at {self.instruction.op}: {self.reason}"
-
-
-@dataclass
-class RewriteLog:
-    """What rules did to a program: applications counted by rule, refusals with their reasons."""
-
-    applied: dict[str, int] = field(default_factory=dict)
-    refused: dict[tuple[str, int], Refusal] = field(default_factory=dict)
-    exhausted: bool = False
-
-    def refusals(self, rule: str | None = None) -> list[Refusal]:
-        """Refusals, of one rule or of all."""
-        return [r for r in self.refused.values() if rule is None or r.rule == rule]
+"""Steps along the users of a changed instruction that are looked at again: patterns of rules are about so deep."""
 
 
 class Rewriter:
@@ -56,7 +32,6 @@ class Rewriter:
 
     def __init__(self, rules: Iterable[RewriteRule]) -> None:
         self._rules: dict[str, list[RewriteRule]] = {}
-        self._trace = False
         for candidate in rules:
             for name in candidate.pattern.names:
                 self._rules.setdefault(name, []).append(candidate)
@@ -64,7 +39,6 @@ class Rewriter:
     def run(self, module: Module, options: Options, log: RewriteLog | None = None) -> int:
         """Rewrite until no rule applies; returns the number of rewrites."""
         log = RewriteLog() if log is None else log
-        self._trace = environment_flag("MIGRAPHX_TRACE_MATCHES")
         budget = 1000 + 20 * len(module)
         total = 0
         while True:
@@ -96,7 +70,6 @@ class Rewriter:
         return count
 
     def _visit(self, module: Module, ins: Instruction, options: Options, log: RewriteLog) -> list[Instruction] | None:
-        trace = self._trace
         for candidate in self._rules[ins.op.name]:
             match = candidate.find(ins, options)
             if match is None:
@@ -108,15 +81,13 @@ class Rewriter:
                 if result is not None and not isinstance(result, str):
                     patch = result if isinstance(result, dict) else {ins: result}
                     if all(_same_rank(old.shape, new.shape) for old, new in patch.items()):
-                        log.applied[candidate.name] = log.applied.get(candidate.name, 0) + 1
-                        if trace:
-                            print(f"{candidate.name} matched {ins.op} -> {ins.shape}")
+                        log.apply(candidate.name, ins, forget=True)
                         return _apply(module, candidate.name, patch, builder)
                     result = "a scalar would become a vector of one element, or the reverse"
                 builder.discard()
                 reason = result
             if reason is not None:
-                log.refused[candidate.name, id(ins)] = Refusal(candidate.name, ins, reason)
+                log.refuse(candidate.name, ins, reason)
         return None
 
 
@@ -191,9 +162,6 @@ class RulePass(Pass):
     """A pass that is a list of rules; ``log`` tells what they did, ``explain`` why they did not."""
 
     rules: ClassVar[Sequence[RewriteRule]] = ()
-
-    def __init__(self) -> None:
-        self.log = RewriteLog()
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
         self.rewrite(module, options)

@@ -14,7 +14,7 @@ from .base import MacroBuilder, macro
 if TYPE_CHECKING:
     from ...graph.instruction import Instruction
 
-MOST_INPUTS = 26
+MOST_INPUTS = 26  # letters of the alphabet
 
 
 @macro("einsum", inputs=(1, MOST_INPUTS), equation="")

@@ -43,8 +43,8 @@ class Call:
     NONE, DICT_TYPE, ARRAY_TYPE, RESULT_TYPE, BYTE, IDLE, CONTEXTS = range(7, 14)
     RETAIN, RELEASE, CLEAR_ERROR, LEAVE, ENTER = range(14, 19)
     LOOK_UP, DELETE, LENGTH, ITEM, CUT, APPEND, NEW_LIST, SET_ITEM, NUMBER = range(19, 28)
-    NEW_ARRAY, SET_BASE, RESTORE = 28, 29, 30
-    WORDS = 32
+    NEW_ARRAY, SET_BASE, RESTORE = range(28, 31)
+    WORDS = 32  # whole cache lines
 
 
 class Spec:
@@ -52,12 +52,13 @@ class Spec:
     ``ALSO``: the type of array that is taken besides NumPy's."""
 
     NAME, DTYPE, RANK, LENS, ROOM, ROOM_AT, ALSO = range(7)
-    WORDS = 7
+    WORDS = 7  # one for each name
 
 
 class Array:
     """Words of NumPy's array object (``PyArrayObject``); ``TYPE`` is any object's."""
 
+    # By PyArrayObject_fields and NPY_ARRAY_* of ndarraytypes.h.
     TYPE, DATA, RANK, LENS, DTYPE, FLAGS = 1, 2, 3, 4, 7, 8
     C_CONTIGUOUS, WRITABLE_C_ARRAY = 1, 0x501
 
@@ -79,9 +80,10 @@ _PYTHON = {
     Call.NUMBER: "PyLong_AsLongLong",
     Call.RESTORE: "PyErr_Restore",
 }
+# Places in NumPy's table of functions: PyArray_NewFromDescr, PyArray_SetBaseObject.
 _NUMPY = {Call.NEW_ARRAY: 94, Call.SET_BASE: 282}
-_NUMPY_ABI_FUNCTION, _NUMPY_ABI = 0, 0x02000000
-_METH_O = 8
+_NUMPY_ABI_FUNCTION, _NUMPY_ABI = 0, 0x02000000  # PyArray_GetNDArrayCVersion, and the ABI of NumPy 2
+_METH_O = 8  # of methodobject.h
 
 # args: the array over a Call block; begin: the one argument; returns a new reference, or 0 with the error set that the
 # handler of a signal has raised. Under the interpreter's lock.

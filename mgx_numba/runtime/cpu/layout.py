@@ -17,10 +17,13 @@ from .spmd import Patch, StepRecord
 
 __all__ = ["PlanTables", "Segment"]
 
-_SLOT_ALIGNMENT = 8
-_MAX_CLAIMS = 1 << 31
+_SLOT_ALIGNMENT = 8  # words of a cache line
+_MAX_CLAIMS = 1 << 31  # counts of claims are 32 bits with a sign
 _BRIEF_SECONDS = 8e-6
+"""About what waking a worker costs: a call of less is faster on the caller's thread alone."""
 _FLOPS_PER_SECOND, _BYTES_PER_SECOND = 1e11, 1e11
+"""Of one core, rounded, for telling brief calls apart: `Machine` is the back end's, and this is decided by orders of
+magnitude."""
 _LOOK_SECONDS = 1e-4
 """Between two looks for signals, by estimate, which is seldom a tenth of the time. A look is a few hundredths of a
 microsecond."""

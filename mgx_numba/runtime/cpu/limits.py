@@ -20,11 +20,12 @@ from .executor import Executable
 __all__ = ["measure_limits"]
 
 _CHAINS = 12
-_ROUNDS = 20_000
-_COPY_BYTES = 48 << 20
-_CHUNK_BYTES = 1 << 20
-_SECONDS = 0.15
-_LEAST_RUNS = 3
+"""Multiply-adds under way: two units of 4 cycles need 8 chains, 5 cycles need 10."""
+_ROUNDS = 20_000  # some ten microseconds a task
+_COPY_BYTES = 48 << 20  # of each block: both together are past the last cache of most machines
+_CHUNK_BYTES = 1 << 20  # a task: long enough for the hardware to fetch ahead
+_SECONDS = 0.15  # for each of the two
+_LEAST_RUNS = 3  # of which the best counts
 
 
 def measure_limits(num_threads: int = 0) -> Limits:

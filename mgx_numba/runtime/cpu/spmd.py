@@ -33,14 +33,14 @@ class StepRecord:
     """
 
     FUNCTION, ARGS, TASKS, GRAIN, DONE, CHAIN, PATCH, PIECE = range(8)
-    WORDS = 8
+    WORDS = 8  # a cache line
 
 
 class Patch:
     """Words of one patch: ``slots[SLOT] = bases[BASE] + OFFSET``, done before the step's range runs."""
 
     SLOT, BASE, OFFSET = range(3)
-    WORDS = 3
+    WORDS = 3  # one for each name
 
 
 class Job:
@@ -61,7 +61,7 @@ class Job:
     WAITERS = 8
     SLOTS, BASES, PATCHES, HELD, BRIEF, FAULT, FAULT_CHECK, FAULT_INDEX = range(16, 24)
     LONG, LOOKING, LOOKED, STOPPED, SELF, ERROR = range(24, 30)
-    WORDS = 32
+    WORDS = 32  # whole cache lines
 
 
 class Pool:
@@ -79,15 +79,16 @@ class Pool:
     """
 
     GENERATION, STOP, JOB, WALK, SPINS, YIELDS = range(6)
+    # Each of these, which several threads change, is on a cache line of its own.
     GATE = 8
     OWNER = 16
     SLEEPERS = 24
     CPUS, ALLOWED, NUMBERS, AVOIDED, WORKERS, ENDED = range(32, 38)
     CONFINE, CONFINED, GROWN, PATIENCE, QUOTA, SIBLINGS = range(38, 44)
     LOOK, MAIN, IDENT, ENSURE, RELEASE, CHECK, FETCH = range(44, 51)
-    WORDS = 56
+    WORDS = 56  # whole cache lines
     CLOSED = 1 << 32
-    MASK = 16
+    MASK = 16  # words of a set of CPUs, for 1024 of them
 
 
 def constants_of(prefix: str, layout: type) -> str:

@@ -35,10 +35,12 @@ __all__ = [
 ]
 
 ENVIRONMENT = "MGX_NUM_THREADS"
-MAX_THREADS = 1024
+MAX_THREADS = 1024  # more than any machine has cores; the pool has a word for each
 _SPINS = 2000
-_YIELDS = 64
-_JOIN_SECONDS = 1.0
+"""Looks at a word before a thread yields, some ten microseconds: longer takes power, shorter lets threads sleep between
+the steps of one call. No figures kept."""
+_YIELDS = 64  # times a thread lets others run before it sleeps
+_JOIN_SECONDS = 1.0  # for a worker to leave at exit: it needs microseconds, unless the system has stopped it
 
 # ``void (int64_t *args, int64_t begin, int64_t end)``; calling one releases the GIL.
 NativeKernel = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)

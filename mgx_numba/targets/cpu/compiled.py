@@ -18,6 +18,7 @@ from ..base import KeptPlan, Tree
 if TYPE_CHECKING:
     from ...codegen.store import Store
     from ...graph.program import Program
+    from ...graph.rewrite_log import RewriteLog
     from ..base import Observer
 
 __all__ = ["LoweredProgram", "grouped"]
@@ -87,12 +88,12 @@ class LoweredProgram:
         assert target.executable is not None
 
         def note(index: int, step: Step | HostStep, seconds: float, view: Callable[[TensorView], np.ndarray]) -> None:
-            flops, moved = (step.flops, step.bytes) if isinstance(step, Step) else (0, 0)
+            flops, moved, reason = (step.flops, step.bytes, "") if isinstance(step, Step) else (0, 0, step.reason)
 
             def outputs() -> list[np.ndarray]:
                 return [view(v) for v in step.outputs]
 
-            observer(Observation(step.instruction, step.label, seconds, outputs, flops, moved))
+            observer(Observation(step.instruction, step.label, seconds, outputs, flops, moved, reason))
 
         return grouped(target.trees, target.executable.run_traced(target.arrays(inputs), note))
 
@@ -122,7 +123,8 @@ class LoweredProgram:
             nonlocal total
             total += seconds
             outputs = [view(v) for v in step.outputs]
-            write_trace(out, f"{step.instruction} [{step.label}]", seconds, total, outputs, level)
+            reason = f" (on the host: {step.reason})" if isinstance(step, HostStep) else ""
+            write_trace(out, f"{step.instruction} [{step.label}]{reason}", seconds, total, outputs, level)
 
         return grouped(target.trees, target.executable.run_traced(target.arrays(inputs), show))
 
@@ -135,6 +137,15 @@ class LoweredProgram:
                 for kernel in (step.kernel, *(a for a in step.args if isinstance(a, KernelSource))):
                     origins.setdefault(kernel, {})[kernel.origin or origin] = None
         return [dataclasses.replace(kernel, origin="\n".join(texts)) for kernel, texts in origins.items()]
+
+    def host_reasons(self) -> dict[str, str]:
+        """See `Compiled.host_reasons`; with dynamic inputs a plan belongs to a set of lengths, and none is here."""
+        steps = self.executable.plan.steps if self.executable is not None else []
+        return {step.instruction: step.reason for step in steps if isinstance(step, HostStep)}
+
+    def rewrite_log(self) -> RewriteLog:
+        """See `Compiled.rewrite_log`; of a plan from a file, what its passes do again."""
+        return self.program.log
 
     def kept_plan(self) -> KeptPlan | None:
         """See `Compiled.kept_plan`: a program with dynamic inputs has a plan for each set of lengths."""

@@ -23,10 +23,12 @@ from ...runtime.plan import ParameterSpec, Plan, Pointer, Region, Step
 __all__ = ["Bench"]
 
 _SAMPLE_SECONDS = 2e-3
-_MOST_RUNS = 50
+"""Of a sample, whose fastest run counts: long against the clock and a wake-up, short against changes of the clock
+rate."""
+_MOST_RUNS = 50  # of a sample
 _ROTATED_BYTES = 32 << 20
 """Constant weights are read from copies that together have this size, as a program finds them: not in the cache."""
-_MOST_COPIES = 16
+_MOST_COPIES = 16  # of weights, however small they are
 
 
 class Bench:

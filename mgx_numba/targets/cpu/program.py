@@ -11,6 +11,7 @@ import numpy as np
 
 from ...graph.passes import Options, run_passes
 from ...graph.program import Program
+from ...graph.rewrite_log import RewriteLog
 from ...graph.specialize import is_dynamic, specialize
 from ...runtime.cpu.direct import Entry
 from ...runtime.cpu.executor import Executable
@@ -68,6 +69,7 @@ class CpuProgram(LoweredProgram):
         self._specialized: OrderedDict[tuple[tuple[int, ...], ...], CpuProgram] = OrderedDict()
         self._latest: CpuProgram | None = None
         self._lock = threading.Lock()
+        self._log = RewriteLog()
         if is_dynamic(program):
             self._source = source = program.clone()
             self._shared = SharedWeights(source)
@@ -77,6 +79,7 @@ class CpuProgram(LoweredProgram):
             return
         program, trees = without_tuples(program)
         optimized = optimize(program, options)
+        self._log = optimized.log
         if options.tuning is not None and options.tuning.exhaustive:
             lower(optimized, options)  # asks the tuning all its questions
             _tune(options.tuning)
@@ -116,6 +119,15 @@ class CpuProgram(LoweredProgram):
             return None if entry is None else entry(inputs)
 
         return latest
+
+    def rewrite_log(self) -> RewriteLog:
+        """See `Compiled.rewrite_log`; with dynamic inputs, that of all sets of lengths so far."""
+        if self._source is None:
+            return self._log
+        log = RewriteLog()
+        for program in list(self._specialized.values()):
+            log.include(program.rewrite_log())
+        return log
 
     def _all(self) -> list[LoweredProgram]:
         return [self, *list(self._specialized.values())]

@@ -16,12 +16,13 @@ from ...runtime.plan import Pointer, Region, TensorView
 
 __all__ = ["Buffer", "View", "color"]
 
-ALIGNMENT = 64
+ALIGNMENT = 64  # bytes of a cache line
 SHARED_BYTES = 1 << 14
 """Size from which it matters which worker wrote to a buffer's memory before."""
 GROWTH = 1.25
 """Factor by which the arena may grow so that workers find their own shares in it."""
 MOST_MIDDLES = 8
+"""Places that are tried for a buffer: time to colour in proportion to it."""
 SIZE_CLASS_BITS = 4
 """Leading bits of a size that classes of small buffers keep: at most an eighth of a class is not used."""
 MOST_SORTED = 1024

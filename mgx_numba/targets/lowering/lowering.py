@@ -34,7 +34,7 @@ from .buffers import Buffer, View, color
 from .destinations import RESHAPES, keeps_inner_axis, seen_before
 from .in_place import replaced, replaced_operand
 from .released_constants import ReleasedConstants
-from .rules import Body, RuleTable
+from .rules import Body, LoweringRule, RuleTable
 from .shared_weights import SharedWeights
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ class PendingStep:
     inputs: list[View] = field(default_factory=list)
     outputs: list[View] = field(default_factory=list)
     plans: tuple[Plan, ...] = ()
+    reason: str = ""
+    """Of a host step: why no kernel does it."""
 
 
 class Lowering:
@@ -121,7 +123,10 @@ class Lowering:
 
     def lowered(self, program: Program) -> Plan:
         """The plan of another program, such as a submodule, for the same target."""
-        return Lowering(program, self.options, self.rules, self.backend, self.threads).run()
+        program.log.parent = self.program.log
+        plan = Lowering(program, self.options, self.rules, self.backend, self.threads).run()
+        self.program.log.close()
+        return plan
 
     def _lower(self, ins: Instruction) -> None:
         if isinstance(ins.op, Parameter):
@@ -130,22 +135,26 @@ class Lowering:
             self.values[ins] = View(Buffer(Region.PARAMETER, index, shape.bytes), shape)
         elif ins.literal is not None:
             self.values[ins] = self._literal(ins.literal)
-        elif self._needs_host(ins):
-            self.host(ins)
         else:
+            rule = self.rules.get(ins.name)
+            reason = self._needs_host(ins, rule)
+            if rule is None or reason:
+                self.host(ins, reason or f"the target has no lowering rule for {ins.name}")
+                return
             try:
-                rule = self.rules.get(ins.name)
-                (rule.lower if rule is not None else Lowering.host)(self, ins)
-            except UnsupportedError:
-                self.host(ins)
+                rule.lower(self, ins)
+            except UnsupportedError as error:
+                self.host(ins, str(error))
 
-    def _needs_host(self, ins: Instruction) -> bool:
-        rule = self.rules.get(ins.name)
+    def _needs_host(self, ins: Instruction, rule: LoweringRule | None) -> str:
+        """Why an instruction is the host's whatever its rule does; empty if it is not."""
         if rule is not None and rule.hosted:
-            return False
-        dynamic = ins.shape.is_dynamic and not (rule is not None and rule.dynamic)
-        dynamic = dynamic or any(i.shape.is_dynamic for i in ins.inputs)
-        return dynamic or any(self._is_hosted(self.values[i]) for i in ins.inputs)
+            return ""
+        if ins.shape.is_dynamic and not (rule is not None and rule.dynamic):
+            return "lengths of its result are known at run time only"
+        if any(i.shape.is_dynamic for i in ins.inputs):
+            return "lengths of an input are known at run time only"
+        return "an input is made by a host step" if any(self._is_hosted(self.values[i]) for i in ins.inputs) else ""
 
     @staticmethod
     def _is_hosted(value: Any) -> bool:
@@ -311,8 +320,15 @@ class Lowering:
         self.hosted += 1
         return View(Buffer(Region.HOST, self.hosted - 1), shape)
 
-    def host(self, ins: Instruction, bodies: Mapping[Module, Body] | None = None) -> None:
-        """Append a host step that computes the instruction by its NumPy meaning; ``bodies`` run its submodules."""
+    def host(self, ins: Instruction, reason: str, bodies: Mapping[Module, Body] | None = None) -> None:
+        """Append a host step that computes the instruction by its NumPy meaning.
+
+        Args:
+            reason: why no kernel does it; it goes into the program's log, too.
+            bodies: what runs its submodules.
+        """
+        rule = self.rules.get(ins.name)
+        self.program.log.refuse("lowering" if rule is None else rule.lower.__name__, ins, reason)
         captured = [i for module in ins.module_args for i in module.captured()]
         sources = [*ins.inputs, *captured]
         flat: list[View] = []
@@ -340,7 +356,7 @@ class Lowering:
         self.values[ins] = views if ins.shape.sub_shapes else views[0]
         plans = tuple(body.plan for body in bodies.values() if body.plan is not None) if bodies else ()
         label = f"{self.backend.name}::{ins.name}" if plans else f"ref::{ins.name}"
-        self.steps.append(PendingStep(None, {}, label, ins, function, flat, views, plans))
+        self.steps.append(PendingStep(None, {}, label, ins, function, flat, views, plans, reason))
 
     def _place_results(self) -> None:
         """Lend the memory of results and concatenations to the instructions that feed them."""
@@ -398,7 +414,8 @@ class Lowering:
                 continue
             target = View(Buffer(Region.OUTPUT, k), ins.shape.to_standard())
             if value.buffer.region is Region.HOST:
-                self.steps.append(PendingStep(None, {}, "ref::@return", ins, list, [value], [target]))
+                reason = "a host step made the value"
+                self.steps.append(PendingStep(None, {}, "ref::@return", ins, list, [value], [target], reason=reason))
             else:
                 self.copy(value, target, ins)
 
@@ -446,6 +463,7 @@ class Lowering:
                 label=step.label,
                 instruction=text,
                 plans=step.plans,
+                reason=step.reason,
             )
         launch = step.launch
         args: list[int | Pointer | KernelSource] = []

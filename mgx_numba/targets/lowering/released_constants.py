@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["ReleasedConstants"]
 
 LEAST_BYTES = 1 << 16
+"""Of a constant that is worth giving back: smaller ones are kept by the allocator anyway."""
 
 
 class ReleasedConstants:

@@ -14,6 +14,7 @@ from ...graph.instruction import Instruction
 from ...graph.passes import run_passes
 from ...graph.printer import format_instruction, instruction_names
 from ...graph.program import Program
+from ...graph.rewrite_log import RewriteLog
 from ..base import Observation, Observer
 from ..tracing import write_trace
 from .interpreter import evaluate
@@ -79,6 +80,14 @@ class RefProgram:
     def kernels(self) -> list[Any]:
         """None: nothing is generated."""
         return []
+
+    def host_reasons(self) -> dict[str, str]:
+        """None: the host is what was asked for."""
+        return {}
+
+    def rewrite_log(self) -> RewriteLog:
+        """See `Compiled.rewrite_log`."""
+        return self.program.log
 
     def kept_plan(self) -> None:
         """There is no plan."""

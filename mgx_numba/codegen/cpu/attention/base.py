@@ -19,6 +19,7 @@ __all__ = ["AttentionKernel", "inverse", "join_launch"]
 
 OPERANDS = ("q", "k", "v", "out")
 SEARCH_LANES = 64
+"""Bytes of a mask that are looked at together: one AVX-512 register, or a cache line."""
 DIMS = ("batch", "head", "row", "step")
 
 

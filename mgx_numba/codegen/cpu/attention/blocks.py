@@ -16,6 +16,7 @@ QUERIES = 64
 FEW_KEYS = 4096
 """Most keys in one step of a few queries: long stretches of memory are read faster."""
 TASKS_PER_THREAD = 4
+"""So many even out heads of different cost; each packs its keys again. No figures kept."""
 SPLIT_KEYS = 256
 """Fewest keys that are worth a task of their own."""
 

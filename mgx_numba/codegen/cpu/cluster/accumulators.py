@@ -39,13 +39,13 @@ def across_lanes(reduction: Reduction) -> str:
 
 
 def finished(reduction: Reduction, printer: VectorPrinter, text: str, type: Type) -> VectorValue:
-    """Row value, from the combined accumulator that ``text`` gives; ``type`` is the elements', ``count`` in the kernel
-    their number."""
+    """Row value, from what ``text`` gives: a mean whose sum can overflow, else the combined accumulator; ``type`` is
+    the elements', ``count`` in the kernel their number."""
     accumulator = reduction.accumulator(type)
     value = VectorValue(printer.buffer.emit(text), accumulator)
     if accumulator is Type.bool_type:
         return value
-    if reduction.name == "reduce_mean":
+    if reduction.name == "reduce_mean" and not reduction.sum_can_overflow(type):
         count = VectorValue(printer.buffer.emit(f"cast_{accumulator.numpy.name}(count)"), accumulator)
         value = printer.div(value, count)
     if accumulator is type or accumulator is type.compute:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .. import host
 from ..loops import AHEAD_BYTES, streamable
+from ..machine import machine
 from .layout import ReduceLayout
 from .names import Names
 
@@ -11,8 +12,8 @@ __all__ = ["prefetches", "soon_read", "streamed_result"]
 
 ROWS_AHEAD = 16
 """Rows that columns in a single stage ask for ahead of the one that they read."""
-LONGEST_AHEAD = 256 << 10
-"""Bytes of the longest row that is asked for as a whole, so that it waits in the second-level cache."""
+AHEAD_SHARE = 4
+"""Of so many parts of the second-level cache the longest row that is asked for as a whole takes one."""
 
 
 def prefetches(layout: ReduceLayout, k: int, place: str, at: str = "q") -> list[str]:
@@ -38,7 +39,7 @@ def soon_read(layout: ReduceLayout, names: Names, stage: int) -> list[str]:
             ahead = f"c + {layout.lanes}" if stage or not strides else f"c + {rows} * ({strides[-1][1]})"
         elif stage == 0:
             ahead = f"c + {AHEAD_BYTES // size}"
-        elif next_row and not layout.loops and layout.cols * size <= LONGEST_AHEAD:
+        elif next_row and not layout.loops and layout.cols * size <= machine().l2_bytes // AHEAD_SHARE:
             ahead = f"c + {next_row}"
         else:
             continue

@@ -11,6 +11,7 @@ from .accumulators import initial_text
 from .ahead import prefetches
 from .element import Element
 from .layout import ReduceLayout
+from .means import mean_lines
 from .names import Names
 from .row_values import rows_at
 from .tasks import each_row
@@ -38,10 +39,11 @@ def column_lines(layout: ReduceLayout, names: Names) -> list[str]:
 
     def results(left: str) -> list[str]:
         rows = rows_at(layout, names, left)
+        checked = mean_lines(layout, names, 0, rows_at(layout, names, left, "o"), left)
         for ins in stages.reductions:
             rows.value(ins)
         rows.store_results()
-        return [*_load(layout, names), *rows.drain()]
+        return [*_load(layout, names), *checked, *rows.drain()]
 
     chunk = [*vector_loop(lanes, clear), *_walk(layout, names), *vector_loop(lanes, results)]
     return [*reserved, *each_row(layout, names, chunk)]

@@ -22,7 +22,7 @@ class Element:
 
     Args:
         row: prints a row value, outside of the loop.
-        keeps: whether what later stages read again is kept.
+        keeps: whether what later stages read again is kept, and what earlier ones kept is read.
         known: values that are in registers already; those that are printed come to it.
 
     ``buffer`` takes the lines, ``read`` the numbers of the inputs that they load.
@@ -64,10 +64,13 @@ class Element:
     def lines(self, reductions: Sequence[Instruction], stores: Sequence[tuple[int, Instruction]]) -> list[str]:
         """Lines that add the elements to the accumulators of ``reductions`` and store results with these numbers."""
         for ins in reductions:
-            joined = self._masked(ins, self._printer.register(self.contribution(ins)))
-            accumulator = self._names.accumulators[ins]
-            self.buffer.line(f"{accumulator} = {self._layout.stages.reduction(ins).combine}({accumulator}, {joined})")
+            accumulator, combine = self._names.accumulators[ins], self._layout.stages.reduction(ins).combine
+            self.buffer.line(f"{accumulator} = {combine}({accumulator}, {self.joined(ins)})")
         return self._stored(stores)
+
+    def joined(self, ins: Instruction) -> str:
+        """Name of what the elements contribute to a reduction, in all lanes: nothing where there is no element."""
+        return self._masked(ins, self._printer.register(self.contribution(ins)))
 
     def whole_row_lines(
         self, reductions: Sequence[Instruction], stores: Sequence[tuple[int, Instruction]]
@@ -109,7 +112,7 @@ class Element:
             return self._row(ins)
         if ins in self._known:
             return self._known[ins]
-        kept_by = layout.cached.get(ins)
+        kept_by = layout.cached.get(ins) if self._keeps else None
         if kept_by is not None and kept_by < self._stage:
             text = self.buffer.emit(f"load({self._names.caches[ins]}, {self._place}, {layout.lanes})")
             value = VectorValue(text, ins.shape.type)
@@ -124,7 +127,7 @@ class Element:
         else:
             value = ins.op.scalar(self._printer, *(self._value(i) for i in ins.inputs))  # type: ignore[attr-defined]
         self._known[ins] = value
-        if self._keeps and kept_by == self._stage:
+        if kept_by == self._stage:
             place = f"{self._names.caches[ins]}, {self._place}, {self._printer.register(value)}"
             # In a pipeline the place behind the last elements of one row has those of another.
             bounded = self._left and layout.strategy is Strategy.ROW_PIPELINE

@@ -10,6 +10,7 @@ from ....graph.instruction import Instruction
 from ....graph.module import Module
 from ...problems.cluster import Tensor
 from ..loops import task_elements
+from ..machine import machine
 from .cached import CHEAP, cached_values
 from .stages import Stages
 from .vectors import Strategy, vectors_of
@@ -17,8 +18,8 @@ from .walk import SHORTEST_PIPELINE, Walk
 
 __all__ = ["ReduceLayout", "reduce_layout"]
 
-PIPELINE_BYTES = 512 << 10
-"""Most bytes of the rows that are in a pipeline, which stay in the second-level cache meanwhile."""
+PIPELINE_SHARE = 2
+"""Of so many parts of the second-level cache the rows in a pipeline take one at most, where they stay meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ def _is_pipelined(
         and last > 0
         and walk.reduce_space.rank <= 1
         and cols >= SHORTEST_PIPELINE * lanes
-        and row_bytes * stages.count <= PIPELINE_BYTES
+        and row_bytes * stages.count <= machine().l2_bytes // PIPELINE_SHARE
         and any(stages.cost(i.inputs[0]) > CHEAP for i in stages.reductions)
         and all(stage == last - 1 for stage in cached.values())
         and all(stages.store_stage(r) == last for r, full in zip(stages.results, stages.full_results) if full)

@@ -15,6 +15,7 @@ from .accumulators import across_lanes, initial_lines, initial_text
 from .ahead import prefetches, streamed_result
 from .element import Element, cache_memory, lines_of_head
 from .layout import ReduceLayout
+from .means import mean_lines, mean_name
 from .names import Names
 from .row_values import RowValues
 
@@ -49,8 +50,19 @@ def pipeline_lines(layout: ReduceLayout, names: Names) -> list[str]:
         known |= read
     setup, aged = _ages(layout, names)
     accumulators = names.accumulators.items()
-    joined = [f"{name}_0 = {across_lanes(layout.stages.reduction(ins))}({name})" for ins, name in accumulators]
-    finish = [*joined, *_row_results(layout, names), *aged]
+    checked = [
+        line for s in range(last + 1) for line in mean_lines(layout, names, s, _row_values(layout, names, s, "o"))
+    ]
+    joined = [
+        f"{name}_0 = "
+        + (
+            mean_name(names, ins)
+            if layout.stages.sum_can_overflow(ins)
+            else f"{across_lanes(layout.stages.reduction(ins))}({name})"
+        )
+        for ins, name in accumulators
+    ]
+    finish = [*checked, *joined, *_row_results(layout, names), *aged]
     streamed = streamed_result(layout, last)
     aligned = streamed and f"r{last}_{streamed}"
     steps = _steps(stages, names.operands, names.odometer, setup, finish, layout.lanes, turn, aligned)

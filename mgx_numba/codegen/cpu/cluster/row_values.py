@@ -13,6 +13,7 @@ from ..printer import CodeBuffer, VectorPrinter, VectorValue
 from .accumulators import across_lanes, finished
 from .element import lines_of_head
 from .layout import ReduceLayout
+from .means import mean_lines, mean_name
 from .names import Names
 from .variance import HeadMean
 
@@ -24,7 +25,8 @@ class RowValues:
 
     Args:
         prefix: of the names of values.
-        accumulated: expression of what a reduction has come to, with all lanes joined in row mode.
+        accumulated: expression of what a reduction has come to, with all lanes joined in row mode; of means whose sums
+            can overflow, of these.
         age: the head of the row, see `variance.head_lines`, is the one with this age in its name.
         at: pointers to the row are named so.
         left: how many of a vector of columns there are, if not all.
@@ -41,7 +43,8 @@ class RowValues:
         left: str = "",
     ) -> None:
         self._layout, self._names, self._accumulated = layout, names, accumulated
-        self._age, self._at, self._left = age, at, left
+        self.at = at
+        self._age, self._left = age, left
         self._buffer = CodeBuffer(prefix)
         lanes = 0 if layout.walk.row_mode else layout.lanes
         self._printer = VectorPrinter(self._buffer, lanes, fast_math=layout.fast_math)
@@ -63,7 +66,7 @@ class RowValues:
         for k, (result, is_full) in enumerate(zip(layout.stages.results, layout.stages.full_results)):
             if is_full:
                 continue
-            pointer, value = f"{self._at}_out{k}", self._printer.stored(self.value(result))
+            pointer, value = f"{self.at}_out{k}", self._printer.stored(self.value(result))
             if layout.walk.row_mode:
                 self._buffer.line(f"store_scalar({pointer}, 0, {value})")
             else:
@@ -77,7 +80,7 @@ class RowValues:
             return printer.const(ins.literal.numpy().reshape(-1)[0].item(), ins.shape.type)
         if ins.is_param:
             k = layout.stages.parameters.index(ins)
-            pointer = f"{self._at}_x{k}"
+            pointer = f"{self.at}_x{k}"
             if layout.walk.row_mode:
                 return printer.loaded(f"load_scalar({pointer}, 0)", ins.shape.type)
             inner, step = layout.inner[k], self._names.steps[k]
@@ -94,17 +97,20 @@ class RowValues:
         raise CompileError(f"{ins.op} is not known as a row value here")
 
 
-def rows_at(layout: ReduceLayout, names: Names, left: str = "") -> RowValues:
+def rows_at(layout: ReduceLayout, names: Names, left: str = "", prefix: str = "") -> RowValues:
     """Row values of the row at ``r``, or in column mode of a vector of columns (the first ``left`` of them, if given).
 
-    A reduction is known when its accumulator is complete.
+    A reduction is known when its accumulator is complete, and after `mean_lines`. Their names begin with ``prefix``, or
+    in a way that tells apart those of a whole vector.
     """
 
     def accumulated(ins: Instruction) -> str:
         text = names.accumulators[ins]
+        if layout.stages.sum_can_overflow(ins):
+            return mean_name(names, ins)
         return f"{across_lanes(layout.stages.reduction(ins))}({text})" if layout.walk.row_mode else text
 
-    return RowValues(layout, names, "u" if left else "s", accumulated, left=left)
+    return RowValues(layout, names, prefix or ("u" if left else "s"), accumulated, left=left)
 
 
 def all_stages(
@@ -121,7 +127,8 @@ def all_stages(
         lines += [*rows.drain(), *head]
     for stage in range(stages.count):
         printed = stage_lines(stage, rows)
-        lines += [*rows.drain(), *printed]
+        checked = mean_lines(layout, names, stage, rows_at(layout, names, left, "o"), left)
+        lines += [*rows.drain(), *printed, *checked]
         for ins in stages.reduced_in(stage):
             rows.value(ins)
         lines += rows.drain()

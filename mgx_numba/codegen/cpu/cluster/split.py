@@ -19,22 +19,33 @@ from ....graph.module import Module
 from ...problems.cluster import Tensor
 from ...reductions import REDUCTIONS
 from ..machine import machine
+from .means import DOWN
 from .vectors import Vectors, vectors_of
 
 __all__ = ["Division", "Piece", "division_of", "split_cluster"]
 
 FEWEST_ROWS = 16
+"""Rows from which they are tasks enough: fewer are cut into parts, whose results another launch combines."""
 MOST_PARTS = 32
+"""Parts of all rows together: enough for 16 threads to end about together, and few results to combine. No figures
+kept."""
 FOLDED = 1024
+"""Columns that several steps at a time are made to: more fill more vectors, and leave more to combine. No figures
+kept."""
 LEAST_STEPS = 16
 """Steps of the columns that several steps at a time are made to, so that little is left to combine."""
 LONG_RUN = 4096
+"""The same past the caches: memory serves runs of 4096 elements better than short ones. No figures kept."""
 FEW_VECTORS = 2
+"""Vectors up to which columns are few: more of them fill registers by themselves."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Part of a cluster as a module: its parameters and results stand for these values of the cluster's module."""
+    """Part of a cluster as a module: its parameters and results stand for these values of the cluster's module.
+
+    A mean whose sum can overflow is given, and taken, twice: as its sum, and as the sum of elements times `DOWN`.
+    """
 
     module: Module
     takes: tuple[Instruction, ...]
@@ -157,8 +168,11 @@ def _partial(module: Module, axes: Sequence[int], first: Sequence[Instruction]) 
     for ins in first:
         value = _converted(result, values[ins.inputs[0]], _accumulator(ins))
         sums.append(result.add_instruction(_associative(ins), [value], axes=tuple(axes)))
+        if _sum_can_overflow(ins):
+            scaled = result.add_instruction("mul", [value, _like(result, DOWN, value)])
+            sums.append(result.add_instruction(_associative(ins), [scaled], axes=tuple(axes)))
     result.add_return(sums)
-    return Piece(result, takes, tuple(first))
+    return Piece(result, takes, tuple(_as_summed(first)))
 
 
 def _combined(
@@ -170,24 +184,28 @@ def _combined(
 ) -> Piece:
     result = Module(module.name)
     needed = _ancestors(given, set(first))
-    known = {
-        i: result.add_parameter(f"part{k}", Shape(_accumulator(i), (parts, *reduced))) for k, i in enumerate(first)
-    }
+    summed = _as_summed(first)
+    known = [result.add_parameter(f"part{k}", Shape(_accumulator(i), (parts, *reduced))) for k, i in enumerate(summed)]
     rows = [p for p in module.parameters() if p in needed]
     values = {p: result.add_parameter(p.op.parameter, Shape(p.shape.type, (1, *p.shape.lens))) for p in rows}  # type: ignore[attr-defined]
     count = prod(first[0].inputs[0].shape.lens) // prod(reduced)
+    totals = [result.add_instruction(_associative(i), [part], axes=(0,)) for i, part in zip(summed, known)]
     for ins in first:
-        value = result.add_instruction(_associative(ins), [known[ins]], axes=(0,))
+        value = totals.pop(0)
         if ins.name == "reduce_mean":
-            number = result.add_literal(np.full((1,) * value.shape.ndim, count, value.shape.type.numpy))
-            spread = result.add_instruction("multibroadcast", [number], out_lens=value.shape.lens)
-            value = result.add_instruction("div", [value, spread])
+            value = result.add_instruction("div", [value, _like(result, count, value)])
+        if _sum_can_overflow(ins):
+            scaled = totals.pop(0)
+            scaled = result.add_instruction("div", [scaled, _like(result, count * DOWN, scaled)])
+            size = result.add_instruction("abs", [value])
+            in_range = result.add_instruction("less", [size, _like(result, np.inf, size)])
+            value = result.add_instruction("where", [in_range, value, scaled])
         values[ins] = _converted(result, value, ins.shape.type)
     for ins in module:
         if ins in needed and not ins.is_param:
             values[ins] = _copy(result, ins, values, (1,))
     result.add_return([values[i] for i in given])
-    return Piece(result, (*first, *rows), tuple(given))
+    return Piece(result, (*summed, *rows), tuple(given))
 
 
 def _rest(
@@ -231,6 +249,21 @@ def _accumulator(ins: Instruction) -> Type:
 def _associative(ins: Instruction) -> str:
     """The reduction whose results of parts combine by the same reduction."""
     return "reduce_sum" if ins.name == "reduce_mean" else ins.name
+
+
+def _sum_can_overflow(ins: Instruction) -> bool:
+    return REDUCTIONS[ins.name].sum_can_overflow(ins.inputs[0].shape.type)
+
+
+def _as_summed(reductions: Sequence[Instruction]) -> list[Instruction]:
+    """Each reduction as often as the first piece has results for it."""
+    return [i for i in reductions for _ in range(2 if _sum_can_overflow(i) else 1)]
+
+
+def _like(module: Module, number: float, value: Instruction) -> Instruction:
+    """A number in the type and lengths of a value."""
+    literal = module.add_literal(np.full((1,) * value.shape.ndim, number, value.shape.type.numpy))
+    return module.add_instruction("multibroadcast", [literal], out_lens=value.shape.lens)
 
 
 def _converted(module: Module, value: Instruction, type: Type) -> Instruction:

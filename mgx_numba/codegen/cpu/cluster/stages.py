@@ -57,6 +57,10 @@ class Stages:
         found = REDUCTIONS[ins.name]
         return replace(found, combine="first_greater") if ins in self.maxima_without_nan else found
 
+    def sum_can_overflow(self, ins: Instruction) -> bool:
+        """Whether a reduction is a mean that must not be what its sum comes to, see `means`."""
+        return self.reduction(ins).sum_can_overflow(ins.inputs[0].shape.type)
+
     def reduced_in(self, stage: int) -> list[Instruction]:
         """The reductions of one stage."""
         return [i for i in self.reductions if self.stage[i] == stage + 1]

@@ -25,6 +25,7 @@ from ..loops import indent
 __all__ = ["LEAST_SHARE", "HeadMean", "head_lines", "head_vectors", "with_one_pass_variances"]
 
 LEAST_VECTORS = 4
+"""Vectors that the head has at least: fewer give a mean that may be far from that of the row."""
 LEAST_SHARE = 32
 """The head is at least this part of a row, so that rounding errors have a bound; its elements follow one another."""
 EXACT_TYPES = (Type.float_type, Type.double_type)
@@ -32,7 +33,7 @@ EXACT_TYPES = (Type.float_type, Type.double_type)
 
 @dataclass(frozen=True)
 class HeadMean(Operator):
-    """Mean of the first elements of each row, 0 if that is not finite; known before the row is read."""
+    """Mean of the first elements of each row, known before it is read; 0 if some element less it may be infinite."""
 
     name: ClassVar[str] = "head_mean"
     axes: tuple[int, ...] = ()
@@ -49,12 +50,14 @@ def head_vectors(lanes: int, cols: int, count: int) -> int:
 
 def head_lines(name: str, dtype: str, lanes: int, element: Sequence[str], value: str) -> list[str]:
     """Lines that set ``name`` to the mean of ``heads`` vectors: each the ``value`` of ``element`` at ``c``."""
+    info = np.finfo(dtype)
+    below = float(info.max) * float(info.eps) / 8  # taken from the largest number, it leaves that
     return [
         f"{name} = const_{dtype}(0, {lanes})",
         "for head in range(heads):",
         *indent([f"c = head * {lanes}", *element, f"{name} = add({name}, {value})"], 1),
         f"{name}_0 = div(reduce_add({name}), cast_{dtype}(heads * {lanes}))",
-        f"{name}_1 = where(lt(abs({name}_0), INF), {name}_0, const_{dtype}(0, 0))",
+        f"{name}_1 = where(lt(abs({name}_0), {below!r}), {name}_0, const_{dtype}(0, 0))",
     ]
 
 

@@ -23,14 +23,15 @@ __all__ = ["Strategy", "Vectors", "vectors_of"]
 LONG_ROW = 32
 """Vectors of a row from which each step takes two of them."""
 WIDER_COLUMNS = 8
+"""Vectors of columns in a step: longer runs of each row, for more registers. No figures kept."""
 LIGHT = 6
 """Instructions of a cluster with one stage of which each step may take ``WIDER_COLUMNS`` vectors."""
 FEWEST_CHUNKS = 16
 """Vectors that columns have at least, so that all threads have some."""
 FEWEST_KEPT = 4
 """Vectors of columns from which their accumulators may be in memory."""
-KEPT_BYTES = 16 << 10
-"""Memory for the accumulators of a task's columns: half of a first-level cache of 32 KiB."""
+KEPT_SHARE = 3
+"""Of so many parts of the first-level cache the accumulators of a task's columns take one."""
 WHOLE_ROW = 8
 """Registers of the longest row that is held in them."""
 
@@ -149,5 +150,5 @@ def _longest_chunk(stages: Stages, strategy: Strategy, lanes: int) -> int:
     """Most columns of a task."""
     if strategy is Strategy.COLUMNS:
         types = [stages.reduction(i).accumulator(i.inputs[0].shape.type) for i in stages.reductions]
-        return KEPT_BYTES // sum(t.size for t in types)
+        return machine().l1_bytes // KEPT_SHARE // sum(t.size for t in types)
     return max(4 * lanes_for(len(stages.module)), lanes)

@@ -28,6 +28,16 @@ SHARED_CYCLES = 0.03
 """Cycles to fetch a byte of the weights, which all cores have read before, from beyond the L2 cache."""
 
 
+TILE_CYCLES, TASK_CYCLES = 60, 300
+"""Cycles of a call of the register tile and of a task besides their multiply-adds."""
+LOAD_CYCLES = 0.1
+"""Cycles of a row's element that a tile broadcasts, beyond those of the multiply-adds that it is used in."""
+CLEARLY = 0.99
+"""Part of the least cost so far that another blocking must be below, so that of equal ones the largest is taken."""
+LINE_FIXED, LINE_SHARE = 0.3, 0.25
+"""Cost of a task of lines, in lines: besides its own, and of what the threads that end first wait for."""
+
+
 @dataclass(frozen=True)
 class Blocking:
     """Rows, panels, taps and channels of one task or step.
@@ -110,7 +120,7 @@ def cut(
                 for rows in (m_block, -(-m // (parts * blocks))):
                     blocking = Blocking(rows, p_block, tap_block, k_block, parts)
                     cost = _makespan(blocking, tile, m, panels, depth, taps, groups, threads)
-                    if cost < best_cost * 0.99:
+                    if cost < best_cost * CLEARLY:
                         best, best_cost = blocking, cost
     return best
 
@@ -133,7 +143,7 @@ def cut_lines(
     parts = -(-panels // p_block)
 
     def cost(block: int) -> float:
-        return -(-parts * -(-lines // block) // threads) * (block + 0.3) + 0.25 * block
+        return -(-parts * -(-lines // block) // threads) * (block + LINE_FIXED) + LINE_SHARE * block
 
     sizes = {-(-lines // count) for count in range(1, min(lines, 16 * threads) + 1)} if threads > 1 else {lines}
     return Blocking(min(sizes, key=cost) * width, p_block, 1, 1)
@@ -160,11 +170,11 @@ def _makespan(
         tile_rows, rows = tile_rows + 1, rows + 1
     work = rows * width * terms * tile.vectors / 2
     weights = width * terms * tile.columns / 16
-    loads = 0.1 * tile_rows * terms * tile.rows
+    loads = LOAD_CYCLES * tile_rows * terms * tile.rows
     foreign_rows = m * depth * ITEMSIZE[tile.left_word] / blocking.parts * (1 - blocking.parts / threads)
     own_weights = panels * tile.columns * terms * ITEMSIZE[tile.right_word] * blocking.parts / threads
     traffic = FOREIGN_CYCLES * foreign_rows + SHARED_CYCLES * own_weights
-    return -(-tasks // threads) * (work + weights + loads + tile_rows * 60 + 300) + groups * traffic
+    return -(-tasks // threads) * (work + weights + loads + tile_rows * TILE_CYCLES + TASK_CYCLES) + groups * traffic
 
 
 def _divisors(number: int) -> list[int]:

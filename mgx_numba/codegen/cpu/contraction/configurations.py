@@ -16,6 +16,7 @@ __all__ = ["candidate_of", "refinements", "solver_candidates"]
 
 _BLOCKING = ("rows", "panels", "taps", "depth", "parts")
 _MOST_REFINEMENTS = 8
+"""Blockings near the best one that tuning measures: each costs up to `tuner.ROUNDS` samples."""
 
 
 def solver_candidates(request: Request) -> list[Candidate]:

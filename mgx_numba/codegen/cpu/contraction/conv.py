@@ -138,6 +138,7 @@ class ConvDirect(Solver[ConvProblem]):
         left, right, out = (ITEMSIZE[dtype] for dtype in (problem.types.a, problem.types.b, problem.types.out))
         moved = left * problem.batch * problem.in_pixels * problem.in_channels + out * rows * problem.out_channels
         moved += right * problem.groups * terms * columns
+        # Operations that finding the place of a tap takes the time of.
         table = rows * problem.groups * problem.taps * 40.0
         return seconds(tile, 2 * rows * problem.groups * columns * terms + table, moved, threads)
 

@@ -15,6 +15,7 @@ from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import NOT_COMPUTED, Epilogue
 from ..kernel import cpu_kernel
+from ..machine import machine
 from ..microkernels.depthwise_table import DEPTHWISE_SLOTS, RUNS
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
@@ -31,8 +32,8 @@ __all__ = [
     "volume_arguments",
 ]  # fmt: skip
 
-LINES_BYTES = 24576
-"""Input of one line's taps that stays in the L1 cache for the next line."""
+LINES_SHARE = 2
+"""Of so many parts of the L1 cache the input of one line's taps takes one, where it stays for the next line."""
 WINDOWS = range(2, 8)
 """Numbers of taps along a line that may share the vectors of the input which they read."""
 MOST_ROWS = 7
@@ -82,6 +83,7 @@ class ConvDepthwise(Solver[ConvProblem]):
         rows = problem.batch * problem.out_pixels
         moved = problem.itemsize * (problem.batch * problem.in_pixels + rows) * problem.out_channels
         columns = -(-problem.out_channels // tile.lanes) * tile.lanes
+        # Instead of 2 operations a multiply-add: loads of inputs take time, too. Fitted to measured choices.
         return seconds(tile, 2.7 * rows * columns * problem.taps, moved, threads)
 
 
@@ -173,7 +175,7 @@ def _blocks(
 def _slice(problem: ConvProblem, tile: RegisterTile, channels: int) -> int:
     """Channels to do at a time."""
     line = problem.kernel[0] * problem.kernel[1] * problem.in_lens[2] * problem.itemsize
-    near = max(LINES_BYTES // line, 2 * tile.lanes)
+    near = max(machine().l1_bytes // LINES_SHARE // line, 2 * tile.lanes)
     return min(near, -(-channels // tile.lanes) * tile.lanes) // tile.lanes * tile.lanes
 
 

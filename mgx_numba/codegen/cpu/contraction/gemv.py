@@ -26,7 +26,9 @@ from .solver import NO_EPILOGUE, Strides
 __all__ = ["GemvPacked", "chain_sets"]
 
 MOST_ROWS = 4
+"""Rows whose sums fit the registers beside two panels of weights; more share a panel's loads better in a tile."""
 UNROLL = 4
+"""Steps of a loop, and chains of sums: a multiply-add takes 4 cycles. Longer loops lose more at their ends."""
 ALONE_BYTES = 1 << 18
 """Weights that one thread reads while two would still be waiting for each other."""
 TASK_BYTES = 1 << 16
@@ -97,6 +99,7 @@ class GemvPacked(GemmPacked):
 
     def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
         """Less than that of the solver for any number of rows, which is slower in all measurements of a few."""
+        # So that of two equal estimates this one is the less.
         return 0.9 * super().estimate(problem, threads)
 
 

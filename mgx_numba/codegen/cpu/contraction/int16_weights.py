@@ -22,7 +22,7 @@ BLOCK = 256
 """Rows that share a scale."""
 DOWN = 2.0**-39
 """Two to the power of minus the bits of a word less its sign, and of the rows of a block."""
-LARGEST = 32767
+LARGEST = 32767  # of an int16 with a sign, by definition
 SMALLEST_STEP = np.float32(2.0**-126)
 LEAST_MEAN = 256
 """Steps that the weights of a column must have in the mean, but for zeros and the largest of each block. Normal ones

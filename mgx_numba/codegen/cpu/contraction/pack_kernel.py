@@ -15,6 +15,7 @@ from .pack import panel_count
 __all__ = ["pack_launch"]
 
 MOST_DIMS = 3
+"""Dimensions of a packing after merging: batch, rows and columns."""
 
 
 def pack_launch(

@@ -8,6 +8,8 @@ from ..microkernels.register_tile import RegisterTile
 __all__ = ["peak_flops", "seconds"]
 
 EFFICIENCY = 0.9
+"""Part of the peak that is reckoned with: the same for all solvers, so that it weighs arithmetic against memory. What
+the estimates lose by all their constants is measured by `bench.choices`."""
 
 
 def peak_flops(tile: RegisterTile) -> float:

@@ -27,6 +27,7 @@ from .solver import NO_EPILOGUE, Solver, Strides
 __all__ = ["ConvFewChannels"]
 
 MOST_CHANNELS = 4
+"""Input channels: a tap of more of them is a product deep enough for panels. No figures kept."""
 MOST_TERMS = 36
 """Products of one output, all of which are written out."""
 VECTORS = 2
@@ -87,6 +88,7 @@ class ConvFewChannels(Solver[ConvProblem]):
         columns = -(-problem.out_channels // tile.lanes) * tile.lanes
         inputs = problem.batch * problem.in_pixels * problem.in_channels
         moved = problem.itemsize * (inputs + rows * problem.out_channels)
+        # Instead of 2 operations a multiply-add: loads of inputs take time, too.
         return seconds(tile, 2.2 * rows * columns * problem.taps * problem.in_channels, moved, threads)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from ...launch import Solution
 from ...problems.convolution import ConvProblem
 from ...problems.epilogue import NOT_COMPUTED, Epilogue
+from ..machine import machine
 from ..microkernels.tile_table import tile_for
 from .blocking import Blocking
 from .conv import direct_launch, panel_lens, tap_matrices
@@ -28,9 +29,9 @@ from .solver import NO_EPILOGUE, Solver, Strides
 
 __all__ = ["ConvTransposed"]
 
-PHASES_BYTES = 256 * 1024
-"""Weights of all phases that stay in the L2 cache together."""
-_NOWHERE = 1 << 40
+PHASES_SHARE = 4
+"""Of so many parts of the L2 cache the weights of all phases may take one, and stay there together."""
+_NOWHERE = 1 << 40  # past the end of any axis
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ class ConvTransposed(Solver[ConvProblem]):
         zeros = self.packed_lens(problem)[0] - problem.group_in
         launches, start = [], 0
         phases = list(_phases(problem))
-        if _apart(problem) and problem.itemsize * math.prod(problem.weight_lens) <= PHASES_BYTES:
+        if _apart(problem) and problem.itemsize * math.prod(problem.weight_lens) <= machine().l2_bytes // PHASES_SHARE:
             first, count = phases[0], len(phases)
             joined = replace(
                 first.problem,

@@ -18,6 +18,7 @@ from .rows import KEPT_COLUMNS, RowLoop, cast_text, kept_columns, row_share, row
 __all__ = ["arg_join_launch", "arg_part_launch", "arg_parts", "argreduce_launch"]
 
 LONG_ROW = 16
+"""Vectors of a row from which four registers look for the extreme side by side: more to compare at the end of a row."""
 
 
 class _Search:

@@ -17,7 +17,9 @@ from .rows import RowLoop, mover, mover_lanes, vector_loop
 __all__ = ["edges_launch"]
 
 LONGEST_STEP = 256
+"""Bytes of a step along the axis with the table; longer ones are copied as runs. No figures kept."""
 LARGEST_TABLE = 1 << 16
+"""Positions in a table, which takes 8 bytes for each: half of a second-level cache of 1 MiB."""
 
 
 @dataclass(frozen=True)

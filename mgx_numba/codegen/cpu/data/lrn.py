@@ -19,7 +19,11 @@ from .rows import RowLoop, cast_text, const_text, vector_loop
 __all__ = ["lrn_launch"]
 
 SCRATCH = 2048
+"""Squares of a row of channels in each of two scratch rows: 8 KiB each of float32, so that both stay in the first-level
+cache. More channels are summed over rows."""
+_USUAL_POWER = 0.75  # of AlexNet, and the default of ONNX
 UNROLLED = 16
+"""Channels of a sum up to which it has no loop: text, and time to compile, for the steps of one."""
 
 
 def lrn_launch(op: Lrn, x: Tensor, out: Tensor, origin: str = "") -> Launch:
@@ -55,10 +59,10 @@ def _divide(op: Lrn, x: Tensor, lanes: int, estimated: bool = False) -> list[str
     power = {
         1.0: [],
         0.5: ["base = sqrt(base)"],
-        0.75: ["base = sqrt(base)", "base = mul(base, sqrt(base))"],
+        _USUAL_POWER: ["base = sqrt(base)", "base = mul(base, sqrt(base))"],
     }.get(op.beta, [f"base = pow(base, {op.beta!r})"])
     result = cast_text("div(v, base)", compute, dtype_name(x.type))
-    if estimated and op.beta == 0.75:
+    if estimated and op.beta == _USUAL_POWER:
         power, result = [], cast_text("over_power_075(v, base)", compute, dtype_name(x.type))
     return [f"base = fma(s, {scale}, {bias})", *power, f"result = {result}"]
 

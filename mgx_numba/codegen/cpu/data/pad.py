@@ -20,7 +20,10 @@ from .terms import Term
 __all__ = ["has_short_rows", "pad_launch", "remap_launch"]
 
 SHORT_ROW = 128
+"""Bytes of a row, which is three short loops, up to which filling everything first is faster; half of it where the
+fill comes back from memory."""
 FEWEST_ROWS = 4096
+"""Rows from which this pays for a second launch. No figures kept."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,10 @@ from .rows import RowLoop
 __all__ = ["along_rows", "suits_rows"]
 
 ROW_BUFFER = 2048
+"""Elements in each of two scratch rows: 8 KiB each of float32, so that both stay in the first-level cache."""
 LOADED_EVERY = 4
+"""Strides up to which a vector of every so manieth element is put together from whole vectors: more loads than gathers
+would make from there on."""
 
 
 def suits_rows(p: PoolingKernel) -> bool:

@@ -17,8 +17,12 @@ from .rows import RowLoop
 __all__ = ["may_slide", "sliding"]
 
 MOST_KEPT = 6
+"""Columns of a window that are kept: each takes a register for each vector of channels."""
 KEPT_VECTORS = 16
+"""Registers for what is kept: half of the 32 of AVX-512, all of the 16 of AVX2, of which some are spilled there."""
 FEWEST_WINDOWS = 64
+"""Windows of a row that a task has at least: the first ones compute columns that the task before had. No figures
+kept."""
 
 
 def may_slide(p: PoolingKernel) -> bool:

@@ -20,7 +20,9 @@ from .rows import cast_text, const_text
 __all__ = ["UNROLL", "UNROLLED_TAPS", "PoolingKernel", "PoolingWindow", "places_of", "windows"]
 
 UNROLL = 4
+"""Vectors of channels side by side: maxima and sums are chains, which wait unless there are several."""
 UNROLLED_TAPS = 16
+"""Taps up to which a window has no loops: text, and time to compile, for the steps of one. 3x3 and 4x4 are below."""
 
 
 @dataclass(frozen=True)

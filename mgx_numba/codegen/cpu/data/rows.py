@@ -18,10 +18,17 @@ __all__ = [
 ]  # fmt: skip
 
 KEPT_COLUMNS = 1024
+"""Values that are kept for columns: 4 KiB of float32, so that two arrays of them leave room in the first-level
+cache."""
 FEWEST_CHUNKS = 8
+"""Chunks that columns are cut into at least: tasks for several threads against longer runs of memory."""
 ROWS_TOGETHER = 64
+"""Rows that share what is found out once a task (positions of columns): little is left of that cost."""
 FEWEST_ROWS = 4
+"""Rows from which they are tasks enough by themselves."""
 MOST_PARTS = 32
+"""Parts of all rows together: enough for 16 threads to end about together, and few results to combine. No figures
+kept."""
 _MOVERS = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
 
 

@@ -37,15 +37,24 @@ from .terms import Term
 __all__ = ["runs_launch"]
 
 LONGEST_RUN = 4096
+"""Bytes: a longer run is a row, which pays for a loop of its own. A page of memory."""
 FEWEST_STEPS = 4
+"""Steps of an innermost loop: of fewer the loop around it costs more than they do."""
 FEWEST_BYTES = 256
-BLOCK_BYTES = 128 << 10
+"""Bytes of an innermost loop of fewer steps that pay for the loop around it: four cache lines."""
+BLOCK_SHARE = 8
+"""Of so many parts of the second-level cache a block of the source takes one, where its lines are used up."""
 STAGED_BYTES = 8 << 10
+"""Scratch memory in which runs become whole lines: a sixth of the first-level cache, which the source needs, too."""
 FEWEST_BLOCK_BYTES = 2 << 10
+"""Bytes of the target in a block: less than half a page at a time is slow to write. No figures kept."""
 UNROLLED = 4
-LEAST_BYTES = 16
+"""Vectors of a run, or runs, that are moved together: loads that need not wait for one another."""
+LEAST_BYTES = 16  # a 128-bit register: the tail of a run overlaps what is before it rather than being shorter
 AHEAD_RUNS = 16
+"""Runs at read positions that are asked for ahead: about as many misses as a core has under way."""
 AHEAD_BYTES = 2 << 10
+"""Bytes of them: more lines than the core can wait for at a time would be dropped."""
 
 
 def runs_launch(
@@ -148,7 +157,9 @@ class _Runs:
         within.sort(key=lambda d: -reach[d])
         others = [d for d in others if d not in within]
         if within:
-            chunk = max(BLOCK_BYTES // (reach[self.along] * self.item), FEWEST_BLOCK_BYTES // run_bytes)
+            chunk = max(
+                machine().l2_bytes // BLOCK_SHARE // (reach[self.along] * self.item), FEWEST_BLOCK_BYTES // run_bytes
+            )
         else:
             chunk = task_elements(space.elements) // self.run
         if self.staged:

@@ -28,15 +28,28 @@ from .rows import RowLoop, cast_text, const_text, row_share
 __all__ = ["LARGEST_K", "topk_launch", "topk_share"]
 
 LARGEST_K = 1024
+"""Elements that are kept sorted on the stack of a kernel; inserting takes time in proportion. More go to a host
+step."""
 SKIPPED = 4
+"""Vectors that one branch passes over: fewer branches, for elements that are looked at twice after a hit."""
+# Vectors of groups, of which the fewest that serve are taken: bounds that are found faster, or are nearer.
 GROUP_VECTORS = (1, 4, 16)
 WANTED_OF_GROUPS = 0.625
+"""Part of the groups that may be wanted: of more, many of the best share a group, and the bound lets through too
+many."""
 LEAST_OF_GROUP = 4
+"""Elements in each group on average: of fewer, dealing out saves nothing. No figures kept."""
 COLLECTED = 512
+"""Candidates that there is room for, some times the 160 that groups of 16 lanes serve. Where ties bring more, elements
+are inserted."""
 BISECTIONS = 12
+"""Halvings of the range of the groups' best: enough to tell 256 groups apart, unless their values lie very unevenly."""
 COUNTED_VECTORS = 4
+"""Vectors of groups up to which each is compared with all: time in its square; bisection takes it from there."""
 DEALT = 4
+"""Vectors of the row in a step of dealing: loads and maxima that need not wait for one another."""
 WANTED_OF_PART = 16
+"""Elements wanted of a part for each least length of one: results of parts are elements for the launch after it."""
 
 
 def topk_share(k: int, axis: int, x: Tensor) -> int:

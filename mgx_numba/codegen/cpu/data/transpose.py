@@ -21,17 +21,25 @@ from .rows import mover
 __all__ = ["transpose_launch"]
 
 TILE = 64
-TILE_BYTES = 256
+"""Rows and columns of a square tile at least: runs of 64 elements on both sides."""
+TILE_BYTES = 256  # four cache lines: the same for types of less than 4 bytes, so that lines are used up
 LINED_TILE = 32
+"""Rows of a tile are a multiple of it where whole lines are stored: two blocks of 16."""
 LONG_BYTES = 4096
+"""Run of the source in a tile past the caches: a page, from which the hardware fetches ahead."""
 ALIASING = 4096
+"""Bytes: addresses that differ by a multiple share a set of a first-level cache, of which each way is a page."""
 LARGEST_BLOCK = 16
-SMALLEST_BLOCK = 4
+"""Rows of a block that is transposed in registers: 16 of the 32 of AVX-512."""
+SMALLEST_BLOCK = 4  # lanes of a 128-bit register of float32
 RIBBON = 4096
-WIDEST_RIBBON = 15
-STAGED_BYTES = 4096
+"""Steps of a task along the longer dimension: as many elements as other tasks have (`loops.LEAST_ELEMENTS`), or
+more."""
+WIDEST_RIBBON = 15  # a block of 16 is wider than the run
+STAGED_BYTES = 4096  # of runs in scratch memory before they are stored: a page, a twelfth of the first-level cache
 STAGED_COLUMNS = 512
-STRIPE_BYTES = 256
+"""Columns of a stripe of 16 rows at most in scratch memory: 32 KiB of float32, in the first-level cache."""
+STRIPE_BYTES = 256  # four cache lines of each row of the target at a time
 
 
 def transpose_launch(x: Tensor, out: Tensor, origin: str = "") -> Launch | None:

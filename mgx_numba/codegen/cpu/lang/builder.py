@@ -31,6 +31,7 @@ _ELEMENTS: dict[str, ir.Type] = {
     **{f"float8_{name}": ir.IntType(8) for name in ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz")},
 }
 _I32 = ir.IntType(32)
+# By bits: adding it leaves no room for a fraction, which is rounded to even.
 _MAGIC = {32: 1.5 * 2.0**23, 64: 1.5 * 2.0**52}
 
 

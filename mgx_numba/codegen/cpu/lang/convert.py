@@ -18,6 +18,7 @@ __all__ = ["convert", "truth"]
 
 _HALF, _FLOAT, _DOUBLE = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 _I32 = ir.IntType(32)
+_FRACTION = 23  # bits of a float32, by IEEE 754
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ def _expand(b: VectorBuilder, x: ir.Value, f: _Small) -> ir.Value:
     wide = b.ir.zext(x, b.like(x, _I32))
     magnitude = b.and_(wide, (1 << (f.bits - 1)) - 1)
     sign = b.shl(b.lshr(wide, f.bits - 1), 31)
-    normal = b.iadd(b.shl(magnitude, 23 - f.mantissa), (127 - f.bias) << 23)
+    normal = b.iadd(b.shl(magnitude, _FRACTION - f.mantissa), (127 - f.bias) << _FRACTION)
     # Codes below 2**mantissa are zero and subnormals: an integer times the smallest subnormal.
     small = b.mul(b.ir.sitofp(magnitude, b.like(x, _FLOAT)), 2.0 ** (1 - f.bias - f.mantissa))
     bits = b.select(b.icmp("<", magnitude, 1 << f.mantissa), b.bits(small), normal)
@@ -156,14 +157,14 @@ def _round_small(b: VectorBuilder, x: ir.Value, f: _Small) -> ir.Value:
     """float32 to any format of `_SMALL`."""
     bits = b.bits(x)
     magnitude = b.and_(bits, 0x7FFFFFFF)
-    dropped = 23 - f.mantissa
+    dropped = _FRACTION - f.mantissa
     tie = b.and_(b.lshr(magnitude, dropped), 1)
     rounded = b.lshr(b.iadd(b.iadd(magnitude, (1 << (dropped - 1)) - 1), tie), dropped)
     normal = b.isub(rounded, (127 - f.bias) << f.mantissa)
     # Adding a power of two whose last place is the smallest subnormal rounds to a multiple of it.
     power = 24 - f.bias - f.mantissa
-    small = b.isub(b.bits(b.add(b.from_bits(magnitude), 2.0**power)), (127 + power) << 23)
-    code = b.select(b.icmp("<", magnitude, (128 - f.bias) << 23), small, normal)
+    small = b.isub(b.bits(b.add(b.from_bits(magnitude), 2.0**power)), (127 + power) << _FRACTION)
+    code = b.select(b.icmp("<", magnitude, (128 - f.bias) << _FRACTION), small, normal)
     code = b.select(b.icmp(">", code, f.largest), f.overflow, code)
     code = b.select(b.icmp(">", magnitude, 0x7F800000), f.nan, code)
     sign = b.shl(b.lshr(bits, 31), f.bits - 1)

@@ -219,6 +219,7 @@ def yield_thread(typingctx):
 
 def _sleep(builder: ir.IRBuilder, microseconds: ir.Value) -> None:
     if sys.platform == "win32":
+        # Rounded up.
         milliseconds = builder.udiv(builder.add(microseconds, ir.Constant(_I64, 999)), ir.Constant(_I64, 1000))
         builder.call(_extern(builder, "Sleep", ir.VoidType(), [_I32]), [builder.trunc(milliseconds, _I32)])
     else:
@@ -328,9 +329,8 @@ def futex_wait(typingctx, words, index, half, expected, microseconds):
         number = _call_number(builder, _FUTEX)
         zero = ir.Constant(_I64, 0)
         if number is None:
-            bounded = builder.select(
-                builder.icmp_signed("==", microseconds, zero), ir.Constant(_I64, 500), microseconds
-            )
+            soon = ir.Constant(_I64, 500)  # to look again where no limit is given
+            bounded = builder.select(builder.icmp_signed("==", microseconds, zero), soon, microseconds)
             _sleep(builder, bounded)
             return context.get_dummy_value()
         timespec = cgutils.alloca_once(builder, ir.ArrayType(_I64, 2))

@@ -28,8 +28,9 @@ __all__ = [
     "tanh_fast",
 ]
 
-_LN_SMALLEST_NORMAL = -87.33654475
-_LN_LARGEST = 88.72283905
+_FRACTION = 23  # bits of a float32, by IEEE 754
+_LN_SMALLEST_NORMAL = -87.33654475  # of 2**-126
+_LN_LARGEST = 88.72283905  # of the largest float32
 # From here on the tail of the normal distribution is 0 in float32, and that of its approximation by tanh below 2**-126.
 _NORMAL_LIMIT = 14.5
 _TANH_LIMIT = 9.98
@@ -51,12 +52,12 @@ def _reduce(b: VectorBuilder, x: ir.Value, magic: float = _WHOLE) -> tuple[ir.Va
 
 def _scale(b: VectorBuilder, p: ir.Value, bits: ir.Value) -> ir.Value:
     """p * 2**n for p near 1 and n (in the low 9 bits of `bits`) from -150 to 128, subnormal results too."""
-    n = b.ashr(b.shl(bits, 23), 23)
+    n = b.ashr(b.shl(bits, _FRACTION), _FRACTION)
     if host.has("avx512f", "avx512vl"):
         return b.intrinsic("ldexp", [p], p.type, overloads=[p.type, n.type], extra=[n])
     first = b.ashr(n, 1)
     second = b.isub(n, first)
-    powers = [b.from_bits(b.shl(b.iadd(part, 127), 23)) for part in (first, second)]
+    powers = [b.from_bits(b.shl(b.iadd(part, 127), _FRACTION)) for part in (first, second)]
     return b.mul(b.mul(p, powers[0]), powers[1])
 
 
@@ -122,6 +123,7 @@ def _tabulated_power(b: VectorBuilder, bits: ir.Value, r: ir.Value) -> ir.Value:
 
 def _bounded(b: VectorBuilder, x: ir.Value) -> ir.Value:
     """x between bounds outside of which exp is 0 and infinity; the order of operands lets NaN through."""
+    # Whole numbers just outside of the logarithms of the largest and of half of the smallest float32.
     return b.first_less(89.0, b.first_greater(-104.0, x))
 
 
@@ -137,7 +139,7 @@ def exp_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
         return _scalef(b, _tabulated_power(b, bits, r), n)
     r, _, bits = _reduce(b, x)
     p = b.polynomial(r, table.EXP_32_FAST)
-    scaled = b.from_bits(b.iadd(b.bits(p), b.shl(bits, 23)))
+    scaled = b.from_bits(b.iadd(b.bits(p), b.shl(bits, _FRACTION)))
     scaled = b.select(b.fcmp("<", x, _LN_SMALLEST_NORMAL), 0.0, scaled)
     # Beyond the range x * 3e38 is infinity; it is NaN for NaN.
     return b.select(b.fcmp("<=", x, _LN_LARGEST), scaled, b.mul(x, 3.0e38))
@@ -145,11 +147,11 @@ def exp_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
 
 def log(b: VectorBuilder, x: ir.Value) -> ir.Value:
     subnormal = b.fcmp("<", x, 2.0**-126)
-    bits = b.bits(b.select(subnormal, b.mul(x, 2.0**23), x))
+    bits = b.bits(b.select(subnormal, b.mul(x, 2.0**_FRACTION), x))
     # The exponent for which the mantissa is in [sqrt(1/2), sqrt(2)).
-    exponent = b.ashr(b.isub(bits, 0x3F3504F3), 23)
-    f = b.sub(b.from_bits(b.isub(bits, b.shl(exponent, 23))), 1.0)
-    n = b.ir.sitofp(b.isub(exponent, b.select(subnormal, b.coerce(exponent, 23)[1], 0)), x.type)
+    exponent = b.ashr(b.isub(bits, 0x3F3504F3), _FRACTION)
+    f = b.sub(b.from_bits(b.isub(bits, b.shl(exponent, _FRACTION))), 1.0)
+    n = b.ir.sitofp(b.isub(exponent, b.select(subnormal, b.coerce(exponent, _FRACTION)[1], 0)), x.type)
     square = b.mul(f, f)
     tail = b.mul(b.mul(square, f), b.polynomial(f, table.LOG_32))
     tail = b.muladd(n, table.LN2_LOW_32, tail)
@@ -169,7 +171,7 @@ def tanh_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
     # tanh(x) = t / (t + 2) with t = expm1(2 |x|); tanh(9.1) rounds to 1.
     r, _, bits = _reduce(b, b.first_less(18.2, b.mul(b.fabs(x), 2.0)))
     expm1 = b.muladd(b.mul(r, r), b.polynomial(r, table.EXPM1_32), r)
-    power = b.from_bits(b.iadd(b.shl(bits, 23), 127 << 23))
+    power = b.from_bits(b.iadd(b.shl(bits, _FRACTION), 127 << _FRACTION))
     t = b.muladd(power, expm1, b.sub(power, 1.0))
     return b.copysign(b.div(t, b.add(t, 2.0)), x)
 
@@ -197,7 +199,7 @@ def _exp_of_sum(b: VectorBuilder, x: ir.Value, low: ir.Value) -> ir.Value:
         return _scalef(b, _tabulated_power(b, bits, b.add(r, low)), n)
     r, _, bits = _reduce(b, x)
     p = b.polynomial(b.add(r, low), table.EXP_32)
-    return b.from_bits(b.iadd(b.bits(p), b.shl(bits, 23)))
+    return b.from_bits(b.iadd(b.bits(p), b.shl(bits, _FRACTION)))
 
 
 def _lost(b: VectorBuilder, x: ir.Value, y: ir.Value | float, product: ir.Value) -> ir.Value:
@@ -262,8 +264,8 @@ def gelu_erf_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
 
 def gelu_tanh_fast(b: VectorBuilder, x: ir.Value) -> ir.Value:
     # 0.5 (1 + tanh(u)) = 1 / (1 + exp(-2 u)), from the tail of |x|; u = x (c0 + c1 x**2) as a sum of two.
-    scale = 2.0 * 0.7978845608028654
-    (c0, c0_low), (c1, c1_low) = _split(scale), _split(0.044715 * scale)
+    scale = 2.0 * table.GELU_SCALE
+    (c0, c0_low), (c1, c1_low) = _split(scale), _split(table.GELU_CUBIC * scale)
     a = b.first_less(_TANH_LIMIT, b.fabs(x))
     square = b.mul(a, a)
     square_low = _lost(b, a, a, square)
@@ -309,6 +311,7 @@ def over_power_075(b: VectorBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
         product = b.mul(y, fourth)
         lost = b.fused(y, fourth, b.neg(product))
         e = b.fused(b.neg(lost), cube, b.fused(b.neg(product), cube, 1.0))
+        # (1 - e)**-0.75 to the second order.
         power = b.fused(b.mul(cube, e), b.fused(e, 0.65625, 0.75), cube)
         # Of 0, infinity, what is negative and NaN, the estimate is the value.
         return b.mul(x, b.select(b.is_nan(e), root, power))

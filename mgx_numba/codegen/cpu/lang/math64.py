@@ -15,8 +15,10 @@ from . import polynomials as table
 from .builder import VectorBuilder
 from .math32 import log_special, rational_erf
 
-_MAGIC = 1.5 * 2.0**52
-_LARGE_ANGLE = 1.0e6
+_FRACTION = 52  # bits of a float64, by IEEE 754
+_NORMAL = 54  # a power of two that makes any subnormal a normal number
+_MAGIC = 1.5 * 2.0**52  # adding it leaves no room for a fraction, which is rounded to even
+_LARGE_ANGLE = 1.0e6  # below, a quarter turn in two parts of a float64 leaves float32 results exact
 
 
 def _reduce(b: VectorBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
@@ -29,14 +31,15 @@ def _reduce(b: VectorBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
 
 def _power_of_two(b: VectorBuilder, n: ir.Value) -> ir.Value:
     """2**n for an integer vector that holds n in its low 11 bits, n from -1022 to 1023."""
-    return b.from_bits(b.iadd(b.shl(n, 52), 1023 << 52))
+    return b.from_bits(b.iadd(b.shl(n, _FRACTION), 1023 << _FRACTION))
 
 
 def exp(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    # Whole numbers just outside of the logarithms of the largest and of half of the smallest float64.
     bounded = b.first_less(710.0, b.first_greater(-746.0, x))
     r, bits = _reduce(b, bounded)
     p = b.add(b.muladd(b.mul(r, r), b.polynomial(r, table.EXP_64), r), 1.0)
-    n = b.ashr(b.shl(bits, 52), 52)
+    n = b.ashr(b.shl(bits, _FRACTION), _FRACTION)
     # 2**n in two factors: n goes from -1077 to 1025.
     half = b.isub(b.lshr(b.iadd(n, 2048), 1), 1024)
     return b.mul(b.mul(p, _power_of_two(b, half)), _power_of_two(b, b.isub(n, half)))
@@ -47,8 +50,9 @@ def exp_short(b: VectorBuilder, x: ir.Value) -> ir.Value:
     r, bits = _reduce(b, x)
     p = b.add(b.muladd(b.mul(r, r), b.polynomial(r, table.EXP_64_SHORT), r), 1.0)
     scaled = b.mul(p, _power_of_two(b, bits))
+    # x times a number near the largest is infinity, or NaN.
     scaled = b.select(b.fcmp("<", x, -708.0), 0.0, scaled)
-    return b.select(b.fcmp("<=", x, 709.0), scaled, b.mul(x, 1.0e308))
+    return b.select(b.fcmp("<=", x, 709.0), scaled, b.mul(x, 1.0e308))  # as above
 
 
 def sigmoid_short(b: VectorBuilder, x: ir.Value) -> ir.Value:
@@ -66,12 +70,12 @@ def tanh_short(b: VectorBuilder, x: ir.Value) -> ir.Value:
 
 def log(b: VectorBuilder, x: ir.Value) -> ir.Value:
     subnormal = b.fcmp("<", x, 2.0**-1022)
-    bits = b.bits(b.select(subnormal, b.mul(x, 2.0**54), x))
+    bits = b.bits(b.select(subnormal, b.mul(x, 2.0**_NORMAL), x))
     high = b.isub(bits, 0x3FE6A09E667F3BCD)
-    exponent = b.and_(high, 0xFFF << 52)
+    exponent = b.and_(high, 0xFFF << _FRACTION)
     f = b.sub(b.from_bits(b.isub(bits, exponent)), 1.0)
-    n = _small_to_float(b, b.lshr(exponent, 52))
-    n = b.sub(n, b.select(subnormal, b.coerce(n, 54.0)[1], 0.0))
+    n = _small_to_float(b, b.lshr(exponent, _FRACTION))
+    n = b.sub(n, b.select(subnormal, b.coerce(n, float(_NORMAL))[1], 0.0))
     s = b.div(f, b.add(f, 2.0))
     z = b.mul(s, s)
     half_square = b.mul(b.mul(f, f), 0.5)
@@ -96,7 +100,7 @@ def log2_short(b: VectorBuilder, x: ir.Value) -> ir.Value:
 def sinh_short(b: VectorBuilder, x: ir.Value) -> ir.Value:
     e = exp_short(b, x)
     large = b.mul(b.sub(e, b.div(1.0, e)), 0.5)
-    return _odd_near_zero(b, x, large, 1.0 / 6.0)
+    return _odd_near_zero(b, x, large, 1.0 / 6.0)  # Taylor
 
 
 def cosh_short(b: VectorBuilder, x: ir.Value) -> ir.Value:
@@ -113,7 +117,7 @@ def _odd_near_zero(b: VectorBuilder, x: ir.Value, large: ir.Value, cubic: float)
 def asinh_short(b: VectorBuilder, x: ir.Value) -> ir.Value:
     a = b.fabs(x)
     large = log(b, b.add(a, b.sqrt(b.muladd(a, a, 1.0))))
-    return _odd_near_zero(b, x, b.copysign(large, x), -1.0 / 6.0)
+    return _odd_near_zero(b, x, b.copysign(large, x), -1.0 / 6.0)  # Taylor
 
 
 def acosh_short(b: VectorBuilder, x: ir.Value) -> ir.Value:
@@ -123,7 +127,7 @@ def acosh_short(b: VectorBuilder, x: ir.Value) -> ir.Value:
 
 def atanh_short(b: VectorBuilder, x: ir.Value) -> ir.Value:
     large = b.mul(log(b, b.div(b.add(x, 1.0), b.sub(1.0, x))), 0.5)
-    return _odd_near_zero(b, x, large, 1.0 / 3.0)
+    return _odd_near_zero(b, x, large, 1.0 / 3.0)  # Taylor
 
 
 def atan_short(b: VectorBuilder, x: ir.Value) -> ir.Value:
@@ -160,6 +164,7 @@ def _by_parity(b: VectorBuilder, k: ir.Value, even: ir.Value, odd: ir.Value) -> 
 
 def _flip_sign(b: VectorBuilder, x: ir.Value, k: ir.Value) -> ir.Value:
     """-x where bit 1 of k is set."""
+    # The sign is bit 63.
     return b.from_bits(b.xor(b.bits(x), b.shl(b.and_(k, 2), 62)))
 
 
@@ -210,7 +215,7 @@ def erf_short(b: VectorBuilder, x: ir.Value) -> ir.Value:
 
 def gelu_erf_short(b: VectorBuilder, x: ir.Value) -> ir.Value:
     # x Phi(x); Phi(-|x|) = erfc(a) / 2 = exp(-a**2) erfcx(a) / 2 with a = |x| / sqrt(2)
-    a = b.mul(b.fabs(x), 0.7071067811865476)
+    a = b.mul(b.fabs(x), table.ROOT_HALF)
     bounded = b.first_less(1.0e3, a)
     u = b.div(b.sub(bounded, 4.0), b.add(bounded, 4.0))
     tail = b.mul(b.mul(exp_short(b, b.neg(b.mul(bounded, bounded))), b.polynomial(u, table.ERFCX_64)), 0.5)
@@ -218,8 +223,8 @@ def gelu_erf_short(b: VectorBuilder, x: ir.Value) -> ir.Value:
 
 
 def gelu_tanh_short(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    scale = -2.0 * 0.7978845608028654
-    inner = b.muladd(b.mul(x, x), 0.044715 * scale, scale)
+    scale = -2.0 * table.GELU_SCALE
+    inner = b.muladd(b.mul(x, x), table.GELU_CUBIC * scale, scale)
     return b.div(x, b.add(exp_short(b, b.mul(x, inner)), 1.0))
 
 
@@ -233,6 +238,6 @@ def softplus_short(b: VectorBuilder, x: ir.Value) -> ir.Value:
 
 
 def mish_short(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    z = exp_short(b, b.first_less(40.0, x))
+    z = exp_short(b, b.first_less(40.0, x))  # beyond, mish is x, and the square of z far from infinity
     n = b.muladd(z, z, b.mul(z, 2.0))
     return b.mul(x, b.div(n, b.add(n, 2.0)))

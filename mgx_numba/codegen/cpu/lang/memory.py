@@ -34,6 +34,7 @@ _I1, _I8, _I32, _I64 = (ir.IntType(bits) for bits in (1, 8, 32, 64))
 _INT = types.int64
 _ARGS = types.CPointer(types.int64)
 _STACK_LIMIT = 1 << 16
+"""Bytes of one array on the stack, of which kernels have a few: threads of macOS have 512 KiB, of Linux 8 MiB."""
 
 Definition = tuple[Any, Callable[..., Any]]
 

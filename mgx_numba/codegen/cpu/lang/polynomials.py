@@ -10,6 +10,9 @@ import math
 import struct
 
 LOG2_E = 1.0 / math.log(2.0)
+ROOT_HALF = 0.7071067811865476  # sqrt(1 / 2)
+# gelu_tanh: x / 2 (1 + tanh(scale * (x + cubic * x**3))), the scale being sqrt(2 / pi).
+GELU_SCALE, GELU_CUBIC = 0.7978845608028654, 0.044715
 # ln 2 in two parts: the first has so few bits that its product with an exponent is exact.
 LN2_HIGH_32, LN2_LOW_32 = 0.693359375, -2.12194440054690583e-4
 LN2_HIGH_64, LN2_LOW_64 = 6.93147180369123816490e-01, 1.90821492927058770002e-10

@@ -18,6 +18,7 @@ INF = float("inf")
 NAN = float("nan")
 
 _I64 = ir.IntType(64)
+# Of a value; bool has no pattern of bits that casts keep.
 _BITS = {"bool": 0, "float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}
 _BITS |= {name: int("".join(filter(str.isdigit, name))) for name in INTEGERS}
 _BITS |= {name: 8 for name in STORAGE if name.startswith("float8")}

@@ -16,6 +16,7 @@ from typing import Any
 from llvmlite import ir
 
 from . import math32, math64
+from . import polynomials as table
 from .arith import emit_integer_power
 from .builder import VectorBuilder
 from .vector import FLOATS, INTEGERS, elementwise
@@ -79,12 +80,12 @@ def _silu_64(b: VectorBuilder, x: ir.Value) -> ir.Value:
 
 
 def _gelu_erf_64(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    return b.mul(x, b.mul(b.per_lane("erfc", b.mul(x, -0.7071067811865476)), 0.5))
+    return b.mul(x, b.mul(b.per_lane("erfc", b.mul(x, -table.ROOT_HALF)), 0.5))
 
 
 def _gelu_tanh_64(b: VectorBuilder, x: ir.Value) -> ir.Value:
-    scale = 2.0 * 0.7978845608028654
-    return b.mul(x, _sigmoid_64(b, b.mul(x, b.muladd(b.mul(x, x), 0.044715 * scale, scale))))
+    scale = 2.0 * table.GELU_SCALE
+    return b.mul(x, _sigmoid_64(b, b.mul(x, b.muladd(b.mul(x, x), table.GELU_CUBIC * scale, scale))))
 
 
 def _softplus_64(b: VectorBuilder, x: ir.Value) -> ir.Value:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...problems.recurrence import RecurrenceProblem
+from ..machine import machine
 from ..microkernels.register_tile import RegisterTile
 
 __all__ = ["Phase", "phases", "waits_for_weights"]
@@ -13,8 +14,10 @@ VECTORS = 4
 """Accumulators of one row: enough multiply-adds a broadcast to keep up with weights that come from the L2 cache."""
 
 _FEW_ROWS = 3
-_CACHED_BYTES = 1 << 15
-"""Weights that stay in the L1 cache."""
+"""Sequences up to which a step waits for its weights, so that 16-bit ones pay for being unpacked: as in
+`gemv_int16`."""
+_CACHED_THIRDS = 2
+"""Of the L1 cache: weights of so many stay there from step to step."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Phase:
 def waits_for_weights(problem: RecurrenceProblem) -> bool:
     """Whether a step takes longer to read its float32 weights than to multiply with them."""
     few = problem.dtype == "float32" and problem.batch <= _FEW_ROWS
-    return few and 4 * problem.weights >= _CACHED_BYTES
+    return few and 4 * problem.weights >= _CACHED_THIRDS * machine().l1_bytes // 3
 
 
 def phases(problem: RecurrenceProblem) -> tuple[Phase, ...]:

@@ -28,6 +28,8 @@ __all__ = ["Inspection", "compile_object", "inspect"]
 
 _lock = threading.RLock()
 _OPTIMISATION_LEVEL = 2
+"""LLVM's -O2. Kernels come as vectors and unrolled, so that more passes take time to compile first of all. No figures
+kept."""
 _FORBIDDEN = (ast.Raise, ast.Assert, ast.Try, ast.With, ast.Import, ast.ImportFrom, ast.Lambda, ast.ListComp)
 
 

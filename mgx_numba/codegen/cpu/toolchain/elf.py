@@ -12,6 +12,7 @@ from ....errors import FormatError
 
 __all__ = ["ElfObject", "Relocation", "Section", "Symbol", "read_object"]
 
+# By the ELF specification.
 _SHT_SYMTAB, _SHT_RELA, _SHT_NOBITS, _SHT_REL = 2, 4, 8, 9
 _STB_LOCAL = 0
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")

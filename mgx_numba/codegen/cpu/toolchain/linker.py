@@ -18,15 +18,16 @@ from .symbols import address as library_address
 
 __all__ = ["link"]
 
+# By the ELF specification and its x86-64 supplement.
 _EM_X86_64 = 62
 _SHF_WRITE, _SHF_ALLOC, _SHF_EXECINSTR, _SHF_TLS = 1, 2, 4, 0x400
 _R_64, _R_PC32, _R_PLT32, _R_GOTPCREL, _R_PC64, _R_GOTPCRELX, _R_REX_GOTPCRELX = 1, 2, 4, 9, 24, 41, 42
 _GOT_TYPES = frozenset((_R_GOTPCREL, _R_GOTPCRELX, _R_REX_GOTPCRELX))
 _TYPES = frozenset((_R_64, _R_PC32, _R_PLT32, _R_PC64)) | _GOT_TYPES
-_SECTION_ALIGNMENT = 64
+_SECTION_ALIGNMENT = 64  # bytes of a cache line
 _JUMP = b"\xff\x25\x00\x00\x00\x00"
 """``jmp [rip]``: the address to go to follows."""
-_STUB_BYTES = 16
+_STUB_BYTES = 16  # the jump and its address, rounded up to a power of two
 
 _placed: list[mmap.mmap] = []
 

@@ -35,7 +35,7 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
     assert isinstance(op, Attention)
     type = ins.shape.type.compute
     if type not in (Type.float_type, Type.double_type) or any(0 in i.shape.lens for i in ins.inputs):
-        low.host(ins)
+        low.host(ins, f"kernels take floats, and some elements, not {'; '.join(str(i.shape) for i in ins.inputs)}")
         return
     q, k, v = (_as_type(low, ins, view, type) for view in low.inputs(ins)[:3])
     declared = _output(low, ins)

@@ -28,8 +28,11 @@ def lower_reduction(low: Lowering, ins: Instruction) -> None:
     """A reduction that no cluster took: empty, over axes of length 1, or with axes known at run time."""
     axes = ins.op.axes  # type: ignore[attr-defined]
     source = ins.inputs[0].shape
-    if len(ins.inputs) != 1 or not axes or 0 in source.lens or source.lens == ins.shape.lens:
-        low.host(ins)
+    if len(ins.inputs) != 1 or not axes:
+        low.host(ins, "the axes are known at run time only, or not listed")
+        return
+    if 0 in source.lens or source.lens == ins.shape.lens:
+        low.host(ins, f"nothing is to be reduced along axes {list(axes)} of {source}")
         return
     module = Module("single")
     parameter = module.add_parameter("x0", Shape(source.type, source.lens))

@@ -57,21 +57,24 @@ def lower_contraction(low: Lowering, ins: Instruction) -> None:
     """The launches of the solver that tuning or the cost model chooses."""
     core = _core(ins)
     lens = [*core.shape.lens, *(n for i in core.inputs for n in i.shape.lens)]
-    if 0 in lens or not _has_kernels(low, ins, core):
-        low.host(ins)
+    reason = "there are no elements" if 0 in lens else _refused(low, ins, core)
+    if reason is not None:
+        low.host(ins, reason)
     elif core.name in PRODUCTS:
         _lower_dot(low, ins, core)
     else:
         _lower_convolution(low, ins, core)
 
 
-def _has_kernels(low: Lowering, ins: Instruction, core: Instruction) -> bool:
-    """Whether kernels have the types: one wide float, or 8-bit integers times constant signed ones."""
-    a, b = (i.shape.type for i in core.inputs)
-    if core.shape.type in _TYPES:
-        return a is b is core.shape.type
+def _refused(low: Lowering, ins: Instruction, core: Instruction) -> str | None:
+    """Why kernels do not have the types, which are one wide float, or 8-bit integers times constant signed ones."""
+    a, b, out = types = [i.shape.type for i in (*core.inputs, core)]
+    if out in _TYPES and a is b is out:
+        return None
+    if out is not Type.int32_type or a not in _INT8 or b is not Type.int8_type:
+        return f"no solver is for these element types: {' '.join(t.name for t in types)}"
     right = _operands(low, ins, core)[0][1]
-    return a in _INT8 and b is Type.int8_type and low.constant_value(right) is not None
+    return None if low.constant_value(right) is not None else "the right-hand side is not constant"
 
 
 def _operands(low: Lowering, ins: Instruction, core: Instruction) -> tuple[list[Instruction], list[View]]:
@@ -320,5 +323,6 @@ def _packed_at_run_time(
     def pack(arrays: list) -> list:
         return [solver.pack_weights(problem, arrays[0])]
 
-    low.steps.append(PendingStep(None, {}, f"cpu::pack_{solver.name}", ins, pack, [weights], [target]))
+    reason = "the weights are not constant, and no kernel packs them"
+    low.steps.append(PendingStep(None, {}, f"cpu::pack_{solver.name}", ins, pack, [weights], [target], reason=reason))
     return target

@@ -11,4 +11,5 @@ from .table import lowering
 @lowering("if", "loop", "select_module", dynamic=True, hosted=True)
 def lower_control(low: Lowering, ins: Instruction) -> None:
     """A host step that chooses and repeats what compiled submodules compute."""
-    low.host(ins, {module: CompiledBody(module, low.options, low.lowered) for module in ins.module_args})
+    bodies = {module: CompiledBody(module, low.options, low.lowered) for module in ins.module_args}
+    low.host(ins, "values say which submodules run, and how often; what these compute is compiled", bodies)

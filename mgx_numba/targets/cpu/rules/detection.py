@@ -13,6 +13,7 @@ from ...lowering.lowering import Lowering, PendingStep
 from .table import lowering
 
 TASKS_PER_THREAD = 4
+"""Groups of rows for each thread: boxes of rows differ in number, so that one each would end unevenly."""
 
 
 @lowering("nonmaxsuppression", dynamic=True)
@@ -25,8 +26,11 @@ def lower_suppression(low: Lowering, ins: Instruction) -> None:
     op = ins.op
     assert isinstance(op, NonMaxSuppression)
     images, classes, count = scores.lens
-    if not limits or 0 in scores.lens or not (boxes.type.is_floating and scores.type.is_floating):
-        low.host(ins)
+    if not limits or 0 in scores.lens:
+        low.host(ins, "no box can be kept: there is no limit, or there are no scores")
+        return
+    if not (boxes.type.is_floating and scores.type.is_floating):
+        low.host(ins, f"kernels compare floats, not {boxes.type.name} and {scores.type.name}")
         return
     if scores.strides[2] not in (0, 1):
         scores = low.materialized(scores, (classes * count, count, 1), ins)
@@ -63,7 +67,8 @@ def lower_suppression(low: Lowering, ins: Instruction) -> None:
     else:
         out = low.output(ins)
     inputs = [made["picked"], made["counts"]]
-    low.steps.append(PendingStep(None, {}, "cpu::nonmaxsuppression_rows", ins, collect, inputs, [out]))
+    reason = "how many rows the result has is known after the kernel"
+    low.steps.append(PendingStep(None, {}, "cpu::nonmaxsuppression_rows", ins, collect, inputs, [out], reason=reason))
 
 
 def _rows(picked: np.ndarray, counts: np.ndarray, classes: int, total: int | None) -> np.ndarray:

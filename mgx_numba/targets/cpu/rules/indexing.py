@@ -25,7 +25,7 @@ def lower_gather(low: Lowering, ins: Instruction) -> None:
     """One kernel; indices are checked unless they are known to be in range."""
     op, (data, indices) = ins.op, low.inputs(ins)
     if 0 in data.lens:
-        low.host(ins)
+        low.host(ins, "there is no element to gather")
         return
     out = low.output(ins)
     tensors, origin = (data.tensor, indices.tensor, out.tensor), low.origin(ins)
@@ -47,7 +47,7 @@ def lower_scan_slice(low: Lowering, ins: Instruction) -> None:
     assert isinstance(op, ScanSlice)
     axis = op.axis % len(data.lens)
     if 0 in data.lens:
-        low.host(ins)
+        low.host(ins, "there is no element to gather")
         return
     out = low.allocate(Shape(data.type, ins.shape.lens))
     low.values[ins] = out
@@ -67,7 +67,7 @@ def lower_scatter(low: Lowering, ins: Instruction) -> None:
     assert isinstance(op, (ScatterBase, ScatterNDBase))
     plain = data.type.compute is data.type and data.type is not Type.bool_type
     if 0 in data.lens or not (plain or op.combine == "none"):
-        low.host(ins)
+        low.host(ins, f"kernels combine numbers of their own width, and some of them, not {data.shape}")
         return
     out = low.output(ins)
     low.copy(data, out, ins)
@@ -98,7 +98,7 @@ def lower_onehot(low: Lowering, ins: Instruction) -> None:
     op = ins.op
     assert isinstance(op, OneHot)
     if op.depth is None:
-        low.host(ins)
+        low.host(ins, "the depth is known at run time only")
         return
     indices, values, out = low.input(ins, 0), low.input(ins, 1), low.output(ins)
     axis = op.axis % len(out.lens)

@@ -16,7 +16,7 @@ from ...lowering.destinations import keeps_inner_axis
 from ...lowering.lowering import Lowering
 from .table import lowering
 
-LONGEST_AXIS = 1 << 31
+LONGEST_AXIS = 1 << 31  # kernels keep positions in 32 bits with a sign
 SHORTEST_ROW = 16
 """Elements from which on strided ones are put side by side before they are sorted."""
 
@@ -29,7 +29,7 @@ def lower_arg_reduction(low: Lowering, ins: Instruction) -> None:
     x = low.input(ins, 0)
     axis = op.axis % len(x.lens)
     if x.lens[axis] >= LONGEST_AXIS:
-        low.host(ins)
+        low.host(ins, f"kernels count positions up to {LONGEST_AXIS}, the axis has {x.lens[axis]}")
         return
     out = low.output(ins)
     arguments = op.name == "argmax", op.select_last_index, axis, x.tensor, out.tensor, low.origin(ins)
@@ -54,8 +54,13 @@ def lower_topk(low: Lowering, ins: Instruction) -> None:
     assert isinstance(op, TopK)
     x = low.input(ins, 0)
     axis = op.axis % len(x.lens)
-    if len(ins.inputs) != 1 or not 1 <= op.k <= LARGEST_K or x.lens[axis] >= LONGEST_AXIS:
-        low.host(ins)
+    if len(ins.inputs) != 1:
+        low.host(ins, "kernels give positions, not elements of a second input")
+        return
+    if not 1 <= op.k <= LARGEST_K or x.lens[axis] >= LONGEST_AXIS:
+        low.host(
+            ins, f"kernels select 1 to {LARGEST_K} of fewer than {LONGEST_AXIS} elements, not {op.k} of {x.lens[axis]}"
+        )
         return
     values, positions = low.outputs_of(ins)
     if x.strides[axis] > 1 and x.lens[axis] >= SHORTEST_ROW:

@@ -24,7 +24,7 @@ def lower_pooling(low: Lowering, ins: Instruction) -> None:
     op = ins.op
     assert isinstance(op, Pooling)
     if op.mode is PoolingMode.lpnorm and op.lp_order < 1:
-        low.host(ins)
+        low.host(ins, f"kernels compute norms of order 1 and more, not {op.lp_order}")
         return
     x, out = low.input(ins, 0), low.output(ins)
     axes = windows(op, x.lens, out.lens)
@@ -55,7 +55,7 @@ def _pool(low: Lowering, ins: Instruction, op: Pooling, axes: list[PoolingWindow
 def lower_lrn(low: Lowering, ins: Instruction) -> None:
     """One kernel; integers go to the host."""
     if not ins.shape.type.is_floating:
-        low.host(ins)
+        low.host(ins, f"kernels normalise floats, not {ins.shape.type.name}")
         return
     assert isinstance(ins.op, Lrn)
     x, out = low.input(ins, 0), low.output(ins)

@@ -21,7 +21,7 @@ from ...lowering.lowering import Lowering, PendingStep
 from .table import lowering
 
 _LENGTHS = (Type.int32_type, Type.int64_type)
-_BATCH_FIRST = (0, 2, 1, 3)
+_BATCH_FIRST = (0, 2, 1, 3)  # of steps, directions, sequences and units: sequences first
 
 
 @lowering("recurrent_steps")
@@ -33,7 +33,9 @@ def lower_recurrent_steps(low: Lowering, ins: Instruction) -> None:
     named = dict(zip(op.given.split(), low.inputs(ins)[2:]))
     lengths = named.get("lengths")
     if x.type not in (Type.float_type, Type.double_type) or 0 in x.lens or _is_odd(lengths):
-        low.host(ins)
+        low.host(
+            ins, f"kernels take float_type and double_type, some elements, lengths of 32 or 64 bits, not {x.shape}"
+        )
         return
     x = _rows(low, ins, x)
     operands = {"x": x}
@@ -104,7 +106,8 @@ def _packed(low: Lowering, ins: Instruction, problem: RecurrenceProblem) -> tupl
     def pack(arrays: list) -> list:
         return [pack_weights(problem, arrays[0])]
 
-    low.steps.append(PendingStep(None, {}, "cpu::pack_recurrent", ins, pack, [low.input(ins, 1)], [target]))
+    inputs, reason = [low.input(ins, 1)], "the weights are not constant, and no kernel packs them"
+    low.steps.append(PendingStep(None, {}, "cpu::pack_recurrent", ins, pack, inputs, [target], reason=reason))
     return problem, target
 
 

@@ -60,8 +60,11 @@ def lower_resize(low: Lowering, ins: Instruction) -> None:
     """One kernel and its tables; integers that are interpolated go to the host."""
     op = ins.op
     assert isinstance(op, Resize)
-    if len(ins.inputs) != 1 or (op.mode != "nearest" and not ins.shape.type.is_floating):
-        low.host(ins)
+    if len(ins.inputs) != 1:
+        low.host(ins, "the sizes are known at run time only")
+        return
+    if op.mode != "nearest" and not ins.shape.type.is_floating:
+        low.host(ins, f"kernels interpolate floats, not {ins.shape.type.name}")
         return
     x = low.input(ins, 0)
     out = low.output(ins)
@@ -76,7 +79,7 @@ def lower_reverse(low: Lowering, ins: Instruction) -> None:
     """A copy of a view with negative strides."""
     view = low.input(ins, 0).aliased(lambda a: ins.op.compute(ins.shape, [a]))
     if view is None:
-        low.host(ins)
+        low.host(ins, "no view of the input is the result")
     else:
         low.copy(view, low.output(ins), ins)
 

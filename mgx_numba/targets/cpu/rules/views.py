@@ -21,11 +21,11 @@ def lower_view(low: Lowering, ins: Instruction) -> None:
         if ins.name in ("multibroadcast", "broadcast"):
             _broadcast(low, ins)
             return
-        low.host(ins)
+        low.host(ins, "what it shows is known at run time only")
         return
     view = low.input(ins, 0).aliased(lambda a: ins.op.compute(ins.shape, [a]))
     if view is None:
-        low.host(ins)
+        low.host(ins, "no view of the input is the result")
     else:
         low.values[ins] = view
 
@@ -34,7 +34,7 @@ def _broadcast(low: Lowering, ins: Instruction) -> None:
     others = [np.broadcast_to(np.empty(1, i.shape.type.numpy), i.shape.lens) for i in ins.inputs[1:]]
     view = low.input(ins, 0).aliased(lambda a: ins.op.compute(ins.shape, [a, *others]))
     if view is None:
-        low.host(ins)
+        low.host(ins, "no view of the input is the result")
     else:
         low.values[ins] = view
 
@@ -78,7 +78,7 @@ def lower_bit_cast(low: Lowering, ins: Instruction) -> None:
     """The input's memory as another type; a constant, which is known by its array, is left to the host."""
     view = low.input(ins, 0)
     if view.buffer.region is Region.CONSTANT:
-        low.host(ins)
+        low.host(ins, "constants are known by their arrays, which have one element type")
     else:
         low.values[ins] = view.with_shape(Shape(ins.shape.type, view.lens, view.strides))
 

@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass
 
 from ....problems.convolution import ConvProblem
+from ...machine import Machine, machine
 from ...microkernels.register_tile import RegisterTile
 from ...microkernels.tile_table import tile_for
 from ..blocking import SUMS_BYTES, Blocking
@@ -17,14 +18,39 @@ from .form import Form
 
 __all__ = ["Block", "best_block", "given_block", "tile_rows", "tiles_of"]
 
-_FILTER_BYTES = 640 * 1024
-"""Transformed filters of one step of a task, which are to stay in the L2 cache."""
+_FILTER_EIGHTHS = 5
+"""Of the L2 cache, for the transformed filters of one step of a task."""
 _NEAR_BYTES = 300 * 1024
 """Transformed tiles of a task, which leave the L2 cache to filters and to what comes and goes."""
 _KEPT_BYTES = 2560 * 1024
 """Transformed filters of a convolution that may still be in the last cache from the run before."""
 _MOST_TILES = 128
 """Tiles of one task."""
+_TILE_COUNTS = (4, 8, 12, 16, 20, 24, 28, 32, 36, 48, 60, 96)
+"""Tiles of a task that are tried besides equal shares: multiples of 4 and of the register tiles' rows."""
+
+# Cycles, fitted to times of convolutions on one thread; what the choices by them lose, `bench.choices` measures.
+_INPUT_VECTOR, _INPUT_TILE = 4.5, 80.0
+"""Of a vector of a point of a transformed input tile, and of a tile."""
+_SPILLED_BYTES = 24.0
+"""Bytes a cycle of transformed tiles that leave the L2 cache and come back."""
+_ROW, _ROW_MORE, _LEAST_ROW = 1.04, 0.5, 2.7
+"""Of a register tile, in multiply-adds of a vector: for each of its rows, besides, and at least."""
+_PRODUCT = 40.0
+"""Of a call of the register tile."""
+_OUTPUT_POINT, _OUTPUT_VECTOR, _OUTPUT_PIXEL = 2.2, 3.5, 14.0
+"""Of a point that is transformed back and of a vector and a pixel of the result."""
+_STORED_POINT = 120.0
+"""Of waiting for the first filters of a point, where they are stored."""
+_FILTER_VECTOR = 2.8
+"""Of a vector of a filter that is transformed, for each point."""
+_KEPT_RATE, _FAR_RATE, _AHEAD_RATE, _NEAR_RATE = 60.0, 20.0, 14.0, 150.0
+"""Bytes a cycle of stored filters: from the last cache, from memory, of those that are fetched while products run, and
+again from the L2 cache."""
+_OVERLAP = 0.8
+"""Part of the products that fetching goes on beside."""
+_PLAIN_RATE, _PLAIN_AHEAD_RATE = 25.0, 9.0
+"""The same for filters that are transformed as they come: from memory, and while products run."""
 
 
 @dataclass(frozen=True)
@@ -58,16 +84,19 @@ def tile_rows(tile: RegisterTile, count: int) -> list[int]:
 
 def best_block(form: Form, problem: ConvProblem, threads: int) -> tuple[Block, float]:
     """The cheapest cut into tasks, and its rough cycles."""
-    return _best_block(tile_for(problem.types), form, problem, threads)
+    return _best_block(tile_for(problem.types), form, problem, threads, machine())
 
 
 @functools.lru_cache(maxsize=1024)
-def _best_block(tile: RegisterTile, form: Form, problem: ConvProblem, threads: int) -> tuple[Block, float]:
+def _best_block(
+    tile: RegisterTile, form: Form, problem: ConvProblem, threads: int, here: Machine
+) -> tuple[Block, float]:
+    """For the machine in use: the caches that it says are what blocks have to fit."""
     panels = panel_count(tile, problem.group_out)
     tiles = problem.batch * math.prod(tiles_of(form, problem))
     most = min(_stacked(tile, form, problem), panels)
     splits = {min(-(-panels // split), most) for split in (1, 2, 3, 4, 8, 16)} | {1}
-    counts = {min(tiles, n) for n in (4, 8, 12, 16, 20, 24, 28, 32, 36, 48, 60, 96)}
+    counts = {min(tiles, n) for n in _TILE_COUNTS}
     counts |= {-(-tiles // share) for share in range(1, 9) if -(-tiles // share) <= _MOST_TILES}
     depth = 0 if form.stored else _step(tile, form, problem)
     best, best_cycles = Block(1, 1, 1, depth), math.inf
@@ -108,7 +137,8 @@ def _panel_bytes(tile: RegisterTile, form: Form, problem: ConvProblem) -> int:
 
 def _step(tile: RegisterTile, form: Form, problem: ConvProblem) -> int:
     """Channels of filters that a task transforms at a time, evenly many in each step."""
-    steps = -(-_panel_bytes(tile, form, problem) // _FILTER_BYTES)
+    room = _FILTER_EIGHTHS * machine().l2_bytes // 8
+    steps = -(-_panel_bytes(tile, form, problem) // room)
     return -(-problem.group_in // steps)
 
 
@@ -125,7 +155,11 @@ class _Cost:
         """Transforming the tiles, which is slower where they leave the cache."""
         form, depth = self.form, self.problem.group_in
         held = form.points * self.count * (depth + panels * self.tile.columns) * self.problem.itemsize
-        return self.count * (depth / self.tile.lanes * form.points * 4.5 + 80) + max(0, held - _NEAR_BYTES) / 24
+        spilled = max(0, held - _NEAR_BYTES)
+        return (
+            self.count * (depth / self.tile.lanes * form.points * _INPUT_VECTOR + _INPUT_TILE)
+            + spilled / _SPILLED_BYTES
+        )
 
     def task(self, panels: int) -> float:
         """Products with some panels, the way back, and transforming filters unless they are stored.
@@ -135,14 +169,16 @@ class _Cost:
         """
         tile, form, depth = self.tile, self.form, self.problem.group_in
         heights = tile_rows(tile, self.count)
-        rows = sum(max(1.04 * height + 0.5, 2.7) for height in heights)
+        rows = sum(max(_ROW * height + _ROW_MORE, _LEAST_ROW) for height in heights)
         steps = 1 if form.stored else -(-depth // _step(tile, form, self.problem))
-        products = form.points * panels * (rows * depth * tile.vectors / 2 + 40.0 * steps * len(heights))
+        products = form.points * panels * (rows * depth * tile.vectors / 2 + _PRODUCT * steps * len(heights))
         vectors = panels * tile.vectors
-        back = self.count * (vectors * (2.2 * form.points + 3.5 * form.out**2) + 14.0 * form.out**2)
+        back = self.count * (
+            vectors * (_OUTPUT_POINT * form.points + _OUTPUT_VECTOR * form.out**2) + _OUTPUT_PIXEL * form.out**2
+        )
         if form.stored:
-            return products + back + 120.0 * form.points
-        return products + back + vectors * depth * 2.8 * form.points
+            return products + back + _STORED_POINT * form.points
+        return products + back + vectors * depth * _FILTER_VECTOR * form.points
 
     def reading(self, claim: int, panels: int) -> float:
         """Waiting for filters that were not in the cache, as far as products do not take as long as fetching them, and
@@ -153,12 +189,15 @@ class _Cost:
         size = _panel_bytes(tile, form, self.problem)
         products = form.points * once * self.count * self.problem.group_in * tile.vectors / 2
         if form.stored:
-            rate = 60 if self.problem.groups * all_panels * size <= _KEPT_BYTES else 20
-            return once * size / rate + max(0, once * size / 14 - 0.8 * products) + (claim * panels - once) * size / 150
+            rate = _KEPT_RATE if self.problem.groups * all_panels * size <= _KEPT_BYTES else _FAR_RATE
+            waited = max(0, once * size / _AHEAD_RATE - _OVERLAP * products)
+            return once * size / rate + waited + (claim * panels - once) * size / _NEAR_RATE
         share = form.taps**2 / form.points
-        return once * size * share / 25 + max(0, once * size * share / 9 - products * min(1, share))
+        waited = max(0, once * size * share / _PLAIN_AHEAD_RATE - products * min(1, share))
+        return once * size * share / _PLAIN_RATE + waited
 
 
 def winograd_blockings() -> list[Blocking]:
     """What tuning tries: ``rows`` counts output tiles; taps have no meaning."""
+    # Tiles of a task by doubling, from what a register tile needs to the most that fit.
     return [Blocking(tiles, panels, 1, 1 << 16) for tiles in (12, 24, 48, 96) for panels in (1, 4, 1 << 16)]

@@ -28,7 +28,7 @@ from .solver import ConvWinograd
 
 __all__ = ["ConvWinogradStrided"]
 
-_ALIGNMENT = 64
+_ALIGNMENT = 64  # bytes of a cache line
 _STEP_SECONDS = 2e-6
 """What a launch takes beside its work."""
 

@@ -37,6 +37,8 @@ __all__ = ["winograd_filter", "winograd_input", "winograd_output"]
 _I64 = ir.IntType(64)
 _INT = types.int64
 
+_AT_0 = -1.5  # what the point 0 is scaled by, less the 1/36 of the filters and the factor that they have in common
+
 Values = list[ir.Value]
 Line = Callable[[VectorBuilder, Values], Values]
 
@@ -86,7 +88,7 @@ def _output6_2(b: VectorBuilder, m: Values) -> Values:
     near, near_difference = b.add(m[1], m[2]), b.sub(m[1], m[2])
     far, far_difference = b.add(m[3], m[4]), b.sub(m[3], m[4])
     return [
-        b.muladd(m[0], -1.5, b.muladd(far, -0.25, near)),
+        b.muladd(m[0], _AT_0, b.muladd(far, -0.25, near)),
         b.muladd(m[5], -6.0, b.muladd(far_difference, -0.5, near_difference)),
     ]
 
@@ -95,7 +97,7 @@ def _output6_3(b: VectorBuilder, m: Values) -> Values:
     near, near_difference = b.add(m[1], m[2]), b.sub(m[1], m[2])
     far, far_difference = b.add(m[3], m[4]), b.sub(m[3], m[4])
     return [
-        b.muladd(m[0], -1.5, b.muladd(far, -0.25, near)),
+        b.muladd(m[0], _AT_0, b.muladd(far, -0.25, near)),
         b.muladd(far_difference, -0.5, near_difference),
         b.muladd(m[5], -6.0, b.sub(near, far)),
     ]
@@ -105,7 +107,7 @@ def _output6_4(b: VectorBuilder, m: Values) -> Values:
     near, near_difference = b.add(m[1], m[2]), b.sub(m[1], m[2])
     far, far_difference = b.add(m[3], m[4]), b.sub(m[3], m[4])
     return [
-        b.muladd(m[0], -1.5, b.muladd(far, -0.25, near)),
+        b.muladd(m[0], _AT_0, b.muladd(far, -0.25, near)),
         b.muladd(far_difference, -0.5, near_difference),
         b.sub(near, far),
         b.muladd(m[5], -6.0, b.muladd(far_difference, -2.0, near_difference)),

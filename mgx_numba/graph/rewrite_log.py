@@ -1,0 +1,95 @@
+"""What was done to a program on its way to kernels, and what was refused, with the reasons."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..core.shape import Shape
+from ..ops.base import Operator
+
+if TYPE_CHECKING:
+    from .instruction import Instruction
+
+__all__ = ["Refusal", "RewriteLog", "environment_flag"]
+
+
+def environment_flag(name: str) -> bool:
+    """Whether an environment variable is set to something that means yes."""
+    return os.environ.get(name, "").strip().lower() not in ("", "0", "false", "off", "no")
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A rewrite, a fusion or a kernel that could have been and was not.
+
+    Attributes:
+        rule: what refused: a rewrite rule, a pass, or a lowering rule (``lower_gather``).
+        op, shape: the instruction's; it is not held itself, nor are its values.
+        reason: why.
+    """
+
+    rule: str
+    op: Operator
+    shape: Shape
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.rule} at {self.op} -> {self.shape}: {self.reason}"
+
+
+class RewriteLog:
+    """Rewrites that were applied, counted by rule, and those that were refused, once for a rule and an instruction.
+
+    ``MIGRAPHX_TRACE_MATCHES`` has them printed as they come.
+
+    Attributes:
+        applied: how often each rule, or pass, was.
+        exhausted: whether rules were stopped because they did not come to an end.
+        parent: another log that takes everything too, such as the program's of a pass.
+    """
+
+    def __init__(self, parent: RewriteLog | None = None) -> None:
+        self.applied: dict[str, int] = {}
+        self.exhausted = False
+        self.parent = parent
+        self._closed: list[Refusal] = []
+        self._open: dict[tuple[str, int], Refusal] = {}
+
+    def apply(self, rule: str, ins: Instruction, forget: bool = False) -> None:
+        """A rule was applied at an instruction; with ``forget``, what it refused there before is forgotten."""
+        self.applied[rule] = self.applied.get(rule, 0) + 1
+        if forget:
+            self._open.pop((rule, id(ins)), None)
+        if self.parent is not None:
+            self.parent.apply(rule, ins, forget)
+        elif environment_flag("MIGRAPHX_TRACE_MATCHES"):
+            print(f"{rule} matched {ins.op} -> {ins.shape}")
+
+    def refuse(self, rule: str, ins: Instruction, reason: str) -> None:
+        """A rule matched at an instruction and was not applied; of several reasons the last is kept."""
+        known = self._open.get((rule, id(ins)))
+        if known is not None and known.reason == reason:
+            return
+        self._open[rule, id(ins)] = refusal = Refusal(rule, ins.op, ins.shape, reason)
+        if self.parent is not None:
+            self.parent.refuse(rule, ins, reason)
+        elif environment_flag("MIGRAPHX_TRACE_MATCHES"):
+            print(f"refused {refusal}")
+
+    def close(self) -> None:
+        """What follows is of other instructions: one of them may come to have the identity of one that is gone."""
+        self._closed += self._open.values()
+        self._open.clear()
+
+    def include(self, other: RewriteLog) -> None:
+        """Take over what another log has."""
+        for rule, count in other.applied.items():
+            self.applied[rule] = self.applied.get(rule, 0) + count
+        self.exhausted |= other.exhausted
+        self._closed += other.refusals()
+
+    def refusals(self, rule: str | None = None) -> list[Refusal]:
+        """Refusals, of one rule or of all, in order."""
+        return [r for r in (*self._closed, *self._open.values()) if rule is None or r.rule == rule]
