@@ -28,11 +28,13 @@ __all__ = ["OBSERVERS", "Observer", "QuantParameters", "make_observer"]
 BINS = 1 << 14
 """Bins of a histogram: values are still told apart where one is a thousand times as large as the others."""
 LEVELS = 256
+"""Values of 8 bits."""
 LEFT_OUT = 1e-5
 """Share of the values that the percentile observer leaves out at either end: 99.999%, as is usual."""
-CLIPPINGS = 80
 RATIO = 2.0 ** (-1 / 8)
-"""How many clippings are compared, each so much narrower than the one before: down to a thousandth of the range."""
+"""How much narrower each clipping that is compared is than the one before."""
+CLIPPINGS = 80
+"""How many clippings are compared: down to a thousandth of the range."""
 
 
 @dataclass(frozen=True)

@@ -136,6 +136,8 @@ CASES |= {f"conv_winograd_3x3_4x4{stored}_strided": lambda: convolution("7x7 by 
 
 @pytest.mark.parametrize("solver", [*GEMM_SOLVERS, *CONV_SOLVERS], ids=lambda s: s.name)
 def test_any_blocking_is_safe_and_exact(solver: Any):
+    if solver.name.endswith("_bfloat16"):
+        pytest.skip("no program here has weights in bfloat16: codegen/test_contraction_bfloat16.py")
     if solver.name.startswith("gemm_strassen") and max(TILE.variants()) > TILE.lanes:
         pytest.skip("no tile of Strassen's product")
     program, feeds = CASES[solver.name]()

@@ -24,6 +24,7 @@ __all__ = ["BLOCK", "QuantizeInt4"]
 BLOCK = 32
 """Rows that share a scale: the usual block of 4-bit weights (ONNX Runtime's MatMulNBits, GGML's q4)."""
 LARGEST = 15
+"""Of four bits."""
 FEWEST = 256
 """Weights from which on 4 bits save more than the scales and instructions take."""
 

@@ -6,6 +6,7 @@ operands. Nothing here imports Numba.
 
 from __future__ import annotations
 
+from .bfloat16 import ConvBfloat16, GemmBfloat16
 from .conv import ConvDirect, ConvPointwise
 from .conv_int8 import ConvInt8
 from .depthwise import ConvDepthwise
@@ -31,6 +32,7 @@ GEMM_SOLVERS = (
     GemmStrassen(1),
     GemmStrassen(2),
     GemmInt8(),
+    GemmBfloat16(),
 )
 CONV_SOLVERS = (
     ConvPointwise(),
@@ -38,6 +40,7 @@ CONV_SOLVERS = (
     ConvFewChannels(),
     ConvDirect(),
     ConvInt8(),
+    ConvBfloat16(),
     ConvTransposed(),
     *(ConvWinograd(Form(out, taps, stored)) for out, taps in ((2, 3), (4, 3), (2, 5)) for stored in (False, True)),
     *(ConvWinogradStrided(Form(out, taps, stored)) for out, taps in ((4, 3), (3, 4)) for stored in (False, True)),

@@ -68,7 +68,7 @@ class ConvInt8(ConvDirect):
         if first:
             sums = weights.reshape(groups, problem.group_out, -1).sum(-1, dtype=np.int32)
             pack_panels(sums[:, None], target[:, :, :first])
-        if tile.packing.column_sums:  # what is read of padding, is read with 128 added
+        if first:  # what is read of padding, is read with 128 added
             out[-depth:].view(np.uint8)[...] = 128
         return out
 

@@ -120,8 +120,8 @@ def left_words(
     """The launch that brings rows into the tile's form, their strides then in words, and the bytes that they take.
 
     A row is one task. Rows that a batch repeats are there once. Rows lie ``pitch`` elements apart, by default as suits
-    the cache; with a given one nothing is written behind a row. What follows its last element is not defined: it meets
-    zeros on the right.
+    the cache; with a given one nothing is written behind a row. What follows its last element in a word are zeros (with
+    what the form adds).
     """
     form, given = tile.packing.a or tile.types.a, problem.types.a
     lanes, size = host.lanes(form), ITEMSIZE[form]
@@ -174,5 +174,5 @@ def _pack_vector(given: str, form: str, lanes: int, contiguous: bool, left: str,
     else:
         value = f"cast_{form}({value})"
     if close and left:
-        return [f"store_tail(packed, task * pitch + c, {value}, {left})"]
+        return [f"store_tail(packed, task * pitch + c, {value}, pitch - c)"]
     return [f"store(packed, task * pitch + c, {value})"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -277,6 +278,8 @@ def _launch(
     extras: Sequence[View],
     weights: np.ndarray | None,
 ) -> None:
+    if weights is not None and weights.dtype.name != problem.types.b:
+        problem = _with_stored_weights(low, problem, weights)
     places = tuple(tuple(int(s) for s in own) for own in strides)
     request = Request(problem, epilogue, places, low.threads, low.options.fast_math)
     chosen = _choose(low, request)
@@ -305,6 +308,20 @@ def _launch(
     for launch in plan.launches:
         low.launch(launch, operands, ins)
     low.requested.append((request, operands, start, len(low.steps)))
+
+
+def _with_stored_weights(
+    low: Lowering, problem: GemmProblem | ConvProblem, weights: np.ndarray
+) -> GemmProblem | ConvProblem:
+    """The problem over weights as they are stored, if a solver for them is the quickest; else over float32."""
+    stored = replace(problem, types=replace(problem.types, b=weights.dtype.name))
+    try:
+        quickest = select(stored, low.threads, low.packing_room)
+    except UnsupportedError:
+        return problem
+    wide = select(problem, low.threads, low.packing_room)
+    cheaper = quickest.estimate(stored, low.threads) <= wide.estimate(problem, low.threads)
+    return stored if cheaper else problem
 
 
 def _choose(low: Lowering, request: Request) -> Candidate:
