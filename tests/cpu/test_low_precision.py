@@ -164,3 +164,38 @@ def test_quantised_models_are_within_one_step_of_onnx_runtime(relu: bool, dtype:
     if relu:  # each convolution with all that follows it is one kernel, after the one that quantises the input
         compiled: Any = p._compiled
         assert len(compiled.executable.plan.steps) <= 7  # with those that bring channels into words
+
+
+def test_products_of_values_that_are_quantised_as_they_come() -> None:
+    """DynamicQuantizeLinear and MatMulInteger, as ONNX Runtime's dynamic quantisation writes them."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    rng = np.random.default_rng(6)
+    initializers = {
+        "w": rng.integers(-127, 128, (37, 20)).astype(np.int8),
+        "wz": np.int8(0),
+        "ws": np.float32(0.01),
+        "bias": rng.uniform(-1, 1, 20).astype(np.float32),
+    }
+    nodes = [
+        helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
+        helper.make_node("MatMulInteger", ["q", "w", "z", "wz"], ["i"]),
+        helper.make_node("Cast", ["i"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["s", "ws"], ["scale"]),
+        helper.make_node("Mul", ["f", "scale"], ["m"]),
+        helper.make_node("Add", ["m", "bias"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "dynamic",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 5, 37])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.asarray(value), key) for key, value in initializers.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    p = mgx_numba.parse_onnx(model).compile("cpu")
+    assert not host_steps(p) and any("gemm_int8" in k.name for k in p.kernels())
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for size in (1, 30):
+        x = (rng.standard_normal((2, 5, 37)) * size).astype(np.float32)
+        found, (expected,) = np.asarray(p.run({"x": x})[0]), session.run(None, {"x": x})
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4 * size)

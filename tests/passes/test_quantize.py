@@ -201,3 +201,46 @@ def test_float8_inputs_and_results_become_float32() -> None:
     np.testing.assert_array_equal(found[0], -expected)
     np.testing.assert_array_equal(found[1], expected)
     check(program, AutocastFp8())
+
+
+def centred(g: Graph, x: Instruction, zero: int) -> Instruction:
+    """As QLinearConv and QLinearMatMul are read."""
+    wide = g.op("convert", x, target_type=int(Type.int32_type))
+    number = g.op("convert", g.lit(zero, x.shape.type.numpy), target_type=int(Type.int32_type))
+    return g.op("convert", g.op("sub", wide, g.spread(number, *x.shape.lens)), target_type=int(Type.float_type))
+
+
+@pytest.mark.parametrize("x_zero, w_zero, w_type", [(0, 0, np.int8), (7, 0, np.int8), (200, 130, np.uint8)])
+def test_integers_less_their_zero_point(x_zero: int, w_zero: int, w_type: Any) -> None:
+    rng = np.random.default_rng(x_zero)
+    low, high = (-100, 100) if w_type == np.int8 else (30, 240)
+    g = Graph()
+    x, z = g.param("x", [1, 8, 5, 6], "uint8"), g.param("z", [3, 40], "uint8")
+    w = centred(g, g.lit(rng.integers(low, high, (6, 8, 3, 3)), w_type), w_zero)
+    v = centred(g, g.lit(rng.integers(low, high, (40, 9)), w_type), w_zero)
+    y = g.op("convolution", centred(g, x, x_zero), w, padding=(1, 1))
+    after = check(g.ret(y, g.op("dot", centred(g, z, x_zero), v)), SimplifyQdq(), RewriteQuantization())
+    assert {"quant_convolution", "quant_dot"} <= set(names(after))
+    inputs = random_inputs(after)
+    inputs = {name: rng.integers(0, 256, a.shape).astype(np.uint8) for name, a in inputs.items()}
+    for found, expected in zip(evaluate(after, inputs), evaluate(g.program, inputs)):
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("type", ["uint8", "int8"])
+@pytest.mark.parametrize("w_zero", [0, 3])
+def test_integer_products_with_a_computed_zero_point(type: str, w_zero: int) -> None:
+    rng = np.random.default_rng(1)
+    g = Graph()
+    x, zero = g.param("x", [2, 3, 70], type), g.param("zero", [1], type)
+    wide, point = (g.op("convert", i, target_type=int(Type.int32_type)) for i in (x, zero))
+    left = g.op("sub", wide, g.spread(point, 2, 3, 70))
+    w = g.op("convert", g.lit(rng.integers(-120, 120, (70, 9)), np.int8), target_type=int(Type.int32_type))
+    if w_zero:
+        less = g.op("convert", g.lit(w_zero, np.int8), target_type=int(Type.int32_type))
+        w = g.op("sub", w, g.spread(less, 70, 9))
+    program = g.ret(g.op("dot", left, g.spread(w, 2, 70, 9)))
+    values = random_inputs(program)
+    check(program, SimplifyQdq(), inputs=values)
+    after = check(g.program, SimplifyQdq(), inputs={k: v * 7 for k, v in values.items()})
+    assert ("quant_dot" in names(after)) and "dot" not in names(after)

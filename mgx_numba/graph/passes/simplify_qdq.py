@@ -11,10 +11,10 @@ import numpy as np
 
 from ...core.types import Type
 from ...ops.window import PaddingMode
-from ..constants import compact, constant_array, is_constant, uniform_value
+from ..constants import CONSTANT_VIEWS, compact, constant_array, is_constant, uniform_value
 from ..instruction import Instruction
 from .build import RewriteBuilder
-from .match import Match, op, rule
+from .match import Match, op, rule, some
 from .rewriter import RulePass
 
 __all__ = ["SimplifyQdq"]
@@ -23,6 +23,7 @@ INT8 = frozenset({Type.int8_type, Type.uint8_type})
 SHIFT = 128
 """What makes every int8 a uint8."""
 INT32 = np.iinfo(np.int32)
+SPREADS = frozenset({"multibroadcast", "broadcast", "scalar", "reshape", "squeeze", "unsqueeze"})
 FEWEST_CHANNELS = 4
 """Input channels of a group from which on 8-bit products pay: so many are multiplied at once."""
 
@@ -122,6 +123,66 @@ def _type(values: np.ndarray) -> Type:
     return Type.float_type if values.dtype == np.float32 else Type.int32_type
 
 
+@rule("centred_values", op("convert", op("sub", op("convert", some("x"), bind="wide"), some("zero"), bind="less")))
+def centred_values(m: Match, b: RewriteBuilder) -> object:
+    """``convert[float](convert[int32](x) - zero)``, as QLinearConv is read, is ``x`` dequantised with a scale of 1."""
+    types = m.wide.shape.type, m.ins.shape.type
+    if m.x.shape.type not in INT8 or types != (Type.int32_type, Type.float_type):
+        return "the values are no 8-bit integers in int32"
+    point = _exact_number(m.zero)
+    if point is None or point != np.asarray(point).astype(m.x.shape.type.numpy):
+        return "the zero point varies, is computed, or is none of the values' type"
+    one = b.scalar(1, m.ins.shape)
+    return b.op("dequantizelinear", m.x, one, b.scalar(point, m.x.shape))
+
+
+def _exact_number(ins: Instruction) -> int | None:
+    """The integer that each element of a constant is, also through conversions."""
+    while ins.name in CONSTANT_VIEWS or (ins.name == "convert" and ins.shape.type is Type.int32_type):
+        if len(ins.inputs) != 1:
+            return None
+        ins = ins.inputs[0]
+    value = uniform_value(ins)
+    return None if value is None or not ins.shape.type.is_integral else int(value)
+
+
+@rule("integer_dot", op("dot", op("sub", op("convert", some("x"), bind="wide"), some("zero"), bind="less"), some("w")))
+def integer_dot(m: Match, b: RewriteBuilder) -> object:
+    """``dot(x - zero, w) -> quant_dot(x, w) - zero * sum(w)`` in int32, as MatMulInteger is read."""
+    if m.ins.shape.type is not Type.int32_type or m.x.shape.type not in INT8 or m.ins.shape.is_dynamic:
+        return "the operands are no 8-bit integers in int32"
+    values = _integer_constant(m.w)
+    if values is None or values.min(initial=0) < -SHIFT or values.max(initial=0) >= SHIFT:
+        return "the right-hand side is computed, or does not fit int8"
+    small = compact(values)
+    if any(n != 1 for n in small.shape[:-2]):
+        return "weights differ from matrix to matrix"
+    zero = m.zero
+    while zero.name in SPREADS and len(zero.inputs) == 1:
+        zero = zero.inputs[0]
+    if zero.shape.elements != 1:
+        return "the left-hand side has several zero points"
+    w = b.constant(small.astype(np.int8), m.w.shape.with_type(Type.int8_type))
+    columns = values[(0,) * (values.ndim - 2)].sum(0, dtype=np.int64)
+    sums = b.op("broadcast", b.literal(columns.astype(np.int32)), axis=m.ins.shape.ndim - 1, out_lens=m.ins.shape.lens)
+    point = b.broadcast(b.op("reshape", zero, dims=(1,) * m.ins.shape.ndim), m.ins.shape.lens)
+    return b.op("sub", b.op("quant_dot", m.x, w), b.op("mul", point, sums))
+
+
+def _integer_constant(ins: Instruction) -> np.ndarray | None:
+    """A constant of 8-bit integers in int32, perhaps less a zero point."""
+    if ins.name == "convert" and ins.inputs[0].shape.type in INT8 and is_constant(ins.inputs[0]):
+        values = constant_array(ins.inputs[0])
+        return None if values is None else values.astype(np.int32)
+    if ins.name == "sub" and ins.shape.type is Type.int32_type:
+        left, zero = _integer_constant(ins.inputs[0]), _exact_number(ins.inputs[1])
+        return None if left is None or zero is None else left - zero
+    if ins.name in CONSTANT_VIEWS and len(ins.inputs) == 1 and ins.shape.type is Type.int32_type:
+        inner = _integer_constant(ins.inputs[0])
+        return None if inner is None else ins.op.compute(ins.shape, [inner])
+    return None
+
+
 QDQ = (op("dequantizelinear", bind="x"), op("dequantizelinear", bind="w"))
 
 
@@ -170,7 +231,7 @@ def quantized_convolution(m: Match, b: RewriteBuilder) -> object:
 
 
 class SimplifyQdq(RulePass):
-    """``dot`` and ``convolution`` of dequantised values in 8-bit integers."""
+    """``dot`` and ``convolution`` of dequantised values, and ``dot`` of integers less a zero point, in 8 bits."""
 
     name = "simplify_qdq"
-    rules = (view_of_dequantized, quantized_dot, quantized_convolution)
+    rules = (centred_values, view_of_dequantized, quantized_dot, quantized_convolution, integer_dot)
