@@ -2,17 +2,18 @@
 
 ``python -m bench.scaling --nodes 1000,3000,10000`` prints a line for each form and stage with the seconds of CPU at
 each size and what they are multiplied by from one to the next; lines in which that is more than the nodes are, by more
-than a sixth, end in ``!``. No kernel is compiled.
+than a sixth, end in ``!``. No kernel is compiled. With ``--calls`` it is not seconds but calls of functions that are
+counted, in millions: what else runs, and what memory costs, does not show in them, nor do loops in C.
 """
 
 from __future__ import annotations
 
 import argparse
+import cProfile
 import gc
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from onnx import helper
 
@@ -29,28 +30,42 @@ __all__ = ["FORMS", "Costs", "measure"]
 LENS = (2, 8)
 ALLOWED = 7 / 6
 """Growth beyond that of the nodes which measuring, and a larger heap, account for."""
-LEAST_SECONDS = 0.1
-"""Of stages that take less at the largest size nothing is said."""
+LEAST = 0.1
+"""Of stages that cost less at the largest size nothing is said."""
 
 
-@dataclass
 class Costs:
-    """Seconds of CPU of each stage, in the order of their first run; a pass that runs twice is one stage."""
+    """What each stage costs by a clock, in the order of their first run; a pass that runs twice is one stage."""
 
-    seconds: dict[str, float] = field(default_factory=dict)
-    _since: float = field(default_factory=time.process_time)
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.stages: dict[str, float] = {}
+        self._clock = clock
+        gc.collect()
+        self._since = clock()
 
     def add(self, stage: str) -> None:
         """Count what passed since the last stage."""
-        self.seconds[stage] = self.seconds.get(stage, 0.0) + time.process_time() - self._since
+        self.stages[stage] = self.stages.get(stage, 0.0) + self._clock() - self._since
         gc.collect()
-        self._since = time.process_time()
+        self._since = self._clock()
 
 
-def measure(data: bytes) -> Costs:
+class CallCounter:
+    """A clock that counts calls of functions, in millions."""
+
+    def __init__(self) -> None:
+        self._profile = cProfile.Profile()
+
+    def __call__(self) -> float:
+        self._profile.disable()
+        count: int = sum(entry.callcount for entry in self._profile.getstats())
+        self._profile.enable()
+        return count / 1e6
+
+
+def measure(data: bytes, clock: Callable[[], float] = time.process_time) -> Costs:
     """The costs of a model's way to a plan."""
-    gc.collect()
-    costs = Costs()
+    costs = Costs(clock)
     program = parse_onnx(data)
     costs.add("parse")
     saved = save_buffer(program)
@@ -204,20 +219,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", default="1000,3000,10000", help="sizes, each larger (default: %(default)s)")
     parser.add_argument("--forms", default=",".join(FORMS), help="graphs (default: all)")
+    parser.add_argument("--calls", action="store_true", help="count calls instead of seconds")
     arguments = parser.parse_args()
     sizes = [int(n) for n in arguments.nodes.split(",")]
+    clock = CallCounter() if arguments.calls else time.process_time
     measure(model_of("transformer", 100))  # imports
-    print(f"{'seconds of CPU':44}" + "".join(f"{n:>10}{'':6}" for n in sizes))
+    unit = "millions of calls" if arguments.calls else "seconds of CPU"
+    print(f"{unit:44}" + "".join(f"{n:>10}{'':6}" for n in sizes))
     for form in arguments.forms.split(","):
-        found = [measure(model_of(form, n)).seconds for n in sizes]
+        found = [measure(model_of(form, n), clock).stages for n in sizes]
         for stage in [*found[-1], "all"]:
-            seconds = [sum(f.values()) if stage == "all" else f[stage] for f in found]
-            if seconds[-1] < LEAST_SECONDS:
+            costs = [sum(f.values()) if stage == "all" else f[stage] for f in found]
+            if costs[-1] < LEAST:
                 continue
-            growth = [b / max(a, 1e-6) for a, b in itertools.pairwise(seconds)]
-            shown = "".join(f"{s:10.3f} {f'x{g:.1f}':>5}" for s, g in zip(seconds[1:], growth))
-            steep = seconds[-2] >= LEAST_SECONDS / 10 and growth[-1] > ALLOWED * sizes[-1] / sizes[-2]
-            print(f"{form:12} {stage:31}{seconds[0]:10.3f}{'':6}{shown}{' !' * steep}", flush=True)
+            growth = [b / max(a, 1e-6) for a, b in itertools.pairwise(costs)]
+            shown = "".join(f"{s:10.3f} {f'x{g:.1f}':>5}" for s, g in zip(costs[1:], growth))
+            steep = costs[-2] >= LEAST / 10 and growth[-1] > ALLOWED * sizes[-1] / sizes[-2]
+            print(f"{form:12} {stage:31}{costs[0]:10.3f}{'':6}{shown}{' !' * steep}", flush=True)
 
 
 if __name__ == "__main__":

@@ -6,15 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from ..core.types import Type
+from ..ops import reduce
+from ..ops.reduce import ReduceOperator
 
-__all__ = ["MOST_ELEMENTS", "REDUCTIONS", "Reduction"]
-
-MOST_ELEMENTS = 2.0**32
-"""More are not reduced to one: as float32 they would be 16 GiB."""
+__all__ = ["REDUCTIONS", "Reduction"]
 
 
 @dataclass(frozen=True)
@@ -28,23 +26,21 @@ class Reduction:
     then 0. A sum itself may be infinite, or NaN if sums of some elements are infinite with both signs.
     """
 
-    name: str
+    operator: type[ReduceOperator]
     combine: str
+
+    @property
+    def name(self) -> str:
+        """The operator's."""
+        return self.operator.name
 
     def accumulator(self, type: Type) -> Type:
         """Element type of the accumulator."""
-        if self.name in ("reduce_any", "reduce_all"):
-            return Type.bool_type
-        if self.name == "reduce_mean" and not type.is_floating:
-            return Type.uint64_type if type is Type.uint64_type else Type.int64_type
-        return type.compute
+        return self.operator.accumulator_type(type)
 
     def sum_can_overflow(self, type: Type) -> bool:
         """Whether this is a mean of elements whose sum may be beyond the accumulator while the mean is not."""
-        if self.name != "reduce_mean" or not type.is_floating:
-            return False
-        largest, limit = (float(ml_dtypes.finfo(t.numpy).max) for t in (type, self.accumulator(type)))
-        return largest * MOST_ELEMENTS > limit
+        return self.operator.sum_can_overflow(type)
 
     def neutral(self, type: Type) -> float | int | bool:
         """The neutral element, for elements of ``type``."""
@@ -54,7 +50,7 @@ class Reduction:
             return 1
         if self.name in ("reduce_any", "reduce_all"):
             return self.name == "reduce_all"
-        greatest = self.name == "reduce_max"
+        greatest = self.name in ("reduce_max", "reduce_max_nnan")
         if type.is_floating:
             return -math.inf if greatest else math.inf
         if type is Type.bool_type:
@@ -74,12 +70,13 @@ class Reduction:
 REDUCTIONS: dict[str, Reduction] = {
     r.name: r
     for r in (
-        Reduction("reduce_sum", "add"),
-        Reduction("reduce_mean", "add"),
-        Reduction("reduce_max", "max"),
-        Reduction("reduce_min", "min"),
-        Reduction("reduce_prod", "mul"),
-        Reduction("reduce_any", "logical_or"),
-        Reduction("reduce_all", "logical_and"),
+        Reduction(reduce.ReduceSum, "add"),
+        Reduction(reduce.ReduceMean, "add"),
+        Reduction(reduce.ReduceMax, "max"),
+        Reduction(reduce.ReduceMaxNnan, "first_greater"),
+        Reduction(reduce.ReduceMin, "min"),
+        Reduction(reduce.ReduceProd, "mul"),
+        Reduction(reduce.ReduceAny, "logical_or"),
+        Reduction(reduce.ReduceAll, "logical_and"),
     )
 }

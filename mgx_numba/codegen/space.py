@@ -10,10 +10,14 @@ __all__ = ["Space", "collapse"]
 
 @dataclass(frozen=True)
 class Space:
-    """Lengths of the merged dimensions (outermost first) and, for each operand, its element strides along them."""
+    """Lengths of the merged dimensions (outermost first) and, for each operand, its element strides along them.
+
+    ``axes`` are the original dimensions that each was merged from, outermost first, if it was.
+    """
 
     lens: tuple[int, ...]
     strides: tuple[tuple[int, ...], ...]
+    axes: tuple[tuple[int, ...], ...] = ()
 
     @property
     def rank(self) -> int:
@@ -48,14 +52,17 @@ def collapse(
     chosen.sort(key=lambda a: (-lead[a], -max((s[a] for s in strides), default=0), a))
     merged_lens: list[int] = []
     merged: list[list[int]] = [[] for _ in strides]
+    merged_axes: list[tuple[int, ...]] = []
     for axis in chosen:
         n = lens[axis]
         if merged_lens and all(m[-1] == s[axis] * n for m, s in zip(merged, strides)):
             merged_lens[-1] *= n
+            merged_axes[-1] += (axis,)
             for m, s in zip(merged, strides):
                 m[-1] = s[axis]
         else:
             merged_lens.append(n)
+            merged_axes.append((axis,))
             for m, s in zip(merged, strides):
                 m.append(s[axis])
-    return Space(tuple(merged_lens), tuple(tuple(m) for m in merged))
+    return Space(tuple(merged_lens), tuple(tuple(m) for m in merged), tuple(merged_axes))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import ml_dtypes
 import numpy as np
 
 from ..core.shape import DynamicDimension, Shape
@@ -16,6 +17,13 @@ from .dims import packed_like
 
 if TYPE_CHECKING:
     from ..graph.module import Module
+
+
+MOST_ELEMENTS = 2.0**32
+"""More are not reduced to one: as float32 they would be 16 GiB."""
+DOWN = 1 / MOST_ELEMENTS
+"""Factor of elements whose sum is too large: of float32, elements below 2**-94 lose bits by it, the largest is then
+above 2**96."""
 
 
 def accumulator(dtype: np.dtype) -> np.dtype:
@@ -36,16 +44,28 @@ class ReduceOperator(Operator):
     Attributes:
         repeated: what comes of an element that is broadcast along a reduced axis: the "same" result as of one, so
             many "times" it, or it to that "power"; empty where every one is looked at.
+        associative: whether results of parts, reduced in the same way, are the result of the whole.
     """
 
     reduction: ClassVar[bool] = True
     repeated: ClassVar[str] = ""
+    associative: ClassVar[bool] = True
     AXES: ClassVar[tuple[str, ...]] = ("axes",)
     axes: tuple[int, ...] = ()
 
     def output_type(self, type: Type) -> Type:
         """Element type of the result."""
         return type
+
+    @classmethod
+    def accumulator_type(cls, type: Type) -> Type:
+        """Element type in which kernels accumulate: float32 for narrower floats."""
+        return type.compute
+
+    @classmethod
+    def sum_can_overflow(cls, type: Type) -> bool:
+        """Whether this is a mean of elements whose sum may be beyond the accumulator while the mean is not."""
+        return False
 
     def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
         self.expect_inputs(inputs, 1, 2)
@@ -108,6 +128,22 @@ class ReduceMean(ReduceOperator):
 
     name: ClassVar[str] = "reduce_mean"
     repeated: ClassVar[str] = "same"
+    associative: ClassVar[bool] = False
+
+    @classmethod
+    def accumulator_type(cls, type: Type) -> Type:
+        """As sums are; integers in 64 bits."""
+        if type.is_floating:
+            return type.compute
+        return Type.uint64_type if type is Type.uint64_type else Type.int64_type
+
+    @classmethod
+    def sum_can_overflow(cls, type: Type) -> bool:
+        """Of floats, if so many of the largest are beyond the accumulator."""
+        if not type.is_floating:
+            return False
+        largest, limit = (float(ml_dtypes.finfo(t.numpy).max) for t in (type, cls.accumulator_type(type)))
+        return largest * MOST_ELEMENTS > limit
 
     def reduce(self, x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
         total = x.sum(axes, accumulator(x.dtype), keepdims=True)
@@ -162,6 +198,27 @@ class ReduceMax(ReduceOperator):
 
 @register
 @dataclass(frozen=True)
+class ReduceMaxNnan(ReduceOperator):
+    """``reduce_max`` of floats among which there is no NaN, as LLVM's flag ``nnan`` says.
+
+    With a NaN it may be any value of the type; here it is the largest number, or the lowest value if there is none.
+    """
+
+    name: ClassVar[str] = "reduce_max_nnan"
+    repeated: ClassVar[str] = "same"
+
+    def output_type(self, type: Type) -> Type:
+        if not type.is_floating:
+            raise self.fail(f"needs floats, got {type.name}")
+        return type
+
+    def reduce(self, x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+        wide = x.astype(from_numpy(x.dtype).compute.numpy, copy=False)
+        return _extreme(np.where(np.isnan(wide), wide.dtype.type(-np.inf), wide), axes, np.max, -np.inf)
+
+
+@register
+@dataclass(frozen=True)
 class ReduceMin(ReduceOperator):
     """Smallest element; NaN if one is NaN, the highest value (infinity for floats) over no elements."""
 
@@ -183,6 +240,11 @@ class ReduceAny(ReduceOperator):
     def output_type(self, type: Type) -> Type:
         return Type.bool_type
 
+    @classmethod
+    def accumulator_type(cls, type: Type) -> Type:
+        """Bool."""
+        return Type.bool_type
+
     def reduce(self, x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
         return (x != 0).any(axes, keepdims=True)
 
@@ -196,6 +258,11 @@ class ReduceAll(ReduceOperator):
     repeated: ClassVar[str] = "same"
 
     def output_type(self, type: Type) -> Type:
+        return Type.bool_type
+
+    @classmethod
+    def accumulator_type(cls, type: Type) -> Type:
+        """Bool."""
         return Type.bool_type
 
     def reduce(self, x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:

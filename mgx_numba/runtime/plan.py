@@ -89,7 +89,8 @@ class HostStep:
 
     The inputs are views of memory that is reused later: the function must not keep or write them. Results are
     copied into the outputs' memory, or kept as they are where an output is ``HOST`` or an output without
-    declared lens. ``plans`` are those that the function runs, ``reason`` is why no kernel does it.
+    declared lens. ``plans`` are those that the function runs; ``reason`` is why no kernel does it, behind
+    the name of the lowering rule that refused.
     """
 
     function: HostFunction

@@ -15,6 +15,7 @@ from .base import Compiled, KeptPlan, Progress
 from .options import TargetOptions
 
 if TYPE_CHECKING:
+    from ..graph.passes import Options
     from ..graph.program import Program
     from ..runtime.limits import Limits
 
@@ -43,6 +44,9 @@ class Target(Protocol):
     @property
     def device_options(self) -> frozenset[str]:
         """Compile options about a device (``offload_copy``, ``device_id``, ...) that have an effect on this target."""
+
+    def pass_options(self, options: TargetOptions) -> Options:
+        """What its passes may assume in a compilation with these options, on this machine."""
 
     def compile(self, program: Program, options: TargetOptions, progress: Progress | None = None) -> Compiled:
         """A program compiled for this target; ``program`` stays as it is.

@@ -219,6 +219,9 @@ class PlainTarget:
     tunes = False
     device_options = frozenset({"device_id"})
 
+    def pass_options(self, options: TargetOptions) -> Options:
+        return Options(fast_math=options.fast_math)
+
     def compile(self, program: Program, options: TargetOptions, progress: Any = None) -> PlainProgram:
         return PlainProgram(program, options)
 

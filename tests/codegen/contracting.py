@@ -19,8 +19,9 @@ from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.codegen.problems.epilogue import Epilogue, EpilogueOperand
 from mgx_numba.codegen.problems.gemm import GemmProblem
 from mgx_numba.core.types import parse_type
+from tests.values import element_strides
 
-from .launching import element_strides, run_launch
+from .launching import run_launch
 
 
 def epilogue_of(

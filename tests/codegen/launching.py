@@ -14,6 +14,7 @@ from mgx_numba.codegen.launch import Callee, Launch, Mark, Operand
 from mgx_numba.codegen.problems.cluster import Tensor
 from mgx_numba.core.types import from_numpy
 from mgx_numba.runtime.cpu.threads import NativeKernel
+from tests.values import element_strides
 
 
 def call_kernel(kernel: KernelSource, words: Sequence[int], *ranges: tuple[int, int], **options: Any) -> None:
@@ -54,32 +55,6 @@ def _word(arg: Any, operands: Mapping[str, np.ndarray], marks: Mapping[Mark, int
     return marks[arg] if isinstance(arg, Mark) else int(arg)
 
 
-def element_strides(array: np.ndarray) -> tuple[int, ...]:
-    """Strides in elements."""
-    return tuple(s // array.itemsize for s in array.strides)
-
-
 def tensor_of(array: np.ndarray) -> Tensor:
     """How an array lies in memory."""
     return Tensor(from_numpy(array.dtype), array.shape, element_strides(array))
-
-
-def in_order(array: np.ndarray, order: Sequence[int] | None = None, gap: int = 0) -> np.ndarray:
-    """A copy whose axes lie in memory in ``order``, slowest first, with ``gap`` elements after each row."""
-    order = list(range(array.ndim)) if order is None else list(order)
-    lens = [array.shape[axis] for axis in order]
-    room = np.empty([*lens[:-1], lens[-1] + gap] if lens else [], array.dtype)
-    room.view(np.uint8)[...] = 0xA5
-    inside = room[..., : lens[-1]] if lens else room
-    result = inside.transpose(np.argsort(order))
-    result[...] = array
-    return result
-
-
-def empty_in_order(
-    lens: Sequence[int], dtype: np.dtype, order: Sequence[int] | None = None, gap: int = 0
-) -> np.ndarray:
-    """As `in_order`, with a pattern in place of values, so that elements that are never written show."""
-    array = in_order(np.zeros(lens, dtype), order, gap)
-    array[...] = np.frombuffer(b"\xa5" * np.dtype(dtype).itemsize, dtype)[0] if dtype != np.bool_ else True
-    return array

@@ -15,10 +15,9 @@ from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import from_numpy
 from mgx_numba.errors import ShapeError
 from mgx_numba.ops.base import make_op
+from tests.values import element_strides, normal
 
-from ..values import normal
 from .contracting import GuardedPages, needs_page_protection, run_plan
-from .launching import element_strides
 
 HEADS_LAST = (0, 2, 1, 3)
 

@@ -18,8 +18,9 @@ from mgx_numba.codegen.problems.epilogue import Epilogue, EpilogueOperand
 from mgx_numba.codegen.problems.gemm import GemmProblem
 from mgx_numba.core.types import Type
 from mgx_numba.errors import UnsupportedError
+from tests.values import element_strides
 
-from .contracting import GuardedPages, element_strides, needs_page_protection, run_plan
+from .contracting import GuardedPages, needs_page_protection, run_plan
 
 FORMS = ("", "avx2", "-avx512vnni,-avxvnni", "avx2,-avxvnni", "sse")
 """What of a CPU may be used: all of it, VNNI on 256 bits, none on 512, on 256 and on 128."""

@@ -12,8 +12,9 @@ from mgx_numba.codegen.launch import Launch
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import from_numpy
 from mgx_numba.ops.base import make_op
+from tests.values import counting, empty_in_order, in_order
 
-from .launching import empty_in_order, in_order, run_launch, tensor_of
+from .launching import run_launch, tensor_of
 
 LAUNCHES = {"gather": gather_launch, "gather_elements": gather_elements_launch, "gathernd": gathernd_launch}
 
@@ -39,10 +40,6 @@ def check(name: str, attribute: int, x: np.ndarray, indices: np.ndarray, gap: in
     np.testing.assert_array_equal(out, expected)
 
 
-def numbers(*lens: int, dtype: Any = np.float32) -> np.ndarray:
-    return np.arange(np.prod(lens)).reshape(lens).astype(dtype)
-
-
 def positions(length: int, *lens: int, dtype: Any = np.int64, seed: int = 1) -> np.ndarray:
     return np.random.default_rng(seed).integers(-length, length, lens).astype(dtype)
 
@@ -50,55 +47,55 @@ def positions(length: int, *lens: int, dtype: Any = np.int64, seed: int = 1) -> 
 @pytest.mark.parametrize("axis", [0, 1, 2])
 @pytest.mark.parametrize("index_dtype", [np.int64, np.int32])
 def test_gather_along_each_axis(axis: int, index_dtype: Any) -> None:
-    x = numbers(7, 11, 45)
+    x = counting(7, 11, 45)
     check("gather", axis, x, positions(x.shape[axis], 5, 23, dtype=index_dtype))
     check("gather", axis, x, positions(x.shape[axis], 5, 23, dtype=index_dtype), gap=3)
 
 
 def test_gather_with_a_scalar_index() -> None:
-    check("gather", 1, numbers(4, 6, 9), np.array(-2))
-    check("gather", 0, numbers(6), np.array(3, np.int32))
+    check("gather", 1, counting(4, 6, 9), np.array(-2))
+    check("gather", 0, counting(6), np.array(3, np.int32))
 
 
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "float16", "int32", "float64"])
 def test_gather_of_each_width(dtype: str) -> None:
-    check("gather", 0, numbers(9, 150, dtype=dtype), positions(9, 14))
-    check("gather", 1, numbers(9, 50, dtype=dtype), positions(50, 14))
+    check("gather", 0, counting(9, 150, dtype=dtype), positions(9, 14))
+    check("gather", 1, counting(9, 50, dtype=dtype), positions(50, 14))
 
 
 def test_gather_in_other_memory_orders() -> None:
     check(
         "gather",
         1,
-        numbers(5, 6, 7),
+        counting(5, 6, 7),
         positions(6, 4, 3),
         x_order=(2, 0, 1),
         index_order=(1, 0),
         out_order=(3, 1, 0, 2),
     )
-    check("gather", 0, numbers(5, 33), positions(5, 21), x_order=(1, 0), out_order=(1, 0))
+    check("gather", 0, counting(5, 33), positions(5, 21), x_order=(1, 0), out_order=(1, 0))
 
 
 @pytest.mark.parametrize("cols", [2, 3, 8, 20, 64, 100, 300])
 def test_gather_of_short_rows(cols: int, given_machine: Any) -> None:
     for cache in (1 << 30, 0):  # the second time as if tensors were larger than the caches
         given_machine(last_cache_bytes=cache)
-        check("gather", 0, numbers(19, cols), positions(19, 333))
-        check("gather", 1, numbers(3, 19, cols), positions(19, 40, 2, dtype=np.int32), gap=1)
-        check("gathernd", 1, numbers(3, 19, 5, cols), positions(5, 3, 70, 2))
+        check("gather", 0, counting(19, cols), positions(19, 333))
+        check("gather", 1, counting(3, 19, cols), positions(19, 40, 2, dtype=np.int32), gap=1)
+        check("gathernd", 1, counting(3, 19, 5, cols), positions(5, 3, 70, 2))
 
 
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "float16", "float32", "float64"])
 def test_gather_of_the_same_columns_of_many_rows(dtype: str, given_machine: Any) -> None:
     for cache in (1 << 30, 0):  # the second time as if tensors were larger than the caches
         given_machine(last_cache_bytes=cache)
-        check("gather", 1, numbers(130, 45, dtype=dtype), positions(45, 23))
-        check("gather", 1, numbers(70, 45, dtype=dtype), positions(45, 1500, dtype=np.int32))
-        check("gather", 2, numbers(2, 35, 9, dtype=dtype), positions(9, 3, 700), gap=2)
+        check("gather", 1, counting(130, 45, dtype=dtype), positions(45, 23))
+        check("gather", 1, counting(70, 45, dtype=dtype), positions(45, 1500, dtype=np.int32))
+        check("gather", 2, counting(2, 35, 9, dtype=dtype), positions(9, 3, 700), gap=2)
 
 
 def test_unchecked_indices_out_of_range_are_clamped() -> None:
-    x, indices = numbers(4, 20), np.array([20, -21, 2**40, -(2**40), 4, -5])
+    x, indices = counting(4, 20), np.array([20, -21, 2**40, -(2**40), 4, -5])
     for axis in (0, 1):
         length = x.shape[axis]
         wrapped = np.clip(np.where(indices < 0, indices + length, indices), 0, length - 1)
@@ -127,7 +124,7 @@ REPORTED: dict[str, tuple[str, int, tuple[int, ...], tuple[int, ...], int]] = {
 @pytest.mark.parametrize("case", REPORTED)
 def test_an_index_out_of_range_is_reported(case: str, dtype: Any) -> None:
     name, attribute, lens, index_lens, axis = REPORTED[case]
-    x, rng = numbers(*lens), np.random.default_rng(3)
+    x, rng = counting(*lens), np.random.default_rng(3)
     length, signed = lens[axis], np.dtype(dtype).kind == "i"
     legal = rng.integers(-length if signed else 0, length, index_lens).astype(dtype)
     shape = make_op(name, **{"batch_dims" if name == "gathernd" else "axis": attribute}).compute_shape(
@@ -144,7 +141,7 @@ def test_an_index_out_of_range_is_reported(case: str, dtype: Any) -> None:
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_gather_elements(axis: int) -> None:
-    x = numbers(6, 5, 37)
+    x = counting(6, 5, 37)
     lens = [4, 3, 20]
     lens[axis] = 9
     check("gather_elements", axis, x, positions(x.shape[axis], *lens))
@@ -160,7 +157,7 @@ def test_gather_elements(axis: int) -> None:
 
 
 def test_gathernd() -> None:
-    x = numbers(4, 5, 33)
+    x = counting(4, 5, 33)
     pairs = np.stack([positions(4, 3, 6), positions(5, 3, 6, seed=2)], -1)
     check("gathernd", 0, x, pairs)
     check("gathernd", 0, x, np.concatenate([pairs, positions(33, 3, 6, 1)], -1), gap=1)

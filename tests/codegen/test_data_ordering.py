@@ -13,8 +13,9 @@ from mgx_numba.codegen.cpu.data.topk import topk_launch
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import from_numpy
 from mgx_numba.ops.base import make_op
+from tests.values import empty_in_order, in_order
 
-from .launching import empty_in_order, in_order, run_launch, tensor_of
+from .launching import run_launch, tensor_of
 
 ORDERS = [(0, 1, 2), (2, 0, 1), (1, 2, 0)]
 

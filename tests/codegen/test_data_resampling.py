@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,14 +15,13 @@ from mgx_numba.codegen.cpu.data.resize import resize_launch
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import from_numpy
 from mgx_numba.ops.base import make_op
+from tests.values import empty_in_order, in_order, normal
 
-from .launching import empty_in_order, in_order, run_launch, tensor_of
+from .launching import run_launch, tensor_of
+
+values = functools.partial(normal, scale=50, seed=3)
 
 NCHW, NHWC = (0, 1, 2, 3), (0, 2, 3, 1)
-
-
-def values(*lens: int, dtype: Any = np.float32) -> np.ndarray:
-    return (np.random.default_rng(3).standard_normal(lens) * 50).astype(dtype)
 
 
 def check_pad(

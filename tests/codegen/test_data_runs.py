@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,8 +13,9 @@ from mgx_numba.codegen.cpu.cluster.pointwise import pointwise_launch
 from mgx_numba.codegen.cpu.data.runs import runs_launch
 from mgx_numba.core.shape import Shape
 from mgx_numba.graph.module import Module
+from tests.values import digits, in_order
 
-from .launching import in_order, run_launch, tensor_of
+from .launching import run_launch, tensor_of
 
 
 def check(x: np.ndarray, out: np.ndarray, pieces: int = 2) -> None:
@@ -34,10 +34,6 @@ def _start(array: np.ndarray) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def numbers(lens: Sequence[int], dtype: Any = np.float32) -> np.ndarray:
-    return np.random.default_rng(0).integers(0, 2 if dtype in ("bool", np.bool_) else 100, lens).astype(dtype)
-
-
 @pytest.fixture(params=["cached", "streamed"])
 def sizes(request: pytest.FixtureRequest, given_machine: Any) -> str:
     """Tensors of any size taken for larger than the caches, or not."""
@@ -48,7 +44,7 @@ def sizes(request: pytest.FixtureRequest, given_machine: Any) -> str:
 
 @pytest.mark.parametrize("run", [2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 48, 64, 70, 130])
 def test_axes_around_runs_change_places(sizes: str, run: int) -> None:
-    x = numbers((3, 37, 5, run))
+    x = digits(3, 37, 5, run)
     check(x.transpose(0, 2, 1, 3), np.zeros((3, 5, 37, run), x.dtype))
     check(x, in_order(np.zeros_like(x), (0, 2, 1, 3)))
     check(x.transpose(2, 1, 0, 3), np.zeros((5, 37, 3, run), x.dtype), 3)
@@ -58,7 +54,7 @@ def test_axes_around_runs_change_places(sizes: str, run: int) -> None:
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "float64"])
 def test_runs_of_whole_lines(sizes: str, dtype: str, start: int) -> None:
     """What NumPy allocates begins anywhere; here all runs of the target begin with a line, or one element later."""
-    x = numbers((3, 7, 2, 128), dtype).transpose(1, 0, 2, 3)[:, :, ::-1]
+    x = digits(3, 7, 2, 128, dtype=dtype).transpose(1, 0, 2, 3)[:, :, ::-1]
     room = np.zeros(x.size + 2 * host.CACHE_LINE, dtype)
     start += -_start(room) % host.CACHE_LINE // room.itemsize
     check(x, room[start : start + x.size].reshape(x.shape))
@@ -68,27 +64,27 @@ def test_runs_of_whole_lines(sizes: str, dtype: str, start: int) -> None:
 @pytest.mark.parametrize(("run", "pitch"), [(2, 3), (3, 8), (7, 9), (12, 64), (65, 70)])
 def test_slices_and_parts_of_concatenations(sizes: str, dtype: str, run: int, pitch: int) -> None:
     for rows, start in itertools.product((1, 6, 333), (0, pitch - run)):
-        wide = numbers((2, rows + 1, pitch), dtype)
+        wide = digits(2, rows + 1, pitch, dtype=dtype)
         part = (slice(None), slice(1, None), slice(start, start + run))
         packed = np.zeros((2, rows, run), dtype)
         check(wide[part], packed)
         target = np.zeros_like(wide)
-        check(numbers(packed.shape, dtype), target[part])
+        check(digits(*packed.shape, dtype=dtype), target[part])
 
 
 def test_repeated_and_reversed_runs(sizes: str) -> None:
-    x = numbers((50, 1, 3))
+    x = digits(50, 1, 3)
     check(np.broadcast_to(x, (50, 9, 3)), np.zeros((50, 9, 3), x.dtype))
-    check(numbers((21, 6, 5))[::-1], np.zeros((21, 6, 5), np.float32))
-    check(numbers((21, 6, 5))[:, ::-2], np.zeros((21, 3, 5), np.float32))
+    check(digits(21, 6, 5)[::-1], np.zeros((21, 6, 5), np.float32))
+    check(digits(21, 6, 5)[:, ::-2], np.zeros((21, 3, 5), np.float32))
 
 
 def test_runs_in_two_long_dimensions(sizes: str) -> None:
     """More than one block of the inner loop, and more than one task."""
-    x = numbers((2, 3000, 7, 3), np.uint8)
+    x = digits(2, 3000, 7, 3, dtype=np.uint8)
     check(x.transpose(0, 2, 1, 3), np.zeros((2, 7, 3000, 3), x.dtype), 3)
-    check(numbers((3000, 2, 5)).transpose(1, 0, 2), np.zeros((2, 3000, 5), np.float32), 3)
-    check(numbers((40, 40, 2, 3)).transpose(1, 0, 2, 3)[:, :, ::-1], np.zeros((40, 40, 2, 3), np.float32), 3)
+    check(digits(3000, 2, 5).transpose(1, 0, 2), np.zeros((2, 3000, 5), np.float32), 3)
+    check(digits(40, 40, 2, 3).transpose(1, 0, 2, 3)[:, :, ::-1], np.zeros((40, 40, 2, 3), np.float32), 3)
 
 
 def test_not_a_number_and_infinity_keep_their_bits(sizes: str) -> None:
@@ -108,7 +104,7 @@ def test_what_has_no_short_runs_is_left_to_others() -> None:
 def test_elements_at_small_steps(sizes: str, dtype: str, step: int) -> None:
     """Vectors are taken out of all that lies between the elements, but nothing behind the last one is read."""
     for cols in (1, 2, 31, 32, 33, 64, 65, 200):
-        x = numbers((3, cols * abs(step)), dtype)[:, ::step]
+        x = digits(3, cols * abs(step), dtype=dtype)[:, ::step]
         x = x if step < 0 else x[:, : cols - 1]
         out = np.zeros(x.shape, x.dtype)
         module = Module("copy")

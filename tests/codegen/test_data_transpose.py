@@ -11,8 +11,9 @@ import pytest
 
 from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.cpu.data.transpose import transpose_launch
+from tests.values import digits, empty_in_order, in_order
 
-from .launching import empty_in_order, in_order, run_launch, tensor_of
+from .launching import run_launch, tensor_of
 
 
 def check(
@@ -22,7 +23,7 @@ def check(
     dtype: Any = np.float32,
     gap: int = 0,
 ) -> None:
-    values = np.random.default_rng(0).integers(0, 2 if dtype == np.bool_ else 100, lens).astype(dtype)
+    values = digits(*lens, dtype=dtype)
     x = in_order(values, x_order, gap)
     out = empty_in_order(lens, values.dtype, out_order, gap)
     launch = transpose_launch(tensor_of(x), tensor_of(out))

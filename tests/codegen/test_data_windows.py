@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -13,16 +14,15 @@ from mgx_numba.codegen.cpu.data.scatter import scatter_launch, scatternd_launch
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import from_numpy
 from mgx_numba.ops.base import make_op
+from tests.values import empty_in_order, in_order, normal
 
-from .launching import empty_in_order, in_order, run_launch, tensor_of
+from .launching import run_launch, tensor_of
+
+values = functools.partial(normal, scale=3, seed=7)
 
 
 def shape_of(array: np.ndarray) -> Shape:
     return Shape(from_numpy(array.dtype), array.shape)
-
-
-def values(*lens: int, dtype: Any = np.float32) -> np.ndarray:
-    return (np.random.default_rng(7).standard_normal(lens) * 3).astype(dtype)
 
 
 @pytest.mark.parametrize("size", [1, 4, 5])

@@ -7,13 +7,15 @@ import dataclasses
 import numpy as np
 import pytest
 
+from mgx_numba.codegen.cpu.arguments import Arguments
 from mgx_numba.codegen.cpu.cluster.layout import reduce_layout
 from mgx_numba.codegen.cpu.cluster.names import names_of
 from mgx_numba.codegen.cpu.cluster.reduce import PRINTERS, reduce_launch
 from mgx_numba.codegen.cpu.cluster.vectors import Strategy
-from mgx_numba.codegen.cpu.loops import Slots
+from mgx_numba.codegen.problems.cluster import ReductionProblem
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
+from mgx_numba.errors import UnsupportedError
 from mgx_numba.graph.module import Module
 
 from .launching import run_launch, tensor_of
@@ -32,10 +34,13 @@ def spread(m, ins, like):
 
 
 def variance(m, x, axes):
-    """The mean, and the variance about it."""
-    mean = m.add_instruction("reduce_mean", [x], axes=axes)
-    away = m.add_instruction("sub", [x, spread(m, mean, x)])
-    return mean, m.add_instruction("reduce_mean", [m.add_instruction("mul", [away, away])], axes=axes)
+    """The mean, and the variance from moments about the head's."""
+    head = m.add_instruction("head_mean", [x], axes=axes)
+    away = m.add_instruction("sub", [x, spread(m, head, x)])
+    first = m.add_instruction("reduce_mean", [away], axes=axes)
+    second = m.add_instruction("reduce_mean", [m.add_instruction("mul", [away, away])], axes=axes)
+    square = m.add_instruction("mul", [first, first])
+    return m.add_instruction("add", [head, first]), m.add_instruction("sub", [second, square])
 
 
 def softmax(axis):
@@ -66,19 +71,17 @@ def total(axis):
 def test_text_follows_from_the_layout_alone(build, lens, axis, past_caches, strategy, given_machine):
     given_machine(last_cache_bytes=0 if past_caches else 1 << 40)
     module = module_of(build, lens)
-    operands = (
-        [tensor_of(np.empty(lens, np.float32))],
-        [tensor_of(np.empty(r.shape.lens, np.float32)) for r in module.results()],
-    )
-    layout = reduce_layout(module, (axis,), *operands)
+    results = tuple(tensor_of(np.empty(r.shape.lens, np.float32)) for r in module.results())
+    problem = ReductionProblem(module, (axis,), (tensor_of(np.empty(lens, np.float32)),), results)
+    layout = reduce_layout(problem)
     assert layout.strategy is strategy
     state = {field.name: getattr(layout, field.name) for field in dataclasses.fields(layout)}
-    names = names_of(layout, Slots())
+    names = names_of(layout, Arguments())
     first = PRINTERS[strategy](layout, names)
     assert PRINTERS[strategy](layout, names) == first
-    assert reduce_layout(module, (axis,), *operands) == layout
+    assert reduce_layout(problem) == layout
     assert {field.name: getattr(layout, field.name) for field in dataclasses.fields(layout)} == state
-    text = reduce_launch(module, (axis,), *operands).kernel.text
+    text = reduce_launch(problem).kernel.text
     assert all(f"    {line}\n" in text for line in first)
 
 
@@ -99,10 +102,33 @@ def test_variances_of_what_is_one_value_a_row_are_about_that_of_their_own_row(gi
     y = np.broadcast_to(rows, lens)
     out = np.empty(lens, np.float32), np.empty((9, 1), np.float32), np.empty((9, 1), np.float32)
     module = module_of(build, lens, lens)
-    launch = reduce_launch(module, (1,), [tensor_of(x), tensor_of(y)], [tensor_of(o) for o in out])
+    operands = (tensor_of(x), tensor_of(y)), tuple(tensor_of(o) for o in out)
+    launch = reduce_launch(ReductionProblem(module, (1,), *operands))
     assert "live0" in launch.kernel.text
     run_launch(launch, {"x0": x, "x1": y, **{f"out{k}": o for k, o in enumerate(out)}})
     e = np.tanh(x)
     np.testing.assert_allclose(out[0], e * np.exp(e).sum(1, keepdims=True), rtol=1e-4)
     np.testing.assert_allclose(out[1], rows, rtol=1e-5)
     np.testing.assert_allclose(out[2], 0, atol=1e-4)
+
+
+def problem_of(x, axes, **fields):
+    """A sum of an array over axes, in parts."""
+    module = module_of(lambda m, v: [m.add_instruction("reduce_sum", [v], axes=axes)], x.shape)
+    lens = tuple(1 if a in axes else n for a, n in enumerate(x.shape))
+    return ReductionProblem(module, axes, (tensor_of(x),), (tensor_of(np.empty(lens, np.float32)),), **fields)
+
+
+def test_operands_that_do_not_lie_as_parts_need_it_are_refused():
+    x = np.zeros((3, 8, 40), np.float32)
+    with pytest.raises(UnsupportedError, match=r"axes \[0, 1\] are not walked as one"):
+        reduce_layout(problem_of(x.transpose(1, 0, 2), (0, 1), parts=2, cut=(0, 1), share=12))
+    assert reduce_layout(problem_of(x, (0, 1), parts=2, cut=(0, 1), share=12)).share == 12
+    with pytest.raises(UnsupportedError, match="4 steps do not follow one another"):
+        reduce_layout(problem_of(x[:, :, :30], (0, 1), fold=4))
+    with pytest.raises(UnsupportedError, match="no multiples of 4 steps"):
+        reduce_layout(problem_of(x, (0, 1), parts=2, cut=(0, 1), share=14, fold=4))
+    module = module_of(lambda m, v: [variance(m, v, (0,))[1]], (40, 8))
+    operands = (tensor_of(np.zeros((40, 8), np.float32)),), (tensor_of(np.zeros((1, 8), np.float32)),)
+    with pytest.raises(UnsupportedError, match="rows do not begin with"):
+        reduce_layout(ReductionProblem(module, (0,), *operands))

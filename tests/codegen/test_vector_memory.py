@@ -10,6 +10,7 @@ import pytest
 
 from mgx_numba.errors import CompileError
 from tests.codegen.vector_kernels import numpy_dtype, run_body
+from tests.values import digits
 
 DTYPES = [
     "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16",
@@ -17,11 +18,6 @@ DTYPES = [
 ]  # fmt: skip
 LIMITS = ["", "avx2", "sse"]
 LIMITED_DTYPES = ["bool", "int8", "float16", "int32", "float32", "float64"]
-
-
-def values(dtype: str, count: int, seed: int = 0) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    return rng.integers(0, 2 if dtype == "bool" else 100, count).astype(numpy_dtype(dtype))
 
 
 @pytest.fixture(params=LIMITS, ids=lambda limit: limit or "native")
@@ -36,7 +32,7 @@ def limited(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 )
 def test_copies_keep_bits_and_bounds(dtype: str, limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MGX_CPU_FEATURES", limit)
-    x = values(dtype, 200)
+    x = digits(200, dtype=numpy_dtype(dtype))
     outputs = [np.full(40, 1).astype(x.dtype) for _ in range(6)]
     body = """
 store(p1, 3, load(p0, 5, 16))
@@ -61,7 +57,10 @@ store(p6, 0, load_strided_tail(p0, 7, 4, n7 - 4, 0, 8))
 @pytest.mark.parametrize("lanes", [8, 16])
 @pytest.mark.parametrize("dtype", ["bool", "float32", "float64"])
 def test_loads_of_near_elements(dtype: str, lanes: int, limited: str) -> None:
-    x, index = values(dtype, 100), np.random.default_rng(1).integers(0, 2 * lanes, lanes).astype(np.int32)
+    x, index = (
+        digits(100, dtype=numpy_dtype(dtype)),
+        np.random.default_rng(1).integers(0, 2 * lanes, lanes).astype(np.int32),
+    )
     out = np.ones(lanes).astype(x.dtype)
     run_body(f"store(p2, 0, load_near(p0, 7, load(p1, 0, {lanes})))", x, index, out)
     assert out.tobytes() == x[7:][index].tobytes()
@@ -70,7 +69,7 @@ def test_loads_of_near_elements(dtype: str, lanes: int, limited: str) -> None:
 @pytest.mark.parametrize("index_dtype", ["int32", "int64"])
 @pytest.mark.parametrize("dtype", ["bool", "bfloat16", "float32", "float64"])
 def test_gather_and_scatter(dtype: str, index_dtype: str, limited: str) -> None:
-    x = values(dtype, 100)
+    x = digits(100, dtype=numpy_dtype(dtype))
     index = np.random.default_rng(1).permutation(100)[:16].astype(index_dtype)
     outputs = [np.ones(100).astype(x.dtype) for _ in range(4)]
     body = """
@@ -93,7 +92,7 @@ scatter_tail(p5, index, v, n6)
 
 @pytest.mark.parametrize("lanes", [1, 2, 4, 8, 32, 64])
 def test_every_lane_count(lanes: int) -> None:
-    x, out = values("float32", 64), np.zeros(64, np.float32)
+    x, out = digits(64, dtype=numpy_dtype("float32")), np.zeros(64, np.float32)
     run_body(f"store(p1, 0, add(load(p0, 0, {lanes}), 1))", x, out)
     np.testing.assert_array_equal(out[:lanes], x[:lanes] + 1)
     assert not out[lanes:].any()
@@ -101,7 +100,7 @@ def test_every_lane_count(lanes: int) -> None:
 
 def test_tail_counts_from_zero_to_all_lanes(limited: str) -> None:
     for dtype in ("int8", "float32"):
-        x = values(dtype, 16)
+        x = digits(16, dtype=numpy_dtype(dtype))
         for count in range(17):
             filled, stored = np.zeros(16, x.dtype), np.full(16, 3, x.dtype)
             body = "v = load_tail(p0, 0, n3, 7, 16)\nstore(p1, 0, v)\nstore_tail(p2, 0, v, n3)"
@@ -113,7 +112,7 @@ def test_tail_counts_from_zero_to_all_lanes(limited: str) -> None:
 @pytest.mark.parametrize("fill", ["-INF", "INF", "NAN", "0.5"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_fill_values_of_floats(dtype: str, fill: str) -> None:
-    x, out = values(dtype, 8), np.zeros(8).astype(numpy_dtype(dtype))
+    x, out = digits(8, dtype=numpy_dtype(dtype)), np.zeros(8).astype(numpy_dtype(dtype))
     run_body(f"store(p1, 0, load_tail(p0, 0, 3, {fill}, 8))", x, out)
     expected = np.array([*x[:3].astype(float), *[float(fill.lower())] * 5])
     np.testing.assert_array_equal(out.astype(float), expected)
@@ -151,7 +150,7 @@ store(p1, 0, load_every_tail(p0, 1, 4, 2, 0, 16))
 @pytest.mark.parametrize("step", [2, 3, 4])
 @pytest.mark.parametrize("dtype", ["bool", "int8", "float16", "float32", "float64"])
 def test_every_second_third_or_fourth_element_and_back(dtype: str, step: int, limited: str) -> None:
-    x = values(dtype, 16 * step)
+    x = digits(16 * step, dtype=numpy_dtype(dtype))
     taken, back = np.zeros(16).astype(x.dtype), np.zeros(16).astype(x.dtype)
     run_body(f"store(p1, 0, load_every(p0, 0, {step}, 16))\nstore(p2, 0, load_back(p0, 17, 16))", x, taken, back)
     np.testing.assert_array_equal(taken.astype(float), x[::step].astype(float))
@@ -166,7 +165,7 @@ def test_every_second_third_or_fourth_element_and_back(dtype: str, step: int, li
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_scalars_and_broadcasts(dtype: str) -> None:
-    x = values(dtype, 10)
+    x = digits(10, dtype=numpy_dtype(dtype))
     one, splat, loaded = np.zeros(2).astype(x.dtype), np.zeros(8).astype(x.dtype), np.zeros(8).astype(x.dtype)
     body = """
 s = load_scalar(p0, 4)
@@ -180,7 +179,7 @@ store(p3, 0, load_splat(p0, 4, 8))
 
 
 def test_offset_local_and_unaligned_addresses() -> None:
-    x, out = values("float32", 64), np.zeros(16, np.float32)
+    x, out = digits(64, dtype=numpy_dtype("float32")), np.zeros(16, np.float32)
     body = """
 scratch = local_float32(32)
 q = offset(p0, 3)
@@ -193,7 +192,7 @@ store(p1, 0, load(scratch, 0, 16))
 
 
 def test_negative_and_zero_strides() -> None:
-    x, out = values("float32", 32), np.zeros(16, np.float32)
+    x, out = digits(32, dtype=numpy_dtype("float32")), np.zeros(16, np.float32)
     run_body("store(p1, 0, load_strided(p0, 20, -1, 8))\nstore(p1, 8, load_strided(p0, 20, n2, 8))", x, out, 0)
     np.testing.assert_array_equal(out, np.concatenate([x[20:12:-1], np.full(8, x[20])]))
 
@@ -216,8 +215,8 @@ def test_wrong_calls_are_refused_with_a_reason(body: str, message: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["int8", "float16", "int32", "float32", "float64"])
 def test_chosen_lanes_side_by_side(dtype: str, limited: str) -> None:
-    x = values(dtype, 64)
-    chosen = values("bool", 64, 1)
+    x = digits(64, dtype=numpy_dtype(dtype))
+    chosen = digits(64, dtype=numpy_dtype("bool"), seed=1)
     for mask in (chosen, np.zeros(64, bool), np.ones(64, bool)):
         out, count = np.full(80, 7).astype(x.dtype), np.zeros(1, np.int64)
         body = """

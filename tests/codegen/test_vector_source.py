@@ -8,7 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.cpu.printer import FAST_NAMES, CodeBuffer, VectorPrinter, literal
+from mgx_numba.codegen.cpu.printer import FAST_NAMES, CodeBuffer, VectorPrinter
+from mgx_numba.codegen.cpu.statements import literal
 from mgx_numba.core.types import Type
 from mgx_numba.ops.scalar import BINARY, BITWISE, COMPARE, LOGICAL, UNARY, NumpyScalar
 from tests.codegen.vector_kernels import call

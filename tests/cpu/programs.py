@@ -10,14 +10,18 @@ from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import from_numpy
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.module import Module
-from mgx_numba.graph.passes import Options, run_passes
+from mgx_numba.graph.passes import run_passes
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.cpu.executor import Executable
+from mgx_numba.targets.cpu.capabilities import pass_options
 from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.ref.interpreter import evaluate
 
-FUSION = ("fuse_contraction", "fuse_reduce", "fuse_pointwise", "dead_code_elimination")
+FUSION = (
+    "fuse_contraction", "fuse_reduce", "fuse_pointwise", "dead_code_elimination",
+    "split_reduce", "one_pass_variance", "rewrite_reduce_max",
+)  # fmt: skip
 
 Build = Callable[[Module, list[Instruction]], Sequence[Instruction] | Instruction]
 
@@ -37,7 +41,7 @@ def compile_and_run(program: Program, inputs: Sequence[np.ndarray], passes: Sequ
     """Results of the fused and lowered program, and the program itself."""
     settings = TargetOptions(**{"fast_math": False, **options})
     optimized = program.clone()
-    run_passes(optimized, list(passes), Options(fast_math=settings.fast_math), validate=True)
+    run_passes(optimized, list(passes), pass_options(settings), validate=True)
     executable = Executable(lower(optimized, settings), num_threads=2)
     return executable.run([np.ascontiguousarray(a) for a in inputs]), optimized
 

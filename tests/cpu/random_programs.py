@@ -15,6 +15,7 @@ from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.program import Program
 
 from ..random_models.choices import LENGTHS, Choices
+from ..values import small
 
 __all__ = ["Builder", "random_values"]
 
@@ -47,17 +48,7 @@ def random_values(
     rng = np.random.default_rng([seed, *lens])
     if below is not None:
         return rng.integers(-below, below, lens).astype(type.numpy)
-    if type is Type.bool_type:
-        return rng.integers(0, 2, lens).astype(np.bool_)
-    if type.is_integral:
-        return rng.integers(-6 if type.is_signed else 0, 7, lens).astype(type.numpy)
-    values = rng.standard_normal(lens) if seed % 2 else rng.integers(-8, 9, lens) / 4
-    values = np.asarray(values, np.float64)
-    if special and values.size > 2:
-        places = rng.integers(0, values.size, max(1, values.size // 6))
-        values.reshape(-1)[places] = rng.choice([np.nan, np.inf, -np.inf, 0.0, -0.0], places.size)
-    with np.errstate(all="ignore"):
-        return values.astype(type.numpy)
+    return small(type.numpy, lens, rng, quarters=seed % 2 == 0, special=special and prod(lens) > 2)
 
 
 class Builder(Choices):

@@ -18,11 +18,8 @@ from mgx_numba.runtime.plan import HostStep
 from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.options import TargetOptions
 
+from ..values import normal
 from .programs import check, program_of
-
-
-def data(shape, seed=0, dtype=np.float32):
-    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
 def add_bias(m, y, bias, axis):
@@ -33,20 +30,20 @@ def add_bias(m, y, bias, axis):
 @pytest.mark.parametrize("m,n,k", [(1, 1, 1), (1, 100, 33), (7, 5, 3), (37, 65, 129), (13, 16, 1)])
 def test_dot_with_constant_weights_and_epilogue(m, n, k, dtype):
     def build(mod, p):
-        w, b = mod.add_literal(data((k, n), 1, dtype)), mod.add_literal(data((n,), 2, dtype))
+        w, b = mod.add_literal(normal(k, n, seed=1, dtype=dtype)), mod.add_literal(normal(n, seed=2, dtype=dtype))
         y = add_bias(mod, mod.add_instruction("dot", [p[0], w]), b, 1)
         return mod.add_instruction("add", [mod.add_instruction("relu", [y]), p[1]])
 
-    program = check([data((m, k), dtype=dtype), data((m, n), 3, dtype)], build)
+    program = check([normal(m, k, dtype=dtype), normal(m, n, seed=3, dtype=dtype)], build)
     assert [i.name for i in program.main if not (i.is_param or i.is_literal)][-2:] == ["fused_contraction", "@return"]
 
 
 @pytest.mark.parametrize("value", [0.0, np.inf, np.nan])
 @pytest.mark.parametrize("fast_math", [False, True])
 def test_dot_of_one_row_with_many_weights(fast_math, value):
-    weights = data((400, 300), 1)
+    weights = normal(400, 300, seed=1)
     weights[7, 5] = value
-    given = data((1, 400))
+    given = normal(1, 400)
     program = program_of([given], lambda m, p: m.add_instruction("dot", [p[0], m.add_literal(weights)]))
     plan = lower(program, TargetOptions(fast_math=fast_math))
     (got,) = Executable(plan).run([given])
@@ -59,8 +56,8 @@ def test_constants_lie_on_cache_lines():
     memory = np.zeros(500, np.float32)
     start = (-memory.ctypes.data // 4) % 16 + 3
     scale = memory[start : start + 100]
-    scale[:] = data((100,), 1)
-    given = data((7, 100))
+    scale[:] = normal(100, seed=1)
+    given = normal(7, 100)
 
     def build(m, p):
         spread = m.add_instruction("multibroadcast", [m.add_literal(scale)], out_lens=(7, 100))
@@ -100,7 +97,7 @@ def test_dot_of_two_activations(batch, transposed):
             right = m.add_instruction("transpose", [right], permutation=axes)
         return m.add_instruction("tanh", [m.add_instruction("dot", [p[0], right])])
 
-    check([data((*batch, 9, 17)), data((*batch, 21, 17) if transposed else (*batch, 17, 21), 1)], build)
+    check([normal(*batch, 9, 17), normal(*(*batch, 21, 17) if transposed else (*batch, 17, 21), seed=1)], build)
 
 
 def test_dot_with_masks_broadcast_over_the_batch():
@@ -108,7 +105,7 @@ def test_dot_with_masks_broadcast_over_the_batch():
         mask = m.add_instruction("multibroadcast", [p[2]], out_lens=(2, 3, 5, 7))
         return m.add_instruction("add", [m.add_instruction("dot", [p[0], p[1]]), mask])
 
-    check([data((2, 3, 5, 4)), data((2, 3, 4, 7), 1), data((2, 1, 1, 7), 2)], build)
+    check([normal(2, 3, 5, 4), normal(2, 3, 4, 7, seed=1), normal(2, 1, 1, 7, seed=2)], build)
 
 
 CONVOLUTIONS = [
@@ -132,12 +129,12 @@ def test_convolution_with_bias_and_activation(case, fast_math):
     cin, cout, lens, kernel, stride, padding, dilation, group = case
 
     def build(m, p):
-        w, b = m.add_literal(data((cout, cin // group, *kernel), 1)), m.add_literal(data((cout,), 2))
+        w, b = m.add_literal(normal(cout, cin // group, *kernel, seed=1)), m.add_literal(normal(cout, seed=2))
         attributes = {"stride": stride, "padding": padding, "dilation": dilation, "group": group}
         y = m.add_instruction("convolution", [p[0], w], **attributes)
         return m.add_instruction("relu", [add_bias(m, y, b, 1)])
 
-    program = check([data((2, cin, *lens))], build, rtol=1e-4, fast_math=fast_math)
+    program = check([normal(2, cin, *lens)], build, rtol=1e-4, fast_math=fast_math)
     assert any(i.name == "fused_contraction" for i in program.main)
 
 
@@ -146,15 +143,15 @@ def test_convolution_with_bias_and_activation(case, fast_math):
 )
 def test_transposed_convolution(stride, padding, kernel):
     def build(m, p):
-        w = m.add_literal(data((6, 10, *kernel), 1))
+        w = m.add_literal(normal(6, 10, *kernel, seed=1))
         y = m.add_instruction("convolution_backwards", [p[0], w], stride=stride, padding=padding)
-        return add_bias(m, y, m.add_literal(data((10,), 2)), 1)
+        return add_bias(m, y, m.add_literal(normal(10, seed=2)), 1)
 
-    check([data((2, 6, 5, 7))], build)
+    check([normal(2, 6, 5, 7)], build)
 
 
 def test_convolution_with_weights_of_a_parameter():
-    check([data((1, 4, 6, 6)), data((5, 4, 3, 3), 1)], lambda m, p: m.add_instruction("convolution", p))
+    check([normal(1, 4, 6, 6), normal(5, 4, 3, 3, seed=1)], lambda m, p: m.add_instruction("convolution", p))
 
 
 @pytest.mark.parametrize("given", [1, 2])
@@ -162,11 +159,11 @@ def test_an_epilogue_that_kernels_lack_packs_and_tunes_nothing(given):
     """All of the contraction is one host step then."""
 
     def build(m, p):
-        w = p[1] if given == 2 else m.add_literal(data((5, 4, 3, 3), 1))
+        w = p[1] if given == 2 else m.add_literal(normal(5, 4, 3, 3, seed=1))
         y = m.add_instruction("convert", [m.add_instruction("convolution", [p[0], w])], target_type=Type.int32_type)
         return m.add_instruction("sqrt", [m.add_instruction("mul", [y, y])])
 
-    arrays = [data((1, 4, 6, 6)), data((5, 4, 3, 3), 1)][:given]
+    arrays = [normal(1, 4, 6, 6), normal(5, 4, 3, 3, seed=1)][:given]
     optimized = check(arrays, build)
     tuning = Tuning(BACKEND, Sources([]), lambda records: None, exhaustive=True)
     plan = lower(optimized, TargetOptions(tuning=tuning))
@@ -176,24 +173,26 @@ def test_an_epilogue_that_kernels_lack_packs_and_tunes_nothing(given):
 
 def test_residual_and_scale_over_pixels():
     def build(m, p):
-        w = m.add_literal(data((8, 8, 1, 1), 1))
+        w = m.add_literal(normal(8, 8, 1, 1, seed=1))
         y = m.add_instruction("convolution", [p[0], w])
         scale = m.add_instruction("multibroadcast", [p[1]], out_lens=y.shape.lens)
         return m.add_instruction("add", [m.add_instruction("mul", [y, scale]), p[0]])
 
-    check([data((2, 8, 5, 5)), data((2, 8, 1, 1), 2)], build)
+    check([normal(2, 8, 5, 5), normal(2, 8, 1, 1, seed=2)], build)
 
 
 def test_convolutions_write_into_a_concat():
     def build(m, p):
         x = m.add_instruction("layout", [p[0]], permutation=[0, 2, 3, 1])
         parts = [
-            m.add_instruction("relu", [m.add_instruction("convolution", [x, m.add_literal(data((n, 8, 1, 1), n))])])
+            m.add_instruction(
+                "relu", [m.add_instruction("convolution", [x, m.add_literal(normal(n, 8, 1, 1, seed=n))])]
+            )
             for n in (3, 5, 16)
         ]
         return m.add_instruction("concat", parts, axis=1)
 
-    check([data((2, 8, 5, 5))], build)
+    check([normal(2, 8, 5, 5)], build)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

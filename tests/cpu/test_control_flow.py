@@ -14,15 +14,13 @@ import mgx_numba as migraphx
 from mgx_numba.errors import ShapeError
 from mgx_numba.runtime.plan import HostStep, Plan
 
+from ..values import normal
+
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 
 
 def info(name: str, lens: Sequence[int] | None, type: int = FLOAT) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, type, lens)
-
-
-def numbers(*lens: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng([seed, *lens]).standard_normal(lens).astype(np.float32)
 
 
 def model_of(
@@ -105,14 +103,14 @@ def scan(axes: Sequence[int] = (0, 0), ways: Sequence[int] = (0, 0), out_way: in
 def test_a_scan_step_ran_in_python(axis: int, ways: tuple[int, int]) -> None:
     lens = [2, 4]
     lens.insert(axis, 5)
-    feeds = {"start": numbers(2, 4), "p": numbers(*lens, seed=1), "q": numbers(*lens, seed=2), "bias": numbers(4)}
-    model = model_of([scan((axis, axis), ways, ways[1])], feeds, ["last", "rows"], w=numbers(4, 4, seed=3))
+    feeds = {"start": normal(2, 4), "p": normal(*lens, seed=1), "q": normal(*lens, seed=2), "bias": normal(4)}
+    model = model_of([scan((axis, axis), ways, ways[1])], feeds, ["last", "rows"], w=normal(4, 4, seed=3))
     assert not hosts(only_body(agrees(model, feeds)))
 
 
 def test_kernels_of_a_body_are_shown() -> None:
-    feeds = {"start": numbers(2, 4), "p": numbers(5, 2, 4, seed=1), "q": numbers(5, 2, 4, seed=2), "bias": numbers(4)}
-    program = compiled(model_of([scan()], feeds, ["last", "rows"], w=numbers(4, 4, seed=3)), "cpu")
+    feeds = {"start": normal(2, 4), "p": normal(5, 2, 4, seed=1), "q": normal(5, 2, 4, seed=2), "bias": normal(4)}
+    program = compiled(model_of([scan()], feeds, ["last", "rows"], w=normal(4, 4, seed=3)), "cpu")
     assert "gather_kernel" in [kernel.name for kernel in program.kernels()]
 
 
@@ -159,14 +157,14 @@ def test_a_loop_inside_of_a_loop_takes_values_of_both() -> None:
         helper.make_node("Loop", ["two", "", "v"], ["v_out"], body=inner),
         helper.make_node("Identity", ["v_out"], ["scan0"]),
     ]
-    feeds = {"x": numbers(3), "k": numbers(3, seed=1)}
+    feeds = {"x": normal(3), "k": normal(3, seed=1)}
     model = model_of([loop(nodes, [3], ["y", "ys"], 1)], feeds, ["y", "ys"], n=np.array(3), two=np.array(2))
     only_body(only_body(agrees(model, feeds)))
 
 
 def test_a_carried_value_may_change_its_lengths() -> None:
     nodes = [GO, helper.make_node("Concat", ["v", "v"], ["v_out"], axis=0)]
-    feeds = {"x": numbers(2, 2)}
+    feeds = {"x": normal(2, 2)}
     node = loop(nodes, None, ["y"], 0)
     model = model_of([node], feeds, ["y"], n=np.array(3))
     program = compiled(model, "cpu")
@@ -187,14 +185,14 @@ def test_branches_are_compiled(other: int) -> None:
     node = helper.make_node("If", ["c"], ["y"], then_branch=branches[0], else_branch=branches[1])
     constants = {"zero": np.array([0]), "three": np.array([3]), "end": np.array([other])}
     for condition in (True, False):
-        feeds = {"c": np.array([condition]), "x": numbers(4, 5)}
+        feeds = {"c": np.array([condition]), "x": normal(4, 5)}
         (step,) = hosts(agrees(model_of([node], feeds, ["y"], **constants), feeds))[:1]
         assert [hosts(plan) for plan in step.plans] == [[], []]
 
 
 def test_an_index_out_of_range_in_an_iteration_is_an_error_of_the_call() -> None:
     nodes = [GO, helper.make_node("Gather", ["t", "i"], ["row"]), helper.make_node("Add", ["v", "row"], ["v_out"])]
-    feeds: dict[str, Any] = {"x": numbers(3), "t": numbers(4, 3)}
+    feeds: dict[str, Any] = {"x": normal(3), "t": normal(4, 3)}
     with pytest.raises(ShapeError, match="gather: index 4 is out of range for axis 0 of length 4"):
         compiled(model_of([loop(nodes, [3], ["y"], 0)], feeds, ["y"], n=np.array(5)), "cpu").run(feeds)
     agrees(model_of([loop(nodes, [3], ["y"], 0)], feeds, ["y"], n=np.array(4)), feeds)

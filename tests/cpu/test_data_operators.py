@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,13 +15,12 @@ from mgx_numba.runtime.plan import HostStep
 from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.options import TargetOptions
 
+from ..values import normal
 from .programs import check, program_of
 
+values = functools.partial(normal, scale=10)
+
 NHWC = (0, 2, 3, 1)
-
-
-def values(*lens: int, dtype: Any = np.float32, seed: int = 0) -> np.ndarray:
-    return (np.random.default_rng(seed).standard_normal(lens) * 10).astype(dtype)
 
 
 def native(inputs: Sequence[np.ndarray], build: Any) -> None:

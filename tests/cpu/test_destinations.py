@@ -12,11 +12,8 @@ from mgx_numba.graph.module import Module
 from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.options import TargetOptions
 
+from ..values import normal
 from .programs import Build, check
-
-
-def values(*lens: int) -> np.ndarray:
-    return np.random.default_rng(len(lens)).standard_normal(lens).astype(np.float32)
 
 
 def kernels(inputs: Sequence[np.ndarray], build: Build) -> list[str]:
@@ -37,12 +34,12 @@ def test_a_nested_concatenation_of_another_axis_is_written_in_place() -> None:
         return m.add_instruction("concat", levels, axis=1)
 
     shapes = [(1, 3, 2, 5, 4), (1, 3, 9, 5, 4), (1, 3, 2, 1, 3), (1, 3, 9, 1, 3)]
-    check([values(*lens) for lens in shapes], build)
+    check([normal(*lens) for lens in shapes], build)
 
     def built_last(m: Module, p: list[Instruction]) -> Instruction:
         return build(m, [m.add_instruction("transpose", [x], permutation=(0, 1, 4, 2, 3)) for x in p])
 
-    inputs = [values(n, a, h, w, c) for n, a, c, h, w in shapes]
+    inputs = [normal(n, a, h, w, c) for n, a, c, h, w in shapes]
     assert kernels(inputs, built_last) == ["cpu::neg_kernel", "cpu::exp_kernel"] * 2
 
 
@@ -51,7 +48,7 @@ def test_a_result_that_is_reshaped_is_written_in_place(lens: tuple[int, int]) ->
     def build(m: Module, p: list[Instruction]) -> Instruction:
         return m.add_instruction("reshape", [m.add_instruction("exp", [p[0]])], dims=(lens[1], lens[0], 1))
 
-    assert len(kernels([values(*lens)], build)) <= 1
+    assert len(kernels([normal(*lens)], build)) <= 1
 
 
 def test_two_results_of_one_value() -> None:
@@ -61,7 +58,7 @@ def test_two_results_of_one_value() -> None:
         turned = m.add_instruction("transpose", [x], permutation=(1, 0))
         return [flat, turned, x, flat, m.add_instruction("neg", [turned])]
 
-    check([values(4, 6)], build)
+    check([normal(4, 6)], build)
 
 
 def test_a_reshape_that_no_strides_allow_is_copied() -> None:
@@ -69,14 +66,14 @@ def test_a_reshape_that_no_strides_allow_is_copied() -> None:
         x = m.add_instruction("reshape", [m.add_instruction("exp", [p[0]])], dims=(4, 6))
         return m.add_instruction("concat", [x, p[1]], axis=1)
 
-    assert "cpu::exp_kernel" in kernels([values(24), values(4, 3)], build)
+    assert "cpu::exp_kernel" in kernels([normal(24), normal(4, 3)], build)
 
 
 def test_a_transpose_into_a_result_stays_a_step_of_its_own() -> None:
     def build(m: Module, p: list[Instruction]) -> Instruction:
         return m.add_instruction("transpose", [m.add_instruction("exp", [p[0]])], permutation=(1, 0))
 
-    assert kernels([values(70, 50)], build) == ["cpu::exp_kernel", "cpu::transpose_kernel"]
+    assert kernels([normal(70, 50)], build) == ["cpu::exp_kernel", "cpu::transpose_kernel"]
 
 
 @pytest.mark.parametrize("times", [2, 4])
@@ -92,13 +89,13 @@ def test_repeated_elements_are_copied_once(last: bool, times: int) -> None:
         whole = (n, a * times, b * times, c) if last else (n, a, b * times, c * times)
         return m.add_instruction("reshape", [x], dims=whole)
 
-    x = values(2, 5, 7, 20)
+    x = normal(2, 5, 7, 20)
     assert len(kernels([x], lambda m, p: enlarged(m, p[0]))) == 1
 
     def joined(m: Module, p: list[Instruction]) -> Instruction:
         return m.add_instruction("concat", [enlarged(m, p[0]), p[1]], axis=3 if last else 1)
 
-    y = values(2, 5 * times, 7 * times, 3) if last else values(2, 4, 7 * times, 20 * times)
+    y = normal(2, 5 * times, 7 * times, 3) if last else normal(2, 4, 7 * times, 20 * times)
     assert len(kernels([x, y], joined)) == 2
 
 
@@ -113,4 +110,4 @@ def test_a_copying_reshape_between_two_layouts() -> None:
         )
         return [flat, m.add_instruction("reshape", [flat], dims=(1020,)), again]
 
-    check([values(3, 17, 20)], build)
+    check([normal(3, 17, 20)], build)

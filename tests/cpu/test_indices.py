@@ -20,6 +20,7 @@ from mgx_numba.runtime.plan import HostStep, Step
 from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.options import TargetOptions
 
+from ..values import counting
 from .programs import Build, check, program_of
 
 
@@ -29,10 +30,6 @@ def compiled(inputs: Sequence[np.ndarray], build: Build, target: str = "cpu", **
 
 def feeds(*inputs: np.ndarray) -> dict[str, np.ndarray]:
     return {f"p{k}": a for k, a in enumerate(inputs)}
-
-
-def numbers(*lens: int) -> np.ndarray:
-    return np.arange(np.prod(lens), dtype=np.float32).reshape(lens)
 
 
 OPERATORS: dict[str, tuple[dict[str, Any], tuple[int, ...], tuple[int, ...], tuple[int, ...], str]] = {
@@ -51,7 +48,7 @@ OPERATORS: dict[str, tuple[dict[str, Any], tuple[int, ...], tuple[int, ...], tup
 def test_an_index_out_of_range_had_a_value_on_cpu(name: str, dtype: Any) -> None:
     attributes, lens, index_lens, update_lens, fits = OPERATORS[name]
     indices = np.random.default_rng(0).integers(0, 5, index_lens).astype(dtype)
-    inputs = [numbers(*lens), indices, *([numbers(*update_lens)] if update_lens else [])]
+    inputs = [counting(*lens), indices, *([counting(*update_lens)] if update_lens else [])]
 
     def build(m: Module, p: list[Instruction]) -> Instruction:
         return m.add_instruction(name, p, **attributes)
@@ -75,7 +72,7 @@ def test_an_index_out_of_range_had_a_value_on_cpu(name: str, dtype: Any) -> None
 
 
 def test_the_first_step_that_meets_one_is_named() -> None:
-    x, first, second = numbers(4, 3), np.array([0, 9]), np.array([7, 0, 1])
+    x, first, second = counting(4, 3), np.array([0, 9]), np.array([7, 0, 1])
 
     def build(m: Module, p: list[Instruction]) -> Instruction:
         picked = m.add_instruction("gather", [p[0], p[1]], axis=0)
@@ -103,7 +100,7 @@ def test_host_steps_do_not_run_on_what_a_wrong_index_gave() -> None:
 
 
 def test_calls_at_the_same_time_are_not_disturbed() -> None:
-    x, indices = numbers(1000, 16), np.random.default_rng(1).integers(-1000, 1000, 3000)
+    x, indices = counting(1000, 16), np.random.default_rng(1).integers(-1000, 1000, 3000)
     program = compiled([x, indices], lambda m, p: m.add_instruction("gather", p, axis=0))
     bad = indices.copy()
     bad[2500] = 1000
@@ -128,7 +125,7 @@ def test_calls_at_the_same_time_are_not_disturbed() -> None:
 
 
 def test_a_saved_plan_names_it_too(tmp_path: Any) -> None:
-    x, indices = numbers(4, 3), np.array([0, 4])
+    x, indices = counting(4, 3), np.array([0, 4])
     program = compiled([x, indices], lambda m, p: m.add_instruction("gather", p, axis=0))
     for _ in range(2):
         migraphx.save(program, str(tmp_path / "p.mxr"))
@@ -156,7 +153,7 @@ def test_dynamic_lengths_and_debug_symbols() -> None:
         )
         program.compile(migraphx.get_target(target))
         for length in (4, 6, 4, 4):
-            inputs = {"x": numbers(length, 3), "i": np.array([0, length])}
+            inputs = {"x": counting(length, 3), "i": np.array([0, length])}
             with pytest.raises(ShapeError, match=f"^node words: gather: index {length} .* axis 0 of length {length}$"):
                 program.run(inputs)
             assert program.run({**inputs, "i": np.array([0, -length])})[0].tolist() == [0, 1, 2] * 2
@@ -246,7 +243,7 @@ def test_what_may_be_out_of_range_is_checked(case: str) -> None:
 
 
 def test_literals_out_of_range_are_errors_of_the_run() -> None:
-    x = numbers(5, 2)
+    x = counting(5, 2)
     for values in ([0, 5], [-6], [0, 1, 2, 3, 4, 5]):
         for target in ("ref", "cpu"):
             program = compiled(
@@ -257,7 +254,7 @@ def test_literals_out_of_range_are_errors_of_the_run() -> None:
 
 
 def test_scatter_that_skips_is_not_an_error() -> None:
-    x, indices, updates = numbers(5), np.array([5, -6, 1]), numbers(3)
+    x, indices, updates = counting(5), np.array([5, -6, 1]), counting(3)
     program = compiled(
         [x, indices, updates], lambda m, p: m.add_instruction("scatter_none", p, axis=0, skip_out_of_bounds=True)
     )

@@ -10,6 +10,7 @@ import pytest
 from mgx_numba.codegen.cpu.cluster.layout import reduce_layout
 from mgx_numba.codegen.cpu.cluster.reduce import reduce_launch
 from mgx_numba.codegen.cpu.cluster.vectors import Strategy
+from mgx_numba.codegen.problems.cluster import ReductionProblem
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import from_numpy
 from mgx_numba.graph.module import Module
@@ -96,9 +97,9 @@ def test_each_strategy(build, lens, axes, past_caches, strategy, kind, given_mac
 
     def run(x):
         outs = [np.zeros(r.shape.lens, kind) for r in module.results()]
-        operands = [tensor_of(x)], [tensor_of(o) for o in outs]
-        assert kind is np.float64 or reduce_layout(module, axes, *operands).strategy is strategy
-        run_launch(reduce_launch(module, axes, *operands), {"x0": x, **{f"out{k}": o for k, o in enumerate(outs)}})
+        problem = ReductionProblem(module, axes, (tensor_of(x),), tuple(tensor_of(o) for o in outs))
+        assert kind is np.float64 or reduce_layout(problem).strategy is strategy
+        run_launch(reduce_launch(problem), {"x0": x, **{f"out{k}": o for k, o in enumerate(outs)}})
         return outs
 
     x = along(rows, lens, axes)

@@ -9,9 +9,10 @@ import pytest
 
 from bench.models import build, inputs
 from mgx_numba.frontends.onnx import parse_onnx
-from mgx_numba.graph.passes import Options, run_passes
+from mgx_numba.graph.passes import run_passes
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.cpu.executor import Executable
+from mgx_numba.targets.cpu.capabilities import pass_options
 from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.cpu.passes import PASSES
 from mgx_numba.targets.cpu.program import optimize
@@ -35,7 +36,7 @@ def loaded(name: str) -> tuple[Program, dict[str, np.ndarray], list[np.ndarray]]
 @pytest.mark.parametrize("fast_math", [False, True])
 @pytest.mark.parametrize("name", MODELS)
 def test_every_pass_is_idempotent(name: str, fast_math: bool) -> None:
-    program, options = loaded(name)[0].clone(), Options(fast_math=fast_math)
+    program, options = loaded(name)[0].clone(), pass_options(TargetOptions(fast_math=fast_math))
     for step in PASSES:
         run_passes(program, [step], options, validate=True)
         again = program.clone()

@@ -10,16 +10,13 @@ from mgx_numba.graph.program import Program
 from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.options import TargetOptions
 
+from ..values import normal
 from .programs import check, compile_and_run, program_of
-
-
-def data(shape, seed=0, dtype=np.float32):
-    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
 def channelwise(m, y, seed):
     """A literal for each channel, repeated over images and pixels."""
-    value = m.add_literal(data((y.shape.lens[1],), seed, y.shape.type.numpy))
+    value = m.add_literal(normal(y.shape.lens[1], seed=seed, dtype=y.shape.type.numpy))
     return m.add_instruction("broadcast", [value], axis=1, out_lens=y.shape.lens)
 
 
@@ -32,7 +29,9 @@ def convolve(m, y, out, kernel=1, **attributes):
     lens = (out, y.shape.lens[1], *[kernel] * (len(y.shape.lens) - 2))
     rank = len(lens) - 2
     attributes = {"stride": (1,) * rank, "padding": (0,) * 2 * rank, "dilation": (1,) * rank, **attributes}
-    return m.add_instruction("convolution", [y, m.add_literal(data(lens, 13, y.shape.type.numpy))], **attributes)
+    return m.add_instruction(
+        "convolution", [y, m.add_literal(normal(*lens, seed=13, dtype=y.shape.type.numpy))], **attributes
+    )
 
 
 def loose(program: Program) -> list[str]:
@@ -57,7 +56,7 @@ def test_batch_norm_and_relu(lens, out, dtype, fast_math):
     def build(m, p):
         return m.add_instruction("relu", [convolve(m, norm_relu(m, p[0]), out)])
 
-    program = check([data(lens, dtype=dtype)], build, rtol=1e-4, fast_math=fast_math)
+    program = check([normal(*lens, dtype=dtype)], build, rtol=1e-4, fast_math=fast_math)
     assert not loose(program)
     assert not any(i.op.pointwise for i in program.main)
 
@@ -68,7 +67,7 @@ def test_scale_of_each_image_and_channel(batch):
         scale = m.add_instruction("multibroadcast", [m.add_instruction("sigmoid", [p[1]])], out_lens=p[0].shape.lens)
         return convolve(m, m.add_instruction("mul", [p[0], scale]), 7)
 
-    program = check([data((batch, 21, 5, 4)), data((batch, 21, 1, 1), 1)], build)
+    program = check([normal(batch, 21, 5, 4), normal(batch, 21, 1, 1, seed=1)], build)
     assert loose(program) == ["sigmoid"]
 
 
@@ -80,7 +79,7 @@ def test_one_scale_for_all_and_a_strided_one():
         y = m.add_instruction("mul", [m.add_instruction("add", [p[0], strided]), every])
         return convolve(m, y, 7)
 
-    program = check([data((2, 21, 5, 4)), data((2, 1, 1, 1), 1), data((2, 21, 3, 1), 2)], build)
+    program = check([normal(2, 21, 5, 4), normal(2, 1, 1, 1, seed=1), normal(2, 21, 3, 1, seed=2)], build)
     assert not loose(program)
 
 
@@ -91,12 +90,12 @@ def test_part_of_a_concat_that_others_read():
         inner = m.add_instruction("slice", [x], axes=[2, 3], starts=[1, 1], ends=[4, 3])
         return [convolve(m, norm_relu(m, y), n) for y, n in ((part, 12), (inner, 13), (x, 6))]
 
-    program = check([data((2, n, 5, 4), n) for n in (8, 13, 5)], build)
+    program = check([normal(2, n, 5, 4, seed=n) for n in (8, 13, 5)], build)
     assert loose(program) == ["relu"]
 
 
 def test_nan_and_infinity():
-    x = data((1, 18, 4, 3))
+    x = normal(1, 18, 4, 3)
     x[0, :3, 0, 0], x[0, 5, 2, 2] = [np.nan, np.inf, -np.inf], np.nan
     assert not loose(check([x], lambda m, p: convolve(m, norm_relu(m, p[0]), 5)))
 
@@ -107,7 +106,7 @@ def test_residual_of_the_same_tensor_and_constant():
         y = convolve(m, m.add_instruction("add", [p[0], shift]), 6)
         return m.add_instruction("add", [m.add_instruction("mul", [y, shift]), p[0]])
 
-    program = check([data((2, 6, 5, 3))], build)
+    program = check([normal(2, 6, 5, 3)], build)
     assert not any(i.op.pointwise for i in program.main) and not loose(program)
 
 
@@ -148,16 +147,18 @@ REFUSED = {
 
 @pytest.mark.parametrize("reason", REFUSED)
 def test_refused(reason):
-    program = check([data((2, 8, 5, 4)), data((2, 8, 5, 4), 1), data((2, 8, 5, 4), 2, np.float64)], REFUSED[reason])
+    program = check(
+        [normal(2, 8, 5, 4), normal(2, 8, 5, 4, seed=1), normal(2, 8, 5, 4, seed=2, dtype=np.float64)], REFUSED[reason]
+    )
     assert loose(program)
 
 
 def test_one_pixel_is_left_alone():
-    assert loose(check([data((2, 8, 1, 1))], lambda m, p: convolve(m, norm_relu(m, p[0]), 5)))
+    assert loose(check([normal(2, 8, 1, 1)], lambda m, p: convolve(m, norm_relu(m, p[0]), 5)))
 
 
 def test_operations_that_an_earlier_kernel_takes_are_left_to_it():
-    program = check([data((2, 8, 5, 4))], lambda m, p: convolve(m, norm_relu(m, convolve(m, p[0], 9, kernel=3)), 5))
+    program = check([normal(2, 8, 5, 4)], lambda m, p: convolve(m, norm_relu(m, convolve(m, p[0], 9, kernel=3)), 5))
     first, second = (i for i in program.main if "contraction" in i.name or i.name == "convolution")
     assert (first.name, second.name) == ("fused_contraction", "convolution")
 
@@ -166,6 +167,6 @@ def test_kernel_is_named_after_both_ends():
     def build(m, p):
         return m.add_instruction("relu", [convolve(m, norm_relu(m, p[0]), 9)])
 
-    _, optimized = compile_and_run(program_of([data((1, 8, 4, 4))], build), [data((1, 8, 4, 4))])
+    _, optimized = compile_and_run(program_of([normal(1, 8, 4, 4)], build), [normal(1, 8, 4, 4)])
     plan = lower(optimized, TargetOptions())
     assert any("mul_add_relu_gemm_relu_kernel" in step.label for step in plan.steps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -17,14 +18,13 @@ from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.ref.interpreter import evaluate
 
+from ..values import normal
 from .programs import FUSION, check, program_of
+
+weights = functools.partial(normal, scale=0.5)
 
 PASSES = ("rewrite_rnn", *FUSION)
 GATES = {"rnn": 1, "gru": 3, "lstm": 4}
-
-
-def normal(*lens: int, seed: int = 0, dtype: Any = np.float32) -> np.ndarray:
-    return (0.5 * np.random.default_rng(seed).standard_normal(lens)).astype(dtype)
 
 
 def operands(
@@ -33,14 +33,14 @@ def operands(
     """Inputs of a layer in its operator's order; ``None`` where missing."""
     rows = GATES[cell] * h
     every = [
-        normal(s, b, i, dtype=dtype),
-        normal(d, rows, i, seed=1, dtype=dtype),
-        normal(d, rows, h, seed=2, dtype=dtype) / np.sqrt(h).astype(dtype),
-        normal(d, 2 * rows, seed=3, dtype=dtype) if "bias" in given else None,
+        weights(s, b, i, dtype=dtype),
+        weights(d, rows, i, seed=1, dtype=dtype),
+        weights(d, rows, h, seed=2, dtype=dtype) / np.sqrt(h).astype(dtype),
+        weights(d, 2 * rows, seed=3, dtype=dtype) if "bias" in given else None,
         None if lengths is None else np.asarray(lengths),
-        normal(d, b, h, seed=4, dtype=dtype) if "hidden" in given else None,
-        normal(d, b, h, seed=5, dtype=dtype) if "state" in given and cell == "lstm" else None,
-        normal(d, 3 * h, seed=6, dtype=dtype) if "peephole" in given and cell == "lstm" else None,
+        weights(d, b, h, seed=4, dtype=dtype) if "hidden" in given else None,
+        weights(d, b, h, seed=5, dtype=dtype) if "state" in given and cell == "lstm" else None,
+        weights(d, 3 * h, seed=6, dtype=dtype) if "peephole" in given and cell == "lstm" else None,
     ]
     return every if cell == "lstm" else every[:6]
 
@@ -135,7 +135,7 @@ def test_weights_known_at_run_time(cell: str) -> None:
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
 def test_nan_and_infinity_stay_in_their_sequence(cell: str) -> None:
-    x = normal(4, 3, 3)
+    x = weights(4, 3, 3)
     x[1, 0, 0], x[2, 2, 1] = np.nan, np.inf
     compare(cell, b=3, h=17, x=x)
 

@@ -6,16 +6,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.cpu.cluster.maxima import maxima_without_nan
-
+from ..values import normal
 from .programs import check
 
 LENGTHS = [1, 2, 7, 10, 16, 17, 31, 32, 49, 64, 100, 127, 128, 129]
 
 
 def data(shape, seed=0, special=False, dtype=np.float32):
-    rng = np.random.default_rng(seed)
-    values = rng.standard_normal(shape) * 3
+    values = normal(*shape, seed=seed, scale=3, dtype=np.float64)
     if special:
         values.reshape(-1)[:: 2 * shape[-1] + 1] = np.nan
         values.reshape(-1)[1 :: 3 * shape[-1] + 1] = -np.inf
@@ -140,36 +138,3 @@ def part(m, x, cols):
 
 def turned(m, x):
     return m.add_instruction("transpose", [x], permutation=[0, 2, 1])
-
-
-def test_which_maxima_need_not_pass_nan_on():
-    from mgx_numba.core.shape import Shape
-    from mgx_numba.core.types import Type
-    from mgx_numba.graph.module import Module
-
-    def found(build):
-        m = Module("cluster")
-        x = m.add_parameter("x", Shape(Type.float_type, (3, 8)))
-        m.add_return(build(m, x))
-        return len(maxima_without_nan(m))
-
-    assert found(lambda m, x: [softmax(m, x)]) == 1
-    assert found(lambda m, x: [softmax(m, x, logarithm=True)]) == 1
-    assert found(lambda m, x: softmax(m, x, keep_max=True)) == 0
-    assert found(lambda m, x: [m.add_instruction("reduce_max", [x], axes=[1])]) == 0
-
-    def exponentials(m, x):
-        top = m.add_instruction("reduce_max", [x], axes=[1])
-        e = m.add_instruction("exp", [m.add_instruction("sub", [x, broadcast(m, top, (3, 8))])])
-        return [e, m.add_instruction("reduce_sum", [e], axes=[1])]
-
-    assert found(exponentials) == 0
-
-    def counted(m, x):
-        top = m.add_instruction("reduce_max", [x], axes=[1])
-        away = m.add_instruction("sub", [x, broadcast(m, top, (3, 8))])
-        below = m.add_instruction("convert", [away], target_type=Type.bool_type)
-        below = m.add_instruction("convert", [below], target_type=Type.float_type)
-        return [m.add_instruction("reduce_sum", [below], axes=[1])]
-
-    assert found(counted) == 0

@@ -122,3 +122,66 @@ def test_prefix_scan_sum(exclusive: bool, reverse: bool, axis: int) -> None:
         expected = onnx_reference("CumSum", x, np.array(axis), exclusive=int(exclusive), reverse=int(reverse))[0]
         result = call("prefix_scan_sum", x, axis=axis, exclusive=exclusive, reverse=reverse)
         np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("axes", [(0,), (1,), (0, 2), (1, 2), (0, 1, 2)])
+@pytest.mark.parametrize("operation", ["reduce_sum", "reduce_max", "reduce_max_nnan", "reduce_min", "reduce_prod"])
+def test_results_of_parts_reduce_to_that_of_the_whole(operation: str, axes: tuple) -> None:
+    for x in (normal(6, 5, 8), normal(8, 5, 6).T, np.broadcast_to(normal(1, 5, 1), (6, 5, 8))):
+        cut = axes[:1] if len(axes) < 3 else axes[:2]
+        length, last = (int(np.prod([x.shape[a] for a in c])) for c in (cut, axes[-1:]))
+        for parts, share, fold in ((1, length, 1), (3, -(-length // 3), 1), (4, length, last), (2, length - 1, 2)):
+            attributes = {"axes": axes, "cut": cut, "share": share, "parts": parts, "folded": axes[-1:], "fold": fold}
+            found = call("reduce_parts", x, operation=operation, **attributes)
+            assert found.shape[axes[0]] == parts * fold
+            whole = call(operation, x, axes=axes)
+            np.testing.assert_allclose(call(operation, found, axes=axes[:1]), whole, rtol=1e-5, atol=1e-6)
+
+
+def test_which_elements_a_part_has() -> None:
+    x = np.arange(24).reshape(4, 6)
+    found = call("reduce_parts", x, axes=(0, 1), cut=(0, 1), share=10, parts=3, folded=(1,), fold=2)
+    parts = [[[v for v in range(24) if v // 10 == p and v % 6 % 2 == f] for f in (0, 1)] for p in range(3)]
+    assert found.reshape(3, 2).tolist() == [[sum(v) for v in part] for part in parts]
+    assert call("reduce_parts", x, axes=(1,), cut=(1,), share=6, parts=2).tolist() == [
+        [15, 0],
+        [51, 0],
+        [87, 0],
+        [123, 0],
+    ]
+    assert shape("reduce_parts", x, axes=(0,), cut=(0,), share=2, parts=2, permutation=(1, 0)).strides == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"axes": (0,), "cut": (1,), "share": 9}, "must be among axes"),
+        ({"axes": (0,), "cut": (0,), "share": 1, "parts": 3}, "3 parts of 1 elements do not cover 4"),
+        ({"axes": (0,), "cut": (0,), "share": 4, "operation": "reduce_mean"}, "no associative reduction"),
+        ({"axes": (0,), "cut": (0,), "share": 4, "operation": "relu"}, "no associative reduction"),
+        ({"axes": (0,), "cut": (0,), "share": 4, "fold": 0}, "do not cover"),
+    ],
+)
+def test_parts_that_are_none(attributes: dict, message: str) -> None:
+    with pytest.raises(ShapeError, match=message):
+        shape("reduce_parts", np.zeros((4, 6), np.float32), **attributes)
+
+
+def test_maxima_without_nan_are_those_of_the_numbers() -> None:
+    x = np.array([[1, np.nan, 5], [np.nan, np.nan, np.nan], [-np.inf, -3, np.nan]], np.float32)
+    assert call("reduce_max_nnan", x, axes=(1,)).tolist() == [[5], [-np.inf], [-3]]
+    assert call("reduce_max_nnan", x.astype(np.float16), axes=(1,)).dtype == np.float16
+    with pytest.raises(ShapeError, match="needs floats"):
+        shape("reduce_max_nnan", np.zeros((2, 3), np.int32), axes=(1,))
+
+
+def test_means_of_heads() -> None:
+    x = np.arange(128, dtype=np.float32).reshape(2, 64)
+    assert call("head_mean", x, axes=(1,)).tolist() == [[0.5], [64.5]]
+    assert call("head_mean", x, axes=(0, 1), share=2).tolist() == [[31.5]]
+    assert call("head_mean", np.full((2, 8), np.inf, np.float32), axes=(1,)).tolist() == [[0], [0]]
+    assert call("head_mean", np.zeros((3, 0), np.float32), axes=(1,)).tolist() == [[0], [0], [0]]
+    for value, head in ((3e30, np.float32(3e30)), (3e38, 0)):  # what is as large, of the other sign, would be infinite
+        assert call("head_mean", np.full((1, 2), value, np.float32), axes=(1,), share=1).tolist() == [[head]]
+    with pytest.raises(ShapeError, match="needs floats"):
+        shape("head_mean", np.zeros((2, 3), np.int32), axes=(1,))

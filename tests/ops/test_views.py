@@ -11,13 +11,10 @@ from mgx_numba.errors import OperatorError, ShapeError
 from mgx_numba.ops.base import make_op
 from mgx_numba.ops.dims import view_strides
 
+from ..values import counting
 from .running import call, shape
 
 FLOAT = Type.float_type
-
-
-def numbers(*lens: int) -> np.ndarray:
-    return np.arange(np.prod(lens), dtype=np.float32).reshape(lens)
 
 
 def dyn(*dims: int | tuple[int, int]) -> Shape:
@@ -25,7 +22,7 @@ def dyn(*dims: int | tuple[int, int]) -> Shape:
 
 
 def test_transpose_permutes_strides() -> None:
-    x = numbers(2, 3, 4)
+    x = counting(2, 3, 4)
     np.testing.assert_array_equal(call("transpose", x, permutation=(2, 0, 1)), x.transpose(2, 0, 1))
     assert shape("transpose", x, permutation=(2, 0, 1)) == Shape(FLOAT, (4, 2, 3), (1, 12, 4))
     assert shape("transpose", dyn((1, 4), 3), permutation=(1, 0)) == dyn(3, (1, 4))
@@ -34,7 +31,7 @@ def test_transpose_permutes_strides() -> None:
 
 
 def test_broadcast_lays_axes_at_axis() -> None:
-    x = numbers(3)
+    x = counting(3)
     expected = np.broadcast_to(x[None, :, None], (2, 3, 4))
     np.testing.assert_array_equal(call("broadcast", x, axis=1, out_lens=(2, 3, 4)), expected)
     np.testing.assert_array_equal(call("broadcast", x, np.zeros((2, 3, 4), np.float32), axis=1), expected)
@@ -43,17 +40,17 @@ def test_broadcast_lays_axes_at_axis() -> None:
     with pytest.raises(ShapeError, match="lengths of input axis 0 and output axis 0"):
         shape("broadcast", x, axis=0, out_lens=(2, 3))
     with pytest.raises(ShapeError, match="do not fit"):
-        shape("broadcast", numbers(2, 3), axis=1, out_lens=(2, 3))
+        shape("broadcast", counting(2, 3), axis=1, out_lens=(2, 3))
     with pytest.raises(ShapeError, match="out of range"):
         shape("broadcast", x, axis=3, out_lens=(2, 3))
 
 
 def test_multibroadcast_gives_zero_strides() -> None:
-    x = numbers(3, 1)
+    x = counting(3, 1)
     np.testing.assert_array_equal(call("multibroadcast", x, out_lens=(2, 3, 4)), np.broadcast_to(x, (2, 3, 4)))
     assert shape("multibroadcast", x, out_lens=(2, 3, 4)).strides == (0, 1, 0)
     assert shape("multibroadcast", Shape(FLOAT), out_lens=(2, 3)).scalar
-    np.testing.assert_array_equal(call("multibroadcast", x, numbers(1, 5)), np.broadcast_to(x, (3, 5)))
+    np.testing.assert_array_equal(call("multibroadcast", x, counting(1, 5)), np.broadcast_to(x, (3, 5)))
     with pytest.raises(ShapeError, match="broadcast"):
         shape("multibroadcast", x, out_lens=(2, 4))
     with pytest.raises(ShapeError, match="cannot become"):
@@ -68,22 +65,22 @@ def test_multibroadcast_of_ranges() -> None:
 
 
 def test_broadcast_with_dims_reads_lengths_at_run_time() -> None:
-    x = numbers(2, 1)
+    x = counting(2, 1)
     result = call("broadcast_with_dims", x, np.array([4, 1, 3]))
     np.testing.assert_array_equal(result, np.broadcast_to(x, (4, 2, 3)))
 
 
 def test_broadcast_for_dot_keeps_the_matrix() -> None:
-    assert shape("broadcast_for_dot", numbers(5, 6), numbers(2, 3, 6, 7)) == Shape(FLOAT, (2, 3, 5, 6), (0, 0, 6, 1))
+    assert shape("broadcast_for_dot", counting(5, 6), counting(2, 3, 6, 7)) == Shape(FLOAT, (2, 3, 5, 6), (0, 0, 6, 1))
     assert shape("broadcast_for_dot", dyn(5, 6), dyn((1, 2), 6, 7)) == dyn((1, 2), 5, 6)
-    assert call("broadcast_for_dot", numbers(5, 6), numbers(2, 3, 6, 7)).shape == (2, 3, 5, 6)
+    assert call("broadcast_for_dot", counting(5, 6), counting(2, 3, 6, 7)).shape == (2, 3, 5, 6)
 
 
 def test_scalar_repeats_one_element() -> None:
     assert shape("scalar", np.float32(3), scalar_bcst_dims=(2, 3)).scalar
     assert call("scalar", np.float32(3), scalar_bcst_dims=(2, 3)).tolist() == [[3] * 3] * 2
     with pytest.raises(ShapeError, match="one element"):
-        shape("scalar", numbers(2), scalar_bcst_dims=(2,))
+        shape("scalar", counting(2), scalar_bcst_dims=(2,))
 
 
 @pytest.mark.parametrize(
@@ -97,13 +94,13 @@ def test_scalar_repeats_one_element() -> None:
     ],
 )
 def test_slice_clips_like_numpy(axes: tuple, starts: tuple, ends: tuple, index: tuple) -> None:
-    x = numbers(2, 4, 5)
+    x = counting(2, 4, 5)
     np.testing.assert_array_equal(call("slice", x, axes=axes, starts=starts, ends=ends), x[index])
     assert shape("slice", x, axes=axes, starts=starts, ends=ends).strides == (20, 5, 1)
 
 
 def test_slice_takes_missing_attributes_as_inputs() -> None:
-    x = numbers(4, 5)
+    x = counting(4, 5)
     for result in (
         call("slice", x, np.array([1]), np.array([3]), np.array([0])),
         call("slice", x, np.array([1]), np.array([3]), axes=(0,)),
@@ -124,15 +121,15 @@ def test_slice_of_a_range_covers_every_length(start: int, end: int) -> None:
 
 def test_slice_refuses_what_does_not_fit() -> None:
     with pytest.raises(ShapeError, match="as many"):
-        shape("slice", numbers(3), axes=(0,), starts=(0, 1), ends=(2,))
+        shape("slice", counting(3), axes=(0,), starts=(0, 1), ends=(2,))
     with pytest.raises(ShapeError, match="out of range"):
-        shape("slice", numbers(3), axes=(1,), starts=(0,), ends=(2,))
+        shape("slice", counting(3), axes=(1,), starts=(0,), ends=(2,))
     with pytest.raises(ShapeError, match="repeat"):
-        shape("slice", numbers(3), axes=(0, -1), starts=(0, 0), ends=(2, 2))
+        shape("slice", counting(3), axes=(0, -1), starts=(0, 0), ends=(2, 2))
 
 
 def test_step_multiplies_strides() -> None:
-    x = numbers(5, 4)
+    x = counting(5, 4)
     np.testing.assert_array_equal(call("step", x, axes=(0, -1), steps=(2, 3)), x[::2, ::3])
     assert shape("step", x, axes=(0,), steps=(2,)) == Shape(FLOAT, (3, 4), (8, 1))
     assert shape("step", dyn((1, 7)), axes=(0,), steps=(2,)) == dyn((1, 4))
@@ -141,23 +138,23 @@ def test_step_multiplies_strides() -> None:
 
 
 def test_squeeze_of_everything_is_a_scalar() -> None:
-    x = numbers(1, 3, 1)
+    x = counting(1, 3, 1)
     np.testing.assert_array_equal(call("squeeze", x), x[0, :, 0])
     np.testing.assert_array_equal(call("squeeze", x, axes=(-1,)), x[..., 0])
-    assert shape("squeeze", numbers(1, 1)).scalar
-    assert call("squeeze", numbers(1, 1)).shape == (1,)
+    assert shape("squeeze", counting(1, 1)).scalar
+    assert call("squeeze", counting(1, 1)).shape == (1,)
     assert shape("squeeze", dyn(1, (1, 4))) == dyn((1, 4))
     with pytest.raises(ShapeError, match="expected 1"):
         shape("squeeze", x, axes=(1,))
 
 
 def test_squeeze_of_a_transposed_input_stays_a_view() -> None:
-    x = numbers(3, 1, 4).transpose(2, 1, 0)
+    x = counting(3, 1, 4).transpose(2, 1, 0)
     assert shape("squeeze", x, axes=(1,)) == Shape(FLOAT, (4, 3), (1, 4))
 
 
 def test_unsqueeze() -> None:
-    x = numbers(3, 4)
+    x = counting(3, 4)
     assert shape("unsqueeze", x, axes=(0, -1)) == Shape(FLOAT, (1, 3, 4, 1), (12, 4, 1, 1))
     np.testing.assert_array_equal(call("unsqueeze", x, axes=(1,)), x[:, None])
     assert shape("unsqueeze", x.T, axes=(1,)).strides == (1, 12, 4)
@@ -168,7 +165,7 @@ def test_unsqueeze() -> None:
 
 
 def test_unsqueeze_cuts_an_axis_into_steps() -> None:
-    x = numbers(3, 4, 10)
+    x = counting(3, 4, 10)
     result = call("unsqueeze", x, axes=(2, 4, 5), steps=(2,))
     np.testing.assert_array_equal(result, x.reshape(3, 4, 2, 5, 1, 1))
     with pytest.raises(ShapeError, match="does not divide"):
@@ -179,13 +176,13 @@ def test_unsqueeze_cuts_an_axis_into_steps() -> None:
     ("dims", "lens"), [((-1,), (24,)), ((0, -1), (2, 12)), ((4, 0, 2), (4, 3, 2)), ((0, 0, 0), (2, 3, 4))]
 )
 def test_reshape_is_standard(dims: tuple, lens: tuple) -> None:
-    x = numbers(4, 3, 2).transpose(2, 1, 0)
+    x = counting(4, 3, 2).transpose(2, 1, 0)
     np.testing.assert_array_equal(call("reshape", x, dims=dims), x.reshape(lens))
     assert shape("reshape", x, dims=dims).standard
 
 
 def test_reshape_to_the_lengths_of_a_buffer() -> None:
-    x = numbers(2, 6)
+    x = counting(2, 6)
     np.testing.assert_array_equal(call("reshape", x, np.zeros((3, 4), np.float32)), x.reshape(3, 4))
     with pytest.raises(ShapeError, match="different numbers"):
         shape("reshape", x, np.zeros(5, np.float32))
@@ -200,21 +197,21 @@ def test_reshape_of_ranges() -> None:
 @pytest.mark.parametrize("dims", [(5, -1), (-1, -1), (2, -3), (2, 3, 4, 0), (7,)])
 def test_reshape_refuses(dims: tuple) -> None:
     with pytest.raises(ShapeError, match="dims"):
-        shape("reshape", numbers(2, 3, 4), dims=dims)
+        shape("reshape", counting(2, 3, 4), dims=dims)
 
 
 def test_reshape_lazy_is_a_view_or_refused() -> None:
-    x = numbers(4, 3, 2)
+    x = counting(4, 3, 2)
     assert shape("reshape_lazy", x, dims=(2, 2, 6)) == Shape(FLOAT, (2, 2, 6), (12, 6, 1))
     assert shape("reshape_lazy", x.transpose(1, 2, 0), dims=(6, 4)) == Shape(FLOAT, (6, 4), (1, 6))
-    assert shape("reshape_lazy", np.broadcast_to(numbers(3, 1, 1), (3, 2, 2)), dims=(3, 4)).strides == (1, 0)
+    assert shape("reshape_lazy", np.broadcast_to(counting(3, 1, 1), (3, 2, 2)), dims=(3, 4)).strides == (1, 0)
     with pytest.raises(ShapeError, match="without a copy"):
         shape("reshape_lazy", x.transpose(2, 1, 0), dims=(6, 4))
 
 
 def test_view_strides_agree_with_numpy() -> None:
     rng = np.random.default_rng(5)
-    base = numbers(4, 3, 2, 6)
+    base = counting(4, 3, 2, 6)
     seen = 0
     for _ in range(300):
         x = base.transpose(rng.permutation(4))
@@ -235,7 +232,7 @@ def test_view_strides_agree_with_numpy() -> None:
 
 
 def test_flatten() -> None:
-    x = numbers(2, 3, 4)
+    x = counting(2, 3, 4)
     assert [shape("flatten", x, axis=a).lens for a in (0, 1, -1, 3)] == [(1, 24), (2, 12), (6, 4), (24, 1)]
     np.testing.assert_array_equal(call("flatten", x.transpose(2, 0, 1), axis=2), x.transpose(2, 0, 1).reshape(8, 3))
     assert shape("flatten", dyn((1, 4), 3, 2), axis=1) == dyn((1, 4), 6)
@@ -244,7 +241,7 @@ def test_flatten() -> None:
 
 
 def test_contiguous_and_layout_choose_the_memory_order() -> None:
-    x = numbers(2, 3, 4).transpose(0, 2, 1)
+    x = counting(2, 3, 4).transpose(0, 2, 1)
     assert shape("contiguous", x) == Shape(FLOAT, (2, 4, 3))
     assert call("contiguous", x).flags.c_contiguous
     assert shape("layout", x, permutation=(0, 2, 1)).strides == (12, 1, 4)
@@ -252,7 +249,7 @@ def test_contiguous_and_layout_choose_the_memory_order() -> None:
 
 
 def test_as_shape_and_bit_cast_reread_memory() -> None:
-    x = numbers(2, 3)
+    x = counting(2, 3)
     seen = call("as_shape", x, shape=Shape(FLOAT, (3, 2), (1, 3)))
     np.testing.assert_array_equal(seen, x.T)
     assert call("bit_cast", x, target_type="int32_type")[0, 1] == 0x3F800000
@@ -263,14 +260,14 @@ def test_as_shape_and_bit_cast_reread_memory() -> None:
 
 
 def test_dimensions_of() -> None:
-    assert call("dimensions_of", numbers(2, 3, 4), start=1, end=3).tolist() == [3, 4]
+    assert call("dimensions_of", counting(2, 3, 4), start=1, end=3).tolist() == [3, 4]
     assert shape("dimensions_of", dyn((1, 4), 3), end=1) == Shape(Type.int64_type, (1,))
     with pytest.raises(ShapeError, match="range"):
-        shape("dimensions_of", numbers(2), start=1, end=1)
+        shape("dimensions_of", counting(2), start=1, end=1)
 
 
 def test_reverse_and_scan_slice() -> None:
-    x = numbers(2, 3)
+    x = counting(2, 3)
     np.testing.assert_array_equal(call("reverse", x, axes=(-1,)), x[:, ::-1])
     np.testing.assert_array_equal(call("scan_slice", x, np.int64(1), axis=1), x[:, 1:2])
     np.testing.assert_array_equal(call("scan_slice", x, np.int64(0), axis=-1, direction=1), x[:, 2:])

@@ -127,6 +127,7 @@ def test_host_steps_say_which_rule_refused_and_why(
     (refusal,) = compiled.rewrite_log().refusals("lower_lrn")
     assert refusal.reason == reason and refusal.op.name == "lrn"
     assert str(refusal) in capsys.readouterr().out
+    reason = f"lower_lrn: {reason}"
     assert list(compiled.host_reasons().values()) == [reason]
     seen = []
     values = {"x": np.arange(36, dtype=np.int32).reshape(1, 4, 3, 3)}
@@ -145,7 +146,7 @@ def test_a_compiled_program_is_printed_with_reasons_and_compared_without() -> No
     model.compile("cpu", num_threads=1)
     twin.compile("cpu", num_threads=1)
     (line,) = [line for line in str(model).splitlines() if "lrn" in line]
-    assert line.endswith("# on the host: kernels normalise floats, not int32_type")
+    assert line.endswith("# on the host: lower_lrn: kernels normalise floats, not int32_type")
     assert model == twin and model.rewrite_log().refusals("lower_lrn")
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from ..values import small
 from .choices import Choices
 from .known import oracle_defect
 from .oracle import OracleError, runtime
@@ -36,17 +37,8 @@ MOST = {2: 200.0, 4: 1e4, 8: 1e6}
 
 def random_array(type: Any, lens: Sequence[int], rng: np.random.Generator, special: bool = False) -> np.ndarray:
     """Small values, half of the time multiples of a quarter; ``special`` adds NaN, infinities and zeros."""
-    type = np.dtype(type)
-    if type == np.bool_:
-        return np.asarray(rng.integers(0, 2, lens), np.bool_)
-    if type.kind in "iu":
-        return np.asarray(rng.integers(-6 if type.kind == "i" else 0, 7, lens), type)
-    values = rng.standard_normal(lens) if rng.integers(2) else rng.integers(-8, 9, lens) / 4
-    values = np.array(values, np.float64)
-    if special and values.size:
-        places = rng.integers(0, values.size, max(1, values.size // 6))
-        values.reshape(-1)[places] = rng.choice([np.nan, np.inf, -np.inf, 0.0, -0.0], places.size)
-    return values.astype(type)
+    quarters = np.dtype(type).kind == "f" and not rng.integers(2)
+    return small(type, lens, rng, quarters, special)
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,10 +18,11 @@ __all__ = ["environment_identity"]
 FORMAT = "1"
 _MEANING = (
     "vocabulary.py",
+    "records.py",
     "lang/*.py",
     "microkernels/*.py",
     "contraction/strassen/tile*.py",
-    "contraction/winograd/transforms.py",
+    "contraction/winograd/transform*.py",
     "toolchain/compiler.py",
     "toolchain/frontend.py",
     "toolchain/numba_passes.py",

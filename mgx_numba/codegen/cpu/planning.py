@@ -33,17 +33,7 @@ def _(problem: PointwiseProblem) -> Solution:
 
 @plan.register
 def _(problem: ReductionProblem) -> Solution:
-    launch = reduce_launch(
-        problem.module,
-        problem.axes,
-        problem.inputs,
-        problem.outputs,
-        problem.fast_math,
-        problem.origin,
-        problem.parts,
-        problem.fold,
-    )
-    return Solution((launch,))
+    return Solution((reduce_launch(problem),))
 
 
 @plan.register

@@ -21,6 +21,7 @@ from ...core.types import Type, from_numpy
 from ...errors import UnsupportedError
 from ...ops.scalar import BINARY, BITWISE, COMPARE, LOGICAL, UNARY
 from ..body import ScalarBody
+from .statements import INDENT, dtype_name, literal
 
 __all__ = [
     "FAST_NAMES",
@@ -28,7 +29,6 @@ __all__ = [
     "VectorPrinter",
     "VectorValue",
     "check_body",
-    "literal",
     "numpy_dtype",
     "print_body",
 ]
@@ -67,7 +67,7 @@ class CodeBuffer:
 
     def line(self, text: str = "") -> None:
         """Append one statement."""
-        self.lines.append("    " * (len(self._scopes) - 1) + text if text else "")
+        self.lines.append(INDENT * (len(self._scopes) - 1) + text if text else "")
 
     @contextmanager
     def block(self, header: str) -> Iterator[None]:
@@ -157,8 +157,8 @@ class VectorPrinter:
 
     def stored(self, x: VectorValue, dtype: str | Type | None = None) -> str:
         """Name of `x` as elements of `dtype` (its own by default), which `store` to such memory takes."""
-        target = dtype if isinstance(dtype, str) else _name(x.dtype if dtype is None else dtype)
-        held = _name(x.dtype if x.raw else x.dtype.compute)
+        target = dtype if isinstance(dtype, str) else dtype_name(x.dtype if dtype is None else dtype)
+        held = dtype_name(x.dtype if x.raw else x.dtype.compute)
         return x.name if held == target else self.buffer.emit(f"cast_{target}({x.name})")
 
     def splat(self, x: VectorValue) -> VectorValue:
@@ -173,7 +173,7 @@ class VectorPrinter:
     def const(self, value: float | int | bool, dtype: Type) -> VectorValue:
         exact = np.asarray(value).astype(dtype.numpy)
         number = float(exact) if dtype.is_floating else exact.item()
-        name = self.buffer.emit(f"const_{_name(dtype.compute)}({literal(number)}, {self.lanes})")
+        name = self.buffer.emit(f"const_{dtype_name(dtype.compute)}({literal(number)}, {self.lanes})")
         return VectorValue(name, dtype, constant=number)
 
     def cast(self, x: VectorValue, dtype: Type) -> VectorValue:
@@ -183,10 +183,10 @@ class VectorPrinter:
             return self.const(x.constant, dtype)
         name = self.register(x)
         if dtype.compute != dtype:
-            return VectorValue(self.buffer.emit(f"cast_{_name(dtype)}({name})"), dtype, raw=True)
+            return VectorValue(self.buffer.emit(f"cast_{dtype_name(dtype)}({name})"), dtype, raw=True)
         if x.dtype.compute == dtype:
             return VectorValue(name, dtype)
-        return VectorValue(self.buffer.emit(f"cast_{_name(dtype)}({name})"), dtype)
+        return VectorValue(self.buffer.emit(f"cast_{dtype_name(dtype)}({name})"), dtype)
 
     def where(self, condition: VectorValue, a: VectorValue, b: VectorValue) -> VectorValue:
         raw = a.raw and b.raw
@@ -263,17 +263,6 @@ def check_body(body: ScalarBody) -> None:
     print_body(body, tuple(f"x{k}" for k in range(len(body.parameters))), 1, fast_math=False)
 
 
-def literal(value: float | int | bool) -> str:
-    """A number as kernel source spells it; infinities and NaN are names of `lang`."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NAN" if math.isnan(value) else "INF" if value > 0 else "-INF"
-    return repr(value)
-
-
 def numpy_dtype(name: str) -> np.dtype:
     """The dtype that NumPy or ml_dtypes calls by this name."""
     return np.dtype(getattr(ml_dtypes, name, None) or name)
-
-
-def _name(dtype: Type) -> str:
-    return str(dtype.numpy.name)

@@ -39,9 +39,13 @@ class PointwiseProblem:
 class ReductionProblem:
     """A module of pointwise operations, reductions over ``axes`` and ``multibroadcast`` of what is one value a row.
 
-    Row parameters and results have length 1 on the reduced axes. Rows are reduced in ``parts`` parts, each with results
-    of its own, which follow one another in memory; more than one only where the results are reductions of what depends
-    on none. ``fold`` steps at a time count as columns of their own. Names are as in `PointwiseProblem`.
+    Row parameters and results have length 1 on the reduced axes. Names are as in `PointwiseProblem`.
+
+    Attributes:
+        parts: parts that rows are reduced in, each with results of its own, which follow one another in memory; more
+            than one only where the results are reductions of what depends on none.
+        cut, share: the reduced axes, as one, that parts have ``share`` elements of, if there are several.
+        fold: steps that count as columns of their own, with results of their own between those of parts.
     """
 
     module: Module
@@ -51,6 +55,8 @@ class ReductionProblem:
     fast_math: bool = False
     origin: str = ""
     parts: int = 1
+    cut: tuple[int, ...] = ()
+    share: int = 0
     fold: int = 1
 
 

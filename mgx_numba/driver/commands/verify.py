@@ -11,7 +11,6 @@ import numpy as np
 
 from ...api.program import program
 from ...errors import MgxError, OptionError, UnsupportedError
-from ...graph.passes import Options
 from ...graph.program import Program
 from ...targets.base import Compiled
 from ...targets.options import TargetOptions
@@ -75,8 +74,9 @@ def _by_parts(model: program, args: argparse.Namespace, inputs: Mapping[str, np.
 
     disabled = (*model._disabled_passes, *options["disabled_passes"])
 
+    settings = TargetOptions(disabled_passes=disabled, **{key: options[key] for key in _OPTIONS})
+
     def compiler(part: Program) -> Compiled:
-        settings = TargetOptions(disabled_passes=disabled, **{key: options[key] for key in _OPTIONS})
         return compile_for(name, part, settings)
 
     tolerance = _tolerance([portable], args)
@@ -84,7 +84,7 @@ def _by_parts(model: program, args: argparse.Namespace, inputs: Mapping[str, np.
         checks = check_prefixes(portable, compiler, arrays, tolerance)
         return _conclude(checks, name, f"{len(checks)} parts")
     names = [one for one in target(name).passes if one not in disabled]
-    passes = check_passes(portable, names, Options(fast_math=options["fast_math"]), arrays, tolerance)
+    passes = check_passes(portable, names, target(name).pass_options(settings), arrays, tolerance)
     if any(not c.difference.passed for c in passes):
         print(f"First wrong pass: {passes[-1].what}")
         return _conclude(passes[-1:], name, "passes")

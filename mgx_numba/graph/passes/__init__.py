@@ -17,6 +17,7 @@ from . import (
     layout_convolution,
     merge_rnn_outputs,
     normalize_ops,
+    one_pass_variance,
     optimize_module,
     propagate_constant,
     quantize_8bits,
@@ -26,6 +27,7 @@ from . import (
     rewrite_pooling,
     rewrite_quantization,
     rewrite_reduce,
+    rewrite_reduce_max,
     rewrite_resize,
     rewrite_rnn,
     rewrite_softmax,
@@ -33,6 +35,7 @@ from . import (
     simplify_algebra,
     simplify_qdq,
     simplify_reshapes,
+    split_reduce,
     truncate_float,
 )
 from .base import Options, Pass, known_passes, make_pass, run_passes
@@ -58,6 +61,7 @@ __all__ = [
     "make_pass",
     "merge_rnn_outputs",
     "normalize_ops",
+    "one_pass_variance",
     "optimize_module",
     "propagate_constant",
     "quantize_8bits",
@@ -67,6 +71,7 @@ __all__ = [
     "rewrite_pooling",
     "rewrite_quantization",
     "rewrite_reduce",
+    "rewrite_reduce_max",
     "rewrite_resize",
     "rewrite_rnn",
     "rewrite_softmax",
@@ -75,5 +80,6 @@ __all__ = [
     "simplify_algebra",
     "simplify_qdq",
     "simplify_reshapes",
+    "split_reduce",
     "truncate_float",
 ]

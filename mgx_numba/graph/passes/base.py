@@ -23,6 +23,7 @@ from ..module import Module
 from ..program import Program
 from ..rewrite_log import RewriteLog, environment_flag
 from ..validate import validate as validate_program
+from .capabilities import Capabilities
 
 __all__ = [
     "Options",
@@ -49,9 +50,11 @@ class Options:
     Attributes:
         fast_math: identities may be used that hold for finite numbers only, and changes of rounding beyond
             reassociating constants.
+        capabilities: what the target can do; passes that must know it do nothing without.
     """
 
     fast_math: bool = False
+    capabilities: Capabilities | None = None
 
 
 class Pass:

@@ -10,9 +10,12 @@ import time
 
 import numpy as np
 
+from ...codegen.cpu.arguments import Arguments
 from ...codegen.cpu.host import lanes
 from ...codegen.cpu.kernel import cpu_kernel
-from ...codegen.launch import TaskRange
+from ...codegen.cpu.statements import for_tasks, indent, kernel_text
+from ...codegen.kernel import KernelSource
+from ...codegen.launch import Operand, TaskRange
 from ..limits import Limits
 from ..plan import Plan, Pointer, Region, Step, TensorSpec
 from .executor import Executable
@@ -55,27 +58,23 @@ def _peak_plan() -> tuple[Plan, int]:
     """A plan whose every task runs the chains, and the operations of all tasks."""
     width = lanes("float32")
     names = [f"c{k}" for k in range(_CHAINS)]
-    lines = [
-        "def kernel(args, begin, end):",
-        "    p = pointer_float32(args, 0)",
-        "    out = pointer_float32(args, 1)",
-        "    rounds = args[2]",
-        f"    a = load_splat(p, 0, {width})",
-        f"    b = load_splat(p, 1, {width})",
-        "    for task in range(begin, end):",
-        *(f"        {name} = mul(a, const_float32({k}, {width}))" for k, name in enumerate(names)),
-        "        i = 0",
-        "        while i < rounds:",
-        *(f"            {name} = fma({name}, a, b)" for name in names),
-        "            i += 1",
-        f"        total = {names[0]}",
-        *(f"        total = add(total, {name})" for name in names[1:]),
-        "        store_scalar(out, task, reduce_add(total))",
+    arguments = Arguments()
+    arguments.pointer("p", "p", "float32")
+    arguments.pointer("out", "out", "float32")
+    arguments.integer("rounds", _ROUNDS)
+    task = [
+        *(f"{name} = mul(a, const_float32({k}, {width}))" for k, name in enumerate(names)),
+        "i = 0",
+        "while i < rounds:",
+        *indent([*(f"{name} = fma({name}, a, b)" for name in names), "i += 1"]),
+        f"total = {names[0]}",
+        *(f"total = add(total, {name})" for name in names[1:]),
+        "store_scalar(out, task, reduce_add(total))",
     ]
-    kernel = cpu_kernel(name="fma_peak_kernel", text="\n".join(lines) + "\n")
+    factors = [f"a = load_splat(p, 0, {width})", f"b = load_splat(p, 1, {width})"]
+    kernel = cpu_kernel("fma_peak_kernel", kernel_text([*arguments.bind(), *factors, *for_tasks(task)]))
     tasks = 64
-    args = (Pointer(Region.CONSTANT), Pointer(Region.OUTPUT), _ROUNDS)
-    step = Step(kernel=kernel, args=args, geometry=TaskRange(tasks))
+    step = _step(kernel, arguments, tasks, p=Pointer(Region.CONSTANT), out=Pointer(Region.OUTPUT))
     constants = [np.array([0.5, 0.25], np.float32)]
     plan = Plan([step], 0, constants, [], [TensorSpec("float32", (tasks,))], parallel=True)
     return plan, tasks * _ROUNDS * _CHAINS * width * 2
@@ -85,19 +84,28 @@ def _copy_plan() -> tuple[Plan, int]:
     """A plan that copies one block to another and back, and the bytes that it reads and writes."""
     width = 4 * lanes("float32")
     chunk = _CHUNK_BYTES // 4
-    text = f"""def kernel(args, begin, end):
-    p = pointer_float32(args, 0)
-    out = pointer_float32(args, 1)
-    chunk = args[2]
-    for task in range(begin, end):
-        i = task * chunk
-        last = i + chunk
-        while i < last:
-            store(out, i, load(p, i, {width}))
-            i += {width}
-"""
-    kernel = cpu_kernel(name="copy_bandwidth_kernel", text=text)
+    arguments = Arguments()
+    arguments.pointer("p", "p", "float32")
+    arguments.pointer("out", "out", "float32")
+    arguments.integer("chunk", chunk)
+    task = [
+        "i = task * chunk",
+        "last = i + chunk",
+        "while i < last:",
+        f"    store(out, i, load(p, i, {width}))",
+        f"    i += {width}",
+    ]
+    kernel = cpu_kernel("copy_bandwidth_kernel", kernel_text([*arguments.bind(), *for_tasks(task)]))
     blocks = Pointer(Region.ARENA, 0, 0), Pointer(Region.ARENA, 0, _COPY_BYTES)
     tasks = _COPY_BYTES // _CHUNK_BYTES
-    steps = [Step(kernel=kernel, args=(*pair, chunk), geometry=TaskRange(tasks)) for pair in (blocks, blocks[::-1])]
+    steps = [_step(kernel, arguments, tasks, p=p, out=out) for p, out in (blocks, blocks[::-1])]
     return Plan(list(steps), 2 * _COPY_BYTES, [], [], [], parallel=True), 4 * _COPY_BYTES
+
+
+def _step(kernel: KernelSource, arguments: Arguments, tasks: int, **places: Pointer) -> Step:
+    """A step whose operands lie at these places."""
+    args: list[int | Pointer] = []
+    for word in arguments.values:
+        assert isinstance(word, (int, Operand))
+        args.append(places[word.name] if isinstance(word, Operand) else word)
+    return Step(kernel=kernel, args=tuple(args), geometry=TaskRange(tasks))

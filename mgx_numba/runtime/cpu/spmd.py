@@ -185,7 +185,7 @@ def kernel(args, begin, end):
         args[JOB_TEAM] = team
         args[JOB_END] = end
         args[JOB_POSITION] = begin
-        put_words(pool, POOL_JOB, args)
+        put_pointer(pool, POOL_JOB, args)
         atomic_and(pool, POOL_GATE, LOW)
         atomic_add(pool, POOL_GENERATION, 1)
         if atomic_load(pool, POOL_SLEEPERS) > 0:

@@ -34,5 +34,8 @@ PASSES: tuple[str, ...] = (
     "fuse_pointwise",
     "eliminate_contiguous",
     "dead_code_elimination",
+    "split_reduce",
+    "one_pass_variance",
+    "rewrite_reduce_max",
     "schedule",
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...graph.passes import Options, run_passes
+from ...graph.passes import run_passes
 from ...graph.program import Program
 from ...graph.rewrite_log import RewriteLog
 from ...graph.specialize import is_dynamic, specialize
@@ -18,6 +18,7 @@ from ...runtime.cpu.executor import Executable
 from ..lowering.shared_weights import SharedWeights
 from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
+from .capabilities import pass_options
 from .compiled import LoweredProgram
 from .lower import lower, lower_and_release
 from .passes import PASSES
@@ -43,7 +44,7 @@ def optimize(
     run_passes(
         optimized,
         PASSES,
-        Options(fast_math=options.fast_math),
+        pass_options(options),
         disabled=options.disabled_passes,
         trace=trace,
         timings=timings,

@@ -11,6 +11,7 @@ from ...runtime.cpu.threads import default_num_threads
 from .passes import PASSES
 
 if TYPE_CHECKING:
+    from ...graph.passes import Options
     from ...graph.program import Program
     from ...runtime.limits import Limits
     from ..base import KeptPlan, Progress
@@ -36,6 +37,13 @@ class CpuTarget:
         from .program import CpuProgram
 
         return CpuProgram(program, options, progress)
+
+    def pass_options(self, options: TargetOptions) -> Options:
+        """See `Target.pass_options`."""
+        whole_module("mgx_numba.targets.cpu.capabilities")
+        from .capabilities import pass_options
+
+        return pass_options(options)
 
     def machine(self) -> Mapping[str, str]:
         """CPU, features and versions, and the threads that a run takes by default."""

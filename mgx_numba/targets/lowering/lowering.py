@@ -61,7 +61,7 @@ class PendingStep:
     outputs: list[View] = field(default_factory=list)
     plans: tuple[Plan, ...] = ()
     reason: str = ""
-    """Of a host step: why no kernel does it."""
+    """Of a host step: the rule that refused a kernel, and why."""
 
 
 class Lowering:
@@ -218,10 +218,15 @@ class Lowering:
                 """The weights in the type that the problem says."""
                 return weights if weights.dtype == dtype else np.broadcast_to(once.astype(dtype), weights.shape)
 
-            view = self.packed_constant(once, how, lambda: solver.pack_weights(problem, given()))
+            view = self.packed_constant(once, how, lambda: self._pack(solver, problem, given()))
             self.packing_room -= solver.packing_growth(problem)
             self._packed[key] = view
         return self._packed[key]
+
+    def _pack(self, solver: Any, problem: Any, weights: np.ndarray) -> np.ndarray:
+        """A solver's form of constant weights, by its kernel where it has one for them."""
+        packed = solver.pack_by_kernel(problem, weights, self.backend.load)
+        return solver.pack_weights(problem, weights) if packed is None else packed
 
     def packed_constant(self, weights: np.ndarray, how: Hashable, pack: Callable[[], np.ndarray]) -> View:
         """A constant that ``pack`` makes of weights, unless it has been made in the way that ``how`` names before, also
@@ -328,7 +333,8 @@ class Lowering:
             bodies: what runs its submodules.
         """
         rule = self.rules.get(ins.name)
-        self.program.log.refuse("lowering" if rule is None else rule.lower.__name__, ins, reason)
+        refused_by = "lowering" if rule is None else rule.lower.__name__
+        self.program.log.refuse(refused_by, ins, reason)
         captured = [i for module in ins.module_args for i in module.captured()]
         sources = [*ins.inputs, *captured]
         flat: list[View] = []
@@ -356,6 +362,7 @@ class Lowering:
         self.values[ins] = views if ins.shape.sub_shapes else views[0]
         plans = tuple(body.plan for body in bodies.values() if body.plan is not None) if bodies else ()
         label = f"{self.backend.name}::{ins.name}" if plans else f"ref::{ins.name}"
+        reason = f"{refused_by}: {reason}"
         self.steps.append(PendingStep(None, {}, label, ins, function, flat, views, plans, reason))
 
     def _place_results(self) -> None:

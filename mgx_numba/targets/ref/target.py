@@ -10,6 +10,7 @@ from ...interrupts import whole_module
 from .passes import PASSES
 
 if TYPE_CHECKING:
+    from ...graph.passes import Options
     from ...graph.program import Program
     from ..base import KeptPlan, Progress
     from ..options import TargetOptions
@@ -33,6 +34,12 @@ class RefTarget:
         from .program import RefProgram
 
         return RefProgram(program.clone())
+
+    def pass_options(self, options: TargetOptions) -> Options:
+        """See `Target.pass_options`."""
+        from ...graph.passes import Options
+
+        return Options()
 
     def machine(self) -> None:
         """There are no plans to keep."""

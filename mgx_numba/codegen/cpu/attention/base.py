@@ -9,10 +9,11 @@ from __future__ import annotations
 from ...launch import Launch, Operand, TaskRange
 from ...problems.attention import AttentionProblem
 from ...problems.element_types import element_types
-from ..contraction.epilogue_rows import Arguments, indent
+from ..arguments import Arguments
 from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
+from ..statements import for_tasks, indent, kernel_text
 from .blocks import BUFFER_BYTES, QUERIES, Blocks, record_size
 
 __all__ = ["AttentionKernel", "inverse", "join_launch"]
@@ -45,12 +46,13 @@ class AttentionKernel:
         """The launch for the whole problem."""
         p, b = self.problem, self.blocks
         self._declare()
-        lines = ["def kernel(args, begin, end):", *indent([*self.arguments.lines, *self._locals(), *self.setup()])]
-        lines += indent(["for task in range(begin, end):", *indent([*self._decode(), *self.body(), *self._finish()])])
+        setup = [*self._locals(), *self.setup()]
+        task = [*self._decode(), *self.body(), *self._finish()]
+        text = kernel_text([*self.arguments.bind(), *setup, *for_tasks(task)])
         name = "_".join(filter(None, (self.name, self.mask_name(), "kernel")))
         return Launch(
-            cpu_kernel(name, "\n".join(lines) + "\n", self.origin),
-            tuple(self.arguments.values),
+            cpu_kernel(name, text, self.origin),
+            self.arguments.values,
             geometry=TaskRange(p.batch * p.heads * -(-p.queries // b.queries) * -(-p.width // b.width) * b.splits),
             flops=p.flops,
             bytes=p.bytes,
@@ -250,15 +252,10 @@ def join_launch(problem: AttentionProblem, blocks: Blocks, origin: str = "") -> 
         "    x = mul(x, weight)",
         *indent(_store_vector("width", lanes)),
     ]
-    lines = [
-        "def kernel(args, begin, end):",
-        *indent(arguments.lines),
-        "    for task in range(begin, end):",
-        *indent(body, 2),
-    ]
     rows = p.batch * p.heads * p.queries
     moved = p.itemsize * rows * (blocks.splits * record + p.width)
-    source = cpu_kernel("attention_join_kernel", "\n".join(lines) + "\n", origin)
+    text = kernel_text([*arguments.bind(), *for_tasks(body)])
+    source = cpu_kernel("attention_join_kernel", text, origin)
     return Launch(
-        source, tuple(arguments.values), TaskRange(rows, max(1, rows // 64)), 3 * rows * blocks.splits * p.width, moved
+        source, arguments.values, TaskRange(rows, max(1, rows // 64)), 3 * rows * blocks.splits * p.width, moved
     )

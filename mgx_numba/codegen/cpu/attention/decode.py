@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..contraction.epilogue_rows import indent
-from ..loops import load_text
+from ..statements import indent, load_text
 from .base import AttentionKernel
 
 __all__ = ["FewQueries"]

@@ -14,16 +14,18 @@ import numpy as np
 from ....core.types import from_numpy
 from ...body import scalar_body
 from ...problems.epilogue import Epilogue, EpilogueOperand
-from ..contraction.epilogue_rows import indent
-from ..contraction.tile_source import ROWS_SLOT, VECTORS_SLOT, finish_source, tile_block, tile_source
-from ..microkernels.tile_table import TILE_TABLE_ROWS, finish_slots
+from ..contraction.tile_source import finish_source, tile_record, tile_source
+from ..microkernels.tile_table import TILE_TABLE_ROWS, finish_block
+from ..records import RecordText
+from ..statements import indent
 from .base import AttentionKernel, inverse
 from .blocks import BUFFER_BYTES
 
 __all__ = ["ManyQueries"]
 
-SLOTS = finish_slots(1)
-FINISH = SLOTS.index("finish")
+BLOCK = finish_block(1)
+SCORES, VALUES = RecordText(BLOCK, "score_block"), RecordText(BLOCK, "value_block")
+"""The argument blocks of both products' tiles."""
 
 
 class ManyQueries(AttentionKernel):
@@ -36,20 +38,20 @@ class ManyQueries(AttentionKernel):
 
     def setup(self) -> list[str]:
         mask = self.problem.mask
-        self.tile_slot = self.arguments.callee(tile_source(self.tile))
+        self.arguments.callee("tile", tile_source(self.tile))
         # one vector is what a last panel has, unless it is computed whole
         columns = self.columns + self.lanes
         type = from_numpy(np.dtype(self.dtype))
         product = scalar_body(lambda s, total, weight: s.mul(total, weight), (type, type))
         weighted = Epilogue((EpilogueOperand(self.dtype, "per_m"),), product, name="mul")
-        self.finish_slot = self.arguments.callee(finish_source(self.tile, weighted, False, columns, True))
+        self.arguments.callee("finishing_tile", finish_source(self.tile, weighted, False, columns, True))
         turned = []
         if mask is not None and not self.mask_in_softmax():
             turned = [f"turned = local_{mask.dtype}({self.lanes * self.lanes})"]
         return [
             *(f"{name} = local_{self.dtype}({BUFFER_BYTES // self.problem.itemsize})" for name in ("packed", "panel")),
-            *self._tile_block("score", "k_row", "k_step", str(self.columns), "q_group"),
-            *self._tile_block("value", "1", "q_group", str(self.columns), "sums_row"),
+            *self._tile_block(SCORES, "score_rows", "k_row", "k_step", self.columns, "q_group"),
+            *self._tile_block(VALUES, "value_rows", 1, "q_group", self.columns, "sums_row"),
             *turned,
         ]
 
@@ -111,12 +113,9 @@ class ManyQueries(AttentionKernel):
             "    place = offset(packed, p * some)",
             "    if not started or d_block < depth:",
             *indent(self._pack(), 2),
-            "    put_pointer(score_block, 3, place)",
-            "    score_block[6] = some",
-            f"    score_block[9] = some * {self.columns}",
-            "    score_block[12] = d0",
+            *indent(SCORES.fill(w="place", depth="some", w_panel=f"some * {self.columns}", accumulate="d0")),
             *indent(
-                self._product("score", "count", "offset(k, k0 + (j0 + i) * k_row + d0 * k_step)", "scores, i * q_group")
+                self._product(SCORES, "count", "offset(k, k0 + (j0 + i) * k_row + d0 * k_step)", "scores, i * q_group")
             ),
         ]
 
@@ -246,35 +245,32 @@ class ManyQueries(AttentionKernel):
             f"    store(factor, i, {inverse('x', self.problem)})",
         ]
         return [
-            "value_block[6] = count",
-            "value_block[12] = started",
+            *VALUES.fill(depth="count", accumulate="started"),
             "whole = 0",
             "if v_step == 1:",
             f"    panels = idiv(wide, {columns})",
             f"    narrow = cast_int64(wide - panels * {columns} == {lanes})",
             f"    whole = panels * {columns} + narrow * {lanes}",
-            "    put_pointer(value_block, 3, offset(v, v0 + j0 * v_row + e0))",
-            "    value_block[8] = v_row",
+            *indent(VALUES.fill(w="offset(v, v0 + j0 * v_row + e0)", w_step="v_row")),
             "if whole > 0:",
             # what is stored in sums is divided by the total weights at the end of the task
             "    finish = cast_int64(direct and whole == wide and ready == p)",
-            f"    value_block[{FINISH}] = finish",
+            *indent([VALUES.put("finish", "finish")]),
             "    if finish:",
             *indent(finish, 2),
-            *indent(self._product("value", "left", x, "sums, (p + i) * sums_row", finish=True)),
+            *indent(self._product(VALUES, "left", x, "sums, (p + i) * sums_row", finish=True)),
             "    if finish:",
             *indent(self.store_rows("p + done", "p + left"), 2),
             "        ready = p + left",
-            f"    value_block[{FINISH}] = 0",
+            *indent([VALUES.put("finish", 0)]),
             f"for e in range(whole, wide, {columns}):",
             f"    some = imin(wide - e, {columns})",
             "    values = offset(v, v0 + j0 * v_row + (e0 + e) * v_step)",
             *indent(self._copy_panel()),
-            "    put_pointer(value_block, 3, panel)",
-            f"    value_block[8] = {columns}",
+            *indent(VALUES.fill(w="panel", w_step=columns)),
             f"    narrow = cast_int64(some <= {lanes})",
             "    panels = 1 - narrow",
-            *indent(self._product("value", "left", x, "sums, (p + i) * sums_row + e")),
+            *indent(self._product(VALUES, "left", x, "sums, (p + i) * sums_row + e")),
         ]
 
     def _copy_panel(self) -> list[str]:
@@ -295,57 +291,54 @@ class ManyQueries(AttentionKernel):
             f"            store_scalar(panel, j * {columns} + c, load_scalar(values, at + imin(c, some - 1) * v_step))",
         ]
 
-    def _tile_block(self, name: str, row: str, x_step: str, w_step: str, acc_row: str) -> list[str]:
-        """Statements that make the argument block ``<name>_block`` of a tile; its rows are ``row`` elements apart.
+    def _tile_block(
+        self, block: RecordText, table: str, row: int | str, x_step: str, w_step: int, acc_row: str
+    ) -> list[str]:
+        """Statements that make the argument block of a tile; its rows are ``row`` elements apart, which ``table`` has.
 
         Panels are ``w_panel`` elements apart, which are those of a panel's columns unless changed.
         """
-        words = {
-            "taps": 1, "x_step": x_step, "w_step": w_step, "w_panel": self.columns, "acc_row": acc_row,
-            "acc_panel": self.columns, "x_row": row, "finish": 0, "far_panels": 0, "stream": 0, "out_row": "out_row",
-            "e0_row": 1,
-        }  # fmt: skip
-        # no row is missing and nothing far away is wanted, so that nothing is read from here
-        unread = [f"put_pointer({name}_block, {SLOTS.index(slot)}, scores)" for slot in ("zero", "far", "out", "e0")]
         return [
-            *tile_block(f"{name}_block", len(SLOTS)),
-            f"{name}_rows = local_int64({TILE_TABLE_ROWS})",
+            *tile_record(block),
+            f"{table} = local_int64({TILE_TABLE_ROWS})",
             f"for i in range({TILE_TABLE_ROWS}):",
-            f"    {name}_rows[i] = i * {row}",
-            f"put_pointer({name}_block, 1, {name}_rows)",
-            *unread,
-            *(f"{name}_block[{SLOTS.index(slot)}] = {value}" for slot, value in words.items()),
-        ]
+            f"    {table}[i] = i * {row}",
+            block.put("offsets", table),
+            # no row is missing and nothing far away is wanted, so that nothing is read from here
+            *block.fill(zero="scores", far="scores", out="scores", e0="scores"),
+            *block.fill(
+                taps=1, x_step=x_step, w_step=w_step, w_panel=self.columns, acc_row=acc_row, acc_panel=self.columns,
+                x_row=row, finish=0, far_panels=0, stream=0, out_row="out_row", e0_row=1,
+            ),
+        ]  # fmt: skip
 
-    def _product(self, name: str, count: str, x: str, acc: str, finish: bool = False) -> list[str]:
-        """Run the tile over ``count`` rows ``i`` of ``<name>_block``, for ``panels`` panels and, if ``narrow``, one
+    def _product(self, block: RecordText, count: str, x: str, acc: str, finish: bool = False) -> list[str]:
+        """Run the tile with this block over ``count`` rows ``i``, for ``panels`` panels and, if ``narrow``, one
         more of a single vector. With ``finish``, tiles of full height may store the first ``done`` rows of the result.
 
         All these are below each other in one call, a few of them higher by a row where that leaves no others; a table
         has the heights of the variants for the rest.
         """
-        rows, tall, block = self.tile.rows, self.tile.tall, f"{name}_block"
+        rows, tall, call = self.tile.rows, self.tile.tall, self.arguments.call
         lower = [h for h in self.tile.heights if h < rows]
         table = sum(max(h for h in lower if h <= r) << (4 * r) for r in range(1, rows))
-        place = [
-            f"put_pointer({block}, 0, {x})",
-            f"put_pointer({block}, 4, offset({acc}))",
-        ]
+        place = block.fill(x=x, acc=f"offset({acc})")
         if finish:
-            place += [
-                f"put_pointer({block}, {SLOTS.index('out')}, offset(out, out0 + (m0 + p + i) * out_row + e0))",
-                f"put_pointer({block}, {SLOTS.index('e0')}, offset(factor, p + i))",
-            ]
+            place += block.fill(out="offset(out, out0 + (m0 + p + i) * out_row + e0)", e0="offset(factor, p + i)")
+
+        last = [block.put("vectors", 1), call("tile", block.name, "panels", "panels + 1")]
 
         def several(height: int, tiles: str) -> list[str]:
             return [
                 f"if {tiles} > 0:",
-                *indent(place),
-                f"    {block}[{ROWS_SLOT}] = {height}",
-                f"    {block}[{SLOTS.index('tiles')}] = {tiles}",
-                f"    {block}[{SLOTS.index('last')}] = narrow",
-                f"    call_kernel(args, {self.finish_slot}, {block}, 0, panels)",
-                f"    i += {height} * {tiles}",
+                *indent(
+                    [
+                        *place,
+                        *block.fill(rows=height, tiles=tiles, last="narrow"),
+                        call("finishing_tile", block.name, 0, "panels"),
+                        f"i += {height} * {tiles}",
+                    ]
+                ),
             ]
 
         lines = ["i = 0", f"tiles = idiv({count}, {rows})"]
@@ -363,18 +356,13 @@ class ManyQueries(AttentionKernel):
             "done = i",
             f"while i < {count}:",
             f"    height = ({table} >> (4 * ({count} - i))) & 15",
-            *indent(place),
-            f"    {block}[{ROWS_SLOT}] = height",
-            f"    {block}[{VECTORS_SLOT}] = {self.tile.vectors}",
-            f"    call_kernel(args, {self.tile_slot}, {block}, 0, panels)",
             *indent(
-                []
-                if self.tile.vectors == 1
-                else [
-                    "if narrow:",
-                    f"    {block}[{VECTORS_SLOT}] = 1",
-                    f"    call_kernel(args, {self.tile_slot}, {block}, panels, panels + 1)",
+                [
+                    *place,
+                    *block.fill(rows="height", vectors=self.tile.vectors),
+                    call("tile", block.name, 0, "panels"),
+                    *(["if narrow:", *indent(last)] if self.tile.vectors > 1 else []),
+                    "i += height",
                 ]
             ),
-            "    i += height",
         ]

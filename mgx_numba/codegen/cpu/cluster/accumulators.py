@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from ....core.types import Type
 from ....graph.instruction import Instruction
 from ...reductions import REDUCTIONS, Reduction
-from ..printer import VectorPrinter, VectorValue, literal
+from ..printer import VectorPrinter, VectorValue
+from ..statements import const_text
 
 __all__ = ["across_lanes", "finished", "initial_lines", "initial_text"]
 
@@ -25,7 +26,7 @@ _ACROSS = {
 def initial_text(reduction: Reduction, type: Type, lanes: int) -> str:
     """Expression of the neutral element in every lane, for elements of ``type``."""
     dtype = reduction.accumulator(type).numpy.name
-    return f"const_{dtype}({literal(reduction.neutral(type))}, {lanes})"
+    return const_text(dtype, reduction.neutral(type), lanes)
 
 
 def initial_lines(names: Mapping[Instruction, str], reductions: Sequence[Instruction], lanes: int) -> list[str]:

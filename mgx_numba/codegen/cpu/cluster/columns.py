@@ -6,7 +6,7 @@ the hardware fetches more than is asked for.
 
 from __future__ import annotations
 
-from ..loops import indent, vector_loop
+from ..statements import indent, vector_loop
 from .accumulators import initial_text
 from .ahead import prefetches
 from .element import Element
@@ -74,12 +74,12 @@ def _walk(layout: ReduceLayout, names: Names) -> list[str]:
     walk = [
         f"j{last} = {low}",
         f"while j{last} + {ROWS} <= {high}:",
-        *indent(pass_over(ROWS), 1),
+        *indent(pass_over(ROWS)),
         f"while j{last} < {high}:",
-        *indent(pass_over(1), 1),
+        *indent(pass_over(1)),
     ]
     for d in range(last - 1, -1, -1):
-        walk = [f"for j{d} in range({', '.join(bounds[d])}):", *indent(walk, 1)]
+        walk = [f"for j{d} in range({', '.join(bounds[d])}):", *indent(walk)]
     return walk
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ....graph.instruction import Instruction
-from ..loops import dtype_name, load_text, store_text
 from ..printer import CodeBuffer, VectorPrinter, VectorValue
+from ..statements import dtype_name, load_text, store_text
 from .accumulators import initial_text
 from .cached import cache_elements
+from .heads import head_lines
 from .layout import ReduceLayout
 from .names import Names
-from .variance import head_lines
 from .vectors import Strategy
 
 __all__ = ["Element", "cache_memory", "lines_of_head"]

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from ....errors import UnsupportedError
 from ....graph.instruction import Instruction
-from ....graph.module import Module
-from ...problems.cluster import Tensor
+from ...problems.cluster import ReductionProblem
 from ..loops import task_elements
 from ..machine import machine
 from .cached import CHEAP, cached_values
@@ -29,7 +29,9 @@ class ReduceLayout:
     Attributes:
         walk, stages: what is reduced and kept, and what is computed when.
         fast_math: whether functions may differ by 4 units in the last place.
-        parts, fold: as for `reduce.reduce_launch`.
+        parts, fold: as of the problem.
+        cut: the loop of the reduction that is cut into parts, of all its loops; that along the lanes is the last one.
+        share: steps of it that a part has.
         strategy: how it is printed.
         lanes: of a vector.
         longest_chunk: most columns of a task.
@@ -49,6 +51,8 @@ class ReduceLayout:
     fast_math: bool
     parts: int
     fold: int
+    cut: int
+    share: int
     strategy: Strategy
     lanes: int
     longest_chunk: int
@@ -75,22 +79,18 @@ class ReduceLayout:
         return self.walk.row_mode and self.rows > 1 and not any(self.row_strides[operand])
 
 
-def reduce_layout(
-    module: Module,
-    axes: Sequence[int],
-    inputs: Sequence[Tensor],
-    outputs: Sequence[Tensor],
-    fast_math: bool = False,
-    parts: int = 1,
-    fold: int = 1,
-) -> ReduceLayout:
-    """The layout of a cluster's kernel; arguments are those of `reduce.reduce_launch`.
+def reduce_layout(problem: ReductionProblem) -> ReduceLayout:
+    """The layout of a cluster's kernel.
 
     Raises:
         CompileError: no operand is full.
+        UnsupportedError: operands do not lie in memory as parts, or heads of rows, need it.
     """
-    vectors = vectors_of(module, axes, inputs, outputs, parts, fold)
+    parts, fold = problem.parts, problem.fold
+    vectors = vectors_of(problem.module, problem.axes, problem.inputs, problem.outputs, parts, fold)
     walk, stages, strategy, lanes = vectors.walk, vectors.stages, vectors.strategy, vectors.lanes
+    cut, share = _cut(problem, walk)
+    _check_heads(walk, stages, lanes)
     reduce_lens, keep_lens = walk.reduce_lens, walk.keep_space.lens
     if walk.row_mode:
         outer, cols, loops = keep_lens, reduce_lens[-1], reduce_lens[:-1]
@@ -109,9 +109,11 @@ def reduce_layout(
     return ReduceLayout(
         walk=walk,
         stages=stages,
-        fast_math=fast_math,
+        fast_math=problem.fast_math,
         parts=parts,
         fold=fold,
+        cut=cut,
+        share=share,
         strategy=strategy,
         lanes=lanes,
         longest_chunk=vectors.longest_chunk,
@@ -128,6 +130,27 @@ def reduce_layout(
         loop_strides=loop_strides,
         cached=cached,
     )
+
+
+def _cut(problem: ReductionProblem, walk: Walk) -> tuple[int, int]:
+    """Which loop is cut into parts, and how many of its steps a part has."""
+    if problem.parts == 1:
+        return 0, 0
+    if problem.cut not in walk.reduce_space.axes:
+        raise UnsupportedError(f"{walk.name}: axes {list(problem.cut)} are not walked as one, as parts need it")
+    cut = walk.reduce_space.axes.index(problem.cut)
+    folded = problem.fold if cut == walk.reduce_space.rank - 1 else 1
+    if problem.share % folded:
+        raise UnsupportedError(f"{walk.name}: parts of {problem.share} elements are no multiples of {folded} steps")
+    return cut, problem.share // folded
+
+
+def _check_heads(walk: Walk, stages: Stages, lanes: int) -> None:
+    """Whether heads of rows are some vectors of elements that follow one another."""
+    for head in stages.heads:
+        least = max(lanes, prod(walk.reduce_lens) // head.op.share)  # type: ignore[attr-defined]
+        if not walk.row_mode or walk.reduce_lens[-1] < least:
+            raise UnsupportedError(f"{walk.name}: rows do not begin with {least} elements side by side")
 
 
 def _strides(walk: Walk) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:

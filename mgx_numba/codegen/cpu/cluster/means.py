@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ....graph.instruction import Instruction
-from ...reductions import MOST_ELEMENTS
-from ..loops import indent
+from ....ops.reduce import DOWN
+from ..statements import indent
 from .accumulators import across_lanes, initial_text
 from .element import Element
 from .layout import ReduceLayout
@@ -21,10 +21,7 @@ from .vectors import Strategy
 if TYPE_CHECKING:
     from .row_values import RowValues
 
-__all__ = ["DOWN", "mean_lines", "mean_name"]
-
-DOWN = 1 / MOST_ELEMENTS
-"""Of float32, elements below 2**-94 lose bits by this. Where a sum is too large, the largest is above 2**96."""
+__all__ = ["mean_lines", "mean_name"]
 
 
 def mean_name(names: Names, ins: Instruction) -> str:

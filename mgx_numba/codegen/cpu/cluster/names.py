@@ -1,4 +1,4 @@
-"""The names in a reduction kernel's text: its argument slots, accumulators and stack buffers."""
+"""The names in a reduction kernel's text: its arguments, accumulators and stack buffers."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ....graph.instruction import Instruction
-from ..loops import Odometer, Slots, dtype_name
+from ..arguments import Arguments
+from ..loops import Odometer
+from ..statements import dtype_name
+from .heads import head_vectors
 from .layout import ReduceLayout
 from .parts import Parts, parts_of
-from .variance import head_vectors
 
 __all__ = ["Names", "names_of"]
 
@@ -25,8 +27,8 @@ class Names:
         operands: ``x0``, ``x1``, ..., ``out0``, ``out1``, ....
         odometer: the dimensions that rows are numbered by.
         parts: the loops of the reduction, whose indices are ``j0``, ``j1``, ....
-        steps: for each operand, the slot of its stride along the lanes if that is neither 0 nor 1.
-        loop_strides: for each operand, the loops along which it moves with the slots of its strides.
+        steps: for each operand, the argument that is its stride along the lanes if that is neither 0 nor 1.
+        loop_strides: for each operand, the loops along which it moves with the arguments that are its strides.
         accumulators, heads, caches: for each reduction, each mean known before the row, and each value that is kept.
     """
 
@@ -40,7 +42,7 @@ class Names:
     caches: Mapping[Instruction, str]
 
     def next_row(self, k: int) -> str:
-        """Slot of an operand's distance to the next row, if it has one."""
+        """Argument with an operand's distance to the next row, if it has one."""
         strides = self.odometer.strides[k]
         return strides[-1] if strides else ""
 
@@ -50,23 +52,24 @@ class Names:
         return " + ".join(f"{index.get(d, f'j{d}')} * {stride}" for d, stride in self.loop_strides[k])
 
 
-def names_of(layout: ReduceLayout, slots: Slots) -> Names:
-    """The names of a kernel, with ``slots`` for all of its arguments."""
+def names_of(layout: ReduceLayout, arguments: Arguments) -> Names:
+    """The names of a kernel, whose ``arguments`` are declared here."""
     walk, stages = layout.walk, layout.stages
     operands = (*(f"x{k}" for k in range(len(walk.inputs))), *(f"out{k}" for k in range(len(walk.outputs))))
     for name, tensor in zip(operands, walk.tensors):
-        slots.pointer(f"p_{name}", name, dtype_name(tensor.type))
+        arguments.pointer(f"p_{name}", name, dtype_name(tensor.type))
     for name in ("cols", "chunk", "chunks", "rows", "batch", "count"):
-        slots.integer(name, getattr(layout, name))
+        arguments.integer(name, getattr(layout, name))
     if stages.heads:
-        slots.integer("heads", head_vectors(layout.lanes, layout.cols, layout.count))
-    parts = parts_of(layout, slots, tuple(slots.integer(f"m{d}", n) for d, n in enumerate(layout.loops)))
-    odometer = Odometer(slots, layout.outer, layout.row_strides)
+        share = min(head.op.share for head in stages.heads)  # type: ignore[attr-defined]
+        arguments.integer("heads", head_vectors(layout.lanes, layout.cols, layout.count, share))
+    parts = parts_of(layout, arguments, tuple(arguments.integer(f"m{d}", n) for d, n in enumerate(layout.loops)))
+    odometer = Odometer(arguments, layout.outer, layout.row_strides)
     steps, loop_strides = [], []
     for k, stride in enumerate(layout.inner):
-        steps.append(slots.integer(f"t{k}", stride) if stride not in (0, 1) else "")
+        steps.append(arguments.integer(f"t{k}", stride) if stride not in (0, 1) else "")
         along = enumerate(layout.loop_strides[k])
-        loop_strides.append(tuple((d, slots.integer(f"a{k}_{d}", s)) for d, s in along if s))
+        loop_strides.append(tuple((d, arguments.integer(f"a{k}_{d}", s)) for d, s in along if s))
     return Names(
         operands=operands,
         odometer=odometer,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from ..loops import Slots
+from ..arguments import Arguments
 from .layout import ReduceLayout
 
 __all__ = ["Parts", "parts_of"]
@@ -26,19 +26,16 @@ class Parts:
     offsets: tuple[str, ...]
 
 
-def parts_of(layout: ReduceLayout, slots: Slots, loops: tuple[str, ...]) -> Parts:
-    """The parts of a layout, with ``slots`` for what they need; ``loops`` are the slots of the loops' lengths."""
+def parts_of(layout: ReduceLayout, arguments: Arguments, loops: tuple[str, ...]) -> Parts:
+    """The parts of a layout, with ``arguments`` for what they need; ``loops`` are those of the loops' lengths."""
     walk, parts = layout.walk, layout.parts
     bounds = [("0", length) for length in loops] + [("0", "cols")] * walk.row_mode
     offsets = [""] * len(walk.tensors)
     if parts == 1:
         return Parts(tuple(bounds), (), tuple(offsets))
-    lens = walk.reduce_lens
-    many = [d for d, n in enumerate(lens) if n >= parts]
-    d = many[0] if many else lens.index(max(lens))
-    unit = layout.lanes if d == len(loops) else 1
-    slots.integer("share", -(-lens[d] // (parts * unit)) * unit)
-    slots.integer("parts", parts)
+    d = layout.cut
+    arguments.integer("share", layout.share)
+    arguments.integer("parts", parts)
     lines = (
         "part = imod(block, parts)",
         "block = idiv(block, parts)",
@@ -47,5 +44,5 @@ def parts_of(layout: ReduceLayout, slots: Slots, loops: tuple[str, ...]) -> Part
     )
     bounds[d] = ("low", "high")
     for k in range(len(walk.inputs), len(walk.tensors)):
-        offsets[k] = f" + part * {slots.integer(f'b{k}', layout.fold * prod(walk.tensors[k].lens))}"
+        offsets[k] = f" + part * {arguments.integer(f'b{k}', layout.fold * prod(walk.tensors[k].lens))}"
     return Parts(tuple(bounds), lines, tuple(offsets))

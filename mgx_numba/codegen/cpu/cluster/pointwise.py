@@ -9,24 +9,11 @@ from ...body import cluster_name, evaluate_scalar_module, scalar_flops
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...space import collapse
+from ..arguments import Arguments
 from ..kernel import cpu_kernel
-from ..loops import (
-    Odometer,
-    Slots,
-    claim,
-    dtype_name,
-    footprint,
-    indent,
-    is_streamed,
-    lanes_for,
-    load_text,
-    reads_past,
-    store_text,
-    streamable,
-    task_elements,
-    vector_loop,
-)
+from ..loops import Odometer, claim, footprint, is_streamed, lanes_for, streamable, task_elements
 from ..printer import CodeBuffer, VectorPrinter
+from ..statements import dtype_name, for_tasks, indent, kernel_text, load_text, reads_past, store_text, vector_loop
 
 __all__ = ["pointwise_launch"]
 
@@ -53,15 +40,15 @@ def pointwise_launch(
     chunks = -(-cols // chunk) if cols else 0
     batch = 1 if chunks > 1 else max(1, min(rows, work // max(cols, 1)))
 
-    slots = Slots()
+    arguments = Arguments()
     names = [f"x{k}" for k in range(len(inputs))] + [f"out{k}" for k in range(len(outputs))]
     for name, tensor in zip(names, tensors):
-        slots.pointer(f"p_{name}", name, dtype_name(tensor.type))
+        arguments.pointer(f"p_{name}", name, dtype_name(tensor.type))
     for name, value in (("cols", cols), ("chunk", chunk), ("chunks", chunks), ("rows", rows), ("batch", batch)):
-        slots.integer(name, value)
-    odometer = Odometer(slots, outer, [s[:-1] for s in strides])
+        arguments.integer(name, value)
+    odometer = Odometer(arguments, outer, [s[:-1] for s in strides])
     inner = [s[-1] for s in strides]
-    step = [slots.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(inner)]
+    step = [arguments.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(inner)]
 
     splats: list[str] = []
     streamed = is_streamed(outputs)
@@ -95,32 +82,24 @@ def pointwise_launch(
         *splats,
         *loop,
     ]
-    lines = [
-        "def kernel(args, begin, end):",
-        *indent(slots.lines, 1),
-        "    for task in range(begin, end):",
-        *indent(
-            [
-                "block = idiv(task, chunks)",
-                "first = (task - block * chunks) * chunk",
-                "last = imin(cols, first + chunk)",
-                "row = block * batch",
-                "stop = imin(rows, row + batch)",
-                *odometer.start("row"),
-                "while row < stop:",
-                *indent([*inside, "row += 1", *odometer.step()], 1),
-            ],
-            2,
-        ),
-        *(["    stream_fence()"] if streamed else []),
+    task = [
+        "block = idiv(task, chunks)",
+        "first = (task - block * chunks) * chunk",
+        "last = imin(cols, first + chunk)",
+        "row = block * batch",
+        "stop = imin(rows, row + batch)",
+        *odometer.start("row"),
+        "while row < stop:",
+        *indent([*inside, "row += 1", *odometer.step()]),
     ]
+    text = kernel_text([*arguments.bind(), *for_tasks(task), *(["stream_fence()"] if streamed else [])])
     elements = space.elements if space.lens else (0 if 0 in outputs[0].lens else 1)
-    kernel = cpu_kernel(name=cluster_name(module, "pointwise"), text="\n".join(lines) + "\n", origin=origin)
+    kernel = cpu_kernel(cluster_name(module, "pointwise"), text, origin)
     tasks = (-(-rows // batch)) * chunks if elements else 0
     traffic = sum(footprint(t) for t in tensors)
     return Launch(
         kernel=kernel,
-        args=tuple(slots.values),
+        args=arguments.values,
         geometry=TaskRange(tasks, claim(tasks, traffic)),
         flops=scalar_flops(module) * elements,
         bytes=traffic,

@@ -6,15 +6,16 @@ along a row computes (`stages.py`), and by which strategy. Each strategy has a m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import prod
 
-from ....graph.module import Module
 from ...body import scalar_flops
 from ...launch import Launch, TaskRange
-from ...problems.cluster import Tensor
+from ...problems.cluster import ReductionProblem
+from ..arguments import Arguments
 from ..kernel import cpu_kernel
-from ..loops import Slots, claim, footprint, indent
+from ..loops import claim, footprint
+from ..statements import kernel_text
 from .columns import column_lines
 from .layout import ReduceLayout, reduce_layout
 from .names import Names, names_of
@@ -33,38 +34,21 @@ PRINTERS: dict[Strategy, Callable[[ReduceLayout, Names], list[str]]] = {
 }
 
 
-def reduce_launch(
-    module: Module,
-    axes: Sequence[int],
-    inputs: Sequence[Tensor],
-    outputs: Sequence[Tensor],
-    fast_math: bool = False,
-    origin: str = "",
-    parts: int = 1,
-    fold: int = 1,
-) -> Launch:
-    """One launch that evaluates a ``fused_reduce`` module.
+def reduce_launch(problem: ReductionProblem) -> Launch:
+    """One launch that evaluates a cluster.
 
-    Args:
-        module: parameters, pointwise operations, reductions over ``axes`` and ``multibroadcast`` of row values.
-        axes: the reduced axes.
-        inputs: tensors for the parameters; row parameters have length 1 on the reduced axes.
-        outputs: tensors for the results.
-        parts: rows are reduced in so many parts, each with results of its own, which follow one another in memory;
-            only for modules whose results are reductions of what depends on none.
-        fold: so many steps at a time count as columns of their own, see `split.Division`.
-
-    Operands are named ``x0``, ``x1``, ... and ``out0``, ``out1``, ....
+    Raises:
+        CompileError: no operand is full.
+        UnsupportedError: operands do not lie in memory as parts, or heads of rows, need it.
     """
-    layout = reduce_layout(module, axes, inputs, outputs, fast_math, parts, fold)
-    slots = Slots()
-    body = PRINTERS[layout.strategy](layout, names_of(layout, slots))
+    layout = reduce_layout(problem)
+    arguments = Arguments()
+    body = PRINTERS[layout.strategy](layout, names_of(layout, arguments))
     fence = ["stream_fence()"] if layout.walk.streamed else []
-    lines = ["def kernel(args, begin, end):", *indent([*slots.lines, *body, *fence], 1)]
     traffic = sum(footprint(t) for t in layout.walk.tensors)
     return Launch(
-        kernel=cpu_kernel(name=layout.walk.name, text="\n".join(lines) + "\n", origin=origin),
-        args=tuple(slots.values),
+        kernel=cpu_kernel(layout.walk.name, kernel_text([*arguments.bind(), *body, *fence]), problem.origin),
+        args=arguments.values,
         geometry=TaskRange(layout.tasks, claim(layout.tasks, traffic)),
         flops=scalar_flops(layout.stages.module) * prod(layout.walk.full),
         bytes=traffic,

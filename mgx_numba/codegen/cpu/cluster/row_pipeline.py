@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ....graph.instruction import Instruction
-from ..loops import Odometer, dtype_name, indent
+from ..loops import Odometer
+from ..statements import dtype_name, indent
 from .accumulators import across_lanes, initial_lines, initial_text
 from .ahead import prefetches, streamed_result
 from .element import Element, cache_memory, lines_of_head
@@ -104,7 +105,7 @@ def _row_results(layout: ReduceLayout, names: Names) -> list[str]:
     rows = _row_values(layout, names, last, "g")
     rows.store_results()
     lines = rows.drain()
-    return [f"if live{last} > 0:", *indent(lines, 1)] if lines else []
+    return [f"if live{last} > 0:", *indent(lines)] if lines else []
 
 
 def _stage(layout: ReduceLayout, names: Names, stage: int, turn: int, known: frozenset[int]) -> tuple[_Stage, set[int]]:
@@ -114,7 +115,7 @@ def _stage(layout: ReduceLayout, names: Names, stage: int, turn: int, known: fro
     row: list[str] = []
     heads = [lines_of_head(layout, names, rows.value, f"r{stage}", ins) for ins in names.heads] if stage == 0 else []
     if heads:
-        row += [*rows.drain(), "if live0 > 0:", *indent([line for head in heads for line in head], 1)]
+        row += [*rows.drain(), "if live0 > 0:", *indent([line for head in heads for line in head])]
     element = Element(layout, names, rows.value, stage)
     whole = element.lines(reductions, stores)
     partial = Element(layout, names, rows.value, stage, "left").lines(reductions, stores)
@@ -161,7 +162,7 @@ def _steps(
             "c = at",
             f"end = imin(turn, live{stage})",
             "while c < end:",
-            *indent([*stages[stage].whole, f"c += {lanes}"], 1),
+            *indent([*stages[stage].whole, f"c += {lanes}"]),
         ]
 
     def partial(stage: int) -> list[str]:
@@ -174,18 +175,16 @@ def _steps(
     turns = [
         f"whole = at + idiv(cols - at, {lanes}) * {lanes}",
         "while at < whole:",
-        *indent(
-            [f"turn = imin(at + {turn}, whole)", *(line for s in later_first for line in whole(s)), "at = turn"], 1
-        ),
+        *indent([f"turn = imin(at + {turn}, whole)", *(line for s in later_first for line in whole(s)), "at = turn"]),
         "part = cols - at",
     ]
     parts = [
         "if part > 0:",
-        *indent(["c = at", *(line for s in later_first for line in partial(s)), "at += part"], 1),
+        *indent(["c = at", *(line for s in later_first for line in partial(s)), "at += part"]),
     ]
     if aligned:
         elements = [f"part = imin(cols, stream_head({aligned}, 0))", "for end_of_row in range(2):"]
-        elements += indent([*parts, *turns], 1)
+        elements += indent([*parts, *turns])
     else:
         elements = [*turns, *parts]
     return [
@@ -204,8 +203,7 @@ def _steps(
                 *finish,
                 *(f"r{s}_{name} = r{s - 1}_{name}" for s in range(last, 0, -1) for name in names),
                 "if t + 1 < total:",
-                *indent([*odometer.step(), *pointers], 1),
+                *indent([*odometer.step(), *pointers]),
             ],
-            1,
         ),
     ]

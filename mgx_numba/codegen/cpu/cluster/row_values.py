@@ -7,15 +7,15 @@ from collections.abc import Callable
 from ....errors import CompileError
 from ....graph.instruction import Instruction
 from ....ops.base import Pointwise
+from ....ops.reduce_parts import HeadMean
 from ...reductions import REDUCTIONS
-from ..loops import load_text, store_text
 from ..printer import CodeBuffer, VectorPrinter, VectorValue
+from ..statements import load_text, store_text
 from .accumulators import across_lanes, finished
 from .element import lines_of_head
 from .layout import ReduceLayout
 from .means import mean_lines, mean_name
 from .names import Names
-from .variance import HeadMean
 
 __all__ = ["RowValues", "all_stages", "rows_at"]
 
@@ -27,7 +27,7 @@ class RowValues:
         prefix: of the names of values.
         accumulated: expression of what a reduction has come to, with all lanes joined in row mode; of means whose sums
             can overflow, of these.
-        age: the head of the row, see `variance.head_lines`, is the one with this age in its name.
+        age: the head of the row, see `heads.head_lines`, is the one with this age in its name.
         at: pointers to the row are named so.
         left: how many of a vector of columns there are, if not all.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..loops import indent, vector_loop
+from ..statements import indent, vector_loop
 from .accumulators import initial_lines
 from .ahead import soon_read, streamed_result
 from .element import Element, cache_memory
@@ -25,9 +25,9 @@ def _vectors_of_columns(layout: ReduceLayout, names: Names) -> list[str]:
     return [
         "c = first",
         f"while c + {layout.lanes} <= last:",
-        *indent([*_stages(layout, names, ""), f"c += {layout.lanes}"], 1),
+        *indent([*_stages(layout, names, ""), f"c += {layout.lanes}"]),
         "if c < last:",
-        *indent(["left = last - c", *_stages(layout, names, "left")], 1),
+        *indent(["left = last - c", *_stages(layout, names, "left")]),
     ]
 
 
@@ -56,5 +56,5 @@ def _stage(layout: ReduceLayout, names: Names, stage: int, left: str, rows: RowV
     offsets = [(name, names.loop_offset(k)) for k, name in enumerate(names.operands) if layout.walk.is_full[k]]
     inner = [*(f"q_{name} = offset(r_{name}, {at})" if at else f"q_{name} = r_{name}" for name, at in offsets), *inner]
     for d in range(len(layout.loops) - 1, -1, -1):
-        inner = [f"for j{d} in range({', '.join(names.parts.bounds[d])}):", *indent(inner, 1)]
+        inner = [f"for j{d} in range({', '.join(names.parts.bounds[d])}):", *indent(inner)]
     return [*start, *inner]

@@ -8,12 +8,12 @@ next stage, and so on.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ....graph.instruction import Instruction
 from ....graph.module import Module
+from ....ops.reduce_parts import HeadMean
 from ...reductions import REDUCTIONS, Reduction
-from .variance import HeadMean
 from .walk import Walk
 
 __all__ = ["Stages", "stages_of"]
@@ -29,15 +29,14 @@ class Stages:
     """The stage of each value of a cluster's module.
 
     Attributes:
-        module: the cluster as it is computed.
+        module: the cluster's.
         parameters, results: of the module, one for each input and output.
         reductions: in the module's order.
-        heads: the means that are known before a row is read, see `variance`.
+        heads: the means that are known before a row is read, see `heads`.
         stage: for each instruction, the first stage in which it is known; a reduction is from the stage after that
             which reduces.
         row_value: for each instruction, whether it is one value a row.
         full_results: for each result, whether it is stored element by element.
-        maxima_without_nan: reductions that need not pass a NaN on.
         count: number of stages.
     """
 
@@ -49,13 +48,11 @@ class Stages:
     stage: Mapping[Instruction, int]
     row_value: Mapping[Instruction, bool]
     full_results: tuple[bool, ...]
-    maxima_without_nan: frozenset[Instruction]
     count: int
 
     def reduction(self, ins: Instruction) -> Reduction:
         """How a reduction of the cluster is computed."""
-        found = REDUCTIONS[ins.name]
-        return replace(found, combine="first_greater") if ins in self.maxima_without_nan else found
+        return REDUCTIONS[ins.name]
 
     def sum_can_overflow(self, ins: Instruction) -> bool:
         """Whether a reduction is a mean that must not be what its sum comes to, see `means`."""
@@ -89,7 +86,7 @@ class Stages:
         return sum(0 if i.name == "multibroadcast" else 10 if i.name in EXPENSIVE else 1 for i in needed)
 
 
-def stages_of(module: Module, maxima_without_nan: frozenset[Instruction], walk: Walk) -> Stages:
+def stages_of(module: Module, walk: Walk) -> Stages:
     """The stages of a cluster whose operands are walked so."""
     parameters, results = tuple(module.parameters()), tuple(module.results())
     reductions = tuple(i for i in module if i.name in REDUCTIONS)
@@ -120,6 +117,5 @@ def stages_of(module: Module, maxima_without_nan: frozenset[Instruction], walk: 
         stage=stage,
         row_value=row_value,
         full_results=full_results,
-        maxima_without_nan=maxima_without_nan,
         count=1 + max([*(stage[i.inputs[0]] for i in reductions), *stored]),
     )

@@ -7,15 +7,12 @@ from dataclasses import dataclass
 from enum import Enum
 from math import prod
 
-from ....graph.instruction import Instruction
 from ....graph.module import Module
 from ...problems.cluster import Tensor
 from .. import host
 from ..loops import lanes_for
 from ..machine import machine
-from .maxima import maxima_without_nan
 from .stages import Stages, stages_of
-from .variance import with_one_pass_variances
 from .walk import Walk, walk_of
 
 __all__ = ["Strategy", "Vectors", "vectors_of"]
@@ -71,22 +68,17 @@ def vectors_of(
     parts: int = 1,
     fold: int = 1,
 ) -> Vectors:
-    """The vectors of a cluster; arguments are those of `reduce.reduce_launch`.
+    """The vectors of a cluster; arguments are those of the problem.
 
     Raises:
         CompileError: no operand is full.
+        UnsupportedError: ``fold`` steps are no columns.
     """
     walk = walk_of(module, axes, inputs, outputs, fold)
-    stages = stages_of(*_as_computed(module, walk.is_one_pass), walk)
+    stages = stages_of(module, walk)
     strategy = _strategy_of_accumulators(walk, stages, parts)
     lanes = _lanes(walk, stages, strategy)
     return Vectors(walk, stages, strategy, lanes, _longest_chunk(stages, strategy, lanes))
-
-
-def _as_computed(module: Module, one_pass: bool) -> tuple[Module, frozenset[Instruction]]:
-    """The cluster as its kernel computes it, and the maxima that need not pass a NaN on."""
-    computed = with_one_pass_variances(module) if one_pass else module
-    return computed, frozenset(maxima_without_nan(computed))
 
 
 def _strategy_of_accumulators(walk: Walk, stages: Stages, parts: int) -> Strategy:

@@ -7,17 +7,15 @@ mode), so no tensor is transposed first.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import prod
+from dataclasses import dataclass, replace
 
-from ....errors import CompileError
+from ....errors import CompileError, UnsupportedError
 from ....graph.module import Module
 from ...body import cluster_name
 from ...problems.cluster import Tensor
 from ...reductions import REDUCTIONS
 from ...space import Space, collapse
-from ..loops import is_streamed, lanes_for
-from .variance import LEAST_SHARE
+from ..loops import is_streamed
 
 __all__ = ["SHORTEST_PIPELINE", "Walk", "walk_of"]
 
@@ -63,10 +61,14 @@ class Walk:
         return self.reduce_space.lens or (1,)
 
     @property
-    def is_one_pass(self) -> bool:
-        """Whether rows are so long, and far away, that their variances are best computed while they are read once."""
-        shortest = max(SHORTEST_PIPELINE * lanes_for(0), prod(self.reduce_lens) // LEAST_SHARE)
-        return self.row_mode and self.past_caches and self.reduce_lens[-1] >= shortest
+    def follow(self) -> bool:
+        """Whether every input is full and in columns that follow one another in memory, step by step."""
+        if self.row_mode or not self.reduce_space.rank or not all(self.is_full[: len(self.inputs)]):
+            return False
+        cols, full = self.keep_space.lens[-1], [k for k, is_full in enumerate(self.is_full) if is_full]
+        return all(row[-1] == cols for row in self.reduce_space.strides) and all(
+            self.keep_space.strides[k][-1] == 1 for k in full
+        )
 
     def repeats_along_rows(self, tensor: Tensor) -> bool:
         """Whether an operand has one value a row, be it by its lengths or by its strides."""
@@ -76,10 +78,11 @@ class Walk:
 def walk_of(
     module: Module, axes: Sequence[int], inputs: Sequence[Tensor], outputs: Sequence[Tensor], fold: int = 1
 ) -> Walk:
-    """The walk over the operands of a cluster; arguments are those of `reduce.reduce_launch`.
+    """The walk over the operands of a cluster; arguments are those of the problem.
 
     Raises:
         CompileError: no operand is full.
+        UnsupportedError: ``fold`` steps are no columns.
     """
     name, tensors = cluster_name(module, "reduce"), (*inputs, *outputs)
     full = next(i for i in module if i.name in REDUCTIONS).inputs[0].shape.lens
@@ -92,9 +95,7 @@ def walk_of(
     reduce_space = collapse(full, [tensors[k].strides for k in fulls], order_by=fulls.index(lead), axes=axes)
     keep_space = collapse(full, [t.strides for t in tensors], order_by=lead, axes=kept)
     row_mode = _innermost(reduce_space, fulls.index(lead)) <= _innermost(keep_space, lead)
-    if fold > 1:
-        reduce_space, keep_space = _folded(reduce_space, keep_space, fold)
-    return Walk(
+    walk = Walk(
         name=name,
         full=full,
         axes=tuple(axes),
@@ -109,6 +110,12 @@ def walk_of(
         keep_space=keep_space,
         row_mode=row_mode,
     )
+    if fold == 1:
+        return walk
+    if not walk.follow or reduce_space.lens[-1] % fold:
+        raise UnsupportedError(f"{name}: {fold} steps do not follow one another as columns")
+    reduce_space, keep_space = _folded(reduce_space, keep_space, fold)
+    return replace(walk, reduce_space=reduce_space, keep_space=keep_space)
 
 
 def _innermost(space: Space, operand: int) -> int:
@@ -119,5 +126,6 @@ def _innermost(space: Space, operand: int) -> int:
 def _folded(reduce_space: Space, keep_space: Space, fold: int) -> tuple[Space, Space]:
     """Both spaces with so many steps of the inner reduced dimension as columns."""
     lens, strides = reduce_space.lens, reduce_space.strides
-    fewer = Space((*lens[:-1], lens[-1] // fold), tuple((*row[:-1], row[-1] * fold) for row in strides))
-    return fewer, Space((*keep_space.lens[:-1], keep_space.lens[-1] * fold), keep_space.strides)
+    steps = tuple((*row[:-1], row[-1] * fold) for row in strides)
+    columns = (*keep_space.lens[:-1], keep_space.lens[-1] * fold)
+    return replace(reduce_space, lens=(*lens[:-1], lens[-1] // fold), strides=steps), replace(keep_space, lens=columns)

@@ -21,7 +21,7 @@ from ..microkernels.tile_table import tile_for
 from .blocking import Blocking, cut
 from .gemm import GemmPacked
 from .indirection import call_places, place_locals, spatial_arguments
-from .macro_kernel import MacroKernel, even_rows
+from .macro_kernel import MacroKernel
 from .pack import aligned_zeros, pack_panels, panel_count
 from .roofline import seconds
 from .rows import Lattice, image_strides, lattice_arguments, lattice_rows, phase_of_group, pixel_rows, stride_arguments
@@ -213,14 +213,14 @@ def direct_launch(
             axes = ("d", "h", "w") if lattice[0][2] > 1 else ("h", "w")
             arguments.integers(**{f"out_{axis}": problem.out_lens["dhw".index(axis)] for axis in axes})
         arguments.integers(pixels=problem.out_pixels, x_ld=problem.x_strides[3])
-        macro.setup, macro.table = even_rows()
+        macro.read_even_rows()
     else:
         contiguous = problem.x_strides[3] == depth and problem.dilation[2] == 1
         whole = blocking.taps == taps and blocking.depth == depth
         run = problem.kernel[2] if contiguous and whole else 1
-        axes, places = spatial_arguments(arguments, problem, tile, run, lattice[0][2] if lattice else 1)
+        axes = spatial_arguments(arguments, problem, tile, run, lattice[0][2] if lattice else 1)
         macro.setup = place_locals()
-        macro.table = [*call_places(places), "put_pointer(block, 0, offset(x, x0 + k0 + anchor))"]
+        macro.table = [*call_places(arguments, macro.block), macro.block.put("x", "offset(x, x0 + k0 + anchor)")]
     sums_row = int(tile.packing.column_sums)
     arguments.pointer("x", x, tile.left_word)
     arguments.pointer("w", Operand("w", (start + sums_row * columns) * right), tile.right_word)
@@ -245,4 +245,4 @@ def direct_launch(
     moved = left * problem.batch * problem.in_pixels * groups * depth + right * math.prod(lens)
     moved += ITEMSIZE[epilogue.out_dtype(accumulator)] * rows * problem.out_channels
     tasks = blocking.tasks(rows, panels, groups)
-    return Launch(macro.source(), tuple(arguments.values), TaskRange(tasks, 1), problem.flops, moved, epilogue.moving)
+    return Launch(macro.source(), arguments.values, TaskRange(tasks, 1), problem.flops, moved, epilogue.moving)

@@ -14,13 +14,16 @@ from ...launch import Launch, Solution, TaskRange
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import NOT_COMPUTED, Epilogue
+from ..arguments import Arguments
 from ..kernel import cpu_kernel
 from ..machine import machine
-from ..microkernels.depthwise_table import DEPTHWISE_SLOTS, RUNS
+from ..microkernels.depthwise_table import LINE_BLOCK, RUNS
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
+from ..records import RecordText
+from ..statements import for_tasks, indent, kernel_text
 from .blocking import Blocking, cut_lines, line_order
-from .epilogue_rows import Arguments, Rows, indent, kernel_name
+from .epilogue_rows import Rows, kernel_name
 from .pack import aligned_zeros, pack_panels
 from .refinement import line_blockings
 from .roofline import seconds
@@ -28,7 +31,7 @@ from .rows import image_strides, row_offsets, stride_arguments
 from .solver import NO_EPILOGUE, Solver, Strides
 
 __all__ = [
-    "MOST_ROWS", "WINDOWS", "ConvDepthwise", "best_run", "line_locals", "line_slot", "missing", "taps_inside",
+    "LINE", "MOST_ROWS", "WINDOWS", "ConvDepthwise", "best_run", "line_locals", "missing", "taps_inside",
     "volume_arguments",
 ]  # fmt: skip
 
@@ -38,6 +41,8 @@ WINDOWS = range(2, 8)
 """Numbers of taps along a line that may share the vectors of the input which they read."""
 MOST_ROWS = 7
 """Most rows of such taps."""
+LINE = RecordText(LINE_BLOCK, "block")
+"""The block that describes a line, in kernels."""
 
 
 class ConvDepthwise(Solver[ConvProblem]):
@@ -88,7 +93,7 @@ class ConvDepthwise(Solver[ConvProblem]):
 
 
 def volume_arguments(arguments: Arguments, problem: ConvProblem) -> None:
-    """Slots of strides of the input, lengths, stride, dilation and padding along the three axes d, h and w."""
+    """Arguments: strides of the input, lengths, stride, dilation and padding along the three axes d, h and w."""
     image, *strides = problem.x_strides
     arguments.integers(x_image=image, **{f"x_{name}": stride for name, stride in zip("dhw", strides)})
     for axis, name in enumerate("dhw"):
@@ -130,16 +135,13 @@ def _launch(
     stride_arguments(arguments, strides)
     whole = channels % tile.lanes == 0
     own = line_locals(tile, tile.lanes, run * tile.lanes)
-    text = "\n".join([
-        "def kernel(args, begin, end):",
-        *indent([*arguments.lines, *own, *rows.invariant(), "for task in range(begin, end):"]),
-        *indent(_task(rows, epilogue, tile.lanes, _sums(problem, tile, run), run, whole), 2),
-    ])  # fmt: skip
-    source = cpu_kernel(kernel_name("depthwise", epilogue), text + "\n")
+    task = _task(rows, epilogue, tile.lanes, _sums(problem, tile, run), run, whole)
+    text = kernel_text([*arguments.bind(), *own, *rows.invariant(), *for_tasks(task)])
+    source = cpu_kernel(kernel_name("depthwise", epilogue), text)
     size = problem.itemsize
     moved = size * (problem.batch * problem.in_pixels + problem.taps) * channels
     moved += ITEMSIZE[epilogue.out_dtype(problem.dtype)] * problem.batch * problem.out_pixels * channels
-    return Launch(source, tuple(arguments.values), TaskRange(line_blocks * parts, 1), problem.flops, moved)
+    return Launch(source, arguments.values, TaskRange(line_blocks * parts, 1), problem.flops, moved)
 
 
 def _sums(problem: ConvProblem, tile: RegisterTile, run: int) -> tuple[str, str]:
@@ -179,26 +181,16 @@ def _slice(problem: ConvProblem, tile: RegisterTile, channels: int) -> int:
     return min(near, -(-channels // tile.lanes) * tile.lanes) // tile.lanes * tile.lanes
 
 
-def line_slot(name: str) -> str:
-    """A word of the block that describes a line."""
-    return f"block[{DEPTHWISE_SLOTS.index(name)}]"
-
-
 def line_locals(tile: RegisterTile, tap_size: int, sums: int) -> list[str]:
     """Statements: the block, filled with what all lines have in common, and room for so many ``sums``."""
     return [
-        f"block = local_int64({len(DEPTHWISE_SLOTS)})",
+        LINE.local(),
         f"sums = local_{tile.dtype}({sums})",
-        f"{line_slot('x_plane')} = dilation_d * x_d",
-        f"{line_slot('w_plane')} = kernel_h * kernel_w * {tap_size}",
-        f"{line_slot('x_row')} = dilation_h * x_h",
-        f"{line_slot('x_column')} = x_w",
-        f"{line_slot('stride')} = stride_w",
-        f"{line_slot('taps')} = kernel_w",
-        f"{line_slot('dilation')} = dilation_w",
-        f"{line_slot('first')} = -pad_w",
-        f"{line_slot('columns')} = in_w",
-    ]
+        *LINE.fill(
+            x_plane="dilation_d * x_d", w_plane=f"kernel_h * kernel_w * {tap_size}", x_row="dilation_h * x_h",
+            x_column="x_w", stride="stride_w", taps="kernel_w", dilation="dilation_w", first="-pad_w", columns="in_w",
+        ),
+    ]  # fmt: skip
 
 
 def _task(rows: Rows, epilogue: Epilogue, lanes: int, sums: tuple[str, str], run: int, whole: bool) -> list[str]:
@@ -213,7 +205,7 @@ def _task(rows: Rows, epilogue: Epilogue, lanes: int, sums: tuple[str, str], run
         *indent([
             "columns = imin(last - n0, slice)",
             f"rest = columns & {lanes - 1}",
-            f"{line_slot('channels')} = rest",
+            LINE.put("channels", "rest"),
             "plane = idiv(line0, out_h)",
             "o_h = line0 - plane * out_h",
             "image = idiv(plane, out_d)",
@@ -222,9 +214,7 @@ def _task(rows: Rows, epilogue: Epilogue, lanes: int, sums: tuple[str, str], run
             *indent([
                 *taps_inside("d"),
                 *taps_inside("h"),
-                f"{line_slot('planes')} = end_d - k_d",
-                f"{line_slot('row0')} = k_h",
-                f"{line_slot('row1')} = end_h",
+                *LINE.fill(planes="end_d - k_d", row0="k_h", row1="end_h"),
                 "x_line = image * x_image + (i_d + k_d * dilation_d) * x_d + i_h * x_h - pad_w * x_w + n0",
                 f"w_line = n0 * taps + k_d * kernel_h * kernel_w * {lanes}",
                 "pixel = (o_d * out_h + o_h) * out_w",

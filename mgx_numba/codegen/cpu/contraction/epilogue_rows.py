@@ -1,41 +1,16 @@
-"""Building blocks of contraction kernels: argument slots, the epilogue's loop over an accumulated block."""
+"""Building blocks of contraction kernels: the epilogue over rows of accumulated sums."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from ...kernel import KernelSource
-from ...launch import Callee, Operand
+from ...launch import Operand
 from ...problems.epilogue import Epilogue
+from ..arguments import Arguments
 from ..printer import print_body
+from ..statements import indent
 
-__all__ = ["Arguments", "Rows", "epilogue_text", "indent", "kernel_name"]
-
-INDENT = "    "
-
-
-class Arguments:
-    """Argument slots of one kernel: the lines that read them, and the values of one launch in the same order."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.values: list[int | Operand | Callee] = []
-
-    def pointer(self, name: str, operand: Operand | str, dtype: str) -> None:
-        """Slot holding a typed pointer."""
-        self.lines.append(f"{name} = pointer_{dtype}(args, {len(self.values)})")
-        self.values.append(operand if isinstance(operand, Operand) else Operand(operand))
-
-    def integers(self, **values: int) -> None:
-        """Slots holding int64 values, by name."""
-        for name, value in values.items():
-            self.lines.append(f"{name} = args[{len(self.values)}]")
-            self.values.append(int(value))
-
-    def callee(self, kernel: KernelSource) -> int:
-        """Slot holding the address of a kernel; its number."""
-        self.values.append(Callee(kernel))
-        return len(self.values) - 1
+__all__ = ["Rows", "epilogue_text", "kernel_name"]
 
 
 class Rows:
@@ -125,11 +100,6 @@ def epilogue_text(epilogue: Epilogue, lanes: int) -> tuple[tuple[str, ...], str]
         return (), "acc"
     names = ("acc", *(f"e{k}" for k in range(len(epilogue.operands))))
     return print_body(epilogue.body, names, lanes, epilogue.fast_math)
-
-
-def indent(lines: Sequence[str], depth: int = 1) -> list[str]:
-    """Lines moved right by ``depth`` levels."""
-    return [INDENT * depth + line for line in lines]
 
 
 def kernel_name(solver: str, epilogue: Epilogue) -> str:

@@ -17,7 +17,7 @@ from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
 from .batches import Batched, collapse
 from .blocking import Blocking, cut
-from .macro_kernel import MacroKernel, even_rows
+from .macro_kernel import MacroKernel
 from .pack import aligned_zeros, pack_panels, panel_count
 from .pack_kernel import pack_launch
 from .prologue import PrologueRows
@@ -251,7 +251,10 @@ def _launch(
         arguments.integers(**{f"{name}_batch{d}": steps[d] for d in range(rank)})
         if name != "w":
             arguments.integers(**{f"{name}_ld": steps[-1]})
-    macro.setup, macro.table = before.declare(arguments, blocking, offsets) if before else even_rows()
+    if before:
+        before.declare(macro, blocking, offsets)
+    else:
+        macro.read_even_rows()
     macro.decode = ["column0 = 0", *_batch_lines(batched)]
     macro.row = _row_lines(epilogue)
     macro.row_steps = {name: f"{name}_ld" for name in batched.strides if name not in ("x", "w")}
@@ -259,7 +262,7 @@ def _launch(
     moved = rows * (left * tile.depth(problem.k) + out * problem.n) + right * depth * panels * tile.columns
     flops = 2 * rows * problem.n * problem.k
     tasks = blocking.tasks(batched.m, panels, batched.count)
-    return Launch(macro.source(), tuple(arguments.values), TaskRange(tasks, 1), flops, moved, epilogue.moving)
+    return Launch(macro.source(), arguments.values, TaskRange(tasks, 1), flops, moved, epilogue.moving)
 
 
 def _batch_lines(batched: Batched) -> list[str]:

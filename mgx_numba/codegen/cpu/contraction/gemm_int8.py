@@ -16,14 +16,15 @@ from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import NOT_COMPUTED, Epilogue
 from ...problems.gemm import GemmProblem
 from .. import host
+from ..arguments import Arguments
 from ..kernel import cpu_kernel
-from ..loops import claim, vector_loop
+from ..loops import claim
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import declared_tile, tile_for
 from ..printer import numpy_dtype
+from ..statements import for_tasks, kernel_text, vector_loop
 from .batches import collapse
 from .blocking import Blocking
-from .epilogue_rows import Arguments, indent
 from .gemm import LEFT, GemmPacked, product_launches
 from .pack import aligned_zeros, pack_panels
 from .solver import NO_EPILOGUE, Strides
@@ -143,21 +144,20 @@ def left_words(
     dims = [(n, s) for n, s in zip(lens, problem.a_strides) if n > 1]
     for d, (length, stride) in enumerate(dims):
         arguments.integers(**{f"len{d}": length, f"stride{d}": stride})
-    lines = ["def kernel(args, begin, end):", *indent(arguments.lines), "    for task in range(begin, end):"]
-    lines += ["        rest = task", "        start = 0"]
+    task = ["rest = task", "start = 0"]
     for d in reversed(range(len(dims))):
-        lines += [f"        start += imod(rest, len{d}) * stride{d}", f"        rest = idiv(rest, len{d})"]
+        task += [f"start += imod(rest, len{d}) * stride{d}", f"rest = idiv(rest, len{d})"]
     contiguous = problem.a_strides[-1] == 1 or problem.k == 1
 
     def vector(left: str) -> list[str]:
         return _pack_vector(given, form, lanes, contiguous, left, close)
 
-    lines += indent(vector_loop(lanes, vector, "0", "k"), 2)
+    task += vector_loop(lanes, vector, "0", "k")
     name = f"int8_left_{'rows' if contiguous else 'strided'}{'_close' if close else ''}_kernel"
-    source = cpu_kernel(name, "\n".join(lines) + "\n")
+    source = cpu_kernel(name, kernel_text([*arguments.bind(), *for_tasks(task)]))
     moved = rows * (problem.k + pitch * size)
     tasks = TaskRange(rows, claim(rows, moved))
-    return (Launch(source, tuple(arguments.values), tasks, 0, moved),), strides, rows * pitch * size
+    return (Launch(source, arguments.values, tasks, 0, moved),), strides, rows * pitch * size
 
 
 def _pack_vector(given: str, form: str, lanes: int, contiguous: bool, left: str, close: bool) -> list[str]:

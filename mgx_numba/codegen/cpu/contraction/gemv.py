@@ -15,11 +15,13 @@ from typing import ClassVar
 from ...launch import Launch, Solution, TaskRange
 from ...problems.epilogue import NOT_COMPUTED, Epilogue
 from ...problems.gemm import GemmProblem
+from ..arguments import Arguments
 from ..kernel import cpu_kernel
 from ..microkernels.register_tile import FMA_CHAINS, RegisterTile
 from ..microkernels.tile_table import tile_for
+from ..statements import indent, kernel_text
 from .blocking import Blocking
-from .epilogue_rows import Arguments, Rows, indent, kernel_name
+from .epilogue_rows import Rows, kernel_name
 from .gemm import GemmPacked
 from .solver import NO_EPILOGUE, Strides
 
@@ -81,11 +83,10 @@ class GemvPacked(GemmPacked):
                 own = strides[k] if k < len(strides) and strides[k] else (problem.n if operand.access == "full" else 1,)
                 arguments.integers(**{f"e{k}_ld": own[-1]})
         product = self._product(problem, tile, streams)
-        lines = ["def kernel(args, begin, end):", *indent(arguments.lines)]
-        lines += indent(_body(problem, epilogue, rows, streams, columns, product))
-        kernel = cpu_kernel(kernel_name(self.name, epilogue), "\n".join(lines) + "\n")
+        text = kernel_text([*arguments.bind(), *_body(problem, epilogue, rows, streams, columns, product)])
+        kernel = cpu_kernel(kernel_name(self.name, epilogue), text)
         moved = problem.itemsize * problem.m * (problem.k + problem.n) + size
-        return Solution((Launch(kernel, tuple(arguments.values), TaskRange(groups, grain), problem.flops, moved),))
+        return Solution((Launch(kernel, arguments.values, TaskRange(groups, grain), problem.flops, moved),))
 
     def _panel_columns(self, problem: GemmProblem, tile: RegisterTile) -> int:
         return tile.columns

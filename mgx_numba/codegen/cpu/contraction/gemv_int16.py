@@ -14,10 +14,12 @@ from ...problems.gemm import GemmProblem
 from .. import host
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
-from .epilogue_rows import indent
+from ..statements import indent
 from .gemv import GemvPacked, chain_sets
+from .int16_packing import pack_by_kernel
 from .int16_weights import BLOCK, DOWN, pack_words, unpack, words_lens
-from .pack import aligned_zeros
+from .pack import SHARED_BYTES, aligned_zeros
+from .solver import LoadKernels
 
 __all__ = ["GemvInt16"]
 
@@ -60,6 +62,16 @@ class GemvInt16(GemvPacked):
         """
         out = aligned_zeros(self.packed_lens(problem), "int32")
         pack_words(weights.reshape(weights.shape[-2:]), out, tile_for(problem.types).lanes)
+        return out
+
+    def pack_by_kernel(self, problem: GemmProblem, weights: np.ndarray, load: LoadKernels) -> np.ndarray | None:
+        """As `pack_weights`, of many weights of which rows or columns are contiguous."""
+        matrix = weights.reshape(weights.shape[-2:])
+        lens = self.packed_lens(problem)
+        if 4 * math.prod(lens) < SHARED_BYTES or matrix.itemsize not in matrix.strides or min(matrix.strides) < 0:
+            return None
+        out = aligned_zeros(lens, "int32")
+        pack_by_kernel(matrix, out, tile_for(problem.types).lanes, load)
         return out
 
     def estimate(self, problem: GemmProblem, threads: int = 1) -> float:

@@ -1,37 +1,52 @@
 """The kernel that finds where the rows of a register tile read the input of a convolution.
 
 It is compiled once and called by every convolution kernel, whose argument block it reads. The sizes lie at the same
-slots in all of them because `spatial_arguments` declares them first.
+words of all of them because `spatial_arguments` declares them first.
 """
 
 from __future__ import annotations
 
 from ...kernel import KernelSource
 from ...problems.convolution import ConvProblem
+from ..arguments import Arguments
 from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import TILE_TABLE_ROWS
-from .epilogue_rows import Arguments, indent
+from ..records import Holds, Record, RecordText, Word
+from ..statements import indent, kernel_text
 from .rows import next_place, output_place
 
 __all__ = ["call_places", "place_locals", "spatial_arguments"]
 
-# Words of the block that passes between a convolution kernel and the places kernel.
-ARGUMENTS, TABLE, FILLED, FIRST_TAP, TAPS, DEPTH, LEFT, ANCHOR, TILE_TAPS, TILE_DEPTH = range(10)
+PLACES_BLOCK = Record(
+    "places",
+    (
+        Word("arguments", "of the convolution kernel", Holds.WORDS),
+        Word("table", "as a tile's ``offsets``", Holds.WORDS),
+        Word("filled", "1 + the first tap that the table is made for, if of an inner tile; else 0"),
+        Word("first_tap"),
+        Word("taps", "of this step"),
+        Word("depth", "channels of this step"),
+        Word("left", "rows that exist"),
+        Word("anchor", "(result) element of the input from which the offsets count"),
+        Word("tile_taps", "(result) taps for the tile"),
+        Word("tile_depth", "(result) terms of each of them"),
+    ),
+)
+"""What passes between a convolution kernel and the places kernel."""
 
 
 def spatial_arguments(
     arguments: Arguments, problem: ConvProblem, tile: RegisterTile, run: int = 1, depth: int = 1
-) -> tuple[tuple[str, ...], int]:
-    """Slots of the spatial sizes of a problem in three dimensions and of the places kernel, before all others.
+) -> tuple[str, ...]:
+    """Arguments: the spatial sizes of a problem in three dimensions and the places kernel, before all others.
 
     ``run`` successive taps of one row read contiguous elements. ``depth`` is the length of the first axis of the whole
-    output, where the problem computes a lattice of it. Returns the names of the axes that the text needs, and the slot
-    of the places kernel.
+    output, where the problem computes a lattice of it. Returns the names of the axes that the text needs.
     """
     lens = (problem.in_lens[0], problem.kernel[0], problem.out_lens[0], depth)
     flat = lens == (1, 1, 1, 1) and problem.pads_begin[0] == 0
-    before = len(arguments.lines)
+    before = len(arguments.names)
     arguments.integers(pixels=problem.out_pixels, x_image=problem.x_strides[0], run=run)
     axes = ("h", "w") if flat else ("d", "h", "w")
     for name in axes:
@@ -42,30 +57,28 @@ def spatial_arguments(
             f"stride_{name}": problem.stride[axis], f"dilation_{name}": problem.dilation[axis],
             f"pad_{name}": problem.pads_begin[axis],
         })  # fmt: skip
-    return axes, arguments.callee(_places_source(axes, tile, arguments.lines[before:]))
+    sizes = arguments.bind(arguments.names[before:])
+    arguments.callee("places", _places_source(axes, tile, sizes))
+    return axes
 
 
 def place_locals() -> list[str]:
     """Statements that prepare the block of `call_places`."""
-    return [
-        "places = local_int64(16)",
-        f"put_words(places, {ARGUMENTS}, args)",
-        f"put_words(places, {TABLE}, table)",
-        f"places[{FILLED}] = 0",
-    ]
+    places = RecordText(PLACES_BLOCK, "places")
+    return [places.local(), *places.fill(arguments="args", table="table", filled=0)]
 
 
-def call_places(slot: int) -> list[str]:
-    """Statements that fill the macro-kernel's table and define ``anchor``, from where its offsets count."""
+def call_places(arguments: Arguments, block: RecordText) -> list[str]:
+    """Statements that fill the macro-kernel's table and define ``anchor``, from where its offsets count.
+
+    ``block`` is the tile's.
+    """
+    places = RecordText(PLACES_BLOCK, "places")
     return [
-        f"places[{FIRST_TAP}] = t0",
-        f"places[{TAPS}] = taps_now",
-        f"places[{DEPTH}] = depth_now",
-        f"places[{LEFT}] = left",
-        f"call_kernel(args, {slot}, places, row, m1)",
-        f"anchor = places[{ANCHOR}]",
-        f"block[5] = places[{TILE_TAPS}]",
-        f"block[6] = places[{TILE_DEPTH}]",
+        *places.fill(first_tap="t0", taps="taps_now", depth="depth_now", left="left"),
+        arguments.call("places", places.name, "row", "m1"),
+        f"anchor = {places.get('anchor')}",
+        *block.fill(taps=places.get("tile_taps"), depth=places.get("tile_depth")),
     ]
 
 
@@ -78,13 +91,14 @@ def _places_source(axes: tuple[str, ...], tile: RegisterTile, sizes: list[str]) 
     """
     most = max(tile.variants())
     lanes = 1 << (most - 1).bit_length()
+    call = RecordText(PLACES_BLOCK, "call")
     lines = [
-        f"args = words_at(call, {ARGUMENTS})",
+        f"args = {call.words('arguments')}",
         *sizes,
-        f"table = words_at(call, {TABLE})",
-        f"t0 = call[{FIRST_TAP}]",
-        f"taps_now = call[{TAPS}]",
-        f"left = call[{LEFT}]",
+        f"table = {call.words('table')}",
+        f"t0 = {call.get('first_tap')}",
+        f"taps_now = {call.get('taps')}",
+        f"left = {call.get('left')}",
         f"span = imax(left, {tile.rows})",
         "row = begin",
         *output_place(axes),
@@ -98,18 +112,18 @@ def _places_source(axes: tuple[str, ...], tile: RegisterTile, sizes: list[str]) 
     inner += [*_taps(axes, ["places = add(steps, shift)"], "idiv(taps_now, run)", "run")]
     lines += [
         f"if {' and '.join(conditions)}:",
-        f"    call[{ANCHOR}] = image * x_image + " + " + ".join(f"i_{axis} * x_{axis}" for axis in axes),
-        f"    call[{TILE_TAPS}] = idiv(taps_now, run)",
-        f"    call[{TILE_DEPTH}] = call[{DEPTH}] * run",
-        f"    if call[{FILLED}] != t0 + 1:",
-        f"        call[{FILLED}] = t0 + 1",
-        *indent(inner, 2),
-        "else:",
-        f"    call[{ANCHOR}] = 0",
-        f"    call[{TILE_TAPS}] = taps_now",
-        f"    call[{TILE_DEPTH}] = call[{DEPTH}]",
-        f"    call[{FILLED}] = 0",
         *indent([
+            *call.fill(
+                anchor="image * x_image + " + " + ".join(f"i_{axis} * x_{axis}" for axis in axes),
+                tile_taps="idiv(taps_now, run)",
+                tile_depth=f"{call.get('depth')} * run",
+            ),
+            f"if {call.get('filled')} != t0 + 1:",
+            *indent([call.put("filled", "t0 + 1"), *inner]),
+        ]),
+        "else:",
+        *indent([
+            *call.fill(anchor=0, tile_taps="taps_now", tile_depth=call.get("depth"), filled=0),
             *(f"{name} = local_int64({TILE_TABLE_ROWS})" for name in ("base", *(f"at_{axis}" for axis in axes))),
             *_row_places(axes, most),
             f"bases = load(base, 0, {lanes})",
@@ -117,8 +131,7 @@ def _places_source(axes: tuple[str, ...], tile: RegisterTile, sizes: list[str]) 
             *_taps(axes, _guarded_places(axes)),
         ]),
     ]  # fmt: skip
-    text = "\n".join(["def kernel(call, begin, end):", *indent(lines)]) + "\n"
-    return cpu_kernel(f"conv_places_{len(axes)}d_kernel", text)
+    return cpu_kernel(f"conv_places_{len(axes)}d_kernel", kernel_text(lines, "call"))
 
 
 def _row_places(axes: tuple[str, ...], rows: int) -> list[str]:

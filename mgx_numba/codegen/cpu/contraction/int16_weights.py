@@ -16,7 +16,10 @@ from ....parallel import allowed_cpus, on_threads
 from .pack import SHARED_BYTES
 from .solver import UnsuitedWeights
 
-__all__ = ["BLOCK", "DOWN", "block_count", "pack_words", "unpack", "words_lens"]
+__all__ = [
+    "BLOCK", "DOWN", "FEW", "LARGEST", "LEAST_MEAN", "SMALLEST_STEP", "block_count", "pack_words", "refuse_unsuited",
+    "unpack", "words_lens",
+]  # fmt: skip
 
 BLOCK = 256
 """Rows that share a scale."""
@@ -68,10 +71,21 @@ def pack_words(weights: np.ndarray, out: np.ndarray, lanes: int) -> None:
         surplus = np.zeros(len(panels) * width)
         for block in range(block_count(len(weights))):
             surplus += blocks.pack(block)
-        if surplus.min() < 0:
-            raise UnsuitedWeights("most weights of a column are too small beside its largest")
+        refuse_unsuited(surplus)
 
     on_threads(pack, range(0, len(out), together), allowed_cpus() if out.nbytes >= SHARED_BYTES else 1)
+
+
+def refuse_unsuited(exceeds: np.ndarray) -> None:
+    """Look at what `_Blocks.pack` returns, summed up over the blocks.
+
+    Raises:
+        UnsuitedWeights: some number is negative or NaN.
+    """
+    if np.isnan(exceeds).any():
+        raise UnsuitedWeights("a weight is infinite, not a number or too large for a scale")
+    if exceeds.min(initial=0) < 0:
+        raise UnsuitedWeights("most weights of a column are too small beside its largest")
 
 
 class _Blocks:
@@ -91,14 +105,13 @@ class _Blocks:
         lens = (panels * 2 * pairs, depth) if self._by_columns else (depth, panels * 2 * pairs)
         self._memory = [np.zeros(lens, dtype) for dtype in (np.float32, np.float32, np.int16)]
 
+    @np.errstate(all="ignore")
     def pack(self, block: int) -> np.ndarray:
         """Scales and words of a block. A weight that is not zero stays so: its product with infinity is infinite.
 
         Returns:
-            For each column by how much the sum of its weights, but for the largest, exceeds what `LEAST_MEAN` asks for.
-
-        Raises:
-            UnsuitedWeights: a weight is infinite or NaN, or too large for a scale.
+            For each column by how much the sum of its weights, but for the largest, exceeds what `LEAST_MEAN` asks for;
+            NaN if one of them is infinite or NaN, or too large for a scale.
         """
         out, lanes = self._out, self._lanes
         panels, _, pairs = out.shape
@@ -111,10 +124,7 @@ class _Blocks:
         part[:, :columns] = self._weights[first : first + depth]
         largest = np.abs(part, out=steps).max(0)
         step = np.maximum(largest / LARGEST, SMALLEST_STEP)
-        with np.errstate(over="ignore"):
-            scales = step * np.float32(2.0**-16 / DOWN)
-        if not np.isfinite(scales).all():
-            raise UnsuitedWeights("a weight is infinite, not a number or too large for a scale")
+        scales = step * np.float32(2.0**-16 / DOWN)
         total = steps.sum(0)  # as scales are finite, 256 times the largest weight is
         out[:, 2 * block : 2 * block + 2] = scales.reshape(panels, 2, pairs).view(np.int32)
         np.rint(np.divide(part, step, out=steps), out=steps)
@@ -132,4 +142,4 @@ class _Blocks:
             halves.swapaxes(0, 1)[..., half] = split[:, :, :, half]
         others = np.maximum(some - FEW, 0)
         exceeds = total.astype(np.float64) - largest - others * (LEAST_MEAN * step.astype(np.float64))
-        return np.where(step > SMALLEST_STEP, exceeds, 0)
+        return np.where(np.isfinite(scales), np.where(step > SMALLEST_STEP, exceeds, 0), np.nan)

@@ -13,14 +13,17 @@ from dataclasses import dataclass, field
 from ...kernel import KernelSource
 from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import Epilogue
+from ..arguments import Arguments
 from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
-from ..microkernels.tile_table import TILE_TABLE_ROWS, finish_slots, tile_slot
+from ..microkernels.tile_table import TILE_TABLE_ROWS, finish_block
+from ..records import RecordText
+from ..statements import for_tasks, indent, kernel_text
 from .blocking import SUMS_BYTES, TABLE_TAPS, Blocking
-from .epilogue_rows import Arguments, Rows, indent, kernel_name
-from .tile_source import ROWS_SLOT, TOUCHED_SLOT, VECTORS_SLOT, finish_source, tile_block, tile_source
+from .epilogue_rows import Rows, kernel_name
+from .tile_source import finish_source, tile_record, tile_source
 
-__all__ = ["MacroKernel", "even_rows", "height_table", "next_height", "run_tile"]
+__all__ = ["MacroKernel", "even_table", "height_table", "next_height", "run_tile"]
 
 
 @dataclass
@@ -59,12 +62,13 @@ class MacroKernel:
 
     def __post_init__(self) -> None:
         self.rows = Rows(self.epilogue, self.dtype, self.tile.lanes)
-        self.tile_slot = self.arguments.callee(tile_source(self.tile, self.masked))
+        self.arguments.callee("tile", tile_source(self.tile, self.masked))
+        self.block = RecordText(finish_block(len(self.epilogue.operands)), "block")
 
     def sizes(
         self, blocking: Blocking, m: int, n: int, panels: int, depth: int, taps: int, groups: int, beside: bool
     ) -> None:
-        """Slots of the sizes of one group's product and of its blocks.
+        """Arguments: the sizes of one group's product and of its blocks.
 
         Successive tasks walk all groups of a part of the rows if these lie ``beside`` each other in them, else all
         parts of a group.
@@ -79,29 +83,34 @@ class MacroKernel:
             self.arguments.integers(taps=taps, tap_block=blocking.taps)
         if self.steady:
             kernel = finish_source(self.tile, self.epilogue, bool(self.x_row), n, self.contiguous)
-            self.finish_slot = self.arguments.callee(kernel)
+            self.arguments.callee("finishing_tile", kernel)
 
     def source(self) -> KernelSource:
         """The finished kernel."""
-        lines = ["def kernel(args, begin, end):"]
-        lines += indent([*self.arguments.lines, *self._locals(), *self.setup, *self.rows.invariant()])
-        lines += indent(self.tile.in_state(["for task in range(begin, end):", *indent(self._task())]))
-        return cpu_kernel(kernel_name(self.solver, self.epilogue), "\n".join(lines) + "\n")
+        lines = [*self.arguments.bind(), *self._locals(), *self.setup, *self.rows.invariant()]
+        lines += self.tile.in_state(for_tasks(self._task()))
+        return cpu_kernel(kernel_name(self.solver, self.epilogue), kernel_text(lines))
 
     def _locals(self) -> Sequence[str]:
         taps = TABLE_TAPS if self.several_taps else 1
         return (
-            *tile_block(words=len(finish_slots(len(self.epilogue.operands)))),
+            *tile_record(self.block),
             f"table = local_int64({TILE_TABLE_ROWS * taps})",
             f"sums = local_{self.dtype}({SUMS_BYTES // ITEMSIZE[self.dtype]})",
-            "put_pointer(block, 1, table)",
-            "put_pointer(block, 2, zero)",
-            "block[5] = 1",
-            "block[7] = x_step",
-            "block[8] = w_step",
-            "block[9] = w_panel",
-            f"block[11] = {self.tile.columns}",
-        )
+            *self.block.fill(
+                offsets="table", zero="zero", taps=1, x_step="x_step", w_step="w_step", w_panel="w_panel",
+                acc_panel=self.tile.columns,
+            ),
+        )  # fmt: skip
+
+    def at_row(self) -> str:
+        """Statement: the left-hand side begins at ``row``, where rows lie ``x_ld`` elements apart."""
+        return self.block.put("x", "offset(x, x0 + row * x_ld + k0 * x_step)")
+
+    def read_even_rows(self) -> None:
+        """Set ``setup`` and ``table`` for rows that lie ``x_ld`` elements apart."""
+        self.setup = ["filled = 0"]
+        self.table = [*even_table("x_ld"), self.at_row()]
 
     def _task(self) -> list[str]:
         columns = self.tile.columns
@@ -117,16 +126,18 @@ class MacroKernel:
             "m1 = imin(m, m0 + m_block)",
             "wide = imin(panels - p0, p_block)",
             f"sums_ld = wide * {columns}",
-            "block[10] = sums_ld",
+            self.block.put("acc_row", "sums_ld"),
             f"columns = imin(n - p0 * {columns}, sums_ld)",
-            "block[15] = columns",
+            self.block.put("columns", "columns"),
             f"n0 = column0 + p0 * {columns}",
         ]
         if self.tile.vectors > 1:
             lines += [f"narrow = columns <= sums_ld - {columns - self.tile.lanes}", "if narrow:", "    wide -= 1"]
         if self.several_taps:
             lines += ["for t0 in range(0, taps, tap_block):", "    taps_now = imin(tap_block, taps - t0)"]
-            lines += ["    block[5] = taps_now", *indent(self._steps("t0 * depth + k0", " and t0 + taps_now == taps"))]
+            lines += indent(
+                [self.block.put("taps", "taps_now"), *self._steps("t0 * depth + k0", " and t0 + taps_now == taps")]
+            )
         else:
             lines += self._steps("k0", "")
         return lines
@@ -136,9 +147,9 @@ class MacroKernel:
             "for k0 in range(0, depth, k_block):",
             *indent([
                 "depth_now = imin(k_block, depth - k0)",
-                "block[6] = depth_now",
-                f"block[12] = {start}",
-                f"put_pointer(block, 3, offset(w, w0 + p0 * w_panel + ({start}) * w_step))",
+                *self.block.fill(
+                    depth="depth_now", accumulate=start, w=f"offset(w, w0 + p0 * w_panel + ({start}) * w_step)"
+                ),
                 f"finish = k0 + depth_now == depth{last_tap}",
                 "row = m0",
                 *self._far(start),
@@ -151,17 +162,16 @@ class MacroKernel:
         """Which part of the right-hand side is needed next: the next step's, else the next panels, from the start."""
         if not self.steady:
             return []
-        slots = {name: finish_slots(0).index(name) for name in ("finish", "far", "far_panels")}
         taps = "taps_now * " if self.several_taps else ""
         return [
             "stream = 0",
-            f"block[{slots['finish']}] = 1 if finish else 0",
-            f"block[{slots['far_panels']}] = 0 if finish and more and keep == 0 else p_block",
+            self.block.put("finish", "1 if finish else 0"),
+            self.block.put("far_panels", "0 if finish and more and keep == 0 else p_block"),
             "if finish:",
             "    far = (p0 if more else p0 + p_block) * w_panel",
             "else:",
             f"    far = p0 * w_panel + ({start} + {taps}depth_now) * w_step",
-            f"put_pointer(block, {slots['far']}, offset(w, w0 + far))",
+            self.block.put("far", "offset(w, w0 + far)"),
         ]
 
     def _tile_rows(self) -> list[str]:
@@ -169,8 +179,7 @@ class MacroKernel:
             "left = m1 - row",
             *next_height(self.tile, tall=not self.masked),
             "sums_row = (row - m0) * sums_ld * keep",
-            "put_pointer(block, 4, offset(sums, sums_row))",
-            f"block[{ROWS_SLOT}] = height",
+            *self.block.fill(acc="offset(sums, sums_row)", rows="height"),
             *(["tiles = 0", *self._finished_rows(), "if tiles == 0:"] if self.steady else []),
             *indent(self._parked_rows(), int(bool(self.steady))),
         ]
@@ -180,9 +189,9 @@ class MacroKernel:
         return [
             "left = imin(left, height)",
             *self.table,
-            f"block[{TOUCHED_SLOT}] = 0",
+            self.block.put("touched", 0),
             *([] if self.steady else self._touch()),
-            *run_tile(self.tile, self.tile_slot),
+            *run_tile(self.tile, self.arguments, self.block),
             "if finish:",
             *indent([*self.before_rows, "for i in range(left):"]),
             *indent([*self.row, *self.rows.text(), "sums_row += sums_ld"], 2),
@@ -191,10 +200,10 @@ class MacroKernel:
 
     def _finished_rows(self) -> list[str]:
         """Tiles of full height whose sums never leave the registers: ``tiles`` says how many."""
-        tile, slots = self.tile, finish_slots(len(self.epilogue.operands))
+        tile = self.tile
         lines, words = ["tiles = 1", "left = height", *self.table], {"tiles": "tiles", "stream": "stream"}
         if self.in_place:
-            lines = [f"tiles = idiv(left, {tile.rows})", AT_ROW]
+            lines = [f"tiles = idiv(left, {tile.rows})", self.at_row()]
             if tile.tall:
                 more = tile.tall - tile.rows
                 lines[1:1] = [f"if height == {tile.tall}:", f"    tiles = idiv(over + {more - 1}, {more})"]
@@ -217,9 +226,8 @@ class MacroKernel:
                 "i = 0",
                 *self.before_rows,
                 *self.row,
-                *(f"put_pointer(block, {slots.index(name)}, {place})" for name, place in places.items()),
-                *(f"block[{slots.index(name)}] = {word}" for name, word in words.items()),
-                f"call_kernel(args, {self.finish_slot}, block, 0, whole)",
+                *self.block.fill(**places, **words),
+                self.arguments.call("finishing_tile", "block", 0, "whole"),
                 "row += tiles * height",
                 f"stream += tiles * {'(whole - 1)' if self.x_row else 'whole'}",
             ]),
@@ -234,39 +242,34 @@ class MacroKernel:
         lines = []
         for place, name in places.items():
             pointer = "out" if name == "out" else f"{name}_at"
-            lines.append(f"put_pointer(block, {tile_slot(place)}, offset({pointer}, {name}_row))")
-            lines.append(f"block[{tile_slot(place + '_row')}] = {self.row_steps[name]}")
-        lines.append(f"block[{TOUCHED_SLOT}] = {len(places)}")
+            lines.append(self.block.put(place, f"offset({pointer}, {name}_row)"))
+            lines.append(self.block.put(f"{place}_row", self.row_steps[name]))
+        lines.append(self.block.put("touched", len(places)))
         return ["if finish:", *indent(["i = 0", *self.before_rows, *self.row, *lines])]
 
 
-AT_ROW = "put_pointer(block, 0, offset(x, x0 + row * x_ld + k0 * x_step))"
-
-
-def even_rows() -> tuple[list[str], list[str]]:
-    """The macro-kernel's ``setup`` and ``table`` for rows that lie ``x_ld`` elements apart."""
-    return ["filled = 0"], [
+def even_table(apart: str) -> list[str]:
+    """Statements that fill the table, where that was not done for as many rows, with rows so many elements apart."""
+    return [
         "if left != filled:",
         "    filled = left",
         f"    for i in range({TILE_TABLE_ROWS}):",
-        "        table[i] = imin(i, left - 1) * x_ld",
-        AT_ROW,
+        f"        table[i] = imin(i, left - 1) * {apart}",
     ]
 
 
-def run_tile(tile: RegisterTile, slot: int) -> list[str]:
+def run_tile(tile: RegisterTile, arguments: Arguments, block: RecordText) -> list[str]:
     """Statements: run ``height`` rows over ``wide`` full panels, then one of a single vector if the last is ``narrow``.
 
-    ``slot`` is the argument slot of the tile kernel, ``block`` its argument block.
+    The tile kernel is the callee ``tile`` of the arguments.
     """
-    call = f"call_kernel(args, {slot}, block"
-    lines = [f"block[{ROWS_SLOT}] = height", f"block[{VECTORS_SLOT}] = {tile.vectors}"]
+    lines = block.fill(rows="height", vectors=tile.vectors)
+    whole = arguments.call("tile", block.name, 0, "wide")
     if tile.vectors == 1:
-        lines.append(f"{call}, 0, wide)")
-    else:
-        lines += ["if wide > 0:", f"    {call}, 0, wide)"]
-        lines += ["if narrow:", f"    block[{VECTORS_SLOT}] = 1", f"    {call}, wide, wide + 1)"]
-    return lines
+        return [*lines, whole]
+    lines += ["if wide > 0:", *indent([whole])]
+    last = [block.put("vectors", 1), arguments.call("tile", block.name, "wide", "wide + 1")]
+    return [*lines, "if narrow:", *indent(last)]
 
 
 def next_height(tile: RegisterTile, tall: bool) -> list[str]:

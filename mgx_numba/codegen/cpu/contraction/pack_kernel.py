@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 from ...launch import Launch, Operand, TaskRange
 from ...problems.element_types import ITEMSIZE
+from ..arguments import Arguments
 from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
-from .epilogue_rows import Arguments, indent
+from ..statements import for_tasks, kernel_text
 from .pack import panel_count
 
 __all__ = ["pack_launch"]
@@ -63,24 +64,21 @@ def pack_launch(
         layout, body = "columns", _contiguous_columns(tile)
     else:
         layout, body = "scattered", _scattered(tile)
-    lines = [
-        "def kernel(args, begin, end):",
-        *indent(arguments.lines),
-        "    for task in range(begin, end):",
-        "        outer = idiv(task, panels)",
-        f"        n0 = imod(task, panels) * {tile.columns}",
-        "        b2 = imod(outer, len2)",
-        "        outer = idiv(outer, len2)",
-        "        b1 = imod(outer, len1)",
-        "        start = idiv(outer, len1) * stride0 + b1 * stride1 + b2 * stride2 + n0 * n_stride",
-        f"        columns = imin(n - n0, {tile.columns})",
-        f"        target = task * k * {tile.columns}",
-        *indent(body, 2),
+    task = [
+        "outer = idiv(task, panels)",
+        f"n0 = imod(task, panels) * {tile.columns}",
+        "b2 = imod(outer, len2)",
+        "outer = idiv(outer, len2)",
+        "b1 = imod(outer, len1)",
+        "start = idiv(outer, len1) * stride0 + b1 * stride1 + b2 * stride2 + n0 * n_stride",
+        f"columns = imin(n - n0, {tile.columns})",
+        f"target = task * k * {tile.columns}",
+        *body,
     ]
-    source = cpu_kernel(f"gemm_pack_{layout}_kernel", "\n".join(lines) + "\n")
+    source = cpu_kernel(f"gemm_pack_{layout}_kernel", kernel_text([*arguments.bind(), *for_tasks(task)]))
     count = math.prod(lens)
     moved = count * k * (n + panels * tile.columns) * size
-    return (Launch(source, tuple(arguments.values), TaskRange(count * panels, 1), 0, moved),)
+    return (Launch(source, arguments.values, TaskRange(count * panels, 1), 0, moved),)
 
 
 def _contiguous_rows(tile: RegisterTile) -> list[str]:

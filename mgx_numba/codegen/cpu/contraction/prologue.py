@@ -10,10 +10,10 @@ from ...launch import Operand
 from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import Prologue
 from ..microkernels.register_tile import RegisterTile
-from ..microkernels.tile_table import TILE_TABLE_ROWS
 from ..printer import print_body
+from ..statements import indent
 from .blocking import Blocking, fit
-from .epilogue_rows import Arguments, indent
+from .macro_kernel import MacroKernel, even_table
 
 __all__ = ["PrologueRows"]
 
@@ -41,23 +41,15 @@ class PrologueRows:
         even = -(-depth // -(-depth // most))
         return fit(dataclasses.replace(blocking, depth=even), self.tile, m, n, depth, 1)
 
-    def declare(
-        self, arguments: Arguments, blocking: Blocking, offsets: Mapping[str, int]
-    ) -> tuple[list[str], list[str]]:
-        """The macro-kernel's ``setup`` and ``table``; ``offsets`` has the first element of each operand ``a<k>``."""
-        size = ITEMSIZE[self.dtype]
+    def declare(self, macro: MacroKernel, blocking: Blocking, offsets: Mapping[str, int]) -> None:
+        """Set a macro-kernel's ``setup`` and ``table``; ``offsets`` has the first element of each operand ``a<k>``."""
+        size, arguments = ITEMSIZE[self.dtype], macro.arguments
         arguments.integers(near_ld=(-(-blocking.depth * size // LINE) | 1) * LINE // size)
         for k, operand in enumerate(self.prologue.operands):
             start = ITEMSIZE[operand.dtype] * offsets[f"a{k}"]
             arguments.pointer(f"a{k}_at", Operand(f"a{k}", start), operand.dtype)
-        return [f"near = local_{self.dtype}({NEAR_BYTES // size})", "filled = 0"], [
-            "if left != filled:",
-            "    filled = left",
-            f"    for i in range({TILE_TABLE_ROWS}):",
-            "        table[i] = imin(i, left - 1) * near_ld",
-            *self._rows(),
-            "put_pointer(block, 0, offset(near, 0))",
-        ]
+        macro.setup = [f"near = local_{self.dtype}({NEAR_BYTES // size})", "filled = 0"]
+        macro.table = [*even_table("near_ld"), *self._rows(), macro.block.put("x", "offset(near, 0)")]
 
     def _rows(self) -> list[str]:
         operands = [(f"a{index}", operand.access) for index, operand in enumerate(self.prologue.operands)]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ...problems.convolution import ConvProblem
 from ...problems.epilogue import Epilogue
-from .epilogue_rows import Arguments
+from ..arguments import Arguments
 from .solver import Strides
 
 __all__ = [
@@ -38,7 +38,7 @@ def image_strides(problem: ConvProblem, epilogue: Epilogue, strides: Strides) ->
 
 
 def stride_arguments(arguments: Arguments, strides: Mapping[str, tuple[int, int]]) -> None:
-    """Slots ``<name>_image`` and ``<name>_pixel`` for each entry of `image_strides`."""
+    """Arguments ``<name>_image`` and ``<name>_pixel`` for each entry of `image_strides`."""
     for name, (image, pixel) in strides.items():
         arguments.integers(**{f"{name}_image": image, f"{name}_pixel": pixel})
 
@@ -50,7 +50,7 @@ def pixel_rows(epilogue: Epilogue) -> tuple[list[str], list[str]]:
 
 
 def lattice_arguments(arguments: Arguments, axes: tuple[str, ...], lattice: Lattice) -> None:
-    """Slots of the points of the output that a launch computes."""
+    """Arguments: the points of the output that a launch computes."""
     for axis in axes:
         first, step, length = lattice["dhw".index(axis)]
         arguments.integers(**{f"from_{axis}": first, f"by_{axis}": step, f"full_{axis}": length})

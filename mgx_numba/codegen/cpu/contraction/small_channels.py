@@ -12,12 +12,14 @@ from ...launch import Launch, Solution, TaskRange
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import NOT_COMPUTED, Epilogue
+from ..arguments import Arguments
 from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
+from ..statements import for_tasks, indent, kernel_text
 from .blocking import Blocking, cut_lines
-from .depthwise import MOST_ROWS, WINDOWS, best_run, line_locals, line_slot, missing, taps_inside, volume_arguments
-from .epilogue_rows import Arguments, Rows, indent, kernel_name
+from .depthwise import LINE, MOST_ROWS, WINDOWS, best_run, line_locals, missing, taps_inside, volume_arguments
+from .epilogue_rows import Rows, kernel_name
 from .pack import aligned_zeros, pack_panels
 from .refinement import line_blockings
 from .roofline import seconds
@@ -117,16 +119,13 @@ def _launch(
     stride_arguments(arguments, strides)
     tap_size = problem.in_channels * VECTORS * tile.lanes
     own = line_locals(tile, tap_size, run * VECTORS * tile.lanes)
-    text = "\n".join([
-        "def kernel(args, begin, end):",
-        *indent([*arguments.lines, *own, *rows.invariant(), "for task in range(begin, end):"]),
-        *indent(_task(problem, epilogue, tile, rows, run, tap_size), 2),
-    ])  # fmt: skip
-    source = cpu_kernel(kernel_name("conv_few_channels", epilogue), text + "\n")
+    task = _task(problem, epilogue, tile, rows, run, tap_size)
+    text = kernel_text([*arguments.bind(), *own, *rows.invariant(), *for_tasks(task)])
+    source = cpu_kernel(kernel_name("conv_few_channels", epilogue), text)
     moved = problem.itemsize * problem.batch * problem.in_pixels * problem.in_channels
     moved += problem.itemsize * problem.taps * problem.in_channels * channels
     moved += ITEMSIZE[epilogue.out_dtype(problem.dtype)] * problem.batch * problem.out_pixels * channels
-    return Launch(source, tuple(arguments.values), TaskRange(line_blocks, 1), problem.flops, moved)
+    return Launch(source, arguments.values, TaskRange(line_blocks, 1), problem.flops, moved)
 
 
 def _task(
@@ -153,9 +152,7 @@ def _task(
         *indent([
             *taps_inside("d"),
             *taps_inside("h"),
-            f"{line_slot('planes')} = end_d - k_d",
-            f"{line_slot('row0')} = k_h",
-            f"{line_slot('row1')} = end_h",
+            *LINE.fill(planes="end_d - k_d", row0="k_h", row1="end_h"),
             "x_line = image * x_image + (i_d + k_d * dilation_d) * x_d + i_h * x_h - pad_w * x_w",
             f"w_line = k_d * kernel_h * kernel_w * {tap_size}",
             "pixel = (o_d * out_h + o_h) * out_w",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
+from ...kernel import KernelSource
 from ...launch import Solution
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ElementTypes
@@ -16,13 +17,24 @@ from ..microkernels.tile_table import declared_tile
 from .blocking import Blocking
 from .refinement import near_blockings
 
-__all__ = ["NO_EPILOGUE", "Solver", "Strides", "UnsuitedWeights", "stored_types_refused"]
+__all__ = [
+    "NO_EPILOGUE",
+    "LoadKernels",
+    "Solver",
+    "Strides",
+    "UnsuitedWeights",
+    "stored_types_refused",
+]
 
 NO_EPILOGUE = Epilogue()
 
 Strides = Sequence[Sequence[int]]
 """For each epilogue operand its element strides: batch dimensions and row for a product, image and pixel for a
 convolution. ``per_n`` and ``scalar`` operands have none (an empty sequence)."""
+
+
+LoadKernels = Callable[[Sequence[KernelSource]], list[int]]
+"""Addresses of kernels: a back end's `load`."""
 
 
 def stored_types_refused(types: ElementTypes) -> str | None:
@@ -71,6 +83,14 @@ class Solver(Protocol, Generic[P]):
         Raises:
             UnsuitedWeights: their values do not fit the solver's form.
         """
+
+    def pack_by_kernel(self, problem: P, weights: np.ndarray, load: LoadKernels) -> np.ndarray | None:
+        """As `pack_weights`, by machine code; None if there is none for it, or too few weights to load that for.
+
+        Raises:
+            UnsuitedWeights: their values do not fit the solver's form.
+        """
+        return None
 
     def packing_growth(self, problem: P) -> int:
         """Bytes by which packed weights exceed the weights as most solvers pack them."""

@@ -8,53 +8,44 @@ from ...kernel import KernelSource
 from ...problems.epilogue import Epilogue
 from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
-from ..microkernels.tile_table import TILE_SLOTS, tile_slot
+from ..microkernels.tile_table import TILE_BLOCK
+from ..records import RecordText
+from ..statements import kernel_text
 from .epilogue_rows import epilogue_text, kernel_name
 
-__all__ = [
-    "ELSEWHERE_SLOT", "ROWS_SLOT", "TOUCHED_SLOT", "VECTORS_SLOT", "finish_source", "finished_heights", "tile_block",
-    "tile_source",
-]  # fmt: skip
+__all__ = ["finish_source", "finished_heights", "tile_record", "tile_source"]
 
-ROWS_SLOT = tile_slot("rows")
-VECTORS_SLOT = tile_slot("vectors")
-TOUCHED_SLOT = tile_slot("touched")
-ELSEWHERE_SLOT = tile_slot("elsewhere")
 THIN = 4
 """Last columns of which four rows share a vector; with fewer rows in a vector nothing is won, except beside a whole
 vector of the same rows."""
 
 
-def tile_block(name: str = "block", words: int = len(TILE_SLOTS)) -> list[str]:
-    """Statements that make room for an argument block of so many words, in which no memory is to be brought
-    into the cache."""
-    return [
-        f"{name} = local_int64({words})",
-        f"{name}[{TOUCHED_SLOT}] = 0",
-        f"{name}[{ELSEWHERE_SLOT}] = 0",
-    ]
+def tile_record(block: RecordText) -> list[str]:
+    """Statements that make room for a tile's argument block, in which no memory is to be brought into the cache."""
+    return [block.local(), *block.fill(touched=0, elsewhere=0)]
 
 
 @functools.lru_cache(maxsize=64)
 def tile_source(tile: RegisterTile, masked: bool = False) -> KernelSource:
-    """Matrix product over panels; its argument block is `tile_table.TILE_SLOTS`.
+    """Matrix product over panels; its argument block is a `tile_table.TILE_BLOCK`.
 
     With ``masked`` no column past the last one is read, for a right-hand side that was not packed.
     """
-    lines = ["def kernel(args, begin, end):", f"    rows = args[{ROWS_SLOT}]", f"    vectors = args[{VECTORS_SLOT}]"]
+    block = RecordText(TILE_BLOCK, "args")
+    lines = [f"rows = {block.get('rows')}", f"vectors = {block.get('vectors')}"]
     for vectors in tile.widths():
-        lines.append(f"    if vectors == {vectors}:")
+        lines.append(f"if vectors == {vectors}:")
         for index, rows in enumerate(tile.heights if masked else tile.variants()):
             shape = f"{rows}, {vectors}, {tile.lanes}, {tile.split(rows, vectors)}, {int(masked)}"
-            lines.append(f"        {'elif' if index else 'if'} rows == {rows}:")
-            lines.append(f"            {tile.intrinsic}(args, begin, end, {shape})")
+            lines.append(f"    {'elif' if index else 'if'} rows == {rows}:")
+            lines.append(f"        {tile.intrinsic}(args, begin, end, {shape})")
     name = f"{tile.name}_{tile.types.accumulator}_tile{'_masked' if masked else ''}_kernel"
-    return cpu_kernel(name, "\n".join(lines) + "\n")
+    return cpu_kernel(name, kernel_text(lines))
 
 
 @functools.lru_cache(maxsize=256)
 def finish_source(tile: RegisterTile, epilogue: Epilogue, even: bool, columns: int, contiguous: bool) -> KernelSource:
-    """Matrix product over panels with an epilogue; `tile_table.finish_slots` are the words of its argument block.
+    """Matrix product over panels with an epilogue; its argument block is a `tile_table.finish_block`.
 
     Its text depends on how many vectors the last of ``columns`` columns fill. ``even`` is as in
     :mod:`mgx_numba.codegen.cpu.microkernels.fused_epilogue`; ``contiguous`` says that successive terms of a row are.
@@ -67,12 +58,12 @@ def finish_source(tile: RegisterTile, epilogue: Epilogue, even: bool, columns: i
     operands = ",".join(f"{operand.dtype} {operand.access}" for operand in epilogue.operands)
     statements, stored = epilogue_text(epilogue, tile.lanes)
     body, result = "\n".join(statements), f"{epilogue.out_dtype(tile.dtype)} {stored}"
-    lines = ["def kernel(args, begin, end):", f"    rows = args[{ROWS_SLOT}]"]
+    lines = [f"rows = {RecordText(TILE_BLOCK, 'args').get('rows')}"]
     for index, rows in enumerate(finished_heights(tile)):
         shape = f"{rows}, {tile.vectors}, {tile.lanes}, {int(even)}, {last}, {int(missing > 0)}, {thin}"
-        lines.append(f"    {'elif' if index else 'if'} rows == {rows}:")
-        lines.append(f"        tile_finish_{tile.dtype}(args, begin, end, {shape}, {operands!r}, {body!r}, {result!r})")
-    return cpu_kernel(f"{tile.name}_{tile.dtype}_{kernel_name('tile', epilogue)}", "\n".join(lines) + "\n")
+        lines.append(f"{'elif' if index else 'if'} rows == {rows}:")
+        lines.append(f"    tile_finish_{tile.dtype}(args, begin, end, {shape}, {operands!r}, {body!r}, {result!r})")
+    return cpu_kernel(f"{tile.name}_{tile.dtype}_{kernel_name('tile', epilogue)}", kernel_text(lines))
 
 
 def finished_heights(tile: RegisterTile) -> tuple[int, ...]:

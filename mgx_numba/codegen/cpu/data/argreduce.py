@@ -12,8 +12,10 @@ from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...space import collapse
 from .. import host
-from ..loops import AHEAD_BYTES, Slots, claim, dtype_name, footprint, indent, is_streamed, load_text, store_text
-from .rows import KEPT_COLUMNS, RowLoop, cast_text, kept_columns, row_share, rows_ahead, vector_loop
+from ..arguments import Arguments
+from ..loops import AHEAD_BYTES, claim, footprint, is_streamed
+from ..statements import cast_text, dtype_name, indent, load_text, store_text, vector_loop
+from .rows import KEPT_COLUMNS, RowLoop, kept_columns, row_share, rows_ahead
 
 __all__ = ["arg_join_launch", "arg_part_launch", "arg_parts", "argreduce_launch"]
 
@@ -48,10 +50,10 @@ class _Search:
     def load(self, pointer: str, stride: int, step: str, left: str) -> str:
         return cast_text(load_text(pointer, "c", stride, step, self.lanes, left), self.storage, self.compute)
 
-    def along_row(self, slots: Slots) -> list[str]:
+    def along_row(self, arguments: Arguments) -> list[str]:
         """Lines that set ``found`` to the position among the elements ``first`` to ``last`` of ``r_x``."""
         lanes, step = self.lanes, self.step
-        t = slots.integer("t0", step) if step not in (0, 1) else ""
+        t = arguments.integer("t0", step) if step not in (0, 1) else ""
 
         def compare(left: str) -> list[str]:
             asked = self.ahead() if step == 1 and not left else ()
@@ -90,13 +92,13 @@ def arg_part_launch(greatest: bool, last: bool, axis: int, x: Tensor, out: Tenso
     `argreduce_launch`.
     """
     search = _Search(greatest, last, axis, x, out)
-    slots = Slots()
-    slots.pointer("p_x", "x", search.storage)
-    slots.pointer("p_values", "values", search.compute)
-    slots.pointer("p_places", "places", "int64")
+    arguments = Arguments()
+    arguments.pointer("p_x", "x", search.storage)
+    arguments.pointer("p_values", "values", search.compute)
+    arguments.pointer("p_places", "places", "int64")
     strides, share = search.space.strides[:1], search.share
-    loop = RowLoop(slots, search.space.lens, strides, search.length, search.lanes, 2, longest=share, least=share)
-    lines = search.along_row(slots)
+    loop = RowLoop(arguments, search.space.lens, strides, search.length, search.lanes, 2, longest=share, least=share)
+    lines = search.along_row(arguments)
     found = "found * t0" if search.step not in (0, 1) else "found" if search.step else "0"
     value = cast_text(f"load_scalar(r_x, {found})", search.storage, search.compute)
     inside = [
@@ -107,7 +109,7 @@ def arg_part_launch(greatest: bool, last: bool, axis: int, x: Tensor, out: Tenso
     ]
     return Launch(
         kernel=loop.kernel(f"{search.name}_part_kernel", inside, origin),
-        args=tuple(slots.values),
+        args=arguments.values,
         geometry=TaskRange(loop.tasks),
         flops=prod(x.lens),
         bytes=footprint(x),
@@ -120,19 +122,19 @@ def arg_join_launch(greatest: bool, last: bool, axis: int, x: Tensor, out: Tenso
     rows = prod(whole.space.lens)
     parts = Tensor(whole.type, (rows, whole.count // rows), (whole.count // rows, 1))
     search = _Search(greatest, last, 1, parts, Tensor(Type.int64_type, (rows, 1), (1, 1)))
-    slots = Slots()
-    slots.pointer("p_values", "values", whole.compute)
-    slots.pointer("p_places", "places", "int64")
-    slots.pointer("p_out", "out", "int64")
-    loop = RowLoop(slots, whole.space.lens, whole.space.strides[1:], parts.lens[1], search.lanes, whole=True)
+    arguments = Arguments()
+    arguments.pointer("p_values", "values", whole.compute)
+    arguments.pointer("p_places", "places", "int64")
+    arguments.pointer("p_out", "out", "int64")
+    loop = RowLoop(arguments, whole.space.lens, whole.space.strides[1:], parts.lens[1], search.lanes, whole=True)
     inside = [
         "r_x = offset(p_values, row * cols)",
-        *search.along_row(slots),
+        *search.along_row(arguments),
         f"store_scalar(p_out, {loop.offset(0)}, load_scalar(p_places, row * cols + found))",
     ]
     return Launch(
         kernel=loop.kernel(f"{search.name}_join_kernel", inside, origin),
-        args=tuple(slots.values),
+        args=arguments.values,
         geometry=TaskRange(loop.tasks),
         flops=whole.count,
         bytes=footprint(out),
@@ -154,28 +156,28 @@ def argreduce_launch(greatest: bool, last: bool, axis: int, x: Tensor, out: Tens
     """
     search = _Search(greatest, last, axis, x, out)
     space, length, lanes, storage, compute = search.space, search.length, search.lanes, search.storage, search.compute
-    slots = Slots()
-    slots.pointer("p_x", "x", storage)
-    slots.pointer("p_out", "out", "int64")
+    arguments = Arguments()
+    arguments.pointer("p_x", "x", storage)
+    arguments.pointer("p_out", "out", "int64")
     x_strides, out_strides = space.strides
     prologue = []
     if search.by_rows:
-        loop = RowLoop(slots, space.lens, [x_strides, out_strides], length, lanes, 2, whole=True)
+        loop = RowLoop(arguments, space.lens, [x_strides, out_strides], length, lanes, 2, whole=True)
         inside = [
             f"r_x = offset(p_x, {loop.offset(0)})",
-            *search.along_row(slots),
+            *search.along_row(arguments),
             f"store_scalar(p_out, {loop.offset(1)}, found)",
         ]
     else:
         outer, cols = space.lens[:-1], space.lens[-1]
         least = kept_columns(outer, cols, lanes)
         strides = [x_strides[:-1], out_strides[:-1]]
-        loop = RowLoop(slots, outer, strides, cols, lanes, 2 * length, longest=KEPT_COLUMNS, least=least)
-        slots.integer("length", length)
-        slots.integer("step", search.step)
-        slots.integer("ahead", search.step * rows_ahead(loop.chunk * x.type.size))
+        loop = RowLoop(arguments, outer, strides, cols, lanes, 2 * length, longest=KEPT_COLUMNS, least=least)
+        arguments.integer("length", length)
+        arguments.integer("step", search.step)
+        arguments.integer("ahead", search.step * rows_ahead(loop.chunk * x.type.size))
         inner = (x_strides[-1], out_strides[-1])
-        t0, t1 = (slots.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(inner))
+        t0, t1 = (arguments.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(inner))
         prologue = [f"{name}s = local_{t}({KEPT_COLUMNS + lanes})" for name, t in (("best", compute), ("at", "int32"))]
         keep = ["store(bests, c - first, best)", "store(ats, c - first, at)"]
 
@@ -203,13 +205,13 @@ def argreduce_launch(greatest: bool, last: bool, axis: int, x: Tensor, out: Tens
             "q = r_x",
             *vector_loop(lanes, begin),
             "for j in range(1, length):",
-            *indent(["q = offset(q, step)", *vector_loop(lanes, compare_columns)], 1),
+            *indent(["q = offset(q, step)", *vector_loop(lanes, compare_columns)]),
             *vector_loop(lanes, end),
         ]
     tasks, traffic = loop.tasks if 0 not in x.lens else 0, footprint(x) + footprint(out)
     return Launch(
         kernel=loop.kernel(f"{search.name}_kernel", inside, origin, prologue),
-        args=tuple(slots.values),
+        args=arguments.values,
         geometry=TaskRange(tasks, claim(tasks, traffic)),
         flops=prod(x.lens),
         bytes=traffic,

@@ -10,26 +10,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ....core.types import Type
-from ..loops import INDENT, Slots, indent
+from ..arguments import Arguments
+from ..records import Record, RecordText, Word
+from ..statements import INDENT, indent
 
 __all__ = ["Checks"]
+
+FAULT = RecordText(
+    Record("fault", (Word("step", "0, or who noted it"), Word("check", "of its kernel"), Word("index", "as it was"))),
+    "fault",
+)
+"""The call's fault record, as `Mark.FAULT` describes it."""
 
 
 class Checks:
     """The checks of one kernel, numbered as the indices are.
 
     Args:
-        slots: the kernel's argument slots; those of the fault record are added if anything is checked.
+        arguments: those of the kernel; the fault record's are added if anything is checked.
         wanted: for each index whether it may be out of range; one that may not is read without a check.
         lanes: how many of each are read at a time, 0 for one by one; by default all are.
     """
 
-    def __init__(self, slots: Slots, wanted: Sequence[bool], lanes: Sequence[int] = ()) -> None:
+    def __init__(self, arguments: Arguments, wanted: Sequence[bool], lanes: Sequence[int] = ()) -> None:
         count = [*lanes, *[0] * len(wanted)]
         self._lanes = {k: count[k] for k, checked in enumerate(wanted) if checked}
         self._lengths: dict[int, tuple[str, bool]] = {}
         if self._lanes:
-            slots.fault()
+            arguments.fault()
 
     def begin(self) -> list[str]:
         """Lines for the start of a kernel."""
@@ -54,7 +62,7 @@ class Checks:
         """As ``read``, with an index from 0 to below the length in any case."""
         lines = self.read(k, name, load, type, length)
         if k in self._lanes:
-            return [*lines, f"if {self.outside(name, length)}:", *indent([*self.note(k, name), f"{name} = 0"], 1)]
+            return [*lines, f"if {self.outside(name, length)}:", *indent([*self.note(k, name), f"{name} = 0"])]
         return [*lines, f"{name} = imax(0, imin({name}, {length} - 1))"]
 
     def vector(self, k: int, name: str, load: str, type: Type, length: str, left: str = "") -> list[str]:
@@ -84,8 +92,7 @@ class Checks:
                 f"found{k} = {found}",
                 f"if {self.outside(f'found{k}', length)}:",
                 *([f"{INDENT}if found{k} < 0:", f"{INDENT * 2}found{k} -= {length}"] if wrapped else []),
-                f"{INDENT}if compare_exchange(fault, 0, 0, step_number) == 0:",
-                f"{INDENT * 2}fault[1] = {k}",
-                f"{INDENT * 2}fault[2] = found{k}",
+                f"{INDENT}if compare_exchange(fault, {FAULT.place('step')}, 0, step_number) == 0:",
+                *indent(FAULT.fill(check=k, index=f"found{k}"), 2),
             ]
         return lines

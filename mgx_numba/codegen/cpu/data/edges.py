@@ -11,8 +11,10 @@ import numpy as np
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...space import collapse
-from ..loops import Slots, claim, footprint, indent
-from .rows import RowLoop, mover, mover_lanes, vector_loop
+from ..arguments import Arguments
+from ..loops import claim, footprint
+from ..statements import indent, vector_loop
+from .rows import RowLoop, mover, mover_lanes
 
 __all__ = ["edges_launch"]
 
@@ -76,19 +78,19 @@ def edges_launch(
     ]
     space = collapse(out.lens, strides, order_by=1, axes=others)
     cols, lanes, dtype = len(rows.positions), mover_lanes(x.type, len(rows.positions)), mover(x.type)
-    slots = Slots()
-    slots.pointer("p_x", "x", dtype)
-    slots.pointer("p_out", "out", dtype)
-    slots.pointer("p_row", "row", "int64")
+    arguments = Arguments()
+    arguments.pointer("p_x", "x", dtype)
+    arguments.pointer("p_out", "out", dtype)
+    arguments.pointer("p_row", "row", "int64")
     for table in tables:
-        slots.pointer(f"p_{table}", table, "int64")
+        arguments.pointer(f"p_{table}", table, "int64")
     for key, value in (("low", low), ("high", high), ("shift", int(rows.positions[low]) - low)):
-        slots.integer(key, value)
-    loop = RowLoop(slots, space.lens, space.strides, cols, lanes)
+        arguments.integer(key, value)
+    loop = RowLoop(arguments, space.lens, space.strides, cols, lanes)
     places = [loop.offset(0), *(f"load_scalar(p_{t}, {loop.offset(k + 2)})" for k, t in enumerate(tables))]
     single = [
         "while c < {}:",
-        *indent(["store_scalar(r_out, c, load_scalar(r_x, load_scalar(p_row, c)))", "c += 1"], 1),
+        *indent(["store_scalar(r_out, c, load_scalar(r_x, load_scalar(p_row, c)))", "c += 1"]),
     ]
 
     def copy(left: str) -> list[str]:
@@ -110,7 +112,7 @@ def edges_launch(
     traffic = footprint(out) + min(footprint(x), footprint(out))
     launch = Launch(
         kernel=loop.kernel(name, inside, origin),
-        args=tuple(slots.values),
+        args=arguments.values,
         geometry=TaskRange(loop.tasks, claim(loop.tasks, traffic)),
         bytes=traffic,
     )

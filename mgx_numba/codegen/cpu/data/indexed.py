@@ -15,10 +15,12 @@ from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...space import collapse
 from .. import host
-from ..loops import Slots, dtype_name, footprint, load_text, store_text
+from ..arguments import Arguments
+from ..loops import footprint
 from ..machine import machine
+from ..statements import dtype_name, load_text, store_text, vector_loop
 from .checks import Checks
-from .rows import KEPT_COLUMNS, RowLoop, mover, mover_lanes, vector_loop
+from .rows import KEPT_COLUMNS, RowLoop, mover, mover_lanes
 from .runs import runs_launch
 from .terms import Term
 
@@ -52,18 +54,18 @@ def indexed_launch(
     dtype = mover(source.type)
     lanes = host.lanes("int64") * 2 if along else mover_lanes(source.type, lens[-1])
 
-    slots = Slots()
-    slots.pointer("p_x", "x", dtype)
-    slots.pointer("p_out", "out", dtype)
+    arguments = Arguments()
+    arguments.pointer("p_x", "x", dtype)
+    arguments.pointer("p_out", "out", dtype)
     operands: dict[str, str] = {}
     for term in terms:
         if term.operand not in operands:
             operands[term.operand] = f"p_t{len(operands)}"
-            slots.pointer(operands[term.operand], term.operand, dtype_name(term.type))
-    checks = Checks(slots, [t.checked for t in terms], [lanes if k in along else 0 for k in range(len(terms))])
-    starts = [slots.integer(f"start{k}", t.offset) if t.offset else "" for k, t in enumerate(terms)]
-    lengths = [slots.integer(f"length{k}", t.length) if t.length else "" for k, t in enumerate(terms)]
-    scales = [slots.integer(f"scale{k}", t.stride) if t.length else "" for k, t in enumerate(terms)]
+            arguments.pointer(operands[term.operand], term.operand, dtype_name(term.type))
+    checks = Checks(arguments, [t.checked for t in terms], [lanes if k in along else 0 for k in range(len(terms))])
+    starts = [arguments.integer(f"start{k}", t.offset) if t.offset else "" for k, t in enumerate(terms)]
+    lengths = [arguments.integer(f"length{k}", t.length) if t.length else "" for k, t in enumerate(terms)]
+    scales = [arguments.integer(f"scale{k}", t.stride) if t.length else "" for k, t in enumerate(terms)]
     # The same columns of every row: their positions are found once a task.
     kept = "" if not along or space.rank < 2 or any(any(strides[k + 2][:-1]) for k in along) else "int64"
     if kept and all(terms[k].length for k in along):
@@ -71,8 +73,8 @@ def indexed_launch(
         kept = "int32" if reach < 1 << 31 else kept
     outer = [s[:-1] for s in strides]
     longest = KEPT_COLUMNS if kept else lens[-1]
-    loop = RowLoop(slots, lens[:-1], outer, lens[-1], lanes, 4 if along else 1, longest, together=bool(kept))
-    steps = [slots.integer(f"step{k}", s) if s not in (0, 1) else "" for k, s in enumerate(inner)]
+    loop = RowLoop(arguments, lens[:-1], outer, lens[-1], lanes, 4 if along else 1, longest, together=bool(kept))
+    steps = [arguments.integer(f"step{k}", s) if s not in (0, 1) else "" for k, s in enumerate(inner)]
 
     inside = [f"r_out = offset(p_out, {loop.offset(1)})"]
     before: list[str] = []
@@ -131,7 +133,7 @@ def indexed_launch(
     kernel = loop.kernel(name, inside, origin, prologue, before, epilogue=checks.end())
     return Launch(
         kernel=kernel,
-        args=tuple(slots.values),
+        args=arguments.values,
         geometry=TaskRange(loop.tasks if 0 not in out.lens else 0),
         bytes=footprint(out) + min(source_bytes, footprint(out)),
         checks=tuple(t.fits for t in terms),

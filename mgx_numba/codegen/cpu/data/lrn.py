@@ -13,8 +13,10 @@ from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...space import Space, collapse
 from .. import host
-from ..loops import Slots, claim, dtype_name, footprint, indent, is_streamed, load_text, store_text
-from .rows import RowLoop, cast_text, const_text, vector_loop
+from ..arguments import Arguments
+from ..loops import claim, footprint, is_streamed
+from ..statements import cast_text, const_text, dtype_name, indent, load_text, store_text, vector_loop
+from .rows import RowLoop
 
 __all__ = ["lrn_launch"]
 
@@ -30,18 +32,18 @@ def lrn_launch(op: Lrn, x: Tensor, out: Tensor, origin: str = "") -> Launch:
     """One launch of ``x / (bias + alpha / size * s) ** beta`` over floats; operands ``x`` and ``out``."""
     kept = [a for a in range(len(x.lens)) if a != 1]
     space = collapse(out.lens, [x.strides, out.strides], order_by=1, axes=kept)
-    slots = Slots()
-    slots.pointer("p_x", "x", dtype_name(x.type))
-    slots.pointer("p_out", "out", dtype_name(x.type))
+    arguments = Arguments()
+    arguments.pointer("p_x", "x", dtype_name(x.type))
+    arguments.pointer("p_out", "out", dtype_name(x.type))
     across = space.rank and space.strides[0][-1] < x.strides[1]
     lanes = host.lanes(dtype_name(x.type.compute))
     along = _along_rows if across or x.lens[1] + op.size > SCRATCH else _along_channels
-    loop, parts = along(op, slots, space, x, out, lanes)
+    loop, parts = along(op, arguments, space, x, out, lanes)
     tasks = loop.tasks if 0 not in out.lens else 0
     traffic = footprint(x) + footprint(out)
     return Launch(
         kernel=loop.kernel("lrn_kernel", origin=origin, streamed=is_streamed([out]), **parts),
-        args=tuple(slots.values),
+        args=arguments.values,
         geometry=TaskRange(tasks, claim(tasks, traffic)),
         flops=prod(out.lens) * (op.size + 3),
         bytes=traffic,
@@ -70,13 +72,15 @@ def _divide(op: Lrn, x: Tensor, lanes: int, estimated: bool = False) -> list[str
 Parts = dict[str, list[str]]
 
 
-def _along_channels(op: Lrn, slots: Slots, space: Space, x: Tensor, out: Tensor, lanes: int) -> tuple[RowLoop, Parts]:
+def _along_channels(
+    op: Lrn, arguments: Arguments, space: Space, x: Tensor, out: Tensor, lanes: int
+) -> tuple[RowLoop, Parts]:
     storage, compute = dtype_name(x.type), dtype_name(x.type.compute)
-    loop = RowLoop(slots, space.lens, space.strides, x.lens[1], lanes, op.size + 8, whole=True)
+    loop = RowLoop(arguments, space.lens, space.strides, x.lens[1], lanes, op.size + 8, whole=True)
     steps = (x.strides[1], out.strides[1])
-    t0, t1 = (slots.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(steps))
-    slots.integer("behind", (op.size - 1) // 2)
-    slots.integer("size", op.size)
+    t0, t1 = (arguments.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(steps))
+    arguments.integer("behind", (op.size - 1) // 2)
+    arguments.integer("size", op.size)
     half = SCRATCH + 2 * lanes
     zero = const_text(compute, 0, lanes)
 
@@ -101,18 +105,18 @@ def _along_channels(op: Lrn, slots: Slots, space: Space, x: Tensor, out: Tensor,
 
     finish = [
         "if started:",
-        *indent([f"squares = offset(scratch, (1 - turn) * {half})", *vector_loop(lanes, divide)], 1),
+        *indent([f"squares = offset(scratch, (1 - turn) * {half})", *vector_loop(lanes, divide)]),
     ]
     inside = [
         f"r_x = offset(p_x, {loop.offset(0)})",
         f"squares = offset(scratch, turn * {half})",
         "c = 0",
         "while c < behind:",
-        *indent([f"store(squares, c, {zero})", f"c += {lanes}"], 1),
+        *indent([f"store(squares, c, {zero})", f"c += {lanes}"]),
         *vector_loop(lanes, square),
         "c = behind + last",
         "while c < last + size:",
-        *indent([f"store(squares, c, {zero})", f"c += {lanes}"], 1),
+        *indent([f"store(squares, c, {zero})", f"c += {lanes}"]),
         *finish,
         "q_x = r_x",
         f"q_out = offset(p_out, {loop.offset(1)})",
@@ -128,20 +132,22 @@ def _along_channels(op: Lrn, slots: Slots, space: Space, x: Tensor, out: Tensor,
     return loop, parts
 
 
-def _along_rows(op: Lrn, slots: Slots, space: Space, x: Tensor, out: Tensor, lanes: int) -> tuple[RowLoop, Parts]:
+def _along_rows(
+    op: Lrn, arguments: Arguments, space: Space, x: Tensor, out: Tensor, lanes: int
+) -> tuple[RowLoop, Parts]:
     storage, compute = dtype_name(x.type), dtype_name(x.type.compute)
     lens, strides = space.lens or (1,), [s or (0,) for s in space.strides]
     rows = [(*strides[0][:-1], x.strides[1]), (*strides[1][:-1], out.strides[1])]
-    loop = RowLoop(slots, (*lens[:-1], x.lens[1]), rows, lens[-1], lanes, op.size + 8)
+    loop = RowLoop(arguments, (*lens[:-1], x.lens[1]), rows, lens[-1], lanes, op.size + 8)
     inner = (strides[0][-1], strides[1][-1])
-    t0, t1 = (slots.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(inner))
+    t0, t1 = (arguments.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(inner))
     for name, value in (
         ("behind", (op.size - 1) // 2),
         ("ahead", op.size // 2),
         ("channels", x.lens[1]),
         ("step", x.strides[1]),
     ):
-        slots.integer(name, value)
+        arguments.integer(name, value)
     channel = f"i{len(lens) - 1}"
 
     def body(left: str) -> list[str]:
@@ -149,7 +155,7 @@ def _along_rows(op: Lrn, slots: Slots, space: Space, x: Tensor, out: Tensor, lan
         return [
             f"s = {const_text(compute, 0, lanes)}",
             "for k in range(start, stop_at):",
-            *indent(["q = offset(r_x, k * step)", f"v = {v}", "s = fma(v, v, s)"], 1),
+            *indent(["q = offset(r_x, k * step)", f"v = {v}", "s = fma(v, v, s)"]),
             "q = r_x",
             f"v = {v}",
             *_divide(op, x, lanes),

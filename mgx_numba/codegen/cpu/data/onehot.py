@@ -6,8 +6,10 @@ from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...space import collapse
 from .. import host
-from ..loops import Slots, dtype_name, footprint, load_text, store_text
-from .rows import RowLoop, mover, vector_loop
+from ..arguments import Arguments
+from ..loops import footprint
+from ..statements import dtype_name, load_text, store_text, vector_loop
+from .rows import RowLoop, mover
 
 __all__ = ["onehot_launch"]
 
@@ -26,14 +28,14 @@ def onehot_launch(axis: int, indices: Tensor, values: Tensor, out: Tensor, origi
     lens, strides = space.lens or (1,), [s or (1,) for s in space.strides]
     inner = [s[-1] for s in strides]
     lanes = host.lanes("int64") * 2
-    slots = Slots()
-    slots.pointer("p_out", "out", mover(out.type))
-    slots.pointer("p_values", "values", mover(out.type))
-    slots.pointer("p_indices", "indices", dtype_name(indices.type))
-    loop = RowLoop(slots, lens[:-1], [s[:-1] for s in strides], lens[-1], lanes, 2)
-    step = [slots.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(inner)]
-    depth = slots.integer("depth", out.lens[axis])
-    on_at = slots.integer("on_at", max(zip(values.lens, values.strides, strict=True), default=(2, 1))[1])
+    arguments = Arguments()
+    arguments.pointer("p_out", "out", mover(out.type))
+    arguments.pointer("p_values", "values", mover(out.type))
+    arguments.pointer("p_indices", "indices", dtype_name(indices.type))
+    loop = RowLoop(arguments, lens[:-1], [s[:-1] for s in strides], lens[-1], lanes, 2)
+    step = [arguments.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(inner)]
+    depth = arguments.integer("depth", out.lens[axis])
+    on_at = arguments.integer("on_at", max(zip(values.lens, values.strides, strict=True), default=(2, 1))[1])
     lane = f"add(iota_int64({lanes}), c)"
     place = f"add(mul({lane}, {step[2]}), start)" if step[2] else f"add({lane}, start)"
 
@@ -55,7 +57,7 @@ def onehot_launch(axis: int, indices: Tensor, values: Tensor, out: Tensor, origi
     prologue = [f"off = load_splat(p_values, 0, {lanes})", f"on = load_splat(p_values, {on_at}, {lanes})"]
     return Launch(
         kernel=loop.kernel("onehot_kernel", inside, origin, prologue),
-        args=tuple(slots.values),
+        args=arguments.values,
         geometry=TaskRange(loop.tasks if 0 not in out.lens else 0),
         bytes=footprint(indices) + footprint(out),
     )

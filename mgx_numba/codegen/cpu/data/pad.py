@@ -11,10 +11,12 @@ import numpy as np
 from ....core.types import Type
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
-from ..loops import Slots, footprint, indent, is_streamed, load_text, store_text
+from ..arguments import Arguments
+from ..loops import footprint, is_streamed
+from ..statements import indent, load_text, store_text, vector_loop
 from .edges import edges_launch
 from .indexed import indexed_launch
-from .rows import RowLoop, mover, mover_lanes, vector_loop
+from .rows import RowLoop, mover, mover_lanes
 from .terms import Term
 
 __all__ = ["has_short_rows", "pad_launch", "remap_launch"]
@@ -80,14 +82,14 @@ def pad_launch(before: Sequence[int], value: float | int, x: Tensor, out: Tensor
     """
     *outer, inner = _axes(before, x, out)
     dtype, lanes = mover(x.type), mover_lanes(x.type, inner.out)
-    slots = Slots()
-    slots.pointer("p_x", "x", dtype)
-    slots.pointer("p_out", "out", dtype)
-    slots.integer("bits", _bits(value, x.type))
-    slots.integer("before", inner.before)
-    slots.integer("length", inner.length)
+    arguments = Arguments()
+    arguments.pointer("p_x", "x", dtype)
+    arguments.pointer("p_out", "out", dtype)
+    arguments.integer("bits", _bits(value, x.type))
+    arguments.integer("before", inner.before)
+    arguments.integer("length", inner.length)
     loop = RowLoop(
-        slots,
+        arguments,
         [a.out for a in outer],
         [[a.x_stride for a in outer], [a.out_stride for a in outer]],
         inner.out,
@@ -96,13 +98,13 @@ def pad_launch(before: Sequence[int], value: float | int, x: Tensor, out: Tensor
     skipped, tests = [], []
     for d, axis in enumerate(outer):
         if axis.padded:
-            start = slots.integer(f"before{d}", axis.before)
+            start = arguments.integer(f"before{d}", axis.before)
             tests.append(f"i{d} >= {start}")
-            tests.append(f"i{d} < {start} + {slots.integer(f'length{d}', axis.length)}")
+            tests.append(f"i{d} < {start} + {arguments.integer(f'length{d}', axis.length)}")
             skipped.append(axis.before * axis.x_stride)
-    slots.integer("skipped", sum(skipped) + inner.before * inner.x_stride)
+    arguments.integer("skipped", sum(skipped) + inner.before * inner.x_stride)
     strides = (inner.x_stride, inner.out_stride)
-    step = [slots.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(strides)]
+    step = [arguments.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(strides)]
 
     def fill(left: str) -> list[str]:
         return [store_text("r_out", "c", strides[1], step[1], "value", left)]
@@ -113,7 +115,7 @@ def pad_launch(before: Sequence[int], value: float | int, x: Tensor, out: Tensor
 
     bounds = ["low = imin(last, imax(first, before))", "high = imax(low, imin(last, before + length))"]
     if tests:
-        bounds = ["low = last", "high = last", f"if {' and '.join(tests)}:", *indent(bounds, 1)]
+        bounds = ["low = last", "high = last", f"if {' and '.join(tests)}:", *indent(bounds)]
     inside = [
         f"r_x = offset(p_x, {loop.offset(0)} - skipped)",
         f"r_out = offset(p_out, {loop.offset(1)})",
@@ -125,7 +127,7 @@ def pad_launch(before: Sequence[int], value: float | int, x: Tensor, out: Tensor
     prologue = [f"value = splat(cast_{dtype}(bits), {lanes})"]
     return Launch(
         kernel=loop.kernel("pad_kernel", inside, origin, prologue),
-        args=tuple(slots.values),
+        args=arguments.values,
         geometry=TaskRange(loop.tasks if 0 not in out.lens else 0),
         bytes=footprint(x) + footprint(out),
     )

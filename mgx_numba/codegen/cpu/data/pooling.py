@@ -15,7 +15,8 @@ from ...kernel import KernelSource
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...space import Space
-from ..loops import claim, footprint, indent, load_text, store_text, vector_loop
+from ..loops import claim, footprint
+from ..statements import indent, load_text, store_text, vector_loop
 from .pooling_rows import along_rows, suits_rows
 from .pooling_sliding import may_slide, sliding
 from .pooling_window import UNROLL, PoolingKernel, PoolingWindow, windows
@@ -47,7 +48,7 @@ def pooling_launch(
     traffic = footprint(x) + footprint(out)
     return Launch(
         kernel=kernel,
-        args=tuple(p.slots.values),
+        args=p.arguments.values,
         geometry=TaskRange(tasks, claim(tasks, traffic)),
         flops=prod(out.lens) * prod(w.size for w in axes),
         bytes=traffic,
@@ -62,10 +63,10 @@ def _columns(p: PoolingKernel) -> tuple[KernelSource, int]:
     x_strides = [*kept.strides[0][:-1], *(w.stride * p.x.strides[w.axis] for w in p.axes)]
     out_strides = [*kept.strides[1][:-1], *(p.out.strides[w.axis] for w in p.axes)]
     weight = prod(w.size for w in p.axes)
-    loop = RowLoop(p.slots, outer, [x_strides, out_strides], kept.lens[-1], UNROLL * p.lanes, weight)
+    loop = RowLoop(p.arguments, outer, [x_strides, out_strides], kept.lens[-1], UNROLL * p.lanes, weight)
     inner = [s[-1] for s in kept.strides]
-    step = [p.slots.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(inner)]
-    p.slots.integer("skipped", sum(w.before * p.x.strides[w.axis] for w in p.axes))
+    step = [p.arguments.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(inner)]
+    p.arguments.integer("skipped", sum(w.before * p.x.strides[w.axis] for w in p.axes))
     first_dim = len(kept.lens) - 1
     ranges = [line for k, w in axes for line in p.tap_range(k, w, f"i{first_dim + k}")]
     p.steps(axes)
@@ -91,7 +92,7 @@ def _columns(p: PoolingKernel) -> tuple[KernelSource, int]:
         *ranges,
         "c = first",
         f"while c + {wide} <= last:",
-        *indent([*body(UNROLL, ""), f"c += {wide}"], 1),
+        *indent([*body(UNROLL, ""), f"c += {wide}"]),
         *vector_loop(p.lanes, lambda left: body(1, left), first="c"),
     ]
     return loop.kernel(p.kernel_name(), inside, p.origin, streamed=p.streamed), loop.tasks

@@ -10,7 +10,7 @@ from math import prod
 
 from ....ops.pooling import PoolingMode
 from ...kernel import KernelSource
-from ..loops import indent, load_text, store_text, vector_loop
+from ..statements import indent, load_text, store_text, vector_loop
 from .pooling_window import UNROLLED_TAPS, PoolingKernel, PoolingWindow
 from .rows import RowLoop
 
@@ -46,10 +46,10 @@ def along_rows(p: PoolingKernel) -> tuple[KernelSource, int]:
     out_strides = [*p.kept.strides[1], *(p.out.strides[w.axis] for w in others)]
     weight = prod(w.size for w in p.axes)
     longest = max(1, (ROW_BUFFER - last.reach) // last.stride + 1)
-    loop = RowLoop(p.slots, outer, [x_strides, out_strides], last.count, lanes, weight, longest)
+    loop = RowLoop(p.arguments, outer, [x_strides, out_strides], last.count, lanes, weight, longest)
     inner = (p.x.strides[last.axis], p.out.strides[last.axis])
-    step = [p.slots.integer(f"t{j}", s) if s not in (0, 1) else "" for j, s in enumerate(inner)]
-    p.slots.integer("skipped", sum(w.before * p.x.strides[w.axis] for w in others))
+    step = [p.arguments.integer(f"t{j}", s) if s not in (0, 1) else "" for j, s in enumerate(inner)]
+    p.arguments.integer("skipped", sum(w.before * p.x.strides[w.axis] for w in others))
     ranges = [line for j, w in axes for line in p.tap_range(j, w, f"i{p.kept.rank + j}")]
     p.steps(axes)
     if p.average:
@@ -61,9 +61,9 @@ def along_rows(p: PoolingKernel) -> tuple[KernelSource, int]:
         ("length", last.length),
         ("dilation", last.dilation),
     ):
-        p.slots.integer(f"{what}{k}", value)
-    p.slots.integer("padded", last.length + last.after)
-    reach = p.slots.integer("reach", last.reach)
+        p.arguments.integer(f"{what}{k}", value)
+    p.arguments.integer("padded", last.length + last.after)
+    reach = p.arguments.integer("reach", last.reach)
     neutral = p.combine.neutral(lanes)
 
     taps = prod(w.size for w in others)
@@ -100,7 +100,7 @@ def along_rows(p: PoolingKernel) -> tuple[KernelSource, int]:
         if last.size <= UNROLLED_TAPS:
             lines = [line for tap in range(last.size) for line in combine_tap(tap, left)]
         else:
-            lines = [f"for tap in range(size{k}):", *indent(combine_tap("tap", left), 1)]
+            lines = [f"for tap in range(size{k}):", *indent(combine_tap("tap", left))]
         return [
             f"m0 = {neutral}",
             *lines,
@@ -111,7 +111,7 @@ def along_rows(p: PoolingKernel) -> tuple[KernelSource, int]:
     half = ROW_BUFFER + (LOADED_EVERY + 1) * lanes
     finish = [
         "if started:",
-        *indent([f"scratch = offset(rows_of_two, (1 - turn) * {half})", *vector_loop(lanes, combine_taps)], 1),
+        *indent([f"scratch = offset(rows_of_two, (1 - turn) * {half})", *vector_loop(lanes, combine_taps)]),
     ]
     inside = [
         f"scratch = offset(rows_of_two, turn * {half})",
@@ -123,11 +123,11 @@ def along_rows(p: PoolingKernel) -> tuple[KernelSource, int]:
         f"r_x = offset(p_x, {loop.offset(0)} - skipped + at * {step[0] or inner[0]})",
         "c = 0",
         "while c < low:",
-        *indent([f"store(scratch, c, {neutral})", f"c += {lanes}"], 1),
+        *indent([f"store(scratch, c, {neutral})", f"c += {lanes}"]),
         *p.if_whole(axes, rows),
         "c = high",
         "while c < need:",
-        *indent([f"store(scratch, c, {neutral})", f"c += {lanes}"], 1),
+        *indent([f"store(scratch, c, {neutral})", f"c += {lanes}"]),
         # A row is read back after the next one has been written: loads over the borders of stores wait for these.
         *finish,
         f"r_out = offset(p_out, {loop.offset(1)})",

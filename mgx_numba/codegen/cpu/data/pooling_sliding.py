@@ -10,7 +10,7 @@ from math import prod
 
 from ...kernel import KernelSource
 from ...space import Space
-from ..loops import indent, load_text, store_text, vector_loop
+from ..statements import indent, load_text, store_text, vector_loop
 from .pooling_window import UNROLL, UNROLLED_TAPS, PoolingKernel, PoolingWindow, places_of
 from .rows import RowLoop
 
@@ -48,18 +48,18 @@ def sliding(p: PoolingKernel) -> tuple[KernelSource, int]:
     new = _fresh(last)
     old = last.size - new
     wide = min(UNROLL, max(1, KEPT_VECTORS // max(old, 1)))
-    channels, part = p.slots.integer("channels", kept.lens[-1]), wide * p.lanes
+    channels, part = p.arguments.integer("channels", kept.lens[-1]), wide * p.lanes
     inner = [s[-1] for s in kept.strides]
     # Parts of the channels are the fastest dimension of the tasks, which so read whole runs of memory in turns.
     outer = [*kept.lens[:-1], *(w.count for w in others), -(-kept.lens[-1] // part)]
     x_strides = [*kept.strides[0][:-1], *(w.stride * p.x.strides[w.axis] for w in others), part * inner[0]]
     out_strides = [*kept.strides[1][:-1], *(p.out.strides[w.axis] for w in others), part * inner[1]]
     weight = prod(w.size for w in p.axes) * min(kept.lens[-1], part)
-    loop = RowLoop(p.slots, outer, [x_strides, out_strides], last.count, 1, weight, least=FEWEST_WINDOWS)
-    step = [p.slots.integer(f"t{j}", s) if s not in (0, 1) else "" for j, s in enumerate(inner)]
-    p.slots.integer("skipped", sum(w.before * p.x.strides[w.axis] for w in others))
-    p.slots.integer("across", p.x.strides[last.axis])
-    p.slots.integer("across_out", p.out.strides[last.axis])
+    loop = RowLoop(p.arguments, outer, [x_strides, out_strides], last.count, 1, weight, least=FEWEST_WINDOWS)
+    step = [p.arguments.integer(f"t{j}", s) if s not in (0, 1) else "" for j, s in enumerate(inner)]
+    p.arguments.integer("skipped", sum(w.before * p.x.strides[w.axis] for w in others))
+    p.arguments.integer("across", p.x.strides[last.axis])
+    p.arguments.integer("across_out", p.out.strides[last.axis])
     ranges = [line for j, w in axes for line in p.tap_range(j, w, f"i{len(kept.lens) - 1 + j}")]
     p.steps(axes)
     whole = " and ".join(f"to{j} - from{j} == {w.size}" for j, w in axes)
@@ -94,16 +94,16 @@ def sliding(p: PoolingKernel) -> tuple[KernelSource, int]:
             inside = f"if 0 <= {at_tap} and {at_tap} < length{k}:"
             looped = [place, *p.tap_loops(axes, p.accumulate(loads("q")), "r_c")]
             empty = [f"m{j} = {p.combine.neutral(p.lanes)}" for j in range(vectors)]
-            return [*empty, inside, *indent(looped, 1), *named]
+            return [*empty, inside, *indent(looped), *named]
 
         parts = [[*(f"old{i}_{j}" for i in range(old)), *(f"new{i}_{j}" for i in range(new))] for j in range(vectors)]
         stored = [p.combine.finish(f"m{j}", "count", "share" if p.by_reciprocal else "") for j in range(vectors)]
         windows = [
             *at_last,
             f"if {f'{whole} and ' if whole else ''}0 <= at{k} + {old} and at{k} + {last.reach} <= length{k}:",
-            *indent([line for tap in range(new) for line in column(tap, True)], 1),
+            *indent([line for tap in range(new) for line in column(tap, True)]),
             "else:",
-            *indent([line for tap in range(new) for line in column(tap, False)], 1),
+            *indent([line for tap in range(new) for line in column(tap, False)]),
             "if o >= first:",
             *indent(
                 [
@@ -113,7 +113,6 @@ def sliding(p: PoolingKernel) -> tuple[KernelSource, int]:
                     "r_o = offset(r_out, o * across_out)",
                     *(store_text("r_o", at[j], inner[1], step[1], stored[j], left, p.streamed) for j in range(vectors)),
                 ],
-                1,
             ),
             *(f"old{i}_{j} = {parts[j][i + new]}" for i in range(old) for j in range(vectors)),
             "o += 1",
@@ -122,7 +121,7 @@ def sliding(p: PoolingKernel) -> tuple[KernelSource, int]:
             *(f"old{i}_{j} = {p.combine.neutral(p.lanes)}" for i in range(old) for j in range(vectors)),
             f"o = first - {-(-old // new)}",
             "while o < last:",
-            *indent(windows, 1),
+            *indent(windows),
         ]
 
     inside = [
@@ -132,8 +131,8 @@ def sliding(p: PoolingKernel) -> tuple[KernelSource, int]:
         f"present = imin({part}, {channels} - i{len(outer) - 1} * {part})",
         f"if present == {part}:",
         "    c = 0",
-        *indent(block(wide, ""), 1),
+        *indent(block(wide, "")),
         "else:",
-        *indent(vector_loop(p.lanes, lambda left: block(1, left), first="0", last="present"), 1),
+        *indent(vector_loop(p.lanes, lambda left: block(1, left), first="0", last="present")),
     ]
     return loop.kernel(p.kernel_name(), inside, p.origin, streamed=p.streamed), loop.tasks

@@ -14,8 +14,9 @@ from ....ops.pooling import Pooling, PoolingMode
 from ...problems.cluster import Tensor
 from ...space import collapse
 from .. import host
-from ..loops import AHEAD_BYTES, Slots, dtype_name, indent, is_streamed
-from .rows import cast_text, const_text
+from ..arguments import Arguments
+from ..loops import AHEAD_BYTES, is_streamed
+from ..statements import cast_text, const_text, dtype_name, indent
 
 __all__ = ["UNROLL", "UNROLLED_TAPS", "PoolingKernel", "PoolingWindow", "places_of", "windows"]
 
@@ -146,15 +147,15 @@ class PoolingKernel:
         # Of integers the quotient is truncated, so it must not come out below.
         self.by_reciprocal = fast_math and self.average and x.type.is_floating
         self.lanes = host.lanes(self.combine.compute if self.combine.compute != "bool" else "uint8")
-        self.slots = Slots()
-        self.slots.pointer("p_x", "x", dtype_name(x.type))
-        self.slots.pointer("p_out", "out", dtype_name(out.type))
+        self.arguments = Arguments()
+        self.arguments.pointer("p_x", "x", dtype_name(x.type))
+        self.arguments.pointer("p_out", "out", dtype_name(out.type))
         self.streamed = is_streamed([out])
 
     def tap_range(self, k: int, window: PoolingWindow, index: str) -> list[str]:
         """Lines that set ``at``, the first position of a window, and its taps, ``from`` and ``to``."""
         slot = {
-            what: self.slots.integer(f"{what}{k}", value)
+            what: self.arguments.integer(f"{what}{k}", value)
             for what, value in (
                 ("size", window.size),
                 ("stride", window.stride),
@@ -169,7 +170,7 @@ class PoolingKernel:
                 f"to{k} = imin({slot['size']}, {slot['length']} - at{k})",
             ]
         else:
-            d = self.slots.integer(f"dilation{k}", window.dilation)
+            d = self.arguments.integer(f"dilation{k}", window.dilation)
             lines += [
                 f"from{k} = idiv(imax(0, -at{k}) + {d} - 1, {d})",
                 f"to{k} = imin({slot['size']}, idiv(imax(0, {slot['length']} - at{k}) + {d} - 1, {d}))",
@@ -182,7 +183,7 @@ class PoolingKernel:
         """Expression of the elements that a mean is over, along one axis."""
         if not self.op.count_include_pad:
             return f"imax(0, to{k} - from{k})"
-        end = self.slots.integer(f"end{k}", window.length + window.after)
+        end = self.arguments.integer(f"end{k}", window.length + window.after)
         if window.dilation == 1:
             return f"imin(size{k}, imax(0, {end} - at{k}))"
         return f"imin(size{k}, idiv(imax(0, {end} - at{k}) + dilation{k} - 1, dilation{k}))"
@@ -194,13 +195,13 @@ class PoolingKernel:
             outer, own = f"q{depth}", f"q{depth + 1}" if depth + 1 < len(axes) else "q"
             lines = [
                 f"for tap{k} in range(from{k}, to{k}):",
-                *indent([f"{own} = offset({outer}, tap{k} * step{k})", *lines], 1),
+                *indent([f"{own} = offset({outer}, tap{k} * step{k})", *lines]),
             ]
         return [("q0" if axes else "q") + f" = {start}", *lines]
 
     def steps(self, axes: Sequence[tuple[int, PoolingWindow]]) -> None:
         for k, window in axes:
-            self.slots.integer(f"step{k}", window.dilation * self.x.strides[window.axis])
+            self.arguments.integer(f"step{k}", window.dilation * self.x.strides[window.axis])
 
     def ahead(self, axes: Sequence[tuple[int, PoolingWindow]], vectors: int) -> list[str]:
         """Lines that ask for elements that windows further on are the first to read."""
@@ -229,9 +230,9 @@ class PoolingKernel:
             lines.append(f"tap{tap} = offset(r_x, {' + '.join(terms) or 0})")
         return [
             f"if {' and '.join(f'to{k} - from{k} == {w.size}' for k, w in axes)}:",
-            *indent([*lines, *body(True)], 1),
+            *indent([*lines, *body(True)]),
             "else:",
-            *indent(body(False), 1),
+            *indent(body(False)),
         ]
 
     def accumulate(self, loads: Sequence[str]) -> list[str]:

@@ -20,9 +20,11 @@ from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...space import collapse
 from .. import host
-from ..loops import Slots, claim, dtype_name, footprint, indent, is_streamed, load_text, store_text
+from ..arguments import Arguments
+from ..loops import claim, footprint, is_streamed
+from ..statements import cast_text, dtype_name, indent, load_text, store_text, vector_loop
 from .pad import remap_launch
-from .rows import RowLoop, cast_text, vector_loop
+from .rows import RowLoop
 
 __all__ = ["resize_launch"]
 
@@ -76,9 +78,9 @@ class _Interpolation:
         self.tables: dict[str, np.ndarray] = {}
         self.prologue: list[str] = []
         self.before: list[str] = []
-        self.slots = Slots()
-        self.slots.pointer("p_x", "x", self.storage)
-        self.slots.pointer("p_out", "out", self.storage)
+        self.arguments = Arguments()
+        self.arguments.pointer("p_x", "x", self.storage)
+        self.arguments.pointer("p_out", "out", self.storage)
 
     def launch(self) -> tuple[Launch, dict[str, np.ndarray]]:
         x, out, axes = self.x, self.out, self.axes
@@ -96,7 +98,7 @@ class _Interpolation:
         self.rows = self.taps ** len(outer)
         longest = self._longest() if along and 0 not in out.lens else lens[inner]
         loop = RowLoop(
-            self.slots,
+            self.arguments,
             [lens[d] for d in order],
             [[x_strides[d] for d in order], [out_strides[d] for d in order]],
             lens[inner],
@@ -106,7 +108,7 @@ class _Interpolation:
             least=min(ROWS_TOGETHER * lens[inner], self.kept) if along else 0,
         )
         self.steps = (x.strides[last] if along else x_strides[inner], out_strides[inner])
-        self.step = [self.slots.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(self.steps)]
+        self.step = [self.arguments.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(self.steps)]
         places = [(a, f"i{order.index(space.rank + k)}") for k, a in enumerate(outer)]
         body = self._rows(places, min(longest, lens[inner])) if along else self._columns(places)
         inside = [f"base = {loop.offset(0)}", f"r_out = offset(p_out, {loop.offset(1)})", *body]
@@ -114,7 +116,7 @@ class _Interpolation:
         traffic = footprint(x) + footprint(out)
         launch = Launch(
             kernel=loop.kernel(self.name, inside, self.origin, self.prologue, self.before, streamed=self.streamed),
-            args=tuple(self.slots.values),
+            args=self.arguments.values,
             geometry=TaskRange(tasks, claim(tasks, traffic)),
             flops=2 * prod(out.lens) * self.taps ** len(axes),
             bytes=traffic,
@@ -124,7 +126,7 @@ class _Interpolation:
     def _table(self, name: str, values: np.ndarray) -> str:
         """Name of the pointer to a constant."""
         self.tables[name] = values
-        self.slots.pointer(f"p_{name}", name, values.dtype.name)
+        self.arguments.pointer(f"p_{name}", name, values.dtype.name)
         return f"p_{name}"
 
     def _taps(self, axes: Sequence[tuple[int, str]], kept: bool = False) -> list[str]:
@@ -134,7 +136,7 @@ class _Interpolation:
         """
         lines: list[str] = []
         for k, (axis, index) in enumerate(axes):
-            count = self.slots.integer(f"count{k}", self.out.lens[axis])
+            count = self.arguments.integer(f"count{k}", self.out.lens[axis])
             positions = np.concatenate([at for at, _ in self.pairs[axis]])
             weights = np.concatenate([weight for _, weight in self.pairs[axis]]).astype(self.compute)
             place = self._table(f"index{axis}", positions * self.x.strides[axis])
@@ -224,7 +226,7 @@ class _Interpolation:
         if not self._is_kept():
             rows = [f"q{j}" for j in range(self.rows)]
             return [*self._taps(axes), *self._resampled(rows, lambda left: [self._stored(left)])]
-        width = self.slots.integer("width", -(-columns // self.lanes) * self.lanes)
+        width = self.arguments.integer("width", -(-columns // self.lanes) * self.lanes)
         self.prologue += [f"kept = local_{self.compute}({self.kept})", f"held = local_int64({self.rows})"]
         self.before += [f"for slot in range({self.rows}):", "    store_scalar(held, slot, -1)"]
         taps = self._taps(axes, kept=True)
@@ -243,11 +245,10 @@ class _Interpolation:
                     f"r_kept = offset(kept, slot * {width})",
                     *self._resampled(["r_x"], lambda left: ["store(r_kept, c - first, total)"]),
                 ],
-                1,
             ),
         ]
         for k in reversed(range(len(axes))):
-            fill = [f"for tap{k} in range({self.taps}):", *indent(fill, 1)]
+            fill = [f"for tap{k} in range({self.taps}):", *indent(fill)]
 
         def body(left: str) -> list[str]:
             return [*self._weighted(lambda j: f"load(q{j}, c - first, {self.lanes})"), self._stored(left)]
@@ -275,7 +276,7 @@ class _Interpolation:
         weights = np.concatenate([self._padded(weight) for _, weight in self.pairs[last]]).astype(self.compute)
         index = self._table(f"index{last}", at.astype(np.int32 if near else np.int64))
         weight = self._table(f"weight{last}", weights)
-        whole = self.slots.integer("count", len(low) * lanes)
+        whole = self.arguments.integer("count", len(low) * lanes)
         start = "" if source == "gather" else self._table("low", starts)
         lines = []
         if source == "line":

@@ -8,13 +8,15 @@ from math import prod
 from ....core.types import Type
 from ...kernel import KernelSource
 from .. import host
+from ..arguments import Arguments
 from ..kernel import cpu_kernel
-from ..loops import AHEAD_BYTES, FEWEST_CLAIMS, INDENT, Odometer, Slots, indent, task_elements, vector_loop
+from ..loops import AHEAD_BYTES, FEWEST_CLAIMS, Odometer, task_elements
 from ..machine import machine
+from ..statements import for_tasks, indent, kernel_text
 
 __all__ = [
-    "KEPT_COLUMNS", "RowLoop", "cast_text", "const_text", "kept_columns", "mover", "mover_lanes", "row_share",
-    "rows_ahead", "vector_loop",
+    "KEPT_COLUMNS", "RowLoop", "kept_columns", "mover", "mover_lanes", "row_share",
+    "rows_ahead",
 ]  # fmt: skip
 
 KEPT_COLUMNS = 1024
@@ -41,20 +43,6 @@ def mover_lanes(type: Type, cols: int) -> int:
     """Lanes for moving rows of ``cols`` elements: two registers, or one where that is all a row fills."""
     one = host.lanes(mover(type))
     return 2 * one if cols >= 2 * one else one
-
-
-def cast_text(value: str, dtype: str, wanted: str) -> str:
-    """Expression of a value of ``dtype`` as ``wanted``."""
-    return value if dtype == wanted else f"cast_{wanted}({value})"
-
-
-def const_text(dtype: str, value: float | int | bool, lanes: int) -> str:
-    """Expression of a constant in every lane (a scalar if ``lanes`` is 0); infinities and NaN included."""
-    if isinstance(value, float) and (value != value or abs(value) == float("inf")):
-        shown = "NAN" if value != value else "INF" if value > 0 else "-INF"
-    else:
-        shown = repr(value)
-    return f"const_{dtype}({shown}, {lanes})"
 
 
 def kept_columns(outer: Sequence[int], cols: int, lanes: int) -> int:
@@ -90,7 +78,7 @@ class RowLoop:
     the outer indices ``i0``, ``i1``, ... and the columns ``first`` to ``last``.
 
     Args:
-        slots: the kernel's argument slots; sizes and strides are added.
+        arguments: those of the kernel; sizes and strides are added.
         outer: lengths of the outer dimensions.
         strides: element strides of each operand along them.
         cols: length of the rows.
@@ -104,7 +92,7 @@ class RowLoop:
 
     def __init__(
         self,
-        slots: Slots,
+        arguments: Arguments,
         outer: Sequence[int],
         strides: Sequence[Sequence[int]],
         cols: int,
@@ -115,7 +103,7 @@ class RowLoop:
         whole: bool = False,
         together: bool = False,
     ) -> None:
-        self.slots = slots
+        self.arguments = arguments
         self.rows = prod(outer)
         work = max(task_elements(self.rows * cols * weight) // max(weight, 1), lanes, least)
         self.chunk = max(1, cols if whole else min(cols, work // lanes * lanes, longest))
@@ -130,8 +118,8 @@ class RowLoop:
             ("rows", self.rows),
             ("batch", self.batch),
         ):
-            slots.integer(name, value)
-        self.odometer = Odometer(slots, outer, strides)
+            arguments.integer(name, value)
+        self.odometer = Odometer(arguments, outer, strides)
 
     @property
     def tasks(self) -> int:
@@ -158,26 +146,18 @@ class RowLoop:
         ``prologue`` and ``epilogue`` are done once a call, ``before`` and ``after`` once a task. ``streamed``: some
         stores are.
         """
-        lines = [
-            "def kernel(args, begin, end):",
-            *indent([*self.slots.lines, *prologue], 1),
-            f"{INDENT}for task in range(begin, end):",
-            *indent(
-                [
-                    "block = idiv(task, chunks)",
-                    "first = (task - block * chunks) * chunk",
-                    "last = imin(cols, first + chunk)",
-                    "row = block * batch",
-                    "stop = imin(rows, row + batch)",
-                    *self.odometer.start("row"),
-                    *before,
-                    "while row < stop:",
-                    *indent([*inside, "row += 1", *self.odometer.step()], 1),
-                    *after,
-                ],
-                2,
-            ),
-            *indent(epilogue, 1),
-            *([f"{INDENT}stream_fence()"] if streamed else []),
+        task = [
+            "block = idiv(task, chunks)",
+            "first = (task - block * chunks) * chunk",
+            "last = imin(cols, first + chunk)",
+            "row = block * batch",
+            "stop = imin(rows, row + batch)",
+            *self.odometer.start("row"),
+            *before,
+            "while row < stop:",
+            *indent([*inside, "row += 1", *self.odometer.step()]),
+            *after,
         ]
-        return cpu_kernel(name=name, text="\n".join(lines) + "\n", origin=origin)
+        fence = ["stream_fence()"] if streamed else []
+        body = [*self.arguments.bind(), *prologue, *for_tasks(task), *epilogue, *fence]
+        return cpu_kernel(name, kernel_text(body), origin)

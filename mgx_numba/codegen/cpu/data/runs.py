@@ -16,20 +16,11 @@ from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...space import Space, collapse
 from .. import host
+from ..arguments import Arguments
 from ..kernel import cpu_kernel
-from ..loops import (
-    INDENT,
-    Odometer,
-    Slots,
-    claim,
-    dtype_name,
-    footprint,
-    indent,
-    is_streamed,
-    task_elements,
-    vector_loop,
-)
+from ..loops import Odometer, claim, footprint, is_streamed, task_elements
 from ..machine import machine
+from ..statements import dtype_name, for_tasks, indent, kernel_text, vector_loop
 from .checks import Checks
 from .rows import mover
 from .terms import Term
@@ -135,15 +126,15 @@ class _Runs:
             self.jumps = source_bytes > machine().last_cache_bytes // 2
         else:
             self.jumps = self.streamed and abs(self.steps[0]) > self.run
-        self.slots = Slots()
+        self.arguments = Arguments()
         for pointer, operand in zip(("p_x", "p_out"), operands):
-            self.slots.pointer(pointer, operand, mover(source.type))
+            self.arguments.pointer(pointer, operand, mover(source.type))
         self.pointers: dict[str, str] = {}
         for term in terms:
             if term.operand not in self.pointers:
                 self.pointers[term.operand] = f"p_t{len(self.pointers)}"
-                self.slots.pointer(self.pointers[term.operand], term.operand, dtype_name(term.type))
-        self.checks = Checks(self.slots, [t.checked for t in terms])
+                self.arguments.pointer(self.pointers[term.operand], term.operand, dtype_name(term.type))
+        self.checks = Checks(self.arguments, [t.checked for t in terms])
         self._walk(space)
 
     def _walk(self, space: Space) -> None:
@@ -186,8 +177,8 @@ class _Runs:
             ("x_step", self.steps[0]),
             ("out_step", self.steps[1]),
         ):
-            self.slots.integer(name, value)
-        self.odometer = Odometer(self.slots, lens, strides)
+            self.arguments.integer(name, value)
+        self.odometer = Odometer(self.arguments, lens, strides)
 
     def launch(self, name: str, origin: str) -> Launch:
         pointers = ["r_x = offset(p_x, {})", "r_out = offset(p_out, {})"]
@@ -206,28 +197,29 @@ class _Runs:
             *self.odometer.step(),
         ]
         scratch = [f"scratch = local_{mover(self.source.type)}({STAGED_BYTES // self.item})"] if self.staged else []
-        text = [
-            "def kernel(args, begin, end):",
-            *indent([*self.slots.lines, *self.checks.begin(), *scratch], 1),
-            f"{INDENT}for task in range(begin, end):",
-            *indent(
-                [
-                    "point = task * batch",
-                    "stop = imin(points, point + batch)",
-                    *self.odometer.start("point"),
-                    "while point < stop:",
-                    *indent(body, 1),
-                ],
-                2,
-            ),
-            *indent(self.checks.end(), 1),
-            *([f"{INDENT}stream_fence()"] if self.streamed else []),
+        task = [
+            "point = task * batch",
+            "stop = imin(points, point + batch)",
+            *self.odometer.start("point"),
+            "while point < stop:",
+            *indent(body),
         ]
+        fence = ["stream_fence()"] if self.streamed else []
+        text = kernel_text(
+            [
+                *self.arguments.bind(),
+                *self.checks.begin(),
+                *scratch,
+                *for_tasks(task),
+                *self.checks.end(),
+                *fence,
+            ]
+        )
         tasks = -(-self.points // self.batch)
         moved = min(self.source_bytes, footprint(self.out)) + footprint(self.out)
         return Launch(
-            kernel=cpu_kernel(name=name, text="\n".join(text) + "\n", origin=origin),
-            args=tuple(self.slots.values),
+            kernel=cpu_kernel(name, text, origin),
+            args=self.arguments.values,
             geometry=TaskRange(tasks, claim(tasks, moved)),
             bytes=moved,
             checks=tuple(t.fits for t in self.terms),
@@ -237,14 +229,13 @@ class _Runs:
         """Terms that differ from run to run; the others go to ``lines``."""
         result = []
         for k, term in enumerate(self.terms):
-            start = " + ".join(
-                [self.odometer.offset(k + 2), *([self.slots.integer(f"start{k}", term.offset)] if term.offset else [])]
-            )
-            length = self.slots.integer(f"length{k}", term.length) if term.length else ""
-            scale = self.slots.integer(f"scale{k}", term.stride) if term.length else ""
+            own = [self.arguments.integer(f"start{k}", term.offset)] if term.offset else []
+            start = " + ".join([self.odometer.offset(k + 2), *own])
+            length = self.arguments.integer(f"length{k}", term.length) if term.length else ""
+            scale = self.arguments.integer(f"scale{k}", term.stride) if term.length else ""
             if self.steps[k + 2]:
                 lines.append(f"r_t{k} = offset({self.pointers[term.operand]}, {start})")
-                step = "" if self.steps[k + 2] == 1 else self.slots.integer(f"t_step{k}", self.steps[k + 2])
+                step = "" if self.steps[k + 2] == 1 else self.arguments.integer(f"t_step{k}", self.steps[k + 2])
                 result.append(_Place(k, f"r_t{k}", step, length, scale))
             else:
                 lines += self._read(f"at{k}", _Place(k, self.pointers[term.operand], "", length, scale), start)
@@ -280,7 +271,7 @@ class _Runs:
                 moves = [f"w{u} = load(r_x, from0 + {place}, {self.lanes})" for u, place in enumerate(places)]
                 moves += [f"{store}({target}, {rows[0]} + {place}, w{u})" for u, place in enumerate(places)]
                 lines.append(f"while c + {most * self.lanes} <= run:")
-                lines += indent([*moves, f"c += {most * self.lanes}"], 1)
+                lines += indent([*moves, f"c += {most * self.lanes}"])
             if self.run % self.lanes:
                 last = f"run - {self.tail}"
                 lines.append(f"store({target}, {rows[0]} + {last}, load(r_x, from0 + {last}, {self.tail}))")
@@ -291,7 +282,7 @@ class _Runs:
             pairs = [(u, v) for u in range(unrolled) for v in range(vectors)]
             lines += [f"v{u}_{v} = load(r_x, from{u} + {parts[v][0]}, {parts[v][1]})" for u, v in pairs]
             lines += [f"{store}({target}, {rows[u]} + {parts[v][0]}, v{u}_{v})" for u, v in pairs]
-        return [f"while row + {unrolled} <= count:", *indent([*lines, f"row += {unrolled}"], 1)]
+        return [f"while row + {unrolled} <= count:", *indent([*lines, f"row += {unrolled}"])]
 
     def _place(self, terms: Sequence[_Place], row: str, name: str, prefetched: bool = False) -> list[str]:
         """Lines that assign where the source's run of ``row`` begins; any place will do for an index that is negative

@@ -12,19 +12,10 @@ from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...space import collapse
 from .. import host
-from ..loops import (
-    AHEAD_BYTES,
-    Slots,
-    claim,
-    dtype_name,
-    footprint,
-    indent,
-    is_streamed,
-    load_text,
-    store_text,
-    streamable,
-)
-from .rows import KEPT_COLUMNS, RowLoop, cast_text, const_text, kept_columns, row_share, rows_ahead, vector_loop
+from ..arguments import Arguments
+from ..loops import AHEAD_BYTES, claim, footprint, is_streamed, streamable
+from ..statements import cast_text, const_text, dtype_name, indent, load_text, store_text, vector_loop
+from .rows import KEPT_COLUMNS, RowLoop, kept_columns, row_share, rows_ahead
 
 __all__ = ["part_sums_launch", "scan_launch", "scan_parts"]
 
@@ -47,14 +38,14 @@ def part_sums_launch(axis: int, x: Tensor, out: Tensor, origin: str = "") -> Lau
     """
     kind = _ScannedRows(axis, x, out)
     lanes, wide = kind.lanes, kind.wide
-    slots = Slots()
-    slots.pointer("p_x", "x", kind.storage)
-    slots.pointer("p_sums", "sums", wide)
+    arguments = Arguments()
+    arguments.pointer("p_x", "x", kind.storage)
+    arguments.pointer("p_sums", "sums", wide)
     loop = RowLoop(
-        slots, kind.space.lens, kind.space.strides[:1], kind.length, lanes, longest=kind.share, least=kind.share
+        arguments, kind.space.lens, kind.space.strides[:1], kind.length, lanes, longest=kind.share, least=kind.share
     )
     step = x.strides[axis]
-    t0 = slots.integer("t0", step) if step not in (0, 1) else ""
+    t0 = arguments.integer("t0", step) if step not in (0, 1) else ""
 
     def add(left: str) -> list[str]:
         value = cast_text(load_text("r_x", "c", step, t0, lanes, left), kind.storage, wide)
@@ -69,7 +60,7 @@ def part_sums_launch(axis: int, x: Tensor, out: Tensor, origin: str = "") -> Lau
     ]
     return Launch(
         kernel=loop.kernel("prefix_scan_part_kernel", inside, origin),
-        args=tuple(slots.values),
+        args=arguments.values,
         geometry=TaskRange(loop.tasks),
         flops=prod(x.lens),
         bytes=footprint(x),
@@ -107,12 +98,12 @@ def scan_launch(axis: int, exclusive: bool, reverse: bool, x: Tensor, out: Tenso
     kind = _ScannedRows(axis, x, out)
     storage, wide, lanes, length = kind.storage, kind.wide, kind.lanes, kind.length
     x_strides, out_strides = kind.space.strides
-    slots = Slots()
-    slots.pointer("p_x", "x", storage)
-    slots.pointer("p_out", "out", storage)
+    arguments = Arguments()
+    arguments.pointer("p_x", "x", storage)
+    arguments.pointer("p_out", "out", storage)
     divided = kind.count > 1
     if divided:
-        slots.pointer("p_sums", "sums", wide)
+        arguments.pointer("p_sums", "sums", wide)
     sign = "-" if reverse else ""
     outer, inner = kind.space.lens, (x.strides[axis], out.strides[axis])
     if kind.by_columns:
@@ -120,13 +111,13 @@ def scan_launch(axis: int, exclusive: bool, reverse: bool, x: Tensor, out: Tenso
         inner = (x_strides[-1], out_strides[-1])
         rows = [x_strides[:-1], out_strides[:-1]]
         least = kept_columns(outer, cols, lanes)
-        loop = RowLoop(slots, outer, rows, cols, lanes, 2 * length, longest=KEPT_COLUMNS, least=least)
+        loop = RowLoop(arguments, outer, rows, cols, lanes, 2 * length, longest=KEPT_COLUMNS, least=least)
     elif divided:
         rows = [x_strides, out_strides]
-        loop = RowLoop(slots, outer, rows, length, lanes, 2, longest=kind.share, least=kind.share)
+        loop = RowLoop(arguments, outer, rows, length, lanes, 2, longest=kind.share, least=kind.share)
     else:
-        loop = RowLoop(slots, outer, [x_strides, out_strides], length, lanes, 2, whole=True)
-    t0, t1 = (slots.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(inner))
+        loop = RowLoop(arguments, outer, [x_strides, out_strides], length, lanes, 2, whole=True)
+    t0, t1 = (arguments.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(inner))
     streamed = is_streamed([out]) and inner[1] == 1 and streamable(out, lanes) and not (reverse and not kind.by_columns)
     line = host.CACHE_LINE // x.type.size
     prefetched = range(0, lanes, line) if is_streamed([x]) and inner[0] == 1 and not reverse else ()
@@ -153,31 +144,31 @@ def scan_launch(axis: int, exclusive: bool, reverse: bool, x: Tensor, out: Tenso
 
     prologue = []
     if kind.by_columns:
-        slots.integer("length", length)
-        steps = [slots.integer(name, t.strides[axis]) for name, t in (("x_step", x), ("out_step", out))]
-        slots.integer("ahead", x.strides[axis] * rows_ahead(loop.chunk * x.type.size))
+        arguments.integer("length", length)
+        steps = [arguments.integer(name, t.strides[axis]) for name, t in (("x_step", x), ("out_step", out))]
+        arguments.integer("ahead", x.strides[axis] * rows_ahead(loop.chunk * x.type.size))
         starts = [f"q = offset(q, (length - 1) * {steps[0]})", f"w = offset(w, (length - 1) * {steps[1]})"]
         walk = ["q = r_x", "w = r_out", *(starts if reverse else []), "for j in range(length):"]
         move = [f"q = offset(q, {sign}{steps[0]})", f"w = offset(w, {sign}{steps[1]})"]
         prologue = [f"sums = local_{wide}({KEPT_COLUMNS + lanes})"]
         clear = vector_loop(lanes, lambda left: [f"store(sums, c - first, {const_text(wide, 0, lanes)})"])
-        row = [*clear, *walk, *indent([*vector_loop(lanes, columns, aligned="w" if streamed else ""), *move], 1)]
+        row = [*clear, *walk, *indent([*vector_loop(lanes, columns, aligned="w" if streamed else ""), *move])]
     else:
         row = [f"total = {const_text(wide, 0, 0)}"]
         if divided:
             parts = "task + 1, (block + 1) * chunks" if reverse else "block * chunks, task"
             row += [f"for part in range({parts}):", "    total = add(total, load_scalar(p_sums, part))"]
         if reverse:
-            whole = [f"while c >= first + {lanes}:", *indent([f"c -= {lanes}", *along("")], 1)]
+            whole = [f"while c >= first + {lanes}:", *indent([f"c -= {lanes}", *along("")])]
             row += ["c = last", *whole]
-            row += ["if c > first:", *indent(["left = c - first", "c = first", *along("left")], 1)]
+            row += ["if c > first:", *indent(["left = c - first", "c = first", *along("left")])]
         else:
             row += vector_loop(lanes, along, aligned="r_out" if streamed else "")
     inside = [f"r_x = offset(p_x, {loop.offset(0)})", f"r_out = offset(p_out, {loop.offset(1)})", *row]
     tasks, traffic = loop.tasks if 0 not in x.lens else 0, footprint(x) + footprint(out)
     return Launch(
         kernel=loop.kernel("prefix_scan_sum_kernel", inside, origin, prologue, streamed=streamed),
-        args=tuple(slots.values),
+        args=arguments.values,
         geometry=TaskRange(tasks, claim(tasks, traffic)),
         flops=prod(x.lens),
         bytes=traffic,

@@ -14,9 +14,11 @@ from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...space import collapse
 from .. import host
-from ..loops import Slots, dtype_name, footprint, indent, load_text, store_text
+from ..arguments import Arguments
+from ..loops import footprint
+from ..statements import cast_text, dtype_name, indent, load_text, store_text, vector_loop
 from .checks import Checks
-from .rows import RowLoop, cast_text, mover, mover_lanes, vector_loop
+from .rows import RowLoop, mover, mover_lanes
 
 __all__ = ["scatter_launch", "scatternd_launch"]
 
@@ -35,14 +37,14 @@ def scatter_launch(
     kept = [a for a in range(len(out.lens)) if a != axis]
     tensors = [indices.strides, updates.strides, out.strides]
     space = collapse(updates.lens, tensors, order_by=2, axes=kept)
-    slots, storage, compute = _slots(combine, indices, updates, out)
+    arguments, storage, compute = _operands(combine, indices, updates, out)
     length = updates.lens[axis]
-    loop = RowLoop(slots, space.lens, space.strides, 1, 1, 8 * length)
-    slots.integer("count", length)
-    slots.integer("length", out.lens[axis])
-    checks = Checks(slots, [checked])
+    loop = RowLoop(arguments, space.lens, space.strides, 1, 1, 8 * length)
+    arguments.integer("count", length)
+    arguments.integer("length", out.lens[axis])
+    checks = Checks(arguments, [checked])
     wrong = checks.note(0, "at")
-    steps = [slots.integer(f"step{k}", s[axis]) for k, s in enumerate(tensors)]
+    steps = [arguments.integer(f"step{k}", s[axis]) for k, s in enumerate(tensors)]
     new = cast_text("load_scalar(r_updates, 0)", storage, compute)
     if combine != "none":
         new = f"{_COMBINE[combine]}({cast_text('load_scalar(r_out, at)', storage, compute)}, {new})"
@@ -57,16 +59,15 @@ def scatter_launch(
                 "if at >= 0 and at < length:",
                 f"    at *= {steps[2]}",
                 f"    store_scalar(r_out, at, {cast_text(new, compute, storage)})",
-                *(["else:", *indent(wrong, 1)] if wrong else []),
+                *(["else:", *indent(wrong)] if wrong else []),
                 f"r_indices = offset(r_indices, {steps[0]})",
                 f"r_updates = offset(r_updates, {steps[1]})",
             ],
-            1,
         ),
     ]
     return Launch(
         kernel=loop.kernel(f"scatter_{combine}_kernel", inside, origin, checks.begin(), epilogue=checks.end()),
-        args=tuple(slots.values),
+        args=arguments.values,
         geometry=TaskRange(loop.tasks if 0 not in updates.lens else 0),
         bytes=footprint(indices) + 2 * footprint(updates),
         checks=(f"axis {axis} of length {out.lens[axis]}",),
@@ -89,13 +90,13 @@ def scatternd_launch(
     each = collapse(
         updates.lens, [indices.strides[:-1] + (0,) * len(slice_axes), updates.strides], 0, axes=range(tuples)
     )
-    slots, storage, compute = _slots(combine, indices, updates, out)
+    arguments, storage, compute = _operands(combine, indices, updates, out)
     lanes = mover_lanes(out.type, lens[-1]) if combine == "none" else host.lanes(compute)
-    loop = RowLoop(slots, lens[:-1], [s[:-1] for s in strides], lens[-1], lanes, prod(each.lens) or 1)
+    loop = RowLoop(arguments, lens[:-1], [s[:-1] for s in strides], lens[-1], lanes, prod(each.lens) or 1)
     inner = [s[-1] for s in strides]
-    step = [slots.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(inner)]
-    counts = [slots.integer(f"m{d}", n) for d, n in enumerate(each.lens)]
-    walks = [_walk(slots, f"{name}", each.strides[k]) for k, name in enumerate("iu")]
+    step = [arguments.integer(f"t{k}", s) if s not in (0, 1) else "" for k, s in enumerate(inner)]
+    counts = [arguments.integer(f"m{d}", n) for d, n in enumerate(each.lens)]
+    walks = [_walk(arguments, f"{name}", each.strides[k]) for k, name in enumerate("iu")]
 
     def body(left: str) -> list[str]:
         new = cast_text(load_text("q", "c", inner[0], step[0], lanes, left), storage, compute)
@@ -104,20 +105,20 @@ def scatternd_launch(
             new = f"{_COMBINE[combine]}({old}, {new})"
         return [store_text("w", "c", inner[1], step[1], cast_text(new, compute, storage), left)]
 
-    checks = Checks(slots, checked or [True] * depth)
+    checks = Checks(arguments, checked or [True] * depth)
     wrong: list[str] = []
     lines = [f"t = offset(p_indices, {walks[0]})", "place = 0", "inside = True"]
     for k in range(depth):
-        length = slots.integer(f"length{k}", out.lens[k])
-        scale = slots.integer(f"scale{k}", out.strides[k])
-        start = slots.integer(f"tuple{k}", k * indices.strides[-1])
+        length = arguments.integer(f"length{k}", out.lens[k])
+        scale = arguments.integer(f"scale{k}", out.strides[k])
+        start = arguments.integer(f"tuple{k}", k * indices.strides[-1])
         lines += [
             *checks.read(k, f"at{k}", f"load_scalar(t, {start})", indices.type, length),
             f"inside = inside and at{k} >= 0 and at{k} < {length}",
             f"place += at{k} * {scale}",
         ]
         if note := checks.note(k, f"at{k}"):
-            wrong += [f"if {checks.outside(f'at{k}', length)}:", *indent(note, 1)]
+            wrong += [f"if {checks.outside(f'at{k}', length)}:", *indent(note)]
     lines += [
         "if inside:",
         *indent(
@@ -126,12 +127,11 @@ def scatternd_launch(
                 "w = offset(r_out, place)",
                 *vector_loop(lanes, body),
             ],
-            1,
         ),
-        *(["else:", *indent(wrong, 1)] if wrong else []),
+        *(["else:", *indent(wrong)] if wrong else []),
     ]
     for d in range(len(counts) - 1, -1, -1):
-        lines = [f"for j{d} in range({counts[d]}):", *indent(lines, 1)]
+        lines = [f"for j{d} in range({counts[d]}):", *indent(lines)]
     inside = [
         f"r_updates = offset(p_updates, {loop.offset(0)})",
         f"r_out = offset(p_out, {loop.offset(1)})",
@@ -139,25 +139,25 @@ def scatternd_launch(
     ]
     return Launch(
         kernel=loop.kernel(f"scatternd_{combine}_kernel", inside, origin, checks.begin(), epilogue=checks.end()),
-        args=tuple(slots.values),
+        args=arguments.values,
         geometry=TaskRange(loop.tasks if 0 not in updates.lens else 0),
         bytes=footprint(indices) + 2 * footprint(updates),
         checks=tuple(f"axis {k} of length {n}" for k, n in enumerate(out.lens[:depth])),
     )
 
 
-def _slots(combine: str, indices: Tensor, updates: Tensor, out: Tensor) -> tuple[Slots, str, str]:
-    """Slots with the pointers, and the dtypes in which elements are stored and combined."""
+def _operands(combine: str, indices: Tensor, updates: Tensor, out: Tensor) -> tuple[Arguments, str, str]:
+    """Arguments with the pointers, and the dtypes in which elements are stored and combined."""
     storage = mover(out.type) if combine == "none" else dtype_name(out.type)
     compute = storage if combine == "none" else dtype_name(out.type.compute)
-    slots = Slots()
-    slots.pointer("p_indices", "indices", dtype_name(indices.type))
-    slots.pointer("p_updates", "updates", storage)
-    slots.pointer("p_out", "out", storage)
-    return slots, storage, compute
+    arguments = Arguments()
+    arguments.pointer("p_indices", "indices", dtype_name(indices.type))
+    arguments.pointer("p_updates", "updates", storage)
+    arguments.pointer("p_out", "out", storage)
+    return arguments, storage, compute
 
 
-def _walk(slots: Slots, name: str, strides: Sequence[int]) -> str:
+def _walk(arguments: Arguments, name: str, strides: Sequence[int]) -> str:
     """Expression of the offset at the loop counters ``j0``, ``j1``, ...."""
-    terms = [f"j{d} * {slots.integer(f'{name}_{d}', s)}" for d, s in enumerate(strides) if s]
+    terms = [f"j{d} * {arguments.integer(f'{name}_{d}', s)}" for d, s in enumerate(strides) if s]
     return " + ".join(terms) or "0"

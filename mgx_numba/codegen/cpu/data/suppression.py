@@ -13,9 +13,10 @@ from math import prod
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from .. import host
+from ..arguments import Arguments
 from ..kernel import cpu_kernel
-from ..loops import Slots, dtype_name, footprint, indent, load_text
-from .rows import cast_text, vector_loop
+from ..loops import footprint
+from ..statements import cast_text, dtype_name, for_tasks, indent, kernel_text, load_text, vector_loop
 
 __all__ = ["PLANES", "scratch_pitch", "suppression_launch"]
 
@@ -58,14 +59,14 @@ def suppression_launch(
     rows, lanes = images * classes, host.lanes("float64")
     wide = host.lanes("float32") * 2
     score_dtype = dtype_name(scores.type)
-    slots = Slots()
-    slots.pointer("p_boxes", "boxes", dtype_name(boxes.type))
-    slots.pointer("p_scores", "scores", score_dtype)
+    arguments = Arguments()
+    arguments.pointer("p_boxes", "boxes", dtype_name(boxes.type))
+    arguments.pointer("p_scores", "scores", score_dtype)
     for k, limit in enumerate(limits):
-        slots.pointer(f"p_limit{k}", f"limit{k}", dtype_name(limit.type))
+        arguments.pointer(f"p_limit{k}", f"limit{k}", dtype_name(limit.type))
     for name in ("picked", "counts", "order"):
-        slots.pointer(f"p_{name}", name, "int64")
-    slots.pointer("p_planes", "planes", "float64")
+        arguments.pointer(f"p_{name}", name, "int64")
+    arguments.pointer("p_planes", "planes", "float64")
     for name, value in (
         ("rows", rows),
         ("batch", -(-rows // groups)),
@@ -79,17 +80,17 @@ def suppression_launch(
         ("box_step", boxes.strides[1]),
         ("box_side", boxes.strides[2]),
     ):
-        slots.integer(name, value)
-    step = slots.integer("score_step", scores.strides[2]) if scores.strides[2] not in (0, 1) else ""
+        arguments.integer(name, value)
+    step = arguments.integer("score_step", scores.strides[2]) if scores.strides[2] not in (0, 1) else ""
     limited = len(limits) > 2
 
     def candidates(left: str) -> list[str]:
         one = _append(boxes, scores, step, limited, center_point_box)
-        each = [f"for e in range({left or wide}):", *indent(one, 1)]
+        each = [f"for e in range({left or wide}):", *indent(one)]
         if left or not limited:
             return each
         value = cast_text(load_text("r_scores", "c", scores.strides[2], step, wide), score_dtype, "float64")
-        return [f"if reduce_or(gt({value}, lowest)):", *indent(each, 1)]
+        return [f"if reduce_or(gt({value}, lowest)):", *indent(each)]
 
     def scan(suppress: bool) -> list[str]:
         """One pass over the candidates that sets ``top`` and ``first``: the best score left and its place."""
@@ -108,7 +109,6 @@ def suppression_launch(
                     f"place = where(take, add(iota_int64({lanes}), c), place)",
                     f"c += {lanes}",
                 ],
-                1,
             ),
             "first = reduce_argmax(best, place)",
             "top = reduce_max(best)",
@@ -133,24 +133,19 @@ def suppression_launch(
                 "b_area = load_scalar(planes, 5 * pitch + first)",
                 *scan(suppress=True),
             ],
-            1,
         ),
         "store_scalar(p_counts, row, kept)",
     ]
-    text = [
-        "def kernel(args, begin, end):",
-        *indent(slots.lines, 1),
-        *indent(_limit_lines(limits), 1),
-        "    for task in range(begin, end):",
-        "        planes = offset(p_planes, task * 6 * pitch)",
-        "        order = offset(p_order, task * pitch)",
-        "        for row in range(task * batch, imin(rows, task * batch + batch)):",
-        *indent(one_row, 3),
+    task = [
+        "planes = offset(p_planes, task * 6 * pitch)",
+        "order = offset(p_order, task * pitch)",
+        "for row in range(task * batch, imin(rows, task * batch + batch)):",
+        *indent(one_row),
     ]
-    name = "nonmaxsuppression_kernel"
+    text = kernel_text([*arguments.bind(), *_limit_lines(limits), *for_tasks(task)])
     return Launch(
-        kernel=cpu_kernel(name=name, text="\n".join(text) + "\n", origin=origin),
-        args=tuple(slots.values),
+        kernel=cpu_kernel("nonmaxsuppression_kernel", text, origin),
+        args=arguments.values,
         geometry=TaskRange(groups if rows and count else 0),
         flops=prod(scores.lens),
         bytes=footprint(boxes) + footprint(scores),
@@ -193,7 +188,6 @@ def _append(boxes: Tensor, scores: Tensor, step: str, limited: bool, center: boo
                 "store_scalar(order, found, c + e)",
                 "found += 1",
             ],
-            1,
         ),
     ]
 

@@ -22,8 +22,10 @@ from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...space import collapse
 from .. import host
-from ..loops import AHEAD_BYTES, Slots, dtype_name, footprint, indent, is_streamed, load_text
-from .rows import RowLoop, cast_text, const_text, row_share
+from ..arguments import Arguments
+from ..loops import AHEAD_BYTES, footprint, is_streamed
+from ..statements import cast_text, const_text, dtype_name, indent, load_text
+from .rows import RowLoop, row_share
 
 __all__ = ["LARGEST_K", "topk_launch", "topk_share"]
 
@@ -92,19 +94,19 @@ def topk_launch(
     lens = tuple(1 if a == axis else n for a, n in enumerate(x.lens))
     space = collapse(lens, [x.strides, values.strides, positions.strides], order_by=0, axes=kept)
     text = _TopkLines(x, axis, largest)
-    slots, lanes, storage = text.slots, text.lanes, text.storage
-    slots.pointer("p_x", "x", storage)
-    slots.pointer("p_values", "values", storage)
-    slots.pointer("p_positions", "positions", "int64")
+    arguments, lanes, storage = text.arguments, text.lanes, text.storage
+    arguments.pointer("p_x", "x", storage)
+    arguments.pointer("p_values", "values", storage)
+    arguments.pointer("p_positions", "positions", "int64")
     length = x.lens[axis]
     if share:
-        loop = RowLoop(slots, space.lens, space.strides, length, lanes, 4, longest=share, least=share)
+        loop = RowLoop(arguments, space.lens, space.strides, length, lanes, 4, longest=share, least=share)
     else:
-        loop = RowLoop(slots, space.lens, space.strides, length, lanes, 4, whole=True)
-    slots.integer("k", k)
-    text.step = slots.integer("t0", text.stride) if text.stride not in (0, 1) else ""
-    slots.integer("value_step", 1 if share else values.strides[axis])
-    slots.integer("position_step", 1 if share else positions.strides[axis])
+        loop = RowLoop(arguments, space.lens, space.strides, length, lanes, 4, whole=True)
+    arguments.integer("k", k)
+    text.step = arguments.integer("t0", text.stride) if text.stride not in (0, 1) else ""
+    arguments.integer("value_step", 1 if share else values.strides[axis])
+    arguments.integer("position_step", 1 if share else positions.strides[axis])
     fitting = [n for n in GROUP_VECTORS if k <= n * lanes * WANTED_OF_GROUPS and text.floats]
     inside = [
         f"r_x = offset(p_x, {loop.offset(0)})",
@@ -116,11 +118,11 @@ def topk_launch(
         inside += [f"r_x = offset(r_x, {begin})", "base = first", "last = last - first", "first = 0"]
         text.position = "({}) + base"
     if places:
-        slots.pointer("p_places", "places", "int64")
+        arguments.pointer("p_places", "places", "int64")
         inside.append("r_places = offset(p_places, row * cols)")
         text.position = "load_scalar(r_places, {})"
     if fitting:
-        inside += ["done = False", *text.collect(fitting[0]), "if not done:", *indent(text.insert(), 1)]
+        inside += ["done = False", *text.collect(fitting[0]), "if not done:", *indent(text.insert())]
     else:
         inside += text.insert()
     prologue = [
@@ -132,7 +134,7 @@ def topk_launch(
     ]
     return Launch(
         kernel=loop.kernel("topk_kernel", inside, origin, prologue),
-        args=tuple(slots.values),
+        args=arguments.values,
         geometry=TaskRange(loop.tasks if 0 not in x.lens else 0),
         flops=prod(x.lens),
         bytes=footprint(x) + footprint(values) + footprint(positions),
@@ -147,7 +149,7 @@ class _TopkLines:
         self.compute = "uint8" if self.storage == "bool" else dtype_name(x.type.compute)
         self.position = "{}"
         self.lanes, self.stride, self.step = host.lanes(self.compute), x.strides[axis], ""
-        self.slots, self.size, self.asked = Slots(), x.type.size, is_streamed([x]) and self.stride == 1
+        self.arguments, self.size, self.asked = Arguments(), x.type.size, is_streamed([x]) and self.stride == 1
         if self.floats:
             lowest: float | int = float("-inf") if largest else float("nan")
         else:
@@ -171,7 +173,7 @@ class _TopkLines:
         for j in range(1, vectors):
             found = f"logical_or({found}, {test(self.loaded(f'(c + {j * self.lanes})'))})"
         lines = [f"if reduce_or({found}):", "    break", f"c += {vectors * self.lanes}"]
-        return [f"while c + {vectors * self.lanes} <= last:", *indent(lines, 1)]
+        return [f"while c + {vectors * self.lanes} <= last:", *indent(lines)]
 
     def put(self, place: str, source: str) -> list[str]:
         """Lines that write an element of ``best`` to a place of the result."""
@@ -199,12 +201,12 @@ class _TopkLines:
         keep = [f"m{j} = {self.better(f'v{j}', f'm{j}')}" for j in range(vectors)]
         rest = [
             f"while c + {vectors * lanes} <= last:",
-            *indent([*(asked if vectors >= DEALT else ()), *one, *keep, f"c += {vectors * lanes}"], 1),
+            *indent([*(asked if vectors >= DEALT else ()), *one, *keep, f"c += {vectors * lanes}"]),
         ]
         if many == DEALT:
             rest = [
                 f"while c + {DEALT * lanes} <= last:",
-                *indent([*asked, *deal, *keep, f"c += {DEALT * lanes}"], 1),
+                *indent([*asked, *deal, *keep, f"c += {DEALT * lanes}"]),
                 *rest,
             ]
         return [
@@ -217,7 +219,6 @@ class _TopkLines:
                     *(self._counted(vectors) if vectors <= COUNTED_VECTORS else self._bisected(vectors)),
                     *self._collect_within(),
                 ],
-                1,
             ),
         ]
 
@@ -285,11 +286,11 @@ class _TopkLines:
             "count = 0",
             "c = 0",
             f"while c < last and count <= {COLLECTED - lanes}:",
-            *indent(collecting, 1),
+            *indent(collecting),
             "done = c >= last and count >= k",
             "if done:",
             f"    store(best, count, {self.worst})",
-            *indent(self._rank(), 1),
+            *indent(self._rank()),
         ]
 
     def _rank(self) -> list[str]:
@@ -312,11 +313,10 @@ class _TopkLines:
                     "    store_scalar(order, cast_int64(load_scalar(candidates_at, e)), p + e)",
                     f"p += {lanes}",
                 ],
-                1,
             ),
             "for e in range(k):",
             "    p = load_scalar(order, e)",
-            *indent(self.put("e", "p"), 1),
+            *indent(self.put("e", "p")),
         ]
 
     # By insertion
@@ -354,7 +354,7 @@ class _TopkLines:
             *indent(self._insert_one(), 2),
             "    c += left",
             "for e in range(k):",
-            *indent(self.put("e", "e"), 1),
+            *indent(self.put("e", "e")),
         ]
 
     def _insert_one(self) -> list[str]:
@@ -382,5 +382,5 @@ class _TopkLines:
         return [
             "a = load_scalar(candidates, e)",
             f"if count < k or {self.beats('a', 'load_scalar(best, k - 1)')}:",
-            *indent(found, 1),
+            *indent(found),
         ]

@@ -14,8 +14,10 @@ from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...space import collapse
 from .. import host
+from ..arguments import Arguments
 from ..kernel import cpu_kernel
-from ..loops import INDENT, Odometer, Slots, claim, footprint, indent, is_streamed, task_elements, vector_loop
+from ..loops import Odometer, claim, footprint, is_streamed, task_elements
+from ..statements import INDENT, for_tasks, indent, kernel_text, vector_loop
 from .rows import mover
 
 __all__ = ["transpose_launch"]
@@ -97,14 +99,14 @@ class _Plan:
     def __init__(self, x: Tensor, out: Tensor, origin: str) -> None:
         self.x, self.out, self.origin = x, out, origin
         self.streamed = is_streamed([out])
-        self.slots = Slots()
-        self.slots.pointer("p_x", "x0", mover(x.type))
-        self.slots.pointer("p_out", "out0", mover(x.type))
+        self.arguments = Arguments()
+        self.arguments.pointer("p_x", "x0", mover(x.type))
+        self.arguments.pointer("p_out", "out0", mover(x.type))
 
     def outer(self, lens: list[int], strides: list[list[int]]) -> None:
         """The dimensions around the pair."""
         self.points = prod(lens)
-        self.odometer = Odometer(self.slots, lens, strides)
+        self.odometer = Odometer(self.arguments, lens, strides)
 
     def blocks(self, size: int, lens: tuple[int, int], steps: tuple[int, int]) -> Launch:
         """Tasks of square tiles.
@@ -131,7 +133,7 @@ class _Plan:
             ("x_step", steps[0]),
             ("out_step", steps[1]),
         ):
-            self.slots.integer(name, value)
+            self.arguments.integer(name, value)
         # Rows of the target that lie a multiple of this apart compete for the same few places of the caches.
         staged = not lined if self.streamed else steps[1] * item % ALIASING == 0
         dense = self.streamed and steps[1] == lens[1] <= tile
@@ -145,7 +147,7 @@ class _Plan:
             f"stop = imin(across, j + {across})",
             *self._pointers(),
             "while j < stop:",
-            *indent([f"col = imin(j, across - {size})", *moves, f"j += {size}"], 1),
+            *indent([f"col = imin(j, across - {size})", *moves, f"j += {size}"]),
         ]
         scratch = [f"scratch = local_{mover(self.x.type)}({size * (tile + size)})"] if staged else []
         elements = min(lens[0], across) * min(lens[1], tile)
@@ -155,7 +157,7 @@ class _Plan:
     def _rows(size: int, *body: str) -> list[str]:
         """``body`` for each block of a stripe, which starts at ``row``."""
         loop = [f"row = imin(i, along - {size})", *body, f"i += {size}"]
-        return ["i = first", "while i < last:", *indent(loop, 1)]
+        return ["i = first", "while i < last:", *indent(loop)]
 
     def _direct(self, size: int) -> list[str]:
         """Blocks from the source straight to the target."""
@@ -177,7 +179,7 @@ class _Plan:
             return [
                 *self._rows(size, to_scratch),
                 f"for k in range({size}):",
-                *indent(self._rows(size, to_target), 1),
+                *indent(self._rows(size, to_target)),
             ]
         wide = host.CACHE_LINE // self.x.type.size
 
@@ -195,13 +197,13 @@ class _Plan:
         if dense:  # all rows are one run of memory, of which only the ends are parts of lines
             rows = ["k = 0", rows[0], *vector_loop(wide, move, first="0", last=f"{size} * along", aligned="q_out")]
             return [*self._rows(size, to_scratch, *ahead), *rows]
-        return [*self._rows(size, to_scratch, *ahead), f"for k in range({size}):", *indent(rows, 1)]
+        return [*self._rows(size, to_scratch, *ahead), f"for k in range({size}):", *indent(rows)]
 
     def ribbon(self, intrinsic: str, length: int, count: int, step: int, lanes: int) -> Launch:
         """Tasks of RIBBON steps along the longer dimension of ``length``, each of ``count`` elements."""
         chunks = -(-length // RIBBON)
         for name, value in (("length", length), ("chunks", chunks), ("step", step)):
-            self.slots.integer(name, value)
+            self.arguments.integer(name, value)
         if intrinsic == "interleave":
             source, target = "offset(r_x, c), step", f"offset(r_out, c * {count})"
             scratch, places = "scratch", [f"c * {count} + {r * lanes}" for r in range(count)]
@@ -219,7 +221,7 @@ class _Plan:
             f"last = imin(length, i + {RIBBON})",
             *self._pointers(),
             "while i < last:",
-            *indent([f"c = imin(i, length - {lanes})", *move, f"i += {lanes}"], 1),
+            *indent([f"c = imin(i, length - {lanes})", *move, f"i += {lanes}"]),
         ]
         return self._launch(f"{intrinsic}_kernel", lines, self.points * chunks, min(length, RIBBON) * count, prologue)
 
@@ -274,7 +276,7 @@ class _Plan:
         lines = self._steps(steps, lanes, block)
         if self.streamed:
             rows = vector_loop(wide, move, first="0", last="stop - i", aligned="q_out")
-            lines += [f"for r in range({count}):", *indent(["q_out = offset(r_out, r * step + i)", *rows], 1)]
+            lines += [f"for r in range({count}):", *indent(["q_out = offset(r_out, r * step + i)", *rows])]
         ending = [f"ending = local_{mover(self.x.type)}({lanes * count + lanes})"]
         return self._ribbons("unpacking_kernel", lines, length, count, step, count * pitch, ending)
 
@@ -285,7 +287,7 @@ class _Plan:
             f"stop = imin(last, i + {steps})",
             "c = i",
             "while c < stop:",
-            *indent([f"k = imin(c, length - {lanes})", *block, f"c += {lanes}"], 1),
+            *indent([f"k = imin(c, length - {lanes})", *block, f"c += {lanes}"]),
         ]
 
     def _ribbons(
@@ -294,14 +296,14 @@ class _Plan:
         """Tasks of RIBBON steps, in which ``inside`` does those from ``i`` up to ``stop``, which it sets."""
         chunks = -(-length // RIBBON)
         for key, value in (("length", length), ("chunks", chunks), ("step", step), ("count", count)):
-            self.slots.integer(key, value)
+            self.arguments.integer(key, value)
         lines = [
             "point = idiv(task, chunks)",
             f"i = (task - point * chunks) * {RIBBON}",
             f"last = imin(length, i + {RIBBON})",
             *self._pointers(),
             "while i < last:",
-            *indent([*inside, "i = stop"], 1),
+            *indent([*inside, "i = stop"]),
         ]
         prologue = [f"scratch = local_{mover(self.x.type)}({scratch})", *more]
         return self._launch(name, lines, self.points * chunks, min(length, RIBBON) * count, prologue)
@@ -316,17 +318,12 @@ class _Plan:
     def _launch(
         self, name: str, lines: list[str], tasks: int, elements: int, prologue: list[str] | None = None
     ) -> Launch:
-        text = [
-            "def kernel(args, begin, end):",
-            *indent([*self.slots.lines, *(prologue or [])], 1),
-            f"{INDENT}for task in range(begin, end):",
-            *indent(lines, 2),
-            *([f"{INDENT}stream_fence()"] if self.streamed else []),
-        ]
+        fence = ["stream_fence()"] if self.streamed else []
+        text = kernel_text([*self.arguments.bind(), *(prologue or []), *for_tasks(lines), *fence])
         traffic = footprint(self.x) + footprint(self.out)
         return Launch(
-            kernel=cpu_kernel(name=name, text="\n".join(text) + "\n", origin=self.origin),
-            args=tuple(self.slots.values),
+            kernel=cpu_kernel(name, text, self.origin),
+            args=self.arguments.values,
             geometry=TaskRange(tasks, max(1, task_elements(prod(self.out.lens)) // elements, claim(tasks, traffic))),
             bytes=traffic,
         )

@@ -32,7 +32,7 @@ __all__ = [
     "futex_wake",
     "nanoseconds",
     "pause",
-    "put_words",
+    "put_pointer",
     "run_only_on",
     "sleep_microseconds",
     "words_at",
@@ -94,15 +94,15 @@ def words_of(typingctx, address):
 
 
 @intrinsic
-def put_words(typingctx, block, slot, words):
-    """Store the pointer ``words`` in word ``slot`` of ``block``."""
+def put_pointer(typingctx, block, slot, pointer):
+    """Store a pointer, to elements or words, in word ``slot`` of ``block``."""
 
     def lower(context, builder, signature, args):
-        place = builder.bitcast(_element(builder, args[0], args[1]), _I64.as_pointer().as_pointer())
+        place = builder.bitcast(_element(builder, args[0], args[1]), args[2].type.as_pointer())
         builder.store(args[2], place)
         return context.get_dummy_value()
 
-    return types.void(_WORDS, _INT, _WORDS), lower
+    return types.void(_WORDS, _INT, pointer), lower
 
 
 @intrinsic

@@ -19,7 +19,7 @@ is for an ordinary convolution of CHANNELS (at most 4) input channels, which are
     sums[v, p] = sum over d, r, k, c of x[d * x_plane + r * x_row + (p * STRIDE + k) * CHANNELS + c]
                  * w[d * w_plane + (((r * WINDOW + k) * CHANNELS + c) * VECTORS + v) * LANES ...]
 
-for VECTORS vectors of output channels. The words of ``block`` are `DEPTHWISE_SLOTS`.
+for VECTORS vectors of output channels. ``block`` is a `LINE_BLOCK`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from ..lang.vector import pointer_type
-from .depthwise_table import DEPTHWISE_SLOTS
+from .depthwise_table import LINE_BLOCK
 from .tile import literal_shape
 from .tile_writer import Values, VectorWriter, constant
 
@@ -56,7 +56,9 @@ class DepthwiseWriter(VectorWriter):
     ) -> None:
         super().__init__(builder, dtype, lanes)
         self.pixels, self.count, self.tap_size = pixels, pixels, lanes
-        self.slot = {name: builder.load(self.at(block, constant(k))) for k, name in enumerate(DEPTHWISE_SLOTS)}
+        self.slot = {
+            word.name: builder.load(self.at(block, constant(LINE_BLOCK.number(word.name)))) for word in LINE_BLOCK.words
+        }
         self.mask = self._lanes_left() if masked else None
 
     def windows(

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-__all__ = ["DEPTHWISE_SLOTS", "RUNS"]
+from ..records import Record, Word
+
+__all__ = ["LINE_BLOCK", "RUNS"]
 
 RUNS = (8, 7, 6, 5, 4, 3, 2, 1)
 """Output pixels whose sums can be kept in registers."""
 
-DEPTHWISE_SLOTS = (
-    "planes",
-    "x_plane",  # elements from one plane of taps to the next
-    "w_plane",
-    "row0",  # first row of taps
-    "row1",  # and the one after the last
-    "x_row",  # elements from one row of taps to the next
-    "x_column",  # elements from one column to the next
-    "channels",  # from the run's first on
-    "stride",  # (one tap) columns from one pixel to the next
-    "taps",  # (one tap) taps along the line
-    "dilation",  # (one tap) columns from one tap to the next
-    "first",  # column of the first tap of pixel 0, perhaps negative
-    "columns",  # columns of the input
+LINE_BLOCK = Record(
+    "line",
+    (
+        Word("planes", "planes of taps"),
+        Word("x_plane", "elements from one plane of taps to the next"),
+        Word("w_plane", "the same of the weights"),
+        Word("row0", "first row of taps"),
+        Word("row1", "and the one after the last"),
+        Word("x_row", "elements from one row of taps to the next"),
+        Word("x_column", "elements from one column to the next"),
+        Word("channels", "from the run's first on"),
+        Word("stride", "(any taps) columns from one pixel to the next"),
+        Word("taps", "(any taps) taps along the line"),
+        Word("dilation", "(any taps) columns from one tap to the next"),
+        Word("first", "column of the first tap of pixel 0, perhaps negative"),
+        Word("columns", "columns of the input"),
+    ),
 )
-"""Words of the block that describes a line to `mgx_numba.codegen.cpu.microkernels.depthwise`."""
+"""The block that describes a line to `mgx_numba.codegen.cpu.microkernels.depthwise`."""

@@ -3,7 +3,7 @@
 One variant of ``tile_finish_<dtype>`` computes ``tiles`` blocks of ROWS rows below each other, over the panels
 ``begin`` to ``end`` of the right-hand side and, if ``last`` is set, over one more that has missing columns: LAST
 vectors, of which with MISSING the last one is not whole. Each sum goes through the statements of the epilogue, and only
-the result is stored. The operands are in a block of int64 words, `finish_slots`.
+the result is stored. The operands are in a block of int64 words, `finish_block`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from numba.extending import intrinsic
 
 from ..lang import vecmath
 from ..lang.vector import Vec, pointer_type
+from ..records import Record, Word
 from .inline import Typed, inline
 from .tile import literal_shape, written_function
-from .tile_table import finish_slots
+from .tile_table import finish_block
 from .tile_thin import ThinWriter
 from .tile_writer import Values, constant
 
@@ -65,14 +66,13 @@ class FinishWriter(ThinWriter):
         size = ir.Constant(ir.IntType(32), rows * vectors)
         self.parked = self.ir.alloca(self.vector, size) if long else None
 
-    def slots(self) -> tuple[str, ...]:
-        return finish_slots(len(self.finish.operands))
+    def block(self) -> Record:
+        return finish_block(len(self.finish.operands))
 
-    def _read_slot(self, index: int, name: str) -> ir.Value:
-        if name not in self.types:
-            return super()._read_slot(index, name)
-        pointer = self.context.get_value_type(self.types[name]).as_pointer()
-        return self.ir.load(self.ir.bitcast(self.at(self.args, constant(index)), pointer), name=name)
+    def pointer_to(self, word: Word) -> ir.Type:
+        if word.name in self.types:
+            return self.context.get_value_type(self.types[word.name])
+        return super().pointer_to(word)
 
     def write(self) -> None:
         places = ["x", "acc", *self.walking]

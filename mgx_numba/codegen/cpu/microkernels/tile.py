@@ -8,7 +8,7 @@ One variant of ``tile_<dtype>`` computes, for the panels ``begin`` to ``end`` of
 A row whose offset o is negative reads from ``zero`` instead of ``x``, which is how padding is done. The sums stay in
 registers over all taps and all k. A variant whose tile is too small to hide the latency of the multiply-add units keeps
 SPLIT sums of each element, over interleaved k. MASKED variants read no column of the right-hand side that does not
-exist. The operands are in a block of int64 words, `TILE_SLOTS`.
+exist. The operands are in a block of int64 words, `TILE_BLOCK`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,9 @@ from numba.core import types
 from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
-from .tile_table import TILE_SLOTS, TILE_TABLE_ROWS
 from .tile_writer import ProductWriter
 
 __all__ = [
-    "TILE_SLOTS",
-    "TILE_TABLE_ROWS",
-    "put_pointer",
     "tile_float32",
     "tile_float64",
 ]
@@ -53,7 +49,7 @@ def literal_shape(names: Sequence[str], literals: Sequence[types.Type]) -> list[
 
 
 def written_function(module: ir.Module, name: str, write: Callable[[ir.Function], None]) -> ir.Function:
-    """The module's function ``void name(i64 *slots, i64 begin, i64 end)``, written on first use."""
+    """The module's function ``void name(i64 *block, i64 begin, i64 end)``, written on first use."""
     if name in module.globals:
         return module.globals[name]
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [_I64.as_pointer(), _I64, _I64]), name=name)
@@ -88,15 +84,3 @@ def tile_intrinsic(called: str, dtype: str, writer: type[ProductWriter]) -> Any:
 
 tile_float32 = tile_intrinsic("tile_float32", "float32", ProductWriter)
 tile_float64 = tile_intrinsic("tile_float64", "float64", ProductWriter)
-
-
-@intrinsic
-def put_pointer(typingctx, block, slot, pointer):
-    """Store a pointer in word ``slot`` of ``block``."""
-
-    def lower(context, builder, signature, values):
-        place = builder.gep(values[0], [values[1]])
-        builder.store(values[2], builder.bitcast(place, values[2].type.as_pointer()))
-        return context.get_dummy_value()
-
-    return types.void(_WORDS, types.int64, pointer), lower

@@ -11,6 +11,7 @@ import functools
 from ....errors import UnsupportedError
 from ...problems.element_types import ElementTypes
 from .. import host
+from ..records import Holds, Record, Word, pointer
 from .bfloat16_table import BFLOAT16_TILES
 from .int8_table import INT8_TILES
 from .register_tile import RegisterTile, TileTypes, avx2, avx512, everywhere, neon
@@ -18,55 +19,60 @@ from .register_tile import RegisterTile, TileTypes, avx2, avx512, everywhere, ne
 __all__ = [
     "PREFETCH_STEPS",
     "TILES",
-    "TILE_SLOTS",
+    "TILE_BLOCK",
     "TILE_TABLE_ROWS",
     "declared_tile",
-    "finish_slots",
+    "finish_block",
     "tile_for",
-    "tile_slot",
 ]
 
 PREFETCH_STEPS = 32
 """How many k ahead the right-hand side is prefetched: about 4 KiB of a packed panel."""
 
-TILE_SLOTS = (
-    "x",  # pointer: left-hand side
-    "offsets",  # pointer to int64 [taps][TILE_TABLE_ROWS]: element offset of each row from x, negative for zero
-    "zero",  # pointer to as many zeros as one row reads
-    "w",  # pointer: first panel
-    "acc",  # pointer: first row of accumulators
-    "taps",
-    "depth",  # k of one tap
-    "x_step",  # elements from one k to the next on the left
-    "w_step",  # elements from one k to the next on the right
-    "w_panel",  # elements from one panel to the next
-    "acc_row",  # elements from one row of accumulators to the next
-    "acc_panel",  # columns of a panel: elements from one panel's accumulators to the next's
-    "accumulate",  # whether acc holds sums to add to
-    "rows",  # selects the variant
-    "vectors",  # selects the variant
-    "columns",  # (masked variants) columns that exist from panel 0 on; none is read past them
-    "touched",  # (products) how many of the following two places to bring into the cache: none, one or both
-    "written",  # pointer: where the result's first row for panel 0 will be stored
-    "written_row",  # elements from one row of the result to the next
-    "read",  # pointer: first row, for panel 0, of what the epilogue reads
-    "read_row",
-    "elsewhere",  # (products) elements from the right-hand side to what is brought into the cache in its place
+TILE_BLOCK = Record(
+    "tile",
+    (
+        pointer("x", "left-hand side"),
+        Word(
+            "offsets",
+            "int64 [taps][TILE_TABLE_ROWS]: where each row is from x, negative for zeros",
+            Holds.WORDS,
+        ),
+        pointer("zero", "as many zeros as one row reads"),
+        pointer("w", "first panel"),
+        pointer("acc", "first row of accumulators"),
+        Word("taps"),
+        Word("depth", "k of one tap"),
+        Word("x_step", "elements from one k to the next on the left"),
+        Word("w_step", "elements from one k to the next on the right"),
+        Word("w_panel", "elements from one panel to the next"),
+        Word("acc_row", "elements from one row of accumulators to the next"),
+        Word("acc_panel", "columns of a panel: elements from one panel's accumulators to the next's"),
+        Word("accumulate", "whether acc holds sums to add to"),
+        Word("rows", "selects the variant"),
+        Word("vectors", "selects the variant"),
+        Word("columns", "(masked variants) columns that exist from panel 0 on; none is read past them"),
+        Word("touched", "(products) how many of the two places below to bring into the cache: none, one or both"),
+        pointer("written", "where the result's first row for panel 0 will be stored"),
+        Word("written_row", "elements from one row of the result to the next"),
+        pointer("read", "first row, for panel 0, of what the epilogue reads"),
+        Word("read_row", "elements from one row of that to the next"),
+        Word("elsewhere", "(products) elements from the right-hand side to what is brought into the cache instead"),
+    ),
 )
-"""Words of the argument block of a tile kernel."""
+"""The argument block of a tile kernel."""
 
-FINISH_SLOTS = (
-    "x_row",  # (even variants, several tiles) elements from one row of the left-hand side to the next
-    "tiles",  # blocks of rows below each other; several only if all rows lie ``x_row`` apart
-    "last",  # whether panel ``end`` has missing columns and is to be computed, too
-    "finish",  # whether the sums go through the epilogue; else they are stored in acc
-    "far",  # pointer: the right-hand side of the next task or step, which is brought near meanwhile
-    "far_panels",  # how many panels that are
-    "stream",  # parts of ``taps * depth`` cache lines that calls before this one have brought near
-    "out",  # pointer: the result's first row, for panel 0
-    "out_row",  # elements from one row of the result to the next
+_FINISH_WORDS = (
+    Word("x_row", "(even variants, several tiles) elements from one row of the left-hand side to the next"),
+    Word("tiles", "blocks of rows below each other; several only if all rows lie ``x_row`` apart"),
+    Word("last", "whether panel ``end`` has missing columns and is to be computed, too"),
+    Word("finish", "whether the sums go through the epilogue; else they are stored in acc"),
+    pointer("far", "the right-hand side of the next task or step, which is brought near meanwhile"),
+    Word("far_panels", "how many panels that are"),
+    Word("stream", "parts of ``taps * depth`` cache lines that calls before this one have brought near"),
+    pointer("out", "the result's first row, for panel 0"),
+    Word("out_row", "elements from one row of the result to the next"),
 )
-"""Words that follow in the argument block of a tile that finishes; then pointer and row stride of each operand."""
 
 TILE_TABLE_ROWS = 16
 """Row length of the offsets table, at least the rows of the tallest tile."""
@@ -89,14 +95,14 @@ TILES = (
 """All tiles, the better ones of the same types first."""
 
 
-def tile_slot(name: str) -> int:
-    """Number of a word of the argument block."""
-    return TILE_SLOTS.index(name)
+@functools.lru_cache(maxsize=16)
+def finish_block(operands: int) -> Record:
+    """The argument block of a tile that finishes, for so many operands of its epilogue.
 
-
-def finish_slots(operands: int) -> tuple[str, ...]:
-    """All words of the argument block of a tile that finishes, for so many operands of its epilogue."""
-    return (*TILE_SLOTS, *FINISH_SLOTS, *(f"e{k}{part}" for k in range(operands) for part in ("", "_row")))
+    It begins with that of a tile that does not, and ends with each operand's first row and the elements between rows.
+    """
+    own = [word for k in range(operands) for word in (pointer(f"e{k}"), Word(f"e{k}_row"))]
+    return TILE_BLOCK.followed_by("finishing tile", (*_FINISH_WORDS, *own))
 
 
 def declared_tile(types: ElementTypes) -> RegisterTile | None:

@@ -11,7 +11,8 @@ from numba.core import cgutils
 from .. import host
 from ..host import itemsize
 from ..lang.builder import VectorBuilder, element_type
-from .tile_table import PREFETCH_STEPS, TILE_SLOTS, TILE_TABLE_ROWS
+from ..records import Holds, Record, Word
+from .tile_table import PREFETCH_STEPS, TILE_BLOCK, TILE_TABLE_ROWS
 
 __all__ = ["ProductWriter", "TileWriter", "VectorWriter"]
 
@@ -82,15 +83,13 @@ class VectorWriter:
 
 
 class TileWriter(VectorWriter):
-    """Writes one variant of a tile into an empty function ``void(i64 *slots, i64 begin, i64 end)``.
+    """Writes one variant of a tile into an empty function ``void(i64 *block, i64 begin, i64 end)``.
 
     For each panel the sums are loaded or cleared, `_multiply` adds the products, and the sums are stored. With
     ``masked`` the panel in which columns are missing goes a way of its own that reads none of them.
     """
 
-    SLOTS: ClassVar[tuple[str, ...]] = TILE_SLOTS
-    POINTERS: ClassVar[frozenset[str]] = frozenset({"x", "zero", "w", "acc", "written", "read", "far"})
-    TABLE: ClassVar[str] = "offsets"
+    BLOCK: ClassVar[Record] = TILE_BLOCK
 
     def __init__(
         self, function: ir.Function, dtype: str, rows: int, vectors: int, lanes: int, split: int, masked: bool
@@ -101,19 +100,27 @@ class TileWriter(VectorWriter):
         self.masked = masked
         self.masks: Values = []
         self.args, self.begin, self.end = function.args
-        self.slot = {name: self._read_slot(k, name) for k, name in enumerate(self.slots())}
+        self.slot = {word.name: self.read_word(word) for word in self.block().words if word.count == 1}
 
-    def slots(self) -> tuple[str, ...]:
-        """Words of the argument block."""
-        return self.SLOTS
+    def block(self) -> Record:
+        """The layout of the argument block."""
+        return self.BLOCK
 
-    def _read_slot(self, index: int, name: str) -> ir.Value:
-        place = self.ir.gep(self.args, [constant(index)])
-        if name in self.POINTERS:
-            place = self.ir.bitcast(place, self.element.as_pointer().as_pointer())
-        elif name == self.TABLE:
-            place = self.ir.bitcast(place, _I64.as_pointer().as_pointer())
-        return self.ir.load(place, name=name)
+    def read_word(self, word: Word) -> ir.Value:
+        """A field of the argument block: an int64, or a pointer of its type."""
+        place = self.word_place(word.name)
+        if word.holds is not Holds.INTEGER:
+            place = self.ir.bitcast(place, self.pointer_to(word).as_pointer())
+        return self.ir.load(place, name=word.name)
+
+    def word_place(self, name: str, index: ir.Value | None = None) -> ir.Value:
+        """Where a field lies in the argument block, or the word ``index`` of it."""
+        first = constant(self.block().number(name))
+        return self.at(self.args, first if index is None else self.ir.add(first, index))
+
+    def pointer_to(self, word: Word) -> ir.Type:
+        """The type of a pointer that a field holds."""
+        return (_I64 if word.holds is Holds.WORDS else self.element).as_pointer()
 
     def write(self) -> None:
         """The whole function."""

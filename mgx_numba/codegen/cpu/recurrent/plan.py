@@ -14,11 +14,12 @@ from collections.abc import Callable, Sequence
 from ...launch import Launch, Operand, Solution, TaskRange
 from ...problems.element_types import element_types
 from ...problems.recurrence import RecurrenceProblem
-from ..contraction.epilogue_rows import Arguments, indent
+from ..arguments import Arguments
 from ..contraction.int16_weights import BLOCK, DOWN, unpack
 from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
+from ..statements import for_tasks, indent, kernel_text
 from .cells import CellWriter
 from .phases import Phase, phases
 from .weights import phase_size
@@ -95,9 +96,8 @@ def _begin(problem: RecurrenceProblem, layout: _Layout, origin: str) -> Launch:
             f"        for u in range(0, hidden, {lanes}):",
             f"            store(states, lane * lane_size + {name}_start + row * row_size + u, {value})",
         ]
-    text = "\n".join(["def kernel(args, begin, end):", *indent([*arguments.lines, *lines])]) + "\n"
-    kernel = cpu_kernel(f"{p.cell}_begin_kernel", text, origin)
-    return Launch(kernel, tuple(arguments.values), geometry=TaskRange(1), bytes=2 * problem.itemsize * layout.block)
+    kernel = cpu_kernel(f"{p.cell}_begin_kernel", kernel_text([*arguments.bind(), *lines]), origin)
+    return Launch(kernel, arguments.values, geometry=TaskRange(1), bytes=2 * problem.itemsize * layout.block)
 
 
 def _steps(problem: RecurrenceProblem, layout: _Layout, origin: str) -> Launch:
@@ -105,31 +105,28 @@ def _steps(problem: RecurrenceProblem, layout: _Layout, origin: str) -> Launch:
     arguments = Arguments()
     _declare(p, layout, arguments)
     rows = _tile_rows(p, layout.tile)
-    lines = [
-        *arguments.lines,
-        "for task in range(begin, end):",
-        "    lane = idiv(task, parts)",
-        "    own = task - lane * parts",
-        "    back = (backward >> lane) & 1",
-        "    base = lane * lane_size",
-        "    sums = offset(states, base + sums_start)",
-        "    cell_at = base + 2 * block_size",
-        "    update_at = cell_at",
-        "    reset_at = cell_at + block_size",
-        *indent(["calm = end - begin == 1", f"patience = {PATIENCE} if calm else 0"] if layout.parts > 1 else []),
-        "    for t in range(steps):",
-        "        position = steps - 1 - t if back else t",
-        "        final = t + 1 == steps",
-        "        now = base + (t & 1) * block_size",
-        "        following = base + block_size - (t & 1) * block_size",
+    step = [
+        "position = steps - 1 - t if back else t",
+        "final = t + 1 == steps",
+        "now = base + (t & 1) * block_size",
+        "following = base + block_size - (t & 1) * block_size",
+        *(line for number in range(len(phases(p))) for line in _phase(p, layout, rows, number)),
     ]
-    for number in range(len(phases(p))):
-        lines += indent(_phase(p, layout, rows, number), 2)
-    text = "\n".join(["def kernel(args, begin, end):", *indent(lines)]) + "\n"
-    kernel = cpu_kernel(f"{p.cell}_kernel", text, origin)
-    return Launch(
-        kernel, tuple(arguments.values), geometry=TaskRange(p.lanes * layout.parts), flops=p.flops, bytes=p.bytes
-    )
+    task = [
+        "lane = idiv(task, parts)",
+        "own = task - lane * parts",
+        "back = (backward >> lane) & 1",
+        "base = lane * lane_size",
+        "sums = offset(states, base + sums_start)",
+        "cell_at = base + 2 * block_size",
+        "update_at = cell_at",
+        "reset_at = cell_at + block_size",
+        *(["calm = end - begin == 1", f"patience = {PATIENCE} if calm else 0"] if layout.parts > 1 else []),
+        "for t in range(steps):",
+        *indent(step),
+    ]
+    kernel = cpu_kernel(f"{p.cell}_kernel", kernel_text([*arguments.bind(), *for_tasks(task)]), origin)
+    return Launch(kernel, arguments.values, geometry=TaskRange(p.lanes * layout.parts), flops=p.flops, bytes=p.bytes)
 
 
 def _declare(problem: RecurrenceProblem, layout: _Layout, arguments: Arguments) -> None:

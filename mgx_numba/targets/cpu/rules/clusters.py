@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from ....codegen.cpu.cluster.split import Division, division_of, split_cluster
 from ....codegen.problems.cluster import ReductionProblem, Tensor
 from ....codegen.reductions import REDUCTIONS
 from ....core.shape import Shape
+from ....errors import UnsupportedError
 from ....graph.instruction import Instruction
 from ....graph.module import Module
+from ....ops.base import make_op
+from ....ops.reduce_parts import ReduceParts
 from ...lowering.buffers import View
-from ...lowering.common import compute_pointwise
 from ...lowering.lowering import Lowering
 from .table import lowering
+
+ProblemOf = Callable[[Sequence[Tensor], Sequence[Tensor]], ReductionProblem]
 
 
 @lowering("fused_reduce")
 def lower_fused_reduce(low: Lowering, ins: Instruction) -> None:
-    """One kernel for the cluster's module, or several if it has few rows."""
-    inputs, outputs = low.inputs(ins), low.outputs_of(ins)
-    lower_cluster(low, ins, ins.module_args[0], ins.op.axes, inputs, outputs)  # type: ignore[attr-defined]
+    """One kernel for the cluster's module."""
+    body = ins.module_args[0]
+    parts = next((i.op for i in body if isinstance(i.op, ReduceParts)), None)
+    if parts is None:
+        _lower(low, ins, _problem_of(low, ins, body, ins.op.axes), low.outputs_of(ins))  # type: ignore[attr-defined]
+    else:
+        _lower(low, ins, _problem_of_parts(low, ins, parts), low.outputs_of(ins))
 
 
 @lowering(*REDUCTIONS)
@@ -37,79 +44,75 @@ def lower_reduction(low: Lowering, ins: Instruction) -> None:
     module = Module("single")
     parameter = module.add_parameter("x0", Shape(source.type, source.lens))
     module.add_return([module.add_instruction(ins.op, [parameter])])
-    value, target = low.input(ins, 0), low.output(ins)
-    lower_cluster(low, ins, module, axes, [value], [target])
+    _lower(low, ins, _problem_of(low, ins, module, axes), [low.output(ins)])
 
 
-def lower_cluster(
-    low: Lowering, ins: Instruction, module: Module, axes: Sequence[int], inputs: list[View], outputs: list[View]
-) -> None:
-    """Launches for a reduction cluster, which may be only part of what the instruction computes."""
-    operands = [v.tensor for v in inputs], [v.tensor for v in outputs]
-    division = division_of(module, axes, *operands, low.threads)
-    if division is None:
-        _reduction(low, ins, module, axes, inputs, outputs)
-        return
-    partial, combined, rest = split_cluster(module, axes, division.parts * division.fold)
-    values = dict(zip(module.parameters(), inputs))
-    ends = dict(zip(module.results(), outputs))
+def _problem_of(low: Lowering, ins: Instruction, module: Module, axes: Sequence[int]) -> ProblemOf:
+    def problem(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> ReductionProblem:
+        return ReductionProblem(
+            module, tuple(axes), tuple(inputs), tuple(outputs), low.options.fast_math, low.origin(ins)
+        )
 
-    taken = [values[v] for v in partial.takes]
-    sums = partial.module.results()
-    pieces = [_pieces(low, s.shape, division) for s in sums]
-    one = [Tensor(v.type, v.lens[1:], v.strides[1:]) for v in pieces]
-    problem = ReductionProblem(
-        partial.module,
-        tuple(axes),
-        tuple(v.tensor for v in taken),
-        tuple(one),
-        low.options.fast_math,
-        low.origin(ins),
-        division.parts,
-        division.fold,
-    )
-    low.compute(problem, taken, pieces, ins)
-
-    for v in combined.gives:
-        values[v] = ends.get(v) or low.allocate(Shape(v.shape.type, v.shape.lens))
-    taken = [*pieces, *(_with_first_axis(values[v]) for v in combined.takes[len(pieces) :])]
-    given = [_with_first_axis(values[v]) for v in combined.gives]
-    _reduction(low, ins, combined.module, (0,), taken, given)
-
-    if rest is None:
-        return
-    taken, given = [values[v] for v in rest.takes], [ends[v] for v in rest.gives]
-    if any(i.name in REDUCTIONS for i in rest.module):
-        lower_cluster(low, ins, rest.module, axes, taken, given)
-        return
-    taken = [_spread(v, given[0].lens) for v in taken]
-    compute_pointwise(low, ins, rest.module, taken, given)
+    return problem
 
 
-def _reduction(
-    low: Lowering, ins: Instruction, module: Module, axes: Sequence[int], inputs: list[View], outputs: list[View]
-) -> None:
-    tensors = tuple(v.tensor for v in inputs), tuple(v.tensor for v in outputs)
-    problem = ReductionProblem(module, tuple(axes), *tensors, low.options.fast_math, low.origin(ins))
-    low.compute(problem, inputs, outputs, ins)
+def _problem_of_parts(low: Lowering, ins: Instruction, op: ReduceParts) -> ProblemOf:
+    """The problem of a cluster in which all reductions are of parts: those of whole rows, whose first part's results
+    are the outputs."""
+    body, module = ins.module_args[0], Module(ins.module_args[0].name)
+    values: dict[Instruction, Instruction] = {}
+    for i in [*body.parameters(), *(i for i in body if not i.is_param)]:
+        inputs = [values[v] for v in i.inputs]
+        if i.is_param:
+            values[i] = module.add_parameter(i.op.parameter, i.shape)  # type: ignore[attr-defined]
+        elif i.literal is not None:
+            values[i] = module.add_literal(i.literal)
+        elif isinstance(i.op, ReduceParts):
+            values[i] = module.add_instruction(make_op(i.op.operation, axes=i.op.axes), inputs)
+        elif i.name == "@return":
+            module.add_return(inputs)
+        else:
+            values[i] = module.add_instruction(i.op, inputs)
+
+    def problem(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> ReductionProblem:
+        along = op.axes[0]
+        one = (Tensor(t.type, (*t.lens[:along], 1, *t.lens[along + 1 :]), t.strides) for t in outputs)
+        return ReductionProblem(
+            module, op.axes, tuple(inputs), tuple(one), low.options.fast_math, low.origin(ins),
+            parts=op.parts, cut=op.cut, share=op.share, fold=op.fold,
+        )  # fmt: skip
+
+    return problem
 
 
-def _pieces(low: Lowering, shape: Shape, division: Division) -> View:
-    """Memory for what is made in pieces, along a new first axis."""
-    pieces, order = division.parts * division.fold, (0, *(a + 1 for a in division.order))
-    view = low.allocate(Shape.from_permutation(shape.type, (pieces, *shape.lens), order))
-    if division.parts > 1 or division.fold == 1:
-        return view
-    strides = [s if s < division.columns else s * division.fold for s in view.strides[1:]]
-    return view.with_shape(Shape(shape.type, view.lens, (division.columns, *strides)))
+def _lower(low: Lowering, ins: Instruction, problem: ProblemOf, outputs: Sequence[View]) -> None:
+    """Append the steps of a cluster.
+
+    Memory that was lent may lie otherwise than the instruction's shapes, by which a pass has rewritten the cluster:
+    where no kernel does it so, it is done on copies that lie as the shapes say.
+    """
+    inputs = low.inputs(ins)
+    try:
+        low.compute(problem([v.tensor for v in inputs], [v.tensor for v in outputs]), inputs, outputs, ins)
+    except UnsupportedError:
+        shapes, results = [i.shape for i in ins.inputs], list(ins.shape.sub_shapes or [ins.shape])
+        if all(v.strides == s.strides for v, s in zip([*inputs, *outputs], [*shapes, *results])):
+            raise
+        own = [Tensor(s.type, s.lens, s.strides) for s in shapes]
+        direct = _is_planned(low, problem(own, [v.tensor for v in outputs]))
+        if not direct:  # raises before anything is copied
+            low.backend.plan(problem(own, [Tensor(s.type, s.lens, s.strides) for s in results]))
+        inputs = [low.materialized(v, s.strides, ins) for v, s in zip(inputs, shapes)]
+        made = outputs if direct else [low.allocate(s) for s in results]
+        low.compute(problem([v.tensor for v in inputs], [v.tensor for v in made]), inputs, made, ins)
+        for source, target in zip(made, outputs):
+            if source is not target:
+                low.copy(source, target, ins)
 
 
-def _with_first_axis(view: View) -> View:
-    """The tensor with one more axis of length 1 before its own."""
-    return view.with_shape(Shape(view.type, (1, *view.lens), (0, *view.strides)))
-
-
-def _spread(view: View, lens: tuple[int, ...]) -> View:
-    """The tensor repeated along axes on which it has length 1."""
-    strides = [s if n == m else 0 for n, m, s in zip(view.lens, lens, view.strides)]
-    return view.with_shape(Shape(view.type, lens, strides))
+def _is_planned(low: Lowering, problem: ReductionProblem) -> bool:
+    try:
+        low.backend.plan(problem)
+    except UnsupportedError:
+        return False
+    return True

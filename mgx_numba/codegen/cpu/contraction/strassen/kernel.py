@@ -16,36 +16,53 @@ import functools
 from collections.abc import Mapping, Sequence
 
 from ....kernel import KernelSource
-from ....launch import Callee, Launch, Operand, TaskRange
+from ....launch import Launch, Operand, TaskRange
 from ....problems.element_types import ITEMSIZE
 from ....problems.epilogue import Epilogue
 from ....problems.gemm import GemmProblem
+from ...arguments import Arguments
 from ...kernel import cpu_kernel
 from ...microkernels.register_tile import RegisterTile
-from ...microkernels.tile_table import TILE_TABLE_ROWS, tile_for
+from ...microkernels.tile_table import TILE_BLOCK, TILE_TABLE_ROWS, tile_for
+from ...records import Holds, Record, RecordText, Word
+from ...statements import for_tasks, indent, kernel_text
 from ..batches import Batched
-from ..epilogue_rows import Arguments, Rows, indent, kernel_name
+from ..epilogue_rows import Rows, kernel_name
 from ..macro_kernel import next_height
 from ..pack import panel_count
-from ..tile_source import ROWS_SLOT, VECTORS_SLOT, tile_block, tile_source
+from ..tile_source import tile_record, tile_source
 from .blocks import LEFT_PAD, MOST_PIECES, RIGHT_PANELS, Cut, heights, next_strip
 from .form import FIRST, LAST, RESULT
-from .sums import RIGHT_OPERANDS, Sums, form
-from .tile_table import CHAIN_ENDS, INNER, LEFT_PITCH, PARKED_PRODUCTS, SIDE_STEPS, STRASSEN_SLOTS, strassen_slot
+from .sums import RIGHT_OPERANDS, Sums, form, right_operand
+from .tile_table import CHAIN_ENDS, INNER, LEFT_PITCH, PARKED_PRODUCTS, SIDE_STEPS, STRASSEN_BLOCK
 
 __all__ = ["strassen_launch"]
 
+CALL = RecordText(
+    Record(
+        "finished strip",
+        (
+            Word("arguments", "of the driver", Holds.WORDS),
+            Word("sums", "elements from the start of scratch memory to the strip's"),
+            Word("row", "of the result where the strip begins"),
+            Word("panel", "of the result"),
+            Word("strange", "(result) set if a sum is infinite or NaN"),
+        ),
+    ),
+    "call",
+)
+"""What the kernel that finishes rows is told."""
 _QUADRANTS = (2, 3, 1, 0)
 """Which quadrant of the result each product from `PARKED_PRODUCTS` on completes."""
 
 
 @functools.lru_cache(maxsize=16)
 def _tile_source(tile: RegisterTile) -> KernelSource:
-    lines = ["def kernel(args, begin, end):", f"    rows = args[{strassen_slot('rows')}]"]
+    lines = [f"rows = {RecordText(STRASSEN_BLOCK, 'args').get('rows')}"]
     for index, rows in enumerate(heights(tile)):
-        lines.append(f"    {'elif' if index else 'if'} rows == {rows}:")
-        lines.append(f"        strassen_tile_{tile.dtype}(args, begin, end, {rows}, {tile.vectors}, {tile.lanes})")
-    return cpu_kernel(f"strassen_{tile.name}_{tile.dtype}_tile_kernel", "\n".join(lines) + "\n")
+        lines.append(f"{'elif' if index else 'if'} rows == {rows}:")
+        lines.append(f"    strassen_tile_{tile.dtype}(args, begin, end, {rows}, {tile.vectors}, {tile.lanes})")
+    return cpu_kernel(f"strassen_{tile.name}_{tile.dtype}_tile_kernel", kernel_text(lines))
 
 
 def strassen_launch(
@@ -66,7 +83,8 @@ def strassen_launch(
     grain = -(-down * across // threads)
     right, strip, panel = cut.areas(tile)
     a = Arguments()
-    tile_slot, plain_slot = a.callee(_tile_source(tile)), a.callee(tile_source(tile))
+    a.callee("tile", _tile_source(tile))
+    a.callee("plain_tile", tile_source(tile))
     bytes_at = {"out": ITEMSIZE[epilogue.out_dtype(problem.dtype)] * offsets["out"]}
     bytes_at |= {f"e{k}": ITEMSIZE[o.dtype] * offsets.get(f"e{k}", 0) for k, o in enumerate(epilogue.operands)}
     same = epilogue.out_dtype(problem.dtype) == problem.dtype
@@ -90,39 +108,35 @@ def strassen_launch(
         most_pieces=MOST_PIECES, fewest_pieces=SIDE_STEPS * tile.vectors,
         together=cut.together, result_panel=panel,
     )  # fmt: skip
-    common = list(a.lines)
-    finish_slot = len(a.values)
-    a.values.append(0)
+    common = a.names
+    a.callee("finish")
     rows = Rows(epilogue, problem.dtype, tile.lanes)
     rows.pointers(a, bytes_at)
     for name, values in batched.strides.items():
         if name[0] == "e":
             a.integers(**{f"{name}_ld": values[-1]})
-    a.values[finish_slot] = Callee(_finish_source(a.lines, rows, tile))
-    text = "\n".join(_Driver(tile, tile_slot, plain_slot, finish_slot).text(common)) + "\n"
+    a.provide("finish", _finish_source(a.bind(), rows, tile))
+    text = kernel_text([*a.bind(common), *_Driver(tile, a).text()])
     flops = 2 * batched.m * problem.n * problem.k
     moved = size * (batched.m * (problem.k + problem.n) + problem.k * panels * columns)
-    launch = Launch(
-        cpu_kernel("gemm_strassen_kernel", text), tuple(a.values), TaskRange(down * across, grain), flops, moved
-    )
+    launch = Launch(cpu_kernel("gemm_strassen_kernel", text), a.values, TaskRange(down * across, grain), flops, moved)
     return launch, -(-down * across // grain) * cut.claim(tile, problem.k) * size
 
 
 def _finish_source(lines: Sequence[str], rows: Rows, tile: RegisterTile) -> KernelSource:
-    """Kernel that finishes rows ``begin`` to ``end`` of one panel of a strip: its words are those of
-    `_Driver._finish`. The last one is set if a sum is infinite or NaN."""
-    starts = ["out_row = (call[2] + i) * out_ld + n0"]
+    """Kernel that finishes rows ``begin`` to ``end`` of one panel of a strip, which `CALL` tells of."""
+    starts = [f"out_row = ({CALL.get('row')} + i) * out_ld + n0"]
     for k, operand in enumerate(rows.epilogue.operands):
         if operand.access in ("full", "per_m"):
             column = " + n0" if operand.access == "full" else ""
-            starts.append(f"e{k}_row = (call[2] + i) * e{k}_ld{column}")
+            starts.append(f"e{k}_row = ({CALL.get('row')} + i) * e{k}_ld{column}")
     body = [
-        "args = words_at(call, 0)",
+        f"args = {CALL.words('arguments')}",
         *lines,
         *rows.invariant(),
-        "sums = offset(scratch, call[1])",
+        f"sums = offset(scratch, {CALL.get('sums')})",
         f"strange = const_{tile.dtype}(0, {tile.lanes})",
-        f"n0 = call[3] * {tile.columns}",
+        f"n0 = {CALL.get('panel')} * {tile.columns}",
         f"columns = imin(n - n0, {tile.columns})",
         "for i in range(begin, end):",
         *indent([
@@ -134,91 +148,77 @@ def _finish_source(lines: Sequence[str], rows: Rows, tile: RegisterTile) -> Kern
             *rows.text(),
         ]),
         "if reduce_or(ne(strange, strange)):",
-        "    call[4] = 1",
+        *indent([CALL.put("strange", 1)]),
     ]  # fmt: skip
-    text = "\n".join(["def kernel(call, begin, end):", *indent(body)]) + "\n"
-    return cpu_kernel(kernel_name("strassen_finish", rows.epilogue), text)
+    return cpu_kernel(kernel_name("strassen_finish", rows.epilogue), kernel_text(body, CALL.name))
 
 
 class _Driver:
-    """Text of the driver. ``block`` is the tile's argument block."""
+    """Text of the driver. ``block`` is the tile's argument block, ``plain`` that of the tile of plain products."""
 
-    def __init__(self, tile: RegisterTile, tile_slot: int, plain_slot: int, finish_slot: int) -> None:
-        self.sums = Sums(tile)
-        self.tile, self.tile_slot, self.plain_slot, self.finish_slot = tile, tile_slot, plain_slot, finish_slot
+    def __init__(self, tile: RegisterTile, arguments: Arguments) -> None:
+        self.block, self.plain = RecordText(STRASSEN_BLOCK, "block"), RecordText(TILE_BLOCK, "plain")
+        self.sums = Sums(tile, self.block)
+        self.tile, self.arguments = tile, arguments
 
-    def text(self, arguments: Sequence[str]) -> list[str]:
+    def text(self) -> list[str]:
+        """What the kernel does with its arguments."""
         tile = self.tile
         unit = max(heights(tile)) * LEFT_PITCH
         return [
-            "def kernel(args, begin, end):",
-            *indent([
-                *arguments,
-                f"block = local_int64({len(STRASSEN_SLOTS)})",
-                "call = local_int64(5)",
-                f"parked = local_{tile.dtype}({PARKED_PRODUCTS * max(heights(tile)) * tile.columns})",
-                "put_words(call, 0, args)",
-                "base = idiv(begin, grain) * claim_size",
-                f"right_size = {RIGHT_PANELS} * right_area",
-                "lefts = base + 2 * right_size",
-                "results = lefts + kept * strips * strip_size",
-                "shift = held * result_panel",
-                f"put_pointer(block, {strassen_slot('parked')}, parked)",
-                *self.sums.locals(),
-                self._set("depth", "k_block"),
-                self._set("written_row", "out_ld"),
-                self._set("read_row", "seen_ld"),
-                f"for u in range({INNER}):",
-                f"    place = idiv(u, together) * {unit} + imod(u, together) * (k_block + {LEFT_PAD})",
-                f"    block[{strassen_slot('left0')} + u] = place",
-                *(
-                    self._set(f"quadrant{PARKED_PRODUCTS + i}", f"({q >> 1} * grid + {q & 1}) * shift")
-                    for i, q in enumerate(_QUADRANTS)
-                ),
-                "for task in range(begin, end):",
-                *indent([
-                    "p0 = imod(idiv(task, across_every), across) * grid * p_block",
-                    "m0 = imod(idiv(task, down_every), down) * grid * m_block",
-                    "right_at = base",
-                    "call[4] = 0",
-                    "making = 0",
-                    "for step in range(-1, steps):",
-                    *indent(self._step()),
-                    "if call[4] != 0:",
-                    *indent(self._plainly()),
-                ]),
+            self.block.local(),
+            CALL.local(),
+            f"parked = local_{tile.dtype}({PARKED_PRODUCTS * max(heights(tile)) * tile.columns})",
+            CALL.put("arguments", "args"),
+            "base = idiv(begin, grain) * claim_size",
+            f"right_size = {RIGHT_PANELS} * right_area",
+            "lefts = base + 2 * right_size",
+            "results = lefts + kept * strips * strip_size",
+            "shift = held * result_panel",
+            self.block.put("parked", "parked"),
+            *self.sums.locals(),
+            *self.block.fill(depth="k_block", written_row="out_ld", read_row="seen_ld"),
+            f"for u in range({INNER}):",
+            f"    place = idiv(u, together) * {unit} + imod(u, together) * (k_block + {LEFT_PAD})",
+            *indent([self.block.put("left", "place", "u")]),
+            *(
+                self.block.put("quadrant", f"({q >> 1} * grid + {q & 1}) * shift", i)
+                for i, q in enumerate(_QUADRANTS)
+            ),
+            *for_tasks([
+                "p0 = imod(idiv(task, across_every), across) * grid * p_block",
+                "m0 = imod(idiv(task, down_every), down) * grid * m_block",
+                "right_at = base",
+                CALL.put("strange", 0),
+                "making = 0",
+                "for step in range(-1, steps):",
+                *indent(self._step()),
+                f"if {CALL.get('strange')} != 0:",
+                *indent(self._plainly()),
             ]),
         ]  # fmt: skip
 
     def _plainly(self) -> list[str]:
         """The task's blocks of the result once more, each as one product of the whole depth."""
-        columns = self.tile.columns
+        columns, plain = self.tile.columns, self.plain
         return [
-            *tile_block("plain"),
+            *tile_record(plain),
             f"table = local_int64({TILE_TABLE_ROWS})",
-            "put_words(plain, 1, table)",
-            "put_pointer(plain, 2, scratch)",
-            "plain[5] = 1",
-            "plain[6] = depth",
-            "plain[7] = 1",
-            f"plain[8] = {columns}",
-            "plain[9] = w_panel",
-            f"plain[10] = {columns}",
-            "plain[11] = result_panel",
-            "plain[12] = 0",
-            f"plain[{VECTORS_SLOT}] = {self.tile.vectors}",
+            *plain.fill(
+                offsets="table", zero="scratch", taps=1, depth="depth", x_step=1, w_step=columns, w_panel="w_panel",
+                acc_row=columns, acc_panel="result_panel", accumulate=0, vectors=self.tile.vectors,
+            ),
             "for part in range(grid * grid):",
             *indent([
                 "line = m0 + idiv(part, grid) * m_block",
                 "column = p0 + imod(part, grid) * p_block",
                 "start = imin(line, m - m_block)",
                 "panel = imin(column, panels - p_block)",
-                "call[2] = start",
+                CALL.put("row", "start"),
                 "for q in range(column - panel, p_block):",
                 *indent([
-                    "put_pointer(plain, 3, offset(w, (panel + q) * w_panel))",
-                    "call[1] = results + part * shift",
-                    "call[3] = panel + q",
+                    plain.put("w", "offset(w, (panel + q) * w_panel)"),
+                    *CALL.fill(sums="results + part * shift", panel="panel + q"),
                     "row = 0",
                     "while row < m_block:",
                     *indent([
@@ -227,27 +227,26 @@ class _Driver:
                         "left = imin(left, height)",
                         f"for i in range({TILE_TABLE_ROWS}):",
                         "    table[i] = imin(i, left - 1) * x_ld",
-                        "put_pointer(plain, 0, offset(x, (start + row) * x_ld))",
-                        f"put_pointer(plain, 4, offset(scratch, call[1] + row * {columns}))",
-                        f"plain[{ROWS_SLOT}] = height",
-                        f"call_kernel(args, {self.plain_slot}, plain, 0, 1)",
+                        *plain.fill(
+                            x="offset(x, (start + row) * x_ld)",
+                            acc=f"offset(scratch, {CALL.get('sums')} + row * {columns})",
+                            rows="height",
+                        ),
+                        self.arguments.call("plain_tile", plain.name, 0, 1),
                         "row += left",
                     ]),
-                    f"call_kernel(args, {self.finish_slot}, call, imax(line - start, 0), m_block)",
+                    self.arguments.call("finish", CALL.name, "imax(line - start, 0)", "m_block"),
                 ]),
             ]),
         ]  # fmt: skip
 
-    def _set(self, name: str, value: str) -> str:
-        return f"block[{strassen_slot(name)}] = {value}"
-
     def _step(self) -> list[str]:
         """One panel and part of the sum of an outer product; before the first, only sums are made."""
-        sums = self.sums
+        sums, numbers = self.sums, self._packed(RIGHT_OPERANDS)
         return [
             *self._number("imax(step, 0)", ""),
             f"for u in range({INNER}):",
-            f"    block[{strassen_slot('w0')} + u] = operands[({self._packed(RIGHT_OPERANDS)} >> (3 * u)) & 7]",
+            *indent([self.block.put_address("w", right_operand(f"({numbers} >> (3 * u)) & 7"), "u")]),
             "last_panel = 1",
             "if step < 0:",
             *indent(sums.begin_left("0", "0")),
@@ -309,7 +308,7 @@ class _Driver:
                 "sign = c_block_sign if t > 0 else 0",
                 f"begins = ({FIRST} >> (4 * outer + big)) & 1 if part_of_k == 0 else 0",
                 f"ends = ({LAST} >> (4 * outer + big)) & 1 if levels == 2 else 1",
-                f"block[{strassen_slot('mode0')} + t] = 0 if begins > 0 else 1 + sign",
+                self.block.put("mode", "0 if begins > 0 else 1 + sign", "t"),
                 "if ends > 0 and part_of_k == k_parts - 1:",
                 "    done |= 1 << t",
             ]),
@@ -319,10 +318,7 @@ class _Driver:
             *indent([
                 *next_strip(self.tile, "m_block - row"),
                 "left = imin(m_block - row, height)",
-                f"put_pointer(block, {strassen_slot('x')}, offset(scratch, x_at))",
-                self._set("rows", "height"),
-                self._set("targets", "targets"),
-                self._set("touched", "0"),
+                *self.block.fill(x="offset(scratch, x_at)", rows="height", targets="targets", touched=0),
                 *self.sums.take(),
                 "for t in range(targets):",
                 *indent(self._aim()),
@@ -335,11 +331,11 @@ class _Driver:
     def _pieces(self) -> list[str]:
         """Call the tile. What a chain of products completes for good is finished while the next chain runs: the stores
         need not wait for memory then."""
-        lines = ["if done == 0:", f"    call_kernel(args, {self.tile_slot}, block, 0, {INNER})", "else:"]
+        lines = ["if done == 0:", *indent([self.arguments.call("tile", self.block.name, 0, INNER)]), "else:"]
         begin = 0
         for end in CHAIN_ENDS:
-            lines.append(f"    call_kernel(args, {self.tile_slot}, block, {begin}, {end})")
             lines += [
+                *indent([self.arguments.call("tile", self.block.name, begin, end)]),
                 "    for t in range(targets):",
                 "        if (done >> t) & 1:",
                 "            big = c_block1 if t > 0 else c_block0",
@@ -355,7 +351,7 @@ class _Driver:
         lines = [
             "big = c_block1 if t > 0 else c_block0",
             "place = results + ((big >> 1) * 2 * grid + (big & 1) * 2) * shift + panel_held * result_panel",
-            f"put_pointer(block, {strassen_slot('target0')} + t, offset(scratch, place + row * {columns}))",
+            self.block.put("target", f"offset(scratch, place + row * {columns})", "t"),
         ]
         aims = []
         for i, h in enumerate(_QUADRANTS):
@@ -364,9 +360,8 @@ class _Driver:
                 f"panel = imin(p0 + ((big & 1) * 2 + {h & 1}) * p_block, panels - p_block) + panel_of_block",
             ]
             for name, source, pitch in (("written", "written", "out_ld"), ("read", "seen", "seen_ld")):
-                slot = strassen_slot(f"{name}{PARKED_PRODUCTS + i}")
-                aims.append(f"put_pointer(block, {slot}, offset({source}, line * {pitch} + panel * {columns}))")
-        return [*lines, "if (done >> t) & 1:", *indent([*aims, self._set("touched", "touched")])]
+                aims.append(self.block.put(name, f"offset({source}, line * {pitch} + panel * {columns})", i))
+        return [*lines, "if (done >> t) & 1:", *indent([*aims, self.block.put("touched", "touched")])]
 
     def _finish(self, h: int) -> list[str]:
         """Call the kernel that finishes the strip in quadrant ``h``: its sums, row in the result and panel."""
@@ -376,10 +371,9 @@ class _Driver:
             "line = m0 + block_row * m_block",
             "column = p0 + block_column * p_block",
             "start = imin(line, m - m_block)",
-            "call[3] = imin(column, panels - p_block) + panel_of_block",
+            CALL.put("panel", "imin(column, panels - p_block) + panel_of_block"),
             "place = (block_row * grid + block_column) * shift + panel_held * result_panel",
-            f"call[1] = results + place + row * {self.tile.columns}",
-            "call[2] = start + row",
-            "if call[3] >= column:",
-            f"    call_kernel(args, {self.finish_slot}, call, imax(line - start - row, 0), left)",
+            *CALL.fill(sums=f"results + place + row * {self.tile.columns}", row="start + row"),
+            f"if {CALL.get('panel')} >= column:",
+            *indent([self.arguments.call("finish", CALL.name, "imax(line - start - row, 0)", "left")]),
         ]

@@ -1,6 +1,6 @@
 """Sums of blocks for a product by Strassen's method, as jobs that its tiles do on the side.
 
-A job is one sum of two places in memory, `SIDE_WORDS` in a queue. The driver queues those for the next step, and for
+A job is one sum of two places in memory, a `SIDE_SUM` in a queue. The driver queues those for the next step, and for
 the next outer product some of each step; what the tiles of a step could not do is done by itself.
 """
 
@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...microkernels.register_tile import RegisterTile
-from ..epilogue_rows import indent
+from ...records import Record, RecordText, Word, pointer
+from ...statements import indent
 from .blocks import LEFT_OPERATIONS, RIGHT_PANELS, left_pieces, next_strip
 from .form import LEFT, RIGHT
-from .tile_table import INNER, LEFT_PITCH, SIDE_WORDS, strassen_slot
+from .tile_table import INNER, LEFT_PITCH, SIDE_SUM, SUM_PLACES
 
-__all__ = ["RIGHT_OPERANDS", "Sums", "form"]
+__all__ = ["RIGHT_OPERANDS", "Sums", "form", "right_operand"]
 
 _QUEUE = 192
 """Jobs that the queue holds."""
@@ -22,10 +23,31 @@ _AHEAD = 1024
 """Elements of packed panels that are brought near ahead of the sum."""
 _RIGHT_SUMS = ((1, 0), (3, 1), (3, 4), (2, 6))
 """Winograd's right-hand sums, a difference each: quadrants are numbered 0 to 3, these sums 4 to 7."""
+_RIGHT_SUM = Record(
+    "right-hand sum", (pointer("made", "first + second"), pointer("first"), pointer("second"), Word("sign", "1: minus"))
+)
+"""The sum of each kind that the next step multiplies with."""
+_OPERANDS = RecordText(
+    Record("right-hand sides", (pointer("place", "of quadrants and sums, as `_RIGHT_SUMS` counts", RIGHT_PANELS),)),
+    "operands",
+)
+_JOB = RecordText(SIDE_SUM, "queue", "entry")
+"""The job that begins at word ``entry`` of the queue."""
 RIGHT_OPERANDS = (0, 6, 5, 7, 4, 3, 2)
 """Which of them each product multiplies with."""
-_NEAR, _FAR, _PLACE, _ZEROS = 0, 4, 8, 15
-"""Terms of left-hand sums: quadrants of the outer sum's first block, of its second, the products' left-hand sides."""
+_TERMS = RecordText(
+    Record(
+        "terms of left-hand sums",
+        (
+            pointer("near", "quadrants of the outer sum's first block", 4),
+            pointer("far", "quadrants of its second block", 4),
+            pointer("place", "the products' left-hand sides", INNER),
+            pointer("zeros", "a row of zeros"),
+        ),
+    ),
+    "terms",
+)
+_NEAR, _FAR, _PLACE, _ZEROS = (_TERMS.record.number(field) for field in ("near", "far", "place", "zeros"))
 _ADD, _SUBTRACT, _OUTER = 0, 1, 2
 """Signs of the second term: the last is that of the outer sum."""
 _TWO_BLOCKS = (
@@ -54,23 +76,35 @@ def form(name: str, word: int, outer: str) -> list[str]:
     ]
 
 
+def _sum(kind: int | str) -> RecordText:
+    """The right-hand sum of a kind, a number or a name for one."""
+    size = _RIGHT_SUM.size
+    return RecordText(_RIGHT_SUM, "sums", size * kind if isinstance(kind, int) else f"{size} * {kind}")
+
+
+def right_operand(number: str) -> str:
+    """Expression of the address of a right-hand side by its number in `_RIGHT_SUMS`."""
+    return _OPERANDS.address("place", number)
+
+
 class Sums:
     """Text that fills the queue, ``job`` to ``jobs`` of it to do. ``operands`` are the right-hand sides of the next
     step by their numbers in `RIGHT_OPERANDS`; ``making`` is set while left-hand sides of ``outer_made`` are missing."""
 
-    def __init__(self, tile: RegisterTile) -> None:
-        self.tile = tile
+    def __init__(self, tile: RegisterTile, block: RecordText) -> None:
+        """``block`` is the tile's argument block."""
+        self.tile, self.block = tile, block
         self.dtype, self.lanes = tile.dtype, tile.lanes
         self.pieces = left_pieces(tile)
 
     def locals(self) -> list[str]:
         """Statements at the start of the kernel."""
         lines = [
-            f"queue = local_int64({(_QUEUE + INNER) * len(SIDE_WORDS)})",
+            f"queue = local_int64({(_QUEUE + INNER) * SIDE_SUM.size})",
             f"most_jobs = imin({INNER} * strips, {_QUEUE})",
-            f"sums = local_int64({RIGHT_PANELS * 4})",
-            f"operands = local_int64({RIGHT_PANELS})",
-            "terms = local_int64(16)",
+            f"sums = local_int64({RIGHT_PANELS * _RIGHT_SUM.size})",
+            _OPERANDS.local(),
+            _TERMS.local(),
             f"zeros = local_{self.dtype}({LEFT_PITCH})",
             f"for c in range(0, k_block, {self.lanes}):",
             f"    store(zeros, c, const_{self.dtype}(0, {self.lanes}))",
@@ -82,11 +116,9 @@ class Sums:
         return lines
 
     def _queued(self, pointers: Sequence[str], sign: str, vectors: str, runs: str, pitches: Sequence[str]) -> list[str]:
-        lines = [f"entry = jobs * {len(SIDE_WORDS)}"]
-        lines += [f"put_pointer(queue, entry + {i}, {pointer})" for i, pointer in enumerate(pointers)]
-        words = (sign, vectors, runs, *pitches)
-        lines += [f"queue[entry + {i}] = {word}" for i, word in enumerate(words, len(pointers))]
-        return [*lines, "jobs += 1"]
+        job = dict(zip(SUM_PLACES, pointers, strict=True)) | {"sign": sign, "vectors": vectors, "runs": runs}
+        job |= {f"{name}_pitch": pitch for name, pitch in zip(SUM_PLACES, pitches, strict=True)}
+        return [f"entry = jobs * {SIDE_SUM.size}", *_JOB.fill(**job), "jobs += 1"]
 
     def right(self) -> list[str]:
         """Where the right-hand sides of the next step are, and jobs for the sums among them."""
@@ -101,25 +133,25 @@ class Sums:
         lines = form("b_block", RIGHT, "outer_next")
         for h in range(4):
             lines += [
-                f"put_pointer(operands, {h}, {quadrant(h, 'b_block0')})",
+                _OPERANDS.put("place", quadrant(h, "b_block0"), h),
                 "if b_block_two > 0:",
                 *indent([
-                    f"put_pointer(sums, {4 * h}, {area.format(h)})",
-                    f"sums[{4 * h + 1}] = operands[{h}]",
-                    f"put_pointer(sums, {4 * h + 2}, {quadrant(h, 'b_block1')})",
-                    f"sums[{4 * h + 3}] = b_block_sign",
-                    f"operands[{h}] = sums[{4 * h}]",
+                    _sum(h).put("made", area.format(h)),
+                    _sum(h).put_address("first", _OPERANDS.address("place", h)),
+                    _sum(h).put("second", quadrant(h, "b_block1")),
+                    _sum(h).put("sign", "b_block_sign"),
+                    _OPERANDS.put_address("place", _sum(h).address("made"), h),
                 ]),
             ]  # fmt: skip
         for i, (one, other) in enumerate(_RIGHT_SUMS, 4):
             lines += [
-                f"put_pointer(operands, {i}, {area.format(i)})",
-                f"sums[{4 * i}] = operands[{i}]",
-                f"sums[{4 * i + 1}] = operands[{one}]",
-                f"sums[{4 * i + 2}] = operands[{other}]",
-                f"sums[{4 * i + 3}] = 1",
+                _OPERANDS.put("place", area.format(i), i),
+                _sum(i).put_address("made", _OPERANDS.address("place", i)),
+                _sum(i).put_address("first", _OPERANDS.address("place", one)),
+                _sum(i).put_address("second", _OPERANDS.address("place", other)),
+                _sum(i).put("sign", 1),
             ]
-        pointers = [f"offset(local_pointer_{self.dtype}(sums, 4 * kind + {i}), line * {columns})" for i in range(3)]
+        pointers = [f"offset({_sum('kind').elements(name, self.dtype)}, line * {columns})" for name in SUM_PLACES]
         vectors = f"lines * {self.tile.vectors}"
         return [
             *lines,
@@ -135,7 +167,7 @@ class Sums:
                 "for piece in range(pieces):",
                 *indent([
                     "lines = whole + (1 if piece < over else 0)",
-                    *self._queued(pointers, "sums[4 * kind + 3]", vectors, "1", [str(_AHEAD)] * 3),
+                    *self._queued(pointers, _sum("kind").get("sign"), vectors, "1", [str(_AHEAD)] * 3),
                     "line += lines",
                 ]),
                 "kind += 1",
@@ -158,22 +190,30 @@ class Sums:
     def left(self) -> list[str]:
         """As many jobs for those as there is room for."""
         places = []
-        for name, first in (("a_block0", _NEAR), ("a_block1", _FAR)):
+        for name, field in (("a_block0", "near"), ("a_block1", "far")):
             for h in range(4):
                 line = f"(imin(m0 + (({name} >> 1) * 2 + {h >> 1}) * m_block, m - m_block) + row_made) * x_ld"
                 column = f"(({name} & 1) * 2 + {h & 1}) * idiv(depth, grid) + part_made * k_block"
-                places.append(f"put_pointer(terms, {first + h}, offset(x, {line} + {column}))")
+                places.append(_TERMS.put(field, f"offset(x, {line} + {column})", h))
         for u in range(INNER):
-            place = f"lefts_made + strip_made * strip_size + block[{strassen_slot('left0') + u}]"
-            places.append(f"put_pointer(terms, {_PLACE + u}, offset(scratch, {place}))")
-        places.append(f"put_pointer(terms, {_ZEROS}, zeros)")
+            place = f"lefts_made + strip_made * strip_size + {self.block.get('left', u)}"
+            places.append(_TERMS.put("place", f"offset(scratch, {place})", u))
+        places.append(_TERMS.put("zeros", "zeros"))
         read = (
             f"(x_ld if {term} < {_PLACE} else (0 if {term} == {_ZEROS} else {LEFT_PITCH}))" for term in ("one", "other")
         )
         pitches = [str(LEFT_PITCH), *read]
         pointers = [
-            f"offset(local_pointer_{self.dtype}(terms, {term}), first_row * {pitch})"
-            for term, pitch in zip((f"{_PLACE} + ((move >> 8) & 7)", "one", "other"), pitches, strict=True)
+            f"offset({term}, first_row * {pitch})"
+            for term, pitch in zip(
+                (
+                    _TERMS.elements("place", self.dtype, "((move >> 8) & 7)"),
+                    _TERMS.elements("near", self.dtype, "one"),  # any term, counted from the first of these
+                    _TERMS.elements("near", self.dtype, "other"),
+                ),
+                pitches,
+                strict=True,
+            )
         ]
         sign = f"(a_block_sign if move >> 11 == {_OUTER} else move >> 11)"
         return [
@@ -206,30 +246,29 @@ class Sums:
         """Give the next jobs to a call of the tile."""
         return [
             f"share = imin(jobs - job, {INNER})",
-            f"block[{strassen_slot('jobs')}] = share",
-            f"put_words(block, {strassen_slot('side')}, words_from(queue, job * {len(SIDE_WORDS)}))",
+            *self.block.fill(jobs="share", side=f"words_from(queue, job * {SIDE_SUM.size})"),
             "job += share",
         ]
 
     def directly(self) -> list[str]:
         """Do the jobs that are left."""
-        word = {name: f"queue[entry + {i}]" for i, name in enumerate(SIDE_WORDS)}
-        pointer = {
-            name: f"local_pointer_{self.dtype}(queue, entry + {SIDE_WORDS.index(name)})" for name in SIDE_WORDS[:3]
-        }
+        places = []
+        for name in SUM_PLACES:
+            start, pitch = _JOB.elements(name, self.dtype), _JOB.get(f"{name}_pitch")
+            places.append(f"{name} = offset({start}, run * {pitch})")
         return [
             "while job < jobs:",
             *indent([
-                f"entry = job * {len(SIDE_WORDS)}",
+                f"entry = job * {SIDE_SUM.size}",
                 f"signs = const_{self.dtype}(1, {self.lanes})",
-                f"if {word['sign']} > 0:",
+                f"if {_JOB.get('sign')} > 0:",
                 "    signs = neg(signs)",
-                f"for run in range({word['runs']}):",
+                f"for run in range({_JOB.get('runs')}):",
                 *indent([
-                    *(f"{name} = offset({pointer[name]}, run * {word[f'{name}_pitch']})" for name in SIDE_WORDS[:3]),
-                    f"for c in range(0, {word['vectors']} * {self.lanes}, {self.lanes}):",
-                    f"    prefetch(first, {word['first_pitch']} + c)",
-                    f"    prefetch(second, {word['second_pitch']} + c)",
+                    *places,
+                    f"for c in range(0, {_JOB.get('vectors')} * {self.lanes}, {self.lanes}):",
+                    f"    prefetch(first, {_JOB.get('first_pitch')} + c)",
+                    f"    prefetch(second, {_JOB.get('second_pitch')} + c)",
                     f"    store(made, c, fma(load(second, c, {self.lanes}), signs, load(first, c, {self.lanes})))",
                 ]),
                 "job += 1",

@@ -9,7 +9,7 @@ subtracts them from, up to two places:
 
 A chain's sums stay in registers. On the side, products make sums of two panels, operands of products to come: the units
 that add are idle otherwise, and the caches answer before anybody waits. The more evenly that is spread, the less it
-delays. The operands are in a block of int64 words, `STRASSEN_SLOTS`.
+delays. The operands are in a block of int64 words, `STRASSEN_BLOCK`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from numba.extending import intrinsic
 from ... import host
 from ...microkernels.tile import literal_shape, written_function
 from ...microkernels.tile_writer import ProductWriter, Values, constant
-from .tile_table import CHAIN_ENDS, LEFT_PITCH, PARKED_PRODUCTS, SIDE_STEPS, SIDE_WORDS, STRASSEN_SLOTS
+from ...records import Record
+from .tile_table import CHAIN_ENDS, LEFT_PITCH, PARKED_PRODUCTS, SIDE_STEPS, SIDE_SUM, STRASSEN_BLOCK, SUM_PLACES
 
 __all__ = ["strassen_tile_float32"]
 
@@ -39,9 +40,7 @@ _CONSTANTS = ("ROWS", "VECTORS", "LANES")
 class StrassenWriter(ProductWriter):
     """Writes one variant. Its inner loops carry the left-hand side's pointer, the panel's, and the sums."""
 
-    SLOTS: ClassVar[tuple[str, ...]] = STRASSEN_SLOTS
-    POINTERS: ClassVar[frozenset[str]] = frozenset({"x", "parked"})
-    TABLE: ClassVar[str] = ""
+    BLOCK: ClassVar[Record] = STRASSEN_BLOCK
 
     def __init__(self, function: ir.Function, dtype: str, rows: int, vectors: int, lanes: int) -> None:
         super().__init__(function, dtype, rows, vectors, lanes, 1, False)
@@ -66,8 +65,8 @@ class StrassenWriter(ProductWriter):
     def _product(self, u: ir.Value, sums: Values) -> Values:
         early = self.ir.icmp_signed("<", u, constant(PARKED_PRODUCTS))
         zero = constant(0)
-        own = self._word("left0", u)
-        state = [zero, self.at(self.slot["x"], own), self._pointer("w0", u), *sums]
+        own = self._word("left", u)
+        state = [zero, self.at(self.slot["x"], own), self._pointer("w", u), *sums]
         state = self._sum_beside(u, self.ir.icmp_signed("<", u, self.slot["jobs"]), state)
         targets = self.ir.select(early, zero, self.slot["targets"])
         state = self._ask_for_targets(u, targets, state)
@@ -88,7 +87,7 @@ class StrassenWriter(ProductWriter):
         turn = self.ir.select(self.ir.icmp_signed(">", turn, state[0]), turn, state[0])
         state = self.loop("k", state[0], turn, 1, state, lambda _, inner: self._one(inner))
         last = self.ir.icmp_signed("==", u, constant(CHAIN_ENDS[-1] - 1))
-        following = self._pointer("w0", self.ir.select(last, constant(0), self.ir.add(u, constant(1))))
+        following = self._pointer("w", self.ir.select(last, constant(0), self.ir.add(u, constant(1))))
         gap = self.ir.sub(self.ir.ptrtoint(following, _I64), self.ir.ptrtoint(state[2], _I64))
         gap = self.ir.sdiv(gap, constant(self.align))
         return self.loop("last_k", turn, depth, 1, state, lambda _, inner: self._one(inner, gap))
@@ -109,21 +108,20 @@ class StrassenWriter(ProductWriter):
 
     def _sum_beside(self, u: ir.Value, busy: ir.Value, state: Values) -> Values:
         """`SIDE_STEPS` k for each vector of the sum."""
-        words = self.ir.inttoptr(self.slot["side"], _I64.as_pointer())
-        job = self.ir.mul(u, constant(len(SIDE_WORDS)))
+        job = self.ir.mul(u, constant(SIDE_SUM.size))
 
         def place(name: str) -> ir.Value:
-            return self.at(words, self.ir.add(job, constant(SIDE_WORDS.index(name))))
+            return self.at(self.slot["side"], self.ir.add(job, constant(SIDE_SUM.number(name))))
 
         def word(name: str) -> ir.Value:
             return self.ir.load(place(name))
 
         pointer = self.element.as_pointer().as_pointer()
-        places = [self.ir.load(self.ir.bitcast(place(name), pointer)) for name in SIDE_WORDS[:3]]
+        places = [self.ir.load(self.ir.bitcast(place(name), pointer)) for name in SUM_PLACES]
         bits = ir.IntType(8 * self.align)
         sign = self.ir.shl(self.ir.trunc(word("sign"), bits), ir.Constant(bits, 8 * self.align - 1))
         sign = self.splat(sign)
-        pitches = [word(f"{name}_pitch") for name in SIDE_WORDS[:3]]
+        pitches = [word(f"{name}_pitch") for name in SUM_PLACES]
         vectors, runs = word("vectors"), self.ir.select(busy, word("runs"), constant(0))
 
         def one_run(_: ir.Value, outer: Values) -> Values:
@@ -179,22 +177,22 @@ class StrassenWriter(ProductWriter):
                 self._prefetch_columns(place, write=name == "written")
                 return [self.at(place, self.slot[f"{name}_row"]), *self._one(rest)]
 
-            place = self._pointer(f"{name}{PARKED_PRODUCTS}", index)
+            place = self._pointer(name, index)
             state = self.loop(name, constant(0), rows, 1, [place, *state], one_row)[1:]
         return state
 
-    def _word(self, first: str, index: ir.Value) -> ir.Value:
-        """The word ``index`` words after that of the name ``first``."""
-        return self.ir.load(self.at(self.args, self.ir.add(constant(self.SLOTS.index(first)), index)))
+    def _word(self, name: str, index: ir.Value) -> ir.Value:
+        """Word ``index`` of a field."""
+        return self.ir.load(self.word_place(name, index))
 
-    def _pointer(self, first: str, index: ir.Value) -> ir.Value:
+    def _pointer(self, name: str, index: ir.Value) -> ir.Value:
         """The same of a pointer."""
-        place = self.at(self.args, self.ir.add(constant(self.SLOTS.index(first)), index))
+        place = self.word_place(name, index)
         return self.ir.load(self.ir.bitcast(place, self.element.as_pointer().as_pointer()))
 
     def _target(self, t: ir.Value, u: ir.Value) -> ir.Value:
-        shift = self._word(f"quadrant{PARKED_PRODUCTS}", self.ir.sub(u, constant(PARKED_PRODUCTS)))
-        return self.at(self._pointer("target0", t), shift)
+        shift = self._word("quadrant", self.ir.sub(u, constant(PARKED_PRODUCTS)))
+        return self.at(self._pointer("target", t), shift)
 
     def _parked(self, u: ir.Value) -> ir.Value:
         return self.at(self.slot["parked"], self.ir.mul(u, constant(self.rows * self.vectors * self.lanes)))
@@ -206,7 +204,7 @@ class StrassenWriter(ProductWriter):
 
         def all_targets(parked: ir.Value | None) -> None:
             def one_target(t: ir.Value, _: Values) -> Values:
-                target, mode = self._target(t, u), self._word("mode0", t)
+                target, mode = self._target(t, u), self._word("mode", t)
                 with self.ir.if_else(self.ir.icmp_signed("==", mode, constant(0))) as (first, further):
                     with first:
                         self._combine(target, sums, parked)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ...records import Holds, Record, Word, pointer
+
 __all__ = [
     "CHAIN_ENDS",
     "INNER",
@@ -9,9 +11,9 @@ __all__ = [
     "MOST_TARGETS",
     "PARKED_PRODUCTS",
     "SIDE_STEPS",
-    "SIDE_WORDS",
-    "STRASSEN_SLOTS",
-    "strassen_slot",
+    "SIDE_SUM",
+    "STRASSEN_BLOCK",
+    "SUM_PLACES",
 ]
 
 INNER = 7
@@ -28,42 +30,46 @@ LEFT_PITCH = 1456
 """Elements from one row of a left-hand side to the next, a constant so that one pointer serves all rows. No multiple
 of a large power of two, which would put them into the same sets of the cache."""
 
-STRASSEN_SLOTS = (
-    "x",  # pointer: left-hand sides, rows `LEFT_PITCH` apart
-    *(f"left{u}" for u in range(INNER)),  # elements from x to the left-hand side of product u
-    *(f"w{u}" for u in range(INNER)),  # pointers: panel of product u
-    "depth",
-    "rows",  # selects the variant
-    "parked",  # pointer: room for `PARKED_PRODUCTS` tiles
-    "targets",  # places that results are added to
-    *(f"target{t}" for t in range(MOST_TARGETS)),  # pointers: tile.columns contiguous columns of quadrant (0, 0)
-    *(f"mode{t}" for t in range(MOST_TARGETS)),  # 0: stored, 1: added, 2: subtracted
-    *(f"quadrant{u}" for u in range(PARKED_PRODUCTS, INNER)),  # elements from there to the quadrant that u completes
-    "jobs",  # how many products, from the first, make a sum on the side
-    "side",  # pointer: `SIDE_WORDS` of those sums
-    "touched",  # how many of the following two kinds of places to bring into the cache: none, one or both
-    *(f"written{u}" for u in range(PARKED_PRODUCTS, INNER)),  # pointers: where the result's first row will be stored
-    "written_row",
-    *(f"read{u}" for u in range(PARKED_PRODUCTS, INNER)),  # pointers: first row of what the epilogue reads
-    "read_row",
+_FINISHED = INNER - PARKED_PRODUCTS
+
+STRASSEN_BLOCK = Record(
+    "Strassen's tile",
+    (
+        pointer("x", "left-hand sides, rows `LEFT_PITCH` apart"),
+        Word("left", "elements from x to the left-hand side of each product", count=INNER),
+        pointer("w", "panel of each product", count=INNER),
+        Word("depth", "k of each product"),
+        Word("rows", "selects the variant"),
+        pointer("parked", "room for `PARKED_PRODUCTS` tiles"),
+        Word("targets", "places that results are added to"),
+        pointer("target", "tile.columns contiguous columns of quadrant (0, 0)", count=MOST_TARGETS),
+        Word("mode", "of each target: 0 stored, 1 added, 2 subtracted", count=MOST_TARGETS),
+        Word("quadrant", "elements from a target to the quadrant that each product not parked ends", count=_FINISHED),
+        Word("jobs", "how many products, from the first, make a sum on the side"),
+        Word("side", "a `SIDE_SUM` for each of them", Holds.WORDS),
+        Word("touched", "how many of the two kinds of places below to bring into the cache: none, one or both"),
+        pointer("written", "for each quadrant, where the result's first row will be stored", count=_FINISHED),
+        Word("written_row", "elements from one row of the result to the next"),
+        pointer("read", "for each quadrant, the first row of what the epilogue reads", count=_FINISHED),
+        Word("read_row", "elements from one row of that to the next"),
+    ),
 )
-"""Words of the argument block of a tile kernel."""
+"""The argument block of a tile kernel."""
 
-
-SIDE_WORDS = (
-    "made",  # pointers: made = first + second, each ``runs`` times ``vectors`` vectors
-    "first",
-    "second",
-    "sign",  # 1: second is subtracted
-    "vectors",  # at most ``depth`` / (`SIDE_STEPS` * runs)
-    "runs",
-    "made_pitch",  # elements from one run to the next
-    "first_pitch",  # and to what is brought near, for one run
-    "second_pitch",
+SIDE_SUM = Record(
+    "sum on the side",
+    (
+        pointer("made", "first + second, ``runs`` times ``vectors`` vectors"),
+        pointer("first"),
+        pointer("second"),
+        Word("sign", "1: second is subtracted"),
+        Word("vectors", "at most ``depth`` / (`SIDE_STEPS` * runs)"),
+        Word("runs"),
+        Word("made_pitch", "elements from one run to the next"),
+        Word("first_pitch", "the same, and to what is brought near, for one run"),
+        Word("second_pitch", "the same"),
+    ),
 )
-"""Words of a sum on the side."""
-
-
-def strassen_slot(name: str) -> int:
-    """Number of a word of the argument block."""
-    return STRASSEN_SLOTS.index(name)
+"""One sum of two places in memory."""
+SUM_PLACES = ("made", "first", "second")
+"""Its places, each of which has a pitch."""

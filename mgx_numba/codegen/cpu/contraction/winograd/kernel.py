@@ -9,19 +9,35 @@ from ....launch import Launch, Operand, Solution, TaskRange
 from ....problems.convolution import ConvProblem
 from ....problems.element_types import ITEMSIZE
 from ....problems.epilogue import Epilogue
+from ...arguments import Arguments
 from ...kernel import cpu_kernel
-from ...microkernels.tile_table import PREFETCH_STEPS, TILE_TABLE_ROWS, tile_for
+from ...microkernels.tile_table import PREFETCH_STEPS, TILE_BLOCK, TILE_TABLE_ROWS, tile_for
+from ...records import Holds, Record, RecordText, Word
+from ...statements import for_tasks, indent, kernel_text
 from ..blocking import SUMS_BYTES
 from ..conv import panel_lens
-from ..epilogue_rows import Arguments, Rows, indent, kernel_name
+from ..epilogue_rows import Rows, kernel_name
 from ..macro_kernel import next_height
 from ..rows import row_offsets, stride_arguments
-from ..tile_source import ELSEWHERE_SLOT, ROWS_SLOT, VECTORS_SLOT, tile_block, tile_source
+from ..tile_source import tile_record, tile_source
 from .blocks import Block, tiles_of
 from .form import Form
+from .transform_table import INPUT_PLACE
 
 __all__ = ["WinogradWriter", "filter_plane"]
 
+CALL = RecordText(
+    Record(
+        "products of a block",
+        (
+            Word("arguments", "of the convolution kernel", Holds.WORDS),
+            Word("scratch", "elements from the start of scratch memory to this thread's"),
+            Word("fresh", "whether the inputs are still to be transformed: the task before had others"),
+        ),
+    ),
+    "call",
+)
+"""What the kernel of transforms and products is told."""
 _PLANE_PAD = 64
 """Bytes that keep the points' planes from falling into the same cache sets."""
 
@@ -53,7 +69,8 @@ class WinogradWriter:
         self.tile = tile_for(problem.types)
         self.rows = Rows(epilogue, problem.dtype, self.tile.lanes)
         self.arguments = Arguments()
-        self.tile_slot = self.arguments.callee(tile_source(self.tile))
+        self.arguments.callee("tile", tile_source(self.tile))
+        self.tile_block = RecordText(TILE_BLOCK, "block")
 
     def plan(self) -> Solution:
         """The one launch and its scratch, a part for each claim."""
@@ -76,7 +93,7 @@ class WinogradWriter:
             n=problem.group_out, high=high, across=across,
         )  # fmt: skip
         a.pointer("scratch", "scratch", problem.dtype)
-        common = list(a.lines)
+        common = a.names
         a.pointer("x", "x", problem.dtype)
         a.pointer("w", "w", problem.dtype)
         zeros = points * v_plane if self.form.stored else groups * panels * taps * depth * columns
@@ -89,17 +106,18 @@ class WinogradWriter:
         )  # fmt: skip
         if block.depth:
             a.integers(k_block=block.depth)
-        self.products_slot = a.callee(self._products_source(a.lines))
-        del a.lines[len(common) :]
+        a.callee("products", self._products_source(a.bind()))
+        before = len(a.names)
         self.rows.pointers(a)
         a.integers(out_h=problem.out_lens[-2], out_w=problem.out_lens[-1])
         stride_arguments(a, self.strides)
-        source = cpu_kernel(kernel_name(self.form.name, self.epilogue), "\n".join(self._text()) + "\n")
+        text = kernel_text([*a.bind((*common, *a.names[before:])), *self._body()])
+        source = cpu_kernel(kernel_name(self.form.name, self.epilogue), text)
         moved = problem.itemsize * (problem.batch * problem.in_pixels * problem.in_channels + zeros)
         results = problem.batch * problem.out_pixels * problem.out_channels
         moved += ITEMSIZE[self.epilogue.out_dtype(problem.dtype)] * results
         seen = self.epilogue.moving
-        launch = Launch(source, tuple(a.values), TaskRange(tasks, block.grain), problem.flops, moved, seen)
+        launch = Launch(source, a.values, TaskRange(tasks, block.grain), problem.flops, moved, seen)
         return Solution((launch,), -(-tasks // block.grain) * claim * problem.itemsize)
 
     def _filter(self, source: str, target: str, plane: str) -> str:
@@ -107,64 +125,51 @@ class WinogradWriter:
         literals = f"{form.side}, {form.taps}, {self.tile.lanes}"
         return f"winograd_filter({source}, {target}, {plane}, now * {columns}, {literals})"
 
-    def _text(self) -> list[str]:
+    def _body(self) -> list[str]:
+        """What the kernel does with its arguments."""
         return [
-            "def kernel(args, begin, end):",
-            *indent([
-                *self.arguments.lines,
-                "call = local_int64(3)",
-                "put_words(call, 0, args)",
-                "call[1] = idiv(begin, grain) * claim_size",
-                "products = offset(scratch, call[1] + u_size)",
-                f"sums = local_{self.problem.dtype}({SUMS_BYTES // self.problem.itemsize})",
-                *self.rows.invariant(),
-                "before = -1",
-                "for task in range(begin, end):",
-                *indent([
-                    *self._block(),
-                    "call[2] = 1 if outer != before else 0",
-                    "before = outer",
-                    f"call_kernel(args, {self.products_slot}, call, task, task + 1)",
-                    "for t in range(count):",
-                    *indent([*self._place(), *self._output()]),
-                ]),
+            CALL.local(),
+            *CALL.fill(arguments="args", scratch="idiv(begin, grain) * claim_size"),
+            f"products = offset(scratch, {CALL.get('scratch')} + u_size)",
+            f"sums = local_{self.problem.dtype}({SUMS_BYTES // self.problem.itemsize})",
+            *self.rows.invariant(),
+            "before = -1",
+            *for_tasks([
+                *self._block(),
+                CALL.put("fresh", "1 if outer != before else 0"),
+                "before = outer",
+                self.arguments.call("products", CALL.name, "task", "task + 1"),
+                "for t in range(count):",
+                *indent([*self._place(), *self._output()]),
             ]),
         ]  # fmt: skip
 
     def _products_source(self, sizes: list[str]) -> KernelSource:
-        """Kernel that multiplies the block of task ``begin`` in the scratch at ``call[1]``.
-
-        It transforms the input first, unless ``call[2]`` says that the task before had the same.
-        """
+        """Kernel that multiplies the block of task ``begin`` as `CALL` says."""
+        columns = self.tile.columns
         lines = [
-            "args = words_at(call, 0)",
+            f"args = {CALL.words('arguments')}",
             *sizes,
-            "u = offset(scratch, call[1])",
+            f"u = offset(scratch, {CALL.get('scratch')})",
             "products = offset(u, u_size)",
-            *tile_block(),
+            *tile_record(self.tile_block),
             f"table = local_int64({TILE_TABLE_ROWS})",
             f"for i in range({TILE_TABLE_ROWS}):",
             "    table[i] = i * depth",
-            "put_words(block, 1, table)",
-            "put_pointer(block, 2, zero)",
-            "block[5] = 1",
-            "block[6] = depth",
-            "block[7] = 1",
-            f"block[8] = {self.tile.columns}",
-            "block[9] = w_panel",
-            f"block[11] = {self.tile.columns}",
-            "block[12] = 0",
+            *self.tile_block.fill(
+                offsets="table", zero="zero", taps=1, depth="depth", x_step=1, w_step=columns, w_panel="w_panel",
+                acc_panel=columns, accumulate=0,
+            ),
             "task = begin",
             *self._block(),
-            "block[10] = sums_ld",
+            self.tile_block.put("acc_row", "sums_ld"),
             *self._narrow(),
-            "if call[2] != 0:",
+            f"if {CALL.get('fresh')} != 0:",
             *indent(self._inputs()),
             *(self._products_with_own_filters() if self.block.depth else self._products()),
-        ]
-        text = "\n".join(["def kernel(call, begin, end):", *indent(lines)]) + "\n"
+        ]  # fmt: skip
         kind = "_products_kernel" if self.form.stored else "_filter_products_kernel"
-        return cpu_kernel(self.form.name + kind, text)
+        return cpu_kernel(self.form.name + kind, kernel_text(lines, CALL.name))
 
     def _block(self) -> list[str]:
         columns = self.tile.columns
@@ -201,20 +206,19 @@ class WinogradWriter:
         if not self.whole_vectors:
             lanes = depth if depth < lanes else math.gcd(depth, lanes)
         target = "offset(u, t * depth), u_plane, depth"
+        place = RecordText(INPUT_PLACE, "place")
         return [
-            "place = local_int64(8)",
-            "place[1] = x_h",
-            "place[2] = x_w",
+            place.local(),
+            *place.fill(x_h="x_h", x_w="x_w"),
             "for t in range(count):",
             *indent([
                 *self._place(),
                 "top -= pad_h",
                 "left_edge -= pad_w",
-                "place[0] = image * x_image + top * x_h + left_edge * x_w + group * depth",
-                "place[3] = -top",
-                "place[4] = in_h - top",
-                "place[5] = -left_edge",
-                "place[6] = in_w - left_edge",
+                *place.fill(
+                    start="image * x_image + top * x_h + left_edge * x_w + group * depth",
+                    top="-top", bottom="in_h - top", left="-left_edge", right="in_w - left_edge",
+                ),
                 f"winograd_input(x, place, zero, {target}, {self.form.side}, {lanes})",
             ]),
         ]  # fmt: skip
@@ -226,7 +230,7 @@ class WinogradWriter:
         """
         columns = self.tile.columns
         tile = [
-            f"block[{ELSEWHERE_SLOT}] = w_panel if row > 0 and 2 * height > {self.tile.rows} else 0",
+            self.tile_block.put("elsewhere", f"w_panel if row > 0 and 2 * height > {self.tile.rows} else 0"),
             *self._call_tile(),
         ]
         return [
@@ -234,8 +238,8 @@ class WinogradWriter:
             *indent([
                 "for panel in range(wide):",
                 *indent([
-                    f"block[{VECTORS_SLOT}] = 1 if narrow and panel == wide - 1 else {self.tile.vectors}",
-                    "put_pointer(block, 3, offset(w, point * v_plane + (group * panels + p0 + panel) * w_panel))",
+                    self._panel_vectors(),
+                    self.tile_block.put("w", "offset(w, point * v_plane + (group * panels + p0 + panel) * w_panel)"),
                     *self._rows("point * u_plane", f"point * m_plane + panel * {columns}", tile),
                 ]),
             ]),
@@ -248,17 +252,16 @@ class WinogradWriter:
             "v = offset(products, m_size)",
             "for panel in range(wide):",
             *indent([
-                f"block[{VECTORS_SLOT}] = 1 if narrow and panel == wide - 1 else {self.tile.vectors}",
+                self._panel_vectors(),
                 "for k0 in range(0, depth, k_block):",
                 *indent([
                     "now = imin(k_block, depth - k0)",
                     f"source = offset(w, (group * panels + p0 + panel) * w_panel + k0 * {taps * columns})",
                     self._filter("source", "v", "v_plane"),
-                    "block[6] = now",
-                    "block[12] = k0",
+                    *self.tile_block.fill(depth="now", accumulate="k0"),
                     f"for point in range({self.form.points}):",
                     *indent([
-                        "put_pointer(block, 3, offset(v, point * v_plane))",
+                        self.tile_block.put("w", "offset(v, point * v_plane)"),
                         *self._elsewhere(),
                         *self._rows("point * u_plane + k0", f"point * m_plane + panel * {columns}", self._call_tile()),
                     ]),
@@ -267,21 +270,26 @@ class WinogradWriter:
         ]  # fmt: skip
 
     def _call_tile(self) -> list[str]:
-        return [f"block[{ROWS_SLOT}] = height", f"call_kernel(args, {self.tile_slot}, block, 0, 1)"]
+        return [self.tile_block.put("rows", "height"), self.arguments.call("tile", self.tile_block.name, 0, 1)]
+
+    def _panel_vectors(self) -> str:
+        """Statement: how many vectors of ``panel`` are computed."""
+        return self.tile_block.put("vectors", f"1 if narrow and panel == wide - 1 else {self.tile.vectors}")
 
     def _elsewhere(self) -> list[str]:
         """Have the products of some points fetch the filters that are transformed next, which follow those at
         ``source``: each of these points a part as long as its own filters."""
         columns, taps = self.tile.columns, self.form.taps**2
         every, shift = max(1, self.form.points // taps), self.problem.itemsize.bit_length() - 1
-        slot = f"block[{ELSEWHERE_SLOT}]"
+        block = self.tile_block
+        gap = f"({block.get('elsewhere')} - {block.address('w')}) >> {shift}"
         return [
-            f"{slot} = 0",
+            block.put("elsewhere", 0),
             f"if imod(point, {every}) == 0 and point < {taps * every}:",
             *indent([
                 f"part = {taps} + idiv(point, {every})",
-                f"put_pointer(block, {ELSEWHERE_SLOT}, offset(source, part * now * {columns}))",
-                f"{slot} = (({slot} - block[3]) >> {shift}) - {PREFETCH_STEPS * columns}",
+                block.put_pointer("elsewhere", f"offset(source, part * now * {columns})"),
+                block.put("elsewhere", f"({gap}) - {PREFETCH_STEPS * columns}"),
             ]),
         ]  # fmt: skip
 
@@ -292,8 +300,9 @@ class WinogradWriter:
             "while row < count:",
             *indent([
                 *self._height(),
-                f"put_pointer(block, 0, offset(u, {u_start} + row * depth))",
-                f"put_pointer(block, 4, offset(products, {m_start} + row * sums_ld))",
+                *self.tile_block.fill(
+                    x=f"offset(u, {u_start} + row * depth)", acc=f"offset(products, {m_start} + row * sums_ld)"
+                ),
                 *tile,
                 "row += height",
             ]),

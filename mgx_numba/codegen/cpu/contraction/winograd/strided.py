@@ -15,11 +15,12 @@ import numpy as np
 from ....launch import Launch, Operand, Solution, TaskRange
 from ....problems.convolution import ConvProblem
 from ....problems.epilogue import Epilogue
+from ...arguments import Arguments
 from ...kernel import cpu_kernel
 from ...machine import machine
 from ...microkernels.tile_table import tile_for
+from ...statements import for_tasks, kernel_text
 from ..blocking import Blocking
-from ..epilogue_rows import Arguments, indent
 from ..pack import aligned_zeros
 from ..solver import NO_EPILOGUE, Solver, Strides
 from .blocks import winograd_blockings
@@ -174,37 +175,30 @@ def _rearranging(problem: ConvProblem, blocks: ConvProblem) -> Launch:
         by_w=problem.stride[1], in_h=problem.in_lens[0], in_w=problem.in_lens[1], x_image=problem.x_strides[0],
         x_h=problem.x_strides[1], x_w=problem.x_strides[2], channels=channels, runs=runs, run=run,
     )  # fmt: skip
-    lines = [
-        "def kernel(args, begin, end):",
-        *indent([
-            *a.lines,
-            f"rest = imod(run, {lanes})",
-            "whole = run - rest",
-            "block_w = by_w * x_w",
-            "for task in range(begin, end):",
-            "    image = idiv(task, lines)",
-            "    top = (task - image * lines) * by_h",
-            "    for dy in range(by_h):",
-            "        row = image * x_image + (top + dy) * x_h",
-            "        given = in_w if top + dy < in_h else 0",
-            "        inside = idiv(given, by_w)",
-            "        for part in range(runs):",
-            "            source = offset(x, row + part * x_w)",
-            "            target = offset(blocks, task * width * pixel + (dy * runs + part) * run)",
-            "            for block in range(inside):",
-            f"                for c in range(0, whole, {lanes}):",
-            f"                    store(target, block * pixel + c, load(source, block * block_w + c, {lanes}))",
-            "                if rest > 0:",
-            f"                    v = load_tail(source, block * block_w + whole, rest, 0, {lanes})",
-            "                    store_tail(target, block * pixel + whole, v, rest)",
-            "            for block in range(inside, width):",
-            "                valid = imin(imax(given - block * by_w - part, 0) * channels, run)",
-            f"                for c in range(0, run, {lanes}):",
-            f"                    left = imin(imax(valid - c, 0), {lanes})",
-            f"                    v = load_tail(source, block * block_w + c, left, 0, {lanes})",
-            f"                    store_tail(target, block * pixel + c, v, imin(run - c, {lanes}))",
-        ]),
-    ]  # fmt: skip
-    source = cpu_kernel("space_to_depth_kernel", "\n".join(lines) + "\n")
+    task = [
+        "image = idiv(task, lines)",
+        "top = (task - image * lines) * by_h",
+        "for dy in range(by_h):",
+        "    row = image * x_image + (top + dy) * x_h",
+        "    given = in_w if top + dy < in_h else 0",
+        "    inside = idiv(given, by_w)",
+        "    for part in range(runs):",
+        "        source = offset(x, row + part * x_w)",
+        "        target = offset(blocks, task * width * pixel + (dy * runs + part) * run)",
+        "        for block in range(inside):",
+        f"            for c in range(0, whole, {lanes}):",
+        f"                store(target, block * pixel + c, load(source, block * block_w + c, {lanes}))",
+        "            if rest > 0:",
+        f"                v = load_tail(source, block * block_w + whole, rest, 0, {lanes})",
+        "                store_tail(target, block * pixel + whole, v, rest)",
+        "        for block in range(inside, width):",
+        "            valid = imin(imax(given - block * by_w - part, 0) * channels, run)",
+        f"            for c in range(0, run, {lanes}):",
+        f"                left = imin(imax(valid - c, 0), {lanes})",
+        f"                v = load_tail(source, block * block_w + c, left, 0, {lanes})",
+        f"                store_tail(target, block * pixel + c, v, imin(run - c, {lanes}))",
+    ]
+    setup = [f"rest = imod(run, {lanes})", "whole = run - rest", "block_w = by_w * x_w"]
+    source = cpu_kernel("space_to_depth_kernel", kernel_text([*a.bind(), *setup, *for_tasks(task)]))
     moved = problem.itemsize * problem.batch * (problem.in_pixels * channels + blocks.x_strides[0])
-    return Launch(source, tuple(a.values), TaskRange(problem.batch * blocks.in_lens[0], 1), 0, moved)
+    return Launch(source, a.values, TaskRange(problem.batch * blocks.in_lens[0], 1), 0, moved)

@@ -7,8 +7,8 @@ OUT is m, LANES a divisor of the number of channels.
 
     winograd_input(x, place, zero, target, plane, channels, SIDE, LANES)
         target[p * plane + c] = transformed inputs x[start + i * x_h + j * x_w + c], i, j < SIDE, for the points
-        p < SIDE * SIDE and channels c. Inputs outside y0 <= i < y1, z0 <= j < z1 are zeros, of which ``zero`` has as
-        many as channels. The words of ``place`` are start, x_h, x_w, y0, y1, z0, z1.
+        p < SIDE * SIDE and channels c. Inputs outside top <= i < bottom, left <= j < right are zeros, of which ``zero``
+        has as many as channels. ``place`` is an `INPUT_PLACE`.
     winograd_filter(w, target, plane, channels, SIDE, TAPS, LANES)
         target[p * plane + c] = transformed filters w[(v * TAPS * TAPS + i * TAPS + j) * LANES + l], i, j < TAPS,
         c = v * LANES + l
@@ -31,6 +31,7 @@ from numba.extending import intrinsic
 
 from ...lang.builder import VectorBuilder, element_type
 from ...lang.vector import constant_int, pointer_dtype
+from .transform_table import INPUT_PLACE
 
 __all__ = ["winograd_filter", "winograd_input", "winograd_output"]
 
@@ -203,9 +204,13 @@ def _input_function(module: ir.Module, name: str, dtype: str, lanes: int, side: 
     loop = _Channels(module, name, arguments, ir.VectorType(element, lanes))
     x, place, zero, target, plane, _ = loop.function.args
     build = loop.ir
-    words = [build.load(build.gep(place, [ir.Constant(_I64, k)])) for k in range(7)]
-    start, x_h, x_w, y0, y1, z0, z1 = words
-    corner = loop.at(x, start)
+
+    def word(name: str) -> ir.Value:
+        return build.load(build.gep(place, [ir.Constant(_I64, INPUT_PLACE.number(name))]))
+
+    corner = loop.at(x, word("start"))
+    x_h, x_w = word("x_h"), word("x_w")
+    y0, y1, z0, z1 = (word(name) for name in ("top", "bottom", "left", "right"))
     rows = [loop.at(corner, loop.times(x_h, i)) for i in range(side)]
     steps = [loop.times(x_w, j) for j in range(side)]
 

@@ -1,0 +1,110 @@
+"""The argument block of a kernel: words of int64 that its text knows by name.
+
+One object makes both sides in one order: the statements with which the kernel gives its words names, and the values of
+one launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ...errors import CompileError
+from ..kernel import KernelSource
+from ..launch import Callee, Mark, Operand
+
+__all__ = ["Arguments"]
+
+PARAMETERS = frozenset({"args", "begin", "end", "task"})
+"""Names that mean something else in every kernel: its parameters, and the task that its loop is at."""
+
+
+@dataclass
+class _Word:
+    """One word: its number, the launch's value (None: not known yet), and the expression that reads it.
+
+    Code is not read, only called.
+    """
+
+    number: int
+    value: int | Operand | Mark | Callee | None
+    read: str = ""
+
+
+class Arguments:
+    """The words of one kernel's block, in the order in which they are declared.
+
+    Raises:
+        CompileError: a name is declared twice, means something else in every kernel, or is used but not declared.
+    """
+
+    def __init__(self) -> None:
+        self._words: dict[str, _Word] = {}
+
+    def pointer(self, name: str, operand: Operand | str, dtype: str) -> str:
+        """A typed pointer to an operand, or to the start of the one so called; its name."""
+        place = operand if isinstance(operand, Operand) else Operand(operand)
+        return self._declare(name, place, f"pointer_{dtype}(args, {{}})")
+
+    def integer(self, name: str, value: int) -> str:
+        """An int64; its name."""
+        return self._declare(name, int(value), "args[{}]")
+
+    def integers(self, **values: int) -> None:
+        """Several int64, by name."""
+        for name, value in values.items():
+            self.integer(name, value)
+
+    def fault(self) -> None:
+        """The call's fault record as words, ``fault``, and the step's number, ``step_number`` (see `Mark`)."""
+        self._declare("fault", Mark.FAULT, "words_at(args, {})")
+        self._declare("step_number", Mark.STEP, "args[{}]")
+
+    def callee(self, name: str, kernel: KernelSource | None = None) -> str:
+        """The code of another kernel, for `call`; its name. None: `provide` will say which kernel."""
+        return self._declare(name, None if kernel is None else Callee(kernel))
+
+    def provide(self, name: str, kernel: KernelSource) -> None:
+        """Say which kernel a callee is that was declared without."""
+        word = self._find(name)
+        if word.value is not None:
+            raise CompileError(f"the argument {name!r} has its value already")
+        word.value = Callee(kernel)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What is declared so far."""
+        return tuple(self._words)
+
+    @property
+    def values(self) -> tuple[int | Operand | Mark | Callee, ...]:
+        """The words of one launch."""
+        missing = [name for name, word in self._words.items() if word.value is None]
+        if missing:
+            raise CompileError(f"no kernel was provided for the arguments {', '.join(missing)}")
+        return tuple(word.value for word in self._words.values() if word.value is not None)
+
+    def bind(self, names: Iterable[str] | None = None) -> list[str]:
+        """Statements that give the words, or those of these names, their names; code has none in the text."""
+        words = {name: self._find(name) for name in (self._words if names is None else names)}
+        return [f"{name} = {word.read.format(word.number)}" for name, word in words.items() if word.read]
+
+    def call(self, name: str, block: str, begin: str | int, end: str | int) -> str:
+        """Statement that calls a kernel with an argument block for a range of tasks, all of them expressions."""
+        word = self._find(name)
+        if word.read:
+            raise CompileError(f"the argument {name!r} is not the code of a kernel")
+        return f"call_kernel(args, {word.number}, {block}, {begin}, {end})"
+
+    def _declare(self, name: str, value: int | Operand | Mark | Callee | None, read: str = "") -> str:
+        if name in PARAMETERS or not name.isidentifier():
+            raise CompileError(f"an argument cannot be called {name!r}: expected an identifier, no name of all kernels")
+        if name in self._words:
+            raise CompileError(f"the argument {name!r} is declared twice")
+        self._words[name] = _Word(len(self._words), value, read)
+        return name
+
+    def _find(self, name: str) -> _Word:
+        if name not in self._words:
+            raise CompileError(f"no argument {name!r}; declared are {', '.join(self._words) or 'none'}")
+        return self._words[name]

@@ -1,0 +1,29 @@
+"""Means of the heads of rows (`ops.reduce_parts.HeadMean`): of their first vectors, before anything else is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ....ops.reduce_parts import largest_head
+from ..statements import indent
+
+__all__ = ["head_lines", "head_vectors"]
+
+LEAST_VECTORS = 4
+"""Vectors that the head has at least: fewer give a mean that may be far from that of the row."""
+
+
+def head_vectors(lanes: int, cols: int, count: int, share: int) -> int:
+    """Vectors of the head of a row of ``count`` elements, one in ``share``, of which ``cols`` follow one another."""
+    return min(cols // lanes, max(LEAST_VECTORS, -(-count // (share * lanes))))
+
+
+def head_lines(name: str, dtype: str, lanes: int, element: Sequence[str], value: str) -> list[str]:
+    """Lines that set ``name`` to the mean of ``heads`` vectors: each the ``value`` of ``element`` at ``c``."""
+    return [
+        f"{name} = const_{dtype}(0, {lanes})",
+        "for head in range(heads):",
+        *indent([f"c = head * {lanes}", *element, f"{name} = add({name}, {value})"], 1),
+        f"{name}_0 = div(reduce_add({name}), cast_{dtype}(heads * {lanes}))",
+        f"{name}_1 = where(lt(abs({name}_0), {largest_head(dtype)!r}), {name}_0, const_{dtype}(0, 0))",
+    ]

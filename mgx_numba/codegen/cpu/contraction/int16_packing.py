@@ -1,0 +1,192 @@
+"""The kernel that packs weights into 16 bits, see `int16_weights`: each is read from memory once, while it is in a
+core's own cache the rest is done.
+
+A task is a block of `BLOCK` rows of a stripe of panels. Its weights are brought into scratch memory, a panel after the
+other and in rows whatever their order; then each panel is walked for its largest weights, and once more for the words.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+
+from ....parallel import allowed_cpus, on_threads
+from ...kernel import KernelSource
+from ...launch import Operand
+from ..arguments import Arguments
+from ..kernel import cpu_kernel
+from ..statements import indent, kernel_text
+from .int16_weights import BLOCK, DOWN, FEW, LARGEST, LEAST_MEAN, SMALLEST_STEP, block_count, refuse_unsuited
+from .solver import LoadKernels
+
+__all__ = ["pack_by_kernel", "packing_kernel"]
+
+STRIPE = 256
+"""Columns of a stripe, of which a block takes a quarter of an L2 cache (measured: 64 to 512 differ by a tenth)."""
+ROUNDING = 1.5 * 2.0**23
+"""Added to a small number it leaves the nearest integer, the even one of two, in the low bits of a float32."""
+PART_BLOCKS = 8
+"""Blocks of a stripe that one thread packs at a time, some 2 MiB of weights."""
+
+
+def pack_by_kernel(weights: np.ndarray, out: np.ndarray, lanes: int, load: LoadKernels) -> None:
+    """As `int16_weights.pack_words`, which says what the arguments are, for weights of which rows or columns are
+    contiguous."""
+    depth, columns = weights.shape
+    panels, _, pairs = out.shape
+    by_columns = weights.strides[1] != weights.itemsize
+    run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(
+        load([packing_kernel(by_columns, 2 * pairs // lanes, lanes)])[0]
+    )
+    blocks, together = block_count(depth), max(1, STRIPE // (2 * pairs))
+    stride = weights.strides[by_columns] // weights.itemsize
+    exceeds = np.zeros((blocks, panels * 2 * pairs), np.float32)
+
+    def pack(part: tuple[int, int]) -> None:
+        panel, block = part
+        count = min(together, panels - panel)
+        scratch = np.empty(count * BLOCK * 2 * pairs + lanes, np.float32)
+        aligned = scratch.ctypes.data + -scratch.ctypes.data % (4 * lanes)
+        places = {
+            Operand("w"): weights.ctypes.data,
+            Operand("out"): out.ctypes.data,
+            Operand("scratch"): aligned,
+            Operand("exceeds"): exceeds.ctypes.data,
+        }
+        words = _arguments(depth, columns, stride, panels, blocks, panel, count).values
+        arguments = np.array([places[w] if isinstance(w, Operand) else w for w in words], np.int64)
+        run(arguments.ctypes.data, block, min(block + PART_BLOCKS, blocks))
+
+    parts = [(panel, block) for panel in range(0, panels, together) for block in range(0, blocks, PART_BLOCKS)]
+    on_threads(pack, parts, allowed_cpus())
+    refuse_unsuited(exceeds.sum(0, np.float64))
+
+
+def packing_kernel(by_columns: bool, vectors: int, lanes: int) -> KernelSource:
+    """The kernel for panels of so many vectors, of weights whose columns are contiguous, or rows."""
+    wide = vectors * lanes
+    task = [
+        f"first = block * {BLOCK}",
+        f"rows = imin(depth - first, {BLOCK})",
+        "for p in range(count):",
+        f"    column = (panel + p) * {wide}",
+        f"    part = offset(scratch, p * {BLOCK * wide})",
+        *indent(_brought_columns(vectors, lanes) if by_columns else _brought_rows(vectors, lanes)),
+        "for p in range(count):",
+        f"    column = (panel + p) * {wide}",
+        f"    part = offset(scratch, p * {BLOCK * wide})",
+        f"    place = (panel + p) * (2 * blocks + depth) * {wide // 2}",
+        *indent(_steps(vectors, lanes)),
+        f"    place += (2 * blocks + first) * {wide // 2}",
+        *indent(_words(vectors, lanes)),
+    ]
+    lines = [*_arguments().bind(), "for block in range(begin, end):", *indent(task)]
+    return cpu_kernel(f"int16_pack_{'columns' if by_columns else 'rows'}_kernel", kernel_text(lines))
+
+
+def _arguments(
+    depth: int = 0, columns: int = 0, stride: int = 0, panels: int = 0, blocks: int = 0, panel: int = 0, count: int = 0
+) -> Arguments:
+    """The kernel's argument block; each pointer is an operand of its name."""
+    arguments = Arguments()
+    for name, dtype in (("w", "float32"), ("out", "int32"), ("scratch", "float32"), ("exceeds", "float32")):
+        arguments.pointer(name, name, dtype)
+    arguments.integers(
+        depth=depth, columns=columns, stride=stride, panels=panels, blocks=blocks, panel=panel, count=count
+    )
+    return arguments
+
+
+def _brought_rows(vectors: int, lanes: int) -> list[str]:
+    wide = vectors * lanes
+    tail = f"load_tail(w, source + v, imin(imax(columns - column - v, 0), {lanes}), 0, {lanes})"
+    return [
+        "for k in range(rows):",
+        "    source = (first + k) * stride + column",
+        f"    if column + {wide} <= columns:",
+        *(f"        store(part, k * {wide} + {v}, load(w, source + {v}, {lanes}))" for v in range(0, wide, lanes)),
+        "    else:",
+        f"        for v in range(0, {wide}, {lanes}):",
+        f"            store(part, k * {wide} + v, {tail})",
+    ]
+
+
+def _brought_columns(vectors: int, lanes: int) -> list[str]:
+    wide = vectors * lanes
+    return [
+        f"here = imin(columns - column, {wide})",
+        f"whole = rows - imod(rows, {lanes}) if here > 0 else 0",
+        f"for v in range(0, {wide}, {lanes}):",
+        "    if v < here:",
+        f"        for k in range(0, whole, {lanes}):",
+        "            source = offset(w, (column + v) * stride + first + k)",
+        f"            transpose_block(source, stride, here - v, offset(part, k * {wide} + v), {wide}, {lanes})",
+        "        for k in range(whole, rows):",
+        f"            for c in range(v, imin(here, v + {lanes})):",
+        f"                store_scalar(part, k * {wide} + c, load_scalar(w, (column + c) * stride + first + k))",
+        f"    if here < v + {lanes}:",
+        f"        shown = lane_mask(imax(here - v, 0), {lanes})",
+        "        for k in range(rows):",
+        f"            known = load(part, k * {wide} + v, {lanes})",
+        f"            store(part, k * {wide} + v, where(shown, known, const_float32(0, {lanes})))",
+    ]
+
+
+def _steps(vectors: int, lanes: int) -> list[str]:
+    """Statements: the step of each column, and the scales; by how much the sums are larger than they must be."""
+    zero = f"const_float32(0, {lanes})"
+    each = range(vectors)
+    return [
+        *(f"{name}{v} = {zero}" for v in each for name in ("largest", "total", "some")),
+        "for k in range(rows):",
+        *(
+            f"    {line}"
+            for v in each
+            for line in (
+                f"x = abs(load(part, k * {vectors * lanes} + {v * lanes}, {lanes}))",
+                f"largest{v} = first_greater(x, largest{v})",
+                f"total{v} = add(total{v}, x)",
+                f"some{v} = add(some{v}, where(ne(x, 0), const_float32(1, {lanes}), {zero}))",
+            )
+        ),
+        *(
+            line
+            for v in each
+            for line in (
+                f"step{v} = max(div(largest{v}, {LARGEST}), {float(SMALLEST_STEP)!r})",
+                f"scale = mul(step{v}, {2.0**-16 / DOWN!r})",
+                f"store(out, place + 2 * block * {vectors * lanes // 2} + {v * lanes}, bits_int32(scale))",
+                f"needed = mul(max(sub(some{v}, {FEW}), 0), mul(step{v}, {LEAST_MEAN}))",
+                f"more = sub(sub(total{v}, largest{v}), needed)",
+                f"more = where(logical_or(gt(step{v}, {float(SMALLEST_STEP)!r}), isnan(total{v})), more, {zero})",
+                "more = where(lt(scale, INF), more, NAN)",
+                f"store(exceeds, block * panels * {vectors * lanes} + column + {v * lanes}, more)",
+            )
+        ),
+    ]
+
+
+def _words(vectors: int, lanes: int) -> list[str]:
+    """Statements: the words of a panel's rows at ``place``. A weight that is not zero stays so."""
+    wide = vectors * lanes
+    lines = []
+    each = range(vectors)
+    for v in each:
+        lines += [
+            f"x{v} = load(part, k * {wide} + {v * lanes}, {lanes})",
+            f"q{v} = add(div(x{v}, step{v}), {ROUNDING!r})",
+        ]
+    lines += [
+        f"zero = eq(q0, {ROUNDING!r})",
+        *(f"zero = logical_or(zero, eq(q{v}, {ROUNDING!r}))" for v in each[1:]),
+        "if reduce_or(zero):",
+        *(f"    q{v} = where(eq(q{v}, {ROUNDING!r}), add(sign(x{v}), {ROUNDING!r}), q{v})" for v in each),
+    ]
+    for v in range(0, vectors, 2):
+        lines += [
+            f"low = bitwise_and(bits_int32(q{v}), const_int32(65535, {lanes}))",
+            f"high = shift_left(bits_int32(q{v + 1}), const_int32(16, {lanes}))",
+            f"store(out, place + k * {wide // 2} + {v // 2 * lanes}, bitwise_or(low, high))",
+        ]
+    return ["for k in range(rows):", *indent(lines)]

@@ -1,0 +1,125 @@
+"""Mean and variance in one pass over a row: moments about a value near its mean that is known before the pass.
+
+That value is the mean of the first ``m`` of the row's ``n`` elements. It differs from the mean by at most
+``sqrt(n / m)`` standard deviations, so rounding errors of the variance are at most ``1 + n / m`` times those of two
+passes, and as large as those if the first elements are like the others. See Chan, Golub, LeVeque, "Algorithms for
+computing the sample variance", 1983.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from ...core.types import Type
+from ...ops.reduce_parts import HeadMean
+from ..instruction import Instruction
+from ..module import Module
+from ..program import Program
+from .base import Options, Pass
+from .reduction_pieces import full_lens
+from .rewriter import remove_dead
+
+__all__ = ["OnePassVariance"]
+
+EXACT_TYPES = (Type.float_type, Type.double_type)
+"""Narrower values are rounded between the operations of two passes, and would not be between those of one."""
+
+
+class OnePassVariance(Pass):
+    """In bodies of ``fused_reduce``: every variance about a mean of the same values is computed with that mean.
+
+    A variance is ``mean(d * d)`` with ``d = x - mean(x)``, where ``x`` depends on no reduction. It pays where rows are
+    so long that they are read again from memory; what takes them side by side must know their heads.
+    """
+
+    name = "one_pass_variance"
+
+    def apply(self, program: Program, module: Module, options: Options) -> None:
+        for ins in module:
+            if ins.name != "fused_reduce":
+                continue
+            found = _variances(ins.module_args[0])
+            if not found:
+                continue
+            reason = _refused(ins, options)
+            if reason is not None:
+                self.log.refuse(self.name, ins, reason)
+                continue
+            self.log.apply(self.name, ins)
+            _rewrite(ins.module_args[0], found)
+
+
+def _refused(ins: Instruction, options: Options) -> str | None:
+    """Why the variances of a cluster are best left to two passes, or None."""
+    if options.capabilities is None:
+        return "what the target can do is not known"
+    body, shapes = ins.module_args[0], [i.shape for i in ins.inputs]
+    axes, full = ins.op.axes, full_lens(body)  # type: ignore[attr-defined]
+    walk = options.capabilities.walk(body, axes, shapes, [r.shape for r in body.results()])
+    if not walk.from_memory:
+        return "rows are read again from caches"
+    shortest = max(options.capabilities.one_pass_run, prod(full[a] for a in axes) // HeadMean.share)
+    if walk.row_run < shortest:
+        return f"{walk.row_run} elements of a row lie side by side, fewer than {shortest}"
+    return None
+
+
+def _variances(body: Module) -> dict[Instruction, Instruction]:
+    """The variances of a body, with the mean about which each is."""
+    return {ins: mean for ins in body if (mean := _mean_of_variance(ins)) is not None}
+
+
+def _mean_of_variance(ins: Instruction) -> Instruction | None:
+    """The mean about which an instruction is the variance."""
+    if ins.name != "reduce_mean" or ins.inputs[0].name != "mul" or ins.shape.type not in EXACT_TYPES:
+        return None
+    difference, same = ins.inputs[0].inputs
+    if difference is not same or difference.name != "sub":
+        return None
+    x, spread = difference.inputs
+    mean = spread.inputs[0] if spread.name == "multibroadcast" else spread
+    independent = mean.name == "reduce_mean" and mean.op == ins.op and mean.inputs[0] is x and not _reduces(x)
+    return mean if independent else None
+
+
+def _reduces(ins: Instruction) -> bool:
+    """Whether a value depends on a reduction."""
+    pending, seen = [ins], {ins}
+    while pending:
+        current = pending.pop()
+        if current.op.reduction:
+            return True
+        fresh = [i for i in current.inputs if i not in seen]
+        seen.update(fresh)
+        pending += fresh
+    return False
+
+
+def _rewrite(body: Module, variances: dict[Instruction, Instruction]) -> None:
+    """Compute variances from moments about heads of rows, and their means likewise."""
+    moments: dict[Instruction, tuple[Instruction, Instruction]] = {}
+    for mean in dict.fromkeys(variances.values()):
+        x = mean.inputs[0]
+        head = body.insert_instruction(mean, HeadMean(axes=mean.op.axes), [x])  # type: ignore[attr-defined]
+        near = body.insert_instruction(mean, "multibroadcast", [head], out_lens=x.shape.lens)
+        away = body.insert_instruction(mean, "sub", [x, near])
+        first = body.insert_instruction(mean, mean.op, [away])
+        second = body.insert_instruction(mean, mean.op, [body.insert_instruction(mean, "mul", [away, away])])
+        body.replace_instruction(mean, body.insert_instruction(mean, "add", [head, first]))
+        moments[mean] = first, second
+    for ins, mean in variances.items():
+        body.replace_instruction(ins, _central(body, ins, *moments[mean]))
+    remove_dead(body, [*variances, *moments])
+
+
+def _central(body: Module, before: Instruction, first: Instruction, second: Instruction) -> Instruction:
+    """Variance from two moments: infinite where only squares are, NaN where the first moment is not finite."""
+    largest = np.full([1] * first.shape.ndim, np.finfo(first.shape.type.numpy).max, first.shape.type.numpy)
+    bound = body.insert_instruction(before, "multibroadcast", [body.add_literal(largest)], out_lens=first.shape.lens)
+    product = body.insert_instruction(before, "mul", [first, first])
+    square = body.insert_instruction(before, "min", [product, bound])
+    positive = body.insert_instruction(before, "relu", [body.insert_instruction(before, "sub", [second, square])])
+    defined = body.insert_instruction(before, "sub", [first, first])
+    return body.insert_instruction(before, "add", [positive, defined])

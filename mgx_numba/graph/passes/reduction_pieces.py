@@ -1,0 +1,203 @@
+"""The body of a ``fused_reduce`` in pieces: its first reductions in parts, what combines these, and the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from ...core.shape import Lens, Shape
+from ...core.types import Type
+from ...ops.base import Operator, make_op
+from ...ops.reduce import DOWN, ReduceOperator
+from ..instruction import Instruction
+from ..module import Module
+
+__all__ = ["Pieces", "add_combined", "add_partial", "add_rest", "full_lens", "pieces_of", "reductions_of"]
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Which of a body's values each piece computes.
+
+    Attributes:
+        first: the reductions that need no others.
+        combined: first reductions, and what is computed of these alone; all are row values.
+        given: combined values that are results of the body or needed for the rest.
+        taken: what the rest takes: parameters of the body, and given values.
+        later: results of the body that the rest gives.
+        needed: what the rest computes.
+        repeats: whether operands are read again after the first reductions.
+    """
+
+    first: tuple[Instruction, ...]
+    combined: frozenset[Instruction]
+    given: tuple[Instruction, ...]
+    taken: tuple[Instruction, ...]
+    later: tuple[Instruction, ...]
+    needed: frozenset[Instruction]
+    repeats: bool
+
+
+def reductions_of(body: Module) -> list[Instruction]:
+    """The plain reductions of a body, in its order."""
+    return [i for i in body if isinstance(i.op, ReduceOperator)]
+
+
+def full_lens(body: Module) -> Lens:
+    """Lengths of the elements that a body reduces."""
+    return reductions_of(body)[0].inputs[0].shape.lens
+
+
+def pieces_of(body: Module) -> Pieces:
+    """The pieces of a body that has reductions."""
+    depth: dict[Instruction, int] = {}
+    for ins in body:
+        depth[ins] = max((depth[i] for i in ins.inputs), default=0) + isinstance(ins.op, ReduceOperator)
+    first = [i for i in reductions_of(body) if depth[i] == 1]
+    full, reduced, results = full_lens(body), first[0].shape.lens, body.results()
+    rows = {i for i in body if i in first or (i.op.pointwise and i.shape.lens == reduced and depth[i] <= 1)}
+    later = [r for r in results if r not in rows]
+    needed = _ancestors(later, rows)
+    crossing = [i for i in body if i in rows and any(u in needed for u in i.users)]
+    return Pieces(
+        first=tuple(first),
+        combined=frozenset(rows),
+        given=tuple(dict.fromkeys([*(r for r in results if r in rows), *crossing])),
+        taken=(*(p for p in body.parameters() if p in needed), *crossing),
+        later=tuple(later),
+        needed=frozenset(needed),
+        repeats=max(depth.values()) > 1 or any(r.shape.lens == full for r in results),
+    )
+
+
+def _ancestors(wanted: Sequence[Instruction], known: set[Instruction]) -> set[Instruction]:
+    """What is needed for some values when others are known; those are not among it."""
+    found: set[Instruction] = set()
+    pending = list(wanted)
+    while pending:
+        ins = pending.pop()
+        if ins not in found and ins not in known:
+            found.add(ins)
+            pending.extend(ins.inputs)
+    return found
+
+
+def associative(ins: Instruction) -> str:
+    """The reduction whose results of parts combine by the same reduction."""
+    return "reduce_sum" if ins.name == "reduce_mean" else ins.name
+
+
+def add_partial(
+    target: Module, body: Module, pieces: Pieces, reduction: Callable[[Instruction], Operator]
+) -> list[Instruction]:
+    """Put the first piece into an empty module: ``reduction`` gives an operator for each of the first reductions.
+
+    Results have the types that reductions accumulate in. A mean whose sum can overflow has two of them: its sum, and
+    that of elements times `DOWN`.
+
+    Returns:
+        The body's parameters that it takes.
+    """
+    needed = _ancestors([r.inputs[0] for r in pieces.first], set())
+    taken = [p for p in body.parameters() if p in needed]
+    values = {p: target.add_parameter(_name(p), p.shape) for p in taken}
+    _copy(target, [i for i in body if i in needed], values)
+    sums = []
+    for ins in pieces.first:
+        value = _converted(target, values[ins.inputs[0]], _accumulator(ins))
+        sums.append(target.add_instruction(reduction(ins), [value]))
+        if _sum_can_overflow(ins):
+            scaled = target.add_instruction("mul", [value, _like(target, DOWN, value)])
+            sums.append(target.add_instruction(reduction(ins), [scaled]))
+    target.add_return(sums)
+    return taken
+
+
+def add_combined(target: Module, body: Module, pieces: Pieces, sums: Sequence[Shape], axis: int) -> list[Instruction]:
+    """Put the second piece into an empty module: it takes what the first gives, of these shapes, reduces it along
+    ``axis``, and computes the given values.
+
+    Returns:
+        The body's parameters that it takes besides, which come after the sums.
+    """
+    needed = _ancestors(pieces.given, set(pieces.first))
+    parts = [target.add_parameter(f"part{k}", shape) for k, shape in enumerate(sums)]
+    taken = [p for p in body.parameters() if p in needed]
+    values = {p: target.add_parameter(_name(p), p.shape) for p in taken}
+    first = pieces.first[0]
+    count = prod(first.inputs[0].shape.lens) // prod(first.shape.lens)
+    summed = [i for i in pieces.first for _ in range(1 + _sum_can_overflow(i))]
+    totals = [target.add_instruction(associative(i), [part], axes=(axis,)) for i, part in zip(summed, parts)]
+    for ins in pieces.first:
+        value = totals.pop(0)
+        if ins.name == "reduce_mean":
+            value = target.add_instruction("div", [value, _like(target, count, value)])
+        if _sum_can_overflow(ins):
+            scaled = totals.pop(0)
+            scaled = target.add_instruction("div", [scaled, _like(target, count * DOWN, scaled)])
+            size = target.add_instruction("abs", [value])
+            in_range = target.add_instruction("less", [size, _like(target, np.inf, size)])
+            value = target.add_instruction("where", [in_range, value, scaled])
+        values[ins] = _converted(target, value, ins.shape.type)
+    _copy(target, [i for i in body if i in needed], values)
+    target.add_return([values[i] for i in pieces.given])
+    return taken
+
+
+def add_rest(target: Module, body: Module, pieces: Pieces, scalar: bool) -> None:
+    """Put the last piece into an empty module, which takes `Pieces.taken`; ``scalar``: as the body of a ``pointwise``,
+    where it has no reductions."""
+    shapes = [Shape(i.shape.type) if scalar else i.shape for i in pieces.taken]
+    values = {i: target.add_parameter(f"x{k}", s) for k, (i, s) in enumerate(zip(pieces.taken, shapes))}
+    (_copy_scalar if scalar else _copy)(target, [i for i in body if i in pieces.needed], values)
+    target.add_return([values[r] for r in pieces.later])
+
+
+def _copy(target: Module, instructions: Sequence[Instruction], values: dict[Instruction, Instruction]) -> None:
+    for ins in instructions:
+        if ins in values:
+            continue
+        if ins.literal is not None:
+            values[ins] = target.add_literal(ins.literal)
+        else:
+            values[ins] = target.add_instruction(ins.op, [values[i] for i in ins.inputs])
+
+
+def _copy_scalar(target: Module, instructions: Sequence[Instruction], values: dict[Instruction, Instruction]) -> None:
+    """Copies that act on one element."""
+    for ins in instructions:
+        if ins in values:
+            continue
+        if ins.literal is not None:
+            values[ins] = target.add_literal(ins.literal.numpy().reshape(-1)[0])
+        elif ins.name == "multibroadcast":
+            values[ins] = values[ins.inputs[0]]
+        else:
+            values[ins] = target.add_instruction(ins.op, [values[i] for i in ins.inputs])
+
+
+def _name(parameter: Instruction) -> str:
+    return parameter.op.parameter  # type: ignore[attr-defined,no-any-return]
+
+
+def _accumulator(ins: Instruction) -> Type:
+    assert isinstance(ins.op, ReduceOperator)
+    return ins.op.accumulator_type(ins.inputs[0].shape.type)
+
+
+def _sum_can_overflow(ins: Instruction) -> bool:
+    assert isinstance(ins.op, ReduceOperator)
+    return ins.op.sum_can_overflow(ins.inputs[0].shape.type)
+
+
+def _like(module: Module, number: float, value: Instruction) -> Instruction:
+    """A number in the type and lengths of a value."""
+    literal = module.add_literal(np.full((1,) * value.shape.ndim, number, value.shape.type.numpy))
+    return module.add_instruction("multibroadcast", [literal], out_lens=value.shape.lens)
+
+
+def _converted(module: Module, value: Instruction, type: Type) -> Instruction:
+    return value if value.shape.type is type else module.add_instruction(make_op("convert", target_type=type), [value])

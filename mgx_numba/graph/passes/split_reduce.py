@@ -1,0 +1,234 @@
+"""Reductions of few long rows become several instructions, so that all threads of a target have work.
+
+The reductions that need no others are made in parts; a second ``fused_reduce`` combines the parts and goes on with row
+values; what is left takes those as inputs, and may be divided again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from ...core.shape import Shape
+from ...ops.base import Operator, make_op
+from ...ops.reduce_parts import ReduceParts
+from ..instruction import Instruction, Return
+from ..module import Module
+from ..program import Program
+from .base import Options, Pass
+from .capabilities import Capabilities, ReductionWalk
+from .reduction_pieces import (
+    Pieces,
+    add_combined,
+    add_partial,
+    add_rest,
+    associative,
+    full_lens,
+    pieces_of,
+    reductions_of,
+)
+
+__all__ = ["SplitReduce"]
+
+
+@dataclass(frozen=True)
+class Division:
+    """How the first reductions of a cluster are divided: rows into ``parts``, and each step of a part's columns by its
+    number modulo ``fold``, as columns of their own. ``permutation`` is that of `ReduceParts`."""
+
+    parts: int
+    fold: int
+    permutation: tuple[int, ...]
+
+
+class SplitReduce(Pass):
+    """``fused_reduce`` -> one of parts (`ReduceParts`), one that combines them, and what is left of it, if anything.
+
+    Whether that pays is computed from the target's `Capabilities`. Where operands are read once it does not depend on
+    the number of threads, so that results do not either.
+    """
+
+    name = "split_reduce"
+
+    def apply(self, program: Program, module: Module, options: Options) -> None:
+        for ins in list(module):
+            rest: Instruction | None = ins
+            while rest is not None and rest.name == "fused_reduce" and not _has_parts(rest):
+                rest = self._split(program, module, rest, options.capabilities)
+
+    def _split(
+        self, program: Program, module: Module, ins: Instruction, capabilities: Capabilities | None
+    ) -> Instruction | None:
+        """Divide one cluster; returns what is left of it."""
+        found = _division(ins, capabilities)
+        if isinstance(found, str):
+            self.log.refuse(self.name, ins, found)
+            return None
+        assert capabilities is not None
+        pieces, division = found
+        self.log.apply(self.name, ins)
+        return _divide(program, module, ins, pieces, division, capabilities)
+
+
+def _has_parts(ins: Instruction) -> bool:
+    """Whether a cluster is of parts, or combines them."""
+    sources = [i.inputs[0] if i.name == "get_tuple_elem" else i for i in ins.inputs]
+    bodies = [i.module_args[0] for i in (ins, *sources) if i.name == "fused_reduce"]
+    return any(isinstance(i.op, ReduceParts) for body in bodies for i in body)
+
+
+def _axes(ins: Instruction) -> tuple[int, ...]:
+    return ins.op.axes  # type: ignore[attr-defined,no-any-return]
+
+
+def _division(ins: Instruction, capabilities: Capabilities | None) -> tuple[Pieces, Division] | str:
+    """How a cluster should be divided, or why it should not."""
+    body, shapes = ins.module_args[0], [i.shape for i in ins.inputs]
+    if capabilities is None:
+        return "what the target can do is not known"
+    if ins.shape.sub_shapes and any(user.name != "get_tuple_elem" for user in ins.users):
+        return "its results are used as a tuple"
+    if not reductions_of(body) or any(s.is_dynamic for s in shapes):
+        return "it reduces nothing, or lengths that are known at run time only"
+    full, axes = full_lens(body), _axes(ins)
+    elements = prod(full)
+    if not elements:
+        return "there are no elements"
+    walk, pieces = capabilities.walk(body, axes, shapes, [r.shape for r in body.results()]), pieces_of(body)
+    if pieces.repeats:
+        if walk.tasks >= capabilities.threads:
+            return f"operands are read again, and {walk.tasks} tasks are enough for {capabilities.threads} threads"
+        if elements < capabilities.repeated_elements:
+            return f"operands are read again, and {elements} elements are few"
+        if pieces.later and not any(v.shape.lens == full for v in (*pieces.taken, *pieces.later)):
+            return "nothing of the full lengths would be left to walk over"
+    few = pieces.repeats or elements < capabilities.part_elements
+    fold = 1 if few or any(map(_is_lent, ins.inputs)) else walk.fold
+    parts = 1
+    if walk.tasks < capabilities.tasks and (fold == 1 or walk.tasks == 1):
+        kept = prod(n for a, n in enumerate(full) if a not in axes)
+        least = max(capabilities.part_elements, capabilities.part_share * kept * fold)
+        parts = max(1, min(-(-capabilities.parts // walk.tasks), elements // least))
+    if max(parts, fold) == 1:
+        return f"{walk.tasks} tasks of {elements} elements in all are best left whole"
+    return pieces, Division(parts, fold, _permutation(walk, full, axes, parts, fold))
+
+
+def _is_lent(value: Instruction) -> bool:
+    """Whether lowering may lend a value memory in which it lies otherwise than its shape says: of a concatenation, or
+    of a result of the program, directly or through views."""
+    pending, standard = list(value.users), value.shape.standard
+    while pending:
+        user = pending.pop()
+        if user.name == "concat" or (isinstance(user.op, Return) and not standard):
+            return True
+        if user.op.view or user.name in ("reshape", "flatten"):
+            pending.extend(user.users)
+    return False
+
+
+def _permutation(
+    walk: ReductionWalk, full: Sequence[int], axes: Sequence[int], parts: int, fold: int
+) -> tuple[int, ...]:
+    """Parts lie one after the other; steps of one part between columns and what is outside of these."""
+    others = [a for a in walk.order if a != axes[0]]
+    if parts > 1 or fold == 1:
+        return (axes[0], *others)
+    inside = len(others)
+    elements = 1
+    while elements < walk.columns:
+        inside -= 1
+        elements *= 1 if others[inside] in axes else full[others[inside]]
+    return (*others[:inside], axes[0], *others[inside:])
+
+
+def _divide(
+    program: Program,
+    module: Module,
+    ins: Instruction,
+    pieces: Pieces,
+    division: Division,
+    capabilities: Capabilities,
+) -> Instruction | None:
+    """Put the pieces in the place of a cluster."""
+    body, axes = ins.module_args[0], _axes(ins)
+    values = dict(zip(body.parameters(), ins.inputs))
+
+    def body_of(op: str) -> Module:
+        return program.unique_module(f"{module.name}:{op}")
+
+    def run(op: Operator, inputs: Sequence[Instruction], inner: Module) -> list[Instruction]:
+        result = module.insert_instruction(ins, op, inputs, [inner])
+        result.debug_symbols = ins.debug_symbols
+        if not result.shape.sub_shapes:
+            return [result]
+        count = len(result.shape.sub_shapes)
+        return [module.insert_instruction(ins, "get_tuple_elem", [result], index=k) for k in range(count)]
+
+    partial = body_of("fused_reduce")
+    cut = _cut(ins, pieces, division, capabilities)
+    taken = add_partial(partial, body, pieces, lambda i: cut.with_attributes(operation=associative(i)))
+    sums = run(make_op("fused_reduce", axes=axes), [values[v] for v in taken], partial)
+    combined = body_of("fused_reduce")
+    taken = add_combined(combined, body, pieces, [s.shape for s in sums], axes[0])
+    inputs = [*sums, *(values[v] for v in taken)]
+    values |= zip(pieces.given, run(make_op("fused_reduce", axes=axes[:1]), inputs, combined))
+    rest: Instruction | None = None
+    if pieces.later:
+        reduces = bool(pieces.needed.intersection(reductions_of(body)))
+        left = body_of("fused_reduce" if reduces else "pointwise")
+        add_rest(left, body, pieces, scalar=not reduces)
+        inputs, lens = [values[v] for v in pieces.taken], pieces.later[0].shape.lens
+        if not reduces:
+            inputs = [i if i.shape.lens == lens else _spread(module, ins, i, lens) for i in inputs]
+        results = run(make_op("fused_reduce", axes=axes) if reduces else make_op("pointwise"), inputs, left)
+        values |= zip(pieces.later, results)
+        rest = results[0].inputs[0] if results[0].name == "get_tuple_elem" else results[0]
+    _replace(module, ins, [values[r] for r in body.results()])
+    return rest
+
+
+def _cut(ins: Instruction, pieces: Pieces, division: Division, capabilities: Capabilities) -> ReduceParts:
+    """The operator of parts, of any reduction: parts are cut from the outermost loop that is long enough."""
+    body, axes, full = ins.module_args[0], _axes(ins), full_lens(ins.module_args[0])
+    own = Module(body.name)
+    taken = add_partial(own, body, pieces, lambda i: make_op(associative(i), axes=axes))
+    places = dict(zip(body.parameters(), ins.inputs))
+    parts, fold = division.parts, division.fold
+    lens = [1 if a in axes else n for a, n in enumerate(full)]
+    pitch = [parts * fold if a == axes[0] else n for a, n in enumerate(lens)]
+    outputs = []
+    for result in own.results():
+        whole = Shape.from_permutation(result.shape.type, pitch, division.permutation)
+        outputs.append(Shape(whole.type, lens, whole.strides))
+    walk = capabilities.walk(own, axes, [places[p].shape for p in taken], outputs)
+    steps = [prod(full[a] for a in loop) for loop in walk.loops]
+    steps[-1] //= fold
+    chosen = next((d for d, n in enumerate(steps) if n >= parts), steps.index(max(steps)))
+    last = chosen == len(steps) - 1
+    unit = walk.unit if last else 1
+    share = -(-steps[chosen] // (parts * unit)) * unit
+    return ReduceParts(
+        axes=axes,
+        cut=walk.loops[chosen],
+        share=share * (fold if last else 1),
+        parts=parts,
+        folded=walk.loops[-1],
+        fold=fold,
+        permutation=division.permutation,
+    )
+
+
+def _spread(module: Module, before: Instruction, value: Instruction, lens: Sequence[int]) -> Instruction:
+    return module.insert_instruction(before, "multibroadcast", [value], out_lens=tuple(lens))
+
+
+def _replace(module: Module, ins: Instruction, results: Sequence[Instruction]) -> None:
+    """Give the users of a cluster other values, and remove it."""
+    if not ins.shape.sub_shapes:
+        module.replace_instruction(ins, results[0])
+    for user in list(ins.users):
+        module.replace_instruction(user, results[user.op.index])  # type: ignore[attr-defined]
+        module.remove_instruction(user)
+    module.remove_instruction(ins)

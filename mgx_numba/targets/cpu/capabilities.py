@@ -1,0 +1,94 @@
+"""What passes are told of the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from ...codegen.cpu.cluster.vectors import Vectors, vectors_of
+from ...codegen.cpu.cluster.walk import SHORTEST_PIPELINE
+from ...codegen.cpu.loops import lanes_for
+from ...codegen.cpu.machine import machine
+from ...codegen.problems.cluster import Tensor
+from ...core.shape import Shape
+from ...graph.module import Module
+from ...graph.passes import Options
+from ...graph.passes.capabilities import Capabilities, ReductionWalk
+from ...runtime.cpu.threads import resolve_num_threads
+from ..options import TargetOptions
+
+__all__ = ["pass_options"]
+
+ENOUGH_TASKS = 16
+"""Rows, or groups of columns, that are tasks enough: fewer are cut into parts, whose results another launch joins."""
+MOST_PARTS = 32
+"""Parts of all rows together: enough for 16 threads to end about together, and few results to combine. No figures
+kept."""
+FOLDED = 1024
+"""Columns that several steps at a time are made to: more fill more vectors, and leave more to combine. No figures
+kept."""
+LEAST_STEPS = 16
+"""Steps of the columns that several steps at a time are made to, so that little is left to combine."""
+LONG_RUN = 4096
+"""The same past the caches: memory serves runs of 4096 elements better than short ones. No figures kept."""
+FEW_VECTORS = 2
+"""Vectors up to which columns are few: more of them fill registers by themselves."""
+
+
+def pass_options(options: TargetOptions) -> Options:
+    """What passes may assume for plans of this process."""
+    here = machine()
+    return Options(
+        fast_math=options.fast_math,
+        capabilities=Capabilities(
+            threads=resolve_num_threads(options.num_threads or None),
+            walk=reduction_walk,
+            tasks=ENOUGH_TASKS,
+            parts=MOST_PARTS,
+            part_elements=here.reduced_part_elements,
+            part_share=here.reduced_share,
+            repeated_elements=here.repeated_elements,
+            one_pass_run=SHORTEST_PIPELINE * lanes_for(0),
+        ),
+    )
+
+
+def reduction_walk(
+    body: Module, axes: Sequence[int], inputs: Sequence[Shape], results: Sequence[Shape]
+) -> ReductionWalk:
+    """How a kernel would go through a reduction cluster.
+
+    Raises:
+        CompileError: no operand is full.
+    """
+    operands, outputs = ([Tensor(s.type, s.lens, s.strides) for s in shapes] for shapes in (inputs, results))
+    vectors = vectors_of(body, axes, operands, outputs, parts=2)
+    walk, keep_lens = vectors.walk, vectors.walk.keep_space.lens
+    tasks, columns = prod(keep_lens), 1
+    if not walk.row_mode:
+        columns = keep_lens[-1]
+        tasks = tasks // columns * -(-columns // vectors.longest_chunk)
+    strides = walk.tensors[walk.lead].strides
+    return ReductionWalk(
+        tasks=tasks,
+        row_run=walk.reduce_lens[-1] if walk.row_mode else 0,
+        from_memory=walk.past_caches,
+        order=tuple(sorted(range(len(strides)), key=lambda a: -strides[a])),
+        loops=walk.reduce_space.axes,
+        columns=columns,
+        unit=vectors.lanes if walk.row_mode else 1,
+        fold=_fold(vectors),
+    )
+
+
+def _fold(vectors: Vectors) -> int:
+    """Steps of columns that fill vectors together: their number is a divisor of a column's length."""
+    walk = vectors.walk
+    if not walk.follow:
+        return 1
+    cols, length = walk.keep_space.lens[-1], walk.reduce_space.lens[-1]
+    long_runs = walk.past_caches and walk.keep_space.rank == 1
+    few, folded = (LONG_RUN // 4, LONG_RUN) if long_runs else (FEW_VECTORS * vectors.lanes, FOLDED)
+    if cols > few:
+        return 1
+    return next((k for k in range(min(length // LEAST_STEPS, folded // cols), 0, -1) if length % k == 0), 1)
