@@ -153,7 +153,7 @@ def left_words(
         return _pack_vector(given, form, lanes, contiguous, left, close)
 
     task += vector_loop(lanes, vector, "0", "k")
-    name = f"int8_left_{'rows' if contiguous else 'strided'}{'_close' if close else ''}_kernel"
+    name = f"left_{given}_as_{form}_{'rows' if contiguous else 'strided'}{'_close' if close else ''}_kernel"
     source = cpu_kernel(name, kernel_text([*arguments.bind(), *for_tasks(task)]))
     moved = rows * (problem.k + pitch * size)
     tasks = TaskRange(rows, claim(rows, moved))
