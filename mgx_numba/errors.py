@@ -37,6 +37,10 @@ class UnsupportedError(MgxError):
     """A valid request that this package or this machine does not support."""
 
 
+class DeviceError(MgxError):
+    """A device or its driver is missing, too old, out of memory, or has failed."""
+
+
 class OperatorError(MgxError, ValueError):
     """An unknown operator or attribute, or an attribute value of the wrong kind."""
 
