@@ -9,8 +9,11 @@ from ...core.shape import Shape
 from ...errors import UnsupportedError
 from ...graph.module import Module
 from ..launch import Solution
-from ..problems.cluster import CopyProblem, PointwiseProblem
+from ..problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
+from ..tuning.request import Request
 from .cluster.pointwise import pointwise_launch
+from .cluster.rows import reduction_launch
+from .contraction.tiled import tiled_solution
 from .kernel import NAME
 
 __all__ = ["plan"]
@@ -26,6 +29,16 @@ def plan(problem: Any) -> Solution:
 def _(problem: PointwiseProblem) -> Solution:
     launch = pointwise_launch(problem.module, problem.inputs, problem.outputs, problem.fast_math, problem.origin)
     return Solution((launch,))
+
+
+@plan.register
+def _(problem: ReductionProblem) -> Solution:
+    return Solution((reduction_launch(problem),))
+
+
+@plan.register
+def _(problem: Request) -> Solution:
+    return tiled_solution(problem)
 
 
 @plan.register

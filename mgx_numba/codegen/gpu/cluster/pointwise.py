@@ -59,7 +59,7 @@ def pointwise_launch(
     if not space.rank:
         space = Space((1,), tuple((0,) * 1 for _ in space.strides))
     operands = Operands(tuple(inputs), tuple(outputs), space)
-    printer = _Printer(module, operands, fast_math)
+    printer = _PointwiseText(module, operands, fast_math)
     elements = prod(outputs[0].lens)
     return Launch(
         kernel=gpu_kernel(
@@ -72,7 +72,7 @@ def pointwise_launch(
     )
 
 
-class _Printer:
+class _PointwiseText:
     """The text of one cluster."""
 
     def __init__(self, module: Module, operands: Operands, fast_math: bool) -> None:

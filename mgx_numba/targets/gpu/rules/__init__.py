@@ -1,6 +1,6 @@
 """Lowering rules of the ``gpu`` target, one file an operator family; importing the package registers them all."""
 
-from . import views
+from . import clusters, contraction, views
 from .table import RULES
 
-__all__ = ["RULES", "views"]
+__all__ = ["RULES", "clusters", "contraction", "views"]
