@@ -18,6 +18,9 @@ from .engine import Engine, Progress, Queue
 
 __all__ = ["DeviceExecutable"]
 
+_FAULT_BYTES = 24
+"""Bytes of a fault record, see `codegen.launch.Mark`; it follows the results."""
+_NO_FAULT = np.zeros(_FAULT_BYTES, np.uint8)
 _ALIGNMENT = 256
 """Bytes that parameters and results start at multiples of, as allocations of a device do."""
 
@@ -61,17 +64,19 @@ class DeviceExecutable:
             DeviceError: a kernel failed, or there is not enough memory.
         """
         context = self._take()
-        outputs = context.run(inputs)
-        self._give(context)
-        return outputs
+        try:
+            return context.run(inputs)
+        finally:
+            self._give(context)
 
     def run_traced(self, inputs: Sequence[np.ndarray], callback: TraceCallback) -> list[np.ndarray]:
         """Run the plan one step at a time, calling ``callback(index, step, seconds, view)`` after each; seconds are
         the device's."""
         context = self._take()
-        outputs = context.run_traced(inputs, callback)
-        self._give(context)
-        return outputs
+        try:
+            return context.run_traced(inputs, callback)
+        finally:
+            self._give(context)
 
     def _take(self) -> _Context:
         with self._lock:
@@ -80,7 +85,7 @@ class DeviceExecutable:
         return _Context(self)
 
     def _give(self, context: _Context) -> None:
-        """Keep a context for the next call; one whose call has failed is not given back."""
+        """Keep a context for the next call."""
         with self._lock:
             self._idle.append(context)
 
@@ -118,7 +123,8 @@ class _Context:
         self._queue: Queue = engine.queue()
         given = [prod(p.lens) * numpy_dtype(p.dtype).itemsize for p in plan.parameters]
         made = [0 if o.lens is None else prod(o.lens) * numpy_dtype(o.dtype).itemsize for o in plan.outputs]
-        self._in, self._out = _Packed(given), _Packed(made)
+        self._in, self._out = _Packed(given), _Packed([*made, _FAULT_BYTES])
+        self._fault_start = self._out.starts[-1]
         self._arena = _Owned(engine, plan.arena_bytes, "what is computed on the way to results")
         self._parameters = _Owned(engine, self._in.size, "the parameters")
         self._results = _Owned(engine, self._out.size, "the results")
@@ -152,6 +158,8 @@ class _Context:
             return executable.constant_memory.address + executable.constants.starts[place.index] + place.offset
         if place.region is Region.PARAMETER:
             return self._parameters.address + self._in.starts[place.index] + place.offset
+        if place.region is Region.FAULT:
+            return self._results.address + self._fault_start + place.offset
         if place.region is Region.OUTPUT:
             return self._results.address + self._out.starts[place.index] + place.offset
         raise CompileError(f"a kernel reads {place.region.name} {place.index}, which is not on the device")
@@ -178,6 +186,7 @@ class _Context:
 
     def _upload(self) -> None:
         self._queue.upload(self._parameters.address, self._staged_in)
+        self._queue.upload(self._results.address + self._fault_start, _NO_FAULT)
 
     def _download(self) -> None:
         self._queue.download(self._staged_out, self._results.address)
@@ -214,7 +223,18 @@ class _Context:
         self._hosted.clear()
         self._outputs = [None] * len(self._executable.plan.outputs)
 
+    def _check(self) -> None:
+        """Raise what a kernel of this call has met."""
+        record = self._staged_out[self._fault_start : self._fault_start + _FAULT_BYTES].view(np.int64)
+        number, check, index = record.tolist()
+        if number:
+            step = self._executable.plan.steps[number - 1]
+            assert isinstance(step, Step)
+            who, what = step.checks[check]
+            raise ShapeError(f"{who}: index {index} is out of range for {what}")
+
     def _finished(self) -> list[np.ndarray]:
+        self._check()
         results = []
         for spec, start, kept in zip(self._executable.plan.outputs, self._out.starts, self._outputs):
             if spec.lens is None:
