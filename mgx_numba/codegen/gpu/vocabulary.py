@@ -20,6 +20,9 @@ Memory of a block
     load_aligned(p, i, LANES)            as load and store, where the address of p[i] is a multiple of the vector's
     store_aligned(p, i, v)               bytes, or of 16 if it has more
 
+Faults
+    note_fault(p, step, check, index)    write the three numbers to the int64 words from p on, unless an earlier one has
+
 Between two barriers no thread may touch an element of a block's memory, nor of a result, that another one writes.
 """
 
@@ -32,9 +35,10 @@ from ..cpu.lang.memory import *
 from ..cpu.lang.reduce import *
 from ..cpu.lang.values import *
 from ..cpu.lang.vecmath import *
-from .lang import blocks, threads
+from .lang import blocks, faults, threads
 from .lang.blocks import *
+from .lang.faults import *
 from .lang.threads import *
 
-_PARTS = (arith, blocks, memory, reduce, threads, values, vecmath)
+_PARTS = (arith, blocks, faults, memory, reduce, threads, values, vecmath)
 __all__ = [name for part in _PARTS for name in part.__all__]

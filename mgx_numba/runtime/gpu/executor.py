@@ -78,6 +78,16 @@ class DeviceExecutable:
         finally:
             self._give(context)
 
+    def time_steps(self, inputs: Sequence[np.ndarray], repeats: int = 20) -> list[float]:
+        """Seconds that the device takes for each step: of a kernel the mean of ``repeats`` in a row, after as many to
+        warm up; the steps have run once before, in order, so that kernels read what they will read."""
+        context = self._take()
+        try:
+            context.run(inputs)
+            return [context.time_step(step, repeats) for step in self.plan.steps]
+        finally:
+            self._give(context)
+
     def _take(self) -> _Context:
         with self._lock:
             if self._idle:
@@ -216,6 +226,14 @@ class _Context:
         self._queue.recorded(self._download)()
         self._queue.wait()
         return self._finished()
+
+    def time_step(self, step: Step | HostStep, repeats: int) -> float:
+        """See `DeviceExecutable.time_steps`."""
+        if isinstance(step, HostStep):
+            return self._queue.timed(partial(self._run_host_step, step))
+        again = self._queue.recorded(partial(_all, (partial(self._launch, step),) * repeats))
+        again()
+        return self._queue.timed(again) / repeats
 
     def _begin(self, inputs: Sequence[np.ndarray]) -> None:
         for array, start in zip(inputs, self._in.starts, strict=True):

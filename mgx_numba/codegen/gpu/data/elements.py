@@ -67,9 +67,7 @@ class ElementText:
     def fault(self, condition: str, check: int, index: str) -> None:
         """Note an index that does not fit."""
         with self.buffer.block(f"if {condition}:"):
-            self.buffer.line("store_scalar(fault, 0, step_number)")
-            self.buffer.line(f"store_scalar(fault, 1, {check})")
-            self.buffer.line(f"store_scalar(fault, 2, {index})")
+            self.buffer.line(f"note_fault(fault, step_number, {check}, {index})")
 
     def store(self, value: str) -> None:
         """Store the vector; threads beyond the last one have made the last one's too, and store nothing."""

@@ -164,6 +164,12 @@ def _store_scalar(p: Place, i: int, x: Any) -> None:
     p.write(i, np.atleast_1d(cast_array(np.asarray(x), from_numpy(p.dtype))))
 
 
+def _note_fault(p: Place, step: int, check: int, index: int) -> None:
+    words = p.allocation.data[p.start : p.start + 24].view(np.int64)
+    if not words[0]:
+        words[:] = step, check, index
+
+
 def memory_names() -> dict[str, Any]:
     """All names that take pointers."""
     return {
@@ -172,6 +178,7 @@ def memory_names() -> dict[str, Any]:
         "load_aligned": _load_aligned,
         "load_scalar": lambda p, i: p.read(i, 1)[0],
         "load_splat": lambda p, i, lanes: np.full(lanes, p.read(i, 1)[0]),
+        "note_fault": _note_fault,
         "store": _store,
         "store_aligned": _store_aligned,
         "store_scalar": _store_scalar,
