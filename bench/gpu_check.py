@@ -31,6 +31,7 @@ from mgx_numba.graph.program import Program
 from mgx_numba.runtime.gpu.cuda import cuda_engine
 from mgx_numba.runtime.memory import numpy_dtype
 from mgx_numba.runtime.plan import Step
+from mgx_numba.targets.base import Observation
 from mgx_numba.targets.gpu.program import GpuProgram
 from mgx_numba.targets.options import TargetOptions
 
@@ -221,7 +222,8 @@ def models(names: list[str]) -> list[dict[str, Any]]:
             program.run(case.feeds)
             times.append(time.perf_counter() - start)
         seen: list[tuple[float, str]] = []
-        program._compiled.observe(case.feeds, lambda o, seen=seen: seen.append((o.seconds, o.label)))
+        assert program._compiled is not None
+        program._compiled.observe(case.feeds, partial(_note, seen))
         hosted = sorted({label for _, label in seen if label.startswith("ref::")})
         device = sum(seconds for seconds, label in seen if not label.startswith("ref::"))
         row = {"name": name, "ms": 1e3 * float(np.median(times)), "kernels_ms": 1e3 * device, "error": error}
@@ -232,6 +234,10 @@ def models(names: list[str]) -> list[dict[str, Any]]:
             flush=True,
         )
     return found
+
+
+def _note(seen: list[tuple[float, str]], step: Observation) -> None:
+    seen.append((step.seconds, step.label))
 
 
 def tests() -> int:

@@ -41,7 +41,7 @@ def test_a_kernel_has_wide_loads_and_no_stack_on_every_architecture(name: str) -
     if ARCHITECTURES[name].nvidia:
         for wanted in (
             r"\.maxntid\s+256",
-            r"ld\.global\.v4",
+            r"ld\.global\.(v4|v2\.b64)",
             r"shfl\.sync\.bfly",
             r"bar\.sync",
             r"ld\.shared",

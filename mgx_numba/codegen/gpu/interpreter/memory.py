@@ -77,7 +77,8 @@ class Allocation:
             readers[2] = who.epoch
 
     def _check(self, last: np.ndarray, who: Thread, block: int, did: str, start: int, write: bool) -> None:
-        others = (last[0] != _NOBODY) & (last[0] != who.number) & ((last[1] != block) | (last[2] == who.epoch))
+        same_block = (last[0] != who.number) & (last[2] == who.epoch)
+        others = (last[0] != _NOBODY) & ((last[1] != block) | same_block)
         if others.any():
             at = int(np.argmax(others))
             number = int(last[0, at])
