@@ -13,6 +13,7 @@ from ..problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
 from ..tuning.request import Request
 from .cluster.pointwise import pointwise_launch
 from .cluster.rows import reduction_launch
+from .contraction.tensor import refusal, tensor_solution
 from .contraction.tiled import tiled_solution
 from .kernel import NAME
 
@@ -38,7 +39,7 @@ def _(problem: ReductionProblem) -> Solution:
 
 @plan.register
 def _(problem: Request) -> Solution:
-    return tiled_solution(problem)
+    return tiled_solution(problem) if refusal(problem) else tensor_solution(problem)
 
 
 @plan.register

@@ -20,6 +20,13 @@ Memory of a block
     load_aligned(p, i, LANES)            as load and store, where the address of p[i] is a multiple of the vector's
     store_aligned(p, i, v)               bytes, or of 16 if it has more
 
+Tensor cores (sm_80 and above; `lang.tensor_cores` says which lane holds what)
+    mma_float16(c, a, b)                 c + a b for 16 by 8 sums over 16 positions; c are 4 lanes of float32, a and b 4
+    mma_bfloat16(c, a, b)                and 2 of int32; all 32 threads of a warp call it
+    mma_float32(c, a, b)                 over 8 positions, of which TF32's bits count
+    words_of(p)                          the same place as a pointer to int32
+    join2(a, b) join4(a, b, c, d)        vectors of one lane side by side
+
 Faults
     note_fault(p, step, check, index)    write the three numbers to the int64 words from p on, unless an earlier one has
 
@@ -35,10 +42,11 @@ from ..cpu.lang.memory import *
 from ..cpu.lang.reduce import *
 from ..cpu.lang.values import *
 from ..cpu.lang.vecmath import *
-from .lang import blocks, faults, threads
+from .lang import blocks, faults, tensor_cores, threads
 from .lang.blocks import *
 from .lang.faults import *
+from .lang.tensor_cores import *
 from .lang.threads import *
 
-_PARTS = (arith, blocks, faults, memory, reduce, threads, values, vecmath)
+_PARTS = (arith, blocks, faults, memory, reduce, tensor_cores, threads, values, vecmath)
 __all__ = [name for part in _PARTS for name in part.__all__]

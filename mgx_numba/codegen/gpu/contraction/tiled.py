@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....core.types import Type, from_numpy
-from ....errors import UnsupportedError
-from ...cpu.loops import Slots
-from ...cpu.printer import CodeBuffer, VectorValue, numpy_dtype
+from ...cpu.printer import CodeBuffer
 from ...launch import Launch, Solution
 from ...problems.convolution import ConvProblem
 from ...problems.gemm import GemmProblem
 from ...tuning.request import Request, least_bytes
 from ..kernel import gpu_grid, gpu_kernel
-from ..printer import ThreadPrinter
-from .operands import operands_of
+from .text import ContractionText
 
-__all__ = ["ACCUMULATORS", "pack_weights", "packed_lens", "tiled_solution"]
+__all__ = ["pack_weights", "packed_lens", "tiled_solution"]
 
 OWN = 4
 """Rows and columns of a thread."""
@@ -32,15 +28,6 @@ PAD = 4
 LARGE, SMALL = 64, 32
 """Rows and columns of a tile; the smaller one where the larger ones would leave multiprocessors without work."""
 FEW_TILES = 128
-
-ACCUMULATORS = {
-    "float16": "float32",
-    "bfloat16": "float32",
-    "float32": "float32",
-    "float64": "float64",
-    "int32": "int32",
-}
-"""What sums of each result type are added in."""
 
 
 def packed_lens(problem: GemmProblem | ConvProblem) -> tuple[int, ...]:
@@ -83,59 +70,24 @@ def tiled_solution(request: Request, origin: str = "") -> Solution:
     return Solution((launch,))
 
 
-class _TiledText:
+class _TiledText(ContractionText):
     """The text of one contraction."""
 
     def __init__(self, request: Request) -> None:
-        problem, epilogue = request.problem, request.epilogue
-        self.request = request
-        if problem.types.out not in ACCUMULATORS:
-            raise UnsupportedError(f"GPU kernels have no contractions that give {problem.types.out}")
-        self.accumulator = ACCUMULATORS[problem.types.out]
-        self.slots = Slots()
-        self.slots.pointer("p_x", "x", problem.types.a)
-        self.slots.pointer("p_w", "w", problem.types.b)
-        self.slots.pointer("p_out", "out", epilogue.out_dtype(problem.types.out))
-        for k, operand in enumerate(epilogue.operands):
-            self.slots.pointer(f"p_e{k}", f"e{k}", operand.dtype)
-        prologue = problem.prologue
-        self.prologue_images: list[str] = []
-        for k, before in enumerate(prologue.operands if prologue else ()):
-            self.slots.pointer(f"p_a{k}", f"a{k}", before.dtype)
-            self.prologue_images.append(self.slots.integer(f"ai{k}", sum(before.batch_strides)))
-        self.operands = operands = operands_of(problem, epilogue, request.strides, self.slots)
-        self.slots.integer("rows", operands.rows)
-        self.slots.integer("columns", operands.columns)
-        self.slots.integer("depth", operands.depth)
-        self.tile = LARGE if self._tiles(LARGE) * operands.planes >= FEW_TILES else SMALL
+        super().__init__(request)
+        planes = self.operands.planes
+        self.tile = LARGE if self._tiles(LARGE, LARGE) * planes >= FEW_TILES else SMALL
         self.threads = (self.tile // OWN) ** 2
-        self.tiles = self._tiles(self.tile)
-        self.slots.integer("across", -(-operands.columns // self.tile))
-        self.whole_columns = operands.columns % OWN == 0
-
-    def _tiles(self, tile: int) -> int:
-        return -(-self.operands.rows // tile) * -(-self.operands.columns // tile)
+        self.tiles = self._tiles(self.tile, self.tile)
+        self.whole_columns = self.operands.columns % OWN == 0
 
     def lines(self) -> list[str]:
         """All statements of the kernel."""
         buffer, tile, acc = CodeBuffer(), self.tile, self.accumulator
         pitch = tile + PAD
-        for line in self.slots.lines:
-            buffer.line(line)
-        for line in (
-            f"slice_a = shared_{acc}({DEPTH * pitch})",
-            f"slice_b = shared_{acc}({DEPTH * pitch})",
-            "thread = thread_index(0)",
-            "plane = block_index(1)",
-            "down = idiv(block_index(0), across)",
-            f"first_row = down * {tile}",
-            f"first_column = (block_index(0) - down * across) * {tile}",
-        ):
-            buffer.line(line)
-        self.operands.begin(buffer)
-        names = ["x", "w", "out", *(f"e{k}" for k in range(len(self.request.epilogue.operands)))]
-        for k, name in enumerate(names):
-            buffer.line(f"r_{name} = offset(p_{name}, {self.operands.plane_offset(k)})")
+        self._begin(buffer, tile, tile)
+        for name in ("a", "b"):
+            buffer.line(f"slice_{name} = shared_{acc}({DEPTH * pitch})")
         for k in range(OWN):
             buffer.line(f"acc{k} = const_{acc}(0, {OWN})")
         for line in (
@@ -187,20 +139,6 @@ class _TiledText:
                     buffer.line(f"{name} = cast_{self.accumulator}({value})")
                 buffer.line(f"store_scalar(slice_a, {inside} * {pitch} + {row}, {name})")
 
-    def _prologue(self, buffer: CodeBuffer, loaded: str, along: str, image: str) -> str:
-        """The left operand's element after its prologue."""
-        problem = self.request.problem
-        if problem.prologue is None:
-            return loaded
-        printer = ThreadPrinter(buffer, 0, problem.prologue.fast_math)
-        values = [printer.loaded(loaded, problem.types.a)]
-        for k, operand in enumerate(problem.prologue.operands):
-            place = f"{image} * {self.prologue_images[k]}"
-            if operand.access == "per_k":
-                place += f" + plane * channels + {along}"
-            values.append(printer.loaded(f"load_scalar(p_a{k}, {place})", operand.dtype))
-        return printer.stored(problem.prologue.body.evaluate(printer, values))
-
     def _right_places(self, buffer: CodeBuffer) -> tuple[str, str]:
         """Where along the sum, and in which column of the tile, a thread gathers of the right operand."""
         return buffer.emit(f"idiv(thread, {self.tile})"), buffer.emit(f"imod(thread, {self.tile})")
@@ -231,23 +169,3 @@ class _TiledText:
                     buffer.line(f"column = {column} + j")
                     with buffer.block(f"if ({row} < rows) & (column < columns):"):
                         self._store(buffer, f"splat(extract(acc{i}, j), 1)", row, "column", 1)
-
-    def _store(self, buffer: CodeBuffer, sums: str, row: str, column: str, lanes: int) -> None:
-        epilogue, problem = self.request.epilogue, self.request.problem
-        printer = ThreadPrinter(buffer, lanes, epilogue.fast_math)
-        out, *extras = self.operands.result_row(buffer, row)
-        type: Type = from_numpy(numpy_dtype(problem.types.out))
-        value = VectorValue(buffer.emit(sums) if "(" in sums else sums, type)
-        if type.compute.numpy.name != self.accumulator:
-            raise UnsupportedError(f"GPU kernels have no sums of {problem.types.out}")
-        if epilogue.body is not None:
-            values = [value]
-            for k, (operand, place) in enumerate(zip(epilogue.operands, extras)):
-                moves = operand.access in ("full", "per_n")
-                if moves:
-                    text = f"load(r_e{k}, {place} + {column}, {lanes})"
-                else:
-                    text = f"load_splat(r_e{k}, {place}, {lanes})"
-                values.append(printer.loaded(text, operand.dtype))
-            value = epilogue.body.evaluate(printer, values)
-        buffer.line(f"store(r_out, {out} + {column}, {printer.stored(value)})")

@@ -30,7 +30,27 @@ def _shuffle_xor(lanes: Sequence[tuple[Any, ...]]) -> list[Any]:
     return [lanes[k ^ mask][0] for k, (_, mask) in enumerate(lanes)]
 
 
-COLLECTIVES: dict[str, Callable[[Sequence[tuple[Any, ...]]], list[Any]]] = {"shuffle_xor": _shuffle_xor}
+def _mma(dtype: np.dtype, lanes: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """The product of 16 rows and 8 columns, from words as `lang.tensor_cores` says who holds them."""
+    rows, columns, sums = np.empty((16, 8), np.int32), np.empty((8, 8), np.int32), np.empty((16, 8), np.float32)
+    places = [(lane // 4, lane % 4) for lane in range(WARP)]
+    for (g, c), (own, a, b) in zip(places, lanes):
+        rows[g, c], rows[g + 8, c], rows[g, c + 4], rows[g + 8, c + 4] = a
+        columns[g, c], columns[g, c + 4] = b
+        sums[g, 2 * c : 2 * c + 2], sums[g + 8, 2 * c : 2 * c + 2] = own[:2], own[2:]
+    if dtype == np.float32:
+        rows, columns = rows & _TF32, columns & _TF32
+    wide = [m.view(dtype).astype(np.float32) for m in (rows, columns)]
+    with np.errstate(all="ignore"):
+        sums += wide[0] @ wide[1].T
+    return [np.concatenate([sums[g, 2 * c : 2 * c + 2], sums[g + 8, 2 * c : 2 * c + 2]]) for g, c in places]
+
+
+_TF32 = np.int32(-(1 << 13))
+COLLECTIVES: dict[str, Callable[[Sequence[tuple[Any, ...]]], list[Any]]] = {
+    "shuffle_xor": _shuffle_xor,
+    **{f"mma_{name}": functools.partial(_mma, numpy_dtype(name)) for name in ("float16", "bfloat16", "float32")},
+}
 """Names that the 32 threads of a warp call together: each thread's result, from the operands of all."""
 
 _Steps = Generator[tuple[str, int, tuple[Any, ...]], Any, None]

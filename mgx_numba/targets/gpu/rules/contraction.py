@@ -9,6 +9,7 @@ import numpy as np
 
 from ....codegen.body import ScalarBody
 from ....codegen.cpu.printer import CodeBuffer
+from ....codegen.gpu.contraction.tensor import pack_columns, refusal
 from ....codegen.gpu.contraction.tiled import pack_weights, packed_lens
 from ....codegen.gpu.printer import ThreadPrinter
 from ....codegen.problems.convolution import ConvProblem
@@ -17,12 +18,15 @@ from ....codegen.problems.gemm import GemmProblem
 from ....codegen.tuning.request import Request
 from ....core.shape import Shape
 from ....core.types import Type
+from ....errors import UnsupportedError
 from ....graph.instruction import Instruction
 from ...lowering import contraction
 from ...lowering.buffers import View
 from ...lowering.contraction import Contractions, accepts_contraction
 from ...lowering.lowering import Lowering, PendingStep
 from .table import lowering
+
+_VECTOR_BYTES = 16
 
 
 @lowering("dot", "convolution", "convolution_backwards", "fused_contraction", accepts=accepts_contraction)
@@ -54,20 +58,39 @@ def _launch(
     weights: np.ndarray | None,
 ) -> None:
     places = tuple(tuple(int(s) for s in own) for own in strides)
-    solution = low.backend.plan(Request(problem, epilogue, places, low.threads, low.options.fast_math))
+    for name in ("x", "w"):
+        operands[name] = _aligned(low, ins, operands[name])
+    request = Request(problem, epilogue, places, low.threads, low.options.fast_math)
+    solution = low.backend.plan(request)
     operands |= {f"e{k}": view for k, view in enumerate(extras)}
     if isinstance(problem, ConvProblem):
-        operands["w"] = _packed(low, ins, problem, operands["w"], weights)
+        operands["w"] = _packed(low, ins, problem, not refusal(request), operands["w"], weights)
     for launch in solution.launches:
         low.launch(launch, operands, ins)
 
 
-def _packed(low: Lowering, ins: Instruction, problem: ConvProblem, view: View, weights: np.ndarray | None) -> View:
+def _aligned(low: Lowering, ins: Instruction, view: View) -> View:
+    """The tensor itself if it begins where vectors do, else a copy that does, with the same strides."""
+    if view.byte_offset % _VECTOR_BYTES == 0:
+        return view
+    if view.shape.broadcasted or view.shape.element_space > 2 * view.shape.elements:
+        raise UnsupportedError("an operand that begins between vectors and repeats elements")
+    copied = low.allocate(view.shape)
+    low.copy(view, copied, ins)
+    return copied
+
+
+def _packed(
+    low: Lowering, ins: Instruction, problem: ConvProblem, columns: bool, view: View, weights: np.ndarray | None
+) -> View:
     """Weights in the order that kernels read; those that are not constant are packed by a host step in every run."""
-    pack = partial(pack_weights, problem)
+    pack = partial(pack_columns if columns else pack_weights, problem)
+    how = (columns, problem.groups, problem.taps, problem.transposed)
     if weights is not None:
-        return low.packed_constant(weights, ("tiled", packed_lens(problem), problem.transposed), lambda: pack(weights))
-    target = low.allocate(Shape(view.type, packed_lens(problem)))
+        return low.packed_constant(weights, how, lambda: pack(weights))
+    groups, taps, inputs, outputs = packed_lens(problem)
+    lens = (groups, outputs, taps, inputs) if columns else (groups, taps, inputs, outputs)
+    target = low.allocate(Shape(view.type, lens))
 
     def host(arrays: list) -> list:
         return [pack(arrays[0])]
