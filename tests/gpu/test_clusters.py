@@ -171,3 +171,15 @@ def test_gathers_check_their_indices(axis: int, on: Engine) -> None:
     with pytest.raises(ShapeError, match=rf"index -9 is out of range for axis {axis} of length {(6, 8)[axis]}"):
         made.run({"x": values, "i": bad})
     assert np.array_equal(made.run({"x": values, "i": index})[0], np.take(values, index, axis))
+
+
+@pytest.mark.parametrize("type", [F32, F16])
+def test_what_lies_in_another_order_is_turned_by_tiles(type: Type, on: Engine) -> None:
+    def build(m: Module) -> None:
+        x, y = m.add_parameter("x", Shape(type, (2, 37, 3, 40))), m.add_parameter("y", Shape(type, (40,)))
+        turned = m.add_instruction("transpose", [x], permutation=(0, 3, 2, 1))
+        column = m.add_instruction("broadcast", [y], axis=1, out_lens=(2, 40, 3, 37))
+        total = m.add_instruction("add", [m.add_instruction("contiguous", [turned]), column])
+        m.add_return([m.add_instruction("contiguous", [m.add_instruction("relu", [total])])])
+
+    agree(build, on, special=True)

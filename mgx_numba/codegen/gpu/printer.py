@@ -18,6 +18,8 @@ _LIBRARY = {
         )
     ),
 }
+_QUICK = frozenset("exp sigmoid tanh gelu_erf gelu_tanh silu softplus".split())
+"""Names with a version of `lang.quick`, which fast math takes."""
 VECTOR_BYTES = 16
 """Bytes of the widest load and store of one thread."""
 
@@ -28,6 +30,8 @@ class ThreadPrinter(VectorPrinter):
     def _call(self, name: str, result: Type, *operands: VectorValue) -> VectorValue:
         if name in _LIBRARY.get(operands[0].dtype.compute, ()):
             raise UnsupportedError(f"GPU kernels have no {name} of {operands[0].dtype.name}")
+        if self.fast_math and name in _QUICK and operands[0].dtype.compute is Type.float_type:
+            return VectorValue(self.buffer.emit(f"{name}_quick({self.register(operands[0])})"), result)
         return super()._call(name, result, *operands)
 
 

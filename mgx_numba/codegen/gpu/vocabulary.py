@@ -27,6 +27,10 @@ Tensor cores (sm_80 and above; `lang.tensor_cores` says which lane holds what)
     words_of(p)                          the same place as a pointer to int32
     join2(a, b) join4(a, b, c, d)        vectors of one lane side by side
 
+Fast math on float32
+    exp_quick sigmoid_quick tanh_quick gelu_erf_quick gelu_tanh_quick silu_quick softplus_quick
+                                         within 4 units in the last place (`lang.quick`)
+
 Faults
     note_fault(p, step, check, index)    write the three numbers to the int64 words from p on, unless an earlier one has
 
@@ -42,11 +46,12 @@ from ..cpu.lang.memory import *
 from ..cpu.lang.reduce import *
 from ..cpu.lang.values import *
 from ..cpu.lang.vecmath import *
-from .lang import blocks, faults, tensor_cores, threads
+from .lang import blocks, faults, quick, tensor_cores, threads
 from .lang.blocks import *
 from .lang.faults import *
+from .lang.quick import *
 from .lang.tensor_cores import *
 from .lang.threads import *
 
-_PARTS = (arith, blocks, faults, memory, reduce, tensor_cores, threads, values, vecmath)
+_PARTS = (arith, blocks, faults, memory, quick, reduce, tensor_cores, threads, values, vecmath)
 __all__ = [name for part in _PARTS for name in part.__all__]

@@ -19,6 +19,8 @@ MOST_THREADS = 1024
 COLUMN_THREADS = 256
 HELD = 4
 """Vectors of a row that a thread should hold: so many loads of each operand are in flight at once."""
+LARGE_TEAM = 256
+"""Threads of a row from which on one that holds more is faster than twice as many, which wait for each other."""
 MOST_HELD = 8
 """Vectors of a row that a thread can hold in registers; longer rows are read again for each level."""
 
@@ -87,7 +89,7 @@ def row_layout(axes: Sequence[int], inputs: Sequence[Tensor], outputs: Sequence[
         lanes = contiguous_lanes(most, reduce.lens[-1], together)
         items = prod(reduce.lens) // lanes
         size = 1
-        while size < MOST_THREADS and -(-items // size) > HELD:
+        while size < MOST_THREADS and -(-items // size) > (HELD if size < LARGE_TEAM else MOST_HELD):
             size *= 2
         held = -(-items // size)
         looped = held > MOST_HELD

@@ -16,6 +16,7 @@ from ...space import Space, collapse
 from ..kernel import gpu_grid, gpu_kernel
 from ..printer import ThreadPrinter, dtype_name, most_lanes
 from .indexing import Axes, contiguous_lanes
+from .turned import turned_launch
 
 __all__ = ["Operands", "operand_names", "pointwise_launch"]
 
@@ -59,8 +60,12 @@ def pointwise_launch(
     if not space.rank:
         space = Space((1,), tuple((0,) * 1 for _ in space.strides))
     operands = Operands(tuple(inputs), tuple(outputs), space)
-    printer = _PointwiseText(module, operands, fast_math)
     elements = prod(outputs[0].lens)
+    names = operand_names(len(inputs), len(outputs))
+    turned = turned_launch(module, inputs, outputs, space, names, fast_math, origin) if elements else None
+    if turned is not None:
+        return turned
+    printer = _PointwiseText(module, operands, fast_math)
     return Launch(
         kernel=gpu_kernel(
             cluster_name(module, "pointwise"), printer.lines(), THREADS, len(printer.slots.values), origin

@@ -20,6 +20,7 @@ from ...problems.gemm import GemmProblem
 from ...tuning.request import Request, least_bytes
 from ..identity import selected_architecture
 from ..kernel import gpu_grid, gpu_kernel
+from .operands import RowPlace
 from .text import ContractionText
 
 __all__ = ["TensorTile", "pack_columns", "refusal", "tensor_solution"]
@@ -172,7 +173,7 @@ class _TensorText(ContractionText):
         self._finish(buffer, high // 16, wide)
         return buffer.lines
 
-    def _left_places(self, buffer: CodeBuffer) -> list[tuple[str, str, object]]:
+    def _left_places(self, buffer: CodeBuffer) -> list[tuple[str, str, RowPlace]]:
         """For each vector that a thread gathers of the left operand: its row, position in the slice, and place."""
         found = []
         for i in range(self.gathered):
