@@ -40,7 +40,13 @@ def agree(program: Program, inputs: dict[str, np.ndarray], wanted: np.ndarray, t
 @pytest.mark.parametrize("type", [F32, F16, BF16])
 @pytest.mark.parametrize(
     ("batch", "rows", "columns", "depth", "turned"),
-    [((), 5, 24, 16, False), ((2,), 33, 40, 72, True), ((), 32, 7, 8, True), ((3,), 16, 32, 40, False)],
+    [
+        ((), 5, 24, 16, False),
+        ((2,), 33, 40, 72, True),
+        ((), 32, 7, 8, True),
+        ((3,), 16, 32, 40, False),
+        ((), 5, 24, 520, False),
+    ],
 )
 def test_products(
     type: Type, batch: tuple[int, ...], rows: int, columns: int, depth: int, turned: bool, on: Engine

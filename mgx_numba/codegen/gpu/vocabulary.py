@@ -24,7 +24,7 @@ Tensor cores (sm_80 and above; `lang.tensor_cores` says which lane holds what)
     mma_float16(c, a, b)                 c + a b for 16 by 8 sums over 16 positions; c are 4 lanes of float32, a and b 4
     mma_bfloat16(c, a, b)                and 2 of int32; all 32 threads of a warp call it
     mma_float32(c, a, b)                 over 8 positions, of which TF32's bits count
-    words_of(p)                          the same place as a pointer to int32
+    words_of(p) floats_of(p)             the same place as a pointer to int32, to float32
     join2(a, b) join4(a, b, c, d)        vectors of one lane side by side
 
 Fast math on float32

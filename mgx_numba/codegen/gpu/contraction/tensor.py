@@ -3,6 +3,7 @@
 A block gathers slices of both operands, 16 bytes at a time, into its memory: rows of the left operand and columns of
 the right one, each with the positions of the sum side by side. While it multiplies one slice the next is on its way to
 registers. Each warp has a part of the block's tile; sums go through memory of the warp, so that rows are stored whole.
+Where there are few tiles, several blocks add parts of each sum, and a second launch adds the parts.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 
 from ....errors import DeviceError
 from ...cpu.printer import CodeBuffer
-from ...launch import Launch, Solution
+from ...launch import Grid, Launch, Solution
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import GemmProblem
@@ -25,8 +26,9 @@ from .text import ContractionText
 
 __all__ = ["TensorTile", "pack_columns", "refusal", "tensor_solution"]
 
-WORDS = 16
-"""Words (32 bits) of the sum that a slice has of each row and column: two instructions' worth."""
+WORDS = 32
+"""Words (32 bits) of the sum that a slice has of each row and column: four instructions' worth, as long to multiply as
+the next slice is on its way."""
 PITCH = WORDS + 4
 """Words from one row of a slice to the next: the eight rows of an instruction then lie in different banks."""
 VECTOR_BYTES = 16
@@ -53,8 +55,16 @@ class TensorTile:
 
 TILES = (TensorTile(128, 128, 2, 4), TensorTile(64, 64, 2, 2), TensorTile(32, 32, 1, 2))
 """From the one that reads least of memory for its work to the one that leaves most blocks."""
+SPLIT_TILE = TILES[1]
+"""Of sums in parts."""
 ENOUGH_BLOCKS = 120
 """Blocks that give the multiprocessors of a large device work."""
+SPLIT_BLOCKS = 264
+"""Blocks that sums are split for: two for each multiprocessor."""
+LEAST_SLICES = 3
+"""Slices of a part of a sum: fewer are not worth adding up."""
+MOST_SPLITS = 16
+FINISH_THREADS = 256
 
 
 def refusal(request: Request) -> str:
@@ -105,16 +115,26 @@ def tensor_solution(request: Request, origin: str = "") -> Solution:
     text = _TensorText(request)
     lines, problem, epilogue = text.lines(), request.problem, request.epilogue
     kind = "gemm" if isinstance(problem, GemmProblem) else "convolution"
-    name = f"{kind}_tensor_{problem.types.out}{'_' * bool(epilogue.name)}{epilogue.name}_kernel"
-    tile = text.tile
+    name = f"{kind}_tensor_{problem.types.out}"
+    work = f"{'_' * bool(epilogue.name)}{epilogue.name}"
+    tile, planes = text.tile, text.operands.planes
+    blocks = text._tiles(tile.rows, tile.columns), planes, text.splits
+    split = text.splits > 1
     launch = Launch(
-        kernel=gpu_kernel(name, lines, tile.threads, len(text.slots.values), origin),
+        kernel=gpu_kernel(f"{name}{work * (not split)}_kernel", lines, tile.threads, len(text.slots.values), origin),
         args=tuple(text.slots.values),
-        geometry=gpu_grid(text._tiles(tile.rows, tile.columns), tile.threads, text.operands.planes),
+        geometry=Grid(blocks, (tile.threads, 1, 1)),
         flops=problem.flops,
         bytes=least_bytes(problem),
     )
-    return Solution((launch,))
+    if not split:
+        return Solution((launch,))
+    finish = _FinishText(request, text.splits)
+    lines = finish.lines()
+    values = tuple(finish.slots.values)
+    kernel = gpu_kernel(f"add_parts{work}_kernel", lines, FINISH_THREADS, len(values), origin)
+    second = Launch(kernel, values, gpu_grid(finish.blocks, FINISH_THREADS, planes), 0, text.scratch)
+    return Solution((launch, second), text.scratch)
 
 
 class _TensorText(ContractionText):
@@ -129,7 +149,21 @@ class _TensorText(ContractionText):
         self.pitch = PITCH * 4 // ITEMSIZE[self.dtype]
         planes = self.operands.planes
         many = [t for t in TILES if self._tiles(t.rows, t.columns) * planes >= ENOUGH_BLOCKS]
+        slices = -(-self.operands.depth // self.depth)
+        self.splits = 1
         self.tile = many[0] if many else TILES[-1]
+        if not many and slices >= 2 * LEAST_SLICES:
+            self.tile = SPLIT_TILE
+            blocks = self._tiles(SPLIT_TILE.rows, SPLIT_TILE.columns) * planes
+            self.splits = max(1, min(-(-SPLIT_BLOCKS // blocks), slices // LEAST_SLICES, MOST_SPLITS))
+        part = -(-slices // self.splits)
+        self.splits = -(-slices // part)
+        self.slots.integer("part", part * self.depth)
+        self.scratch = 0
+        if self.splits > 1:
+            self.slots.pointer("p_scratch", "scratch", "float32")
+            self.slots.integer("planes", planes)
+            self.scratch = 4 * self.splits * planes * self.operands.rows * self.operands.columns
         self.along = not isinstance(problem, GemmProblem) or problem.b_strides[len(problem.batch)] == 1
         self.vectors = self.depth // self.lanes
         self.gathered = max(1, self.tile.rows * self.vectors // self.tile.threads)
@@ -142,7 +176,7 @@ class _TensorText(ContractionText):
         for line in (
             f"slice_a = shared_{self.dtype}({tile.rows * self.pitch})",
             f"slice_b = shared_{self.dtype}({tile.columns * self.pitch})",
-            f"staged = shared_float32({tile.threads // 32 * 16 * (wide + 4)})",
+            "staged = floats_of(slice_a)",
             "words_a = words_of(slice_a)",
             "words_b = words_of(slice_b)",
             "warp = idiv(thread, 32)",
@@ -160,9 +194,11 @@ class _TensorText(ContractionText):
             for j in range(wide // 8):
                 buffer.line(f"acc{i}_{j} = const_float32(0, 4)")
         left, right = self._left_places(buffer), self._right_places(buffer)
-        self._gather(buffer, left, right, "0")
-        buffer.line("start = 0")
-        with buffer.block("while start < depth:"):
+        buffer.line("begin = block_index(2) * part")
+        buffer.line("end = imin(depth, begin + part)")
+        self._gather(buffer, left, right, "begin")
+        buffer.line("start = begin")
+        with buffer.block("while start < end:"):
             self._keep(buffer, left, right)
             buffer.line("barrier()")
             buffer.line(f"start = start + {self.depth}")
@@ -260,6 +296,8 @@ class _TensorText(ContractionText):
         """Store the sums, after the epilogue: sixteen rows of the warp at a time."""
         pitch, lanes = wide + 4, 4
         whole = self.operands.columns % lanes == 0
+        if self.splits > 1:
+            buffer.line("first_part = (block_index(2) * planes + plane) * rows")
         buffer.line(f"area = warp * {16 * pitch}")
         per_row = wide // lanes
         for i in range(rows):
@@ -277,14 +315,50 @@ class _TensorText(ContractionText):
                 buffer.line("column = first_column + warp_column + side")
                 if whole:
                     with buffer.block("if (row < rows) & (column < columns):"):
-                        self._store(
-                            buffer, f"load_aligned(staged, area + line * {pitch} + side, 4)", "row", "column", 4
-                        )
+                        self._store_part(buffer, f"load_aligned(staged, area + line * {pitch} + side, 4)", "column", 4)
                 else:
                     with buffer.block("for e in range(4):"):
                         buffer.line("single = column + e")
                         with buffer.block("if (row < rows) & (single < columns):"):
-                            self._store(
-                                buffer, f"load(staged, area + line * {pitch} + side + e, 1)", "row", "single", 1
-                            )
+                            sums = f"load(staged, area + line * {pitch} + side + e, 1)"
+                            self._store_part(buffer, sums, "single", 1)
             buffer.line("barrier()")
+
+    def _store_part(self, buffer: CodeBuffer, sums: str, column: str, lanes: int) -> None:
+        """Store sums of row ``row``: the result, or the block's part of it."""
+        if self.splits == 1:
+            self._store(buffer, sums, "row", column, lanes)
+        else:
+            buffer.line(f"store(p_scratch, (first_part + row) * columns + {column}, {sums})")
+
+
+class _FinishText(ContractionText):
+    """The text that adds the parts of sums, in order, and does what follows the contraction."""
+
+    def __init__(self, request: Request, splits: int) -> None:
+        super().__init__(request)
+        self.width = 4 if self.operands.columns % 4 == 0 else 1
+        self.slots.pointer("p_scratch", "scratch", "float32")
+        self.slots.integer("planes", self.operands.planes)
+        self.slots.integer("splits", splits)
+        self.slots.integer("across", self.operands.columns // self.width)
+        self.blocks = -(-self.operands.rows * self.operands.columns // (self.width * FINISH_THREADS))
+
+    def lines(self) -> list[str]:
+        """All statements of the kernel."""
+        buffer = CodeBuffer()
+        self._begin_plane(buffer)
+        for line in (
+            f"item = block_index(0) * {FINISH_THREADS} + thread",
+            "row = idiv(item, across)",
+            f"column = (item - row * across) * {self.width}",
+        ):
+            buffer.line(line)
+        load = "load_aligned" if self.width > 1 else "load"
+        with buffer.block("if row < rows:"):
+            buffer.line(f"sums = const_float32(0, {self.width})")
+            with buffer.block("for k in range(splits):"):
+                place = "((k * planes + plane) * rows + row) * columns + column"
+                buffer.line(f"sums = add(sums, {load}(p_scratch, {place}, {self.width}))")
+            self._store(buffer, "sums", "row", "column", self.width)
+        return buffer.lines

@@ -63,14 +63,17 @@ class ContractionText:
     def _begin(self, buffer: CodeBuffer, rows: int, columns: int) -> None:
         """Emit the slots, and which tile of the result the block computes."""
         self.slots.integer("across", -(-self.operands.columns // columns))
+        self._begin_plane(buffer)
         for line in (
-            *self.slots.lines,
-            "thread = thread_index(0)",
-            "plane = block_index(1)",
             "down = idiv(block_index(0), across)",
             f"first_row = down * {rows}",
             f"first_column = (block_index(0) - down * across) * {columns}",
         ):
+            buffer.line(line)
+
+    def _begin_plane(self, buffer: CodeBuffer) -> None:
+        """Emit the slots, and where the block's plane of each operand is."""
+        for line in (*self.slots.lines, "thread = thread_index(0)", "plane = block_index(1)"):
             buffer.line(line)
         self.operands.begin(buffer)
         names = ["x", "w", "out", *(f"e{k}" for k in range(len(self.request.epilogue.operands)))]

@@ -182,6 +182,7 @@ def memory_names() -> dict[str, Any]:
         "load_splat": lambda p, i, lanes: np.full(lanes, p.read(i, 1)[0]),
         "note_fault": _note_fault,
         "words_of": lambda p: Place(p.allocation, p.start, np.dtype(np.int32), p.who),
+        "floats_of": lambda p: Place(p.allocation, p.start, np.dtype(np.float32), p.who),
         "store": _store,
         "store_aligned": _store_aligned,
         "store_scalar": _store_scalar,

@@ -16,7 +16,7 @@ from numba.core.errors import TypingError
 from ...cpu.lang.vector import Vec, make_intrinsic, pointer_type
 from .threads import call, target
 
-__all__ = ["join2", "join4", "mma_bfloat16", "mma_float16", "mma_float32", "words_of"]
+__all__ = ["floats_of", "join2", "join4", "mma_bfloat16", "mma_float16", "mma_float32", "words_of"]
 
 _I32, _F32 = ir.IntType(32), ir.FloatType()
 _SUMS, _A, _B = Vec("float32", 4), Vec("int32", 4), Vec("int32", 2)
@@ -48,14 +48,17 @@ def _mma(dtype: str, intrinsic: str) -> Any:
     return make_intrinsic(name, define, 3)
 
 
-def _define_words(p: types.Type) -> Any:
-    if not isinstance(p, types.CPointer):
-        raise TypingError(f"words_of: expected a pointer, got {p}")
+def _seen_as(name: str, dtype: str, element: ir.Type) -> Any:
+    def define(p: types.Type) -> Any:
+        if not isinstance(p, types.CPointer):
+            raise TypingError(f"{name}: expected a pointer, got {p}")
 
-    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
-        return builder.bitcast(values[0], _I32.as_pointer())
+        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+            return builder.bitcast(values[0], element.as_pointer())
 
-    return pointer_type("int32")(p), lower
+        return pointer_type(dtype)(p), lower
+
+    return make_intrinsic(name, define, 1)
 
 
 def _join(count: int) -> Any:
@@ -82,4 +85,5 @@ join2, join4 = _join(2), _join(4)
 mma_float16 = _mma("float16", "llvm.nvvm.mma.m16n8k16.row.col.f32.f32")
 mma_bfloat16 = _mma("bfloat16", "llvm.nvvm.mma.m16n8k16.row.col.bf16")
 mma_float32 = _mma("float32", "llvm.nvvm.mma.m16n8k8.row.col.tf32")
-words_of = make_intrinsic("words_of", _define_words, 1)
+words_of = _seen_as("words_of", "int32", _I32)
+floats_of = _seen_as("floats_of", "float32", _F32)

@@ -65,6 +65,8 @@ def _launch(
     operands |= {f"e{k}": view for k, view in enumerate(extras)}
     if isinstance(problem, ConvProblem):
         operands["w"] = _packed(low, ins, problem, not refusal(request), operands["w"], weights)
+    if solution.scratch:
+        operands["scratch"] = low.allocate(Shape(Type.uint8_type, (solution.scratch,)))
     for launch in solution.launches:
         low.launch(launch, operands, ins)
 
