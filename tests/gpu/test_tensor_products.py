@@ -108,3 +108,16 @@ def test_the_instructions_are_those_of_tensor_cores(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("MGX_GPU_ARCH", "sm_75")
     (kernel,) = compiled(program, interpreter()).kernels()
     assert "mma" not in kernel.text
+
+
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_a_constant_right_operand_is_kept_by_columns(batch: tuple[int, ...], on: Engine) -> None:
+    program, rng = Program(), np.random.default_rng(4)
+    m: Module = program.main
+    a = m.add_parameter("a", Shape(F16, (*batch, 9, 40)))
+    weights = rng.standard_normal((40, 13)).astype(np.float16)
+    b = m.add_literal(weights)
+    right = m.add_instruction("multibroadcast", [b], out_lens=(*batch, 40, 13)) if batch else b
+    m.add_return([m.add_instruction("dot", [a, right])])
+    values = rng.standard_normal((*batch, 9, 40)).astype(np.float16)
+    agree(program, {"a": values}, values.astype(np.float64) @ weights.astype(np.float64), F16, on)

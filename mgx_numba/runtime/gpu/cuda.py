@@ -171,11 +171,15 @@ class CudaQueue:
         self._driver.call("cuStreamSynchronize", self.stream)
 
 
-@functools.lru_cache(maxsize=64)
 def cuda_engine(number: int = 0) -> CudaEngine:
     """The engine of a device; the same object for the same number.
 
     Raises:
         DeviceError: there is none.
     """
-    return CudaEngine(device(number))
+    return _engine_of(device(number))
+
+
+@functools.lru_cache(maxsize=64)
+def _engine_of(opened: Device) -> CudaEngine:
+    return CudaEngine(opened)

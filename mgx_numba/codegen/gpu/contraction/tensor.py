@@ -211,26 +211,29 @@ class _TensorText(ContractionText):
 
     def _left_places(self, buffer: CodeBuffer) -> list[tuple[str, str, RowPlace]]:
         """For each vector that a thread gathers of the left operand: its row, position in the slice, and place."""
+        first = buffer.emit(f"idiv(thread, {self.vectors})")
+        along = buffer.emit(f"(thread - {first} * {self.vectors}) * {self.lanes}")
         found = []
         for i in range(self.gathered):
-            number = buffer.emit(f"thread + {i * self.tile.threads}") if i else "thread"
-            row = buffer.emit(f"idiv({number}, {self.vectors})")
-            along = buffer.emit(f"({number} - {row} * {self.vectors}) * {self.lanes}")
+            row = buffer.emit(f"{first} + {i * (self.tile.threads // self.vectors)}") if i else first
             found.append((row, along, self.operands.row_place(buffer, buffer.emit(f"first_row + {row}"))))
         return found
 
     def _right_places(self, buffer: CodeBuffer) -> list[tuple[str, str]]:
-        """For each vector of the right operand: its first column in the tile and first position in the slice."""
+        """For each vector of the right operand: its first column in the tile and first position in the slice.
+
+        Neighbouring threads store positions side by side, so that they do not meet in one bank.
+        """
+        count = max(1, self.tile.columns * self.vectors // self.tile.threads)
+        per = self.vectors if self.along else self.depth
+        first = buffer.emit(f"idiv(thread, {per})")
+        along = buffer.emit(f"thread - {first} * {per}")
+        if self.along:
+            along = buffer.emit(f"{along} * {self.lanes}")
         found = []
-        across = self.tile.columns // self.lanes
-        for i in range(max(1, self.tile.columns * self.vectors // self.tile.threads)):
-            number = buffer.emit(f"thread + {i * self.tile.threads}") if i else "thread"
-            if self.along:
-                column = buffer.emit(f"idiv({number}, {self.vectors})")
-                found.append((column, buffer.emit(f"({number} - {column} * {self.vectors}) * {self.lanes}")))
-            else:
-                along = buffer.emit(f"idiv({number}, {across})")
-                found.append((buffer.emit(f"({number} - {along} * {across}) * {self.lanes}"), along))
+        for i in range(count):
+            column = buffer.emit(f"{first} + {i * (self.tile.threads // per)}") if i else first
+            found.append((column if self.along else buffer.emit(f"{column} * {self.lanes}"), along))
         return found
 
     def _gather(self, buffer: CodeBuffer, left: list, right: list, start: str) -> None:

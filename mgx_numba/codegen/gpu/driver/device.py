@@ -122,11 +122,15 @@ def device_count() -> int:
     return count.value
 
 
-@functools.lru_cache(maxsize=64)
 def device(number: int = 0) -> Device:
     """A device of this process; the same object for the same number.
 
     Raises:
         DeviceError: there is none.
     """
+    return _opened(number)
+
+
+@functools.lru_cache(maxsize=64)
+def _opened(number: int) -> Device:
     return Device(number)

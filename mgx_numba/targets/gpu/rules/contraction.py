@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -58,6 +59,9 @@ def _launch(
     weights: np.ndarray | None,
 ) -> None:
     places = tuple(tuple(int(s) for s in own) for own in strides)
+    if isinstance(problem, GemmProblem) and weights is not None:
+        operands["w"] = low.packed_constant(weights, "columns", lambda: _columns(weights))
+        problem = replace(problem, b_strides=(*operands["w"].strides[:-2], 1, problem.k))
     for name in ("x", "w"):
         operands[name] = _aligned(low, ins, operands[name])
     request = Request(problem, epilogue, places, low.threads, low.options.fast_math)
@@ -69,6 +73,13 @@ def _launch(
         operands["scratch"] = low.allocate(Shape(Type.uint8_type, (solution.scratch,)))
     for launch in solution.launches:
         low.launch(launch, operands, ins)
+
+
+def _columns(weights: np.ndarray) -> np.ndarray:
+    """A constant right operand with its columns contiguous; matrices that repeat are kept once."""
+    once = weights[tuple(slice(1 if s == 0 else None) for s in weights.strides[:-2])]
+    kept = np.ascontiguousarray(once.swapaxes(-1, -2))
+    return np.broadcast_to(kept, (*weights.shape[:-2], *kept.shape[-2:]))
 
 
 def _aligned(low: Lowering, ins: Instruction, view: View) -> View:
