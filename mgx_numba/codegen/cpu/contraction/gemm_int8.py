@@ -11,12 +11,12 @@ import math
 
 import numpy as np
 
+from ...arguments import Arguments
 from ...launch import Launch, Operand, Solution, TaskRange
 from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import NOT_COMPUTED, Epilogue
 from ...problems.gemm import GemmProblem
 from .. import host
-from ..arguments import Arguments
 from ..kernel import cpu_kernel
 from ..loops import claim
 from ..microkernels.register_tile import RegisterTile
