@@ -31,8 +31,8 @@ def reduction_launch(problem: ReductionProblem) -> Launch:
     Raises:
         UnsupportedError: the language lacks an operation, or rows are to be reduced in parts.
     """
-    if problem.parts > 1 or problem.fold > 1:
-        raise UnsupportedError("GPU kernels reduce whole rows")
+    if problem.fold > 1:
+        raise UnsupportedError("GPU kernels reduce whole columns")
     layout = row_layout(problem.axes, problem.inputs, problem.outputs)
     printer = _RowsText(problem, layout)
     lines, slots = printer.lines(), printer.slots.values
@@ -42,7 +42,7 @@ def reduction_launch(problem: ReductionProblem) -> Launch:
     return Launch(
         kernel=kernel,
         args=tuple(slots),
-        geometry=gpu_grid(0 if empty else layout.blocks, layout.team.threads),
+        geometry=gpu_grid(0 if empty else layout.blocks, layout.team.threads, problem.parts),
         flops=scalar_flops(problem.module) * prod(layout.full),
         bytes=sum(footprint(t) for t in tensors),
     )
@@ -68,6 +68,10 @@ class _RowsText:
         self.slots.integer("rows", layout.rows)
         self.slots.integer("items", layout.items)
         self.slots.integer("count", prod(layout.reduce.lens))
+        self.parts = problem.parts
+        if self.parts > 1:
+            self.slots.integer("share", -(-layout.items // self.parts))
+            self.slots.integer("results", prod(layout.keep.lens))
         across, along = (layout.lanes, 1) if layout.columns else (1, layout.lanes)
         lens = layout.keep.lens, layout.reduce.lens
         self.keep = Axes(self.slots, "k", (*lens[0][:-1], lens[0][-1] // across), layout.keep.strides, across)
@@ -87,10 +91,12 @@ class _RowsText:
         buffer.line(f"member = {team.member}")
         buffer.line(f"row = {team.row}")
         buffer.line("valid = row < rows")
+        buffer.line("stop = items" if self.parts == 1 else "stop = imin(items, (block_index(1) + 1) * share)")
         buffer.line("inside = imin(row, rows - 1)")
         indices = self.keep.split(buffer, "inside")
         for k, name in enumerate(self.names):
-            buffer.line(f"r_{name} = offset(p_{name}, {self.keep.offset(k, indices)})")
+            part = " + block_index(1) * results" if self.parts > 1 and k >= self.inputs else ""
+            buffer.line(f"r_{name} = offset(p_{name}, {self.keep.offset(k, indices)}{part})")
         for level in range(self.levels.count):
             self._level(level)
         self._store_row_results()
@@ -113,8 +119,8 @@ class _RowsText:
                 value = self._neutral(r)
                 buffer.line(f"{names[r]} = {value.name}")
                 own[r] = VectorValue(names[r], value.dtype)
-            buffer.line("item = member")
-            with buffer.block("while item < items:"):
+            buffer.line("item = member" if self.parts == 1 else "item = block_index(1) * share + member")
+            with buffer.block("while item < stop:"):
                 self._full_values.clear()
                 self._find_places("item")
                 for r in walked:
@@ -185,7 +191,7 @@ class _RowsText:
     def _active(self, j: int) -> str:
         """Expression of whether vector ``j`` is part of the row."""
         step = j * self.layout.team.size
-        return self.buffer.emit(f"{self._first} + {step} < items" if step else f"{self._first} < items")
+        return self.buffer.emit(f"{self._first} + {step} < stop" if step else f"{self._first} < stop")
 
     def _value(self, ins: Instruction, j: int) -> VectorValue:
         """A value of the full lengths at this thread's vector ``j``."""
