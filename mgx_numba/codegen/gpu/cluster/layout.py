@@ -15,8 +15,11 @@ from .teams import ColumnTeam, RowTeam, Team
 __all__ = ["RowLayout", "row_layout"]
 
 FEWEST_THREADS = 128
+"""Threads of a block at least: four warps, one for each scheduler of a multiprocessor."""
 MOST_THREADS = 1024
+"""Threads of a block at most, by all devices' limit."""
 COLUMN_THREADS = 256
+"""Threads of a block whose threads have columns of their own. No figures kept."""
 HELD = 4
 """Vectors of a row that a thread should hold: so many loads of each operand are in flight at once."""
 LARGE_TEAM = 256

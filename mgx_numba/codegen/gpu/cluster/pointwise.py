@@ -22,6 +22,7 @@ from .turned import turned_launch
 __all__ = ["Operands", "operand_names", "pointwise_launch"]
 
 THREADS = 256
+"""Threads of a block: eight blocks fill a multiprocessor of 2048. No figures kept."""
 LIGHT, HEAVY = 12, 32
 """Instructions of a module up to which a thread works on four vectors at once, and on two."""
 

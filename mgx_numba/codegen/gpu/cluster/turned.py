@@ -24,6 +24,7 @@ from .indexing import Axes
 __all__ = ["turned_launch"]
 
 TILE = 32
+"""Rows and columns of a tile: a warp reads one row of it, and writes one column."""
 ROWS = 8
 """Rows of a tile that a block's threads take at once."""
 LEAST = 16

@@ -32,7 +32,9 @@ the next slice is on its way."""
 PITCH = WORDS + 4
 """Words from one row of a slice to the next: the eight rows of an instruction then lie in different banks."""
 VECTOR_BYTES = 16
+"""Bytes of the widest load of one thread."""
 LEAST_CAPABILITY = (8, 0)
+"""Compute capability from which on there are mma of bfloat16 and TF32, and cp.async."""
 TYPES = ("float16", "bfloat16", "float32")
 MASK = -(1 << 13)
 """Bits of a float32 number that TF32 keeps, as an int32."""
@@ -64,7 +66,9 @@ SPLIT_BLOCKS = 264
 LEAST_SLICES = 3
 """Slices of a part of a sum: fewer are not worth adding up."""
 MOST_SPLITS = 16
+"""Parts of a sum at most: each is written and read once more. No figures kept."""
 FINISH_THREADS = 256
+"""Threads of a block that adds parts. No figures kept."""
 
 
 def refusal(request: Request) -> str:

@@ -28,6 +28,7 @@ PAD = 4
 LARGE, SMALL = 64, 32
 """Rows and columns of a tile; the smaller one where the larger ones would leave multiprocessors without work."""
 FEW_TILES = 128
+"""Tiles below which smaller ones are taken: about as many as a large device has multiprocessors."""
 
 
 def packed_lens(problem: GemmProblem | ConvProblem) -> tuple[int, ...]:

@@ -20,6 +20,7 @@ LEAST_VERSION = 12000
 alone, and modules load lazily."""
 
 OUT_OF_MEMORY = 2
+"""CUDA_ERROR_OUT_OF_MEMORY of the driver's interface."""
 _STICKY = {
     700: "a kernel read or wrote memory that it may not touch",
     701: "a kernel wants more registers than there are",

@@ -12,7 +12,11 @@ from ....errors import MgxError
 __all__ = ["Allocation", "KernelFault", "Memory", "Place", "Thread"]
 
 _NOBODY = -1
+"""Thread number of a byte that none has touched."""
 _SEVERAL = -2
+"""Thread number of a byte that several have read."""
+_X_BITS, _Y_BITS = 24, 20
+"""Bits of a block's number for its first two indices: interpreted grids are small."""
 
 
 class KernelFault(MgxError):
@@ -160,4 +164,4 @@ class Place:
 
     def _block(self) -> int:
         x, y, z = self.who.block
-        return x + (y << 24) + (z << 44)
+        return x + (y << _X_BITS) + (z << _X_BITS + _Y_BITS)

@@ -167,7 +167,8 @@ def _store_scalar(p: Place, i: int, x: Any) -> None:
 
 
 def _note_fault(p: Place, step: int, check: int, index: int) -> None:
-    words = p.allocation.data[p.start : p.start + 24].view(np.int64)
+    size = 3 * np.dtype(np.int64).itemsize  # the words of a fault record: step, check, index
+    words = p.allocation.data[p.start : p.start + size].view(np.int64)
     if not words[0]:
         words[:] = step, check, index
 

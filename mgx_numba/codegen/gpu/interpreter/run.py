@@ -24,6 +24,7 @@ from .names import DTYPES, elementwise_names, memory_names, numpy_dtype
 __all__ = ["COLLECTIVES", "interpret"]
 
 WARP = 32
+"""Threads of a warp."""
 
 
 def _shuffle_xor(lanes: Sequence[tuple[Any, ...]]) -> list[Any]:

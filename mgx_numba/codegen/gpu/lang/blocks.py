@@ -17,6 +17,7 @@ __all__ = ["load_aligned", "store_aligned"]
 SHARED_SPACE = 3
 """Address space of a block's memory, of NVPTX and of AMDGPU."""
 SHARED_ALIGNMENT = 16
+"""Bytes that a block's arrays are aligned to: those of the widest load."""
 MOST_SHARED = 48 << 10
 """Bytes of a block's memory that need no consent of the driver: CUDA C++ programming guide, "Shared memory"."""
 MOST_ALIGNED = 16

@@ -21,6 +21,7 @@ __all__ = ["floats_of", "join2", "join4", "mma_bfloat16", "mma_float16", "mma_fl
 _I32, _F32 = ir.IntType(32), ir.FloatType()
 _SUMS, _A, _B = Vec("float32", 4), Vec("int32", 4), Vec("int32", 2)
 _LEAST_CAPABILITY = (8, 0)
+"""Compute capability from which on PTX has these instructions for bfloat16 and TF32."""
 
 
 def _mma(dtype: str, intrinsic: str) -> Any:

@@ -19,6 +19,7 @@ from ..architecture import Architecture, chosen
 __all__ = ["barrier", "block_index", "shuffle_xor", "thread_index"]
 
 WARP = 32
+"""Threads of a warp."""
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _AXES = "xyz"
 

@@ -20,6 +20,7 @@ __all__ = ["assembly", "compile_object", "lowered", "vocabulary_names"]
 
 _lock = threading.RLock()
 _OPTIMISATION_LEVEL = 3
+"""LLVM's highest."""
 _CODE_OBJECT_VERSION = 500
 """Code object 5, which ROCm loads from 5.7 on; LLVM's own default wants a newer one."""
 
