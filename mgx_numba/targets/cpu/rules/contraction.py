@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from ....codegen.cpu.contraction import CONV_SOLVERS, GEMM_SOLVERS
 from ....codegen.cpu.contraction.select import select
 from ....codegen.cpu.contraction.solver import NO_EPILOGUE, UnsuitedWeights
 from ....codegen.cpu.printer import check_body
@@ -23,11 +25,16 @@ from ....codegen.problems.gemm import GemmProblem
 from ....codegen.tuning.request import Candidate, Request
 from ....core.shape import Shape, row_major_strides
 from ....core.types import Type
+from ....errors import UnsupportedError
 from ....graph.instruction import Instruction
 from ....runtime.plan import Region
 from ...lowering.buffers import Buffer, View
 from ...lowering.lowering import Lowering, PendingStep
 from .table import lowering
+
+_SOLVERS: tuple[Any, ...] = (*GEMM_SOLVERS, *CONV_SOLVERS)
+_SPECIAL = {solver.name for solver in _SOLVERS} - {"gemm", "gemm_packing", "conv_direct"}
+"""Solvers whose kernels are for some lengths; those of the others, over register tiles, serve any."""
 
 _TYPES = (Type.float_type, Type.double_type)
 CONVOLUTIONS = ("convolution", "convolution_backwards")
@@ -306,6 +313,10 @@ def _launch(
     for launch in plan.launches:
         low.launch(launch, operands, ins)
     low.requested.append((request, operands, start, len(low.steps)))
+    if low.spare is not None:
+        with contextlib.suppress(UnsupportedError):
+            general = select(problem, low.threads, room, _SPECIAL).plan(problem, epilogue, strides, low.threads)
+            low.spare.update(dict.fromkeys(kernel for one in general.launches for kernel in one.kernels))
 
 
 def _choose(low: Lowering, request: Request) -> Candidate:
