@@ -122,9 +122,9 @@ def test_the_kernels_of_ranges_are_found_once(monkeypatch: pytest.MonkeyPatch, t
     lowered = []
     original = cpu_program.lower_and_release
 
-    def counted(*args: Any) -> Any:
+    def counted(*args: Any, **options: Any) -> Any:
         lowered.append(args)
-        return original(*args)
+        return original(*args, **options)
 
     monkeypatch.setattr(cpu_program, "lower_and_release", counted)
     monkeypatch.setattr(kernel_lists, "default_folder", lambda: tmp_path)
@@ -140,3 +140,22 @@ def test_the_kernels_of_ranges_are_found_once(monkeypatch: pytest.MonkeyPatch, t
         path.write_text("[[1]]")
     program = public_program.wrap(parse_onnx(case.model)).compile("cpu")
     assert {kernel.text for kernel in program.kernels()} == names[0][1]
+
+
+def test_a_program_that_fits_no_tried_lengths_compiles_in_its_first_run() -> None:
+    program = Program()
+    x = program.main.add_parameter("x", Shape.dynamic(Type.float_type, [DynamicDimension(2, 50)]))
+    nineteen = program.main.add_literal(np.arange(19, dtype=np.float32))
+    wide = program.main.add_instruction("multibroadcast", [nineteen, x])
+    program.main.add_return([program.main.add_instruction("add", [x, wide])])
+    with pytest.warns(RuntimeWarning, match="no lengths that were tried for x fit the program"):
+        compiled = public_program.wrap(program).compile("cpu")
+    values = np.ones(19, np.float32)
+    np.testing.assert_array_equal(np.asarray(compiled.run({"x": values})[0]), np.arange(1, 20, dtype=np.float32))
+
+
+def test_convolutions_of_any_lengths_have_a_kernel_that_does() -> None:
+    """Those over register tiles come along with the ones that estimates prefer."""
+    case = MODELS["fully_convolutional"]()
+    program = public_program.wrap(parse_onnx(case.model, default_dyn_dim_value=DynamicDimension(1, 64))).compile("cpu")
+    assert {"conv_kernel", "conv_places_2d_kernel"} <= {kernel.name for kernel in program.kernels()}

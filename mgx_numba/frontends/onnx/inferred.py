@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...core.shape import UNBOUNDED, DynamicDimension, Shape
-from ...errors import MgxError
+from ...errors import MgxError, UnsupportedError
 from ...graph.instruction import Instruction
 from ...graph.program import Program
 from .builder import Builder, is_scalar
@@ -41,7 +41,7 @@ def result_shapes(
     What neither tells is taken to be of the first floating-point input's type, as with almost all operators that ONNX
     does not know; reading the node is an error if that is not so.
     """
-    found = _inferred(g, model, inputs)
+    found = _inferred(g, model, inputs, error)
     if any(f is None for f in found):
         tried = _tried(g, model, inputs)
         found = [f or t for f, t in zip(found, tried, strict=True)] if tried else found
@@ -53,7 +53,9 @@ def result_shapes(
     return [f for f in found if f is not None]
 
 
-def _inferred(g: Builder, model: ModelProto, inputs: Sequence[Instruction]) -> list[tuple[Shape, int] | None]:
+def _inferred(
+    g: Builder, model: ModelProto, inputs: Sequence[Instruction], error: BaseException | None
+) -> list[tuple[Shape, int] | None]:
     import onnx.shape_inference
 
     copy = type(model)()
@@ -76,6 +78,9 @@ def _inferred(g: Builder, model: ModelProto, inputs: Sequence[Instruction]) -> l
         copy = onnx.shape_inference.infer_shapes(copy, data_prop=True)
     except Exception:  # what is wrong is said when the node is read
         return [None] * len(model.graph.output)
+    kinds = {o.type.WhichOneof("value") for o in copy.graph.output}
+    if not kinds <= {None, "tensor_type"}:
+        raise error or UnsupportedError("a result is no tensor")
     return [_shape(copy, o.type, inputs, ranges) for o in copy.graph.output]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CpuProgram", "DynamicProgram", "compile_program", "optimize"]
 
-ENOUGH = 10
+ENOUGH = 14
 """Sets of lengths in succession that needed no kernel that others before them had not needed: no more are tried."""
 ENOUGH_LATER = 2
 """The same, for a stage whose lengths depend on data, at each set of lengths of the inputs."""
@@ -153,6 +154,8 @@ class DynamicProgram(LoweredProgram):
         self._latest: LoweredProgram | None = None
         self._lock = threading.Lock()
         self._compiled: dict[KernelSource, KernelSource] = {}
+        self._compiled_only = True
+        self._spare: dict[KernelSource, None] = {}
         self._usual: list[np.ndarray] = []
         if options.tuning is not None:
             options.tuning.decline("a program with dynamic inputs is not measured; fix its lengths to tune it")
@@ -172,7 +175,17 @@ class DynamicProgram(LoweredProgram):
         elif usual is not None:
             for plan in (usual, *plans):
                 self._compiled = {**kernels_of([plan]), **self._compiled}
+            self._compiled = {**{kernel: kernel for kernel in self._spare}, **self._compiled}
             kernel_lists.keep(source, options, self._compiled.values())
+        else:  # it runs on few lengths only, such as a network whose last layer wants so many pixels
+            self._compiled_only = False
+            names = ", ".join(name for name, shape in source.parameter_shapes().items() if shape.is_dynamic)
+            warnings.warn(
+                f"no lengths that were tried for {names} fit the program, so kernels are compiled when it runs first:"
+                " give its dimensions optimal values",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         load([*self._compiled, *EXECUTOR_KERNELS], progress, options.store)
 
     def _sample_plans(self, program: Program, enough: int) -> Iterator[Plan]:
@@ -196,7 +209,8 @@ class DynamicProgram(LoweredProgram):
         """Plans of all stages of a program whose inputs have lengths."""
         stages = split(program)
         if stages is None:
-            yield lower_and_release(optimize(program, self._options), self._options, program, self._shared)[0]
+            optimized = optimize(program, self._options)
+            yield lower_and_release(optimized, self._options, program, self._shared, spare=self._spare)[0]
             return
         yield from self._plans(stages.head)
         yield from self._sample_plans(stages.tail, ENOUGH_LATER)
@@ -209,7 +223,7 @@ class DynamicProgram(LoweredProgram):
                 self._specialized.move_to_end(key)
         if found is None:
             settled = specialize(self._source, dict(zip(self._names, key)))
-            found = compile_program(settled, self._options, None, self._shared, compiled_only=True)
+            found = compile_program(settled, self._options, None, self._shared, self._compiled_only)
             with self._lock:
                 while len(self._specialized) >= MOST_PLANS:
                     self._specialized.popitem(last=False)

@@ -73,6 +73,7 @@ class Lowering:
         ready: tells which kernels may be used; None allows all. What would take others is computed in another way, in
             a host step if there is none.
         wanting: kernels that were not used for that.
+        spare: takes kernels by which contractions could be computed whatever their lengths are; None wants none.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Lowering:
         self.packing_room = options.packing_growth
         self.ready: Callable[[KernelSource], bool] | None = None
         self.wanting: dict[KernelSource, None] = {}
+        self.spare: dict[KernelSource, None] | None = None
         self.released: ReleasedConstants | None = None
         self.shared: SharedWeights | None = None
         self.ranges = Ranges()
@@ -130,7 +132,7 @@ class Lowering:
         """The plan of another program, such as a submodule, for the same target."""
         program.log.parent = self.program.log
         inner = Lowering(program, self.options, self.rules, self.backend, self.threads)
-        inner.ready, inner.wanting = self.ready, self.wanting
+        inner.ready, inner.wanting, inner.spare = self.ready, self.wanting, self.spare
         plan = inner.run()
         self.program.log.close()
         return plan

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from ....codegen.cpu.contraction import CONV_SOLVERS, GEMM_SOLVERS
 from ....codegen.cpu.contraction.select import select
 from ....codegen.cpu.contraction.solver import UnsuitedWeights
 from ....codegen.cpu.printer import check_body
@@ -28,6 +30,9 @@ from .table import lowering
 
 _WIDE = (Type.float_type, Type.double_type)
 _INT8 = (Type.int8_type, Type.uint8_type)
+_SOLVERS: tuple[Any, ...] = (*GEMM_SOLVERS, *CONV_SOLVERS)
+_SPECIAL = {solver.name for solver in _SOLVERS} - {"gemm", "gemm_packing", "conv_direct"}
+"""Solvers whose kernels are for some lengths; those of the others, over register tiles, serve any."""
 
 
 def _refused(a: Type, b: Type, out: Type, constant: bool) -> str | None:
@@ -89,6 +94,10 @@ def _launch(
     for launch in plan.launches:
         low.launch(launch, operands, ins)
     low.requested.append((request, operands, start, len(low.steps)))
+    if low.spare is not None:
+        with contextlib.suppress(UnsupportedError):
+            general = select(problem, low.threads, room, _SPECIAL).plan(problem, epilogue, strides, low.threads)
+            low.spare.update(dict.fromkeys(kernel for one in general.launches for kernel in one.kernels))
 
 
 def _with_stored_weights(
