@@ -11,7 +11,7 @@ from mgx_numba.codegen.cpu.contraction import gemm
 from mgx_numba.codegen.cpu.contraction.gemm import GemmPacked
 from mgx_numba.codegen.cpu.contraction.tile_source import tile_source
 from mgx_numba.codegen.cpu.microkernels.register_tile import RegisterTile, TileState
-from mgx_numba.codegen.cpu.microkernels.tile_table import TILE_TABLE_ROWS, TILES, declared_tile, tile_for
+from mgx_numba.codegen.cpu.microkernels.tile_table import TILE_BLOCK, TILE_TABLE_ROWS, TILES, declared_tile, tile_for
 from mgx_numba.codegen.kernel import KernelSource
 from mgx_numba.codegen.problems.element_types import ElementTypes, element_types
 from mgx_numba.codegen.problems.gemm import GemmProblem
@@ -40,12 +40,16 @@ class Case:
 
     def run(self, source: KernelSource, accumulate: int) -> np.ndarray:
         acc = self.acc.copy()
-        arrays = (self.x, self.offsets, self.zero, self.w, acc)
-        sizes = (
-            TAPS, DEPTH, X_STEP, self.panel, self.w[0].size, acc.shape[1], self.panel, accumulate, self.rows,
-            self.vectors, self.columns,
-        )  # fmt: skip
-        call_kernel(source, [*(array.ctypes.data for array in arrays), *sizes], (1, 3))
+        arrays = {"x": self.x, "offsets": self.offsets, "zero": self.zero, "w": self.w, "acc": acc}
+        fields = {name: array.ctypes.data for name, array in arrays.items()} | {
+            "taps": TAPS, "depth": DEPTH, "x_step": X_STEP, "w_step": self.panel, "w_panel": self.w[0].size,
+            "acc_row": acc.shape[1], "acc_panel": self.panel, "accumulate": accumulate, "rows": self.rows,
+            "vectors": self.vectors, "columns": self.columns,
+        }  # fmt: skip
+        words = [0] * TILE_BLOCK.size
+        for name, value in fields.items():
+            words[TILE_BLOCK.number(name)] = value
+        call_kernel(source, words, (1, 3))
         return acc
 
     def expected(self, accumulate: int) -> np.ndarray:

@@ -62,6 +62,15 @@ def is_number(node: ast.AST | None) -> bool:
     return False
 
 
+def is_scalar(node: ast.AST) -> bool:
+    """True for a number and arithmetic of numbers."""
+    if isinstance(node, ast.BinOp):
+        return is_scalar(node.left) and is_scalar(node.right)
+    if isinstance(node, ast.UnaryOp):
+        return is_scalar(node.operand)
+    return isinstance(node, ast.Constant) and is_number(node)
+
+
 def comments(source: str) -> tuple[set[int], set[int]]:
     """Lines that have a comment, and those that have nothing else; directives to tools are none."""
     every, whole = set(), set()
@@ -127,11 +136,7 @@ def _literals(node: Any, source: str, path: str, every: set[int], whole: set[int
     """Of a statement or expression, not of the functions and classes in it. Messages count nothing but characters."""
     if isinstance(node, (*Function, ast.ClassDef, ast.JoinedStr)):
         return
-    if (
-        isinstance(node, ast.expr)
-        and is_number(node)
-        and not isinstance(node, ast.Tuple | ast.List | ast.Set | ast.Dict)
-    ):
+    if is_scalar(node):
         value = eval(compile(ast.Expression(node), path, "eval"), {"__builtins__": {}})
         if not is_plain(value) and not every & lines_of(node) and node.lineno - 1 not in whole:
             text = ast.get_source_segment(source, node) or ""

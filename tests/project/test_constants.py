@@ -50,6 +50,7 @@ def f(x, y=1 << 30):
     # Measured.
     c = 300 * x
     d = x / 7.5  # by definition
+    e = (33,) * 2 + 0.5 ** 2
     raise ValueError(f"{str(x)[:40]}")
 
     def inner():
@@ -61,7 +62,7 @@ def f(x, y=1 << 30):
     "look,source,wanted",
     [
         (bare_constants, CONSTANTS, ["BARE", "DIRECTIVE", "NAME, PAIR", "NOT_NAMED"]),
-        (bare_literals, LITERALS, ["0.9", "5 * 5", "99"]),
+        (bare_literals, LITERALS, ["0.9", "5 * 5", "33", "99"]),
     ],
 )
 def test_bare_numbers_are_found(look: Callable[[str], Iterator[Bare]], source: str, wanted: list[str]) -> None:

@@ -54,7 +54,7 @@ def test_every_file_of_the_language_exists() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["vocabulary.py", "arith.py", "tile_writer.py", "compiler.py", "frontend.py", "numba_passes.py"]
+    "name", ["vocabulary.py", "arith.py", "tile_writer.py", "compiler.py", "frontend.py", "numba_passes.py", "ssa.py"]
 )
 def test_identity_follows_the_compiler(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     original, before = Path.read_bytes, identity._intrinsics_digest()

@@ -26,6 +26,7 @@ _MEANING = (
     "toolchain/compiler.py",
     "toolchain/frontend.py",
     "toolchain/numba_passes.py",
+    "toolchain/ssa.py",
 )
 """Files of this package that give a kernel's text its meaning."""
 

@@ -5,11 +5,11 @@ The words that printed kernels use, besides the names of their arguments:
 Tasks
     args, call      the kernel's argument block, and that of a kernel which other kernels call
     begin, end      the tasks of this call; ``task`` is the one that its loop is at
-    outer, group    what is left of a task's number when the innermost indices are taken from it; the group or batch
+    outer, group    a task's number without its innermost index; the group, or matrix of a batch, that it belongs to
     rest            what is left of a number that is being taken apart; elements of the last, partial vector of a row
     row, stop       the row (a point of the outer dimensions) that is computed, and the one behind the task's last
     first, last     the columns of a row that a task computes: from ``first`` to before ``last``
-    block, chunk    several rows, and a part of one, that make a task
+    block, chunk    several rows, and a part of one, that make a task; in contractions ``block`` is a record (below)
 Indices
     c               column along the innermost dimension, in elements; the first lane of the current vector
     left            elements, or rows, that are still to do
@@ -26,6 +26,12 @@ Contractions
     <operand>_row   offset of a row of the result or of an operand; <operand>_ld elements from one to the next
     tap, t0         positions of a convolution's kernel; the first of them in this step
     o_<axis>        coordinate in the output, of an axis d, h or w; i_<axis> in the input; k_<axis> of a tap
+Records (`records`), each told of where it is declared
+    block, plain    argument block of a register tile (`TILE_BLOCK`, `STRASSEN_BLOCK`), or of a line (`LINE_BLOCK`)
+    <product>_block the same of one product of attention: ``score_block``, ``value_block``
+    call, places    what a kernel is called with by another kernel; a tile of a Winograd input is a ``place``
+    queue, entry    sums that Strassen's tiles make on the side; the first word of one of them
+    fault           the call's fault record
 """
 
 from __future__ import annotations

@@ -16,11 +16,12 @@ from numba.core.compiler import CompilerBase
 from numba.core.compiler_machinery import PassManager
 from numba.core.ir_utils import build_definitions
 from numba.core.lowering import Lower
-from numba.core.ssa import reconstruct_ssa
 from numba.core.transforms import canonicalize_cfg
 from numba.core.typed_passes import NativeLowering, NoPythonBackend, PreLowerStripPhis
 from numba.core.typeinfer import ConstraintNetwork, TypeInferer
 from numba.core.untyped_passes import FixupArgs, TranslateByteCode
+
+from .ssa import reconstruct_ssa
 
 __all__ = ["KernelPipeline"]
 
@@ -44,7 +45,7 @@ class _Passes(PassManager):
         TranslateByteCode().run_pass(state)
         FixupArgs().run_pass(state)
         state.func_ir.blocks = canonicalize_cfg(state.func_ir.blocks)
-        state.func_ir = reconstruct_ssa(state.func_ir)
+        reconstruct_ssa(state.func_ir.blocks)
         state.func_ir._definitions = build_definitions(state.func_ir.blocks)
         state.typemap, state.return_type, state.calltypes = _infer(state)
         state.func_ir = PreLowerStripPhis()._strip_phi_nodes(state.func_ir)
