@@ -46,6 +46,8 @@ BUILDS: dict[str, Any] = {
     "comparison": lambda g, x, w: g.op("where", g.op("less", x, w), x, w),
     "concat": lambda g, x, w: g.op("concat", x, g.op("neg", x), axis=0),
     "moved": lambda g, x, w: g.op("abs", g.op("concat", g.op("slice", x, axes=(0,), starts=(1,), ends=(4,)), w)),
+    "equal weights": lambda g, x, w: g.op("dot", x, g.scalar(2, x)),
+    "equal on the left": lambda g, x, w: g.op("dot", g.scalar(0.5, x), x),
     "scalar": lambda g, x, w: g.op("mul", x, g.scalar(0.5, x)),
 }
 

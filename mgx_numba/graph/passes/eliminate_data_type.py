@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ...core.types import Type
 from ...ops.base import Operator, make_op
-from ..constants import is_constant
+from ..constants import is_constant, uniform_value
 from ..instruction import Instruction, Parameter, Return
 from ..module import Module
 from ..program import Program
@@ -119,10 +119,11 @@ class _Widening:
         return narrow
 
     def _widened(self, user: Instruction, place: int) -> Instruction:
-        """The float32 form of an input; weights of products in 16 bits are left to them."""
+        """The float32 form of an input; weights of products in 16 bits are left to them, unless all are one number."""
         value = user.inputs[place]
         if value not in self.wide:
-            if user.name in PRODUCTS and value.shape.type in STORAGE and is_constant(value):
+            right = user.name in PRODUCTS and place == 1
+            if right and value.shape.type in STORAGE and is_constant(value) and uniform_value(value) is None:
                 return self._insert(user, make_op("convert", target_type=WIDE), [value])
             self.wide[value] = RewriteBuilder(self.module, user).convert(value, WIDE)
         return self.wide[value]
