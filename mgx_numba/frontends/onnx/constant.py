@@ -9,8 +9,8 @@ import numpy as np
 
 from ...errors import ParseError, UnsupportedError
 from ...graph.instruction import Instruction
+from ..constants import LARGEST
 from .builder import Builder, rank
-from .constants import LARGEST
 from .node import Node
 from .registry import register
 from .tensors import element_count, ir_type

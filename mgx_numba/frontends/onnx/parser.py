@@ -15,9 +15,10 @@ from ...errors import MgxError, OptionError, ParseError, UnsupportedError
 from ...graph.instruction import Instruction
 from ...graph.module import Module
 from ...graph.program import Program
+from ..constants import Constants
+from ..handlers import check_arity
 from . import registry
 from .builder import Builder
-from .constants import Constants
 from .functions import expand, function_attributes, resolve_attributes, schema_attributes, schema_body
 from .model import OLDEST_OPSET, Model, canonical_domain, load_model
 from .node import Node
@@ -181,7 +182,7 @@ class GraphParser:
         if node.domain == "" and node.opset < OLDEST_OPSET:
             self._check_old(node, schema)
         if handler is not None:
-            _check_arity(handler, inputs)
+            check_arity(handler, inputs)
             return handler.parse(g, node, *inputs)
         body = None if schema is None else schema_body(node, schema, inputs)
         if schema is not None and body is not None:
@@ -342,13 +343,3 @@ class GraphParser:
                     raise ParseError(
                         f"graph {graph.name!r}: output {info.name!r} is declared as {declared}, its node gives {given}"
                     )
-
-
-def _check_arity(handler: registry.Handler, inputs: Sequence[Instruction | None]) -> None:
-    if handler.most is not None and len(inputs) > handler.most:
-        raise ParseError(f"got {len(inputs)} inputs, expected at most {handler.most}")
-    if len(inputs) < handler.required:
-        raise ParseError(f"got {len(inputs)} inputs, expected at least {handler.required}")
-    for position in range(handler.required):
-        if inputs[position] is None:
-            raise ParseError(f"input {position} is missing")

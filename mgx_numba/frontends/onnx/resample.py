@@ -17,8 +17,8 @@ from ...core.types import Type
 from ...errors import UnsupportedError
 from ...graph.instruction import Instruction
 from ...ops.resize import nearest_index, source_coordinates
+from ..constants import LARGEST
 from .builder import Builder
-from .constants import LARGEST
 
 __all__ = ["Axis", "Kernel", "resample"]
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
+from ..constants import LARGEST
 from .builder import Builder, rank
-from .constants import LARGEST
 from .node import Node
 from .registry import register
 from .tensors import ir_type

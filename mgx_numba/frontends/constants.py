@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.allowance import Allowance
-from ...graph.instruction import Instruction
-from ...graph.printer import format_instruction
+from ..graph.allowance import Allowance
+from ..graph.instruction import Instruction
+from ..graph.printer import format_instruction
 
 __all__ = ["Constants"]
 
