@@ -9,16 +9,12 @@ __all__ = ["missing_method", "missing_name"]
 
 _QUANTISATION = "quantisation is not there yet; the model runs in the types that its file has"
 _DEVICES = "there is no GPU target yet, so nothing lies in device memory: pass host arrays to program.run"
-_TENSORFLOW = "TensorFlow files are not read yet: convert the model to ONNX (tf2onnx) and use parse_onnx"
 
 _NAMES = {
     "allocate_gpu": _DEVICES,
     "autocast_fp8": _QUANTISATION,
     "from_gpu": _DEVICES,
-    "get_tf_operators": _TENSORFLOW,
     "gpu_sync": _DEVICES,
-    "parse_tf": _TENSORFLOW,
-    "parse_tf_buffer": _TENSORFLOW,
     "quantize_bf16": _QUANTISATION,
     "quantize_fp16": _QUANTISATION,
     "quantize_fp8": _QUANTISATION,
