@@ -19,7 +19,15 @@ if TYPE_CHECKING:
         generate_argument,
         literal,
     )
-    from .api.functions import get_onnx_operators, optimize, parse_onnx, parse_onnx_buffer
+    from .api.functions import (
+        get_onnx_operators,
+        get_tf_operators,
+        optimize,
+        parse_onnx,
+        parse_onnx_buffer,
+        parse_tf,
+        parse_tf_buffer,
+    )
     from .api.loading import load, load_buffer
     from .api.module import instruction_ref, macro, module, op
     from .api.program import program
@@ -38,7 +46,9 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "api.argument": "argument argument_from_pointer create_argument fill_argument generate_argument literal",
-    "api.functions": "get_onnx_operators optimize parse_onnx parse_onnx_buffer",
+    "api.functions": (
+        "get_onnx_operators get_tf_operators optimize parse_onnx parse_onnx_buffer parse_tf parse_tf_buffer"
+    ),
     "api.loading": "load load_buffer",
     "api.module": "instruction_ref macro module op",
     "api.program": "program",
@@ -63,6 +73,7 @@ __all__ = [
     "get_gpu_context",
     "get_onnx_operators",
     "get_target",
+    "get_tf_operators",
     "instruction_ref",
     "literal",
     "load",
@@ -73,6 +84,8 @@ __all__ = [
     "optimize",
     "parse_onnx",
     "parse_onnx_buffer",
+    "parse_tf",
+    "parse_tf_buffer",
     "program",
     "quantize_bf16",
     "quantize_fp8",

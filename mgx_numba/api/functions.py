@@ -1,4 +1,4 @@
-"""The functions of MIGraphX's Python module that read ONNX files and optimise programs."""
+"""The functions of MIGraphX's Python module that read models and optimise programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,15 @@ from .program import program
 from .quantizing import quantize
 from .shape import dynamic_dimension, unwrap_dimension
 
-__all__ = ["get_onnx_operators", "optimize", "parse_onnx", "parse_onnx_buffer"]
+__all__ = [
+    "get_onnx_operators",
+    "get_tf_operators",
+    "optimize",
+    "parse_onnx",
+    "parse_onnx_buffer",
+    "parse_tf",
+    "parse_tf_buffer",
+]
 
 
 def parse_onnx(
@@ -119,6 +127,77 @@ def get_onnx_operators() -> list[str]:
     """Names of the supported ONNX operators, sorted."""
     whole_module("mgx_numba.frontends.onnx.parser")
     from ..frontends.onnx import get_onnx_operators as operators
+
+    return operators()
+
+
+def parse_tf(
+    filename: str | os.PathLike[str],
+    is_nhwc: bool = True,
+    batch_size: int = 1,
+    map_input_dims: Mapping[str, Sequence[int]] | None = None,
+    output_names: Sequence[str] | None = None,
+) -> program:
+    """Read a frozen TensorFlow model from a GraphDef (``.pb``) or a SavedModel's folder.
+
+    As in MIGraphX, with ``is_nhwc`` the program takes inputs of four dimensions, which the model has as [n, h, w, c],
+    as [n, c, h, w], and gives such results so.
+
+    Args:
+        filename: path of the file or folder.
+        is_nhwc: inputs and results of four dimensions are exchanged with channels first.
+        batch_size: length of dimensions that the model leaves open.
+        map_input_dims: lengths by input name, in the program's order.
+        output_names: nodes (``name`` or ``name:1``) that give the results, in place of the model's.
+
+    Raises:
+        ParseError: the file is malformed; the message names the node.
+        UnsupportedError: an operator or a type that is not supported, or variables.
+        OptionError: an option names an input or a result that does not exist.
+    """
+    if not isinstance(filename, (str, os.PathLike)):
+        raise ParseError(f"parse_tf needs the path of a model, got {type(filename).__name__}")
+    return _parse_tf(filename, is_nhwc, batch_size, map_input_dims, output_names)
+
+
+def parse_tf_buffer(
+    filename: bytes | bytearray | memoryview,
+    is_nhwc: bool = True,
+    batch_size: int = 1,
+    map_input_dims: Mapping[str, Sequence[int]] | None = None,
+    output_names: Sequence[str] | None = None,
+) -> program:
+    """Read a frozen TensorFlow model from the bytes of its file; otherwise ``parse_tf``."""
+    if not isinstance(filename, (bytes, bytearray, memoryview)):
+        raise ParseError(f"parse_tf_buffer needs the bytes of a model, got {type(filename).__name__}")
+    return _parse_tf(bytes(filename), is_nhwc, batch_size, map_input_dims, output_names)
+
+
+def _parse_tf(
+    source: str | os.PathLike[str] | bytes,
+    is_nhwc: bool,
+    batch_size: int,
+    map_input_dims: Mapping[str, Sequence[int]] | None,
+    output_names: Sequence[str] | None,
+) -> program:
+    whole_module("mgx_numba.frontends.tf.parser")
+    from ..frontends.tf import parse_tf as parse
+
+    return program.wrap(
+        parse(
+            source,
+            is_nhwc=is_nhwc,
+            batch_size=batch_size,
+            map_input_dims=dict(map_input_dims or {}),
+            output_names=output_names,
+        )
+    )
+
+
+def get_tf_operators() -> list[str]:
+    """Names of the supported TensorFlow operators, sorted."""
+    whole_module("mgx_numba.frontends.tf.parser")
+    from ..frontends.tf import get_tf_operators as operators
 
     return operators()
 

@@ -8,15 +8,11 @@ from collections.abc import Iterable
 __all__ = ["missing_method", "missing_name"]
 
 _DEVICES = "there is no GPU target yet, so nothing lies in device memory: pass host arrays to program.run"
-_TENSORFLOW = "TensorFlow files are not read yet: convert the model to ONNX (tf2onnx) and use parse_onnx"
 
 _NAMES = {
     "allocate_gpu": _DEVICES,
     "from_gpu": _DEVICES,
-    "get_tf_operators": _TENSORFLOW,
     "gpu_sync": _DEVICES,
-    "parse_tf": _TENSORFLOW,
-    "parse_tf_buffer": _TENSORFLOW,
     "to_gpu": _DEVICES,
 }
 

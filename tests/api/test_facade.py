@@ -242,7 +242,6 @@ def test_value_of_a_literal_cannot_be_written() -> None:
     "name, message",
     [
         ("allocate_gpu", "there is no GPU target yet"),
-        ("parse_tf", "TensorFlow files are not read yet: convert the model to ONNX"),
         ("gpu_sync", "there is no GPU target yet"),
         ("parse_onx", "did you mean parse_onnx"),
         ("quantise_int8", "did you mean .*quantize_int8"),

@@ -197,7 +197,7 @@ def test_counts_of_runs_and_days_must_make_sense(model: Path, tmp_path: Path, ca
     assert capsys.readouterr().out == f"no tuning records: {tmp_path / 'records.sqlite'}\n"
 
 
-@pytest.mark.parametrize("name", ["absent.onnx", "absent.mxr", "absent.json", "absent.py"])
+@pytest.mark.parametrize("name", ["absent.onnx", "absent.mxr", "absent.json", "absent.pb", "absent.py"])
 def test_absent_file(name: str, capsys: Any) -> None:
     assert drive("read", name) == 2
     assert re.search(f"error: .*{name}", capsys.readouterr().err)
@@ -206,11 +206,6 @@ def test_absent_file(name: str, capsys: Any) -> None:
 def test_file_is_needed(capsys: Any) -> None:
     assert drive("read") == 2
     assert "error: a model file is needed" in capsys.readouterr().err
-
-
-def test_tensorflow_is_refused(capsys: Any) -> None:
-    assert drive("read", "model.pb") == 2
-    assert "TensorFlow" in capsys.readouterr().err
 
 
 def test_read_prints_the_text_form(model: Path, capsys: Any) -> None:

@@ -17,6 +17,7 @@ from ...graph.folding import Constants
 from ...graph.instruction import Instruction
 from ...graph.module import Module
 from ...graph.program import Program
+from ..handlers import check_arity
 from . import registry
 from .builder import Builder
 from .deferred import Attempt
@@ -218,7 +219,7 @@ class GraphParser:
         if node.domain == "" and node.opset < OLDEST_OPSET:
             self._check_old(node, schema)
         if handler is not None:
-            _check_arity(handler, inputs)
+            check_arity(handler, inputs)
         return handler, schema
 
     def _parse_operator(
@@ -393,13 +394,3 @@ class GraphParser:
                     raise ParseError(
                         f"graph {graph.name!r}: output {info.name!r} is declared as {declared}, its node gives {given}"
                     )
-
-
-def _check_arity(handler: registry.Handler, inputs: Sequence[Instruction | None]) -> None:
-    if handler.most is not None and len(inputs) > handler.most:
-        raise ParseError(f"got {len(inputs)} inputs, expected at most {handler.most}")
-    if len(inputs) < handler.required:
-        raise ParseError(f"got {len(inputs)} inputs, expected at least {handler.required}")
-    for position in range(handler.required):
-        if inputs[position] is None:
-            raise ParseError(f"input {position} is missing")
