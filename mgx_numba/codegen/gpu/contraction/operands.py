@@ -17,7 +17,7 @@ from ...problems.epilogue import Epilogue
 from ...problems.gemm import GemmProblem
 from ..cluster.indexing import Axes
 
-__all__ = ["ConvolutionOperands", "Operands2D", "ProductOperands", "operands_of"]
+__all__ = ["ConvolutionOperands", "ProductOperands", "RowPlace", "operands_of"]
 
 
 @dataclass
@@ -176,12 +176,9 @@ class ConvolutionOperands:
         return [buffer.emit(self._row.offset(k, indices)) for k in range(1, len(self._row.strides))]
 
 
-Operands2D = ProductOperands | ConvolutionOperands
-
-
 def operands_of(
     problem: GemmProblem | ConvProblem, epilogue: Epilogue, strides: Sequence[Sequence[int]], slots: Slots
-) -> Operands2D:
+) -> ProductOperands | ConvolutionOperands:
     """The operands of either kind of contraction."""
     kind = ProductOperands if isinstance(problem, GemmProblem) else ConvolutionOperands
     return kind(problem, epilogue, strides, slots)  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from ...problems.convolution import ConvProblem
 from ...problems.gemm import GemmProblem
 from ...tuning.request import Request, least_bytes
 from ..kernel import gpu_grid, gpu_kernel
+from .operands import RowPlace
 from .text import ContractionText
 
 __all__ = ["pack_weights", "packed_lens", "tiled_solution"]
@@ -111,7 +112,7 @@ class _TiledText(ContractionText):
         self._finish(buffer)
         return buffer.lines
 
-    def _left_places(self, buffer: CodeBuffer) -> tuple[str, list[tuple[str, object]]]:
+    def _left_places(self, buffer: CodeBuffer) -> tuple[str, list[tuple[str, RowPlace]]]:
         """Where along the sum a thread gathers elements of the left operand, and of which rows of the tile."""
         count = self.tile * DEPTH // self.threads
         if self.operands.contiguous_depth:

@@ -41,14 +41,6 @@ def call(builder: ir.IRBuilder, name: str, result: ir.Type, operands: Sequence[i
     return builder.call(callee, operands)
 
 
-def inline(
-    builder: ir.IRBuilder, text: str, constraints: str, result: ir.Type, operands: Sequence[ir.Value], effects: bool
-) -> ir.Value:
-    """Inline PTX."""
-    kind = ir.FunctionType(result, [v.type for v in operands])
-    return builder.call(ir.InlineAsm(kind, text, constraints, effects), operands)
-
-
 def _index(name: str, nvidia: str, amd: str) -> Any:
     """Intrinsic of an AXIS from 0 to 2 that gives an int64 from 0 on."""
 
