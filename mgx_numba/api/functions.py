@@ -36,14 +36,15 @@ def parse_onnx(
 
     Args:
         filename: path of the model; external data is looked for beside it.
-        default_dim_value: length of dimensions without a value (1 if 0).
+        default_dim_value: length of dimensions without a value; 0 leaves them open to any length.
         default_dyn_dim_value: range of those dimensions instead.
         dim_params: length or range by symbolic name.
         map_input_dims: lengths by input name.
         map_dyn_input_dims: ranges by input name.
         skip_unknown_operators: represent unknown operators as ``unknown:`` instructions instead of failing.
         print_program_on_error: print what was parsed before an error.
-        max_loop_iterations: trip count of loops whose count is not known.
+        max_loop_iterations: MIGraphX's room for scan outputs of loops whose trip count is not known; here they
+            have their exact length, and this has no effect.
         limit_max_iterations: largest trip count.
         use_debug_symbols: keep the names of ONNX nodes with the instructions.
 

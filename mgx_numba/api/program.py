@@ -132,6 +132,25 @@ class program:
         """Whether ``compile`` has succeeded."""
         return self._compiled is not None
 
+    def reshape(self, dims: Mapping[str, Sequence[Any]]) -> program:
+        """Narrow the dimensions of dynamic inputs, in place; returns the program, which is not compiled then.
+
+        Args:
+            dims: lengths, or ranges (``dynamic_dimension``), by input, within those that it has; others stay as they
+                are.
+
+        Raises:
+            OptionError: no such input, another number of dimensions, or one outside of its range.
+            MgxError: the lengths do not fit the model.
+        """
+        whole_module("mgx_numba.api.reshaping")
+        from .reshaping import narrowed
+
+        copy = self.clone()
+        copy._portable = narrowed(self._portable, dims)
+        self._become(copy)
+        return self
+
     def compile(
         self,
         t: Any = None,

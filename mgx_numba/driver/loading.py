@@ -121,7 +121,7 @@ def _edited(model: program, args: argparse.Namespace) -> program:
 
 def _read_onnx(args: argparse.Namespace) -> program:
     options: dict[str, Any] = {
-        "default_dim_value": args.batch,
+        "default_dim_value": args.batch or 1,
         "dim_params": parse_symbols("--dim-param", args.dim_param),
         "map_input_dims": parse_inputs("--input-dim", args.input_dim),
         "map_dyn_input_dims": parse_dynamic_inputs("--dyn-input-dim", args.dyn_input_dim),

@@ -284,23 +284,27 @@ def _launch(
     request = Request(problem, epilogue, places, low.threads, low.options.fast_math)
     chosen = _choose(low, request)
     room = 0 if weights is None else low.packing_room  # what is packed in every run is not worth transforming
-    if chosen.solver.packing_growth(problem) > room:
-        chosen = Candidate(select(problem, low.threads, room))
-    solver = chosen.solver
+    unsuited: list[str] = []
+    while True:
+        if unsuited or chosen.solver.packing_growth(problem) > room:
+            chosen = Candidate(select(problem, low.threads, room, unsuited))
+        solver = chosen.solver
+        plan = solver.plan(problem, epilogue, strides, low.threads, chosen.blocking)
+        try:
+            packed = low.usable(plan.launches)
+            if packed and weights is not None and solver.packed_lens(problem):
+                operands["w"] = low.packed(solver, problem, weights)
+        except UnsuitedWeights:
+            packed = False
+        if packed:
+            break
+        unsuited.append(solver.name)
     operands |= {f"e{k}": view for k, view in enumerate(extras)}
     packed_lens = solver.packed_lens(problem)
-    if packed_lens and weights is not None:
-        try:
-            operands["w"] = low.packed(solver, problem, weights)
-        except UnsuitedWeights:
-            chosen = Candidate(select(problem, low.threads, room, (solver.name,)))
-            solver = chosen.solver
-            operands["w"] = low.packed(solver, problem, weights)
-    elif weights is not None and weights.dtype.name != problem.types.b:
+    if not packed_lens and weights is not None and weights.dtype.name != problem.types.b:
         raise UnsupportedError(f"{solver.name} reads weights of {weights.dtype} where they lie")
-    elif packed_lens:
+    if packed_lens and weights is None:
         operands["w"] = _packed_at_run_time(low, ins, solver, problem, packed_lens, operands["w"])
-    plan = solver.plan(problem, epilogue, strides, low.threads, chosen.blocking)
     if plan.scratch:
         scratch = Shape(Type.uint8_type, (plan.scratch,))
         operands["scratch"] = View(Buffer(Region.ARENA, 0, plan.scratch), scratch)
