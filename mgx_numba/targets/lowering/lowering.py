@@ -223,7 +223,13 @@ class Lowering:
         if key not in self._packed:
             batch = len(problem.batch) if isinstance(problem, GemmProblem) else 0
             once = weights[tuple(slice(1 if stride == 0 else None) for stride in weights.strides[:batch])]
-            view = self.packed_constant(once, how, lambda: self._pack(solver, problem, weights))
+            dtype = np.dtype(problem.types.b)
+
+            def given() -> np.ndarray:
+                """The weights in the type that the problem says."""
+                return weights if weights.dtype == dtype else np.broadcast_to(once.astype(dtype), weights.shape)
+
+            view = self.packed_constant(once, how, lambda: self._pack(solver, problem, given()))
             self.packing_room -= solver.packing_growth(problem)
             self._packed[key] = view
         return self._packed[key]

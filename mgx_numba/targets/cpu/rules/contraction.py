@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,14 @@ from ....codegen.cpu.contraction.select import select
 from ....codegen.cpu.contraction.solver import NO_EPILOGUE, UnsuitedWeights
 from ....codegen.cpu.printer import check_body
 from ....codegen.problems.convolution import ConvProblem
-from ....codegen.problems.element_types import ElementTypes, element_types
+from ....codegen.problems.element_types import ElementTypes
 from ....codegen.problems.epilogue import Epilogue, Prologue
 from ....codegen.problems.fused_contraction import (
     epilogue_parameters,
     make_epilogue,
     make_prologue,
     prologue_parameters,
+    weights_parameter,
 )
 from ....codegen.problems.gemm import GemmProblem
 from ....codegen.tuning.request import Candidate, Request
@@ -37,13 +39,15 @@ _SPECIAL = {solver.name for solver in _SOLVERS} - {"gemm", "gemm_packing", "conv
 """Solvers whose kernels are for some lengths; those of the others, over register tiles, serve any."""
 
 _TYPES = (Type.float_type, Type.double_type)
-CONVOLUTIONS = ("convolution", "convolution_backwards")
+_INT8 = (Type.int8_type, Type.uint8_type)
+PRODUCTS = ("dot", "quant_dot")
+CONVOLUTIONS = ("convolution", "convolution_backwards", "quant_convolution")
 
 
 def _accepts(ins: Instruction, shape: Shape) -> bool:
     """Products write rows of contiguous columns, convolutions channels-last pixels."""
     core = _core(ins)
-    if core.name in ("dot", "quant_dot"):
+    if core.name in PRODUCTS:
         return shape.lens[-1] == 1 or shape.strides[-1] == 1
     return _pixel_strides(shape.lens, shape.strides) is not None and (shape.lens[1] == 1 or shape.strides[1] == 1)
 
@@ -52,40 +56,32 @@ def _core(ins: Instruction) -> Instruction:
     """The contraction itself, which a ``fused_contraction`` has inside."""
     if ins.name != "fused_contraction":
         return ins
-    return next(i for i in ins.module_args[0] if i.name == "dot" or i.name in CONVOLUTIONS)
+    return next(i for i in ins.module_args[0] if i.name in PRODUCTS or i.name in CONVOLUTIONS)
 
 
-@lowering("dot", "convolution", "convolution_backwards", "fused_contraction", accepts=_accepts)
+@lowering(*PRODUCTS, *CONVOLUTIONS, "fused_contraction", accepts=_accepts)
 def lower_contraction(low: Lowering, ins: Instruction) -> None:
     """The launches of the solver that tuning or the cost model chooses."""
     core = _core(ins)
     lens = [*core.shape.lens, *(n for i in core.inputs for n in i.shape.lens)]
-    if core.shape.type not in _TYPES or any(i.shape.type is not core.shape.type for i in core.inputs):
-        types = " ".join(i.shape.type.name for i in (*core.inputs, core))
-        low.host(ins, f"no solver is for these element types: {types}")
-        return
-    if 0 in lens:
-        low.host(ins, "there are no elements")
-        return
-    if core.name == "dot":
+    reason = "there are no elements" if 0 in lens else _refused(low, ins, core)
+    if reason is not None:
+        low.host(ins, reason)
+    elif core.name in PRODUCTS:
         _lower_dot(low, ins, core)
     else:
         _lower_convolution(low, ins, core)
 
 
-@lowering("quant_dot", accepts=_accepts)
-def lower_quantized_product(low: Lowering, ins: Instruction) -> None:
-    """8-bit integers times constant signed ones; any other is left to the operator's NumPy meaning."""
-    (a, b), out = (i.shape for i in ins.inputs), ins.shape
-    served = a.type in (Type.int8_type, Type.uint8_type) and b.type is Type.int8_type and out.type is Type.int32_type
-    if not served:
-        low.host(ins, f"no solver is for these element types: {a.type.name} {b.type.name} {out.type.name}")
-    elif 0 in (*a.lens, *b.lens):
-        low.host(ins, "there are no elements")
-    elif low.constant_value(ins.inputs[1]) is None:
-        low.host(ins, "the right-hand side is not constant")
-    else:
-        _lower_dot(low, ins, ins)
+def _refused(low: Lowering, ins: Instruction, core: Instruction) -> str | None:
+    """Why kernels do not have the types, which are one wide float, or 8-bit integers times constant signed ones."""
+    a, b, out = types = [i.shape.type for i in (*core.inputs, core)]
+    if out in _TYPES and a is b is out:
+        return None
+    if out is not Type.int32_type or a not in _INT8 or b is not Type.int8_type:
+        return f"no solver is for these element types: {' '.join(t.name for t in types)}"
+    right = _operands(low, ins, core)[0][1]
+    return None if low.constant_value(right) is not None else "the right-hand side is not constant"
 
 
 def _operands(low: Lowering, ins: Instruction, core: Instruction) -> tuple[list[Instruction], list[View]]:
@@ -95,7 +91,7 @@ def _operands(low: Lowering, ins: Instruction, core: Instruction) -> tuple[list[
     body = ins.module_args[0]
     outer = dict(zip(body.parameters(), ins.inputs))
     extras = [low.values[outer[p]] for p in epilogue_parameters(body, core)]
-    return [outer[prologue_parameters(body, core)[0]], outer[core.inputs[1]]], extras
+    return [outer[prologue_parameters(body, core)[0]], outer[weights_parameter(core)]], extras
 
 
 def _prologue(low: Lowering, ins: Instruction, core: Instruction) -> tuple[Prologue | None, list[View]]:
@@ -143,7 +139,6 @@ def _lower_dot(low: Lowering, ins: Instruction, core: Instruction) -> None:
     m, k = a.lens[-2:]
     n = b.lens[-1]
     weights = low.constant_value(b_ins)
-    out = core.shape.type.numpy.name
     target = low.output(ins)
     prepared, access, strides = [], [], []
     for view in extras:
@@ -153,11 +148,17 @@ def _lower_dot(low: Lowering, ins: Instruction, core: Instruction) -> None:
         strides.append(view.strides[:-1] if kind in ("full", "per_m") else ())
     problem = GemmProblem(
         m=m, n=n, k=k, batch=a.lens[:-2], a_strides=a.strides, b_strides=b.strides, out_strides=target.strides[:-1],
-        types=ElementTypes(a.type.numpy.name, b.type.numpy.name, out, out), b_constant=weights is not None,
+        types=_types(core), b_constant=weights is not None,
         fast_math=low.options.fast_math,
     )  # fmt: skip
     epilogue = _epilogue(low, ins, core, access)
     _launch(low, ins, problem, epilogue, strides, {"x": a, "w": b, "out": target}, prepared, weights)
+
+
+def _types(core: Instruction) -> ElementTypes:
+    """The element types of a contraction."""
+    a, b, out = (i.shape.type.numpy.name for i in (*core.inputs, core))
+    return ElementTypes(a, b, out, out)
 
 
 def _row_operand(low: Lowering, ins: Instruction, view: View) -> tuple[View, str]:
@@ -197,7 +198,7 @@ def _lower_convolution(low: Lowering, ins: Instruction, core: Instruction) -> No
     problem = ConvProblem(
         batch=x.lens[0], in_channels=x.lens[1], out_channels=target.lens[1], in_lens=x.lens[2:],
         kernel=w_ins.shape.lens[2:], stride=op.stride, dilation=op.dilation, pads_begin=padding[:rank],
-        pads_end=padding[rank:], groups=op.group, types=element_types(core.shape.type.numpy.name),
+        pads_end=padding[rank:], groups=op.group, types=_types(core),
         x_strides=(x.strides[0], *x.strides[2:]), out_strides=(image, pixel), transposed=transposed,
         output_padding=_output_padding(op, x, w_ins, target, padding, rank) if transposed else (),
         fast_math=low.options.fast_math, prologue=prologue,
@@ -283,6 +284,8 @@ def _launch(
     extras: Sequence[View],
     weights: np.ndarray | None,
 ) -> None:
+    if weights is not None and weights.dtype.name != problem.types.b:
+        problem = _with_stored_weights(low, problem, weights)
     places = tuple(tuple(int(s) for s in own) for own in strides)
     request = Request(problem, epilogue, places, low.threads, low.options.fast_math)
     chosen = _choose(low, request)
@@ -304,6 +307,8 @@ def _launch(
         unsuited.append(solver.name)
     operands |= {f"e{k}": view for k, view in enumerate(extras)}
     packed_lens = solver.packed_lens(problem)
+    if not packed_lens and weights is not None and weights.dtype.name != problem.types.b:
+        raise UnsupportedError(f"{solver.name} reads weights of {weights.dtype} where they lie")
     if packed_lens and weights is None:
         operands["w"] = _packed_at_run_time(low, ins, solver, problem, packed_lens, operands["w"])
     if plan.scratch:
@@ -317,6 +322,20 @@ def _launch(
         with contextlib.suppress(UnsupportedError):
             general = select(problem, low.threads, room, _SPECIAL).plan(problem, epilogue, strides, low.threads)
             low.spare.update(dict.fromkeys(kernel for one in general.launches for kernel in one.kernels))
+
+
+def _with_stored_weights(
+    low: Lowering, problem: GemmProblem | ConvProblem, weights: np.ndarray
+) -> GemmProblem | ConvProblem:
+    """The problem over weights as they are stored, if a solver for them is the quickest; else over float32."""
+    stored = replace(problem, types=replace(problem.types, b=weights.dtype.name))
+    try:
+        quickest = select(stored, low.threads, low.packing_room)
+    except UnsupportedError:
+        return problem
+    wide = select(problem, low.threads, low.packing_room)
+    cheaper = quickest.estimate(stored, low.threads) <= wide.estimate(problem, low.threads)
+    return stored if cheaper else problem
 
 
 def _choose(low: Lowering, request: Request) -> Candidate:
