@@ -9,6 +9,8 @@ import onnx
 import pytest
 from onnx import helper
 
+import mgx_numba
+from mgx_numba.api.program import program as public_program
 from mgx_numba.core.shape import DynamicDimension, Shape
 from mgx_numba.core.types import Type
 from mgx_numba.errors import MgxError, ParseError, UnsupportedError
@@ -20,7 +22,7 @@ from mgx_numba.ops.deferred import Deferred
 from mgx_numba.targets.ref.interpreter import evaluate
 
 from ..values import normal
-from .models import FLOAT, INT64, Graph
+from .models import FLOAT, INT64, MODELS, Graph
 
 
 def tiled(dims: list[int | str | None], op_type: str = "Tile") -> Program:
@@ -85,6 +87,19 @@ def test_what_is_wrong_with_the_values_is_told_of_the_node() -> None:
     program = tiled([2, 3])
     with pytest.raises(ParseError, match=r"#0 \(Tile, .*repeats \[-1, 2\] must be one count"):
         evaluate(program, {"x": normal(2, 3), "n": np.array([-1, 2])})
+
+
+@pytest.mark.parametrize("name", ["quantize_fp16", "quantize_bf16"])
+def test_lower_precision_gave_deferred_nodes_types_that_they_do_not_have(name: str) -> None:
+    case = MODELS["shuffle_net"]()
+    program = public_program.wrap(parse_onnx(case.model))
+    feeds = case.draw(np.random.default_rng(6))
+    (wanted,) = program.clone().compile("ref").run(feeds)
+    getattr(mgx_numba, name)(program)
+    (result,) = program.compile("ref").run(feeds)
+    a, b = np.asarray(result), np.asarray(wanted)
+    assert a.dtype == b.dtype and a.shape == b.shape
+    np.testing.assert_allclose(a, b, atol=0.05 * np.abs(b).max())
 
 
 def test_sources_tell_nodes_apart() -> None:

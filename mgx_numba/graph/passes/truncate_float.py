@@ -36,7 +36,7 @@ SENSITIVE = frozenset(
 it."""
 UNTOUCHED = frozenset(
     "convert quantizelinear dequantizelinear unpack_int4 pack_int4 unpack_fp4 pack_fp4 if loop select_module"
-    " random_uniform random_seed multinomial unknown".split()
+    " random_uniform random_seed multinomial unknown deferred".split()
 )
 """Operators that have types of their own, or whose submodules are converted instead."""
 VIEWS = frozenset(
