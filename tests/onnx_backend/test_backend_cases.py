@@ -66,7 +66,7 @@ def test_most_cases_pass(target: str) -> None:
 
 
 def test_the_cases_cover_the_operators() -> None:
-    passing = [case for name, case in node_cases().items() if name not in EXCLUDED]
+    passing = [case for name, case in node_cases().items() if name not in EXCLUDED or name in FROZEN]
     ops = {node.op_type for case in passing for node in case.model.graph.node}
     assert len(ops & set(get_onnx_operators())) > 170
 

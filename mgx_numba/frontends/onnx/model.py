@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["OLDEST_OPSET", "Model", "canonical_domain", "load_model", "opset_versions"]
 
 OLDEST_OPSET = 7
-"""Operators of older sets are read where they have not changed until this one."""
+"""Operators of older sets are brought into their form of this one (`legacy.py`)."""
 
 
 def canonical_domain(domain: str) -> str:
@@ -114,7 +114,7 @@ def opset_versions(imports: Any, own_domains: set[str] | None = None) -> dict[st
         if domain == "" and entry.version > onnx.defs.onnx_opset_version():
             raise UnsupportedError(
                 f"operator set {entry.version} of domain 'ai.onnx' is not supported;"
-                f" {OLDEST_OPSET} to {onnx.defs.onnx_opset_version()} are"
+                f" 1 to {onnx.defs.onnx_opset_version()} are"
             )
         if entry.version < 1 and domain not in (own_domains or ()):
             raise ParseError(f"domain {name!r} is imported in version {entry.version}, expected at least 1")

@@ -22,11 +22,12 @@ from . import registry
 from .builder import Builder
 from .deferred import Attempt
 from .functions import expand, function_attributes, resolve_attributes, schema_attributes, schema_body
+from .legacy import modernised
 from .model import OLDEST_OPSET, Model, canonical_domain, load_model
 from .node import Node
 from .options import ParseOptions
 from .order import label, sorted_nodes
-from .schema import Schema, check_node, find_schema, newest_since
+from .schema import check_node, find_schema, newest_since
 from .scope import Scope
 from .sequence import SEQUENCE_OPERATORS, TensorSequence
 from .tensors import elem_name, element_count, ir_type, is_narrow, onnx_type_string
@@ -216,10 +217,9 @@ class GraphParser:
                 raise UnsupportedError(f"input {position} ({node.inputs[position]!r}) is a sequence")
         if schema is not None and not schema.deprecated:
             check_node(node, schema, [self._type_string(x) for x in inputs])
-        if node.domain == "" and node.opset < OLDEST_OPSET:
-            self._check_old(node, schema)
         if handler is not None:
-            check_arity(handler, inputs)
+            if not _is_old(node, schema):
+                check_arity(handler, inputs)
         return handler, schema
 
     def _parse_operator(
@@ -232,6 +232,9 @@ class GraphParser:
         schema: Schema | None,
     ) -> Any:
         if handler is not None:
+            if schema is not None and _is_old(node, schema):
+                inputs = modernised(g, node, schema, inputs)
+                check_arity(handler, inputs)
             return handler.parse(g, node, *inputs)
         body = None if schema is None else schema_body(node, schema, inputs)
         if schema is not None and body is not None:
@@ -239,15 +242,6 @@ class GraphParser:
         if self.options.skip_unknown_operators:
             return [g.op("unknown", *(x for x in inputs if x is not None), operator=node.op_type)] * len(node.outputs)
         raise self._unknown(node)
-
-    @staticmethod
-    def _check_old(node: Node, schema: Schema | None) -> None:
-        """Operators that are the same in operator set 7 can be read from older ones."""
-        later = find_schema("", node.op_type, OLDEST_OPSET)
-        if schema is not None and later is not None and later.since != schema.since:
-            raise UnsupportedError(
-                f"the operator's form of operator set {schema.since} is not supported; that of {later.since} is"
-            )
 
     def _unknown(self, node: Node) -> MgxError:
         since = newest_since(node.domain, node.op_type)
@@ -394,3 +388,8 @@ class GraphParser:
                     raise ParseError(
                         f"graph {graph.name!r}: output {info.name!r} is declared as {declared}, its node gives {given}"
                     )
+
+
+def _is_old(node: Node, schema: Schema | None) -> bool:
+    """Whether a node may have a form older than the one that parsers know."""
+    return node.domain == "" and node.opset < OLDEST_OPSET and schema is not None
