@@ -27,7 +27,7 @@ from .model import OLDEST_OPSET, Model, canonical_domain, load_model
 from .node import Node
 from .options import ParseOptions
 from .order import label, sorted_nodes
-from .schema import check_node, find_schema, newest_since
+from .schema import Schema, check_node, find_schema, newest_since
 from .scope import Scope
 from .sequence import SEQUENCE_OPERATORS, TensorSequence
 from .tensors import elem_name, element_count, ir_type, is_narrow, onnx_type_string
@@ -217,9 +217,8 @@ class GraphParser:
                 raise UnsupportedError(f"input {position} ({node.inputs[position]!r}) is a sequence")
         if schema is not None and not schema.deprecated:
             check_node(node, schema, [self._type_string(x) for x in inputs])
-        if handler is not None:
-            if not _is_old(node, schema):
-                check_arity(handler, inputs)
+        if handler is not None and not _is_old(node, schema):
+            check_arity(handler, inputs)
         return handler, schema
 
     def _parse_operator(
