@@ -48,6 +48,8 @@ FAMILIES = (
     "signal",
     "random",
     "sequence",
+    "optional",
+    "training",
     "control_flow",
 )
 
