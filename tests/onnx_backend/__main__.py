@@ -1,5 +1,7 @@
-"""Writes the manifest: `python -m tests.onnx_backend`. Every test is run on every target; with ``--excluded`` only those
-that the manifest has, which is enough when nothing that passed was touched.
+"""Writes the manifest: `python -m tests.onnx_backend`.
+
+Every test is run on every target; with ``--excluded`` only those that the manifest has, which is enough when nothing
+that passed was touched.
 """
 
 from __future__ import annotations
