@@ -1,4 +1,8 @@
-"""Writes the manifest: `python -m tests.onnx_backend`. Every test is run on every target."""
+"""Writes the manifest: `python -m tests.onnx_backend`.
+
+Every test is run on every target; with ``--excluded`` only those that the manifest has, which is enough when nothing
+that passed was touched.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from mgx_numba.errors import MgxError
 
 from ..frontends.onnx_cases import freezing
 from .reasons import REASONS
-from .runner import CONSTANT, MANIFEST, TARGETS, Exclusion, cases, run_case
+from .runner import CONSTANT, MANIFEST, TARGETS, Exclusion, cases, manifest, run_case
 
 _CONSTANT = re.compile("must be constant|dynamic|needs fixed")
 
@@ -32,9 +36,9 @@ def _frozen(name: str, error: MgxError) -> str | None:
     return f"{CONSTANT} {' '.join(names)}" if names else None
 
 
-def main() -> int:
+def main(arguments: list[str]) -> int:
     found: list[Exclusion] = []
-    for name in sorted(cases("ref")):
+    for name in sorted(manifest() if "--excluded" in arguments else cases("ref")):
         reasons = {target: reason for target in TARGETS if (reason := failure(target, name)) is not None}
         if reasons:
             found.append(Exclusion(name, tuple(reasons), next(iter(reasons.values()))))
@@ -52,4 +56,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ml_dtypes
 
 from ...core.types import Type
-from ...errors import ParseError, UnsupportedError
+from ...errors import ParseError
 from ...graph.instruction import Instruction
 from .builder import Builder
 from .node import Node
@@ -27,13 +27,30 @@ def cast_to(g: Builder, x: Instruction, type: Type, saturate: bool, narrow: str 
     source = x.shape.type
     limits = narrow_range(narrow)
     if narrow is not None and limits is None:
-        raise UnsupportedError(f"conversion to {narrow} is not supported")
+        return float4(g, x, type, narrow)
     if limits is not None:
         return _wrapped(g, x, type, limits, narrow or "")
     if type in FLOAT8 and saturate and source.is_floating and source not in FLOAT8:
         largest = float(ml_dtypes.finfo(type.numpy).max)
         x = g.pointwise("clip", x, g.like(-largest, x), g.like(largest, x))
     return g.convert(x, type) if type != source else g.op("identity", x)
+
+
+def float4(g: Builder, x: Instruction, type: Type, narrow: str) -> Instruction:
+    """The nearest element of float4e2m1, those of equal distance to the even code; beyond 6 it is 6.
+
+    The steps are 0.5 below 2, 1 below 4, then 2. It has no NaN; a NaN becomes -0, as ``ml_dtypes`` has it.
+    """
+    wide = g.convert(x, Type.float_type)
+    bounded = g.pointwise("clip", wide, g.like(-6, wide), g.like(6, wide))
+    size = g.op("abs", bounded)
+    one, half, two = (g.like(v, wide) for v in (1, 0.5, 2))
+    large = g.pointwise("where", g.pointwise("less", size, g.like(4, wide)), one, two)
+    step = g.pointwise("where", g.pointwise("less", size, two), half, large)
+    near = g.pointwise("mul", g.op("nearbyint", g.pointwise("div", bounded, step)), step)
+    y = g.convert(g.pointwise("where", g.op("isnan", wide), g.like(-0.0, wide), near), type)
+    g.parser.narrow[y] = narrow
+    return y
 
 
 def _wrapped(g: Builder, x: Instruction, type: Type, limits: tuple[int, int], narrow: str) -> Instruction:

@@ -1,6 +1,6 @@
 """Sampling and assembly of images.
 
-ai.onnx: Col2Im GridSample ImageScaler.
+ai.onnx: Col2Im GridSample ImageDecoder ImageScaler.
 """
 
 from __future__ import annotations
@@ -217,3 +217,9 @@ def image_scaler(g: Builder, node: Node, x: Instruction) -> Instruction:
         raise ShapeError(f"bias has {bias.shape.elements} values for an input of lengths {list(g.lens(x))}")
     scaled = mul_scalar(g, x, node.get_float("scale", 1.0))
     return g.op("add", scaled, g.broadcast_axis(bias, 1, scaled))
+
+
+@register("ImageDecoder")
+def image_decoder(g: Builder, node: Node, encoded: Instruction) -> Instruction:
+    """Pixels of an image file's bytes."""
+    return g.op("decode_image", encoded, pixel_format=node.get_str("pixel_format", "RGB"))

@@ -1,6 +1,6 @@
 """Matrix products.
 
-ai.onnx: Gemm MatMul MatMulInteger.
+ai.onnx: Det Gemm MatMul MatMulInteger.
 com.microsoft: FusedMatMul GemmFastGelu MatMulIntegerToFloat TransposeMatMul.
 """
 
@@ -83,6 +83,12 @@ def gemm_node(g: Builder, node: Node, a: Instruction, b: Instruction, c: Instruc
     if result.shape.ndim != 2:
         raise ShapeError(f"input C {list(c.shape.lens) if c else []} does not broadcast to the product")
     return result
+
+
+@register("Det")
+def det(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """Determinants of the matrices in the last two axes."""
+    return g.op("determinant", x)
 
 
 @register("GemmFastGelu", domain=MICROSOFT)

@@ -1,5 +1,6 @@
 """Preparation of features: scaled, normalised, completed, encoded.
 
+ai.onnx: TfIdfVectorizer.
 ai.onnx.ml: ArrayFeatureExtractor Binarizer FeatureVectorizer Imputer LabelEncoder Normalizer OneHotEncoder Scaler.
 """
 
@@ -207,3 +208,22 @@ def _lower_bound(g: Builder, x: Instruction, known: np.ndarray) -> Instruction:
         moved = g.pointwise("min", g.pointwise("add", low, g.literal(np.int64(step))), g.literal(known.size - 1))
         low = g.pointwise("where", below, moved, low)
     return low
+
+
+@register("TfIdfVectorizer")
+def tf_idf_vectorizer(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """Counts of n-grams of integers, weighted."""
+    if node.has("pool_strings"):
+        raise UnsupportedError("attribute 'pool_strings': strings are not supported")
+    return g.op(
+        "tf_idf",
+        x,
+        mode=node.get_choice("mode", ("TF", "IDF", "TFIDF")),
+        pool=tuple(node.get_ints("pool_int64s")),
+        counts=tuple(node.get_ints("ngram_counts")),
+        indexes=tuple(node.get_ints("ngram_indexes")),
+        weights=tuple(node.get_floats("weights", ())),
+        min_length=node.get_int("min_gram_length"),
+        max_length=node.get_int("max_gram_length"),
+        max_skip=node.get_int("max_skip_count"),
+    )

@@ -25,6 +25,7 @@ from .functions import expand, function_attributes, resolve_attributes, schema_a
 from .legacy import modernised
 from .model import OLDEST_OPSET, Model, canonical_domain, load_model
 from .node import Node
+from .optional import OPTIONAL_OPERATORS
 from .options import ParseOptions
 from .order import label, sorted_nodes
 from .schema import Schema, check_node, find_schema, newest_since
@@ -213,7 +214,7 @@ class GraphParser:
         handler = registry.find(node.domain, node.op_type)
         schema = find_schema(node.domain, node.op_type, node.opset)
         for position, x in enumerate(inputs):
-            if isinstance(x, TensorSequence) and node.op_type not in SEQUENCE_OPERATORS:
+            if isinstance(x, TensorSequence) and node.op_type not in SEQUENCE_OPERATORS | OPTIONAL_OPERATORS:
                 raise UnsupportedError(f"input {position} ({node.inputs[position]!r}) is a sequence")
         if schema is not None and not schema.deprecated:
             check_node(node, schema, [self._type_string(x) for x in inputs])

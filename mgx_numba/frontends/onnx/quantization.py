@@ -7,10 +7,10 @@ com.microsoft: DequantizeLinear QuantizeLinear.
 from __future__ import annotations
 
 from ...core.types import Type
-from ...errors import ParseError, ShapeError, UnsupportedError
+from ...errors import ParseError, ShapeError
 from ...graph.instruction import Instruction
 from .builder import Builder, rank
-from .cast import FLOAT8
+from .cast import FLOAT8, float4
 from .node import Node
 from .registry import MICROSOFT, register
 from .tensors import ir_type, is_narrow, narrow_range
@@ -86,12 +86,13 @@ def quantize_linear(
         raise ParseError(f"output_dtype is {number}, but the zero point is {type.name}")
     if x.shape.type is Type.int32_type:
         x = g.convert(x, scale.shape.type)
-    y = quantize(g, x, scale, zero, node.get_int("axis", 1), node.get_int("block_size", 0), type)
-    if narrow is None and not is_narrow(number):
-        return y
     limits = narrow_range(narrow or number)
+    if limits is None and (narrow is not None or is_narrow(number)):  # float4 has no zero points but 0
+        wide = along_axis(g, scale, x, node.get_int("axis", 1), node.get_int("block_size", 0))
+        return float4(g, g.op("div", x, g.convert(wide, x.shape.type)), type, narrow or g.parser.narrow_name(number))
+    y = quantize(g, x, scale, zero, node.get_int("axis", 1), node.get_int("block_size", 0), type)
     if limits is None:
-        raise UnsupportedError("quantisation to float4e2m1 is not supported")
+        return y
     y = g.pointwise("clip", y, g.like(limits[0], y), g.like(limits[1], y))
     g.parser.narrow[y] = narrow or g.parser.narrow_name(number)
     return y

@@ -46,6 +46,8 @@ FAMILIES = (
     "signal",
     "random",
     "sequence",
+    "optional",
+    "training",
     "control_flow",
 )
 

@@ -1,0 +1,41 @@
+"""Determinants of square matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ..core.shape import Shape
+from .base import Operator, RunModule, register
+
+if TYPE_CHECKING:
+    from ..graph.module import Module
+
+
+@register
+@dataclass(frozen=True)
+class Determinant(Operator):
+    """The determinant of each matrix in the last two axes, which are dropped; of an empty matrix it is 1.
+
+    It is computed from an LU factorisation with pivots, narrow floats in float32.
+    """
+
+    name: ClassVar[str] = "determinant"
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_inputs(inputs, 1)
+        shape = inputs[0]
+        if shape.ndim < 2 or shape.dims[-1].max != shape.dims[-2].max or not shape.type.is_floating:
+            raise self.fail(f"expected square matrices of floats in the last two axes, got {shape}")
+        return Shape.dynamic(shape.type, list(shape.dims[:-2])) if shape.ndim > 2 else Shape(shape.type)
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        x = args[0]
+        if x.shape[-1] != x.shape[-2]:
+            raise self.fail(f"expected square matrices in the last two axes, got lengths {list(x.shape)}")
+        with np.errstate(all="ignore"):
+            values = np.linalg.det(x.astype(output.type.compute.numpy))
+        return np.asarray(values, output.type.numpy).reshape(output.lens if x.ndim == 2 else x.shape[:-2])
