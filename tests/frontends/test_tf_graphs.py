@@ -190,6 +190,7 @@ def test_saved_models_give_their_signature(tmp_path: Path) -> None:
 def broken(op: str, inputs: list[str], **attributes: Any) -> Graph:
     graph = chain()
     graph.const("scalar", np.float32(1))
+    graph.const("huge", np.float32(1e30))
     graph.add(op, "bad", inputs, **attributes)
     return graph
 
@@ -219,6 +220,12 @@ def broken(op: str, inputs: list[str], **attributes: Any) -> Graph:
         ),
         (broken("Split", ["axis", "x"]), ParseError, "attribute 'num_split' is missing"),
         (broken("Split", ["axis", "x"], num_split=1.5), ParseError, "is of kind f, expected i"),
+        (broken("DepthToSpace", ["x"], block_size=2), ParseError, "the input has 2 dimensions, expected 4"),
+        (
+            broken("Range", ["scalar", "huge", "scalar"]),
+            UnsupportedError,
+            "is too long, at most 16777216 are",
+        ),
         (broken("PartitionedCall", ["x"]), ParseError, "attribute 'f' is missing"),
         (broken("Cast", ["x"], DstT=Kind(np.float32)), None, ""),
     ],
@@ -238,6 +245,14 @@ def test_convolutions_say_what_does_not_fit() -> None:
     graph = image_graph()
     graph.proto.node[-1].attr[1].value.s = b"FULL"
     with pytest.raises(UnsupportedError, match="attribute 'padding' is 'FULL', supported are SAME, VALID, EXPLICIT"):
+        graph.parse()
+
+
+def test_convolutions_without_channels_are_refused() -> None:
+    graph = Graph()
+    graph.const("w", np.zeros((3, 3, 2, 4), np.float32))
+    graph.add("Conv2D", "y", [graph.input("x", (1, 5, 5, 0)), "w"], strides=[1, 1, 1, 1], padding="SAME")
+    with pytest.raises(ShapeError, match="a filter for 2 channels with 4 results does not fit 0 channels"):
         graph.parse()
 
 

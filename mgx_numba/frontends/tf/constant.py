@@ -14,6 +14,7 @@ from ...core.types import Type
 from ...errors import ParseError, UnsupportedError
 from ...graph.instruction import Instruction
 from ..builder import GraphBuilder, rank
+from ..constants import LARGEST
 from .node import TfNode
 from .registry import register
 from .tensors import tf_tensor_array
@@ -93,5 +94,6 @@ def arange(g: GraphBuilder, node: TfNode, start: Instruction, limit: Instruction
         raise ParseError("input 'delta' is 0")
     if not all(np.isfinite(float(v)) for v in (first, last, step)):
         raise UnsupportedError(f"a range from {first} to {last} by {step} is not supported")
-    g.limit(int(abs((float(last) - float(first)) / float(step))), "a range")
+    if abs((float(last) - float(first)) / float(step)) > LARGEST:
+        raise UnsupportedError(f"a range from {first} to {last} by {step} is too long, at most {LARGEST} are supported")
     return g.literal(np.arange(first, last, step).astype(start.shape.type.numpy))

@@ -50,7 +50,7 @@ def _convolved(g: GraphBuilder, node: TfNode, x: Instruction, w: Instruction) ->
     form = DataFormat(node, x)
     x = form.channels_first(g, x)
     (_, channels, *lens), (filters, each, *kernel) = g.lens(x), g.lens(w)
-    if not each or channels % each or not filters or filters % (channels // each):
+    if not (each and channels and filters) or channels % each or filters % (channels // each):
         raise ShapeError(f"a filter for {each} channels with {filters} results does not fit {channels} channels")
     stride, dilation = form.window("strides", None), form.window("dilations")
     y = g.op(

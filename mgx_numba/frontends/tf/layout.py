@@ -85,6 +85,8 @@ def tile(g: GraphBuilder, node: TfNode, x: Instruction, multiples: Instruction) 
 @register("DepthToSpace", "SpaceToDepth")
 def blocks_of_pixels(g: GraphBuilder, node: TfNode, x: Instruction) -> Instruction:
     """Channels as squares of pixels, or squares of pixels as channels."""
+    if rank(x) != 4:
+        raise ParseError(f"the input has {rank(x)} dimensions, expected 4")
     form = DataFormat(node, x)
     x = form.channels_first(g, x)
     n, c, h, w = g.lens(x)
