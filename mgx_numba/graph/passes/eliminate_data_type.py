@@ -25,7 +25,7 @@ NARROW = frozenset(STORAGE) | FLOAT8
 WIDE = Type.float_type
 UNTOUCHED = frozenset(
     "if loop select_module get_tuple_elem bit_cast unpack_int4 unpack_fp4 pack_int4 pack_fp4 allocate load undefined"
-    " random_uniform random_seed multinomial nonzero unique dimensions_of dynamic_range unknown".split()
+    " random_uniform random_seed multinomial nonzero unique dimensions_of dynamic_range unknown deferred".split()
 )
 """Operators that hand on what they get, or have types of their own."""
 MOVES = frozenset(
