@@ -18,7 +18,7 @@ from .dims import UNBOUNDED
 if TYPE_CHECKING:
     from ..graph.module import Module
 
-CHANNELS = {"RGB": 3, "BGR": 3, "Grayscale": 1}
+CHANNELS = {"RGB": 3, "BGR": 3, "Grayscale": 1}  # by definition
 
 
 @register
