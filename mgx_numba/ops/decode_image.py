@@ -17,7 +17,7 @@ from .base import Operator, RunModule, register
 if TYPE_CHECKING:
     from ..graph.module import Module
 
-CHANNELS = {"RGB": 3, "BGR": 3, "Grayscale": 1}
+CHANNELS = {"RGB": 3, "BGR": 3, "Grayscale": 1}  # by definition
 
 
 @register

@@ -4,6 +4,7 @@ they are read.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -90,6 +91,9 @@ class Node:
             if default is None:
                 raise ParseError(f"attribute {name!r} ({ATTRIBUTE_KINDS[kind]}) is missing")
             return default
+        if (attribute.type, kind) == (2, 1):
+            warnings.warn(f"{self.where}: attribute {name!r} is an int, taken for a float", stacklevel=2)
+            return float(attribute.i)
         if attribute.type != kind:
             found = ATTRIBUTE_KINDS.get(attribute.type, f"kind {attribute.type}")
             raise ParseError(f"attribute {name!r} is of kind {found}, expected {ATTRIBUTE_KINDS[kind]}")

@@ -177,6 +177,9 @@ class GraphParser:
             proto = resolve_attributes(proto, scope.attributes)
             domain = canonical_domain(proto.domain)
             opset = scope.opsets.get(domain)
+            if opset is None and domain == registry.MICROSOFT:
+                warnings.warn(f"{label(proto, index)}: its domain {domain!r} is not imported", stacklevel=2)
+                opset = 1
             if opset is None:
                 known = ", ".join(repr(d or "ai.onnx") for d in sorted(scope.opsets)) or "none"
                 raise ParseError(f"its domain {domain or 'ai.onnx'!r} is not imported; imported are: {known}")

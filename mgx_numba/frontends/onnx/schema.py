@@ -167,7 +167,7 @@ def _check_attributes(node: Node, schema: Schema) -> None:
                 continue
             listed = ", ".join(sorted(schema.attributes)) or "none"
             raise ParseError(f"attribute {name!r} is unknown; the operator has: {listed}")
-        if attribute.type != known[0]:
+        if attribute.type != known[0] and (attribute.type, known[0]) != (2, 1):  # an int is taken for a float
             found = ATTRIBUTE_KINDS.get(attribute.type, f"kind {attribute.type}")
             raise ParseError(f"attribute {name!r} is of kind {found}, expected {ATTRIBUTE_KINDS[known[0]]}")
     for name, (kind, required) in schema.attributes.items():
