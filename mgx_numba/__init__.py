@@ -31,6 +31,14 @@ if TYPE_CHECKING:
     from .api.loading import load, load_buffer
     from .api.module import instruction_ref, macro, module, op
     from .api.program import program
+    from .api.quantization import (
+        autocast_fp8,
+        quantize_bf16,
+        quantize_fp8,
+        quantize_fp16,
+        quantize_int4_weights,
+        quantize_int8,
+    )
     from .api.saving import save, save_buffer
     from .api.shape import dynamic_dimension, shape
     from .api.target import get_gpu_context, get_target, target
@@ -44,6 +52,7 @@ _HOMES = {
     "api.loading": "load load_buffer",
     "api.module": "instruction_ref macro module op",
     "api.program": "program",
+    "api.quantization": "autocast_fp8 quantize_bf16 quantize_fp16 quantize_fp8 quantize_int4_weights quantize_int8",
     "api.saving": "save save_buffer",
     "api.shape": "dynamic_dimension shape",
     "api.target": "get_gpu_context get_target target",
@@ -56,6 +65,7 @@ __all__ = [
     "__version__",
     "argument",
     "argument_from_pointer",
+    "autocast_fp8",
     "create_argument",
     "dynamic_dimension",
     "fill_argument",
@@ -77,6 +87,11 @@ __all__ = [
     "parse_tf",
     "parse_tf_buffer",
     "program",
+    "quantize_bf16",
+    "quantize_fp8",
+    "quantize_fp16",
+    "quantize_int4_weights",
+    "quantize_int8",
     "save",
     "save_buffer",
     "shape",

@@ -10,8 +10,10 @@ from typing import Any
 from ..core.shape import DynamicDimension
 from ..errors import ParseError
 from ..interrupts import whole_module
-from .options import parse_optimize_options
+from ..targets.registry import DEFAULT
+from .options import asked_quantizations, parse_optimize_options
 from .program import program
+from .quantizing import quantize
 from .shape import dynamic_dimension, unwrap_dimension
 
 __all__ = [
@@ -42,14 +44,15 @@ def parse_onnx(
 
     Args:
         filename: path of the model; external data is looked for beside it.
-        default_dim_value: length of dimensions without a value (1 if 0).
+        default_dim_value: length of dimensions without a value; 0 leaves them open to any length.
         default_dyn_dim_value: range of those dimensions instead.
         dim_params: length or range by symbolic name.
         map_input_dims: lengths by input name.
         map_dyn_input_dims: ranges by input name.
         skip_unknown_operators: represent unknown operators as ``unknown:`` instructions instead of failing.
         print_program_on_error: print what was parsed before an error.
-        max_loop_iterations: trip count of loops whose count is not known.
+        max_loop_iterations: MIGraphX's room for scan outputs of loops whose trip count is not known; here they
+            have their exact length, and this has no effect.
         limit_max_iterations: largest trip count.
         use_debug_symbols: keep the names of ONNX nodes with the instructions.
 
@@ -206,7 +209,7 @@ def optimize(model: program, options: Mapping[str, Any] | None = None) -> progra
 
     Args:
         options: ``level`` or ``aggressiveness`` 0 (nothing), 1 (default) or 2 (also changes of rounding), and
-            ``fusion_rules``, which ``compile`` honours later.
+            ``fusion_rules``, which ``compile`` honours later; ``use_fp16`` and the like as for ``compile``.
 
     Raises:
         OptionError: unknown option, level or rule.
@@ -216,12 +219,17 @@ def optimize(model: program, options: Mapping[str, Any] | None = None) -> progra
     from ..graph.passes import Options, run_passes
 
     level, disabled = parse_optimize_options(options or {})
-    if not level and not disabled:
+    quantizations = asked_quantizations(options or {})
+    if not level and not disabled and not quantizations:
         return model
     changed = model.clone() if model.is_compiled() else model
     if level:
         names = ["normalize_ops", "eliminate_identity", "optimize_module", "dead_code_elimination"]
         run_passes(changed._portable, names, Options(fast_math=level > 1))
+    if quantizations:
+        t = DEFAULT if model._target is None else model._target.name()
+        batches = map(model._checked, (options or {}).get("calibration") or ())
+        quantize(changed._portable, quantizations, t, batches)
     changed._disabled_passes = tuple(dict.fromkeys((*model._disabled_passes, *disabled)))
     if model._options is not None and changed is not model:
         changed.compile(model._target, dataclasses.asdict(model._options))

@@ -148,4 +148,7 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--num-threads", type=int, metavar="N", help="threads of a run (default: 0, which takes all)")
     for name in ("fp16", "bf16", "int8", "fp8", "int4-weights"):
-        group.add_argument(f"--{name}", action="store_true", help=f"quantise to {name}")
+        group.add_argument(f"--{name}", action="store_true", help=f"quantise to {name} first")
+    group.add_argument(
+        "--calibration", action="append", default=[], metavar="FILE", help="a batch of inputs by name (.npz), for int8"
+    )

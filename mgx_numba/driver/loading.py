@@ -19,6 +19,7 @@ from ..graph.program import Program
 from .arguments import FILE_TYPES, in_flags
 from .dims import parse_dimension, parse_dynamic_inputs, parse_inputs, parse_symbols
 from .onnx_edits import read_proto, set_batch_of_reshapes, set_outputs
+from .quantizing import asked_kinds, quantize_model
 from .trim import trim
 
 __all__ = ["file_type", "load_model"]
@@ -70,7 +71,7 @@ def load_model(args: argparse.Namespace) -> program:
     except (FormatError, ParseError, ShapeError, UnsupportedError) as error:
         raise type(error)(_placed(str(error), args, kind)) from error
     _tell_idle_flags(model, args, kind)
-    edits = args.trim or args.trim_size or args.optimize or args.apply_pass
+    edits = args.trim or args.trim_size or args.optimize or args.apply_pass or asked_kinds(args)
     return _edited(model, args) if edits else model
 
 
@@ -120,12 +121,13 @@ def _edited(model: program, args: argparse.Namespace) -> program:
         optimize(copy)
     if args.apply_pass:
         run_passes(copy._portable, args.apply_pass, Options(fast_math=True))
+    quantize_model(copy, args)
     return copy
 
 
 def _read_onnx(args: argparse.Namespace) -> program:
     options: dict[str, Any] = {
-        "default_dim_value": args.batch,
+        "default_dim_value": args.batch or 1,
         "dim_params": parse_symbols("--dim-param", args.dim_param),
         "map_input_dims": parse_inputs("--input-dim", args.input_dim),
         "map_dyn_input_dims": parse_dynamic_inputs("--dyn-input-dim", args.dyn_input_dim),

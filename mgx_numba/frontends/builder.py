@@ -15,12 +15,12 @@ import numpy as np
 
 from ..core.shape import Shape
 from ..core.types import Type
-from ..errors import ParseError, UnsupportedError
+from ..errors import ParseError, UnknownValueError, UnsupportedError
+from ..graph.folding import Constants
 from ..graph.instruction import Instruction
 from ..graph.module import Module
 from ..ops.base import Operator
 from ..ops.emitter import Emitter
-from .constants import Constants
 
 LARGEST_TABLE = 1 << 28
 """Elements of a table that the frontend makes for a node: 1 GiB of float32. A model that asks for more is malformed."""
@@ -56,19 +56,21 @@ class GraphBuilder(Emitter):
         module: where instructions go.
         constants: values known while parsing.
         symbols: debug symbols that new instructions get.
+        written: what was appended, in order.
     """
 
     def __init__(self, module: Module, constants: Constants) -> None:
         self.module = module
         self.constants = constants
         self.symbols: tuple[str, ...] = ()
+        self.written: list[Instruction] = []
 
     def op(
         self, op: str | Operator, *inputs: Instruction, modules: Sequence[Module] = (), **attributes: Any
     ) -> Instruction:
         """Append an operation; a vector of one element that a view gives stride 0 is packed, for it has an axis."""
         ins = self.module.add_instruction(op, inputs, modules, **attributes)
-        ins.debug_symbols = self.symbols
+        self._note(ins)
         return self.op("contiguous", ins) if is_scalar(ins) and _has_axis(ins) else ins
 
     def literal(self, value: Any, type: Type | None = None) -> Instruction:
@@ -77,8 +79,18 @@ class GraphBuilder(Emitter):
         if type is not None and array.dtype != type.numpy:
             array = array.astype(type.numpy)
         ins = self.module.add_literal(np.ascontiguousarray(array) if array.ndim else array)
-        ins.debug_symbols = self.symbols
+        self._note(ins)
         return ins
+
+    def _note(self, ins: Instruction) -> None:
+        ins.debug_symbols = self.symbols
+        self.written.append(ins)
+
+    def take_back(self, count: int) -> None:
+        """Remove what was appended after the first ``count`` instructions."""
+        for ins in reversed(self.written[count:]):
+            self.module.remove_instruction(ins)
+        del self.written[count:]
 
     def like(self, value: float | int | bool, x: Instruction) -> Instruction:
         """A scalar constant of the element type of ``x``."""
@@ -88,10 +100,10 @@ class GraphBuilder(Emitter):
         """Lengths as the model sees them (none for a scalar).
 
         Raises:
-            UnsupportedError: the value has dynamic dimensions.
+            UnknownValueError: the value has dynamic dimensions.
         """
         if x.shape.is_dynamic:
-            raise UnsupportedError(f"needs fixed dimensions, but a value has {x.shape}; give the input's dimensions")
+            raise UnknownValueError(f"needs fixed dimensions, but a value has {x.shape}; give the input's dimensions")
         return () if is_scalar(x) else x.shape.lens
 
     def limit(self, count: int, what: str) -> None:
@@ -124,12 +136,12 @@ class GraphBuilder(Emitter):
         """Value of an input that must be known while parsing.
 
         Raises:
-            UnsupportedError: it depends on an input of the model; the message names that.
+            UnknownValueError: it depends on an input of the model; the message names that.
         """
         value = self.constants.value(x)
         if value is None:
             reason = self.constants.reason(x)
-            raise UnsupportedError(f"input {what!r} must be constant, but it {reason}")
+            raise UnknownValueError(f"input {what!r} must be constant, but it {reason}")
         return value
 
     def ints(self, x: Instruction, what: str) -> list[int]:

@@ -1,19 +1,13 @@
-"""ONNX's node tests: read by the frontend, run on the target ``ref`` (the operators' NumPy meaning) and compiled for
-``cpu``, compared with the expected outputs, ranks included.
-
-`python -m tests.frontends.onnx_cases` writes the manifest of all of them. A line of it is the test's name, then the
-inputs that stand in the file as initializers because the IR needs them constant (axes, shapes); the names after
-`FAILING` are of those that do not pass.
+"""ONNX's node tests as this package's tests use them: models with some inputs as initializers, run on the target
+``ref`` (the operators' NumPy meaning) and compiled for ``cpu``, compared with expected outputs, ranks included.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-import sys
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,9 +21,6 @@ from mgx_numba.graph.passes import run_passes
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.validate import validate
 
-MANIFEST = Path(__file__).parent / "onnx_node_tests.txt"
-FAILING = "# Not read, not evaluated or random:"
-
 RELATIVE = {"bfloat16": 2e-2, "float16": 2e-3}
 ABSOLUTE = {"bfloat16": 1e-2, "float16": 1e-3}
 
@@ -42,23 +33,6 @@ def node_cases() -> dict[str, Any]:
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         return {case.name: case for case in collect_testcases(None)}
-
-
-def manifest() -> dict[str, list[str]]:
-    """Names of the tests that pass, and the inputs that are made constant for each."""
-    lines = MANIFEST.read_text().partition(FAILING)[0].splitlines()
-    return {name: frozen for name, *frozen in (line.split() for line in lines if not line.startswith("#"))}
-
-
-def failing() -> list[str]:
-    """Names of the other tests."""
-    return MANIFEST.read_text().partition(FAILING)[2].split()
-
-
-def manifest_version() -> str:
-    """The version of onnx whose node tests the manifest has."""
-    found = re.match(r"# Node tests of onnx (\S+)", MANIFEST.read_text())
-    return found[1] if found else ""
 
 
 def as_array(value: Any) -> np.ndarray:
@@ -99,24 +73,28 @@ def run_compiled(program: Program, feeds: dict[str, np.ndarray]) -> list[np.ndar
     return [np.asarray(result) for result in compiled.run(feeds)]
 
 
-def run_case(case: Any, frozen: Sequence[str], compiled: bool = False) -> None:
-    """Parse, evaluate (on ``cpu``, too, if it is to be ``compiled``) and compare one test.
+def run_frozen(case: Any, frozen: Sequence[str]) -> None:
+    """Run one node test on ``ref`` and ``cpu`` with some inputs as initializers, and compare.
 
     Raises:
         AssertionError: results differ from the expected ones.
         MgxError: it cannot be read or evaluated.
     """
-    names = [i.name for i in case.model.graph.input]
-    inputs, outputs = case.data_sets[0]
-    given = dict(zip(names, inputs, strict=False))
-    feeds = {name: as_array(value) for name, value in given.items() if name not in frozen}
-    model = with_constants(case.model, {name: given[name] for name in frozen})
-    program = parse_onnx(model, map_input_dims={name: a.shape for name, a in feeds.items()})
-    for run in (run_compiled, run_program) if compiled else (run_program,):
+    program, feeds = parse_frozen(case, frozen)
+    outputs = case.data_sets[0][1]
+    for run in (run_compiled, run_program):
         results = run(program, feeds)
         assert len(results) == len(outputs)
         for result, output in zip(results, outputs, strict=True):
             compare(result, as_array(output), case.rtol, case.atol)
+
+
+def parse_frozen(case: Any, frozen: Sequence[str]) -> tuple[Program, dict[str, np.ndarray]]:
+    """A node test's program with some inputs as initializers, and the values of the others."""
+    given = dict(zip([i.name for i in case.model.graph.input], case.data_sets[0][0], strict=False))
+    feeds = {name: as_array(value) for name, value in given.items() if name not in frozen}
+    model = with_constants(case.model, {name: given[name] for name in frozen})
+    return parse_onnx(model, map_input_dims={name: a.shape for name, a in feeds.items()}), feeds
 
 
 def compare(result: np.ndarray, expected: np.ndarray, rtol: float, atol: float) -> None:
@@ -130,22 +108,24 @@ def compare(result: np.ndarray, expected: np.ndarray, rtol: float, atol: float) 
     np.testing.assert_allclose(result.astype(np.float64), expected.astype(np.float64), **tolerance)
 
 
-def passes(case: Any) -> list[str] | None:
-    """Inputs that must be constant for the test to pass, ``None`` if it does not."""
+def freezing(name: str) -> list[str] | None:
+    """Inputs that must be initializers for a node test to be read and evaluated, ``None`` if that is of no use."""
+    case = node_cases().get(name)
     frozen: list[str] = []
-    while True:
+    while case is not None:
         try:
-            run_case(case, frozen)
+            run_frozen(case, frozen)
         except UnsupportedError as error:
             needed = re.search("must be constant, but it depends on input '(.*)'", str(error))
-            name = needed[1] if needed else _integer_input(case, frozen) if "dynamic" in str(error) else None
-            if name is None or name in frozen:
+            found = needed[1] if needed else _integer_input(case, frozen) if "dynamic" in str(error) else None
+            if found is None or found in frozen:
                 return None
-            frozen.append(name)
+            frozen.append(found)
         except (MgxError, AssertionError, ValueError):
             return None
         else:
             return frozen
+    return None
 
 
 def _integer_input(case: Any, frozen: Sequence[str]) -> str | None:
@@ -155,25 +135,3 @@ def _integer_input(case: Any, frozen: Sequence[str]) -> str | None:
         if small and info.name not in frozen:
             return info.name
     return None
-
-
-def is_random(name: str) -> bool:
-    """Whether the expected outputs come from a generator that only ONNX's own evaluator has."""
-    return "bernoulli" in name
-
-
-def main() -> None:
-    """Write the manifest."""
-    found = {name: None if is_random(name) else passes(case) for name, case in sorted(node_cases().items())}
-    lines = [" ".join([name, *frozen]) for name, frozen in found.items() if frozen is not None]
-    head = [
-        f"# Node tests of onnx {onnx.__version__} that pass: {len(lines)} of {len(node_cases())}.",
-        "# Written by: python -m tests.frontends.onnx_cases",
-    ]
-    others = [name for name, frozen in found.items() if frozen is None]
-    MANIFEST.write_text("\n".join([*head, *lines, FAILING, *others]) + "\n")
-    print(f"{len(lines)} of {len(node_cases())} pass")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -21,22 +21,20 @@ from mgx_numba.targets.cpu.program import optimize
 from mgx_numba.targets.lowering.tuples import without_tuples
 from mgx_numba.targets.options import TargetOptions
 
-from ..frontends.onnx_cases import as_array, manifest, node_cases, with_constants
+from ..frontends.onnx_cases import node_cases, parse_frozen
+from ..onnx_backend.runner import manifest
 from .record import Record
 
 __all__ = ["model_programs", "node_programs", "record_programs"]
 
 
 def node_programs() -> Iterator[tuple[str, Program]]:
-    """The node tests of the manifest that the installed onnx package has, by name."""
-    for name, frozen in sorted(manifest().items()):
-        if name not in node_cases():
-            continue
-        case = node_cases()[name]
-        given = dict(zip([i.name for i in case.model.graph.input], case.data_sets[0][0], strict=False))
-        lens = {key: as_array(value).shape for key, value in given.items() if key not in frozen}
-        model = with_constants(case.model, {key: given[key] for key in frozen})
-        yield f"node {name}", parse_onnx(model, map_input_dims=lens)
+    """The node tests that can be read, by name, some with inputs as initializers."""
+    excluded = manifest()
+    for name, case in sorted(node_cases().items()):
+        frozen = excluded[name].constants if name in excluded else []
+        if frozen or name not in excluded:
+            yield f"node {name}", parse_frozen(case, frozen)[0]
 
 
 def model_programs(scale: str) -> Iterator[tuple[str, Program]]:

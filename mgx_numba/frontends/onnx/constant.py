@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from ...errors import ParseError, UnsupportedError
+from ...graph.folding import LARGEST
 from ...graph.instruction import Instruction
-from ..constants import LARGEST
 from .builder import Builder, rank
 from .node import Node
 from .registry import register

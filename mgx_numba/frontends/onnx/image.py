@@ -13,8 +13,8 @@ import numpy as np
 from ...core.shape import row_major_strides
 from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
+from ...graph.folding import LARGEST
 from ...graph.instruction import Instruction
-from ..constants import LARGEST
 from .activation import add_scalar, mul_scalar
 from .builder import Builder, rank
 from .node import Node

@@ -12,8 +12,8 @@ import numpy as np
 from ...core.shape import row_major_strides
 from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
+from ...graph.folding import LARGEST
 from ...graph.instruction import Instruction
-from ..constants import LARGEST
 from .builder import Builder
 from .node import Node
 from .registry import register

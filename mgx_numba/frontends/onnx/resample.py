@@ -15,9 +15,9 @@ import numpy as np
 
 from ...core.types import Type
 from ...errors import UnsupportedError
+from ...graph.folding import LARGEST
 from ...graph.instruction import Instruction
 from ...ops.resize import nearest_index, source_coordinates
-from ..constants import LARGEST
 from .builder import Builder
 
 __all__ = ["Axis", "Kernel", "resample"]

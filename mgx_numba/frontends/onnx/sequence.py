@@ -72,9 +72,12 @@ def sequence_erase(
 def sequence_insert(
     g: Builder, node: Node, sequence: TensorSequence, item: Instruction, position: Instruction | None = None
 ) -> TensorSequence:
-    """With a tensor before a constant position (at the end by default)."""
+    """With a tensor before the one that is at a constant position (at the end by default)."""
     items = list(sequence.items)
-    items.insert(len(items) if position is None else _position(g, position, len(items) + 1), item)
+    place = len(items) if position is None else g.int_value(position, "position")
+    if not -len(items) <= place <= len(items):
+        raise ShapeError(f"position {place} is out of range for a sequence of {len(items)}")
+    items.insert(place, item)
     return TensorSequence(tuple(items))
 
 

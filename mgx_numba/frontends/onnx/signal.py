@@ -10,8 +10,8 @@ from math import prod
 import numpy as np
 
 from ...errors import ParseError, ShapeError, UnsupportedError
+from ...graph.folding import LARGEST
 from ...graph.instruction import Instruction
-from ..constants import LARGEST
 from .builder import Builder, rank
 from .node import Node
 from .registry import register

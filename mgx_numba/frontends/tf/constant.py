@@ -12,9 +12,9 @@ import numpy as np
 
 from ...core.types import Type
 from ...errors import ParseError, UnsupportedError
+from ...graph.folding import LARGEST
 from ...graph.instruction import Instruction
 from ..builder import GraphBuilder, rank
-from ..constants import LARGEST
 from .node import TfNode
 from .registry import register
 from .tensors import tf_tensor_array

@@ -10,10 +10,10 @@ import numpy as np
 
 from ...core.shape import Shape
 from ...errors import MgxError, OptionError, ParseError, UnsupportedError
+from ...graph.folding import Constants
 from ...graph.instruction import Instruction
 from ...graph.program import Program
 from ..builder import GraphBuilder, rank
-from ..constants import Constants
 from ..handlers import check_arity
 from . import registry
 from .data_format import FROM_NCHW, TO_NCHW

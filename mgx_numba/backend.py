@@ -1,0 +1,193 @@
+"""ONNX's backend interface: ``prepare(model).run(inputs)``, as ``onnx.backend.base`` declares it.
+
+The module itself is a backend: ``import mgx_numba.backend as backend; backend.prepare(model, "CPU").run([x])``.
+Arrays go in and come out in the element types and ranks that the model declares, types below a byte included
+(``ml_dtypes.int4``, ...).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from onnx import ModelProto, NodeProto, helper, shape_inference
+from onnx.backend.base import Backend, BackendRep, Device, DeviceType
+
+from .api.functions import parse_onnx
+from .api.program import program
+from .errors import OptionError, ParameterError
+from .frontends.onnx.tensors import ir_type, is_narrow
+
+if TYPE_CHECKING:
+    from onnx import ValueInfoProto
+
+__all__ = ["MgxBackend", "MgxBackendRep", "prepare", "run_model", "run_node", "supports_device"]
+
+
+class MgxBackendRep(BackendRep):
+    """A model that is ready to run.
+
+    Inputs whose lengths the model declares are compiled for at once; others when `run` first meets a set of lengths.
+    """
+
+    def __init__(self, model: ModelProto, target: str, options: Mapping[str, Any]) -> None:
+        self._model = model
+        self._target = target
+        self._options = dict(options)
+        constant = {i.name for i in model.graph.initializer} | {s.values.name for s in model.graph.sparse_initializer}
+        self._inputs = [i for i in model.graph.input if i.name not in constant]
+        self._outputs = list(model.graph.output)
+        tensors = all(i.type.WhichOneof("value") == "tensor_type" for i in self._inputs)
+        self._fixed = not tensors or all(map(_has_lengths, self._inputs))  # the parser says what it cannot take
+        self._programs: dict[tuple[tuple[int, ...], ...], program] = {}
+        if self._fixed:
+            self._programs[()] = self._compiled({})
+
+    def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Results in the order of the model's outputs.
+
+        Args:
+            inputs: an array for every input, in the model's order or by name.
+            kwargs: none are known.
+
+        Raises:
+            OptionError: ``kwargs`` are given.
+            ParameterError: a wrong number of inputs, an unknown name, or an array that does not fit.
+            MgxError: the model cannot be compiled for these lengths.
+        """
+        if kwargs:
+            raise OptionError(f"run knows no option {', '.join(map(repr, kwargs))}")
+        feeds = {i.name: _stored(i, value) for i, value in self._given(inputs)}
+        lens = {} if self._fixed else {name: array.shape for name, array in feeds.items()}
+        key = tuple(lens.values())
+        if key not in self._programs:
+            self._programs[key] = self._compiled(lens)
+        results = self._programs[key].run(feeds)
+        return tuple(_declared(info, result) for info, result in zip(self._outputs, results, strict=True))
+
+    def _compiled(self, lens: Mapping[str, Sequence[int]]) -> program:
+        return parse_onnx(self._model, map_input_dims=lens).compile(self._target, **self._options)
+
+    def _given(self, inputs: Any) -> list[tuple[ValueInfoProto, Any]]:
+        names = [i.name for i in self._inputs]
+        if isinstance(inputs, Mapping):
+            if set(inputs) != set(names):
+                raise ParameterError(f"inputs are {', '.join(inputs) or 'none'}; expected {', '.join(names) or 'none'}")
+            return [(i, inputs[i.name]) for i in self._inputs]
+        values = [inputs] if isinstance(inputs, np.ndarray) else list(inputs)
+        if len(values) != len(names):
+            raise ParameterError(f"got {len(values)} inputs, expected {len(names)}: {', '.join(names) or 'none'}")
+        return list(zip(self._inputs, values, strict=True))
+
+
+class MgxBackend(Backend):
+    """ONNX's interface to this package; its methods are class methods."""
+
+    @classmethod
+    def prepare(cls, model: ModelProto | str | os.PathLike[str], device: str = "CPU", **kwargs: Any) -> MgxBackendRep:
+        """Compile a model.
+
+        Args:
+            model: a ``ModelProto``, or the path of a file.
+            device: ``CPU``, or with a number, ``CPU:0``.
+            kwargs: ``target`` (default ``cpu``), and the options of ``program.compile``. Without ``fast_math`` nothing
+                changes rounding, which is the default here.
+
+        Raises:
+            OptionError: the device, the target or an option is not known.
+            MgxError: the model cannot be read or compiled; the message names the node.
+        """
+        if not cls.supports_device(device):
+            raise OptionError(f"device {device!r} is not supported, expected 'CPU'")
+        if not isinstance(model, ModelProto):
+            import onnx
+
+            model = onnx.load(model)
+        options = {"fast_math": False, **kwargs}
+        return MgxBackendRep(model, options.pop("target", "cpu"), options)
+
+    @classmethod
+    def run_model(cls, model: ModelProto, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Any, ...]:
+        """Compile a model and run it once; arguments are those of `prepare` and `MgxBackendRep.run`."""
+        return cls.prepare(model, device, **kwargs).run(inputs)
+
+    @classmethod
+    def run_node(
+        cls,
+        node: NodeProto,
+        inputs: Any,
+        device: str = "CPU",
+        outputs_info: Sequence[tuple[np.dtype, tuple[int, ...]]] | None = None,
+        **kwargs: Any,
+    ) -> tuple[Any, ...]:
+        """Run one operator.
+
+        Args:
+            node: the operator.
+            inputs: an array for each of its inputs that has a name.
+            device: as for `prepare`.
+            outputs_info: element type and lengths of the outputs; not needed.
+            kwargs: ``opset_version`` (default: the newest of ONNX), else as for `prepare`.
+
+        Raises:
+            OptionError, ParameterError, MgxError: as `prepare` and `MgxBackendRep.run`.
+        """
+        names = list(dict.fromkeys(name for name in node.input if name))
+        arrays = [np.asarray(inputs[n]) for n in names] if isinstance(inputs, Mapping) else [*map(np.asarray, inputs)]
+        if len(arrays) != len(names):
+            raise ParameterError(f"got {len(arrays)} inputs, expected {len(names)}: {', '.join(names) or 'none'}")
+        infos = [
+            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+            for n, a in zip(names, arrays, strict=True)
+        ]
+        results = [helper.make_value_info(n, helper.TypeProto()) for n in node.output if n]
+        graph = helper.make_graph([node], "node", infos, results)
+        version = kwargs.pop("opset_version", None)
+        imports = [] if version is None else [helper.make_opsetid(node.domain, version)]
+        model = helper.make_model(graph, **({"opset_imports": imports} if imports else {}))
+        if node.domain and not imports:
+            model.opset_import.append(helper.make_opsetid(node.domain, 1))
+        return cls.run_model(shape_inference.infer_shapes(model), arrays, device, **kwargs)
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        """Whether models can be compiled for a device, ``CPU``."""
+        try:
+            return Device(device).type == DeviceType.CPU
+        except (AttributeError, ValueError):
+            return False
+
+
+prepare = MgxBackend.prepare
+run_model = MgxBackend.run_model
+run_node = MgxBackend.run_node
+supports_device = MgxBackend.supports_device
+
+
+def _has_lengths(info: ValueInfoProto) -> bool:
+    """Whether a model says all lengths of a tensor."""
+    tensor = info.type.tensor_type
+    return tensor.HasField("shape") and all(d.WhichOneof("value") == "dim_value" for d in tensor.shape.dim)
+
+
+def _stored(info: ValueInfoProto, value: Any) -> np.ndarray:
+    """An input as the program holds it: types below a byte in a wider one."""
+    array = np.asarray(value)
+    number = info.type.tensor_type.elem_type
+    if is_narrow(number) and array.dtype == helper.tensor_dtype_to_np_dtype(number):
+        # by way of float32, which holds them all: ml_dtypes has no direct conversion between its types
+        return array.astype(np.float32).astype(ir_type(number).numpy)
+    return array
+
+
+def _declared(info: ValueInfoProto, result: Any) -> Any:
+    """A result in the element type that the model declares for it."""
+    if isinstance(result, list):
+        return [np.asarray(r) for r in result]
+    array = np.asarray(result)
+    number = info.type.tensor_type.elem_type
+    if is_narrow(number):
+        return array.astype(np.float32).astype(helper.tensor_dtype_to_np_dtype(number))
+    return array

@@ -1,0 +1,209 @@
+"""Preparation of features: scaled, normalised, completed, encoded.
+
+ai.onnx.ml: ArrayFeatureExtractor Binarizer FeatureVectorizer Imputer LabelEncoder Normalizer OneHotEncoder Scaler.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ...core.types import Type
+from ...errors import ParseError, ShapeError, UnsupportedError
+from ...graph.instruction import Instruction
+from .builder import Builder, rank
+from .ml_scores import ML
+from .node import Node
+from .registry import register
+
+
+@register("Scaler", domain=ML)
+def scaler(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """``(x - offset) * scale`` in float32, one of each for all features or for each."""
+    y = g.convert(x, Type.float_type)
+    offset, scale = node.get_floats("offset", ()), node.get_floats("scale", ())
+    if offset:
+        y = g.pointwise("sub", y, _per_feature(g, y, offset, "offset"))
+    return g.pointwise("mul", y, _per_feature(g, y, scale, "scale")) if scale else g.op("identity", y)
+
+
+def _per_feature(g: Builder, x: Instruction, values: Any, what: str, type: Type = Type.float_type) -> Instruction:
+    if len(values) == 1:
+        return g.literal(np.asarray(values[0]), type)
+    if rank(x) == 0 or (not x.shape.is_dynamic and x.shape.lens[-1] != len(values)):
+        raise ShapeError(f"attribute {what!r} has {len(values)} elements, the input is {x.shape}")
+    return g.literal(np.asarray(values), type)
+
+
+@register("Normalizer", domain=ML)
+def normalizer(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """Rows over their largest element, the sum or the root of the sum of squares of their elements, in float32; rows
+    for which that is 0 stay."""
+    kind = node.get_choice("norm", ("MAX", "L1", "L2"), "MAX")
+    y = g.convert(x, Type.float_type)
+    if rank(y) not in (1, 2):
+        raise ParseError(f"the input has {rank(y)} dimensions, expected 1 or 2")
+    axes = (rank(y) - 1,)
+    if kind == "MAX":
+        size = g.op("reduce_max", y, axes=axes)
+    elif kind == "L1":
+        size = g.op("reduce_sum", g.op("abs", y), axes=axes)
+    else:
+        size = g.op("sqrt", g.op("reduce_sum", g.op("mul", y, y), axes=axes))
+    none = g.pointwise("equal", size, g.like(0, size))
+    return g.pointwise("div", y, g.pointwise("where", none, g.like(1, size), size))
+
+
+@register("Imputer", domain=ML)
+def imputer(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """Elements that are a value (or NaN) become a feature's own value."""
+    if x.shape.type.is_floating:
+        values: Any = node.get_floats("imputed_value_floats", ())
+        wanted: Any = node.get_float("replaced_value_float", 0.0)
+    else:
+        values, wanted = node.get_ints("imputed_value_int64s", ()), node.get_int("replaced_value_int64", 0)
+    if not values:
+        raise ParseError(f"no imputed values for elements of type {x.shape.type.name}")
+    missing = g.op("isnan", x) if math.isnan(wanted) else g.pointwise("equal", x, g.like(wanted, x))
+    return g.pointwise("where", missing, _per_feature(g, x, values, "imputed_value", x.shape.type), x)
+
+
+@register("Binarizer", domain=ML)
+def binarizer(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """1 where the input exceeds ``threshold``, else 0, in the input's type."""
+    threshold = node.get_float("threshold", 0.0)
+    # an integer is above a threshold if it is above its floor
+    bound = threshold if x.shape.type.is_floating else math.floor(threshold)
+    return g.convert(g.pointwise("greater", x, g.like(bound, x)), x.shape.type)
+
+
+@register("FeatureVectorizer", domain=ML)
+def feature_vectorizer(g: Builder, node: Node, *parts: Instruction) -> Instruction:
+    """Inputs [N, F] (a vector is one feature) side by side in float32, each cut or filled with zeros to its number of
+    features in ``inputdimensions``."""
+    counts = node.get_ints("inputdimensions", ())
+    if not parts or (counts and len(counts) != len(parts)):
+        raise ParseError(f"got {len(parts)} inputs and {len(counts)} dimensions")
+    columns = []
+    for position, part in enumerate(parts):
+        x = g.convert(part, Type.float_type)
+        x = g.unsqueeze(x, [1]) if rank(x) == 1 else x
+        if rank(x) != 2:
+            raise ParseError(f"input {position} has {rank(x)} dimensions, expected 1 or 2")
+        width = g.lens(x)[1]
+        wanted = counts[position] if counts else width
+        if wanted > width:
+            x = g.op("pad", x, pads=(0, 0, 0, wanted - width))
+        columns.append(g.slice(x, 1, 0, wanted) if wanted < width else x)
+    return g.op("concat", *columns, axis=1) if len(columns) > 1 else g.op("identity", columns[0])
+
+
+@register("ArrayFeatureExtractor", domain=ML)
+def array_feature_extractor(g: Builder, node: Node, x: Instruction, indices: Instruction) -> Instruction:
+    """Elements of the last axis at the indices, which are flattened; a vector of data becomes a row."""
+    if rank(x) == 0:
+        raise ParseError("the data has no dimensions")
+    x = g.unsqueeze(x, [0]) if rank(x) == 1 else x
+    flat = g.reshape(indices, (indices.shape.elements,))
+    return g.op("gather", x, g.from_start(flat), axis=rank(x) - 1)
+
+
+@register("OneHotEncoder", domain=ML)
+def one_hot_encoder(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """A new last axis of float32 with 1 at the element's category.
+
+    With ``zeros`` 0 an element of no category is an error for ONNX Runtime; here its row is of zeros, too.
+    """
+    if node.has("cats_strings") and node.get_strs("cats_strings"):
+        raise UnsupportedError("attribute 'cats_strings': strings are not supported")
+    categories = g.literal(np.array(node.get_ints("cats_int64s"), np.int64))
+    whole = g.convert(x, Type.int64_type)
+    found = g.pointwise("equal", g.unsqueeze(whole, [rank(x)]), categories)
+    return g.convert(found, Type.float_type)
+
+
+_KEYS = {"keys_floats": np.float32, "keys_int64s": np.int64}
+_VALUES = {"values_floats": (np.float32, "default_float", -0.0), "values_int64s": (np.int64, "default_int64", -1)}
+
+
+@register("LabelEncoder", domain=ML)
+def label_encoder(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """The value of each element's key, numbers all; NaN is a key like any other.
+
+    Keys are sorted, the first ones at or after the elements are found by bisection, and those that are not equal have
+    the default. Of equal keys the last one counts.
+    """
+    for name in ("classes_strings", "keys_strings", "values_strings"):
+        if node.has(name):
+            raise UnsupportedError(f"attribute {name!r}: strings are not supported")
+    keys, values = _label_keys(node), _label_values(node)
+    if keys.size != values.size - 1:
+        raise ParseError(f"{keys.size} keys, but {values.size - 1} values")
+    return _looked_up(g, x, keys, values)
+
+
+def _label_keys(node: Node) -> np.ndarray:
+    from onnx import numpy_helper
+
+    if node.has("keys_tensor"):
+        return numpy_helper.to_array(node.get_tensor("keys_tensor")).ravel()
+    for name, type in _KEYS.items():
+        if node.has(name):
+            given = node.get_floats(name) if type is np.float32 else node.get_ints(name)
+            return np.array(given, type)
+    raise ParseError(f"no keys, expected one of keys_tensor, {', '.join(_KEYS)}")
+
+
+def _label_values(node: Node) -> np.ndarray:
+    """The values, the default after them."""
+    from onnx import numpy_helper
+
+    if node.has("values_tensor"):
+        values = numpy_helper.to_array(node.get_tensor("values_tensor")).ravel()
+        given = numpy_helper.to_array(node.get_tensor("default_tensor")) if node.has("default_tensor") else None
+        other = np.zeros(1, values.dtype) - 1 if given is None else given.ravel().astype(values.dtype)
+        return np.concatenate([values, other])
+    for name, (type, default, otherwise) in _VALUES.items():
+        if node.has(name):
+            real = type is np.float32
+            values = np.array(node.get_floats(name) if real else node.get_ints(name), type)
+            rest = node.get_float(default, otherwise) if real else node.get_int(default, int(otherwise))
+            return np.append(values, np.array(rest, type))
+    raise ParseError(f"no values, expected one of values_tensor, {', '.join(_VALUES)}")
+
+
+def _looked_up(g: Builder, x: Instruction, keys: np.ndarray, values: np.ndarray) -> Instruction:
+    latest = {key: place for place, key in enumerate(keys.tolist()) if key == key}
+    known = np.array(sorted(latest), x.shape.type.numpy)
+    place = g.literal(np.int64(keys.size))
+    if known.size:
+        places = np.array([latest[key] for key in sorted(latest)], np.int64)
+        position = _lower_bound(g, x, known)
+        found = g.pointwise("equal", g.op("gather", g.literal(known), position, axis=0), x)
+        place = g.pointwise("where", found, g.op("gather", g.literal(places), position, axis=0), place)
+    unordered = np.flatnonzero(keys != keys)
+    if unordered.size:
+        place = g.pointwise("where", g.op("isnan", x), g.literal(unordered[-1]), place)
+    place = place if known.size or unordered.size else g.pointwise("add", _zeros(g, x), place)
+    return g.op("gather", g.literal(values), place, axis=0)
+
+
+def _zeros(g: Builder, x: Instruction) -> Instruction:
+    """Zeros of int64 with the lengths of ``x``."""
+    return g.convert(g.pointwise("less", x, x), Type.int64_type)
+
+
+def _lower_bound(g: Builder, x: Instruction, known: np.ndarray) -> Instruction:
+    """Position of the first of the sorted elements that is not below, at most the last position."""
+    table = g.literal(known)
+    low = _zeros(g, x)
+    step = 1 << max(known.size - 1, 0).bit_length()
+    while step > 1:
+        step //= 2
+        probe = g.pointwise("min", g.pointwise("add", low, g.literal(np.int64(step - 1))), g.literal(known.size - 1))
+        below = g.pointwise("less", g.op("gather", table, probe, axis=0), x)
+        moved = g.pointwise("min", g.pointwise("add", low, g.literal(np.int64(step))), g.literal(known.size - 1))
+        low = g.pointwise("where", below, moved, low)
+    return low

@@ -1,0 +1,107 @@
+"""What the models of ai.onnx.ml have in common: matrices of features, transforms of scores, class labels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...core.types import Type
+from ...errors import ParseError, UnsupportedError
+from ...graph.instruction import Instruction
+from .builder import Builder, rank
+from .node import Node
+
+__all__ = ["ML", "class_labels", "features", "number_list", "post_transform", "rows_of", "transformed"]
+
+ML = "ai.onnx.ml"
+
+TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
+
+# Winitzki's approximation of the inverse error function, as ONNX's evaluator and ONNX Runtime compute PROBIT.
+_WINITZKI = 0.147
+
+
+def features(g: Builder, x: Instruction) -> Instruction:
+    """Samples [N, F] in float32, or float64 if that is what is given; a vector is one sample."""
+    if rank(x) == 1:
+        x = g.unsqueeze(x, [0])
+    if rank(x) != 2:
+        raise ParseError(f"the input has {rank(x)} dimensions, expected samples and features")
+    return x if x.shape.type in (Type.float_type, Type.double_type) else g.convert(x, Type.float_type)
+
+
+def number_list(node: Node, name: str) -> np.ndarray:
+    """A list of floats that is given as floats or as a tensor (``name`` with ``_as_tensor``), flat; empty if absent."""
+    tensor = f"{name}_as_tensor"
+    if node.has(tensor):
+        if node.has(name):
+            raise ParseError(f"attributes {name!r} and {tensor!r} are both given")
+        from onnx import numpy_helper
+
+        return numpy_helper.to_array(node.get_tensor(tensor)).ravel()
+    return np.array(node.get_floats(name, ()), np.float32)
+
+
+def rows_of(values: np.ndarray, count: int, what: str) -> np.ndarray:
+    """A flat list as a matrix of so many rows.
+
+    Raises:
+        ParseError: the rows would not be of equal lengths.
+    """
+    if count < 1 or values.size % count:
+        raise ParseError(f"{what} has {values.size} elements, which do not make {count} equal rows")
+    return values.reshape(count, -1)
+
+
+def class_labels(node: Node) -> Sequence[int]:
+    """Labels of the classes.
+
+    Raises:
+        UnsupportedError: they are strings.
+    """
+    for name in ("classlabels_strings", "classlabels_string"):
+        if node.has(name) and node.get_strs(name):
+            raise UnsupportedError(f"attribute {name!r}: class labels that are strings are not supported, integers are")
+    return node.get_ints("classlabels_int64s" if node.op_type.startswith("Tree") else "classlabels_ints", ())
+
+
+def post_transform(node: Node) -> str:
+    """The attribute of that name."""
+    return node.get_choice("post_transform", TRANSFORMS, "NONE")
+
+
+def transformed(g: Builder, scores: Instruction, transform: str) -> Instruction:
+    """Scores [N, K] after a transform, each row on its own."""
+    if transform == "LOGISTIC":
+        return g.op("sigmoid", scores)
+    if transform == "SOFTMAX":
+        return g.op("softmax", scores, axis=1)
+    if transform == "SOFTMAX_ZERO":
+        return _softmax_zero(g, scores)
+    return _probit(g, scores) if transform == "PROBIT" else scores
+
+
+def _softmax_zero(g: Builder, scores: Instruction) -> Instruction:
+    """Softmax in which scores that are 0 (below 1e-7, says ONNX Runtime) stay 0."""
+    most = g.op("reduce_max", scores, axes=(1,))
+    powers = g.op("exp", g.pointwise("sub", scores, most))
+    nothing = g.pointwise("mul", scores, g.op("exp", g.op("neg", most)))
+    zero = g.pointwise("less", g.like(1e-7, scores), g.op("abs", scores))
+    terms = g.pointwise("where", zero, powers, nothing)
+    total = g.op("reduce_sum", terms, axes=(1,))
+    return g.pointwise("div", terms, total)
+
+
+def _probit(g: Builder, scores: Instruction) -> Instruction:
+    """``sqrt(2) * erfinv(2 x - 1)``."""
+    x = g.pointwise("sub", g.pointwise("mul", scores, g.like(2, scores)), g.like(1, scores))
+    one = g.like(1, x)
+    log = g.op("log", g.pointwise("mul", g.pointwise("sub", one, x), g.pointwise("add", one, x)))
+    half = g.pointwise("mul", log, g.like(0.5, x))
+    v = g.pointwise("add", half, g.like(2 / (math.pi * _WINITZKI), x))
+    root = g.op("sqrt", g.pointwise("sub", g.op("mul", v, v), g.pointwise("div", log, g.like(_WINITZKI, x))))
+    size = g.op("sqrt", g.op("sub", root, v))
+    signed = g.pointwise("where", g.pointwise("less", x, g.like(0, x)), g.op("neg", size), size)
+    return g.pointwise("mul", signed, g.like(math.sqrt(2), x))
