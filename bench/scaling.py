@@ -12,7 +12,7 @@ import argparse
 import cProfile
 import gc
 import itertools
-import time
+import os
 from collections.abc import Callable, Sequence
 
 from onnx import helper
@@ -25,7 +25,7 @@ from mgx_numba.targets.cpu.lower import lower
 from mgx_numba.targets.cpu.passes import PASSES
 from mgx_numba.targets.options import TargetOptions
 
-__all__ = ["FORMS", "Costs", "measure"]
+__all__ = ["FORMS", "CallCounter", "Costs", "measure", "model_of"]
 
 LENS = (2, 8)
 ALLOWED = 7 / 6
@@ -40,13 +40,11 @@ class Costs:
     def __init__(self, clock: Callable[[], float]) -> None:
         self.stages: dict[str, float] = {}
         self._clock = clock
-        gc.collect()
         self._since = clock()
 
     def add(self, stage: str) -> None:
         """Count what passed since the last stage."""
         self.stages[stage] = self.stages.get(stage, 0.0) + self._clock() - self._since
-        gc.collect()
         self._since = self._clock()
 
 
@@ -54,7 +52,7 @@ class CallCounter:
     """A clock that counts calls of functions, in millions."""
 
     def __init__(self) -> None:
-        self._profile = cProfile.Profile()
+        self._profile = cProfile.Profile(subcalls=False)
 
     def __call__(self) -> float:
         self._profile.disable()
@@ -62,10 +60,28 @@ class CallCounter:
         self._profile.enable()
         return count / 1e6
 
+    def stop(self) -> None:
+        """Count no more, at its full speed."""
+        self._profile.disable()
 
-def measure(data: bytes, clock: Callable[[], float] = time.process_time) -> Costs:
-    """The costs of a model's way to a plan."""
-    costs = Costs(clock)
+
+def user_seconds() -> float:
+    """Seconds that this process computed: without the system's, since new memory may cost it more than old."""
+    return os.times().user
+
+
+def measure(data: bytes, clock: Callable[[], float] = user_seconds) -> Costs:
+    """The costs of a model's way to a plan, without those of Python's collector, which walks over all objects."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return _measured(data, Costs(clock))
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _measured(data: bytes, costs: Costs) -> Costs:
     program = parse_onnx(data)
     costs.add("parse")
     saved = save_buffer(program)
@@ -222,7 +238,7 @@ def main() -> None:
     parser.add_argument("--calls", action="store_true", help="count calls instead of seconds")
     arguments = parser.parse_args()
     sizes = [int(n) for n in arguments.nodes.split(",")]
-    clock = CallCounter() if arguments.calls else time.process_time
+    clock = CallCounter() if arguments.calls else user_seconds
     measure(model_of("transformer", 100))  # imports
     unit = "millions of calls" if arguments.calls else "seconds of CPU"
     print(f"{unit:44}" + "".join(f"{n:>10}{'':6}" for n in sizes))

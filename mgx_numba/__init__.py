@@ -19,10 +19,26 @@ if TYPE_CHECKING:
         generate_argument,
         literal,
     )
-    from .api.functions import get_onnx_operators, optimize, parse_onnx, parse_onnx_buffer
+    from .api.functions import (
+        get_onnx_operators,
+        get_tf_operators,
+        optimize,
+        parse_onnx,
+        parse_onnx_buffer,
+        parse_tf,
+        parse_tf_buffer,
+    )
     from .api.loading import load, load_buffer
     from .api.module import instruction_ref, macro, module, op
     from .api.program import program
+    from .api.quantization import (
+        autocast_fp8,
+        quantize_bf16,
+        quantize_fp8,
+        quantize_fp16,
+        quantize_int4_weights,
+        quantize_int8,
+    )
     from .api.saving import save, save_buffer
     from .api.shape import dynamic_dimension, shape
     from .api.target import get_gpu_context, get_target, target
@@ -30,10 +46,13 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "api.argument": "argument argument_from_pointer create_argument fill_argument generate_argument literal",
-    "api.functions": "get_onnx_operators optimize parse_onnx parse_onnx_buffer",
+    "api.functions": (
+        "get_onnx_operators get_tf_operators optimize parse_onnx parse_onnx_buffer parse_tf parse_tf_buffer"
+    ),
     "api.loading": "load load_buffer",
     "api.module": "instruction_ref macro module op",
     "api.program": "program",
+    "api.quantization": "autocast_fp8 quantize_bf16 quantize_fp16 quantize_fp8 quantize_int4_weights quantize_int8",
     "api.saving": "save save_buffer",
     "api.shape": "dynamic_dimension shape",
     "api.target": "get_gpu_context get_target target",
@@ -46,6 +65,7 @@ __all__ = [
     "__version__",
     "argument",
     "argument_from_pointer",
+    "autocast_fp8",
     "create_argument",
     "dynamic_dimension",
     "fill_argument",
@@ -53,6 +73,7 @@ __all__ = [
     "get_gpu_context",
     "get_onnx_operators",
     "get_target",
+    "get_tf_operators",
     "instruction_ref",
     "literal",
     "load",
@@ -63,7 +84,14 @@ __all__ = [
     "optimize",
     "parse_onnx",
     "parse_onnx_buffer",
+    "parse_tf",
+    "parse_tf_buffer",
     "program",
+    "quantize_bf16",
+    "quantize_fp8",
+    "quantize_fp16",
+    "quantize_int4_weights",
+    "quantize_int8",
     "save",
     "save_buffer",
     "shape",

@@ -37,6 +37,14 @@ class UnsupportedError(MgxError):
     """A valid request that this package or this machine does not support."""
 
 
+class UnknownValueError(UnsupportedError):
+    """A value or a length that must be known before a program runs, and depends on what it is run on."""
+
+
+class DeviceError(MgxError):
+    """A device or its driver is missing, too old, out of memory, or has failed."""
+
+
 class OperatorError(MgxError, ValueError):
     """An unknown operator or attribute, or an attribute value of the wrong kind."""
 

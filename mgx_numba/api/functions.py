@@ -1,4 +1,4 @@
-"""The functions of MIGraphX's Python module that read ONNX files and optimise programs."""
+"""The functions of MIGraphX's Python module that read models and optimise programs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,21 @@ from typing import Any
 from ..core.shape import DynamicDimension
 from ..errors import ParseError
 from ..interrupts import whole_module
-from .options import parse_optimize_options
+from ..targets.registry import DEFAULT
+from .options import asked_quantizations, parse_optimize_options
 from .program import program
+from .quantizing import quantize
 from .shape import dynamic_dimension, unwrap_dimension
 
-__all__ = ["get_onnx_operators", "optimize", "parse_onnx", "parse_onnx_buffer"]
+__all__ = [
+    "get_onnx_operators",
+    "get_tf_operators",
+    "optimize",
+    "parse_onnx",
+    "parse_onnx_buffer",
+    "parse_tf",
+    "parse_tf_buffer",
+]
 
 
 def parse_onnx(
@@ -34,14 +44,15 @@ def parse_onnx(
 
     Args:
         filename: path of the model; external data is looked for beside it.
-        default_dim_value: length of dimensions without a value (1 if 0).
+        default_dim_value: length of dimensions without a value; 0 leaves them open to any length.
         default_dyn_dim_value: range of those dimensions instead.
         dim_params: length or range by symbolic name.
         map_input_dims: lengths by input name.
         map_dyn_input_dims: ranges by input name.
         skip_unknown_operators: represent unknown operators as ``unknown:`` instructions instead of failing.
         print_program_on_error: print what was parsed before an error.
-        max_loop_iterations: trip count of loops whose count is not known.
+        max_loop_iterations: MIGraphX's room for scan outputs of loops whose trip count is not known; here they
+            have their exact length, and this has no effect.
         limit_max_iterations: largest trip count.
         use_debug_symbols: keep the names of ONNX nodes with the instructions.
 
@@ -120,6 +131,77 @@ def get_onnx_operators() -> list[str]:
     return operators()
 
 
+def parse_tf(
+    filename: str | os.PathLike[str],
+    is_nhwc: bool = True,
+    batch_size: int = 1,
+    map_input_dims: Mapping[str, Sequence[int]] | None = None,
+    output_names: Sequence[str] | None = None,
+) -> program:
+    """Read a frozen TensorFlow model from a GraphDef (``.pb``) or a SavedModel's folder.
+
+    As in MIGraphX, with ``is_nhwc`` the program takes inputs of four dimensions, which the model has as [n, h, w, c],
+    as [n, c, h, w], and gives such results so.
+
+    Args:
+        filename: path of the file or folder.
+        is_nhwc: inputs and results of four dimensions are exchanged with channels first.
+        batch_size: length of dimensions that the model leaves open.
+        map_input_dims: lengths by input name, in the program's order.
+        output_names: nodes (``name`` or ``name:1``) that give the results, in place of the model's.
+
+    Raises:
+        ParseError: the file is malformed; the message names the node.
+        UnsupportedError: an operator or a type that is not supported, or variables.
+        OptionError: an option names an input or a result that does not exist.
+    """
+    if not isinstance(filename, (str, os.PathLike)):
+        raise ParseError(f"parse_tf needs the path of a model, got {type(filename).__name__}")
+    return _parse_tf(filename, is_nhwc, batch_size, map_input_dims, output_names)
+
+
+def parse_tf_buffer(
+    filename: bytes | bytearray | memoryview,
+    is_nhwc: bool = True,
+    batch_size: int = 1,
+    map_input_dims: Mapping[str, Sequence[int]] | None = None,
+    output_names: Sequence[str] | None = None,
+) -> program:
+    """Read a frozen TensorFlow model from the bytes of its file; otherwise ``parse_tf``."""
+    if not isinstance(filename, (bytes, bytearray, memoryview)):
+        raise ParseError(f"parse_tf_buffer needs the bytes of a model, got {type(filename).__name__}")
+    return _parse_tf(bytes(filename), is_nhwc, batch_size, map_input_dims, output_names)
+
+
+def _parse_tf(
+    source: str | os.PathLike[str] | bytes,
+    is_nhwc: bool,
+    batch_size: int,
+    map_input_dims: Mapping[str, Sequence[int]] | None,
+    output_names: Sequence[str] | None,
+) -> program:
+    whole_module("mgx_numba.frontends.tf.parser")
+    from ..frontends.tf import parse_tf as parse
+
+    return program.wrap(
+        parse(
+            source,
+            is_nhwc=is_nhwc,
+            batch_size=batch_size,
+            map_input_dims=dict(map_input_dims or {}),
+            output_names=output_names,
+        )
+    )
+
+
+def get_tf_operators() -> list[str]:
+    """Names of the supported TensorFlow operators, sorted."""
+    whole_module("mgx_numba.frontends.tf.parser")
+    from ..frontends.tf import get_tf_operators as operators
+
+    return operators()
+
+
 def optimize(model: program, options: Mapping[str, Any] | None = None) -> program:
     """Apply target-independent optimisations to a program, in place, and return it.
 
@@ -127,7 +209,7 @@ def optimize(model: program, options: Mapping[str, Any] | None = None) -> progra
 
     Args:
         options: ``level`` or ``aggressiveness`` 0 (nothing), 1 (default) or 2 (also changes of rounding), and
-            ``fusion_rules``, which ``compile`` honours later.
+            ``fusion_rules``, which ``compile`` honours later; ``use_fp16`` and the like as for ``compile``.
 
     Raises:
         OptionError: unknown option, level or rule.
@@ -137,12 +219,17 @@ def optimize(model: program, options: Mapping[str, Any] | None = None) -> progra
     from ..graph.passes import Options, run_passes
 
     level, disabled = parse_optimize_options(options or {})
-    if not level and not disabled:
+    quantizations = asked_quantizations(options or {})
+    if not level and not disabled and not quantizations:
         return model
     changed = model.clone() if model.is_compiled() else model
     if level:
         names = ["normalize_ops", "eliminate_identity", "optimize_module", "dead_code_elimination"]
         run_passes(changed._portable, names, Options(fast_math=level > 1))
+    if quantizations:
+        t = DEFAULT if model._target is None else model._target.name()
+        batches = map(model._checked, (options or {}).get("calibration") or ())
+        quantize(changed._portable, quantizations, t, batches)
     changed._disabled_passes = tuple(dict.fromkeys((*model._disabled_passes, *disabled)))
     if model._options is not None and changed is not model:
         changed.compile(model._target, dataclasses.asdict(model._options))

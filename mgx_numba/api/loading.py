@@ -41,7 +41,7 @@ def load(filename: str | os.PathLike[str], format: str = "msgpack", trust_object
         OptionError: unknown format.
     """
     if checked_format(format) == "json":
-        whole_module("mgx_numba.graph.mxr")
+        _reading()
         from ..graph.mxr import load_program
 
         return _restored(*load_program(filename, format, trust_objects))
@@ -52,7 +52,7 @@ def load(filename: str | os.PathLike[str], format: str = "msgpack", trust_object
     content = open_content(filename)
 
     def decoded() -> Any:
-        whole_module("mgx_numba.graph.mxr")
+        _reading()
         from ..graph.mxr import load_content
 
         return load_content(content.whole(), filename, with_objects=trust_objects)
@@ -66,10 +66,16 @@ def load(filename: str | os.PathLike[str], format: str = "msgpack", trust_object
 
 def load_buffer(b: bytes, trust_objects: bool = False) -> program:
     """A program from what ``save_buffer`` gave; ``trust_objects`` is that of ``load``."""
-    whole_module("mgx_numba.graph.mxr")
+    _reading()
     from ..graph.mxr import load_buffer as from_bytes
 
     return _restored(*from_bytes(b, trust_objects))
+
+
+def _reading() -> None:
+    """Import what decodes a program, and what reads the deferred nodes that one may have."""
+    whole_module("mgx_numba.graph.mxr")
+    whole_module("mgx_numba.frontends.onnx")
 
 
 def _restored(value: Any, extra: Mapping[str, Any]) -> program:

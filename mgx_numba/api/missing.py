@@ -7,23 +7,12 @@ from collections.abc import Iterable
 
 __all__ = ["missing_method", "missing_name"]
 
-_QUANTISATION = "quantisation is not there yet; the model runs in the types that its file has"
 _DEVICES = "there is no GPU target yet, so nothing lies in device memory: pass host arrays to program.run"
-_TENSORFLOW = "TensorFlow files are not read yet: convert the model to ONNX (tf2onnx) and use parse_onnx"
 
 _NAMES = {
     "allocate_gpu": _DEVICES,
-    "autocast_fp8": _QUANTISATION,
     "from_gpu": _DEVICES,
-    "get_tf_operators": _TENSORFLOW,
     "gpu_sync": _DEVICES,
-    "parse_tf": _TENSORFLOW,
-    "parse_tf_buffer": _TENSORFLOW,
-    "quantize_bf16": _QUANTISATION,
-    "quantize_fp16": _QUANTISATION,
-    "quantize_fp8": _QUANTISATION,
-    "quantize_int4_weights": _QUANTISATION,
-    "quantize_int8": _QUANTISATION,
     "to_gpu": _DEVICES,
 }
 
@@ -39,9 +28,9 @@ _METHODS = {
     "print_cpp": "`mgx-numba-driver read --cpp` prints it",
     "print_graph": "`mgx-numba-driver read --graphviz` prints it",
     "print_py": "to_py() gives it",
-    "quantize_bf16": _QUANTISATION,
-    "quantize_fp16": _QUANTISATION,
-    "quantize_int8": _QUANTISATION,
+    "quantize_bf16": "mgx_numba.quantize_bf16(program, ...) does it",
+    "quantize_fp16": "mgx_numba.quantize_fp16(program, ...) does it",
+    "quantize_int8": "mgx_numba.quantize_int8(program, ...) does it",
     "validate": "compile checks a program first",
 }
 """Methods of MIGraphX's C and C++ ``program``, and some that users look for."""

@@ -12,7 +12,13 @@ from ..errors import OptionError
 from ..targets import registry
 from ..targets.registry import DEFAULT
 
-__all__ = ["COMPILE_OPTIONS", "CompileOptions", "parse_compile_options", "parse_optimize_options"]
+__all__ = [
+    "COMPILE_OPTIONS",
+    "CompileOptions",
+    "asked_quantizations",
+    "parse_compile_options",
+    "parse_optimize_options",
+]
 
 
 @dataclass(frozen=True)
@@ -39,13 +45,19 @@ COMPILE_OPTIONS: dict[str, str] = {
     "memory_reuse": "memory colouring: values that are not alive at once share memory (True)",
     "aggressive_memory": "memory colouring is always as tight as it can be",
     "use_nhwc": "channels-last convolution layout; always chosen where it pays",
-    "use_fp16": "half-precision storage",
+    "use_fp16": "compute in float16 (quantize_fp16)",
+    "use_bf16": "compute in bfloat16 (quantize_bf16)",
+    "use_int8": "contractions in 8-bit integers (quantize_int8)",
+    "use_fp8": "contractions in float8 (quantize_fp8)",
+    "use_int4_weights": "weights of contractions in 4 bits (quantize_int4_weights)",
+    "calibration": "batches of inputs by name, for use_int8 and use_fp8",
     "device_id": "which device; the CPU is one",
     "target": "architecture name of a GPU",
     "disabled_passes": "names of passes to leave out",
 }
-_OF_A_DEVICE = ("offload_copy", "aggressive_memory", "use_nhwc", "device_id", "target", "use_fp16")
+_OF_A_DEVICE = ("offload_copy", "aggressive_memory", "use_nhwc", "device_id", "target")
 """Options without an effect on targets that do not name them among their ``device_options``."""
+_QUANTIZATIONS = ("use_fp16", "use_bf16", "use_int8", "use_fp8", "use_int4_weights")
 _OF_TUNING = ("exhaustive_tune", "tune_budget", "problem_cache")
 _SILENT_DEFAULTS = {
     "offload_copy": True,
@@ -55,7 +67,6 @@ _SILENT_DEFAULTS = {
     "device_id": 0,
     "aggressive_memory": False,
     "use_nhwc": True,
-    "use_fp16": False,
 }
 _FUSION_RULES: dict[str, str] = {
     "conv_bias_relu": "fuse_contraction",
@@ -89,6 +100,7 @@ def parse_compile_options(given: Mapping[str, Any], target: str = DEFAULT) -> Co
         )
         if without_effect and value != _SILENT_DEFAULTS.get(key, object()):
             _tell_once(key, value)
+    asked_quantizations(given)
     names = ("fast_math", "memory_reuse", "exhaustive_tune")
     flags = {name: _flag(name, given[name]) for name in names if name in given}
     threads = given.get("num_threads", 0)
@@ -106,11 +118,22 @@ def parse_compile_options(given: Mapping[str, Any], target: str = DEFAULT) -> Co
     )
 
 
+def asked_quantizations(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """Which of `quantizing.KINDS` the options ``use_<kind>`` ask for.
+
+    Raises:
+        OptionError: the value of one is neither True nor False.
+    """
+    named = {key.removeprefix("use_"): value for key, value in given.items() if key in _QUANTIZATIONS}
+    return tuple(kind for kind, value in named.items() if _flag(f"use_{kind}", value))
+
+
 def parse_optimize_options(given: Mapping[str, Any]) -> tuple[int, tuple[str, ...]]:
     """Level (0 to 2) and the passes that fusion rules set to False leave out.
 
-    Options are ``level`` or ``aggressiveness`` (2 allows changes of rounding) and ``fusion_rules``, a mapping of rule
-    names to bool. A pass that serves several rules stays while one of those that are named is True.
+    Options are ``level`` or ``aggressiveness`` (2 allows changes of rounding), ``fusion_rules``, a mapping of rule
+    names to bool, and those of quantisation (see `asked_quantizations`).
+    A pass that serves several rules stays while one of those that are named is True.
 
     Raises:
         OptionError: an unknown option, level or rule.
@@ -132,8 +155,9 @@ def parse_optimize_options(given: Mapping[str, Any]) -> tuple[int, tuple[str, ..
                 pass_name = _FUSION_RULES[rule]
                 wanted[pass_name] = wanted.get(pass_name, False) or _flag(f"fusion rule {rule}", on)
             disabled += [name for name, on in wanted.items() if not on]
-        else:
-            raise OptionError(f"unknown optimize option {key!r}; known: level, aggressiveness, fusion_rules")
+        elif key not in (*_QUANTIZATIONS, "calibration"):
+            known = ", ".join(("level", "aggressiveness", "fusion_rules", *_QUANTIZATIONS, "calibration"))
+            raise OptionError(f"unknown optimize option {key!r}; known: {known}")
     return level, tuple(disabled)
 
 

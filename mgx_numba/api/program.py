@@ -20,7 +20,7 @@ from ..targets.base import Compiled
 from ..targets.options import TargetOptions
 from ..targets.registry import DEFAULT, REFERENCE, compile_for
 from .argument import argument
-from .options import CompileOptions, parse_compile_options
+from .options import CompileOptions, asked_quantizations, parse_compile_options
 from .shape import shape, shape_map
 from .target import get_target, target
 from .tuning import merged_records, tuning_for
@@ -132,6 +132,25 @@ class program:
         """Whether ``compile`` has succeeded."""
         return self._compiled is not None
 
+    def reshape(self, dims: Mapping[str, Sequence[Any]]) -> program:
+        """Narrow the dimensions of dynamic inputs, in place; returns the program, which is not compiled then.
+
+        Args:
+            dims: lengths, or ranges (``dynamic_dimension``), by input, within those that it has; others stay as they
+                are.
+
+        Raises:
+            OptionError: no such input, another number of dimensions, or one outside of its range.
+            MgxError: the lengths do not fit the model.
+        """
+        whole_module("mgx_numba.api.reshaping")
+        from .reshaping import narrowed
+
+        copy = self.clone()
+        copy._portable = narrowed(self._portable, dims)
+        self._become(copy)
+        return self
+
     def compile(
         self,
         t: Any = None,
@@ -148,7 +167,8 @@ class program:
             fast_math: transformations and functions that change rounding.
             exhaustive_tune: measure the choices of kernels that have no record, for at most ``tune_budget`` seconds;
                 the records are saved with the program and kept in ``problem_cache`` or the user's database.
-            options: all others, ``num_threads=0``, ``memory_reuse=True``, ...
+            options: all others, ``num_threads=0``, ``memory_reuse=True``, ... ``use_fp16`` and the like quantise the
+                program first, as ``quantize_fp16`` does.
 
         Raises:
             OptionError: an unknown option; the known ones are listed.
@@ -161,14 +181,28 @@ class program:
         if not isinstance(t, target):
             raise OptionError(f"compile needs a target (get_target({DEFAULT!r})), got {type(t).__name__}")
         parsed = parse_compile_options(given, t.name())
+        portable = self._quantized(given, t)
         with _progress() as progress:
             tuning = tuning_for(t.name(), parsed, self._records, progress)
-            compiled = compile_for(t.name(), self._portable, self._settings(parsed, tuning), progress)
+            compiled = compile_for(t.name(), portable, self._settings(parsed, tuning), progress)
             self._records = merged_records(tuning, self._records)
+        self._portable = portable
         self._tuning = tuning
         self._told = tuning.told if tuning is not None else []
         self._set_compiled(compiled, parsed, t, self._portable.parameter_shapes(), self._portable.output_shapes())
         return self
+
+    def _quantized(self, options: Mapping[str, Any], t: target) -> Program:
+        """The portable form as the options ``use_fp16`` and the like want it: a copy, if they want another."""
+        kinds = asked_quantizations(options)
+        if not kinds:
+            return self._portable
+        whole_module("mgx_numba.api.quantizing")
+        from .quantizing import quantize
+
+        changed = self._portable.clone()
+        quantize(changed, kinds, t.name(), map(self._checked, options.get("calibration") or ()))
+        return changed
 
     def _settings(self, options: CompileOptions, tuning: Tuning | None = None) -> TargetOptions:
         """What a target is told of a compilation of this program."""

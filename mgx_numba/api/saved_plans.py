@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from .. import __version__
-from ..codegen.files import default_folder, replace_file
+from ..codegen.files import default_folder, package_state, replace_file
 from ..codegen.kernel import KernelSource
 from ..codegen.store import default_store
 from ..errors import FormatError
@@ -49,7 +48,6 @@ _PIECE_BYTES = 8 << 20
 """Hashed by one thread at a time: some milliseconds of work, so that threads end together."""
 _ROOM_BYTES = 256 << 10
 """Read and hashed at a time: what stays in a core's own cache."""
-_PACKAGE = Path(__file__).resolve().parent.parent
 _SEEN_AT_RUN_TIME = "MIGRAPHX_TRACE_EVAL"
 
 T = TypeVar("T")
@@ -242,28 +240,11 @@ def _path(content: FileContent, for_target: Target) -> Path | None:
     room = np.empty(_SAMPLE_BYTES, np.uint8)
     sizes = ((k * step, min(_SAMPLE_BYTES, content.size - k * step)) for k in range(_SAMPLES))
     samples = b"".join(bytes(piece) for at, size in sizes if size > 0 for piece in content.pieces(at, size, room))
-    machine = {**of_target, "target": for_target.name, "package": _package_state(), **mine}
+    machine = {**of_target, "target": for_target.name, "package": package_state(), **mine}
     machine["tuning"] = "\n".join(_state(default_folder() / f"tuning.sqlite{end}") for end in ("", "-wal"))
     text = "".join(f"{name}={value}\n" for name, value in sorted(machine.items()))
     key = hashlib.sha256(b"%d\n%s\n%s" % (content.size, text.encode(), samples)).hexdigest()
     return default_folder() / "plans" / f"{key[:32]}.plan"
-
-
-@functools.lru_cache(maxsize=1)
-def _package_state() -> str:
-    """SHA-256 of the version, and of what the system says of every file of this package: sources and tuning records."""
-    lines = [__version__]
-    folders = [str(_PACKAGE)]
-    while folders:
-        with os.scandir(folders.pop()) as entries:
-            for entry in entries:
-                if entry.is_dir():
-                    if entry.name != "__pycache__":
-                        folders.append(entry.path)
-                else:
-                    status = entry.stat()
-                    lines.append(f"{entry.path} {status.st_size} {status.st_mtime_ns}")
-    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
 
 def _state(path: Path) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ..errors import OptionError, UnsupportedError
-from ..targets.registry import target_names
+from ..targets.registry import missing, target_names
 
 __all__ = ["NOT_HERE", "get_gpu_context", "get_target", "target"]
 
-NOT_HERE = ("gpu", "fpga")
+NOT_HERE = ("fpga",)
 """MIGraphX's targets that this package has only if somebody registers one."""
 
 
@@ -37,12 +37,17 @@ def get_target(name: str) -> target:
     """The target of this name.
 
     Raises:
-        UnsupportedError: ``gpu`` or ``fpga``, and nobody has registered it (`targets.registry`).
+        UnsupportedError: this process lacks what the target needs, such as a device; the message says what. Or it is
+            ``fpga``, and nobody has registered it (`targets.registry`).
         OptionError: no such target; the known ones are listed.
     """
     known = target_names()
     if name in known:
-        return target(name)
+        lacking = missing(name)
+        if not lacking:
+            return target(name)
+        others = ", ".join(n for n in known if n != name)
+        raise UnsupportedError(f"target {name!r} is not available here: {lacking}; available: {others}")
     if name in NOT_HERE:
         raise UnsupportedError(f"target {name!r} is not available here; available: {', '.join(known)}")
     raise OptionError(f"unknown target {name!r}; available: {', '.join(known)}")

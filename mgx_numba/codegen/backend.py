@@ -73,7 +73,7 @@ class Backend(Protocol):
         """Handles of loaded kernels in the order of the sources (on the CPU: addresses); errors as `objects`."""
 
 
-_MODULES = {"cpu": "mgx_numba.codegen.cpu.backend"}
+_MODULES = {"cpu": "mgx_numba.codegen.cpu.backend", "gpu": "mgx_numba.codegen.gpu.backend"}
 """The package's own back ends: each module has its back end as ``BACKEND``."""
 
 _backends: dict[str, Backend] = {}

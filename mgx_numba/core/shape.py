@@ -2,7 +2,8 @@
 
 The flags have MIGraphX's meaning: ``standard`` is packed row-major, ``packed`` has as many elements as its
 element space, ``transposed`` has strides that do not descend, ``broadcasted`` has a zero stride, ``scalar`` has
-only zero strides. A dynamic shape has ranges instead of lengths, a tuple shape has sub-shapes.
+only zero strides. A dynamic shape has ranges instead of lengths, a tuple shape has sub-shapes. Where even the number of
+axes is known only at run time a shape is unranked: it has a type and nothing else.
 
 A tensor without axes (rank 0 in ONNX and NumPy) is written as MIGraphX writes it: one length 1 with stride 0,
 ``float_type, {1}, {0}``. That shape is where a model's rank 0 is kept, in programs and in files; a vector of one
@@ -13,7 +14,7 @@ element has stride 1. Operators compute both as arrays of shape (1,); arrays tha
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from math import prod
@@ -21,26 +22,33 @@ from math import prod
 from ..errors import ShapeError
 from .types import Type
 
-__all__ = ["DynamicDimension", "Shape", "find_permutation", "invert_permutation", "row_major_strides"]
+__all__ = ["UNBOUNDED", "DynamicDimension", "Shape", "find_permutation", "invert_permutation", "row_major_strides"]
 
 MAX_BYTES = 1 << 62
 """Bytes of all elements of a tensor, repeated ones and those beside an empty axis counted: NumPy's products of lengths
 stay within int64, with room for a sign."""
+UNBOUNDED = (1 << 64) - 1
+"""Upper end of the range of a length about which nothing is known: MIGraphX's largest ``size_t``."""
 MAX_RANK = 64
 """Axes of a tensor: NumPy's ``NPY_MAXDIMS``."""
 
 
 @dataclass(frozen=True)
 class DynamicDimension:
-    """A length known only to lie in ``[min, max]``; ``optimals`` are lengths worth tuning for."""
+    """A length known only to lie in ``[min, max]``; ``optimals`` are lengths worth tuning for.
+
+    ``symbol`` is what the model calls it; it is for readers, and no part of the dimension's value.
+    """
 
     min: int = 0
     max: int = 0
     optimals: frozenset[int] = frozenset()
+    symbol: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if self.min < 0 or self.max < self.min:
             raise ShapeError(f"dynamic dimension needs 0 <= min <= max, got min={self.min}, max={self.max}")
+        object.__setattr__(self, "max", min(self.max, UNBOUNDED))
         object.__setattr__(self, "optimals", frozenset() if self.min == self.max else frozenset(self.optimals))
 
     @property
@@ -51,6 +59,8 @@ class DynamicDimension:
     def __str__(self) -> str:
         if self.is_fixed:
             return str(self.min)
+        if self.symbol and self.max == UNBOUNDED:
+            return self.symbol
         optimals = f", {{{', '.join(map(str, sorted(self.optimals)))}}}" if self.optimals else ""
         return f"[{self.min}..{self.max}{optimals}]"
 
@@ -94,18 +104,20 @@ class Shape:
             bytes, also where they are repeated or another axis is empty.
     """
 
-    __slots__ = ("__dict__", "dyn_dims", "lens", "strides", "sub_shapes", "type")
+    __slots__ = ("__dict__", "dyn_dims", "lens", "ranked", "strides", "sub_shapes", "type")
 
     type: Type
     lens: Lens
     strides: Lens
     dyn_dims: Ranges
     sub_shapes: Members
+    ranked: bool
 
     def __init__(self, type: Type, lens: Iterable[int] | None = None, strides: Iterable[int] | None = None) -> None:
         self.type = type
         self.dyn_dims = ()
         self.sub_shapes = ()
+        self.ranked = True
         if lens is None:
             self.lens, self.strides = (1,), (0,)
             return
@@ -135,10 +147,19 @@ class Shape:
         return cls._without_lens(Type.tuple_type, (), tuple(shapes))
 
     @classmethod
+    def unranked(cls, type: Type) -> Shape:
+        """Shape of a value whose number of axes is known only at run time; there its arrays have their true rank, 0
+        included."""
+        shape = cls._without_lens(type, (), ())
+        shape.ranked = False
+        return shape
+
+    @classmethod
     def _without_lens(cls, type: Type, dyn_dims: Ranges, sub_shapes: Members) -> Shape:
         shape = cls.__new__(cls)
         shape.type, shape.lens, shape.strides = type, (), ()
         shape.dyn_dims, shape.sub_shapes = dyn_dims, sub_shapes
+        shape.ranked = True
         return shape
 
     @classmethod
@@ -152,8 +173,8 @@ class Shape:
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether some length (or some sub-shape's) is a range."""
-        return bool(self.dyn_dims) or any(s.is_dynamic for s in self.sub_shapes)
+        """Whether some length (or some sub-shape's) is a range, or the number of lengths is not known."""
+        return bool(self.dyn_dims) or not self.ranked or any(s.is_dynamic for s in self.sub_shapes)
 
     @property
     def ndim(self) -> int:
@@ -225,7 +246,7 @@ class Shape:
     @property
     def without_axes(self) -> bool:
         """Whether this is a tensor of rank 0: lens ``{1}``, strides ``{0}`` (or no lengths at all)."""
-        return self.lens in ((1,), ()) and not any(self.strides) and not self.dyn_dims and not self.sub_shapes
+        return self.lens in ((1,), ()) and not any(self.strides) and not self.is_dynamic and not self.sub_shapes
 
     @property
     def array_lens(self) -> Lens:
@@ -244,7 +265,7 @@ class Shape:
             raise ShapeError(f"a tuple shape has no element type to change: {self}")
         if self.dyn_dims:
             return Shape.dynamic(type, self.dyn_dims)
-        return Shape(type, self.lens, self.strides)
+        return Shape(type, self.lens, self.strides) if self.ranked else Shape.unranked(type)
 
     def to_standard(self) -> Shape:
         """Row-major packed shape of the same type and lengths (dynamic shapes are returned as they are)."""
@@ -260,7 +281,7 @@ class Shape:
 
     @property
     def _key(self) -> object:
-        return (self.type, self.lens, self.strides, self.dyn_dims, self.sub_shapes)
+        return (self.type, self.lens, self.strides, self.dyn_dims, self.sub_shapes, self.ranked)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Shape) and self._key == other._key
@@ -271,8 +292,9 @@ class Shape:
     def __str__(self) -> str:
         if self.sub_shapes or self.type is Type.tuple_type:
             return f"[{', '.join(map(str, self.sub_shapes))}]"
-        if self.dyn_dims:
-            return f"dynamic, {self.type.name}, {{{', '.join(map(str, self.dyn_dims))}}}"
+        if self.is_dynamic:
+            dims = ", ".join(map(str, self.dyn_dims)) if self.ranked else "..."
+            return f"dynamic, {self.type.name}, {{{dims}}}"
         lens, strides = (", ".join(map(str, values)) for values in (self.lens, self.strides))
         return f"{self.type.name}, {{{lens}}}, {{{strides}}}"
 

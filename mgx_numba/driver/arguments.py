@@ -16,17 +16,19 @@ FILE_TYPES = {".onnx": "onnx", ".pb": "tf", ".json": "json", ".py": "python"}
 """Type of a model file by the end of its name; any other is an .mxr file."""
 
 _FLAGS = {
+    "batch_size": "--batch",
     "default_dim_value": "--batch",
     "default_dyn_dim_value": "--default-dyn-dim",
     "dim_params": "--dim-param",
     "map_dyn_input_dims": "--dyn-input-dim",
     "map_input_dims": "--input-dim",
+    "output_names": "--output-names",
 }
 _ENDS = (*FILE_TYPES, ".mxr")
 
 
 def in_flags(message: str) -> str:
-    """A message of ``parse_onnx`` with the names that its options have here."""
+    """A message of ``parse_onnx`` or ``parse_tf`` with the names that its options have here."""
     for option, flag in _FLAGS.items():
         message = re.sub(rf"\b{option}\b", flag, message)
     return message
@@ -74,12 +76,17 @@ def add_loader(parser: argparse.ArgumentParser) -> None:
     kind = group.add_mutually_exclusive_group()
     add_type: dict[str, Any] = {"dest": "file_type", "action": "store_const"}
     kind.add_argument("--onnx", const="onnx", help="the file is an ONNX model", **add_type)
+    kind.add_argument("--tf", const="tf", help="the file is a frozen TensorFlow graph", **add_type)
     kind.add_argument("--migraphx", const="msgpack", help="the file is an .mxr file", **add_type)
     kind.add_argument("--migraphx-json", const="json", help="the file is an .mxr file in JSON", **add_type)
     kind.add_argument("--test", const="test", help="a small matrix product in place of a file", **add_type)
     group.add_argument(
         "--trust-objects", action="store_true", help="use the machine code in an .mxr file, which can do anything"
     )
+    order = group.add_mutually_exclusive_group()
+    add_order: dict[str, Any] = {"dest": "is_nhwc", "action": "store_const"}
+    order.add_argument("--nhwc", const=True, help="a TensorFlow model has channels last (default)", **add_order)
+    order.add_argument("--nchw", const=False, help="its images are taken and given as they are in it", **add_order)
     group.add_argument("--batch", type=int, default=0, help="length of dimensions that the model leaves open")
     group.add_argument("--input-dim", metavar="WORD", help="dimensions of inputs: @name d1 d2 ...", **_WORDS)
     group.add_argument("--dim-param", metavar="WORD", help="symbolic dimensions: @name d or {min:a,max:b}", **_WORDS)
@@ -87,7 +94,7 @@ def add_loader(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--default-dyn-dim", metavar="RANGE", help="range of open dimensions: {min:a,max:b}")
     group.add_argument("--skip-unknown-operators", action="store_true", help="keep unknown operators as they are")
     group.add_argument("--debug-symbols", action="store_true", help="keep the names of the model's nodes")
-    group.add_argument("--output-names", metavar="NAME", help="results in place of the model's (ONNX)", **_WORDS)
+    group.add_argument("--output-names", metavar="NAME", help="results in place of the model's", **_WORDS)
     group.add_argument("-t", "--trim", type=int, default=0, metavar="N", help="leave out the last N instructions")
     group.add_argument(
         "-s", "--trim-size", type=int, default=0, metavar="N", help="with --trim: keep only N instructions before"
@@ -141,4 +148,7 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--num-threads", type=int, metavar="N", help="threads of a run (default: 0, which takes all)")
     for name in ("fp16", "bf16", "int8", "fp8", "int4-weights"):
-        group.add_argument(f"--{name}", action="store_true", help=f"quantise to {name}")
+        group.add_argument(f"--{name}", action="store_true", help=f"quantise to {name} first")
+    group.add_argument(
+        "--calibration", action="append", default=[], metavar="FILE", help="a batch of inputs by name (.npz), for int8"
+    )

@@ -11,23 +11,13 @@ from typing import Any
 from ..api.options import CompileOptions, parse_compile_options
 from ..api.program import program
 from ..api.target import get_target
-from ..errors import UnsupportedError
 from ..targets.registry import DEFAULT
 
 __all__ = ["asked_options", "compilation", "compile_model"]
 
-_QUANTISATIONS = ("fp16", "bf16", "int8", "fp8", "int4_weights")
-
 
 def asked_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Options of ``program.compile`` that flags ask for.
-
-    Raises:
-        UnsupportedError: a quantisation is asked for.
-    """
-    for name in _QUANTISATIONS:
-        if getattr(args, name):
-            raise UnsupportedError(f"--{name.replace('_', '-')}: quantisation is not available in this version")
+    """Options of ``program.compile`` that flags ask for."""
     options: dict[str, Any] = {}
     if args.disable_fast_math:
         options["fast_math"] = False
@@ -43,11 +33,7 @@ def asked_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def compilation(model: program, args: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    """Target and options of ``program.compile``: what flags say, else how the program was compiled when it was saved.
-
-    Raises:
-        UnsupportedError: a quantisation is asked for.
-    """
+    """Target and options of ``program.compile``: what flags say, else how a compiled program was saved."""
     known = CompileOptions() if model._options is None else model._options
     saved = DEFAULT if model._target is None else model._target.name()
     return args.target or saved, {**dataclasses.asdict(known), **asked_options(args)}

@@ -8,7 +8,7 @@ import runpy
 import warnings
 from typing import Any
 
-from ..api.functions import optimize, parse_onnx
+from ..api.functions import optimize, parse_onnx, parse_tf
 from ..api.loading import load
 from ..api.program import program
 from ..core.shape import Shape
@@ -19,6 +19,7 @@ from ..graph.program import Program
 from .arguments import FILE_TYPES, in_flags
 from .dims import parse_dimension, parse_dynamic_inputs, parse_inputs, parse_symbols
 from .onnx_edits import read_proto, set_batch_of_reshapes, set_outputs
+from .quantizing import asked_kinds, quantize_model
 from .trim import trim
 
 __all__ = ["file_type", "load_model"]
@@ -32,6 +33,7 @@ _ONNX_FLAGS = (
     "debug_symbols",
     "output_names",
 )
+_TF_FLAGS = ("input_dim", "output_names")
 
 
 def file_type(args: argparse.Namespace) -> str:
@@ -45,6 +47,8 @@ def file_type(args: argparse.Namespace) -> str:
         raise OptionError("a model file is needed" + (f" ({taken})" if taken else ""))
     if args.file_type is not None:
         return str(args.file_type)
+    if os.path.isfile(os.path.join(args.file, "saved_model.pb")):
+        return "tf"
     return FILE_TYPES.get(os.path.splitext(args.file)[1].lower(), "msgpack")
 
 
@@ -67,12 +71,12 @@ def load_model(args: argparse.Namespace) -> program:
     except (FormatError, ParseError, ShapeError, UnsupportedError) as error:
         raise type(error)(_placed(str(error), args, kind)) from error
     _tell_idle_flags(model, args, kind)
-    edits = args.trim or args.trim_size or args.optimize or args.apply_pass
+    edits = args.trim or args.trim_size or args.optimize or args.apply_pass or asked_kinds(args)
     return _edited(model, args) if edits else model
 
 
 def _read(args: argparse.Namespace, kind: str) -> program:
-    readers = {"onnx": _read_onnx, "python": _run_python, "test": _product, "tf": _refuse_tf}
+    readers = {"onnx": _read_onnx, "python": _run_python, "test": _product, "tf": _read_tf}
     return readers[kind](args) if kind in readers else load(args.file, kind, args.trust_objects)
 
 
@@ -91,12 +95,15 @@ def _placed(message: str, args: argparse.Namespace, kind: str) -> str:
 def _tell_idle_flags(model: program, args: argparse.Namespace, kind: str) -> None:
     """Warn of flags that say how to read a model, but have no effect on this one."""
     for name in _ONNX_FLAGS if kind != "onnx" else ():
-        if getattr(args, name):
+        if getattr(args, name) and not (kind == "tf" and name in _TF_FLAGS):
             warnings.warn(f"--{name.replace('_', '-')} has no effect: {args.file} is no ONNX file", stacklevel=3)
+    if kind != "tf" and args.is_nhwc is not None:
+        flag = "--nhwc" if args.is_nhwc else "--nchw"
+        warnings.warn(f"{flag} has no effect: {args.file} is no TensorFlow file", stacklevel=3)
     if args.batch:
         portable = model._portable
         shapes = portable.parameter_shapes()
-        follow = (kind == "onnx" and portable.open_dims) or any(s.is_dynamic for s in shapes.values())
+        follow = (kind in ("onnx", "tf") and portable.open_dims) or any(s.is_dynamic for s in shapes.values())
         if not follow and not any(args.batch in s.lens for s in shapes.values()):
             listed = ", ".join(f"{name} {list(s.lens)}" for name, s in shapes.items()) or "none"
             warnings.warn(
@@ -114,12 +121,13 @@ def _edited(model: program, args: argparse.Namespace) -> program:
         optimize(copy)
     if args.apply_pass:
         run_passes(copy._portable, args.apply_pass, Options(fast_math=True))
+    quantize_model(copy, args)
     return copy
 
 
 def _read_onnx(args: argparse.Namespace) -> program:
     options: dict[str, Any] = {
-        "default_dim_value": args.batch,
+        "default_dim_value": args.batch or 1,
         "dim_params": parse_symbols("--dim-param", args.dim_param),
         "map_input_dims": parse_inputs("--input-dim", args.input_dim),
         "map_dyn_input_dims": parse_dynamic_inputs("--dyn-input-dim", args.dyn_input_dim),
@@ -162,5 +170,11 @@ def _product(args: argparse.Namespace) -> program:
     return program.wrap(result)
 
 
-def _refuse_tf(args: argparse.Namespace) -> program:
-    raise UnsupportedError(f"{args.file}: TensorFlow models are not supported")
+def _read_tf(args: argparse.Namespace) -> program:
+    return parse_tf(
+        args.file,
+        is_nhwc=args.is_nhwc is not False,
+        batch_size=args.batch or 1,
+        map_input_dims=parse_inputs("--input-dim", args.input_dim),
+        output_names=args.output_names,
+    )

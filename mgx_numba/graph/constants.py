@@ -17,13 +17,25 @@ from ..core.types import Type
 from ..ops.base import Operator, make_op
 from .instruction import Instruction
 
-__all__ = ["CONSTANT_VIEWS", "compact", "constant_array", "fold_pointwise", "is_constant", "uniform", "uniform_value"]
+__all__ = [
+    "CONSTANT_VIEWS",
+    "STORED",
+    "compact",
+    "constant_array",
+    "fold_pointwise",
+    "is_constant",
+    "uniform",
+    "uniform_value",
+]
 
 CONSTANT_VIEWS = frozenset(
     "broadcast multibroadcast scalar reshape reshape_lazy transpose squeeze unsqueeze flatten slice step"
     " identity contiguous layout".split()
 )
 """Operators whose value on a literal is computed as a view, or kept as one."""
+
+STORED = frozenset({"dequantizelinear", "unpack_int4", "unpack_fp4"})
+"""Operators that stand for a constant in fewer bits: not folded, so that a target may compute with the bits."""
 
 UNIFORM_LIMIT = 1 << 16
 """Elements that are compared to find that a literal is one value: some ten microseconds."""

@@ -70,6 +70,16 @@ class Program:
         """Main module and the submodules in use, in order of first use."""
         return [self.main, *self.main.submodules()]
 
+    def remove_module(self, module: Module) -> None:
+        """Forget a module that no instruction runs, its instructions, and the modules that these alone run."""
+        bodies = dict.fromkeys(module._bodies())
+        for ins in reversed(list(module)):
+            module.remove_instruction(ins)
+        del self._modules[module.name]
+        for body in bodies:
+            if not body._runners and body.name in self._modules:
+                self.remove_module(body)
+
     def remove_unused_modules(self) -> None:
         """Forget modules that no instruction runs."""
         used = {id(m) for m in self.reachable_modules()}
@@ -92,7 +102,7 @@ class Program:
         before = self.main.results()
         results = list(before)
         for k, (ins, wanted) in enumerate(zip(before, shapes)):
-            if ins.shape.lens != (1,) or ins.shape.without_axes == wanted.without_axes:
+            if ins.shape.lens != (1,) or ins.shape.without_axes == wanted.without_axes or not wanted.ranked:
                 continue
             if wanted.without_axes:
                 results[k] = self.main.add_instruction("squeeze", [ins], axes=(0,))

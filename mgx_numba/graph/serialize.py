@@ -31,14 +31,16 @@ MAX_RANK = 64  # NumPy's own limit
 
 
 def shape_to_value(shape: Shape) -> dict[str, Any]:
-    """A shape as a map; all keys are always there."""
-    return {
+    """A shape as a map; all keys but ``unranked`` and a dimension's ``symbol``, which MIGraphX does not have, are
+    always there."""
+    value = {
         "type": shape.type.name,
         "sub_shapes": [shape_to_value(s) for s in shape.sub_shapes],
         "lens": list(shape.lens),
         "strides": list(shape.strides),
         "dynamic_dimensions": [_dimension_to_value(d) for d in shape.dyn_dims],
     }
+    return value if shape.ranked else {**value, "unranked": True}
 
 
 def shape_from_value(value: Any) -> Shape:
@@ -57,6 +59,8 @@ def shape_from_value(value: Any) -> Shape:
         return Shape.tuple(_within(f"sub_shapes[{k}]", shape_from_value, m) for k, m in enumerate(members))
     if members:
         raise FormatError(f"a shape of {type.name} has sub_shapes, which only tuple_type has")
+    if fields.get("unranked") is True:
+        return Shape.unranked(type)
     dimensions = _list(fields.get("dynamic_dimensions", []), "dynamic_dimensions")
     if len(dimensions) > MAX_RANK:
         raise FormatError(f"a shape of {len(dimensions)} axes; at most {MAX_RANK} are supported")
@@ -72,14 +76,18 @@ def shape_from_value(value: Any) -> Shape:
 
 def _dimension_to_value(dimension: DynamicDimension) -> dict[str, Any]:
     bounds = {"min": dimension.min, "max": dimension.max}
-    return {"range": bounds, "optimals": sorted(dimension.optimals)}
+    value = {"range": bounds, "optimals": sorted(dimension.optimals)}
+    return {**value, "symbol": dimension.symbol} if dimension.symbol else value
 
 
 def _dimension_from_value(value: Any) -> DynamicDimension:
     fields = _map(value, "dynamic dimension")
     bounds = _map(fields.get("range", fields), "range")
     low, high = _integers([bounds.get("min"), bounds.get("max")], "range")
-    return DynamicDimension(low, high, frozenset(_integers(fields.get("optimals", []), "optimals")))
+    symbol = fields.get("symbol", "")
+    if not isinstance(symbol, str):
+        raise FormatError(f"symbol is {_short(symbol)}, expected a string")
+    return DynamicDimension(low, high, frozenset(_integers(fields.get("optimals", []), "optimals")), symbol)
 
 
 def argument_to_value(argument: Argument) -> dict[str, Any]:

@@ -1,12 +1,26 @@
-"""Static programs from dynamic ones: the actual lengths of the inputs settle every shape."""
+"""Programs for given lengths: what the inputs are settles shapes, and everything that follows from shapes.
+
+A program with dynamic inputs says how lengths follow from lengths. Given those of its inputs, and the values of some of
+them, its copy has lengths in place of ranges and literals in place of arithmetic on lengths; deferred nodes have become
+operators. What then still is dynamic depends on data.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from ..core.shape import Shape
-from ..ops.base import make_op
-from .instruction import Parameter
+import numpy as np
+
+from ..core.argument import Argument
+from ..core.shape import DynamicDimension, Shape
+from ..errors import MgxError, UnknownValueError
+from ..ops.base import Operator, make_op
+from ..ops.control import Loop
+from ..ops.deferred import Deferred
+from .deferred import Reader, reader
+from .folding import Constants
+from .instruction import Instruction, Literal, Parameter, Results, Return
 from .module import Module
 from .program import Program
 
@@ -15,34 +29,257 @@ __all__ = ["is_dynamic", "specialize"]
 _BROADCASTS = frozenset({"multibroadcast", "broadcast_for_dot"})
 """Operators whose result is their first input by NumPy's rule, and the other inputs say how long."""
 
+_FOLDED = 1 << 16
+"""Elements of results that are computed here because their number depends on values: tables of positions, as a model
+computes them from lengths."""
+
 
 def is_dynamic(program: Program) -> bool:
     """Whether some input has a range for a length."""
     return any(s.is_dynamic for s in program.parameter_shapes().values())
 
 
-def specialize(program: Program, lens: Mapping[str, tuple[int, ...]]) -> Program:
+def specialize(
+    program: Program,
+    lens: Mapping[str, Sequence[int | DynamicDimension]],
+    values: Mapping[str, np.ndarray] | None = None,
+) -> Program:
     """A copy whose inputs have these lengths, with all shapes computed again.
 
     What is broadcast to the lengths of another value is broadcast to lengths then, as in a program that was static from
     the start.
 
+    Args:
+        program: it stays as it is.
+        lens: lengths, or ranges, of the inputs that are dynamic, by name; those that are not given stay as they are.
+        values: inputs that are literals of the copy, which has them as inputs still.
+
     Raises:
         ShapeError: the lengths do not fit the operators.
+        MgxError: a deferred node does not fit its inputs.
     """
-    copy = program.clone()
-    for ins in copy.main:
-        if isinstance(ins.op, Parameter) and ins.shape.is_dynamic:
-            ins.shape = Shape(ins.shape.type, lens[ins.op.parameter])
-    copy.main.recompute_shapes()
-    for module in copy.reachable_modules():
-        _settle_broadcasts(module)
+    copy = _Settling(lens, values or {}).copy(program)
     copy.keep_ranks(program.output_shapes())
     return copy
 
 
-def _settle_broadcasts(module: Module) -> None:
-    for ins in module:
-        if ins.name in _BROADCASTS and len(ins.inputs) > 1 and not ins.shape.is_dynamic:
-            settled = make_op("multibroadcast", out_lens=ins.shape.lens)
-            module.replace_instruction(ins, settled, ins.inputs[:1])
+class _Settling:
+    """One copy in the making."""
+
+    def __init__(self, lens: Mapping[str, Sequence[int | DynamicDimension]], values: Mapping[str, np.ndarray]) -> None:
+        self.lens = lens
+        self.given = values
+        self.program = Program()
+        self.constants = Constants(self.program.allowance)
+        self.mapped: dict[Instruction, Instruction] = {}
+        self.members: dict[Instruction, list[Instruction]] = {}
+        self._readers: dict[str, Reader] = {}
+
+    @np.errstate(all="ignore")
+    def copy(self, program: Program) -> Program:
+        self.program.open_dims = {name: dict(axes) for name, axes in program.open_dims.items()}
+        for ins in program.main:
+            if isinstance(ins.op, Parameter):
+                self._parameter(ins, ins.op)
+        self._instructions(program.main, self.program.main)
+        return self.program
+
+    def _parameter(self, ins: Instruction, op: Parameter) -> None:
+        name, shape = op.parameter, ins.shape
+        if shape.is_dynamic and name in self.lens:
+            dims = self.lens[name]
+            shape = Shape.dynamic(shape.type, dims) if dims else Shape(shape.type)
+        module = self.program.main
+        twin = module._link(Instruction(op, (), shape), None)
+        module._parameters = max(module._parameters, op.order + 1)
+        self.mapped[ins] = twin
+        if name in self.given:
+            value = self.given[name]
+            literal = Argument.from_array(value.reshape(()) if shape.without_axes else np.ascontiguousarray(value))
+            self.mapped[ins] = module._link(Instruction(Literal(), (), literal.shape, literal=literal), None)
+
+    def _instructions(self, source: Module, target: Module) -> None:
+        for ins in source:
+            if ins in self.mapped:
+                continue
+            try:
+                self.mapped[ins] = self._twin(ins, target)
+            except MgxError as error:
+                if not ins.debug_symbols:
+                    raise
+                raise type(error)(f"node {', '.join(ins.debug_symbols)}: {error}") from error
+
+    def _twin(self, ins: Instruction, target: Module) -> Instruction:
+        if isinstance(ins.op, Return):
+            return target._link(Results([self.mapped[i] for i in ins.inputs]), None)
+        if ins.literal is not None or isinstance(ins.op, Parameter):
+            return target._link(Instruction(ins.op, (), ins.shape, literal=ins.literal), None)
+        if ins.name == "get_tuple_elem" and ins.inputs[0] in self.members:
+            return self.members[ins.inputs[0]][ins.op.index]  # type: ignore[attr-defined]
+        inputs = [self.mapped[i] for i in ins.inputs]
+        if isinstance(ins.op, Deferred):
+            return self._expanded(ins, ins.op, inputs, target)
+        if not ins.module_args and all(a.shape == b.shape for a, b in zip(ins.inputs, inputs)) and not _settles(ins):
+            return self._add(ins, ins.op, inputs, target, shape=ins.shape)
+        if ins.module_args:
+            modules = [self._body(ins, body, inputs) for body in ins.module_args]
+            op = self._counted(ins.op, inputs, modules[0]) if isinstance(ins.op, Loop) else ins.op
+            return self._add(ins, op, inputs, target, modules)
+        if ins.op.pointwise:
+            inputs = self._broadcast(ins, inputs, target)
+        shape = ins.op.compute_shape([i.shape for i in inputs])
+        known = self._known(ins, inputs, shape, target)
+        return known if known is not None else self._settled(ins, inputs, shape, target)
+
+    def _add(
+        self,
+        ins: Instruction,
+        op: Operator,
+        inputs: Sequence[Instruction],
+        target: Module,
+        modules: Sequence[Module] = (),
+        shape: Shape | None = None,
+    ) -> Instruction:
+        if shape is None:
+            shape = op.compute_shape([i.shape for i in inputs], modules)
+        twin = target._link(Instruction(op, inputs, shape, modules), None)
+        twin.debug_symbols, twin.normalized, twin.target_id = ins.debug_symbols, ins.normalized, ins.target_id
+        return twin
+
+    def _settled(self, ins: Instruction, inputs: list[Instruction], shape: Shape, target: Module) -> Instruction:
+        """The instruction on settled inputs, in its form for lengths or values that are known now."""
+        op = ins.op
+        if any(i.shape.is_dynamic for i in inputs):
+            return self._add(ins, op, inputs, target, shape=shape)
+        if op.name in _BROADCASTS and len(inputs) > 1:
+            return self._add(ins, make_op("multibroadcast", out_lens=shape.lens), inputs[:1], target, shape=shape)
+        values = self._values(inputs[1:]) if shape.is_dynamic else []
+        if values:
+            settled = op.with_values([i.shape for i in inputs], values)
+            if settled is not None:
+                return self._add(ins, settled, inputs[:1], target)
+        return self._add(ins, op, inputs, target, shape=shape)
+
+    def _known(
+        self, ins: Instruction, inputs: Sequence[Instruction], shape: Shape, target: Module
+    ) -> Instruction | None:
+        """A literal in place of lengths that are known, and of results whose number of elements depends on values that
+        are."""
+        if ins.name == "dimensions_of":
+            if inputs[0].shape.is_dynamic:
+                return None
+            value = ins.op.compute(ins.shape, [np.broadcast_to(np.int8(0), inputs[0].shape.lens)])
+            return self._literal(ins, value, target)
+        if not shape.is_dynamic or ins.op.view or any(i.shape.elements > _FOLDED for i in inputs):
+            return None
+        values = self._values(inputs)
+        if not values:
+            return None
+        found = ins.op.compute(shape, values)
+        if isinstance(found, tuple):
+            self.members[ins] = [self._literal(ins, v, target) for v in found]
+            return self.members[ins][0]
+        return self._literal(ins, found, target) if found.size <= _FOLDED else None
+
+    def _values(self, inputs: Sequence[Instruction]) -> list[np.ndarray]:
+        """Values of all inputs; none if one is not known."""
+        values = []
+        for i in inputs:
+            value = None if i.shape.is_dynamic else self.constants.value(i)
+            if value is None:
+                return []
+            values.append(value)
+        return values
+
+    def _literal(self, ins: Instruction, value: np.ndarray, target: Module) -> Instruction:
+        argument = Argument.from_array(np.ascontiguousarray(value))
+        literal = target._link(Instruction(Literal(), (), argument.shape, literal=argument), None)
+        literal.debug_symbols = ins.debug_symbols
+        return literal
+
+    def _broadcast(self, ins: Instruction, inputs: list[Instruction], target: Module) -> list[Instruction]:
+        """Inputs of a pointwise operator whose ranges were the same and whose lengths are not: one of them is 1."""
+        lens = {i.shape.lens for i in inputs if not i.shape.is_dynamic}
+        if len(lens) < 2 or any(i.shape.is_dynamic for i in inputs) or len({len(n) for n in lens}) > 1:
+            return inputs
+        try:
+            common = np.broadcast_shapes(*lens)
+        except ValueError:
+            return inputs  # the operator says what does not fit
+        op = make_op("multibroadcast", out_lens=common)
+        return [i if i.shape.lens == common else self._add(ins, op, [i], target) for i in inputs]
+
+    def _expanded(self, ins: Instruction, op: Deferred, inputs: list[Instruction], target: Module) -> Instruction:
+        """What a deferred node is for these inputs; the node itself if they are not known well enough."""
+        if op.reader not in self._readers:
+            self._readers[op.reader] = reader(op.reader, self.program, self.constants)
+        last = target.last
+        try:
+            results = self._readers[op.reader].expand(target, op, inputs)
+        except UnknownValueError:
+            return self._add(ins, op, inputs, target)
+        except MgxError:
+            if any(i.shape.is_dynamic for i in inputs):  # what is wrong may be that lengths are not known
+                return self._add(ins, op, inputs, target)
+            raise
+        for new in _after(target, last):
+            new.debug_symbols = ins.debug_symbols
+        if not op.result.sub_shapes:
+            return results[0]
+        self.members[ins] = results
+        return results[0]
+
+    def _counted(self, op: Loop, inputs: Sequence[Instruction], body: Module) -> Loop:
+        """A loop with room for exactly the iterations that it will run, if these are known."""
+        values = self._values(inputs[:2])
+        if not op.use_dyn_output or not values:
+            return op
+        trips = int(values[0].reshape(-1)[0]) if values[1].all() else 0
+        after, before = body.results()[0], body.parameters()[1]
+        while after.name == "identity":
+            after = after.inputs[0]
+        known = self.constants.value(after) if after is not before and not after.shape.is_dynamic else None
+        if trips > op.max_iterations or not (after is before or (known is not None and known.all())):
+            return op
+        return replace(op, max_iterations=max(0, trips), use_dyn_output=False)
+
+    def _body(self, ins: Instruction, body: Module, inputs: Sequence[Instruction]) -> Module:
+        """A submodule for settled inputs; what a loop carries from one iteration to the next keeps its range if it has
+        not one length."""
+        parameters = body.parameters()
+        shapes = [p.shape for p in parameters]
+        if ins.name == "loop":
+            shapes[2:] = [i.shape.to_standard() if not i.shape.without_axes else i.shape for i in inputs[2:]]
+        module = self._written(body, parameters, shapes)
+        if ins.name == "loop":
+            after = [r.shape for r in module.results()[1 : len(shapes) - 1]]
+            if any(a.dims != b.dims for a, b in zip(shapes[2:], after)):
+                self.program.remove_module(module)
+                module = self._written(body, parameters, [p.shape for p in parameters])
+        return module
+
+    def _written(self, body: Module, parameters: Sequence[Instruction], shapes: Sequence[Shape]) -> Module:
+        taken = self.program.module(body.name) is not None
+        module = self.program.unique_module(body.name) if taken else self.program.create_module(body.name)
+        for inner in body:
+            self.mapped.pop(inner, None)
+            self.members.pop(inner, None)
+        for parameter, shape in zip(parameters, shapes):
+            self.mapped[parameter] = module._link(Instruction(parameter.op, (), shape), None)
+        module._parameters = body._parameters
+        self._instructions(body, module)
+        return module
+
+
+def _settles(ins: Instruction) -> bool:
+    """Whether an instruction may have another form although its inputs have the shapes that they had."""
+    return ins.shape.is_dynamic or (ins.name in _BROADCASTS and len(ins.inputs) > 1)
+
+
+def _after(module: Module, last: Instruction | None) -> list[Instruction]:
+    found: list[Instruction] = []
+    for ins in reversed(module):
+        if ins is last:
+            break
+        found.append(ins)
+    return found

@@ -86,6 +86,13 @@ class Operator:
                 changes[name] = tuple(self.resolve_axis(v, rank, name) for v in value)
         return self.with_attributes(**changes) if changes else self
 
+    def with_values(self, inputs: Sequence[Shape], values: Sequence[np.ndarray]) -> Operator | None:
+        """The operator that does the same to the first input alone, the others having these values; None if none does.
+
+        ``inputs`` are the (static) shapes of all inputs, ``values`` those of all but the first.
+        """
+        return None
+
     def axes_rank(self, inputs: Sequence[Shape]) -> int:
         """Number of axes that the attributes in ``AXES`` count: the first input's unless an operator says otherwise."""
         return inputs[0].ndim
@@ -326,6 +333,8 @@ def pointwise_shape(op: Operator, inputs: Sequence[Shape]) -> Shape:
 
 
 def _meet(op: Operator, axis: int, column: Sequence[DynamicDimension]) -> DynamicDimension:
+    if all(d == column[0] for d in column):
+        return column[0]
     low, high = max(d.min for d in column), min(d.max for d in column)
     if low > high:
         raise op.fail(f"axis {axis} has incompatible ranges: {', '.join(map(str, column))}")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ..core.shape import DynamicDimension, Shape
+from ..core.shape import UNBOUNDED, DynamicDimension, Shape
 from .base import Operator, RunModule, register
-from .dims import UNBOUNDED, any_dynamic, broadcast_dims, broadcast_lens, broadcast_shape, meet_dim
+from .dims import any_dynamic, broadcast_dims, broadcast_lens, broadcast_shape, meet_dim
 
 if TYPE_CHECKING:
     from ..graph.module import Module
@@ -100,6 +100,9 @@ class BroadcastWithDims(Operator):
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         x, dims = args
         return np.broadcast_to(x, broadcast_lens(self, x.shape, dims.tolist()))
+
+    def with_values(self, inputs: Sequence[Shape], values: Sequence[np.ndarray]) -> Operator:
+        return Multibroadcast(broadcast_lens(self, inputs[0].lens, values[0].tolist()))
 
 
 @register

@@ -50,6 +50,8 @@ class If(Operator):
     def _either(self, position: int, a: Shape, b: Shape) -> Shape:
         if a == b:
             return a
+        if a.type is b.type and not (a.ranked and b.ranked):
+            return Shape.unranked(a.type)
         if a.type is not b.type or a.ndim != b.ndim or a.sub_shapes or b.sub_shapes:
             raise self.fail(f"result {position} is {a} in one branch and {b} in the other")
         if a.lens == b.lens and not a.is_dynamic and not b.is_dynamic:
@@ -69,14 +71,16 @@ class Loop(Operator):
 
     The submodule's parameters are the number of the iteration (int64), the condition and the carried values;
     its results the condition for the next iteration, the carried values and one element for each scan output.
-    The result is a tuple: the carried values, then the scan outputs [max_iterations, ...] with zeros where no
-    iteration ran. ``scan_output_directions[k]`` 1 fills the k-th of them from its end. More than ``max_iterations`` are
-    an error; a loop without scan outputs, which need the room, may run `LONGEST` iterations even so.
+    The result is a tuple: the carried values, then the scan outputs. These are [max_iterations, ...] with zeros where
+    no iteration ran, as in MIGraphX, or with ``use_dyn_output`` as long as there were iterations.
+    ``scan_output_directions[k]`` 1 fills the k-th of them from its end. More than ``max_iterations`` are an error; a
+    loop without scan outputs, which need the room, may run `LONGEST` iterations even so.
     """
 
     name: ClassVar[str] = "loop"
     max_iterations: int = 10
     scan_output_directions: tuple[int, ...] = ()
+    use_dyn_output: bool = False
 
     def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
         expect_modules(self, modules, 1)
@@ -90,16 +94,21 @@ class Loop(Operator):
                 f" and {len(results)} results, expected {carried + 2} and at least {carried + 1}"
             )
         for k, (given, kept) in enumerate(zip(inputs[2:], results[1:])):
-            if given.type is not kept.type or given.ndim != kept.ndim:
+            if given.type is not kept.type or (given.ndim != kept.ndim and given.ranked and kept.ranked):
                 raise self.fail(f"carried value {k} enters as {given} and leaves an iteration as {kept}")
         shapes = [self._carried(given, kept) for given, kept in zip(inputs[2:], results[1:])]
-        count = DynamicDimension(self.max_iterations, self.max_iterations)
-        shapes += [Shape.dynamic(s.type, [count, *s.dims]) for s in results[carried + 1 :]]
+        count = DynamicDimension(0 if self.use_dyn_output else self.max_iterations, self.max_iterations)
+        shapes += [
+            Shape.dynamic(s.type, [count, *s.dims]) if s.ranked else Shape.unranked(s.type)
+            for s in results[carried + 1 :]
+        ]
         return Shape.tuple(shapes)
 
     @staticmethod
     def _carried(given: Shape, kept: Shape) -> Shape:
         """The lengths that a carried value has after any number of iterations."""
+        if not (given.ranked and kept.ranked):
+            return Shape.unranked(given.type)
         if given.dims == kept.dims and not given.is_dynamic:
             return kept.to_standard() if not kept.scalar else kept
         dims = [DynamicDimension(min(x.min, y.min), max(x.max, y.max)) for x, y in zip(given.dims, kept.dims)]
@@ -129,6 +138,11 @@ class Loop(Operator):
 
     def _stack(self, values: Sequence[np.ndarray], shape: Shape, direction: int) -> np.ndarray:
         lens = values[0].shape if values else tuple(d.min for d in shape.dims[1:])
+        if self.use_dyn_output:
+            if any(v.shape != lens for v in values):
+                raise self.fail(f"elements of a scan output have lengths {list(lens)} and others")
+            ordered = values[::-1] if direction else values
+            return np.stack(ordered) if values else np.zeros((0, *lens), shape.type.numpy)
         result = np.zeros((self.max_iterations, *lens), shape.type.numpy)
         for k, value in enumerate(values):
             result[self.max_iterations - 1 - k if direction else k] = value

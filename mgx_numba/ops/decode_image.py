@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ..core.shape import DynamicDimension, Shape
+from ..core.shape import UNBOUNDED, DynamicDimension, Shape
 from ..core.types import Type
 from ..errors import UnsupportedError
 from .base import Operator, RunModule, register
-from .dims import UNBOUNDED
 
 if TYPE_CHECKING:
     from ..graph.module import Module

@@ -9,7 +9,6 @@ from ..core.shape import DynamicDimension, Shape, find_permutation
 from .base import Operator
 
 __all__ = [
-    "UNBOUNDED",
     "any_dynamic",
     "broadcast_dim",
     "broadcast_dims",
@@ -20,9 +19,6 @@ __all__ = [
     "packed_like",
     "view_strides",
 ]
-
-UNBOUNDED = (1 << 64) - 1
-"""Upper end of the range of a length about which nothing is known."""
 
 
 def any_dynamic(shapes: Sequence[Shape]) -> bool:
@@ -41,6 +37,8 @@ def meet_dim(op: Operator, what: str, *dims: DynamicDimension) -> DynamicDimensi
     Raises:
         ShapeError: there is none; ``what`` says which axis of what was compared.
     """
+    if all(d == dims[0] for d in dims):
+        return dims[0]
     low, high = max(d.min for d in dims), min(d.max for d in dims)
     if low > high:
         raise op.fail(f"{what} differ: {' and '.join(map(str, dims))}")

@@ -1,4 +1,4 @@
-"""What all that write instructions share: macros, rewrites and the ONNX frontend."""
+"""What all that write instructions share: macros, rewrites and the frontends."""
 
 from __future__ import annotations
 

@@ -83,6 +83,10 @@ class ReduceOperator(Operator):
             return Shape.dynamic(type, [one if a in axes else d for a, d in enumerate(shape.dims)])
         return packed_like(shape, [1 if a in axes else n for a, n in enumerate(shape.lens)]).with_type(type)
 
+    def with_values(self, inputs: Sequence[Shape], values: Sequence[np.ndarray]) -> Operator | None:
+        axes = tuple(int(a) for a in values[0].reshape(-1))
+        return self.with_attributes(axes=axes) if axes else None
+
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         x = args[0]
         if len(args) == 2:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ..core.shape import DynamicDimension, Shape
+from ..core.shape import UNBOUNDED, DynamicDimension, Shape
 from ..core.types import from_numpy
 from .base import Operator, RunModule, register
-from .dims import UNBOUNDED, map_dim, packed_like
+from .dims import map_dim, packed_like
 from .scalar import cast_array
 
 if TYPE_CHECKING:

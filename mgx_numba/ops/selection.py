@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ..core.shape import DynamicDimension, Shape
+from ..core.shape import UNBOUNDED, DynamicDimension, Shape
 from ..core.types import Type
 from .base import Operator, RunModule, register
-from .dims import UNBOUNDED
 
 if TYPE_CHECKING:
     from ..graph.module import Module

@@ -81,6 +81,10 @@ class Slice(Operator):
         shape.dyn_dims = tuple(dims)
         return shape
 
+    def with_values(self, inputs: Sequence[Shape], values: Sequence[np.ndarray]) -> Operator:
+        missing = [n for n in ("starts", "ends", "axes") if not getattr(self, n)]
+        return self.with_attributes(**{n: tuple(v.tolist()) for n, v in zip(missing, values)})
+
     def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
         x = args[0]
         given = iter(args[1:])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from ..errors import OptionError, UnsupportedError
 from ..interrupts import whole_module
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..graph.program import Program
     from ..runtime.limits import Limits
 
-__all__ = ["DEFAULT", "REFERENCE", "Target", "compile_for", "register", "target", "target_names"]
+__all__ = ["DEFAULT", "REFERENCE", "Target", "compile_for", "missing", "register", "target", "target_names"]
 
 
 class Target(Protocol):
@@ -75,13 +75,25 @@ class Target(Protocol):
         It may be measured, in a fraction of a second."""
 
 
+@runtime_checkable
+class NeedsDevice(Protocol):
+    """A target that not every process has."""
+
+    def missing(self) -> str:
+        """What this process lacks for it; empty if nothing."""
+
+
 DEFAULT = "cpu"
 """Name of the target of a compilation that names none."""
 
 REFERENCE = "ref"
 """Name of the target whose results all others are compared with."""
 
-_MODULES = {REFERENCE: "mgx_numba.targets.ref.target", DEFAULT: "mgx_numba.targets.cpu.target"}
+_MODULES = {
+    REFERENCE: "mgx_numba.targets.ref.target",
+    DEFAULT: "mgx_numba.targets.cpu.target",
+    "gpu": "mgx_numba.targets.gpu.target",
+}
 """The package's own targets: each module has its target as ``TARGET``, and imports what compiles when that is asked."""
 
 _targets: dict[str, Target] = {}
@@ -108,6 +120,16 @@ def target(name: str) -> Target:
             raise OptionError(f"unknown target {name!r}; known: {', '.join(target_names())}")
         register(whole_module(_MODULES[name]).TARGET)
     return _targets[name]
+
+
+def missing(name: str) -> str:
+    """What this process lacks for the target of this name, such as a device; empty if nothing.
+
+    Raises:
+        OptionError: there is no such target.
+    """
+    found = target(name)
+    return found.missing() if isinstance(found, NeedsDevice) else ""
 
 
 def compile_for(

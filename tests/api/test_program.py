@@ -77,7 +77,7 @@ def symbolic_model():
 
 @pytest.mark.parametrize("form", ["parsed", "compiled", "loaded"])
 def test_a_wrong_length_of_an_open_dimension_names_symbol_and_options(form, tmp_path):
-    net = migraphx.parse_onnx_buffer(symbolic_model())
+    net = migraphx.parse_onnx_buffer(symbolic_model(), default_dim_value=1)
     if form != "parsed":
         net.compile("cpu")
     if form == "loaded":

@@ -210,7 +210,7 @@ def test_a_plan_is_of_one_environment(tmp_path: Path, monkeypatch: pytest.Monkey
             others.append(saved_plans._path(data, target("cpu")))
     (default_folder() / "tuning.sqlite").write_bytes(b"x")
     others.append(saved_plans._path(data, target("cpu")))
-    monkeypatch.setattr(saved_plans, "_package_state", lambda: "changed")
+    monkeypatch.setattr(saved_plans, "package_state", lambda: "changed")
     others.append(saved_plans._path(data, target("cpu")))
     assert len({mine, *others}) == 5
     for name in ("MIGRAPHX_TRACE_PASSES", "MIGRAPHX_DISABLE_PASSES", "MIGRAPHX_PROBLEM_CACHE"):

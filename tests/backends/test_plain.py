@@ -61,9 +61,9 @@ def test_a_second_back_end_gives_what_ref_gives(build: Callable, dtype: str):
 def test_registries_know_what_was_registered_and_name_it_otherwise():
     assert backend("plain") is plain.BACKEND
     assert target_names()[:2] == ("ref", "cpu") and "plain" in target_names()
-    with pytest.raises(OptionError, match="unknown back end 'metal'; known: cpu, plain"):
+    with pytest.raises(OptionError, match="unknown back end 'metal'; known: cpu, gpu, plain"):
         backend("metal")
-    with pytest.raises(OptionError, match="unknown target 'metal'; known: ref, cpu, plain"):
+    with pytest.raises(OptionError, match="unknown target 'metal'; known: ref, cpu, gpu, plain"):
         compile_for("metal", Program())
 
 

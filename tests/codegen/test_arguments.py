@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.cpu.arguments import Arguments
+from mgx_numba.codegen.arguments import Arguments
 from mgx_numba.codegen.cpu.kernel import cpu_kernel
 from mgx_numba.codegen.cpu.records import Holds, Record, RecordText, Word, pointer
 from mgx_numba.codegen.cpu.statements import for_tasks, indent, kernel_text

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.cpu.arguments import Arguments
+from mgx_numba.codegen.arguments import Arguments
 from mgx_numba.codegen.cpu.cluster.layout import reduce_layout
 from mgx_numba.codegen.cpu.cluster.names import names_of
 from mgx_numba.codegen.cpu.cluster.reduce import PRINTERS, reduce_launch

@@ -21,7 +21,7 @@ def model(tmp_path: Path) -> Path:
 @pytest.fixture
 def saved(model: Path, tmp_path: Path) -> Path:
     """Compiled for one thread of the cpu target without fast_math."""
-    program = mgx_numba.parse_onnx(model).compile("cpu", fast_math=False, num_threads=1)
+    program = mgx_numba.parse_onnx(model, default_dim_value=1).compile("cpu", fast_math=False, num_threads=1)
     program.save(tmp_path / "saved.mxr")
     return tmp_path / "saved.mxr"
 

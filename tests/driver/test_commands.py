@@ -197,7 +197,7 @@ def test_counts_of_runs_and_days_must_make_sense(model: Path, tmp_path: Path, ca
     assert capsys.readouterr().out == f"no tuning records: {tmp_path / 'records.sqlite'}\n"
 
 
-@pytest.mark.parametrize("name", ["absent.onnx", "absent.mxr", "absent.json", "absent.py"])
+@pytest.mark.parametrize("name", ["absent.onnx", "absent.mxr", "absent.json", "absent.pb", "absent.py"])
 def test_absent_file(name: str, capsys: Any) -> None:
     assert drive("read", name) == 2
     assert re.search(f"error: .*{name}", capsys.readouterr().err)
@@ -208,14 +208,11 @@ def test_file_is_needed(capsys: Any) -> None:
     assert "error: a model file is needed" in capsys.readouterr().err
 
 
-def test_tensorflow_is_refused(capsys: Any) -> None:
-    assert drive("read", "model.pb") == 2
-    assert "TensorFlow" in capsys.readouterr().err
-
-
 def test_read_prints_the_text_form(model: Path, capsys: Any) -> None:
     assert drive("read", model, "--text") == 0
-    assert capsys.readouterr().out.rstrip("\n") == str(mgx_numba.parse_onnx(str(model))).rstrip("\n")
+    assert capsys.readouterr().out.rstrip("\n") == str(mgx_numba.parse_onnx(str(model), default_dim_value=1)).rstrip(
+        "\n"
+    )
 
 
 def test_binary_and_json_files_round_trip(model: Path, tmp_path: Path, capsys: Any) -> None:
@@ -243,7 +240,9 @@ def test_cpp_output_builds_the_program(model: Path, tmp_path: Path, capsys: Any)
     assert drive("read", model, "--cpp", "-o", tmp_path / "model.cpp") == 0
     assert capsys.readouterr().out == ""
     text = (tmp_path / "model.cpp").read_text()
-    assert text.startswith("migraphx::program p;") and text == to_cpp(mgx_numba.parse_onnx(str(model))._portable)
+    assert text.startswith("migraphx::program p;") and text == to_cpp(
+        mgx_numba.parse_onnx(str(model), default_dim_value=1)._portable
+    )
     assert drive("read", model, "--cpp") == 0
     assert capsys.readouterr().out == text
 
@@ -343,10 +342,27 @@ def test_compile_shows_kernels(model: Path, capsys: Any) -> None:
     assert "# @" in out
 
 
-def test_quantisation_is_refused(model: Path, capsys: Any) -> None:
-    for flag in ("--fp16", "--bf16", "--int8", "--fp8", "--int4-weights"):
-        assert drive("compile", model, flag) == 2
-        assert f"error: {flag}: quantisation is not available" in capsys.readouterr().err
+@pytest.mark.parametrize("flag", ["--fp16", "--bf16", "--int8", "--fp8", "--int4-weights"])
+def test_quantisation(model: Path, capsys: Any, flag: str) -> None:
+    assert drive("verify", model, flag) == 0
+    assert f"Quantised: {flag[2:].replace('-', '_')}" in capsys.readouterr().err
+
+
+def test_calibration_files(model: Path, tmp_path: Path, capsys: Any) -> None:
+    shapes = {n: s._value for n, s in mgx_numba.parse_onnx(str(model)).get_parameter_shapes().items()}
+    inputs = {name: np.full(s.lens, 0.5, s.type.numpy) for name, s in shapes.items()}
+    np.savez(tmp_path / "one.npz", **inputs)
+    np.save(tmp_path / "two.npy", np.zeros(3))
+    (tmp_path / "three.npz").write_bytes(b"PK no archive")
+    assert drive("run", model, "--ref", "--int8", "--calibration", tmp_path / "one.npz") == 0
+    assert "no calibration data" not in capsys.readouterr().err
+    for name, said in (("two.npy", "one array without a name"), ("three.npz", "cannot be read"), ("four", "No such")):
+        assert drive("run", model, "--ref", "--int8", "--calibration", tmp_path / name) == 2
+        assert said in capsys.readouterr().err
+    assert drive("run", model, "--ref", "--calibration", tmp_path / "one.npz") == 2
+    assert "--calibration has no effect without --int8" in capsys.readouterr().err
+    assert drive("run", model, "--ref", "--fp16", "--bf16") == 2
+    assert "fp16 and bf16 exclude each other" in capsys.readouterr().err
 
 
 def test_gpu_is_refused(model: Path, capsys: Any) -> None:

@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from mgx_numba.api.program import program as public_program
 from mgx_numba.errors import MgxError, ParseError, UnsupportedError
 from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.program import Program
@@ -244,13 +245,15 @@ def test_a_loop_with_constant_trip_count_has_exact_outputs() -> None:
     assert history.tolist() == [[3, 6], [5, 10], [9, 18]]
 
 
-def test_a_loop_with_unknown_trip_count_has_room_for_max_loop_iterations() -> None:
+@pytest.mark.parametrize("target", ["ref", "cpu"])
+def test_a_loop_with_unknown_trip_count_was_padded_to_max_loop_iterations(target: str) -> None:
     x = np.array([1, 2], np.float32)
-    program = parse_onnx(loop_model(None), max_loop_iterations=5)
-    last, history = run_program(program, {"x": x, "n": np.array(3)})
-    assert last.tolist() == [8, 16]
-    assert history.shape == (5, 2)
-    assert history[3:].tolist() == [[0, 0], [0, 0]]
+    program = public_program.wrap(parse_onnx(loop_model(None), max_loop_iterations=5)).compile(target)
+    for trips, wanted in ((3, [[3, 6], [5, 10], [9, 18]]), (1, [[3, 6]]), (0, [])):
+        last, history = (np.asarray(r) for r in program.run({"x": x, "n": np.array(trips)}))
+        assert last.tolist() == [2**trips, 2 * 2**trips]
+        assert history.shape == (trips, 2)
+        assert history.tolist() == wanted
 
 
 def counting(trips: int | None, go: str, start: bool | None = None) -> onnx.ModelProto:

@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from mgx_numba.errors import MgxError, ParseError, ShapeError, UnsupportedError
+from mgx_numba.frontends.handlers import Handler
 from mgx_numba.frontends.onnx import parse_onnx
 
 from ..values import normal
@@ -369,7 +370,7 @@ def test_unexpected_failures_of_a_node_parser_name_the_node(monkeypatch: pytest.
     def broken(g: object, node: object, x: object) -> None:
         raise ZeroDivisionError("oops")
 
-    handler = registry.Handler(broken, 1, 1)
+    handler = Handler(broken, 1, 1)
     monkeypatch.setattr(registry, "find", lambda domain, op_type: handler)
     model, _ = single("Relu", [X])
     with pytest.raises(ParseError, match=r"node #0 \(Relu.*ZeroDivisionError: oops") as caught:

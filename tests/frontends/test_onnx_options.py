@@ -40,9 +40,9 @@ def lens(model: onnx.ModelProto, **options: Any) -> str:
 @pytest.mark.parametrize(
     "options, expected",
     [
-        ({}, {0: "batch", 1: ""}),
+        ({}, None),
         ({"default_dim_value": 3}, {0: "batch", 1: ""}),
-        ({"dim_params": {"batch": 3}}, {1: ""}),
+        ({"dim_params": {"batch": 3}, "default_dim_value": 1}, {1: ""}),
         ({"map_input_dims": {"x": [1, 1, 3]}}, None),
         ({"default_dyn_dim_value": Dim(1, 4)}, None),
     ],
@@ -52,8 +52,12 @@ def test_axes_that_only_the_default_gives_a_length_are_noted(options: Any, expec
     assert parse_onnx(relu(2, 3)).open_dims == {}
 
 
-def test_open_dimensions_default_to_one() -> None:
-    assert lens(relu("batch", None, 3)) == "[1, 1, 3]"
+def test_open_dimensions_silently_became_one() -> None:
+    program = parse_onnx(relu("batch", "tokens", 3))
+    assert str(program.parameter_shapes()["x"]) == "dynamic, float_type, {batch, tokens, 3}"
+    assert str(program.output_shapes()[0]) == "dynamic, float_type, {batch, tokens, 3}"
+    for given in ((2, 5, 3), (1, 1, 3), (0, 4, 3)):
+        assert run_program(program, {"x": np.zeros(given, np.float32)})[0].shape == given
 
 
 def test_default_dim_value() -> None:
@@ -188,15 +192,29 @@ def test_broadcasts_of_dynamic_values_take_their_lengths_from_each_other() -> No
     np.testing.assert_allclose(y, x - x.mean(1, keepdims=True), atol=1e-6)
 
 
-def test_what_needs_fixed_dimensions_says_so() -> None:
+def test_what_needs_fixed_dimensions_waits_for_them() -> None:
     model = symbolic([helper.make_node("DepthToSpace", ["x"], ["y"], blocksize=2)], ["batch", 4, 2, 2])
-    with pytest.raises(UnsupportedError, match=r"DepthToSpace.*needs fixed dimensions, but a value has dynamic"):
-        parse_onnx(model, default_dyn_dim_value=Dim(1, 4))
+    program = parse_onnx(model, default_dyn_dim_value=Dim(1, 4))
+    assert "deferred:DepthToSpace" in str(program)
+    x = normal(3, 4, 2, 2)
+    assert run_program(program, {"x": x})[0].shape == (3, 1, 4, 4)
 
 
-def test_inputs_that_must_be_constant_name_what_they_depend_on() -> None:
-    model, _ = single("Tile", [normal(2, 3), np.array([1, 2])])
-    with pytest.raises(UnsupportedError, match="input 'repeats' must be constant, but it depends on input 'x1'"):
+def test_inputs_that_had_to_be_constant_are_taken_at_run_time() -> None:
+    x = normal(2, 3)
+    model, feeds = single("Tile", [x, np.array([1, 2])])
+    program = parse_onnx(model)
+    np.testing.assert_array_equal(run_program(program, feeds)[0], np.tile(x, (1, 2)))
+    np.testing.assert_array_equal(run_program(program, {**feeds, "x1": np.array([2, 1])})[0], np.tile(x, (2, 1)))
+
+
+def test_a_sequence_from_what_is_not_known_names_what_it_depends_on() -> None:
+    nodes = [
+        helper.make_node("SplitToSequence", ["x", "n"], ["s"]),
+        helper.make_node("ConcatFromSequence", ["s"], ["y"], axis=0),
+    ]
+    model = make_model(nodes, {"x": normal(4, 3), "n": np.array(2)}, {"y": FLOAT})
+    with pytest.raises(UnsupportedError, match="input 'split' must be constant, but it depends on input 'n'"):
         parse_onnx(model)
 
 

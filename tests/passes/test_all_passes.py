@@ -128,7 +128,8 @@ def test_half_precision_programs_keep_their_values() -> None:
     y = g.op("dot", x, w)
     y = g.op("mul", g.op("add", y, g.scalar(0.25, y)), g.scalar(2.0, y))
     y = g.op("softmax", g.op("div", y, g.scalar(3.0, y)), axis=1)
-    after = check(g.ret(y), *map_passes(), rtol=5e-3, atol=2e-3)
+    # The weights that are left in 16 bits would be folded if constants were folded once more.
+    after = check(g.ret(y), *map_passes(), rtol=5e-3, atol=2e-3, idempotent=False)
     assert "softmax" not in names(after)
 
 

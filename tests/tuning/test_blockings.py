@@ -80,6 +80,17 @@ def quantized_product() -> tuple[Program, dict[str, np.ndarray]]:
     return program, {"a": a}
 
 
+def quantized_convolution() -> tuple[Program, dict[str, np.ndarray]]:
+    rng = np.random.default_rng(5)
+    x = rng.integers(0, 256, (2, 24, 11, 13)).astype(np.uint8)
+    program = Program()
+    data = program.main.add_parameter("x", Shape(Type.uint8_type, x.shape))
+    weights = program.main.add_literal(rng.integers(-128, 128, (40, 24, 3, 3)).astype(np.int8))
+    result = program.main.add_instruction("quant_convolution", [data, weights], padding=(1, 1))
+    program.main.add_return([result])
+    return program, {"x": x}
+
+
 def convolution(kind: str) -> tuple[Program, dict[str, np.ndarray]]:
     rng = np.random.default_rng(3)
     channels, name = 3 if kind == "few" else 24, "convolution_backwards" if kind == "transposed" else "convolution"
@@ -111,6 +122,7 @@ CASES = {
     "conv_1x1": lambda: convolution("1x1"),
     "conv_direct": lambda: convolution("grouped"),
     "conv_depthwise": lambda: convolution("depthwise"),
+    "conv_int8": quantized_convolution,
     "conv_few_channels": lambda: convolution("few"),
     "conv_transposed": lambda: convolution("transposed"),
     "conv_winograd_2x2": lambda: convolution("plain"),
@@ -124,6 +136,8 @@ CASES |= {f"conv_winograd_3x3_4x4{stored}_strided": lambda: convolution("7x7 by 
 
 @pytest.mark.parametrize("solver", [*GEMM_SOLVERS, *CONV_SOLVERS], ids=lambda s: s.name)
 def test_any_blocking_is_safe_and_exact(solver: Any):
+    if solver.name.endswith("_bfloat16"):
+        pytest.skip("no program here has weights in bfloat16: codegen/test_contraction_bfloat16.py")
     if solver.name.startswith("gemm_strassen") and max(TILE.variants()) > TILE.lanes:
         pytest.skip("no tile of Strassen's product")
     program, feeds = CASES[solver.name]()

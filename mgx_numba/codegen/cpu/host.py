@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -24,6 +27,7 @@ __all__ = [
     "MAX_LANES",
     "Host",
     "features",
+    "generating_for",
     "has",
     "host",
     "initialize",
@@ -89,13 +93,26 @@ def _initialize_once() -> None:
     llvm.initialize_native_asmprinter()
 
 
+_given: ContextVar[Host | None] = ContextVar("mgx_host", default=None)
+
+
+@contextmanager
+def generating_for(given: Host) -> Iterator[None]:
+    """While the block runs, in this thread, the kernel language is lowered for ``given``, not for this process's."""
+    token = _given.set(given)
+    try:
+        yield
+    finally:
+        _given.reset(token)
+
+
 def host() -> Host:
-    """The CPU of this process, narrowed by ``MGX_CPU_FEATURES``.
+    """The CPU of this process, narrowed by ``MGX_CPU_FEATURES``, or what `generating_for` says.
 
     Raises:
         OptionError: the variable names an unknown ceiling.
     """
-    return _host(os.environ.get(ENVIRONMENT, ""))
+    return _given.get() or _host(os.environ.get(ENVIRONMENT, ""))
 
 
 @functools.lru_cache(maxsize=8)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..arguments import Arguments
 from ..problems.cluster import Tensor
 from . import host
-from .arguments import Arguments
 from .machine import machine
 from .statements import INDENT
 

@@ -130,7 +130,8 @@ from .lang.stream import *
 from .lang.transpose import *
 from .lang.values import *
 from .lang.vecmath import *
-from .microkernels import depthwise, fused_epilogue, int8, tile
+from .microkernels import bfloat16, depthwise, fused_epilogue, int8, tile
+from .microkernels.bfloat16 import *
 from .microkernels.depthwise import *
 from .microkernels.fused_epilogue import *
 from .microkernels.int8 import *
@@ -138,6 +139,7 @@ from .microkernels.tile import *
 
 _PARTS = (
     arith,
+    bfloat16,
     depthwise,
     executor,
     fused_epilogue,

@@ -12,11 +12,15 @@ __all__ = ["CopyProblem", "PointwiseProblem", "ReductionProblem", "Tensor"]
 
 @dataclass(frozen=True)
 class Tensor:
-    """One operand: element type, lengths and element strides in the problem's own dimensions."""
+    """One operand: element type, lengths and element strides in the problem's own dimensions.
+
+    Its first element is the ``offset``-th of a buffer that begins at a multiple of 64 bytes.
+    """
 
     type: Type
     lens: tuple[int, ...]
     strides: tuple[int, ...]
+    offset: int = 0
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from ...ops.scalar import ScalarOps
 from ..body import ScalarBody, evaluate_instructions, scalar_body
 from .epilogue import Epilogue, EpilogueOperand, Prologue, PrologueOperand
 
-__all__ = ["epilogue_parameters", "make_epilogue", "make_prologue", "prologue_parameters"]
+__all__ = ["epilogue_parameters", "make_epilogue", "make_prologue", "prologue_parameters", "weights_parameter"]
 
 MAX_NAME = 64
 """Characters that a kernel's name takes from its operations at most."""
@@ -22,7 +22,7 @@ MAX_NAME = 64
 
 def epilogue_parameters(module: Module, contraction: Instruction) -> list[Instruction]:
     """Parameters that operations after the contraction read, in order of declaration."""
-    before = {contraction, *_before(contraction)}
+    before = {contraction, *_before(contraction), *_behind(contraction.inputs[1], ())}
     return [p for p in module.parameters() if any(user not in before for user in p.users)]
 
 
@@ -35,6 +35,12 @@ def prologue_parameters(module: Module, contraction: Instruction) -> tuple[Instr
     read = [p for p in module.parameters() if any(user in before for user in p.users)]
     source = next(p for p in read if varies_over_pixels(p.shape))
     return source, [p for p in read if p is not source]
+
+
+def weights_parameter(contraction: Instruction) -> Instruction:
+    """The parameter that the contraction's right operand is, or is the float32 form of."""
+    right = contraction.inputs[1]
+    return right if right.is_param else right.inputs[0]
 
 
 def make_epilogue(module: Module, contraction: Instruction, access: Sequence[str], fast_math: bool) -> Epilogue:

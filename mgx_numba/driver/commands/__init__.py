@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from . import compile, onnx, op, params, perf, read, run, time, tune, verify
+from . import compile, onnx, op, params, perf, read, run, tf, time, tune, verify
 
 __all__ = ["COMMANDS"]
 
@@ -19,4 +19,5 @@ COMMANDS: dict[str, ModuleType] = {
     "verify": verify,
     "op": op,
     "onnx": onnx,
+    "tf": tf,
 }

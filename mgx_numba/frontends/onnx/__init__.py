@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...core.shape import DynamicDimension
+from ...graph.deferred import Reader, register_reader
 from ...graph.program import Program
 from ...interrupts import whole_module
 
@@ -15,9 +16,21 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from ...graph.folding import Constants
+
     Source: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | onnx.ModelProto"
 
 __all__ = ["get_onnx_operators", "parse_onnx"]
+
+
+def _reader(program: Program, constants: Constants) -> Reader:
+    whole_module("onnx.defs")
+    from .reader import OnnxReader
+
+    return OnnxReader(program, constants)
+
+
+register_reader("onnx", _reader)
 
 
 def parse_onnx(
@@ -39,7 +52,7 @@ def parse_onnx(
 
     Dimensions without a value are, in this order: what ``map_input_dims`` or ``map_dyn_input_dims`` say for
     the input, what ``dim_params`` says for the symbol, ``default_dyn_dim_value`` or ``default_dim_value`` if
-    given, 1.
+    given; else they stay open: a run may give them any length, the same to all dimensions of one symbol.
 
     Args:
         model: a path, the bytes of a file, or a ModelProto.
@@ -50,8 +63,9 @@ def parse_onnx(
         map_dyn_input_dims: dimensions (lengths or ranges) of inputs, by name.
         skip_unknown_operators: put ``unknown`` instructions for operators that are not known.
         print_program_on_error: print the program as far as it was read when reading fails.
-        max_loop_iterations: room of a loop's scan outputs when its trip count is not constant.
-        limit_max_iterations: most iterations of a loop, and the largest room of its scan outputs.
+        max_loop_iterations: MIGraphX's room for scan outputs of loops whose trip count is not known; here they
+            have their exact length, and this has no effect.
+        limit_max_iterations: most iterations of a loop.
         use_debug_symbols: instructions carry the names of the nodes they came from.
         external_data_path: folder of external data (the model's own if ``model`` is a path).
 

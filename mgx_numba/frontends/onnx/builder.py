@@ -1,226 +1,25 @@
-"""Emission of IR for ONNX nodes: instructions, literals, broadcasting, and values that must be known while
-parsing.
-
-ONNX tensors without axes are MIGraphX scalars in the IR: lengths ``{1}``, strides ``{0}`` (`is_scalar`). A vector of
-one element never has that shape here: where a view would give it one, `Builder.op` makes it packed.
-"""
+"""The builder that parsers of ONNX nodes get."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from ...core.shape import Shape
-from ...core.types import Type
-from ...errors import ParseError, UnsupportedError
-from ...graph.instruction import Instruction
 from ...graph.module import Module
-from ...ops.base import Operator
-from ...ops.emitter import Emitter
-from .constants import Constants
+from ..builder import GraphBuilder, is_scalar, rank
 
 if TYPE_CHECKING:
     from .parser import GraphParser
 
-LARGEST_TABLE = 1 << 28
-"""Elements of a table that the frontend makes for a node: 1 GiB of float32. A model that asks for more is malformed."""
-
 __all__ = ["Builder", "is_scalar", "rank"]
 
 
-def is_scalar(x: Instruction) -> bool:
-    """Whether the value is an ONNX tensor without axes."""
-    return x.shape.without_axes
-
-
-def rank(x: Instruction) -> int:
-    """Number of axes that ONNX sees."""
-    return 0 if is_scalar(x) else x.shape.ndim
-
-
-_LAYS_AXES = frozenset({"broadcast", "multibroadcast", "scan_slice", "slice", "step", "transpose"})
-"""Views whose results have at least one axis, and may have stride 0 along it."""
-
-
-def _has_axis(ins: Instruction) -> bool:
-    """Whether a view of lengths {1} and stride 0 stands for a vector of one element."""
-    if ins.name == "squeeze":
-        return 0 < len(ins.op.axes) < ins.inputs[0].shape.ndim  # type: ignore[attr-defined]
-    return ins.name in _LAYS_AXES
-
-
-class Builder(Emitter):
+class Builder(GraphBuilder):
     """Appends instructions to one module.
 
     Attributes:
-        module: where instructions go.
         parser: reads subgraphs and function bodies, and holds the options and the program.
-        symbols: debug symbols that new instructions get.
     """
 
     def __init__(self, module: Module, parser: GraphParser) -> None:
-        self.module = module
+        super().__init__(module, parser.constants)
         self.parser = parser
-        self.symbols: tuple[str, ...] = ()
-
-    @property
-    def constants(self) -> Constants:
-        """Values known while parsing."""
-        return self.parser.constants
-
-    def op(
-        self, op: str | Operator, *inputs: Instruction, modules: Sequence[Module] = (), **attributes: Any
-    ) -> Instruction:
-        """Append an operation; a vector of one element that a view gives stride 0 is packed, for it has an axis."""
-        ins = self.module.add_instruction(op, inputs, modules, **attributes)
-        ins.debug_symbols = self.symbols
-        return self.op("contiguous", ins) if is_scalar(ins) and _has_axis(ins) else ins
-
-    def literal(self, value: Any, type: Type | None = None) -> Instruction:
-        """A constant; an array without axes becomes a scalar."""
-        array = np.asarray(value)
-        if type is not None and array.dtype != type.numpy:
-            array = array.astype(type.numpy)
-        ins = self.module.add_literal(np.ascontiguousarray(array) if array.ndim else array)
-        ins.debug_symbols = self.symbols
-        return ins
-
-    def like(self, value: float | int | bool, x: Instruction) -> Instruction:
-        """A scalar constant of the element type of ``x``."""
-        return self.literal(value, x.shape.type)
-
-    def lens(self, x: Instruction) -> tuple[int, ...]:
-        """Lengths as ONNX sees them (none for a scalar).
-
-        Raises:
-            UnsupportedError: the value has dynamic dimensions.
-        """
-        if x.shape.is_dynamic:
-            raise UnsupportedError(f"needs fixed dimensions, but a value has {x.shape}; give the input's dimensions")
-        return () if is_scalar(x) else x.shape.lens
-
-    def limit(self, count: int, what: str) -> None:
-        """Refuse to build a constant of more than 2**28 elements.
-
-        Raises:
-            UnsupportedError: ``what`` would be that large.
-        """
-        if count > LARGEST_TABLE:
-            raise UnsupportedError(f"{what} of {count} elements is too large")
-
-    def axis(self, value: int, axes: int, what: str = "axis") -> int:
-        """An axis counted from the front.
-
-        Raises:
-            ParseError: it is out of range.
-        """
-        if not -axes <= value < axes:
-            raise ParseError(f"{what} is {value}, expected {-axes} to {axes - 1} for a tensor of {axes} dimensions")
-        return value % axes
-
-    def axes(self, values: Sequence[int], axes: int, what: str = "axes") -> list[int]:
-        """Several different axes counted from the front."""
-        found = [self.axis(v, axes, what) for v in values]
-        if len(set(found)) != len(found):
-            raise ParseError(f"{what} {list(values)} name an axis twice")
-        return found
-
-    def constant(self, x: Instruction, what: str) -> np.ndarray:
-        """Value of an input that must be known while parsing.
-
-        Raises:
-            UnsupportedError: it depends on an input of the model; the message names that.
-        """
-        value = self.constants.value(x)
-        if value is None:
-            reason = self.constants.reason(x)
-            raise UnsupportedError(f"input {what!r} must be constant, but it {reason}")
-        return value
-
-    def ints(self, x: Instruction, what: str) -> list[int]:
-        """Values of a constant integer input, flat."""
-        value = self.constant(x, what)
-        if value.dtype.kind not in "iu":
-            raise ParseError(f"input {what!r} is of type {value.dtype}, expected integers")
-        return [int(v) for v in value.ravel()]
-
-    def int_value(self, x: Instruction, what: str) -> int:
-        """Value of a constant integer input of one element."""
-        values = self.ints(x, what)
-        if len(values) != 1:
-            raise ParseError(f"input {what!r} has {len(values)} elements, expected 1")
-        return values[0]
-
-    def from_start(self, indices: Instruction) -> Instruction:
-        """Integers as indices that do not count from the end: negative ones are out of range, being large without a
-        sign."""
-        return self.op("bit_cast", indices, target_type=indices.shape.type.unsigned)
-
-    def pointwise(self, name: str, *values: Instruction, **attributes: Any) -> Instruction:
-        """A pointwise operation on values that broadcast."""
-        return self.op(name, *self.same_lens(*values), **attributes)
-
-    def chain(self, name: str, values: Sequence[Instruction]) -> Instruction:
-        """A binary pointwise operation applied from left to right."""
-        result = values[0]
-        for value in values[1:]:
-            result = self.pointwise(name, result, value)
-        return result
-
-    def reshape(self, x: Instruction, dims: Sequence[int]) -> Instruction:
-        """``x`` with other lengths (no 0 or -1 unless dynamic); no lengths give a scalar."""
-        dims = tuple(dims)
-        if not x.shape.is_dynamic and self.lens(x) == dims:
-            return x
-        if not x.shape.is_dynamic and 0 in dims:
-            return self.literal(np.empty(Shape(x.shape.type, dims).lens, x.shape.type.numpy))
-        if not dims:
-            one = x if x.shape.lens == (1,) else self.op("reshape", x, dims=(1,))
-            return self.op("squeeze", one, axes=(0,))
-        return self.op("reshape", x, dims=dims)
-
-    def swap_last(self, x: Instruction) -> Instruction:
-        """``x`` with its last two axes exchanged."""
-        order = list(range(x.shape.ndim))
-        order[-2:] = order[-1], order[-2]
-        return self.transpose(x, order)
-
-    def squeeze(self, x: Instruction, axes: Sequence[int]) -> Instruction:
-        """``x`` without some axes of length 1."""
-        return self.op("squeeze", x, axes=tuple(axes)) if axes else x
-
-    def unsqueeze(self, x: Instruction, axes: Sequence[int]) -> Instruction:
-        """``x`` with axes of length 1 put in; ``axes`` count in the result."""
-        if not axes:
-            return x
-        if is_scalar(x):
-            return self.reshape(x, (1,) * len(axes))
-        return self.op("unsqueeze", x, axes=tuple(sorted(axes)))
-
-    def slice(self, x: Instruction, axis: int, start: int, end: int) -> Instruction:
-        """Elements ``start`` to ``end`` of one axis; all of it is ``x`` itself."""
-        if not x.shape.is_dynamic and start == 0 and end == x.shape.lens[axis]:
-            return x
-        return self.op("slice", x, axes=(axis,), starts=(start,), ends=(end,))
-
-    def split(self, x: Instruction, axis: int, sizes: Sequence[int]) -> list[Instruction]:
-        """Pieces of one axis."""
-        result = []
-        start = 0
-        for size in sizes:
-            result.append(self.slice(x, axis, start, start + size))
-            start += size
-        return result
-
-    def reduce(self, name: str, x: Instruction, axes: Sequence[int], keep: bool = True) -> Instruction:
-        """A reduction; without ``keep`` the reduced axes are dropped."""
-        if not axes:
-            return x
-        result = self.op(name, x, axes=tuple(sorted(axes)))
-        return result if keep else self.squeeze(result, sorted(axes))
-
-    def undefined(self) -> Instruction:
-        """Stands for an absent optional input of an IR operator."""
-        return self.op("undefined")

@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from ...errors import ParseError, UnsupportedError
+from ...graph.folding import LARGEST
 from ...graph.instruction import Instruction
 from .builder import Builder, rank
-from .constants import LARGEST
 from .node import Node
 from .registry import register
 from .tensors import element_count, ir_type

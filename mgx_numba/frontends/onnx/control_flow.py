@@ -76,8 +76,8 @@ def loop(
     condition: Instruction | None = None,
     *carried: Instruction,
 ) -> Sequence[Instruction]:
-    """A submodule run again and again; scan outputs have room for the trip count, or
-    ``max_loop_iterations``. More iterations than ``limit_max_iterations`` are refused.
+    """A submodule run again and again; scan outputs are as long as there are iterations. More than
+    ``limit_max_iterations`` are refused.
     """
     body = node.get_graph("body")
     count = len(carried)
@@ -92,11 +92,9 @@ def loop(
     options = g.parser.options
     known = None if trips is None else g.constants.value(trips)
     longest = 0 if known is None else int(known.ravel()[0])
-    most = options.max_loop_iterations if known is None else max(0, longest)
+    most = options.limit_max_iterations if known is None else max(0, longest)
     if scans and most > options.limit_max_iterations and (condition is None or known is None):
         raise UnsupportedError(f"{most} iterations exceed limit_max_iterations={options.limit_max_iterations}")
-    if not scans and known is None:
-        most = options.limit_max_iterations
     most = min(most, options.limit_max_iterations)
     start = condition if condition is not None else g.literal(np.array([True]))
     limit = trips if trips is not None else g.literal(np.array([np.iinfo(np.int64).max]))
@@ -106,10 +104,12 @@ def loop(
     parameters = {n: module.add_parameter(_free(module, n), s) for n, s in zip(names, shapes, strict=False)}
     results = g.parser.subgraph(g, body, node.scope, module, parameters)
     _check_carried(names[2:], carried, results[1:])
-    if longest > options.limit_max_iterations and _goes_on(g, start, parameters[names[1]], results[0]):
+    certain = known is not None and (most == 0 or _goes_on(g, start, parameters[names[1]], results[0]))
+    if longest > options.limit_max_iterations and certain:
         raise UnsupportedError(f"{longest} iterations exceed limit_max_iterations={options.limit_max_iterations}")
     module.add_return(results)
-    result = g.op("loop", limit, start, *carried, modules=[module], max_iterations=most)
+    attributes = {"max_iterations": most, "use_dyn_output": bool(scans) and not certain}
+    result = g.op("loop", limit, start, *carried, modules=[module], **attributes)
     values = _members(g, result, module)
     return [_as_entered(g, v, c) for v, c in zip(values, carried, strict=False)] + values[count:]
 

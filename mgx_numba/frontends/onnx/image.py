@@ -13,10 +13,10 @@ import numpy as np
 from ...core.shape import row_major_strides
 from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
+from ...graph.folding import LARGEST
 from ...graph.instruction import Instruction
 from .activation import add_scalar, mul_scalar
 from .builder import Builder, rank
-from .constants import LARGEST
 from .node import Node
 from .registry import register
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
+from ..slicing import strided_slice
 from .builder import Builder, rank
 from .node import Node
 from .registry import register
@@ -79,35 +80,6 @@ def slice_node(
     if 0 in stride:
         raise ParseError(f"steps {stride} hold a 0")
     return strided_slice(g, x, g.axes(given, rank(x)), first, last, stride)
-
-
-def strided_slice(
-    g: Builder, x: Instruction, axes: list[int], starts: list[int], ends: list[int], steps: list[int]
-) -> Instruction:
-    """Slicing along several axes as ONNX Slice says, by ``slice``, ``reverse`` and ``step``.
-
-    Bounds count from the end if negative and are then clamped: unlike Python's, a negative step's start that lies
-    before the axis is the first element.
-    """
-    low, high = list(starts), list(ends)
-    for k, (axis, step) in enumerate(zip(axes, steps, strict=False)):
-        dim = x.shape.dims[axis]
-        if not dim.is_fixed:
-            if step < 0:
-                raise UnsupportedError(f"axis {axis} has length {dim}: a negative step needs a fixed length")
-            continue
-        begin, end, _ = slice(starts[k], ends[k], step).indices(dim.min)
-        if step < 0:
-            begin, end = end + 1, min(max(begin, 0), dim.min - 1) + 1
-        low[k], high[k] = begin, max(begin, end)
-    result = g.op("slice", x, axes=tuple(axes), starts=tuple(low), ends=tuple(high)) if axes else g.op("identity", x)
-    backwards = tuple(axis for axis, step in zip(axes, steps, strict=False) if step < 0)
-    if backwards:
-        result = g.op("reverse", result, axes=backwards)
-    wide = [(axis, abs(step)) for axis, step in zip(axes, steps, strict=False) if abs(step) != 1]
-    if wide:
-        result = g.op("step", result, axes=tuple(a for a, _ in wide), steps=tuple(s for _, s in wide))
-    return result
 
 
 def _slice_at_run_time(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...core.shape import DynamicDimension
+from ...core.shape import UNBOUNDED, DynamicDimension
 from ...errors import OptionError
 
 __all__ = ["ParseOptions"]
@@ -62,11 +62,12 @@ class ParseOptions:
 
     @property
     def unknown_dim(self) -> DynamicDimension:
-        """What a dimension without value or mapping becomes."""
+        """What a dimension without value or mapping becomes: any length, unless there is a default."""
         if self.has_dynamic_default and self.default_dyn_dim_value is not None:
             return self.default_dyn_dim_value
-        length = self.default_dim_value or 1
-        return DynamicDimension(length, length)
+        if not self.default_dim_value:
+            return DynamicDimension(0, UNBOUNDED)
+        return DynamicDimension(self.default_dim_value, self.default_dim_value)
 
     def given_dims(self, name: str) -> list[DynamicDimension] | None:
         """Dimensions that the caller gave for input ``name``, ``None`` when there are none."""
@@ -76,7 +77,7 @@ class ParseOptions:
     def symbol(self, name: str) -> DynamicDimension:
         """What the symbolic dimension ``name`` becomes."""
         dim = self.dim_params.get(name)
-        return self.unknown_dim if dim is None else as_range(dim)
+        return replace(self.unknown_dim if dim is None else as_range(dim), symbol=name)
 
 
 def as_range(dim: int | DynamicDimension) -> DynamicDimension:

@@ -6,18 +6,21 @@ import difflib
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...core.shape import DynamicDimension, Shape
 from ...errors import MgxError, OptionError, ParseError, UnsupportedError
+from ...graph.folding import Constants
 from ...graph.instruction import Instruction
 from ...graph.module import Module
 from ...graph.program import Program
+from ..handlers import check_arity
 from . import registry
 from .builder import Builder
-from .constants import Constants
+from .deferred import Attempt
 from .functions import expand, function_attributes, resolve_attributes, schema_attributes, schema_body
 from .legacy import modernised
 from .model import OLDEST_OPSET, Model, canonical_domain, load_model
@@ -25,7 +28,7 @@ from .node import Node
 from .optional import OPTIONAL_OPERATORS
 from .options import ParseOptions
 from .order import label, sorted_nodes
-from .schema import check_node, find_schema, newest_since
+from .schema import Schema, check_node, find_schema, newest_since
 from .scope import Scope
 from .sequence import SEQUENCE_OPERATORS, TensorSequence
 from .tensors import elem_name, element_count, ir_type, is_narrow, onnx_type_string
@@ -38,7 +41,7 @@ __all__ = ["GraphParser", "parse"]
 
 @np.errstate(all="ignore")
 def parse(source: Any, options: ParseOptions) -> Program:
-    """Parse a model with these options; see `mgx_numba.frontends.onnx.parse_onnx`.
+    """Read a model with these options; see `mgx_numba.frontends.onnx.parse_onnx`.
 
     Overflow and NaN in constants go without NumPy's warnings.
     """
@@ -61,15 +64,43 @@ class GraphParser:
         options: what was asked for.
         program: the program so far.
         constants: values known while parsing.
-        narrow: ONNX type strings of literals whose element type the IR stores in a wider one (int4 as int8).
+        narrow: ONNX type strings of values whose element type the IR stores in a wider one (int4 as int8).
+        settled: the module in which a node that depends on what is not known is an error; elsewhere it is deferred.
     """
 
-    def __init__(self, model: Model, options: ParseOptions) -> None:
+    def __init__(
+        self,
+        model: Model,
+        options: ParseOptions,
+        program: Program | None = None,
+        constants: Constants | None = None,
+        narrow: dict[Instruction, str] | None = None,
+    ) -> None:
         self.model = model
         self.options = options
-        self.program = Program()
-        self.constants = Constants(self.program.allowance)
-        self.narrow: dict[Instruction, str] = {}
+        self.program = Program() if program is None else program
+        self.constants = Constants(self.program.allowance) if constants is None else constants
+        self.narrow: dict[Instruction, str] = {} if narrow is None else narrow
+        self.settled: Module | None = None
+
+    def beside(self, model: Model, program: Program) -> GraphParser:
+        """A parser of another model, with the same options."""
+        return GraphParser(model, self.options, program)
+
+    def read_into(self, module: Module, inputs: Sequence[Instruction]) -> list[Instruction]:
+        """Read the main graph into a module, on these values for its inputs; its results.
+
+        Raises:
+            UnknownValueError: a node needs to know what is not known; nothing is left of it.
+            MgxError: the graph cannot be read, or does not fit the inputs.
+        """
+        self.settled = module
+        g, scope, graph = Builder(module, self), Scope(self.model.opsets), self.model.graph
+        for info, x in zip(graph.input, inputs, strict=True):
+            if is_narrow(info.type.tensor_type.elem_type):
+                self.narrow[x] = self.narrow_name(info.type.tensor_type.elem_type)
+            scope.define(info.name, x)
+        return self.parse_graph(g, graph, scope)
 
     def parse_main(self) -> None:
         """Read the main graph.
@@ -162,7 +193,13 @@ class GraphParser:
         if function is not None:
             results: Any = expand(g, node, function, inputs, function_attributes(function), scope.path)
         else:
-            results = self._parse_operator(g, node, inputs, scope)
+            handler, schema = self._operator(node, inputs)
+            attempt = Attempt(g, node, inputs)
+            if attempt.error is None:
+                with attempt:
+                    results = self._parse_operator(g, node, inputs, scope, handler, schema)
+            if attempt.error is not None:
+                results = attempt.deferred()
         single = isinstance(results, (Instruction, TensorSequence))
         values: list[Any] = [results] if single else list(results)
         for position, name in enumerate(node.outputs):
@@ -175,7 +212,8 @@ class GraphParser:
     def _model_function(self, node: Node) -> FunctionProto | None:
         return self.model.functions.get((node.domain, node.op_type, node.proto.overload))
 
-    def _parse_operator(self, g: Builder, node: Node, inputs: list[Instruction | None], scope: Scope) -> Any:
+    def _operator(self, node: Node, inputs: list[Instruction | None]) -> tuple[registry.Handler | None, Schema | None]:
+        """What parses a node, and the schema that it has been found to keep."""
         handler = registry.find(node.domain, node.op_type)
         schema = find_schema(node.domain, node.op_type, node.opset)
         for position, x in enumerate(inputs):
@@ -183,10 +221,21 @@ class GraphParser:
                 raise UnsupportedError(f"input {position} ({node.inputs[position]!r}) is a sequence")
         if schema is not None and not schema.deprecated:
             check_node(node, schema, [self._type_string(x) for x in inputs])
+        return handler, schema
+
+    def _parse_operator(
+        self,
+        g: Builder,
+        node: Node,
+        inputs: list[Instruction | None],
+        scope: Scope,
+        handler: registry.Handler | None,
+        schema: Schema | None,
+    ) -> Any:
         if handler is not None:
             if node.domain == "" and node.opset < OLDEST_OPSET and schema is not None:
                 inputs = modernised(g, node, schema, inputs)
-            _check_arity(handler, inputs)
+            check_arity(handler, inputs)
             return handler.parse(g, node, *inputs)
         body = None if schema is None else schema_body(node, schema, inputs)
         if schema is not None and body is not None:
@@ -295,8 +344,10 @@ class GraphParser:
                 raise UnsupportedError(f"{where} has no shape; give its dimensions in map_input_dims")
             element_count([d.dim_value for d in declared], where)
             dims = [self._dim(d) for d in declared]
-        elif tensor.HasField("shape") and len(dims) != len(declared):
-            raise OptionError(f"{where} has {len(declared)} dimensions, but {len(dims)} are given for it")
+        elif tensor.HasField("shape"):
+            if len(dims) != len(declared):
+                raise OptionError(f"{where} has {len(declared)} dimensions, but {len(dims)} are given for it")
+            dims = [replace(d, symbol=e.dim_param) for d, e in zip(dims, declared, strict=True)]
         if not dims:
             return Shape(type)
         try:
@@ -306,7 +357,7 @@ class GraphParser:
 
     def _open_axes(self, info: ValueInfoProto) -> dict[int, str]:
         """Symbols (or "") of the axes of an input that only ``default_dim_value`` gives a length."""
-        if self.options.given_dims(info.name) is not None or self.options.has_dynamic_default:
+        if self.options.given_dims(info.name) is not None or not self.options.default_dim_value:
             return {}
         dims = [(d.WhichOneof("value"), d.dim_param) for d in info.type.tensor_type.shape.dim]
         given = self.options.dim_params
@@ -338,13 +389,3 @@ class GraphParser:
                     raise ParseError(
                         f"graph {graph.name!r}: output {info.name!r} is declared as {declared}, its node gives {given}"
                     )
-
-
-def _check_arity(handler: registry.Handler, inputs: Sequence[Instruction | None]) -> None:
-    if handler.most is not None and len(inputs) > handler.most:
-        raise ParseError(f"got {len(inputs)} inputs, expected at most {handler.most}")
-    if len(inputs) < handler.required:
-        raise ParseError(f"got {len(inputs)} inputs, expected at least {handler.required}")
-    for position in range(handler.required):
-        if inputs[position] is None:
-            raise ParseError(f"input {position} is missing")

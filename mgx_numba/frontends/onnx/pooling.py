@@ -12,9 +12,9 @@ import numpy as np
 from ...core.shape import row_major_strides
 from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
+from ...graph.folding import LARGEST
 from ...graph.instruction import Instruction
 from .builder import Builder
-from .constants import LARGEST
 from .node import Node
 from .registry import register
 from .window import Window, check_spatial, read_window

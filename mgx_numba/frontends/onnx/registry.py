@@ -5,14 +5,12 @@ operator families.
 from __future__ import annotations
 
 import importlib
-import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
 
 from ...interrupts import unbroken
+from ..handlers import Handler, ParserT, handler_of
 
-__all__ = ["FAMILIES", "MICROSOFT", "Handler", "find", "names", "register"]
+__all__ = ["FAMILIES", "MICROSOFT", "find", "names", "register"]
 
 MICROSOFT = "com.microsoft"
 
@@ -53,21 +51,6 @@ FAMILIES = (
     "control_flow",
 )
 
-Parser = Callable[..., Any]
-ParserT = TypeVar("ParserT", bound=Parser)
-
-
-@dataclass(frozen=True)
-class Handler:
-    """A parser ``parse(g, node, *inputs)`` and how many inputs it takes; absent optional inputs
-    are ``None``.
-    """
-
-    parse: Parser
-    required: int
-    most: int | None
-
-
 _HANDLERS: dict[tuple[str, str], Handler] = {}
 _loaded = False
 
@@ -76,7 +59,7 @@ def register(*op_types: str, domain: str | Sequence[str] = "") -> Callable[[Pars
     """Decorator: the function parses these operators of this domain (or of each of several)."""
 
     def add(function: ParserT) -> ParserT:
-        handler = _handler(function)
+        handler = handler_of(function)
         for one in [domain] if isinstance(domain, str) else domain:
             for op_type in op_types:
                 if (one, op_type) in _HANDLERS:
@@ -85,14 +68,6 @@ def register(*op_types: str, domain: str | Sequence[str] = "") -> Callable[[Pars
         return function
 
     return add
-
-
-def _handler(function: Parser) -> Handler:
-    parameters = list(inspect.signature(function).parameters.values())[2:]
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    unbounded = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-    required = sum(p.default is p.empty for p in positional)
-    return Handler(function, required, None if unbounded else len(positional))
 
 
 def load_families() -> None:

@@ -15,10 +15,10 @@ import numpy as np
 
 from ...core.types import Type
 from ...errors import UnsupportedError
+from ...graph.folding import LARGEST
 from ...graph.instruction import Instruction
 from ...ops.resize import nearest_index, source_coordinates
 from .builder import Builder
-from .constants import LARGEST
 
 __all__ = ["Axis", "Kernel", "resample"]
 

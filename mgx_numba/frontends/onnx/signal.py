@@ -10,9 +10,9 @@ from math import prod
 import numpy as np
 
 from ...errors import ParseError, ShapeError, UnsupportedError
+from ...graph.folding import LARGEST
 from ...graph.instruction import Instruction
 from .builder import Builder, rank
-from .constants import LARGEST
 from .node import Node
 from .registry import register
 from .tensors import ir_type

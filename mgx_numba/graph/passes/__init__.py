@@ -1,10 +1,12 @@
 """Graph passes, one a file; importing the package makes all of them known by name."""
 
 from . import (
+    autocast_fp8,
     dead_code_elimination,
     eliminate_common_subexpression,
     eliminate_contiguous,
     eliminate_convert,
+    eliminate_data_type,
     eliminate_identity,
     eliminate_pad,
     fuse_attention,
@@ -18,6 +20,8 @@ from . import (
     one_pass_variance,
     optimize_module,
     propagate_constant,
+    quantize_8bits,
+    quantize_int4,
     rewrite_gelu,
     rewrite_layernorm,
     rewrite_pooling,
@@ -29,18 +33,22 @@ from . import (
     rewrite_softmax,
     schedule,
     simplify_algebra,
+    simplify_qdq,
     simplify_reshapes,
     split_reduce,
+    truncate_float,
 )
 from .base import Options, Pass, known_passes, make_pass, run_passes
 
 __all__ = [
     "Options",
     "Pass",
+    "autocast_fp8",
     "dead_code_elimination",
     "eliminate_common_subexpression",
     "eliminate_contiguous",
     "eliminate_convert",
+    "eliminate_data_type",
     "eliminate_identity",
     "eliminate_pad",
     "fuse_attention",
@@ -56,6 +64,8 @@ __all__ = [
     "one_pass_variance",
     "optimize_module",
     "propagate_constant",
+    "quantize_8bits",
+    "quantize_int4",
     "rewrite_gelu",
     "rewrite_layernorm",
     "rewrite_pooling",
@@ -68,6 +78,8 @@ __all__ = [
     "run_passes",
     "schedule",
     "simplify_algebra",
+    "simplify_qdq",
     "simplify_reshapes",
     "split_reduce",
+    "truncate_float",
 ]

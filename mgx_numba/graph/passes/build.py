@@ -12,7 +12,15 @@ from ...core.shape import Shape
 from ...core.types import Type
 from ...ops.base import Operator, make_op
 from ...ops.emitter import Emitter
-from ..constants import constant_array, fold_pointwise, is_constant, literal_argument, scalar_array, spread_operator
+from ..constants import (
+    STORED,
+    constant_array,
+    fold_pointwise,
+    is_constant,
+    literal_argument,
+    scalar_array,
+    spread_operator,
+)
 from ..instruction import Instruction
 from ..module import Module
 
@@ -37,9 +45,9 @@ class RewriteBuilder(Emitter):
         self.created: list[Instruction] = []
 
     def op(self, op: Operator | str, *inputs: Instruction, **attributes: Any) -> Instruction:
-        """Insert an operation; a pointwise operation on constants becomes a constant instead."""
+        """Insert an operation; a pointwise operation on constants becomes a constant instead, unless it is `STORED`."""
         operator = make_op(op, **attributes) if isinstance(op, str) else op
-        if operator.pointwise and inputs and all(map(is_constant, inputs)):
+        if operator.pointwise and operator.name not in STORED and inputs and all(map(is_constant, inputs)):
             folded = self._fold(operator, inputs)
             if folded is not None:
                 return folded

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from ...core.types import Type
 from ...ops.base import make_op
+from ..constants import is_constant
 from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
 from .base import Options, Pass
+from .eliminate_data_type import is_stored_weight
 from .prologue import pointwise_over, prologue_of
 from .regions import extract, grow, order_of, unfusable
 
 __all__ = ["FuseContraction"]
 
-CONTRACTIONS = frozenset({"dot", "convolution", "convolution_backwards"})
+CONTRACTIONS = frozenset({"dot", "convolution", "convolution_backwards", "quant_dot", "quant_convolution"})
+WIDE = (Type.float_type, Type.double_type)
+INT8 = (Type.int8_type, Type.uint8_type)
 
 
 class FuseContraction(Pass):
     """``pointwise(...pointwise(dot(a, b), c)...)`` -> ``fused_contraction(a, b, c)`` with those operations inside.
 
     Only operations over the contraction's own lengths join, and only while a single value leaves the region. Before a
-    1x1 convolution, those that make its input join too if `prologue_of` finds that it can compute them on the way.
+    1x1 convolution, those that make its input join too if `prologue_of` finds that it can compute them on the way. The
+    conversion of weights that are stored in 16 bits joins.
     """
 
     name = "fuse_contraction"
@@ -30,13 +35,12 @@ class FuseContraction(Pass):
         for ins in list(module):
             if ins.name not in CONTRACTIONS or ins.module is not module:
                 continue
-            reason = unfusable(ins)
-            if reason is None and ins.shape.type not in (Type.float_type, Type.double_type):
-                reason = f"epilogues are computed in float_type and double_type, not in {ins.shape.type.name}"
+            reason = unfusable(ins) or _refused_types(ins)
             if reason is not None:
                 self._note(ins, reason)
                 continue
-            before = prologue_of(ins, order, self._note)
+            stored = _stored_weights(module, ins, order)
+            before = stored + [i for i in prologue_of(ins, order, self._note) if i not in stored]
             region = before + grow([ins], order, pointwise_over(ins.shape.lens), note=self._note)
             if len(region) > 1:
                 self.log.apply(self.name, ins)
@@ -46,3 +50,26 @@ class FuseContraction(Pass):
 
     def _note(self, ins: Instruction, reason: str) -> None:
         self.log.refuse(self.name, ins, reason)
+
+
+def _refused_types(ins: Instruction) -> str | None:
+    """Why no kernel of these types has an epilogue; None if one has."""
+    kind = ins.shape.type
+    if kind in WIDE:
+        return None
+    a, b = ins.inputs
+    if kind is not Type.int32_type or a.shape.type not in INT8 or b.shape.type is not Type.int8_type:
+        return f"epilogues are computed in {', '.join(t.name for t in WIDE)} and of 8-bit integers, not in {kind.name}"
+    return None if is_constant(b) else "the right-hand side of a product of integers is not constant"
+
+
+def _stored_weights(module: Module, ins: Instruction, order: dict[Instruction, int]) -> list[Instruction]:
+    """The conversion of the right-hand side, if that is a constant in 16 bits: one for this contraction alone."""
+    weights = ins.inputs[1]
+    if not is_stored_weight(weights):
+        return []
+    if not weights.single_use:
+        weights = module.insert_instruction(ins, weights.op, weights.inputs)
+        order[weights] = order[ins]
+        module.set_input(ins, 1, weights)
+    return [weights]

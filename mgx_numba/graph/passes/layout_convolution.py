@@ -14,6 +14,7 @@ from ..module import Module
 from ..program import Program
 from .base import Options, Pass
 from .build import RewriteBuilder
+from .eliminate_data_type import is_stored_weight
 from .rewriter import remove_dead
 
 __all__ = ["LayoutConvolution", "channels_last"]
@@ -97,6 +98,9 @@ class LayoutConvolution(Pass):
                 arranged[value] = value
             elif array is not None:
                 arranged[value] = builder.argument(laid_out(array, shape))
+            elif is_stored_weight(value):
+                stored = LayoutConvolution._in_order(module, user, value.inputs[0], arranged)
+                arranged[value] = module.insert_instruction(user, value.op, [stored])
             else:
                 arranged[value] = builder.op("layout", value, permutation=permutation)
             for new in builder.created:

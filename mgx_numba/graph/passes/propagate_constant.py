@@ -12,7 +12,7 @@ import numpy as np
 
 from ...errors import MgxError
 from ...ops.reduce import ReduceOperator
-from ..constants import compact, constant_array, is_constant, laid_out, uniform, uniform_value
+from ..constants import STORED, compact, constant_array, is_constant, laid_out, uniform, uniform_value
 from ..instruction import Instruction
 from ..module import Module
 from ..program import Program
@@ -66,7 +66,13 @@ class PropagateConstant(Pass):
 def _is_candidate(ins: Instruction) -> bool:
     if ins.literal is not None or not ins.inputs or ins.module_args or ins.name in NONDETERMINISTIC:
         return False
-    if ins.name in BROADCASTS or ins.name.startswith("@") or ins.shape.is_dynamic or ins.shape.sub_shapes:
+    if (
+        ins.name in BROADCASTS
+        or ins.name in STORED
+        or ins.name.startswith("@")
+        or ins.shape.is_dynamic
+        or ins.shape.sub_shapes
+    ):
         return False
     if last_states(ins):  # they stand for results of the layer that its literal would not have
         return False

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ml_dtypes
 
 from ...core.types import Type
-from ..constants import uniform_value
+from ..constants import constant_array, uniform_value
 from ..instruction import Instruction
 from .build import RewriteBuilder
-from .match import Match, op, rule
+from .match import Match, constant, op, rule
 from .rewriter import RulePass
 
 __all__ = ["RewriteQuantization"]
@@ -47,8 +47,15 @@ def dequantize(m: Match, b: RewriteBuilder) -> object:
     return b.convert(product, target)
 
 
+@rule("unpack_constant", op("unpack_int4 unpack_fp4", constant("x")))
+def unpack(m: Match, b: RewriteBuilder) -> object:
+    """The values of a constant's nibbles."""
+    packed = constant_array(m.x)
+    return None if packed is None else b.constant(m.ins.op.compute(m.ins.shape, [packed]), m.ins.shape)
+
+
 class RewriteQuantization(RulePass):
-    """``quantizelinear`` and ``dequantizelinear`` in primitive operations."""
+    """``quantizelinear`` and ``dequantizelinear`` in primitive operations; constants of 4 bits unpacked."""
 
     name = "rewrite_quantization"
-    rules = (quantize, dequantize)
+    rules = (quantize, dequantize, unpack)

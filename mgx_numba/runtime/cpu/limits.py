@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 
-from ...codegen.cpu.arguments import Arguments
+from ...codegen.arguments import Arguments
 from ...codegen.cpu.host import lanes
 from ...codegen.cpu.kernel import cpu_kernel
 from ...codegen.cpu.statements import for_tasks, indent, kernel_text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from ...codegen.kernel import KernelSource
 from ...runtime.cpu.direct import Entry
 from ...runtime.cpu.executor import EXECUTOR_KERNELS, Executable
-from ...runtime.plan import HostStep, Step, TensorView
+from ...runtime.plan import HostStep, Plan, Step, TensorView
 from ..base import KeptPlan, Tree
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ...graph.rewrite_log import RewriteLog
     from ..base import Observer
 
-__all__ = ["LoweredProgram", "grouped"]
+__all__ = ["LoweredProgram", "grouped", "kernels_of"]
 
 
 class LoweredProgram:
@@ -59,6 +59,8 @@ class LoweredProgram:
     def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
         """Results for checked inputs by name."""
         target = self._for(inputs)
+        if target is not self:
+            return target.run(inputs)
         assert target.executable is not None
         results = target.executable.run(target.arrays(inputs))
         return results if target.trees is None else grouped(target.trees, results)
@@ -85,6 +87,8 @@ class LoweredProgram:
         from ..base import Observation
 
         target = self._for(inputs)
+        if target is not self:
+            return target.observe(inputs, observer)
         assert target.executable is not None
 
         def note(index: int, step: Step | HostStep, seconds: float, view: Callable[[TensorView], np.ndarray]) -> None:
@@ -100,6 +104,9 @@ class LoweredProgram:
     def idle(self, inputs: Mapping[str, np.ndarray]) -> None:
         """A run of the same inputs and outputs without its steps."""
         target = self._for(inputs)
+        if target is not self:
+            target.idle(inputs)
+            return
         executable = target.executable
         assert executable is not None
         if target._idle is None:
@@ -116,6 +123,8 @@ class LoweredProgram:
         from ..tracing import write_trace
 
         target = self._for(inputs)
+        if target is not self:
+            return target.trace(inputs, level, out)
         assert target.executable is not None
         total = 0.0
 
@@ -130,13 +139,8 @@ class LoweredProgram:
 
     def kernels(self) -> list[KernelSource]:
         """The distinct kernels, in order of first use; the origin of each has all instructions that run it."""
-        origins: dict[KernelSource, dict[str, None]] = {}
-        for program in self._all():
-            for step in program.executable.plan.native_steps() if program.executable is not None else ():
-                origin = step.kernel.origin or step.instruction
-                for kernel in (step.kernel, *(a for a in step.args if isinstance(a, KernelSource))):
-                    origins.setdefault(kernel, {})[kernel.origin or origin] = None
-        return [dataclasses.replace(kernel, origin="\n".join(texts)) for kernel, texts in origins.items()]
+        plans = [program.executable.plan for program in self._all() if program.executable is not None]
+        return list(kernels_of(plans).values())
 
     def host_reasons(self) -> dict[str, str]:
         """See `Compiled.host_reasons`; with dynamic inputs a plan belongs to a set of lengths, and none is here."""
@@ -157,6 +161,17 @@ class LoweredProgram:
         from ...codegen.embedding import embed  # late: few programs are saved with their code
 
         return embed([*self.kernels(), *EXECUTOR_KERNELS], self._store)
+
+
+def kernels_of(plans: Iterable[Plan]) -> dict[KernelSource, KernelSource]:
+    """The distinct kernels of some plans, in order of first use, each with all instructions that run it as origin."""
+    origins: dict[KernelSource, dict[str, None]] = {}
+    for plan in plans:
+        for step in plan.native_steps():
+            origin = step.kernel.origin or step.instruction
+            for kernel in (step.kernel, *(a for a in step.args if isinstance(a, KernelSource))):
+                origins.setdefault(kernel, {})[kernel.origin or origin] = None
+    return {kernel: dataclasses.replace(kernel, origin="\n".join(texts)) for kernel, texts in origins.items()}
 
 
 def grouped(trees: list[Tree] | None, arrays: list[np.ndarray]) -> list[Any]:

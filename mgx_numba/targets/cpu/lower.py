@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+
 from ...codegen.cpu.backend import BACKEND
+from ...codegen.cpu.toolchain.loader import ready
+from ...codegen.kernel import KernelSource
 from ...graph.program import Program
 from ...runtime.cpu.threads import resolve_num_threads
 from ...runtime.plan import Plan
@@ -21,17 +25,27 @@ def lower(program: Program, options: TargetOptions) -> Plan:
 
 
 def lower_and_release(
-    program: Program, options: TargetOptions, original: Program, shared: SharedWeights | None = None
+    program: Program,
+    options: TargetOptions,
+    original: Program,
+    shared: SharedWeights | None = None,
+    compiled_only: bool = False,
+    spare: dict[KernelSource, None] | None = None,
 ) -> tuple[Plan, bool]:
     """As `lower`, but big literals that ``original`` does not have are taken out of ``program`` once they are packed.
 
-    ``shared`` has the packed weights of other plans of the same dynamic program, and takes those of this one.
+    ``shared`` has the packed weights of other plans of the same dynamic program, and takes those of this one. With
+    ``compiled_only`` the plan has no kernel that would have to be compiled. ``spare`` takes kernels that do in place of
+    the plan's for other lengths.
 
     Returns:
         The plan, and whether ``program`` is still whole.
     """
     run = _lowering(program, options)
     run.released, run.shared = ReleasedConstants(run, original), shared
+    run.spare = spare
+    if compiled_only:
+        run.ready = functools.cache(lambda kernel: ready(kernel, options.store))
     return run.run(), not run.released.count
 
 

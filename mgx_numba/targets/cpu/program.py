@@ -1,32 +1,46 @@
-"""A program compiled for the ``cpu`` target: its passes run, lowered to a plan, its kernels loaded."""
+"""Programs compiled for the ``cpu`` target: passes run, lowered to plans, kernels loaded."""
 
 from __future__ import annotations
 
 import threading
+import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...codegen.cpu.toolchain.loader import load
+from ...codegen.kernel import KernelSource
+from ...errors import MgxError
 from ...graph.passes import run_passes
 from ...graph.program import Program
 from ...graph.rewrite_log import RewriteLog
 from ...graph.specialize import is_dynamic, specialize
 from ...runtime.cpu.direct import Entry
-from ...runtime.cpu.executor import Executable
+from ...runtime.cpu.executor import EXECUTOR_KERNELS, Executable
+from ...runtime.plan import Plan
 from ..lowering.shared_weights import SharedWeights
 from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
+from ..samples import sample_lengths
+from ..stages import split
+from . import kernel_lists
 from .capabilities import pass_options
-from .compiled import LoweredProgram
+from .compiled import LoweredProgram, kernels_of
 from .lower import lower, lower_and_release
 from .passes import PASSES
+from .staged import StagedProgram
 
 if TYPE_CHECKING:
     from ...codegen.tuning.session import Tuning
 
-__all__ = ["CpuProgram", "optimize"]
+__all__ = ["CpuProgram", "DynamicProgram", "compile_program", "optimize"]
+
+ENOUGH = 14
+"""Sets of lengths in succession that needed no kernel that others before them had not needed: no more are tried."""
+ENOUGH_LATER = 2
+"""The same, for a stage whose lengths depend on data, at each set of lengths of the inputs."""
 
 MOST_PLANS = 32
 """Plans that a program with dynamic inputs keeps; the least recently used goes when another set of lengths comes."""
@@ -54,8 +68,38 @@ def optimize(
     return optimized
 
 
+def compile_program(
+    program: Program,
+    options: TargetOptions,
+    progress: Callable[[int, int, str], None] | None = None,
+    shared: SharedWeights | None = None,
+    compiled_only: bool = False,
+) -> LoweredProgram:
+    """A program compiled for the CPU, in stages where its lengths depend on data.
+
+    Args:
+        program: it stays as it is.
+        options: what was asked for.
+        progress: told of the kernels that are compiled.
+        shared: packed weights of the dynamic program that this one is a case, or a part, of.
+        compiled_only: compile nothing.
+    """
+    if is_dynamic(program):
+        return DynamicProgram(program, options, progress, shared, compiled_only)
+    arrays, trees = without_tuples(program)
+    stages = split(arrays)
+    if stages is None:
+        return CpuProgram(program, options, progress, shared, compiled_only)
+    weights = shared or SharedWeights(arrays)
+
+    def compiled(stage: Program) -> LoweredProgram:
+        return compile_program(stage, options, progress, weights, compiled_only)
+
+    return StagedProgram(stages, compiled, trees, arrays)
+
+
 class CpuProgram(LoweredProgram):
-    """A program compiled for the CPU; one with dynamic inputs gets a plan for each set of lengths it meets."""
+    """A program whose inputs have lengths, compiled for the CPU."""
 
     def __init__(
         self,
@@ -63,45 +107,123 @@ class CpuProgram(LoweredProgram):
         options: TargetOptions,
         progress: Callable[[int, int, str], None] | None,
         shared: SharedWeights | None = None,
+        compiled_only: bool = False,
     ) -> None:
-        """``shared`` has the packed weights of the dynamic program that this one is a case of."""
-        self._options = options
-        self._source: Program | None = None
-        self._specialized: OrderedDict[tuple[tuple[int, ...], ...], CpuProgram] = OrderedDict()
-        self._latest: CpuProgram | None = None
-        self._lock = threading.Lock()
-        self._log = RewriteLog()
-        if is_dynamic(program):
-            self._source = source = program.clone()
-            self._shared = SharedWeights(source)
-            super().__init__(None, None, lambda: source)
-            if options.tuning is not None:
-                options.tuning.decline("a program with dynamic inputs is not measured; fix its lengths to tune it")
-            return
+        """Arguments are those of `compile_program`."""
         program, trees = without_tuples(program)
         optimized = optimize(program, options)
         self._log = optimized.log
         if options.tuning is not None and options.tuning.exhaustive:
             lower(optimized, options)  # asks the tuning all its questions
             _tune(options.tuning)
-        plan, whole = lower_and_release(optimized, options, program, shared)
+        plan, whole = lower_and_release(optimized, options, program, shared, compiled_only)
         if options.tuning is not None:
             options.tuning.tell()
         shown = (lambda: optimized) if whole else _again(program, options)
         executable = Executable(plan, options.num_threads or None, progress, options.store)
         super().__init__(executable, trees, shown, options.store)
 
+    def rewrite_log(self) -> RewriteLog:
+        """See `Compiled.rewrite_log`."""
+        return self._log
+
+
+class DynamicProgram(LoweredProgram):
+    """A program with dynamic inputs, compiled for the CPU: it gets a plan for each set of lengths it meets.
+
+    Its kernels are made when it is compiled, for lengths that stand for the ranges. A plan that is made in a run takes
+    no other kernels: it computes in another way, in host steps if need be, what would take them.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        options: TargetOptions,
+        progress: Callable[[int, int, str], None] | None,
+        shared: SharedWeights | None = None,
+        compiled_only: bool = False,
+    ) -> None:
+        """Arguments are those of `compile_program`."""
+        source = program.clone()
+        super().__init__(None, None, lambda: source, options.store)
+        self._options = options
+        self._source = source
+        self._names = list(source.parameter_shapes())
+        self._shared = shared or SharedWeights(source)
+        self._specialized: OrderedDict[tuple[tuple[int, ...], ...], LoweredProgram] = OrderedDict()
+        self._latest: LoweredProgram | None = None
+        self._lock = threading.Lock()
+        self._compiled: dict[KernelSource, KernelSource] = {}
+        self._compiled_only = True
+        self._spare: dict[KernelSource, None] = {}
+        self._usual: list[np.ndarray] = []
+        if options.tuning is not None:
+            options.tuning.decline("a program with dynamic inputs is not measured; fix its lengths to tune it")
+        if not compiled_only:
+            self._compile_kernels(progress)
+
+    def _compile_kernels(self, progress: Callable[[int, int, str], None] | None) -> None:
+        """Compile what lengths within the ranges may need."""
+        source, options = self._source, self._options
+        plans = self._sample_plans(source, ENOUGH)
+        usual = next(plans, None)
+        if usual is not None:
+            self._usual = usual.constants  # weights stay packed, for the first run's sake
+        known = kernel_lists.find(source, options)
+        if known is not None:
+            self._compiled = {kernel: kernel for kernel in known}
+        elif usual is not None:
+            for plan in (usual, *plans):
+                self._compiled = {**kernels_of([plan]), **self._compiled}
+            self._compiled = {**{kernel: kernel for kernel in self._spare}, **self._compiled}
+            kernel_lists.keep(source, options, self._compiled.values())
+        else:  # it runs on few lengths only, such as a network whose last layer wants so many pixels
+            self._compiled_only = False
+            names = ", ".join(name for name, shape in source.parameter_shapes().items() if shape.is_dynamic)
+            warnings.warn(
+                f"no lengths that were tried for {names} fit the program, so kernels are compiled when it runs first:"
+                " give its dimensions optimal values",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        load([*self._compiled, *EXECUTOR_KERNELS], progress, options.store)
+
+    def _sample_plans(self, program: Program, enough: int) -> Iterator[Plan]:
+        """Plans for lengths that stand for the ranges of a dynamic program's inputs, until ``enough`` in succession
+        have no kernel that those before had not."""
+        known: set[KernelSource] = set()
+        idle = 0
+        for lens in sample_lengths(program):
+            if idle >= enough:
+                break
+            try:
+                plans = list(self._plans(without_tuples(specialize(program, lens))[0]))
+            except MgxError:  # lengths that do not fit each other; whoever runs the program on such is told
+                continue
+            yield from plans
+            found = known.union(*(plan.kernels() for plan in plans))
+            idle = idle + 1 if len(found) == len(known) else 0
+            known = found
+
+    def _plans(self, program: Program) -> Iterator[Plan]:
+        """Plans of all stages of a program whose inputs have lengths."""
+        stages = split(program)
+        if stages is None:
+            optimized = optimize(program, self._options)
+            yield lower_and_release(optimized, self._options, program, self._shared, spare=self._spare)[0]
+            return
+        yield from self._plans(stages.head)
+        yield from self._sample_plans(stages.tail, ENOUGH_LATER)
+
     def _for(self, inputs: Mapping[str, np.ndarray]) -> LoweredProgram:
-        if self._source is None:
-            return self
-        key = tuple(inputs[name].shape for name in self._source.parameter_shapes())
+        key = tuple(inputs[name].shape for name in self._names)
         with self._lock:
             found = self._specialized.get(key)
             if found is not None:
                 self._specialized.move_to_end(key)
         if found is None:
-            lens = {name: array.shape for name, array in inputs.items()}
-            found = CpuProgram(specialize(self._source, lens), self._options, None, self._shared)
+            settled = specialize(self._source, dict(zip(self._names, key)))
+            found = compile_program(settled, self._options, None, self._shared, self._compiled_only)
             with self._lock:
                 while len(self._specialized) >= MOST_PLANS:
                     self._specialized.popitem(last=False)
@@ -110,9 +232,7 @@ class CpuProgram(LoweredProgram):
         return found
 
     def direct(self, result_type: type[np.ndarray]) -> Entry | None:
-        """As `LoweredProgram.direct`; with dynamic inputs, for the lengths that were run last the general way."""
-        if self._source is None:
-            return super().direct(result_type)
+        """As `LoweredProgram.direct`, for the lengths that were run last the general way."""
 
         def latest(inputs: Any) -> list[Any] | None:
             program = self._latest
@@ -121,17 +241,19 @@ class CpuProgram(LoweredProgram):
 
         return latest
 
+    def kernels(self) -> list[KernelSource]:
+        """See `LoweredProgram.kernels`; those that lengths within the ranges may need, too."""
+        return list({**self._compiled, **{kernel: kernel for kernel in super().kernels()}}.values())
+
     def rewrite_log(self) -> RewriteLog:
-        """See `Compiled.rewrite_log`; with dynamic inputs, that of all sets of lengths so far."""
-        if self._source is None:
-            return self._log
+        """See `Compiled.rewrite_log`: that of all sets of lengths so far."""
         log = RewriteLog()
         for program in list(self._specialized.values()):
             log.include(program.rewrite_log())
         return log
 
     def _all(self) -> list[LoweredProgram]:
-        return [self, *list(self._specialized.values())]
+        return [self, *(part for program in list(self._specialized.values()) for part in program._all())]
 
 
 def _again(program: Program, options: TargetOptions) -> Callable[[], Program]:

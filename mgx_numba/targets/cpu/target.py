@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ..base import KeptPlan, Progress
     from ..options import TargetOptions
     from .compiled import LoweredProgram
-    from .program import CpuProgram
 
 __all__ = ["TARGET"]
 
@@ -31,12 +30,12 @@ class CpuTarget:
     tunes = True
     device_options: frozenset[str] = frozenset()
 
-    def compile(self, program: Program, options: TargetOptions, progress: Progress | None = None) -> CpuProgram:
+    def compile(self, program: Program, options: TargetOptions, progress: Progress | None = None) -> LoweredProgram:
         """See `Target.compile`."""
         whole_module("mgx_numba.targets.cpu.program")
-        from .program import CpuProgram
+        from .program import compile_program
 
-        return CpuProgram(program, options, progress)
+        return compile_program(program, options, progress)
 
     def pass_options(self, options: TargetOptions) -> Options:
         """See `Target.pass_options`."""

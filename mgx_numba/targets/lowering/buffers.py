@@ -83,7 +83,7 @@ class View:
     @property
     def tensor(self) -> Tensor:
         """As an operand of a cluster."""
-        return Tensor(self.type, self.lens, self.strides)
+        return Tensor(self.type, self.lens, self.strides, self.offset)
 
     def pointer(self, extra: int = 0) -> Pointer:
         """Where the first element will be, ``extra`` bytes further."""

@@ -70,6 +70,10 @@ class Lowering:
     Attributes:
         threads: how many threads, or other workers, will share the plan's steps.
         requested: what tuning was asked, with the operands and the range of the steps that compute it.
+        ready: tells which kernels may be used; None allows all. What would take others is computed in another way, in
+            a host step if there is none.
+        wanting: kernels that were not used for that.
+        spare: takes kernels by which contractions could be computed whatever their lengths are; None wants none.
     """
 
     def __init__(
@@ -96,6 +100,9 @@ class Lowering:
         self.threads = threads
         self._packed: dict[tuple[Any, ...], View] = {}
         self.packing_room = options.packing_growth
+        self.ready: Callable[[KernelSource], bool] | None = None
+        self.wanting: dict[KernelSource, None] = {}
+        self.spare: dict[KernelSource, None] | None = None
         self.released: ReleasedConstants | None = None
         self.shared: SharedWeights | None = None
         self.ranges = Ranges()
@@ -124,7 +131,9 @@ class Lowering:
     def lowered(self, program: Program) -> Plan:
         """The plan of another program, such as a submodule, for the same target."""
         program.log.parent = self.program.log
-        plan = Lowering(program, self.options, self.rules, self.backend, self.threads).run()
+        inner = Lowering(program, self.options, self.rules, self.backend, self.threads)
+        inner.ready, inner.wanting, inner.spare = self.ready, self.wanting, self.spare
+        plan = inner.run()
         self.program.log.close()
         return plan
 
@@ -141,9 +150,11 @@ class Lowering:
             if rule is None or reason:
                 self.host(ins, reason or f"the target has no lowering rule for {ins.name}")
                 return
+            steps, requested = len(self.steps), len(self.requested)
             try:
                 rule.lower(self, ins)
             except UnsupportedError as error:
+                del self.steps[steps:], self.requested[requested:]
                 self.host(ins, str(error))
 
     def _needs_host(self, ins: Instruction, rule: LoweringRule | None) -> str:
@@ -212,7 +223,13 @@ class Lowering:
         if key not in self._packed:
             batch = len(problem.batch) if isinstance(problem, GemmProblem) else 0
             once = weights[tuple(slice(1 if stride == 0 else None) for stride in weights.strides[:batch])]
-            view = self.packed_constant(once, how, lambda: self._pack(solver, problem, weights))
+            dtype = np.dtype(problem.types.b)
+
+            def given() -> np.ndarray:
+                """The weights in the type that the problem says."""
+                return weights if weights.dtype == dtype else np.broadcast_to(once.astype(dtype), weights.shape)
+
+            view = self.packed_constant(once, how, lambda: self._pack(solver, problem, given()))
             self.packing_room -= solver.packing_growth(problem)
             self._packed[key] = view
         return self._packed[key]
@@ -266,9 +283,19 @@ class Lowering:
         """Append a native step; ``operands`` gives a view for every operand name of the launch."""
         if launch.geometry.empty:
             return
+        if not self.usable([launch]):
+            raise UnsupportedError(f"kernel {launch.kernel.name} is not compiled")
         self.steps.append(
             PendingStep(launch, dict(operands), label or f"{self.backend.name}::{launch.kernel.name}", ins)
         )
+
+    def usable(self, launches: Sequence[Launch]) -> bool:
+        """Whether all kernels of some launches may be used."""
+        if self.ready is None:
+            return True
+        missing = [kernel for launch in launches for kernel in launch.kernels if not self.ready(kernel)]
+        self.wanting.update(dict.fromkeys(missing))
+        return not missing
 
     def compute(
         self,
@@ -414,11 +441,14 @@ class Lowering:
             if value.buffer.region is Region.OUTPUT and value.buffer.index == k:
                 continue
             target = View(Buffer(Region.OUTPUT, k), ins.shape.to_standard())
-            if value.buffer.region is Region.HOST:
-                reason = "a host step made the value"
+            reason = "a host step made the value" if value.buffer.region is Region.HOST else ""
+            if not reason:
+                try:
+                    self.copy(value, target, ins)
+                except UnsupportedError as error:
+                    reason = str(error)
+            if reason:
                 self.steps.append(PendingStep(None, {}, "ref::@return", ins, list, [value], [target], reason=reason))
-            else:
-                self.copy(value, target, ins)
 
     def _finish(self) -> Plan:
         arena: dict[int, Buffer] = {}

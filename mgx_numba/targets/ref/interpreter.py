@@ -10,10 +10,13 @@ import numpy as np
 from ...core.shape import Shape
 from ...core.types import from_numpy
 from ...errors import MgxError, ParameterError, ShapeError
+from ...graph.deferred import reader
+from ...graph.folding import Constants
 from ...graph.instruction import Instruction, Parameter, Return
 from ...graph.module import Module
 from ...graph.program import Program
 from ...ops.base import RunModule
+from ...ops.deferred import Deferred
 from ...runtime.memory import expect_room
 
 __all__ = ["Trace", "evaluate", "evaluate_module"]
@@ -89,6 +92,10 @@ def compute(ins: Instruction, args: Sequence[Any], run: Callable[[Module, Sequen
     """Value of one instruction on evaluated inputs."""
     shape = ins.shape
     try:
+        if isinstance(ins.op, Deferred):
+            return _read_and_run(ins, ins.op, args)
+        if ins.op.pointwise and any(i.shape.is_dynamic for i in ins.inputs):
+            args = np.broadcast_arrays(*args)  # ranges that were the same may turn out to be 1 and another length
         if shape.is_dynamic or any(i.shape.is_dynamic for i in ins.inputs):
             actual = [_shape_of(a) if i.shape.is_dynamic else i.shape for i, a in zip(ins.inputs, args)]
             shape = ins.op.compute_shape(actual, ins.module_args)
@@ -103,6 +110,28 @@ def compute(ins: Instruction, args: Sequence[Any], run: Callable[[Module, Sequen
         raise MgxError(f"{ins.op} cannot be evaluated: {error}") from error
     except Exception as error:
         raise MgxError(f"evaluating {ins.op} on {[_shape_of(a) for a in args]}: {error}") from error
+
+
+def _read_and_run(ins: Instruction, op: Deferred, args: Sequence[Any]) -> Any:
+    """What a deferred node gives for values that all are known."""
+    program = Program()
+    inputs = []
+    for i, value in zip(ins.inputs, args):
+        shape = i.shape if i.shape.ranked else None
+        inputs.append(
+            program.main.add_literal(value.reshape(()) if shape is not None and shape.without_axes else value)
+        )
+    constants = Constants(program.allowance)
+    results = reader(op.reader, program, constants).expand(program.main, op, inputs)
+    program.main.add_return(results)
+    shapes = op.result.flatten()
+    values = [_ranked(v, r.shape, s) for v, r, s in zip(evaluate(program, {}), results, shapes, strict=True)]
+    return tuple(values) if op.result.sub_shapes else values[0]
+
+
+def _ranked(value: Any, shape: Shape, declared: Shape) -> Any:
+    """A value as it is between operators: with its true rank where nothing else tells it."""
+    return value.reshape(()) if not declared.ranked and shape.without_axes else value
 
 
 def named(ins: Instruction) -> str:

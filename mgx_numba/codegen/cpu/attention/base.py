@@ -6,10 +6,10 @@ keys are only a part leaves for each query a record in scratch memory, which a s
 
 from __future__ import annotations
 
+from ...arguments import Arguments
 from ...launch import Launch, Operand, TaskRange
 from ...problems.attention import AttentionProblem
 from ...problems.element_types import element_types
-from ..arguments import Arguments
 from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for

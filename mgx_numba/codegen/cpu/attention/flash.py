@@ -9,6 +9,8 @@ sums (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018;
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ....core.types import from_numpy
@@ -26,6 +28,8 @@ __all__ = ["ManyQueries"]
 BLOCK = finish_block(1)
 SCORES, VALUES = RecordText(BLOCK, "score_block"), RecordText(BLOCK, "value_block")
 """The argument blocks of both products' tiles."""
+FEW = 32
+"""Elements of a mask that are turned one by one: a block takes some sixty instructions."""
 
 
 class ManyQueries(AttentionKernel):
@@ -46,8 +50,8 @@ class ManyQueries(AttentionKernel):
         weighted = Epilogue((EpilogueOperand(self.dtype, "per_m"),), product, name="mul")
         self.arguments.callee("finishing_tile", finish_source(self.tile, weighted, False, columns, True))
         turned = []
-        if mask is not None and not self.mask_in_softmax():
-            turned = [f"turned = local_{mask.dtype}({self.lanes * self.lanes})"]
+        if mask is not None and self.mask_rows():
+            turned = [f"turned = local_{mask.dtype}({self.tile.vectors * self.lanes * self.lanes})"]
         return [
             *(f"{name} = local_{self.dtype}({BUFFER_BYTES // self.problem.itemsize})" for name in ("packed", "panel")),
             *self._tile_block(SCORES, "score_rows", "k_row", "k_step", self.columns, "q_group"),
@@ -55,14 +59,14 @@ class ManyQueries(AttentionKernel):
             *turned,
         ]
 
-    def mask_in_softmax(self) -> bool:
-        """Whether a vector of the mask's elements for successive queries is loaded where the maxima are found."""
-        return self.mask_per_key() or self.mask_turned()
-
     def mask_turned(self) -> bool:
         """Whether the mask's elements for successive queries lie side by side."""
         mask = self.problem.mask
         return mask is not None and not self.mask_per_key() and mask.strides[2] == 1
+
+    def mask_rows(self) -> bool:
+        """Whether the mask's elements for successive queries lie apart."""
+        return self.problem.mask is not None and not self.mask_per_key() and not self.mask_turned()
 
     def mask_name(self) -> str:
         kind = "" if self.mask_per_key() else "_turned" if self.mask_turned() else "_rows"
@@ -81,7 +85,6 @@ class ManyQueries(AttentionKernel):
             "    continue",
             *self._scores(),
             "last = m0 + p + first_seen - j0",
-            *self._mask_rows(),
             *self._causal(),
             f"for c in range(0, left, {columns}):",
             f"    if left - c <= {lanes}:",
@@ -122,7 +125,7 @@ class ManyQueries(AttentionKernel):
     def _pack(self) -> list[str]:
         """The panels [feature, column] of the queries; missing columns repeat the last row.
 
-        They are scaled, unless the scores are on their way to the maxima.
+        They are scaled, unless the scores are on their way to the maxima, where masks are.
         """
         columns, lanes = self.columns, self.lanes
         scaled = [
@@ -144,15 +147,15 @@ class ManyQueries(AttentionKernel):
             f"        for c in range({lanes}):",
             "            x = load_scalar(q, source + imin(c, there - 1) * q_row + f * q_step)",
             f"            store_scalar(goal, f * {columns} + c, x)",
-            *([] if self.mask_in_softmax() else indent(scaled)),
+            *([] if self.problem.mask else indent(scaled)),
         ]
 
     def _causal(self) -> list[str]:
         """Hide the keys after each query's last one; there are none where ``first_seen`` is the number of keys.
 
-        A mask that is loaded where the maxima are found is hidden there with the key.
+        Where there is a mask, they are hidden where the maxima are found.
         """
-        if self.mask_in_softmax():
+        if self.problem.mask:
             return []
         lanes = self.lanes
         return [
@@ -163,60 +166,54 @@ class ManyQueries(AttentionKernel):
             f"        store(scores, place, where(lane_mask(j - last - c, {lanes}), -INF, x))",
         ]
 
-    def _mask_rows(self) -> list[str]:
-        """Apply a mask that differs from query to query, turned block by block."""
-        if self.problem.mask is None or self.mask_in_softmax():
-            return []
+    def _turned(self, vectors: int) -> list[str]:
+        """Statements for the keys ``block`` to ``block + some``: ``turned`` has their masks' elements for successive
+        queries side by side, of so many vectors of queries, from its row ``back`` on. What only pads is left as it is.
+        """
         lanes = self.lanes
-        return [
-            f"for c in range(0, left, {lanes}):",
-            f"    there = imin(left - c, {lanes})",
-            f"    for j in range(0, count, {lanes}):",
-            f"        some = imin(count - j, {lanes})",
+        lines = [
+            f"some = imin(count - block, {lanes})",
             # a last part is turned with keys before it
-            f"        back = {lanes} - some if mask_step == 1 and count >= {lanes} else 0",
-            "        source = offset(mask, mask0 + (m0 + p + c) * mask_row + (j0 + j - back) * mask_step)",
-            f"        if mask_step == 1 and some + back == {lanes}:",
-            f"            transpose_block(source, mask_row, there, turned, {lanes}, {lanes})",
-            "        else:",
-            "            for a in range(some):",
-            f"                for i in range({lanes}):",
-            "                    at = imin(i, there - 1) * mask_row + a * mask_step",
-            f"                    store_scalar(turned, a * {lanes} + i, load_scalar(source, at))",
-            "        for a in range(some):",
-            "            place = (j + a) * q_group + c",
-            f"            x = load(scores, place, {lanes})",
-            f"            store(scores, place, {self.masked(f'load(turned, (a + back) * {lanes}, {lanes})')})",
+            f"back = {lanes} - some if mask_step == 1 and count >= {lanes} else 0",
         ]
+        for u in range(vectors):
+            lines += [
+                f"there = imin(left - c - {u * lanes}, {lanes})",
+                f"at = mask0 + (m0 + p + c + {u * lanes}) * mask_row + (j0 + block - back) * mask_step",
+                "source = offset(mask, at)",
+                f"goal = offset(turned, {u * lanes * lanes})",
+                f"if mask_step == 1 and some + back == {lanes} and some * there > {FEW}:",
+                f"    transpose_block(source, mask_row, there, goal, {lanes}, {lanes})",
+                "else:",
+                "    for a in range(back, back + some):",
+                "        for i in range(there):",
+                f"            store_scalar(goal, a * {lanes} + i, load_scalar(source, i * mask_row + a * mask_step))",
+            ]
+        return lines
 
     def _softmax(self, vectors: int) -> list[str]:
         """Scores of so many vectors of queries become weights; running maxima and sums, factors for earlier sums."""
         lanes = self.lanes
         places = [(u, f"p + c + {u * lanes}", f"j * q_group + c + {u * lanes}") for u in range(vectors)]
         lines = [f"peak{u} = load(top, {row}, {lanes})" for u, row, _ in places]
-        masked = self.mask_in_softmax()
-        if masked:
-            lines += ["shown = imin(imax(last + c + 1, 0), count)"]
-            ranges = [("range(shown)", False), ("range(shown, count)", True)]
-        else:
-            ranges = [("range(count)", False)]
+        lines += ["shown = imin(imax(last + c + 1, 0), count)"] if self.problem.mask else []
         if self.mask_turned():
             lines += [f"there{u} = imin(imax(left - c - {u * lanes}, 0), {lanes})" for u, _, _ in places]
-        for keys, hidden in ranges:
-            lines += [f"for j in {keys}:"]
-            if self.mask_per_key():
-                lines += [f"    hides = load_splat(mask, mask0 + (j0 + j) * mask_step, {lanes})"]
-            elif masked:
-                lines += ["    at = mask0 + (j0 + j) * mask_step + m0"]
-            for u, row, place in places:
-                lines += [f"    x = load(scores, {place}, {lanes})"]
-                lines += ["    x = mul_fast(x, scale)"] if masked else []
-                if self.mask_turned():
-                    lines += [f"    hides = load_tail(mask, at + {row}, there{u}, 0, {lanes})"]
-                lines += [f"    x = {self.masked('hides').replace('add(', 'add_fast(')}"] if masked else []
-                lines += [f"    x = where(lane_mask(j - last - c - {u * lanes}, {lanes}), -INF, x)"] if hidden else []
-                lines += [f"    store(scores, {place}, x)"] if masked else []
-                lines += [f"    peak{u} = where(gt(x, peak{u}), x, peak{u})"]
+        if self.mask_rows():
+            lines += [
+                f"for block in range(0, count, {lanes}):",
+                *indent(self._turned(vectors)),
+                "    edge = imin(imax(shown - block, 0), some)",
+                "    for j in range(block, block + edge):",
+                *indent(self._maxima(places, False), 2),
+                "    for j in range(block + edge, block + some):",
+                *indent(self._maxima(places, True), 2),
+            ]
+        elif self.problem.mask:
+            lines += ["for j in range(shown):", *indent(self._maxima(places, False))]
+            lines += ["for j in range(shown, count):", *indent(self._maxima(places, True))]
+        else:
+            lines += ["for j in range(count):", *indent(self._maxima(places, False))]
         for u, row, _ in places:
             lines += [
                 # without any key so far all weights are exp(-infinity - 0)
@@ -234,6 +231,27 @@ class ManyQueries(AttentionKernel):
                 f"    weights{u} = add(weights{u}, x)",
             ]
         return lines + [f"store(total, {row}, weights{u})" for u, row, _ in places]
+
+    def _maxima(self, places: Sequence[tuple[int, str, str]], hidden: bool) -> list[str]:
+        """Statements: the scores of key ``j`` in the maxima, with its mask; perhaps hidden from queries before it."""
+        lanes, masked = self.lanes, self.problem.mask is not None
+        lines = []
+        if self.mask_per_key():
+            lines.append(f"hides = load_splat(mask, mask0 + (j0 + j) * mask_step, {lanes})")
+        elif self.mask_turned():
+            lines.append("at = mask0 + (j0 + j) * mask_step + m0")
+        for u, row, place in places:
+            lines += [f"x = load(scores, {place}, {lanes})"]
+            lines += ["x = mul_fast(x, scale)"] if masked else []
+            if self.mask_turned():
+                lines += [f"hides = load_tail(mask, at + {row}, there{u}, 0, {lanes})"]
+            elif self.mask_rows():
+                lines += [f"hides = load(turned, ({u * lanes} + back + j - block) * {lanes}, {lanes})"]
+            lines += [f"x = {self.masked('hides').replace('add(', 'add_fast(')}"] if masked else []
+            lines += [f"x = where(lane_mask(j - last - c - {u * lanes}, {lanes}), -INF, x)"] if hidden else []
+            lines += [f"store(scores, {place}, x)"] if masked else []
+            lines += [f"peak{u} = where(gt(x, peak{u}), x, peak{u})"]
+        return lines
 
     def _values(self) -> list[str]:
         """Add the weighted values of the block's keys to the sums; those of all keys go into the result at once."""

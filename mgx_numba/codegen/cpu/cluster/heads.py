@@ -23,7 +23,7 @@ def head_lines(name: str, dtype: str, lanes: int, element: Sequence[str], value:
     return [
         f"{name} = const_{dtype}(0, {lanes})",
         "for head in range(heads):",
-        *indent([f"c = head * {lanes}", *element, f"{name} = add({name}, {value})"], 1),
+        *indent([f"c = head * {lanes}", *element, f"{name} = add({name}, {value})"]),
         f"{name}_0 = div(reduce_add({name}), cast_{dtype}(heads * {lanes}))",
         f"{name}_1 = where(lt(abs({name}_0), {largest_head(dtype)!r}), {name}_0, const_{dtype}(0, 0))",
     ]

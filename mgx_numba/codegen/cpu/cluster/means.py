@@ -52,7 +52,7 @@ def mean_lines(layout: ReduceLayout, names: Names, stage: int, rows: RowValues, 
         total = _total(layout, ins, f"{names.accumulators[ins]}_again")
         count = f"mul(cast_{dtype}(count), const_{dtype}({DOWN!r}, 0))"
         again.append(f"{mean} = where({known}, {mean}, div({total}, {count}))")
-    return [*lines, f"if {' or '.join(beyond)}:", *indent(again, 1)]
+    return [*lines, f"if {' or '.join(beyond)}:", *indent(again)]
 
 
 def _dtype(layout: ReduceLayout, ins: Instruction) -> str:
@@ -89,11 +89,11 @@ def _sums(layout: ReduceLayout, names: Names, means: Sequence[Instruction], rows
     if walk.row_mode:
         low, high = names.parts.bounds[-1]
         loop = [f"left = imin({high} - c, {lanes})", *inner, f"c += {lanes}"]
-        inner = [f"c = {low}", f"while c < {high}:", *indent(loop, 1)]
+        inner = [f"c = {low}", f"while c < {high}:", *indent(loop)]
     places = [(name, names.loop_offset(k)) for k, name in enumerate(names.operands) if walk.is_full[k]]
     inner = [*(f"q_{name} = offset({rows.at}_{name}, {place or '0'})" for name, place in places), *inner]
     for d in range(len(layout.loops) - 1, -1, -1):
-        inner = [f"for j{d} in range({', '.join(names.parts.bounds[d])}):", *indent(inner, 1)]
+        inner = [f"for j{d} in range({', '.join(names.parts.bounds[d])}):", *indent(inner)]
     start = [
         f"{names.accumulators[i]}_again = {initial_text(stages.reduction(i), i.inputs[0].shape.type, lanes)}"
         for i in means

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ....graph.instruction import Instruction
-from ..arguments import Arguments
+from ...arguments import Arguments
 from ..loops import Odometer
 from ..statements import dtype_name
 from .heads import head_vectors

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from ..arguments import Arguments
+from ...arguments import Arguments
 from .layout import ReduceLayout
 
 __all__ = ["Parts", "parts_of"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ....graph.module import Module
+from ...arguments import Arguments
 from ...body import cluster_name, evaluate_scalar_module, scalar_flops
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...space import collapse
-from ..arguments import Arguments
 from ..kernel import cpu_kernel
 from ..loops import Odometer, claim, footprint, is_streamed, lanes_for, streamable, task_elements
 from ..printer import CodeBuffer, VectorPrinter

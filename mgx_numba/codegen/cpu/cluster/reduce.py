@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
+from ...arguments import Arguments
 from ...body import scalar_flops
 from ...launch import Launch, TaskRange
 from ...problems.cluster import ReductionProblem
-from ..arguments import Arguments
 from ..kernel import cpu_kernel
 from ..loops import claim, footprint
 from ..statements import kernel_text

@@ -6,7 +6,9 @@ operands. Nothing here imports Numba.
 
 from __future__ import annotations
 
+from .bfloat16 import ConvBfloat16, GemmBfloat16
 from .conv import ConvDirect, ConvPointwise
+from .conv_int8 import ConvInt8
 from .depthwise import ConvDepthwise
 from .gemm import GemmInPlace, GemmPacked, GemmPacking
 from .gemm_int8 import GemmInt8
@@ -30,12 +32,15 @@ GEMM_SOLVERS = (
     GemmStrassen(1),
     GemmStrassen(2),
     GemmInt8(),
+    GemmBfloat16(),
 )
 CONV_SOLVERS = (
     ConvPointwise(),
     ConvDepthwise(),
     ConvFewChannels(),
     ConvDirect(),
+    ConvInt8(),
+    ConvBfloat16(),
     ConvTransposed(),
     *(ConvWinograd(Form(out, taps, stored)) for out, taps in ((2, 3), (4, 3), (2, 5)) for stored in (False, True)),
     *(ConvWinogradStrided(Form(out, taps, stored)) for out, taps in ((4, 3), (3, 4)) for stored in (False, True)),

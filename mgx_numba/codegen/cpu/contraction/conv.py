@@ -25,7 +25,7 @@ from .macro_kernel import MacroKernel
 from .pack import aligned_zeros, pack_panels, panel_count
 from .roofline import seconds
 from .rows import Lattice, image_strides, lattice_arguments, lattice_rows, phase_of_group, pixel_rows, stride_arguments
-from .solver import NO_EPILOGUE, Solver, Strides
+from .solver import NO_EPILOGUE, Solver, Strides, stored_types_refused
 
 __all__ = ["ConvDirect", "ConvPointwise", "direct_launch", "panel_lens", "tap_matrices"]
 
@@ -91,9 +91,12 @@ class ConvPointwise(Solver[ConvProblem]):
 
 
 class ConvDirect(Solver[ConvProblem]):
-    """Any convolution that is not transposed."""
+    """Any convolution that is not transposed; weights may be stored in fewer bits than the input."""
 
     name = "conv_direct"
+
+    def refused_types(self, problem: ConvProblem) -> str | None:
+        return stored_types_refused(problem.types) if problem.types.uniform is None else super().refused_types(problem)
 
     def declines(self, problem: ConvProblem) -> str | None:
         if problem.prologue:
@@ -101,14 +104,15 @@ class ConvDirect(Solver[ConvProblem]):
         return "the convolution is transposed" if problem.transposed else None
 
     def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
-        """Panels of all groups, then a row of zeros."""
-        panels = panel_lens(problem, tile_for(problem.types))
-        return (math.prod(panels) + problem.group_in,)
+        """Panels of all groups, then a row of zeros of the input's type."""
+        tile = tile_for(problem.types)
+        *_, depth, _ = lens = panel_lens(problem, tile)
+        return (math.prod(lens) + -(-depth * ITEMSIZE[tile.left_word] // ITEMSIZE[tile.right_word]),)
 
     def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
         tile = tile_for(problem.types)
         lens = panel_lens(problem, tile)
-        out = aligned_zeros(self.packed_lens(problem), problem.dtype)
+        out = aligned_zeros(self.packed_lens(problem), tile.right_word)
         panels = out[: math.prod(lens)].reshape(lens)
         for tap, matrices in enumerate(tap_matrices(problem, weights)):
             pack_panels(matrices, panels[:, :, tap])
@@ -131,12 +135,9 @@ class ConvDirect(Solver[ConvProblem]):
         columns = panel_count(tile, problem.group_out) * tile.columns
         rows = problem.batch * problem.out_pixels
         terms = problem.taps * problem.group_in
-        size = problem.itemsize
-        moved = size * (
-            problem.batch * problem.in_pixels * problem.in_channels
-            + rows * problem.out_channels
-            + problem.groups * terms * columns
-        )
+        left, right, out = (ITEMSIZE[dtype] for dtype in (problem.types.a, problem.types.b, problem.types.out))
+        moved = left * problem.batch * problem.in_pixels * problem.in_channels + out * rows * problem.out_channels
+        moved += right * problem.groups * terms * columns
         # Operations that finding the place of a tap takes the time of.
         table = rows * problem.groups * problem.taps * 40.0
         return seconds(tile, 2 * rows * problem.groups * columns * terms + table, moved, threads)
@@ -158,8 +159,9 @@ def _split_groups(weights: np.ndarray, groups: int) -> np.ndarray:
 
 
 def panel_lens(problem: ConvProblem, tile: RegisterTile) -> tuple[int, int, int, int, int]:
-    """Lens of the packed weights: groups, panels, taps, depth, columns of a panel."""
-    return problem.groups, panel_count(tile, problem.group_out), problem.taps, problem.group_in, tile.columns
+    """Lens of the packed weights in words: groups, panels, taps, depth, columns of a panel."""
+    depth = tile.depth(problem.group_in)
+    return problem.groups, panel_count(tile, problem.group_out), problem.taps, depth, tile.columns
 
 
 def _evenly_spaced(problem: ConvProblem) -> bool:
@@ -184,10 +186,12 @@ def direct_launch(
     lattice: Lattice | None = None,
     given: Blocking | None = None,
     phased: bool = False,
+    x: Operand | str = "x",
+    name: str = "conv",
 ) -> Launch:
-    """One launch of the direct kernel for a problem in three dimensions.
+    """One launch of the direct kernel for a problem in three dimensions, whose input strides count words of the tile.
 
-    Its panels begin at element ``start`` of ``w``, a row of zeros at element ``zeros``. With a ``lattice`` the
+    Its panels begin at word ``start`` of ``w``, a row of zeros at word ``zeros``. With a ``lattice`` the
     problem's output pixels are those points of a larger output. If it is ``phased``, the groups have all channels each,
     and compute the lattices that begin at the first points of the output. ``given`` blocks replace the computed ones.
     """
@@ -198,9 +202,10 @@ def direct_launch(
     blocking = cut(tile, rows, problem.group_out, depth, taps, groups, threads, given, beside=True)
     if phased:  # one part of the rows after the other, all phases of each
         blocking = replace(blocking, parts=blocking.parts * blocking.row_blocks(rows))
-    name = "conv_phases" if phased else "conv_transposed" if lattice else "conv"
+    name = "conv_phases" if phased else "conv_transposed" if lattice else name
     even = (phased or not lattice) and _evenly_spaced(problem)
-    macro = MacroKernel(name, problem.dtype, tile, epilogue, several_taps=not even)
+    accumulator, left, right = problem.types.accumulator, ITEMSIZE[tile.left_word], ITEMSIZE[tile.right_word]
+    macro = MacroKernel(name, accumulator, tile, epilogue, several_taps=not even)
     arguments = macro.arguments
     axes: tuple[str, ...] = ()
     if even:
@@ -216,16 +221,17 @@ def direct_launch(
         axes = spatial_arguments(arguments, problem, tile, run, lattice[0][2] if lattice else 1)
         macro.setup = place_locals()
         macro.table = [*call_places(arguments, macro.block), macro.block.put("x", "offset(x, x0 + k0 + anchor)")]
-    arguments.pointer("x", "x", problem.dtype)
-    arguments.pointer("w", Operand("w", start * problem.itemsize), problem.dtype)
-    arguments.pointer("zero", Operand("w", zeros * problem.itemsize), problem.dtype)
+    sums_row = int(tile.packing.column_sums)
+    arguments.pointer("x", x, tile.left_word)
+    arguments.pointer("w", Operand("w", (start + sums_row * columns) * right), tile.right_word)
+    arguments.pointer("zero", Operand("w", zeros * right), tile.left_word)
     macro.rows.pointers(arguments)
-    if not lattice:
+    if not lattice and tile.finishes:
         steady = problem.batch == 1 or all(image == pixel * problem.out_pixels for image, pixel in strides.values())
         arguments.integers(steady=steady)
         macro.steady, macro.x_row, macro.in_place = "steady", "x_ld" if even else "", even
     macro.sizes(blocking, rows, problem.group_out, panels, depth, taps, groups, beside=True)
-    arguments.integers(x_step=1, w_step=columns, w_panel=taps * depth * columns)
+    arguments.integers(x_step=1, w_step=columns, w_panel=(sums_row + taps * depth) * columns)
     stride_arguments(arguments, strides)
     macro.decode = ["x0 = group * depth", "w0 = group * panels * w_panel", "column0 = group * n"]
     if lattice:
@@ -236,8 +242,7 @@ def direct_launch(
     else:
         macro.before_rows, macro.row = pixel_rows(epilogue)
         macro.row_steps = {name: f"{name}_pixel" for name in strides}
-    size = problem.itemsize
-    moved = size * (problem.batch * problem.in_pixels * problem.in_channels + math.prod(lens))
-    moved += ITEMSIZE[epilogue.out_dtype(problem.dtype)] * rows * problem.out_channels
+    moved = left * problem.batch * problem.in_pixels * groups * depth + right * math.prod(lens)
+    moved += ITEMSIZE[epilogue.out_dtype(accumulator)] * rows * problem.out_channels
     tasks = blocking.tasks(rows, panels, groups)
     return Launch(macro.source(), arguments.values, TaskRange(tasks, 1), problem.flops, moved, epilogue.moving)

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...arguments import Arguments
 from ...launch import Launch, Solution, TaskRange
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import NOT_COMPUTED, Epilogue
-from ..arguments import Arguments
 from ..kernel import cpu_kernel
 from ..machine import machine
 from ..microkernels.depthwise_table import LINE_BLOCK, RUNS

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ...arguments import Arguments
 from ...launch import Operand
 from ...problems.epilogue import Epilogue
-from ..arguments import Arguments
 from ..printer import print_body
 from ..statements import indent
 

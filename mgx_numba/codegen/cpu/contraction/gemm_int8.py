@@ -11,16 +11,17 @@ import math
 
 import numpy as np
 
+from ...arguments import Arguments
 from ...launch import Launch, Operand, Solution, TaskRange
 from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import NOT_COMPUTED, Epilogue
 from ...problems.gemm import GemmProblem
 from .. import host
-from ..arguments import Arguments
 from ..kernel import cpu_kernel
 from ..loops import claim
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import declared_tile, tile_for
+from ..printer import numpy_dtype
 from ..statements import for_tasks, kernel_text, vector_loop
 from .batches import collapse
 from .blocking import Blocking
@@ -28,7 +29,7 @@ from .gemm import LEFT, GemmPacked, product_launches
 from .pack import aligned_zeros, pack_panels
 from .solver import NO_EPILOGUE, Strides
 
-__all__ = ["GemmInt8"]
+__all__ = ["GemmInt8", "left_words", "word_rows"]
 
 
 class GemmInt8(GemmPacked):
@@ -59,12 +60,9 @@ class GemmInt8(GemmPacked):
         out = aligned_zeros(lens, tile.right_word)
         distinct = weights[tuple(slice(1 if s == 0 else None) for s in problem.b_strides[:-2])]
         target = out.reshape(*distinct.shape[:-2], *lens[1:])
-        together, first, depth = tile.packing.k_interleave, _first_row(tile), tile.depth(problem.k)
+        first, depth = _first_row(tile), tile.depth(problem.k)
         for index in np.ndindex(*distinct.shape[:-2]):
-            whole = np.zeros((depth * together, problem.n), tile.packing.b or tile.types.b)
-            whole[: problem.k] = distinct[index]
-            groups = np.ascontiguousarray(whole.reshape(depth, together, problem.n).swapaxes(1, 2))
-            pack_panels(groups.view(tile.right_word)[..., 0], target[index][:, first : first + depth])
+            pack_panels(word_rows(tile, distinct[index]), target[index][:, first : first + depth])
             if first:
                 pack_panels(distinct[index].sum(0, keepdims=True, dtype=np.int32), target[index][:, :first])
         return out
@@ -82,7 +80,7 @@ class GemmInt8(GemmPacked):
         pack: tuple[Launch, ...] = ()
         x, scratch, words = LEFT, 0, _words_in_place(problem, tile)
         if words is None:
-            pack, words, scratch = _pack_left(problem, tile)
+            pack, words, scratch = left_words(problem, tile)
             x = Operand("scratch")
         product = dataclasses.replace(problem, a_strides=words)
         w = Operand("w", _first_row(tile) * columns * ITEMSIZE[tile.right_word])
@@ -107,15 +105,30 @@ def _words_in_place(problem: GemmProblem, tile: RegisterTile) -> tuple[int, ...]
     return (*(stride // together for stride in outer), 1)
 
 
-def _pack_left(problem: GemmProblem, tile: RegisterTile) -> tuple[tuple[Launch, ...], tuple[int, ...], int]:
+def word_rows(tile: RegisterTile, matrices: np.ndarray) -> np.ndarray:
+    """Weights ``[..., k, n]`` as words ``[..., depth, n]`` of successive k, the last ones filled by zeros."""
+    *outer, k, n = matrices.shape
+    together, depth = tile.packing.k_interleave, tile.depth(k)
+    whole = np.zeros((*outer, depth * together, n), numpy_dtype(tile.packing.b or tile.types.b))
+    whole[..., :k, :] = matrices
+    groups = np.ascontiguousarray(whole.reshape(*outer, depth, together, n).swapaxes(-1, -2))
+    return groups.view(tile.right_word)[..., 0]
+
+
+def left_words(
+    problem: GemmProblem, tile: RegisterTile, pitch: int = 0
+) -> tuple[tuple[Launch, ...], tuple[int, ...], int]:
     """The launch that brings rows into the tile's form, their strides then in words, and the bytes that they take.
 
-    A row is one task. Rows that a batch repeats are there once. What follows a row's last element is not defined: it
-    meets zeros on the right.
+    A row is one task. Rows that a batch repeats are there once. Rows lie ``pitch`` elements apart, by default as suits
+    the cache; with a given one nothing is written behind a row. What follows its last element in a word are zeros (with
+    what the form adds).
     """
     form, given = tile.packing.a or tile.types.a, problem.types.a
     lanes, size = host.lanes(form), ITEMSIZE[form]
-    pitch = -(-problem.k // lanes) * lanes + host.CACHE_LINE // size  # successive rows do not meet in one cache set
+    close = pitch > 0
+    if not close:  # successive rows do not meet in one cache set
+        pitch = -(-problem.k // lanes) * lanes + host.CACHE_LINE // size
     lens = [n if s else 1 for n, s in zip(problem.batch, problem.a_strides)] + [problem.m]
     row_words = pitch // tile.packing.k_interleave
     words = [row_words * math.prod(lens[d + 1 :]) for d in range(len(lens))]
@@ -135,15 +148,19 @@ def _pack_left(problem: GemmProblem, tile: RegisterTile) -> tuple[tuple[Launch, 
     for d in reversed(range(len(dims))):
         task += [f"start += imod(rest, len{d}) * stride{d}", f"rest = idiv(rest, len{d})"]
     contiguous = problem.a_strides[-1] == 1 or problem.k == 1
-    task += vector_loop(lanes, lambda left: _pack_vector(given, form, lanes, contiguous, left), "0", "k")
-    name = f"gemm_int8_left_{'rows' if contiguous else 'strided'}_kernel"
+
+    def vector(left: str) -> list[str]:
+        return _pack_vector(given, form, lanes, contiguous, left, close)
+
+    task += vector_loop(lanes, vector, "0", "k")
+    name = f"left_{given}_as_{form}_{'rows' if contiguous else 'strided'}{'_close' if close else ''}_kernel"
     source = cpu_kernel(name, kernel_text([*arguments.bind(), *for_tasks(task)]))
     moved = rows * (problem.k + pitch * size)
     tasks = TaskRange(rows, claim(rows, moved))
     return (Launch(source, arguments.values, tasks, 0, moved),), strides, rows * pitch * size
 
 
-def _pack_vector(given: str, form: str, lanes: int, contiguous: bool, left: str) -> list[str]:
+def _pack_vector(given: str, form: str, lanes: int, contiguous: bool, left: str, close: bool) -> list[str]:
     """Statements that bring one vector, or the ``left`` elements at the end of a row, into the tile's form."""
     tail, fill = ("_tail", f"{left}, 0, ") if left else ("", "")
     if contiguous:
@@ -156,4 +173,6 @@ def _pack_vector(given: str, form: str, lanes: int, contiguous: bool, left: str)
         value = f"bitwise_xor({value}, const_int8(-128, {lanes}))"
     else:
         value = f"cast_{form}({value})"
+    if close and left:
+        return [f"store_tail(packed, task * pitch + c, {value}, pitch - c)"]
     return [f"store(packed, task * pitch + c, {value})"]

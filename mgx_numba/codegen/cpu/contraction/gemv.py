@@ -12,10 +12,10 @@ import math
 from collections.abc import Mapping
 from typing import ClassVar
 
+from ...arguments import Arguments
 from ...launch import Launch, Solution, TaskRange
 from ...problems.epilogue import NOT_COMPUTED, Epilogue
 from ...problems.gemm import GemmProblem
-from ..arguments import Arguments
 from ..kernel import cpu_kernel
 from ..microkernels.register_tile import FMA_CHAINS, RegisterTile
 from ..microkernels.tile_table import tile_for

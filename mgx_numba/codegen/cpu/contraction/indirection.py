@@ -6,9 +6,9 @@ words of all of them because `spatial_arguments` declares them first.
 
 from __future__ import annotations
 
+from ...arguments import Arguments
 from ...kernel import KernelSource
 from ...problems.convolution import ConvProblem
-from ..arguments import Arguments
 from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import TILE_TABLE_ROWS

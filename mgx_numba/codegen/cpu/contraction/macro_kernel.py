@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ...arguments import Arguments
 from ...kernel import KernelSource
 from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import Epilogue
-from ..arguments import Arguments
 from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import TILE_TABLE_ROWS, finish_block

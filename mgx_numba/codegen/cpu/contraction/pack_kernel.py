@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ...arguments import Arguments
 from ...launch import Launch, Operand, TaskRange
 from ...problems.element_types import ITEMSIZE
-from ..arguments import Arguments
 from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
 from ..statements import for_tasks, kernel_text

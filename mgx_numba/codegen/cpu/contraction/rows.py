@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ...arguments import Arguments
 from ...problems.convolution import ConvProblem
 from ...problems.epilogue import Epilogue
-from ..arguments import Arguments
 from .solver import Strides
 
 __all__ = [

@@ -10,13 +10,21 @@ import numpy as np
 from ...kernel import KernelSource
 from ...launch import Solution
 from ...problems.convolution import ConvProblem
+from ...problems.element_types import ElementTypes
 from ...problems.epilogue import Epilogue
 from ...problems.gemm import GemmProblem
 from ..microkernels.tile_table import declared_tile
 from .blocking import Blocking
 from .refinement import near_blockings
 
-__all__ = ["NO_EPILOGUE", "LoadKernels", "Solver", "Strides", "UnsuitedWeights"]
+__all__ = [
+    "NO_EPILOGUE",
+    "LoadKernels",
+    "Solver",
+    "Strides",
+    "UnsuitedWeights",
+    "stored_types_refused",
+]
 
 NO_EPILOGUE = Epilogue()
 
@@ -27,6 +35,16 @@ convolution. ``per_n`` and ``scalar`` operands have none (an empty sequence)."""
 
 LoadKernels = Callable[[Sequence[KernelSource]], list[int]]
 """Addresses of kernels: a back end's `load`."""
+
+
+def stored_types_refused(types: ElementTypes) -> str | None:
+    """Why a product of one dtype with a right-hand side that is stored in fewer bits cannot be computed."""
+    if not types.a == types.accumulator == types.out:
+        return f"the element types differ in more than the right-hand side: {types}"
+    tile = declared_tile(types)
+    if tile is None or tile.packing.k_interleave > 1:
+        return f"no tile is declared for {types}"
+    return None
 
 
 class UnsuitedWeights(Exception):

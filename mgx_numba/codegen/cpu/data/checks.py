@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ....core.types import Type
-from ..arguments import Arguments
+from ...arguments import Arguments
 from ..records import Record, RecordText, Word
 from ..statements import INDENT, indent
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...space import collapse
-from ..arguments import Arguments
 from ..loops import claim, footprint
 from ..statements import indent, vector_loop
 from .rows import RowLoop, mover, mover_lanes

@@ -9,11 +9,11 @@ from __future__ import annotations
 from math import prod
 
 from ....ops.lrn import Lrn
+from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...space import Space, collapse
 from .. import host
-from ..arguments import Arguments
 from ..loops import claim, footprint, is_streamed
 from ..statements import cast_text, const_text, dtype_name, indent, load_text, store_text, vector_loop
 from .rows import RowLoop

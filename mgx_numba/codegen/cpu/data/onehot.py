@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...space import collapse
 from .. import host
-from ..arguments import Arguments
 from ..loops import footprint
 from ..statements import dtype_name, load_text, store_text, vector_loop
 from .rows import RowLoop, mover

@@ -9,9 +9,9 @@ from math import prod
 import numpy as np
 
 from ....core.types import Type
+from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
-from ..arguments import Arguments
 from ..loops import footprint, is_streamed
 from ..statements import indent, load_text, store_text, vector_loop
 from .edges import edges_launch

@@ -11,10 +11,10 @@ import numpy as np
 
 from ....core.types import Type
 from ....ops.pooling import Pooling, PoolingMode
+from ...arguments import Arguments
 from ...problems.cluster import Tensor
 from ...space import collapse
 from .. import host
-from ..arguments import Arguments
 from ..loops import AHEAD_BYTES, is_streamed
 from ..statements import cast_text, const_text, dtype_name, indent
 

@@ -16,11 +16,11 @@ import numpy as np
 
 from ....errors import UnsupportedError
 from ....ops.resize import Resize, interpolation_taps, nearest_index
+from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...space import collapse
 from .. import host
-from ..arguments import Arguments
 from ..loops import claim, footprint, is_streamed
 from ..statements import cast_text, dtype_name, indent, load_text, store_text, vector_loop
 from .pad import remap_launch

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from math import prod
 
 from ....core.types import Type
+from ...arguments import Arguments
 from ...kernel import KernelSource
 from .. import host
-from ..arguments import Arguments
 from ..kernel import cpu_kernel
 from ..loops import AHEAD_BYTES, FEWEST_CLAIMS, Odometer, task_elements
 from ..machine import machine

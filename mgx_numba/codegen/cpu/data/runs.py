@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
+from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...space import Space, collapse
 from .. import host
-from ..arguments import Arguments
 from ..kernel import cpu_kernel
 from ..loops import Odometer, claim, footprint, is_streamed, task_elements
 from ..machine import machine

@@ -8,11 +8,11 @@ from __future__ import annotations
 from math import prod
 
 from ....core.types import Type
+from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...space import collapse
 from .. import host
-from ..arguments import Arguments
 from ..loops import AHEAD_BYTES, claim, footprint, is_streamed, streamable
 from ..statements import cast_text, const_text, dtype_name, indent, load_text, store_text, vector_loop
 from .rows import KEPT_COLUMNS, RowLoop, kept_columns, row_share, rows_ahead

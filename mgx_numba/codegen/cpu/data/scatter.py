@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...space import collapse
 from .. import host
-from ..arguments import Arguments
 from ..loops import footprint
 from ..statements import cast_text, dtype_name, indent, load_text, store_text, vector_loop
 from .checks import Checks

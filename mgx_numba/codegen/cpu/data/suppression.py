@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from .. import host
-from ..arguments import Arguments
 from ..kernel import cpu_kernel
 from ..loops import footprint
 from ..statements import cast_text, dtype_name, for_tasks, indent, kernel_text, load_text, vector_loop

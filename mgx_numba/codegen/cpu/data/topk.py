@@ -18,11 +18,11 @@ from math import prod
 
 import numpy as np
 
+from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...space import collapse
 from .. import host
-from ..arguments import Arguments
 from ..loops import AHEAD_BYTES, footprint, is_streamed
 from ..statements import cast_text, const_text, dtype_name, indent, load_text
 from .rows import RowLoop, row_share

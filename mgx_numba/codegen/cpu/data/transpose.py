@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...space import collapse
 from .. import host
-from ..arguments import Arguments
 from ..kernel import cpu_kernel
 from ..loops import Odometer, claim, footprint, is_streamed, task_elements
 from ..statements import INDENT, for_tasks, indent, kernel_text, vector_loop

@@ -12,6 +12,7 @@ from ....errors import UnsupportedError
 from ...problems.element_types import ElementTypes
 from .. import host
 from ..records import Holds, Record, Word, pointer
+from .bfloat16_table import BFLOAT16_TILES
 from .int8_table import INT8_TILES
 from .register_tile import RegisterTile, TileTypes, avx2, avx512, everywhere, neon
 
@@ -89,6 +90,7 @@ TILES = (
     RegisterTile("portable_4x2", _FLOAT32, (4, 2, 1), 2, 128, everywhere),
     RegisterTile("portable_4x2", _FLOAT64, (4, 2, 1), 2, 128, everywhere),
     *INT8_TILES,
+    *BFLOAT16_TILES,
 )
 """All tiles, the better ones of the same types first."""
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from ...arguments import Arguments
 from ...launch import Launch, Operand, Solution, TaskRange
 from ...problems.element_types import element_types
 from ...problems.recurrence import RecurrenceProblem
-from ..arguments import Arguments
 from ..contraction.int16_weights import BLOCK, DOWN, unpack
 from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile

@@ -13,6 +13,8 @@ import functools
 import linecache
 import threading
 import types as python_types
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +26,7 @@ from .. import host
 from .elf import read_object
 from .symbols import unavailable
 
-__all__ = ["Inspection", "compile_object", "inspect"]
+__all__ = ["Inspection", "compile_object", "executed", "failure", "inspect"]
 
 _lock = threading.RLock()
 _OPTIMISATION_LEVEL = 2
@@ -55,9 +57,9 @@ def compile_object(source: KernelSource) -> bytes:
     symbols = read_object(data)
     missing = unavailable(symbols.undefined)
     if missing:
-        raise _failure(source, f"calls {', '.join(missing)}, which no kernel may call; only intrinsics are inlined")
+        raise failure(source, f"calls {', '.join(missing)}, which no kernel may call; only intrinsics are inlined")
     if source.symbol not in symbols.defined:
-        raise _failure(source, f"the object does not define {source.symbol}")
+        raise failure(source, f"the object does not define {source.symbol}")
     return data
 
 
@@ -79,7 +81,7 @@ def _parse(source: KernelSource, lowered: str) -> llvm.ModuleRef:
         module = llvm.parse_assembly(lowered)
         module.verify()
     except RuntimeError as error:
-        raise _failure(source, f"LLVM refuses the lowered kernel: {error}") from error
+        raise failure(source, f"LLVM refuses the lowered kernel: {error}") from error
     return module
 
 
@@ -98,36 +100,48 @@ def _lower(source: KernelSource) -> str:
     """LLVM IR text of a kernel with its exported wrapper."""
     from . import frontend  # imports Numba
 
+    with executed(source, _namespace()) as names:
+        try:
+            return frontend.lower(names["kernel"], source.symbol)
+        except frontend.Refused as error:
+            raise failure(source, str(error)) from error.__cause__
+
+
+@contextmanager
+def executed(source: KernelSource, vocabulary: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The names that a kernel's text defines over a vocabulary, among them the function ``kernel``; while the block
+    runs, error messages can quote the text.
+
+    Raises:
+        CompileError: the text is not valid, or has what no kernel may contain.
+    """
     filename = f"<{source.name} {source.symbol}>"
     lines = source.text.splitlines(keepends=True)
     linecache.cache[filename] = (len(source.text), None, lines, filename)
     try:
-        return frontend.lower(_function(source, filename), source.symbol)
-    except frontend.Refused as error:
-        raise _failure(source, str(error)) from error.__cause__
+        yield _executed(source, filename, vocabulary)
     finally:
         linecache.cache.pop(filename, None)
 
 
-def _function(source: KernelSource, filename: str) -> python_types.FunctionType:
-    namespace = dict(_namespace())
+def _executed(source: KernelSource, filename: str, vocabulary: Mapping[str, Any]) -> dict[str, Any]:
+    namespace = dict(vocabulary)
     try:
         tree = ast.parse(source.text, filename)
         for node in ast.walk(tree):
             if isinstance(node, _FORBIDDEN):
                 line = source.text.splitlines()[node.lineno - 1].strip()
-                raise _failure(source, f"line {node.lineno}: a kernel cannot contain {type(node).__name__}: {line}")
+                raise failure(source, f"line {node.lineno}: a kernel cannot contain {type(node).__name__}: {line}")
         exec(compile(tree, filename, "exec"), namespace)
     except SyntaxError as error:
-        raise _failure(source, f"line {error.lineno}: {error.msg}: {(error.text or '').strip()}") from error
+        raise failure(source, f"line {error.lineno}: {error.msg}: {(error.text or '').strip()}") from error
     except CompileError:
         raise
     except Exception as error:
-        raise _failure(source, f"its text cannot be executed: {type(error).__name__}: {error}") from error
-    function = namespace.get("kernel")
-    if not isinstance(function, python_types.FunctionType):
-        raise _failure(source, "its text defines no function named kernel")
-    return function
+        raise failure(source, f"its text cannot be executed: {type(error).__name__}: {error}") from error
+    if not isinstance(namespace.get("kernel"), python_types.FunctionType):
+        raise failure(source, "its text defines no function named kernel")
+    return namespace
 
 
 @functools.lru_cache(maxsize=1)
@@ -140,7 +154,8 @@ def _namespace() -> dict[str, Any]:
     return names
 
 
-def _failure(source: KernelSource, problem: str) -> CompileError:
+def failure(source: KernelSource, problem: str) -> CompileError:
+    """The error of a kernel that cannot be compiled, with the instructions that it was made from."""
     message = f"kernel {source.name}: {problem}"
     if source.origin:
         message += f"\nIt was made from:\n{source.origin.rstrip()}"

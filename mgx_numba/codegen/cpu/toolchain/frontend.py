@@ -16,7 +16,7 @@ from numba.core.registry import cpu_target
 
 from .numba_passes import KernelPipeline
 
-__all__ = ["Refused", "lower"]
+__all__ = ["Refused", "lower", "typed_module"]
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _ARGUMENTS = (types.CPointer(types.int64), types.int64, types.int64)
@@ -46,6 +46,24 @@ def lower(function: python_types.FunctionType, symbol: str) -> str:
     Raises:
         Refused: the function does not type or does not lower.
     """
+    returned = types.int64 if "return" in function.__annotations__ else types.void
+    module, body = typed_module(function, symbol, _ARGUMENTS, returned)
+    _add_entry(module, body, symbol)
+    _call_through_table(module)
+    return cgutils.normalize_ir_text(str(module))
+
+
+def typed_module(
+    function: python_types.FunctionType, name: str, arguments: tuple[types.Type, ...], returned: types.Type
+) -> tuple[ir.Module, ir.Function]:
+    """The module that Numba makes of a function of these types, and in it the function of Numba's own convention:
+    places of the result and of an exception that is never raised, then the arguments.
+
+    The caller holds Numba's compiler lock.
+
+    Raises:
+        Refused: the function does not type or does not lower.
+    """
     flags: Any = compiler.Flags()
     flags.no_cpython_wrapper = True
     flags.no_cfunc_wrapper = True
@@ -54,14 +72,14 @@ def lower(function: python_types.FunctionType, symbol: str) -> str:
     flags.nrt = False
     flags.error_model = "numpy"
     target = cpu_target.target_context
-    library = _Collector(target.codegen(), symbol)
+    library = _Collector(target.codegen(), name)
     try:
         result = compiler.compile_extra(
             cpu_target.typing_context,
             target,
             function,
-            _ARGUMENTS,
-            types.int64 if "return" in function.__annotations__ else types.void,
+            arguments,
+            returned,
             flags,
             {},
             library=library,
@@ -72,9 +90,7 @@ def lower(function: python_types.FunctionType, symbol: str) -> str:
     except Exception as error:  # an intrinsic called with the wrong number of arguments, or failing in its lowering
         raise Refused(f"{type(error).__name__}: {error}") from error
     (module,) = library.modules
-    _add_entry(module, module.globals[result.fndesc.mangled_name], symbol)
-    _call_through_table(module)
-    return cgutils.normalize_ir_text(str(module))
+    return module, module.globals[result.fndesc.mangled_name]
 
 
 def _with_line(message: str, location: Any) -> str:

@@ -24,7 +24,7 @@ from .symbols import address, unavailable
 if TYPE_CHECKING:
     import llvmlite.binding as llvm
 
-__all__ = ["Progress", "load", "loadable", "objects_of"]
+__all__ = ["Progress", "load", "loadable", "objects_of", "ready"]
 
 Progress = Callable[[int, int, str], None]
 
@@ -91,6 +91,14 @@ def objects_of(
         hits = len(objects)
         compile_objects(missing, workers, finished)
     return objects
+
+
+def ready(source: KernelSource, store: Store | None = None) -> bool:
+    """Whether `load` gives a kernel without compiling it."""
+    if source.symbol in _addresses:
+        return True
+    data = (store or default_store()).get(source)
+    return data is not None and loadable(source, data)
 
 
 def loadable(source: KernelSource, data: bytes) -> bool:

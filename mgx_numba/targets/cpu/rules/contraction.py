@@ -2,268 +2,52 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from ....codegen.cpu.contraction import CONV_SOLVERS, GEMM_SOLVERS
 from ....codegen.cpu.contraction.select import select
-from ....codegen.cpu.contraction.solver import NO_EPILOGUE, UnsuitedWeights
+from ....codegen.cpu.contraction.solver import UnsuitedWeights
 from ....codegen.cpu.printer import check_body
 from ....codegen.problems.convolution import ConvProblem
-from ....codegen.problems.element_types import ElementTypes, element_types
-from ....codegen.problems.epilogue import Epilogue, Prologue
-from ....codegen.problems.fused_contraction import (
-    epilogue_parameters,
-    make_epilogue,
-    make_prologue,
-    prologue_parameters,
-)
+from ....codegen.problems.epilogue import Epilogue
 from ....codegen.problems.gemm import GemmProblem
 from ....codegen.tuning.request import Candidate, Request
-from ....core.shape import Shape, row_major_strides
+from ....core.shape import Shape
 from ....core.types import Type
+from ....errors import UnsupportedError
 from ....graph.instruction import Instruction
 from ....runtime.plan import Region
+from ...lowering import contraction
 from ...lowering.buffers import Buffer, View
+from ...lowering.contraction import CONVOLUTIONS, PRODUCTS, Contractions, accepts_contraction
 from ...lowering.lowering import Lowering, PendingStep
 from .table import lowering
 
-_TYPES = (Type.float_type, Type.double_type)
-CONVOLUTIONS = ("convolution", "convolution_backwards")
+_WIDE = (Type.float_type, Type.double_type)
+_INT8 = (Type.int8_type, Type.uint8_type)
+_SOLVERS: tuple[Any, ...] = (*GEMM_SOLVERS, *CONV_SOLVERS)
+_SPECIAL = {solver.name for solver in _SOLVERS} - {"gemm", "gemm_packing", "conv_direct"}
+"""Solvers whose kernels are for some lengths; those of the others, over register tiles, serve any."""
 
 
-def _accepts(ins: Instruction, shape: Shape) -> bool:
-    """Products write rows of contiguous columns, convolutions channels-last pixels."""
-    core = _core(ins)
-    if core.name in ("dot", "quant_dot"):
-        return shape.lens[-1] == 1 or shape.strides[-1] == 1
-    return _pixel_strides(shape.lens, shape.strides) is not None and (shape.lens[1] == 1 or shape.strides[1] == 1)
+def _refused(a: Type, b: Type, out: Type, constant: bool) -> str | None:
+    """Why kernels do not have the types, which are one wide float, or 8-bit integers times constant signed ones."""
+    if out in _WIDE and a is b is out:
+        return None
+    if out is not Type.int32_type or a not in _INT8 or b is not Type.int8_type:
+        return f"no solver is for these element types: {a.name} {b.name} {out.name}"
+    return None if constant else "the right-hand side is not constant"
 
 
-def _core(ins: Instruction) -> Instruction:
-    """The contraction itself, which a ``fused_contraction`` has inside."""
-    if ins.name != "fused_contraction":
-        return ins
-    return next(i for i in ins.module_args[0] if i.name == "dot" or i.name in CONVOLUTIONS)
-
-
-@lowering("dot", "convolution", "convolution_backwards", "fused_contraction", accepts=_accepts)
+@lowering(*PRODUCTS, *CONVOLUTIONS, "fused_contraction", accepts=accepts_contraction)
 def lower_contraction(low: Lowering, ins: Instruction) -> None:
     """The launches of the solver that tuning or the cost model chooses."""
-    core = _core(ins)
-    lens = [*core.shape.lens, *(n for i in core.inputs for n in i.shape.lens)]
-    if core.shape.type not in _TYPES or any(i.shape.type is not core.shape.type for i in core.inputs):
-        types = " ".join(i.shape.type.name for i in (*core.inputs, core))
-        low.host(ins, f"no solver is for these element types: {types}")
-        return
-    if 0 in lens:
-        low.host(ins, "there are no elements")
-        return
-    if core.name == "dot":
-        _lower_dot(low, ins, core)
-    else:
-        _lower_convolution(low, ins, core)
-
-
-@lowering("quant_dot", accepts=_accepts)
-def lower_quantized_product(low: Lowering, ins: Instruction) -> None:
-    """8-bit integers times constant signed ones; any other is left to the operator's NumPy meaning."""
-    (a, b), out = (i.shape for i in ins.inputs), ins.shape
-    served = a.type in (Type.int8_type, Type.uint8_type) and b.type is Type.int8_type and out.type is Type.int32_type
-    if not served:
-        low.host(ins, f"no solver is for these element types: {a.type.name} {b.type.name} {out.type.name}")
-    elif 0 in (*a.lens, *b.lens):
-        low.host(ins, "there are no elements")
-    elif low.constant_value(ins.inputs[1]) is None:
-        low.host(ins, "the right-hand side is not constant")
-    else:
-        _lower_dot(low, ins, ins)
-
-
-def _operands(low: Lowering, ins: Instruction, core: Instruction) -> tuple[list[Instruction], list[View]]:
-    """The instructions that feed the contraction, and the views that only the epilogue reads."""
-    if ins is core:
-        return list(ins.inputs), []
-    body = ins.module_args[0]
-    outer = dict(zip(body.parameters(), ins.inputs))
-    extras = [low.values[outer[p]] for p in epilogue_parameters(body, core)]
-    return [outer[prologue_parameters(body, core)[0]], outer[core.inputs[1]]], extras
-
-
-def _prologue(low: Lowering, ins: Instruction, core: Instruction) -> tuple[Prologue | None, list[View]]:
-    """The prologue of a convolution and the views that only it reads.
-
-    Raises:
-        UnsupportedError: kernels lack one of its operations.
-    """
-    if ins is core:
-        return None, []
-    body = ins.module_args[0]
-    outer = dict(zip(body.parameters(), ins.inputs))
-    views, places = [], []
-    for parameter in prologue_parameters(body, core)[1]:
-        view = low.values[outer[parameter]]
-        view = view.with_shape(Shape(view.type, view.lens[:2], view.strides[:2]))  # the same in every pixel
-        if view.lens[1] > 1 and view.strides[1] not in (0, 1):
-            view = low.materialized(view, row_major_strides(view.lens), ins)
-        image = view.strides[0] if view.lens[0] > 1 else 0
-        views.append(view)
-        places.append(("per_k" if view.lens[1] > 1 and view.strides[1] else "scalar", (image,)))
-    prologue = make_prologue(body, core, places, low.options.fast_math)
-    if prologue is not None:
-        check_body(prologue.body)
-    return prologue, views
-
-
-def _epilogue(low: Lowering, ins: Instruction, core: Instruction, access: Sequence[str]) -> Epilogue:
-    """The epilogue of a contraction.
-
-    Raises:
-        UnsupportedError: kernels lack one of its operations.
-    """
-    if ins is core:
-        return NO_EPILOGUE
-    epilogue = make_epilogue(ins.module_args[0], core, access, low.options.fast_math)
-    if epilogue.body is not None:
-        check_body(epilogue.body)
-    return epilogue
-
-
-def _lower_dot(low: Lowering, ins: Instruction, core: Instruction) -> None:
-    (a_ins, b_ins), extras = _operands(low, ins, core)
-    a, b = low.values[a_ins], low.values[b_ins]
-    m, k = a.lens[-2:]
-    n = b.lens[-1]
-    weights = low.constant_value(b_ins)
-    out = core.shape.type.numpy.name
-    target = low.output(ins)
-    prepared, access, strides = [], [], []
-    for view in extras:
-        view, kind = _row_operand(low, ins, view)
-        prepared.append(view)
-        access.append(kind)
-        strides.append(view.strides[:-1] if kind in ("full", "per_m") else ())
-    problem = GemmProblem(
-        m=m, n=n, k=k, batch=a.lens[:-2], a_strides=a.strides, b_strides=b.strides, out_strides=target.strides[:-1],
-        types=ElementTypes(a.type.numpy.name, b.type.numpy.name, out, out), b_constant=weights is not None,
-        fast_math=low.options.fast_math,
-    )  # fmt: skip
-    epilogue = _epilogue(low, ins, core, access)
-    _launch(low, ins, problem, epilogue, strides, {"x": a, "w": b, "out": target}, prepared, weights)
-
-
-def _row_operand(low: Lowering, ins: Instruction, view: View) -> tuple[View, str]:
-    """An epilogue operand of a product, copied if its columns are strided, and how it varies."""
-    columns = view.strides[-1] if view.lens[-1] > 1 else (1 if any(view.strides[:-1]) else 0)
-    if columns not in (0, 1):
-        view = low.materialized(view, row_major_strides(view.lens), ins)
-        columns = 1
-    rows = any(s for s, n in zip(view.strides[:-1], view.lens[:-1]) if n > 1)
-    if columns:
-        return view, "full" if rows else "per_n"
-    return view, "per_m" if rows else "scalar"
-
-
-def _lower_convolution(low: Lowering, ins: Instruction, core: Instruction) -> None:
-    (x_ins, w_ins), extras = _operands(low, ins, core)
-    x = _channels_last(low, ins, low.values[x_ins])
-    prologue, before = _prologue(low, ins, core)
-    if prologue:
-        x = _evenly_spaced(low, ins, x)
-    op: Any = core.op
-    rank = len(x.lens) - 2
-    padding = op.padding if len(op.padding) == 2 * rank else (*op.padding, *op.padding)
-    weights = low.constant_value(w_ins)
-    declared = low.output(ins)
-    pixels = _pixel_strides(declared.lens, declared.strides)
-    direct = pixels is not None and (declared.lens[1] == 1 or declared.strides[1] == 1)
-    target = declared if direct else low.allocate(Shape(declared.type, declared.lens, _nhwc_strides(declared.lens)))
-    image, pixel = _pixel_strides(target.lens, target.strides) or (0, 0)
-    prepared, access, strides = [], [], []
-    for view in extras:
-        view, kind, own = _pixel_operand(low, ins, view)
-        prepared.append(view)
-        access.append(kind)
-        strides.append(own)
-    transposed = core.name == "convolution_backwards"
-    problem = ConvProblem(
-        batch=x.lens[0], in_channels=x.lens[1], out_channels=target.lens[1], in_lens=x.lens[2:],
-        kernel=w_ins.shape.lens[2:], stride=op.stride, dilation=op.dilation, pads_begin=padding[:rank],
-        pads_end=padding[rank:], groups=op.group, types=element_types(core.shape.type.numpy.name),
-        x_strides=(x.strides[0], *x.strides[2:]), out_strides=(image, pixel), transposed=transposed,
-        output_padding=_output_padding(op, x, w_ins, target, padding, rank) if transposed else (),
-        fast_math=low.options.fast_math, prologue=prologue,
-    )  # fmt: skip
-    epilogue = _epilogue(low, ins, core, access)
-    operands = {"x": x, "w": low.values[w_ins], "out": target, **{f"a{k}": view for k, view in enumerate(before)}}
-    _launch(low, ins, problem, epilogue, strides, operands, prepared, weights)
-    if target is not declared:
-        low.copy(target, declared, ins)
-
-
-def _output_padding(
-    op: Any, x: View, w_ins: Instruction, target: View, padding: Sequence[int], rank: int
-) -> tuple[int, ...]:
-    """Extra rows at the end of a transposed convolution's result, from the lengths that its shape rule gave."""
-    extra = []
-    for d in range(rank):
-        reach = op.dilation[d] * (w_ins.shape.lens[2 + d] - 1) + 1
-        natural = (x.lens[2 + d] - 1) * op.stride[d] + reach - padding[d] - padding[rank + d]
-        extra.append(target.lens[2 + d] - natural)
-    return tuple(extra)
-
-
-def _channels_last(low: Lowering, ins: Instruction, x: View) -> View:
-    if x.lens[1] == 1 or x.strides[1] == 1:
-        return x
-    return low.materialized(x, _nhwc_strides(x.lens), ins)
-
-
-def _evenly_spaced(low: Lowering, ins: Instruction, x: View) -> View:
-    """An input whose pixels follow each other at one distance, as its strides say for axes of length 1 too."""
-    pixels = _pixel_strides(x.lens, x.strides)
-    if pixels is None:
-        x = low.materialized(x, _nhwc_strides(x.lens), ins)
-        pixels = _pixel_strides(x.lens, x.strides)
-        assert pixels is not None
-    image, pixel = pixels
-    spatial = (pixel * s for s in row_major_strides(x.lens[2:]))
-    return x.with_shape(Shape(x.type, x.lens, (image, 1, *spatial)))
-
-
-def _nhwc_strides(lens: Sequence[int]) -> tuple[int, ...]:
-    order = (0, *range(2, len(lens)), 1)
-    return Shape.from_permutation(Type.float_type, tuple(lens), order).strides
-
-
-def _pixel_strides(lens: Sequence[int], strides: Sequence[int]) -> tuple[int, int] | None:
-    """Strides of the image and of one pixel, if the spatial dimensions can be walked as one; else ``None``."""
-    pixel, expected = 0, -1
-    for n, s in zip(reversed(lens[2:]), reversed(strides[2:])):
-        if n == 1:
-            continue
-        if expected < 0:
-            pixel = s
-        elif s != expected:
-            return None
-        expected = s * n
-    return (strides[0] if lens[0] > 1 else 0), pixel
-
-
-def _pixel_operand(low: Lowering, ins: Instruction, view: View) -> tuple[View, str, tuple[int, ...]]:
-    """An epilogue operand of a convolution, copied if it cannot be walked by pixels, how it varies, its strides."""
-    pixels = _pixel_strides(view.lens, view.strides)
-    channel = view.strides[1] if view.lens[1] > 1 else (1 if pixels and any(pixels) else 0)
-    if pixels is None or channel not in (0, 1):
-        view = low.materialized(view, _nhwc_strides(view.lens), ins)
-        pixels = _pixel_strides(view.lens, view.strides)
-        assert pixels is not None
-        channel = 1
-    moving = any(pixels)
-    if channel:
-        return view, "full" if moving else "per_n", pixels if moving else ()
-    return view, "per_m" if moving else "scalar", pixels if moving else ()
+    contraction.lower_contraction(low, ins, _HERE)
 
 
 def _launch(
@@ -276,25 +60,33 @@ def _launch(
     extras: Sequence[View],
     weights: np.ndarray | None,
 ) -> None:
+    if weights is not None and weights.dtype.name != problem.types.b:
+        problem = _with_stored_weights(low, problem, weights)
     places = tuple(tuple(int(s) for s in own) for own in strides)
     request = Request(problem, epilogue, places, low.threads, low.options.fast_math)
     chosen = _choose(low, request)
     room = 0 if weights is None else low.packing_room  # what is packed in every run is not worth transforming
-    if chosen.solver.packing_growth(problem) > room:
-        chosen = Candidate(select(problem, low.threads, room))
-    solver = chosen.solver
+    unsuited: list[str] = []
+    while True:
+        if unsuited or chosen.solver.packing_growth(problem) > room:
+            chosen = Candidate(select(problem, low.threads, room, unsuited))
+        solver = chosen.solver
+        plan = solver.plan(problem, epilogue, strides, low.threads, chosen.blocking)
+        try:
+            packed = low.usable(plan.launches)
+            if packed and weights is not None and solver.packed_lens(problem):
+                operands["w"] = low.packed(solver, problem, weights)
+        except UnsuitedWeights:
+            packed = False
+        if packed:
+            break
+        unsuited.append(solver.name)
     operands |= {f"e{k}": view for k, view in enumerate(extras)}
     packed_lens = solver.packed_lens(problem)
-    if packed_lens and weights is not None:
-        try:
-            operands["w"] = low.packed(solver, problem, weights)
-        except UnsuitedWeights:
-            chosen = Candidate(select(problem, low.threads, room, (solver.name,)))
-            solver = chosen.solver
-            operands["w"] = low.packed(solver, problem, weights)
-    elif packed_lens:
+    if not packed_lens and weights is not None and weights.dtype.name != problem.types.b:
+        raise UnsupportedError(f"{solver.name} reads weights of {weights.dtype} where they lie")
+    if packed_lens and weights is None:
         operands["w"] = _packed_at_run_time(low, ins, solver, problem, packed_lens, operands["w"])
-    plan = solver.plan(problem, epilogue, strides, low.threads, chosen.blocking)
     if plan.scratch:
         scratch = Shape(Type.uint8_type, (plan.scratch,))
         operands["scratch"] = View(Buffer(Region.ARENA, 0, plan.scratch), scratch)
@@ -302,6 +94,24 @@ def _launch(
     for launch in plan.launches:
         low.launch(launch, operands, ins)
     low.requested.append((request, operands, start, len(low.steps)))
+    if low.spare is not None:
+        with contextlib.suppress(UnsupportedError):
+            general = select(problem, low.threads, room, _SPECIAL).plan(problem, epilogue, strides, low.threads)
+            low.spare.update(dict.fromkeys(kernel for one in general.launches for kernel in one.kernels))
+
+
+def _with_stored_weights(
+    low: Lowering, problem: GemmProblem | ConvProblem, weights: np.ndarray
+) -> GemmProblem | ConvProblem:
+    """The problem over weights as they are stored, if a solver for them is the quickest; else over float32."""
+    stored = replace(problem, types=replace(problem.types, b=weights.dtype.name))
+    try:
+        quickest = select(stored, low.threads, low.packing_room)
+    except UnsupportedError:
+        return problem
+    wide = select(problem, low.threads, low.packing_room)
+    cheaper = quickest.estimate(stored, low.threads) <= wide.estimate(problem, low.threads)
+    return stored if cheaper else problem
 
 
 def _choose(low: Lowering, request: Request) -> Candidate:
@@ -323,3 +133,6 @@ def _packed_at_run_time(
     reason = "the weights are not constant, and no kernel packs them"
     low.steps.append(PendingStep(None, {}, f"cpu::pack_{solver.name}", ins, pack, [weights], [target], reason=reason))
     return target
+
+
+_HERE = Contractions(_refused, check_body, _launch)

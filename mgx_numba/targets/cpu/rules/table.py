@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ...lowering.common import COMMON
 from ...lowering.rules import RuleTable
+from ...lowering.views import VIEWS
 
 __all__ = ["RULES", "lowering"]
 
-RULES = RuleTable(COMMON)
+RULES = RuleTable(VIEWS)
 lowering = RULES.lowering

@@ -15,12 +15,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 
+from ....arguments import Arguments
 from ....kernel import KernelSource
 from ....launch import Launch, Operand, TaskRange
 from ....problems.element_types import ITEMSIZE
 from ....problems.epilogue import Epilogue
 from ....problems.gemm import GemmProblem
-from ...arguments import Arguments
 from ...kernel import cpu_kernel
 from ...microkernels.register_tile import RegisterTile
 from ...microkernels.tile_table import TILE_BLOCK, TILE_TABLE_ROWS, tile_for

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
+from ....arguments import Arguments
 from ....kernel import KernelSource
 from ....launch import Launch, Operand, Solution, TaskRange
 from ....problems.convolution import ConvProblem
 from ....problems.element_types import ITEMSIZE
 from ....problems.epilogue import Epilogue
-from ...arguments import Arguments
 from ...kernel import cpu_kernel
 from ...microkernels.tile_table import PREFETCH_STEPS, TILE_BLOCK, TILE_TABLE_ROWS, tile_for
 from ...records import Holds, Record, RecordText, Word

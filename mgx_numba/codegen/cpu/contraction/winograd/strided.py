@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ....arguments import Arguments
 from ....launch import Launch, Operand, Solution, TaskRange
 from ....problems.convolution import ConvProblem
 from ....problems.epilogue import Epilogue
-from ...arguments import Arguments
 from ...kernel import cpu_kernel
 from ...machine import machine
 from ...microkernels.tile_table import tile_for

@@ -1,4 +1,4 @@
-"""Values known while parsing: literals, and what operators make of them by their NumPy meaning."""
+"""Values known before a program runs: literals, and what operators make of them by their NumPy meaning."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.allowance import Allowance
-from ...graph.instruction import Instruction
-from ...graph.printer import format_instruction
+from .allowance import Allowance
+from .instruction import Instruction
+from .printer import format_instruction
 
 __all__ = ["Constants"]
 

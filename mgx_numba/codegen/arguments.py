@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ...errors import CompileError
-from ..kernel import KernelSource
-from ..launch import Callee, Mark, Operand
+from ..errors import CompileError
+from .kernel import KernelSource
+from .launch import Callee, Mark, Operand
 
 __all__ = ["Arguments"]
 
@@ -55,9 +55,10 @@ class Arguments:
         for name, value in values.items():
             self.integer(name, value)
 
-    def fault(self) -> None:
-        """The call's fault record as words, ``fault``, and the step's number, ``step_number`` (see `Mark`)."""
-        self._declare("fault", Mark.FAULT, "words_at(args, {})")
+    def fault(self, read: str = "words_at") -> None:
+        """The call's fault record, ``fault``, and the step's number, ``step_number`` (see `Mark`); ``read`` is the word
+        of the language for an address of int64."""
+        self._declare("fault", Mark.FAULT, f"{read}(args, {{}})")
         self._declare("step_number", Mark.STEP, "args[{}]")
 
     def callee(self, name: str, kernel: KernelSource | None = None) -> str:

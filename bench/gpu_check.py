@@ -1,0 +1,272 @@
+"""Everything that wants a GPU, in one command: tests, then rates of memory-bound kernels, then models.
+
+    python -m bench.gpu_check [tests] [memory] [products] [models] [--json FILE]
+
+Rates are of the device's own clock, over launches recorded in a graph, beside a device-to-device copy of the driver.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from ctypes import c_size_t, c_void_p
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import mgx_numba
+from bench.cases import prepare
+from bench.models import MODELS
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import Type
+from mgx_numba.graph.module import Module
+from mgx_numba.graph.program import Program
+from mgx_numba.runtime.gpu.cuda import cuda_engine
+from mgx_numba.runtime.memory import numpy_dtype
+from mgx_numba.runtime.plan import Step
+from mgx_numba.targets.base import Observation
+from mgx_numba.targets.gpu.program import GpuProgram
+from mgx_numba.targets.options import TargetOptions
+
+PARTS = ("tests", "memory", "products", "models")
+F32, F16 = Type.float_type, Type.half_type
+COPIED = 1 << 30
+LATENCY_RUNS = 30
+
+
+def copy_rate() -> float:
+    """Bytes read and written a second by the driver's copy of memory larger than any cache."""
+    engine = cuda_engine()
+    queue = engine.queue()
+    source, target = (engine.allocate(COPIED, "a copy") for _ in range(2))
+    ask = partial(
+        engine.driver.call, "cuMemcpyDtoDAsync_v2", c_void_p(target), c_void_p(source), c_size_t(COPIED), queue.stream
+    )
+    queue.timed(ask)
+    seconds = min(queue.timed(ask) for _ in range(5))
+    engine.free(source)
+    engine.free(target)
+    return 2 * COPIED / seconds
+
+
+def made(build: Callable[[Module], None]) -> tuple[GpuProgram, list[np.ndarray]]:
+    """A program and random inputs for it."""
+    program = Program()
+    build(program.main)
+    rng = np.random.default_rng(0)
+    compiled = GpuProgram(program, TargetOptions())
+    assert compiled.executable is not None
+    inputs = []
+    for p in compiled.executable.plan.parameters:
+        dtype = numpy_dtype(p.dtype)
+        pattern = rng.standard_normal(1 << 20, dtype=np.float32).astype(dtype)
+        inputs.append(np.resize(pattern, p.lens))
+    return compiled, inputs
+
+
+def timed(build: Callable[[Module], None]) -> tuple[float, int, int, int]:
+    """Seconds, bytes and flops of all kernels of a program, and how many there are."""
+    compiled, inputs = made(build)
+    assert compiled.executable is not None
+    steps = compiled.executable.plan.steps
+    seconds = compiled.executable.time_steps(inputs)
+    kernels = [s for s in steps if isinstance(s, Step)]
+    return sum(seconds), sum(s.bytes for s in kernels), sum(s.flops for s in kernels), len(steps)
+
+
+def _unary(name: str, lens: tuple[int, ...], type: Type = F32, **attributes: Any) -> Callable[[Module], None]:
+    def build(m: Module) -> None:
+        m.add_return([m.add_instruction(name, [m.add_parameter("x", Shape(type, lens))], **attributes)])
+
+    return build
+
+
+def _pointwise(count: int, type: Type) -> Callable[[Module], None]:
+    def build(m: Module) -> None:
+        x, y, z = (m.add_parameter(n, Shape(type, (count,))) for n in "xyz")
+        total = m.add_instruction("add", [m.add_instruction("mul", [x, y]), z])
+        m.add_return([m.add_instruction("gelu_erf", [total])])
+
+    return build
+
+
+def _turned(side: int, type: Type) -> Callable[[Module], None]:
+    def build(m: Module) -> None:
+        x = m.add_parameter("x", Shape(type, (side, side)))
+        turned = m.add_instruction("transpose", [x], permutation=(1, 0))
+        m.add_return([m.add_instruction("relu", [turned])])
+
+    return build
+
+
+def _layer_norm(rows: int, columns: int, before: bool) -> Callable[[Module], None]:
+    def build(m: Module) -> None:
+        lens = (rows, columns)
+        x = m.add_parameter("x", Shape(F32, lens))
+        scale, shift = (m.add_parameter(n, Shape(F32, (columns,))) for n in ("scale", "shift"))
+
+        def row(v: Any) -> Any:
+            return m.add_instruction("multibroadcast", [v], out_lens=lens)
+
+        if before:
+            bias, residual = m.add_parameter("bias", Shape(F32, (columns,))), m.add_parameter("r", Shape(F32, lens))
+            x = m.add_instruction("gelu_erf", [m.add_instruction("add", [x, row(bias)])])
+            x = m.add_instruction("add", [x, residual])
+        mean = m.add_instruction("reduce_mean", [x], axes=(1,))
+        centred = m.add_instruction("sub", [x, row(mean)])
+        square = m.add_instruction("mul", [centred, centred])
+        variance = m.add_instruction("reduce_mean", [square], axes=(1,))
+        epsilon = m.add_instruction(
+            "multibroadcast", [m.add_literal(np.full((1,), 1e-5, np.float32))], out_lens=(rows, 1)
+        )
+        factor = m.add_instruction("rsqrt", [m.add_instruction("add", [variance, epsilon])])
+        normal = m.add_instruction("mul", [centred, row(factor)])
+        m.add_return([m.add_instruction("add", [m.add_instruction("mul", [normal, row(scale)]), row(shift)])])
+
+    return build
+
+
+def memory() -> list[dict[str, Any]]:
+    """Rates of memory-bound kernels as parts of the copy's."""
+    rate = copy_rate()
+    print(f"copy {rate / 1e12:.2f} TB/s", flush=True)
+    rows = [(1 << 25) // n for n in (17, 100, 1000, 3000, 10000, 65536)]
+    cases: dict[str, Callable[[Module], None]] = {
+        "pointwise 2^27 float32": _pointwise(1 << 27, F32),
+        "pointwise 2^27 float16": _pointwise(1 << 27, F16),
+        "softmax 8192x4096": _unary("softmax", (8192, 4096), axis=1),
+        "softmax 8192x4096 float16": _unary("softmax", (8192, 4096), F16, axis=1),
+        "layer norm 8192x4096": _layer_norm(8192, 4096, False),
+        "bias gelu add layer norm 8192x4096": _layer_norm(8192, 4096, True),
+        "column sums 8192x4096": _unary("reduce_sum", (8192, 4096), axes=(0,)),
+        "row sums 8192x4096": _unary("reduce_sum", (8192, 4096), axes=(1,)),
+        "transpose 8192^2": _turned(8192, F32),
+        "transpose 8192^2 float16": _turned(8192, F16),
+        "softmax over channels": _unary("softmax", (64, 128, 64, 64), axis=1),
+        **{
+            f"softmax rows of {n}": _unary("softmax", (count, n), axis=1)
+            for count, n in zip(rows, (17, 100, 1000, 3000, 10000, 65536))
+        },
+    }
+    found = []
+    for name, build in cases.items():
+        seconds, moved, _, steps = timed(build)
+        part = moved / seconds / rate
+        found.append({"name": name, "ms": 1e3 * seconds, "of_copy": part, "steps": steps})
+        print(f"{name:38} {1e3 * seconds:8.3f} ms {100 * part:4.0f}% of copy, {steps} steps", flush=True)
+    return found
+
+
+def _product(rows: int, columns: int, depth: int, type: Type) -> Callable[[Module], None]:
+    def build(m: Module) -> None:
+        a, b = m.add_parameter("a", Shape(type, (rows, depth))), m.add_parameter("b", Shape(type, (depth, columns)))
+        m.add_return([m.add_instruction("dot", [a, b])])
+
+    return build
+
+
+def _convolution(batch: int, side: int, channels: int, kernel: int, type: Type) -> Callable[[Module], None]:
+    def build(m: Module) -> None:
+        x = m.add_parameter("x", Shape(type, (batch, side, side, channels)))
+        x = m.add_instruction("transpose", [x], permutation=(0, 3, 1, 2))
+        weights = np.random.default_rng(1).standard_normal((channels, channels, kernel, kernel)).astype(type.numpy)
+        padding = (kernel // 2,) * 2
+        m.add_return([m.add_instruction("convolution", [x, m.add_literal(weights)], padding=padding)])
+
+    return build
+
+
+def products() -> list[dict[str, Any]]:
+    """Rates of products and convolutions."""
+    found = []
+    for type in (F32, F16):
+        for lens in ((4096, 4096, 4096), (3072, 768, 3072), (3072, 3072, 768), (128, 768, 768), (128, 3072, 768)):
+            name = f"{'x'.join(map(str, lens))} {type.numpy.name}"
+            found.append(_rate(name, _product(*lens, type)))
+        for batch in (1, 32):
+            for side, channels, kernel in ((56, 64, 3), (28, 128, 3), (14, 256, 3), (7, 512, 3), (56, 256, 1)):
+                name = f"conv{kernel} {batch}x{side}^2x{channels} {type.numpy.name}"
+                found.append(_rate(name, _convolution(batch, side, channels, kernel, type)))
+    return found
+
+
+def _rate(name: str, build: Callable[[Module], None]) -> dict[str, Any]:
+    seconds, _, flops, steps = timed(build)
+    print(f"{name:38} {1e6 * seconds:9.1f} us {flops / seconds / 1e12:7.1f} TFLOP/s, {steps} steps", flush=True)
+    return {"name": name, "us": 1e6 * seconds, "tflops": flops / seconds / 1e12, "steps": steps}
+
+
+def models(names: list[str]) -> list[dict[str, Any]]:
+    """Latency of models, how much of it is the device's, and how far results are from those of ``cpu``."""
+    found = []
+    for name in names:
+        with tempfile.TemporaryDirectory() as folder:
+            case = prepare(name, Path(folder))
+            program = mgx_numba.parse_onnx(str(case.checked))
+            wanted = [np.asarray(r) for r in mgx_numba.parse_onnx(str(case.checked)).compile("cpu").run(case.feeds)]
+        start = time.perf_counter()
+        program.compile("gpu")
+        compiling = time.perf_counter() - start
+        results = [np.asarray(r) for r in program.run(case.feeds)]
+        error = max(float(np.abs(r - w).max() / max(np.abs(w).max(), 1e-30)) for r, w in zip(results, wanted))
+        times = []
+        for _ in range(LATENCY_RUNS):
+            start = time.perf_counter()
+            program.run(case.feeds)
+            times.append(time.perf_counter() - start)
+        seen: list[tuple[float, str]] = []
+        assert program._compiled is not None
+        program._compiled.observe(case.feeds, partial(_note, seen))
+        hosted = sorted({label for _, label in seen if label.startswith("ref::")})
+        device = sum(seconds for seconds, label in seen if not label.startswith("ref::"))
+        row = {"name": name, "ms": 1e3 * float(np.median(times)), "kernels_ms": 1e3 * device, "error": error}
+        found.append({**row, "compile_s": compiling, "hosted": hosted})
+        print(
+            f"{name:24} {row['ms']:8.2f} ms, kernels {row['kernels_ms']:8.2f} ms, error {error:.1e}, compiled in"
+            f" {compiling:.1f} s, {len(seen)} steps, on the host: {', '.join(hosted) or 'nothing'}",
+            flush=True,
+        )
+    return found
+
+
+def _note(seen: list[tuple[float, str]], step: Observation) -> None:
+    seen.append((step.seconds, step.label))
+
+
+def tests() -> int:
+    """The tests that need a device; their exit status."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "8", "-m", "gpu", "tests/gpu"]
+    return subprocess.run(command).returncode
+
+
+def main() -> int:
+    """Run the parts that are asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="default: all")
+    parser.add_argument("--models", default=",".join(["light_resnet50", *MODELS]), help="comma-separated cases")
+    parser.add_argument("--json", help="file for the figures")
+    given = parser.parse_args()
+    parts = given.parts or PARTS
+    status, figures = 0, {}
+    if "tests" in parts:
+        status = tests()
+    if "memory" in parts:
+        figures["memory"] = memory()
+    if "products" in parts:
+        figures["products"] = products()
+    if "models" in parts:
+        figures["models"] = models(given.models.split(","))
+    if given.json:
+        Path(given.json).write_text(json.dumps(figures, indent=1))
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""Quantisation, with the names and the meaning that MIGraphX's Python module has."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..core.types import Type
+from ..errors import OptionError
+from ..interrupts import whole_module
+from .program import program
+from .quantizing import CONTRACTIONS, quantize_8bits, quantize_int4, truncate
+from .target import target
+
+if TYPE_CHECKING:
+    from ..graph.passes.quantize_8bits import LayerChoice
+    from ..graph.program import Program
+
+__all__ = ["autocast_fp8", "quantize_bf16", "quantize_fp8", "quantize_fp16", "quantize_int4_weights", "quantize_int8"]
+
+
+def quantize_fp16(prog: program, ins_names: Iterable[str] = ("all",)) -> None:
+    """Let instructions compute in float16, in place; inputs and results keep their types.
+
+    Args:
+        ins_names: operators, nodes (of a model read with ``use_debug_symbols``) or patterns of either; ``~name`` leaves
+            one out. ``all`` leaves in float32 what float16 has no room for: sums, norms, softmax and what leads to
+            them, and sums of two computed values (residual streams); what is named besides is converted too.
+
+    Raises:
+        OptionError: a name is none of an operator or a node.
+    """
+    _in_place(prog, lambda portable: truncate(portable, "fp16", ins_names))
+
+
+def quantize_bf16(prog: program, ins_names: Iterable[str] = ("all",)) -> None:
+    """As `quantize_fp16`, in bfloat16."""
+    _in_place(prog, lambda portable: truncate(portable, "bf16", ins_names))
+
+
+def quantize_int8(
+    prog: program,
+    t: target,
+    calibration: Iterable[Mapping[str, Any]] = (),
+    ins_names: Iterable[str] = CONTRACTIONS,
+    observer: str = "minmax",
+) -> list[LayerChoice]:
+    """Quantise contractions with constant weights to 8-bit integers, in place.
+
+    Weights get a scale for each output channel, activations one scale and zero point each.
+
+    Args:
+        t: where the calibration runs.
+        calibration: inputs by name, of any number of batches. Without any, generated ones are run, with a warning.
+        ins_names: which contractions, as for `quantize_fp16`.
+        observer: how the range of an activation is chosen: minmax, percentile, entropy or mse.
+
+    Returns:
+        What became of each contraction (``print`` shows range, clipping and error); MIGraphX returns nothing.
+
+    Raises:
+        OptionError: unknown names or observer.
+        ParameterError: a batch does not fit the program's inputs.
+    """
+    return _calibrated(prog, t, calibration, ins_names, observer, Type.uint8_type)
+
+
+def quantize_fp8(
+    prog: program, t: target, calibration: Iterable[Mapping[str, Any]] = (), observer: str = "minmax"
+) -> list[LayerChoice]:
+    """As `quantize_int8`, to float8 (e4m3fn), with scales and without zero points."""
+    return _calibrated(prog, t, calibration, CONTRACTIONS, observer, Type.fp8e4m3fn_type)
+
+
+def quantize_int4_weights(prog: program, ins_names: Iterable[str] = CONTRACTIONS) -> None:
+    """Put constant weights of contractions into 4 bits, with scales and zero points by blocks, in place.
+
+    Raises:
+        OptionError: a name is none of an operator or a node.
+    """
+    _in_place(prog, lambda portable: quantize_int4(portable, ins_names))
+
+
+def autocast_fp8(prog: program) -> None:
+    """Let inputs and results that are float8 be float32 outside, in place: NumPy has no float8 of its own."""
+    whole_module("mgx_numba.graph.passes")
+    from ..graph.passes import run_passes
+
+    _in_place(prog, lambda portable: run_passes(portable, ["autocast_fp8"]))
+
+
+def _calibrated(
+    prog: program,
+    t: target,
+    calibration: Iterable[Mapping[str, Any]],
+    ins_names: Iterable[str],
+    observer: str,
+    type: Type,
+) -> list[LayerChoice]:
+    if not isinstance(t, target):
+        raise OptionError(f"calibration needs a target (get_target('cpu')), got {t!r}")
+    choices: list[LayerChoice] = []
+
+    def change(portable: Program) -> None:
+        from ..targets.progress import compile_progress
+
+        with compile_progress() as progress:
+            batches = (prog._checked(batch) for batch in calibration)
+            choices.extend(quantize_8bits(portable, t.name(), batches, ins_names, observer, type, progress))
+
+    _in_place(prog, change)
+    return choices
+
+
+def _in_place(prog: program, change: Callable[[Program], None]) -> None:
+    """Change a program's portable form; one that is compiled is compiled again, with its options."""
+    if not isinstance(prog, program):
+        raise OptionError(f"a program is needed, got {type(prog).__name__}")
+    if not prog.is_compiled():
+        change(prog._portable)
+        return
+    changed = prog.clone()
+    change(changed._portable)
+    assert prog._options is not None
+    changed.compile(prog._target, dataclasses.asdict(prog._options))
+    prog._become(changed)

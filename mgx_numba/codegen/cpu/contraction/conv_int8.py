@@ -1,0 +1,110 @@
+"""Convolutions of 8-bit integers with exact sums in int32: the direct kernel over words of several channels.
+
+Pixels whose channels are whole words are read in place; others are brought into words by a launch of their own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+
+from ...launch import Operand, Solution
+from ...problems.convolution import ConvProblem
+from ...problems.epilogue import NOT_COMPUTED, Epilogue
+from ...problems.gemm import GemmProblem
+from ..microkernels.register_tile import RegisterTile
+from ..microkernels.tile_table import declared_tile, tile_for
+from .blocking import Blocking
+from .conv import ConvDirect, direct_launch, panel_lens, tap_matrices
+from .gemm_int8 import left_words, word_rows
+from .pack import aligned_zeros, pack_panels
+from .rows import image_strides
+from .solver import NO_EPILOGUE, Strides
+
+__all__ = ["ConvInt8"]
+
+
+class ConvInt8(ConvDirect):
+    """uint8 or int8 pixels times a constant int8. Sums that leave int32 wrap around."""
+
+    name = "conv_int8"
+
+    def refused_types(self, problem: ConvProblem) -> str | None:
+        types = problem.types
+        if types.a not in ("int8", "uint8") or types.b != "int8":
+            return f"the operands are {types.a} and {types.b}"
+        if types.out != types.accumulator:
+            return f"the sums are {types.accumulator}, and no epilogue makes {types.out} of them"
+        return None if declared_tile(types) else f"no tile is declared for {types}"
+
+    def declines(self, problem: ConvProblem) -> str | None:
+        if problem.prologue:
+            return NOT_COMPUTED
+        if problem.transposed:
+            return "the convolution is transposed"
+        if problem.groups > 1 and problem.group_in % tile_for(problem.types).packing.k_interleave:
+            return "the channels of a group are no whole words"
+        return None
+
+    def packed_lens(self, problem: ConvProblem) -> tuple[int, ...]:
+        """Panels of all groups, each after the row of its columns' sums if the tile wants it, then what stands for
+        padding."""
+        tile = tile_for(problem.types)
+        groups, panels, taps, depth, columns = panel_lens(problem, tile)
+        return (groups * panels * (int(tile.packing.column_sums) + taps * depth) * columns + depth,)
+
+    def pack_weights(self, problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
+        """As `ConvDirect.pack_weights`, in words: int32."""
+        tile = tile_for(problem.types)
+        groups, panels, taps, depth, columns = panel_lens(problem, tile)
+        first = int(tile.packing.column_sums)
+        out = aligned_zeros(self.packed_lens(problem), tile.right_word)
+        target = out[:-depth].reshape(groups, panels, first + taps * depth, columns)
+        for tap, matrices in enumerate(tap_matrices(problem, weights)):
+            rows = target[:, :, first + tap * depth : first + (tap + 1) * depth]
+            pack_panels(word_rows(tile, matrices), rows)
+        if first:
+            sums = weights.reshape(groups, problem.group_out, -1).sum(-1, dtype=np.int32)
+            pack_panels(sums[:, None], target[:, :, :first])
+        if first:  # what is read of padding, is read with 128 added
+            out[-depth:].view(np.uint8)[...] = 128
+        return out
+
+    def plan(
+        self,
+        problem: ConvProblem,
+        epilogue: Epilogue = NO_EPILOGUE,
+        strides: Strides = (),
+        threads: int = 1,
+        blocking: Blocking | None = None,
+    ) -> Solution:
+        tile = tile_for(problem.types)
+        zeros = math.prod(self.packed_lens(problem)) - tile.depth(problem.group_in)
+        table = image_strides(problem, epilogue, strides)
+        volume = problem.volume()
+        words, x, pack, scratch = _in_words(volume, tile)
+        launch = direct_launch(
+            dataclasses.replace(volume, x_strides=words), epilogue, table, threads, 0, zeros, given=blocking,
+            x=x, name=self.name,
+        )  # fmt: skip
+        return Solution((*pack, launch), scratch)
+
+
+def _in_words(problem: ConvProblem, tile: RegisterTile) -> tuple[tuple[int, ...], Operand, tuple, int]:
+    """Strides of images, planes, rows and pixels in words, where these are, the launch that brings them there, and the
+    bytes that they take."""
+    lens = (problem.batch, *problem.in_lens)
+    together = tile.packing.k_interleave
+    strides = [s if n > 1 else 0 for n, s in zip(lens, problem.x_strides)]
+    in_place = tile.packing.a in ("", problem.types.a) and not problem.in_channels % together
+    if in_place and not any(s % together for s in strides):
+        return tuple(s // together for s in problem.x_strides), Operand("x"), (), 0
+    *outer, width = lens
+    rows = GemmProblem(
+        width, 1, problem.in_channels, tuple(outer), (*problem.x_strides, 1), types=problem.types, b_constant=True
+    )
+    pitch = tile.depth(problem.in_channels) * together
+    pack, words, scratch = left_words(rows, tile, pitch)
+    return words[:-1], Operand("scratch"), pack, scratch

@@ -1,0 +1,44 @@
+"""The intrinsic of the register tiles of bfloat16 (`bfloat16_table`): a word holds two k of a row or column.
+
+tile_dot2_bfloat16   two bfloat16 on either side, sums in float32
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+
+from .tile import tile_intrinsic
+from .tile_writer import ProductWriter
+
+__all__ = ["tile_dot2_bfloat16"]
+
+
+class _BFloat16(ir.Type):
+    """LLVM's ``bfloat``, which llvmlite has no name for."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _BFloat16)
+
+    def __hash__(self) -> int:
+        return hash(_BFloat16)
+
+
+class _BFloat16Writer(ProductWriter):
+    """Words are loaded as float32; a row of the left-hand side starts at any bfloat16. Needs AVX512-BF16."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.left_align = 2
+
+    def _multiply_add(self, left: ir.Value, right: ir.Value, sums: ir.Value) -> ir.Value:
+        pairs = ir.VectorType(_BFloat16(), 2 * self.lanes)
+        operands = [self.ir.bitcast(x, pairs) for x in (left, right)]
+        return self.call(f"llvm.x86.avx512bf16.dpbf16ps.{32 * self.lanes}", self.vector, [sums, *operands])
+
+
+tile_dot2_bfloat16 = tile_intrinsic("tile_dot2_bfloat16", "float32", _BFloat16Writer)

@@ -1,0 +1,33 @@
+"""The register tiles of bfloat16 with sums in float32.
+
+With AVX512-BF16 (``vdpbf16ps``) a lane adds two products of bfloat16. The left-hand side is float32, rounded to nearest
+even when its rows are packed; denormals count as zero, in the operands and in the sums. On Zen 5 that is twice the
+float32 rate; on Intel's CPUs it is half of it (Sapphire and Emerald Rapids), and these have tiles of their own (AMX).
+"""
+
+from __future__ import annotations
+
+from .. import host
+from .register_tile import Packing, RegisterTile, TileTypes, avx512
+
+__all__ = ["BFLOAT16_TILES"]
+
+
+def _fast_bfloat16(cpu: host.Host) -> bool:
+    """AVX512-BF16 that is not the slow one beside AMX."""
+    return avx512(cpu) and "avx512bf16" in cpu.features and "amx-bf16" not in cpu.features
+
+
+BFLOAT16_TILES = (
+    RegisterTile(
+        "avx512bf16_12x2",
+        TileTypes("float32", "bfloat16", "float32"),
+        (12, 8, 4, 2, 1),
+        2,
+        512,
+        _fast_bfloat16,
+        packing=Packing("bfloat16", "bfloat16", k_interleave=2),
+        intrinsic="tile_dot2_bfloat16",
+        finishes=False,
+    ),
+)

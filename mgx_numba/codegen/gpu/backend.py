@@ -1,0 +1,78 @@
+"""The GPU as a back end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...errors import UnsupportedError
+from ..backend import Progress
+from ..kernel import KernelSource
+from ..store import Store
+from .identity import environment_identity
+from .kernel import NAME
+
+if TYPE_CHECKING:
+    from ..launch import Solution
+    from ..tuning.record import DeviceFingerprint, TuningRecord
+    from ..tuning.request import Candidate, Request
+
+__all__ = ["BACKEND", "GpuBackend"]
+
+
+class GpuBackend:
+    """Kernels of blocks and lanes for the GPU in use, see `Backend`.
+
+    Without a device, ``MGX_GPU_ARCH`` names the architecture that is compiled for; nothing can be loaded then.
+    """
+
+    name = NAME
+
+    def identity(self) -> Mapping[str, str]:
+        """See `Backend.identity`."""
+        return environment_identity()
+
+    def fingerprint(self) -> DeviceFingerprint:
+        """See `Backend.fingerprint`."""
+        from .fingerprint import device_fingerprint
+
+        return device_fingerprint()
+
+    def plan(self, problem: Any) -> Solution:
+        """See `Backend.plan`."""
+        from .planning import plan
+
+        return plan(problem)
+
+    def choose(self, request: Request) -> Candidate:
+        """See `Backend.choose`."""
+        raise UnsupportedError(f"the back end {NAME} has no solvers to choose from yet")
+
+    def candidate_of(self, request: Request, record: TuningRecord) -> Candidate | None:
+        """See `Backend.candidate_of`."""
+        return None
+
+    def objects(
+        self, sources: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
+    ) -> dict[str, bytes]:
+        """See `Backend.objects`: cubins where there is a device of the architecture, else PTX."""
+        from .loader import objects_of
+
+        return objects_of(sources, progress, store)
+
+    def loadable(self, source: KernelSource, data: bytes) -> bool:
+        """See `Backend.loadable`."""
+        from .loader import loadable
+
+        return loadable(source, data)
+
+    def load(
+        self, sources: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
+    ) -> list[int]:
+        """See `Backend.load`; handles are the driver's of functions on the first device."""
+        from .loader import load
+
+        return load(sources, progress, store)
+
+
+BACKEND = GpuBackend()

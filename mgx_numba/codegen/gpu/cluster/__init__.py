@@ -1,0 +1,1 @@
+"""Generators of pointwise and reduction kernels."""

@@ -1,0 +1,110 @@
+"""How a reduction cluster is spread over threads: along rows or across them, and how much each thread holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from ...problems.cluster import Tensor
+from ...space import Space, collapse
+from ..printer import most_lanes
+from .indexing import contiguous_lanes
+from .teams import ColumnTeam, RowTeam, Team
+
+__all__ = ["RowLayout", "row_layout"]
+
+FEWEST_THREADS = 128
+"""Threads of a block at least: four warps, one for each scheduler of a multiprocessor."""
+MOST_THREADS = 1024
+"""Threads of a block at most, by all devices' limit."""
+COLUMN_THREADS = 256
+"""Threads of a block whose threads have columns of their own. No figures kept."""
+HELD = 4
+"""Vectors of a row that a thread should hold: so many loads of each operand are in flight at once."""
+LARGE_TEAM = 256
+"""Threads of a row from which on one that holds more is faster than twice as many, which wait for each other."""
+MOST_HELD = 8
+"""Vectors of a row that a thread can hold in registers; longer rows are read again for each level."""
+
+
+@dataclass(frozen=True)
+class RowLayout:
+    """The dimensions of a cluster, and the threads that walk them.
+
+    Attributes:
+        full: lengths of the tensors that have an element for each of the cluster.
+        keep, reduce: the kept and the reduced dimensions, merged, with all operands' strides.
+        team: the threads of a row.
+        lanes: of vectors, along the last reduced dimension, or (columns) along the last kept one.
+        held: vectors of a row that a thread works on at once.
+        looped: whether it does so again and again until the row ends.
+        exact: whether the vectors fill the row.
+    """
+
+    full: tuple[int, ...]
+    keep: Space
+    reduce: Space
+    team: Team
+    lanes: int
+    held: int
+    looped: bool
+    exact: bool
+
+    @property
+    def columns(self) -> bool:
+        """Whether vectors lie across rows."""
+        return self.team.row_lanes > 0
+
+    @property
+    def items(self) -> int:
+        """Vectors of a row."""
+        return prod(self.reduce.lens) // (1 if self.columns else self.lanes)
+
+    @property
+    def rows(self) -> int:
+        """Rows, or vectors of them."""
+        return prod(self.keep.lens) // (self.lanes if self.columns else 1)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the launch."""
+        return -(-self.rows // self.team.teams)
+
+
+def row_layout(axes: Sequence[int], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> RowLayout:
+    """The layout for operands of these lengths and strides; row operands have length 1 on the axes."""
+    tensors = [*inputs, *outputs]
+    full = tuple(max(lens) for lens in zip(*(t.lens for t in tensors)))
+    reduced = {a % len(full) for a in axes}
+    strides = [
+        tuple(0 if n == 1 else s for n, s in zip(t.lens, t.strides)) for t in tensors
+    ]  # of a row operand 0 along the reduced axes
+    whole = [k for k, t in enumerate(tensors) if t.lens == full]
+    lead = next((k for k in reversed(whole) if k >= len(inputs)), whole[0] if whole else 0)
+    keep = _space(full, strides, lead, [a for a in range(len(full)) if a not in reduced])
+    reduce = _space(full, strides, lead, sorted(reduced))
+    along = abs(reduce.strides[lead][-1])
+    across = abs(keep.strides[lead][-1])
+    most = most_lanes(max((tensors[k].type.size for k in whole), default=4))
+    together = [(keep.strides[k] + reduce.strides[k], tensors[k].offset) for k in whole]
+    if along == 1 or across != 1 or reduce.strides[lead][-1] == keep.strides[lead][-1]:
+        lanes = contiguous_lanes(most, reduce.lens[-1], together)
+        items = prod(reduce.lens) // lanes
+        size = 1
+        while size < MOST_THREADS and -(-items // size) > (HELD if size < LARGE_TEAM else MOST_HELD):
+            size *= 2
+        held = -(-items // size)
+        looped = held > MOST_HELD
+        held = HELD if looped else held
+        team: Team = RowTeam(max(size, FEWEST_THREADS), size)
+        return RowLayout(full, keep, reduce, team, lanes, held, looped, not looped and items == held * size)
+    across_first = [(reduce.strides[k] + keep.strides[k], tensors[k].offset) for k, t in enumerate(tensors)]
+    lanes = contiguous_lanes(most, keep.lens[-1], across_first)
+    return RowLayout(full, keep, reduce, ColumnTeam(COLUMN_THREADS, lanes), lanes, HELD, True, False)
+
+
+def _space(full: Sequence[int], strides: Sequence[Sequence[int]], lead: int, axes: Sequence[int]) -> Space:
+    """The merged dimensions of these axes, at least one."""
+    found = collapse(full, strides, order_by=lead, axes=axes)
+    return found if found.rank else Space((1,), tuple((0,) for _ in strides))

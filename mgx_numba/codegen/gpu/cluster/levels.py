@@ -1,0 +1,63 @@
+"""The values of a reduction cluster: on how many reductions each depends, and whether it is one value a row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ....graph.instruction import Instruction
+from ....graph.module import Module
+from ...problems.cluster import Tensor
+from ...reductions import REDUCTIONS
+
+__all__ = ["Levels", "levels_of"]
+
+
+@dataclass(frozen=True)
+class Levels:
+    """What is computed when in a cluster.
+
+    Attributes:
+        parameters, results: of the module, one for each input and output.
+        level: for each instruction, the most reductions on a way to it.
+        row_value: for each instruction, whether it is one value a row.
+        count: levels in which something of the full lengths is read: rows are walked as often, at most.
+    """
+
+    parameters: tuple[Instruction, ...]
+    results: tuple[Instruction, ...]
+    reductions: tuple[Instruction, ...]
+    level: Mapping[Instruction, int]
+    row_value: Mapping[Instruction, bool]
+    count: int
+
+    def reduced_in(self, level: int) -> list[Instruction]:
+        """The reductions of full values of this level."""
+        return [r for r in self.reductions if self.level[r] == level + 1]
+
+    def stored_in(self, level: int) -> list[int]:
+        """The numbers of the full results of this level."""
+        return [k for k, r in enumerate(self.results) if not self.row_value[r] and self.level[r] == level]
+
+
+def levels_of(module: Module, inputs: Sequence[Tensor], full: tuple[int, ...]) -> Levels:
+    """The levels of a cluster over rows that make up the lengths ``full``."""
+    parameters, results = tuple(module.parameters()), tuple(module.results())
+    tensors = dict(zip(parameters, inputs))
+    level: dict[Instruction, int] = {}
+    row_value: dict[Instruction, bool] = {}
+    for ins in module:
+        if ins.name == "@return":
+            break
+        level[ins] = max((level[i] for i in ins.inputs), default=0) + (ins.name in REDUCTIONS)
+        if ins.is_param:
+            row_value[ins] = tensors[ins].lens != full
+        elif ins.name in REDUCTIONS or ins.is_literal:
+            row_value[ins] = True
+        elif ins.name == "multibroadcast":
+            row_value[ins] = ins.shape.lens != full and row_value[ins.inputs[0]]
+        else:
+            row_value[ins] = all(row_value[i] for i in ins.inputs)
+    reductions = tuple(i for i in module if i.name in REDUCTIONS)
+    walked = [level[r] - 1 for r in reductions] + [level[r] for r in results if not row_value[r]]
+    return Levels(parameters, results, reductions, level, row_value, 1 + max(walked, default=0))

@@ -1,0 +1,158 @@
+"""Pointwise clusters: every result of a scalar module, for each element, each thread several vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from ....graph.module import Module
+from ...arguments import Arguments
+from ...body import cluster_name, evaluate_scalar_module, scalar_flops
+from ...cpu.loops import footprint
+from ...cpu.printer import CodeBuffer, VectorValue
+from ...launch import Launch
+from ...problems.cluster import Tensor
+from ...space import Space, collapse
+from ..kernel import gpu_grid, gpu_kernel
+from ..printer import ThreadPrinter, dtype_name, most_lanes
+from .indexing import Axes, contiguous_lanes
+from .turned import turned_launch
+
+__all__ = ["Operands", "operand_names", "pointwise_launch"]
+
+THREADS = 256
+"""Threads of a block: eight blocks fill a multiprocessor of 2048. No figures kept."""
+LIGHT, HEAVY = 12, 32
+"""Instructions of a module up to which a thread works on four vectors at once, and on two."""
+
+
+@dataclass(frozen=True)
+class Operands:
+    """The tensors of a cluster with their names, and the space they are walked in."""
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    space: Space
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Inputs, then outputs, as the space has their strides."""
+        return (*self.inputs, *self.outputs)
+
+
+def operand_names(inputs: int, outputs: int) -> list[str]:
+    """What the operands are called in launches."""
+    return [f"x{k}" for k in range(inputs)] + [f"out{k}" for k in range(outputs)]
+
+
+def pointwise_launch(
+    module: Module, inputs: Sequence[Tensor], outputs: Sequence[Tensor], fast_math: bool = False, origin: str = ""
+) -> Launch:
+    """One launch that evaluates ``module`` (scalar parameters in order of declaration) over equal-length tensors of any
+    strides; operands are named as `operand_names` says.
+
+    The kernel depends on the module, the element types, the merged rank, which strides are 0 or 1, and how wide the
+    vectors are.
+
+    Raises:
+        UnsupportedError: the language lacks an operation for its element type.
+    """
+    space = collapse(outputs[0].lens, [t.strides for t in (*inputs, *outputs)], order_by=len(inputs))
+    if not space.rank:
+        space = Space((1,), tuple((0,) * 1 for _ in space.strides))
+    operands = Operands(tuple(inputs), tuple(outputs), space)
+    elements = prod(outputs[0].lens)
+    names = operand_names(len(inputs), len(outputs))
+    turned = turned_launch(module, inputs, outputs, space, names, fast_math, origin) if elements else None
+    if turned is not None:
+        return turned
+    printer = _PointwiseText(module, operands, fast_math)
+    return Launch(
+        kernel=gpu_kernel(
+            cluster_name(module, "pointwise"), printer.lines(), THREADS, len(printer.arguments.values), origin
+        ),
+        args=printer.arguments.values,
+        geometry=gpu_grid(printer.blocks if elements else 0, THREADS),
+        flops=scalar_flops(module) * elements,
+        bytes=sum(footprint(t) for t in operands.tensors),
+    )
+
+
+class _PointwiseText:
+    """The text of one cluster."""
+
+    def __init__(self, module: Module, operands: Operands, fast_math: bool) -> None:
+        self.module = module
+        self.operands = operands
+        self.fast_math = fast_math
+        space = operands.space
+        moving = [k for k, strides in enumerate(space.strides) if any(strides)]
+        size = max((operands.tensors[k].type.size for k in moving), default=1)
+        aligned = [(space.strides[k], operands.tensors[k].offset) for k in moving]
+        length = space.lens[-1]
+        self.flat = space.rank == 1 and all(s in ((0,), (1,)) for s in space.strides)
+        rounded = length - length % most_lanes(size) if self.flat else length
+        self.lanes = contiguous_lanes(most_lanes(size), rounded, aligned) if moving else 1
+        self.unrolled = 4 if len(module) <= LIGHT else 2 if len(module) <= HEAVY else 1
+        self.tail = length % self.lanes
+        self.arguments = Arguments()
+        self.names = operand_names(len(operands.inputs), len(operands.outputs))
+        for name, tensor in zip(self.names, operands.tensors):
+            self.arguments.pointer(f"p_{name}", name, dtype_name(tensor.type))
+        items = prod(space.lens[:-1]) * (length // self.lanes)
+        self.blocks = max(1, -(-items // (THREADS * self.unrolled)))
+        self.arguments.integer("items", items)
+        if self.flat and self.lanes > 1:
+            self.arguments.integer("tail", self.tail)
+        lens = (*space.lens[:-1], length // self.lanes)
+        self.axes = Axes(self.arguments, "", lens, space.strides, self.lanes)
+
+    def lines(self) -> list[str]:
+        """All statements of the kernel."""
+        chunk = THREADS * self.unrolled
+        buffer = CodeBuffer()
+        for line in self.arguments.bind():
+            buffer.line(line)
+        buffer.line(f"first = block_index(0) * {chunk} + thread_index(0)")
+        with buffer.block(f"if (block_index(0) + 1) * {chunk} <= items:"):
+            self._print(buffer, ["first", *(f"first + {THREADS * k}" for k in range(1, self.unrolled))], self.lanes)
+        with buffer.block("else:"):
+            buffer.line("item = first")
+            with buffer.block("while item < items:"):
+                self._print(buffer, ["item"], self.lanes)
+                buffer.line(f"item = item + {THREADS}")
+        if self.flat and self.lanes > 1:
+            with buffer.block("if (block_index(0) == 0) & (thread_index(0) < tail):"):
+                buffer.line(f"last = items * {self.lanes} + first")
+                self._print(buffer, ["last"], 1)
+        return buffer.lines
+
+    def _print(self, buffer: CodeBuffer, items: Sequence[str], lanes: int) -> None:
+        """Statements that compute the vectors of these numbers: all loads, then all else."""
+        printer = ThreadPrinter(buffer, lanes, self.fast_math)
+        places = [self._places(buffer, buffer.emit(item) if "+" in item else item, lanes) for item in items]
+        loaded = [
+            [self._load(printer, k, place[k], lanes) for k in range(len(self.operands.inputs))] for place in places
+        ]
+        results = [evaluate_scalar_module(self.module, printer, values) for values in loaded]
+        for place, values in zip(places, results):
+            for k, value in enumerate(values, len(self.operands.inputs)):
+                store = "store_aligned" if lanes > 1 and self.operands.space.strides[k][-1] else "store"
+                buffer.line(f"{store}(p_{self.names[k]}, {place[k]}, {printer.stored(value)})")
+
+    def _places(self, buffer: CodeBuffer, item: str, lanes: int) -> list[str]:
+        """Each operand's element offset at the vector of this number."""
+        if self.flat and lanes == 1:
+            return ["0" if s == (0,) else item for s in self.operands.space.strides]
+        indices = self.axes.split(buffer, item)
+        offsets = [self.axes.offset(k, indices) for k in range(len(self.names))]
+        return [buffer.emit(text) if " " in text else text for text in offsets]
+
+    def _load(self, printer: ThreadPrinter, operand: int, place: str, lanes: int) -> VectorValue:
+        name, last = self.names[operand], self.operands.space.strides[operand][-1]
+        if last == 0:
+            text = f"load_splat(p_{name}, {place}, {lanes})"
+        else:
+            text = f"{'load_aligned' if lanes > 1 else 'load'}(p_{name}, {place}, {lanes})"
+        return printer.loaded(text, self.operands.tensors[operand].type)

@@ -1,0 +1,277 @@
+"""Reduction clusters: softmax, normalisations and plain reductions, rows or columns, as one kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from ....errors import UnsupportedError
+from ....graph.instruction import Instruction
+from ....graph.module import Module
+from ....ops.base import Pointwise
+from ...arguments import Arguments
+from ...body import cluster_name, scalar_flops
+from ...cpu.loops import footprint
+from ...cpu.printer import CodeBuffer, VectorValue
+from ...launch import Launch
+from ...problems.cluster import ReductionProblem
+from ...reductions import REDUCTIONS
+from ..kernel import gpu_grid, gpu_kernel
+from ..printer import ThreadPrinter, dtype_name
+from .indexing import Axes
+from .layout import RowLayout, row_layout
+from .levels import levels_of
+from .pointwise import operand_names
+
+__all__ = ["reduction_launch"]
+
+
+def reduction_launch(problem: ReductionProblem) -> Launch:
+    """One launch that computes a reduction cluster.
+
+    Raises:
+        UnsupportedError: the language lacks an operation, or rows are to be reduced in parts.
+    """
+    if problem.parts > 1 or problem.fold > 1:
+        raise UnsupportedError("GPU kernels reduce whole rows")
+    layout = row_layout(problem.axes, problem.inputs, problem.outputs)
+    printer = _RowsText(problem, layout)
+    lines, arguments = printer.lines(), printer.arguments.values
+    tensors = (*problem.inputs, *problem.outputs)
+    kernel = gpu_kernel(
+        cluster_name(problem.module, "reduce"), lines, layout.team.threads, len(arguments), problem.origin
+    )
+    empty = any(0 in t.lens for t in problem.outputs)
+    return Launch(
+        kernel=kernel,
+        args=arguments,
+        geometry=gpu_grid(0 if empty else layout.blocks, layout.team.threads),
+        flops=scalar_flops(problem.module) * prod(layout.full),
+        bytes=sum(footprint(t) for t in tensors),
+    )
+
+
+class _RowsText:
+    """The text of one cluster.
+
+    A thread works on ``held`` vectors of its row at once. Values of the full lengths are known by instruction and
+    number of the vector; where the row is walked again and again, only within one round.
+    """
+
+    def __init__(self, problem: ReductionProblem, layout: RowLayout) -> None:
+        self.module: Module = problem.module
+        self.layout = layout
+        self.levels = levels_of(problem.module, problem.inputs, layout.full)
+        self.tensors = (*problem.inputs, *problem.outputs)
+        self.inputs = len(problem.inputs)
+        self.names = operand_names(self.inputs, len(problem.outputs))
+        self.arguments = Arguments()
+        for name, tensor in zip(self.names, self.tensors):
+            self.arguments.pointer(f"p_{name}", name, dtype_name(tensor.type))
+        self.arguments.integer("rows", layout.rows)
+        self.arguments.integer("items", layout.items)
+        self.arguments.integer("count", prod(layout.reduce.lens))
+        across, along = (layout.lanes, 1) if layout.columns else (1, layout.lanes)
+        lens = layout.keep.lens, layout.reduce.lens
+        self.keep = Axes(self.arguments, "k", (*lens[0][:-1], lens[0][-1] // across), layout.keep.strides, across)
+        self.walk = Axes(self.arguments, "r", (*lens[1][:-1], lens[1][-1] // along), layout.reduce.strides, along)
+        self.buffer = CodeBuffer()
+        self.full = ThreadPrinter(self.buffer, layout.lanes, problem.fast_math)
+        self.row = ThreadPrinter(self.buffer, layout.team.row_lanes, problem.fast_math)
+        self._row_values: dict[Instruction, VectorValue] = {}
+        self._full_values: dict[tuple[Instruction, int], VectorValue] = {}
+        self._places: list[list[str]] = []
+
+    def lines(self) -> list[str]:
+        """All statements of the kernel."""
+        buffer, team = self.buffer, self.layout.team
+        for line in self.arguments.bind():
+            buffer.line(line)
+        buffer.line(f"member = {team.member}")
+        buffer.line(f"row = {team.row}")
+        buffer.line("valid = row < rows")
+        buffer.line("inside = imin(row, rows - 1)")
+        indices = self.keep.split(buffer, "inside")
+        for k, name in enumerate(self.names):
+            buffer.line(f"r_{name} = offset(p_{name}, {self.keep.offset(k, indices)})")
+        for level in range(self.levels.count):
+            self._level(level)
+        self._store_row_results()
+        return buffer.lines
+
+    def _level(self, level: int) -> None:
+        """Reduce and store what depends on so many reductions."""
+        buffer, levels, layout = self.buffer, self.levels, self.layout
+        reductions, stored = levels.reduced_in(level), levels.stored_in(level)
+        if not reductions and not stored:
+            return
+        for ins, row_value in levels.row_value.items():  # before loops, whose names end with them
+            if row_value and not ins.is_literal and levels.level[ins] <= level:
+                self._row_value(ins)
+        walked = [r for r in reductions if not levels.row_value[r.inputs[0]]]
+        own: dict[Instruction, VectorValue] = {}
+        if layout.looped:
+            names = {r: f"acc{levels.reductions.index(r)}" for r in walked}
+            for r in walked:
+                value = self._neutral(r)
+                buffer.line(f"{names[r]} = {value.name}")
+                own[r] = VectorValue(names[r], value.dtype)
+            buffer.line("item = member")
+            with buffer.block("while item < items:"):
+                self._full_values.clear()
+                self._find_places("item")
+                for r in walked:
+                    buffer.assign(names[r], self._combined(r, own[r]).name)
+                self._store(stored)
+                buffer.assign("item", f"item + {layout.team.size * layout.held}")
+            self._full_values.clear()
+        else:
+            if not self._places:
+                self._find_places("member")
+            for r in walked:
+                own[r] = self._combined(r, None)
+            self._store(stored)
+        for r in walked:
+            reduction, type = REDUCTIONS[r.name], r.inputs[0].shape.type
+            name = f"s{levels.reductions.index(r)}"
+            self._row_values[r] = self._finished(r, layout.team.joined(self.row, reduction, own[r], name))
+        if len(walked) != len(reductions):
+            raise UnsupportedError(f"GPU kernels have no reductions of what is one value a row ({type.name})")
+
+    def _neutral(self, r: Instruction) -> VectorValue:
+        """The neutral element of a reduction in every lane."""
+        reduction, type = REDUCTIONS[r.name], r.inputs[0].shape.type
+        return self.full.const(reduction.neutral(type), reduction.accumulator(type))
+
+    def _combined(self, r: Instruction, before: VectorValue | None) -> VectorValue:
+        """What this thread's vectors contribute to a reduction, together with what came before."""
+        reduction, type = REDUCTIONS[r.name], r.inputs[0].shape.type
+        accumulator = reduction.accumulator(type)
+        for j in range(self.layout.held):
+            value = self._value(r.inputs[0], j)
+            own = reduction.contribution(self.full, value, type)
+            own = VectorValue(self.full.stored(own, accumulator), accumulator)
+            if not self.layout.exact:
+                neutral = self._neutral(r)
+                own = VectorValue(
+                    self.buffer.emit(f"where({self._active(j)}, {own.name}, {neutral.name})"), accumulator
+                )
+            before = own if before is None else getattr(self.full, reduction.combine)(before, own)
+        assert before is not None
+        return before
+
+    def _finished(self, r: Instruction, value: VectorValue) -> VectorValue:
+        """A reduction's result from its joined sums."""
+        reduction, type = REDUCTIONS[r.name], r.inputs[0].shape.type
+        accumulator = value.dtype
+        if reduction.name == "reduce_mean":
+            count = self.buffer.emit(f"cast_{dtype_name(accumulator)}(count)")
+            if self.layout.columns:
+                count = self.buffer.emit(f"splat({count}, {self.layout.lanes})")
+            value = self.row.div(value, VectorValue(count, accumulator))
+        if accumulator is type or accumulator is type.compute:
+            return VectorValue(value.name, type)
+        return self.row.cast(value, type)
+
+    def _find_places(self, first: str) -> None:
+        """Emit where this thread's vectors lie, counted from ``first``, in each operand's row."""
+        buffer, layout = self.buffer, self.layout
+        self._places = []
+        self._first = first
+        for j in range(layout.held):
+            number = buffer.emit(f"{first} + {j * layout.team.size}") if j else first
+            if not layout.exact:
+                number = buffer.emit(f"imin({number}, items - 1)")
+            indices = self.walk.split(buffer, number)
+            self._places.append([self.walk.offset(k, indices) for k in range(len(self.names))])
+
+    def _active(self, j: int) -> str:
+        """Expression of whether vector ``j`` is part of the row."""
+        step = j * self.layout.team.size
+        return self.buffer.emit(f"{self._first} + {step} < items" if step else f"{self._first} < items")
+
+    def _value(self, ins: Instruction, j: int) -> VectorValue:
+        """A value of the full lengths at this thread's vector ``j``."""
+        if ins.is_literal:
+            assert ins.literal is not None
+            return self.full.const(ins.literal.numpy().reshape(-1)[0].item(), ins.shape.type)
+        known = self._full_values.get((ins, j))
+        if known is not None:
+            return known
+        if ins.is_param and not self.levels.row_value[ins]:
+            value = self._loaded(self.levels.parameters.index(ins), j)
+        elif self.levels.row_value[ins]:
+            value = self._row_value(ins)
+            value = value if self.layout.columns else self.full.splat(value)
+        elif ins.name == "multibroadcast":
+            value = self._value(ins.inputs[0], j)
+        else:
+            assert isinstance(ins.op, Pointwise)
+            value = ins.op.scalar(self.full, *(self._value(i, j) for i in ins.inputs))
+        self._full_values[ins, j] = value
+        return value
+
+    def _loaded(self, k: int, j: int) -> VectorValue:
+        name, lanes = self.names[k], self.layout.lanes
+        space = self.layout.keep if self.layout.columns else self.layout.reduce
+        if space.strides[k][-1] == 0:
+            text = f"load_splat(r_{name}, {self._places[j][k]}, {lanes})"
+        else:
+            text = f"{'load_aligned' if lanes > 1 else 'load'}(r_{name}, {self._places[j][k]}, {lanes})"
+        return self.full.loaded(text, self.tensors[k].type)
+
+    def _row_value(self, ins: Instruction) -> VectorValue:
+        """A value of one a row."""
+        if ins.is_literal:
+            assert ins.literal is not None
+            return self.row.const(ins.literal.numpy().reshape(-1)[0].item(), ins.shape.type)
+        if ins not in self._row_values:
+            if ins.is_param:
+                value = self._loaded_row(self.levels.parameters.index(ins))
+            elif ins.name == "multibroadcast":
+                value = self._row_value(ins.inputs[0])
+            else:
+                assert isinstance(ins.op, Pointwise)
+                value = ins.op.scalar(self.row, *(self._row_value(i) for i in ins.inputs))
+            self._row_values[ins] = value
+        return self._row_values[ins]
+
+    def _loaded_row(self, k: int) -> VectorValue:
+        name, lanes = self.names[k], self.layout.lanes
+        if not self.layout.columns:
+            text = f"load_scalar(r_{name}, 0)"
+        elif self.layout.keep.strides[k][-1] == 0:
+            text = f"load_splat(r_{name}, 0, {lanes})"
+        else:
+            text = f"{'load_aligned' if lanes > 1 else 'load'}(r_{name}, 0, {lanes})"
+        return self.row.loaded(text, self.tensors[k].type)
+
+    def _store(self, results: Sequence[int]) -> None:
+        """Store full results at this thread's vectors."""
+        buffer, layout = self.buffer, self.layout
+        store = "store_aligned" if layout.lanes > 1 else "store"
+        for j in range(layout.held if results else 0):
+            lines = []
+            for k in results:
+                value = self.full.stored(self._value(self.levels.results[k], j))
+                at = self.inputs + k
+                lines.append(f"{store}(r_{self.names[at]}, {self._places[j][at]}, {value})")
+            condition = "valid" if layout.exact else f"valid & ({self._active(j)})"
+            with buffer.block(f"if {condition}:"):
+                for line in lines:
+                    buffer.line(line)
+
+    def _store_row_results(self) -> None:
+        """Store the results that are one value a row, once."""
+        buffer, layout = self.buffer, self.layout
+        results = [k for k, r in enumerate(self.levels.results) if self.levels.row_value[r]]
+        lines = []
+        for k in results:
+            value = self.row.stored(self._row_value(self.levels.results[k]))
+            name = self.names[self.inputs + k]
+            store = "store_aligned" if layout.lanes > 1 else "store"
+            lines.append(f"{store if layout.columns else 'store_scalar'}(r_{name}, 0, {value})")
+        if lines:
+            with buffer.block("if valid & (member == 0):"):
+                for line in lines:
+                    buffer.line(line)

@@ -1,0 +1,141 @@
+"""The threads that share a row, and how they join what each has of a reduction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from ....core.types import Type
+from ...cpu.printer import VectorValue
+from ...reductions import Reduction
+from ..printer import ThreadPrinter, dtype_name
+
+__all__ = ["ColumnTeam", "RowTeam", "Team"]
+
+WARP = 32
+"""Threads of a warp."""
+_ACROSS_LANES = {"add": "reduce_add", "mul": "reduce_mul", "max": "reduce_max", "min": "reduce_min",
+                 "logical_or": "reduce_or", "logical_and": "reduce_and"}  # fmt: skip
+
+
+class Team(Protocol):
+    """Threads of a block that reduce one row, or one vector of columns, together."""
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+
+    @property
+    def size(self) -> int:
+        """Threads of a team."""
+
+    @property
+    def teams(self) -> int:
+        """Teams of a block."""
+
+    @property
+    def member(self) -> str:
+        """Expression of a thread's number in its team."""
+
+    @property
+    def row(self) -> str:
+        """Expression of the number of its team's row."""
+
+    @property
+    def row_lanes(self) -> int:
+        """Lanes of a value of one a row: 0 for scalars."""
+
+    def joined(self, printer: ThreadPrinter, reduction: Reduction, own: VectorValue, name: str) -> VectorValue:
+        """Emit what joins the vectors ``own`` of all members; every thread of the block must come here, and gets the
+        result. ``name`` is of memory that nothing else uses."""
+
+
+@dataclass(frozen=True)
+class RowTeam:
+    """Consecutive threads, whose vectors lie along the row; a power of two of them."""
+
+    threads: int
+    size: int
+    row_lanes: int = 0
+
+    @property
+    def teams(self) -> int:
+        """See `Team`."""
+        return self.threads // self.size
+
+    @property
+    def member(self) -> str:
+        """See `Team`."""
+        return f"imod(thread_index(0), {self.size})"
+
+    @property
+    def row(self) -> str:
+        """See `Team`."""
+        return f"block_index(0) * {self.teams} + idiv(thread_index(0), {self.size})"
+
+    def joined(self, printer: ThreadPrinter, reduction: Reduction, own: VectorValue, name: str) -> VectorValue:
+        """By lanes, by shuffles within a warp, and through the block's memory between warps."""
+        buffer = printer.buffer
+        value = VectorValue(buffer.emit(f"{_ACROSS_LANES[reduction.combine]}({own.name})"), own.dtype)
+        value = _shuffled(printer, reduction, value, min(self.size, WARP))
+        warps = self.size // WARP
+        if warps > 1:
+            buffer.line(f"{name} = shared_{dtype_name(own.dtype)}({self.threads // WARP})")
+            with buffer.block(f"if imod(thread_index(0), {WARP}) == 0:"):
+                buffer.line(f"store_scalar({name}, idiv(thread_index(0), {WARP}), {value.name})")
+            buffer.line("barrier()")
+            place = f"idiv(thread_index(0), {self.size}) * {warps} + imod(thread_index(0), {warps})"
+            value = VectorValue(buffer.emit(f"load_scalar({name}, {place})"), own.dtype)
+            value = _shuffled(printer, reduction, value, warps)
+        return value
+
+
+@dataclass(frozen=True)
+class ColumnTeam:
+    """Threads a warp apart, whose vectors lie across the rows: each lane of a vector is a row of its own."""
+
+    threads: int
+    row_lanes: int
+
+    @property
+    def size(self) -> int:
+        """See `Team`."""
+        return self.threads // WARP
+
+    @property
+    def teams(self) -> int:
+        """See `Team`."""
+        return WARP
+
+    @property
+    def member(self) -> str:
+        """See `Team`."""
+        return f"idiv(thread_index(0), {WARP})"
+
+    @property
+    def row(self) -> str:
+        """See `Team`."""
+        return f"block_index(0) * {WARP} + imod(thread_index(0), {WARP})"
+
+    def joined(self, printer: ThreadPrinter, reduction: Reduction, own: VectorValue, name: str) -> VectorValue:
+        """Through the block's memory, in the order of members."""
+        buffer, lanes = printer.buffer, self.row_lanes
+        buffer.line(f"{name} = shared_{dtype_name(own.dtype)}({self.threads * lanes})")
+        buffer.line(f"store({name}, thread_index(0) * {lanes}, {own.name})")
+        buffer.line("barrier()")
+        column = buffer.emit(f"imod(thread_index(0), {WARP})")
+        value = own
+        for k in range(self.size):
+            loaded = VectorValue(buffer.emit(f"load({name}, ({column} + {WARP * k}) * {lanes}, {lanes})"), own.dtype)
+            value = getattr(printer, reduction.combine)(value, loaded) if k else loaded
+        return value
+
+
+def _shuffled(printer: ThreadPrinter, reduction: Reduction, value: VectorValue, lanes: int) -> VectorValue:
+    """What joins a scalar of neighbouring lanes, a power of two of them."""
+    dtype: Type = value.dtype
+    while lanes > 1:
+        lanes //= 2
+        other = VectorValue(printer.buffer.emit(f"shuffle_xor({value.name}, {lanes})"), dtype)
+        value = getattr(printer, reduction.combine)(value, other)
+    return value

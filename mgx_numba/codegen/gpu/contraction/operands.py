@@ -1,0 +1,187 @@
+"""Where the elements of a contraction's operands are, in the text of kernels: products and convolutions alike.
+
+A contraction is one product of matrices for each number of a *plane*: rows are a product's rows or a convolution's
+output pixels, columns are result columns or output channels, and the sum runs over k, or over taps and channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from ...arguments import Arguments
+from ...cpu.printer import CodeBuffer
+from ...problems.convolution import ConvProblem
+from ...problems.epilogue import Epilogue
+from ...problems.gemm import GemmProblem
+from ..cluster.indexing import Axes
+
+__all__ = ["ConvolutionOperands", "Operands2D", "ProductOperands", "operands_of"]
+
+
+@dataclass
+class RowPlace:
+    """What is known of one row before the sum begins: names in the text."""
+
+    inside: str
+    offset: str
+    starts: tuple[str, ...] = ()
+    image: str = ""
+
+
+class ProductOperands:
+    """Operands of a matrix product.
+
+    Attributes:
+        rows, columns, depth: lengths of the product.
+        planes: how many there are.
+        contiguous_depth: whether the left operand's elements follow one another along the sum.
+    """
+
+    def __init__(
+        self, problem: GemmProblem, epilogue: Epilogue, strides: Sequence[Sequence[int]], arguments: Arguments
+    ) -> None:
+        rank = len(problem.batch)
+        self.rows, self.columns, self.depth = problem.m, problem.n, problem.k
+        self.planes = prod(problem.batch)
+        self.contiguous_depth = problem.a_strides[-1] == 1
+        own = [(*s[:rank], 0, 0)[:rank] if s else (0,) * rank for s in strides]
+        batch = [problem.a_strides[:rank], problem.b_strides[:rank], problem.out_strides[:rank], *own]
+        self._batch = Axes(arguments, "b", problem.batch, batch)
+        row = [problem.a_strides[rank : rank + 1], problem.out_strides[rank : rank + 1]]
+        self._row = Axes(arguments, "m", (problem.m,), [*row, *((s[-1:] or (0,)) for s in strides)])
+        sums = [problem.a_strides[rank + 1 :], problem.b_strides[rank : rank + 1], problem.b_strides[rank + 1 :]]
+        self._sum = Axes(arguments, "k", (problem.k,), sums)
+
+    def begin(self, buffer: CodeBuffer) -> None:
+        """Emit what a block knows of its plane."""
+        self._places = self._batch.split(buffer, "plane") if self._batch.lens else []
+
+    def plane_offset(self, operand: int) -> str:
+        """Offset of an operand's plane: the left one, the right one, the result, then the epilogue's."""
+        return self._batch.offset(operand, self._places)
+
+    def row_place(self, buffer: CodeBuffer, row: str) -> RowPlace:
+        """What is known of the left operand's row, which may be beyond the last."""
+        inside = buffer.emit(f"{row} < rows")
+        clamped = buffer.emit(f"imin({row}, rows - 1)")
+        return RowPlace(inside, buffer.emit(self._row.offset(0, [clamped])))
+
+    def step(self, buffer: CodeBuffer, k: str) -> None:
+        """Emit what is known of position ``k`` of the sum, for `left`."""
+        self._k = k
+
+    def left(self, buffer: CodeBuffer, place: RowPlace) -> tuple[str, str, str]:
+        """Of a row's element at the position of `step`: the condition under which there is one, its offset in the
+        plane, and what numbers the elements along the sum for a prologue."""
+        offset = self._sum.offset(0, [self._k])
+        return buffer.emit(f"{place.inside} & ({self._k} < depth)"), buffer.emit(f"{place.offset} + {offset}"), self._k
+
+    def right(self, buffer: CodeBuffer, k: str, column: str) -> str:
+        """Offset in the plane of the right operand's element."""
+        return buffer.emit(f"{self._sum.offset(1, [k])} + {self._sum.offset(2, [column])}")
+
+    def result_row(self, buffer: CodeBuffer, row: str) -> list[str]:
+        """Offsets in the plane of a row of the result and of each of the epilogue's operands."""
+        return [buffer.emit(self._row.offset(k, [row])) for k in range(1, len(self._row.strides))]
+
+
+class ConvolutionOperands:
+    """Operands of a convolution of channels-last images; a plane is a group. Attributes as `ProductOperands`.
+
+    The right operand has rows of output channels, for each tap and input channel of the group one.
+    """
+
+    contiguous_depth = True
+
+    def __init__(
+        self, problem: ConvProblem, epilogue: Epilogue, strides: Sequence[Sequence[int]], arguments: Arguments
+    ) -> None:
+        self.problem = full = problem.volume()
+        self.rows = full.batch * full.out_pixels
+        self.columns, self.planes = full.group_out, full.groups
+        self.depth = full.taps * full.group_in
+        axes = range(3)
+        out = (full.out_strides[0], *(full.out_strides[1] * prod(full.out_lens[d + 1 :]) for d in axes))
+        own = [(s[0], *(s[1] * prod(full.out_lens[d + 1 :]) for d in axes)) if s else (0,) * 4 for s in strides]
+        lens = (full.batch, *full.out_lens)
+        self._row = Axes(arguments, "m", lens, [(full.x_strides[0], 0, 0, 0), out, *own])
+        self._full = [o.access == "full" or o.access == "per_n" for o in epilogue.operands]
+        self._channels = arguments.integer("channels", full.group_in)
+        self._taps = [arguments.integer(f"t{d}", n) for d, n in enumerate(full.kernel)]
+        self._lens = [arguments.integer(f"l{d}", n) for d, n in enumerate(full.in_lens)]
+        self._x = [arguments.integer(f"x{d}", s) for d, s in enumerate(full.x_strides[1:])]
+        self._stride = [arguments.integer(f"g{d}", s) for d, s in enumerate(full.stride)]
+        self._dilation = [arguments.integer(f"d{d}", s) for d, s in enumerate(full.dilation)]
+        self._pads = [arguments.integer(f"q{d}", s) for d, s in enumerate(full.pads_begin)]
+
+    def begin(self, buffer: CodeBuffer) -> None:
+        """See `ProductOperands.begin`."""
+
+    def plane_offset(self, operand: int) -> str:
+        """See `ProductOperands.plane_offset`."""
+        if operand == 0:
+            return "plane * channels"
+        if operand == 1:
+            return "plane * depth * columns"
+        moves = operand == 2 or self._full[operand - 3]
+        return "plane * columns" if moves else "0"
+
+    def row_place(self, buffer: CodeBuffer, row: str) -> RowPlace:
+        """See `ProductOperands.row_place`."""
+        inside = buffer.emit(f"{row} < rows")
+        indices = self._row.split(buffer, buffer.emit(f"imin({row}, rows - 1)"))
+        if self.problem.transposed:
+            starts = tuple(buffer.emit(f"{i} + {pad}") for i, pad in zip(indices[1:], self._pads))
+        else:
+            starts = tuple(
+                buffer.emit(f"{i} * {stride} - {pad}") for i, stride, pad in zip(indices[1:], self._stride, self._pads)
+            )
+        return RowPlace(inside, buffer.emit(self._row.offset(0, indices)), starts, indices[0])
+
+    def step(self, buffer: CodeBuffer, k: str) -> None:
+        """See `ProductOperands.step`."""
+        tap = buffer.emit(f"idiv({k}, {self._channels})")
+        self._channel = buffer.emit(f"{k} - {tap} * {self._channels}")
+        self._valid = buffer.emit(f"{k} < depth")
+        plane = buffer.emit(f"idiv({tap}, {self._taps[2]})")
+        last = buffer.emit(f"{tap} - {plane} * {self._taps[2]}")
+        first = buffer.emit(f"idiv({plane}, {self._taps[1]})")
+        middle = buffer.emit(f"{plane} - {first} * {self._taps[1]}")
+        self._reach = [buffer.emit(f"{t} * {d}") for t, d in zip((first, middle, last), self._dilation)]
+
+    def left(self, buffer: CodeBuffer, place: RowPlace) -> tuple[str, str, str]:
+        """See `ProductOperands.left`."""
+        conditions, terms = [place.inside, self._valid], [place.offset, self._channel]
+        for d, (start, reach) in enumerate(zip(place.starts, self._reach)):
+            if self.problem.transposed:
+                distance = buffer.emit(f"{start} - {reach}")
+                at = buffer.emit(f"idiv(imax({distance}, 0), {self._stride[d]})")
+                conditions.append(f"({at} * {self._stride[d]} == {distance})")
+            else:
+                at = buffer.emit(f"{start} + {reach}")
+                conditions.append(f"({at} >= 0)")
+            conditions.append(f"({at} < {self._lens[d]})")
+            terms.append(f"{at} * {self._x[d]}")
+        return buffer.emit(" & ".join(conditions)), buffer.emit(" + ".join(terms)), self._channel
+
+    def right(self, buffer: CodeBuffer, k: str, column: str) -> str:
+        """See `ProductOperands.right`."""
+        return buffer.emit(f"{k} * columns + {column}")
+
+    def result_row(self, buffer: CodeBuffer, row: str) -> list[str]:
+        """See `ProductOperands.result_row`."""
+        indices = self._row.split(buffer, row)
+        return [buffer.emit(self._row.offset(k, indices)) for k in range(1, len(self._row.strides))]
+
+
+Operands2D = ProductOperands | ConvolutionOperands
+
+
+def operands_of(
+    problem: GemmProblem | ConvProblem, epilogue: Epilogue, strides: Sequence[Sequence[int]], arguments: Arguments
+) -> Operands2D:
+    """The operands of either kind of contraction."""
+    kind = ProductOperands if isinstance(problem, GemmProblem) else ConvolutionOperands
+    return kind(problem, epilogue, strides, arguments)  # type: ignore[arg-type]

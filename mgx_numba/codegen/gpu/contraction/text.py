@@ -1,0 +1,119 @@
+"""What the texts of all contraction kernels have in common: their arguments, and the work around the sums."""
+
+from __future__ import annotations
+
+from ....core.types import Type, from_numpy
+from ....errors import UnsupportedError
+from ...arguments import Arguments
+from ...cpu.printer import CodeBuffer, VectorValue, numpy_dtype
+from ...tuning.request import Request
+from ..printer import ThreadPrinter
+from .operands import operands_of
+
+__all__ = ["ACCUMULATORS", "ContractionText"]
+
+ACCUMULATORS = {
+    "float16": "float32",
+    "bfloat16": "float32",
+    "float32": "float32",
+    "float64": "float64",
+    "int32": "int32",
+}
+"""What sums of each result type are added in."""
+
+
+class ContractionText:
+    """The text of one contraction.
+
+    Attributes:
+        accumulator: dtype of the sums.
+        operands: where elements are.
+        lanes: elements of the left operand that are gathered at once, 0 for one as a scalar.
+    """
+
+    lanes = 0
+
+    def __init__(self, request: Request) -> None:
+        """Raises `UnsupportedError` for sums that no kernel adds."""
+        problem, epilogue = request.problem, request.epilogue
+        self.request = request
+        if problem.types.out not in ACCUMULATORS:
+            raise UnsupportedError(f"GPU kernels have no contractions that give {problem.types.out}")
+        self.accumulator = ACCUMULATORS[problem.types.out]
+        self.arguments = Arguments()
+        self.arguments.pointer("p_x", "x", problem.types.a)
+        self.arguments.pointer("p_w", "w", problem.types.b)
+        self.arguments.pointer("p_out", "out", epilogue.out_dtype(problem.types.out))
+        for k, operand in enumerate(epilogue.operands):
+            self.arguments.pointer(f"p_e{k}", f"e{k}", operand.dtype)
+        prologue = problem.prologue
+        self._images: list[str] = []
+        for k, before in enumerate(prologue.operands if prologue else ()):
+            self.arguments.pointer(f"p_a{k}", f"a{k}", before.dtype)
+            self._images.append(self.arguments.integer(f"ai{k}", sum(before.batch_strides)))
+        self.operands = operands = operands_of(problem, epilogue, request.strides, self.arguments)
+        self.arguments.integer("rows", operands.rows)
+        self.arguments.integer("columns", operands.columns)
+        self.arguments.integer("depth", operands.depth)
+
+    def _tiles(self, rows: int, columns: int) -> int:
+        """Tiles of one plane of the result."""
+        return -(-self.operands.rows // rows) * -(-self.operands.columns // columns)
+
+    def _begin(self, buffer: CodeBuffer, rows: int, columns: int) -> None:
+        """Emit the arguments, and which tile of the result the block computes."""
+        self.arguments.integer("across", -(-self.operands.columns // columns))
+        self._begin_plane(buffer)
+        for line in (
+            "down = idiv(block_index(0), across)",
+            f"first_row = down * {rows}",
+            f"first_column = (block_index(0) - down * across) * {columns}",
+        ):
+            buffer.line(line)
+
+    def _begin_plane(self, buffer: CodeBuffer) -> None:
+        """Emit the arguments, and where the block's plane of each operand is."""
+        for line in (*self.arguments.bind(), "thread = thread_index(0)", "plane = block_index(1)"):
+            buffer.line(line)
+        self.operands.begin(buffer)
+        names = ["x", "w", "out", *(f"e{k}" for k in range(len(self.request.epilogue.operands)))]
+        for k, name in enumerate(names):
+            buffer.line(f"r_{name} = offset(p_{name}, {self.operands.plane_offset(k)})")
+
+    def _prologue(self, buffer: CodeBuffer, loaded: str, along: str, image: str) -> str:
+        """What was loaded of the left operand, after its prologue."""
+        problem = self.request.problem
+        if problem.prologue is None:
+            return loaded
+        printer = ThreadPrinter(buffer, self.lanes, problem.prologue.fast_math)
+        values = [printer.loaded(loaded, problem.types.a)]
+        for k, operand in enumerate(problem.prologue.operands):
+            place = f"{image} * {self._images[k]}"
+            if operand.access == "per_k":
+                place += f" + plane * channels + {along}"
+            if not self.lanes:
+                text = f"load_scalar(p_a{k}, {place})"
+            else:
+                text = f"{'load' if operand.access == 'per_k' else 'load_splat'}(p_a{k}, {place}, {self.lanes})"
+            values.append(printer.loaded(text, operand.dtype))
+        return printer.stored(problem.prologue.body.evaluate(printer, values))
+
+    def _store(self, buffer: CodeBuffer, sums: str, row: str, column: str, lanes: int) -> None:
+        epilogue, problem = self.request.epilogue, self.request.problem
+        printer = ThreadPrinter(buffer, lanes, epilogue.fast_math)
+        out, *extras = self.operands.result_row(buffer, row)
+        type: Type = from_numpy(numpy_dtype(problem.types.out))
+        value = VectorValue(buffer.emit(sums) if "(" in sums else sums, type)
+        if type.compute.numpy.name != self.accumulator:
+            raise UnsupportedError(f"GPU kernels have no sums of {problem.types.out}")
+        if epilogue.body is not None:
+            values = [value]
+            for k, (operand, place) in enumerate(zip(epilogue.operands, extras)):
+                moves = operand.access in ("full", "per_n")
+                if moves:
+                    text = f"load(r_e{k}, {place} + {column}, {lanes})"
+                else:
+                    text = f"load_splat(r_e{k}, {place}, {lanes})"
+                values.append(printer.loaded(text, operand.dtype))
+            value = epilogue.body.evaluate(printer, values)
+        buffer.line(f"store(r_out, {out} + {column}, {printer.stored(value)})")

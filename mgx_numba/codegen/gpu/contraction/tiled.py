@@ -1,0 +1,172 @@
+"""Products and convolutions by tiles in a block's memory, with multiply-adds of ordinary arithmetic.
+
+The solver of everything: any strides, element types, groups, dilation, transposed convolutions, prologues and
+epilogues. A block computes a tile of the result; step by step it gathers a slice of both operands into its memory, as
+numbers of the accumulator's type, and each thread adds the products for four rows and four columns.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...cpu.printer import CodeBuffer
+from ...launch import Launch, Solution
+from ...problems.convolution import ConvProblem
+from ...problems.gemm import GemmProblem
+from ...tuning.request import Request, least_bytes
+from ..kernel import gpu_grid, gpu_kernel
+from .text import ContractionText
+
+__all__ = ["pack_weights", "packed_lens", "tiled_solution"]
+
+OWN = 4
+"""Rows and columns of a thread."""
+DEPTH = 16
+"""Positions of the sum that a block holds at once."""
+PAD = 4
+"""Elements between rows of a slice besides its own, so that columns do not all lie in one bank."""
+LARGE, SMALL = 64, 32
+"""Rows and columns of a tile; the smaller one where the larger ones would leave multiprocessors without work."""
+FEW_TILES = 128
+"""Tiles below which smaller ones are taken: about as many as a large device has multiprocessors."""
+
+
+def packed_lens(problem: GemmProblem | ConvProblem) -> tuple[int, ...]:
+    """Lengths of the weights as the kernel reads them: of a convolution (groups, taps, input channels of a group,
+    output channels of a group); empty for a product, whose right operand is read as it lies."""
+    if isinstance(problem, GemmProblem):
+        return ()
+    return (problem.groups, problem.taps, problem.group_in, problem.group_out)
+
+
+def pack_weights(problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
+    """Weights of `ConvProblem.weight_lens` in the order of `packed_lens`."""
+    groups, taps, inputs, outputs = packed_lens(problem)
+    if problem.transposed:
+        split = weights.reshape(groups, inputs, outputs, taps)
+        return np.ascontiguousarray(split.transpose(0, 3, 1, 2))
+    split = weights.reshape(groups, outputs, inputs, taps)
+    return np.ascontiguousarray(split.transpose(0, 3, 2, 1))
+
+
+def tiled_solution(request: Request, origin: str = "") -> Solution:
+    """The launch of a contraction; operands are named as in `codegen.launch.Operand`, ``a0``, ... those of a prologue.
+
+    Raises:
+        UnsupportedError: sums of this type, or an operation around the contraction, have no kernel.
+    """
+    printer = _TiledText(request)
+    lines = printer.lines()
+    blocks, planes = printer.tiles, printer.operands.planes
+    problem, epilogue = request.problem, request.epilogue
+    kind = "gemm" if isinstance(problem, GemmProblem) else "convolution"
+    name = f"{kind}_{problem.types.out}{'_' * bool(epilogue.name)}{epilogue.name}_kernel"
+    launch = Launch(
+        kernel=gpu_kernel(name, lines, printer.threads, len(printer.arguments.values), origin),
+        args=printer.arguments.values,
+        geometry=gpu_grid(blocks, printer.threads, planes),
+        flops=problem.flops,
+        bytes=least_bytes(problem),
+    )
+    return Solution((launch,))
+
+
+class _TiledText(ContractionText):
+    """The text of one contraction."""
+
+    def __init__(self, request: Request) -> None:
+        super().__init__(request)
+        planes = self.operands.planes
+        self.tile = LARGE if self._tiles(LARGE, LARGE) * planes >= FEW_TILES else SMALL
+        self.threads = (self.tile // OWN) ** 2
+        self.tiles = self._tiles(self.tile, self.tile)
+        self.whole_columns = self.operands.columns % OWN == 0
+
+    def lines(self) -> list[str]:
+        """All statements of the kernel."""
+        buffer, tile, acc = CodeBuffer(), self.tile, self.accumulator
+        pitch = tile + PAD
+        self._begin(buffer, tile, tile)
+        for name in ("a", "b"):
+            buffer.line(f"slice_{name} = shared_{acc}({DEPTH * pitch})")
+        for k in range(OWN):
+            buffer.line(f"acc{k} = const_{acc}(0, {OWN})")
+        for line in (
+            f"across_rows = imod(thread, {tile // OWN}) * {OWN}",
+            f"down_rows = idiv(thread, {tile // OWN}) * {OWN}",
+        ):
+            buffer.line(line)
+        left, right = self._left_places(buffer), self._right_places(buffer)
+        buffer.line("start = 0")
+        with buffer.block("while start < depth:"):
+            self._gather_left(buffer, left, pitch)
+            self._gather_right(buffer, right, pitch)
+            buffer.line("barrier()")
+            with buffer.block(f"for k in range({DEPTH}):"):
+                buffer.line(f"a = load_aligned(slice_a, k * {pitch} + down_rows, {OWN})")
+                buffer.line(f"b = load_aligned(slice_b, k * {pitch} + across_rows, {OWN})")
+                for k in range(OWN):
+                    buffer.line(f"acc{k} = fma(splat(extract(a, {k}), {OWN}), b, acc{k})")
+            buffer.line("barrier()")
+            buffer.line(f"start = start + {DEPTH}")
+        self._finish(buffer)
+        return buffer.lines
+
+    def _left_places(self, buffer: CodeBuffer) -> tuple[str, list[tuple[str, object]]]:
+        """Where along the sum a thread gathers elements of the left operand, and of which rows of the tile."""
+        count = self.tile * DEPTH // self.threads
+        if self.operands.contiguous_depth:
+            k, row, step = f"imod(thread, {DEPTH})", f"idiv(thread, {DEPTH})", self.threads // DEPTH
+            depth = buffer.emit(k)
+            rows = [buffer.emit(f"{row} + {step * i}") for i in range(count)]
+            return depth, [(r, self.operands.row_place(buffer, buffer.emit(f"first_row + {r}"))) for r in rows]
+        row = buffer.emit(f"imod(thread, {self.tile})")
+        depth = buffer.emit(f"idiv(thread, {self.tile})")
+        return depth, [(row, self.operands.row_place(buffer, buffer.emit(f"first_row + {row}")))]
+
+    def _gather_left(self, buffer: CodeBuffer, places: tuple[str, list], pitch: int) -> None:
+        depth, rows = places
+        count = self.tile * DEPTH // self.threads
+        steps = [0] if self.operands.contiguous_depth else [self.threads // self.tile * i for i in range(count)]
+        for step in steps:
+            inside = buffer.emit(f"{depth} + {step}") if step else depth
+            self.operands.step(buffer, buffer.emit(f"start + {inside}"))
+            for row, place in rows:
+                condition, offset, along = self.operands.left(buffer, place)
+                name = buffer.fresh()
+                buffer.line(f"{name} = const_{self.accumulator}(0, 0)")
+                with buffer.block(f"if {condition}:"):
+                    value = self._prologue(buffer, f"load_scalar(r_x, {offset})", along, place.image)
+                    buffer.line(f"{name} = cast_{self.accumulator}({value})")
+                buffer.line(f"store_scalar(slice_a, {inside} * {pitch} + {row}, {name})")
+
+    def _right_places(self, buffer: CodeBuffer) -> tuple[str, str]:
+        """Where along the sum, and in which column of the tile, a thread gathers of the right operand."""
+        return buffer.emit(f"idiv(thread, {self.tile})"), buffer.emit(f"imod(thread, {self.tile})")
+
+    def _gather_right(self, buffer: CodeBuffer, places: tuple[str, str], pitch: int) -> None:
+        depth, own = places
+        column = buffer.emit(f"first_column + {own}")
+        for i in range(self.tile * DEPTH // self.threads):
+            inside = buffer.emit(f"{depth} + {self.threads // self.tile * i}") if i else depth
+            k = buffer.emit(f"start + {inside}")
+            name = buffer.fresh()
+            buffer.line(f"{name} = const_{self.accumulator}(0, 0)")
+            with buffer.block(f"if ({k} < depth) & ({column} < columns):"):
+                offset = self.operands.right(buffer, k, column)
+                buffer.line(f"{name} = cast_{self.accumulator}(load_scalar(r_w, {offset}))")
+            buffer.line(f"store_scalar(slice_b, {inside} * {pitch} + {own}, {name})")
+
+    def _finish(self, buffer: CodeBuffer) -> None:
+        """Store the sums, after the epilogue."""
+        column = buffer.emit("first_column + across_rows")
+        for i in range(OWN):
+            row = buffer.emit(f"first_row + down_rows + {i}" if i else "first_row + down_rows")
+            if self.whole_columns:
+                with buffer.block(f"if ({row} < rows) & ({column} < columns):"):
+                    self._store(buffer, f"acc{i}", row, column, OWN)
+            else:
+                with buffer.block(f"for j in range({OWN}):"):
+                    buffer.line(f"column = {column} + j")
+                    with buffer.block(f"if ({row} < rows) & (column < columns):"):
+                        self._store(buffer, f"splat(extract(acc{i}, j), 1)", row, "column", 1)

@@ -1,0 +1,1 @@
+"""Generators of kernels that move or look up elements: gathers, padding, pooling."""

@@ -1,0 +1,96 @@
+"""Pooling: maxima and means of windows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from math import prod
+
+from ...cpu.loops import footprint
+from ...cpu.printer import VectorValue
+from ...launch import Launch
+from ...problems.cluster import Tensor
+from ...reductions import REDUCTIONS
+from ..cluster.indexing import contiguous_lanes
+from ..printer import ThreadPrinter, dtype_name, most_lanes
+from .elements import ElementText
+
+__all__ = ["WindowAxis", "pooling_launch"]
+
+
+@dataclass(frozen=True)
+class WindowAxis:
+    """The window along one spatial axis: ``size`` taps ``dilation`` apart, every ``stride`` elements from ``before``
+    elements ahead of the first on; ``after`` is the padding behind the last."""
+
+    size: int
+    stride: int
+    dilation: int
+    before: int
+    after: int
+
+
+def pooling_launch(
+    greatest: bool, count_padding: bool, windows: Sequence[WindowAxis], data: Tensor, out: Tensor, origin: str
+) -> Launch:
+    """The greatest element, or the mean, of each window of ``x``; axes 2 and following are spatial.
+
+    A mean is over the elements of the input, with ``count_padding`` also over those of the padding. Narrow floats are
+    added in float32.
+    """
+    axes = range(2, len(out.lens))
+    last = 1 if out.strides[1] == 1 or out.lens[1] == 1 else axes[-1]
+    order = [0, *(a for a in (1, *axes) if a != last), last]
+    lens = [out.lens[a] for a in order]
+    linear = [0 if a in axes else data.strides[a] for a in order]
+    strides = [linear, [out.strides[a] for a in order]]
+    # Of the input only what is linear in the output's indices counts, and the spatial strides, which taps are apart by.
+    aligned = [((*(data.strides[a] for a in axes), *linear), data.offset), (strides[1], out.offset)]
+    lanes = contiguous_lanes(most_lanes(data.type.size), lens[-1], aligned) if last == 1 else 1
+    text = ElementText([("x", data), ("out", out)], lens, strides, lanes)
+    arguments, buffer = text.arguments, text.buffer
+    numbers = []
+    for d, (a, w) in enumerate(zip(axes, windows)):
+        values = (w.size, w.stride, w.dilation, w.before, w.after, data.lens[a], data.strides[a])
+        names = ("size", "stride", "dilation", "before", "after", "length", "step")
+        numbers.append({n: arguments.integer(f"{n}{d}", v) for n, v in zip(names, values)})
+    text.begin()
+    printer = ThreadPrinter(buffer, lanes)
+    reduction = REDUCTIONS["reduce_max" if greatest else "reduce_mean"]
+    accumulator = reduction.accumulator(data.type)
+    start = printer.const(reduction.neutral(data.type), accumulator)
+    buffer.line(f"sums = {start.name}")
+    buffer.line("counted = 0")
+    base = text.place(0)
+    for d, n in enumerate(numbers):
+        index = text.places[order.index(axes[d])]
+        buffer.line(f"first{d} = {index} * {n['stride']} - {n['before']}")
+    terms = " + ".join(f"at{d} * {n['step']}" for d, n in enumerate(numbers))
+    inside = " & ".join(f"(at{d} >= 0) & (at{d} < {n['length']})" for d, n in enumerate(numbers))
+    padded = " & ".join(f"(at{d} < {n['length']} + {n['after']})" for d, n in enumerate(numbers))
+    with ExitStack() as loops:
+        for d, n in enumerate(numbers):
+            loops.enter_context(buffer.block(f"for j{d} in range({n['size']}):"))
+            buffer.line(f"at{d} = first{d} + j{d} * {n['dilation']}")
+        if count_padding:
+            with buffer.block(f"if {padded}:"):
+                buffer.line("counted = counted + 1")
+        with buffer.block(f"if {inside}:"):
+            load = "load_aligned" if lanes > 1 else "load"
+            value = printer.loaded(f"{load}(p_x, {base} + {terms}, {lanes})", data.type)
+            own = reduction.contribution(printer, value, data.type)
+            own = VectorValue(printer.stored(own, accumulator), accumulator)
+            combined = getattr(printer, reduction.combine)(VectorValue("sums", accumulator), own)
+            buffer.line(f"sums = {combined.name}")
+            if not count_padding:
+                buffer.line("counted = counted + 1")
+    result = VectorValue("sums", accumulator)
+    if not greatest:
+        divisor = buffer.emit(f"splat(cast_{dtype_name(accumulator)}(imax(counted, 1)), {lanes})")
+        result = printer.div(result, VectorValue(divisor, accumulator))
+    if accumulator is data.type.compute:
+        result = VectorValue(result.name, data.type)
+    text.store(printer.stored(printer.cast(result, out.type)))
+    taps = prod(w.size for w in windows)
+    return text.launch("pooling_kernel", origin, footprint(data) + footprint(out), prod(out.lens) * taps)

@@ -1,0 +1,1 @@
+"""NVIDIA's driver through ctypes: its functions, its errors, devices, modules."""

@@ -1,0 +1,136 @@
+"""One NVIDIA device: what it is, its context, and the kernels that are loaded into it."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
+
+from ....errors import CompileError, DeviceError
+from ..architecture import Architecture, for_capability
+from .library import Driver, driver
+
+__all__ = ["Device", "device", "device_count"]
+
+# CUdevice_attribute and CUjit_option of cuda.h.
+_MULTIPROCESSORS, _MAJOR, _MINOR, _L2_BYTES, _SHARED_BYTES = 16, 75, 76, 38, 97
+_ERROR_LOG, _ERROR_LOG_BYTES = 5, 6
+_INPUT_PTX = 1
+_DYNAMIC_SHARED = 8
+_LOG_BYTES = 16 << 10
+
+
+class Device:
+    """A device and this process's context on it.
+
+    Attributes:
+        number: its number, from 0.
+        name: as the driver calls it.
+        multiprocessors, l2_bytes, shared_bytes: what it has; shared memory is that of one block at most.
+        architecture: what kernels are compiled for.
+    """
+
+    def __init__(self, number: int) -> None:
+        """Open a device's primary context, which other libraries of the process share.
+
+        Raises:
+            DeviceError: there is no such device, or none that kernels can be compiled for.
+        """
+        self.driver: Driver = driver()
+        self.number = number
+        if not 0 <= number < device_count():
+            raise DeviceError(f"there is no device {number}; there are {device_count()}")
+        handle, context = c_int(), c_void_p()
+        self.driver.call("cuDeviceGet", byref(handle), number)
+        self._handle = handle
+        name = ctypes.create_string_buffer(256)
+        self.driver.call("cuDeviceGetName", name, 256, handle)
+        self.name = name.value.decode()
+        self.capability = self._attribute(_MAJOR), self._attribute(_MINOR)
+        found = for_capability(self.capability)
+        if found is None:
+            raise DeviceError(f"{self.name} has compute capability {self.capability}; 7.5 or higher is needed")
+        self.architecture: Architecture = found
+        self.multiprocessors = self._attribute(_MULTIPROCESSORS)
+        self.l2_bytes = self._attribute(_L2_BYTES)
+        self.shared_bytes = self._attribute(_SHARED_BYTES)
+        self.driver.call("cuDevicePrimaryCtxRetain", byref(context), handle)
+        self.context = context
+        self._lock = threading.Lock()
+        self._functions: dict[str, int] = {}
+
+    def use(self) -> None:
+        """Make its context the calling thread's."""
+        self.driver.call("cuCtxSetCurrent", self.context)
+
+    def cubin(self, ptx: bytes) -> bytes:
+        """The machine code that the driver's assembler makes of PTX.
+
+        Raises:
+            CompileError: it refuses the text; the message has its words.
+        """
+        self.use()
+        log = ctypes.create_string_buffer(_LOG_BYTES)
+        keys, values = (c_int * 2)(_ERROR_LOG, _ERROR_LOG_BYTES), (c_void_p * 2)(ctypes.addressof(log), _LOG_BYTES)
+        state, data, size = c_void_p(), c_void_p(), c_size_t()
+        self.driver.call("cuLinkCreate_v2", c_uint(2), keys, values, byref(state))
+        try:
+            text = ptx + b"\0"
+            self.driver.call(
+                "cuLinkAddData_v2", state, _INPUT_PTX, text, c_size_t(len(text)), b"kernel", c_uint(0), None, None
+            )
+            self.driver.call("cuLinkComplete", state, byref(data), byref(size))
+            return ctypes.string_at(data, size.value)
+        except DeviceError as error:
+            raise CompileError(f"{error}: {log.value.decode(errors='replace').strip()}") from None
+        finally:
+            self.driver.call("cuLinkDestroy", state)
+
+    def function(self, symbol: str, code: bytes, shared_bytes: int = 0) -> int:
+        """Handle of a kernel, loaded from machine code or PTX unless it is already; it stays until the process ends.
+
+        Raises:
+            DeviceError: the driver cannot load it.
+        """
+        with self._lock:
+            if symbol not in self._functions:
+                self.use()
+                module, function = c_void_p(), c_void_p()
+                self.driver.call("cuModuleLoadData", byref(module), code + b"\0")
+                self.driver.call("cuModuleGetFunction", byref(function), module, c_char_p(symbol.encode()))
+                if shared_bytes > 0:
+                    self.driver.call("cuFuncSetAttribute", function, _DYNAMIC_SHARED, shared_bytes)
+                assert function.value is not None
+                self._functions[symbol] = function.value
+            return self._functions[symbol]
+
+    def _attribute(self, number: int) -> int:
+        value = c_int()
+        self.driver.call("cuDeviceGetAttribute", byref(value), number, self._handle)
+        return value.value
+
+
+def device_count() -> int:
+    """How many devices the driver finds.
+
+    Raises:
+        DeviceError: there is no driver.
+    """
+    count = c_int()
+    driver().call("cuDeviceGetCount", byref(count))
+    return count.value
+
+
+def device(number: int = 0) -> Device:
+    """A device of this process; the same object for the same number.
+
+    Raises:
+        DeviceError: there is none.
+    """
+    return _opened(number)
+
+
+@functools.lru_cache(maxsize=64)
+def _opened(number: int) -> Device:
+    return Device(number)

@@ -1,0 +1,111 @@
+"""NVIDIA's driver library: its functions by name, with every status that is not success an error.
+
+The library comes with the driver; it is loaded when a device is first asked for.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from typing import Any
+
+from ....errors import DeviceError
+
+__all__ = ["Driver", "driver", "missing"]
+
+_NAMES = ("libcuda.so.1", "libcuda.so")
+LEAST_VERSION = 12000
+"""Version (1000 major + 10 minor) of CUDA that a driver must have: from 12.0 on graphs are instantiated with flags
+alone, and modules load lazily."""
+
+OUT_OF_MEMORY = 2
+"""CUDA_ERROR_OUT_OF_MEMORY of the driver's interface."""
+_STICKY = {
+    700: "a kernel read or wrote memory that it may not touch",
+    701: "a kernel wants more registers than there are",
+    702: "a kernel ran longer than the system allows",
+    710: "a kernel stopped at a trap",
+    715: "a kernel has an instruction that the device does not know",
+    716: "a kernel used an address that is not aligned",
+    719: "a kernel failed",
+}
+"""CUresult values after which a context cannot be used any more, in words."""
+
+
+class Driver:
+    """The functions of libcuda, called by name: ``driver.call("cuMemAlloc_v2", ...)``."""
+
+    def __init__(self, library: Any) -> None:
+        """Initialise the driver.
+
+        Raises:
+            DeviceError: it is too old or cannot be initialised.
+        """
+        self.library = library
+        self.process = os.getpid()
+        self.call("cuInit", 0)
+        version = ctypes.c_int()
+        self.call("cuDriverGetVersion", ctypes.byref(version))
+        self.version = version.value
+        if self.version < LEAST_VERSION:
+            raise DeviceError(f"NVIDIA's driver is for CUDA {_shown(self.version)}; {_shown(LEAST_VERSION)} is needed")
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call a function.
+
+        Raises:
+            DeviceError: it does not exist in this driver, or returns anything but success; after a fork, always.
+        """
+        if os.getpid() != self.process:
+            raise DeviceError(
+                f"{name}: the GPU was in use when this process was forked; a fork cannot use it (start new processes)"
+            )
+        try:
+            function = getattr(self.library, name)
+        except AttributeError:
+            raise DeviceError(f"NVIDIA's driver has no {name}; a newer driver is needed") from None
+        status = function(*arguments)
+        if status:
+            raise DeviceError(self.describe(name, status))
+
+    def describe(self, name: str, status: int) -> str:
+        """The message of a failed call."""
+        text = ctypes.c_char_p()
+        known = self.library.cuGetErrorName(status, ctypes.byref(text)) == 0 and text.value is not None
+        code = text.value.decode() if known and text.value is not None else f"status {status}"
+        if status == OUT_OF_MEMORY:
+            return f"{name}: the device has not enough memory ({code})"
+        if status in _STICKY:
+            return f"{name}: {_STICKY[status]} ({code}); the device is lost to this process"
+        return f"{name} failed: {code}"
+
+
+def _shown(version: int) -> str:
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+@functools.lru_cache(maxsize=1)
+def driver() -> Driver:
+    """The driver of this process, initialised.
+
+    Raises:
+        DeviceError: there is none, or it is too old or cannot be initialised.
+    """
+    for name in _NAMES:
+        try:
+            library = ctypes.CDLL(name)
+        except OSError:
+            continue
+        return Driver(library)
+    raise DeviceError(f"NVIDIA's driver is not installed: {_NAMES[0]} cannot be loaded")
+
+
+def missing() -> str:
+    """Why no device can be used; empty if one can."""
+    try:
+        count = ctypes.c_int()
+        driver().call("cuDeviceGetCount", ctypes.byref(count))
+    except DeviceError as error:
+        return str(error)
+    return "" if count.value else "NVIDIA's driver finds no device"

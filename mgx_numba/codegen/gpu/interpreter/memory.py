@@ -1,0 +1,167 @@
+"""Memory as interpreted kernels see it: every access is checked for its bounds, and for races with other threads."""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass
+
+import numpy as np
+
+from ....errors import MgxError
+
+__all__ = ["Allocation", "KernelFault", "Memory", "Place", "Thread"]
+
+_NOBODY = -1
+"""Thread number of a byte that none has touched."""
+_SEVERAL = -2
+"""Thread number of a byte that several have read."""
+_X_BITS, _Y_BITS = 24, 20
+"""Bits of a block's number for its first two indices: interpreted grids are small."""
+
+
+class KernelFault(MgxError):
+    """An interpreted kernel did what no kernel may do; the message says which thread, where and what."""
+
+
+@dataclass
+class Thread:
+    """Whose turn it is: a thread of a block, and the barriers that its block has passed."""
+
+    block: tuple[int, int, int] = (0, 0, 0)
+    index: int = 0
+    number: int = 0
+    epoch: int = 0
+
+
+class Allocation:
+    """Bytes that kernels may touch, with who touched each of them last."""
+
+    def __init__(self, data: np.ndarray, name: str, shared: bool = False) -> None:
+        """``data`` are bytes; ``shared`` those of one block, undefined at first."""
+        self.data = data
+        self.name = name
+        self.shared = shared
+        self.written = np.zeros(data.size, bool) if shared else None
+        self.forget()
+
+    def forget(self) -> None:
+        """A new launch: what earlier ones did is complete."""
+        shape = (3, self.data.size)
+        self._writer = np.full(shape, _NOBODY, np.int64)  # thread, block, epoch
+        self._reader = np.full(shape, _NOBODY, np.int64)
+
+    def touch(self, start: int, size: int, who: Thread, block: int, write: bool) -> None:
+        """Note an access.
+
+        Raises:
+            KernelFault: it is outside, undefined, or races with another thread's.
+        """
+        if start < 0 or start + size > self.data.size:
+            verb = "writes" if write else "reads"
+            raise KernelFault(f"{verb} bytes {start} to {start + size} of {self.name}, which has {self.data.size}")
+        part = slice(start, start + size)
+        if self.written is not None:
+            if write:
+                self.written[part] = True
+            elif not self.written[part].all():
+                raise KernelFault(f"reads bytes {start} to {start + size} of {self.name}, which nobody has written")
+        self._check(self._writer[:, part], who, block, "wrote", start, write)
+        if write:
+            self._check(self._reader[:, part], who, block, "read", start, write)
+            self._writer[:, part] = [[who.number], [block], [who.epoch]]
+        else:
+            readers = self._reader[:, part]
+            fresh = (
+                (readers[0] == _NOBODY)
+                | (readers[0] == who.number)
+                | ((readers[1] == block) & (readers[2] < who.epoch))
+            )
+            readers[0] = np.where(fresh, who.number, _SEVERAL)
+            readers[1] = np.where(fresh | (readers[1] == block), block, _SEVERAL)
+            readers[2] = who.epoch
+
+    def _check(self, last: np.ndarray, who: Thread, block: int, did: str, start: int, write: bool) -> None:
+        same_block = (last[0] != who.number) & (last[2] == who.epoch)
+        others = (last[0] != _NOBODY) & ((last[1] != block) | same_block)
+        if others.any():
+            at = int(np.argmax(others))
+            number = int(last[0, at])
+            whom = f"thread {number}" if number >= 0 else "several threads"
+            verb = "writes" if write else "reads"
+            raise KernelFault(
+                f"{verb} byte {start + at} of {self.name}, which {whom} of block {int(last[1, at])} {did} without a "
+                "barrier between"
+            )
+
+
+class Memory:
+    """The allocations of a device, by address."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._found: list[Allocation] = []
+
+    def add(self, address: int, data: np.ndarray, name: str) -> Allocation:
+        """Make bytes known at their address."""
+        at = bisect.bisect_left(self._starts, address)
+        allocation = Allocation(data, name)
+        self._starts.insert(at, address)
+        self._found.insert(at, allocation)
+        return allocation
+
+    def remove(self, address: int) -> None:
+        """Forget the allocation that starts at an address."""
+        at = bisect.bisect_left(self._starts, address)
+        if at == len(self._starts) or self._starts[at] != address:
+            raise KernelFault(f"no memory was allocated at address {address:#x}")
+        del self._starts[at], self._found[at]
+
+    def forget(self) -> None:
+        """Begin a launch."""
+        for allocation in self._found:
+            allocation.forget()
+
+    def find(self, address: int) -> tuple[Allocation, int]:
+        """The allocation that an address lies in, and how many bytes from its start.
+
+        Raises:
+            KernelFault: there is none.
+        """
+        at = bisect.bisect_right(self._starts, address) - 1
+        if at < 0 or address - self._starts[at] > self._found[at].data.size:
+            raise KernelFault(f"address {address:#x} lies in no memory of the device")
+        return self._found[at], address - self._starts[at]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A typed place: ``start`` bytes into an allocation."""
+
+    allocation: Allocation
+    start: int
+    dtype: np.dtype
+    who: Thread
+
+    def moved(self, elements: int) -> Place:
+        """The place so many elements further."""
+        return Place(self.allocation, self.start + elements * self.dtype.itemsize, self.dtype, self.who)
+
+    def read(self, index: int, lanes: int) -> np.ndarray:
+        """So many elements from an index on."""
+        start, size = self.start + int(index) * self.dtype.itemsize, lanes * self.dtype.itemsize
+        self.allocation.touch(start, size, self.who, self._block(), write=False)
+        return np.frombuffer(self.allocation.data[start : start + size].tobytes(), self.dtype)
+
+    def write(self, index: int, values: np.ndarray) -> None:
+        """Elements from an index on."""
+        start, size = self.start + int(index) * self.dtype.itemsize, values.size * self.dtype.itemsize
+        self.allocation.touch(start, size, self.who, self._block(), write=True)
+        self.allocation.data[start : start + size] = np.frombuffer(values.astype(self.dtype).tobytes(), np.uint8)
+
+    def misaligned(self, index: int, size: int) -> int:
+        """Bytes by which the place of an index is off a multiple of ``size``."""
+        return (self.start + int(index) * self.dtype.itemsize) % size
+
+    def _block(self) -> int:
+        x, y, z = self.who.block
+        return x + (y << _X_BITS) + (z << _X_BITS + _Y_BITS)

@@ -1,0 +1,190 @@
+"""What the names of the kernel language mean, on NumPy values of one thread at a time.
+
+A vector is an array of one axis, a scalar a NumPy number or Python's int. Elementwise names have the scalar protocol's
+meaning in NumPy (`ops.scalar.NumpyScalar`), which is the reference of every back end.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ....core.types import from_numpy
+from ....ops.scalar import BINARY, BITWISE, COMPARE, LOGICAL, UNARY, NumpyScalar, cast_array
+from .memory import KernelFault, Place
+
+__all__ = ["DTYPES", "elementwise_names", "memory_names", "numpy_dtype"]
+
+_INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
+_STORAGE = ("float16", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
+DTYPES = ("bool", *_INTEGERS, "float32", "float64", *_STORAGE)
+_WEAK = (np.dtype(np.int64), np.dtype(np.float64))
+_scalar = NumpyScalar()
+
+
+def numpy_dtype(name: str) -> np.dtype:
+    """The dtype that NumPy or ml_dtypes calls by this name."""
+    return np.dtype(getattr(ml_dtypes, name, None) or name)
+
+
+def _dtype(value: Any) -> np.dtype:
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.dtype
+    return np.dtype(bool if isinstance(value, bool) else np.int64 if isinstance(value, int) else np.float64)
+
+
+def _meet(operands: tuple[Any, ...]) -> tuple[np.ndarray, ...]:
+    """Operands of one dtype: that of the vectors, else of the scalars that are not what Python's literals are."""
+    vectors = {v.dtype for v in operands if isinstance(v, np.ndarray) and v.ndim}
+    if len(vectors) > 1:
+        raise KernelFault(f"operands of the dtypes {sorted(map(str, vectors))}")
+    found = vectors or {_dtype(v) for v in operands}
+    strong = found - set(_WEAK) or found - {_WEAK[0]} or found
+    if len(strong) > 1:
+        raise KernelFault(f"operands of the dtypes {sorted(map(str, strong))}")
+    (dtype,) = strong
+    return tuple(cast_array(np.asarray(v), from_numpy(dtype)) for v in operands)
+
+
+def _elementwise(name: str) -> Callable[..., Any]:
+    function = getattr(_scalar, name)
+
+    def call(*operands: Any) -> Any:
+        return function(*_meet(operands))
+
+    return call
+
+
+def _where(condition: Any, a: Any, b: Any) -> Any:
+    a, b = _meet((a, b))
+    return np.where(condition, a, b)
+
+
+def _first_greater(a: Any, b: Any) -> Any:
+    a, b = _meet((a, b))
+    return np.where(a > b, a, b)
+
+
+def _constant(dtype: np.dtype, value: float, lanes: int) -> Any:
+    exact = cast_array(np.asarray(value), from_numpy(dtype)) if dtype.kind in "iub" else np.asarray(value).astype(dtype)
+    return np.full(lanes, exact) if lanes else exact[()]
+
+
+def _cast(dtype: np.dtype, x: Any) -> Any:
+    return cast_array(np.asarray(x), from_numpy(dtype))
+
+
+def _bits(dtype: np.dtype, x: Any) -> Any:
+    return np.asarray(x).view(dtype)
+
+
+def _reduced(name: str) -> Callable[[np.ndarray], Any]:
+    combine = getattr(_scalar, name)
+
+    def call(v: np.ndarray) -> Any:
+        while v.size > 1:
+            half = v.size // 2
+            v = combine(v[:half], v[half:])
+        return v[0]
+
+    return call
+
+
+def _splat(x: Any, lanes: int) -> np.ndarray:
+    x = np.asarray(x)
+    return x if x.ndim else np.full(lanes, x)
+
+
+@functools.lru_cache(maxsize=1)
+def elementwise_names() -> dict[str, Any]:
+    """All names that touch no memory and no other thread."""
+    names: dict[str, Any] = {}
+    for name in (*UNARY, *BINARY, *COMPARE, *LOGICAL, *BITWISE, "fma", "isnan", "isinf", "logical_not", "bitwise_not"):
+        names[name] = _elementwise(name)
+    for name in ("add", "sub", "mul", "exp", "sigmoid", "tanh", "gelu_erf", "gelu_tanh", "silu", "softplus"):
+        names[f"{name}_fast"] = names[f"{name}_quick"] = names[name]
+    for dtype in DTYPES:
+        names[f"const_{dtype}"] = functools.partial(_constant, numpy_dtype(dtype))
+        names[f"cast_{dtype}"] = functools.partial(_cast, numpy_dtype(dtype))
+        names[f"bits_{dtype}"] = functools.partial(_bits, numpy_dtype(dtype))
+    for dtype in _INTEGERS:
+        names[f"iota_{dtype}"] = functools.partial(np.arange, dtype=numpy_dtype(dtype))
+    for name, combine in (("add", "add"), ("mul", "mul"), ("max", "max"), ("min", "min"), ("or", "logical_or"),
+                          ("and", "logical_and")):  # fmt: skip
+        names[f"reduce_{name}"] = _reduced(combine)
+    names.update(
+        where=_where,
+        first_greater=_first_greater,
+        splat=_splat,
+        extract=lambda v, k: v[k],
+        join2=lambda *parts: np.concatenate(parts),
+        join4=lambda *parts: np.concatenate(parts),
+        lane_mask=lambda count, lanes: np.arange(lanes) < count,
+        imin=builtins.min,
+        imax=builtins.max,
+        idiv=lambda a, b: a // b,
+        imod=lambda a, b: a % b,
+        INF=math.inf,
+        NAN=math.nan,
+    )
+    return names
+
+
+def _load(p: Place, i: int, lanes: int) -> np.ndarray:
+    return p.read(i, lanes)
+
+
+def _load_aligned(p: Place, i: int, lanes: int) -> np.ndarray:
+    _expect_aligned(p, i, lanes)
+    return p.read(i, lanes)
+
+
+def _store_aligned(p: Place, i: int, v: np.ndarray) -> None:
+    _expect_aligned(p, i, v.size)
+    p.write(i, v)
+
+
+def _expect_aligned(p: Place, i: int, lanes: int) -> None:
+    size = builtins.min(lanes * p.dtype.itemsize, 16)
+    if p.misaligned(i, size):
+        raise KernelFault(f"element {i} of {p.allocation.name} is not at a multiple of {size} bytes")
+
+
+def _store(p: Place, i: int, v: np.ndarray) -> None:
+    if v.dtype != p.dtype:
+        raise KernelFault(f"stores {v.dtype} to elements of {p.dtype}")
+    p.write(i, v)
+
+
+def _store_scalar(p: Place, i: int, x: Any) -> None:
+    p.write(i, np.atleast_1d(cast_array(np.asarray(x), from_numpy(p.dtype))))
+
+
+def _note_fault(p: Place, step: int, check: int, index: int) -> None:
+    size = 3 * np.dtype(np.int64).itemsize  # the words of a fault record: step, check, index
+    words = p.allocation.data[p.start : p.start + size].view(np.int64)
+    if not words[0]:
+        words[:] = step, check, index
+
+
+def memory_names() -> dict[str, Any]:
+    """All names that take pointers."""
+    return {
+        "offset": lambda p, i: p.moved(int(i)),
+        "load": _load,
+        "load_aligned": _load_aligned,
+        "load_scalar": lambda p, i: p.read(i, 1)[0],
+        "load_splat": lambda p, i, lanes: np.full(lanes, p.read(i, 1)[0]),
+        "note_fault": _note_fault,
+        "words_of": lambda p: Place(p.allocation, p.start, np.dtype(np.int32), p.who),
+        "floats_of": lambda p: Place(p.allocation, p.start, np.dtype(np.float32), p.who),
+        "store": _store,
+        "store_aligned": _store_aligned,
+        "store_scalar": _store_scalar,
+    }

@@ -1,0 +1,208 @@
+"""Runs a kernel's text: every thread of a block is a coroutine that stops where it meets others.
+
+A thread runs until it calls a collective name: ``barrier`` waits for all threads of the block, the others for the warp.
+All who meet must be at the same call of the text; anything else is reported, as are accesses out of bounds and races.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import sys
+import types as python_types
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ....errors import MgxError
+from ...kernel import KernelSource
+from ...launch import Grid
+from .memory import Allocation, KernelFault, Memory, Place, Thread
+from .names import DTYPES, elementwise_names, memory_names, numpy_dtype
+
+__all__ = ["COLLECTIVES", "interpret"]
+
+WARP = 32
+"""Threads of a warp."""
+
+
+def _shuffle_xor(lanes: Sequence[tuple[Any, ...]]) -> list[Any]:
+    return [lanes[k ^ mask][0] for k, (_, mask) in enumerate(lanes)]
+
+
+def _mma(dtype: np.dtype, lanes: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """The product of 16 rows and 8 columns, from words as `lang.tensor_cores` says who holds them."""
+    rows, columns, sums = np.empty((16, 8), np.int32), np.empty((8, 8), np.int32), np.empty((16, 8), np.float32)
+    places = [(lane // 4, lane % 4) for lane in range(WARP)]
+    for (g, c), (own, a, b) in zip(places, lanes):
+        rows[g, c], rows[g + 8, c], rows[g, c + 4], rows[g + 8, c + 4] = a
+        columns[g, c], columns[g, c + 4] = b
+        sums[g, 2 * c : 2 * c + 2], sums[g + 8, 2 * c : 2 * c + 2] = own[:2], own[2:]
+    if dtype == np.float32:
+        rows, columns = rows & _TF32, columns & _TF32
+    wide = [m.view(dtype).astype(np.float32) for m in (rows, columns)]
+    with np.errstate(all="ignore"):
+        sums += wide[0] @ wide[1].T
+    return [np.concatenate([sums[g, 2 * c : 2 * c + 2], sums[g + 8, 2 * c : 2 * c + 2]]) for g, c in places]
+
+
+_TF32 = np.int32(-(1 << 13))
+COLLECTIVES: dict[str, Callable[[Sequence[tuple[Any, ...]]], list[Any]]] = {
+    "shuffle_xor": _shuffle_xor,
+    **{f"mma_{name}": functools.partial(_mma, numpy_dtype(name)) for name in ("float16", "bfloat16", "float32")},
+}
+"""Names that the 32 threads of a warp call together: each thread's result, from the operands of all."""
+
+_Steps = Generator[tuple[str, int, tuple[Any, ...]], Any, None]
+
+
+class _Collective(ast.NodeTransformer):
+    """Calls of collective names become points at which a coroutine stops."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """Yield the name, the line and the operands in place of a collective call."""
+        self.generic_visit(node)
+        if not isinstance(node.func, ast.Name) or node.func.id not in ("barrier", *COLLECTIVES):
+            return node
+        request = ast.Tuple(
+            [ast.Constant(node.func.id), ast.Constant(node.lineno), ast.Tuple(node.args, ast.Load())], ast.Load()
+        )
+        return ast.copy_location(ast.Yield(request), node)
+
+
+@functools.lru_cache(maxsize=256)
+def _code(text: str, filename: str) -> python_types.CodeType:
+    tree = _Collective().visit(ast.parse(text, filename))
+    (function,) = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    never = ast.parse("if False:\n    yield").body  # makes a generator of a kernel without collectives, too
+    function.body = [*never, *function.body]
+    return compile(ast.fix_missing_locations(tree), filename, "exec")
+
+
+def interpret(source: KernelSource, args: Sequence[int], geometry: Grid, memory: Memory) -> None:
+    """Run a launch to its end; ``args`` are the words of its argument block.
+
+    Raises:
+        KernelFault: a thread did what none may do.
+    """
+    memory.forget()
+    filename = f"<{source.name}>"
+    who = Thread()
+    shared: dict[int, Allocation] = {}
+    names = {**elementwise_names(), **memory_names(), **_thread_names(who, memory, shared)}
+    exec(_code(source.text, filename), names)
+    if names["THREADS"] != geometry.threads[0] or geometry.threads[1:] != (1, 1):
+        raise KernelFault(
+            f"{source.name} is launched with {geometry.threads} threads a block; it is for {names['THREADS']}"
+        )
+    if len(args) > names["SLOTS"]:
+        raise KernelFault(f"{source.name} is launched with {len(args)} arguments; it has {names['SLOTS']}")
+    lines = source.text.splitlines()
+    for z in range(geometry.blocks[2]):
+        for y in range(geometry.blocks[1]):
+            for x in range(geometry.blocks[0]):
+                shared.clear()
+                who.block, who.epoch = (x, y, z), 0
+                _RunningBlock(source.name, lines, filename, names["kernel"], args, names["THREADS"], who).run()
+
+
+def _thread_names(who: Thread, memory: Memory, shared: dict[int, Allocation]) -> dict[str, Any]:
+    """The names that depend on whose turn it is."""
+    names: dict[str, Any] = {
+        "thread_index": lambda axis: who.index if axis == 0 else 0,
+        "block_index": lambda axis: who.block[axis],
+    }
+    for name in DTYPES:
+        dtype = numpy_dtype(name)
+
+        def pointer(args: Sequence[int], slot: int, dtype: np.dtype = dtype) -> Place:
+            return Place(*memory.find(args[slot]), dtype, who)
+
+        def block_memory(count: int, dtype: np.dtype = dtype) -> Place:
+            line = _line_of_caller()
+            if line not in shared:
+                data = np.zeros(count * dtype.itemsize, np.uint8)
+                shared[line] = Allocation(data, f"the block's memory of line {line}", shared=True)
+            return Place(shared[line], 0, dtype, who)
+
+        names[f"pointer_{name}"], names[f"shared_{name}"] = pointer, block_memory
+    return names
+
+
+def _line_of_caller() -> int:
+    return sys._getframe(2).f_lineno
+
+
+class _RunningBlock:
+    """One block while it runs."""
+
+    def __init__(
+        self, name: str, lines: Sequence[str], filename: str, kernel: Callable[..., _Steps], args: Sequence[int],
+        threads: int, who: Thread,
+    ) -> None:  # fmt: skip
+        self._name = name
+        self._lines = lines
+        self._filename = filename
+        self._who = who
+        self._steps = [kernel(args) for _ in range(threads)]
+        self._waiting: dict[int, tuple[str, int, tuple[Any, ...]]] = {}
+
+    def run(self) -> None:
+        """Run all threads to their end."""
+        answers: dict[int, Any] = dict.fromkeys(range(len(self._steps)))
+        while answers:
+            for index, answer in answers.items():
+                self._advance(index, answer)
+            answers = self._met()
+        if self._waiting:
+            raise self._stuck()
+
+    def _advance(self, index: int, answer: Any) -> None:
+        self._who.index = self._who.number = index
+        try:
+            self._waiting[index] = self._steps[index].send(answer)
+        except StopIteration:
+            self._waiting.pop(index, None)
+        except Exception as error:
+            problem = str(error) if isinstance(error, MgxError) else f"{type(error).__name__}: {error}"
+            raise KernelFault(
+                f"{self._name}, block {self._who.block}, thread {index}{self._place(error)}: {problem}"
+            ) from error
+
+    def _place(self, error: Exception) -> str:
+        """The line of the text that an error came from."""
+        trace, line = error.__traceback__, 0
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename == self._filename:
+                line = trace.tb_lineno
+            trace = trace.tb_next
+        return f", line {line} ({self._lines[line - 1].strip()})" if line else ""
+
+    def _met(self) -> dict[int, Any]:
+        """What the threads get that have all met, by thread."""
+        found: dict[int, Any] = {}
+        for first in range(0, len(self._steps), WARP):
+            lanes = range(first, min(first + WARP, len(self._steps)))
+            requests = [self._waiting.get(k) for k in lanes]
+            if len(lanes) == WARP and None not in requests and len({r[:2] for r in requests if r}) == 1:
+                name = requests[0][0] if requests[0] else ""
+                if name in COLLECTIVES:
+                    found.update(zip(lanes, COLLECTIVES[name]([r[2] for r in requests if r])))
+        if found:
+            return found
+        everyone = len(self._waiting) == len(self._steps)
+        if everyone and {r[:2] for r in self._waiting.values()} == {("barrier", next(iter(self._waiting.values()))[1])}:
+            self._who.epoch += 1
+            return dict.fromkeys(range(len(self._steps)))
+        return {}
+
+    def _stuck(self) -> KernelFault:
+        """What is said when those who wait will never meet."""
+        places: dict[str, list[int]] = {}
+        for index, (name, line, _) in sorted(self._waiting.items()):
+            places.setdefault(f"{name} in line {line}", []).append(index)
+        ended = len(self._steps) - len(self._waiting)
+        told = [f"{len(who)} threads (the first is {who[0]}) wait at {place}" for place, who in places.items()]
+        told += [f"{ended} have ended"] if ended else []
+        return KernelFault(f"{self._name}, block {self._who.block}: threads never meet: {'; '.join(told)}")

@@ -1,0 +1,29 @@
+"""Kernels in the GPU's language."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..kernel import KernelSource
+from ..launch import Grid
+
+__all__ = ["NAME", "gpu_grid", "gpu_kernel"]
+
+NAME = "gpu"
+"""This back end's name."""
+
+
+def gpu_kernel(name: str, lines: Sequence[str], threads: int, slots: int, origin: str = "") -> KernelSource:
+    """A kernel of blocks of ``threads`` threads, whose function ``kernel(args)`` has these lines.
+
+    ``args`` are ``slots`` int64 words. Both numbers are part of the text: a block's size decides how many registers a
+    thread may have, and the argument block is passed by value.
+    """
+    body = "\n".join(f"    {line}" for line in lines)
+    text = f"THREADS = {threads}\nSLOTS = {max(slots, 1)}\n\n\ndef kernel(args):\n{body}\n"
+    return KernelSource(NAME, name, text, origin)
+
+
+def gpu_grid(blocks: int, threads: int, planes: int = 1) -> Grid:
+    """A grid of ``blocks`` times ``planes`` blocks of this many threads along one axis."""
+    return Grid((blocks, planes, 1), (threads, 1, 1))

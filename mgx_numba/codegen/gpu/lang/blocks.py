@@ -1,0 +1,70 @@
+"""The memory of a block, and vectors whose addresses are multiples of their own size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+
+from ...cpu import host
+from ...cpu.lang.builder import VectorBuilder
+from ...cpu.lang.memory import loader, memory_element, storer
+from ...cpu.lang.vector import DTYPES, constant_int, make_intrinsic, pointer_type
+
+__all__ = ["load_aligned", "store_aligned"]
+
+SHARED_SPACE = 3
+"""Address space of a block's memory, of NVPTX and of AMDGPU."""
+SHARED_ALIGNMENT = 16
+"""Bytes that a block's arrays are aligned to: those of the widest load."""
+MOST_SHARED = 48 << 10
+"""Bytes of a block's memory that need no consent of the driver: CUDA C++ programming guide, "Shared memory"."""
+MOST_ALIGNED = 16
+"""Bytes of the widest load of one thread."""
+
+_I32 = ir.IntType(32)
+
+
+def _shared(dtype: str) -> Any:
+    name = f"shared_{dtype}"
+    result = pointer_type(dtype)
+
+    def define(count: types.Type) -> Any:
+        size = constant_int(name, "COUNT", count, low=1, high=MOST_SHARED // host.itemsize(dtype))
+
+        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+            element = memory_element(dtype)
+            array = ir.ArrayType(element, size)
+            unique = builder.module.get_unique_name("shared")
+            place = ir.GlobalVariable(builder.module, array, unique, addrspace=SHARED_SPACE)
+            place.linkage, place.align = "internal", SHARED_ALIGNMENT
+            place.initializer = ir.Constant(array, ir.Undefined)
+            first = builder.gep(place, [_I32(0), _I32(0)])
+            return builder.addrspacecast(first, element.as_pointer())
+
+        return result(count), lower
+
+    return make_intrinsic(name, define, 1, literal=True)
+
+
+def _alignment(dtype: str, lanes: int) -> int:
+    return min(lanes * host.itemsize(dtype), MOST_ALIGNED)
+
+
+def _load_aligned(b: VectorBuilder, dtype: str, lanes: int, p: ir.Value, i: ir.Value) -> ir.Value:
+    kind = ir.VectorType(memory_element(dtype), lanes)
+    return b.ir.load(b.ir.bitcast(b.ir.gep(p, [i]), kind.as_pointer()), align=_alignment(dtype, lanes))
+
+
+def _store_aligned(b: VectorBuilder, dtype: str, p: ir.Value, i: ir.Value, v: ir.Value) -> None:
+    place = b.ir.bitcast(b.ir.gep(p, [i]), v.type.as_pointer())
+    b.ir.store(v, place, align=_alignment(dtype, v.type.count))
+
+
+load_aligned = loader("load_aligned", 3, _load_aligned)
+store_aligned = storer("store_aligned", 3, 2, _store_aligned)
+
+for _dtype in DTYPES:
+    globals()[f"shared_{_dtype}"] = _shared(_dtype)
+__all__ += [f"shared_{_dtype}" for _dtype in DTYPES]

@@ -1,0 +1,88 @@
+"""Elementary functions on float32 for fast math, as GPUs compute them best: the CPU's, with approximate division, and
+the exponential by the instruction for powers of two.
+
+Division is off by 2 units in the last place at most, and 0 for divisors beyond 2**126; results stay within 4 units, and
+those below 2**-125 may be 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+
+from ...cpu.lang import math32
+from ...cpu.lang.builder import Operand, VectorBuilder
+from ...cpu.lang.vector import elementwise
+from .threads import call, target
+
+__all__ = [
+    "exp_quick", "gelu_erf_quick", "gelu_tanh_quick", "sigmoid_quick", "silu_quick", "softplus_quick", "tanh_quick",
+]  # fmt: skip
+
+
+_LOWEST = -104.0
+"""exp of it and of all below is 0 in float32."""
+_LOG2_E = float.fromhex("0x1.715476p+0")
+"""log2(e) rounded to float32, and what that loses."""
+_LOG2_E_LOW = float.fromhex("0x1.4ae0cp-26")
+_LN_2 = math.log(2.0)
+
+
+class _Approximate(VectorBuilder):
+    """A builder whose division is one instruction and a product."""
+
+    def strict(self) -> VectorBuilder:
+        """The same: intrinsics take no fast-math flags here either."""
+        return self
+
+    def div(self, x: Operand, y: Operand) -> ir.Value:
+        return self.ir.fdiv(*self.coerce(x, y), flags=("arcp", "afn"))
+
+
+def _of(name: str, emit: Callable[..., ir.Value]) -> Any:
+    return elementwise(name, lambda b, dtype, x: emit(_Approximate(b.ir), x), 1, ("float32",))
+
+
+def _quick(name: str) -> Any:
+    return _of(f"{name}_quick", getattr(math32, f"{name}_fast"))
+
+
+def _power_of_two(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    """2**x for each lane, within 2 units in the last place; what is below 2**-126 is 0."""
+    name = "llvm.nvvm.ex2.approx.ftz.f32" if target().nvidia else "llvm.amdgcn.exp2.f32"
+    if not b.lanes(x):
+        return call(b.ir, name, x.type, [x])
+    result = ir.Constant(x.type, ir.Undefined)
+    for k in range(b.lanes(x)):
+        one = call(b.ir, name, x.type.element, [b.extract(x, k)])
+        result = b.ir.insert_element(result, one, ir.Constant(ir.IntType(32), k))
+    return result
+
+
+def _exp(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    x = b.first_greater(_LOWEST, x)  # lets NaN through
+    product = b.mul(x, _LOG2_E)
+    lost = b.fused(x, _LOG2_E_LOW, b.fused(x, _LOG2_E, b.neg(product)))
+    power = _power_of_two(b, product)
+    exact = b.fused(power, b.mul(lost, _LN_2), power)
+    return b.select(b.fcmp("<", power, float("inf")), exact, power)
+
+
+def _sigmoid(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    return b.div(1.0, b.add(_exp(b, b.neg(x)), 1.0))
+
+
+def _silu(b: VectorBuilder, x: ir.Value) -> ir.Value:
+    return b.div(x, b.add(_exp(b, b.neg(x)), 1.0))
+
+
+exp_quick = _of("exp_quick", _exp)
+gelu_erf_quick = _quick("gelu_erf")
+gelu_tanh_quick = _quick("gelu_tanh")
+sigmoid_quick = _of("sigmoid_quick", _sigmoid)
+silu_quick = _of("silu_quick", _silu)
+softplus_quick = _quick("softplus")
+tanh_quick = _quick("tanh")

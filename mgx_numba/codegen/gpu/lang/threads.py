@@ -1,0 +1,129 @@
+"""Where a thread is, what lanes of a warp give each other, and where all threads of a block wait for each other.
+
+A warp is 32 consecutive threads on every GPU; the waves of 64 lanes of some of AMD's hold two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.core.errors import TypingError
+
+from ...cpu.lang.builder import VectorBuilder
+from ...cpu.lang.vector import constant_int, describe, make_intrinsic, value_type
+from ..architecture import Architecture, chosen
+
+__all__ = ["barrier", "block_index", "shuffle_xor", "thread_index"]
+
+WARP = 32
+"""Threads of a warp."""
+_I32, _I64 = ir.IntType(32), ir.IntType(64)
+_AXES = "xyz"
+
+
+def target() -> Architecture:
+    """The architecture that is compiled for now.
+
+    Raises:
+        TypingError: none is named: the caller is no part of this back end.
+    """
+    found = chosen()
+    if found is None:
+        raise TypingError("the kernel language of GPUs is lowered for one architecture, and none is named")
+    return found
+
+
+def call(builder: ir.IRBuilder, name: str, result: ir.Type, operands: Sequence[ir.Value] = ()) -> ir.Value:
+    """Call an LLVM intrinsic by its full name."""
+    callee = VectorBuilder(builder).function(name, result, [v.type for v in operands])
+    return builder.call(callee, operands)
+
+
+def inline(
+    builder: ir.IRBuilder, text: str, constraints: str, result: ir.Type, operands: Sequence[ir.Value], effects: bool
+) -> ir.Value:
+    """Inline PTX."""
+    kind = ir.FunctionType(result, [v.type for v in operands])
+    return builder.call(ir.InlineAsm(kind, text, constraints, effects), operands)
+
+
+def _index(name: str, nvidia: str, amd: str) -> Any:
+    """Intrinsic of an AXIS from 0 to 2 that gives an int64 from 0 on."""
+
+    def define(axis: types.Type) -> Any:
+        letter = _AXES[constant_int(name, "AXIS", axis, high=2)]
+
+        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+            intrinsic = (nvidia if target().nvidia else amd) + letter
+            return builder.zext(call(builder, intrinsic, _I32), _I64)
+
+        return types.int64(axis), lower
+
+    return make_intrinsic(name, define, 1, literal=True)
+
+
+def _barrier() -> Any:
+    def define() -> Any:
+        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+            if target().nvidia:
+                call(builder, "llvm.nvvm.barrier.cta.sync.aligned.all", ir.VoidType(), [_I32(0)])
+            else:
+                builder.fence("release", "workgroup")
+                call(builder, "llvm.amdgcn.s.barrier", ir.VoidType())
+                builder.fence("acquire", "workgroup")
+            return context.get_dummy_value()
+
+        return types.void(), lower
+
+    return make_intrinsic("barrier", define, 0)
+
+
+def _exchange(builder: ir.IRBuilder, word: ir.Value, mask: int) -> ir.Value:
+    """A 32-bit word of the lane whose number differs by the bits of ``mask``."""
+    if target().nvidia:
+        operands = [_I32(-1), word, _I32(mask), _I32(WARP - 1)]
+        return call(builder, "llvm.nvvm.shfl.sync.bfly.i32", _I32, operands)
+    pattern = mask << 10 | WARP - 1  # "and" mask of all five bits, "xor" mask: DS_SWIZZLE_B32, bit-masked mode
+    return call(builder, "llvm.amdgcn.ds.swizzle", _I32, [word, _I32(pattern)])
+
+
+def _words(builder: ir.IRBuilder, value: ir.Value, emit: Callable[[ir.Value], ir.Value]) -> ir.Value:
+    """A scalar whose 32-bit words ``emit`` gives for those of another one."""
+    kind = value.type
+    if isinstance(kind, ir.IntType) and kind.width < 32:
+        return builder.trunc(emit(builder.zext(value, _I32)), kind)
+    if kind in (ir.FloatType(), _I32):
+        return builder.bitcast(emit(builder.bitcast(value, _I32)), kind)
+    pair = ir.VectorType(_I32, 2)
+    halves, result = builder.bitcast(value, pair), ir.Constant(pair, ir.Undefined)
+    for k in range(2):
+        result = builder.insert_element(result, emit(builder.extract_element(halves, _I32(k))), _I32(k))
+    return builder.bitcast(result, kind)
+
+
+def _define_shuffle(x: types.Type, mask: types.Type) -> Any:
+    dtype, lanes = describe("shuffle_xor", x)
+    bits = constant_int("shuffle_xor", "MASK", mask, low=1, high=WARP - 1)
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        def one(value: ir.Value) -> ir.Value:
+            return _words(builder, value, lambda word: _exchange(builder, word, bits))
+
+        if not lanes:
+            return one(values[0])
+        result = ir.Constant(values[0].type, ir.Undefined)
+        for k in range(lanes):
+            result = builder.insert_element(result, one(builder.extract_element(values[0], _I32(k))), _I32(k))
+        return result
+
+    kind = value_type(dtype, lanes)
+    return kind(kind, mask), lower
+
+
+block_index = _index("block_index", "llvm.nvvm.read.ptx.sreg.ctaid.", "llvm.amdgcn.workgroup.id.")
+thread_index = _index("thread_index", "llvm.nvvm.read.ptx.sreg.tid.", "llvm.amdgcn.workitem.id.")
+barrier = _barrier()
+shuffle_xor = make_intrinsic("shuffle_xor", _define_shuffle, 2, literal=True)

@@ -1,0 +1,81 @@
+"""From kernel sources to functions of the device: the object store, then the compiler, then the driver."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from ...errors import DeviceError
+from ...interrupts import unbroken
+from ..backend import Progress
+from ..kernel import KernelSource
+from ..store import Store, default_store
+from .architecture import Architecture
+from .driver.device import Device, device
+from .identity import selected_architecture
+
+__all__ = ["load", "loadable", "objects_of"]
+
+_ELF = b"\x7fELF"
+_lock = threading.Lock()
+
+
+def objects_of(
+    sources: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
+) -> dict[str, bytes]:
+    """Objects of distinct kernels by symbol; what the store lacks is compiled and kept.
+
+    Raises:
+        CompileError: a kernel cannot be compiled.
+    """
+    store = store or default_store()
+    found: dict[str, bytes] = {}
+    missing = []
+    for source in sources:
+        data = store.get(source)
+        if data is None or not loadable(source, data):
+            missing.append(source)
+        else:
+            found[source.symbol] = data
+    for done, source in enumerate(missing, 1):
+        found[source.symbol] = data = unbroken(_compiled, source)
+        store.put(source, data)
+        if progress is not None:
+            progress(done, len(missing), source.name)
+    return found
+
+
+def _compiled(source: KernelSource) -> bytes:
+    from .toolchain.compiler import compile_object  # late: a process whose kernels are all stored loads no LLVM
+
+    arch = selected_architecture()
+    with _lock:
+        code = compile_object(source, arch)
+    here = _device_of(arch) if arch.nvidia else None
+    return code if here is None else here.cubin(code)
+
+
+def _device_of(arch: Architecture) -> Device | None:
+    try:
+        here = device()
+    except DeviceError:
+        return None
+    return here if here.architecture == arch else None
+
+
+def loadable(source: KernelSource, data: bytes) -> bool:
+    """Whether bytes are a cubin, an AMD object, or PTX that has this kernel."""
+    symbol = source.symbol.encode()
+    return symbol in data and (data.startswith(_ELF) or b".visible .entry " + symbol in data)
+
+
+def load(sources: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None) -> list[int]:
+    """Handles of the kernels' functions on the first device, in the order of the sources.
+
+    Raises:
+        DeviceError: there is no device.
+        CompileError: a kernel cannot be compiled.
+    """
+    here = device()
+    objects = objects_of(list({source.symbol: source for source in sources}.values()), progress, store)
+    return [here.function(source.symbol, objects[source.symbol]) for source in sources]

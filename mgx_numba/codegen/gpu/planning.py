@@ -1,0 +1,49 @@
+"""Which generator plans which problem."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from ...core.shape import Shape
+from ...errors import UnsupportedError
+from ...graph.module import Module
+from ..launch import Solution
+from ..problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
+from ..tuning.request import Request
+from .cluster.pointwise import pointwise_launch
+from .cluster.rows import reduction_launch
+from .contraction.tensor import refusal, tensor_solution
+from .contraction.tiled import tiled_solution
+from .kernel import NAME
+
+__all__ = ["plan"]
+
+
+@functools.singledispatch
+def plan(problem: Any) -> Solution:
+    """See `Backend.plan`; each kind of problem has its function below."""
+    raise UnsupportedError(f"the back end {NAME} has no kernels for {type(problem).__name__}")
+
+
+@plan.register
+def _(problem: PointwiseProblem) -> Solution:
+    launch = pointwise_launch(problem.module, problem.inputs, problem.outputs, problem.fast_math, problem.origin)
+    return Solution((launch,))
+
+
+@plan.register
+def _(problem: ReductionProblem) -> Solution:
+    return Solution((reduction_launch(problem),))
+
+
+@plan.register
+def _(problem: Request) -> Solution:
+    return tiled_solution(problem) if refusal(problem) else tensor_solution(problem)
+
+
+@plan.register
+def _(problem: CopyProblem) -> Solution:
+    module = Module("copy")
+    module.add_return([module.add_parameter("x0", Shape(problem.source.type))])
+    return Solution((pointwise_launch(module, [problem.source], [problem.target], origin=problem.origin),))

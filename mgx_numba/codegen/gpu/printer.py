@@ -1,0 +1,45 @@
+"""The scalar protocol in the GPU's language: what a thread computes on its vectors."""
+
+from __future__ import annotations
+
+from ...core.types import Type
+from ...errors import UnsupportedError
+from ..cpu.printer import VectorPrinter, VectorValue
+
+__all__ = ["ThreadPrinter", "dtype_name", "most_lanes"]
+
+# What the shared names compute by the C library, which no GPU has.
+_LIBRARY = {
+    Type.float_type: frozenset("sin cos tan fmod mod".split()),
+    Type.double_type: frozenset(
+        (
+            *"log2 erf sin cos tan asin acos atan sinh cosh tanh asinh acosh".split(),
+            *"atanh pow gelu_erf softplus mish fmod mod".split(),
+        )
+    ),
+}
+_QUICK = frozenset("exp sigmoid tanh gelu_erf gelu_tanh silu softplus".split())
+"""Names with a version of `lang.quick`, which fast math takes."""
+VECTOR_BYTES = 16
+"""Bytes of the widest load and store of one thread."""
+
+
+class ThreadPrinter(VectorPrinter):
+    """`VectorPrinter` for the names that GPUs have; 0 lanes print scalars."""
+
+    def _call(self, name: str, result: Type, *operands: VectorValue) -> VectorValue:
+        if name in _LIBRARY.get(operands[0].dtype.compute, ()):
+            raise UnsupportedError(f"GPU kernels have no {name} of {operands[0].dtype.name}")
+        if self.fast_math and name in _QUICK and operands[0].dtype.compute is Type.float_type:
+            return VectorValue(self.buffer.emit(f"{name}_quick({self.register(operands[0])})"), result)
+        return super()._call(name, result, *operands)
+
+
+def dtype_name(type: Type) -> str:
+    """The kernel language's name of an element type."""
+    return type.numpy.name
+
+
+def most_lanes(size: int) -> int:
+    """Lanes of the widest vector of elements of so many bytes."""
+    return VECTOR_BYTES // size

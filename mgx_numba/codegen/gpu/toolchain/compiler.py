@@ -1,0 +1,105 @@
+"""From a kernel's Python text to what a driver loads: PTX, or an AMD GPU object; Numba types and lowers, LLVM emits.
+
+Compilation may be asked for from any number of threads; it runs in one at a time.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import threading
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from ...cpu.toolchain.compiler import executed, failure
+from ...kernel import KernelSource
+from ..architecture import Architecture
+
+__all__ = ["assembly", "compile_object", "lowered", "vocabulary_names"]
+
+_lock = threading.RLock()
+_OPTIMISATION_LEVEL = 3
+"""LLVM's highest."""
+_CODE_OBJECT_VERSION = 500
+"""Code object 5, which ROCm loads from 5.7 on; LLVM's own default wants a newer one."""
+
+
+def compile_object(source: KernelSource, arch: Architecture) -> bytes:
+    """PTX text (NVIDIA) or a relocatable ELF object (AMD) of a kernel, which exports `source.symbol`.
+
+    Raises:
+        CompileError: the text is not valid, does not type, or calls what no kernel may call. The message names the
+            kernel, the line of its text, and the instructions it came from.
+    """
+    with _lock, _machine(arch) as machine, _optimised(source, arch, machine) as module:
+        if arch.nvidia:
+            return machine.emit_assembly(module).encode()
+        return machine.emit_object(module)
+
+
+def assembly(source: KernelSource, arch: Architecture) -> str:
+    """PTX, or AMD's assembly, of a kernel; errors as `compile_object`."""
+    with _lock, _machine(arch) as machine, _optimised(source, arch, machine) as module:
+        return machine.emit_assembly(module)
+
+
+def lowered(source: KernelSource, arch: Architecture) -> str:
+    """LLVM IR of a kernel before LLVM's passes; errors as `compile_object`."""
+    from . import frontend  # imports Numba
+
+    with _lock, executed(source, vocabulary_names()) as names:
+        try:
+            return frontend.lower(names["kernel"], source.symbol, names["SLOTS"], names["THREADS"], arch)
+        except frontend.Refused as error:
+            raise failure(source, str(error)) from error.__cause__
+
+
+@functools.lru_cache(maxsize=1)
+def vocabulary_names() -> dict[str, Any]:
+    """What a kernel's text may name, besides Python's own words."""
+    from .. import vocabulary
+
+    return {"__name__": vocabulary.__name__, **{name: getattr(vocabulary, name) for name in vocabulary.__all__}}
+
+
+@functools.lru_cache(maxsize=1)
+def _initialize() -> None:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+
+
+def _machine(arch: Architecture) -> llvm.TargetMachine:
+    _initialize()
+    return llvm.Target.from_triple(arch.triple).create_target_machine(cpu=arch.name, features=arch.features, opt=3)
+
+
+def _optimised(source: KernelSource, arch: Architecture, machine: llvm.TargetMachine) -> llvm.ModuleRef:
+    """The kernel's module after LLVM's passes; whoever emits it closes it: a second emission aborts the process."""
+    text = lowered(source, arch)
+    # Loads without "align" get theirs when the text is parsed, by the layout that it names.
+    text = re.sub(r"^target triple = .*$", f'target triple = "{machine.triple}"', text, flags=re.M)
+    text = re.sub(r"^target datalayout = .*$", f'target datalayout = "{machine.target_data}"', text, flags=re.M)
+    if not arch.nvidia:
+        text = _with_flag(text, f'!{{i32 1, !"amdhsa_code_object_version", i32 {_CODE_OBJECT_VERSION}}}')
+    try:
+        module = llvm.parse_assembly(text)
+        module.verify()
+    except RuntimeError as error:
+        raise failure(source, f"LLVM refuses the lowered kernel: {error}") from error
+    options = llvm.PipelineTuningOptions(speed_level=_OPTIMISATION_LEVEL)
+    options.loop_vectorization = False
+    options.slp_vectorization = False
+    with llvm.create_pass_builder(machine, options) as builder, builder.getModulePassManager() as manager:
+        manager.run(module, builder)
+    missing = [f.name for f in module.functions if f.is_declaration and not f.name.startswith("llvm.")]
+    if missing:
+        module.close()
+        raise failure(source, f"calls {', '.join(missing)}, which no kernel may call; only intrinsics are inlined")
+    return module
+
+
+def _with_flag(text: str, flag: str) -> str:
+    """The text with a module flag, whose number no other metadata has."""
+    number = 1 + max((int(found) for found in re.findall(r"^!(\d+) =", text, re.M)), default=-1)
+    return f"{text}\n!llvm.module.flags = !{{!{number}}}\n!{number} = {flag}\n"

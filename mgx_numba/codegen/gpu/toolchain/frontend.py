@@ -1,0 +1,92 @@
+"""Numba as a front end: a kernel's Python function as LLVM IR that any of the GPU's targets takes.
+
+Importing this module imports Numba.
+"""
+
+from __future__ import annotations
+
+import re
+import types as python_types
+
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.core.compiler_lock import global_compiler_lock
+
+from ...cpu import host
+from ...cpu.toolchain.frontend import Refused, typed_module
+from ..architecture import Architecture, lowering_for
+
+__all__ = ["Refused", "lower"]
+
+_ARGUMENTS = (types.CPointer(types.int64),)
+_FEATURES = frozenset(("fma", "f16c"))
+"""What the names shared with the CPU may use, as the CPU's features call it."""
+_BLOCK_ALIGNMENT = 64
+"""Bytes that a kernel's argument block starts at a multiple of: what a TMA descriptor in it needs."""
+_CONSTANT_SPACE, _PRIVATE_SPACE = 4, 5  # LLVM's AMDGPU usage, "Address Spaces"
+_I64 = ir.IntType(64)
+
+
+class _Entry(ir.Function):
+    """A kernel's entry; its head has attributes that llvmlite's builder has no words for."""
+
+    def __init__(self, module: ir.Module, symbol: str, slots: int, threads: int, arch: Architecture) -> None:
+        block = ir.ArrayType(_I64, slots)
+        space = 0 if arch.nvidia else _CONSTANT_SPACE
+        super().__init__(module, ir.FunctionType(ir.VoidType(), [block.as_pointer(space)]), name=symbol)
+        (self.block,) = self.args
+        self.block.name = "args"
+        kind, place = self.block.type, self.block.get_reference()
+        if arch.nvidia:
+            self._head = (
+                f'ptx_kernel void @"{symbol}"({kind} byval({block}) align {_BLOCK_ALIGNMENT} "nvvm.grid_constant" '
+                f"{place})"
+                f' "nvvm.maxntid"="{threads}"'
+            )
+        else:
+            self._head = (
+                f'amdgpu_kernel void @"{symbol}"({kind} byref({block}) align 8 {place})'
+                f' "amdgpu-flat-work-group-size"="{threads},{threads}" "uniform-work-group-size"="true"'
+            )
+
+    def descr_prototype(self, buf: list[str]) -> None:
+        """Write the head."""
+        buf.append(f"define {self._head}\n")
+
+
+@global_compiler_lock
+def lower(function: python_types.FunctionType, symbol: str, slots: int, threads: int, arch: Architecture) -> str:
+    """LLVM IR of ``function(args)`` as a kernel called ``symbol`` of ``threads`` threads a block, whose one parameter
+    is a block of ``slots`` int64 words.
+
+    Raises:
+        Refused: the function does not type or does not lower.
+    """
+    device = host.Host(arch.name, arch.triple, arch.features, _FEATURES)
+    with host.generating_for(device), lowering_for(arch):
+        module, body = typed_module(function, symbol, _ARGUMENTS, types.void)
+        entry = _Entry(module, symbol, slots, threads, arch)
+        builder = ir.IRBuilder(entry.append_basic_block())
+        result = cgutils.alloca_once(builder, body.args[0].type.pointee)
+        exception = cgutils.alloca_once(builder, body.args[1].type.pointee)
+        words = _I64.as_pointer()
+        place = entry.block if arch.nvidia else builder.addrspacecast(entry.block, words)
+        builder.call(body, [result, exception, builder.bitcast(place, words)])
+        builder.ret_void()
+        body.linkage = "internal"
+        body.attributes.add("alwaysinline")
+        for value in module.global_values:
+            if isinstance(value, ir.GlobalVariable) and value.linkage == "common":  # Numba's environment, unused here
+                value.linkage = "internal"
+        text = cgutils.normalize_ir_text(str(module))
+    return text if arch.nvidia else _with_private_stack(text)
+
+
+def _with_private_stack(text: str) -> str:
+    """The IR with variables in the address space of AMD's stacks, where LLVM wants them."""
+    allocation = re.compile(r'^(\s*)(%"[^"]+)" = alloca (.+)$', re.M)
+    return allocation.sub(
+        rf'\1\2.private" = alloca \3, addrspace({_PRIVATE_SPACE})\n'
+        rf'\1\2" = addrspacecast ptr addrspace({_PRIVATE_SPACE}) \2.private" to ptr',
+        text,
+    )

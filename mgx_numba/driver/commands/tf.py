@@ -1,0 +1,21 @@
+"""List the TensorFlow operators that can be read."""
+
+from __future__ import annotations
+
+import argparse
+
+from ...api.functions import get_tf_operators
+from ...errors import OptionError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of the command."""
+    parser.add_argument("-l", "--list", action="store_true", help="list all operators")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    if not args.list:
+        raise OptionError("tf needs --list")
+    print("\n".join(get_tf_operators()))
+    return 0

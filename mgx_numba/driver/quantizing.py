@@ -1,0 +1,61 @@
+"""From the flags of quantisation to a quantised program."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import zipfile
+from collections.abc import Iterator
+
+import numpy as np
+
+from ..api.program import program
+from ..api.quantizing import KINDS, quantize
+from ..errors import FormatError, OptionError
+from ..targets.registry import DEFAULT
+
+__all__ = ["asked_kinds", "quantize_model"]
+
+
+def asked_kinds(args: argparse.Namespace) -> list[str]:
+    """Which of `KINDS` flags ask for.
+
+    Raises:
+        OptionError: calibration is given for none.
+    """
+    kinds = [kind for kind in KINDS if getattr(args, kind, False)]
+    if getattr(args, "calibration", None) and not {"int8", "fp8"} & set(kinds):
+        raise OptionError("--calibration has no effect without --int8 or --fp8")
+    return kinds
+
+
+def quantize_model(model: program, args: argparse.Namespace) -> None:
+    """Quantise the portable form in place, as flags ask for.
+
+    Raises:
+        MgxError: flags contradict each other, or a file of calibration is wrong.
+    """
+    kinds = asked_kinds(args)
+    if not kinds:
+        return
+    target = args.target or (DEFAULT if model._target is None else model._target.name())
+    quantize(model._portable, kinds, target, map(model._checked, _batches(args.calibration)))
+    print(f"Quantised: {', '.join(kinds)}", file=sys.stderr)
+
+
+def _batches(paths: list[str]) -> Iterator[dict[str, np.ndarray]]:
+    """The inputs that .npz files hold by name, a batch a file.
+
+    Raises:
+        FormatError: a file cannot be read.
+    """
+    for path in paths:
+        try:
+            found = np.load(path, allow_pickle=False)
+            if isinstance(found, np.ndarray):
+                raise ValueError("one array without a name, expected an .npz file of inputs by name")
+            with found:
+                inputs = {name: found[name] for name in found.files}
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            raise FormatError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        yield inputs

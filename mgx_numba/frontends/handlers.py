@@ -1,0 +1,51 @@
+"""Functions that parse operators, and how many inputs they take."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ..errors import ParseError
+from ..graph.instruction import Instruction
+
+__all__ = ["Handler", "Parser", "ParserT", "check_arity", "handler_of"]
+
+Parser = Callable[..., Any]
+ParserT = TypeVar("ParserT", bound=Parser)
+
+
+@dataclass(frozen=True)
+class Handler:
+    """A parser ``parse(g, node, *inputs)`` and how many inputs it takes; absent optional inputs
+    are ``None``.
+    """
+
+    parse: Parser
+    required: int
+    most: int | None
+
+
+def handler_of(function: Parser) -> Handler:
+    """What the parser's signature says of its inputs."""
+    parameters = list(inspect.signature(function).parameters.values())[2:]
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    unbounded = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    required = sum(p.default is p.empty for p in positional)
+    return Handler(function, required, None if unbounded else len(positional))
+
+
+def check_arity(handler: Handler, inputs: Sequence[Instruction | None]) -> None:
+    """Check the number of inputs.
+
+    Raises:
+        ParseError: too many, too few, or a required one is absent.
+    """
+    if handler.most is not None and len(inputs) > handler.most:
+        raise ParseError(f"got {len(inputs)} inputs, expected at most {handler.most}")
+    if len(inputs) < handler.required:
+        raise ParseError(f"got {len(inputs)} inputs, expected at least {handler.required}")
+    for position in range(handler.required):
+        if inputs[position] is None:
+            raise ParseError(f"input {position} is missing")

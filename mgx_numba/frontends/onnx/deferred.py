@@ -1,0 +1,152 @@
+"""Nodes that can be read only when lengths or values are known, and how they wait in a program until then.
+
+A parser asks for the values and lengths that it needs (`Builder.constant`, `Builder.lens`). Where they are not known,
+its node becomes an `ops.deferred.Deferred`, whose source is an ONNX model of this one node: its inputs are what the
+node takes, what its subgraphs use from outside included. `reader` reads that model when more is known of them.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from ...core.shape import Shape
+from ...errors import UnknownValueError
+from ...graph.instruction import Instruction
+from ...ops.deferred import Deferred
+from .builder import Builder
+from .inferred import result_shapes
+from .node import Node
+from .sequence import TensorSequence
+from .tensors import ELEMENT_NAMES, is_narrow, onnx_number
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto
+
+__all__ = ["LIMIT", "Attempt"]
+
+LIMIT = "limit_max_iterations"
+"""Metadata of a deferred node's model: the option of this name."""
+
+
+class Attempt:
+    """A context in which a node is parsed. If that fails for want of something that is known only later, what it has
+    written is taken back and ``error`` says why (before it is entered, if no parser could do with the inputs);
+    `deferred` then writes the node that waits."""
+
+    def __init__(self, g: Builder, node: Node, inputs: Sequence[Instruction | None]) -> None:
+        self.error: BaseException | None = None
+        self._g, self._node, self._inputs = g, node, inputs
+        self._written = len(g.written)
+        self._modules = set(g.parser.program.modules)
+        if any(isinstance(x, Instruction) and not x.shape.ranked for x in inputs):
+            self.error = UnknownValueError("an input has a number of dimensions that is not known")
+
+    def __enter__(self) -> Attempt:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
+        if error is None:
+            return False
+        if not self._may_wait(error):
+            self._take_back()
+            return False
+        self._take_back()
+        self.error = error
+        return True
+
+    def _may_wait(self, error: BaseException) -> bool:
+        """Whether the node may be read when more is known."""
+        if not isinstance(error, Exception) or self._g.module is self._g.parser.settled:
+            return False
+        if any(isinstance(x, TensorSequence) for x in self._inputs):
+            return False
+        return isinstance(error, UnknownValueError) or any(x.shape.is_dynamic for x in _taken(self._node).values())
+
+    def _take_back(self) -> None:
+        program = self._g.parser.program
+        for module in reversed(program.modules):
+            if module not in self._modules and program.module(module.name) is module:
+                program.remove_module(module)
+        self._g.take_back(self._written)
+
+    def deferred(self) -> list[Instruction]:
+        """The node, written as one that waits; its results."""
+        g, node = self._g, self._node
+        taken = _taken(node)
+        if g.module is g.parser.settled:
+            raise self.error or UnknownValueError("not known")
+        model = _model(g, node, taken)
+        shapes = result_shapes(g, model, list(taken.values()), self.error)
+        op = Deferred(
+            operator=node.op_type,
+            source=base64.b64encode(model.SerializeToString(deterministic=True)).decode(),
+            result=shapes[0][0] if len(shapes) == 1 else Shape.tuple(s for s, _ in shapes),
+        )
+        ins = g.op(op, *taken.values())
+        values = [ins] if len(shapes) == 1 else [g.op("get_tuple_elem", ins, index=k) for k in range(len(shapes))]
+        results: list[Any] = [None] * len(node.outputs)
+        wanted = [k for k, name in enumerate(node.outputs) if name]
+        for k, value, (_, number) in zip(wanted, values, shapes, strict=True):
+            results[k] = value
+            if is_narrow(number):
+                g.parser.narrow[value] = g.parser.narrow_name(number)
+        return results
+
+
+def _taken(node: Node) -> dict[str, Instruction]:
+    """Values by name that a node takes, those that its subgraphs take from outside included."""
+    names = dict.fromkeys(node.inputs)
+    for attribute in node.proto.attribute:
+        for graph in [*([attribute.g] if attribute.type == 5 else ()), *attribute.graphs]:
+            names.update(dict.fromkeys(_captured(graph)))
+    found = {name: node.scope.find(name) for name in names if name and node.scope.knows(name)}
+    return {name: x for name, x in found.items() if isinstance(x, Instruction)}
+
+
+def _captured(graph: GraphProto) -> list[str]:
+    """Names that a graph uses and does not define."""
+    own = {i.name for i in graph.input} | {t.name for t in graph.initializer}
+    own |= {s.values.name for s in graph.sparse_initializer} | {name for n in graph.node for name in n.output}
+    used: list[str] = [o.name for o in graph.output]
+    for node in graph.node:
+        used += node.input
+        for attribute in node.attribute:
+            for inner in [*([attribute.g] if attribute.type == 5 else ()), *attribute.graphs]:
+                used += _captured(inner)
+    return [name for name in dict.fromkeys(used) if name and name not in own]
+
+
+def _model(g: Builder, node: Node, taken: dict[str, Instruction]) -> ModelProto:
+    """A model of one node; inputs have a type and no shape."""
+    import onnx
+
+    model = onnx.ModelProto(ir_version=g.parser.model.proto.ir_version or onnx.IR_VERSION)
+    for domain, version in node.scope.opsets.items():
+        model.opset_import.add(domain=domain, version=version)
+    graph = model.graph
+    graph.name = node.name or f"{node.op_type}_{node.index}"
+    copy = graph.node.add()
+    copy.CopyFrom(node.proto)
+    del copy.input[:]
+    copy.input.extend(name if name in taken else "" for name in node.inputs)
+    for name, x in taken.items():
+        graph.input.add(name=name).type.tensor_type.elem_type = _number(g, x)
+    for name in node.outputs:
+        if name:
+            graph.output.add(name=name)
+    if any(a.type in (5, 10) for a in node.proto.attribute):
+        for function in g.parser.model.functions.values():
+            model.functions.add().CopyFrom(function)
+    model.metadata_props.add(key=LIMIT, value=str(g.parser.options.limit_max_iterations))
+    return model
+
+
+def _number(g: Builder, x: Instruction) -> int:
+    """ONNX's number of a value's element type."""
+    narrow = g.parser.narrow.get(x)
+    if narrow is None:
+        return onnx_number(x.shape.type)
+    return ELEMENT_NAMES.index(narrow.removeprefix("tensor(").removesuffix(")"))

@@ -1,0 +1,170 @@
+"""Types and ranks of what deferred nodes give: by ONNX's shape inference, else by reading them for sample lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...core.shape import UNBOUNDED, DynamicDimension, Shape
+from ...errors import MgxError, UnsupportedError
+from ...graph.instruction import Instruction
+from ...graph.program import Program
+from .builder import Builder, is_scalar
+from .model import load_model
+from .tensors import ir_type, onnx_number
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, TypeProto
+
+__all__ = ["result_shapes"]
+
+_SMALL = 256
+"""Elements of a constant that shape inference is shown."""
+
+SAMPLES = (8, 4, 16, 2, 1, 64)
+"""Lengths that are tried in place of ranges, until a node can be read for two of them."""
+
+
+def result_shapes(
+    g: Builder, model: ModelProto, inputs: Sequence[Instruction], error: BaseException | None
+) -> list[tuple[Shape, int]]:
+    """Shape and ONNX element type of every result of a model of one node.
+
+    Args:
+        g: what the values belong to.
+        model: its graph's inputs are ``inputs``, in order.
+        inputs: values for them.
+        error: why the node is deferred; raised if nothing is to be found out about a result's type.
+
+    What neither tells is taken to be of the first floating-point input's type, as with almost all operators that ONNX
+    does not know; reading the node is an error if that is not so.
+    """
+    found = _inferred(g, model, inputs, error)
+    if any(f is None for f in found):
+        tried = _tried(g, model, inputs)
+        found = [f or t for f, t in zip(found, tried, strict=True)] if tried else found
+    if any(f is None for f in found):
+        types = [x.shape.type for x in inputs if x.shape.type.is_floating and not x.shape.sub_shapes]
+        if not types:
+            raise error or MgxError("types of results are not known")
+        found = [f or (Shape.unranked(types[0]), onnx_number(types[0])) for f in found]
+    return [f for f in found if f is not None]
+
+
+def _inferred(
+    g: Builder, model: ModelProto, inputs: Sequence[Instruction], error: BaseException | None
+) -> list[tuple[Shape, int] | None]:
+    import onnx.shape_inference
+
+    copy = type(model)()
+    copy.CopyFrom(model)
+    ranges: dict[str, DynamicDimension] = {}
+    for k, (info, x) in enumerate(zip(copy.graph.input, inputs, strict=True)):
+        if not x.shape.ranked:
+            continue
+        shape = info.type.tensor_type.shape
+        shape.SetInParent()
+        for axis, dim in enumerate(x.shape.dims if not is_scalar(x) else ()):
+            entry = shape.dim.add()
+            if dim.is_fixed:
+                entry.dim_value = dim.min
+            else:
+                entry.dim_param = dim.symbol or f"input {k} axis {axis}"
+                ranges[entry.dim_param] = dim
+        _show(g, copy, info.name, x)
+    try:
+        copy = onnx.shape_inference.infer_shapes(copy, data_prop=True)
+    except Exception:  # what is wrong is said when the node is read
+        return [None] * len(model.graph.output)
+    kinds = {o.type.WhichOneof("value") for o in copy.graph.output}
+    if not kinds <= {None, "tensor_type"}:
+        raise error or UnsupportedError("a result is no tensor")
+    return [_shape(copy, o.type, inputs, ranges) for o in copy.graph.output]
+
+
+def _show(g: Builder, model: ModelProto, name: str, x: Instruction) -> None:
+    """Give an input the value that it is known to have."""
+    import onnx
+
+    if x.shape.is_dynamic or x.shape.elements > _SMALL or x in g.parser.narrow:
+        return
+    value = g.constants.value(x)
+    if isinstance(value, np.ndarray):
+        array = value.reshape(()) if is_scalar(x) else value
+        tensor = model.graph.initializer.add(name=name, data_type=onnx_number(x.shape.type), dims=array.shape)
+        tensor.raw_data = np.ascontiguousarray(array).tobytes()
+        assert isinstance(tensor, onnx.TensorProto)
+
+
+def _shape(
+    model: ModelProto, given: TypeProto, inputs: Sequence[Instruction], ranges: dict[str, DynamicDimension]
+) -> tuple[Shape, int] | None:
+    number = given.tensor_type.elem_type
+    if given.WhichOneof("value") != "tensor_type" or not number:
+        return None
+    type = ir_type(number)
+    if not given.tensor_type.HasField("shape"):
+        return _ranked(model, type, inputs), number
+    dims = [
+        DynamicDimension(d.dim_value, d.dim_value)
+        if d.WhichOneof("value") == "dim_value"
+        else ranges.get(d.dim_param, DynamicDimension(0, UNBOUNDED))
+        for d in given.tensor_type.shape.dim
+    ]
+    return (Shape.dynamic(type, dims) if dims else Shape(type)), number
+
+
+def _ranked(model: ModelProto, type: object, inputs: Sequence[Instruction]) -> Shape:
+    """A shape of which ONNX's inference says nothing: the number of lengths that Reshape is given is the rank."""
+    node = model.graph.node[0]
+    kind = inputs[0].shape.type.__class__
+    assert isinstance(type, kind)
+    if node.op_type == "Reshape" and not node.domain and len(inputs) > 1:
+        lengths = inputs[-1].shape
+        if not lengths.is_dynamic and lengths.ndim == 1 and not lengths.without_axes:
+            unknown = [DynamicDimension(0, UNBOUNDED)] * lengths.lens[0]
+            return Shape.dynamic(type, unknown) if unknown else Shape(type)
+    return Shape.unranked(type)
+
+
+def _tried(g: Builder, model: ModelProto, inputs: Sequence[Instruction]) -> list[tuple[Shape, int] | None] | None:
+    """What the node gives for sample lengths: lengths that are the same for two samples are taken to be fixed."""
+    if any(not x.shape.ranked for x in inputs):
+        return None
+    seen: list[list[Shape]] = []
+    for sample in SAMPLES:
+        shapes = _read_for(g, model, inputs, sample)
+        if shapes is not None:
+            seen.append(shapes)
+        if len(seen) == 2:
+            break
+    if not seen:
+        return None
+    results: list[tuple[Shape, int] | None] = []
+    for column in zip(*seen, strict=True):
+        if len({s.ndim for s in column}) > 1 or any(s.sub_shapes or s.is_dynamic for s in column):
+            return None
+        first = column[0]
+        unknown = DynamicDimension(0, UNBOUNDED)
+        dims = [n if len({s.lens[k] for s in column}) == 1 else unknown for k, n in enumerate(first.lens)]
+        results.append((first if first.without_axes else Shape.dynamic(first.type, dims), onnx_number(first.type)))
+    return results
+
+
+def _read_for(g: Builder, model: ModelProto, inputs: Sequence[Instruction], sample: int) -> list[Shape] | None:
+    program = Program()
+    values = []
+    for k, x in enumerate(inputs):
+        known = None if x.shape.is_dynamic else g.constants.value(x)
+        if isinstance(known, np.ndarray):
+            values.append(program.main.add_literal(known.reshape(()) if is_scalar(x) else known))
+            continue
+        lens = [min(max(sample, d.min), d.max) for d in x.shape.dims]
+        shape = Shape(x.shape.type, lens) if x.shape.is_dynamic else x.shape
+        values.append(program.main.add_parameter(f"p{k}", shape))
+    try:
+        return [r.shape for r in g.parser.beside(load_model(model), program).read_into(program.main, values)]
+    except MgxError:
+        return None

@@ -1,0 +1,106 @@
+"""One TensorFlow node as parsers see it: its attributes, checked for their kind when they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...core.types import Type
+from ...errors import ParseError, UnsupportedError
+from .tensors import tf_type
+
+__all__ = ["TfNode"]
+
+
+class TfNode:
+    """A NodeDef.
+
+    Attributes:
+        name: the node's name.
+        op_type: the operator's name.
+        inputs: names of the tensors that it takes, without control dependencies.
+        attributes: ``AttrValue`` by name.
+    """
+
+    def __init__(self, proto: Any, bindings: Mapping[str, Any] | None = None) -> None:
+        """``bindings`` has the values of attributes that a function's body leaves to the call."""
+        self.name: str = proto.name
+        self.op_type: str = proto.op
+        self.inputs = [name for name in proto.input if not name.startswith("^")]
+        self.attributes: dict[str, Any] = {}
+        for entry in proto.attr:
+            value = entry.value
+            if value.WhichOneof("value") == "placeholder" and bindings and value.placeholder in bindings:
+                value = bindings[value.placeholder]
+            self.attributes[entry.key] = value
+
+    @property
+    def where(self) -> str:
+        """The node in words, for messages."""
+        return f"node {self.name!r} ({self.op_type})"
+
+    def has(self, name: str) -> bool:
+        """Whether the attribute is given."""
+        return name in self.attributes
+
+    def value(self, name: str, kind: str, default: Any = None) -> Any:
+        """Value of an attribute of a kind (the field's name in ``AttrValue``).
+
+        Raises:
+            ParseError: of another kind, or absent without a default. (So do all accessors here.)
+        """
+        attribute = self.attributes.get(name)
+        if attribute is None:
+            if default is None:
+                raise ParseError(f"attribute {name!r} is missing")
+            return default
+        found = attribute.WhichOneof("value")
+        if found != kind:
+            raise ParseError(f"attribute {name!r} is of kind {found}, expected {kind}")
+        return getattr(attribute, kind)
+
+    def get_int(self, name: str, default: int | None = None) -> int:
+        """An integer."""
+        return int(self.value(name, "i", default))
+
+    def get_bool(self, name: str, default: bool = False) -> bool:
+        """A flag."""
+        return bool(self.value(name, "b", default))
+
+    def get_float(self, name: str, default: float | None = None) -> float:
+        """A float."""
+        return float(self.value(name, "f", default))
+
+    def get_str(self, name: str, default: str | None = None) -> str:
+        """A string."""
+        value = self.value(name, "s", default)
+        try:
+            return value.decode() if isinstance(value, bytes) else value
+        except UnicodeDecodeError:
+            raise ParseError(f"attribute {name!r} is no UTF-8 text: {value!r}") from None
+
+    def get_choice(self, name: str, choices: Sequence[str], default: str | None = None) -> str:
+        """A string that must be one of ``choices``.
+
+        Raises:
+            UnsupportedError: it is another one.
+        """
+        value = self.get_str(name, default)
+        if value not in choices:
+            raise UnsupportedError(f"attribute {name!r} is {value!r}, supported are {', '.join(choices)}")
+        return value
+
+    def get_ints(self, name: str, default: Sequence[int] | None = None) -> list[int]:
+        """A list of integers."""
+        value = self.value(name, "list", default)
+        return [int(v) for v in getattr(value, "i", value)]
+
+    def get_type(self, name: str, default: Type | None = None) -> Type:
+        """An element type."""
+        if default is not None and not self.has(name):
+            return default
+        return tf_type(self.value(name, "type"))
+
+    def get_tensor(self, name: str) -> Any:
+        """A ``TensorProto``."""
+        return self.value(name, "tensor")

@@ -1,0 +1,177 @@
+"""Elementwise arithmetic, comparison, logic and conversion.
+
+Abs Acos Acosh Add AddN AddV2 Asin Asinh Atan Atanh BitwiseAnd BitwiseOr BitwiseXor Cast Ceil ClipByValue Cos Cosh Div
+DivNoNan Equal Erf Erfc Exp Expm1 Floor FloorDiv FloorMod Greater GreaterEqual Invert IsFinite IsInf IsNan Less
+LessEqual Log Log1p LogicalAnd LogicalNot LogicalOr Maximum Minimum Mod Mul Neg NotEqual Pow RealDiv Reciprocal Rint
+Round Rsqrt Select SelectV2 Sign Sin Sinh Sqrt Square SquaredDifference Sub Tan TruncateDiv TruncateMod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...graph.instruction import Instruction
+from ..builder import GraphBuilder, rank
+from .node import TfNode
+from .registry import register
+
+UNARY = {
+    "Abs": "abs",
+    "Acos": "acos",
+    "Acosh": "acosh",
+    "Asin": "asin",
+    "Asinh": "asinh",
+    "Atan": "atan",
+    "Atanh": "atanh",
+    "Ceil": "ceil",
+    "Cos": "cos",
+    "Cosh": "cosh",
+    "Erf": "erf",
+    "Exp": "exp",
+    "Floor": "floor",
+    "Invert": "bitwise_not",
+    "IsInf": "isinf",
+    "IsNan": "isnan",
+    "Log": "log",
+    "LogicalNot": "not",
+    "Neg": "neg",
+    "Reciprocal": "recip",
+    "Rint": "nearbyint",
+    "Round": "nearbyint",
+    "Rsqrt": "rsqrt",
+    "Sign": "sign",
+    "Sin": "sin",
+    "Sinh": "sinh",
+    "Sqrt": "sqrt",
+    "Tan": "tan",
+}
+
+BINARY = {
+    "Add": "add",
+    "AddV2": "add",
+    "BitwiseAnd": "bitwise_and",
+    "BitwiseOr": "bitwise_or",
+    "BitwiseXor": "bitwise_xor",
+    "Div": "div",
+    "Equal": "equal",
+    "FloorMod": "mod",
+    "Greater": "greater",
+    "GreaterEqual": "greater_or_equal",
+    "Less": "less",
+    "LessEqual": "less_or_equal",
+    "LogicalAnd": "logical_and",
+    "LogicalOr": "logical_or",
+    "Maximum": "max",
+    "Minimum": "min",
+    "Mod": "fmod",
+    "Mul": "mul",
+    "Pow": "pow",
+    "RealDiv": "div",
+    "SquaredDifference": "sqdiff",
+    "Sub": "sub",
+    "TruncateDiv": "div",
+    "TruncateMod": "fmod",
+}
+
+
+def _unary(op: str) -> Callable[..., Instruction]:
+    def parse(g: GraphBuilder, node: TfNode, x: Instruction) -> Instruction:
+        return g.op(op, x)
+
+    return parse
+
+
+def _binary(op: str) -> Callable[..., Instruction]:
+    def parse(g: GraphBuilder, node: TfNode, a: Instruction, b: Instruction) -> Instruction:
+        return g.pointwise(op, a, b)
+
+    return parse
+
+
+for _tf, _op in UNARY.items():
+    register(_tf)(_unary(_op))
+for _tf, _op in BINARY.items():
+    register(_tf)(_binary(_op))
+
+
+@register("AddN")
+def add_n(g: GraphBuilder, node: TfNode, first: Instruction, *others: Instruction) -> Instruction:
+    """Any number of inputs of one shape."""
+    return g.chain("add", [first, *others]) if others else g.op("identity", first)
+
+
+@register("Cast")
+def cast(g: GraphBuilder, node: TfNode, x: Instruction) -> Instruction:
+    """To ``DstT``."""
+    type = node.get_type("DstT")
+    return g.op("identity", x) if type is x.shape.type else g.convert(x, type)
+
+
+@register("ClipByValue")
+def clip_by_value(g: GraphBuilder, node: TfNode, x: Instruction, low: Instruction, high: Instruction) -> Instruction:
+    """Between two bounds."""
+    return g.pointwise("clip", x, low, high)
+
+
+@register("DivNoNan")
+def div_no_nan(g: GraphBuilder, node: TfNode, a: Instruction, b: Instruction) -> Instruction:
+    """The quotient, 0 where the divisor is 0."""
+    zero = g.like(0, b)
+    return g.pointwise("where", g.pointwise("equal", b, zero), zero, g.pointwise("div", a, b))
+
+
+@register("Erfc")
+def erfc(g: GraphBuilder, node: TfNode, x: Instruction) -> Instruction:
+    """``1 - erf(x)``."""
+    return g.pointwise("sub", g.like(1, x), g.op("erf", x))
+
+
+@register("Expm1")
+def expm1(g: GraphBuilder, node: TfNode, x: Instruction) -> Instruction:
+    """``exp(x) - 1``; as ``2 sinh(x / 2) exp(x / 2)``, which keeps the digits of small ``x``, below 1 in magnitude."""
+    half = g.pointwise("mul", x, g.like(0.5, x))
+    small = g.pointwise("mul", g.pointwise("mul", g.op("sinh", half), g.op("exp", half)), g.like(2, x))
+    near = g.pointwise("less", g.op("abs", x), g.like(1, x))
+    return g.pointwise("where", near, small, g.pointwise("sub", g.op("exp", x), g.like(1, x)))
+
+
+@register("Log1p")
+def log1p(g: GraphBuilder, node: TfNode, x: Instruction) -> Instruction:
+    """``log(1 + x)``; as ``2 atanh(x / (2 + x))``, which keeps the digits of small ``x``, below a half in magnitude."""
+    small = g.pointwise("mul", g.op("atanh", g.pointwise("div", x, g.pointwise("add", x, g.like(2, x)))), g.like(2, x))
+    near = g.pointwise("less", g.op("abs", x), g.like(0.5, x))
+    return g.pointwise("where", near, small, g.op("log", g.pointwise("add", x, g.like(1, x))))
+
+
+@register("FloorDiv")
+def floor_div(g: GraphBuilder, node: TfNode, a: Instruction, b: Instruction) -> Instruction:
+    """The quotient rounded down."""
+    if a.shape.type.is_floating:
+        return g.op("floor", g.pointwise("div", a, b))
+    return g.pointwise("div", g.pointwise("sub", a, g.pointwise("mod", a, b)), b)
+
+
+@register("IsFinite")
+def is_finite(g: GraphBuilder, node: TfNode, x: Instruction) -> Instruction:
+    """Neither infinite nor NaN."""
+    return g.op("not", g.op("logical_or", g.op("isinf", x), g.op("isnan", x)))
+
+
+@register("NotEqual")
+def not_equal(g: GraphBuilder, node: TfNode, a: Instruction, b: Instruction) -> Instruction:
+    """Whether elements differ."""
+    return g.op("not", g.pointwise("equal", a, b))
+
+
+@register("Square")
+def square(g: GraphBuilder, node: TfNode, x: Instruction) -> Instruction:
+    """``x * x``."""
+    return g.op("mul", x, x)
+
+
+@register("Select", "SelectV2")
+def select(g: GraphBuilder, node: TfNode, condition: Instruction, a: Instruction, b: Instruction) -> Instruction:
+    """``a`` where the condition holds, ``b`` elsewhere; the first version takes a vector as one of whole rows."""
+    if node.op_type == "Select" and rank(condition) == 1 < rank(a):
+        condition = g.unsqueeze(condition, list(range(1, rank(a))))
+    return g.pointwise("where", condition, a, b)

@@ -1,0 +1,231 @@
+"""Calibration: which range of an activation 8 bits shall cover, from the values that batches of inputs give it.
+
+Four observers, each with a way of its own to choose the range from what it has seen:
+
+    minmax      the smallest and the largest value
+    percentile  the range that leaves out one value in so many
+    entropy     the clipping with the least Kullback-Leibler divergence between the values and their quantised form
+                (Migacz, "8-bit inference with TensorRT", 2017)
+    mse         the clipping with the least mean squared error of the quantised values
+
+All keep a histogram of bounded size, so any number of batches may be observed; what two observers have seen can be
+merged. Ranges do not depend on the order of the batches beyond the width of a histogram's bins.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..core.types import Type
+from ..errors import OptionError
+
+__all__ = ["OBSERVERS", "Observer", "QuantParameters", "make_observer"]
+
+BINS = 1 << 14
+"""Bins of a histogram: values are still told apart where one is a thousand times as large as the others."""
+LEVELS = 256
+"""Values of 8 bits."""
+LEFT_OUT = 1e-5
+"""Share of the values that the percentile observer leaves out at either end: 99.999%, as is usual."""
+RATIO = 2.0 ** (-1 / 8)
+"""How much narrower each clipping that is compared is than the one before."""
+CLIPPINGS = 80
+"""How many clippings are compared: down to a thousandth of the range."""
+
+
+@dataclass(frozen=True)
+class QuantParameters:
+    """``q = saturate(round(x / scale) + zero_point)`` in 8 bits of ``type``.
+
+    Attributes:
+        scale: a positive normal float32.
+        zero_point: what 0 becomes, exactly.
+        clipped: share of the observed values that lie outside of what ``type`` can hold.
+    """
+
+    scale: float
+    zero_point: int
+    type: Type = Type.uint8_type
+    clipped: float = 0.0
+
+
+@dataclass
+class Observer:
+    """A histogram of finite values over ``[-limit, limit]``, and their range.
+
+    Attributes:
+        method: how `range` chooses, one of `OBSERVERS`.
+        low, high: smallest and largest finite value.
+        seen: number of finite values.
+        strange: number of infinities and NaNs, which are left out.
+    """
+
+    method: str = "minmax"
+    low: float = math.inf
+    high: float = -math.inf
+    seen: int = 0
+    strange: int = 0
+    limit: float = 0.0
+    counts: np.ndarray = field(default_factory=lambda: np.zeros(BINS, np.int64))
+
+    def observe(self, values: np.ndarray) -> None:
+        """Take note of one batch of values."""
+        flat = np.asarray(values, np.float32).reshape(-1)
+        finite = flat[np.isfinite(flat)]
+        self.strange += flat.size - finite.size
+        if not finite.size:
+            return
+        self.low, self.high = min(self.low, float(finite.min())), max(self.high, float(finite.max()))
+        self.seen += finite.size
+        if self.method != "minmax":
+            self._widen(float(np.abs(finite).max()))
+            places = ((finite.astype(np.float64) / self.limit + 1) * (BINS // 2)).astype(np.int64)
+            self.counts += np.bincount(np.minimum(places, BINS - 1), minlength=BINS)
+
+    def merge(self, other: Observer) -> None:
+        """Take over what another observer of the same method has seen.
+
+        Raises:
+            OptionError: its method is another.
+        """
+        if other.method != self.method:
+            raise OptionError(f"an observer by {other.method} cannot be merged into one by {self.method}")
+        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
+        self.seen, self.strange = self.seen + other.seen, self.strange + other.strange
+        if other.limit:
+            self._widen(other.limit)
+            counts, limit = other.counts, other.limit
+            while limit < self.limit:
+                counts, limit = _halved(counts), 2 * limit
+            self.counts = self.counts + counts
+
+    def _widen(self, largest: float) -> None:
+        """Let the histogram reach ``largest``: its limit is a power of two, doubled while neighbouring bins join."""
+        wanted = 2.0 ** math.ceil(math.log2(max(largest, 2.0**-126)))
+        if not self.limit:
+            self.limit = wanted
+        while self.limit < wanted:
+            self.counts, self.limit = _halved(self.counts), 2 * self.limit
+
+    def range(self) -> tuple[float, float]:
+        """Smallest and largest value to be covered; 0 is between them."""
+        if not self.seen:
+            return 0.0, 0.0
+        low, high = OBSERVERS[self.method](self)
+        return min(low, 0.0), max(high, 0.0)
+
+    def parameters(self, type: Type = Type.uint8_type) -> QuantParameters:
+        """Scale and zero point for 8 bits: with a zero point if ``type`` is uint8; int8 and fp8e4m3fn are symmetric."""
+        low, high = self.range()
+        if type is not Type.uint8_type:
+            limit = 448 if type is Type.fp8e4m3fn_type else 127
+            scale, zero = _scale(max(-low, high) / limit), 0
+            low, high = -limit * scale, limit * scale
+        else:
+            scale = _scale((high - low) / (LEVELS - 1))
+            zero = int(np.clip(round(-low / scale), 0, LEVELS - 1))
+            low, high = -zero * scale, (LEVELS - 1 - zero) * scale
+        return QuantParameters(scale, zero, type, self._outside(low, high))
+
+    def _outside(self, low: float, high: float) -> float:
+        if not self.limit or not self.seen:
+            return 0.0
+        centres = self.centres
+        half = self.limit / BINS
+        return float(self.counts[(centres < low - half) | (centres > high + half)].sum() / self.seen)
+
+    @property
+    def centres(self) -> np.ndarray:
+        """The middle of each bin."""
+        return (np.arange(BINS) + 0.5) * (2 * self.limit / BINS) - self.limit
+
+
+def _scale(step: float) -> float:
+    """A step as a positive normal float32; 1 for values that are all 0."""
+    return float(max(np.float32(step), np.finfo(np.float32).tiny)) if step else 1.0
+
+
+def _halved(counts: np.ndarray) -> np.ndarray:
+    """A histogram over twice the range."""
+    inner = counts.reshape(-1, 2).sum(1)
+    quarter = np.zeros(BINS // 4, counts.dtype)
+    return np.concatenate([quarter, inner, quarter])
+
+
+def _minmax(seen: Observer) -> tuple[float, float]:
+    return seen.low, seen.high
+
+
+def _percentile(seen: Observer) -> tuple[float, float]:
+    share = np.cumsum(seen.counts) / seen.seen
+    width = 2 * seen.limit / BINS
+    low = float(seen.centres[np.searchsorted(share, LEFT_OUT)] - width / 2)
+    high = float(seen.centres[min(int(np.searchsorted(share, 1 - LEFT_OUT)), BINS - 1)] + width / 2)
+    return max(low, seen.low), min(high, seen.high)
+
+
+def _clippings(seen: Observer) -> list[tuple[float, float]]:
+    """Ranges from the whole to narrow ones: both ends come in by the same share."""
+    return [(seen.low * RATIO**k, seen.high * RATIO**k) for k in range(CLIPPINGS)]
+
+
+def _mse(seen: Observer) -> tuple[float, float]:
+    centres, counts = seen.centres, seen.counts
+
+    def error(low: float, high: float) -> float:
+        low, high = min(low, 0.0), max(high, 0.0)
+        step = _scale((high - low) / (LEVELS - 1))
+        near = np.clip(np.rint((centres - low) / step), 0, LEVELS - 1) * step + low
+        return float((counts * (centres - near) ** 2).sum())
+
+    return min(_clippings(seen), key=lambda ends: error(*ends))
+
+
+def _entropy(seen: Observer) -> tuple[float, float]:
+    return min(_clippings(seen), key=lambda ends: _divergence(seen, *ends))
+
+
+def _divergence(seen: Observer, low: float, high: float) -> float:
+    """Kullback-Leibler divergence between the clipped values and the same in `LEVELS` steps."""
+    low, high = min(low, 0.0), max(high, 0.0)
+    centres = seen.centres
+    inside = (centres >= low) & (centres <= high)
+    if not inside.any() or high <= low:
+        return math.inf
+    given = seen.counts[inside].astype(np.float64)
+    given[0] += seen.counts[: int(inside.argmax())].sum()
+    given[-1] += seen.counts[len(inside) - int(inside[::-1].argmax()) :].sum()
+    levels = np.minimum(((centres[inside] - low) / (high - low) * LEVELS).astype(np.int64), LEVELS - 1)
+    filled = seen.counts[inside] > 0
+    sums = np.bincount(levels, seen.counts[inside], minlength=LEVELS)
+    cells = np.bincount(levels, filled, minlength=LEVELS)
+    rough = np.where(filled, sums[levels] / np.maximum(cells[levels], 1), 0)
+    p, q = given / given.sum(), rough / max(rough.sum(), 1)
+    some = p > 0
+    # what is clipped lies where the steps may have nothing: a bin's width of probability stands for it
+    floor = 1e-6
+    return float((p[some] * np.log(p[some] / np.maximum(q[some], floor))).sum())
+
+
+OBSERVERS: dict[str, Callable[[Observer], tuple[float, float]]] = {
+    "minmax": _minmax,
+    "percentile": _percentile,
+    "entropy": _entropy,
+    "mse": _mse,
+}
+"""How a range is chosen, by name."""
+
+
+def make_observer(method: str) -> Observer:
+    """An observer that has seen nothing.
+
+    Raises:
+        OptionError: there is no such method.
+    """
+    if method not in OBSERVERS:
+        raise OptionError(f"unknown observer {method!r}; known: {', '.join(OBSERVERS)}")
+    return Observer(method)

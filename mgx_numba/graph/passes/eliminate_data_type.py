@@ -1,0 +1,134 @@
+"""Narrow floats as storage: what computes with float16, bfloat16 or float8 computes with float32 (MIGraphX's
+``eliminate_data_type``), for targets whose arithmetic is in float32.
+
+Values are narrow where a program takes or gives them, where they are moved without being computed with, and as weights.
+With ``fast_math`` no other value of 16 bits is rounded; without it each result is, as the program says. What is rounded
+to float8 always is: that is what a quantised program means.
+"""
+
+from __future__ import annotations
+
+from ...core.types import Type
+from ...ops.base import Operator, make_op
+from ..constants import is_constant, uniform_value
+from ..instruction import Instruction, Parameter, Return
+from ..module import Module
+from ..program import Program
+from .autocast_fp8 import FLOAT8
+from .base import Options, Pass
+from .build import RewriteBuilder
+from .truncate_float import STORAGE
+
+__all__ = ["EliminateDataType", "is_stored_weight"]
+
+NARROW = frozenset(STORAGE) | FLOAT8
+WIDE = Type.float_type
+UNTOUCHED = frozenset(
+    "if loop select_module get_tuple_elem bit_cast unpack_int4 unpack_fp4 pack_int4 pack_fp4 allocate load undefined"
+    " random_uniform random_seed multinomial nonzero unique dimensions_of dynamic_range unknown".split()
+)
+"""Operators that hand on what they get, or have types of their own."""
+MOVES = frozenset(
+    "contiguous layout concat pad fixed_pad gather gather_elements gathernd scatter_none scatternd_none fill reverse"
+    " step scan_slice onehot rnn_var_sl_shift_sequence rnn_var_sl_shift_output rnn_var_sl_last_output"
+    " concat_past_present".split()
+)
+"""Operators that only move values: those in 16 bits are moved as such, unless all are there in float32."""
+PRODUCTS = frozenset({"dot", "convolution", "convolution_backwards"})
+QUANTIZED = {"quant_dot": "dot", "quant_convolution": "convolution"}
+
+
+def is_stored_weight(ins: Instruction) -> bool:
+    """Whether an instruction makes float32 of a constant in 16 bits."""
+    return ins.name == "convert" and ins.inputs[0].shape.type in STORAGE and is_constant(ins.inputs[0])
+
+
+class EliminateDataType(Pass):
+    """``op(x: half) -> convert[half](op(convert[float](x)))``, with a float32 form of each value at hand."""
+
+    name = "eliminate_data_type"
+
+    def apply(self, program: Program, module: Module, options: Options) -> None:
+        if any(leaf.type in NARROW for ins in module for leaf in ins.shape.flatten()):
+            _Widening(module, options.fast_math).run()
+
+
+class _Widening:
+    """One module; ``wide`` has the float32 form of narrow values."""
+
+    def __init__(self, module: Module, fast_math: bool) -> None:
+        self.module = module
+        self.fast_math = fast_math
+        self.wide: dict[Instruction, Instruction] = {}
+
+    def run(self) -> None:
+        for ins in list(self.module):
+            if ins.literal is not None or isinstance(ins.op, (Parameter, Return)) or ins.module is not self.module:
+                continue
+            narrow = [i for i in ins.inputs if i.shape.type in NARROW]
+            makes = any(leaf.type in NARROW for leaf in ins.shape.flatten())
+            if ins.name == "convert":
+                self._convert(ins)
+            elif not (narrow or makes) or ins.module_args or ins.name in UNTOUCHED:
+                continue
+            elif ins.op.view:
+                self._view(ins)
+            elif ins.name not in MOVES or (narrow and all(i in self.wide for i in narrow)):
+                self._compute(ins)
+
+    def _convert(self, ins: Instruction) -> None:
+        source, kind = ins.inputs[0], ins.shape.type
+        if source in self.wide and kind not in NARROW:
+            value = self.wide[source]
+            if kind is not WIDE:
+                value = self.module.insert_instruction(ins, ins.op, [value])
+            self.module.replace_instruction(ins, value)
+        elif self.fast_math and kind in STORAGE and source.shape.type is WIDE:
+            self.wide[ins] = source
+        elif self.fast_math and kind in STORAGE and source in self.wide:
+            self.wide[ins] = self.wide[source]
+
+    def _view(self, ins: Instruction) -> None:
+        """A view of a value that is there in float32 is there, too."""
+        if ins.inputs[0] in self.wide:
+            inputs = [self.wide.get(i, i) for i in ins.inputs]
+            self.wide[ins] = self._insert(ins, ins.op, inputs)
+
+    def _compute(self, ins: Instruction) -> None:
+        module = self.module
+        inputs = [self._widened(ins, k) if i.shape.type in NARROW else i for k, i in enumerate(ins.inputs)]
+        op = ins.op
+        if ins.name in QUANTIZED:  # float8: sums are float32
+            op = make_op(QUANTIZED[ins.name], **op.attributes())
+        computed = self._insert(ins, op, inputs)
+        if ins.shape.sub_shapes:
+            for user in list(ins.users):  # tuples are used by their elements alone
+                element = module.insert_instruction(user, user.op, [computed])
+                module.replace_instruction(user, self._narrowed(user, element))
+            return
+        module.replace_instruction(ins, self._narrowed(ins, computed))
+
+    def _narrowed(self, ins: Instruction, computed: Instruction) -> Instruction:
+        """A value as its users know it."""
+        kind = ins.shape.type
+        if computed.shape.type is kind:
+            return computed
+        narrow = self._insert(ins, make_op("convert", target_type=kind), [computed])
+        if self.fast_math and kind in STORAGE:
+            self.wide[narrow] = computed
+        return narrow
+
+    def _widened(self, user: Instruction, place: int) -> Instruction:
+        """The float32 form of an input; weights of products in 16 bits are left to them, unless all are one number."""
+        value = user.inputs[place]
+        if value not in self.wide:
+            right = user.name in PRODUCTS and place == 1
+            if right and value.shape.type in STORAGE and is_constant(value) and uniform_value(value) is None:
+                return self._insert(user, make_op("convert", target_type=WIDE), [value])
+            self.wide[value] = RewriteBuilder(self.module, user).convert(value, WIDE)
+        return self.wide[value]
+
+    def _insert(self, before: Instruction, op: Operator, inputs: list[Instruction]) -> Instruction:
+        new = self.module.insert_instruction(before, op, inputs)
+        new.debug_symbols, new.normalized = before.debug_symbols, before.normalized
+        return new

@@ -1,0 +1,75 @@
+"""Which instructions a pass of quantisation is for: ``ins_names``, by operator or by the node that they came from."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+
+from ...errors import OptionError
+from ...ops.base import known_operators
+from ..instruction import Instruction
+from ..program import Program
+
+__all__ = ["Selection"]
+
+ALL = "all"
+EXCEPT = "~"
+_WILD = frozenset("*?[")
+
+
+class Selection:
+    """Instructions chosen by names.
+
+    A name is ``all``, that of an operator, that of a source node (a debug symbol), or a pattern of either in the
+    shell's wildcards. One that begins with ``~`` leaves out what the rest of it names; if all names do, the others are
+    chosen.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        """Raises `OptionError` if ``names`` is a string, is empty, or has something else than strings."""
+        if isinstance(names, str):
+            raise OptionError(f"ins_names must be a sequence of names, got the string {names!r}")
+        given = list(names)
+        if not given or not all(isinstance(name, str) and name.removeprefix(EXCEPT) for name in given):
+            raise OptionError(f"ins_names must be operator or node names, got {given!r}")
+        self._without = [name.removeprefix(EXCEPT) for name in given if name.startswith(EXCEPT)]
+        self._with = [name for name in given if not name.startswith(EXCEPT)] or [ALL]
+
+    @property
+    def everything(self) -> bool:
+        """Whether ``all`` is among the names."""
+        return ALL in self._with
+
+    def named(self, ins: Instruction) -> bool:
+        """Whether a name other than ``all`` chooses the instruction."""
+        return self._chosen(ins, [name for name in self._with if name != ALL])
+
+    def __contains__(self, ins: Instruction) -> bool:
+        return self._chosen(ins, self._with) and not self._chosen(ins, self._without)
+
+    @staticmethod
+    def _chosen(ins: Instruction, names: Iterable[str]) -> bool:
+        known = (ins.name, *ins.debug_symbols)
+        return any(name == ALL or any(_fits(one, name) for one in known) for name in names)
+
+    def check(self, program: Program) -> None:
+        """Make sure that each name is that of an operator, or of something in the program.
+
+        Raises:
+            OptionError: one is not; near names are listed.
+        """
+        instructions = [ins for module in program.reachable_modules() for ins in module]
+        operators = known_operators()
+        for name in (*self._with, *self._without):
+            if name == ALL or name in operators or any(self._chosen(ins, [name]) for ins in instructions):
+                continue
+            nodes = {symbol for ins in instructions for symbol in ins.debug_symbols}
+            near = difflib.get_close_matches(name, [*operators, *nodes], 3)
+            hint = f"; did you mean {', '.join(near)}?" if near else ""
+            told = "" if nodes else " (nodes have names after parse_onnx(..., use_debug_symbols=True))"
+            raise OptionError(f"ins_names: {name!r} names no operator and no node of the program{told}{hint}")
+
+
+def _fits(known: str, name: str) -> bool:
+    return known == name or (not _WILD.isdisjoint(name) and fnmatchcase(known, name))

@@ -1,0 +1,237 @@
+"""Contractions of dequantised values as contractions of 8-bit integers (MIGraphX's ``simplify_qdq``).
+
+``dot(dequantize(x), dequantize(w)) -> dequantize(quant_dot(x, w))`` for weights that are constants with a scale for
+each column, and one scale for the whole left-hand side: sums are exact, and the zero point of the left-hand side is a
+constant for each column. The left-hand side is made unsigned where it is quantised, which CPUs multiply at once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...core.types import Type
+from ...ops.window import PaddingMode
+from ..constants import CONSTANT_VIEWS, compact, constant_array, is_constant, uniform_value
+from ..instruction import Instruction
+from .build import RewriteBuilder
+from .match import Match, op, rule, some
+from .rewriter import RulePass
+
+__all__ = ["SimplifyQdq"]
+
+INT8 = frozenset({Type.int8_type, Type.uint8_type})
+SHIFT = 128
+"""What makes every int8 a uint8."""
+INT32 = np.iinfo(np.int32)
+SPREADS = frozenset({"multibroadcast", "broadcast", "scalar", "reshape", "squeeze", "unsqueeze"})
+FEWEST_CHANNELS = 4
+"""Input channels of a group from which on 8-bit products pay: so many are multiplied at once."""
+
+VIEWS = "transpose reshape squeeze unsqueeze flatten contiguous multibroadcast slice"
+JOINING = frozenset({"reshape", "flatten", "contiguous"})
+"""Views that would make a scale that is repeated into one that is not."""
+
+
+@rule("dequantize_view", op(VIEWS, op("dequantizelinear", bind="dq")))
+def view_of_dequantized(m: Match, b: RewriteBuilder) -> object:
+    """``view(dequantize(x)) -> dequantize(view(x))``."""
+    x, *parameters = m.dq.inputs
+    if x.shape.type not in INT8:
+        return "the values are no 8-bit integers"
+    if len(m.ins.inputs) > 1 or not all(map(is_constant, parameters)):
+        return "the view, or a scale or zero point, is computed"
+    values = [uniform_value(p) for p in parameters]
+    if m.ins.name in JOINING and any(v is None for v in values):
+        return "the scale varies, and the view joins axes"
+    viewed = b.op(m.ins.op, x)
+    like = [
+        b.op(m.ins.op, p) if v is None else b.scalar(v, viewed.shape.with_type(p.shape.type))
+        for p, v in zip(parameters, values)
+    ]
+    return b.op("dequantizelinear", viewed, *like)
+
+
+def _left(m: Match, b: RewriteBuilder) -> tuple[Instruction, float, int] | str:
+    """The left-hand side in uint8, its scale and its zero point."""
+    x, scale, *zero = m.x.inputs
+    if x.shape.type not in INT8 or m.ins.shape.type is not Type.float_type:
+        return "the left-hand side is not made of 8-bit integers, or the result is not float32"
+    step = uniform_value(scale)
+    point = uniform_value(zero[0]) if zero else 0
+    if step is None or point is None:
+        return "the left-hand side has several scales or zero points, or computed ones"
+    if x.shape.type is Type.uint8_type:
+        return x, float(step), int(point)
+    return _unsigned(x, b), float(step), int(point) + SHIFT
+
+
+def _unsigned(x: Instruction, b: RewriteBuilder) -> Instruction:
+    """``x + 128`` as uint8, made so by what quantises it."""
+    if x.name == "quantizelinear":
+        value, scale, *zero = x.inputs
+        point = b.scalar(SHIFT, x.shape.with_type(Type.int16_type))
+        if zero:
+            point = b.op("add", b.convert(zero[0], Type.int16_type), point)
+        return b.op("quantizelinear", value, scale, b.convert(point, Type.uint8_type))
+    wide = b.convert(x, Type.int16_type)
+    return b.convert(b.op("add", wide, b.scalar(SHIFT, wide)), Type.uint8_type)
+
+
+def _right(m: Match, b: RewriteBuilder, axis: int) -> tuple[Instruction, np.ndarray, np.ndarray] | str:
+    """The weights in int8 without a zero point, their scales along ``axis`` (of length 1 if there is one), and their
+    values."""
+    w, scale, *zero = m.w.inputs
+    if w.shape.type not in INT8 or not is_constant(w):
+        return "the weights are no constant 8-bit integers"
+    values, steps = constant_array(w), constant_array(scale)
+    points = constant_array(zero[0]) if zero else np.zeros((1,) * w.shape.ndim, np.int8)
+    if values is None or steps is None or points is None:
+        return "the weights' scale or zero point is computed"
+    others = tuple(a for a in range(w.shape.ndim) if a != axis % w.shape.ndim)
+    small = compact(steps)
+    if any(small.shape[a] != 1 for a in others):
+        return "the weights' scale varies along another axis than that of the result"
+    if w.shape.type is Type.uint8_type or points.any():
+        exact = compact(values).astype(np.int16) - compact(points).astype(np.int16)
+        if exact.min(initial=0) < -SHIFT or exact.max(initial=0) >= SHIFT:
+            return "weights less their zero point do not fit int8"
+        w = b.constant(exact.astype(np.int8), w.shape.with_type(Type.int8_type))
+        values = np.broadcast_to(exact, w.shape.lens)
+    return w, small.reshape(-1).astype(np.float32), values
+
+
+def _dequantized(
+    b: RewriteBuilder, sums: Instruction, axis: int, scale: np.ndarray, zero: np.ndarray
+) -> Instruction | str:
+    """``(sums - zero) * scale`` with values along ``axis``."""
+    if zero.size and (zero.min() < INT32.min or zero.max() > INT32.max):
+        return "a zero point of the sums does not fit int32"
+    axis %= sums.shape.ndim
+    lens = sums.shape.lens
+    parameters = []
+    for values in (scale.astype(np.float32), zero.astype(np.int32)):
+        if values.dtype == np.int32 and not values.any():
+            continue
+        if values.size == 1:
+            parameters.append(b.scalar(values[0], sums.shape.with_type(_type(values))))
+        else:
+            parameters.append(b.op("broadcast", b.literal(values), axis=axis, out_lens=lens))
+    return b.op("dequantizelinear", sums, *parameters)
+
+
+def _type(values: np.ndarray) -> Type:
+    return Type.float_type if values.dtype == np.float32 else Type.int32_type
+
+
+@rule("centred_values", op("convert", op("sub", op("convert", some("x"), bind="wide"), some("zero"), bind="less")))
+def centred_values(m: Match, b: RewriteBuilder) -> object:
+    """``convert[float](convert[int32](x) - zero)``, as QLinearConv is read, is ``x`` dequantised with a scale of 1."""
+    types = m.wide.shape.type, m.ins.shape.type
+    if m.x.shape.type not in INT8 or types != (Type.int32_type, Type.float_type):
+        return "the values are no 8-bit integers in int32"
+    point = _exact_number(m.zero)
+    if point is None or point != np.asarray(point).astype(m.x.shape.type.numpy):
+        return "the zero point varies, is computed, or is none of the values' type"
+    one = b.scalar(1, m.ins.shape)
+    return b.op("dequantizelinear", m.x, one, b.scalar(point, m.x.shape))
+
+
+def _exact_number(ins: Instruction) -> int | None:
+    """The integer that each element of a constant is, also through conversions."""
+    while ins.name in CONSTANT_VIEWS or (ins.name == "convert" and ins.shape.type is Type.int32_type):
+        if len(ins.inputs) != 1:
+            return None
+        ins = ins.inputs[0]
+    value = uniform_value(ins)
+    return None if value is None or not ins.shape.type.is_integral else int(value)
+
+
+@rule("integer_dot", op("dot", op("sub", op("convert", some("x"), bind="wide"), some("zero"), bind="less"), some("w")))
+def integer_dot(m: Match, b: RewriteBuilder) -> object:
+    """``dot(x - zero, w) -> quant_dot(x, w) - zero * sum(w)`` in int32, as MatMulInteger is read."""
+    if m.ins.shape.type is not Type.int32_type or m.x.shape.type not in INT8 or m.ins.shape.is_dynamic:
+        return "the operands are no 8-bit integers in int32"
+    values = _integer_constant(m.w)
+    if values is None or values.min(initial=0) < -SHIFT or values.max(initial=0) >= SHIFT:
+        return "the right-hand side is computed, or does not fit int8"
+    small = compact(values)
+    if any(n != 1 for n in small.shape[:-2]):
+        return "weights differ from matrix to matrix"
+    zero = m.zero
+    while zero.name in SPREADS and len(zero.inputs) == 1:
+        zero = zero.inputs[0]
+    if zero.shape.elements != 1:
+        return "the left-hand side has several zero points"
+    w = b.constant(small.astype(np.int8), m.w.shape.with_type(Type.int8_type))
+    columns = values[(0,) * (values.ndim - 2)].sum(0, dtype=np.int64)
+    sums = b.op("broadcast", b.literal(columns.astype(np.int32)), axis=m.ins.shape.ndim - 1, out_lens=m.ins.shape.lens)
+    point = b.broadcast(b.op("reshape", zero, dims=(1,) * m.ins.shape.ndim), m.ins.shape.lens)
+    return b.op("sub", b.op("quant_dot", m.x, w), b.op("mul", point, sums))
+
+
+def _integer_constant(ins: Instruction) -> np.ndarray | None:
+    """A constant of 8-bit integers in int32, perhaps less a zero point."""
+    if ins.name == "convert" and ins.inputs[0].shape.type in INT8 and is_constant(ins.inputs[0]):
+        values = constant_array(ins.inputs[0])
+        return None if values is None else values.astype(np.int32)
+    if ins.name == "sub" and ins.shape.type is Type.int32_type:
+        left, zero = _integer_constant(ins.inputs[0]), _exact_number(ins.inputs[1])
+        return None if left is None or zero is None else left - zero
+    if ins.name in CONSTANT_VIEWS and len(ins.inputs) == 1 and ins.shape.type is Type.int32_type:
+        inner = _integer_constant(ins.inputs[0])
+        return None if inner is None else ins.op.compute(ins.shape, [inner])
+    return None
+
+
+QDQ = (op("dequantizelinear", bind="x"), op("dequantizelinear", bind="w"))
+
+
+@rule("qdq_dot", op("dot", *QDQ))
+def quantized_dot(m: Match, b: RewriteBuilder) -> object:
+    right = _right(m, b, -1)
+    if isinstance(right, str):
+        return right
+    w, steps, values = right
+    outer = (0,) * (values.ndim - 2)
+    if any(n != 1 for n in compact(values).shape[:-2]):
+        return "weights differ from matrix to matrix"
+    left = _left(m, b)
+    if isinstance(left, str):
+        return left
+    x, step, point = left
+    product = b.op("quant_dot", x, w)
+    return _dequantized(b, product, -1, np.float32(step) * steps, point * values[outer].sum(0, dtype=np.int64))
+
+
+@rule("qdq_convolution", op("convolution", *QDQ))
+def quantized_convolution(m: Match, b: RewriteBuilder) -> object:
+    attributes = m.ins.op.attributes()
+    group, padding = attributes["group"], attributes["padding"]
+    if attributes["padding_mode"] is not PaddingMode.default_:
+        return "the convolution computes its own padding"
+    if group > 1 and m.w.shape.lens[1] % FEWEST_CHANNELS:
+        return "a group has few input channels"
+    right = _right(m, b, 0)
+    if isinstance(right, str):
+        return right
+    left = _left(m, b)
+    if isinstance(left, str):
+        return left
+    (w, steps, values), (x, step, point) = right, left
+    if point and any(padding):  # what is beyond the edge is 0, which the zero point stands for
+        spatial = x.shape.ndim - 2
+        pairs = (padding, padding) if len(padding) == spatial else (padding[:spatial], padding[spatial:])
+        pads = (0, 0, *pairs[0], 0, 0, *pairs[1])
+        x = b.op("pad", x, pads=pads, value=float(point))
+        padding = (0,) * (2 * spatial)
+    attributes["padding"] = padding
+    product = b.op("quant_convolution", x, w, **attributes)
+    sums = values.sum(tuple(range(1, values.ndim)), dtype=np.int64)
+    return _dequantized(b, product, 1, np.float32(step) * steps, point * sums)
+
+
+class SimplifyQdq(RulePass):
+    """``dot`` and ``convolution`` of dequantised values, and ``dot`` of integers less a zero point, in 8 bits."""
+
+    name = "simplify_qdq"
+    rules = (centred_values, view_of_dequantized, quantized_dot, quantized_convolution, integer_dot)

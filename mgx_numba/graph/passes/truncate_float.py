@@ -1,0 +1,181 @@
+"""Mixed precision: instructions compute in float16 or bfloat16, between conversions (MIGraphX's ``truncate_float``).
+
+Inputs and results of the program keep their types. With ``all``, what 16 bits have no room for stays in float32, as
+autocasting in other frameworks leaves it: sums, norms and softmax with the pointwise operations that lead to and from
+them, functions that amplify the rounding of what they take, and sums of two values that both are computed (a residual
+stream, which may grow beyond 65504).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from ...core.types import Type
+from ...errors import OptionError
+from ...ops.base import make_op
+from ..constants import is_constant, uniform_value
+from ..instruction import Instruction
+from ..module import Module
+from ..program import Program
+from .base import Options, Pass
+from .merge_rnn_outputs import last_states
+from .selection import Selection
+
+__all__ = ["STORAGE", "TruncateFloat"]
+
+STORAGE = (Type.half_type, Type.bf16_type)
+WIDE = frozenset({Type.float_type, Type.double_type})
+
+SENSITIVE = frozenset(
+    "softmax logsoftmax reduce_sum reduce_mean reduce_prod prefix_scan_sum lrn exp log log2 pow sin cos tan fmod mod"
+    " floor ceil nearbyint argmax argmin topk equal greater less nonmaxsuppression roialign".split()
+)
+"""Operators that stay in float32 with ``all``: they sum, overflow, amplify the rounding of what they take, or decide by
+it."""
+UNTOUCHED = frozenset(
+    "convert quantizelinear dequantizelinear unpack_int4 pack_int4 unpack_fp4 pack_fp4 if loop select_module"
+    " random_uniform random_seed multinomial unknown".split()
+)
+"""Operators that have types of their own, or whose submodules are converted instead."""
+VIEWS = frozenset(
+    "broadcast multibroadcast scalar reshape squeeze unsqueeze transpose flatten contiguous slice".split()
+)
+
+
+class TruncateFloat(Pass):
+    """``op(x: float) -> convert[float](op(convert[half](x)))`` for chosen instructions; constants are folded later."""
+
+    name = "truncate_float"
+
+    def __init__(self, ins_names: Iterable[str] = ("all",), float_type: Type = Type.half_type) -> None:
+        """
+        Args:
+            ins_names: see `Selection`; what is named is converted even where ``all`` would leave it in float32.
+            float_type: half_type or bf16_type.
+
+        Raises:
+            OptionError: another type, or no names.
+        """
+        if float_type not in STORAGE:
+            raise OptionError(f"float_type is {float_type.name}, expected one of {', '.join(t.name for t in STORAGE)}")
+        self.selection = Selection(ins_names)
+        self.float_type = float_type
+
+    def apply(self, program: Program, module: Module, options: Options) -> None:
+        if self.selection.everything and self.float_type is Type.half_type:
+            self._scale_first(module)
+        wide = self._islands(module) if self.selection.everything else set()
+        for ins in list(module):
+            if ins not in self.selection or not _has_wide_inputs(ins):
+                continue
+            if self.selection.named(ins) or not (ins in wide or self._would_round(ins)):
+                self._truncate(module, ins)
+
+    def _would_round(self, ins: Instruction) -> bool:
+        """Whether a view is one of something that is not in 16 bits already."""
+        source = ins.inputs[0]
+        return ins.name in VIEWS and not (source.name == "convert" and source.inputs[0].shape.type is self.float_type)
+
+    def _scale_first(self, module: Module) -> None:
+        """``dot(q, k) * s -> dot(q * s, k)`` for a scale below 1: products of attention may pass 65504 before it."""
+        for ins in list(module):
+            if ins.name not in ("mul", "div") or ins.shape.type is not Type.float_type or ins.module is not module:
+                continue
+            dot, other = ins.inputs
+            if dot.name != "dot" and ins.name == "mul":
+                dot, other = other, dot
+            factor = uniform_value(other)
+            if dot.name != "dot" or not dot.single_use or factor is None or dot not in self.selection:
+                continue
+            with np.errstate(all="ignore"):
+                scale = np.float32(factor) if ins.name == "mul" else np.float32(1) / np.float32(factor)
+            if not 0 < abs(scale) < 1 or dot.shape.is_dynamic or any(map(is_constant, dot.inputs)):
+                continue
+            left, right = dot.inputs
+            number = module.add_literal(np.asarray(scale))
+            spread = module.insert_instruction(dot, "multibroadcast", [number], out_lens=left.shape.lens)
+            scaled = module.insert_instruction(dot, "mul", [left, spread])
+            product = module.insert_instruction(dot, dot.op, [scaled, right])
+            product.debug_symbols = dot.debug_symbols
+            module.replace_instruction(ins, product)
+            module.remove_instruction(ins)
+            module.remove_instruction(dot)
+
+    def _islands(self, module: Module) -> set[Instruction]:
+        """Instructions that stay in float32 with ``all``."""
+        order = list(module)
+        found = {ins for ins in order if ins.name in SENSITIVE or _is_residual(ins) or self._loses_a_constant(ins)}
+        for ins in reversed(order):  # what leads to them
+            if ins in found:
+                found.update(i for i in _through_views(ins.inputs) if i.op.pointwise and i.name not in UNTOUCHED)
+        for ins in order:  # what is made of their results alone
+            varying = [i for i in ins.inputs if not is_constant(i) and i.shape.type in WIDE]
+            if varying and (ins.op.pointwise or ins.name in VIEWS) and all(i in found for i in varying):
+                found.add(ins)
+        return found
+
+    def _loses_a_constant(self, ins: Instruction) -> bool:
+        """Whether a finite number that a pointwise operation takes would become infinite, or 0 though it is not."""
+        if not ins.op.pointwise or ins.name in UNTOUCHED:
+            return False
+        numbers = [n for i in ins.inputs if i.shape.type in WIDE and (n := uniform_value(i)) is not None]
+        with np.errstate(all="ignore"):
+            narrow = [float(n.astype(self.float_type.numpy)) for n in numbers]
+        return any(np.isfinite(n) and (np.isinf(short) or (n != 0 and not short)) for n, short in zip(numbers, narrow))
+
+    def _truncate(self, module: Module, ins: Instruction) -> None:
+        leaves = ins.shape.sub_shapes
+        elements = list(ins.users)
+        if leaves and any(user.name != "get_tuple_elem" for user in elements):
+            return
+        narrow: dict[Instruction, Instruction] = {}
+        for i in ins.inputs:
+            if i.shape.type in WIDE and i.name != "undefined" and i not in narrow:
+                narrow[i] = module.insert_instruction(ins, "convert", [i], target_type=self.float_type)
+        inputs = [narrow.get(i, i) for i in ins.inputs]
+        truncated = module.insert_instruction(ins, ins.op, inputs, ins.module_args)
+        truncated.debug_symbols, truncated.normalized = ins.debug_symbols, ins.normalized
+        if leaves:
+            for element in elements:
+                taken = module.insert_instruction(ins, element.op, [truncated])
+                module.replace_instruction(element, self._as(module, ins, taken, element.shape.type))
+                module.remove_instruction(element)
+        else:
+            for user in last_states(ins):  # they take their layer itself
+                home = user.module or module
+                state = home.insert_instruction(user, user.op, [truncated])
+                home.replace_instruction(user, self._as(home, user, state, user.shape.type))
+                home.remove_instruction(user)
+            module.replace_instruction(ins, self._as(module, ins, truncated, ins.shape.type))
+        module.remove_instruction(ins)
+
+    @staticmethod
+    def _as(module: Module, before: Instruction, value: Instruction, type: Type) -> Instruction:
+        if value.shape.type is type:
+            return value
+        return module.insert_instruction(before, make_op("convert", target_type=type), [value])
+
+
+def _has_wide_inputs(ins: Instruction) -> bool:
+    if ins.name.startswith("@") or ins.name in UNTOUCHED or ins.module_args or ins.name == "get_tuple_elem":
+        return False
+    return any(i.shape.type in WIDE for i in ins.inputs)
+
+
+def _through_views(values: Sequence[Instruction]) -> list[Instruction]:
+    """Values, with views replaced by what they view."""
+    found = []
+    for ins in values:
+        while ins.name in VIEWS and ins.inputs:
+            ins = ins.inputs[0]
+        found.append(ins)
+    return found
+
+
+def _is_residual(ins: Instruction) -> bool:
+    """Whether the instruction adds two values that are computed, or one that is given."""
+    if ins.name != "add" or ins.shape.type not in WIDE:
+        return False
+    return not any(is_constant(i) for i in _through_views(ins.inputs))

@@ -1,0 +1,63 @@
+"""Which kernels the ranges of a dynamic program need: found once by lowering it for many lengths, then kept in the
+cache folder.
+
+A list is for one program (its text: weights do not change kernels), the options that choose kernels, this package and
+the machine. The folder is trusted, as it is for objects.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from ...codegen.cpu.identity import environment_identity
+from ...codegen.files import default_folder, package_state, replace_file
+from ...codegen.kernel import KernelSource
+from ...graph.program import Program
+from ...runtime.cpu.threads import resolve_num_threads
+from ..options import TargetOptions
+
+__all__ = ["find", "keep"]
+
+MOST = 256
+"""Lists; those written first go first. One has some hundred kilobytes."""
+
+
+def find(program: Program, options: TargetOptions) -> list[KernelSource] | None:
+    """The kernels of a program's ranges; None if nobody has looked for them here."""
+    path = _path(program, options)
+    try:
+        entries = json.loads(path.read_bytes()) if path is not None else None
+        return None if entries is None else [KernelSource(*(str(part) for part in entry)) for entry in entries]
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def keep(program: Program, options: TargetOptions, kernels: Iterable[KernelSource]) -> None:
+    """Keep the kernels of a program's ranges; a failure to write is no error."""
+    path = _path(program, options)
+    if path is None:
+        return
+    entries = [[kernel.backend, kernel.name, kernel.text, kernel.origin] for kernel in kernels]
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, json.dumps(entries).encode())
+        found = sorted((entry.stat().st_mtime, entry.path) for entry in os.scandir(path.parent))
+        for _, name in found[:-MOST]:
+            os.unlink(name)
+
+
+def _path(program: Program, options: TargetOptions) -> Path | None:
+    """None if a variable of MIGraphX's is set: what compiling does is to be seen, or to be done otherwise."""
+    if any(name.startswith("MIGRAPHX_") for name in os.environ):
+        return None
+    threads = resolve_num_threads(options.num_threads or None)
+    chosen = (options.fast_math, options.memory_reuse, threads, options.disabled_passes)
+    machine = sorted(environment_identity().items())
+    mine = sorted((name, value) for name, value in os.environ.items() if name.startswith("MGX_"))
+    text = f"{package_state()}\n{machine}\n{mine}\n{chosen} {options.packing_growth}\n{program}"
+    return default_folder() / "ranges" / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"

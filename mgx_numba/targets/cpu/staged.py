@@ -1,0 +1,80 @@
+"""A program in which lengths depend on data, as two programs: the second is made for what the first has found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TextIO
+
+import numpy as np
+
+from ...graph.program import Program
+from ...graph.rewrite_log import RewriteLog
+from ..base import KeptPlan, Tree
+from ..stages import ProgramStages
+from .compiled import LoweredProgram, grouped
+
+if TYPE_CHECKING:
+    from ..base import Observer
+
+__all__ = ["StagedProgram"]
+
+
+class StagedProgram(LoweredProgram):
+    """Runs the first stage, then the second on some of its results."""
+
+    def __init__(
+        self,
+        stages: ProgramStages,
+        compile: Callable[[Program], LoweredProgram],
+        trees: list[Tree] | None,
+        whole: Program,
+    ) -> None:
+        """``compile`` makes the program of a stage; ``trees`` groups the results of ``whole``, which is shown."""
+        super().__init__(None, trees, lambda: whole)
+        self._head, self._tail = compile(stages.head), compile(stages.tail)
+        self._names = stages.inputs
+        self._results = stages.results
+
+    def _in_stages(
+        self, inputs: Mapping[str, np.ndarray], run: Callable[[LoweredProgram, Mapping[str, np.ndarray]], list[Any]]
+    ) -> list[Any]:
+        """Results of both stages, each run by ``run``, as those of the whole."""
+        first = run(self._head, inputs)
+        passed = first[len(first) - len(self._names) :]
+        second = run(self._tail, dict(zip(self._names, passed, strict=True)))
+        return grouped(self.trees, [(first if early else second)[k] for early, k in self._results])
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
+        """See `LoweredProgram.run`."""
+        return self._in_stages(inputs, lambda stage, given: stage.run(given))
+
+    def observe(self, inputs: Mapping[str, np.ndarray], observer: Observer) -> list[Any]:
+        """See `LoweredProgram.observe`: the steps of both stages."""
+        return self._in_stages(inputs, lambda stage, given: stage.observe(given, observer))
+
+    def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[Any]:
+        """See `LoweredProgram.trace`: the steps of both stages."""
+        return self._in_stages(inputs, lambda stage, given: stage.trace(given, level, out))
+
+    def idle(self, inputs: Mapping[str, np.ndarray]) -> None:
+        """See `LoweredProgram.idle`; what the second stage takes is known only by running the first, so it is left
+        out."""
+        self._head.idle(inputs)
+
+    def _all(self) -> list[LoweredProgram]:
+        return [*self._head._all(), *self._tail._all()]
+
+    def host_reasons(self) -> dict[str, str]:
+        """See `LoweredProgram.host_reasons`: those of the first stage; the second has a plan when it runs."""
+        return self._head.host_reasons()
+
+    def rewrite_log(self) -> RewriteLog:
+        """See `LoweredProgram.rewrite_log`: that of both stages."""
+        log = RewriteLog()
+        for stage in (self._head, self._tail):
+            log.include(stage.rewrite_log())
+        return log
+
+    def kept_plan(self) -> KeptPlan | None:
+        """None: a plan of the second stage is made when it runs."""
+        return None

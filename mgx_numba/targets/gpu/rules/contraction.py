@@ -1,0 +1,119 @@
+"""Matrix products and convolutions, alone or with pointwise operations around them as a prologue and an epilogue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from ....codegen.body import ScalarBody
+from ....codegen.cpu.printer import CodeBuffer
+from ....codegen.gpu.contraction.tensor import pack_columns, refusal
+from ....codegen.gpu.contraction.tiled import pack_weights, packed_lens
+from ....codegen.gpu.printer import ThreadPrinter
+from ....codegen.problems.convolution import ConvProblem
+from ....codegen.problems.epilogue import Epilogue
+from ....codegen.problems.gemm import GemmProblem
+from ....codegen.tuning.request import Request
+from ....core.shape import Shape
+from ....core.types import Type
+from ....errors import UnsupportedError
+from ....graph.instruction import Instruction
+from ...lowering import contraction
+from ...lowering.buffers import View
+from ...lowering.contraction import CONVOLUTIONS, PRODUCTS, Contractions, accepts_contraction
+from ...lowering.lowering import Lowering, PendingStep
+from .table import lowering
+
+_VECTOR_BYTES = 16
+"""Of the widest load of one thread, which must be aligned."""
+_TYPES = (Type.float_type, Type.double_type, Type.half_type, Type.bf16_type)
+
+
+@lowering(*PRODUCTS, *CONVOLUTIONS, "fused_contraction", accepts=accepts_contraction)
+def lower_contraction(low: Lowering, ins: Instruction) -> None:
+    """One launch, with the pointwise operations around the contraction compiled in."""
+    contraction.lower_contraction(low, ins, _HERE)
+
+
+def _refused(a: Type, b: Type, out: Type, constant: bool) -> str | None:
+    """Why kernels do not have the types, which are one float."""
+    if out in _TYPES and a is b is out:
+        return None
+    return f"no kernel is for these element types: {a.name} {b.name} {out.name}"
+
+
+def _check(body: ScalarBody) -> None:
+    """Raises `UnsupportedError` for a body that the language has no words for."""
+    printer = ThreadPrinter(CodeBuffer(), 1)
+    body.evaluate(printer, [printer.loaded(f"x{k}", type) for k, type in enumerate(body.parameters)])
+
+
+def _launch(
+    low: Lowering,
+    ins: Instruction,
+    problem: GemmProblem | ConvProblem,
+    epilogue: Epilogue,
+    strides: Sequence[Sequence[int]],
+    operands: dict[str, View],
+    extras: Sequence[View],
+    weights: np.ndarray | None,
+) -> None:
+    places = tuple(tuple(int(s) for s in own) for own in strides)
+    if isinstance(problem, GemmProblem) and weights is not None:
+        operands["w"] = low.packed_constant(weights, "columns", lambda: _columns(weights))
+        problem = replace(problem, b_strides=(*operands["w"].strides[:-2], 1, problem.k))
+    for name in ("x", "w"):
+        operands[name] = _aligned(low, ins, operands[name])
+    request = Request(problem, epilogue, places, low.threads, low.options.fast_math)
+    solution = low.backend.plan(request)
+    operands |= {f"e{k}": view for k, view in enumerate(extras)}
+    if isinstance(problem, ConvProblem):
+        operands["w"] = _packed(low, ins, problem, not refusal(request), operands["w"], weights)
+    if solution.scratch:
+        operands["scratch"] = low.allocate(Shape(Type.uint8_type, (solution.scratch,)))
+    for launch in solution.launches:
+        low.launch(launch, operands, ins)
+
+
+def _columns(weights: np.ndarray) -> np.ndarray:
+    """A constant right operand with its columns contiguous; matrices that repeat are kept once."""
+    once = weights[tuple(slice(1 if s == 0 else None) for s in weights.strides[:-2])]
+    kept = np.ascontiguousarray(once.swapaxes(-1, -2))
+    return np.broadcast_to(kept, (*weights.shape[:-2], *kept.shape[-2:]))
+
+
+def _aligned(low: Lowering, ins: Instruction, view: View) -> View:
+    """The tensor itself if it begins where vectors do, else a copy that does, with the same strides."""
+    if view.byte_offset % _VECTOR_BYTES == 0:
+        return view
+    if view.shape.broadcasted or view.shape.element_space > 2 * view.shape.elements:
+        raise UnsupportedError("an operand that begins between vectors and repeats elements")
+    copied = low.allocate(view.shape)
+    low.copy(view, copied, ins)
+    return copied
+
+
+def _packed(
+    low: Lowering, ins: Instruction, problem: ConvProblem, columns: bool, view: View, weights: np.ndarray | None
+) -> View:
+    """Weights in the order that kernels read; those that are not constant are packed by a host step in every run."""
+    pack = partial(pack_columns if columns else pack_weights, problem)
+    how = (columns, problem.groups, problem.taps, problem.transposed)
+    if weights is not None:
+        return low.packed_constant(weights, how, lambda: pack(weights))
+    groups, taps, inputs, outputs = packed_lens(problem)
+    lens = (groups, outputs, taps, inputs) if columns else (groups, taps, inputs, outputs)
+    target = low.allocate(Shape(view.type, lens))
+
+    def host(arrays: list) -> list:
+        return [pack(arrays[0])]
+
+    reason = "the weights are not constant, and no kernel packs them"
+    low.steps.append(PendingStep(None, {}, "ref::pack_weights", ins, host, [view], [target], reason=reason))
+    return target
+
+
+_HERE = Contractions(_refused, _check, _launch)

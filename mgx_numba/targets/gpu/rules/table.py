@@ -1,0 +1,11 @@
+"""The table that the rules of this package are registered in."""
+
+from __future__ import annotations
+
+from ...lowering.rules import RuleTable
+from ...lowering.views import VIEWS
+
+__all__ = ["RULES", "lowering"]
+
+RULES = RuleTable(VIEWS)
+lowering = RULES.lowering

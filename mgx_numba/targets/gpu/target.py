@@ -1,0 +1,59 @@
+"""The ``gpu`` target: generated kernels on an NVIDIA device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from ...errors import OptionError
+from ...interrupts import whole_module
+from .passes import PASSES
+
+if TYPE_CHECKING:
+    from ...graph.program import Program
+    from ..base import Compiled, KeptPlan, Progress
+    from ..options import TargetOptions
+
+__all__ = ["TARGET"]
+
+
+class GpuTarget:
+    """See `Target`. Passes, lowering and the driver are loaded when something is compiled."""
+
+    name = "gpu"
+    backend = "gpu"
+    passes = PASSES
+    tunes = False
+    device_options: frozenset[str] = frozenset()
+
+    def compile(self, program: Program, options: TargetOptions, progress: Progress | None = None) -> Compiled:
+        """See `Target.compile`.
+
+        Raises:
+            DeviceError: there is no device; the message says what is missing.
+        """
+        whole_module("mgx_numba.targets.gpu.program")
+        from .program import GpuProgram
+
+        return GpuProgram(program, options, progress)
+
+    def machine(self) -> Mapping[str, str] | None:
+        """None: no plan is kept yet."""
+        return None
+
+    def restore(self, kept: KeptPlan, options: TargetOptions, portable: Callable[[], Program]) -> Compiled:
+        """See `Target.restore`."""
+        raise OptionError("the target gpu keeps no plans")
+
+    def limits(self, num_threads: int = 0) -> None:
+        """See `Target.limits`; they are not measured."""
+        return None
+
+    def missing(self) -> str:
+        """Why this process has no device; empty if it has one."""
+        from ...codegen.gpu.driver.library import missing
+
+        return missing()
+
+
+TARGET = GpuTarget()

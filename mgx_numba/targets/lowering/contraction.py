@@ -1,0 +1,293 @@
+"""Matrix products and convolutions, alone or with pointwise operations around them as a prologue and an epilogue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from ...codegen.body import ScalarBody
+from ...codegen.problems.convolution import ConvProblem
+from ...codegen.problems.element_types import ElementTypes
+from ...codegen.problems.epilogue import Epilogue, Prologue
+from ...codegen.problems.fused_contraction import (
+    epilogue_parameters,
+    make_epilogue,
+    make_prologue,
+    prologue_parameters,
+    weights_parameter,
+)
+from ...codegen.problems.gemm import GemmProblem
+from ...core.shape import Shape, row_major_strides
+from ...core.types import Type
+from ...graph.instruction import Instruction
+from .buffers import View
+from .lowering import Lowering
+
+__all__ = ["CONVOLUTIONS", "PRODUCTS", "Contractions", "LaunchContraction", "accepts_contraction", "lower_contraction"]
+
+NO_EPILOGUE = Epilogue()
+PRODUCTS = ("dot", "quant_dot")
+CONVOLUTIONS = ("convolution", "convolution_backwards", "quant_convolution")
+
+
+class LaunchContraction(Protocol):
+    """Appends the steps of a contraction."""
+
+    def __call__(
+        self,
+        low: Lowering,
+        ins: Instruction,
+        problem: GemmProblem | ConvProblem,
+        epilogue: Epilogue,
+        strides: Sequence[Sequence[int]],
+        operands: dict[str, View],
+        extras: Sequence[View],
+        weights: np.ndarray | None,
+    ) -> None:
+        """``strides`` are those of the epilogue's operands, ``extras`` these, ``weights`` the constant ones if they
+        are."""
+
+
+@dataclass(frozen=True)
+class Contractions:
+    """What a target has for contractions.
+
+    Attributes:
+        refused: why its kernels do not have element types, which are those of the left-hand side, the right-hand side
+            and the result, where the right-hand side is constant or not; None if they do.
+        check: raises `UnsupportedError` for pointwise work that its kernels cannot do.
+        launch: appends the steps.
+    """
+
+    refused: Callable[[Type, Type, Type, bool], str | None]
+    check: Callable[[ScalarBody], None]
+    launch: LaunchContraction
+
+
+def accepts_contraction(ins: Instruction, shape: Shape) -> bool:
+    """Products write rows of contiguous columns, convolutions channels-last pixels."""
+    core = _core(ins)
+    if core.name in PRODUCTS:
+        return shape.lens[-1] == 1 or shape.strides[-1] == 1
+    return _pixel_strides(shape.lens, shape.strides) is not None and (shape.lens[1] == 1 or shape.strides[1] == 1)
+
+
+def _core(ins: Instruction) -> Instruction:
+    """The contraction itself, which a ``fused_contraction`` has inside."""
+    if ins.name != "fused_contraction":
+        return ins
+    return next(i for i in ins.module_args[0] if i.name in PRODUCTS or i.name in CONVOLUTIONS)
+
+
+def lower_contraction(low: Lowering, ins: Instruction, has: Contractions) -> None:
+    """The steps of a product, a convolution, or one of them with what is fused around it."""
+    core = _core(ins)
+    lens = [*core.shape.lens, *(n for i in core.inputs for n in i.shape.lens)]
+    reason = "there are no elements" if 0 in lens else _refused(low, ins, core, has)
+    if reason is not None:
+        low.host(ins, reason)
+    elif core.name in PRODUCTS:
+        _lower_dot(low, ins, core, has)
+    else:
+        _lower_convolution(low, ins, core, has)
+
+
+def _refused(low: Lowering, ins: Instruction, core: Instruction, has: Contractions) -> str | None:
+    a, b, out = (i.shape.type for i in (*core.inputs, core))
+    right = _operands(low, ins, core)[0][1]
+    return has.refused(a, b, out, low.constant_value(right) is not None)
+
+
+def _types(core: Instruction) -> ElementTypes:
+    """The element types of a contraction."""
+    a, b, out = (i.shape.type.numpy.name for i in (*core.inputs, core))
+    return ElementTypes(a, b, out, out)
+
+
+def _operands(low: Lowering, ins: Instruction, core: Instruction) -> tuple[list[Instruction], list[View]]:
+    """The instructions that feed the contraction, and the views that only the epilogue reads."""
+    if ins is core:
+        return list(ins.inputs), []
+    body = ins.module_args[0]
+    outer = dict(zip(body.parameters(), ins.inputs))
+    extras = [low.values[outer[p]] for p in epilogue_parameters(body, core)]
+    return [outer[prologue_parameters(body, core)[0]], outer[weights_parameter(core)]], extras
+
+
+def _prologue(
+    low: Lowering, ins: Instruction, core: Instruction, has: Contractions
+) -> tuple[Prologue | None, list[View]]:
+    """The prologue of a convolution and the views that only it reads.
+
+    Raises:
+        UnsupportedError: kernels lack one of its operations.
+    """
+    if ins is core:
+        return None, []
+    body = ins.module_args[0]
+    outer = dict(zip(body.parameters(), ins.inputs))
+    views, places = [], []
+    for parameter in prologue_parameters(body, core)[1]:
+        view = low.values[outer[parameter]]
+        view = view.with_shape(Shape(view.type, view.lens[:2], view.strides[:2]))  # the same in every pixel
+        if view.lens[1] > 1 and view.strides[1] not in (0, 1):
+            view = low.materialized(view, row_major_strides(view.lens), ins)
+        image = view.strides[0] if view.lens[0] > 1 else 0
+        views.append(view)
+        places.append(("per_k" if view.lens[1] > 1 and view.strides[1] else "scalar", (image,)))
+    prologue = make_prologue(body, core, places, low.options.fast_math)
+    if prologue is not None:
+        has.check(prologue.body)
+    return prologue, views
+
+
+def _epilogue(low: Lowering, ins: Instruction, core: Instruction, access: Sequence[str], has: Contractions) -> Epilogue:
+    """The epilogue of a contraction.
+
+    Raises:
+        UnsupportedError: kernels lack one of its operations.
+    """
+    if ins is core:
+        return NO_EPILOGUE
+    epilogue = make_epilogue(ins.module_args[0], core, access, low.options.fast_math)
+    if epilogue.body is not None:
+        has.check(epilogue.body)
+    return epilogue
+
+
+def _lower_dot(low: Lowering, ins: Instruction, core: Instruction, has: Contractions) -> None:
+    (a_ins, b_ins), extras = _operands(low, ins, core)
+    a, b = low.values[a_ins], low.values[b_ins]
+    m, k = a.lens[-2:]
+    n = b.lens[-1]
+    weights = low.constant_value(b_ins)
+    target = low.output(ins)
+    prepared, access, strides = [], [], []
+    for view in extras:
+        view, kind = _row_operand(low, ins, view)
+        prepared.append(view)
+        access.append(kind)
+        strides.append(view.strides[:-1] if kind in ("full", "per_m") else ())
+    problem = GemmProblem(
+        m=m, n=n, k=k, batch=a.lens[:-2], a_strides=a.strides, b_strides=b.strides, out_strides=target.strides[:-1],
+        types=_types(core), b_constant=weights is not None,
+        fast_math=low.options.fast_math,
+    )  # fmt: skip
+    epilogue = _epilogue(low, ins, core, access, has)
+    has.launch(low, ins, problem, epilogue, strides, {"x": a, "w": b, "out": target}, prepared, weights)
+
+
+def _row_operand(low: Lowering, ins: Instruction, view: View) -> tuple[View, str]:
+    """An epilogue operand of a product, copied if its columns are strided, and how it varies."""
+    columns = view.strides[-1] if view.lens[-1] > 1 else (1 if any(view.strides[:-1]) else 0)
+    if columns not in (0, 1):
+        view = low.materialized(view, row_major_strides(view.lens), ins)
+        columns = 1
+    rows = any(s for s, n in zip(view.strides[:-1], view.lens[:-1]) if n > 1)
+    if columns:
+        return view, "full" if rows else "per_n"
+    return view, "per_m" if rows else "scalar"
+
+
+def _lower_convolution(low: Lowering, ins: Instruction, core: Instruction, has: Contractions) -> None:
+    (x_ins, w_ins), extras = _operands(low, ins, core)
+    x = _channels_last(low, ins, low.values[x_ins])
+    prologue, before = _prologue(low, ins, core, has)
+    if prologue:
+        x = _evenly_spaced(low, ins, x)
+    op: Any = core.op
+    rank = len(x.lens) - 2
+    padding = op.padding if len(op.padding) == 2 * rank else (*op.padding, *op.padding)
+    weights = low.constant_value(w_ins)
+    declared = low.output(ins)
+    pixels = _pixel_strides(declared.lens, declared.strides)
+    direct = pixels is not None and (declared.lens[1] == 1 or declared.strides[1] == 1)
+    target = declared if direct else low.allocate(Shape(declared.type, declared.lens, _nhwc_strides(declared.lens)))
+    image, pixel = _pixel_strides(target.lens, target.strides) or (0, 0)
+    prepared, access, strides = [], [], []
+    for view in extras:
+        view, kind, own = _pixel_operand(low, ins, view)
+        prepared.append(view)
+        access.append(kind)
+        strides.append(own)
+    transposed = core.name == "convolution_backwards"
+    problem = ConvProblem(
+        batch=x.lens[0], in_channels=x.lens[1], out_channels=target.lens[1], in_lens=x.lens[2:],
+        kernel=w_ins.shape.lens[2:], stride=op.stride, dilation=op.dilation, pads_begin=padding[:rank],
+        pads_end=padding[rank:], groups=op.group, types=_types(core),
+        x_strides=(x.strides[0], *x.strides[2:]), out_strides=(image, pixel), transposed=transposed,
+        output_padding=_output_padding(op, x, w_ins, target, padding, rank) if transposed else (),
+        fast_math=low.options.fast_math, prologue=prologue,
+    )  # fmt: skip
+    epilogue = _epilogue(low, ins, core, access, has)
+    operands = {"x": x, "w": low.values[w_ins], "out": target, **{f"a{k}": view for k, view in enumerate(before)}}
+    has.launch(low, ins, problem, epilogue, strides, operands, prepared, weights)
+    if target is not declared:
+        low.copy(target, declared, ins)
+
+
+def _output_padding(
+    op: Any, x: View, w_ins: Instruction, target: View, padding: Sequence[int], rank: int
+) -> tuple[int, ...]:
+    """Extra rows at the end of a transposed convolution's result, from the lengths that its shape rule gave."""
+    extra = []
+    for d in range(rank):
+        reach = op.dilation[d] * (w_ins.shape.lens[2 + d] - 1) + 1
+        natural = (x.lens[2 + d] - 1) * op.stride[d] + reach - padding[d] - padding[rank + d]
+        extra.append(target.lens[2 + d] - natural)
+    return tuple(extra)
+
+
+def _channels_last(low: Lowering, ins: Instruction, x: View) -> View:
+    if x.lens[1] == 1 or x.strides[1] == 1:
+        return x
+    return low.materialized(x, _nhwc_strides(x.lens), ins)
+
+
+def _evenly_spaced(low: Lowering, ins: Instruction, x: View) -> View:
+    """An input whose pixels follow each other at one distance, as its strides say for axes of length 1 too."""
+    pixels = _pixel_strides(x.lens, x.strides)
+    if pixels is None:
+        x = low.materialized(x, _nhwc_strides(x.lens), ins)
+        pixels = _pixel_strides(x.lens, x.strides)
+        assert pixels is not None
+    image, pixel = pixels
+    spatial = (pixel * s for s in row_major_strides(x.lens[2:]))
+    return x.with_shape(Shape(x.type, x.lens, (image, 1, *spatial)))
+
+
+def _nhwc_strides(lens: Sequence[int]) -> tuple[int, ...]:
+    order = (0, *range(2, len(lens)), 1)
+    return Shape.from_permutation(Type.float_type, tuple(lens), order).strides
+
+
+def _pixel_strides(lens: Sequence[int], strides: Sequence[int]) -> tuple[int, int] | None:
+    """Strides of the image and of one pixel, if the spatial dimensions can be walked as one; else ``None``."""
+    pixel, expected = 0, -1
+    for n, s in zip(reversed(lens[2:]), reversed(strides[2:])):
+        if n == 1:
+            continue
+        if expected < 0:
+            pixel = s
+        elif s != expected:
+            return None
+        expected = s * n
+    return (strides[0] if lens[0] > 1 else 0), pixel
+
+
+def _pixel_operand(low: Lowering, ins: Instruction, view: View) -> tuple[View, str, tuple[int, ...]]:
+    """An epilogue operand of a convolution, copied if it cannot be walked by pixels, how it varies, its strides."""
+    pixels = _pixel_strides(view.lens, view.strides)
+    channel = view.strides[1] if view.lens[1] > 1 else (1 if pixels and any(pixels) else 0)
+    if pixels is None or channel not in (0, 1):
+        view = low.materialized(view, _nhwc_strides(view.lens), ins)
+        pixels = _pixel_strides(view.lens, view.strides)
+        assert pixels is not None
+        channel = 1
+    moving = any(pixels)
+    if channel:
+        return view, "full" if moving else "per_n", pixels if moving else ()
+    return view, "per_m" if moving else "scalar", pixels if moving else ()

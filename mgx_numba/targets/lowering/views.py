@@ -1,0 +1,100 @@
+"""Views: operators that only change how memory is seen; they cost nothing, or one copy where strides do not allow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ...core.shape import Shape
+from ...graph.instruction import Instruction
+from ...runtime.plan import Region
+from .buffers import View
+from .common import COMMON
+from .destinations import seen_before
+from .lowering import Lowering
+from .rules import RuleTable
+
+__all__ = ["VIEWS", "reshape"]
+
+VIEWS = RuleTable(COMMON)
+"""Rules of views, and those of `common`."""
+
+
+@VIEWS.lowering("transpose", "slice", "step", "multibroadcast", "broadcast", "scalar", "broadcast_with_dims")
+def lower_view(low: Lowering, ins: Instruction) -> None:
+    """Another window of the input's memory; forms whose parameters are run-time values go to the host."""
+    if len(ins.inputs) != 1:
+        if ins.name in ("multibroadcast", "broadcast"):
+            _broadcast(low, ins)
+            return
+        low.host(ins, "what it shows is known at run time only")
+        return
+    view = low.input(ins, 0).aliased(lambda a: ins.op.compute(ins.shape, [a]))
+    if view is None:
+        low.host(ins, "no view of the input is the result")
+    else:
+        low.values[ins] = view
+
+
+def _broadcast(low: Lowering, ins: Instruction) -> None:
+    others = [np.broadcast_to(np.empty(1, i.shape.type.numpy), i.shape.lens) for i in ins.inputs[1:]]
+    view = low.input(ins, 0).aliased(lambda a: ins.op.compute(ins.shape, [a, *others]))
+    if view is None:
+        low.host(ins, "no view of the input is the result")
+    else:
+        low.values[ins] = view
+
+
+def reshape(low: Lowering, ins: Instruction, copies_directly: Callable[[View, View], bool]) -> None:
+    """A view where the strides allow it, else a copy, to lent memory or row-major, seen with the new lengths.
+
+    ``copies_directly`` says whether one copy to lent memory of other strides is faster than two steps.
+    """
+    source = low.input(ins, 0)
+    lens = ins.shape.lens
+    view = source.aliased(lambda a: np.reshape(a, lens, copy=False))
+    if view is None:
+        view = _copy_to_lent(low, ins, source, copies_directly)
+    if view is None:
+        copied = low.allocate(Shape(source.type, source.lens))
+        low.copy(source, copied, ins)
+        view = copied.with_shape(Shape(source.type, lens))
+    low.values[ins] = view
+
+
+def _copy_to_lent(
+    low: Lowering, ins: Instruction, source: View, copies_directly: Callable[[View, View], bool]
+) -> View | None:
+    """The memory lent to a reshape, to which its input is copied; ``None`` without, or if two steps are faster."""
+    lent = low.destinations.get(ins)
+    seen = None if lent is None else seen_before(ins, lent.shape)
+    if lent is None or seen is None:
+        return None
+    target = lent.with_shape(seen)
+    if not copies_directly(source, target):
+        return None
+    low.copy(source, target, ins)
+    return lent
+
+
+@VIEWS.lowering("identity")
+def lower_identity(low: Lowering, ins: Instruction) -> None:
+    """The input itself."""
+    low.values[ins] = low.input(ins, 0)
+
+
+@VIEWS.lowering("bit_cast")
+def lower_bit_cast(low: Lowering, ins: Instruction) -> None:
+    """The input's memory as another type; a constant, which is known by its array, is left to the host."""
+    view = low.input(ins, 0)
+    if view.buffer.region is Region.CONSTANT:
+        low.host(ins, "constants are known by their arrays, which have one element type")
+    else:
+        low.values[ins] = view.with_shape(Shape(ins.shape.type, view.lens, view.strides))
+
+
+@VIEWS.lowering("get_tuple_elem", hosted=True)
+def lower_get_tuple_elem(low: Lowering, ins: Instruction) -> None:
+    """One member of a tuple."""
+    low.values[ins] = low.values[ins.inputs[0]][ins.op.index]  # type: ignore[attr-defined]

@@ -1,0 +1,71 @@
+"""Lengths that stand for a range: what a program with dynamic inputs is lowered for when it is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import zip_longest
+from math import prod
+
+from ..core.shape import DynamicDimension
+from ..graph.program import Program
+
+__all__ = ["Lens", "sample_lengths"]
+
+Lens = dict[str, tuple[int, ...]]
+
+LENGTHS = (16, 1, 64, 300, 37, 11, 22, 5, 30, 9, 26, 6, 7, 33, 13, 128, 3, 1024, 8, 2, 4096, 0, 20, 512)
+"""In the order of what they are likely to add: kernels differ where an axis has one element, where rows are shorter
+than a vector or a tile, by the runs that a line of pixels is best cut into, and where estimates prefer another
+algorithm; between those lengths are arguments."""
+
+USUAL = (1, 16, 64)
+"""Lengths of all dimensions but one: those of a single token or image, and two beyond the sizes of tiles."""
+ALONE = (2, 1, 3, 64, 4, 300)
+"""Lengths that one dimension has while the others have usual ones: products of up to four rows have kernels of their
+own (`codegen.cpu.contraction.gemv`), and large ones other blockings."""
+
+MOST_ELEMENTS = 1 << 24
+"""Of an input."""
+
+
+def sample_lengths(program: Program) -> Iterator[Lens]:
+    """Lengths of the dynamic inputs, the most telling ones first: optimal ones, then all dimensions together and
+    one by one in turn. Dimensions of one symbol are equal."""
+    shapes = {name: s for name, s in program.parameter_shapes().items() if s.is_dynamic}
+    keys = {name: [d.symbol or f"{name}.{k}" for k, d in enumerate(s.dims)] for name, s in shapes.items()}
+    ranges: dict[str, DynamicDimension] = {}
+    for name, shape in shapes.items():
+        for key, d in zip(keys[name], shape.dims):
+            known = ranges.get(key, d)
+            ranges[key] = DynamicDimension(
+                max(d.min, known.min), max(d.min, known.min, min(d.max, known.max)), d.optimals | known.optimals
+            )
+    seen: set[tuple[int, ...]] = set()
+    for lengths in _assignments({key: d for key, d in ranges.items() if not d.is_fixed}):
+        if tuple(lengths.values()) in seen:
+            continue
+        seen.add(tuple(lengths.values()))
+        lens = {n: tuple(lengths.get(key, ranges[key].min) for key in keys[n]) for n in shapes}
+        if all(prod(n) <= MOST_ELEMENTS for n in lens.values()):
+            yield lens
+
+
+def _assignments(ranges: dict[str, DynamicDimension]) -> Iterator[dict[str, int]]:
+    optimals = max((len(d.optimals) for d in ranges.values()), default=0)
+    for k in range(optimals):
+        yield {key: sorted(d.optimals)[k % len(d.optimals)] if d.optimals else _in(d, 16) for key, d in ranges.items()}
+    together = [{key: _in(d, length) for key, d in ranges.items()} for length in LENGTHS]
+    apart = [
+        {other: _in(r, length if other == key else usual) for other, r in ranges.items()}
+        for length in (ALONE if len(ranges) > 1 else ())
+        for usual in USUAL
+        for key in ranges
+    ]
+    for one, other in zip_longest(together, apart):
+        yield from (lengths for lengths in (one, other) if lengths is not None)
+    for edge in ("min", "max"):
+        yield {key: getattr(d, edge) for key, d in ranges.items()}
+
+
+def _in(d: DynamicDimension, length: int) -> int:
+    return min(max(length, d.min), d.max)

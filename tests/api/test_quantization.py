@@ -1,0 +1,117 @@
+"""``quantize_*`` and the options that do the same: in place, types kept, near the float32 results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mgx_numba
+from mgx_numba.errors import OptionError, ParameterError
+
+from .test_guides import small_model
+
+X = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)
+REF = mgx_numba.get_target("ref")
+
+
+def model() -> mgx_numba.program:
+    return mgx_numba.parse_onnx(small_model(), use_debug_symbols=True)
+
+
+def result(p: mgx_numba.program, target: str = "ref") -> np.ndarray:
+    return np.asarray((p if p.is_compiled() else p.clone().compile(target)).run({"input": X})[0])
+
+
+EXPECTED = result(model())
+
+
+def near(p: mgx_numba.program, bound: float, target: str = "ref") -> None:
+    found = result(p, target)
+    assert found.dtype == np.float32 and np.abs(found - EXPECTED).max() <= bound * np.abs(EXPECTED).max()
+    assert not np.array_equal(found, EXPECTED) or target != "ref"
+
+
+CASES: dict[str, tuple[Any, float]] = {
+    "fp16": (mgx_numba.quantize_fp16, 2e-3),
+    "bf16": (mgx_numba.quantize_bf16, 1e-2),
+    "int8": (lambda p: mgx_numba.quantize_int8(p, REF, [{"input": X}]), 2e-2),
+    "fp8": (lambda p: mgx_numba.quantize_fp8(p, REF, [{"input": X}]), 1e-1),
+}
+
+
+@pytest.mark.parametrize("kind", CASES)
+@pytest.mark.parametrize("target", ["ref", "cpu"])
+def test_in_place_and_near(kind: str, target: str) -> None:
+    function, bound = CASES[kind]
+    p = model()
+    shapes = p.get_parameter_shapes(), p.get_output_shapes()
+    function(p)
+    assert (p.get_parameter_shapes(), p.get_output_shapes()) == shapes
+    near(p, bound, target)
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_options_do_the_same(kind: str) -> None:
+    function, _ = CASES[kind]
+    p, compiled, optimized = model(), model(), model()
+    function(p)
+    options = {f"use_{kind}": True, "calibration": [{"input": X}]}
+    compiled.compile(REF, options)
+    optimized = mgx_numba.optimize(optimized, {"level": 0, **options})
+    for other in (compiled, optimized):
+        np.testing.assert_allclose(result(other), result(p), rtol=1e-6, atol=1e-6)  # optimize calibrates on the CPU
+    assert compiled.clone() == p and model().compile(REF, {f"use_{kind}": False}) != p
+
+
+def test_a_compiled_program_is_compiled_again() -> None:
+    p = model().compile(REF, fast_math=False)
+    mgx_numba.quantize_bf16(p)
+    near(p, 1e-2)
+    assert p._options is not None and not p._options.fast_math
+
+
+def test_four_bit_weights() -> None:
+    p = mgx_numba.program()
+    main = p.get_main_module()
+    rng = np.random.default_rng(1)
+    x = main.add_parameter("x", mgx_numba.shape(type="float", lens=[3, 64]))
+    w = rng.standard_normal((64, 32)).astype(np.float32)
+    main.add_return([main.add_instruction(mgx_numba.op("dot"), [x, main.add_literal(w)])])
+    values = {"x": rng.standard_normal((3, 64)).astype(np.float32)}
+    mgx_numba.quantize_int4_weights(p)
+    assert "unpack_int4" in str(p)
+    expected = values["x"] @ w
+    for target in ("ref", "cpu"):
+        found = np.asarray(p.clone().compile(target).run(values)[0])
+        assert np.linalg.norm(found - expected) < 0.15 * np.linalg.norm(expected)
+
+
+def test_what_became_of_each_layer_is_told() -> None:
+    p = model()
+    choices = mgx_numba.quantize_int8(p, REF, [{"input": X}], ins_names=["*"], observer="entropy")
+    assert [c.choice for c in choices] == ["int8", "int8"]
+    assert all("scale" in str(c) for c in choices)
+
+
+def test_without_calibration_ranges_are_made_up_and_that_is_said() -> None:
+    with pytest.warns(UserWarning, match="no calibration data"):
+        mgx_numba.quantize_int8(model(), REF)
+
+
+def test_wrong_arguments() -> None:
+    with pytest.raises(OptionError, match="ins_names: 'cnvolution' names no operator"):
+        mgx_numba.quantize_fp16(model(), ["cnvolution"])
+    with pytest.raises(OptionError, match="unknown observer 'best'"):
+        mgx_numba.quantize_int8(model(), REF, observer="best")
+    with pytest.raises(OptionError, match="calibration needs a target"):
+        mgx_numba.quantize_int8(model(), "ref")  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match="Parameter not found: input"):
+        mgx_numba.quantize_int8(model(), REF, [{"inptu": X}])
+    with pytest.raises(OptionError, match="fp16 and bf16 exclude each other"):
+        model().compile(REF, use_fp16=True, use_bf16=True)
+    with pytest.raises(OptionError, match="use_fp16 must be True or False"):
+        model().compile(REF, use_fp16="yes")
+    with pytest.raises(OptionError, match="a program is needed, got str"):
+        mgx_numba.quantize_bf16("model.onnx")  # type: ignore[arg-type]

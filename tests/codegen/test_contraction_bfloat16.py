@@ -1,0 +1,170 @@
+"""Products and convolutions with weights in bfloat16: rounded to nearest even on the left, summed in float32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from mgx_numba.codegen.cpu.contraction.bfloat16 import ConvBfloat16, GemmBfloat16
+from mgx_numba.codegen.cpu.contraction.select import select
+from mgx_numba.codegen.cpu.microkernels.bfloat16_table import BFLOAT16_TILES
+from mgx_numba.codegen.cpu.microkernels.tile_table import TILE_TABLE_ROWS, declared_tile
+from mgx_numba.codegen.problems.convolution import ConvProblem
+from mgx_numba.codegen.problems.element_types import element_types
+from mgx_numba.codegen.problems.gemm import GemmProblem
+
+from .contracting import (
+    GuardedPages,
+    apply_full_epilogue,
+    convolve,
+    element_strides,
+    full_epilogue,
+    full_epilogue_arrays,
+    needs_page_protection,
+    run_plan,
+)
+
+TYPES = element_types("float32 bfloat16 float32 float32")
+needs_tile = pytest.mark.skipif(declared_tile(TYPES) is None, reason="the CPU has no fast AVX512-BF16")
+GEMM, CONV = GemmBfloat16(), ConvBfloat16()
+TOLERANCE = 2e-6
+"""Of the largest result: sums in float32."""
+
+
+def rounded(x: np.ndarray) -> np.ndarray:
+    return x.astype(ml_dtypes.bfloat16).astype(np.float64)
+
+
+def multiply(
+    a: np.ndarray, b: np.ndarray, threads: int = 1, pages: GuardedPages | None = None, blocking: Any = None
+) -> np.ndarray:
+    problem = GemmProblem(
+        a.shape[-2], b.shape[-1], a.shape[-1], a.shape[:-2], element_strides(a), element_strides(b), types=TYPES
+    )
+    assert GEMM.refusal(problem) is None
+    packed = GEMM.pack_weights(problem, b)
+    assert packed.shape == GEMM.packed_lens(problem) and packed.dtype.itemsize == 4
+    out = np.full((*a.shape[:-1], b.shape[-1]), np.nan, np.float32)
+    if pages:
+        a, packed, out = (pages.place(array) for array in (a, packed, out))
+    run_plan(GEMM.plan(problem, threads=threads, blocking=blocking), {"x": a, "w": packed, "out": out}, pages)
+    return out
+
+
+def pair(m: int, n: int, k: int, batch: tuple[int, ...] = ()) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng([m, n, k])
+    b = rng.standard_normal((*batch, k, n)).astype(np.float32)
+    return rng.standard_normal((*batch, m, k)).astype(np.float32), b.astype(ml_dtypes.bfloat16)
+
+
+def near(found: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
+    expected = rounded(a) @ b.astype(np.float64)
+    scale = np.abs(rounded(a)) @ np.abs(b.astype(np.float64))
+    assert (np.abs(found - expected) <= TOLERANCE * scale + 1e-30).all()
+
+
+@needs_tile
+def test_odd_sizes() -> None:
+    for m in (1, 2, 5, 13, 25):
+        for n in (1, 16, 33, 70):
+            for k in (0, 1, 2, 3, 32, 65):
+                a, b = pair(m, n, k)
+                near(multiply(a, b), a, b)
+
+
+@needs_tile
+def test_steps_of_depth_threads_strides_and_batches() -> None:
+    for m, n, k, threads in ((40, 130, 5001, 2), (300, 70, 92, 3)):
+        a, b = pair(m, n, k)
+        near(multiply(a, b, threads), a, b)
+    a, b = pair(6, 21, 37, (2, 3))
+    near(multiply(a, b), a, b)
+    near(multiply(a.swapaxes(0, 1), b.swapaxes(0, 1)), a.swapaxes(0, 1), b.swapaxes(0, 1))
+    turned = np.ascontiguousarray(a.swapaxes(-1, -2)).swapaxes(-1, -2)
+    near(multiply(turned, b), turned, b)
+    repeated = np.broadcast_to(b[:, :1], b.shape)
+    near(multiply(a, repeated), a, repeated)
+
+
+@needs_tile
+def test_operands_are_rounded_to_nearest_even() -> None:
+    ties = np.float32([1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20, -(1 + 2**-8), 0.0, -0.0])
+    a = ties[:, None] * np.float32([[1, 0]])
+    found = multiply(a, np.eye(2, 3).astype(ml_dtypes.bfloat16))
+    np.testing.assert_array_equal(found[:, 0], rounded(ties))
+
+
+@needs_tile
+def test_infinities_nan_and_overflow_spread_as_in_float32() -> None:
+    a, b = pair(7, 20, 9)
+    a[1, 2], a[2, 3], a[3, 0], a[4, 5] = np.inf, np.nan, -np.inf, np.finfo(np.float32).max
+    found = multiply(a, b)
+    with np.errstate(all="ignore"):
+        expected = a.astype(ml_dtypes.bfloat16).astype(np.float32) @ b.astype(np.float32)
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
+    np.testing.assert_array_equal(np.isinf(found), np.isinf(expected))
+    np.testing.assert_array_equal(np.sign(found[np.isinf(found)]), np.sign(expected[np.isinf(expected)]))
+
+
+@needs_tile
+@needs_page_protection
+def test_nothing_past_the_end_is_read() -> None:
+    for k in (1, 2, 33, 64):
+        a, b = pair(5, 37, k)
+        near(multiply(a, b, pages=GuardedPages()), a, b)
+
+
+@needs_tile
+def test_blockings_of_tuning_compute_the_same() -> None:
+    a, b = pair(50, 200, 2100)
+    tried = GEMM.blockings(GemmProblem(50, 200, 2100, types=TYPES), 2)
+    assert tried
+    for blocking in tried:
+        near(multiply(a, b, 2, blocking=blocking), a, b)
+
+
+CONVOLUTIONS = [
+    ConvProblem(2, 5, 19, (7, 9), (3, 3), pads_begin=(1, 1), pads_end=(1, 0), types=TYPES),
+    ConvProblem(1, 24, 40, (9, 8), (1, 1), types=TYPES),
+    ConvProblem(1, 8, 34, (11,), (4,), (2,), (2,), (3,), (0,), types=TYPES),
+    ConvProblem(1, 12, 6, (5, 6), (3, 2), pads_begin=(2, 0), pads_end=(0, 1), groups=3, types=TYPES),
+    ConvProblem(1, 3, 64, (15, 15), (7, 7), (2, 2), pads_begin=(3, 3), pads_end=(3, 3), types=TYPES),
+]
+
+
+@needs_tile
+@pytest.mark.parametrize("problem", CONVOLUTIONS)
+def test_convolutions_with_an_epilogue(problem: ConvProblem) -> None:
+    rng = np.random.default_rng(1)
+    assert CONV.refusal(problem) is None
+    x = rng.standard_normal((problem.batch, *problem.in_lens, problem.in_channels)).astype(np.float32)
+    w = rng.standard_normal(problem.weight_lens).astype(np.float32).astype(ml_dtypes.bfloat16)
+    rows = (problem.batch, *problem.out_lens)
+    e = full_epilogue_arrays(rng, rows, problem.out_channels, "float32")
+    out = np.full((*rows, problem.out_channels), np.nan, np.float32)
+    plan = CONV.plan(problem, full_epilogue("float32"), (), 2)
+    run_plan(plan, {"x": x, "w": CONV.pack_weights(problem, w), "out": out, **e})
+    expected = apply_full_epilogue(convolve(problem, rounded(x), w.astype(np.float64)), e)
+    assert np.abs(out - expected).max() <= 3e-6 * np.abs(expected).max()
+
+
+@needs_tile
+def test_weights_take_two_bytes_each() -> None:
+    problem = GemmProblem(64, 512, 768, types=TYPES)
+    assert select(problem).name == "gemm_bfloat16"
+    assert GEMM.pack_weights(problem, np.zeros((768, 512), ml_dtypes.bfloat16)).nbytes == 2 * 768 * 512
+
+
+def test_other_types_and_tiles() -> None:
+    for types in ("float32", "float32 float16 float32 float32", "bfloat16"):
+        assert "not float32 times bfloat16" in (GEMM.refusal(GemmProblem(4, 5, 6, types=element_types(types))) or "")
+    (tile,) = BFLOAT16_TILES
+    assert tile.rows * tile.vectors + tile.vectors + 1 <= 32 and tile.rows < TILE_TABLE_ROWS
+
+
+def test_without_the_instruction_there_is_no_tile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_CPU_FEATURES", "-avx512bf16")
+    assert "no tile is declared" in (GEMM.refusal(GemmProblem(4, 5, 6, types=TYPES)) or "")

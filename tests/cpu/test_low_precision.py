@@ -1,0 +1,201 @@
+"""Programs in 16, 8 and 4 bits on the CPU: kernels for all of them, results as near as the reference's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import mgx_numba
+from bench.models import MODELS, build, inputs
+from mgx_numba.runtime.plan import HostStep
+
+TYPES = {"fp16": (np.float16, TensorProto.FLOAT16), "bf16": (ml_dtypes.bfloat16, TensorProto.BFLOAT16)}
+
+
+def host_steps(p: mgx_numba.program) -> list[str]:
+    """Labels of steps that NumPy runs."""
+    compiled: Any = p._compiled
+    return [step.label for step in compiled.executable.plan.steps if isinstance(step, HostStep)]
+
+
+def half_model(dtype: Any, code: int, convolution: bool) -> onnx.ModelProto:
+    rng = np.random.default_rng(4)
+    lens = [2, 5, 9, 7] if convolution else [3, 50, 33]
+    w = rng.uniform(-0.3, 0.3, (11, 5, 3, 3) if convolution else (33, 21)).astype(dtype)
+    node = helper.make_node("Conv" if convolution else "MatMul", ["x", "w"], ["c"])
+    graph = helper.make_graph(
+        [node, helper.make_node("Relu", ["c"], ["r"]), helper.make_node("Add", ["r", "one"], ["y"])],
+        "half",
+        [helper.make_tensor_value_info("x", code, lens)],
+        [helper.make_tensor_value_info("y", code, None)],
+        [
+            helper.make_tensor("w", code, w.shape, w.tobytes(), raw=True),
+            helper.make_tensor("one", code, [1], np.ones(1, dtype).tobytes(), raw=True),
+        ],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+
+
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("convolution", [False, True])
+@pytest.mark.parametrize("fast_math", [False, True])
+def test_models_of_16_bits_run_in_kernels(kind: str, convolution: bool, fast_math: bool) -> None:
+    dtype, code = TYPES[kind]
+    model = half_model(dtype, code, convolution)
+    p = mgx_numba.parse_onnx(model)
+    shape = p.get_parameter_shapes()["x"]
+    x = np.random.default_rng(1).uniform(-1, 1, shape.lens()).astype(dtype)
+    expected = np.asarray(mgx_numba.parse_onnx(model).compile("ref").run({"x": x})[0]).astype(np.float32)
+    p.compile("cpu", fast_math=fast_math)
+    assert not host_steps(p)
+    found = np.asarray(p.run({"x": x})[0])
+    assert found.dtype == dtype
+    bound = 4 * float(ml_dtypes.finfo(dtype).eps)
+    np.testing.assert_allclose(found.astype(np.float32), expected, rtol=bound, atol=1e-3)
+
+
+def test_float16_as_onnx_runtime_computes_it() -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model = half_model(np.float16, TensorProto.FLOAT16, True)
+    x = np.random.default_rng(1).uniform(-1, 1, (2, 5, 9, 7)).astype(np.float16)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    found = np.asarray(mgx_numba.parse_onnx(model).compile("cpu").run({"x": x})[0])
+    np.testing.assert_allclose(found, session.run(None, {"x": x})[0], rtol=4e-3, atol=4e-3)
+
+
+@pytest.mark.parametrize(
+    "name, quantize",
+    [*((n, mgx_numba.quantize_fp16) for n in MODELS), *((n, mgx_numba.quantize_bf16) for n in ("bert", "gru", "unet"))],
+)
+def test_whole_models_in_16_bits(name: str, quantize: Any) -> None:
+    model = build(name, scale="tiny")
+    values = inputs(name, model)
+    wide, narrow = (mgx_numba.parse_onnx_buffer(model.SerializeToString()) for _ in range(2))
+    wide.compile("cpu")
+    quantize(narrow)
+    narrow.compile("cpu")
+    assert host_steps(narrow) == host_steps(wide)
+    bound = 5e-3 if quantize is mgx_numba.quantize_fp16 else 4e-2
+    for found, expected in zip(narrow.run(values), wide.run(values)):
+        found, expected = np.asarray(found), np.asarray(expected)
+        assert found.dtype == expected.dtype
+        if expected.dtype.kind == "f":
+            assert np.linalg.norm(found - expected) <= bound * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("name", ["bert", "efficientnet_b0", "mlp", "unet"])
+def test_whole_models_in_8_bits(name: str) -> None:
+    model = build(name, scale="tiny")
+    values = inputs(name, model)
+    p = mgx_numba.parse_onnx_buffer(model.SerializeToString())
+    expected = [np.asarray(r) for r in p.clone().compile("cpu").run(values)]
+    choices = mgx_numba.quantize_int8(p, mgx_numba.get_target("cpu"), [values])
+    assert sum(c.choice == "int8" for c in choices) >= 3
+    reference = [np.asarray(r) for r in p.clone().compile("ref").run(values)]
+    p.compile("cpu")
+    assert not host_steps(p)
+    assert any("int8" in k.name for k in p.kernels())
+    for found, same, wide in zip(p.run(values), reference, expected):
+        found = np.asarray(found)
+        assert np.linalg.norm(found - wide) <= 0.1 * np.linalg.norm(wide)
+        # where a value lies between two integers, float32 sums in another order take the other one
+        assert np.linalg.norm(found - same) <= 0.02 * np.linalg.norm(same)
+
+
+def qdq_model(relu: bool, dtype: Any, padding: int) -> onnx.ModelProto:
+    """Two convolutions between quantised values, with biases, as ONNX Runtime's quantiser writes them."""
+    rng = np.random.default_rng(8)
+    code = TensorProto.UINT8 if dtype == np.uint8 else TensorProto.INT8
+    zero = 0 if relu else 117 if dtype == np.uint8 else -9
+    initializers: dict[str, np.ndarray] = {"xs": np.float32(0.02), "xz": np.asarray(zero, dtype)}
+    nodes = [helper.make_node("QuantizeLinear", ["x", "xs", "xz"], ["q0"])]
+    channels = [6, 17, 5]
+    for k in range(2):
+        lens = (channels[k + 1], channels[k], 3, 3)
+        initializers |= {
+            f"w{k}": rng.integers(-127, 128, lens).astype(np.int8),
+            f"ws{k}": rng.uniform(0.002, 0.01, lens[0]).astype(np.float32),
+            f"wz{k}": np.zeros(lens[0], np.int8),
+            f"b{k}": rng.uniform(-1, 1, lens[0]).astype(np.float32),
+            f"ys{k}": np.float32(0.05),
+        }
+        nodes += [
+            helper.make_node("DequantizeLinear", [f"q{k}", "xs" if k == 0 else f"ys{k - 1}", "xz"], [f"d{k}"]),
+            helper.make_node("DequantizeLinear", [f"w{k}", f"ws{k}", f"wz{k}"], [f"dw{k}"], axis=0),
+            helper.make_node("Conv", [f"d{k}", f"dw{k}", f"b{k}"], [f"c{k}"], pads=[padding] * 4),
+            *([helper.make_node("Relu", [f"c{k}"], [f"r{k}"])] if relu else []),
+            helper.make_node("QuantizeLinear", [f"{'r' if relu else 'c'}{k}", f"ys{k}", "xz"], [f"q{k + 1}"]),
+        ]
+    graph = helper.make_graph(
+        nodes,
+        "qdq",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 6, 9, 8])],
+        [helper.make_tensor_value_info("q2", code, None)],
+        [numpy_helper.from_array(np.asarray(value), key) for key, value in initializers.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+@pytest.mark.parametrize("relu, dtype, padding", [(True, np.uint8, 1), (False, np.uint8, 1), (False, np.int8, 0)])
+def test_quantised_models_are_within_one_step_of_onnx_runtime(relu: bool, dtype: Any, padding: int) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model = qdq_model(relu, dtype, padding)
+    x = np.random.default_rng(2).uniform(-2, 2, (2, 6, 9, 8)).astype(np.float32)
+    expected = {}
+    for level in ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL"):
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        expected[level] = session.run(None, {"x": x})[0]
+    p = mgx_numba.parse_onnx(model).compile("cpu")
+    assert not host_steps(p)
+    labels = [k.name for k in p.kernels()]
+    assert sum("conv_int8" in label for label in labels) >= 1
+    found = np.asarray(p.run({"x": x})[0])
+    apart = {level: np.abs(found.astype(int) - values.astype(int)) for level, values in expected.items()}
+    assert found.dtype == dtype and apart["ORT_DISABLE_ALL"].max() <= 1 and np.mean(apart["ORT_DISABLE_ALL"]) < 0.002
+    # Its integer kernels round biases to steps of the sums, which moves some values across a tie.
+    assert apart["ORT_ENABLE_ALL"].max() <= 1 and np.mean(apart["ORT_ENABLE_ALL"]) < 0.1
+    if relu:  # each convolution with all that follows it is one kernel, after the one that quantises the input
+        compiled: Any = p._compiled
+        assert len(compiled.executable.plan.steps) <= 7  # with those that bring channels into words
+
+
+def test_products_of_values_that_are_quantised_as_they_come() -> None:
+    """DynamicQuantizeLinear and MatMulInteger, as ONNX Runtime's dynamic quantisation writes them."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    rng = np.random.default_rng(6)
+    initializers = {
+        "w": rng.integers(-127, 128, (37, 20)).astype(np.int8),
+        "wz": np.int8(0),
+        "ws": np.float32(0.01),
+        "bias": rng.uniform(-1, 1, 20).astype(np.float32),
+    }
+    nodes = [
+        helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
+        helper.make_node("MatMulInteger", ["q", "w", "z", "wz"], ["i"]),
+        helper.make_node("Cast", ["i"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["s", "ws"], ["scale"]),
+        helper.make_node("Mul", ["f", "scale"], ["m"]),
+        helper.make_node("Add", ["m", "bias"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "dynamic",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 5, 37])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.asarray(value), key) for key, value in initializers.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    p = mgx_numba.parse_onnx(model).compile("cpu")
+    assert not host_steps(p) and any("gemm_int8" in k.name for k in p.kernels())
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for size in (1, 30):
+        x = (rng.standard_normal((2, 5, 37)) * size).astype(np.float32)
+        found, (expected,) = np.asarray(p.run({"x": x})[0]), session.run(None, {"x": x})
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4 * size)

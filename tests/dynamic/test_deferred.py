@@ -1,0 +1,122 @@
+"""Deferred nodes: what they keep, how they are told apart, and damaged ones."""
+
+from __future__ import annotations
+
+import base64
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from mgx_numba.core.shape import DynamicDimension, Shape
+from mgx_numba.core.types import Type
+from mgx_numba.errors import MgxError, ParseError, UnsupportedError
+from mgx_numba.frontends.onnx import parse_onnx
+from mgx_numba.graph.program import Program
+from mgx_numba.graph.specialize import specialize
+from mgx_numba.graph.validate import validate
+from mgx_numba.ops.deferred import Deferred
+from mgx_numba.targets.ref.interpreter import evaluate
+
+from ..values import normal
+from .models import FLOAT, INT64, Graph
+
+
+def tiled(dims: list[int | str | None], op_type: str = "Tile") -> Program:
+    """One node of two inputs, data and a vector of two integers."""
+    g = Graph()
+    return parse_onnx(g.model({"x": (FLOAT, dims), "n": (INT64, [2])}, [g.op(op_type, "x", "n")]))
+
+
+def deferred(program: Program) -> list[Deferred]:
+    return [ins.op for ins in program.main if isinstance(ins.op, Deferred)]
+
+
+def test_ranks_are_known_where_anything_tells_them() -> None:
+    assert str(tiled([2, 3]).output_shapes()[0]).startswith("dynamic, float_type, {[0..")
+    assert tiled([2, 3, 4], "Reshape").output_shapes()[0].ndim == 2
+    g = Graph()
+    model = g.model({"x": (FLOAT, [4, 6]), "n": (INT64, ["k"])}, [g.op("Abs", g.op("Reshape", "x", "n"))])
+    program = parse_onnx(model)
+    assert str(program.output_shapes()[0]) == "dynamic, float_type, {...}"
+    validate(program)
+    x = normal(4, 6)
+    for lens in ((24,), (2, 3, 4), (24, 1, 1, 1)):
+        (result,) = evaluate(program, {"x": x, "n": np.array(lens)})
+        np.testing.assert_array_equal(result, np.abs(x).reshape(lens))
+
+
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_a_tensor_of_unknown_rank_may_have_no_axes(shape: tuple[int, ...]) -> None:
+    g = Graph()
+    y = g.op("Reshape", "x", "n")
+    program = parse_onnx(g.model({"x": (FLOAT, [1]), "n": (INT64, ["k"])}, [y, g.op("Shape", g.op("Neg", y))]))
+    result, lengths = evaluate(program, {"x": normal(1), "n": np.array(shape, np.int64)})
+    assert result.shape == shape and lengths.tolist() == list(shape)
+
+
+def test_lengths_settle_what_they_tell_and_leave_the_rest() -> None:
+    g = Graph()
+    y = g.op("Reshape", "x", g.vector(g.dim("x", 0), 2, 2))
+    program = parse_onnx(g.model({"x": (FLOAT, ["n", 4]), "r": (INT64, [3])}, [g.op("Tile", y, "r")]))
+    settled = specialize(program, {"x": (3, 4)})
+    assert [op.operator for op in deferred(settled)] == ["Tile"]
+    known = specialize(program, {"x": (3, 4)}, {"r": np.array([1, 2, 1])})
+    validate(known)
+    assert not deferred(known) and known.output_shapes()[0].lens == (3, 4, 2)
+
+
+def test_nodes_with_subgraphs_keep_what_these_capture() -> None:
+    body = helper.make_graph([helper.make_node("Tile", ["x", "n"], ["t"])], "then", [], [onnx.ValueInfoProto(name="t")])
+    other = helper.make_graph([helper.make_node("Abs", ["x"], ["a"])], "else", [], [onnx.ValueInfoProto(name="a")])
+    g = Graph()
+    y = g.op("If", "c", then_branch=body, else_branch=other)
+    shapes = {"c": (onnx.TensorProto.BOOL, ["k"]), "x": (FLOAT, [2, 3]), "n": (INT64, [2])}
+    program = parse_onnx(g.model(shapes, [y]))
+    assert [(op.operator, len(ins.inputs)) for ins in program.main if isinstance(op := ins.op, Deferred)] == [("If", 3)]
+    x = normal(2, 3)
+    for condition, wanted in ((True, np.tile(x, (2, 1))), (False, np.abs(x))):
+        (result,) = evaluate(program, {"c": np.array([condition]), "x": x, "n": np.array([2, 1])})
+        np.testing.assert_array_equal(result, wanted)
+
+
+def test_what_is_wrong_with_the_values_is_told_of_the_node() -> None:
+    program = tiled([2, 3])
+    with pytest.raises(ParseError, match=r"#0 \(Tile, .*repeats \[-1, 2\] must be one count"):
+        evaluate(program, {"x": normal(2, 3), "n": np.array([-1, 2])})
+
+
+def test_sources_tell_nodes_apart() -> None:
+    def named(mode: str) -> str:
+        g = Graph()
+        y = g.op("Pad", "x", "p", mode=mode)
+        return str(parse_onnx(g.model({"x": (FLOAT, [3, 3]), "p": (INT64, [4])}, [y])))
+
+    assert named("edge") == named("edge") != named("reflect")
+
+
+@pytest.mark.parametrize("reader", ["onnx", "other"])
+def test_damaged_sources_are_errors_of_ours(reader: str) -> None:
+    whole = base64.b64decode(deferred(tiled([2, 3]))[0].source)
+    rng = np.random.default_rng(1)
+    outcomes = set()
+    for _ in range(120):
+        data = bytearray(whole)
+        for place in rng.integers(0, len(data), 2):
+            data[place] = rng.integers(0, 256)
+        source = base64.b64encode(bytes(data[: rng.integers(1, len(data) + 1)])).decode()
+        program = Program()
+        inputs = [
+            program.main.add_parameter("x", Shape(Type.float_type, (2, 3))),
+            program.main.add_literal(np.array([1, 2])),
+        ]
+        result = Shape.dynamic(Type.float_type, [DynamicDimension(0, 9)] * 2)
+        program.main.add_instruction(Deferred("Tile", reader, source, result), inputs)
+        try:
+            specialize(program, {})
+            outcomes.add("read")
+        except MgxError as error:
+            outcomes.add(type(error).__name__)
+    assert outcomes == {"UnsupportedError"} if reader == "other" else "ParseError" in outcomes
+    assert issubclass(UnsupportedError, MgxError)

@@ -1,0 +1,161 @@
+"""Which kernels the plans of a program with dynamic inputs take: none is compiled while it runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mgx_numba.api.program import program as public_program
+from mgx_numba.codegen.kernel import KernelSource
+from mgx_numba.core.shape import DynamicDimension, Shape
+from mgx_numba.core.types import Type
+from mgx_numba.frontends.onnx import parse_onnx
+from mgx_numba.graph.program import Program
+from mgx_numba.runtime.plan import HostStep
+from mgx_numba.targets.cpu import kernel_lists, lower
+from mgx_numba.targets.cpu import program as cpu_program
+from mgx_numba.targets.samples import sample_lengths
+
+from .models import MODELS
+
+SCRIPT = """
+import sys
+import numpy as np
+import mgx_numba as migraphx
+from mgx_numba.codegen.cpu.toolchain import batch
+from mgx_numba.core.shape import DynamicDimension
+from mgx_numba.frontends.onnx import parse_onnx
+from onnx import TensorProto, helper, numpy_helper
+
+weights = np.linspace(-1, 1, 15, dtype=np.float32).reshape(3, 5)
+nodes = [
+    helper.make_node("MatMul", ["x", "w"], ["m"]),
+    helper.make_node("Softmax", ["m"], ["s"]),
+    helper.make_node("Concat", ["s", "m"], ["y"], axis=0),
+]
+graph = helper.make_graph(
+    nodes,
+    "g",
+    [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3])],
+    [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+    [numpy_helper.from_array(weights, "w")],
+)
+program = migraphx.program.wrap(
+    parse_onnx(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]),
+        default_dyn_dim_value=DynamicDimension(1, int(sys.argv[1])),
+    )
+).compile()
+count = len(program.kernels())
+
+def refused(*args):
+    raise AssertionError("compiled in a run")
+
+batch.compile_objects = refused
+for n in (5, 1, 2, 1000, 17, 3, 64, 999):
+    x = np.arange(3 * n, dtype=np.float32).reshape(n, 3) % 7
+    m = x @ weights
+    e = np.exp(m - m.max(1, keepdims=True))
+    wanted = np.concatenate([e / e.sum(1, keepdims=True), m])
+    np.testing.assert_allclose(np.asarray(program.run({"x": x})[0]), wanted, rtol=1e-4, atol=1e-5)
+assert count
+"""
+
+
+@pytest.mark.parametrize("most", [5_000_000])
+def test_nothing_is_compiled_in_a_run(tmp_path: Path, most: int) -> None:
+    environment = {**os.environ, "MGX_CACHE_DIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", SCRIPT, str(most)], env=environment, check=True, timeout=300)
+
+
+@pytest.mark.parametrize("allowed", [0, 2])
+@pytest.mark.parametrize("name", ["fully_convolutional", "encoder", "detector_head"])
+def test_what_would_take_a_kernel_that_is_not_compiled_is_computed_in_another_way(
+    monkeypatch: pytest.MonkeyPatch, name: str, allowed: int
+) -> None:
+    """Of four kernels so many are there."""
+
+    def ready(kernel: KernelSource, store: object) -> bool:
+        return zlib.crc32(kernel.text.encode()) % 4 < allowed
+
+    case = MODELS[name]()
+    program = public_program.wrap(parse_onnx(case.model, default_dyn_dim_value=DynamicDimension(1, 64)))
+    reference = program.clone().compile("ref")
+    program.compile("cpu")
+    monkeypatch.setattr(lower, "ready", ready)
+    rng = np.random.default_rng(allowed)
+    for _ in range(2):
+        feeds = case.draw(rng)
+        for result, wanted in zip(program.run(feeds), reference.run(feeds), strict=True):
+            a, b = np.asarray(result), np.asarray(wanted)
+            assert a.shape == b.shape
+            np.testing.assert_allclose(a, b, rtol=0, atol=case.tolerance * max(1e-6, np.abs(b).max(initial=0)))
+    compiled = program._compiled
+    assert compiled is not None
+    plan = compiled._latest.executable.plan  # type: ignore[attr-defined]
+    assert all(ready(kernel, None) for kernel in plan.kernels())
+    assert allowed or all(isinstance(step, HostStep) for step in plan.steps)
+
+
+def test_samples_lie_in_the_ranges_and_keep_symbols_equal() -> None:
+    program = Program()
+    n = DynamicDimension(2, 9, frozenset({4}), "n")
+    t = DynamicDimension(1, 1_000_000)
+    program.main.add_parameter("x", Shape.dynamic(Type.float_type, [n, t]))
+    program.main.add_parameter("y", Shape.dynamic(Type.float_type, [3, n]))
+    found = list(sample_lengths(program))
+    assert found[0]["x"][0] == 4
+    assert {2, 9} <= {lens["x"][0] for lens in found}
+    assert {1, 1_000_000} <= {lens["x"][1] for lens in found}
+    assert all(lens["y"] == (3, lens["x"][0]) for lens in found)
+    assert len({tuple(lens.items()) for lens in found}) == len(found) < 64
+
+
+def test_the_kernels_of_ranges_are_found_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    lowered = []
+    original = cpu_program.lower_and_release
+
+    def counted(*args: Any, **options: Any) -> Any:
+        lowered.append(args)
+        return original(*args, **options)
+
+    monkeypatch.setattr(cpu_program, "lower_and_release", counted)
+    monkeypatch.setattr(kernel_lists, "default_folder", lambda: tmp_path)
+    case = MODELS["detector_head"]()
+    names = []
+    for options in ({}, {}, {"fast_math": False}):
+        lowered.clear()
+        program = public_program.wrap(parse_onnx(case.model)).compile("cpu", **options)
+        names.append((len(lowered) > 1, {kernel.text for kernel in program.kernels()}))
+    assert [looked for looked, _ in names] == [True, False, True]
+    assert names[0][1] == names[1][1] and names[0][1]
+    for path in tmp_path.glob("ranges/*.json"):
+        path.write_text("[[1]]")
+    program = public_program.wrap(parse_onnx(case.model)).compile("cpu")
+    assert {kernel.text for kernel in program.kernels()} == names[0][1]
+
+
+def test_a_program_that_fits_no_tried_lengths_compiles_in_its_first_run() -> None:
+    program = Program()
+    x = program.main.add_parameter("x", Shape.dynamic(Type.float_type, [DynamicDimension(2, 50)]))
+    nineteen = program.main.add_literal(np.arange(19, dtype=np.float32))
+    wide = program.main.add_instruction("multibroadcast", [nineteen, x])
+    program.main.add_return([program.main.add_instruction("add", [x, wide])])
+    with pytest.warns(RuntimeWarning, match="no lengths that were tried for x fit the program"):
+        compiled = public_program.wrap(program).compile("cpu")
+    values = np.ones(19, np.float32)
+    np.testing.assert_array_equal(np.asarray(compiled.run({"x": values})[0]), np.arange(1, 20, dtype=np.float32))
+
+
+def test_convolutions_of_any_lengths_have_a_kernel_that_does() -> None:
+    """Those over register tiles come along with the ones that estimates prefer."""
+    case = MODELS["fully_convolutional"]()
+    program = public_program.wrap(parse_onnx(case.model, default_dyn_dim_value=DynamicDimension(1, 64))).compile("cpu")
+    assert {"conv_kernel", "conv_places_2d_kernel"} <= {kernel.name for kernel in program.kernels()}

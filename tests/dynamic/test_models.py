@@ -1,0 +1,59 @@
+"""Models with symbolic dimensions, on random lengths in random order, against ONNX Runtime."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mgx_numba.api.program import program as public_program
+from mgx_numba.core.shape import DynamicDimension
+from mgx_numba.frontends.onnx import parse_onnx
+from mgx_numba.graph.validate import validate
+
+from .models import MODELS, Case
+
+LENGTHS = 6
+
+
+def assert_like_onnxruntime(case: Case, target: str, seed: int, **options: DynamicDimension) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = 3
+    settings.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(case.model.SerializeToString(), settings, ["CPUExecutionProvider"])
+    program = parse_onnx(case.model, **options)
+    validate(program)
+    compiled = public_program.wrap(program).compile(target)
+    rng = np.random.default_rng(seed)
+    for _ in range(LENGTHS):
+        feeds = case.draw(rng)
+        for result, wanted in zip(compiled.run(feeds), session.run(None, feeds), strict=True):
+            array = np.asarray(result)
+            assert (array.dtype, array.shape) == (wanted.dtype, wanted.shape)
+            scale = max(1e-6, np.abs(wanted).max(initial=0))
+            np.testing.assert_allclose(array, wanted, rtol=0, atol=case.tolerance * scale)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_with_open_dimensions_on_ref(name: str) -> None:
+    assert_like_onnxruntime(MODELS[name](), "ref", 1)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_with_open_dimensions_on_cpu(name: str) -> None:
+    assert_like_onnxruntime(MODELS[name](), "cpu", 2, default_dyn_dim_value=DynamicDimension(0, 4096))
+
+
+def test_a_saved_program_keeps_its_deferred_nodes(tmp_path: object) -> None:
+    case = MODELS["shuffle_net"]()
+    program = parse_onnx(case.model, default_dyn_dim_value=DynamicDimension(1, 64))
+    assert any(ins.name == "deferred" for ins in program.main)
+    whole = public_program.wrap(program)
+    from mgx_numba.api.loading import load_buffer
+    from mgx_numba.api.saving import save_buffer
+
+    again = load_buffer(save_buffer(whole))
+    assert str(again) == str(whole)
+    feeds = case.draw(np.random.default_rng(3))
+    for a, b in zip(again.compile("ref").run(feeds), whole.compile("ref").run(feeds), strict=True):
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(b))

@@ -1,0 +1,55 @@
+"""``program.reshape``: dimensions of dynamic inputs narrowed after reading."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import mgx_numba as migraphx
+from mgx_numba.api.program import program as public_program
+from mgx_numba.errors import OptionError
+from mgx_numba.frontends.onnx import parse_onnx
+
+from .models import MODELS
+
+
+def test_lengths_given_later_are_as_if_given_when_reading() -> None:
+    case = MODELS["encoder"]()
+    feeds = case.draw(np.random.default_rng(5))
+    program = public_program.wrap(parse_onnx(case.model)).compile("ref")
+    (wanted,) = program.run(feeds)
+    dims = {name: array.shape for name, array in feeds.items()}
+    assert program.reshape(dims) is program and not program.is_compiled()
+    shapes = program.get_parameter_shapes()
+    assert not any(shapes[name].dynamic() for name in dims)
+    assert "deferred" not in str(program) and "dimensions_of" not in str(program)
+    for target in ("ref", "cpu"):
+        (result,) = program.clone().compile(target).run(feeds)
+        np.testing.assert_allclose(np.asarray(result), np.asarray(wanted), rtol=1e-4, atol=1e-5)
+
+
+def test_ranges_are_narrowed() -> None:
+    case = MODELS["shuffle_net"]()
+    program = public_program.wrap(parse_onnx(case.model))
+    batch = migraphx.dynamic_dimension(1, 8, {4})
+    program.reshape({"x": [batch, 4, 5, 6]})
+    assert str(program.get_parameter_shapes()["x"]) == "dynamic, float_type, {[1..8, {4}], 4, 5, 6}"
+    x = np.ones((3, 4, 5, 6), np.float32)
+    assert program.compile("ref").run({"x": x})[0].shape == (3, 5)
+    program.reshape({"x": [2, 4, 5, 6]})
+    assert program.compile("ref").run({"x": x[:2]})[0].shape == (2, 5)
+
+
+@pytest.mark.parametrize(
+    ("dims", "message"),
+    [
+        ({"y": [1]}, "reshape names 'y', which is no input; inputs are: x"),
+        ({"x": [1, 4, 5]}, "'x' has 4 dimensions, got 3"),
+        ({"x": [1, 5, 5, 5]}, "dimension 1 of 'x' is 4, which does not hold 5"),
+        ({"x": 3}, "needs a list of dimensions, got 3"),
+    ],
+)
+def test_dimensions_that_cannot_be(dims: dict, message: str) -> None:
+    program = public_program.wrap(parse_onnx(MODELS["shuffle_net"]().model))
+    with pytest.raises(OptionError, match=message):
+        program.reshape(dims)

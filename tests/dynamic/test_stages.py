@@ -1,0 +1,96 @@
+"""Programs in which lengths depend on data: their stages, and that heavy operators behind such a length get kernels."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+
+from mgx_numba.api.program import program as public_program
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import Type
+from mgx_numba.frontends.onnx import parse_onnx
+from mgx_numba.graph.program import Program
+from mgx_numba.graph.specialize import specialize
+from mgx_numba.graph.validate import validate
+from mgx_numba.runtime.plan import Step
+from mgx_numba.targets.ref.interpreter import evaluate
+from mgx_numba.targets.stages import split
+
+from ..values import normal
+from .models import FLOAT, Graph, two_stages
+
+
+def chosen_rows() -> Program:
+    """Rows of x where y is positive, times weights; beside them x doubled."""
+    g = Graph()
+    where = g.op("Squeeze", g.op("NonZero", g.op("Greater", "y", g.const(np.float32(0)))), g.ints(0))
+    rows = g.op("Gather", "x", where)
+    product = g.op("Add", g.op("MatMul", rows, g.weights(4, 3)), g.weights(3))
+    twice = g.op("Add", "x", "x")
+    again = g.op("Reshape", g.op("MatMul", g.op("Transpose", product), product), g.ints(-1))
+    model = g.model({"x": (FLOAT, [6, 4]), "y": (FLOAT, [6])}, [product, twice, again, where])
+    return parse_onnx(model)
+
+
+def test_the_stages_give_together_what_the_program_gives() -> None:
+    program = chosen_rows()
+    stages = split(program)
+    assert stages is not None
+    validate(stages.head)
+    validate(stages.tail)
+    assert not any(ins.name == "dot" for ins in stages.head.main)
+    assert not any(ins.name == "nonzero" for ins in stages.tail.main)
+    for seed in range(3):
+        feeds = {"x": normal(6, 4, seed=seed), "y": normal(6, seed=seed + 9)}
+        first = evaluate(stages.head, feeds)
+        passed = dict(zip(stages.inputs, first[len(first) - len(stages.inputs) :], strict=True))
+        tail = specialize(stages.tail, {n: a.shape for n, a in passed.items()})
+        assert not any(ins.shape.is_dynamic for ins in tail.main)
+        second = evaluate(tail, passed)
+        together = [(first if early else second)[k] for early, k in stages.results]
+        for a, b in zip(together, evaluate(program, feeds), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+def test_a_program_without_lengths_that_depend_on_data_has_one_stage() -> None:
+    program = Program()
+    x = program.main.add_parameter("x", Shape(Type.float_type, (2, 2)))
+    program.main.add_return([program.main.add_instruction("dot", [x, x])])
+    assert split(program) is None
+
+
+@pytest.mark.parametrize("none", [False, True])
+def test_products_of_chosen_rows_take_kernels(none: bool) -> None:
+    program = public_program.wrap(chosen_rows())
+    reference = program.clone().compile("ref")
+    program.compile("cpu", fast_math=False)
+    for seed in range(4):
+        y = normal(6, seed=seed + 3)
+        feeds = {"x": normal(6, 4, seed=seed), "y": -np.abs(y) if none else y}
+        for result, wanted in zip(program.run(feeds), reference.run(feeds), strict=True):
+            a, b = np.asarray(result), np.asarray(wanted)
+            assert a.shape == b.shape
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    compiled = program._compiled
+    assert compiled is not None
+    labels: list[str] = []
+    compiled.observe(feeds, lambda seen: labels.append(seen.label))
+    assert none or any("gemm" in label or "gemv" in label for label in labels)
+    out = io.StringIO()
+    compiled.trace(feeds, 1, out)
+    assert "nonzero" in out.getvalue()
+    compiled.idle(feeds)
+
+
+def test_regions_that_a_detector_chose_were_pooled_in_host_steps() -> None:
+    case = two_stages()
+    program = public_program.wrap(parse_onnx(case.model)).compile("cpu")
+    feeds = case.draw(np.random.default_rng(4))
+    program.run(feeds)
+    compiled = program._compiled
+    assert compiled is not None
+    plans = [p.executable.plan for p in compiled._all() if p.executable is not None]  # type: ignore[attr-defined]
+    assert len(plans) == 2
+    assert sum(isinstance(step, Step) for step in plans[1].steps) >= len(plans[1].steps) - 1

@@ -1,0 +1,14 @@
+"""Tests marked ``gpu`` need an NVIDIA device; elsewhere they are skipped with what is missing."""
+
+from __future__ import annotations
+
+import pytest
+
+from mgx_numba.codegen.gpu.driver.library import missing
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    lacking = missing() if marked else ""
+    for item in marked if lacking else []:
+        item.add_marker(pytest.mark.skip(reason=lacking))

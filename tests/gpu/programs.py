@@ -1,0 +1,41 @@
+"""Programs on the interpreter and on the device, held against the reference."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mgx_numba.graph.program import Program
+from mgx_numba.runtime.gpu.choice import engine, interpreted
+from mgx_numba.runtime.gpu.engine import Engine
+from mgx_numba.targets.gpu.program import GpuProgram
+from mgx_numba.targets.options import TargetOptions
+
+from ..cpu.agreement import assert_agrees, reference
+from ..cpu.random_programs import Builder
+
+STEPS = 12
+
+
+def interpreter() -> Engine:
+    with interpreted():
+        return engine()
+
+
+def compiled(program: Program, on: Engine, **options: object) -> GpuProgram:
+    return GpuProgram(program, TargetOptions(**{"fast_math": False, **options}), on=on)  # type: ignore[arg-type]
+
+
+def random_program(seed: int) -> Builder:
+    rng = np.random.default_rng([seed, STEPS])
+    builder = Builder(lambda low, high: int(rng.integers(low, high, endpoint=True)))
+    builder.build(STEPS)
+    return builder
+
+
+def check(builder: Builder, on: Engine) -> GpuProgram:
+    """The values of ref for two sets of inputs, and the same again."""
+    program = compiled(builder.program, on)
+    for seed in (1, 2):
+        inputs = builder.inputs(seed)
+        assert_agrees(program.run(inputs), reference(builder.program, inputs))
+    return program

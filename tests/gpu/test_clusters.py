@@ -1,0 +1,185 @@
+"""Pointwise and reduction clusters, products, convolutions and data moves, of awkward lengths and strides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import mgx_numba.ops  # noqa: F401  (registers the operators)
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import Type
+from mgx_numba.errors import ShapeError
+from mgx_numba.graph.module import Module
+from mgx_numba.graph.program import Program
+from mgx_numba.runtime.gpu.cuda import cuda_engine
+from mgx_numba.runtime.gpu.engine import Engine
+
+from ..cpu.agreement import assert_agrees, reference
+from .programs import compiled, interpreter
+
+F32, F16, BF16, F64 = Type.float_type, Type.half_type, Type.bf16_type, Type.double_type
+
+
+@pytest.fixture(params=["interpreter", pytest.param("device", marks=pytest.mark.gpu)])
+def on(request: pytest.FixtureRequest) -> Engine:
+    return interpreter() if request.param == "interpreter" else cuda_engine()
+
+
+Build = Callable[[Module], None]
+
+
+def agree(build: Build, on: Engine, special: bool = False, hosted: int = 0) -> None:
+    """The program has the values of ref, in kernels but for so many host steps."""
+    program = Program()
+    build(program.main)
+    rng = np.random.default_rng(len(program.main.parameters()))
+    inputs = {}
+    for name, shape in program.parameter_shapes().items():
+        values = np.asarray(rng.standard_normal(shape.lens))
+        if special and values.size > 8:
+            values.reshape(-1)[rng.integers(0, values.size, 4)] = [np.nan, np.inf, -np.inf, -0.0]
+        inputs[name] = values.astype(shape.type.numpy)
+    made = compiled(program, on)
+    assert made.executable is not None
+    steps = [step.label for step in made.executable.plan.steps]
+    assert sum(label.startswith("ref::") for label in steps) == hosted, steps
+    assert_agrees(made.run(inputs), reference(program, inputs))
+
+
+@pytest.mark.parametrize("type", [F32, F16, BF16, F64])
+@pytest.mark.parametrize("lens", [(1,), (5,), (1031,), (0, 3), (3, 1, 36), (2, 3, 5)])
+def test_pointwise_of_broadcast_and_transposed_operands(type: Type, lens: tuple[int, ...], on: Engine) -> None:
+    def build(m: Module) -> None:
+        x, y = m.add_parameter("x", Shape(type, lens)), m.add_parameter("y", Shape(type, lens[-1:]))
+        row = m.add_instruction("multibroadcast", [y], out_lens=lens)
+        total = m.add_instruction("relu", [m.add_instruction("mul", [x, row])])
+        turned = m.add_instruction("transpose", [total], permutation=tuple(range(len(lens)))[::-1])
+        m.add_return([total, m.add_instruction("abs", [turned])])
+
+    agree(build, on, special=True)
+
+
+@pytest.mark.parametrize("length", [1, 2, 17, 33, 128, 1000, 4100])
+@pytest.mark.parametrize("type", [F32, F16])
+def test_softmax_of_rows(length: int, type: Type, on: Engine) -> None:
+    def build(m: Module) -> None:
+        x = m.add_parameter("x", Shape(type, (3, length)))
+        m.add_return([m.add_instruction("softmax", [x], axis=1)])
+
+    agree(build, on)
+
+
+@pytest.mark.parametrize("axes", [(0,), (1,), (0, 2), (1, 2), (0, 1, 2)])
+@pytest.mark.parametrize("name", ["reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_prod"])
+def test_reductions_over_any_axes(axes: tuple[int, ...], name: str, on: Engine) -> None:
+    def build(m: Module) -> None:
+        x = m.add_parameter("x", Shape(F32, (4, 7, 12)))
+        m.add_return([m.add_instruction(name, [m.add_instruction("tanh", [x])], axes=axes)])
+
+    agree(build, on, special=name in ("reduce_max", "reduce_min"))
+
+
+def test_columns_are_normalised_across_rows(on: Engine) -> None:
+    def build(m: Module) -> None:
+        x = m.add_parameter("x", Shape(F32, (2, 70, 3, 24)))
+        m.add_return([m.add_instruction("softmax", [x], axis=1)])
+
+    agree(build, on)
+
+
+@pytest.mark.parametrize("type", [F32, F16, BF16, F64])
+@pytest.mark.parametrize("lens", [(1, 1, 1), (5, 34, 17), (33, 3, 16)])
+def test_products_with_what_follows(type: Type, lens: tuple[int, int, int], on: Engine) -> None:
+    rows, columns, depth = lens
+
+    def build(m: Module) -> None:
+        a = m.add_parameter("a", Shape(type, (2, depth, rows)))
+        b = m.add_parameter("b", Shape(type, (2, depth, columns)))
+        bias = m.add_parameter("bias", Shape(type, (columns,)))
+        turned = m.add_instruction("transpose", [a], permutation=(0, 2, 1))
+        product = m.add_instruction("dot", [turned, b])
+        row = m.add_instruction("multibroadcast", [bias], out_lens=(2, rows, columns))
+        m.add_return([m.add_instruction("relu", [m.add_instruction("add", [product, row])])])
+
+    agree(build, on)
+
+
+@pytest.mark.parametrize(
+    ("channels", "group", "kernel", "stride", "padding", "dilation"),
+    [(8, 1, 3, 1, 1, 1), (6, 2, 3, 2, 0, 1), (5, 1, 1, 1, 0, 1), (4, 4, 3, 1, 2, 2), (3, 1, 4, 3, 1, 1)],
+)
+@pytest.mark.parametrize("backwards", [False, True])
+def test_convolutions(
+    channels: int, group: int, kernel: int, stride: int, padding: int, dilation: int, backwards: bool, on: Engine
+) -> None:
+    def build(m: Module) -> None:
+        x = m.add_parameter("x", Shape(F32, (1, channels, 6, 5)))
+        lens = (channels, channels // group, kernel, kernel)
+        w = m.add_literal(np.random.default_rng(7).standard_normal(lens).astype(np.float32))
+        name = "convolution_backwards" if backwards else "convolution"
+        attributes = {"padding": (padding,) * 2, "stride": (stride,) * 2, "dilation": (dilation,) * 2, "group": group}
+        m.add_return([m.add_instruction("relu", [m.add_instruction(name, [x, w], **attributes)])])
+
+    agree(build, on)
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("mode", ["average", "max"])
+def test_pooling_with_padding(mode: str, channels_last: bool, on: Engine) -> None:
+    from mgx_numba.ops.pooling import PoolingMode
+
+    def build(m: Module) -> None:
+        if channels_last:
+            x = m.add_parameter("x", Shape(F32, (2, 9, 10, 8)))
+            x = m.add_instruction("transpose", [x], permutation=(0, 3, 1, 2))
+        else:
+            x = m.add_parameter("x", Shape(F32, (2, 8, 9, 10)))
+        attributes = {
+            "mode": PoolingMode[mode],
+            "lengths": (3, 2),
+            "stride": (2, 2),
+            "padding": (1, 0),
+            "dilations": (1, 2),
+        }
+        m.add_return([m.add_instruction("pooling", [x], **attributes)])
+
+    agree(build, on)
+
+
+def test_padding_adds_and_cuts(on: Engine) -> None:
+    def build(m: Module) -> None:
+        x = m.add_parameter("x", Shape(F32, (3, 4, 5)))
+        m.add_return([m.add_instruction("pad", [x], pads=(1, -1, 0, 2, 0, 3), value=-1.5)])
+
+    agree(build, on)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_gathers_check_their_indices(axis: int, on: Engine) -> None:
+    program = Program()
+    m = program.main
+    x, i = m.add_parameter("x", Shape(F32, (6, 8))), m.add_parameter("i", Shape(Type.int64_type, (2, 3)))
+    m.add_return([m.add_instruction("gather", [x, i], axis=axis)])
+    made = compiled(program, on)
+    values = np.arange(48, dtype=np.float32).reshape(6, 8)
+    index = np.array([[0, -1, 3], [5, -6, 2]])
+    assert np.array_equal(made.run({"x": values, "i": index})[0], np.take(values, index, axis))
+    bad = index.copy()
+    bad[1, 1] = -9
+    with pytest.raises(ShapeError, match=rf"index -9 is out of range for axis {axis} of length {(6, 8)[axis]}"):
+        made.run({"x": values, "i": bad})
+    assert np.array_equal(made.run({"x": values, "i": index})[0], np.take(values, index, axis))
+
+
+@pytest.mark.parametrize("type", [F32, F16])
+def test_what_lies_in_another_order_is_turned_by_tiles(type: Type, on: Engine) -> None:
+    def build(m: Module) -> None:
+        x, y = m.add_parameter("x", Shape(type, (2, 37, 3, 40))), m.add_parameter("y", Shape(type, (40,)))
+        turned = m.add_instruction("transpose", [x], permutation=(0, 3, 2, 1))
+        column = m.add_instruction("broadcast", [y], axis=1, out_lens=(2, 40, 3, 37))
+        total = m.add_instruction("add", [m.add_instruction("contiguous", [turned]), column])
+        m.add_return([m.add_instruction("contiguous", [m.add_instruction("relu", [total])])])
+
+    agree(build, on, special=True)

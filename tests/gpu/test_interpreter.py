@@ -1,0 +1,78 @@
+"""The interpreter runs what is right, and says what is wrong, where."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mgx_numba.codegen.gpu.interpreter.memory import KernelFault, Memory
+from mgx_numba.codegen.gpu.interpreter.run import interpret
+from mgx_numba.codegen.gpu.kernel import gpu_grid, gpu_kernel
+from mgx_numba.runtime.memory import address_of, aligned_empty
+
+THREADS = 64
+
+
+def run(lines: list[str], out: np.ndarray, blocks: int = 1) -> None:
+    memory = Memory()
+    memory.add(address_of(out), out.view(np.uint8), "out")
+    kernel = gpu_kernel("k", ["out = pointer_float32(args, 0)", *lines], THREADS, 1)
+    interpret(kernel, [address_of(out)], gpu_grid(blocks, THREADS), memory)
+
+
+def zeros(count: int) -> np.ndarray:
+    out = aligned_empty((count,), "float32")
+    out[:] = 0
+    return out
+
+
+def test_blocks_and_threads_have_their_numbers() -> None:
+    out = zeros(2 * THREADS)
+    run(["i = block_index(0) * 64 + thread_index(0)", "store_scalar(out, i, cast_float32(i))"], out, blocks=2)
+    assert np.array_equal(out, np.arange(2 * THREADS))
+
+
+def test_a_barrier_lets_threads_read_what_others_wrote() -> None:
+    out = zeros(THREADS)
+    lines = [
+        "s = shared_float32(64)",
+        "t = thread_index(0)",
+        "store_scalar(s, t, cast_float32(t))",
+        "barrier()",
+        "store_scalar(out, t, load_scalar(s, 63 - t))",
+    ]
+    run(lines, out)
+    assert np.array_equal(out, np.arange(THREADS)[::-1])
+    with pytest.raises(KernelFault, match=r"thread \d+, line 10 .*reads bytes .* which nobody has written"):
+        run([line for line in lines if line != "barrier()"], out)
+
+
+def test_shuffles_exchange_within_warps() -> None:
+    out = zeros(THREADS)
+    run(["t = thread_index(0)", "store_scalar(out, t, shuffle_xor(cast_float32(t), 5))"], out)
+    assert np.array_equal(out, np.arange(THREADS) ^ 5)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["store_scalar(out, thread_index(0), 1.0)"], r"thread 8, .*writes bytes 32 to 36 of out, which has 32"),
+        (["store_scalar(out, 0, 1.0)"], r"thread 1, .*writes byte 0 of out, which thread 0 of block 0 wrote"),
+        (
+            ["if thread_index(0) == 0:", "    v = load_aligned(out, 1, 4)"],
+            r"element 1 of out is not at a multiple of 16",
+        ),
+        (["if thread_index(0) < 3:", "    barrier()"], r"never meet: 3 threads .* wait at barrier in line 8; 61 have"),
+        (["if thread_index(0) < 3:", "    x = shuffle_xor(1.0, 1)"], r"3 threads .* wait at shuffle_xor in line 8"),
+    ],
+)
+def test_what_no_kernel_may_do_is_reported(lines: list[str], said: str) -> None:
+    with pytest.raises(KernelFault, match=said):
+        run(lines, zeros(8))
+
+
+def test_writes_of_two_blocks_to_one_place_race() -> None:
+    lines = ["if thread_index(0) == 0:", "    store_scalar(out, 0, 1.0)"]
+    run(lines, zeros(8))
+    with pytest.raises(KernelFault, match=r"block \(1, 0, 0\), thread 0, .*which thread 0 of block 0 wrote"):
+        run(lines, zeros(8), blocks=2)

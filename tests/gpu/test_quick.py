@@ -1,0 +1,60 @@
+"""The fast functions, on the device: within some units in the last place, with infinities and NaN where they belong."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import mgx_numba.ops  # noqa: F401  (registers the operators)
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import Type
+from mgx_numba.graph.program import Program
+from mgx_numba.runtime.gpu.cuda import cuda_engine
+
+from .programs import compiled
+
+UNITS = 5
+SMALLEST = 2.0**-124
+"""Results below may be 0."""
+
+
+def _exact(name: str, x: np.ndarray) -> np.ndarray:
+    wide = x.astype(np.float64)
+    with np.errstate(all="ignore"):
+        sigmoid = np.where(wide >= 0, 1 / (1 + np.exp(-wide)), np.exp(wide) / (1 + np.exp(wide)))
+        erfc = np.array([math.erfc(-v / math.sqrt(2)) for v in wide])
+        return {
+            "exp": np.exp(wide),
+            "sigmoid": sigmoid,
+            "silu": wide * sigmoid,
+            "tanh": np.tanh(wide),
+            "gelu_erf": wide * erfc / 2,
+        }[name]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["exp", "sigmoid", "silu", "tanh", "gelu_erf"])
+def test_fast_functions_are_close(name: str) -> None:
+    rng = np.random.default_rng(0)
+    special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 88.5, 88.73, 89.0, -87.0, -103.0, -200.0, 1e38, -1e38])
+    x = np.concatenate([rng.uniform(-12, 12, 1 << 16), rng.uniform(-90, 90, 1 << 16), special]).astype(np.float32)
+    program = Program()
+    p = program.main.add_parameter("x", Shape(Type.float_type, x.shape))
+    program.main.add_return([program.main.add_instruction(name, [p])])
+    (got,) = compiled(program, cuda_engine(), fast_math=True).run({"x": x})
+    wanted = _exact(name, x)
+    with np.errstate(all="ignore"):
+        rounded = wanted.astype(np.float32)
+    finite = np.isfinite(rounded) & np.isfinite(x)
+    unlike = np.isfinite(x) & ~np.isfinite(rounded)
+    assert np.array_equal(got[unlike], rounded[unlike])
+    assert np.isnan(got[np.isnan(x)]).all()
+    limits = np.isinf(x) & ~np.isnan(rounded)
+    assert np.array_equal(got[limits], rounded[limits])
+    allowed = UNITS * np.spacing(np.abs(rounded[finite])).astype(np.float64) + SMALLEST * np.maximum(
+        1, np.abs(x[finite])
+    )
+    wrong = np.abs(got[finite] - wanted[finite]) > allowed
+    assert not wrong.any(), (x[finite][wrong][:5], got[finite][wrong][:5], wanted[finite][wrong][:5])

@@ -1,0 +1,123 @@
+"""Products and convolutions on tensor cores have the values of ref, within what their types allow."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import mgx_numba.ops  # noqa: F401  (registers the operators)
+from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
+from mgx_numba.codegen.gpu.toolchain.compiler import assembly
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import Type
+from mgx_numba.graph.module import Module
+from mgx_numba.graph.program import Program
+from mgx_numba.runtime.gpu.cuda import cuda_engine
+from mgx_numba.runtime.gpu.engine import Engine
+
+from .programs import compiled, interpreter
+
+F32, F16, BF16 = Type.float_type, Type.half_type, Type.bf16_type
+ALLOWED = {F32: 2e-6, F16: 2e-3, BF16: 2e-2}
+"""Errors relative to the largest result: those of rounding the result, and of float32 as three products in TF32."""
+
+
+@pytest.fixture(params=["interpreter", pytest.param("device", marks=pytest.mark.gpu)])
+def on(request: pytest.FixtureRequest) -> Engine:
+    return interpreter() if request.param == "interpreter" else cuda_engine()
+
+
+def agree(program: Program, inputs: dict[str, np.ndarray], wanted: np.ndarray, type: Type, on: Engine) -> None:
+    made = compiled(program, on, fast_math=True)
+    assert made.executable is not None
+    labels = [step.label for step in made.executable.plan.steps]
+    assert any("tensor" in label for label in labels), labels
+    (got,) = made.run(inputs)
+    error = np.abs(got.astype(np.float64) - wanted).max() / np.abs(wanted).max()
+    assert error <= ALLOWED[type], error
+
+
+@pytest.mark.parametrize("type", [F32, F16, BF16])
+@pytest.mark.parametrize(
+    ("batch", "rows", "columns", "depth", "turned"),
+    [
+        ((), 5, 24, 16, False),
+        ((2,), 33, 40, 72, True),
+        ((), 32, 7, 8, True),
+        ((3,), 16, 32, 40, False),
+        ((), 5, 24, 520, False),
+    ],
+)
+def test_products(
+    type: Type, batch: tuple[int, ...], rows: int, columns: int, depth: int, turned: bool, on: Engine
+) -> None:
+    program, rng = Program(), np.random.default_rng(rows)
+    m: Module = program.main
+    a = m.add_parameter("a", Shape(type, (*batch, rows, depth)))
+    order = (*range(len(batch)), len(batch) + 1, len(batch))
+    b = m.add_parameter("b", Shape(type, (*batch, columns, depth) if turned else (*batch, depth, columns)))
+    right = m.add_instruction("transpose", [b], permutation=order) if turned else b
+    bias = m.add_parameter("bias", Shape(type, (columns,)))
+    product = m.add_instruction("dot", [a, right])
+    row = m.add_instruction("multibroadcast", [bias], out_lens=(*batch, rows, columns))
+    m.add_return([m.add_instruction("relu", [m.add_instruction("add", [product, row])])])
+    inputs = {n: rng.standard_normal(s.lens).astype(type.numpy) for n, s in program.parameter_shapes().items()}
+    wide = {n: v.astype(np.float64) for n, v in inputs.items()}
+    right_values = wide["b"].transpose(order) if turned else wide["b"]
+    agree(program, inputs, np.maximum(wide["a"] @ right_values + wide["bias"], 0), type, on)
+
+
+@pytest.mark.parametrize(("kernel", "stride", "group"), [(3, 1, 1), (1, 1, 1), (3, 2, 2)])
+@pytest.mark.parametrize("type", [F32, F16])
+def test_convolutions(type: Type, kernel: int, stride: int, group: int, on: Engine) -> None:
+    channels, program, rng = 16, Program(), np.random.default_rng(kernel)
+    m: Module = program.main
+    x = m.add_parameter("x", Shape(type, (1, 5, 6, channels)))
+    image = m.add_instruction("transpose", [x], permutation=(0, 3, 1, 2))
+    weights = rng.standard_normal((channels, channels // group, kernel, kernel)).astype(type.numpy)
+    attributes = {"padding": (kernel // 2,) * 2, "stride": (stride,) * 2, "group": group}
+    m.add_return([m.add_instruction("convolution", [image, m.add_literal(weights)], **attributes)])
+    inputs = {"x": rng.standard_normal((1, 5, 6, channels)).astype(type.numpy)}
+    wanted = _convolved(inputs["x"].astype(np.float64), weights.astype(np.float64), stride, group)
+    agree(program, inputs, wanted, type, on)
+
+
+def _convolved(x: np.ndarray, w: np.ndarray, stride: int, group: int) -> np.ndarray:
+    pad, kernel = w.shape[2] // 2, w.shape[2]
+    x = np.pad(x, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
+    windows = np.lib.stride_tricks.sliding_window_view(x, (kernel, kernel), axis=(1, 2))[:, ::stride, ::stride]
+    inputs, outputs = w.shape[1], w.shape[0] // group
+    parts = [
+        np.einsum(
+            "bhwcij,ocij->bohw", windows[..., g * inputs : (g + 1) * inputs, :, :], w[g * outputs : (g + 1) * outputs]
+        )
+        for g in range(group)
+    ]
+    return np.concatenate(parts, axis=1)
+
+
+def test_the_instructions_are_those_of_tensor_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_GPU_ARCH", "sm_80")
+    program = Program()
+    a, b = (program.main.add_parameter(n, Shape(F16, (64, 64))) for n in "ab")
+    program.main.add_return([program.main.add_instruction("dot", [a, b])])
+    (kernel,) = compiled(program, interpreter()).kernels()
+    for name in ("sm_80", "sm_90a", "sm_120a"):
+        text = assembly(kernel, ARCHITECTURES[name])
+        assert "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32" in text and ".local" not in text
+    monkeypatch.setenv("MGX_GPU_ARCH", "sm_75")
+    (kernel,) = compiled(program, interpreter()).kernels()
+    assert "mma" not in kernel.text
+
+
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_a_constant_right_operand_is_kept_by_columns(batch: tuple[int, ...], on: Engine) -> None:
+    program, rng = Program(), np.random.default_rng(4)
+    m: Module = program.main
+    a = m.add_parameter("a", Shape(F16, (*batch, 9, 40)))
+    weights = rng.standard_normal((40, 13)).astype(np.float16)
+    b = m.add_literal(weights)
+    right = m.add_instruction("multibroadcast", [b], out_lens=(*batch, 40, 13)) if batch else b
+    m.add_return([m.add_instruction("dot", [a, right])])
+    values = rng.standard_normal((*batch, 9, 40)).astype(np.float16)
+    agree(program, {"a": values}, values.astype(np.float64) @ weights.astype(np.float64), F16, on)

@@ -1,0 +1,146 @@
+"""Narrow floats as storage: computed in float32, narrow at the edges and as weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mgx_numba.core.types import Type
+from mgx_numba.graph.instruction import Instruction
+from mgx_numba.graph.passes.base import Options, run_passes
+from mgx_numba.graph.passes.dead_code_elimination import DeadCodeElimination
+from mgx_numba.graph.passes.eliminate_data_type import EliminateDataType, is_stored_weight
+from mgx_numba.graph.passes.fuse_contraction import FuseContraction
+from mgx_numba.graph.passes.layout_convolution import LayoutConvolution
+from mgx_numba.graph.program import Program
+from mgx_numba.graph.validate import validate
+from mgx_numba.targets.ref.interpreter import evaluate
+
+from .support import FAST, STRICT, Graph, check, find, names, random_inputs
+
+NARROW = ["half", "bf16", "fp8e4m3fn", "fp8e5m2"]
+TOLERANCE = {"half": 5e-3, "bf16": 4e-2, "fp8e4m3fn": 0.3, "fp8e5m2": 0.6}
+
+
+def eliminated(program: Program, type: str, options: Options = STRICT, special: bool = False) -> Program:
+    bound = TOLERANCE[type]
+    return check(program, EliminateDataType(), DeadCodeElimination(), options=options, special=special, rtol=bound,
+                 atol=bound)  # fmt: skip
+
+
+def computed_in(program: Program) -> set[Type]:
+    """The types of operands of what computes."""
+    moves = {"@return", "convert", "transpose", "reshape", "concat", "gather", "slice", "multibroadcast", "broadcast"}
+    return {i.shape.type for ins in program.main if ins.name not in moves for i in ins.inputs}
+
+
+BUILDS: dict[str, Any] = {
+    "pointwise": lambda g, x, w: g.op("relu", g.op("add", x, g.op("tanh", x))),
+    "dot": lambda g, x, w: g.op("dot", x, w),
+    "activations": lambda g, x, w: g.op("dot", x, g.op("transpose", x, permutation=(1, 0))),
+    "left constant": lambda g, x, w: g.op("dot", w, x),
+    "reduction": lambda g, x, w: g.op("sub", x, g.spread(g.op("reduce_sum", x, axes=(1,)), 8, 8)),
+    "softmax": lambda g, x, w: g.op("softmax", g.op("mul", x, w), axis=1),
+    "comparison": lambda g, x, w: g.op("where", g.op("less", x, w), x, w),
+    "concat": lambda g, x, w: g.op("concat", x, g.op("neg", x), axis=0),
+    "moved": lambda g, x, w: g.op("abs", g.op("concat", g.op("slice", x, axes=(0,), starts=(1,), ends=(4,)), w)),
+    "equal weights": lambda g, x, w: g.op("dot", x, g.scalar(2, x)),
+    "equal on the left": lambda g, x, w: g.op("dot", g.scalar(0.5, x), x),
+    "scalar": lambda g, x, w: g.op("mul", x, g.scalar(0.5, x)),
+}
+
+
+@pytest.mark.parametrize("type", NARROW)
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("options", [STRICT, FAST], ids=["strict", "fast"])
+def test_values(type: str, build: str, options: Options) -> None:
+    g = Graph()
+    x = g.param("x", [8, 8], f"{type}_type")
+    w = g.module.add_literal(np.random.default_rng(5).uniform(-1, 1, (8, 8)).astype(x.shape.type.numpy))
+    after = eliminated(g.ret(BUILDS[build](g, x, w)), type, options)
+    assert computed_in(after) <= {Type.float_type, Type.bool_type}
+
+
+@pytest.mark.parametrize("type", ["half", "bf16"])
+def test_special_values_and_overflow(type: str) -> None:
+    g = Graph()
+    x = g.param("x", [7, 9], f"{type}_type")
+    program = g.ret(g.op("mul", x, x), g.op("max", x, g.op("neg", x)), g.op("convert", x, target_type=8))
+    eliminated(program, type, special=True)
+    large = {"x": np.full((7, 9), 300, x.shape.type.numpy)}
+    after = program.clone()
+    run_passes(after, [EliminateDataType()], FAST, validate=True)
+    np.testing.assert_array_equal(evaluate(after, large)[0].astype(float), evaluate(program, large)[0].astype(float))
+
+
+def chain(type: str) -> Program:
+    """A sum that a type of few bits loses."""
+    g = Graph()
+    x = g.param("x", [1, 4], f"{type}_type")
+    wide = g.op("convert", g.op("add", x, g.scalar(2048, x)), target_type=2)
+    return g.ret(g.op("sub", wide, g.scalar(2048, wide)))
+
+
+def test_rounding_between_operations_is_left_out_with_fast_math_alone() -> None:
+    values = {"x": np.array([[0.25, 0.5, 1, 3]], np.float16)}
+    program = chain("half")
+    found = {}
+    for options in (STRICT, FAST):
+        after = program.clone()
+        run_passes(after, [EliminateDataType()], options, validate=True)
+        found[options] = evaluate(after, values)[0].tolist()
+    assert found[FAST] == [[0.25, 0.5, 1, 3]]
+    assert found[STRICT] == evaluate(program, values)[0].tolist() == [[0, 0, 0, 4]]
+    g = Graph()
+    x = g.param("x", [3])
+    rounded = g.op("convert", g.op("convert", x, target_type=int(Type.fp8e4m3fn_type)), target_type=2)
+    after = check(g.ret(rounded), EliminateDataType(), options=FAST)
+    assert names(after) == ["convert", "convert"]  # a step of a quantised program
+
+
+def test_tuples_and_submodules() -> None:
+    g = Graph()
+    x = g.param("x", [4, 6], "half")
+    top = g.op("topk", g.op("neg", x), k=2, axis=1)
+    body = g.program.create_module("then")
+    other = g.program.create_module("else")
+    for module, name in ((body, "relu"), (other, "abs")):
+        module.add_return([module.add_instruction(name, [x])])
+    chosen = g.module.add_instruction("if", [g.param("c", [1], "bool")], [body, other])
+    program = g.ret(*(g.op("get_tuple_elem", top, index=k) for k in (0, 1)), g.op("get_tuple_elem", chosen, index=0))
+    eliminated(program, "half")
+
+
+def products(shared: bool) -> tuple[Program, Graph]:
+    g = Graph()
+    x = g.param("x", [1, 6, 5, 5], "half")
+    w = g.lit(np.random.default_rng(2).uniform(-1, 1, (6, 6, 1, 1)), np.float16)
+    y = g.op("relu", g.op("convolution", x, w))
+    z = g.op("convolution", y, w) if shared else y
+    return g.ret(g.op("add", g.op("convert", z, target_type=2), g.scalar(1, g.random(1, 6, 5, 5)))), g
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_weights_stay_in_16_bits_until_they_are_packed(shared: bool) -> None:
+    program, _ = products(shared)
+    steps = [EliminateDataType(), LayoutConvolution(), "eliminate_common_subexpression", "dead_code_elimination"]
+    after = program.clone()
+    run_passes(after, steps, FAST, validate=True)
+    stored = [i.inputs[1] for i in after.main if i.name == "convolution"]
+    assert stored and all(is_stored_weight(i) for i in stored)
+    run_passes(after, [FuseContraction(), "dead_code_elimination"], FAST, validate=True)
+    validate(after)
+    fused = [i for i in after.main if i.name == "fused_contraction"]
+    assert len(fused) == 1 + shared
+    assert all(any(p.shape.type is Type.half_type for p in i.inputs) for i in fused)
+    values = random_inputs(program)
+    np.testing.assert_allclose(evaluate(after, values)[0], evaluate(program, values)[0], rtol=1e-2, atol=1e-2)
+
+
+def test_nothing_to_do() -> None:
+    g = Graph()
+    program = g.ret(g.op("dot", g.param("x", [2, 3]), g.random(3, 2)))
+    assert str(check(program, EliminateDataType())) == str(program)
+    assert isinstance(find(program, "dot"), Instruction)

@@ -1,0 +1,246 @@
+"""Quantisation to 8 and 4 bits in the graph, and its pairs as contractions of integers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from mgx_numba.core.types import Type
+from mgx_numba.graph.instruction import Instruction
+from mgx_numba.graph.observers import QuantParameters
+from mgx_numba.graph.passes.autocast_fp8 import AutocastFp8
+from mgx_numba.graph.passes.base import Options, run_passes
+from mgx_numba.graph.passes.optimize_module import OptimizeModule
+from mgx_numba.graph.passes.quantize_8bits import Quantize8Bits, calibrated_values
+from mgx_numba.graph.passes.quantize_int4 import BLOCK, QuantizeInt4
+from mgx_numba.graph.passes.rewrite_quantization import RewriteQuantization
+from mgx_numba.graph.passes.selection import Selection
+from mgx_numba.graph.passes.simplify_qdq import SimplifyQdq
+from mgx_numba.graph.program import Program
+from mgx_numba.targets.ref.interpreter import evaluate
+
+from .support import Graph, check, find, names, random_inputs
+
+CHOSEN = Selection(["dot", "convolution"])
+
+
+def quantized(g: Graph, x: Instruction, scale: float, zero: int | None, type: str = "uint8") -> Instruction:
+    """``dequantizelinear(quantizelinear(x))``."""
+    kind = Type[f"{type}_type"]
+    points = [] if zero is None else [g.spread(g.lit(zero, type), *x.shape.lens)]
+    step = g.spread(g.lit(scale), *x.shape.lens)
+    out = {} if points else {"out_type": kind}
+    return g.op("dequantizelinear", g.op("quantizelinear", x, step, *points, **out), step, *points)
+
+
+def weights(g: Graph, lens: tuple[int, ...], axis: int, zero: int | None = None, type: Any = np.int8) -> Instruction:
+    rng = np.random.default_rng(lens)
+    limits = np.iinfo(type)
+    q = rng.integers(max(limits.min, -120), min(limits.max, 240), lens).astype(type)
+    scales = g.lit(rng.uniform(0.001, 0.02, lens[axis]))
+    points = [] if zero is None else [g.spread(g.lit(zero, type), *lens)]
+    spread = g.op("broadcast", scales, axis=axis % len(lens), out_lens=lens)
+    return g.op("dequantizelinear", g.lit(q, type), spread, *points)
+
+
+LEFT = [(0.02, 0, "uint8"), (0.013, 77, "uint8"), (0.02, -5, "int8"), (0.02, None, "int8"), (0.02, None, "uint8")]
+
+
+@pytest.mark.parametrize("scale, zero, type", LEFT)
+def test_products_of_quantised_values(scale: float, zero: int | None, type: str) -> None:
+    for lens, k, n in (((5,), 7, 3), ((2, 3), 33, 5), ((1,), 1, 1)):
+        g = Graph()
+        x = quantized(g, g.param("x", [*lens, k]), scale, zero, type)
+        w = weights(g, (k, n), 1)
+        if len(lens) == 2:
+            w = weights(g, (1, k, n), 2)
+            w = g.op("multibroadcast", w, out_lens=(lens[0], k, n))
+        after = check(g.ret(g.op("dot", x, w)), SimplifyQdq(), OptimizeModule(), rtol=1e-5, atol=1e-4)
+        assert "quant_dot" in names(after) and "dot" not in names(after)
+        assert [i.shape.type for i in find(after, "quant_dot").inputs] == [Type.uint8_type, Type.int8_type]
+        assert names(after).count("quantizelinear") == 1 and "convert" not in names(after)
+
+
+@pytest.mark.parametrize("scale, zero, type", LEFT)
+@pytest.mark.parametrize("padding", [(0, 0), (1, 2), (2, 0, 1, 1)])
+@pytest.mark.parametrize("group", [1, 2])
+def test_convolutions_of_quantised_values(
+    scale: float, zero: int | None, type: str, padding: tuple[int, ...], group: int
+) -> None:
+    g = Graph()
+    x = quantized(g, g.param("x", [2, 8, 7, 9]), scale, zero, type)
+    y = g.op("convolution", x, weights(g, (6, 8 // group, 3, 2), 0), padding=padding, stride=(2, 1), group=group)
+    after = check(g.ret(y), SimplifyQdq(), OptimizeModule(), rtol=1e-5, atol=1e-4)
+    assert "quant_convolution" in names(after) and "convolution" not in names(after)
+
+
+def test_weights_with_a_zero_point_that_int8_has_room_for() -> None:
+    for zero, type, fits in ((128, np.uint8, True), (3, np.int8, True), (0, np.uint8, False), (-30, np.int8, False)):
+        g = Graph()
+        x = quantized(g, g.param("x", [4, 40]), 0.02, 100)
+        w = weights(g, (40, 6), 1, zero, type)
+        after = check(g.ret(g.op("dot", x, w)), SimplifyQdq(), rtol=1e-5, atol=1e-4)
+        assert ("quant_dot" in names(after)) == fits
+
+
+def test_what_is_no_product_of_integers_stays() -> None:
+    def left(build: Any) -> list[str]:
+        g = Graph()
+        x = quantized(g, g.param("x", [1, 4, 6, 6]), 0.02, 10)
+        return names(check(g.ret(build(g, x)), SimplifyQdq(), rtol=1e-5, atol=1e-4))
+
+    assert "convolution" in left(lambda g, x: g.op("convolution", x, g.random(2, 4, 3, 3)))
+    assert "convolution" in left(lambda g, x: g.op("convolution", x, weights(g, (4, 1, 3, 3), 0), group=4))
+    assert "convolution" in left(lambda g, x: g.op("convolution", x, weights(g, (3, 4, 3, 3), 1)))
+    assert "dot" in left(lambda g, x: g.op("dot", x, x))
+
+
+def test_values_are_viewed_before_they_are_dequantised() -> None:
+    g = Graph()
+    w = g.op("transpose", weights(g, (5, 12), 0), permutation=(1, 0))
+    x = g.op("reshape", quantized(g, g.param("x", [3, 4, 3]), 0.02, 9), dims=(3, 12))
+    after = check(g.ret(g.op("dot", x, w)), SimplifyQdq(), rtol=1e-5, atol=1e-4)
+    assert "quant_dot" in names(after)
+    g = Graph()
+    w = g.op("reshape", weights(g, (5, 12), 0), dims=(12, 5))
+    assert "dot" in names(check(g.ret(g.op("dot", g.param("x", [3, 12]), w)), SimplifyQdq(), rtol=1e-5, atol=1e-4))
+
+
+def network() -> Program:
+    g = Graph()
+    x = g.param("x", [2, 8, 6, 6])
+    y = g.op("relu", g.op("convolution", x, g.random(6, 8, 3, 3), padding=(1, 1)))
+    z = g.op("dot", g.op("reshape", y, dims=(2, 216)), g.random(216, 10))
+    return g.ret(z)
+
+
+@pytest.mark.parametrize("type", [Type.uint8_type, Type.int8_type, Type.fp8e4m3fn_type])
+def test_inserted_pairs(type: Type) -> None:
+    program = network()
+    values = calibrated_values(program, CHOSEN)
+    assert [v.name for v in values] == ["@param", "reshape"]
+    limit = 448 if type is Type.fp8e4m3fn_type else 127
+    known = [QuantParameters(4 / 255, 128), QuantParameters(30 / 255, 0)]
+    if type is not Type.uint8_type:
+        known = [QuantParameters(size / limit, 0, type) for size in (2, 30)]
+    step = Quantize8Bits(dict(zip(values, known)), CHOSEN)
+    before, inputs = program.clone(), random_inputs(program)
+    run_passes(program, [step, "dead_code_elimination"], Options(), validate=True)
+    assert [c.choice for c in step.choices] == ["int8" if limit == 127 else "e4m3fn"] * 2
+    assert "scale" in str(step.choices[0]) and step.choices[0].weight_error < (0.01 if limit == 127 else 0.05)
+    expected, found = evaluate(before, inputs)[0], evaluate(program, inputs)[0]
+    assert np.linalg.norm(found - expected) < (0.02 if limit == 127 else 0.06) * np.linalg.norm(expected)
+    assert not any(i.literal and i.shape.type is Type.float_type and i.shape.elements > 50 for i in program.main)
+    after = check(program, SimplifyQdq(), RewriteQuantization(), OptimizeModule(), rtol=1e-3, atol=1e-3)
+    assert ("quant_dot" in names(after)) == (limit == 127)
+
+
+def test_layers_that_cannot_be_quantised_say_why() -> None:
+    g = Graph()
+    x = g.param("x", [3, 4])
+    bad = g.lit(np.full((4, 4), np.inf))
+    y = g.op("dot", g.op("dot", g.op("dot", x, bad), x_t := g.op("transpose", x, permutation=(1, 0))), x)
+    assert x_t.shape.lens == (4, 3)
+    program = g.ret(y)
+    step = Quantize8Bits({x: QuantParameters(0.1, 0)}, CHOSEN)
+    run_passes(program, [step], Options(), validate=True)
+    assert [c.choice.split(":")[0] for c in step.choices] == ["as it is"] * 3
+    assert "not finite" in str(step.choices[0]) and "computed" in str(step.choices[1])
+
+
+@pytest.mark.parametrize("lens", [(96, 10), (70, 8), (1, 300), (2, 64, 6)])
+def test_product_weights_in_four_bits(lens: tuple[int, ...]) -> None:
+    g = Graph()
+    w = g.random(*lens[-2:])
+    spread = g.spread(w, *lens) if len(lens) == 3 else w
+    program = g.ret(g.op("dot", g.param("x", [*lens[:-2], 4, lens[-2]]), spread))
+    before = program.clone()
+    run_passes(program, [QuantizeInt4()], Options(), validate=True)
+    assert {i.shape.elements for i in program.main if i.literal and i.shape.type is Type.uint8_type} >= {
+        lens[-2] * lens[-1] // 2
+    }
+    value = evaluate_input(program, 1)
+    original = evaluate_input(before, 1)
+    assert np.abs(value - original).max() <= 2.0 / 15 * 0.5 * 1.2
+    for first in range(0, lens[-2], BLOCK):
+        part = original[..., first : first + BLOCK, :]
+        step = (np.maximum(part.max(-2), 0) - np.minimum(part.min(-2), 0)) / 15
+        apart = np.abs(value[..., first : first + BLOCK, :] - part).max(-2)
+        assert (apart <= step * 1.001 + 1e-6).all()
+    check(program, RewriteQuantization(), OptimizeModule())
+
+
+def evaluate_input(program: Program, index: int) -> np.ndarray:
+    """The value of a constant input of the program's last operation."""
+    copy = program.clone()
+    copy.main.replace_return([copy.main.results()[0].inputs[index]])
+    return np.asarray(evaluate(copy, random_inputs(program))[0])
+
+
+def test_kernels_in_four_bits() -> None:
+    g = Graph()
+    y = g.op("convolution", g.param("x", [1, 5, 6, 6]), g.random(12, 5, 3, 3))
+    program = g.ret(y, g.op("convolution", g.param("z", [1, 5, 6, 6]), g.random(7, 5, 3, 3)))
+    run_passes(program, [QuantizeInt4()], Options(), validate=True)
+    assert names(program).count("unpack_int4") == 1  # 7 by 5 by 3 by 3 has no even length
+    check(program, RewriteQuantization(), OptimizeModule())
+
+
+def test_float8_inputs_and_results_become_float32() -> None:
+    g = Graph()
+    x = g.param("x", [3, 4], "fp8e4m3fn_type")
+    program = g.ret(g.op("neg", x), x, g.param("y", [2]))
+    run_passes(program, [AutocastFp8()], Options(), validate=True)
+    assert [s.type for s in program.parameter_shapes().values()] == [Type.float_type] * 2
+    values = np.linspace(-3, 3, 12, dtype=np.float32).reshape(3, 4)
+    found = evaluate(program, {"x": values, "y": np.zeros(2, np.float32)})
+    expected = values.astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    np.testing.assert_array_equal(found[0], -expected)
+    np.testing.assert_array_equal(found[1], expected)
+    check(program, AutocastFp8())
+
+
+def centred(g: Graph, x: Instruction, zero: int) -> Instruction:
+    """As QLinearConv and QLinearMatMul are read."""
+    wide = g.op("convert", x, target_type=int(Type.int32_type))
+    number = g.op("convert", g.lit(zero, x.shape.type.numpy), target_type=int(Type.int32_type))
+    return g.op("convert", g.op("sub", wide, g.spread(number, *x.shape.lens)), target_type=int(Type.float_type))
+
+
+@pytest.mark.parametrize("x_zero, w_zero, w_type", [(0, 0, np.int8), (7, 0, np.int8), (200, 130, np.uint8)])
+def test_integers_less_their_zero_point(x_zero: int, w_zero: int, w_type: Any) -> None:
+    rng = np.random.default_rng(x_zero)
+    low, high = (-100, 100) if w_type == np.int8 else (30, 240)
+    g = Graph()
+    x, z = g.param("x", [1, 8, 5, 6], "uint8"), g.param("z", [3, 40], "uint8")
+    w = centred(g, g.lit(rng.integers(low, high, (6, 8, 3, 3)), w_type), w_zero)
+    v = centred(g, g.lit(rng.integers(low, high, (40, 9)), w_type), w_zero)
+    y = g.op("convolution", centred(g, x, x_zero), w, padding=(1, 1))
+    after = check(g.ret(y, g.op("dot", centred(g, z, x_zero), v)), SimplifyQdq(), RewriteQuantization())
+    assert {"quant_convolution", "quant_dot"} <= set(names(after))
+    inputs = random_inputs(after)
+    inputs = {name: rng.integers(0, 256, a.shape).astype(np.uint8) for name, a in inputs.items()}
+    for found, expected in zip(evaluate(after, inputs), evaluate(g.program, inputs)):
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("type", ["uint8", "int8"])
+@pytest.mark.parametrize("w_zero", [0, 3])
+def test_integer_products_with_a_computed_zero_point(type: str, w_zero: int) -> None:
+    rng = np.random.default_rng(1)
+    g = Graph()
+    x, zero = g.param("x", [2, 3, 70], type), g.param("zero", [1], type)
+    wide, point = (g.op("convert", i, target_type=int(Type.int32_type)) for i in (x, zero))
+    left = g.op("sub", wide, g.spread(point, 2, 3, 70))
+    w = g.op("convert", g.lit(rng.integers(-120, 120, (70, 9)), np.int8), target_type=int(Type.int32_type))
+    if w_zero:
+        less = g.op("convert", g.lit(w_zero, np.int8), target_type=int(Type.int32_type))
+        w = g.op("sub", w, g.spread(less, 70, 9))
+    program = g.ret(g.op("dot", left, g.spread(w, 2, 70, 9)))
+    values = random_inputs(program)
+    check(program, SimplifyQdq(), inputs=values)
+    after = check(g.program, SimplifyQdq(), inputs={k: v * 7 for k, v in values.items()})
+    assert ("quant_dot" in names(after)) and "dot" not in names(after)

@@ -1,0 +1,177 @@
+"""Mixed precision: which instructions compute in 16 bits, and that the rest stays right where 16 bits have no room."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mgx_numba.core.types import Type
+from mgx_numba.errors import OptionError
+from mgx_numba.graph.instruction import Instruction
+from mgx_numba.graph.passes.base import Options, run_passes
+from mgx_numba.graph.passes.selection import Selection
+from mgx_numba.graph.passes.truncate_float import TruncateFloat
+from mgx_numba.graph.program import Program
+from mgx_numba.graph.validate import validate
+from mgx_numba.targets.ref.interpreter import evaluate
+
+from .support import Graph, names, random_inputs
+
+HALF, BF16 = Type.half_type, Type.bf16_type
+
+
+def truncated(program: Program, names: tuple[str, ...] = ("all",), type: Type = HALF) -> Program:
+    after = program.clone()
+    run_passes(after, [TruncateFloat(names, type), "optimize_module"], Options(), validate=True)
+    again = after.clone()
+    run_passes(again, [TruncateFloat(names, type), "optimize_module"], Options(), validate=True)
+    assert str(again) == str(after)
+    assert [s.type for s in after.output_shapes()] == [s.type for s in program.output_shapes()]
+    assert after.parameter_shapes() == program.parameter_shapes()
+    return after
+
+
+def types(program: Program) -> dict[str, set[Type]]:
+    """The types of the results of each operator."""
+    found: dict[str, set[Type]] = {}
+    for module in program.reachable_modules():
+        for ins in module:
+            found.setdefault(ins.name, set()).add(ins.shape.type)
+    return found
+
+
+def worst(program: Program, after: Program, seed: int = 0) -> float:
+    """Largest difference over the largest magnitude."""
+    values = random_inputs(program, seed)
+    before, now = evaluate(program, values)[0], evaluate(after, values)[0]
+    assert before.dtype == now.dtype and np.isfinite(now.astype(np.float32)).all()
+    return float(np.abs(before - now).max() / np.abs(before).max())
+
+
+def layer_norm(g: Graph, x: Instruction, epsilon: float) -> Instruction:
+    lens = x.shape.lens
+    mean = g.spread(g.op("reduce_mean", x, axes=(1,)), *lens)
+    apart = g.op("sub", x, mean)
+    variance = g.op("reduce_mean", g.op("mul", apart, apart), axes=(1,))
+    root = g.op("rsqrt", g.op("add", variance, g.scalar(epsilon, variance)))
+    return g.op("mul", apart, g.spread(root, *lens))
+
+
+@pytest.mark.parametrize("type", [HALF, BF16])
+@pytest.mark.parametrize("given", ["float", "double"])
+def test_contractions_and_what_follows_them(type: Type, given: str) -> None:
+    g = Graph()
+    x = g.param("x", [5, 33], given)
+    w = g.module.add_literal(np.random.default_rng(1).uniform(-1, 1, (33, 7)).astype(x.shape.type.numpy))
+    program = g.ret(g.op("tanh", g.op("relu", g.op("dot", x, w))))
+    after = truncated(program, type=type)
+    found = types(after)
+    assert found["dot"] == found["relu"] == found["tanh"] == {type} and found["convert"] == {type, x.shape.type}
+    assert found["@literal"] == {type}
+    assert worst(program, after) < (4e-3 if type is HALF else 3e-2)
+
+
+def test_softmax_and_what_leads_to_it_stay_in_float32() -> None:
+    g = Graph()
+    q, k, v = (g.param(name, [2, 9, 8]) for name in "qkv")
+    scores = g.op("dot", q, g.op("transpose", k, permutation=(0, 2, 1)))
+    masked = g.op("add", g.op("mul", scores, g.scalar(0.125, scores)), g.scalar(-1e9, scores))
+    program = g.ret(g.op("dot", g.op("softmax", masked, axis=2), v))
+    found = types(truncated(program))
+    assert found["softmax"] == found["add"] == {Type.float_type} and found["dot"] == {HALF}
+
+
+@pytest.mark.parametrize("divided", [False, True])
+def test_scores_that_pass_65504_before_they_are_scaled(divided: bool) -> None:
+    g = Graph()
+    q, k = g.param("q", [1, 4, 64]), g.param("k", [1, 64, 6])
+    scores = g.op("dot", q, k)
+    scaled = g.op("div", scores, g.scalar(8, scores)) if divided else g.op("mul", g.scalar(0.125, scores), scores)
+    program = g.ret(g.op("softmax", scaled, axis=2))
+    values = {"q": np.full((1, 4, 64), 40, np.float32), "k": np.full((1, 64, 6), 30, np.float32)}
+    assert (values["q"] @ values["k"]).max() > 65504
+    np.testing.assert_allclose(evaluate(truncated(program), values)[0], 1 / 6, rtol=1e-3)
+
+
+def test_masks_with_the_largest_float32() -> None:
+    g = Graph()
+    scores, mask = g.param("s", [2, 4, 6]), g.param("m", [2, 1, 6])
+    lowest = g.scalar(float(np.finfo(np.float32).min), mask)
+    masked = g.op("mul", g.op("sub", g.scalar(1, mask), mask), lowest)
+    program = g.ret(g.op("softmax", g.op("add", scores, g.spread(masked, 2, 4, 6)), axis=2), masked)
+    values = random_inputs(program)
+    values["m"] = np.tile(np.float32([1, 0, 1]), 4).reshape(2, 1, 6)
+    for found, expected in zip(evaluate(truncated(program), values), evaluate(program, values)):
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("size", [1.0, 3e4])
+def test_layer_norm_overflows_nowhere_and_keeps_its_epsilon(size: float) -> None:
+    g = Graph()
+    x = g.param("x", [3, 50])
+    program = g.ret(layer_norm(g, g.op("relu", x), 1e-12))
+    values = {"x": (np.random.default_rng(0).standard_normal((3, 50)) * size).astype(np.float32)}
+    values["x"][1] = -1  # no variance
+    found, expected = (evaluate(p, values)[0] for p in (truncated(program), program))
+    np.testing.assert_allclose(found, expected, rtol=5e-3, atol=5e-3)
+
+
+def test_a_residual_stream_may_pass_65504() -> None:
+    g = Graph()
+    x = stream = g.param("x", [2, 16])
+    for seed in range(4):
+        w = g.random(16, 16, seed=seed, low=-0.2, high=0.2)
+        stream = g.op("add", stream, g.op("dot", x, w))
+    program = g.ret(layer_norm(g, stream, 1e-5))
+    values = {"x": np.full((2, 16), 3e4, np.float32)}
+    with np.errstate(all="ignore"):
+        found, expected = (evaluate(p, values)[0] for p in (truncated(program), program))
+    assert types(truncated(program))["add"] == {Type.float_type}
+    np.testing.assert_allclose(found, expected, rtol=1e-2, atol=1e-2)
+
+
+def test_names_patterns_and_exceptions() -> None:
+    g = Graph()
+    x = g.param("x", [4, 8])
+    first, second = (g.op("dot", x, g.random(8, 8, seed=seed)) for seed in (1, 2))
+    first.debug_symbols, second.debug_symbols = ("encoder.0",), ("decoder.0",)
+    program = g.ret(g.op("softmax", g.op("sub", first, second), axis=1))
+
+    def narrow(*chosen: str) -> list[str]:
+        after = truncated(program, chosen)
+        return [*(s for i in after.main if i.shape.type is HALF and i.name == "dot" for s in i.debug_symbols)]
+
+    assert narrow("dot") == narrow("all") == narrow("dot", "softmax") == ["encoder.0", "decoder.0"]
+    assert narrow("encoder*") == narrow("~decoder.0") == narrow("dot", "~dec*") == ["encoder.0"]
+    assert narrow("sub") == []
+    assert types(truncated(program, ("softmax",)))["softmax"] == {HALF}  # what is named need not be left
+
+
+def test_results_with_several_elements_and_submodules() -> None:
+    g = Graph()
+    x = g.param("x", [6, 10])
+    top = g.op("topk", x, k=3, axis=1)
+    chosen = g.op("get_tuple_elem", top, index=0)
+    program = g.ret(chosen, g.op("get_tuple_elem", top, index=1))
+    after = truncated(program, ("topk",))
+    assert any(s.type is HALF for i in after.main if i.name == "topk" for s in i.shape.sub_shapes)
+    values = random_inputs(program)
+    np.testing.assert_allclose(evaluate(after, values)[0], evaluate(program, values)[0], rtol=1e-3)
+
+
+@pytest.mark.parametrize("given", ["dot", [], [""], ["~"], [3]])
+def test_names_that_are_none(given: object) -> None:
+    with pytest.raises(OptionError, match="ins_names"):
+        Selection(given)  # type: ignore[arg-type]
+
+
+def test_names_of_nothing() -> None:
+    program = Graph()
+    program.ret(program.op("relu", program.param("x", [2])))
+    with pytest.raises(OptionError, match="'convolutoin' names no operator and no node.*did you mean convolution"):
+        Selection(["convolutoin"]).check(program.program)
+    Selection(["dot", "re*", "~all"]).check(program.program)
+    with pytest.raises(OptionError, match="float_type is int8_type"):
+        TruncateFloat(["all"], Type.int8_type)
+    validate(program.program)
+    assert names(program.program) == ["relu"]
