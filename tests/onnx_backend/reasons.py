@@ -7,7 +7,7 @@ __all__ = ["REASONS"]
 _BERNOULLI = "the expected output is drawn from the generator of ONNX's own evaluator, which the operator leaves open"
 
 _DROPOUT = "the expected mask is drawn from the generator of ONNX's own evaluator, which the operator leaves open"
-_ALIGNED = (
+_ALIGNED = "the expected values align corners by the unrounded length, scale times input length; ours is whole"
     "the expected values align corners by the unrounded length, the scale times the input's; here the length is whole"
 )
 
