@@ -8,8 +8,6 @@ _BERNOULLI = "the expected output is drawn from the generator of ONNX's own eval
 
 _DROPOUT = "the expected mask is drawn from the generator of ONNX's own evaluator, which the operator leaves open"
 _ALIGNED = "the expected values align corners by the unrounded length, scale times input length; ours is whole"
-    "the expected values align corners by the unrounded length, the scale times the input's; here the length is whole"
-)
 
 REASONS: dict[str, str] = {
     f"test_bernoulli{suffix}{expanded}": _BERNOULLI
