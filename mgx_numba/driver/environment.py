@@ -19,6 +19,7 @@ KNOWN = frozenset(
         "MIGRAPHX_TRACE_PASSES",
         "MIGRAPHX_VERIFY_ENABLE_ALLCLOSE",
         "MGX_CACHE_DIR",
+        "MGX_GPU_ARCH",
         "MGX_CPU_FEATURES",
         "MGX_NUM_THREADS",
     }

@@ -35,7 +35,7 @@ def test_a_contraction_says_what_ends_its_epilogue() -> None:
     g = Graph()
     dot = g.op("dot", g.param("x", [4, 4], "half"), g.param("w", [4, 4], "half"))
     (reason,) = refusals(g.ret(g.op("relu", dot)), "fuse_contraction")
-    assert reason == "dot: epilogues are computed in float_type and double_type, not in half_type"
+    assert reason == "dot: epilogues are computed in float_type, double_type and of 8-bit integers, not in half_type"
     g = Graph()
     dot = g.op("dot", g.param("x", [4, 4]), g.param("w", [4, 4]))
     found = refusals(g.ret(g.op("relu", dot), g.op("tanh", dot)), "fuse_contraction")
