@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 __all__ = ["missing_method", "missing_name"]
 
-_DEVICES = "there is no GPU target yet, so nothing lies in device memory: pass host arrays to program.run"
+_DEVICES = "data does not stay in device memory yet: pass host arrays to program.run, on any target"
 
 _NAMES = {
     "allocate_gpu": _DEVICES,

@@ -241,8 +241,8 @@ def test_value_of_a_literal_cannot_be_written() -> None:
 @pytest.mark.parametrize(
     "name, message",
     [
-        ("allocate_gpu", "there is no GPU target yet"),
-        ("gpu_sync", "there is no GPU target yet"),
+        ("allocate_gpu", "data does not stay in device memory yet"),
+        ("gpu_sync", "data does not stay in device memory yet"),
         ("parse_onx", "did you mean parse_onnx"),
         ("quantise_int8", "did you mean .*quantize_int8"),
         ("frobnicate", "no attribute 'frobnicate'$"),
