@@ -349,7 +349,9 @@ def test_quantisation(model: Path, capsys: Any, flag: str) -> None:
 
 
 def test_calibration_files(model: Path, tmp_path: Path, capsys: Any) -> None:
-    shapes = {n: s._value for n, s in mgx_numba.parse_onnx(str(model), default_dim_value=1).get_parameter_shapes().items()}
+    shapes = {
+        n: s._value for n, s in mgx_numba.parse_onnx(str(model), default_dim_value=1).get_parameter_shapes().items()
+    }
     inputs = {name: np.full(s.lens, 0.5, s.type.numpy) for name, s in shapes.items()}
     np.savez(tmp_path / "one.npz", **inputs)
     np.save(tmp_path / "two.npy", np.zeros(3))
