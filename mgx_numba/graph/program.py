@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 from ..core.shape import Shape
@@ -41,6 +42,15 @@ class Program:
     def modules(self) -> list[Module]:
         """All modules, main first, then in order of creation."""
         return list(self._modules.values())
+
+    @property
+    def module_count(self) -> int:
+        """How many modules there are."""
+        return len(self._modules)
+
+    def modules_since(self, count: int) -> list[Module]:
+        """The modules created after there were ``count`` of them, if none was removed since; newest first."""
+        return list(islice(reversed(self._modules.values()), max(0, len(self._modules) - count)))
 
     def create_module(self, name: str) -> Module:
         """A new empty module.

@@ -40,7 +40,7 @@ class Attempt:
         self.error: BaseException | None = None
         self._g, self._node, self._inputs = g, node, inputs
         self._written = len(g.written)
-        self._modules = set(g.parser.program.modules)
+        self._modules = g.parser.program.module_count
         if any(isinstance(x, Instruction) and not x.shape.ranked for x in inputs):
             self.error = UnknownValueError("an input has a number of dimensions that is not known")
 
@@ -67,8 +67,8 @@ class Attempt:
 
     def _take_back(self) -> None:
         program = self._g.parser.program
-        for module in reversed(program.modules):
-            if module not in self._modules and program.module(module.name) is module:
+        for module in program.modules_since(self._modules):
+            if program.module(module.name) is module:
                 program.remove_module(module)
         self._g.take_back(self._written)
 
