@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from .. import host
+from . import target
 from .builder import VectorBuilder, element_type, is_signed
 
 __all__ = ["convert", "truth"]
@@ -147,7 +147,7 @@ def _store_storage(b: VectorBuilder, x: ir.Value, dtype: str) -> ir.Value:
 
 
 def _has_half() -> bool:
-    return host.has("f16c") or host.has("avx512f") or host.has("neon")
+    return target.has("f16c") or target.has("avx512f") or target.has("neon")
 
 
 def _round_bfloat16(b: VectorBuilder, x: ir.Value) -> ir.Value:
