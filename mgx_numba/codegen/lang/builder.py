@@ -13,7 +13,7 @@ from typing import TypeAlias
 from llvmlite import ir
 from numba.core import cgutils
 
-from . import target
+from .target import has
 
 __all__ = ["FAST_FLAGS", "Operand", "VectorBuilder", "element_type", "is_signed"]
 
@@ -363,4 +363,4 @@ def _element(type_: ir.Type) -> ir.Type:
 
 def has_fma() -> bool:
     """Whether a fused multiply-add is an instruction on the CPU that is compiled for."""
-    return target.has("fma") or target.has("neon")
+    return has("fma") or has("neon")

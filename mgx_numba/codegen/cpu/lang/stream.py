@@ -11,9 +11,9 @@ from typing import Any
 from llvmlite import ir
 from numba.core import types
 
-from ...lang import target
 from ...lang.builder import VectorBuilder
 from ...lang.memory import Definition, alignment, storer
+from ...lang.target import itemsize
 from ...lang.vector import make_intrinsic, pointer_dtype
 from .. import host
 
@@ -37,7 +37,7 @@ def store_past_caches(builder: ir.IRBuilder, value: ir.Value, place: ir.Value) -
 def _store_stream(b: VectorBuilder, dtype: str, p: ir.Value, i: ir.Value, v: ir.Value) -> None:
     address = b.ir.gep(p, [i])
     place = b.ir.bitcast(address, v.type.as_pointer())
-    if v.type.count * target.itemsize(dtype) % host.CACHE_LINE:
+    if v.type.count * itemsize(dtype) % host.CACHE_LINE:
         b.ir.store(v, place, align=alignment(dtype))
         return
     aligned = b.icmp("==", _misaligned(b, address), 0)
@@ -49,7 +49,7 @@ def _store_stream(b: VectorBuilder, dtype: str, p: ir.Value, i: ir.Value, v: ir.
 
 
 def _stream_head(p: types.Type, i: types.Type) -> Definition:
-    size = target.itemsize(pointer_dtype("stream_head", p))
+    size = itemsize(pointer_dtype("stream_head", p))
 
     def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
         b = VectorBuilder(builder)
