@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 
 from ...errors import OptionError
@@ -11,6 +10,7 @@ from ..arguments import add_compile, add_inputs, add_loader
 from ..compiling import compile_model
 from ..feeding import make_inputs
 from ..loading import load_model
+from ..logs import LOG
 from ..progress import track
 from ..timing import average
 
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     model = load_model(args)
     inputs = make_inputs(model, args)
     compile_model(model, args)
-    print("Running ...", file=sys.stderr)
+    LOG.info("Running ...")
     model.run(inputs)
     seconds = []
     for _ in track(range(args.iterations), args.iterations, "Running"):
