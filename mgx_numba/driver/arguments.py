@@ -100,6 +100,10 @@ def add_loader(parser: argparse.ArgumentParser) -> None:
         "-s", "--trim-size", type=int, default=0, metavar="N", help="with --trim: keep only N instructions before"
     )
     group.add_argument("-O", "--optimize", action="store_true", help="apply the target-independent optimisations")
+    group.add_argument("--replace-literals", action="store_true", help="make parameters of the constants")
+    group.add_argument(
+        "--strip-context", action="store_true", help="forget for what target an .mxr file was compiled, and how"
+    )
     group.add_argument("-p", "--apply-pass", metavar="PASS", help="apply passes by name", **_WORDS)
 
 
@@ -112,6 +116,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     form.add_argument("-g", "--graphviz", const="graphviz", help="a Graphviz graph", **add_form)
     form.add_argument("--python", "--py", const="python", help="Python source that builds the program", **add_form)
     form.add_argument("--cpp", const="cpp", help="C++ source that builds the program with MIGraphX", **add_form)
+    form.add_argument("--netron", const="netron", help="an ONNX model in JSON, for the viewer Netron", **add_form)
     form.add_argument("--json", const="json", help="an .mxr file in JSON", **add_form)
     form.add_argument(
         "--binary",
