@@ -23,7 +23,7 @@ from .onnx_edits import read_proto, set_batch_of_reshapes, set_outputs
 from .quantizing import asked_kinds, quantize_model
 from .trim import trim
 
-__all__ = ["file_type", "load_model"]
+__all__ = ["file_type", "load_model", "title_of"]
 
 _ONNX_FLAGS = (
     "input_dim",
@@ -51,6 +51,11 @@ def file_type(args: argparse.Namespace) -> str:
     if os.path.isfile(os.path.join(args.file, "saved_model.pb")):
         return "tf"
     return FILE_TYPES.get(os.path.splitext(args.file)[1].lower(), "msgpack")
+
+
+def title_of(args: argparse.Namespace) -> str:
+    """The model's name, for readers."""
+    return os.path.basename(args.file or "test")
 
 
 def load_model(args: argparse.Namespace) -> program:
