@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from ....codegen.cpu.contraction import CONV_SOLVERS, GEMM_SOLVERS
 from ....codegen.cpu.contraction.select import select
 from ....codegen.cpu.contraction.solver import UnsuitedWeights
+from ....codegen.launch import Solution
 from ....codegen.printer import check_body
 from ....codegen.problems.convolution import ConvProblem
 from ....codegen.problems.gemm import GemmProblem
@@ -59,9 +61,9 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     unsuited: list[str] = []
     while True:
         if unsuited or chosen.solver.packing_growth(problem) > room:
-            chosen = Candidate(select(problem, low.threads, room, unsuited))
+            chosen = Candidate(_select(low, problem, room, unsuited))
         solver = chosen.solver
-        plan = solver.plan(problem, what.epilogue, what.strides, low.threads, chosen.blocking)
+        plan = _plan(low, request, chosen)
         try:
             packed = low.usable(plan.launches)
             if packed and weights is not None and solver.packed_lens(problem):
@@ -86,10 +88,25 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     low.requested.append((request, operands, start, len(low.steps)))
     if low.spare is not None:
         with contextlib.suppress(UnsupportedError):
-            general = select(problem, low.threads, room, _SPECIAL).plan(
-                problem, what.epilogue, what.strides, low.threads
-            )
+            general = _plan(low, request, Candidate(_select(low, problem, room, _SPECIAL)))
             low.spare.update(dict.fromkeys(kernel for one in general.launches for kernel in one.kernels))
+
+
+def _select(
+    low: Lowering, problem: GemmProblem | ConvProblem, room: int | None = None, unsuited: Collection[str] = ()
+) -> Any:
+    """What `select` answers."""
+    question = (select, problem, low.threads, room, tuple(sorted(unsuited)))
+    return low.solutions.of(question, lambda: select(problem, low.threads, room, unsuited))
+
+
+def _plan(low: Lowering, request: Request, chosen: Candidate) -> Solution:
+    """The solver's launches."""
+    problem, epilogue, strides, solver = request.problem, request.epilogue, request.strides, chosen.solver
+    return low.solutions.of(
+        (solver.name, problem, epilogue, strides, low.threads, chosen.blocking),
+        lambda: solver.plan(problem, epilogue, strides, low.threads, chosen.blocking),
+    )
 
 
 def _with_stored_weights(
@@ -98,10 +115,10 @@ def _with_stored_weights(
     """The problem over weights as they are stored, if a solver for them is the quickest; else over float32."""
     stored = replace(problem, types=replace(problem.types, b=weights.dtype.name))
     try:
-        quickest = select(stored, low.threads, low.packing_room)
+        quickest = _select(low, stored, low.packing_room)
     except UnsupportedError:
         return problem
-    wide = select(problem, low.threads, low.packing_room)
+    wide = _select(low, problem, low.packing_room)
     cheaper = quickest.estimate(stored, low.threads) <= wide.estimate(problem, low.threads)
     return stored if cheaper else problem
 
@@ -109,7 +126,7 @@ def _with_stored_weights(
 def _choose(low: Lowering, request: Request) -> Candidate:
     """What a tuning record says, else the cost model."""
     if low.options.tuning is None:
-        return Candidate(select(request.problem, low.threads))
+        return Candidate(_select(low, request.problem))
     return low.options.tuning.choose(request)
 
 
