@@ -234,6 +234,8 @@ class program:
                 Results are new arrays; inputs are read in place. Both have the model's rank: where a shape is that of a
                 scalar ({1}, {0}) results have no axes, and inputs have none or one element. A Python number is taken
                 for one element and converted, unless that loses its kind (a float to integers, a number to bool).
+                Strings are arrays, or nested lists, of ``str`` (or bytes, UTF-8). A sequence is a list of tensors, an
+                optional its value or ``None``, in inputs and in results.
 
         Raises:
             ParameterError: a parameter is missing, or has the wrong type or shape; the message says which, what was
@@ -385,6 +387,10 @@ def _check(name: str, value: Any, wanted: Shape, model: program) -> np.ndarray:
     """The array of a parameter, with its shape's lengths (one for a scalar)."""
     if type(value) is np.ndarray and value.shape == wanted.lens and value.dtype == wanted.type.numpy and value.ndim:
         return value
+    if wanted.element is not None:
+        from .holders import held_value
+
+        return held_value(name, value, wanted, lambda of, member, shape: _check(of, member, shape, model))
     try:
         if type(value) in _NUMBERS:
             value = _converted(value, wanted.type)
@@ -393,8 +399,9 @@ def _check(name: str, value: Any, wanted: Shape, model: program) -> np.ndarray:
         raise ParameterError(f"parameter {name}: {error}; expected {wanted}") from None
     array, actual = given.numpy(), given.shape
     if wanted.is_dynamic:
-        fits = len(actual.lens) == wanted.ndim and all(
-            d.min <= n <= d.max for n, d in zip(actual.lens, wanted.dyn_dims)
+        rank = 0 if actual.without_axes else len(actual.lens)
+        fits = not wanted.ranked or (
+            rank == wanted.ndim and all(d.min <= n <= d.max for n, d in zip(actual.lens, wanted.dyn_dims))
         )
     else:
         fits = actual.lens == wanted.lens or (wanted.elements == 1 and actual.elements == 1 and actual.scalar)
@@ -404,7 +411,7 @@ def _check(name: str, value: Any, wanted: Shape, model: program) -> np.ndarray:
         raise ParameterError(mismatch(name, value, actual, wanted, fits, model._portable.open_dims.get(name, {})))
     if not wanted.is_dynamic and array.shape != wanted.lens:
         array = array.reshape(wanted.lens)
-    return array
+    return array.reshape(()) if not wanted.ranked and actual.without_axes else array
 
 
 _NUMBERS = {bool: 0, int: 1, float: 2}
@@ -418,7 +425,7 @@ def _converted(value: Any, type_: Type) -> np.ndarray:
         ParameterError: it is of a later kind, or an integer that the type cannot hold.
     """
     kind = 2 if type_.is_floating else 0 if type_ is Type.bool_type else 1
-    if _NUMBERS[type(value)] > kind or type_ is Type.fp4x2_type:
+    if _NUMBERS[type(value)] > kind or not (type_.is_floating or type_.is_integral):
         raise ParameterError(f"the Python {type(value).__name__} {value} is not converted to {type_.name}")
     try:
         return np.asarray(value).astype(type_.numpy) if kind == 2 else np.asarray(value, type_.numpy)
@@ -454,15 +461,21 @@ def _empty() -> Program:
 
 
 def _untold_shapes(shapes: Sequence[Shape]) -> dict[int, Shape]:
-    """Shapes of results that an array alone does not tell, by position: axes of stride 0, no lengths, nibbles."""
+    """Shapes of results that an array alone does not tell, by position: axes of stride 0, no lengths, nibbles, and what
+    holds tensors."""
     fixed = {k: s for k, s in enumerate(shapes) if not s.is_dynamic and not s.sub_shapes}
     single = {k for k, s in fixed.items() if s.elements == 1 and (s.scalar or not s.lens) and s.lens != (1,)}
-    return {k: _given_out(s) for k, s in fixed.items() if k in single or s.type is Type.fp4x2_type}
+    holders = {k: s for k, s in enumerate(shapes) if s.element is not None}
+    return holders | {k: _given_out(s) for k, s in fixed.items() if k in single or s.type is Type.fp4x2_type}
 
 
 def _result(value: Any, known: Shape | None) -> Any:
     if type(value) is list or type(value) is tuple:
         return [_result(v, None) for v in value]
+    if known is not None and known.element is not None:
+        from .holders import users_value
+
+        return users_value(value, known)
     result = value.view(argument)
     if known is not None:
         result._shape = known

@@ -44,7 +44,8 @@ class Operator:
     """Base of all operators.
 
     ``name`` is MIGraphX's. ``view`` operators return memory of their first input. ``AXES`` names attributes that
-    hold axes, so that normalisation can make negative ones positive.
+    hold axes, so that normalisation can make negative ones positive. Those with ``true_ranks`` get tensors without axes
+    as arrays of shape (), others get them as (1,).
     """
 
     name: ClassVar[str] = ""
@@ -52,6 +53,7 @@ class Operator:
     pointwise: ClassVar[bool] = False
     reduction: ClassVar[bool] = False
     commutative: ClassVar[bool] = False
+    true_ranks: ClassVar[bool] = False
     AXES: ClassVar[tuple[str, ...]] = ()
 
     def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:

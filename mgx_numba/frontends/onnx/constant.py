@@ -35,7 +35,11 @@ def constant(g: Builder, node: Node) -> Instruction:
         return g.literal(np.int64(node.get_int(name)))
     if name == "value_ints":
         return g.literal(np.array(node.get_ints(name), np.int64))
-    raise UnsupportedError(f"attribute {name!r} holds strings, which are not supported")
+    if name == "value_string":
+        return g.literal(np.array(node.get_str(name), object))
+    if name == "value_strings":
+        return g.literal(np.array(node.get_strs(name), object))
+    raise ParseError(f"attribute {name!r} holds no value")
 
 
 def filled(g: Builder, value: np.ndarray, dims: list[int]) -> Instruction:

@@ -5,8 +5,6 @@ ai.onnx.ml: LinearClassifier LinearRegressor SVMRegressor.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from ...core.types import Type
@@ -55,20 +53,20 @@ def linear_classifier(g: Builder, node: Node, x: Instruction) -> list[Instructio
         scores = g.pointwise("add", scores, g.literal(intercepts, scores.shape.type))
     if count == 1:
         return _binary(g, scores, labels, transform)
-    if labels and len(labels) != count:
+    if len(labels) not in (0, count):
         raise ParseError(f"{len(labels)} class labels for {count} rows of coefficients")
-    table = g.literal(np.array(labels or range(count), np.int64))
+    table = g.literal(labels if len(labels) else np.arange(count))
     chosen = g.squeeze(g.op("argmax", scores, axis=1), [1])
     return [g.op("gather", table, chosen, axis=0), transformed(g, scores, transform)]
 
 
-def _binary(g: Builder, score: Instruction, labels: Sequence[int], transform: str) -> list[Instruction]:
+def _binary(g: Builder, score: Instruction, labels: np.ndarray, transform: str) -> list[Instruction]:
     if len(labels) not in (0, 2):
         raise ParseError(f"{len(labels)} class labels for one row of coefficients, expected 2")
     if transform == "PROBIT":
         raise UnsupportedError("attribute 'post_transform' is 'PROBIT', which is not defined for one row")
     positive = g.squeeze(g.pointwise("greater", score, g.like(0, score)), [1])
-    table = np.array(labels or (0, 1), np.int64)
+    table = labels if len(labels) else np.arange(2)
     label = g.pointwise("where", positive, g.literal(table[1]), g.literal(table[0]))
     if transform == "LOGISTIC":
         pair = [g.op("sigmoid", g.op("neg", score)), g.op("sigmoid", score)]

@@ -13,7 +13,7 @@ import numpy as np
 from ...errors import ParseError, UnsupportedError
 
 if TYPE_CHECKING:
-    from onnx import AttributeProto, GraphProto, NodeProto, SparseTensorProto, TensorProto
+    from onnx import AttributeProto, GraphProto, NodeProto, SparseTensorProto, TensorProto, TypeProto
 
     from .scope import Scope
 
@@ -35,7 +35,7 @@ ATTRIBUTE_KINDS = {
     13: "type_proto",
     14: "type_protos",
 }
-_FIELDS = {1: "f", 2: "i", 3: "s", 4: "t", 5: "g", 6: "floats", 7: "ints", 8: "strings", 11: "sparse_tensor"}
+_FIELDS = {1: "f", 2: "i", 3: "s", 4: "t", 5: "g", 6: "floats", 7: "ints", 8: "strings", 11: "sparse_tensor", 13: "tp"}
 
 
 class Node:
@@ -156,6 +156,10 @@ class Node:
     def get_sparse(self, name: str) -> SparseTensorProto:
         """Value of a sparse tensor attribute."""
         return self._value(name, 11, None)
+
+    def get_type(self, name: str) -> TypeProto:
+        """Value of a type attribute."""
+        return self._value(name, 13, None)
 
     def refuse(self, name: str, default: Any, why: str = "") -> None:
         """Raise ``UnsupportedError`` if an integer or string attribute is given with another value than

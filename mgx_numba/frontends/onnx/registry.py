@@ -47,6 +47,7 @@ FAMILIES = (
     "random",
     "sequence",
     "optional",
+    "text",
     "training",
     "control_flow",
 )
