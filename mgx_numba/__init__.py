@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         literal,
     )
     from .api.functions import (
+        check_onnx,
         get_onnx_operators,
         get_tf_operators,
         optimize,
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "api.argument": "argument argument_from_pointer create_argument fill_argument generate_argument literal",
     "api.functions": (
-        "get_onnx_operators get_tf_operators optimize parse_onnx parse_onnx_buffer parse_tf parse_tf_buffer"
+        "check_onnx get_onnx_operators get_tf_operators optimize parse_onnx parse_onnx_buffer parse_tf parse_tf_buffer"
     ),
     "api.loading": "load load_buffer",
     "api.module": "instruction_ref macro module op",
@@ -66,6 +67,7 @@ __all__ = [
     "argument",
     "argument_from_pointer",
     "autocast_fp8",
+    "check_onnx",
     "create_argument",
     "dynamic_dimension",
     "fill_argument",

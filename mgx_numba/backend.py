@@ -167,9 +167,9 @@ supports_device = MgxBackend.supports_device
 
 
 def _has_lengths(info: ValueInfoProto) -> bool:
-    """Whether a model says all lengths of a tensor."""
+    """Whether a model says all lengths of a tensor; what it says to be 0 may be meant to be unknown."""
     tensor = info.type.tensor_type
-    return tensor.HasField("shape") and all(d.WhichOneof("value") == "dim_value" for d in tensor.shape.dim)
+    return tensor.HasField("shape") and all(d.dim_value > 0 for d in tensor.shape.dim)
 
 
 def _stored(info: ValueInfoProto, value: Any) -> np.ndarray:

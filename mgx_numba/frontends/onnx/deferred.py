@@ -18,6 +18,7 @@ from ...graph.instruction import Instruction
 from ...ops.deferred import Deferred
 from .builder import Builder
 from .inferred import result_shapes
+from .leniency import FinalError
 from .node import Node
 from .sequence import TensorSequence
 from .tensors import ELEMENT_NAMES, is_narrow, onnx_number
@@ -61,7 +62,7 @@ class Attempt:
         """Whether the node may be read when more is known."""
         if not isinstance(error, Exception) or self._g.module is self._g.parser.settled:
             return False
-        if any(isinstance(x, TensorSequence) for x in self._inputs):
+        if isinstance(error, FinalError) or any(isinstance(x, TensorSequence) for x in self._inputs):
             return False
         return isinstance(error, UnknownValueError) or any(x.shape.is_dynamic for x in _taken(self._node).values())
 

@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from ...interrupts import unbroken
 from ..handlers import Handler, ParserT, handler_of
 
-__all__ = ["FAMILIES", "MICROSOFT", "find", "names", "register"]
+__all__ = ["FAMILIES", "MICROSOFT", "ML", "find", "names", "register"]
 
 MICROSOFT = "com.microsoft"
+ML = "ai.onnx.ml"
 
 FAMILIES = (
     "pointwise",
