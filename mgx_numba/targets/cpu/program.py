@@ -23,13 +23,13 @@ from ...runtime.plan import Plan
 from ..lowering.shared_weights import SharedWeights
 from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
+from ..passes import PASSES
 from ..samples import sample_lengths
 from ..stages import split
 from . import kernel_lists
 from .capabilities import pass_options
 from .compiled import LoweredProgram, kernels_of
 from .lower import lower, lower_and_release
-from .passes import PASSES
 from .staged import StagedProgram
 
 if TYPE_CHECKING:

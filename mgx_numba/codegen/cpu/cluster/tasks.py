@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..statements import for_tasks, indent
+from ...statements import for_tasks, indent
 from .layout import ReduceLayout
 from .names import Names
 

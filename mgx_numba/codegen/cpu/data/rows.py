@@ -8,11 +8,11 @@ from math import prod
 from ....core.types import Type
 from ...arguments import Arguments
 from ...kernel import KernelSource
+from ...statements import for_tasks, indent, kernel_text
 from .. import host
 from ..kernel import cpu_kernel
 from ..loops import AHEAD_BYTES, FEWEST_CLAIMS, Odometer, task_elements
 from ..machine import machine
-from ..statements import for_tasks, indent, kernel_text
 
 __all__ = [
     "KEPT_COLUMNS", "RowLoop", "kept_columns", "mover", "mover_lanes", "row_share",

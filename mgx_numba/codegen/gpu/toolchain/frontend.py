@@ -12,8 +12,8 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.core.compiler_lock import global_compiler_lock
 
-from ...cpu import host
-from ...cpu.toolchain.frontend import Refused, typed_module
+from ...lang.target import with_features
+from ...toolchain.frontend import Refused, typed_module
 from ..architecture import Architecture, lowering_for
 
 __all__ = ["Refused", "lower"]
@@ -62,8 +62,7 @@ def lower(function: python_types.FunctionType, symbol: str, slots: int, threads:
     Raises:
         Refused: the function does not type or does not lower.
     """
-    device = host.Host(arch.name, arch.triple, arch.features, _FEATURES)
-    with host.generating_for(device), lowering_for(arch):
+    with with_features(_FEATURES), lowering_for(arch):
         module, body = typed_module(function, symbol, _ARGUMENTS, types.void)
         entry = _Entry(module, symbol, slots, threads, arch)
         builder = ir.IRBuilder(entry.append_basic_block())

@@ -12,7 +12,7 @@ import numpy as np
 from ....codegen.cpu.contraction import CONV_SOLVERS, GEMM_SOLVERS
 from ....codegen.cpu.contraction.select import select
 from ....codegen.cpu.contraction.solver import UnsuitedWeights
-from ....codegen.cpu.printer import check_body
+from ....codegen.printer import check_body
 from ....codegen.problems.convolution import ConvProblem
 from ....codegen.problems.epilogue import Epilogue
 from ....codegen.problems.gemm import GemmProblem

@@ -9,10 +9,10 @@ from functools import partial
 import numpy as np
 
 from ....codegen.body import ScalarBody
-from ....codegen.cpu.printer import CodeBuffer
 from ....codegen.gpu.contraction.tensor import pack_columns, refusal
 from ....codegen.gpu.contraction.tiled import pack_weights, packed_lens
 from ....codegen.gpu.printer import ThreadPrinter
+from ....codegen.printer import CodeBuffer
 from ....codegen.problems.convolution import ConvProblem
 from ....codegen.problems.epilogue import Epilogue
 from ....codegen.problems.gemm import GemmProblem
