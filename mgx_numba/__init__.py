@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         generate_argument,
         literal,
     )
+    from .api.custom import custom_kernel, register_custom_op, unregister_custom_op
     from .api.functions import (
         check_onnx,
         get_onnx_operators,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "api.argument": "argument argument_from_pointer create_argument fill_argument generate_argument literal",
+    "api.custom": "custom_kernel register_custom_op unregister_custom_op",
     "api.functions": (
         "check_onnx get_onnx_operators get_tf_operators optimize parse_onnx parse_onnx_buffer parse_tf parse_tf_buffer"
     ),
@@ -69,6 +71,7 @@ __all__ = [
     "autocast_fp8",
     "check_onnx",
     "create_argument",
+    "custom_kernel",
     "dynamic_dimension",
     "fill_argument",
     "generate_argument",
@@ -94,10 +97,12 @@ __all__ = [
     "quantize_fp16",
     "quantize_int4_weights",
     "quantize_int8",
+    "register_custom_op",
     "save",
     "save_buffer",
     "shape",
     "target",
+    "unregister_custom_op",
 ]
 
 

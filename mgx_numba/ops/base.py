@@ -44,7 +44,7 @@ class Operator:
     """Base of all operators.
 
     ``name`` is MIGraphX's. ``view`` operators return memory of their first input. ``AXES`` names attributes that
-    hold axes, so that normalisation can make negative ones positive.
+    hold axes, so that normalisation can make negative ones positive. ``custom`` operators are a user's (`custom.py`).
     """
 
     name: ClassVar[str] = ""
@@ -52,7 +52,13 @@ class Operator:
     pointwise: ClassVar[bool] = False
     reduction: ClassVar[bool] = False
     commutative: ClassVar[bool] = False
+    custom: ClassVar[bool] = False
     AXES: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def rule_name(self) -> str:
+        """Name under which targets have a lowering rule for it."""
+        return self.name
 
     def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
         """Output shape for these input shapes.
@@ -171,6 +177,16 @@ def register(cls: OperatorClass) -> OperatorClass:
     return cls
 
 
+def is_known(name: str) -> bool:
+    """Whether there is an operator of this name."""
+    return name in _REGISTRY
+
+
+def forget(name: str) -> None:
+    """Make an operator unknown."""
+    del _REGISTRY[name]
+
+
 def known_operators() -> list[str]:
     """Names of all operators, sorted."""
     return sorted(_REGISTRY)
@@ -188,6 +204,8 @@ def operator_class(name: str) -> type[Operator]:
 
         near = difflib.get_close_matches(name, _REGISTRY, 3)
         hint = f"; did you mean {', '.join(near)}?" if near else ""
+        if "::" in name:
+            hint = "; a custom operator is to be registered (register_custom_op) before it is used, or a file has it"
         raise OperatorError(f"unknown operator {name!r}{hint}")
     return cls
 

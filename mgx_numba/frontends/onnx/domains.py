@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...ops.custom import custom_domains
 from . import registry
 from .schema import newest_since
 
@@ -25,4 +26,4 @@ def implied_opset(domain: str) -> int | None:
 
     if domain == registry.ML:
         return int(onnx.defs.onnx_ml_opset_version())
-    return 1 if domain == registry.MICROSOFT else None
+    return 1 if domain == registry.MICROSOFT or domain in custom_domains() else None
