@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 import numpy as np
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ..graph.program import Program
     from ..graph.rewrite_log import RewriteLog
     from ..runtime.plan import Plan
@@ -99,4 +101,15 @@ class Compiled(Protocol):
 
         Raises:
             OptionError: the target makes none.
+        """
+
+    def export_library(self, folder: Path, name: str, embed_weights: bool, link: bool | None) -> Path:
+        """Write a shared library for C and C++ that runs the program without Python; see
+        `runtime.cpu.library.writer.write_library`.
+
+        Raises:
+            OptionError: the target writes none, or as there.
+            UnsupportedError: lengths are not known before a run, or as there.
+            CompileError: as there.
+            FormatError: as there.
         """
