@@ -25,7 +25,6 @@ static int64_t numbers[MGX_MAX_THREADS];
 static pthread_t threads[MGX_MAX_THREADS];
 static int workers, users, may_grow;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t started = PTHREAD_COND_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 void mgx_lock(void)
@@ -163,10 +162,7 @@ static void *work(void *number)
     snprintf(name, sizeof name, "mgx-worker-%d", (int)own);
     pthread_setname_np(pthread_self(), name);
     mgx_enter_arithmetic();
-    mgx_lock();
-    numbers[own] = syscall(SYS_gettid);
-    pthread_cond_signal(&started);
-    mgx_unlock();
+    __atomic_store_n(&numbers[own], syscall(SYS_gettid), __ATOMIC_RELEASE);
     MGX_EXECUTOR_WORKER(pool, own, 0);
     return NULL;
 }
@@ -188,8 +184,8 @@ void mgx_ensure_workers(int wanted)
             may_grow = 0;
             break;
         }
-        while (!numbers[number])
-            pthread_cond_wait(&started, &lock);
+        while (!__atomic_load_n(&numbers[number], __ATOMIC_ACQUIRE))
+            sched_yield(); /* with the lock held: nobody else may start this worker */
         workers = number;
     }
     pthread_sigmask(SIG_SETMASK, &old, NULL);
