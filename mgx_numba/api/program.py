@@ -17,7 +17,7 @@ from ..core.shape import Shape
 from ..core.types import Type
 from ..errors import MgxError, OptionError, ParameterError
 from ..interrupts import whole_module
-from ..targets.base import Compiled
+from ..targets.base import Compiled, Exportable
 from ..targets.options import TargetOptions
 from ..targets.registry import DEFAULT, REFERENCE, compile_for
 from .argument import argument
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ..codegen.store import Store
     from ..codegen.tuning.record import TuningRecord
     from ..codegen.tuning.session import Choice, Tuning
+    from ..graph.origin import Origin
     from ..graph.program import Program
     from ..graph.rewrite_log import RewriteLog
     from .module import module
@@ -74,6 +75,10 @@ class program:
         return self._decode()
 
     @functools.cached_property
+    def _origin(self) -> Origin:
+        return self._portable.origin
+
+    @functools.cached_property
     def _records(self) -> list[TuningRecord]:
         return self._read_records()
 
@@ -114,6 +119,10 @@ class program:
         if self._compiled is not None:
             return [shape.wrap(_given_out(s)) for s in self._results]
         return [shape.wrap(s) for s in self._portable.output_shapes()]
+
+    def get_output_names(self) -> list[str]:
+        """Names of the results, in order: the model's, or ``output_0`` and so on of a program that has none."""
+        return self._origin.names(len(self.get_output_shapes()))
 
     def get_main_module(self) -> module:
         """The main module (of the compiled form, once compiled)."""
@@ -325,6 +334,8 @@ class program:
         """
         if self._compiled is None:
             raise MgxError("the program is not compiled; export_library writes what compile() makes of it")
+        if not isinstance(self._compiled, Exportable):
+            raise OptionError(f"export_library: only the target {DEFAULT} writes libraries; compile for it")
         return self._compiled.export_library(Path(folder), name, embed_weights, link)
 
     def clone(self) -> program:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO, runtime_checkable
 
 import numpy as np
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..graph.rewrite_log import RewriteLog
     from ..runtime.plan import Plan
 
-__all__ = ["Compiled", "KeptPlan", "Observation", "Progress", "Tree"]
+__all__ = ["Compiled", "Exportable", "KeptPlan", "Observation", "Progress", "Span", "Timed", "Tree"]
 
 Tree = Any
 """Position of an array among the results, or a list of trees for a tuple."""
@@ -43,6 +43,19 @@ class Observation:
     outputs: Callable[[], list[np.ndarray]]
     flops: int = 0
     bytes: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Span:
+    """A thread's part of one step: ``instruction``, ``label`` and ``reason`` as in `Observation`, the ``thread`` (0 is
+    the caller), and from when to when, in nanoseconds."""
+
+    instruction: str
+    label: str
+    thread: int
+    start: int
+    end: int
     reason: str = ""
 
 
@@ -103,13 +116,23 @@ class Compiled(Protocol):
             OptionError: the target makes none.
         """
 
+
+@runtime_checkable
+class Timed(Protocol):
+    """A compiled program whose threads can say when they worked at what."""
+
+    def timeline(self, inputs: Mapping[str, np.ndarray]) -> list[Span]:
+        """What each thread did in one run like any other, by its beginning."""
+
+
+@runtime_checkable
+class Exportable(Protocol):
+    """A compiled program that can become a library for C and C++."""
+
     def export_library(self, folder: Path, name: str, embed_weights: bool, link: bool | None) -> Path:
-        """Write a shared library for C and C++ that runs the program without Python; see
-        `runtime.cpu.library.writer.write_library`.
+        """Write a shared library that runs the program without Python; arguments, result and further errors are those
+        of `runtime.cpu.library.writer.write_library`.
 
         Raises:
-            OptionError: the target writes none, or as there.
-            UnsupportedError: lengths are not known before a run, or as there.
-            CompileError: as there.
-            FormatError: as there.
+            UnsupportedError: lengths are not known before a run.
         """

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ...codegen.store import Store
     from ...graph.program import Program
     from ...graph.rewrite_log import RewriteLog
-    from ..base import Observer
+    from ..base import Observer, Span
 
 __all__ = ["LoweredProgram", "grouped", "kernels_of"]
 
@@ -110,6 +110,22 @@ class LoweredProgram:
 
         return grouped(target.trees, target.executable.run_traced(target.arrays(inputs), note))
 
+    def timeline(self, inputs: Mapping[str, np.ndarray]) -> list[Span]:
+        """See `Timed.timeline`."""
+        from ..base import Span
+
+        target = self._for(inputs)
+        if target is not self:
+            return target.timeline(inputs)
+        assert target.executable is not None
+        steps = target.executable.plan.steps
+        _, found = target.executable.run_timed(target.arrays(inputs))
+        return [
+            Span(step.instruction, step.label, s.thread, s.start, s.end, getattr(step, "reason", ""))
+            for s in found
+            for step in (steps[s.step],)
+        ]
+
     def idle(self, inputs: Mapping[str, np.ndarray]) -> None:
         """A run of the same inputs and outputs without its steps."""
         target = self._for(inputs)
@@ -172,7 +188,7 @@ class LoweredProgram:
         return embed([*self.kernels(), *EXECUTOR_KERNELS], self._store)
 
     def export_library(self, folder: Path, name: str, embed_weights: bool, link: bool | None) -> Path:
-        """See `Compiled.export_library`; members of tuples are results of their own there."""
+        """See `Exportable`; members of tuples are results of their own there."""
         if self.executable is None:
             raise UnsupportedError(f"export_library: the program has not one plan, since {self.several_plans}")
         whole_module("mgx_numba.runtime.cpu.library.writer")

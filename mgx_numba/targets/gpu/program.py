@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
@@ -165,14 +164,6 @@ class GpuProgram:
             OptionError: always: objects of this target stay in the object store.
         """
         raise OptionError("the target gpu keeps no machine code in files yet")
-
-    def export_library(self, folder: Path, name: str, embed_weights: bool, link: bool | None) -> Path:
-        """See `Compiled.export_library`.
-
-        Raises:
-            OptionError: always.
-        """
-        raise OptionError("export_library: the target gpu writes no libraries; compile for cpu")
 
 
 def _group(tree: Tree, arrays: list[np.ndarray]) -> Any:

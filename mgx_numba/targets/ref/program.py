@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
@@ -100,14 +99,6 @@ class RefProgram:
             OptionError: always.
         """
         raise OptionError("the target ref makes no machine code")
-
-    def export_library(self, folder: Path, name: str, embed_weights: bool, link: bool | None) -> Path:
-        """Not available.
-
-        Raises:
-            OptionError: always.
-        """
-        raise OptionError("export_library: the target ref writes no libraries; compile for cpu")
 
 
 def _fresh(value: Any, shape: Shape) -> Any:
