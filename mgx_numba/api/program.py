@@ -7,6 +7,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from ..core.shape import Shape
 from ..core.types import Type
 from ..errors import MgxError, OptionError, ParameterError
 from ..interrupts import whole_module
-from ..targets.base import Compiled
+from ..targets.base import Compiled, Exportable
 from ..targets.options import TargetOptions
 from ..targets.registry import DEFAULT, REFERENCE, compile_for
 from .argument import argument
@@ -305,6 +306,39 @@ class program:
         from .saving import save
 
         save(self, filename, format, embed_objects)
+
+    def export_library(
+        self,
+        folder: str | os.PathLike[str],
+        name: str = "model",
+        embed_weights: bool = False,
+        link: bool | None = None,
+    ) -> Path:
+        """Write the compiled program as a shared library for C and C++, which runs it without Python: see docs/cpp.md.
+
+        Args:
+            folder: gets ``lib/lib<name>.so`` with its weights and CMake's package file, ``include`` and ``example``.
+            name: an identifier of C.
+            embed_weights: put the weights inside of the library, not into a file beside it.
+            link: None links with the system's C compiler if there is one, and else leaves objects that CMake links
+                where they are used; False always leaves objects, True refuses where there is no compiler.
+
+        Returns:
+            The library, or the folder of its objects.
+
+        Raises:
+            MgxError: the program is not compiled.
+            UnsupportedError: it has steps that run in Python, each of which is named with its reason, or lengths that
+                only a run tells; or the system is not Linux on x86-64.
+            OptionError: a bad name, another target than ``cpu``, too many weights to embed.
+            CompileError: there is no C compiler though ``link`` is True, or it fails.
+            FormatError: a file cannot be written.
+        """
+        if self._compiled is None:
+            raise MgxError("the program is not compiled; export_library writes what compile() makes of it")
+        if not isinstance(self._compiled, Exportable):
+            raise OptionError(f"export_library: only the target {DEFAULT} writes libraries; compile for it")
+        return self._compiled.export_library(Path(folder), name, embed_weights, link)
 
     def clone(self) -> program:
         """A copy of the portable form, not compiled."""
