@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..graph.rewrite_log import RewriteLog
     from ..runtime.plan import Plan
 
-__all__ = ["Compiled", "KeptPlan", "Observation", "Progress", "Span", "Timed", "Tree"]
+__all__ = ["Compiled", "KeptPlan", "Observation", "Planned", "Progress", "Span", "Timed", "Tree"]
 
 Tree = Any
 """Position of an array among the results, or a list of trees for a tuple."""
@@ -121,3 +121,11 @@ class Timed(Protocol):
 
     def timeline(self, inputs: Mapping[str, np.ndarray]) -> list[Span]:
         """What each thread did in one run like any other, by its beginning."""
+
+
+@runtime_checkable
+class Planned(Protocol):
+    """A compiled program that runs a plan."""
+
+    def plan(self, inputs: Mapping[str, np.ndarray]) -> Plan | None:
+        """The plan for the lengths of these inputs; None if it is not one."""

@@ -94,6 +94,8 @@ def _launch(
     for launch in plan.launches:
         low.launch(launch, operands, ins)
     low.requested.append((request, operands, start, len(low.steps)))
+    if low.options.tuning is not None:
+        low.options.tuning.place(request, low.text(ins), chosen)
     if low.spare is not None:
         with contextlib.suppress(UnsupportedError):
             general = select(problem, low.threads, room, _SPECIAL).plan(problem, epilogue, strides, low.threads)
