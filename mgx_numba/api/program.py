@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from ..graph.origin import Origin
     from ..graph.program import Program
     from ..graph.rewrite_log import RewriteLog
+    from ..runtime.limits import Limits
+    from .explaining import Explanation
     from .module import module
 
 __all__ = ["program"]
@@ -391,6 +393,45 @@ class program:
         if self._compiled is None:
             raise MgxError("the program is not compiled; kernels are chosen by compile()")
         return self._tuning.choices() if self._tuning is not None else []
+
+    def explain(self, name: str, params: Mapping[str, Any] | None = None, iterations: int = 0) -> list[Explanation]:
+        """What became of an instruction or a node of the model in the compiled program, and why.
+
+        Args:
+            name: of a node of the model (read with ``use_debug_symbols=True``), an instruction as ``print`` has it
+                (``@12``, or its line), or an operator, for all instructions of that.
+            params: inputs as ``run`` takes them; only programs with dynamic inputs, and measuring, need them.
+            iterations: runs that are measured, on which the fraction of the machine's limit rests.
+
+        Returns:
+            One explanation for each instruction; printed, it is a text for readers.
+
+        Raises:
+            MgxError: the program is not compiled.
+            OptionError: there is no such name, or inputs are needed.
+        """
+        compiled, chosen = self._compiled, self._target
+        if compiled is None or chosen is None:
+            raise MgxError("the program is not compiled; explain() tells of kernels, which compile() chooses")
+        whole_module("mgx_numba.api.explaining")
+        from ..targets.registry import target as target_of
+        from .explaining import explanations
+
+        shapes = self._parameters()
+        needed = [name for name, s in shapes.items() if s.is_dynamic or iterations]
+        if params is None and needed:
+            why = "iterations are measured" if iterations else "their lengths are open"
+            raise OptionError(f"explain needs params for {', '.join(needed)}: {why}")
+        if params is None:
+            inputs = {key: np.zeros(s.lens, s.type.numpy) for key, s in shapes.items()}
+        else:
+            inputs = self._checked(params)
+        threads = self._options.num_threads if self._options is not None else 0
+
+        def limits() -> Limits | None:
+            return target_of(chosen.name()).limits(threads)
+
+        return explanations(name, compiled, self._portable, self._tuning, inputs, limits, iterations)
 
     if not TYPE_CHECKING:
 

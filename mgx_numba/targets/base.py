@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..graph.rewrite_log import RewriteLog
     from ..runtime.plan import Plan
 
-__all__ = ["Compiled", "Exportable", "KeptPlan", "Observation", "Progress", "Span", "Timed", "Tree"]
+__all__ = ["Compiled", "Exportable", "KeptPlan", "Observation", "Planned", "Progress", "Span", "Timed", "Tree"]
 
 Tree = Any
 """Position of an array among the results, or a list of trees for a tuple."""
@@ -136,3 +136,11 @@ class Exportable(Protocol):
         Raises:
             UnsupportedError: lengths are not known before a run.
         """
+
+
+@runtime_checkable
+class Planned(Protocol):
+    """A compiled program that runs a plan."""
+
+    def plan(self, inputs: Mapping[str, np.ndarray]) -> Plan | None:
+        """The plan for the lengths of these inputs; None if it is not one."""

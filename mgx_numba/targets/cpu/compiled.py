@@ -110,6 +110,11 @@ class LoweredProgram:
 
         return grouped(target.trees, target.executable.run_traced(target.arrays(inputs), note))
 
+    def plan(self, inputs: Mapping[str, np.ndarray]) -> Plan | None:
+        """See `Planned.plan`."""
+        executable = self._for(inputs).executable
+        return None if executable is None else executable.plan
+
     def timeline(self, inputs: Mapping[str, np.ndarray]) -> list[Span]:
         """See `Timed.timeline`."""
         from ..base import Span
