@@ -207,12 +207,7 @@ class Shape:
         sequence or an optional."""
         if self.dyn_dims or not self.ranked or self.element is not None:
             return True
-        return any(s.is_dynamic for s in self.sub_shapes)
-
-    @property
-    def innermost(self) -> Shape:
-        """The shape of the tensors that a sequence or an optional holds in the end; of a tensor the shape itself."""
-        return self if self.element is None else self.element.innermost
+        return bool(self.sub_shapes) and any(s.is_dynamic for s in self.sub_shapes)
 
     @property
     def ndim(self) -> int:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ...environment import environment_flag
 from ...errors import MgxError
 from ..backend import Backend
 from .record import DeviceFingerprint, Problem, TuningRecord, explain_miss
@@ -82,6 +83,7 @@ class Tuning:
         self.measurements = 0
         self._sources = sources
         self._keep = keep
+        self._keys: dict[Request, Problem] = {}
         self._requests: dict[Problem, tuple[Request, int]] = {}
         self._used: dict[Problem, Found] = {}
         self._new: dict[Problem, Found] = {}
@@ -99,7 +101,9 @@ class Tuning:
         Raises:
             UnsupportedError: no solver applies.
         """
-        problem = request.key()
+        problem = self._keys.get(request)
+        if problem is None:
+            problem = self._keys[request] = request.key()
         known = self._requests.get(problem)
         self._requests[problem] = (known[0], known[1] + 1) if known else (request, 1)
         found = self._new.get(problem) or self._used.get(problem) or self._sources.find(problem, self.fingerprint)
@@ -212,11 +216,14 @@ def open_tuning(
     ``records``, the user's database, what the package ships for this CPU.
 
     New records go to the first file that the caller or the variable names, else to the user's database.
+    ``MIGRAPHX_MLIR_TUNE_EXHAUSTIVE`` asks for ``exhaustive``, ``MIGRAPHX_SKIP_BENCHMARKING`` rules it out.
 
     Raises:
         OptionError: a file of ``problem_cache`` does not exist (with ``exhaustive`` the first one is made).
         FormatError: a file that is named holds something else.
     """
+    wanted = exhaustive or environment_flag("MIGRAPHX_MLIR_TUNE_EXHAUSTIVE")
+    exhaustive = wanted and not environment_flag("MIGRAPHX_SKIP_BENCHMARKING")
     layers: list[RecordLayer] = [
         given_layer(path, may_be_new=exhaustive and number == 0) for number, path in enumerate(problem_cache)
     ]

@@ -20,6 +20,7 @@ from ...codegen.problems.cluster import CopyProblem, PointwiseProblem, Reduction
 from ...codegen.problems.gemm import GemmProblem
 from ...core.shape import Shape
 from ...core.types import Type, from_numpy
+from ...environment import environment_flag
 from ...errors import CompileError, MgxError, UnsupportedError
 from ...graph.instruction import Instruction, Parameter, Return
 from ...graph.passes.base import disabled_names
@@ -36,6 +37,7 @@ from .in_place import replaced, replaced_operand
 from .released_constants import ReleasedConstants
 from .rules import Body, LoweringRule, RuleTable
 from .shared_weights import SharedWeights
+from .solutions import Solutions
 
 if TYPE_CHECKING:
     from ...codegen.tuning.request import Request
@@ -73,6 +75,7 @@ class Lowering:
         ready: tells which kernels may be used; None allows all. What would take others is computed in another way, in
             a host step if there is none.
         wanting: kernels that were not used for that.
+        solutions: how problems were computed before.
         spare: takes kernels by which contractions could be computed whatever their lengths are; None wants none.
     """
 
@@ -105,11 +108,15 @@ class Lowering:
         self.spare: dict[KernelSource, None] | None = None
         self.released: ReleasedConstants | None = None
         self.shared: SharedWeights | None = None
+        self.solutions = Solutions()
         self.ranges = Ranges()
+        self._traces = environment_flag("MIGRAPHX_TRACE_FINALIZE")
+        self._traces_pointwise = environment_flag("MIGRAPHX_TRACE_NARY")
 
     @np.errstate(all="ignore")
     def run(self) -> Plan:
-        """Lower the whole program.
+        """Lower the whole program. ``MIGRAPHX_TRACE_FINALIZE`` prints each instruction with the steps that it becomes,
+        ``MIGRAPHX_TRACE_NARY`` the pointwise kernels, ``MIGRAPHX_DEBUG_MEMORY_COLORING`` where buffers lie.
 
         Raises:
             CompileError: an instruction cannot be lowered; the message has its text.
@@ -118,11 +125,15 @@ class Lowering:
         for ins in self.module:
             if isinstance(ins.op, Return):
                 break
+            before = len(self.steps)
             try:
                 self._lower(ins)
             except Exception as error:
                 what = error if isinstance(error, MgxError) else f"{type(error).__name__}: {error}"
                 raise CompileError(f"lowering {format_instruction(ins, self.names)}: {what}") from error
+            if self._traces:
+                labels = ", ".join(step.label for step in self.steps[before:])
+                print(f"Finalize: {self.text(ins)} [{labels or 'no step'}]")
             if self.released is not None:
                 self.released.lowered(ins)
         self._return_results()
@@ -133,6 +144,7 @@ class Lowering:
         program.log.parent = self.program.log
         inner = Lowering(program, self.options, self.rules, self.backend, self.threads)
         inner.ready, inner.wanting, inner.spare = self.ready, self.wanting, self.spare
+        inner.solutions = self.solutions
         plan = inner.run()
         self.program.log.close()
         return plan
@@ -318,11 +330,13 @@ class Lowering:
         Raises:
             UnsupportedError: the back end has no kernel for it.
         """
-        solution = self.backend.plan(problem)
+        solution = self.solutions.plan(self.backend, problem)
         operands = {f"x{k}": v for k, v in enumerate(inputs)} | {f"out{k}": v for k, v in enumerate(outputs)}
         if solution.scratch:
             operands["scratch"] = self.allocate(Shape(Type.uint8_type, (solution.scratch,)))
         for launch in solution.launches:
+            if self._traces_pointwise and isinstance(problem, PointwiseProblem):
+                print(f"nary: {launch.kernel.name} -> {', '.join(str(v.shape) for v in outputs)}")
             self.launch(launch, operands, ins)
 
     def text(self, ins: Instruction) -> str:
@@ -450,11 +464,8 @@ class Lowering:
             if value.buffer.region is Region.OUTPUT and value.buffer.index == k:
                 continue
             target = View(Buffer(Region.OUTPUT, k), ins.shape.to_standard())
-            reason = "a host step made the value" if value.buffer.region is Region.HOST else ""
-            function: Callable[[list], list] = list
-            if ins.shape.type.hosted:
-                reason = reason or _no_kernels([ins.shape])
-                function = _returned(ins.shape)
+            hosted = "a host step made the value" if value.buffer.region is Region.HOST else ""
+            reason = _no_kernels([ins.shape]) or hosted
             if not reason:
                 try:
                     self.copy(value, target, ins)
@@ -462,7 +473,7 @@ class Lowering:
                     reason = str(error)
             if reason:
                 self.steps.append(
-                    PendingStep(None, {}, "ref::@return", ins, function, [value], [target], reason=reason)
+                    PendingStep(None, {}, "ref::@return", ins, _returned(ins.shape), [value], [target], reason=reason)
                 )
 
     def _finish(self) -> Plan:
@@ -479,6 +490,10 @@ class Lowering:
         arena_bytes = color((b for b in arena.values() if b not in homes), reuse, self.threads)
         for buffer, home in homes.items():
             buffer.offset = home.offset
+        if environment_flag("MIGRAPHX_DEBUG_MEMORY_COLORING"):
+            for b in sorted(arena.values(), key=lambda b: b.first):
+                print(f"Allocation: [{b.offset}, {b.offset + b.bytes}), steps {b.first} to {b.last}")
+            print(f"Arena: {arena_bytes} bytes for {sum(b.bytes for b in arena.values())} bytes of buffers")
         steps = [self._resolve(step, number) for number, step in enumerate(self.steps, 1)]
         return Plan(
             steps=steps,
@@ -551,8 +566,8 @@ def _no_kernels(shapes: Sequence[Shape]) -> str:
 
 
 def _returned(shape: Shape) -> Callable[[list], list]:
-    """What gives a value of the host's as a result, of the rank that a user sees."""
-    if shape.is_dynamic:
+    """What gives a value as a result; those of the host's types have the rank that a user sees."""
+    if shape.is_dynamic or not shape.type.hosted:
         return list
     return lambda arrays: [np.array(array, order="C").reshape(shape.array_lens) for array in arrays]
 

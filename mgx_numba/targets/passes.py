@@ -1,8 +1,8 @@
-"""The passes of the ``cpu`` target, in order."""
+"""The passes of targets that compile, in order."""
 
 from __future__ import annotations
 
-__all__ = ["PASSES"]
+__all__ = ["PASSES", "SOURCE_PASSES"]
 
 PASSES: tuple[str, ...] = (
     "normalize_ops",
@@ -39,3 +39,6 @@ PASSES: tuple[str, ...] = (
     "rewrite_reduce_max",
     "schedule",
 )
+
+SOURCE_PASSES: tuple[str, ...] = ("propagate_constant", "eliminate_common_subexpression", "dead_code_elimination")
+"""What is done once for all lengths of a program with dynamic inputs; they leave alone what has dynamic shapes."""
