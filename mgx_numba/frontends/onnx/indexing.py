@@ -13,7 +13,7 @@ from ...graph.instruction import Instruction
 from ..slicing import strided_slice
 from .builder import Builder, rank
 from .node import Node
-from .registry import register
+from .registry import MICROSOFT, register
 
 
 @register("Concat")
@@ -102,7 +102,7 @@ def _length(x: Instruction) -> int:
     return x.shape.lens[0]
 
 
-@register("Pad")
+@register("Pad", domain=("", MICROSOFT))
 def pad(
     g: Builder,
     node: Node,
@@ -169,7 +169,7 @@ def _pad_with_value(g: Builder, x: Instruction, axes: list[int], pads: list[int]
     return g.pointwise("where", g.pointwise("greater", mask, g.like(0, mask)), data, g.reshape(value, ()))
 
 
-@register("Trilu")
+@register("Trilu", domain=("", MICROSOFT))
 def trilu(g: Builder, node: Node, x: Instruction, k: Instruction | None = None) -> Instruction:
     """Upper or lower triangle of the last two axes, zeros elsewhere; ``k`` moves the diagonal."""
     lens = g.lens(x)
