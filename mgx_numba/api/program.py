@@ -460,8 +460,10 @@ class program:
 
 def _check(name: str, value: Any, wanted: Shape, model: program) -> np.ndarray:
     """The array of a parameter, with its shape's lengths (one for a scalar)."""
-    if type(value) is np.ndarray and value.shape == wanted.lens and value.dtype == wanted.type.numpy and value.ndim:
-        return value
+    plain = type(value) is np.ndarray and not wanted.type.holds_objects
+    if plain and value.shape == wanted.lens and value.dtype == wanted.type.numpy and value.ndim:
+        array: np.ndarray = value
+        return array
     if wanted.element is not None:
         from .holders import held_value
 

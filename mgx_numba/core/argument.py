@@ -63,13 +63,11 @@ class Argument:
 
     @classmethod
     def from_shape(cls, shape: Shape) -> Argument:
-        """Memory for ``shape`` (its element space, so strides are honoured), not initialised; empty strings."""
+        """Uninitialised memory for ``shape`` (its element space, so strides are honoured)."""
         if shape.sub_shapes:
             return cls.from_tuple([cls.from_shape(s) for s in shape.sub_shapes])
         if shape.is_dynamic:
             raise ShapeError(f"cannot allocate a dynamic shape: {shape}")
-        if shape.type.holds_objects:
-            return cls.from_flat(shape, np.full(shape.element_space, "", object))
         return cls.from_flat(shape, np.empty(shape.element_space, shape.type.numpy))
 
     @classmethod

@@ -210,11 +210,6 @@ class Shape:
         return bool(self.sub_shapes) and any(s.is_dynamic for s in self.sub_shapes)
 
     @property
-    def innermost(self) -> Shape:
-        """The shape of the tensors that a sequence or an optional holds in the end; of a tensor the shape itself."""
-        return self if self.element is None else self.element.innermost
-
-    @property
     def ndim(self) -> int:
         """Number of axes."""
         return len(self.dyn_dims) if self.dyn_dims else len(self.lens)

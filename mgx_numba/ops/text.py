@@ -205,8 +205,8 @@ class ParseNumber(_OfStrings):
 @register
 @dataclass(frozen=True)
 class FormatNumber(Operator):
-    """Numbers as strings: integers in decimal, bools as ``0`` and ``1``, floats as C's ``%.8g``, float64 as
-    ``%.17g``, with ``INF``, ``-INF`` and ``NaN`` for what is not finite: as ONNX Runtime writes them."""
+    """Numbers as strings: integers in decimal, bools as ``0`` and ``1``, floats as C's ``%.8g``, with
+    ``INF``, ``-INF`` and ``NaN`` for what is not finite: as ONNX Runtime writes them."""
 
     name: ClassVar[str] = "format_number"
 
@@ -220,10 +220,9 @@ class FormatNumber(Operator):
         x = args[0]
         if x.dtype.kind in "iub":
             return each(lambda v: str(int(v)), object, x)
-        digits = 17 if x.dtype == np.float64 else 8
-        return each(lambda v: _float_text(float(v), digits), object, x)
+        return each(lambda v: _float_text(float(v)), object, x)
 
 
-def _float_text(value: float, digits: int) -> str:
-    text = f"{value:.{digits}g}"
+def _float_text(value: float) -> str:
+    text = f"{value:.8g}"
     return {"inf": "INF", "-inf": "-INF", "nan": "NaN", "-nan": "NaN"}.get(text, text)

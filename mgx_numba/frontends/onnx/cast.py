@@ -68,18 +68,32 @@ def _power_of_two(g: Builder, x: Instruction, saturate: bool, mode: str) -> Inst
     return g.op("bit_cast", g.convert(exponent, Type.uint8_type), target_type=Type.fp8e8m0_type)
 
 
+def powers_below(g: Builder, x: Instruction) -> Instruction:
+    """Of each positive float32 the largest power of two that is not above it, its exponent's bits; 0 of numbers that
+    are not normal."""
+    bits = g.op("bit_cast", x, target_type=Type.uint32_type)
+    return g.op("bit_cast", g.pointwise("bitwise_and", bits, g.like(0x7F800000, bits)), target_type=Type.float_type)
+
+
+def nearest_float(g: Builder, x: Instruction, fraction: int, least: int, most: float) -> Instruction:
+    """Of each float32 the nearest number of a format with so many bits of ``fraction``, of two the even one.
+
+    ``least`` is the exponent of the format's least normal number, ``most`` its largest number, which what is beyond
+    becomes.
+    """
+    bounded = g.pointwise("clip", x, g.like(-most, x), g.like(most, x))
+    power = g.pointwise("max", powers_below(g, g.op("abs", bounded)), g.like(2.0**least, x))
+    step = g.pointwise("mul", power, g.like(2.0**-fraction, x))
+    return g.pointwise("mul", g.op("nearbyint", g.pointwise("div", bounded, step)), step)
+
+
 def float4(g: Builder, x: Instruction, type: Type, narrow: str) -> Instruction:
     """The nearest element of float4e2m1, those of equal distance to the even code; beyond 6 it is 6.
 
     The steps are 0.5 below 2, 1 below 4, then 2. It has no NaN; a NaN becomes -0, as ``ml_dtypes`` has it.
     """
     wide = g.convert(x, Type.float_type)
-    bounded = g.pointwise("clip", wide, g.like(-6, wide), g.like(6, wide))
-    size = g.op("abs", bounded)
-    one, half, two = (g.like(v, wide) for v in (1, 0.5, 2))
-    large = g.pointwise("where", g.pointwise("less", size, g.like(4, wide)), one, two)
-    step = g.pointwise("where", g.pointwise("less", size, two), half, large)
-    near = g.pointwise("mul", g.op("nearbyint", g.pointwise("div", bounded, step)), step)
+    near = nearest_float(g, wide, fraction=1, least=0, most=6.0)
     y = g.convert(g.pointwise("where", g.op("isnan", wide), g.like(-0.0, wide), near), type)
     g.parser.narrow[y] = narrow
     return y

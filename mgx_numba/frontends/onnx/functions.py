@@ -26,7 +26,7 @@ __all__ = ["EXPANDED", "expand", "has_body", "schema_body"]
 EXPANDED = frozenset(
     "AffineGrid Bernoulli BlackmanWindow CausalConvWithState CenterCropPad"
     " HammingWindow HannWindow LinearAttention"
-    " NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss SwiGLU FlexAttention".split()
+    " NegativeLogLikelihoodLoss SequenceMap SoftmaxCrossEntropyLoss SwiGLU FlexAttention".split()
 )
 """Operators that are read through the body that ONNX gives them, having no parser of their own."""
 

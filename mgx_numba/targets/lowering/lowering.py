@@ -464,11 +464,8 @@ class Lowering:
             if value.buffer.region is Region.OUTPUT and value.buffer.index == k:
                 continue
             target = View(Buffer(Region.OUTPUT, k), ins.shape.to_standard())
-            reason = "a host step made the value" if value.buffer.region is Region.HOST else ""
-            function: Callable[[list], list] = list
-            if ins.shape.type.hosted:
-                reason = reason or _no_kernels([ins.shape])
-                function = _returned(ins.shape)
+            hosted = "a host step made the value" if value.buffer.region is Region.HOST else ""
+            reason = _no_kernels([ins.shape]) or hosted
             if not reason:
                 try:
                     self.copy(value, target, ins)
@@ -476,7 +473,7 @@ class Lowering:
                     reason = str(error)
             if reason:
                 self.steps.append(
-                    PendingStep(None, {}, "ref::@return", ins, function, [value], [target], reason=reason)
+                    PendingStep(None, {}, "ref::@return", ins, _returned(ins.shape), [value], [target], reason=reason)
                 )
 
     def _finish(self) -> Plan:
@@ -569,8 +566,8 @@ def _no_kernels(shapes: Sequence[Shape]) -> str:
 
 
 def _returned(shape: Shape) -> Callable[[list], list]:
-    """What gives a value of the host's as a result, of the rank that a user sees."""
-    if shape.is_dynamic:
+    """What gives a value as a result; those of the host's types have the rank that a user sees."""
+    if shape.is_dynamic or not shape.type.hosted:
         return list
     return lambda arrays: [np.array(array, order="C").reshape(shape.array_lens) for array in arrays]
 
