@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,11 +25,12 @@ from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
 from ..samples import sample_lengths
 from ..stages import split
+from ..tracing import is_watched
 from . import kernel_lists
 from .capabilities import pass_options
 from .compiled import LoweredProgram, kernels_of
 from .lower import lower, lower_and_release
-from .passes import PASSES, SOURCE_PASSES
+from .passes import BY_SIZE, PASSES, SETTLED_PASSES, SOURCE_PASSES
 from .staged import StagedProgram
 
 if TYPE_CHECKING:
@@ -68,6 +69,34 @@ def optimize(
     return optimized
 
 
+def _optimized(program: Program, options: TargetOptions, shared: Shared | None) -> Program:
+    """As `optimize`; of what was done for other lengths the most is replayed."""
+    if shared is None or is_watched():
+        return optimize(program, options)
+    optimized = shared.passes.run(program)
+    run_passes(optimized, BY_SIZE, pass_options(options), disabled=options.disabled_passes)
+    return optimized
+
+
+def _shared(program: Program, options: TargetOptions) -> Shared:
+    """What plans of a program for its lengths have in common."""
+    settings = pass_options(options)
+    passes = [name for name in PASSES if name not in BY_SIZE]
+
+    def rewrite(settled: Program) -> None:
+        run_passes(settled, passes, settings, disabled=options.disabled_passes)
+        settled.remove_unused_modules()
+
+    return Shared.of(program, rewrite)
+
+
+def _settled(program: Program, options: TargetOptions, lens: Mapping[str, Sequence[int]]) -> Program:
+    """A copy for these lengths of the dynamic inputs."""
+    settled = specialize(program, lens)
+    run_passes(settled, SETTLED_PASSES, pass_options(options), disabled=options.disabled_passes)
+    return settled
+
+
 def compile_program(
     program: Program,
     options: TargetOptions,
@@ -90,7 +119,7 @@ def compile_program(
     stages = split(arrays)
     if stages is None:
         return CpuProgram(program, options, progress, shared, compiled_only)
-    common = shared or Shared.of(arrays)
+    common = shared or _shared(arrays, options)
 
     def compiled(stage: Program) -> LoweredProgram:
         return compile_program(stage, options, progress, common, compiled_only)
@@ -111,7 +140,7 @@ class CpuProgram(LoweredProgram):
     ) -> None:
         """Arguments are those of `compile_program`."""
         program, trees = without_tuples(program)
-        optimized = optimize(program, options)
+        optimized = _optimized(program, options, shared)
         self._log = optimized.log
         if options.tuning is not None and options.tuning.exhaustive:
             lower(optimized, options)  # asks the tuning all its questions
@@ -150,7 +179,7 @@ class DynamicProgram(LoweredProgram):
         self._options = options
         self._source = source
         self._names = list(source.parameter_shapes())
-        self._shared = shared or Shared.of(source)
+        self._shared = shared or _shared(source, options)
         self._specialized: OrderedDict[tuple[tuple[int, ...], ...], LoweredProgram] = OrderedDict()
         self._latest: LoweredProgram | None = None
         self._lock = threading.Lock()
@@ -198,7 +227,7 @@ class DynamicProgram(LoweredProgram):
             if idle >= enough:
                 break
             try:
-                plans = list(self._plans(without_tuples(specialize(program, lens))[0]))
+                plans = list(self._plans(without_tuples(_settled(program, self._options, lens))[0]))
             except MgxError:  # lengths that do not fit each other; whoever runs the program on such is told
                 continue
             yield from plans
@@ -210,7 +239,7 @@ class DynamicProgram(LoweredProgram):
         """Plans of all stages of a program whose inputs have lengths."""
         stages = split(program)
         if stages is None:
-            optimized = optimize(program, self._options)
+            optimized = _optimized(program, self._options, self._shared)
             yield lower_and_release(optimized, self._options, program, self._shared, spare=self._spare)[0]
             return
         yield from self._plans(stages.head)
@@ -223,7 +252,7 @@ class DynamicProgram(LoweredProgram):
             if found is not None:
                 self._specialized.move_to_end(key)
         if found is None:
-            settled = specialize(self._source, dict(zip(self._names, key)))
+            settled = _settled(self._source, self._options, dict(zip(self._names, key)))
             found = compile_program(settled, self._options, None, self._shared, self._compiled_only)
             with self._lock:
                 while len(self._specialized) >= MOST_PLANS:
