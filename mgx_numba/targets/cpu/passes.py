@@ -4,8 +4,8 @@ from __future__ import annotations
 
 __all__ = ["BY_SIZE", "PASSES", "SETTLED_PASSES", "SOURCE_PASSES"]
 
-BY_SIZE: tuple[str, ...] = ("schedule",)
-"""What follows the number of bytes of every value: no two sets of lengths are alike to it."""
+BY_SIZE: tuple[str, ...] = ("split_reduce", "one_pass_variance", "rewrite_reduce_max", "schedule")
+"""What goes by the number of elements of every value, and its divisors: few sets of lengths are alike to it."""
 
 PASSES: tuple[str, ...] = (
     "normalize_ops",
@@ -37,9 +37,6 @@ PASSES: tuple[str, ...] = (
     "fuse_pointwise",
     "eliminate_contiguous",
     "dead_code_elimination",
-    "split_reduce",
-    "one_pass_variance",
-    "rewrite_reduce_max",
     *BY_SIZE,
 )
 

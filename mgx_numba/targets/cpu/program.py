@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import warnings
 from collections import OrderedDict
@@ -43,8 +44,12 @@ ENOUGH = 14
 ENOUGH_LATER = 2
 """The same, for a stage whose lengths depend on data, at each set of lengths of the inputs."""
 
-MOST_PLANS = 32
+MOST_PLANS = 256
 """Plans that a program with dynamic inputs keeps; the least recently used goes when another set of lengths comes."""
+MOST_BYTES = 1 << 29
+"""Of the arenas of these plans together, so that long inputs leave room for fewer."""
+LAST = 4
+"""Plans that are kept whatever they take."""
 
 
 def optimize(
@@ -202,6 +207,10 @@ class DynamicProgram(LoweredProgram):
         known = kernel_lists.find(source, options)
         if known is not None:
             self._compiled = {kernel: kernel for kernel in known}
+            ranges = sum(not d.is_fixed for s in source.parameter_shapes().values() for d in s.dyn_dims)
+            for _ in itertools.islice(plans, 2 * ranges + 1):  # those for lengths that tell dimensions apart
+                if self._shared.passes.replayed > 1:
+                    break
         elif usual is not None:
             for plan in (usual, *plans):
                 self._compiled = {**kernels_of([plan]), **self._compiled}
@@ -255,21 +264,39 @@ class DynamicProgram(LoweredProgram):
             settled = _settled(self._source, self._options, dict(zip(self._names, key)))
             found = compile_program(settled, self._options, None, self._shared, self._compiled_only)
             with self._lock:
-                while len(self._specialized) >= MOST_PLANS:
-                    self._specialized.popitem(last=False)
-                self._specialized[key] = found
+                self._keep(key, found)
         self._latest = found
         return found
 
-    def direct(self, result_type: type[np.ndarray]) -> Entry | None:
-        """As `LoweredProgram.direct`, for the lengths that were run last the general way."""
+    def _keep(self, key: tuple[tuple[int, ...], ...], made: LoweredProgram) -> None:
+        """Keep the plan of some lengths, and let those go for which there is no room."""
+        plans = self._specialized
+        while len(plans) >= MOST_PLANS:
+            plans.popitem(last=False)
+        plans[key] = made
+        sizes = [_arena_bytes(program) for program in plans.values()]
+        total = sum(sizes)
+        for size in sizes[:-LAST]:
+            if total <= MOST_BYTES:
+                break
+            plans.popitem(last=False)
+            total -= size
 
-        def latest(inputs: Any) -> list[Any] | None:
-            program = self._latest
-            entry = None if program is None else program.direct(result_type)
+    def direct(self, result_type: type[np.ndarray]) -> Entry | None:
+        """As `LoweredProgram.direct`, for lengths that have a plan."""
+        names, plans = self._names, self._specialized
+
+        def for_lengths(inputs: Any) -> list[Any] | None:
+            try:
+                key = tuple([inputs[name].shape for name in names])
+                program = plans[key]
+                plans.move_to_end(key)
+            except (AttributeError, KeyError, TypeError):  # not what the general way takes either, or new
+                return None
+            entry = program.direct(result_type)
             return None if entry is None else entry(inputs)
 
-        return latest
+        return for_lengths
 
     def kernels(self) -> list[KernelSource]:
         """See `LoweredProgram.kernels`; those that lengths within the ranges may need, too."""
@@ -284,6 +311,10 @@ class DynamicProgram(LoweredProgram):
 
     def _all(self) -> list[LoweredProgram]:
         return [self, *(part for program in list(self._specialized.values()) for part in program._all())]
+
+
+def _arena_bytes(program: LoweredProgram) -> int:
+    return sum(part.executable.plan.arena_bytes for part in program._all() if part.executable is not None)
 
 
 def _again(program: Program, options: TargetOptions) -> Callable[[], Program]:
