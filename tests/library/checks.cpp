@@ -36,11 +36,11 @@ static program_parameters inputs_of(const program& p, std::size_t seed)
     return made;
 }
 
-static program loaded(const char* path, int threads, bool map = false)
+static program loaded(const char* path, int threads, bool copy = false)
 {
     migraphx::load_options options;
     options.set_num_threads(threads);
-    options.set_map_weights(map);
+    options.set_copy_weights(copy);
     return migraphx::load(path, options);
 }
 

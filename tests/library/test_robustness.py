@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import re
 from pathlib import Path
-from typing import Any
 
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from bench.library import Library
 from mgx_numba.runtime.cpu.library.linking import compiler, link_library
 
 from ..frontends.support import make_model
@@ -83,26 +82,6 @@ def test_a_cpu_without_the_features_is_refused(tmp_path: Path) -> None:
     source.write_text(text)
     command = compiler()
     assert command is not None
-    library = ctypes.CDLL(str(link_library(command, objects, tmp_path / "include", "first")))
-    table = Library.from_address(_address(library.mgx_get_library))
-    assert table.load(None, ctypes.byref(ctypes.c_void_p())) == 3
-    message = b"first: this CPU lacks features that the library was compiled for: wide sse99"
-    assert table.error() == message
-
-
-class Library(ctypes.Structure):
-    """``mgx_library`` of ``mgx_numba.h``, as far as it is used here."""
-
-    _fields_ = (
-        ("head", ctypes.c_size_t * 4),
-        ("tensors", ctypes.c_void_p * 2),
-        ("load", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)),
-        ("run", ctypes.c_void_p),
-        ("destroy", ctypes.c_void_p),
-        ("error", ctypes.CFUNCTYPE(ctypes.c_char_p)),
-    )
-
-
-def _address(function: Any) -> int:
-    function.restype = ctypes.c_void_p
-    return function()
+    library = link_library(command, objects, tmp_path / "include", "first")
+    with pytest.raises(RuntimeError, match="status 3: first: this CPU lacks .* compiled for: wide sse99$"):
+        Library(library)

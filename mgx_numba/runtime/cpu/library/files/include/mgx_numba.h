@@ -70,8 +70,9 @@ typedef struct mgx_options {
     const char *weights; /* path of the file of weights; NULL: NAME.weights beside the library */
     int num_threads;     /* of one run, the caller's included; 0: MGX_NUM_THREADS, else those that it was compiled for,
                             but no more than there are cores */
-    int map_weights;     /* not 0: use the weights where they lie in the file, shared by all processes that do; else they
-                            are copied into large pages, from where they are read faster */
+    int copy_weights;    /* 0: the weights are used where they lie in their file, which must stay as it is, and share
+                            memory with all processes that do the same; else they are copied into large pages, from
+                            where some systems read them faster */
 } mgx_options;
 
 typedef struct mgx_program mgx_program;
@@ -82,7 +83,7 @@ typedef struct mgx_library {
     size_t parameter_count, output_count;
     const mgx_tensor *parameters, *outputs;
 
-    /* Read the weights and start the threads. `options` may be NULL. */
+    /* Make a program that runs. `options` may be NULL. */
     mgx_status (*load)(const mgx_options *options, mgx_program **program);
 
     /* Run on inputs, in any order, of which names that the program has not are ignored; results are written to

@@ -108,13 +108,13 @@ static unsigned char *take_room(mgx_weights *weights)
     return room;
 }
 
-static mgx_status from_file(const char *path, int map, mgx_weights *weights)
+static mgx_status from_file(const char *path, int copy, mgx_weights *weights)
 {
     const int file = open(path, O_RDONLY | O_CLOEXEC);
     if (file < 0)
         return mgx_fail(MGX_BAD_WEIGHTS, "the weights %s cannot be opened: %s", path, strerror(errno));
     mgx_status status = check_file(file, path);
-    if (!status && map) {
+    if (!status && !copy) {
         status = map_file(file, path, weights);
     } else if (!status) {
         unsigned char *room = take_room(weights);
@@ -129,15 +129,15 @@ mgx_status mgx_load_weights(const mgx_options *options, mgx_weights *weights)
     char path[4096];
     *weights = (mgx_weights){mgx_this_plan.weights, NULL, 0};
     if (options->weights)
-        return from_file(options->weights, options->map_weights, weights);
+        return from_file(options->weights, options->copy_weights, weights);
     if (!mgx_this_plan.weights_bytes)
         return MGX_SUCCESS;
     if (!mgx_this_plan.weights) {
         if (!find_path(path, sizeof path))
             return mgx_fail(MGX_BAD_WEIGHTS, "the folder of the library is not known: give the path of the weights");
-        return from_file(path, options->map_weights, weights);
+        return from_file(path, options->copy_weights, weights);
     }
-    if (options->map_weights)
+    if (!options->copy_weights)
         return MGX_SUCCESS;
     unsigned char *room = take_room(weights);
     if (!room)

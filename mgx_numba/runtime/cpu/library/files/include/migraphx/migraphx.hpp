@@ -281,13 +281,13 @@ class load_options {
 public:
     void set_weights(std::string path) { weights_ = std::move(path); }
     void set_num_threads(int threads) { num_threads_ = threads; }
-    void set_map_weights(bool map = true) { map_weights_ = map; }
+    void set_copy_weights(bool copy = true) { copy_weights_ = copy; }
 
 private:
     friend class program;
     std::string weights_;
     int num_threads_ = 0;
-    bool map_weights_ = false;
+    bool copy_weights_ = false;
 };
 
 /// A compiled program. Copies share it; any number of threads may call `eval` at once.
@@ -367,7 +367,7 @@ private:
         options.size = sizeof options;
         options.weights = given.weights_.empty() ? nullptr : given.weights_.c_str();
         options.num_threads = given.num_threads_;
-        options.map_weights = given.map_weights_ ? 1 : 0;
+        options.copy_weights = given.copy_weights_ ? 1 : 0;
         check(*library, library->load(&options, &state_->loaded));
     }
     static void check(const mgx_library& library, mgx_status status)
