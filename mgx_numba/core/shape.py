@@ -174,7 +174,9 @@ class Shape:
     @property
     def is_dynamic(self) -> bool:
         """Whether some length (or some sub-shape's) is a range, or the number of lengths is not known."""
-        return bool(self.dyn_dims) or not self.ranked or any(s.is_dynamic for s in self.sub_shapes)
+        if self.dyn_dims or not self.ranked:
+            return True
+        return bool(self.sub_shapes) and any(s.is_dynamic for s in self.sub_shapes)
 
     @property
     def ndim(self) -> int:

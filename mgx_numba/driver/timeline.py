@@ -17,6 +17,7 @@ from .progress import track
 __all__ = ["record_runs", "write_trace_events"]
 
 _CALLER = 0
+"""Number of the thread that called `run`, by definition."""
 
 
 def record_runs(model: program, inputs: Mapping[str, Any], iterations: int) -> list[list[Span]]:

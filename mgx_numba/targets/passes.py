@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["PASSES"]
+__all__ = ["PASSES", "SOURCE_PASSES"]
 
 PASSES: tuple[str, ...] = (
     "normalize_ops",
@@ -39,3 +39,6 @@ PASSES: tuple[str, ...] = (
     "rewrite_reduce_max",
     "schedule",
 )
+
+SOURCE_PASSES: tuple[str, ...] = ("propagate_constant", "eliminate_common_subexpression", "dead_code_elimination")
+"""What is done once for all lengths of a program with dynamic inputs; they leave alone what has dynamic shapes."""

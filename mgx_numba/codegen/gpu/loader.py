@@ -9,7 +9,7 @@ from ...errors import DeviceError
 from ...interrupts import unbroken
 from ..backend import Progress
 from ..kernel import KernelSource
-from ..store import Store, default_store
+from ..store import Store, default_store, look_up
 from ..traces import dump_kernels, show_kernels
 from .architecture import Architecture
 from .driver.device import Device, device
@@ -30,14 +30,7 @@ def objects_of(
         CompileError: a kernel cannot be compiled.
     """
     store = store or default_store()
-    found: dict[str, bytes] = {}
-    missing = []
-    for source in sources:
-        data = store.get(source)
-        if data is None or not loadable(source, data):
-            missing.append(source)
-        else:
-            found[source.symbol] = data
+    found, missing = look_up(store, sources, loadable)
     show_kernels(sources, missing)
     for done, source in enumerate(missing, 1):
         found[source.symbol] = data = unbroken(_compiled, source)

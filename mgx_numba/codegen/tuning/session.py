@@ -85,6 +85,7 @@ class Tuning:
         self.measurements = 0
         self._sources = sources
         self._keep = keep
+        self._keys: dict[Request, Problem] = {}
         self._requests: dict[Problem, tuple[Request, int]] = {}
         self._used: dict[Problem, Found] = {}
         self._new: dict[Problem, Found] = {}
@@ -103,7 +104,9 @@ class Tuning:
         Raises:
             UnsupportedError: no solver applies.
         """
-        problem = request.key()
+        problem = self._keys.get(request)
+        if problem is None:
+            problem = self._keys[request] = request.key()
         known = self._requests.get(problem)
         self._requests[problem] = (known[0], known[1] + 1) if known else (request, 1)
         found = self._new.get(problem) or self._used.get(problem) or self._sources.find(problem, self.fingerprint)

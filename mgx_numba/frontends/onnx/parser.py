@@ -120,6 +120,7 @@ class GraphParser:
             self._parameters(g, graph, scope)
             main.add_return(self.parse_graph(g, graph, scope))
             self._check_outputs(graph, main)
+            self.program.origin = self.model.origin()
         except MgxError:
             raise
         except Exception as error:

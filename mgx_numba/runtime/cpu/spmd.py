@@ -61,7 +61,7 @@ class TraceRow:
     """
 
     COUNT, EVENTS = range(2)
-    EVENT_WORDS = 3
+    EVENT_WORDS = 3  # step, begin, end
 
 
 class Job:

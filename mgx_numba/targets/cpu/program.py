@@ -20,10 +20,10 @@ from ...graph.specialize import is_dynamic, specialize
 from ...runtime.cpu.direct import Entry
 from ...runtime.cpu.executor import EXECUTOR_KERNELS, Executable
 from ...runtime.plan import Plan
-from ..lowering.shared_weights import SharedWeights
+from ..lowering.shared import Shared
 from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
-from ..passes import PASSES
+from ..passes import PASSES, SOURCE_PASSES
 from ..samples import sample_lengths
 from ..stages import split
 from . import kernel_lists
@@ -72,7 +72,7 @@ def compile_program(
     program: Program,
     options: TargetOptions,
     progress: Callable[[int, int, str], None] | None = None,
-    shared: SharedWeights | None = None,
+    shared: Shared | None = None,
     compiled_only: bool = False,
 ) -> LoweredProgram:
     """A program compiled for the CPU, in stages where its lengths depend on data.
@@ -81,7 +81,7 @@ def compile_program(
         program: it stays as it is.
         options: what was asked for.
         progress: told of the kernels that are compiled.
-        shared: packed weights of the dynamic program that this one is a case, or a part, of.
+        shared: what plans have in common that are made of the dynamic program that this one is a case, or a part, of.
         compiled_only: compile nothing.
     """
     if is_dynamic(program):
@@ -90,10 +90,10 @@ def compile_program(
     stages = split(arrays)
     if stages is None:
         return CpuProgram(program, options, progress, shared, compiled_only)
-    weights = shared or SharedWeights(arrays)
+    common = shared or Shared.of(arrays)
 
     def compiled(stage: Program) -> LoweredProgram:
-        return compile_program(stage, options, progress, weights, compiled_only)
+        return compile_program(stage, options, progress, common, compiled_only)
 
     return StagedProgram(stages, compiled, trees, arrays)
 
@@ -106,7 +106,7 @@ class CpuProgram(LoweredProgram):
         program: Program,
         options: TargetOptions,
         progress: Callable[[int, int, str], None] | None,
-        shared: SharedWeights | None = None,
+        shared: Shared | None = None,
         compiled_only: bool = False,
     ) -> None:
         """Arguments are those of `compile_program`."""
@@ -140,16 +140,17 @@ class DynamicProgram(LoweredProgram):
         program: Program,
         options: TargetOptions,
         progress: Callable[[int, int, str], None] | None,
-        shared: SharedWeights | None = None,
+        shared: Shared | None = None,
         compiled_only: bool = False,
     ) -> None:
         """Arguments are those of `compile_program`."""
         source = program.clone()
+        run_passes(source, SOURCE_PASSES, pass_options(options), disabled=options.disabled_passes)
         super().__init__(None, None, lambda: source, options.store)
         self._options = options
         self._source = source
         self._names = list(source.parameter_shapes())
-        self._shared = shared or SharedWeights(source)
+        self._shared = shared or Shared.of(source)
         self._specialized: OrderedDict[tuple[tuple[int, ...], ...], LoweredProgram] = OrderedDict()
         self._latest: LoweredProgram | None = None
         self._lock = threading.Lock()

@@ -37,6 +37,7 @@ from .in_place import replaced, replaced_operand
 from .released_constants import ReleasedConstants
 from .rules import Body, LoweringRule, RuleTable
 from .shared_weights import SharedWeights
+from .solutions import Solutions
 
 if TYPE_CHECKING:
     from ...codegen.tuning.request import Request
@@ -74,6 +75,7 @@ class Lowering:
         ready: tells which kernels may be used; None allows all. What would take others is computed in another way, in
             a host step if there is none.
         wanting: kernels that were not used for that.
+        solutions: how problems were computed before.
         spare: takes kernels by which contractions could be computed whatever their lengths are; None wants none.
     """
 
@@ -106,6 +108,7 @@ class Lowering:
         self.spare: dict[KernelSource, None] | None = None
         self.released: ReleasedConstants | None = None
         self.shared: SharedWeights | None = None
+        self.solutions = Solutions()
         self.ranges = Ranges()
         self._traces = environment_flag("MIGRAPHX_TRACE_FINALIZE")
         self._traces_pointwise = environment_flag("MIGRAPHX_TRACE_NARY")
@@ -141,6 +144,7 @@ class Lowering:
         program.log.parent = self.program.log
         inner = Lowering(program, self.options, self.rules, self.backend, self.threads)
         inner.ready, inner.wanting, inner.spare = self.ready, self.wanting, self.spare
+        inner.solutions = self.solutions
         plan = inner.run()
         self.program.log.close()
         return plan
@@ -317,7 +321,7 @@ class Lowering:
         Raises:
             UnsupportedError: the back end has no kernel for it.
         """
-        solution = self.backend.plan(problem)
+        solution = self.solutions.plan(self.backend, problem)
         operands = {f"x{k}": v for k, v in enumerate(inputs)} | {f"out{k}": v for k, v in enumerate(outputs)}
         if solution.scratch:
             operands["scratch"] = self.allocate(Shape(Type.uint8_type, (solution.scratch,)))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ....errors import CompileError, FormatError
 from ....interrupts import unbroken
 from ...kernel import KernelSource
-from ...store import Store, default_store
+from ...store import Store, default_store, look_up
 from ...traces import dump_kernels, show_kernels
 from .elf import read_object
 from .linker import link
@@ -73,14 +73,7 @@ def objects_of(
     What the store lacks, or holds for another C library, is compiled and kept.
     """
     store = store or default_store()
-    objects: dict[str, bytes] = {}
-    missing = []
-    for source in sources:
-        data = store.get(source)
-        if data is None or not loadable(source, data):
-            missing.append(source)
-        else:
-            objects[source.symbol] = data
+    objects, missing = look_up(store, sources, loadable)
     show_kernels(sources, missing)
     if missing:
         from .batch import compile_objects
