@@ -426,6 +426,8 @@ def _check(name: str, value: Any, wanted: Shape, model: program) -> np.ndarray:
     """The array of a parameter, with its shape's lengths (one for a scalar)."""
     if type(value) is np.ndarray and value.shape == wanted.lens and value.dtype == wanted.type.numpy and value.ndim:
         return value
+    if value is None:
+        raise ParameterError(f"parameter {name}: None is given; expected an array of {wanted}")
     try:
         if type(value) in _NUMBERS:
             value = _converted(value, wanted.type)
