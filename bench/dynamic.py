@@ -93,7 +93,9 @@ def ranges() -> None:
                 path = Path(folder) / "model.mxr"
                 net.save(str(path))
                 size = path.stat().st_size
-            print(f"  {name:12} 1..{most:<9} {seconds:6.2f} s  {len(net.kernels()):3} kernels  {size / 1e6:6.2f} MB saved")
+            print(
+                f"  {name:12} 1..{most:<9} {seconds:6.2f} s  {len(net.kernels()):3} kernels  {size / 1e6:6.2f} MB saved"
+            )
 
 
 def speed(rounds: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -17,6 +16,7 @@ from ..graph.passes.base import KERNEL_OPERATORS
 from ..graph.printer import format_instruction, instruction_names
 from ..graph.program import Program
 from ..graph.rewrite_log import RewriteLog
+from ..nearest import did_you_mean
 from ..runtime.plan import HostStep, Step
 from ..targets.base import Observation, Planned
 from .advice import ARITHMETIC, MEMORY, advice
@@ -194,8 +194,7 @@ def _matching(name: str, program: Program, portable: Program, names: Mapping[Ins
         *(names[ins] for ins in main),
         *dict.fromkeys(i.name for ins in main for i in (ins, *_body(ins))),
     ]
-    near = difflib.get_close_matches(name, known, 3)
-    hint = f"; did you mean {', '.join(near)}?" if near else ""
+    hint = did_you_mean(name, known)
     listed = list(symbols) or [names[ins] for ins in main]
     shown = ", ".join(listed[:_SHOWN]) + (", ..." if len(listed) > _SHOWN else "")
     kind = "nodes" if symbols else "instructions"

@@ -468,6 +468,8 @@ def _check(name: str, value: Any, wanted: Shape, model: program) -> np.ndarray:
         from .holders import held_value
 
         return held_value(name, value, wanted, lambda of, member, shape: _check(of, member, shape, model))
+    if value is None:
+        raise ParameterError(f"parameter {name}: None is given; expected an array of {wanted}")
     try:
         if type(value) in _NUMBERS:
             value = _converted(value, wanted.type)

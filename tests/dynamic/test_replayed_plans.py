@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+from mgx_numba.targets.cpu.passes import SOURCE_PASSES
 
 from mgx_numba.core.shape import DynamicDimension
 from mgx_numba.errors import MgxError
@@ -14,7 +15,6 @@ from mgx_numba.graph.passes import run_passes
 from mgx_numba.graph.program import Program
 from mgx_numba.targets.cpu import program as cpu_program
 from mgx_numba.targets.cpu.lower import lower, lower_and_release
-from mgx_numba.targets.cpu.passes import SOURCE_PASSES
 from mgx_numba.targets.lowering.tuples import without_tuples
 from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.samples import sample_lengths

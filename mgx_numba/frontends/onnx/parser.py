@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from ...graph.folding import Constants
 from ...graph.instruction import Instruction
 from ...graph.module import Module
 from ...graph.program import Program
+from ...nearest import did_you_mean
 from ..handlers import check_arity
 from . import registry
 from .builder import Builder
@@ -290,9 +290,7 @@ class GraphParser:
         elsewhere = registry.domains_of(node.op_type)
         if elsewhere:
             return ParseError(f"unknown operator {node.op_type!r}; it is known in domain {', '.join(elsewhere)}")
-        near = difflib.get_close_matches(node.op_type, registry.names(), 3)
-        hint = f"; did you mean {', '.join(near)}?" if near else ""
-        return ParseError(f"unknown operator {node.op_type!r}{hint}")
+        return ParseError(f"unknown operator {node.op_type!r}{did_you_mean(node.op_type, registry.names())}")
 
     def _type_string(self, x: Instruction | None) -> str | None:
         if x is None or x.shape.sub_shapes:

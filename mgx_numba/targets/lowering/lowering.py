@@ -28,7 +28,7 @@ from ...graph.printer import format_instruction, instruction_names
 from ...graph.program import Program
 from ...graph.ranges import Ranges
 from ...runtime.memory import ALIGNMENT, address_of, aligned_empty
-from ...runtime.plan import HostStep, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec, TensorView
+from ...runtime.plan import HostStep, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec, TensorView, Use
 from ..options import TargetOptions
 from ..ref.interpreter import compute, evaluate_module, named
 from .buffers import Buffer, View, color
@@ -504,6 +504,7 @@ class Lowering:
                 for i in self.parameters
             ],
             outputs=self.outputs,
+            uses=tuple(Use(b.offset, b.bytes, b.first, b.last) for b in arena.values()),
         )
 
     def _tell_replaced(self, tuning: Tuning) -> None:
