@@ -49,8 +49,9 @@ program.save("model.mxr")
 found = onnxruntime.InferenceSession("model.mxr").run(["y"], {"x": x})[0]
 np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
 driver = pathlib.Path(sys.executable).parent / "mgx-numba-driver"
-for command in ("--version", "verify model.onnx --batch 2", "perf model.mxr --batch 2 -n 2"):
-    subprocess.run([driver, *command.split()], check=True)
+batch = ["--batch", "2"]
+for command in (["--version"], ["verify", "model.onnx", *batch], ["perf", "model.mxr", *batch, "-n", "2"]):
+    subprocess.run([driver, *command], check=True)
 print("smoke test passed:", mgx_numba.__version__, sys.version.split()[0])
 """
 
