@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from ...interrupts import unbroken
 from ..handlers import Handler, ParserT, handler_of
 
-__all__ = ["FAMILIES", "MICROSOFT", "find", "names", "register"]
+__all__ = ["FAMILIES", "MICROSOFT", "find", "handlers", "names", "register"]
 
 MICROSOFT = "com.microsoft"
 
@@ -97,6 +97,12 @@ def names() -> set[str]:
     """Names of all operators that have a parser, of all domains."""
     load_families()
     return {op_type for _, op_type in _HANDLERS}
+
+
+def handlers() -> dict[tuple[str, str], Handler]:
+    """All parsers, by domain and operator."""
+    load_families()
+    return dict(_HANDLERS)
 
 
 def domains_of(op_type: str) -> list[str]:
