@@ -167,11 +167,12 @@ supports_device = MgxBackend.supports_device
 
 
 def _has_lengths(info: ValueInfoProto) -> bool:
-    """Whether a model says all lengths of a tensor; sequences and optionals need none to be said."""
+    """Whether a model says all lengths of a tensor, of which it may mean 0 to be unknown; sequences and optionals need
+    none to be said."""
     if info.type.WhichOneof("value") != "tensor_type":
         return True
     tensor = info.type.tensor_type
-    return tensor.HasField("shape") and all(d.WhichOneof("value") == "dim_value" for d in tensor.shape.dim)
+    return tensor.HasField("shape") and all(d.dim_value > 0 for d in tensor.shape.dim)
 
 
 def _stored(info: ValueInfoProto, value: Any) -> Any:

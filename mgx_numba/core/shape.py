@@ -85,6 +85,11 @@ def _check_rank(rank: int) -> None:
         raise ShapeError(f"shape has {rank} axes, more than the {MAX_RANK} that are supported")
 
 
+def _integers(values: Iterable[int]) -> Lens:
+    """The values, those of other types than int (NumPy's) as int."""
+    return tuple([v if isinstance(v, int) else int(v) for v in values])
+
+
 def row_major_strides(lens: Sequence[int]) -> tuple[int, ...]:
     """Strides of a packed row-major tensor of these lengths."""
     strides = [1] * len(lens)
@@ -135,10 +140,10 @@ class Shape:
         if lens is None:
             self.lens, self.strides = (1,), (0,)
             return
-        self.lens = tuple(int(n) for n in lens)
+        self.lens = _integers(lens)
         if any(n < 0 for n in self.lens):
             raise ShapeError(f"shape has a negative length: {list(self.lens)}")
-        self.strides = row_major_strides(self.lens) if strides is None else tuple(int(s) for s in strides)
+        self.strides = row_major_strides(self.lens) if strides is None else _integers(strides)
         if len(self.lens) != len(self.strides):
             raise ShapeError(f"shape has {len(self.lens)} lengths but {len(self.strides)} strides")
         _check_rank(len(self.lens))
@@ -370,14 +375,14 @@ def find_permutation(shapes: Sequence[Shape]) -> tuple[int, ...]:
     """
     votes: dict[tuple[int, ...], int] = {}
     rank = shapes[0].ndim if shapes else 0
+    identity = tuple(range(rank))
     for shape in shapes:
         if shape.is_dynamic or shape.broadcasted or shape.elements <= 1 or shape.ndim != rank:
             continue
-        order = tuple(sorted(range(rank), key=lambda axis: (-shape.strides[axis], -shape.lens[axis], axis)))
-        if shape.standard:
-            order = tuple(range(rank))
+        order = identity
+        if not shape.standard:
+            order = tuple(sorted(range(rank), key=lambda axis: (-shape.strides[axis], -shape.lens[axis], axis)))
         votes[order] = votes.get(order, 0) + 1
-    identity = tuple(range(rank))
     if not votes:
         return identity
     best = max(votes.values())

@@ -74,6 +74,7 @@ class _Settling:
         self.mapped: dict[Instruction, Instruction] = {}
         self.members: dict[Instruction, list[Instruction]] = {}
         self._readers: dict[str, Reader] = {}
+        self._shapes: dict[tuple[Operator, tuple[Shape, ...]], Shape] = {}
 
     @np.errstate(all="ignore")
     def copy(self, program: Program) -> Program:
@@ -127,9 +128,19 @@ class _Settling:
             return self._add(ins, op, inputs, target, modules)
         if ins.op.pointwise:
             inputs = self._broadcast(ins, inputs, target)
-        shape = ins.op.compute_shape([i.shape for i in inputs])
+        shape = self._shape(ins.op, inputs)
         known = self._known(ins, inputs, shape, target)
         return known if known is not None else self._settled(ins, inputs, shape, target)
+
+    def _shape(self, op: Operator, inputs: Sequence[Instruction]) -> Shape:
+        """The operator's result: computed once for equal operators on equal shapes, such as those of equal layers."""
+        shapes = tuple([i.shape for i in inputs])
+        if any(s.is_dynamic for s in shapes):
+            return op.compute_shape(shapes)  # equal ranges may have other symbols
+        found = self._shapes.get((op, shapes))
+        if found is None:
+            found = self._shapes[op, shapes] = op.compute_shape(shapes)
+        return found
 
     def _add(
         self,
@@ -141,7 +152,7 @@ class _Settling:
         shape: Shape | None = None,
     ) -> Instruction:
         if shape is None:
-            shape = op.compute_shape([i.shape for i in inputs], modules)
+            shape = op.compute_shape([i.shape for i in inputs], modules) if modules else self._shape(op, inputs)
         twin = target._link(Instruction(op, inputs, shape, modules), None)
         twin.debug_symbols, twin.normalized, twin.target_id = ins.debug_symbols, ins.normalized, ins.target_id
         return twin

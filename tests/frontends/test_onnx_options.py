@@ -78,8 +78,9 @@ def test_map_input_dims_go_before_all() -> None:
     assert lens(relu("batch", 3), map_dyn_input_dims={"x": [Dim(2, 4), 3]}) == "[(2, 4), 3]"
 
 
-def test_zero_is_a_length() -> None:
-    assert lens(relu(0, 3)) == "[0, 3]"
+def test_zero_is_a_length_if_it_is_given_or_everything_is_as_onnx_wants_it() -> None:
+    assert lens(relu(0, 3), strict=True) == "[0, 3]"
+    assert lens(relu(0, 3), map_input_dims={"x": [0, 3]}) == "[0, 3]"
 
 
 def test_the_default_range_of_migraphx_counts_as_not_given() -> None:

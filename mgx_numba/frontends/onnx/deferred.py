@@ -18,6 +18,7 @@ from ...graph.instruction import Instruction
 from ...ops.deferred import Deferred
 from .builder import Builder
 from .inferred import result_shapes
+from .leniency import FinalError
 from .node import Node
 from .tensors import ELEMENT_NAMES, is_narrow
 from .value_types import type_proto
@@ -60,6 +61,8 @@ class Attempt:
     def _may_wait(self, error: BaseException) -> bool:
         """Whether the node may be read when more is known."""
         if not isinstance(error, Exception) or self._g.module is self._g.parser.settled:
+            return False
+        if isinstance(error, FinalError):
             return False
         return isinstance(error, UnknownValueError) or any(x.shape.is_dynamic for x in _taken(self._node).values())
 

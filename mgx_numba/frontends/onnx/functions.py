@@ -21,7 +21,7 @@ from .value_types import type_proto
 if TYPE_CHECKING:
     from onnx import AttributeProto, FunctionProto, NodeProto
 
-__all__ = ["EXPANDED", "expand", "schema_body"]
+__all__ = ["EXPANDED", "expand", "has_body", "schema_body"]
 
 EXPANDED = frozenset(
     "AffineGrid Bernoulli BlackmanWindow CausalConvWithState CenterCropPad"
@@ -32,6 +32,11 @@ EXPANDED = frozenset(
 
 DEEPEST = 32
 """Functions inside of functions: a bound for models that call one another; known ones have a handful."""
+
+
+def has_body(schema: Schema) -> bool:
+    """Whether ONNX defines an operator by a body, for some inputs at least."""
+    return schema.source.has_function or schema.source.has_context_dependent_function
 
 
 def schema_body(node: Node, schema: Schema, inputs: Sequence[Instruction | None]) -> FunctionProto | None:

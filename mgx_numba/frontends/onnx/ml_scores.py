@@ -11,10 +11,9 @@ from ...errors import ParseError
 from ...graph.instruction import Instruction
 from .builder import Builder, rank
 from .node import Node
+from .registry import ML
 
 __all__ = ["ML", "class_labels", "features", "number_list", "post_transform", "rows_of", "transformed"]
-
-ML = "ai.onnx.ml"
 
 TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 

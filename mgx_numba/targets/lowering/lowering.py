@@ -28,7 +28,7 @@ from ...graph.printer import format_instruction, instruction_names
 from ...graph.program import Program
 from ...graph.ranges import Ranges
 from ...runtime.memory import ALIGNMENT, address_of, aligned_empty
-from ...runtime.plan import HostStep, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec, TensorView
+from ...runtime.plan import HostStep, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec, TensorView, Use
 from ..options import TargetOptions
 from ..ref.interpreter import compute, evaluate_module, named
 from .buffers import Buffer, View, color
@@ -157,7 +157,7 @@ class Lowering:
         elif ins.literal is not None:
             self.values[ins] = self._literal(ins.literal)
         else:
-            rule = self.rules.get(ins.name)
+            rule = self.rules.get(ins.op.rule_name)
             reason = self._needs_host(ins, rule)
             if rule is None or reason:
                 self.host(ins, reason or f"the target has no lowering rule for {ins.name}")
@@ -376,7 +376,7 @@ class Lowering:
             reason: why no kernel does it; it goes into the program's log, too.
             bodies: what runs its submodules.
         """
-        rule = self.rules.get(ins.name)
+        rule = self.rules.get(ins.op.rule_name)
         refused_by = "lowering" if rule is None else rule.lower.__name__
         self.program.log.refuse(refused_by, ins, reason)
         captured = [i for module in ins.module_args for i in module.captured()]
@@ -453,7 +453,7 @@ class Lowering:
         if ins.name == "get_tuple_elem":
             producer = ins.inputs[0]
             return producer.name in ("pointwise", "fused_reduce") and sum(u.op == ins.op for u in producer.users) == 1
-        rule = self.rules.get(ins.name)
+        rule = self.rules.get(ins.op.rule_name)
         return rule is not None and rule.accepts(ins, shape)
 
     def _return_results(self) -> None:
@@ -504,6 +504,7 @@ class Lowering:
                 for i in self.parameters
             ],
             outputs=self.outputs,
+            uses=tuple(Use(b.offset, b.bytes, b.first, b.last) for b in arena.values()),
         )
 
     def _tell_replaced(self, tuning: Tuning) -> None:
