@@ -22,8 +22,8 @@ from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.mxr import load_buffer, save_buffer
 from mgx_numba.graph.passes import Options, run_passes
 from mgx_numba.targets.cpu.lower import lower
-from mgx_numba.targets.cpu.passes import PASSES
 from mgx_numba.targets.options import TargetOptions
+from mgx_numba.targets.passes import PASSES
 
 __all__ = ["FORMS", "CallCounter", "Costs", "measure", "model_of"]
 

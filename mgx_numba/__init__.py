@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         generate_argument,
         literal,
     )
+    from .api.as_migraphx import install_as_migraphx, uninstall_as_migraphx
     from .api.functions import (
         get_onnx_operators,
         get_tf_operators,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "api.argument": "argument argument_from_pointer create_argument fill_argument generate_argument literal",
+    "api.as_migraphx": "install_as_migraphx uninstall_as_migraphx",
     "api.functions": (
         "get_onnx_operators get_tf_operators optimize parse_onnx parse_onnx_buffer parse_tf parse_tf_buffer"
     ),
@@ -74,6 +76,7 @@ __all__ = [
     "get_onnx_operators",
     "get_target",
     "get_tf_operators",
+    "install_as_migraphx",
     "instruction_ref",
     "literal",
     "load",
@@ -96,22 +99,25 @@ __all__ = [
     "save_buffer",
     "shape",
     "target",
+    "uninstall_as_migraphx",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    home = _HOME_OF.get(name)
-    if home is None:
-        if name.startswith("_"):
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from .api.missing import missing_name
+if not TYPE_CHECKING:  # else a name that does not exist would be one
 
-        raise AttributeError(missing_name(name, __all__))
-    from .interrupts import whole_module
+    def __getattr__(name: str) -> Any:
+        home = _HOME_OF.get(name)
+        if home is None:
+            if name.startswith("_"):
+                raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            from .api.missing import missing_name
 
-    value = getattr(whole_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
+            raise AttributeError(missing_name(name, __all__))
+        from .interrupts import whole_module
+
+        value = getattr(whole_module(f"{__name__}.{home}"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

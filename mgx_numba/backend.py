@@ -155,7 +155,7 @@ class MgxBackend(Backend):
     def supports_device(cls, device: str) -> bool:
         """Whether models can be compiled for a device, ``CPU``."""
         try:
-            return Device(device).type == DeviceType.CPU
+            return bool(Device(device).type == DeviceType.CPU)
         except (AttributeError, ValueError):
             return False
 

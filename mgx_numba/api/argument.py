@@ -66,7 +66,7 @@ class argument(np.ndarray):
         """Address of the first element."""
         return self.unwrap().data_ptr
 
-    def tolist(self) -> list:
+    def tolist(self) -> list[Any]:
         """Elements in logical order, flat."""
         return self.unwrap().tolist()
 
@@ -108,7 +108,7 @@ class argument(np.ndarray):
             return not self.unwrap() == other.unwrap()
         return self.view(np.ndarray) != other
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def __repr__(self) -> str:
         return repr(self.unwrap())

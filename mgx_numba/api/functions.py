@@ -90,6 +90,7 @@ def parse_onnx_buffer(
     print_program_on_error: bool = False,
     external_data_path: str = "",
     use_debug_symbols: bool = False,
+    dim_params: Mapping[str, Any] | None = None,
 ) -> program:
     """Read an ONNX model from bytes, which MIGraphX calls ``filename`` too; otherwise ``parse_onnx``."""
     whole_module("mgx_numba.frontends.onnx.parser")
@@ -102,6 +103,7 @@ def parse_onnx_buffer(
             bytes(filename),
             default_dim_value=default_dim_value,
             default_dyn_dim_value=_range(default_dyn_dim_value),
+            dim_params={k: unwrap_dimension(v) for k, v in (dim_params or {}).items()},
             map_input_dims=dict(map_input_dims or {}),
             map_dyn_input_dims=_dynamic_dims(map_dyn_input_dims),
             skip_unknown_operators=skip_unknown_operators,

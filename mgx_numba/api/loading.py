@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.shape import Shape
 from ..core.types import Type
 from ..errors import FormatError, OptionError
+from ..graph.origin import Origin
 from ..interrupts import whole_module
 from ..targets import registry
 from ..targets.base import KeptPlan
@@ -115,6 +116,7 @@ def _of_plan(kept: KeptPlan, about: Mapping[str, Any], decoded: Callable[[], Any
     result._store = store
     result._disabled_passes = tuple(saved["disabled_passes"])
     result._told = about["told"]
+    result._origin = Origin.from_json(about["origin"])
 
     def portable() -> Program:
         return result._portable

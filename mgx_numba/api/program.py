@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ..codegen.store import Store
     from ..codegen.tuning.record import TuningRecord
     from ..codegen.tuning.session import Choice, Tuning
+    from ..graph.origin import Origin
     from ..graph.program import Program
     from ..graph.rewrite_log import RewriteLog
     from .module import module
@@ -73,6 +74,10 @@ class program:
         return self._decode()
 
     @functools.cached_property
+    def _origin(self) -> Origin:
+        return self._portable.origin
+
+    @functools.cached_property
     def _records(self) -> list[TuningRecord]:
         return self._read_records()
 
@@ -113,6 +118,10 @@ class program:
         if self._compiled is not None:
             return [shape.wrap(_given_out(s)) for s in self._results]
         return [shape.wrap(s) for s in self._portable.output_shapes()]
+
+    def get_output_names(self) -> list[str]:
+        """Names of the results, in order: the model's, or ``output_0`` and so on of a program that has none."""
+        return self._origin.names(len(self.get_output_shapes()))
 
     def get_main_module(self) -> module:
         """The main module (of the compiled form, once compiled)."""

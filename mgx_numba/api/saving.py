@@ -60,6 +60,7 @@ def keep_plan(content: FileContent, p: program, with_code: bool) -> None:
         "parameters": {name: _shape_to_json(s) for name, s in p._signature.items()},
         "results": [_shape_to_json(s) for s in p._results],
         "told": p._told,
+        "origin": p._origin.to_json(),
     }
     keep(content, p._target.name(), p._compiled, about, with_code)
 

@@ -8,9 +8,20 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from ..errors import OptionError
 from ..targets.registry import DEFAULT, target_names
 
-__all__ = ["FILE_TYPES", "add_compile", "add_inputs", "add_loader", "add_output", "file_among_words", "in_flags"]
+__all__ = [
+    "FILE_TYPES",
+    "add_compile",
+    "add_inputs",
+    "add_iterations",
+    "add_loader",
+    "add_output",
+    "checked_iterations",
+    "file_among_words",
+    "in_flags",
+]
 
 FILE_TYPES = {".onnx": "onnx", ".pb": "tf", ".json": "json", ".py": "python"}
 """Type of a model file by the end of its name; any other is an .mxr file."""
@@ -100,6 +111,10 @@ def add_loader(parser: argparse.ArgumentParser) -> None:
         "-s", "--trim-size", type=int, default=0, metavar="N", help="with --trim: keep only N instructions before"
     )
     group.add_argument("-O", "--optimize", action="store_true", help="apply the target-independent optimisations")
+    group.add_argument("--replace-literals", action="store_true", help="make parameters of the constants")
+    group.add_argument(
+        "--strip-context", action="store_true", help="forget for what target an .mxr file was compiled, and how"
+    )
     group.add_argument("-p", "--apply-pass", metavar="PASS", help="apply passes by name", **_WORDS)
 
 
@@ -112,6 +127,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     form.add_argument("-g", "--graphviz", const="graphviz", help="a Graphviz graph", **add_form)
     form.add_argument("--python", "--py", const="python", help="Python source that builds the program", **add_form)
     form.add_argument("--cpp", const="cpp", help="C++ source that builds the program with MIGraphX", **add_form)
+    form.add_argument("--netron", const="netron", help="an ONNX model in JSON, for the viewer Netron", **add_form)
     form.add_argument("--json", const="json", help="an .mxr file in JSON", **add_form)
     form.add_argument(
         "--binary",
@@ -130,6 +146,22 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--fill0", metavar="NAME", help="parameters filled with zeros", **_WORDS)
     group.add_argument("--fill1", metavar="NAME", help="parameters filled with ones", **_WORDS)
     group.add_argument("--load-arg", metavar="WORD", help="saved arguments: @name file (.mxr form or .npy)", **_WORDS)
+
+
+def add_iterations(parser: argparse.ArgumentParser, usual: int) -> None:
+    """How often a model is run."""
+    parser.add_argument("-n", "--iterations", type=int, default=usual, metavar="N", help=f"runs (default {usual})")
+
+
+def checked_iterations(args: argparse.Namespace) -> int:
+    """The number that was asked for.
+
+    Raises:
+        OptionError: it is less than 1.
+    """
+    if args.iterations < 1:
+        raise OptionError(f"--iterations is {args.iterations}, expected at least 1")
+    return int(args.iterations)
 
 
 def add_compile(parser: argparse.ArgumentParser) -> None:

@@ -18,11 +18,12 @@ from ..graph.passes import Options, run_passes
 from ..graph.program import Program
 from .arguments import FILE_TYPES, in_flags
 from .dims import parse_dimension, parse_dynamic_inputs, parse_inputs, parse_symbols
+from .literals import replace_literals
 from .onnx_edits import read_proto, set_batch_of_reshapes, set_outputs
 from .quantizing import asked_kinds, quantize_model
 from .trim import trim
 
-__all__ = ["file_type", "load_model"]
+__all__ = ["file_type", "load_model", "title_of"]
 
 _ONNX_FLAGS = (
     "input_dim",
@@ -52,6 +53,11 @@ def file_type(args: argparse.Namespace) -> str:
     return FILE_TYPES.get(os.path.splitext(args.file)[1].lower(), "msgpack")
 
 
+def title_of(args: argparse.Namespace) -> str:
+    """The model's name, for readers."""
+    return os.path.basename(args.file or "test")
+
+
 def load_model(args: argparse.Namespace) -> program:
     """Read the model and apply what the flags ask for.
 
@@ -71,7 +77,8 @@ def load_model(args: argparse.Namespace) -> program:
     except (FormatError, ParseError, ShapeError, UnsupportedError) as error:
         raise type(error)(_placed(str(error), args, kind)) from error
     _tell_idle_flags(model, args, kind)
-    edits = args.trim or args.trim_size or args.optimize or args.apply_pass or asked_kinds(args)
+    edits = any((args.trim, args.trim_size, args.optimize, args.apply_pass, args.replace_literals, args.strip_context))
+    edits = edits or bool(asked_kinds(args))
     return _edited(model, args) if edits else model
 
 
@@ -114,9 +121,12 @@ def _tell_idle_flags(model: program, args: argparse.Namespace, kind: str) -> Non
 def _edited(model: program, args: argparse.Namespace) -> program:
     """A changed copy that is not compiled, but knows how the model was."""
     copy = model.clone()
-    copy._target, copy._options = model._target, model._options
+    if not args.strip_context:
+        copy._target, copy._options = model._target, model._options
     if args.trim or args.trim_size:
         copy._portable = trim(copy._portable, args.trim, args.trim_size)
+    if args.replace_literals:
+        replace_literals(copy._portable)
     if args.optimize:
         optimize(copy)
     if args.apply_pass:

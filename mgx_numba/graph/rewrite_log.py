@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..core.shape import Shape
+from ..environment import environment_flag, environment_words
+from ..messages import TRACE, tell
 from ..ops.base import Operator
 
 if TYPE_CHECKING:
     from .instruction import Instruction
 
-__all__ = ["Refusal", "RewriteLog", "environment_flag"]
-
-
-def environment_flag(name: str) -> bool:
-    """Whether an environment variable is set to something that means yes."""
-    return os.environ.get(name, "").strip().lower() not in ("", "0", "false", "off", "no")
+__all__ = ["Refusal", "RewriteLog"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +38,8 @@ class Refusal:
 class RewriteLog:
     """Rewrites that were applied, counted by rule, and those that were refused, once for a rule and an instruction.
 
-    ``MIGRAPHX_TRACE_MATCHES`` has them printed as they come.
+    ``MIGRAPHX_TRACE_MATCHES`` has them printed as they come, ``MIGRAPHX_TRACE_MATCHES_FOR`` those of rules with one of
+    some words in their names.
 
     Attributes:
         applied: how often each rule, or pass, was.
@@ -64,8 +61,8 @@ class RewriteLog:
             self._open.pop((rule, id(ins)), None)
         if self.parent is not None:
             self.parent.apply(rule, ins, forget)
-        elif environment_flag("MIGRAPHX_TRACE_MATCHES"):
-            print(f"{rule} matched {ins.op} -> {ins.shape}")
+        else:
+            _tell(rule, f"{rule} matched {ins.op} -> {ins.shape}")
 
     def refuse(self, rule: str, ins: Instruction, reason: str) -> None:
         """A rule matched at an instruction and was not applied; of several reasons the last is kept."""
@@ -75,8 +72,8 @@ class RewriteLog:
         self._open[rule, id(ins)] = refusal = Refusal(rule, ins.op, ins.shape, reason)
         if self.parent is not None:
             self.parent.refuse(rule, ins, reason)
-        elif environment_flag("MIGRAPHX_TRACE_MATCHES"):
-            print(f"refused {refusal}")
+        else:
+            _tell(rule, f"refused {refusal}")
 
     def close(self) -> None:
         """What follows is of other instructions: one of them may come to have the identity of one that is gone."""
@@ -93,3 +90,10 @@ class RewriteLog:
     def refusals(self, rule: str | None = None) -> list[Refusal]:
         """Refusals, of one rule or of all, in order."""
         return [r for r in (*self._closed, *self._open.values()) if rule is None or r.rule == rule]
+
+
+def _tell(rule: str, text: str) -> None:
+    words = environment_words("MIGRAPHX_TRACE_MATCHES_FOR")
+    if any(word in rule for word in words) if words else environment_flag("MIGRAPHX_TRACE_MATCHES"):
+        print(text)
+    tell("graph", TRACE, "%s", text)

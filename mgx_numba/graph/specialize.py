@@ -78,7 +78,7 @@ class _Settling:
 
     @np.errstate(all="ignore")
     def copy(self, program: Program) -> Program:
-        self.program.open_dims = {name: dict(axes) for name, axes in program.open_dims.items()}
+        self.program.take_facts(program)
         for ins in program.main:
             if isinstance(ins.op, Parameter):
                 self._parameter(ins, ins.op)

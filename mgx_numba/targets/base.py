@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO, runtime_checkable
 
 import numpy as np
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..graph.rewrite_log import RewriteLog
     from ..runtime.plan import Plan
 
-__all__ = ["Compiled", "KeptPlan", "Observation", "Progress", "Tree"]
+__all__ = ["Compiled", "KeptPlan", "Observation", "Progress", "Span", "Timed", "Tree"]
 
 Tree = Any
 """Position of an array among the results, or a list of trees for a tuple."""
@@ -41,6 +41,19 @@ class Observation:
     outputs: Callable[[], list[np.ndarray]]
     flops: int = 0
     bytes: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Span:
+    """A thread's part of one step: ``instruction``, ``label`` and ``reason`` as in `Observation`, the ``thread`` (0 is
+    the caller), and from when to when, in nanoseconds."""
+
+    instruction: str
+    label: str
+    thread: int
+    start: int
+    end: int
     reason: str = ""
 
 
@@ -100,3 +113,11 @@ class Compiled(Protocol):
         Raises:
             OptionError: the target makes none.
         """
+
+
+@runtime_checkable
+class Timed(Protocol):
+    """A compiled program whose threads can say when they worked at what."""
+
+    def timeline(self, inputs: Mapping[str, np.ndarray]) -> list[Span]:
+        """What each thread did in one run like any other, by its beginning."""

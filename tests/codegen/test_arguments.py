@@ -10,8 +10,8 @@ import pytest
 from mgx_numba.codegen.arguments import Arguments
 from mgx_numba.codegen.cpu.kernel import cpu_kernel
 from mgx_numba.codegen.cpu.records import Holds, Record, RecordText, Word, pointer
-from mgx_numba.codegen.cpu.statements import for_tasks, indent, kernel_text
 from mgx_numba.codegen.launch import Callee, Launch, Mark, Operand, TaskRange
+from mgx_numba.codegen.statements import for_tasks, indent, kernel_text
 from mgx_numba.errors import CompileError
 
 from .launching import run_launch

@@ -10,7 +10,7 @@ import pytest
 from mgx_numba.codegen.body import ScalarBody, scalar_body
 from mgx_numba.codegen.cpu.contraction.tile_source import finish_source
 from mgx_numba.codegen.cpu.microkernels.tile_table import tile_for
-from mgx_numba.codegen.cpu.printer import CodeBuffer, VectorPrinter, check_body, print_body
+from mgx_numba.codegen.printer import CodeBuffer, VectorPrinter, check_body, print_body
 from mgx_numba.codegen.problems.element_types import element_types
 from mgx_numba.codegen.problems.epilogue import Epilogue, EpilogueOperand, Prologue, PrologueOperand
 from mgx_numba.codegen.problems.fused_contraction import make_epilogue, make_prologue

@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from mgx_numba.codegen.cpu.printer import FAST_NAMES, CodeBuffer, VectorPrinter
-from mgx_numba.codegen.cpu.statements import literal
+from mgx_numba.codegen.printer import FAST_NAMES, CodeBuffer, VectorPrinter
+from mgx_numba.codegen.statements import literal
 from mgx_numba.core.types import Type
 from mgx_numba.ops.scalar import BINARY, BITWISE, COMPARE, LOGICAL, UNARY, NumpyScalar
 from tests.codegen.vector_kernels import call
@@ -201,5 +201,5 @@ def test_the_language_has_every_name_that_is_printed() -> None:
 
 
 def test_printing_does_not_import_numba() -> None:
-    code = "import sys, mgx_numba.codegen.cpu.printer; assert 'numba' not in sys.modules"
+    code = "import sys, mgx_numba.codegen.printer; assert 'numba' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

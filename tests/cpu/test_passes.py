@@ -14,9 +14,9 @@ from mgx_numba.graph.program import Program
 from mgx_numba.runtime.cpu.executor import Executable
 from mgx_numba.targets.cpu.capabilities import pass_options
 from mgx_numba.targets.cpu.lower import lower
-from mgx_numba.targets.cpu.passes import PASSES
 from mgx_numba.targets.cpu.program import optimize
 from mgx_numba.targets.options import TargetOptions
+from mgx_numba.targets.passes import PASSES
 from mgx_numba.targets.ref.interpreter import evaluate
 
 TOLERANCE = 1e-4

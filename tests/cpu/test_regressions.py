@@ -12,7 +12,7 @@ import mgx_numba as migraphx
 from mgx_numba.errors import MgxError
 from mgx_numba.graph.passes import run_passes
 from mgx_numba.runtime import memory
-from mgx_numba.targets.cpu.passes import PASSES
+from mgx_numba.targets.passes import PASSES
 
 from ..values import normal
 from .programs import FUSION, check, program_of

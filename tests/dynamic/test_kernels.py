@@ -133,8 +133,9 @@ def test_the_kernels_of_ranges_are_found_once(monkeypatch: pytest.MonkeyPatch, t
     for options in ({}, {}, {"fast_math": False}):
         lowered.clear()
         program = public_program.wrap(parse_onnx(case.model)).compile("cpu", **options)
-        names.append((len(lowered) > 1, {kernel.text for kernel in program.kernels()}))
-    assert [looked for looked, _ in names] == [True, False, True]
+        names.append((len(lowered), {kernel.text for kernel in program.kernels()}))
+    every, some, others = (tried for tried, _ in names)
+    assert 0 < some < min(every, others) / 2
     assert names[0][1] == names[1][1] and names[0][1]
     for path in tmp_path.glob("ranges/*.json"):
         path.write_text("[[1]]")

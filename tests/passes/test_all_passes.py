@@ -10,7 +10,7 @@ from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.passes.base import run_passes
 from mgx_numba.graph.program import Program
-from mgx_numba.targets.cpu.passes import PASSES
+from mgx_numba.targets.passes import PASSES
 from mgx_numba.targets.ref.interpreter import evaluate
 
 from .support import FAST, STRICT, Graph, assert_same, check, flat, names, random_inputs

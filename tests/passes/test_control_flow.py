@@ -14,7 +14,7 @@ from mgx_numba.graph.passes.base import make_pass, run_passes
 from mgx_numba.graph.passes.regions import order_of
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.validate import validate
-from mgx_numba.targets.cpu.passes import PASSES
+from mgx_numba.targets.passes import PASSES
 from mgx_numba.targets.ref.interpreter import evaluate
 
 from .support import Graph, check, find, random_inputs

@@ -13,8 +13,8 @@ from mgx_numba.graph.passes.base import make_pass, run_passes
 from mgx_numba.graph.passes.regions import grow, order_of
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime import memory
-from mgx_numba.targets.cpu.passes import PASSES
 from mgx_numba.targets.lowering.buffers import MOST_SORTED, Buffer, color
+from mgx_numba.targets.passes import PASSES
 from mgx_numba.targets.ref.interpreter import evaluate
 
 from .support import Graph, check, find, names

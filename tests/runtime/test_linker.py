@@ -16,7 +16,8 @@ from pathlib import Path
 import llvmlite.binding as llvm
 import pytest
 
-from mgx_numba.codegen.cpu import host, platform
+from mgx_numba.codegen import platform
+from mgx_numba.codegen.cpu import host
 from mgx_numba.codegen.cpu.kernel import cpu_kernel
 from mgx_numba.codegen.cpu.toolchain import linker, loader
 from mgx_numba.codegen.cpu.toolchain.elf import ElfObject, Relocation, read_object
@@ -173,7 +174,7 @@ def test_llvm_loads_where_the_linker_does_not(monkeypatch: pytest.MonkeyPatch):
 
 def test_the_platform_is_asked_once(tmp_path: Path):
     program = (
-        "import sys, json; from dataclasses import asdict; from mgx_numba.codegen.cpu.platform import platform\n"
+        "import sys, json; from dataclasses import asdict; from mgx_numba.codegen.platform import platform\n"
         "print(json.dumps([asdict(platform()), 'llvmlite' in sys.modules]))\n"
     )
     environment = {**os.environ, "MGX_CACHE_DIR": str(tmp_path)}

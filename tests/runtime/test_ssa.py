@@ -9,7 +9,8 @@ import numba.core.ssa
 import pytest
 
 from mgx_numba.codegen.cpu.kernel import cpu_kernel
-from mgx_numba.codegen.cpu.toolchain import compiler, numba_passes
+from mgx_numba.codegen.cpu.toolchain import compiler
+from mgx_numba.codegen.toolchain import numba_passes
 
 BODIES = {
     "nothing twice": "p = words_at(args, 0)\np[0] = begin",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 from ..._version import __version__
+from ..platform import platform
 from ..tuning.record import DeviceFingerprint
 from .host import host
-from .platform import platform
 
 __all__ = ["device_fingerprint"]
 

@@ -10,28 +10,23 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...errors import OptionError
-from .platform import platform
+from ..lang.target import itemsize
+from ..platform import platform
 
 if TYPE_CHECKING:
     import llvmlite.binding as llvm
 
 __all__ = [
     "CACHE_LINE",
-    "MAX_LANES",
     "Host",
     "features",
-    "generating_for",
     "has",
     "host",
     "initialize",
-    "itemsize",
     "lanes",
     "target_machine",
     "triple",
@@ -41,8 +36,6 @@ __all__ = [
 ENVIRONMENT = "MGX_CPU_FEATURES"
 CACHE_LINE = 64
 """Bytes of a cache line; streaming stores write whole ones."""
-MAX_LANES = 256
-"""Most lanes of a vector in the kernel language, which are spread over registers."""
 
 _AVX2_FAMILY = ("avx2", "avxvnni", "avxifma", "avxneconvert", "fma", "fma4", "f16c", "bmi", "bmi2", "xop")
 _CEILINGS: dict[str, tuple[str, ...]] = {
@@ -53,13 +46,6 @@ _CEILINGS: dict[str, tuple[str, ...]] = {
     "sse": ("avx", "amx", "evex512", "vaes", "vpclmulqdq", "sha512", "sm3", "sm4", *_AVX2_FAMILY),
     "sve": ("sme",),
     "neon": ("sve", "sme"),
-}
-_ITEMSIZE = {
-    **dict.fromkeys(("bool", "int8", "uint8"), 1),
-    **dict.fromkeys(("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"), 1),
-    **dict.fromkeys(("int16", "uint16", "float16", "bfloat16"), 2),
-    **dict.fromkeys(("int32", "uint32", "float32"), 4),
-    **dict.fromkeys(("int64", "uint64", "float64"), 8),
 }
 
 
@@ -93,26 +79,13 @@ def _initialize_once() -> None:
     llvm.initialize_native_asmprinter()
 
 
-_given: ContextVar[Host | None] = ContextVar("mgx_host", default=None)
-
-
-@contextmanager
-def generating_for(given: Host) -> Iterator[None]:
-    """While the block runs, in this thread, the kernel language is lowered for ``given``, not for this process's."""
-    token = _given.set(given)
-    try:
-        yield
-    finally:
-        _given.reset(token)
-
-
 def host() -> Host:
-    """The CPU of this process, narrowed by ``MGX_CPU_FEATURES``, or what `generating_for` says.
+    """The CPU of this process, narrowed by ``MGX_CPU_FEATURES``.
 
     Raises:
         OptionError: the variable names an unknown ceiling.
     """
-    return _given.get() or _host(os.environ.get(ENVIRONMENT, ""))
+    return _host(os.environ.get(ENVIRONMENT, ""))
 
 
 @functools.lru_cache(maxsize=8)
@@ -154,14 +127,9 @@ def vector_bits() -> int:
     return host().vector_bits
 
 
-def itemsize(dtype: str) -> int:
-    """Bytes of one stored element of a dtype given by its NumPy or ml_dtypes name."""
-    return _ITEMSIZE[dtype]
-
-
 def lanes(dtype: str = "float32") -> int:
     """Elements of ``dtype`` in one vector register."""
-    return vector_bits() // (8 * _ITEMSIZE[dtype])
+    return vector_bits() // (8 * itemsize(dtype))
 
 
 def target_machine() -> llvm.TargetMachine:

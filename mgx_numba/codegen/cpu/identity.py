@@ -6,29 +6,27 @@ Needs no Numba; LLVM only on the first use on a machine (see `platform`).
 from __future__ import annotations
 
 import functools
-import hashlib
-from pathlib import Path
 
+from ..identity import SHARED_MEANING, files_digest
+from ..platform import platform
 from .host import host
 from .kernel import NAME
-from .platform import platform
 
 __all__ = ["environment_identity"]
 
 FORMAT = "1"
 _MEANING = (
-    "vocabulary.py",
-    "records.py",
-    "lang/*.py",
-    "microkernels/*.py",
-    "contraction/strassen/tile*.py",
-    "contraction/winograd/transform*.py",
-    "toolchain/compiler.py",
-    "toolchain/frontend.py",
-    "toolchain/numba_passes.py",
-    "toolchain/ssa.py",
+    *SHARED_MEANING,
+    "cpu/vocabulary.py",
+    "cpu/records.py",
+    "cpu/lang/*.py",
+    "cpu/microkernels/*.py",
+    "cpu/contraction/strassen/tile*.py",
+    "cpu/contraction/winograd/transform*.py",
+    "cpu/toolchain/compiler.py",
+    "cpu/toolchain/frontend.py",
 )
-"""Files of this package that give a kernel's text its meaning."""
+"""Files of code generation that give a kernel's text its meaning."""
 
 
 def environment_identity() -> dict[str, str]:
@@ -45,14 +43,5 @@ def _versions() -> dict[str, str]:
         "numba": here.numba,
         "llvmlite": here.llvmlite,
         "llvm": here.llvm,
-        "intrinsics": _intrinsics_digest(),
+        "intrinsics": files_digest(_MEANING),
     }
-
-
-def _intrinsics_digest() -> str:
-    """SHA-256 of the files that `_MEANING` names."""
-    package = Path(__file__).parent
-    digest = hashlib.sha256()
-    for path in sorted(path for pattern in _MEANING for path in package.glob(pattern)):
-        digest.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from ..arguments import Arguments
 from ..problems.cluster import Tensor
+from ..statements import INDENT, indent
 from . import host
 from .machine import machine
-from .statements import INDENT
 
 __all__ = ["Odometer", "lanes_for"]
 
@@ -79,6 +79,27 @@ class Odometer:
                 lines.append(f"{pad}{self.prefix}i{d} = 0")
         return lines
 
+    def each_row(
+        self, inside: Sequence[str], chunk: Sequence[str] = (), before: Sequence[str] = (), after: Sequence[str] = ()
+    ) -> list[str]:
+        """Lines of a task that run ``inside`` for each of its rows: ``batch`` rows of ``rows``, and one of ``chunks``
+        chunks of their ``cols`` columns, from ``first`` to ``last``. ``chunk`` is done once these are known, ``before``
+        and ``after`` around the loop.
+        """
+        return [
+            "block = idiv(task, chunks)",
+            "first = (task - block * chunks) * chunk",
+            "last = imin(cols, first + chunk)",
+            *chunk,
+            "row = block * batch",
+            "stop = imin(rows, row + batch)",
+            *self.start("row"),
+            *before,
+            "while row < stop:",
+            *indent([*inside, "row += 1", *self.step()]),
+            *after,
+        ]
+
     def offset(self, operand: int) -> str:
         """Expression of an operand's element offset at the current indices."""
         terms = [f"{self.prefix}i{d} * {s}" for d, s in enumerate(self.strides[operand]) if s]
@@ -92,7 +113,7 @@ def task_elements(total: int) -> int:
 
 def is_streamed(outputs: Sequence[Tensor]) -> bool:
     """Whether what a launch writes will have left the caches before it is read again."""
-    return sum(footprint(t) for t in outputs) > machine().last_cache_bytes
+    return sum(t.footprint for t in outputs) > machine().last_cache_bytes
 
 
 def streamable(tensor: Tensor, lanes: int) -> bool:
@@ -106,11 +127,3 @@ def claim(tasks: int, traffic: int) -> int:
     Hardware prefetches, and memory serves, long runs of addresses by one thread better than short ones by turns.
     """
     return max(1, min(CLAIM_CACHES * machine().l2_bytes * tasks // max(traffic, 1), tasks // FEWEST_CLAIMS))
-
-
-def footprint(tensor: Tensor) -> int:
-    """Bytes touched: each stored element once, however often a broadcast repeats it."""
-    total = tensor.type.size
-    for n, s in zip(tensor.lens, tensor.strides):
-        total *= n if s or n == 0 else 1
-    return total

@@ -81,12 +81,12 @@ mod takes the divisor's sign, fmod the dividend's; a zero divisor gives 0. Shift
 what NumPy gives. On bool, add is or, sub is xor, mul is and. On scalars, ``max``/``min`` serve index
 arithmetic in place of Python's.
 
-Elementary functions (accuracy: :mod:`mgx_numba.codegen.cpu.lang.vecmath`)
+Elementary functions (accuracy: :mod:`mgx_numba.codegen.lang.vecmath`)
     exp log log2 erf sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid rsqrt pow
     gelu_erf gelu_tanh silu softplus mish
     over_power_075(x, y)                 x / y ** 0.75, y**0.75 normal or 0 or infinite
 Fast math is chosen per call by the suffix ``_fast``, which exists for the names in
-:data:`mgx_numba.codegen.cpu.printer.FAST_NAMES`: add_fast mul_fast exp_fast ... Arithmetic so named may be
+:data:`mgx_numba.codegen.printer.FAST_NAMES`: add_fast mul_fast exp_fast ... Arithmetic so named may be
 contracted.
 
 Across lanes (vector to scalar)
@@ -115,21 +115,22 @@ bulk copies (`lang.executor`).
 # ruff: noqa: F403
 from __future__ import annotations
 
+from ..lang import arith, memory, reduce, values, vecmath
+from ..lang.arith import *
+from ..lang.memory import *
+from ..lang.reduce import *
+from ..lang.values import *
+from ..lang.vecmath import *
 from .contraction.strassen import tile as strassen_tile
 from .contraction.strassen.tile import *
 from .contraction.winograd import transforms as winograd_transforms
 from .contraction.winograd.transforms import *
-from .lang import arith, executor, indexed, memory, reduce, shuffle, stream, transpose, values, vecmath
-from .lang.arith import *
+from .lang import executor, indexed, shuffle, stream, transpose
 from .lang.executor import *
 from .lang.indexed import *
-from .lang.memory import *
-from .lang.reduce import *
 from .lang.shuffle import *
 from .lang.stream import *
 from .lang.transpose import *
-from .lang.values import *
-from .lang.vecmath import *
 from .microkernels import bfloat16, depthwise, fused_epilogue, int8, tile
 from .microkernels.bfloat16 import *
 from .microkernels.depthwise import *

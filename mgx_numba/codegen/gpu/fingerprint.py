@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..._version import __version__
-from ..cpu.platform import platform
+from ..platform import platform
 from ..tuning.record import DeviceFingerprint
 from .driver.device import device
 

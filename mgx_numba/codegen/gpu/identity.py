@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
-from pathlib import Path
-
-from ..cpu.platform import platform
+from ..identity import SHARED_MEANING, files_digest
+from ..platform import platform
 from .architecture import Architecture, chosen
 from .driver.device import device
 from .kernel import NAME
@@ -15,15 +12,13 @@ __all__ = ["environment_identity", "selected_architecture"]
 
 FORMAT = "1"
 _MEANING = (
+    *SHARED_MEANING,
     "gpu/vocabulary.py",
     "gpu/architecture.py",
     "gpu/lang/*.py",
     "gpu/toolchain/*.py",
-    "cpu/lang/*.py",
-    "cpu/toolchain/frontend.py",
-    "cpu/toolchain/numba_passes.py",
 )
-"""Files of the code generator that give a kernel's text its meaning."""
+"""Files of code generation that give a kernel's text its meaning."""
 
 
 def selected_architecture() -> Architecture:
@@ -45,15 +40,5 @@ def environment_identity() -> dict[str, str]:
         "numba": here.numba,
         "llvmlite": here.llvmlite,
         "llvm": here.llvm,
-        "intrinsics": _intrinsics_digest(),
+        "intrinsics": files_digest(_MEANING),
     }
-
-
-@functools.lru_cache(maxsize=1)
-def _intrinsics_digest() -> str:
-    """SHA-256 of the files that `_MEANING` names."""
-    package = Path(__file__).resolve().parents[1]
-    digest = hashlib.sha256()
-    for path in sorted(path for pattern in _MEANING for path in package.glob(pattern)):
-        digest.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()

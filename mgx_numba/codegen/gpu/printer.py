@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...core.types import Type
 from ...errors import UnsupportedError
-from ..cpu.printer import VectorPrinter, VectorValue
+from ..printer import VectorPrinter, VectorValue
 
 __all__ = ["ThreadPrinter", "dtype_name", "most_lanes"]
 

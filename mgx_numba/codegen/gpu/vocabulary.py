@@ -40,12 +40,12 @@ Between two barriers no thread may touch an element of a block's memory, nor of 
 # ruff: noqa: F403
 from __future__ import annotations
 
-from ..cpu.lang import arith, memory, reduce, values, vecmath
-from ..cpu.lang.arith import *
-from ..cpu.lang.memory import *
-from ..cpu.lang.reduce import *
-from ..cpu.lang.values import *
-from ..cpu.lang.vecmath import *
+from ..lang import arith, memory, reduce, values, vecmath
+from ..lang.arith import *
+from ..lang.memory import *
+from ..lang.reduce import *
+from ..lang.values import *
+from ..lang.vecmath import *
 from .lang import blocks, faults, quick, tensor_cores, threads
 from .lang.blocks import *
 from .lang.faults import *

@@ -22,6 +22,14 @@ class Tensor:
     strides: tuple[int, ...]
     offset: int = 0
 
+    @property
+    def footprint(self) -> int:
+        """Bytes touched: each stored element once, however often a broadcast repeats it."""
+        total = self.type.size
+        for n, s in zip(self.lens, self.strides):
+            total *= n if s or n == 0 else 1
+        return total
+
 
 @dataclass(frozen=True)
 class PointwiseProblem:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ...environment import environment_flag
 from ...errors import MgxError
 from ..backend import Backend
 from .record import DeviceFingerprint, Problem, TuningRecord, explain_miss
@@ -215,11 +216,14 @@ def open_tuning(
     ``records``, the user's database, what the package ships for this CPU.
 
     New records go to the first file that the caller or the variable names, else to the user's database.
+    ``MIGRAPHX_MLIR_TUNE_EXHAUSTIVE`` asks for ``exhaustive``, ``MIGRAPHX_SKIP_BENCHMARKING`` rules it out.
 
     Raises:
         OptionError: a file of ``problem_cache`` does not exist (with ``exhaustive`` the first one is made).
         FormatError: a file that is named holds something else.
     """
+    wanted = exhaustive or environment_flag("MIGRAPHX_MLIR_TUNE_EXHAUSTIVE")
+    exhaustive = wanted and not environment_flag("MIGRAPHX_SKIP_BENCHMARKING")
     layers: list[RecordLayer] = [
         given_layer(path, may_be_new=exhaustive and number == 0) for number, path in enumerate(problem_cache)
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from . import compile, onnx, op, params, perf, read, run, tf, time, tune, verify
+from . import compile, onnx, op, params, perf, read, roctx, run, tf, time, tune, verify
 
 __all__ = ["COMMANDS"]
 
@@ -17,6 +17,7 @@ COMMANDS: dict[str, ModuleType] = {
     "perf": perf,
     "tune": tune,
     "verify": verify,
+    "roctx": roctx,
     "op": op,
     "onnx": onnx,
     "tf": tf,

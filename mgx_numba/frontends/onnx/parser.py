@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...core.shape import DynamicDimension, Shape
+from ...environment import environment_flag
 from ...errors import MgxError, OptionError, ParseError, UnsupportedError
 from ...graph.folding import Constants
 from ...graph.instruction import Instruction
@@ -43,7 +44,8 @@ __all__ = ["GraphParser", "parse"]
 def parse(source: Any, options: ParseOptions) -> Program:
     """Read a model with these options; see `mgx_numba.frontends.onnx.parse_onnx`.
 
-    Overflow and NaN in constants go without NumPy's warnings.
+    Overflow and NaN in constants go without NumPy's warnings. ``MIGRAPHX_TRACE_ONNX_PARSER`` prints each node with the
+    values that it became.
     """
     model = load_model(source, options.external_data_path)
     parser = GraphParser(model, options)
@@ -82,6 +84,7 @@ class GraphParser:
         self.constants = Constants(self.program.allowance) if constants is None else constants
         self.narrow: dict[Instruction, str] = {} if narrow is None else narrow
         self.settled: Module | None = None
+        self._traces = environment_flag("MIGRAPHX_TRACE_ONNX_PARSER")
 
     def beside(self, model: Model, program: Program) -> GraphParser:
         """A parser of another model, with the same options."""
@@ -117,6 +120,7 @@ class GraphParser:
             self._parameters(g, graph, scope)
             main.add_return(self.parse_graph(g, graph, scope))
             self._check_outputs(graph, main)
+            self.program.origin = self.model.origin()
         except MgxError:
             raise
         except Exception as error:
@@ -202,6 +206,8 @@ class GraphParser:
                 results = attempt.deferred()
         single = isinstance(results, (Instruction, TensorSequence))
         values: list[Any] = [results] if single else list(results)
+        if self._traces:
+            print(f"{node.where}: {', '.join(map(repr, values))}")
         for position, name in enumerate(node.outputs):
             if not name:
                 continue

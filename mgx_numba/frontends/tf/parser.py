@@ -12,6 +12,7 @@ from ...core.shape import Shape
 from ...errors import MgxError, OptionError, ParseError, UnsupportedError
 from ...graph.folding import Constants
 from ...graph.instruction import Instruction
+from ...graph.origin import Origin
 from ...graph.program import Program
 from ..builder import GraphBuilder, rank
 from ..handlers import check_arity
@@ -71,6 +72,7 @@ class TfGraphParser:
         if self.options.is_nhwc:
             values = [self.builder.transpose(v, TO_NCHW) if rank(v) == 4 else v for v in values]
         self.program.main.add_return(values)
+        self.program.origin = Origin(output_names=tuple(results))
         return self.program
 
     def _results(self, scope: TfScope) -> list[str]:

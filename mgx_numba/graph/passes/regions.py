@@ -201,6 +201,7 @@ def extract(
                 mapped[i] = parameter(i, ins.op.pointwise)
             inputs.append(mapped[i])
         mapped[ins] = body.add_instruction(ins.op, inputs, ins.module_args)
+        mapped[ins].debug_symbols = ins.debug_symbols
         members.add(ins)
     body.add_return([mapped[i] for i in outputs])
 

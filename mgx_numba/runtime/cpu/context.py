@@ -12,7 +12,7 @@ from ..memory import address_of, aligned_array, aligned_empty, expect_room, nump
 from ..plan import HostStep, Plan, Pointer, Region, TensorView
 from .layout import PlanTables
 from .signals import restore_error
-from .spmd import Job, StepRecord
+from .spmd import Job, StepRecord, TraceRow
 
 __all__ = ["Context", "Frame"]
 
@@ -86,6 +86,21 @@ class Context:
             outputs.append(output)
             number += 1
         return outputs
+
+    def trace(self, steps: int) -> tuple[np.ndarray, int]:
+        """Let the next calls note when each thread works at which of so many steps, until `untrace`.
+
+        Returns:
+            The threads' rows (`TraceRow`), and how many words each has.
+        """
+        width = TraceRow.EVENTS + steps * TraceRow.EVENT_WORDS
+        self._trace = np.zeros(self.job[Job.THREADS] * width, np.int64)
+        self.job[Job.TRACE], self.job[Job.TRACED_STEPS] = address_of(self._trace), steps
+        return self._trace, width
+
+    def untrace(self) -> None:
+        """Note nothing any more."""
+        self.job[Job.TRACE] = 0
 
     def raise_error(self) -> None:
         """Raise what the handler of a signal raised during the steps that ended now, if one did."""

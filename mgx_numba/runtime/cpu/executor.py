@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,10 +15,10 @@ from ..plan import HostStep, Plan, Step, TensorView
 from .context import Context, Frame
 from .direct import DIRECT, Entry, direct_call
 from .layout import PlanTables, claims
-from .spmd import CONFINE, LEAD, LOOK, WALK, WORKER, Job
+from .spmd import CONFINE, LEAD, LOOK, WALK, WORKER, Job, TraceRow
 from .threads import pool, resolve_num_threads
 
-__all__ = ["EXECUTOR_KERNELS", "Executable", "TraceCallback", "View"]
+__all__ = ["EXECUTOR_KERNELS", "Executable", "StepSpan", "TraceCallback", "View"]
 
 EXECUTOR_KERNELS = (LEAD, WALK, WORKER, LOOK, CONFINE, DIRECT)
 """What every plan needs besides its own kernels."""
@@ -27,6 +28,17 @@ _IDLE_BYTES = 1 << 30
 
 View = Callable[[TensorView], np.ndarray]
 TraceCallback = Callable[[int, "Step | HostStep", float, View], None]
+
+
+@dataclass(frozen=True)
+class StepSpan:
+    """A thread's part of one step: its index in `Plan.steps`, the thread (0 is the caller), and from when to when, in
+    nanoseconds of `time.perf_counter_ns`."""
+
+    step: int
+    thread: int
+    start: int
+    end: int
 
 
 class Executable:
@@ -138,6 +150,32 @@ class Executable:
                 callback(index, step, time.perf_counter() - start, frame.view)
             return _complete(frame.outputs)
         finally:
+            self._give(context)
+
+    def run_timed(self, inputs: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[StepSpan]]:
+        """Run the plan once as `run` does, and say when each thread worked at which step; spans by their beginning."""
+        context = self._take()
+        rows, width = context.trace(len(self._tables.steps) - 1)
+        spans: list[StepSpan] = []
+        try:
+            frame = Frame(self.plan, self._tables, context, inputs)
+            indices = [k for k, native in enumerate(self._tables.native_index) if native >= 0]
+            for segment in self._tables.segments:
+                if isinstance(segment, tuple):
+                    self._lead(context, segment[0], segment[1])
+                    self._check(context)
+                else:
+                    start = time.perf_counter_ns()
+                    frame.run_host_step(segment)
+                    number = next(k for k, step in enumerate(self.plan.steps) if step is segment)
+                    spans.append(StepSpan(number, 0, start, time.perf_counter_ns()))
+            for thread, row in enumerate(rows.reshape(-1, width).tolist()):
+                last = TraceRow.EVENTS + row[TraceRow.COUNT] * TraceRow.EVENT_WORDS
+                places = range(TraceRow.EVENTS, last, TraceRow.EVENT_WORDS)
+                spans += (StepSpan(indices[row[at]], thread, row[at + 1], row[at + 2]) for at in places)
+            return _complete(frame.outputs), sorted(spans, key=lambda span: span.start)
+        finally:
+            context.untrace()
             self._give(context)
 
     def time_steps(self, inputs: Sequence[np.ndarray], iterations: int) -> np.ndarray:

@@ -13,9 +13,9 @@ import numpy as np
 from ...codegen.arguments import Arguments
 from ...codegen.cpu.host import lanes
 from ...codegen.cpu.kernel import cpu_kernel
-from ...codegen.cpu.statements import for_tasks, indent, kernel_text
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import Operand, TaskRange
+from ...codegen.statements import for_tasks, indent, kernel_text
 from ..limits import Limits
 from ..plan import Plan, Pointer, Region, Step, TensorSpec
 from .executor import Executable

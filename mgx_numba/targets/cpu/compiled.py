@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ...codegen.store import Store
     from ...graph.program import Program
     from ...graph.rewrite_log import RewriteLog
-    from ..base import Observer
+    from ..base import Observer, Span
 
 __all__ = ["LoweredProgram", "grouped", "kernels_of"]
 
@@ -100,6 +100,22 @@ class LoweredProgram:
             observer(Observation(step.instruction, step.label, seconds, outputs, flops, moved, reason))
 
         return grouped(target.trees, target.executable.run_traced(target.arrays(inputs), note))
+
+    def timeline(self, inputs: Mapping[str, np.ndarray]) -> list[Span]:
+        """See `Timed.timeline`."""
+        from ..base import Span
+
+        target = self._for(inputs)
+        if target is not self:
+            return target.timeline(inputs)
+        assert target.executable is not None
+        steps = target.executable.plan.steps
+        _, found = target.executable.run_timed(target.arrays(inputs))
+        return [
+            Span(step.instruction, step.label, s.thread, s.start, s.end, getattr(step, "reason", ""))
+            for s in found
+            for step in (steps[s.step],)
+        ]
 
     def idle(self, inputs: Mapping[str, np.ndarray]) -> None:
         """A run of the same inputs and outputs without its steps."""

@@ -24,6 +24,7 @@ from ...runtime.plan import Plan
 from ..lowering.shared import Shared
 from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
+from ..passes import BY_SIZE, PASSES, SETTLED_PASSES, SOURCE_PASSES
 from ..samples import sample_lengths
 from ..stages import split
 from ..tracing import is_watched
@@ -31,7 +32,6 @@ from . import kernel_lists
 from .capabilities import pass_options
 from .compiled import LoweredProgram, kernels_of
 from .lower import lower, lower_and_release
-from .passes import BY_SIZE, PASSES, SETTLED_PASSES, SOURCE_PASSES
 from .staged import StagedProgram
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from ..stages import ProgramStages
 from .compiled import LoweredProgram, grouped
 
 if TYPE_CHECKING:
-    from ..base import Observer
+    from ..base import Observer, Span
 
 __all__ = ["StagedProgram"]
 
@@ -51,6 +51,17 @@ class StagedProgram(LoweredProgram):
     def observe(self, inputs: Mapping[str, np.ndarray], observer: Observer) -> list[Any]:
         """See `LoweredProgram.observe`: the steps of both stages."""
         return self._in_stages(inputs, lambda stage, given: stage.observe(given, observer))
+
+    def timeline(self, inputs: Mapping[str, np.ndarray]) -> list[Span]:
+        """See `LoweredProgram.timeline`: that of both stages."""
+        spans: list[Span] = []
+
+        def timed(stage: LoweredProgram, given: Mapping[str, np.ndarray]) -> list[Any]:
+            spans.extend(stage.timeline(given))
+            return stage.run(given)
+
+        self._in_stages(inputs, timed)
+        return spans
 
     def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[Any]:
         """See `LoweredProgram.trace`: the steps of both stages."""

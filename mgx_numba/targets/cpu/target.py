@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ...codegen.backend import backend
 from ...interrupts import whole_module
 from ...runtime.cpu.threads import default_num_threads
-from .passes import PASSES
+from ..passes import PASSES
 
 if TYPE_CHECKING:
     from ...graph.passes import Options

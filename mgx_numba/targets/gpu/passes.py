@@ -1,8 +1,8 @@
-"""The passes of the ``gpu`` target, in order: those of the ``cpu`` target whose results have kernels here."""
+"""The passes of the ``gpu`` target, in order: those whose results have kernels here."""
 
 from __future__ import annotations
 
-from ..cpu.passes import PASSES as ON_CPU
+from ..passes import PASSES as OF_COMPILERS
 
 __all__ = ["PASSES"]
 
@@ -10,4 +10,4 @@ WITHOUT_KERNEL = frozenset(("fuse_attention", "rewrite_reduce_max", "eliminate_d
 """Passes that make operators which only the CPU has a kernel for, and the one that makes float32 of 16-bit floats:
 tensor cores take these as they are."""
 
-PASSES: tuple[str, ...] = tuple(name for name in ON_CPU if name not in WITHOUT_KERNEL)
+PASSES: tuple[str, ...] = tuple(name for name in OF_COMPILERS if name not in WITHOUT_KERNEL)

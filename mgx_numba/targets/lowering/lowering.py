@@ -20,6 +20,7 @@ from ...codegen.problems.cluster import CopyProblem, PointwiseProblem, Reduction
 from ...codegen.problems.gemm import GemmProblem
 from ...core.shape import Shape
 from ...core.types import Type, from_numpy
+from ...environment import environment_flag
 from ...errors import CompileError, MgxError, UnsupportedError
 from ...graph.instruction import Instruction, Parameter, Return
 from ...graph.passes.base import disabled_names
@@ -109,10 +110,13 @@ class Lowering:
         self.shared: SharedWeights | None = None
         self.solutions = Solutions()
         self.ranges = Ranges()
+        self._traces = environment_flag("MIGRAPHX_TRACE_FINALIZE")
+        self._traces_pointwise = environment_flag("MIGRAPHX_TRACE_NARY")
 
     @np.errstate(all="ignore")
     def run(self) -> Plan:
-        """Lower the whole program.
+        """Lower the whole program. ``MIGRAPHX_TRACE_FINALIZE`` prints each instruction with the steps that it becomes,
+        ``MIGRAPHX_TRACE_NARY`` the pointwise kernels, ``MIGRAPHX_DEBUG_MEMORY_COLORING`` where buffers lie.
 
         Raises:
             CompileError: an instruction cannot be lowered; the message has its text.
@@ -121,11 +125,15 @@ class Lowering:
         for ins in self.module:
             if isinstance(ins.op, Return):
                 break
+            before = len(self.steps)
             try:
                 self._lower(ins)
             except Exception as error:
                 what = error if isinstance(error, MgxError) else f"{type(error).__name__}: {error}"
                 raise CompileError(f"lowering {format_instruction(ins, self.names)}: {what}") from error
+            if self._traces:
+                labels = ", ".join(step.label for step in self.steps[before:])
+                print(f"Finalize: {self.text(ins)} [{labels or 'no step'}]")
             if self.released is not None:
                 self.released.lowered(ins)
         self._return_results()
@@ -318,6 +326,8 @@ class Lowering:
         if solution.scratch:
             operands["scratch"] = self.allocate(Shape(Type.uint8_type, (solution.scratch,)))
         for launch in solution.launches:
+            if self._traces_pointwise and isinstance(problem, PointwiseProblem):
+                print(f"nary: {launch.kernel.name} -> {', '.join(str(v.shape) for v in outputs)}")
             self.launch(launch, operands, ins)
 
     def text(self, ins: Instruction) -> str:
@@ -468,6 +478,10 @@ class Lowering:
         arena_bytes = color((b for b in arena.values() if b not in homes), reuse, self.threads)
         for buffer, home in homes.items():
             buffer.offset = home.offset
+        if environment_flag("MIGRAPHX_DEBUG_MEMORY_COLORING"):
+            for b in sorted(arena.values(), key=lambda b: b.first):
+                print(f"Allocation: [{b.offset}, {b.offset + b.bytes}), steps {b.first} to {b.last}")
+            print(f"Arena: {arena_bytes} bytes for {sum(b.bytes for b in arena.values())} bytes of buffers")
         steps = [self._resolve(step, number) for number, step in enumerate(self.steps, 1)]
         return Plan(
             steps=steps,

@@ -10,10 +10,10 @@ from ...arguments import Arguments
 from ...launch import Launch, Operand, TaskRange
 from ...problems.attention import AttentionProblem
 from ...problems.element_types import element_types
+from ...statements import for_tasks, indent, kernel_text
 from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
-from ..statements import for_tasks, indent, kernel_text
 from .blocks import BUFFER_BYTES, QUERIES, Blocks, record_size
 
 __all__ = ["AttentionKernel", "inverse", "join_launch"]

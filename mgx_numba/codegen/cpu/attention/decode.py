@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..statements import indent, load_text
+from ...statements import indent, load_text
 from .base import AttentionKernel
 
 __all__ = ["FewQueries"]

@@ -16,10 +16,10 @@ import numpy as np
 from ....core.types import from_numpy
 from ...body import scalar_body
 from ...problems.epilogue import Epilogue, EpilogueOperand
+from ...statements import indent
 from ..contraction.tile_source import finish_source, tile_record, tile_source
 from ..microkernels.tile_table import TILE_TABLE_ROWS, finish_block
 from ..records import RecordText
-from ..statements import indent
 from .base import AttentionKernel, inverse
 from .blocks import BUFFER_BYTES
 

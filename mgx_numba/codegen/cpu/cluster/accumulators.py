@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from ....core.types import Type
 from ....graph.instruction import Instruction
+from ...printer import VectorPrinter, VectorValue
 from ...reductions import REDUCTIONS, Reduction
-from ..printer import VectorPrinter, VectorValue
-from ..statements import const_text
+from ...statements import const_text
 
 __all__ = ["across_lanes", "finished", "initial_lines", "initial_text"]
 

@@ -6,7 +6,7 @@ the hardware fetches more than is asked for.
 
 from __future__ import annotations
 
-from ..statements import indent, vector_loop
+from ...statements import indent, vector_loop
 from .accumulators import initial_text
 from .ahead import prefetches
 from .element import Element

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ....graph.instruction import Instruction
-from ..printer import CodeBuffer, VectorPrinter, VectorValue
-from ..statements import dtype_name, load_text, store_text
+from ...printer import CodeBuffer, VectorPrinter, VectorValue
+from ...statements import dtype_name, load_text, store_text
 from .accumulators import initial_text
 from .cached import cache_elements
 from .heads import head_lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ....ops.reduce_parts import largest_head
-from ..statements import indent
+from ...statements import indent
 
 __all__ = ["head_lines", "head_vectors"]
 

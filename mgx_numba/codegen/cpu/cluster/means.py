@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ....graph.instruction import Instruction
 from ....ops.reduce import DOWN
-from ..statements import indent
+from ...statements import indent
 from .accumulators import across_lanes, initial_text
 from .element import Element
 from .layout import ReduceLayout

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from ....graph.instruction import Instruction
 from ...arguments import Arguments
+from ...statements import dtype_name
 from ..loops import Odometer
-from ..statements import dtype_name
 from .heads import head_vectors
 from .layout import ReduceLayout
 from .parts import Parts, parts_of

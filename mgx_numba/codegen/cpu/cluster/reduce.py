@@ -13,9 +13,9 @@ from ...arguments import Arguments
 from ...body import scalar_flops
 from ...launch import Launch, TaskRange
 from ...problems.cluster import ReductionProblem
+from ...statements import kernel_text
 from ..kernel import cpu_kernel
-from ..loops import claim, footprint
-from ..statements import kernel_text
+from ..loops import claim
 from .columns import column_lines
 from .layout import ReduceLayout, reduce_layout
 from .names import Names, names_of
@@ -45,7 +45,7 @@ def reduce_launch(problem: ReductionProblem) -> Launch:
     arguments = Arguments()
     body = PRINTERS[layout.strategy](layout, names_of(layout, arguments))
     fence = ["stream_fence()"] if layout.walk.streamed else []
-    traffic = sum(footprint(t) for t in layout.walk.tensors)
+    traffic = sum(t.footprint for t in layout.walk.tensors)
     return Launch(
         kernel=cpu_kernel(layout.walk.name, kernel_text([*arguments.bind(), *body, *fence]), problem.origin),
         args=arguments.values,

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ....graph.instruction import Instruction
+from ...statements import dtype_name, indent
 from ..loops import Odometer
-from ..statements import dtype_name, indent
 from .accumulators import across_lanes, initial_lines, initial_text
 from .ahead import prefetches, streamed_result
 from .element import Element, cache_memory, lines_of_head

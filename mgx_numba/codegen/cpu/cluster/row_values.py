@@ -8,9 +8,9 @@ from ....errors import CompileError
 from ....graph.instruction import Instruction
 from ....ops.base import Pointwise
 from ....ops.reduce_parts import HeadMean
+from ...printer import CodeBuffer, VectorPrinter, VectorValue
 from ...reductions import REDUCTIONS
-from ..printer import CodeBuffer, VectorPrinter, VectorValue
-from ..statements import load_text, store_text
+from ...statements import load_text, store_text
 from .accumulators import across_lanes, finished
 from .element import lines_of_head
 from .layout import ReduceLayout

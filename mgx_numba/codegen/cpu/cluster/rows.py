@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..statements import indent, vector_loop
+from ...statements import indent, vector_loop
 from .accumulators import initial_lines
 from .ahead import soon_read, streamed_result
 from .element import Element, cache_memory

@@ -8,6 +8,7 @@ from enum import Enum
 from math import prod
 
 from ....graph.module import Module
+from ...lang.target import MAX_LANES
 from ...problems.cluster import Tensor
 from .. import host
 from ..loops import lanes_for
@@ -108,7 +109,7 @@ def _is_whole_row(walk: Walk, stages: Stages) -> bool:
     cols, one = walk.reduce_lens[-1], host.lanes("float32")
     full = (i for i in stages.module if i.name != "@return" and i.shape.lens == walk.full)
     widest = max(i.shape.type.compute.size for i in full)
-    held = cols <= host.MAX_LANES and cols * widest <= WHOLE_ROW * 4 * one
+    held = cols <= MAX_LANES and cols * widest <= WHOLE_ROW * 4 * one
     return held and (not walk.streamed or cols <= 2 * one or cols & (cols - 1) == 0)
 
 

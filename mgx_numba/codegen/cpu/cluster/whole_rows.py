@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ....graph.instruction import Instruction
-from ..printer import VectorValue
+from ...printer import VectorValue
 from .ahead import soon_read
 from .element import Element
 from .layout import ReduceLayout

@@ -15,13 +15,13 @@ from ...launch import Launch, Solution, TaskRange
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import NOT_COMPUTED, Epilogue
+from ...statements import for_tasks, indent, kernel_text
 from ..kernel import cpu_kernel
 from ..machine import machine
 from ..microkernels.depthwise_table import LINE_BLOCK, RUNS
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
 from ..records import RecordText
-from ..statements import for_tasks, indent, kernel_text
 from .blocking import Blocking, cut_lines, line_order
 from .epilogue_rows import Rows, kernel_name
 from .pack import aligned_zeros, pack_panels

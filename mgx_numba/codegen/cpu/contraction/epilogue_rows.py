@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from ...arguments import Arguments
 from ...launch import Operand
+from ...printer import print_body
 from ...problems.epilogue import Epilogue
-from ..printer import print_body
-from ..statements import indent
+from ...statements import indent
 
 __all__ = ["Rows", "epilogue_text", "kernel_name"]
 

@@ -13,16 +13,16 @@ import numpy as np
 
 from ...arguments import Arguments
 from ...launch import Launch, Operand, Solution, TaskRange
+from ...printer import numpy_dtype
 from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import NOT_COMPUTED, Epilogue
 from ...problems.gemm import GemmProblem
+from ...statements import for_tasks, kernel_text, vector_loop
 from .. import host
 from ..kernel import cpu_kernel
 from ..loops import claim
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import declared_tile, tile_for
-from ..printer import numpy_dtype
-from ..statements import for_tasks, kernel_text, vector_loop
 from .batches import collapse
 from .blocking import Blocking
 from .gemm import LEFT, GemmPacked, product_launches

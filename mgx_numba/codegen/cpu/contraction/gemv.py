@@ -16,10 +16,10 @@ from ...arguments import Arguments
 from ...launch import Launch, Solution, TaskRange
 from ...problems.epilogue import NOT_COMPUTED, Epilogue
 from ...problems.gemm import GemmProblem
+from ...statements import indent, kernel_text
 from ..kernel import cpu_kernel
 from ..microkernels.register_tile import FMA_CHAINS, RegisterTile
 from ..microkernels.tile_table import tile_for
-from ..statements import indent, kernel_text
 from .blocking import Blocking
 from .epilogue_rows import Rows, kernel_name
 from .gemm import GemmPacked

@@ -11,10 +11,10 @@ from typing import ClassVar
 import numpy as np
 
 from ...problems.gemm import GemmProblem
+from ...statements import indent
 from .. import host
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
-from ..statements import indent
 from .gemv import GemvPacked, chain_sets
 from .int16_packing import pack_by_kernel
 from .int16_weights import BLOCK, DOWN, pack_words, unpack, words_lens

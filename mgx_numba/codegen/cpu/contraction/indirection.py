@@ -9,11 +9,11 @@ from __future__ import annotations
 from ...arguments import Arguments
 from ...kernel import KernelSource
 from ...problems.convolution import ConvProblem
+from ...statements import indent, kernel_text
 from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import TILE_TABLE_ROWS
 from ..records import Holds, Record, RecordText, Word
-from ..statements import indent, kernel_text
 from .rows import next_place, output_place
 
 __all__ = ["call_places", "place_locals", "spatial_arguments"]

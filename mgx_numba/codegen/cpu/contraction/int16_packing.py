@@ -15,8 +15,8 @@ from ....parallel import allowed_cpus, on_threads
 from ...arguments import Arguments
 from ...kernel import KernelSource
 from ...launch import Operand
+from ...statements import indent, kernel_text
 from ..kernel import cpu_kernel
-from ..statements import indent, kernel_text
 from .int16_weights import BLOCK, DOWN, FEW, LARGEST, LEAST_MEAN, SMALLEST_STEP, block_count, refuse_unsuited
 from .solver import LoadKernels
 

@@ -14,11 +14,11 @@ from ...arguments import Arguments
 from ...kernel import KernelSource
 from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import Epilogue
+from ...statements import for_tasks, indent, kernel_text
 from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import TILE_TABLE_ROWS, finish_block
 from ..records import RecordText
-from ..statements import for_tasks, indent, kernel_text
 from .blocking import SUMS_BYTES, TABLE_TAPS, Blocking
 from .epilogue_rows import Rows, kernel_name
 from .tile_source import finish_source, tile_record, tile_source

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from ...arguments import Arguments
 from ...launch import Launch, Operand, TaskRange
 from ...problems.element_types import ITEMSIZE
+from ...statements import for_tasks, kernel_text
 from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
-from ..statements import for_tasks, kernel_text
 from .pack import panel_count
 
 __all__ = ["pack_launch"]

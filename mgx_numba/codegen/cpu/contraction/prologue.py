@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...launch import Operand
+from ...printer import print_body
 from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import Prologue
+from ...statements import indent
 from ..microkernels.register_tile import RegisterTile
-from ..printer import print_body
-from ..statements import indent
 from .blocking import Blocking, fit
 from .macro_kernel import MacroKernel, even_table
 

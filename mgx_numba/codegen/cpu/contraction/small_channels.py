@@ -13,10 +13,10 @@ from ...launch import Launch, Solution, TaskRange
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import NOT_COMPUTED, Epilogue
+from ...statements import for_tasks, indent, kernel_text
 from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
-from ..statements import for_tasks, indent, kernel_text
 from .blocking import Blocking, cut_lines
 from .depthwise import LINE, MOST_ROWS, WINDOWS, best_run, line_locals, missing, taps_inside, volume_arguments
 from .epilogue_rows import Rows, kernel_name

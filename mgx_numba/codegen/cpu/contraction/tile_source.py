@@ -6,11 +6,11 @@ import functools
 
 from ...kernel import KernelSource
 from ...problems.epilogue import Epilogue
+from ...statements import kernel_text
 from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import TILE_BLOCK
 from ..records import RecordText
-from ..statements import kernel_text
 from .epilogue_rows import epilogue_text, kernel_name
 
 __all__ = ["finish_source", "finished_heights", "tile_record", "tile_source"]

@@ -12,9 +12,9 @@ from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...space import collapse
+from ...statements import cast_text, dtype_name, indent, load_text, store_text, vector_loop
 from .. import host
-from ..loops import AHEAD_BYTES, claim, footprint, is_streamed
-from ..statements import cast_text, dtype_name, indent, load_text, store_text, vector_loop
+from ..loops import AHEAD_BYTES, claim, is_streamed
 from .rows import KEPT_COLUMNS, RowLoop, kept_columns, row_share, rows_ahead
 
 __all__ = ["arg_join_launch", "arg_part_launch", "arg_parts", "argreduce_launch"]
@@ -112,7 +112,7 @@ def arg_part_launch(greatest: bool, last: bool, axis: int, x: Tensor, out: Tenso
         args=arguments.values,
         geometry=TaskRange(loop.tasks),
         flops=prod(x.lens),
-        bytes=footprint(x),
+        bytes=x.footprint,
     )
 
 
@@ -137,7 +137,7 @@ def arg_join_launch(greatest: bool, last: bool, axis: int, x: Tensor, out: Tenso
         args=arguments.values,
         geometry=TaskRange(loop.tasks),
         flops=whole.count,
-        bytes=footprint(out),
+        bytes=out.footprint,
     )
 
 
@@ -208,7 +208,7 @@ def argreduce_launch(greatest: bool, last: bool, axis: int, x: Tensor, out: Tens
             *indent(["q = offset(q, step)", *vector_loop(lanes, compare_columns)]),
             *vector_loop(lanes, end),
         ]
-    tasks, traffic = loop.tasks if 0 not in x.lens else 0, footprint(x) + footprint(out)
+    tasks, traffic = loop.tasks if 0 not in x.lens else 0, x.footprint + out.footprint
     return Launch(
         kernel=loop.kernel(f"{search.name}_kernel", inside, origin, prologue),
         args=arguments.values,

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from ....core.types import Type
 from ...arguments import Arguments
+from ...statements import INDENT, indent
 from ..records import Record, RecordText, Word
-from ..statements import INDENT, indent
 
 __all__ = ["Checks"]
 

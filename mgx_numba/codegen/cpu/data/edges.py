@@ -12,8 +12,8 @@ from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...space import collapse
-from ..loops import claim, footprint
-from ..statements import indent, vector_loop
+from ...statements import indent, vector_loop
+from ..loops import claim
 from .rows import RowLoop, mover, mover_lanes
 
 __all__ = ["edges_launch"]
@@ -109,7 +109,7 @@ def edges_launch(
         "c = end_copy",
         *(line.format("last") for line in single),
     ]
-    traffic = footprint(out) + min(footprint(x), footprint(out))
+    traffic = out.footprint + min(x.footprint, out.footprint)
     launch = Launch(
         kernel=loop.kernel(name, inside, origin),
         args=arguments.values,

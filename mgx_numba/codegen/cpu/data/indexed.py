@@ -15,10 +15,9 @@ from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...space import collapse
+from ...statements import dtype_name, load_text, store_text, vector_loop
 from .. import host
-from ..loops import footprint
 from ..machine import machine
-from ..statements import dtype_name, load_text, store_text, vector_loop
 from .checks import Checks
 from .rows import KEPT_COLUMNS, RowLoop, mover, mover_lanes
 from .runs import runs_launch
@@ -135,6 +134,6 @@ def indexed_launch(
         kernel=kernel,
         args=arguments.values,
         geometry=TaskRange(loop.tasks if 0 not in out.lens else 0),
-        bytes=footprint(out) + min(source_bytes, footprint(out)),
+        bytes=out.footprint + min(source_bytes, out.footprint),
         checks=tuple(t.fits for t in terms),
     )

@@ -13,9 +13,9 @@ from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...space import Space, collapse
+from ...statements import cast_text, const_text, dtype_name, indent, load_text, store_text, vector_loop
 from .. import host
-from ..loops import claim, footprint, is_streamed
-from ..statements import cast_text, const_text, dtype_name, indent, load_text, store_text, vector_loop
+from ..loops import claim, is_streamed
 from .rows import RowLoop
 
 __all__ = ["lrn_launch"]
@@ -40,7 +40,7 @@ def lrn_launch(op: Lrn, x: Tensor, out: Tensor, origin: str = "") -> Launch:
     along = _along_rows if across or x.lens[1] + op.size > SCRATCH else _along_channels
     loop, parts = along(op, arguments, space, x, out, lanes)
     tasks = loop.tasks if 0 not in out.lens else 0
-    traffic = footprint(x) + footprint(out)
+    traffic = x.footprint + out.footprint
     return Launch(
         kernel=loop.kernel("lrn_kernel", origin=origin, streamed=is_streamed([out]), **parts),
         args=arguments.values,

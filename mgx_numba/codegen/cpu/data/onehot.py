@@ -6,9 +6,8 @@ from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...space import collapse
+from ...statements import dtype_name, load_text, store_text, vector_loop
 from .. import host
-from ..loops import footprint
-from ..statements import dtype_name, load_text, store_text, vector_loop
 from .rows import RowLoop, mover
 
 __all__ = ["onehot_launch"]
@@ -59,5 +58,5 @@ def onehot_launch(axis: int, indices: Tensor, values: Tensor, out: Tensor, origi
         kernel=loop.kernel("onehot_kernel", inside, origin, prologue),
         args=arguments.values,
         geometry=TaskRange(loop.tasks if 0 not in out.lens else 0),
-        bytes=footprint(indices) + footprint(out),
+        bytes=indices.footprint + out.footprint,
     )

@@ -12,8 +12,8 @@ from ....core.types import Type
 from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
-from ..loops import footprint, is_streamed
-from ..statements import indent, load_text, store_text, vector_loop
+from ...statements import indent, load_text, store_text, vector_loop
+from ..loops import is_streamed
 from .edges import edges_launch
 from .indexed import indexed_launch
 from .rows import RowLoop, mover, mover_lanes
@@ -129,7 +129,7 @@ def pad_launch(before: Sequence[int], value: float | int, x: Tensor, out: Tensor
         kernel=loop.kernel("pad_kernel", inside, origin, prologue),
         args=arguments.values,
         geometry=TaskRange(loop.tasks if 0 not in out.lens else 0),
-        bytes=footprint(x) + footprint(out),
+        bytes=x.footprint + out.footprint,
     )
 
 

@@ -15,8 +15,8 @@ from ...kernel import KernelSource
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...space import Space
-from ..loops import claim, footprint
-from ..statements import indent, load_text, store_text, vector_loop
+from ...statements import indent, load_text, store_text, vector_loop
+from ..loops import claim
 from .pooling_rows import along_rows, suits_rows
 from .pooling_sliding import may_slide, sliding
 from .pooling_window import UNROLL, PoolingKernel, PoolingWindow, windows
@@ -45,7 +45,7 @@ def pooling_launch(
     """
     p = PoolingKernel(op, axes, x, out, origin, name, fast_math)
     kernel, tasks = along_rows(p) if suits_rows(p) else sliding(p) if may_slide(p) else _columns(p)
-    traffic = footprint(x) + footprint(out)
+    traffic = x.footprint + out.footprint
     return Launch(
         kernel=kernel,
         args=p.arguments.values,

@@ -10,7 +10,7 @@ from math import prod
 
 from ....ops.pooling import PoolingMode
 from ...kernel import KernelSource
-from ..statements import indent, load_text, store_text, vector_loop
+from ...statements import indent, load_text, store_text, vector_loop
 from .pooling_window import UNROLLED_TAPS, PoolingKernel, PoolingWindow
 from .rows import RowLoop
 

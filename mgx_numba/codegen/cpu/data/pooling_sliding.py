@@ -10,7 +10,7 @@ from math import prod
 
 from ...kernel import KernelSource
 from ...space import Space
-from ..statements import indent, load_text, store_text, vector_loop
+from ...statements import indent, load_text, store_text, vector_loop
 from .pooling_window import UNROLL, UNROLLED_TAPS, PoolingKernel, PoolingWindow, places_of
 from .rows import RowLoop
 

@@ -14,9 +14,9 @@ from ....ops.pooling import Pooling, PoolingMode
 from ...arguments import Arguments
 from ...problems.cluster import Tensor
 from ...space import collapse
+from ...statements import cast_text, const_text, dtype_name, indent
 from .. import host
 from ..loops import AHEAD_BYTES, is_streamed
-from ..statements import cast_text, const_text, dtype_name, indent
 
 __all__ = ["UNROLL", "UNROLLED_TAPS", "PoolingKernel", "PoolingWindow", "places_of", "windows"]
 

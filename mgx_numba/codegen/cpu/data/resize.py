@@ -17,12 +17,13 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....ops.resize import Resize, interpolation_taps, nearest_index
 from ...arguments import Arguments
+from ...lang.target import itemsize
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...space import collapse
+from ...statements import cast_text, dtype_name, indent, load_text, store_text, vector_loop
 from .. import host
-from ..loops import claim, footprint, is_streamed
-from ..statements import cast_text, dtype_name, indent, load_text, store_text, vector_loop
+from ..loops import claim, is_streamed
 from .pad import remap_launch
 from .rows import RowLoop
 
@@ -69,7 +70,7 @@ class _Interpolation:
         self.storage, self.compute = dtype_name(x.type), dtype_name(x.type.compute)
         self.lanes = host.lanes(self.compute)
         self.streamed = is_streamed([out])
-        self.kept = KEPT_BYTES // host.itemsize(self.compute)
+        self.kept = KEPT_BYTES // itemsize(self.compute)
         self.pairs = {axis: interpolation_taps(op.mode, at, x.lens[axis], op.cubic_coeff_a) for axis, at in samples}
         self.axes = sorted(self.pairs, key=lambda axis: -out.strides[axis])
         self.taps = len(self.pairs[self.axes[0]])
@@ -113,7 +114,7 @@ class _Interpolation:
         body = self._rows(places, min(longest, lens[inner])) if along else self._columns(places)
         inside = [f"base = {loop.offset(0)}", f"r_out = offset(p_out, {loop.offset(1)})", *body]
         tasks = loop.tasks if 0 not in out.lens else 0
-        traffic = footprint(x) + footprint(out)
+        traffic = x.footprint + out.footprint
         launch = Launch(
             kernel=loop.kernel(self.name, inside, self.origin, self.prologue, self.before, streamed=self.streamed),
             args=self.arguments.values,

@@ -16,11 +16,11 @@ from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...space import Space, collapse
+from ...statements import dtype_name, for_tasks, indent, kernel_text, vector_loop
 from .. import host
 from ..kernel import cpu_kernel
-from ..loops import Odometer, claim, footprint, is_streamed, task_elements
+from ..loops import Odometer, claim, is_streamed, task_elements
 from ..machine import machine
-from ..statements import dtype_name, for_tasks, indent, kernel_text, vector_loop
 from .checks import Checks
 from .rows import mover
 from .terms import Term
@@ -75,7 +75,7 @@ def runs_launch(
     inner = [s[-1] for s in space.strides]
     if inner[:2] != [1, 1] or any(inner[2:]) or not 1 < run * source.type.size <= LONGEST_RUN:
         return None
-    return _Runs(space, source, out, operands, terms, source_bytes or footprint(source)).launch(name, origin)
+    return _Runs(space, source, out, operands, terms, source_bytes or source.footprint).launch(name, origin)
 
 
 def _along(space: Space, item: int) -> int:
@@ -216,7 +216,7 @@ class _Runs:
             ]
         )
         tasks = -(-self.points // self.batch)
-        moved = min(self.source_bytes, footprint(self.out)) + footprint(self.out)
+        moved = min(self.source_bytes, self.out.footprint) + self.out.footprint
         return Launch(
             kernel=cpu_kernel(name, text, origin),
             args=self.arguments.values,

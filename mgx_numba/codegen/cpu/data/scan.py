@@ -12,9 +12,9 @@ from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...space import collapse
+from ...statements import cast_text, const_text, dtype_name, indent, load_text, store_text, vector_loop
 from .. import host
-from ..loops import AHEAD_BYTES, claim, footprint, is_streamed, streamable
-from ..statements import cast_text, const_text, dtype_name, indent, load_text, store_text, vector_loop
+from ..loops import AHEAD_BYTES, claim, is_streamed, streamable
 from .rows import KEPT_COLUMNS, RowLoop, kept_columns, row_share, rows_ahead
 
 __all__ = ["part_sums_launch", "scan_launch", "scan_parts"]
@@ -63,7 +63,7 @@ def part_sums_launch(axis: int, x: Tensor, out: Tensor, origin: str = "") -> Lau
         args=arguments.values,
         geometry=TaskRange(loop.tasks),
         flops=prod(x.lens),
-        bytes=footprint(x),
+        bytes=x.footprint,
     )
 
 
@@ -165,7 +165,7 @@ def scan_launch(axis: int, exclusive: bool, reverse: bool, x: Tensor, out: Tenso
         else:
             row += vector_loop(lanes, along, aligned="r_out" if streamed else "")
     inside = [f"r_x = offset(p_x, {loop.offset(0)})", f"r_out = offset(p_out, {loop.offset(1)})", *row]
-    tasks, traffic = loop.tasks if 0 not in x.lens else 0, footprint(x) + footprint(out)
+    tasks, traffic = loop.tasks if 0 not in x.lens else 0, x.footprint + out.footprint
     return Launch(
         kernel=loop.kernel("prefix_scan_sum_kernel", inside, origin, prologue, streamed=streamed),
         args=arguments.values,

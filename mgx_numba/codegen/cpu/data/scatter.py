@@ -14,9 +14,8 @@ from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...space import collapse
+from ...statements import cast_text, dtype_name, indent, load_text, store_text, vector_loop
 from .. import host
-from ..loops import footprint
-from ..statements import cast_text, dtype_name, indent, load_text, store_text, vector_loop
 from .checks import Checks
 from .rows import RowLoop, mover, mover_lanes
 
@@ -69,7 +68,7 @@ def scatter_launch(
         kernel=loop.kernel(f"scatter_{combine}_kernel", inside, origin, checks.begin(), epilogue=checks.end()),
         args=arguments.values,
         geometry=TaskRange(loop.tasks if 0 not in updates.lens else 0),
-        bytes=footprint(indices) + 2 * footprint(updates),
+        bytes=indices.footprint + 2 * updates.footprint,
         checks=(f"axis {axis} of length {out.lens[axis]}",),
     )
 
@@ -141,7 +140,7 @@ def scatternd_launch(
         kernel=loop.kernel(f"scatternd_{combine}_kernel", inside, origin, checks.begin(), epilogue=checks.end()),
         args=arguments.values,
         geometry=TaskRange(loop.tasks if 0 not in updates.lens else 0),
-        bytes=footprint(indices) + 2 * footprint(updates),
+        bytes=indices.footprint + 2 * updates.footprint,
         checks=tuple(f"axis {k} of length {n}" for k, n in enumerate(out.lens[:depth])),
     )
 

@@ -13,10 +13,9 @@ from math import prod
 from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
+from ...statements import cast_text, dtype_name, for_tasks, indent, kernel_text, load_text, vector_loop
 from .. import host
 from ..kernel import cpu_kernel
-from ..loops import footprint
-from ..statements import cast_text, dtype_name, for_tasks, indent, kernel_text, load_text, vector_loop
 
 __all__ = ["PLANES", "scratch_pitch", "suppression_launch"]
 
@@ -148,7 +147,7 @@ def suppression_launch(
         args=arguments.values,
         geometry=TaskRange(groups if rows and count else 0),
         flops=prod(scores.lens),
-        bytes=footprint(boxes) + footprint(scores),
+        bytes=boxes.footprint + scores.footprint,
     )
 
 

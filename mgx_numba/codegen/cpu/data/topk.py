@@ -22,9 +22,9 @@ from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...space import collapse
+from ...statements import cast_text, const_text, dtype_name, indent, load_text
 from .. import host
-from ..loops import AHEAD_BYTES, footprint, is_streamed
-from ..statements import cast_text, const_text, dtype_name, indent, load_text
+from ..loops import AHEAD_BYTES, is_streamed
 from .rows import RowLoop, row_share
 
 __all__ = ["LARGEST_K", "topk_launch", "topk_share"]
@@ -137,7 +137,7 @@ def topk_launch(
         args=arguments.values,
         geometry=TaskRange(loop.tasks if 0 not in x.lens else 0),
         flops=prod(x.lens),
-        bytes=footprint(x) + footprint(values) + footprint(positions),
+        bytes=x.footprint + values.footprint + positions.footprint,
     )
 
 

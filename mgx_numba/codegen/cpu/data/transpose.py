@@ -14,10 +14,10 @@ from ...arguments import Arguments
 from ...launch import Launch, TaskRange
 from ...problems.cluster import Tensor
 from ...space import collapse
+from ...statements import INDENT, for_tasks, indent, kernel_text, vector_loop
 from .. import host
 from ..kernel import cpu_kernel
-from ..loops import Odometer, claim, footprint, is_streamed, task_elements
-from ..statements import INDENT, for_tasks, indent, kernel_text, vector_loop
+from ..loops import Odometer, claim, is_streamed, task_elements
 from .rows import mover
 
 __all__ = ["transpose_launch"]
@@ -320,7 +320,7 @@ class _Plan:
     ) -> Launch:
         fence = ["stream_fence()"] if self.streamed else []
         text = kernel_text([*self.arguments.bind(), *(prologue or []), *for_tasks(lines), *fence])
-        traffic = footprint(self.x) + footprint(self.out)
+        traffic = self.x.footprint + self.out.footprint
         return Launch(
             kernel=cpu_kernel(name, text, self.origin),
             args=self.arguments.values,

@@ -1,1 +1,1 @@
-"""The vector language of CPU kernels: intrinsics by family, written as LLVM IR."""
+"""What the CPU's kernel language has besides the names that back ends share."""

@@ -9,10 +9,9 @@ from llvmlite import ir
 from numba.core import types
 from numba.core.errors import TypingError
 
-from .. import host
-from .builder import VectorBuilder
-from .convert import convert
-from .memory import (
+from ...lang.builder import VectorBuilder
+from ...lang.convert import convert
+from ...lang.memory import (
     Definition,
     alignment,
     fill_vector,
@@ -24,8 +23,9 @@ from .memory import (
     tail_loader,
     to_memory,
 )
-from .values import tail_mask
-from .vector import Vec, make_intrinsic, pointer_dtype, scalar_type, value_type
+from ...lang.target import has, itemsize
+from ...lang.values import tail_mask
+from ...lang.vector import Vec, make_intrinsic, pointer_dtype, scalar_type, value_type
 
 __all__ = [
     "gather",
@@ -80,7 +80,7 @@ class _Indexed:
 
 
 def _has_gather(dtype: str) -> bool:
-    return host.has("avx512vl") and host.itemsize(dtype) >= 4
+    return has("avx512vl") and itemsize(dtype) >= 4
 
 
 def _gather_instruction(
@@ -235,9 +235,9 @@ def _store_where(p: types.Type, i: types.Type, v: types.Type, mask: types.Type) 
     def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
         b = VectorBuilder(builder)
         value, start = to_memory(b, values[2], dtype), b.ir.gep(values[0], [values[1]])
-        size = host.itemsize(dtype)
+        size = itemsize(dtype)
         # LLVM compiles this for one register; what it makes of others crashes.
-        if size >= 4 and host.has("avx512vl") and 16 <= v.lanes * size <= 64:
+        if size >= 4 and has("avx512vl") and 16 <= v.lanes * size <= 64:
             undefined = ir.Constant(value.type, ir.Undefined)
             chosen = b.intrinsic("experimental.vector.compress", [value, values[3], undefined])
             b.ir.store(chosen, b.ir.bitcast(start, value.type.as_pointer()), align=alignment(dtype))
@@ -258,7 +258,7 @@ def _load_near(p: types.Type, i: types.Type, index: types.Type) -> Definition:
     def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
         b = VectorBuilder(builder)
         start, places = b.ir.gep(values[0], [values[1]]), values[2]
-        if (dtype, indices.dtype, lanes) != ("float32", "int32", 16) or not host.has("avx512f", "avx512vl"):
+        if (dtype, indices.dtype, lanes) != ("float32", "int32", 16) or not has("avx512f", "avx512vl"):
             return from_memory(b, _read(b, start, _indexed(b, places, indices.dtype), lanes, dtype), dtype)
         type_ = ir.VectorType(memory_element(dtype), lanes)
         halves = [

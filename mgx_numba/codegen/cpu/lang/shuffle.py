@@ -23,9 +23,9 @@ from llvmlite import ir
 from numba.core import types
 from numba.core.errors import TypingError
 
-from .builder import VectorBuilder
-from .memory import Definition, alignment, fill_vector, from_memory, masked_load, memory_element, scalar_dtype
-from .vector import Vec, constant_int, make_intrinsic, pointer_dtype, scalar_type
+from ...lang.builder import VectorBuilder
+from ...lang.memory import Definition, alignment, fill_vector, from_memory, masked_load, memory_element, scalar_dtype
+from ...lang.vector import Vec, constant_int, make_intrinsic, pointer_dtype, scalar_type
 
 __all__ = ["deinterleave", "interleave", "load_back", "load_every", "load_every_tail"]
 

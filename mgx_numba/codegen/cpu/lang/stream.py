@@ -11,10 +11,11 @@ from typing import Any
 from llvmlite import ir
 from numba.core import types
 
+from ...lang.builder import VectorBuilder
+from ...lang.memory import Definition, alignment, storer
+from ...lang.target import itemsize
+from ...lang.vector import make_intrinsic, pointer_dtype
 from .. import host
-from .builder import VectorBuilder
-from .memory import Definition, alignment, storer
-from .vector import make_intrinsic, pointer_dtype
 
 __all__ = ["prefetch", "store_stream", "stream_fence", "stream_head"]
 
@@ -36,7 +37,7 @@ def store_past_caches(builder: ir.IRBuilder, value: ir.Value, place: ir.Value) -
 def _store_stream(b: VectorBuilder, dtype: str, p: ir.Value, i: ir.Value, v: ir.Value) -> None:
     address = b.ir.gep(p, [i])
     place = b.ir.bitcast(address, v.type.as_pointer())
-    if v.type.count * host.itemsize(dtype) % host.CACHE_LINE:
+    if v.type.count * itemsize(dtype) % host.CACHE_LINE:
         b.ir.store(v, place, align=alignment(dtype))
         return
     aligned = b.icmp("==", _misaligned(b, address), 0)
@@ -48,7 +49,7 @@ def _store_stream(b: VectorBuilder, dtype: str, p: ir.Value, i: ir.Value, v: ir.
 
 
 def _stream_head(p: types.Type, i: types.Type) -> Definition:
-    size = host.itemsize(pointer_dtype("stream_head", p))
+    size = itemsize(pointer_dtype("stream_head", p))
 
     def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
         b = VectorBuilder(builder)

@@ -9,10 +9,11 @@ from numba.core import types
 from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
+from ...lang.memory import Definition, alignment
+from ...lang.target import itemsize
+from ...lang.vector import pointer_dtype
 from .. import host
-from .memory import Definition, alignment
 from .stream import store_past_caches
-from .vector import pointer_dtype
 
 __all__ = ["transpose_block", "transpose_block_stream", "transpose_part"]
 
@@ -70,7 +71,7 @@ def _definition(
             row = ir.Constant(_I64, j)
             row = builder.select(builder.icmp_signed("<", row, last), row, last)
             starts.append(builder.gep(source, [builder.mul(row, source_row)]))
-        chunk = min(count, max(CHUNK_BYTES // host.itemsize(dtype), 1))
+        chunk = min(count, max(CHUNK_BYTES // itemsize(dtype), 1))
         block = []
         for column in range(0, count if columns is None else columns, chunk):
             block += _transposed(builder, _columns(builder, starts, column, chunk, align), chunk)
@@ -81,10 +82,10 @@ def _definition(
             for value, at in zip(block, places):
                 builder.store(value, at, align=align)
 
-        if not streamed or count * host.itemsize(dtype) % host.CACHE_LINE:
+        if not streamed or count * itemsize(dtype) % host.CACHE_LINE:
             store_all()
             return context.get_dummy_value()
-        row_bytes = builder.mul(target_row, ir.Constant(_I64, host.itemsize(dtype)))
+        row_bytes = builder.mul(target_row, ir.Constant(_I64, itemsize(dtype)))
         beyond = builder.and_(builder.or_(builder.ptrtoint(target, _I64), row_bytes), _I64(host.CACHE_LINE - 1))
         with builder.if_else(builder.icmp_unsigned("==", beyond, _I64(0)), likely=True) as (lines, others):
             with lines:

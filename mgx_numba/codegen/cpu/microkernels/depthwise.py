@@ -31,7 +31,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from ..lang.vector import pointer_type
+from ...lang.vector import pointer_type
 from .depthwise_table import LINE_BLOCK
 from .tile import literal_shape
 from .tile_writer import Values, VectorWriter, constant

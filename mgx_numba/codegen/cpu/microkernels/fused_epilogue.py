@@ -16,8 +16,8 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from ..lang import vecmath
-from ..lang.vector import Vec, pointer_type
+from ...lang import vecmath
+from ...lang.vector import Vec, pointer_type
 from ..records import Record, Word
 from .inline import Typed, inline
 from .tile import literal_shape, written_function

@@ -15,8 +15,8 @@ from llvmlite import ir
 from numba.core import types
 from numba.core.errors import TypingError
 
-from ..lang.values import INF, NAN
-from ..lang.vector import DEFINITIONS
+from ...lang.values import INF, NAN
+from ...lang.vector import DEFINITIONS
 
 __all__ = ["Typed", "inline"]
 

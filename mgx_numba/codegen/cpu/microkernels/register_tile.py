@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ...lang.target import itemsize
 from ...problems.element_types import ElementTypes
 from .. import host
 
@@ -111,7 +112,7 @@ class RegisterTile:
     @property
     def lanes(self) -> int:
         """Accumulators of a vector."""
-        return self.bits // (8 * host.itemsize(self.types.accumulator))
+        return self.bits // (8 * itemsize(self.types.accumulator))
 
     @property
     def columns(self) -> int:
@@ -130,7 +131,7 @@ class RegisterTile:
 
     def _word(self, dtype: str) -> str:
         together = self.packing.k_interleave
-        return dtype if together == 1 else f"int{8 * together * host.itemsize(dtype)}"
+        return dtype if together == 1 else f"int{8 * together * itemsize(dtype)}"
 
     def depth(self, k: int) -> int:
         """Words of a row of k elements."""

@@ -8,9 +8,9 @@ from typing import ClassVar
 from llvmlite import ir
 from numba.core import cgutils
 
+from ...lang.builder import VectorBuilder, element_type
 from .. import host
 from ..host import itemsize
-from ..lang.builder import VectorBuilder, element_type
 from ..records import Holds, Record, Word
 from .tile_table import PREFETCH_STEPS, TILE_BLOCK, TILE_TABLE_ROWS
 

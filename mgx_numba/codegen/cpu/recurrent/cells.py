@@ -6,8 +6,8 @@ from typing import Any
 
 from ....core.types import from_numpy
 from ....ops.base import make_op
+from ...printer import CodeBuffer, VectorPrinter, VectorValue, numpy_dtype
 from ...problems.recurrence import RecurrenceProblem
-from ..printer import CodeBuffer, VectorPrinter, VectorValue, numpy_dtype
 from .phases import Phase
 
 __all__ = ["CellWriter"]

@@ -15,11 +15,11 @@ from ...arguments import Arguments
 from ...launch import Launch, Operand, Solution, TaskRange
 from ...problems.element_types import element_types
 from ...problems.recurrence import RecurrenceProblem
+from ...statements import for_tasks, indent, kernel_text
 from ..contraction.int16_weights import BLOCK, DOWN, unpack
 from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
-from ..statements import for_tasks, indent, kernel_text
 from .cells import CellWriter
 from .phases import Phase, phases
 from .weights import phase_size

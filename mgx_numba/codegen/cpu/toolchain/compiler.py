@@ -8,31 +8,25 @@ it runs in one at a time.
 
 from __future__ import annotations
 
-import ast
 import functools
-import linecache
 import threading
-import types as python_types
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import llvmlite.binding as llvm
 
-from ....errors import CompileError
 from ...kernel import KernelSource
+from ...toolchain.kernel_text import executed, failure
 from .. import host
 from .elf import read_object
 from .symbols import unavailable
 
-__all__ = ["Inspection", "compile_object", "executed", "failure", "inspect"]
+__all__ = ["Inspection", "compile_object", "inspect"]
 
 _lock = threading.RLock()
 _OPTIMISATION_LEVEL = 2
 """LLVM's -O2. Kernels come as vectors and unrolled, so that more passes take time to compile first of all. No figures
 kept."""
-_FORBIDDEN = (ast.Raise, ast.Assert, ast.Try, ast.With, ast.Import, ast.ImportFrom, ast.Lambda, ast.ListComp)
 
 
 @dataclass(frozen=True)
@@ -107,43 +101,6 @@ def _lower(source: KernelSource) -> str:
             raise failure(source, str(error)) from error.__cause__
 
 
-@contextmanager
-def executed(source: KernelSource, vocabulary: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The names that a kernel's text defines over a vocabulary, among them the function ``kernel``; while the block
-    runs, error messages can quote the text.
-
-    Raises:
-        CompileError: the text is not valid, or has what no kernel may contain.
-    """
-    filename = f"<{source.name} {source.symbol}>"
-    lines = source.text.splitlines(keepends=True)
-    linecache.cache[filename] = (len(source.text), None, lines, filename)
-    try:
-        yield _executed(source, filename, vocabulary)
-    finally:
-        linecache.cache.pop(filename, None)
-
-
-def _executed(source: KernelSource, filename: str, vocabulary: Mapping[str, Any]) -> dict[str, Any]:
-    namespace = dict(vocabulary)
-    try:
-        tree = ast.parse(source.text, filename)
-        for node in ast.walk(tree):
-            if isinstance(node, _FORBIDDEN):
-                line = source.text.splitlines()[node.lineno - 1].strip()
-                raise failure(source, f"line {node.lineno}: a kernel cannot contain {type(node).__name__}: {line}")
-        exec(compile(tree, filename, "exec"), namespace)
-    except SyntaxError as error:
-        raise failure(source, f"line {error.lineno}: {error.msg}: {(error.text or '').strip()}") from error
-    except CompileError:
-        raise
-    except Exception as error:
-        raise failure(source, f"its text cannot be executed: {type(error).__name__}: {error}") from error
-    if not isinstance(namespace.get("kernel"), python_types.FunctionType):
-        raise failure(source, "its text defines no function named kernel")
-    return namespace
-
-
 @functools.lru_cache(maxsize=1)
 def _namespace() -> dict[str, Any]:
     """What a kernel's text may name, besides Python's own words."""
@@ -152,11 +109,3 @@ def _namespace() -> dict[str, Any]:
     names: dict[str, Any] = {"__name__": vocabulary.__name__}
     names.update({name: getattr(vocabulary, name) for name in vocabulary.__all__})
     return names
-
-
-def failure(source: KernelSource, problem: str) -> CompileError:
-    """The error of a kernel that cannot be compiled, with the instructions that it was made from."""
-    message = f"kernel {source.name}: {problem}"
-    if source.origin:
-        message += f"\nIt was made from:\n{source.origin.rstrip()}"
-    return CompileError(message)

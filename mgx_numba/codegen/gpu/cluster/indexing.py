@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...arguments import Arguments
-from ...cpu.printer import CodeBuffer
+from ...printer import CodeBuffer
 
 __all__ = ["Axes", "contiguous_lanes"]
 

@@ -9,9 +9,8 @@ from math import prod
 from ....graph.module import Module
 from ...arguments import Arguments
 from ...body import cluster_name, evaluate_scalar_module, scalar_flops
-from ...cpu.loops import footprint
-from ...cpu.printer import CodeBuffer, VectorValue
 from ...launch import Launch
+from ...printer import CodeBuffer, VectorValue
 from ...problems.cluster import Tensor
 from ...space import Space, collapse
 from ..kernel import gpu_grid, gpu_kernel
@@ -75,7 +74,7 @@ def pointwise_launch(
         args=printer.arguments.values,
         geometry=gpu_grid(printer.blocks if elements else 0, THREADS),
         flops=scalar_flops(module) * elements,
-        bytes=sum(footprint(t) for t in operands.tensors),
+        bytes=sum(t.footprint for t in operands.tensors),
     )
 
 

@@ -11,9 +11,8 @@ from ....graph.module import Module
 from ....ops.base import Pointwise
 from ...arguments import Arguments
 from ...body import cluster_name, scalar_flops
-from ...cpu.loops import footprint
-from ...cpu.printer import CodeBuffer, VectorValue
 from ...launch import Launch
+from ...printer import CodeBuffer, VectorValue
 from ...problems.cluster import ReductionProblem
 from ...reductions import REDUCTIONS
 from ..kernel import gpu_grid, gpu_kernel
@@ -47,7 +46,7 @@ def reduction_launch(problem: ReductionProblem) -> Launch:
         args=arguments,
         geometry=gpu_grid(0 if empty else layout.blocks, layout.team.threads),
         flops=scalar_flops(problem.module) * prod(layout.full),
-        bytes=sum(footprint(t) for t in tensors),
+        bytes=sum(t.footprint for t in tensors),
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ....core.types import Type
-from ...cpu.printer import VectorValue
+from ...printer import VectorValue
 from ...reductions import Reduction
 from ..printer import ThreadPrinter, dtype_name
 

@@ -12,9 +12,8 @@ from math import prod
 from ....graph.module import Module
 from ...arguments import Arguments
 from ...body import cluster_name, evaluate_scalar_module, scalar_flops
-from ...cpu.loops import footprint
-from ...cpu.printer import CodeBuffer, VectorValue
 from ...launch import Launch
+from ...printer import CodeBuffer, VectorValue
 from ...problems.cluster import Tensor
 from ...space import Space
 from ..kernel import gpu_grid, gpu_kernel
@@ -65,7 +64,7 @@ def turned_launch(
         args=text.arguments.values,
         geometry=gpu_grid(text.blocks, TILE * ROWS),
         flops=scalar_flops(module) * prod(space.lens),
-        bytes=sum(footprint(t) for t in (*inputs, *outputs)),
+        bytes=sum(t.footprint for t in (*inputs, *outputs)),
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 from ...arguments import Arguments
-from ...cpu.printer import CodeBuffer
+from ...printer import CodeBuffer
 from ...problems.convolution import ConvProblem
 from ...problems.epilogue import Epilogue
 from ...problems.gemm import GemmProblem

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ....errors import DeviceError
-from ...cpu.printer import CodeBuffer
 from ...launch import Grid, Launch, Solution
+from ...printer import CodeBuffer
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import GemmProblem

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ....core.types import Type, from_numpy
 from ....errors import UnsupportedError
 from ...arguments import Arguments
-from ...cpu.printer import CodeBuffer, VectorValue, numpy_dtype
+from ...printer import CodeBuffer, VectorValue, numpy_dtype
 from ...tuning.request import Request
 from ..printer import ThreadPrinter
 from .operands import operands_of

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...cpu.printer import CodeBuffer
 from ...launch import Launch, Solution
+from ...printer import CodeBuffer
 from ...problems.convolution import ConvProblem
 from ...problems.gemm import GemmProblem
 from ...tuning.request import Request, least_bytes

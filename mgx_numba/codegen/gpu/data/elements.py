@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from math import prod
 
 from ...arguments import Arguments
-from ...cpu.printer import CodeBuffer
 from ...launch import Launch
+from ...printer import CodeBuffer
 from ...problems.cluster import Tensor
 from ..cluster.indexing import Axes
 from ..kernel import gpu_grid, gpu_kernel

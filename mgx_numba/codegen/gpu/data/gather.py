@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ...cpu.loops import footprint
 from ...launch import Launch
 from ...problems.cluster import Tensor
 from ...space import Space, collapse
@@ -46,5 +45,5 @@ def gather_launch(axis: int, data: Tensor, indices: Tensor, out: Tensor, origin:
     load = "load_aligned" if lanes > 1 and space.strides[0][-1] else "load_splat" if lanes > 1 else "load"
     value = buffer.emit(f"{load}(p_x, position * step + {text.place(0)}, {lanes})")
     text.store(value)
-    moved = 2 * footprint(out) + footprint(indices)
+    moved = 2 * out.footprint + indices.footprint
     return text.launch("gather_kernel", origin, moved, 0, (f"axis {axis} of length {data.lens[axis]}",))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ....core.types import Type
-from ...cpu.loops import footprint
 from ...launch import Launch
 from ...problems.cluster import Tensor
 from ..printer import ThreadPrinter
@@ -33,7 +32,7 @@ def pad_launch(before: Sequence[int], value: float, data: Tensor, out: Tensor, o
     with buffer.block(f"if {inside}:"):
         buffer.line(f"value = load(p_x, {' + '.join(f'{i} * {s}' for i, s in zip(at, steps))}, 1)")
     text.store("value")
-    return text.launch("pad_kernel", origin, footprint(data) + footprint(out))
+    return text.launch("pad_kernel", origin, data.footprint + out.footprint)
 
 
 def _fitting(value: float, type: Type) -> float | int | bool:

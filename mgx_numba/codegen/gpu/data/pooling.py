@@ -7,9 +7,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from math import prod
 
-from ...cpu.loops import footprint
-from ...cpu.printer import VectorValue
 from ...launch import Launch
+from ...printer import VectorValue
 from ...problems.cluster import Tensor
 from ...reductions import REDUCTIONS
 from ..cluster.indexing import contiguous_lanes
@@ -93,4 +92,4 @@ def pooling_launch(
         result = VectorValue(result.name, data.type)
     text.store(printer.stored(printer.cast(result, out.type)))
     taps = prod(w.size for w in windows)
-    return text.launch("pooling_kernel", origin, footprint(data) + footprint(out), prod(out.lens) * taps)
+    return text.launch("pooling_kernel", origin, data.footprint + out.footprint, prod(out.lens) * taps)

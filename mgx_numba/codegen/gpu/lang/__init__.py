@@ -1,1 +1,1 @@
-"""What the GPU's kernel language has besides the names that it shares with the CPU's."""
+"""What the GPU's kernel language has besides the names that back ends share."""

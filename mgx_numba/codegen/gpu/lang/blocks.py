@@ -7,10 +7,10 @@ from typing import Any
 from llvmlite import ir
 from numba.core import types
 
-from ...cpu import host
-from ...cpu.lang.builder import VectorBuilder
-from ...cpu.lang.memory import loader, memory_element, storer
-from ...cpu.lang.vector import DTYPES, constant_int, make_intrinsic, pointer_type
+from ...lang.builder import VectorBuilder
+from ...lang.memory import loader, memory_element, storer
+from ...lang.target import itemsize
+from ...lang.vector import DTYPES, constant_int, make_intrinsic, pointer_type
 
 __all__ = ["load_aligned", "store_aligned"]
 
@@ -31,7 +31,7 @@ def _shared(dtype: str) -> Any:
     result = pointer_type(dtype)
 
     def define(count: types.Type) -> Any:
-        size = constant_int(name, "COUNT", count, low=1, high=MOST_SHARED // host.itemsize(dtype))
+        size = constant_int(name, "COUNT", count, low=1, high=MOST_SHARED // itemsize(dtype))
 
         def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
             element = memory_element(dtype)
@@ -49,7 +49,7 @@ def _shared(dtype: str) -> Any:
 
 
 def _alignment(dtype: str, lanes: int) -> int:
-    return min(lanes * host.itemsize(dtype), MOST_ALIGNED)
+    return min(lanes * itemsize(dtype), MOST_ALIGNED)
 
 
 def _load_aligned(b: VectorBuilder, dtype: str, lanes: int, p: ir.Value, i: ir.Value) -> ir.Value:

@@ -7,7 +7,7 @@ from typing import Any
 from llvmlite import ir
 from numba.core import types
 
-from ...cpu.lang.vector import make_intrinsic, pointer_dtype
+from ...lang.vector import make_intrinsic, pointer_dtype
 
 __all__ = ["note_fault"]
 

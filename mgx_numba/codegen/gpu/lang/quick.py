@@ -13,9 +13,9 @@ from typing import Any
 
 from llvmlite import ir
 
-from ...cpu.lang import math32
-from ...cpu.lang.builder import Operand, VectorBuilder
-from ...cpu.lang.vector import elementwise
+from ...lang import math32
+from ...lang.builder import Operand, VectorBuilder
+from ...lang.vector import elementwise
 from .threads import call, target
 
 __all__ = [

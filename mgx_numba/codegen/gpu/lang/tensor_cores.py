@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.core.errors import TypingError
 
-from ...cpu.lang.vector import Vec, make_intrinsic, pointer_type
+from ...lang.vector import Vec, make_intrinsic, pointer_type
 from .threads import call, target
 
 __all__ = ["floats_of", "join2", "join4", "mma_bfloat16", "mma_float16", "mma_float32", "words_of"]

@@ -12,8 +12,8 @@ from llvmlite import ir
 from numba.core import types
 from numba.core.errors import TypingError
 
-from ...cpu.lang.builder import VectorBuilder
-from ...cpu.lang.vector import constant_int, describe, make_intrinsic, value_type
+from ...lang.builder import VectorBuilder
+from ...lang.vector import constant_int, describe, make_intrinsic, value_type
 from ..architecture import Architecture, chosen
 
 __all__ = ["barrier", "block_index", "shuffle_xor", "thread_index"]

@@ -12,8 +12,8 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from ...cpu.toolchain.compiler import executed, failure
 from ...kernel import KernelSource
+from ...toolchain.kernel_text import executed, failure
 from ..architecture import Architecture
 
 __all__ = ["assembly", "compile_object", "lowered", "vocabulary_names"]

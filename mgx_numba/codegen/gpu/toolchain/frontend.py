@@ -12,8 +12,8 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.core.compiler_lock import global_compiler_lock
 
-from ...cpu import host
-from ...cpu.toolchain.frontend import Refused, typed_module
+from ...lang.target import with_features
+from ...toolchain.frontend import Refused, call_inlined, typed_module
 from ..architecture import Architecture, lowering_for
 
 __all__ = ["Refused", "lower"]
@@ -62,22 +62,14 @@ def lower(function: python_types.FunctionType, symbol: str, slots: int, threads:
     Raises:
         Refused: the function does not type or does not lower.
     """
-    device = host.Host(arch.name, arch.triple, arch.features, _FEATURES)
-    with host.generating_for(device), lowering_for(arch):
+    with with_features(_FEATURES), lowering_for(arch):
         module, body = typed_module(function, symbol, _ARGUMENTS, types.void)
         entry = _Entry(module, symbol, slots, threads, arch)
         builder = ir.IRBuilder(entry.append_basic_block())
-        result = cgutils.alloca_once(builder, body.args[0].type.pointee)
-        exception = cgutils.alloca_once(builder, body.args[1].type.pointee)
         words = _I64.as_pointer()
         place = entry.block if arch.nvidia else builder.addrspacecast(entry.block, words)
-        builder.call(body, [result, exception, builder.bitcast(place, words)])
+        call_inlined(module, builder, body, [builder.bitcast(place, words)])
         builder.ret_void()
-        body.linkage = "internal"
-        body.attributes.add("alwaysinline")
-        for value in module.global_values:
-            if isinstance(value, ir.GlobalVariable) and value.linkage == "common":  # Numba's environment, unused here
-                value.linkage = "internal"
         text = cgutils.normalize_ir_text(str(module))
     return text if arch.nvidia else _with_private_stack(text)
 

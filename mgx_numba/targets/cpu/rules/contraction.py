@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +12,9 @@ import numpy as np
 from ....codegen.cpu.contraction import CONV_SOLVERS, GEMM_SOLVERS
 from ....codegen.cpu.contraction.select import select
 from ....codegen.cpu.contraction.solver import UnsuitedWeights
-from ....codegen.cpu.printer import check_body
 from ....codegen.launch import Solution
+from ....codegen.printer import check_body
 from ....codegen.problems.convolution import ConvProblem
-from ....codegen.problems.epilogue import Epilogue
 from ....codegen.problems.gemm import GemmProblem
 from ....codegen.tuning.request import Candidate, Request
 from ....core.shape import Shape
@@ -25,7 +24,7 @@ from ....graph.instruction import Instruction
 from ....runtime.plan import Region
 from ...lowering import contraction
 from ...lowering.buffers import Buffer, View
-from ...lowering.contraction import CONVOLUTIONS, PRODUCTS, Contractions, accepts_contraction
+from ...lowering.contraction import CONVOLUTIONS, PRODUCTS, Contraction, Contractions, accepts_contraction
 from ...lowering.lowering import Lowering, PendingStep
 from .table import lowering
 
@@ -52,20 +51,12 @@ def lower_contraction(low: Lowering, ins: Instruction) -> None:
     contraction.lower_contraction(low, ins, _HERE)
 
 
-def _launch(
-    low: Lowering,
-    ins: Instruction,
-    problem: GemmProblem | ConvProblem,
-    epilogue: Epilogue,
-    strides: Sequence[Sequence[int]],
-    operands: dict[str, View],
-    extras: Sequence[View],
-    weights: np.ndarray | None,
-) -> None:
+def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
+    problem, operands, weights = what.problem, what.operands, what.weights
     if weights is not None and weights.dtype.name != problem.types.b:
         problem = _with_stored_weights(low, problem, weights)
-    places = tuple(tuple(int(s) for s in own) for own in strides)
-    request = Request(problem, epilogue, places, low.threads, low.options.fast_math)
+    places = tuple(tuple(int(s) for s in own) for own in what.strides)
+    request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
     chosen = _choose(low, request)
     room = 0 if weights is None else low.packing_room  # what is packed in every run is not worth transforming
     unsuited: list[str] = []
@@ -83,7 +74,7 @@ def _launch(
         if packed:
             break
         unsuited.append(solver.name)
-    operands |= {f"e{k}": view for k, view in enumerate(extras)}
+    operands |= {f"e{k}": view for k, view in enumerate(what.extras)}
     packed_lens = solver.packed_lens(problem)
     if not packed_lens and weights is not None and weights.dtype.name != problem.types.b:
         raise UnsupportedError(f"{solver.name} reads weights of {weights.dtype} where they lie")

@@ -21,11 +21,11 @@ from ....launch import Launch, Operand, TaskRange
 from ....problems.element_types import ITEMSIZE
 from ....problems.epilogue import Epilogue
 from ....problems.gemm import GemmProblem
+from ....statements import for_tasks, indent, kernel_text
 from ...kernel import cpu_kernel
 from ...microkernels.register_tile import RegisterTile
 from ...microkernels.tile_table import TILE_BLOCK, TILE_TABLE_ROWS, tile_for
 from ...records import Holds, Record, RecordText, Word
-from ...statements import for_tasks, indent, kernel_text
 from ..batches import Batched
 from ..epilogue_rows import Rows, kernel_name
 from ..macro_kernel import next_height

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ....statements import indent
 from ...microkernels.register_tile import RegisterTile
 from ...records import Record, RecordText, Word, pointer
-from ...statements import indent
 from .blocks import LEFT_OPERATIONS, RIGHT_PANELS, left_pieces, next_strip
 from .form import LEFT, RIGHT
 from .tile_table import INNER, LEFT_PITCH, SIDE_SUM, SUM_PLACES

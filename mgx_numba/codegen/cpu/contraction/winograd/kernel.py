@@ -10,10 +10,10 @@ from ....launch import Launch, Operand, Solution, TaskRange
 from ....problems.convolution import ConvProblem
 from ....problems.element_types import ITEMSIZE
 from ....problems.epilogue import Epilogue
+from ....statements import for_tasks, indent, kernel_text
 from ...kernel import cpu_kernel
 from ...microkernels.tile_table import PREFETCH_STEPS, TILE_BLOCK, TILE_TABLE_ROWS, tile_for
 from ...records import Holds, Record, RecordText, Word
-from ...statements import for_tasks, indent, kernel_text
 from ..blocking import SUMS_BYTES
 from ..conv import panel_lens
 from ..epilogue_rows import Rows, kernel_name

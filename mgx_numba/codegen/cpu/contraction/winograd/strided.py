@@ -16,10 +16,10 @@ from ....arguments import Arguments
 from ....launch import Launch, Operand, Solution, TaskRange
 from ....problems.convolution import ConvProblem
 from ....problems.epilogue import Epilogue
+from ....statements import for_tasks, kernel_text
 from ...kernel import cpu_kernel
 from ...machine import machine
 from ...microkernels.tile_table import tile_for
-from ...statements import for_tasks, kernel_text
 from ..blocking import Blocking
 from ..pack import aligned_zeros
 from ..solver import NO_EPILOGUE, Solver, Strides

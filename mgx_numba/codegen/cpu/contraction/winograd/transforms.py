@@ -29,8 +29,8 @@ from numba.core import types
 from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
-from ...lang.builder import VectorBuilder, element_type
-from ...lang.vector import constant_int, pointer_dtype
+from ....lang.builder import VectorBuilder, element_type
+from ....lang.vector import constant_int, pointer_dtype
 from .transform_table import INPUT_PLACE
 
 __all__ = ["winograd_filter", "winograd_input", "winograd_output"]

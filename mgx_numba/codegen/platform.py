@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ...interrupts import whole_module
-from ..files import default_folder, replace_file
+from ..interrupts import whole_module
+from .files import default_folder, replace_file
 
 __all__ = ["Platform", "platform"]
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
-from .. import host
 from . import polynomials as table
 from .builder import VectorBuilder, has_fma
+from .target import has
 
 __all__ = [
     "exp",
@@ -53,7 +53,7 @@ def _reduce(b: VectorBuilder, x: ir.Value, magic: float = _WHOLE) -> tuple[ir.Va
 def _scale(b: VectorBuilder, p: ir.Value, bits: ir.Value) -> ir.Value:
     """p * 2**n for p near 1 and n (in the low 9 bits of `bits`) from -150 to 128, subnormal results too."""
     n = b.ashr(b.shl(bits, _FRACTION), _FRACTION)
-    if host.has("avx512f", "avx512vl"):
+    if has("avx512f", "avx512vl"):
         return b.intrinsic("ldexp", [p], p.type, overloads=[p.type, n.type], extra=[n])
     first = b.ashr(n, 1)
     second = b.isub(n, first)
@@ -63,7 +63,7 @@ def _scale(b: VectorBuilder, p: ir.Value, bits: ir.Value) -> ir.Value:
 
 def fills_registers(b: VectorBuilder, x: ir.Value) -> bool:
     """Whether a vector is made of whole registers of AVX-512."""
-    return host.has("avx512f", "avx512vl") and b.lanes(x) > 0 and b.lanes(x) % _REGISTER_LANES == 0
+    return has("avx512f", "avx512vl") and b.lanes(x) > 0 and b.lanes(x) % _REGISTER_LANES == 0
 
 
 def _by_registers(b: VectorBuilder, emit: Callable[..., ir.Value], *operands: ir.Value) -> ir.Value:

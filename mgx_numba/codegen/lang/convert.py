@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from .. import host
 from .builder import VectorBuilder, element_type, is_signed
+from .target import has
 
 __all__ = ["convert", "truth"]
 
@@ -147,7 +147,7 @@ def _store_storage(b: VectorBuilder, x: ir.Value, dtype: str) -> ir.Value:
 
 
 def _has_half() -> bool:
-    return host.has("f16c") or host.has("avx512f") or host.has("neon")
+    return has("f16c") or has("avx512f") or has("neon")
 
 
 def _round_bfloat16(b: VectorBuilder, x: ir.Value) -> ir.Value:

@@ -1,4 +1,4 @@
-"""The passes of the ``cpu`` target, in order."""
+"""The passes of targets that compile, in order."""
 
 from __future__ import annotations
 

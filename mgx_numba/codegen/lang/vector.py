@@ -17,9 +17,9 @@ from numba.core.datamodel import models
 from numba.core.errors import TypingError
 from numba.extending import intrinsic, register_model
 
-from ..host import MAX_LANES
 from .builder import VectorBuilder, element_type
 from .convert import convert
+from .target import MAX_LANES
 
 __all__ = [
     "DEFINITIONS",

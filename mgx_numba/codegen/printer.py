@@ -1,5 +1,4 @@
-"""Printing kernel source for the CPU: a code buffer, and the handler that prints scalar operations as vector
-calls.
+"""Printing kernel source: a code buffer, and the handler that prints scalar operations as vector calls.
 
 Needs no Numba: text is printed, and looked up in the object store, without compiling anything.
 """
@@ -17,10 +16,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ...core.types import Type, from_numpy
-from ...errors import UnsupportedError
-from ...ops.scalar import BINARY, BITWISE, COMPARE, LOGICAL, UNARY
-from ..body import ScalarBody
+from ..core.types import Type, from_numpy
+from ..errors import UnsupportedError
+from ..ops.scalar import BINARY, BITWISE, COMPARE, LOGICAL, UNARY
+from .body import ScalarBody
 from .statements import INDENT, dtype_name, literal
 
 __all__ = [

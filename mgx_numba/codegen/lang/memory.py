@@ -13,9 +13,9 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.core.errors import TypingError
 
-from .. import host
 from .builder import VectorBuilder, element_type
 from .convert import convert
+from .target import has, itemsize
 from .values import tail_mask
 from .vector import DTYPES, Vec, constant_int, describe, make_intrinsic, pointer_dtype, pointer_type, scalar_type
 
@@ -49,7 +49,7 @@ def memory_element(dtype: str) -> ir.Type:
 
 def alignment(dtype: str) -> int:
     """Bytes that every address of an element is a multiple of."""
-    return host.itemsize(dtype)
+    return itemsize(dtype)
 
 
 def from_memory(b: VectorBuilder, value: ir.Value, dtype: str) -> ir.Value:
@@ -73,10 +73,10 @@ def _store_vector(b: VectorBuilder, address: ir.Value, value: ir.Value, dtype: s
 
 def _has_masked(dtype: str) -> bool:
     """Whether contiguous masked loads and stores of a dtype are instructions, not a branch a lane."""
-    size = host.itemsize(dtype)
-    if host.has("avx512vl"):
-        return size >= 4 or host.has("avx512bw")
-    return size >= 4 and host.has("avx")
+    size = itemsize(dtype)
+    if has("avx512vl"):
+        return size >= 4 or has("avx512bw")
+    return size >= 4 and has("avx")
 
 
 def masked_load(b: VectorBuilder, address: ir.Value, count: ir.Value, fill: ir.Value, dtype: str) -> ir.Value:
@@ -111,7 +111,7 @@ def _masked_store(b: VectorBuilder, address: ir.Value, value: ir.Value, count: i
 
 def _copy(b: VectorBuilder, target: ir.Value, source: ir.Value, count: ir.Value, dtype: str) -> None:
     """Copy `count` elements between places that do not overlap; none if `count` is negative."""
-    size = b.imul(b.intrinsic("smax", [count, 0]), host.itemsize(dtype))
+    size = b.imul(b.intrinsic("smax", [count, 0]), itemsize(dtype))
     cgutils.raw_memcpy(b.ir, target, source, size, 1)
 
 
@@ -145,7 +145,7 @@ def _local(dtype: str) -> Any:
     result = pointer_type(dtype)
 
     def define(count: types.Type) -> Definition:
-        size = constant_int(name, "COUNT", count, low=1, high=_STACK_LIMIT // host.itemsize(dtype))
+        size = constant_int(name, "COUNT", count, low=1, high=_STACK_LIMIT // itemsize(dtype))
 
         def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
             element = memory_element(dtype)

@@ -39,7 +39,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
-from ...core.types import Type
+from ..core.types import Type
 
 __all__ = [
     "INDENT",

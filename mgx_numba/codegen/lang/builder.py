@@ -1,6 +1,6 @@
 """A small builder of straight-line LLVM IR on vectors and scalars alike.
 
-`VectorBuilder` works on the value types of `mgx_numba.codegen.cpu.lang.vector`: every method takes vectors of one
+`VectorBuilder` works on the value types of `mgx_numba.codegen.lang.vector`: every method takes vectors of one
 lane count or scalars, and Python numbers, which become constants of the other operand's type. LLVM intrinsics
 are declared by hand because llvmlite does not name those on vectors.
 """
@@ -13,7 +13,7 @@ from typing import TypeAlias
 from llvmlite import ir
 from numba.core import cgutils
 
-from .. import host
+from .target import has
 
 __all__ = ["FAST_FLAGS", "Operand", "VectorBuilder", "element_type", "is_signed"]
 
@@ -363,4 +363,4 @@ def _element(type_: ir.Type) -> ir.Type:
 
 def has_fma() -> bool:
     """Whether a fused multiply-add is an instruction on the CPU that is compiled for."""
-    return host.has("fma") or host.has("neon")
+    return has("fma") or has("neon")
