@@ -99,7 +99,8 @@ def test_what_would_take_a_kernel_that_is_not_compiled_is_computed_in_another_wa
             np.testing.assert_allclose(a, b, rtol=0, atol=case.tolerance * max(1e-6, np.abs(b).max(initial=0)))
     compiled = program._compiled
     assert compiled is not None
-    plan = compiled._latest.executable.plan  # type: ignore[attr-defined]
+    *_, made = compiled._specialized.values()  # type: ignore[attr-defined]
+    plan = made.executable.plan
     assert all(ready(kernel, None) for kernel in plan.kernels())
     assert allowed or all(isinstance(step, HostStep) for step in plan.steps)
 
