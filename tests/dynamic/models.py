@@ -259,8 +259,8 @@ def detector_head() -> Case:
 
 
 def single_shot() -> Case:
-    """SSD's: heads on two maps of open height and width, boxes about a grid that Range makes, and of each class the best
-    of those above a threshold, as many as there are or fewer, suppressed."""
+    """SSD's: heads on two maps of open height and width, boxes about a grid that Range makes, and of each class the
+    best of those above a threshold, as many as there are or fewer, suppressed."""
     classes, anchors = 3, 2
     g = Graph()
     maps = [g.op("Relu", g.op("Conv", "x", g.weights(6, 3, 3, 3), strides=[2, 2], pads=[1, 1, 1, 1]))]
