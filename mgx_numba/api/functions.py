@@ -11,6 +11,7 @@ from ..core.shape import DynamicDimension
 from ..errors import ParseError
 from ..interrupts import whole_module
 from ..targets.registry import DEFAULT
+from .file_kinds import taken_for
 from .options import asked_quantizations, parse_optimize_options
 from .program import program
 from .quantizing import quantize
@@ -72,8 +73,8 @@ def parse_onnx(
     whole_module("mgx_numba.frontends.onnx.parser")
     from ..frontends.onnx import parse_onnx as parse
 
-    return program.wrap(
-        parse(
+    with taken_for(filename, "onnx"):
+        found = parse(
             filename,
             default_dim_value=default_dim_value,
             default_dyn_dim_value=_range(default_dyn_dim_value),
@@ -87,7 +88,7 @@ def parse_onnx(
             use_debug_symbols=use_debug_symbols,
             strict=strict,
         )
-    )
+    return program.wrap(found)
 
 
 def parse_onnx_buffer(
@@ -209,7 +210,8 @@ def parse_tf(
     """
     if not isinstance(filename, (str, os.PathLike)):
         raise ParseError(f"parse_tf needs the path of a model, got {type(filename).__name__}")
-    return _parse_tf(filename, is_nhwc, batch_size, map_input_dims, output_names)
+    with taken_for(filename, "tf"):
+        return _parse_tf(filename, is_nhwc, batch_size, map_input_dims, output_names)
 
 
 def parse_tf_buffer(

@@ -33,13 +33,16 @@ _FLAGS = {
     "dim_params": "--dim-param",
     "map_dyn_input_dims": "--dyn-input-dim",
     "map_input_dims": "--input-dim",
+    "num_threads": "--num-threads",
     "output_names": "--output-names",
+    "problem_cache": "--problem-cache",
+    "tune_budget": "--tune-budget",
 }
 _ENDS = (*FILE_TYPES, ".mxr")
 
 
 def in_flags(message: str) -> str:
-    """A message of ``parse_onnx`` or ``parse_tf`` with the names that its options have here."""
+    """A message about an option of the Python interface, with the name that it has here."""
     for option, flag in _FLAGS.items():
         message = re.sub(rf"\b{option}\b", flag, message)
     return message

@@ -16,7 +16,7 @@ from ..core.types import Type
 from ..errors import FormatError, MgxError, OptionError, ParseError, ShapeError, UnsupportedError
 from ..graph.passes import Options, run_passes
 from ..graph.program import Program
-from .arguments import FILE_TYPES, in_flags
+from .arguments import FILE_TYPES
 from .dims import parse_dimension, parse_dynamic_inputs, parse_inputs, parse_symbols
 from .literals import replace_literals
 from .onnx_edits import read_proto, set_batch_of_reshapes, set_outputs
@@ -49,7 +49,9 @@ def file_type(args: argparse.Namespace) -> str:
     """
     if args.file is None and args.file_type != "test":
         taken = "; ".join(f"{option} takes {' '.join(words)}" for option, _, words in getattr(args, "words", ()))
-        raise OptionError("a model file is needed" + (f" ({taken})" if taken else ""))
+        raise OptionError("a model file is needed" + (f" ({taken})" if taken else ": give its name after the command"))
+    if args.file is not None and args.file_type == "test":
+        raise OptionError(f"--test takes no file, got {args.file}")
     if args.file_type is not None:
         return str(args.file_type)
     if os.path.isfile(os.path.join(args.file, "saved_model.pb")):
@@ -76,8 +78,6 @@ def load_model(args: argparse.Namespace) -> program:
         raise OptionError(f"--batch is {args.batch}, expected a length from 0 on")
     try:
         model = _read(args, kind)
-    except OptionError as error:
-        raise OptionError(in_flags(str(error))) from error
     except (FormatError, ParseError, ShapeError, UnsupportedError) as error:
         raise type(error)(_placed(str(error), args, kind)) from error
     _tell_idle_flags(model, args, kind)

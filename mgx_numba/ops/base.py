@@ -16,6 +16,7 @@ import numpy as np
 from ..core.shape import DynamicDimension, Shape
 from ..core.types import Type
 from ..errors import OperatorError, ShapeError
+from ..nearest import did_you_mean
 from .scalar import NumpyScalar, ScalarOps, TypeScalar
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ class Operator:
     """Base of all operators.
 
     ``name`` is MIGraphX's. ``view`` operators return memory of their first input. ``AXES`` names attributes that
-    hold axes, so that normalisation can make negative ones positive. ``custom`` operators are a user's (`custom.py`).
+    hold axes, so that normalisation can make negative ones positive. Those with ``true_ranks`` get tensors without axes
+    as arrays of shape (), others get them as (1,). ``custom`` operators are a user's (`custom.py`).
     """
 
     name: ClassVar[str] = ""
@@ -52,6 +54,7 @@ class Operator:
     pointwise: ClassVar[bool] = False
     reduction: ClassVar[bool] = False
     commutative: ClassVar[bool] = False
+    true_ranks: ClassVar[bool] = False
     custom: ClassVar[bool] = False
     AXES: ClassVar[tuple[str, ...]] = ()
 
@@ -200,13 +203,12 @@ def operator_class(name: str) -> type[Operator]:
     """
     cls = _REGISTRY.get(name)
     if cls is None:
-        import difflib
-
-        near = difflib.get_close_matches(name, _REGISTRY, 3)
-        hint = f"; did you mean {', '.join(near)}?" if near else ""
         if "::" in name:
-            hint = "; a custom operator is to be registered (register_custom_op) before it is used, or a file has it"
-        raise OperatorError(f"unknown operator {name!r}{hint}")
+            raise OperatorError(
+                f"unknown operator {name!r}; a custom operator is to be registered (register_custom_op) before it is "
+                "used, or a file has it"
+            )
+        raise OperatorError(f"unknown operator {name!r}{did_you_mean(name, _REGISTRY)}")
     return cls
 
 

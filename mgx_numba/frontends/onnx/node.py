@@ -12,7 +12,7 @@ import numpy as np
 from ...errors import ParseError, UnsupportedError
 
 if TYPE_CHECKING:
-    from onnx import AttributeProto, GraphProto, NodeProto, SparseTensorProto, TensorProto
+    from onnx import AttributeProto, GraphProto, NodeProto, SparseTensorProto, TensorProto, TypeProto
 
     from .leniency import Leniency
     from .scope import Scope
@@ -37,7 +37,7 @@ ATTRIBUTE_KINDS = {
 }
 INTEGERS_FOR_FLOATS = {(2, 1), (7, 6)}
 """Kinds of attributes that are given, and those that are meant."""
-_FIELDS = {1: "f", 2: "i", 3: "s", 4: "t", 5: "g", 6: "floats", 7: "ints", 8: "strings", 11: "sparse_tensor"}
+_FIELDS = {1: "f", 2: "i", 3: "s", 4: "t", 5: "g", 6: "floats", 7: "ints", 8: "strings", 11: "sparse_tensor", 13: "tp"}
 
 
 class Node:
@@ -164,6 +164,10 @@ class Node:
     def get_sparse(self, name: str) -> SparseTensorProto:
         """Value of a sparse tensor attribute."""
         return self._value(name, 11, None)
+
+    def get_type(self, name: str) -> TypeProto:
+        """Value of a type attribute."""
+        return self._value(name, 13, None)
 
     def refuse(self, name: str, default: Any, why: str = "") -> None:
         """Raise ``UnsupportedError`` if an integer or string attribute is given with another value than

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from ...graph.folding import Constants
 from ...graph.instruction import Instruction
 from ...graph.module import Module
 from ...graph.program import Program
+from ...nearest import did_you_mean
 from ..handlers import check_arity
 from . import registry
 from .builder import Builder
@@ -34,8 +34,9 @@ from .options import ParseOptions
 from .order import label, sorted_nodes
 from .schema import Schema, check_node, find_schema, newest_since
 from .scope import Scope
-from .sequence import SEQUENCE_OPERATORS, TensorSequence
-from .tensors import elem_name, element_count, ir_type, is_narrow, onnx_type_string
+from .sequence import SEQUENCE_OPERATORS, drop_unused
+from .tensors import elem_name, element_count, ir_type, is_narrow
+from .value_types import declared_shape, type_string
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, NodeProto, ValueInfoProto
@@ -127,6 +128,8 @@ class GraphParser:
             self._initializers(g, graph, scope)
             self._parameters(g, graph, scope)
             main.add_return(self.parse_graph(g, graph, scope))
+            for module in reversed(self.program.modules):
+                drop_unused(module)
             self._check_outputs(graph, main)
             self.program.origin = self.model.origin()
         except MgxError:
@@ -148,8 +151,6 @@ class GraphParser:
             value = scope.find(output.name)
             if value is None:
                 raise ParseError(f"graph {graph.name!r} has output {output.name!r}, which is an absent optional value")
-            if isinstance(value, TensorSequence):
-                raise UnsupportedError(f"graph {graph.name!r} has output {output.name!r}, which is a sequence")
             results.append(value)
         return results
 
@@ -219,13 +220,14 @@ class GraphParser:
             results: Any = expand(g, node, function, inputs, function_attributes(function), scope.path)
         else:
             handler, schema = self._operator(node, inputs)
-            attempt = Attempt(g, node, inputs)
+            any_rank = node.op_type in SEQUENCE_OPERATORS | OPTIONAL_OPERATORS and not node.domain
+            attempt = Attempt(g, node, inputs, any_rank)
             if attempt.error is None:
                 with attempt:
                     results = self._parse_operator(g, node, inputs, scope, handler, schema)
             if attempt.error is not None:
                 results = attempt.deferred()
-        single = isinstance(results, (Instruction, TensorSequence))
+        single = isinstance(results, Instruction)
         values: list[Any] = [results] if single else list(results)
         if self._traces:
             print(f"{node.where}: {', '.join(map(repr, values))}")
@@ -243,9 +245,6 @@ class GraphParser:
         """What parses a node, and the schema that it has been found to keep."""
         handler = registry.find(node.domain, node.op_type)
         schema = find_schema(node.domain, node.op_type, node.opset)
-        for position, x in enumerate(inputs):
-            if isinstance(x, TensorSequence) and node.op_type not in SEQUENCE_OPERATORS | OPTIONAL_OPERATORS:
-                raise UnsupportedError(f"input {position} ({node.inputs[position]!r}) is a sequence")
         if handler is None and (schema is None or not has_body(schema)) and not self.options.skip_unknown_operators:
             raise self._unknown(node)
         if schema is not None and not schema.deprecated:
@@ -291,14 +290,12 @@ class GraphParser:
         elsewhere = registry.domains_of(node.op_type)
         if elsewhere:
             return ParseError(f"unknown operator {node.op_type!r}; it is known in domain {', '.join(elsewhere)}")
-        near = difflib.get_close_matches(node.op_type, registry.names(), 3)
-        hint = f"; did you mean {', '.join(near)}?" if near else ""
-        return ParseError(f"unknown operator {node.op_type!r}{hint}")
+        return ParseError(f"unknown operator {node.op_type!r}{did_you_mean(node.op_type, registry.names())}")
 
     def _type_string(self, x: Instruction | None) -> str | None:
-        if x is None or isinstance(x, TensorSequence) or x.shape.sub_shapes:
+        if x is None or x.shape.sub_shapes:
             return None
-        return self.narrow.get(x) or onnx_type_string(x.shape.type)
+        return self.narrow.get(x) or type_string(x.shape)
 
     def _initializers(self, g: Builder, graph: GraphProto, scope: Scope, numbered: bool = True) -> None:
         for number, tensor in enumerate(graph.initializer):
@@ -367,7 +364,7 @@ class GraphParser:
 
         Raises:
             ParseError: no type, or dimensions that cannot be.
-            UnsupportedError: a sequence, an optional, an unsupported element type, or no shape and none
+            UnsupportedError: a map or a sparse tensor, an unsupported element type, or no shape and none
                 given.
             OptionError: dimensions given for it are of another rank.
         """
@@ -375,7 +372,10 @@ class GraphParser:
         if kind is None:
             raise ParseError(f"{where} has no type")
         if kind != "tensor_type":
-            raise UnsupportedError(f"{where} is a {kind.removesuffix('_type')}, only tensors are supported")
+            try:
+                return declared_shape(info.type)
+            except MgxError as error:
+                raise error.__class__(f"{where}: {error}") from None
         tensor = info.type.tensor_type
         try:
             type = ir_type(tensor.elem_type)
