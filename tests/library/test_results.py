@@ -11,6 +11,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from mgx_numba.codegen.cpu import host
+from mgx_numba.runtime.cpu.library.linking import compiler, link_library
+
 from ..frontends.support import make_model
 from ..values import normal
 from .support import build, exported, finished, needs_compiler, run_library
@@ -93,6 +96,22 @@ def test_results_are_those_of_python(case: Callable[[], Case], example: Path, tm
     wanted = [np.asarray(result) for result in program.run(feeds)]
     for found, expected in zip(run_library(example, library, program, feeds, tmp_path), wanted, strict=True):
         assert found.shape == expected.shape and found.tobytes() == expected.tobytes()
+
+
+def test_narrowed_features_are_those_that_are_asked_for(
+    example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(host.ENVIRONMENT, "sse")
+    feeds = {"x": normal(37)}
+    model = make_model([helper.make_node("Relu", ["x"], ["y"])], feeds, {"y": FLOAT})
+    program, objects = exported(model.SerializeToString(), tmp_path, link=False)
+    assert '{"sse2", ' in (text := (objects / "plan.c").read_text()) and '{"avx' not in text
+    registers = finished(["objdump", "-d", "--no-show-raw-insn", *objects.glob("mgx_*.o")])
+    assert "%xmm" in registers and "%ymm" not in registers and "%zmm" not in registers
+    library = link_library(compiler() or [], objects, tmp_path / "include", "model")
+    library = library.rename(tmp_path / "lib" / library.name)
+    for found, expected in zip(run_library(example, library, program, feeds, tmp_path), [np.maximum(feeds["x"], 0)]):
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_weights_inside_of_the_library_leave_no_file_beside_it(example: Path, tmp_path: Path) -> None:

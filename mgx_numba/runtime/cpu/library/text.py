@@ -19,7 +19,8 @@ from .cpuid import FeatureBit
 __all__ = ["EXECUTOR", "WEIGHTS_SYMBOL", "layout_text", "plan_text"]
 
 EXECUTOR: Mapping[str, KernelSource] = {"LEAD": LEAD, "WALK": WALK, "WORKER": WORKER, "CONFINE": CONFINE}
-"""The executor's kernels that a library needs: those that answer to Python stay out."""
+"""The executor's kernels that a library needs, by the names that its sources have for them: those that answer to Python
+stay out."""
 
 WEIGHTS_SYMBOL = "mgx_embedded_weights"
 _FROM_ARENA, _FROM_WEIGHTS, _FROM_JOB, _FROM_CODE = range(4)  # as in plan.h
@@ -27,8 +28,11 @@ _NUMBERS_A_LINE = 12  # for readers: some 100 characters
 _PLAIN = frozenset((string.ascii_letters + string.digits + " !#$%&'()*+,-./:;<=>@[]^_`{|}~").encode())
 
 
-def layout_text(name: str, plan: Plan, weights_magic: bytes, weights_head: int) -> str:
-    """The header ``layout.h``: names and numbers that the C sources share with the package."""
+def layout_text(
+    name: str, plan: Plan, executor: Mapping[str, KernelSource], weights_magic: bytes, weights_head: int
+) -> str:
+    """The header ``layout.h``: names and numbers that the C sources share with the package; ``executor`` has the keys
+    of `EXECUTOR`."""
     blocks = {"STEP": StepRecord, "JOB": Job, "POOL": Pool}
     numbers: dict[str, Any] = {
         f"{prefix}_{field}": value
@@ -48,7 +52,7 @@ def layout_text(name: str, plan: Plan, weights_magic: bytes, weights_head: int) 
         "MGX_IDLE_BYTES": f"((size_t){IDLE_BYTES})",
         "MGX_WEIGHTS_MAGIC": _string(weights_magic.decode("ascii")),
         "MGX_WEIGHTS_HEAD_BYTES": weights_head,
-        **{f"MGX_EXECUTOR_{word}": kernel.symbol for word, kernel in EXECUTOR.items()},
+        **{f"MGX_EXECUTOR_{word}": kernel.symbol for word, kernel in executor.items()},
     }
     numbers["POOL_CLOSED"] = f"{Pool.CLOSED}LL"
     return "\n".join(
@@ -58,7 +62,7 @@ def layout_text(name: str, plan: Plan, weights_magic: bytes, weights_head: int) 
             "#include <stddef.h>",
             "#include <stdint.h>",
             *(f"#define {word} {value}" for word, value in numbers.items()),
-            *map(_declaration, EXECUTOR.values()),
+            *map(_declaration, executor.values()),
             "#endif",
             "",
         ]
