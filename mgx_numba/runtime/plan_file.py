@@ -21,7 +21,7 @@ from ..codegen.kernel import KernelSource
 from ..codegen.launch import Geometry, Grid, TaskRange
 from ..errors import FormatError
 from .memory import numpy_dtype, scratch
-from .plan import ParameterSpec, Plan, Pointer, Region, Step, TensorSpec, TensorView
+from .plan import ParameterSpec, Plan, Pointer, Region, Step, TensorSpec, TensorView, Use
 
 __all__ = ["PlanReader", "constant_pieces", "plan_pieces"]
 
@@ -69,6 +69,7 @@ def _to_json(plan: Plan, offsets: list[int]) -> dict[str, Any]:
         "parameters": [[p.name, p.dtype, p.lens] for p in plan.parameters],
         "outputs": [[o.dtype, o.lens] for o in plan.outputs],
         "parallel": plan.parallel,
+        "uses": [[u.offset, u.bytes, u.first, u.last] for u in plan.uses],
     }
 
 
@@ -151,6 +152,7 @@ class PlanReader:
             parameters=[ParameterSpec(name, dtype, tuple(lens)) for name, dtype, lens in content["parameters"]],
             outputs=[TensorSpec(dtype, tuple(lens)) for dtype, lens in content["outputs"]],
             parallel=content["parallel"],
+            uses=tuple(Use(*entry) for entry in content["uses"]),
         )
 
 

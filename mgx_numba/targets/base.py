@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..graph.rewrite_log import RewriteLog
     from ..runtime.plan import Plan
 
-__all__ = ["Compiled", "Exportable", "KeptPlan", "Observation", "Progress", "Span", "Timed", "Tree"]
+__all__ = ["Compiled", "Exportable", "KeptPlan", "Observation", "Planned", "Progress", "ThreadSpan", "Timed", "Tree"]
 
 Tree = Any
 """Position of an array among the results, or a list of trees for a tuple."""
@@ -47,7 +47,7 @@ class Observation:
 
 
 @dataclass(frozen=True)
-class Span:
+class ThreadSpan:
     """A thread's part of one step: ``instruction``, ``label`` and ``reason`` as in `Observation`, the ``thread`` (0 is
     the caller), and from when to when, in nanoseconds."""
 
@@ -121,7 +121,7 @@ class Compiled(Protocol):
 class Timed(Protocol):
     """A compiled program whose threads can say when they worked at what."""
 
-    def timeline(self, inputs: Mapping[str, np.ndarray]) -> list[Span]:
+    def timeline(self, inputs: Mapping[str, np.ndarray]) -> list[ThreadSpan]:
         """What each thread did in one run like any other, by its beginning."""
 
 
@@ -136,3 +136,11 @@ class Exportable(Protocol):
         Raises:
             UnsupportedError: lengths are not known before a run.
         """
+
+
+@runtime_checkable
+class Planned(Protocol):
+    """A compiled program that runs a plan."""
+
+    def plan(self, inputs: Mapping[str, np.ndarray]) -> Plan | None:
+        """The plan for the lengths of these inputs; None if it is not one."""

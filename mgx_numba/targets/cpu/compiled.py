@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ...codegen.store import Store
     from ...graph.program import Program
     from ...graph.rewrite_log import RewriteLog
-    from ..base import Observer, Span
+    from ..base import Observer, ThreadSpan
 
 __all__ = ["LoweredProgram", "grouped", "kernels_of"]
 
@@ -110,9 +110,14 @@ class LoweredProgram:
 
         return grouped(target.trees, target.executable.run_traced(target.arrays(inputs), note))
 
-    def timeline(self, inputs: Mapping[str, np.ndarray]) -> list[Span]:
+    def plan(self, inputs: Mapping[str, np.ndarray]) -> Plan | None:
+        """See `Planned.plan`."""
+        executable = self._for(inputs).executable
+        return None if executable is None else executable.plan
+
+    def timeline(self, inputs: Mapping[str, np.ndarray]) -> list[ThreadSpan]:
         """See `Timed.timeline`."""
-        from ..base import Span
+        from ..base import ThreadSpan
 
         target = self._for(inputs)
         if target is not self:
@@ -121,7 +126,7 @@ class LoweredProgram:
         steps = target.executable.plan.steps
         _, found = target.executable.run_timed(target.arrays(inputs))
         return [
-            Span(step.instruction, step.label, s.thread, s.start, s.end, getattr(step, "reason", ""))
+            ThreadSpan(step.instruction, step.label, s.thread, s.start, s.end, getattr(step, "reason", ""))
             for s in found
             for step in (steps[s.step],)
         ]

@@ -14,7 +14,7 @@ from ..stages import ProgramStages
 from .compiled import LoweredProgram, grouped
 
 if TYPE_CHECKING:
-    from ..base import Observer, Span
+    from ..base import Observer, ThreadSpan
 
 __all__ = ["StagedProgram"]
 
@@ -54,9 +54,9 @@ class StagedProgram(LoweredProgram):
         """See `LoweredProgram.observe`: the steps of both stages."""
         return self._in_stages(inputs, lambda stage, given: stage.observe(given, observer))
 
-    def timeline(self, inputs: Mapping[str, np.ndarray]) -> list[Span]:
+    def timeline(self, inputs: Mapping[str, np.ndarray]) -> list[ThreadSpan]:
         """See `LoweredProgram.timeline`: that of both stages."""
-        spans: list[Span] = []
+        spans: list[ThreadSpan] = []
 
         def timed(stage: LoweredProgram, given: Mapping[str, np.ndarray]) -> list[Any]:
             spans.extend(stage.timeline(given))
