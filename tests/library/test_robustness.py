@@ -35,7 +35,7 @@ EXPECTED = {
     "damaged": r"2 first: .*/damaged.weights: it is no file of weights",
     "options": r"1 first: load: mgx_options has a size of 0 bytes, expected \d+",
     "no place": r"1 first: load: where to put the program is NULL",
-    "overlap": r"1 first: output 0 overlaps the parameter image",
+    "overlap": r"1 first: output y overlaps the parameter image",
     "outputs": r"1 first: 0 outputs are given, the program has 1",
     "tensors": r"1 first: run: the tensors are NULL",
     "no program": r"1 first: run: the program is NULL",

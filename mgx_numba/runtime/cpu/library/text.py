@@ -71,6 +71,7 @@ def layout_text(
 
 def plan_text(
     executable: Executable,
+    output_names: Sequence[str],
     offsets: Sequence[int],
     size: int,
     digest: bytes,
@@ -81,6 +82,7 @@ def plan_text(
 
     Args:
         executable: one without host steps.
+        output_names: one for each output of its plan.
         offsets: places of the constants in the weights, of which there are ``size`` bytes with the SHA-256 ``digest``.
         features: what the CPU must have.
         embed: whether the weights are inside the library.
@@ -97,6 +99,7 @@ def plan_text(
         *((slot, _FROM_CODE, kernels[kernel]) for slot, kernel in tables.code_slots),
     ]
     slots[[slot for slot, _, _ in relocations]] = 0  # addresses of this process
+    outputs = [(name, o.dtype, o.lens or ()) for name, o in zip(output_names, plan.outputs, strict=True)]
     checks = [check for step in native for check in step.checks]
     first_check, count = [], 0
     for step in native:
@@ -136,7 +139,7 @@ def plan_text(
             *([f"extern const unsigned char {WEIGHTS_SYMBOL}[];"] if embed else []),
             *(f"static const {_array(declared, items)}" for declared, items in arrays),
             *_tensors("parameters", [(p.name, p.dtype, p.lens) for p in plan.parameters]),
-            *_tensors("outputs", [(None, output.dtype, output.lens or ()) for output in plan.outputs]),
+            *_tensors("outputs", outputs),
             "const mgx_plan mgx_this_plan = {",
             *(f"    .{field} = {value}," for field, value in fields.items()),
             "};",
@@ -155,14 +158,13 @@ def _array(declared: str, items: Sequence[str]) -> str:
     return f"{declared}[] = {{\n" + "".join(f"    {', '.join(row)},\n" for row in rows) + "};"
 
 
-def _tensors(which: str, tensors: Sequence[tuple[str | None, str, tuple[int, ...]]]) -> Iterator[str]:
+def _tensors(which: str, tensors: Sequence[tuple[str, str, tuple[int, ...]]]) -> Iterator[str]:
     rows = []
     for number, (name, dtype, lens) in enumerate(tensors):
         place = f"{which}_lens_{number}" if lens else "NULL"
         if lens:
             yield f"static const size_t {place}[] = {{{', '.join(map(str, lens))}}};"
-        named = "NULL" if name is None else _string(name)
-        rows.append(f"{{{named}, (mgx_type){int(from_numpy(numpy_dtype(dtype)))}, {len(lens)}, {place}, NULL}}")
+        rows.append(f"{{{_string(name)}, (mgx_type){int(from_numpy(numpy_dtype(dtype)))}, {len(lens)}, {place}, NULL}}")
     yield f"const {_array(f'mgx_tensor mgx_these_{which}', rows or ['{NULL, MGX_BOOL, 0, NULL, NULL}'])}"
 
 

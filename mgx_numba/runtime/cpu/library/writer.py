@@ -43,6 +43,7 @@ def write_library(
     executable: Executable,
     folder: Path,
     name: str,
+    output_names: Sequence[str],
     embed_weights: bool = False,
     link: bool | None = None,
     store: Store | None = None,
@@ -56,6 +57,7 @@ def write_library(
     Args:
         executable: the plan and how it runs here.
         name: an identifier of C: of the library and, with ``_library`` behind it, of its function.
+        output_names: one for each output of the plan.
         embed_weights: put the weights inside of the library, not beside it.
         link: None links if there is a compiler, True refuses if there is none.
         store: where the kernels are, by default the user's.
@@ -89,7 +91,7 @@ def write_library(
     embed = embed_weights and size > 0
     parts: dict[str, Pieces] = {
         "layout.h": [layout_text(name, plan, executor, _MAGIC, _HEAD_BYTES).encode()],
-        "plan.c": [plan_text(executable, offsets, size, digest, features, embed).encode()],
+        "plan.c": [plan_text(executable, output_names, offsets, size, digest, features, embed).encode()],
         "exports.map": [f"{{ global: {name}_library; mgx_get_library; local: *; }};\n".encode()],
         **{path.name: [path.read_bytes()] for path in (_FILES / "src").iterdir()},
         **{f"{symbol}.o": [data] for symbol, data in objects.items()},
