@@ -340,7 +340,7 @@ class program:
             raise MgxError("the program is not compiled; export_library writes what compile() makes of it")
         if not isinstance(self._compiled, Exportable):
             raise OptionError(f"export_library: only the target {DEFAULT} writes libraries; compile for it")
-        return self._compiled.export_library(Path(folder), name, embed_weights, link)
+        return self._compiled.export_library(Path(folder), name, self.get_output_names(), embed_weights, link)
 
     def clone(self) -> program:
         """A copy of the portable form, not compiled."""
