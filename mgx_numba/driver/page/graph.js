@@ -132,9 +132,9 @@ class Graph {
 
   /** The beginning of the graph, large enough to be read. */
   start() {
-    const first = this.boxes.find((b) => b.layer === 0);
+    const first = this.boxes.filter((b) => b.layer === 0);
     const width = Math.min(this.view.width, this.svg.clientWidth);
-    this.view = { x: first.x - width / 2, y: -20, width };
+    this.view = { x: sum(first.map((b) => b.x)) / first.length - width / 2, y: -20, width };
     this.apply();
   }
 
