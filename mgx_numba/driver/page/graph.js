@@ -101,7 +101,7 @@ class Graph {
     this.elements.set(box.id, group);
     const label = `${instruction.name}: ${instruction.operators.join(", ")}, ${ms(this.seconds[box.id])}`;
     group.append(svg("title", {}, label));
-    return pressable(group, label, () => this.choose(box.id));
+    return pressable(group, label, () => this.dragged || this.choose(box.id));
   }
 
   /** Show what is known of an instruction; with `move`, bring its box to the middle. */
@@ -163,6 +163,7 @@ class Graph {
     byId("zoom-out").addEventListener("click", () => this.zoom(1.4));
     byId("zoom-fit").addEventListener("click", () => this.fit());
     this.svg.addEventListener("keydown", (event) => {
+      this.dragged = false;
       if (event.key in keys) this.zoom(...keys[event.key]);
       else if (event.key in arrows) this.move(...arrows[event.key]);
       else return;
@@ -174,9 +175,14 @@ class Graph {
       this.zoom(event.deltaY > 0 ? 1.15 : 0.87, at);
     }, { passive: false });
     let from;
-    this.svg.addEventListener("pointerdown", (event) => (from = event));
+    this.svg.addEventListener("pointerdown", (event) => {
+      from = event;
+      this.dragged = false;
+    });
     this.svg.addEventListener("pointermove", (event) => {
       if (!from || !event.buttons) return;
+      if (!this.dragged && Math.hypot(event.clientX - from.clientX, event.clientY - from.clientY) < 4) return;
+      this.dragged = true;  // what follows is no click on a box
       this.move((from.clientX - event.clientX) / this.svg.clientWidth, (from.clientY - event.clientY) / this.svg.clientHeight);
       from = event;
     });
