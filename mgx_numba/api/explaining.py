@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..codegen.launch import TaskRange
+from ..codegen.tuning.request import format_configuration
 from ..errors import OptionError
 from ..graph.instruction import Instruction, Parameter, Return
 from ..graph.passes.base import KERNEL_OPERATORS
@@ -103,8 +104,8 @@ class Explanation:
         parts = [self.instruction]
         chosen = []
         if self.choice is not None:
-            values = ",".join(f"{k}={v}" for k, v in self.choice.configuration.items())
-            chosen = [f"{self.choice.solver}{f'[{values}]' if values else ''}, by {self.choice.origin}"]
+            values = format_configuration(self.choice.configuration)
+            chosen = [f"{self.choice.solver}{values}, by {self.choice.origin}"]
             chosen += [self.choice.miss] if self.choice.miss else []
         for title, lines in (
             ("nodes of the model", self.nodes),

@@ -41,6 +41,7 @@ def test_page_has_the_program_its_kernels_and_their_sources(model: Path, tmp_pat
     assert page["inputs"] == [{"name": "x", "shape": "float_type, {64, 6}, {6, 1}"}]
     fused, rows = page["instructions"]
     assert fused["nodes"] == ["gemm", "relu"] and fused["kind"] == "contraction" and fused["inputs"] == [-1]
+    assert fused["solver"].endswith(", chosen by cost model") and "solver" not in rows
     assert fused["operators"][0] == "dot" and "relu" in fused["operators"] and len(fused["members"]) > 1
     assert rows["nodes"] == ["softmax"] and rows["kind"] == "rows" and rows["inputs"] == [0]
     for step in page["steps"]:

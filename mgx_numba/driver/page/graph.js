@@ -219,6 +219,7 @@ function showDetails(page, id, seconds) {
   const own = page.steps.filter((s) => s.instruction === id);
   const parts = [make("h3", {}, `${ins.name}: ${ms(seconds)}`), make("p", {}, ins.shape)];
   if (ins.nodes.length) parts.push(make("p", {}, `Nodes of the model: ${ins.nodes.join(", ")}`));
+  if (ins.solver) parts.push(make("p", {}, `Solver: ${ins.solver}`));
   parts.push(make("pre", {}, [ins.text, ...ins.members].join("\n")));
   for (const step of own) {
     const amounts = step.flops || step.bytes ? `, ${digits(step.flops)} operations, ${bytes(step.bytes)}` : "";
