@@ -140,7 +140,8 @@ class _Graph:
 
 def _kind(ins: Instruction, body: list[Instruction]) -> str:
     names = {ins.name, *(i.name for i in body)}
-    return next((kind for kind, members in _KINDS.items() if not names.isdisjoint(members)), "data")
+    known = next((kind for kind, members in _KINDS.items() if not names.isdisjoint(members)), None)
+    return known or ("pointwise" if ins.op.pointwise else "data")
 
 
 def _nodes(portable: Program) -> list[dict[str, str]]:

@@ -97,9 +97,9 @@ class Graph {
       group.append(svg("text", { x: 14, y: LINE * (k + 1) + 2, class: k ? "muted" : undefined }, text));
     });
     if (!instruction) return group;
-    group.append(svg("text", { x: BOX_WIDTH - 8, y: LINE + 2, "text-anchor": "end" }, ms(this.seconds[box.id])));
+    group.append(svg("text", { x: BOX_WIDTH - 8, y: LINE + 2, "text-anchor": "end" }, duration(this.seconds[box.id])));
     this.elements.set(box.id, group);
-    const label = `${instruction.name}: ${instruction.operators.join(", ")}, ${ms(this.seconds[box.id])}`;
+    const label = `${instruction.name}: ${instruction.operators.join(", ")}, ${duration(this.seconds[box.id])}`;
     group.append(svg("title", {}, label));
     return pressable(group, label, () => this.dragged || this.choose(box.id));
   }
@@ -217,13 +217,13 @@ function edge(source, box) {
 function showDetails(page, id, seconds) {
   const ins = page.instructions[id];
   const own = page.steps.filter((s) => s.instruction === id);
-  const parts = [make("h3", {}, `${ins.name}: ${ms(seconds)}`), make("p", {}, ins.shape)];
+  const parts = [make("h3", {}, `${ins.name}: ${duration(seconds)}`), make("p", {}, ins.shape)];
   if (ins.nodes.length) parts.push(make("p", {}, `Nodes of the model: ${ins.nodes.join(", ")}`));
   if (ins.solver) parts.push(make("p", {}, `Solver: ${ins.solver}`));
   parts.push(make("pre", {}, [ins.text, ...ins.members].join("\n")));
   for (const step of own) {
     const amounts = step.flops || step.bytes ? `, ${digits(step.flops)} operations, ${bytes(step.bytes)}` : "";
-    parts.push(make("p", {}, `${step.label}: ${ms(step.seconds)}${amounts}${step.reason ? `, on the host: ${step.reason}` : ""}`));
+    parts.push(make("p", {}, `${step.label}: ${duration(step.seconds)}${amounts}${step.reason ? `, on the host: ${step.reason}` : ""}`));
   }
   const kernels = [...new Set(own.map((s) => s.kernel).filter((k) => k >= 0))];
   for (const k of kernels) {
