@@ -6,9 +6,9 @@ import argparse
 import os
 import runpy
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..api.functions import optimize, parse_onnx, parse_tf
+from ..api.functions import check_onnx, optimize, parse_onnx, parse_tf
 from ..api.loading import load
 from ..api.program import program
 from ..core.shape import Shape
@@ -23,7 +23,10 @@ from .onnx_edits import read_proto, set_batch_of_reshapes, set_outputs
 from .quantizing import asked_kinds, quantize_model
 from .trim import trim
 
-__all__ = ["file_type", "load_model", "title_of"]
+if TYPE_CHECKING:
+    from ..frontends.onnx.check import Finding
+
+__all__ = ["file_type", "findings", "load_model", "title_of"]
 
 _ONNX_FLAGS = (
     "input_dim",
@@ -31,6 +34,7 @@ _ONNX_FLAGS = (
     "dyn_input_dim",
     "default_dyn_dim",
     "skip_unknown_operators",
+    "strict",
     "debug_symbols",
     "output_names",
 )
@@ -135,14 +139,32 @@ def _edited(model: program, args: argparse.Namespace) -> program:
     return copy
 
 
-def _read_onnx(args: argparse.Namespace) -> program:
-    options: dict[str, Any] = {
+def findings(args: argparse.Namespace) -> list[Finding]:
+    """Everything that is wrong with the ONNX model that the flags name.
+
+    Raises:
+        OptionError: the file is of another kind, or a flag is wrong.
+    """
+    if file_type(args) != "onnx":
+        raise OptionError(f"--check reads ONNX models; {args.file} is no ONNX file")
+    return check_onnx(args.file, **_onnx_dims(args), strict=args.strict)
+
+
+def _onnx_dims(args: argparse.Namespace) -> dict[str, Any]:
+    return {
         "default_dim_value": args.batch or 1,
         "dim_params": parse_symbols("--dim-param", args.dim_param),
         "map_input_dims": parse_inputs("--input-dim", args.input_dim),
         "map_dyn_input_dims": parse_dynamic_inputs("--dyn-input-dim", args.dyn_input_dim),
+    }
+
+
+def _read_onnx(args: argparse.Namespace) -> program:
+    options: dict[str, Any] = {
+        **_onnx_dims(args),
         "skip_unknown_operators": args.skip_unknown_operators,
         "use_debug_symbols": args.debug_symbols,
+        "strict": args.strict,
     }
     if args.default_dyn_dim:
         options["default_dyn_dim_value"] = parse_dimension("--default-dyn-dim", args.default_dyn_dim)

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO, runtime_checkable
 import numpy as np
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ..graph.program import Program
     from ..graph.rewrite_log import RewriteLog
     from ..runtime.plan import Plan
 
-__all__ = ["Compiled", "KeptPlan", "Observation", "Planned", "Progress", "ThreadSpan", "Timed", "Tree"]
+__all__ = ["Compiled", "Exportable", "KeptPlan", "Observation", "Planned", "Progress", "ThreadSpan", "Timed", "Tree"]
 
 Tree = Any
 """Position of an array among the results, or a list of trees for a tuple."""
@@ -121,6 +123,19 @@ class Timed(Protocol):
 
     def timeline(self, inputs: Mapping[str, np.ndarray]) -> list[ThreadSpan]:
         """What each thread did in one run like any other, by its beginning."""
+
+
+@runtime_checkable
+class Exportable(Protocol):
+    """A compiled program that can become a library for C and C++."""
+
+    def export_library(self, folder: Path, name: str, embed_weights: bool, link: bool | None) -> Path:
+        """Write a shared library that runs the program without Python; arguments, result and further errors are those
+        of `runtime.cpu.library.writer.write_library`.
+
+        Raises:
+            UnsupportedError: lengths are not known before a run.
+        """
 
 
 @runtime_checkable

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
 import numpy as np
 
@@ -21,6 +21,8 @@ __all__ = ["StagedProgram"]
 
 class StagedProgram(LoweredProgram):
     """Runs the first stage, then the second on some of its results."""
+
+    several_plans: ClassVar[str] = "lengths inside of it depend on the values of its inputs"
 
     def __init__(
         self,

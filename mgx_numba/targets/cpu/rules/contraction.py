@@ -31,7 +31,8 @@ from .table import lowering
 _WIDE = (Type.float_type, Type.double_type)
 _INT8 = (Type.int8_type, Type.uint8_type)
 _SOLVERS: tuple[Any, ...] = (*GEMM_SOLVERS, *CONV_SOLVERS)
-_SPECIAL = {solver.name for solver in _SOLVERS} - {"gemm", "gemm_packing", "conv_direct"}
+_GENERAL = {"gemm", "gemm_packing", "gemm_int8", "gemm_bfloat16", "conv_direct", "conv_int8", "conv_bfloat16"}
+_SPECIAL = {solver.name for solver in _SOLVERS} - _GENERAL
 """Solvers whose kernels are for some lengths; those of the others, over register tiles, serve any."""
 
 
