@@ -409,6 +409,7 @@ class program:
         Raises:
             MgxError: the program is not compiled.
             OptionError: there is no such name, or inputs are needed.
+            UnsupportedError: the program runs in stages, as lengths depend on data.
         """
         compiled, chosen = self._compiled, self._target
         if compiled is None or chosen is None:
