@@ -104,7 +104,7 @@ def _calibrated(
     type: Type,
 ) -> program:
     if not isinstance(t, (target, str)) and t is not None and not calibration:
-        t, calibration = None, t
+        calibration, t = t, None
     t = get_target(DEFAULT) if t is None else t
     if not isinstance(t, target):
         raise OptionError(f"calibration needs a target (get_target('cpu')), got {t!r}")
