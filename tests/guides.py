@@ -39,7 +39,7 @@ WORKS, STOOD_IN, FAILS = "works", "works (cpu for gpu)", "FAILS"
 NAMES = "works (names)"
 _FENCE = re.compile(r"^\s*(```+)\s*([\w+-]*)\s*$")
 _TAGS = re.compile(r"</?(?:p|em|strong|ol|ul|li|hr)\b[^>]*>")
-_DRIVER = re.compile(r"(?:\S*/)?migraphx-driver\s+")
+_DRIVER = re.compile(r"(?:\S*/)?(?:migraphx|mgx-numba)-driver\s+")
 _OTHERS = (
     "sudo ",
     "git ",
@@ -101,7 +101,11 @@ def _unmarked(text: str) -> str:
 
 
 def _is_command(span: str) -> bool:
-    return bool(_DRIVER.match(span)) or span.startswith(("export MIGRAPHX_", "torch.onnx.export("))
+    """Whether inline code is to be run, and does not just name a command of the driver."""
+    words = _DRIVER.sub("", span).split()
+    return bool(_DRIVER.match(span) and (len(words) > 1 or words[0].startswith("-"))) or span.startswith(
+        ("export MIGRAPHX_", "torch.onnx.export(")
+    )
 
 
 def write_models(folder: Path) -> None:
@@ -305,6 +309,17 @@ def unknown_names(text: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def rows_of(path: Path) -> list[tuple[str, ...]]:
+    """The table of one guide: name, line, language, first words, verdict and reason of each block."""
+    walk, rows = Walk(), []
+    with walk.surroundings():
+        for block in blocks(path.read_text(encoding="utf-8")):
+            verdict, why = walk.verdict(block)
+            kind = block.language or "text"
+            rows.append((path.stem[:8], str(block.line), kind, block.title, verdict, why[:110]))
+    return rows
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
@@ -312,12 +327,7 @@ def main(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     rows = [("guide", "line", "kind", "begins", "verdict", "why")]
     for path in sorted(p for p in given.folder.iterdir() if p.is_file()):
-        walk = Walk()
-        with walk.surroundings():
-            for block in blocks(path.read_text(encoding="utf-8")):
-                verdict, why = walk.verdict(block)
-                kind = block.language or "text"
-                rows.append((path.stem[:8], str(block.line), kind, block.title, verdict, why[:110]))
+        rows += rows_of(path)
     table = "\n".join("| " + " | ".join(cell.replace("|", "/") for cell in row) + " |" for row in rows)
     print(table)
     if given.out:
