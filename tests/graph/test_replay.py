@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from mgx_numba.targets.cpu.passes import PASSES
 
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
