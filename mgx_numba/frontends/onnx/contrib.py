@@ -70,7 +70,11 @@ def matmul_nbits(
     type = scales.shape.type
     point = _zero_points(g, zeros, outer, blocks, bits, type)
     scale = g.reshape(scales, (outer, blocks, 1))
-    wide = g.pointwise("mul", g.pointwise("sub", g.convert(values, type), point), scale)
+    if point.shape.type is Type.uint8_type:
+        lens = (outer, blocks, block)
+        wide = g.op("dequantizelinear", values, g.broadcast(scale, lens), g.broadcast(point, lens))
+    else:
+        wide = g.pointwise("mul", g.pointwise("sub", g.convert(values, type), point), scale)
     weights = g.slice(g.reshape(wide, (outer, blocks * block)), 1, 0, inner)
     y = matmul(g, a, g.convert(g.swap_last(weights), a.shape.type))
     return y if bias is None else g.pointwise("add", y, bias)
@@ -81,13 +85,13 @@ def _zero_points(g: Builder, zeros: Instruction | None, outer: int, blocks: int,
     plain floats.
     """
     if zeros is None:
-        return g.literal(float(1 << (bits - 1)), type)
+        return g.literal(1 << (bits - 1), Type.uint8_type)
     if zeros.shape.type is not Type.uint8_type:
         return g.convert(g.reshape(zeros, (outer, blocks, 1)), type)
     if bits == 4:
         pairs = g.reshape(zeros, (outer, -(-blocks // 2)))
         zeros = g.slice(g.op("unpack_int4", pairs, axis=1), 1, 0, blocks)
-    return g.convert(g.reshape(zeros, (outer, blocks, 1)), type)
+    return g.reshape(zeros, (outer, blocks, 1))
 
 
 @register("MatMulBnb4", domain=MICROSOFT)
