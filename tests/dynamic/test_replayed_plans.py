@@ -6,7 +6,6 @@ import itertools
 
 import numpy as np
 import pytest
-from mgx_numba.targets.cpu.passes import SOURCE_PASSES
 
 from mgx_numba.core.shape import DynamicDimension
 from mgx_numba.errors import MgxError

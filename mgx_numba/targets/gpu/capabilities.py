@@ -41,6 +41,7 @@ def pass_options(options: TargetOptions) -> Options:
             part_share=PART_SHARE,
             repeated_elements=REPEATED_ELEMENTS,
             one_pass_run=sys.maxsize,
+            block_weights=False,
         ),
     )
 
