@@ -16,6 +16,11 @@ from .argument import argument
 
 __all__ = ["held_value", "users_value"]
 
+
+class _Checked(np.ndarray):
+    """What `held_value` gives, which needs no second check."""
+
+
 Check = Callable[[str, Any, Shape], np.ndarray]
 
 
@@ -31,6 +36,8 @@ def held_value(name: str, value: Any, wanted: Shape, check: Check) -> np.ndarray
     Raises:
         ParameterError: it is neither, or something that it holds does not fit.
     """
+    if isinstance(value, _Checked):
+        return value
     element = wanted.element
     assert element is not None
     if wanted.type is Type.optional_type:
@@ -40,8 +47,8 @@ def held_value(name: str, value: Any, wanted: Shape, check: Check) -> np.ndarray
     else:
         raise ParameterError(f"parameter {name} is of type {type(value).__name__}; expected a list for {wanted}")
     if element.element is not None:
-        return holding(held_value(of, member, element, check) for of, member in members)
-    return holding(_true_rank(check(of, member, element), element) for of, member in members)
+        return holding(held_value(of, member, element, check) for of, member in members).view(_Checked)
+    return holding(_true_rank(check(of, member, element), element) for of, member in members).view(_Checked)
 
 
 def _true_rank(array: np.ndarray, shape: Shape) -> np.ndarray:

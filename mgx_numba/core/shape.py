@@ -364,7 +364,7 @@ def covering(a: Shape, b: Shape) -> Shape | None:
         return None if element is None else Shape._holding(a.type, element)
     if not (a.ranked and b.ranked) or a.ndim != b.ndim or a.without_axes != b.without_axes:
         return Shape.unranked(a.type)
-    dims = [DynamicDimension(min(x.min, y.min), max(x.max, y.max)) for x, y in zip(a.dims, b.dims)]
+    dims = [x if x == y else DynamicDimension(min(x.min, y.min), max(x.max, y.max)) for x, y in zip(a.dims, b.dims)]
     return Shape.dynamic(a.type, dims)
 
 
