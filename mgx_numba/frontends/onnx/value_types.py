@@ -16,10 +16,11 @@ __all__ = ["declared_shape", "type_proto", "type_string"]
 
 
 def declared_shape(proto: TypeProto) -> Shape:
-    """The shape that a type says: what it leaves open is a range without bounds, or no number of lengths.
+    """The shape that a type says: a length that it leaves open, or says to be negative, is a range without bounds; a
+    tensor without lengths is unranked.
 
     Raises:
-        ParseError: there is no type, or a length is negative.
+        ParseError: there is no type.
         UnsupportedError: a map, an opaque or a sparse type, or an element type that the IR cannot hold.
     """
     kind = proto.WhichOneof("value")
@@ -39,7 +40,7 @@ def declared_shape(proto: TypeProto) -> Shape:
         return Shape.unranked(type)
     dims = [
         DynamicDimension(d.dim_value, d.dim_value)
-        if d.WhichOneof("value") == "dim_value"
+        if d.WhichOneof("value") == "dim_value" and d.dim_value >= 0
         else DynamicDimension(0, UNBOUNDED, symbol=d.dim_param)
         for d in tensor.shape.dim
     ]
