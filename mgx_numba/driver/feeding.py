@@ -23,7 +23,8 @@ def make_inputs(model: program, args: argparse.Namespace) -> dict[str, np.ndarra
 
     Without a flag they are random and depend on name and shape alone: floats from -1 to 1; integers and bools 0 or 1,
     which are valid as indices, tokens and masks; strings "0" or "1". Dynamic lengths are ``--batch``, as far as their
-    range allows. A sequence has two tensors, of one axis if their number of axes is not known; an optional has a value.
+    range allows. A sequence has two tensors, of one axis if their number of axes is not known; an optional has a value,
+    a map none.
 
     Raises:
         OptionError: a flag names no parameter, or two flags the same one.
@@ -81,6 +82,8 @@ def _length(dimension: DynamicDimension, batch: int) -> int:
 def _random(name: str, shape: Shape, batch: int) -> Any:
     if shape.type is Type.sequence_type and shape.element is not None:
         return [_random(f"{name}[{k}]", shape.element, batch) for k in range(2)]
+    if shape.type is Type.map_type:
+        return {}
     if shape.element is not None:
         return _random(name, shape.element, batch)
     rng = np.random.default_rng(zlib.crc32(name.encode()))
