@@ -35,8 +35,8 @@ computes them from lengths."""
 
 
 def is_dynamic(program: Program) -> bool:
-    """Whether some input has a range for a length."""
-    return any(s.is_dynamic for s in program.parameter_shapes().values())
+    """Whether some input, a tensor, has a range for a length."""
+    return any(s.is_dynamic and s.element is None for s in program.parameter_shapes().values())
 
 
 def specialize(
@@ -87,7 +87,7 @@ class _Settling:
 
     def _parameter(self, ins: Instruction, op: Parameter) -> None:
         name, shape = op.parameter, ins.shape
-        if shape.is_dynamic and name in self.lens:
+        if shape.is_dynamic and name in self.lens and shape.element is None:
             dims = self.lens[name]
             shape = Shape.dynamic(shape.type, dims) if dims else Shape(shape.type)
         module = self.program.main
@@ -181,7 +181,9 @@ class _Settling:
                 return None
             value = ins.op.compute(ins.shape, [np.broadcast_to(np.int8(0), inputs[0].shape.lens)])
             return self._literal(ins, value, target)
-        if not shape.is_dynamic or ins.op.view or any(i.shape.elements > _FOLDED for i in inputs):
+        if not shape.is_dynamic or ins.op.view or shape.element is not None:
+            return None
+        if any(i.shape.elements > _FOLDED for i in inputs):
             return None
         values = self._values(inputs)
         if not values:
@@ -260,7 +262,8 @@ class _Settling:
         parameters = body.parameters()
         shapes = [p.shape for p in parameters]
         if ins.name == "loop":
-            shapes[2:] = [i.shape.to_standard() if not i.shape.without_axes else i.shape for i in inputs[2:]]
+            carried = zip(inputs[2:], shapes[2:])
+            shapes[2:] = [i.shape.row_major() if s.element is None else s for i, s in carried]
         module = self._written(body, parameters, shapes)
         if ins.name == "loop":
             after = [r.shape for r in module.results()[1 : len(shapes) - 1]]

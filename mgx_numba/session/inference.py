@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..api.functions import parse_onnx, parse_onnx_buffer
-from ..api.loading import load
+from ..api.loading import load, load_buffer
 from ..api.program import program
 from ..api.saving import SAVED_OPTIONS
 from ..errors import OptionError, ParameterError, ParseError
@@ -28,12 +28,13 @@ class InferenceSession:
     """A model that is compiled and ready to run; any number of threads may run it at once.
 
     Args:
-        path_or_bytes: an ONNX file or its bytes, or an ``.mxr`` file, which brings its tuning records and, if it was
-            saved compiled, the options that nothing here says otherwise.
+        path_or_bytes: an ONNX or an ``.mxr`` file, or the bytes of one. The latter brings its tuning records and, if it
+            was saved compiled, the options that nothing here says otherwise.
         sess_options: see `SessionOptions`.
         providers: names of providers, or pairs of a name and options, those of ``program.compile``; the first that is
             available is used. Default: the CPU.
         provider_options: the options by themselves, in the order of ``providers``.
+        trust_objects: that of ``load``, for machine code in an ``.mxr`` file.
 
     Dimensions that the model leaves open may have any length in a run, unless
     ``sess_options.add_free_dimension_override_by_name`` gives them one. Element types below a byte are those of a byte.
@@ -50,19 +51,20 @@ class InferenceSession:
         sess_options: SessionOptions | None = None,
         providers: Sequence[Any] | None = None,
         provider_options: Sequence[Mapping[str, Any]] | None = None,
+        trust_objects: bool = False,
         **kwargs: Any,
     ) -> None:
         if kwargs:
             raise OptionError(
                 f"InferenceSession knows no {', '.join(map(repr, kwargs))}; expected sess_options, providers,"
-                " provider_options"
+                " provider_options, trust_objects"
             )
         self._options = SessionOptions() if sess_options is None else sess_options
         self._provider, given = chosen_provider(providers, provider_options)
         self._provider_options = dict(given)
         options = {**self._options.compile_options(), **given}
         target = target_of(self._provider)
-        self._program = self._read(path_or_bytes)
+        self._program = self._read(path_or_bytes, trust_objects)
         kept = self._program._options
         if kept is None or options or self._program._target is None or self._program._target.name() != target:
             saved = {} if kept is None else {name: getattr(kept, name) for name in SAVED_OPTIONS}
@@ -80,18 +82,19 @@ class InferenceSession:
         self._input_names = frozenset(shapes)
         self._positions = {name: k for k, name in enumerate(names)}
 
-    def _read(self, source: Any) -> program:
+    def _read(self, source: Any, trust_objects: bool) -> program:
         lens = self._options.free_dimensions()
         folder = self._options.external_data_folder()
-        if isinstance(source, (bytes, bytearray, memoryview)):
-            return parse_onnx_buffer(source, dim_params=lens, external_data_path=folder)
-        if not isinstance(source, (str, os.PathLike)):
+        in_memory = isinstance(source, (bytes, bytearray, memoryview))
+        if not in_memory and not isinstance(source, (str, os.PathLike)):
             raise ParseError(f"a session needs the path or the bytes of a model, got {type(source).__name__}")
-        if not os.fspath(source).endswith(_MXR):
+        if not (_is_map(source) if in_memory else os.fspath(source).endswith(_MXR)):
+            if in_memory:
+                return parse_onnx_buffer(source, dim_params=lens, external_data_path=folder)
             return parse_onnx(source, dim_params=lens)
         if lens:
-            raise OptionError(f"{os.fspath(source)}: dimensions can be overridden when an ONNX file is read")
-        return load(source)
+            raise OptionError("dimensions can be overridden when an ONNX file is read, not those of an .mxr file")
+        return load_buffer(source, trust_objects) if in_memory else load(source, trust_objects=trust_objects)
 
     def run(
         self,
@@ -189,3 +192,10 @@ class InferenceSession:
         """The options that had an effect, by provider."""
         given = {name: str(value) for name, value in self._provider_options.items()}
         return {name: given if name == self._provider else {} for name in self.get_providers()}
+
+
+def _is_map(data: bytes | bytearray | memoryview) -> bool:
+    """Whether bytes begin as a map of msgpack does, as no protobuf message can: its wire type would be 6 or 7, or its
+    field one of a number that ``ModelProto`` does not have."""
+    first = data[0] if len(data) else 0
+    return 0x80 <= first <= 0x8F or first in (0xDE, 0xDF)

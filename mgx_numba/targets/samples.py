@@ -35,7 +35,8 @@ MOST_ELEMENTS = 1 << 24
 def sample_lengths(program: Program) -> Iterator[Lens]:
     """Lengths of the dynamic inputs, the most telling ones first: optimal ones, some that tell dimensions apart, then
     all dimensions together and one by one in turn. Dimensions of one symbol are equal."""
-    shapes = {name: s for name, s in program.parameter_shapes().items() if s.is_dynamic}
+    given = program.parameter_shapes()
+    shapes = {name: s for name, s in given.items() if s.is_dynamic and s.element is None}
     keys = {name: [d.symbol or f"{name}.{k}" for k, d in enumerate(s.dims)] for name, s in shapes.items()}
     ranges: dict[str, DynamicDimension] = {}
     for name, shape in shapes.items():

@@ -38,7 +38,7 @@ class Repeat:
     many runs there were, and ``GOING`` whether another one may follow."""
 
     LEAD, JOB, STEPS, NUMBER, RAN, CARRIED, COLLECTED, GOING = range(8)
-    WORDS = 8
+    WORDS = 8  # one for each name
 
 
 class Carried:

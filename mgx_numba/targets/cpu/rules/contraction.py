@@ -87,6 +87,8 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     for launch in plan.launches:
         low.launch(launch, operands, ins)
     low.requested.append((request, operands, start, len(low.steps)))
+    if low.options.tuning is not None:
+        low.options.tuning.place(request, low.text(ins), chosen)
     if low.spare is not None:
         with contextlib.suppress(UnsupportedError):
             general = _plan(low, request, Candidate(_select(low, problem, room, _SPECIAL)))
