@@ -141,6 +141,40 @@ def test_a_dynamic_length_of_one_is_no_scalar(target: str | None) -> None:
         assert [r.shape for r in net.run({"x": normal(n)})] == [(n,), (), ()]
 
 
+def opened(model: onnx.ModelProto) -> Any:
+    """A program of a model all of whose inputs have open lengths without names."""
+    for value in model.graph.input:
+        for dim in value.type.tensor_type.shape.dim:
+            dim.Clear()
+    return public_program.wrap(parse_onnx(model))
+
+
+@pytest.mark.parametrize("target", ["ref", "cpu"])
+def test_a_product_of_matrices_whose_open_outer_lengths_were_taken_to_be_equal(target: str) -> None:
+    model = make_model([node("MatMul", ["a", "b"], ["y"])], {"a": normal(2, 3, 4), "b": normal(2, 4, 5)}, {"y": FLOAT})
+    net = opened(model).compile(target)
+    for one, other in ((2, 2), (3, 1), (1, 3), (1, 1), (0, 1)):
+        feeds = {"a": normal(one, 3, 4), "b": normal(other, 4, 5, seed=1)}
+        compare(np.asarray(net.run(feeds)[0]), feeds["a"] @ feeds["b"], 1e-5, 1e-5)
+
+
+def test_lengths_of_one_name_are_equal() -> None:
+    model = make_model([node("MatMul", ["a", "b"], ["y"])], {"a": normal(2, 3, 4), "b": normal(2, 4, 5)}, {"y": FLOAT})
+    for value in model.graph.input:
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    assert [i.name for i in parse_onnx(model).main if not i.name.startswith("@")] == ["dot"]
+
+
+@pytest.mark.parametrize("target", ["ref", "cpu"])
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_a_reduction_of_a_scalar_over_axes_that_a_run_gives_got_an_axis(keepdims: int, target: str) -> None:
+    nodes = [node("ReduceSum", ["x", "axes"], ["y"], keepdims=keepdims)]
+    feeds = {"x": np.array(-2, np.float32), "axes": ints()}
+    model = make_model(nodes, feeds, {"y": FLOAT}, opset=18)
+    assert_like_onnxruntime(model, feeds)
+    compare(np.asarray(opened(model).compile(target).run(feeds)[0]), feeds["x"], 0, 0)
+
+
 def branches() -> onnx.ModelProto:
     """Results without axes, computed and constant, and one with an axis, from both branches of an If."""
     then = graph(
