@@ -31,6 +31,7 @@ __all__ = [
     "find_permutation",
     "invert_permutation",
     "row_major_strides",
+    "same_lengths",
 ]
 
 MAX_BYTES = 1 << 62
@@ -104,6 +105,13 @@ def invert_permutation(permutation: Sequence[int]) -> tuple[int, ...]:
     for position, axis in enumerate(permutation):
         inverse[axis] = position
     return tuple(inverse)
+
+
+def same_lengths(a: Sequence[DynamicDimension], b: Sequence[DynamicDimension]) -> bool:
+    """Whether dimensions have the same lengths in every run: equal ranges may turn out to be 1 and another length."""
+    return len(a) == len(b) and all(
+        x == y and (x.is_fixed or (x.symbol != "" and x.symbol == y.symbol)) for x, y in zip(a, b)
+    )
 
 
 class Shape:

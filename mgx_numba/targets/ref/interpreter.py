@@ -14,10 +14,12 @@ from ...graph.deferred import reader
 from ...graph.folding import Constants
 from ...graph.instruction import Instruction, Parameter, Return
 from ...graph.module import Module
+from ...graph.passes import run_passes
 from ...graph.program import Program
 from ...ops.base import Repeat, RunModule
 from ...ops.deferred import Deferred
 from ...runtime.memory import expect_room
+from .passes import PASSES
 
 __all__ = ["Trace", "evaluate", "evaluate_module"]
 
@@ -128,6 +130,7 @@ def _read_and_run(ins: Instruction, op: Deferred, args: Sequence[Any]) -> Any:
     constants = Constants(program.allowance)
     results = reader(op.reader, program, constants).expand(program.main, op, inputs)
     program.main.add_return(results)
+    run_passes(program, PASSES)
     shapes = op.result.flatten()
     values = [_ranked(v, r.shape, s) for v, r, s in zip(evaluate(program, {}), results, shapes, strict=True)]
     return tuple(values) if op.result.sub_shapes else values[0]
