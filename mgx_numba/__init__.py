@@ -20,7 +20,9 @@ if TYPE_CHECKING:
         literal,
     )
     from .api.as_migraphx import install_as_migraphx, uninstall_as_migraphx
+    from .api.custom import custom_kernel, register_custom_op, unregister_custom_op
     from .api.functions import (
+        check_onnx,
         get_onnx_operators,
         get_tf_operators,
         optimize,
@@ -48,8 +50,9 @@ if TYPE_CHECKING:
 _HOMES = {
     "api.argument": "argument argument_from_pointer create_argument fill_argument generate_argument literal",
     "api.as_migraphx": "install_as_migraphx uninstall_as_migraphx",
+    "api.custom": "custom_kernel register_custom_op unregister_custom_op",
     "api.functions": (
-        "get_onnx_operators get_tf_operators optimize parse_onnx parse_onnx_buffer parse_tf parse_tf_buffer"
+        "check_onnx get_onnx_operators get_tf_operators optimize parse_onnx parse_onnx_buffer parse_tf parse_tf_buffer"
     ),
     "api.loading": "load load_buffer",
     "api.module": "instruction_ref macro module op",
@@ -68,7 +71,9 @@ __all__ = [
     "argument",
     "argument_from_pointer",
     "autocast_fp8",
+    "check_onnx",
     "create_argument",
+    "custom_kernel",
     "dynamic_dimension",
     "fill_argument",
     "generate_argument",
@@ -95,11 +100,13 @@ __all__ = [
     "quantize_fp16",
     "quantize_int4_weights",
     "quantize_int8",
+    "register_custom_op",
     "save",
     "save_buffer",
     "shape",
     "target",
     "uninstall_as_migraphx",
+    "unregister_custom_op",
 ]
 
 

@@ -265,8 +265,9 @@ class Walk:
             stack.enter_context(mock.patch.dict(os.environ))
             stack.enter_context(warnings.catch_warnings())
             warnings.simplefilter("ignore")
-            stack.enter_context(mock.patch.dict(sys.modules))
-            mgx_numba.install_as_migraphx()
+            if "migraphx" not in sys.modules:
+                mgx_numba.install_as_migraphx()
+                stack.callback(sys.modules.pop, "migraphx", None)
             if missing("gpu"):
                 stack.enter_context(mock.patch.object(mgx_numba, "get_target", get_target))
                 stack.enter_context(mock.patch.object(mgx_numba, "get_gpu_context", lambda: get_target("gpu")))

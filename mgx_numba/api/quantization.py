@@ -108,6 +108,8 @@ def _calibrated(
     t = get_target(DEFAULT) if t is None else t
     if not isinstance(t, target):
         raise OptionError(f"calibration needs a target (get_target('cpu')), got {t!r}")
+    if isinstance(calibration, Mapping):
+        raise OptionError("calibration must be a list of mappings, one a batch, of inputs by name: got one mapping")
     choices: list[LayerChoice] = []
 
     def change(portable: Program) -> None:

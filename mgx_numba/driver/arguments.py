@@ -33,13 +33,16 @@ _FLAGS = {
     "dim_params": "--dim-param",
     "map_dyn_input_dims": "--dyn-input-dim",
     "map_input_dims": "--input-dim",
+    "num_threads": "--num-threads",
     "output_names": "--output-names",
+    "problem_cache": "--problem-cache",
+    "tune_budget": "--tune-budget",
 }
 _ENDS = (*FILE_TYPES, ".mxr")
 
 
 def in_flags(message: str) -> str:
-    """A message of ``parse_onnx`` or ``parse_tf`` with the names that its options have here."""
+    """A message about an option of the Python interface, with the name that it has here."""
     for option, flag in _FLAGS.items():
         message = re.sub(rf"\b{option}\b", flag, message)
     return message
@@ -104,6 +107,7 @@ def add_loader(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--dyn-input-dim", metavar="WORD", help="ranges of inputs: @name [{min:a,max:b},d2]", **_WORDS)
     group.add_argument("--default-dyn-dim", metavar="RANGE", help="range of open dimensions: {min:a,max:b}")
     group.add_argument("--skip-unknown-operators", action="store_true", help="keep unknown operators as they are")
+    group.add_argument("--strict", action="store_true", help="refuse what an ONNX file has that ONNX forbids")
     group.add_argument("--debug-symbols", action="store_true", help="keep the names of the model's nodes")
     group.add_argument("--output-names", metavar="NAME", help="results in place of the model's", **_WORDS)
     group.add_argument("-t", "--trim", type=int, default=0, metavar="N", help="leave out the last N instructions")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
+import re
 import shlex
 import sys
 import time
@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from .._version import __version__
-from ..errors import MgxError
+from ..errors import MgxError, OptionError
+from ..nearest import did_you_mean
 from .arguments import file_among_words, in_flags
 from .commands import COMMANDS
 from .environment import report_environment
@@ -59,7 +60,7 @@ def _run(args: argparse.Namespace, header: str) -> int:
             status: int = COMMANDS[args.command].run(args)
         sys.stdout.flush()
     except MgxError as error:
-        LOG.error("%s", error)
+        LOG.error("%s", in_flags(str(error)) if isinstance(error, OptionError) else error)
         return FAILURE
     except MemoryError as error:
         LOG.error("not enough memory: %s", error)
@@ -80,14 +81,17 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Leave with status 2."""
+        wrong = re.search(r"invalid choice: '(.*?)'", message)
+        if wrong is not None and "<command>" in message:
+            hint = did_you_mean(wrong[1], COMMANDS, 2)
+            message = f"unknown command {wrong[1]!r}{hint or '; known: ' + ', '.join(COMMANDS)}"
         self.exit(FAILURE, f"{self.prog}: error: {message}; see {self.prog} --help\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As the base class does, but a command names its unknown flags itself, with those that are near."""
         found, unknown = super().parse_known_args(args, namespace)
         for word in unknown if self._subparsers is None else ():
-            near = difflib.get_close_matches(word.partition("=")[0], self._option_string_actions, 2)
-            hint = f"; did you mean {', '.join(near)}?" if near else ""
+            hint = did_you_mean(word.partition("=")[0], self._option_string_actions, 2)
             self.error(f"unrecognized argument: {word}{hint}")
         return found, unknown
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..api.program import program
 from ..errors import FormatError
-from ..targets.base import Observation, Span, Timed
+from ..targets.base import Observation, ThreadSpan, Timed
 from .progress import track
 
 __all__ = ["record_runs", "write_trace_events"]
@@ -20,7 +20,7 @@ _CALLER = 0
 """Number of the thread that called `run`, by definition."""
 
 
-def record_runs(model: program, inputs: Mapping[str, Any], iterations: int) -> list[list[Span]]:
+def record_runs(model: program, inputs: Mapping[str, Any], iterations: int) -> list[list[ThreadSpan]]:
     """What the threads of a compiled program do in so many runs, one list a run.
 
     Where a target cannot tell its threads' times, steps are run one by one, and follow one another.
@@ -38,21 +38,21 @@ def record_runs(model: program, inputs: Mapping[str, Any], iterations: int) -> l
     return runs
 
 
-def _observed(compiled: Any, arrays: Mapping[str, np.ndarray]) -> list[Span]:
-    spans: list[Span] = []
+def _observed(compiled: Any, arrays: Mapping[str, np.ndarray]) -> list[ThreadSpan]:
+    spans: list[ThreadSpan] = []
     now = 0
 
     def note(seen: Observation) -> None:
         nonlocal now
         end = now + round(seen.seconds * 1e9)
-        spans.append(Span(seen.instruction, seen.label, _CALLER, now, end, seen.reason))
+        spans.append(ThreadSpan(seen.instruction, seen.label, _CALLER, now, end, seen.reason))
         now = end
 
     compiled.observe(arrays, note)
     return spans
 
 
-def write_trace_events(path: str, runs: Sequence[Sequence[Span]], title: str) -> None:
+def write_trace_events(path: str, runs: Sequence[Sequence[ThreadSpan]], title: str) -> None:
     """Write runs one after the other, each under an event of its own; a row for each thread.
 
     Raises:

@@ -24,12 +24,14 @@ class Refusal:
         rule: what refused: a rewrite rule, a pass, or a lowering rule (``lower_gather``).
         op, shape: the instruction's; it is not held itself, nor are its values.
         reason: why.
+        nodes: names of the model's nodes that it is of, if the program has them (debug symbols).
     """
 
     rule: str
     op: Operator
     shape: Shape
     reason: str
+    nodes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.rule} at {self.op} -> {self.shape}: {self.reason}"
@@ -69,7 +71,7 @@ class RewriteLog:
         known = self._open.get((rule, id(ins)))
         if known is not None and known.reason == reason:
             return
-        self._open[rule, id(ins)] = refusal = Refusal(rule, ins.op, ins.shape, reason)
+        self._open[rule, id(ins)] = refusal = Refusal(rule, ins.op, ins.shape, reason, ins.debug_symbols)
         if self.parent is not None:
             self.parent.refuse(rule, ins, reason)
         else:

@@ -12,10 +12,10 @@ from ..core.shape import Shape
 from ..errors import ParameterError, UnsupportedError
 from ..session import InferenceSession, SessionOptions
 
-__all__ = ["Rows", "input_shapes", "open_session"]
+__all__ = ["RowSession", "input_shapes", "open_session"]
 
 
-def open_session(model: Any, num_threads: int, options: Mapping[str, Any], trust_objects: bool) -> Rows:
+def open_session(model: Any, num_threads: int, options: Mapping[str, Any], trust_objects: bool) -> RowSession:
     """The model of an actor.
 
     Args:
@@ -31,7 +31,7 @@ def open_session(model: Any, num_threads: int, options: Mapping[str, Any], trust
     threads = num_threads or max(1, int(context.get_assigned_resources().get("CPU", 1)))
     provider = "CUDAExecutionProvider" if ray.get_gpu_ids() else "CPUExecutionProvider"
     settings = SessionOptions(intra_op_num_threads=threads)
-    return Rows(InferenceSession(source, settings, [(provider, dict(options))], trust_objects=trust_objects))
+    return RowSession(InferenceSession(source, settings, [(provider, dict(options))], trust_objects=trust_objects))
 
 
 def input_shapes(model: program) -> dict[str, Shape]:
@@ -50,7 +50,7 @@ def input_shapes(model: program) -> dict[str, Shape]:
     return shapes
 
 
-class Rows:
+class RowSession:
     """A session whose inputs and results are rows: the leading dimension of all of them counts independent inferences.
 
     Args:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..core.types import Type
 from ..errors import MgxError, ParameterError
-from .rows import Rows, open_session
+from .rows import RowSession, open_session
 
 __all__ = ["deployment"]
 
@@ -125,7 +125,7 @@ class Replica:
         return JSONResponse(write_response(self._name, results))
 
 
-def run_together(rows: Rows, requests: Sequence[Columns]) -> list[Columns]:
+def run_together(rows: RowSession, requests: Sequence[Columns]) -> list[Columns]:
     """Results of each of several requests, those whose rows have the same lengths run as one."""
     groups: dict[tuple[tuple[int, ...], ...], list[int]] = {}
     for number, request in enumerate(requests):
@@ -140,7 +140,7 @@ def run_together(rows: Rows, requests: Sequence[Columns]) -> list[Columns]:
     return found
 
 
-def metadata(name: str, rows: Rows) -> dict[str, Any]:
+def metadata(name: str, rows: RowSession) -> dict[str, Any]:
     """The protocol's description of a model; lengths that are open are -1."""
     inputs = [
         {"name": n, "datatype": _NAMES.get(s.type, s.type.name), "shape": [d.min if d.is_fixed else -1 for d in s.dims]}
@@ -154,7 +154,7 @@ def metadata(name: str, rows: Rows) -> dict[str, Any]:
     }
 
 
-def read_request(body: Any, rows: Rows) -> Columns:
+def read_request(body: Any, rows: RowSession) -> Columns:
     """The arrays of a protocol request.
 
     Raises:

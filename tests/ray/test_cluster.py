@@ -23,7 +23,7 @@ import mgx_numba
 import mgx_numba.ray
 from mgx_numba.codegen.tuning.files import read_records
 from mgx_numba.errors import OptionError
-from mgx_numba.ray.rows import Rows
+from mgx_numba.ray.rows import RowSession
 from mgx_numba.session import InferenceSession, SessionOptions
 
 from .models import classifier, images
@@ -61,7 +61,7 @@ def model() -> bytes:
 def expected(model: bytes) -> np.ndarray:
     """Of one process."""
     settings = SessionOptions(intra_op_num_threads=1)
-    return Rows(InferenceSession(model, settings)).run({"image": images(IMAGES)})["scores"]
+    return RowSession(InferenceSession(model, settings)).run({"image": images(IMAGES)})["scores"]
 
 
 def predictions(predictor: Any, **given: Any) -> dict[str, np.ndarray]:

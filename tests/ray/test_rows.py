@@ -15,24 +15,24 @@ import pytest
 import mgx_numba
 from mgx_numba.errors import OptionError, ParameterError, UnsupportedError
 from mgx_numba.ray.preparing import prepare
-from mgx_numba.ray.rows import Rows
+from mgx_numba.ray.rows import RowSession
 from mgx_numba.ray.serving import metadata, read_request, run_together, write_response
 from mgx_numba.session import InferenceSession
 
 from .models import classifier, elementwise, images
 
 
-def rows_of(model: Any) -> Rows:
-    return Rows(InferenceSession(model.SerializeToString() if isinstance(model, onnx.ModelProto) else model))
+def rows_of(model: Any) -> RowSession:
+    return RowSession(InferenceSession(model.SerializeToString() if isinstance(model, onnx.ModelProto) else model))
 
 
 @pytest.fixture(scope="module")
-def dynamic() -> Rows:
+def dynamic() -> RowSession:
     return rows_of(classifier())
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 4, 7, 8])
-def test_rows_do_not_depend_on_the_batch_size(dynamic: Rows, count: int) -> None:
+def test_rows_do_not_depend_on_the_batch_size(dynamic: RowSession, count: int) -> None:
     data = {"image": images(count)}
     expected = dynamic.run(data)
     assert expected["scores"].shape == (count, 5) and expected["best"].shape == (count,)
@@ -42,7 +42,7 @@ def test_rows_do_not_depend_on_the_batch_size(dynamic: Rows, count: int) -> None
     assert list(dynamic.run(data, ["best"])) == ["best"]
 
 
-def test_rows_that_are_strided_or_objects(dynamic: Rows) -> None:
+def test_rows_that_are_strided_or_objects(dynamic: RowSession) -> None:
     data = images(6)
     expected = dynamic.run({"image": data})["scores"]
     turned = np.asfortranarray(data)
@@ -52,7 +52,7 @@ def test_rows_that_are_strided_or_objects(dynamic: Rows) -> None:
         np.testing.assert_allclose(dynamic.run({"image": given})["scores"], expected, rtol=1e-5, atol=1e-6)
 
 
-def test_nan_of_one_row_stays_there(dynamic: Rows) -> None:
+def test_nan_of_one_row_stays_there(dynamic: RowSession) -> None:
     data = images(4)
     expected = dynamic.run({"image": data})["scores"]
     data[2] = np.nan
@@ -71,7 +71,7 @@ def test_nan_of_one_row_stays_there(dynamic: Rows) -> None:
         ({"image": np.array([np.zeros(1), np.zeros(2)], object)}, "have different lengths"),
     ],
 )
-def test_columns_that_do_not_fit(dynamic: Rows, given: dict, message: str) -> None:
+def test_columns_that_do_not_fit(dynamic: RowSession, given: dict, message: str) -> None:
     with pytest.raises(ParameterError, match=message):
         dynamic.run(given)
     with pytest.raises(ParameterError, match="no result 'no'"):
@@ -96,9 +96,9 @@ def test_prepared_model_compiles_nothing_elsewhere(tmp_path: Path) -> None:
     code = """
 import sys
 import numpy as np
-from mgx_numba.ray.rows import Rows
+from mgx_numba.ray.rows import RowSession
 from mgx_numba.session import InferenceSession
-rows = Rows(InferenceSession(open(sys.argv[1], "rb").read(), trust_objects=True))
+rows = RowSession(InferenceSession(open(sys.argv[1], "rb").read(), trust_objects=True))
 found = rows.run({"image": np.load(sys.argv[2])})
 print(rows.batch_size, *found["best"], "numba" in sys.modules)
 """
@@ -143,7 +143,7 @@ def test_requests_of_several_lengths_run_together() -> None:
         np.testing.assert_array_equal(found["y"], -x)
 
 
-def test_protocol_goes_both_ways(dynamic: Rows) -> None:
+def test_protocol_goes_both_ways(dynamic: RowSession) -> None:
     data = images(2)
     entry = {"name": "image", "shape": [2, 3, 8, 8], "datatype": "FP32", "data": data.ravel().tolist()}
     np.testing.assert_array_equal(read_request({"inputs": [entry]}, dynamic)["image"], data)
@@ -175,7 +175,7 @@ def test_protocol_goes_both_ways(dynamic: Rows) -> None:
         ({"data": "text"}, "data of 'image' is not of FP32"),
     ],
 )
-def test_requests_that_are_none(dynamic: Rows, change: dict | None, message: str) -> None:
+def test_requests_that_are_none(dynamic: RowSession, change: dict | None, message: str) -> None:
     entry = {"name": "image", "shape": [1, 3, 8, 8], "datatype": "FP32", "data": [0] * 192}
     body = {} if change is None else {"inputs": [{**entry, **change}]}
     with pytest.raises(ParameterError, match=message):

@@ -30,7 +30,6 @@ UNARY = {
     "Erf": "erf",
     "Exp": "exp",
     "Floor": "floor",
-    "Identity": "identity",
     "IsNaN": "isnan",
     "Log": "log",
     "Neg": "neg",
@@ -135,6 +134,12 @@ def clip(
     if low is not None:
         return g.pointwise("max", x, *bounds)
     return g.pointwise("min", x, *bounds) if high is not None else g.op("identity", x)
+
+
+@register("Identity")
+def identity(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """The value itself."""
+    return g.op("identity", x) if x.shape.element is None else x
 
 
 @register("BitShift")

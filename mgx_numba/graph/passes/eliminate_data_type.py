@@ -45,6 +45,11 @@ def is_stored_weight(ins: Instruction) -> bool:
     return ins.name == "convert" and ins.inputs[0].shape.type in STORAGE and is_constant(ins.inputs[0])
 
 
+def _is_untouched(ins: Instruction) -> bool:
+    """Whether its types are its own: users' functions have those that their shape rules say."""
+    return ins.name in UNTOUCHED or (ins.op.custom and not ins.op.pointwise)
+
+
 class EliminateDataType(Pass):
     """``op(x: half) -> convert[half](op(convert[float](x)))``, with a float32 form of each value at hand."""
 
@@ -83,7 +88,7 @@ class Widening:
             makes = any(leaf.type in self.narrow for leaf in ins.shape.flatten())
             if ins.name == "convert":
                 self._convert(ins)
-            elif not (narrow or makes) or ins.module_args or ins.name in UNTOUCHED:
+            elif not (narrow or makes) or ins.module_args or _is_untouched(ins):
                 continue
             elif ins.op.view:
                 self._view(ins)

@@ -147,7 +147,10 @@ class Frame:
             Region.PARAMETER: self.inputs,
             Region.OUTPUT: self.outputs,
         }
-        return _strided(_bytes(memory[region][index]), view)
+        array = memory[region][index]
+        if array.dtype.hasobject:
+            return array.reshape(view.lens) if view.lens else array
+        return _strided(_bytes(array), view)
 
     def run_host_step(self, step: HostStep) -> None:
         """Call a host step's function and put its results where the plan says.

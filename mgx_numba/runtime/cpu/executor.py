@@ -18,13 +18,13 @@ from .layout import PlanTables, claims
 from .spmd import CONFINE, LEAD, LOOK, WALK, WORKER, Job, TraceRow
 from .threads import pool, resolve_num_threads
 
-__all__ = ["EXECUTOR_KERNELS", "Executable", "StepSpan", "TraceCallback", "View"]
+__all__ = ["EXECUTOR_KERNELS", "IDLE_BYTES", "Executable", "StepSpan", "TraceCallback", "View"]
 
 EXECUTOR_KERNELS = (LEAD, WALK, WORKER, LOOK, CONFINE, DIRECT)
 """What every plan needs besides its own kernels."""
 
-# Contexts that wait for the next call may hold this much arena together, besides the last one.
-_IDLE_BYTES = 1 << 30
+IDLE_BYTES = 1 << 30
+"""Contexts that wait for the next call may hold this much arena together, besides the last one."""
 
 View = Callable[[TensorView], np.ndarray]
 TraceCallback = Callable[[int, "Step | HostStep", float, View], None]
@@ -42,7 +42,10 @@ class StepSpan:
 
 
 class Executable:
-    """A plan ready to run; any number of threads may call `run` at once, each in a context of its own."""
+    """A plan ready to run; any number of threads may call `run` at once, each in a context of its own.
+
+    ``tables`` are the plan's, ``shares`` says whether more than one of ``num_threads`` can help.
+    """
 
     def __init__(
         self,
@@ -69,15 +72,16 @@ class Executable:
         addresses = dict(zip(kernels, load(kernels, progress, store), strict=True))
         self._pool = pool()
         self._constants = [np.asarray(array, order="C") for array in plan.constants]
-        self._tables = PlanTables(plan, addresses, self._constants, self.num_threads)
+        self.tables = PlanTables(plan, addresses, self._constants, self.num_threads)
         hosted = any(isinstance(step, HostStep) for step in plan.steps)
         self._native_steps = None if hosted else len(plan.steps)
-        self._threads = self.num_threads if _worth_sharing(plan) else 1
+        self.shares = _worth_sharing(plan)
+        self._threads = self.num_threads if self.shares else 1
         self._contexts: dict[int, Context] = {}
         self._idle: list[int] = []
         # All in one step of the interpreter: a context that an interrupt takes off either of the two is freed.
         self._waiting = map(self._contexts.pop, iter(self._idle.pop, 0))
-        self._idle_limit = max(1, _IDLE_BYTES // max(1, plan.arena_bytes))
+        self._idle_limit = max(1, IDLE_BYTES // max(1, plan.arena_bytes))
 
     @property
     def idle_contexts(self) -> int:
@@ -91,7 +95,7 @@ class Executable:
             return None
         return direct_call(
             self.plan,
-            self._tables,
+            self.tables,
             result_type,
             pool_address=self._pool.address,
             threads=self._threads,
@@ -118,8 +122,8 @@ class Executable:
                 self._lead(context, 0, self._native_steps)
                 self._check(context)
                 return outputs
-            frame = Frame(self.plan, self._tables, context, inputs)
-            for segment in self._tables.segments:
+            frame = Frame(self.plan, self.tables, context, inputs)
+            for segment in self.tables.segments:
                 if isinstance(segment, tuple):
                     self._lead(context, segment[0], segment[1])
                     self._check(context)
@@ -138,9 +142,9 @@ class Executable:
         """
         context = self._take()
         try:
-            frame = Frame(self.plan, self._tables, context, inputs)
+            frame = Frame(self.plan, self.tables, context, inputs)
             for index, step in enumerate(self.plan.steps):
-                native = self._tables.native_index[index]
+                native = self.tables.native_index[index]
                 start = time.perf_counter()
                 if isinstance(step, HostStep):
                     frame.run_host_step(step)
@@ -155,12 +159,12 @@ class Executable:
     def run_timed(self, inputs: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[StepSpan]]:
         """Run the plan once as `run` does, and say when each thread worked at which step; spans by their beginning."""
         context = self._take()
-        rows, width = context.trace(len(self._tables.steps) - 1)
+        rows, width = context.trace(len(self.tables.steps) - 1)
         spans: list[StepSpan] = []
         try:
-            frame = Frame(self.plan, self._tables, context, inputs)
-            indices = [k for k, native in enumerate(self._tables.native_index) if native >= 0]
-            for segment in self._tables.segments:
+            frame = Frame(self.plan, self.tables, context, inputs)
+            indices = [k for k, native in enumerate(self.tables.native_index) if native >= 0]
+            for segment in self.tables.segments:
                 if isinstance(segment, tuple):
                     self._lead(context, segment[0], segment[1])
                     self._check(context)
@@ -200,7 +204,7 @@ class Executable:
 
     def _lead(self, context: Context, begin: int, end: int) -> None:
         self._pool.lead(context.job_address, begin, end)
-        if self._tables.long:
+        if self.tables.long:
             context.raise_error()
 
     def _take(self) -> Context:
@@ -209,7 +213,7 @@ class Executable:
         try:
             return next(self._waiting)
         except IndexError:
-            return Context(self.plan, self._tables, self._pool.address, self._threads)
+            return Context(self.plan, self.tables, self._pool.address, self._threads)
 
     def _give(self, context: Context) -> None:
         if len(self._idle) < self._idle_limit:

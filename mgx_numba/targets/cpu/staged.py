@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
 import numpy as np
 
@@ -14,13 +14,15 @@ from ..stages import ProgramStages
 from .compiled import LoweredProgram, grouped
 
 if TYPE_CHECKING:
-    from ..base import Observer, Span
+    from ..base import Observer, ThreadSpan
 
 __all__ = ["StagedProgram"]
 
 
 class StagedProgram(LoweredProgram):
     """Runs the first stage, then the second on some of its results."""
+
+    several_plans: ClassVar[str] = "lengths inside of it depend on the values of its inputs"
 
     def __init__(
         self,
@@ -52,9 +54,9 @@ class StagedProgram(LoweredProgram):
         """See `LoweredProgram.observe`: the steps of both stages."""
         return self._in_stages(inputs, lambda stage, given: stage.observe(given, observer))
 
-    def timeline(self, inputs: Mapping[str, np.ndarray]) -> list[Span]:
+    def timeline(self, inputs: Mapping[str, np.ndarray]) -> list[ThreadSpan]:
         """See `LoweredProgram.timeline`: that of both stages."""
-        spans: list[Span] = []
+        spans: list[ThreadSpan] = []
 
         def timed(stage: LoweredProgram, given: Mapping[str, np.ndarray]) -> list[Any]:
             spans.extend(stage.timeline(given))

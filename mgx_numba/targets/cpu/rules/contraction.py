@@ -31,7 +31,8 @@ from .table import lowering
 _WIDE = (Type.float_type, Type.double_type)
 _INT8 = (Type.int8_type, Type.uint8_type)
 _SOLVERS: tuple[Any, ...] = (*GEMM_SOLVERS, *CONV_SOLVERS)
-_SPECIAL = {solver.name for solver in _SOLVERS} - {"gemm", "gemm_packing", "conv_direct"}
+_GENERAL = {"gemm", "gemm_packing", "gemm_int8", "gemm_bfloat16", "conv_direct", "conv_int8", "conv_bfloat16"}
+_SPECIAL = {solver.name for solver in _SOLVERS} - _GENERAL
 """Solvers whose kernels are for some lengths; those of the others, over register tiles, serve any."""
 
 
@@ -86,6 +87,8 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     for launch in plan.launches:
         low.launch(launch, operands, ins)
     low.requested.append((request, operands, start, len(low.steps)))
+    if low.options.tuning is not None:
+        low.options.tuning.place(request, low.text(ins), chosen)
     if low.spare is not None:
         with contextlib.suppress(UnsupportedError):
             general = _plan(low, request, Candidate(_select(low, problem, room, _SPECIAL)))
