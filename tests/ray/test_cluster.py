@@ -148,6 +148,9 @@ def test_tuning_with_a_killed_worker_has_each_problem_once(cluster: None, tmp_pa
     compiled = models[0].clone().compile("cpu", num_threads=1, problem_cache=[str(path)])
     assert {c.origin for c in compiled.tuning_choices()} == {str(path)}
     assert mgx_numba.ray.tune(models, path, budget=1.0) == []
+    tuned = models[0].clone().compile("cpu", num_threads=1, problem_cache=[str(path)])
+    assert mgx_numba.ray.tune([tuned], tmp_path / "other.json") == []
+    assert len(read_records(tmp_path / "other.json")) == len(tuned.tuning_choices())
 
 
 def test_tuning_needs_lengths(cluster: None, tmp_path: Path) -> None:
