@@ -266,14 +266,24 @@ class Walk:
             stack.enter_context(mock.patch.dict(os.environ))
             stack.enter_context(warnings.catch_warnings())
             warnings.simplefilter("ignore")
-            if "migraphx" not in sys.modules:
-                mgx_numba.install_as_migraphx()
-                stack.callback(sys.modules.pop, "migraphx", None)
+            stack.callback(_restore, {name: sys.modules[name] for name in _named_migraphx()})
+            mgx_numba.install_as_migraphx()
             if missing("gpu"):
                 stack.enter_context(mock.patch.object(mgx_numba, "get_target", get_target))
                 stack.enter_context(mock.patch.object(mgx_numba, "get_gpu_context", lambda: get_target("gpu")))
                 _without_cuda(stack, self)
             yield
+
+
+def _named_migraphx() -> list[str]:
+    return [name for name in sys.modules if name.partition(".")[0] == "migraphx"]
+
+
+def _restore(modules: dict[str, Any]) -> None:
+    """Put the modules of the name ``migraphx`` back; what else was imported meanwhile can be imported only once."""
+    for name in _named_migraphx():
+        del sys.modules[name]
+    sys.modules.update(modules)
 
 
 def _without_cuda(stack: contextlib.ExitStack, walk: Walk) -> None:

@@ -342,7 +342,7 @@ class program:
             raise MgxError("the program is not compiled; export_library writes what compile() makes of it")
         if not isinstance(self._compiled, Exportable):
             raise OptionError(f"export_library: only the target {DEFAULT} writes libraries; compile for it")
-        return self._compiled.export_library(Path(folder), name, embed_weights, link)
+        return self._compiled.export_library(Path(folder), name, self.get_output_names(), embed_weights, link)
 
     def clone(self) -> program:
         """A copy of the portable form, not compiled."""
@@ -396,13 +396,6 @@ class program:
             raise MgxError("the program is not compiled; kernels are chosen by compile()")
         return self._tuning.choices() if self._tuning is not None else []
 
-    def quantization_choices(self) -> list[LayerChoice]:
-        """What `quantize_int8` or `quantize_fp8` made of each contraction, by the last call.
-
-        Each has ``layer``, ``choice``, ``parameters`` and ``weight_error``; printed, it shows range and errors.
-        """
-        return list(self._layer_choices)
-
     def explain(self, name: str, params: Mapping[str, Any] | None = None, iterations: int = 0) -> list[Explanation]:
         """What became of an instruction or a node of the model in the compiled program, and why.
 
@@ -418,6 +411,7 @@ class program:
         Raises:
             MgxError: the program is not compiled.
             OptionError: there is no such name, or inputs are needed.
+            UnsupportedError: the program runs in stages, as lengths depend on data.
         """
         compiled, chosen = self._compiled, self._target
         if compiled is None or chosen is None:
@@ -441,6 +435,13 @@ class program:
             return target_of(chosen.name()).limits(threads)
 
         return explanations(name, compiled, self._portable, self._tuning, inputs, limits, iterations)
+
+    def quantization_choices(self) -> list[LayerChoice]:
+        """What `quantize_int8` or `quantize_fp8` made of each contraction, by the last call.
+
+        Each has ``layer``, ``choice``, ``parameters`` and ``weight_error``; printed, it shows range and errors.
+        """
+        return list(self._layer_choices)
 
     if not TYPE_CHECKING:
 
