@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from ..problems.epilogue import Epilogue
 from ..problems.gemm import BlockFormat, GemmProblem
 from .record import Problem, TuningRecord
 
-__all__ = ["Candidate", "Estimate", "Request", "least_bytes", "problem_of"]
+__all__ = ["Candidate", "Estimate", "Request", "format_configuration", "least_bytes", "problem_of"]
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,13 @@ class Candidate:
         return {} if self.blocking is None else dataclasses.asdict(self.blocking)
 
     def __str__(self) -> str:
-        values = ",".join(f"{k}={v}" for k, v in self.configuration.items())
-        return f"{self.solver.name}[{values}]" if values else str(self.solver.name)
+        return f"{self.solver.name}{format_configuration(self.configuration)}"
+
+
+def format_configuration(configuration: Mapping[str, int]) -> str:
+    """A blocking's parameters as they follow a solver's name, ``[rows=8,depth=2]``; empty for its own choice."""
+    values = ",".join(f"{k}={v}" for k, v in configuration.items())
+    return f"[{values}]" if values else ""
 
 
 @dataclass(frozen=True)

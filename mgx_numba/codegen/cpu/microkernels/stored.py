@@ -49,9 +49,9 @@ class _Float16Writer(_StoredWriter):
     stored = "float16"
 
 
-class _BFloat16Writer(_StoredWriter):
+class _StoredBFloat16Writer(_StoredWriter):
     stored = "bfloat16"
 
 
 tile_stored_float16 = tile_intrinsic("tile_stored_float16", "float32", _Float16Writer)
-tile_stored_bfloat16 = tile_intrinsic("tile_stored_bfloat16", "float32", _BFloat16Writer)
+tile_stored_bfloat16 = tile_intrinsic("tile_stored_bfloat16", "float32", _StoredBFloat16Writer)
