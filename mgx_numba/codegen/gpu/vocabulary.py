@@ -46,12 +46,18 @@ from ..lang.memory import *
 from ..lang.reduce import *
 from ..lang.values import *
 from ..lang.vecmath import *
-from .lang import blocks, faults, quick, tensor_cores, threads
+from .lang import blocks, faults, mbarriers, quick, tensor_copies, tensor_cores, threads, warpgroups
 from .lang.blocks import *
 from .lang.faults import *
+from .lang.mbarriers import *
 from .lang.quick import *
+from .lang.tensor_copies import *
 from .lang.tensor_cores import *
 from .lang.threads import *
+from .lang.warpgroups import *
 
-_PARTS = (arith, blocks, faults, memory, quick, reduce, tensor_cores, threads, values, vecmath)
+_PARTS = (
+    arith, blocks, faults, mbarriers, memory, quick, reduce, tensor_copies, tensor_cores, threads, values, vecmath,
+    warpgroups,
+)  # fmt: skip
 __all__ = [name for part in _PARTS for name in part.__all__]

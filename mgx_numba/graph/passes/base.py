@@ -18,6 +18,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from ...core.types import Type
 from ...errors import CompileError, OptionError, ValidationError
 from ..module import Module
 from ..program import Program
@@ -51,10 +52,12 @@ class Options:
         fast_math: identities may be used that hold for finite numbers only, and changes of rounding beyond
             reassociating constants.
         capabilities: what the target can do; passes that must know it do nothing without.
+        epilogue_types: element types of contractions after which a kernel does pointwise work.
     """
 
     fast_math: bool = False
     capabilities: Capabilities | None = None
+    epilogue_types: tuple[Type, ...] = (Type.float_type, Type.double_type)
 
 
 class Pass:

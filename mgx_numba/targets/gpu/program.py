@@ -26,6 +26,7 @@ from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
 from .passes import PASSES
 from .rules import RULES
+from .rules.contraction import FLOATS
 
 __all__ = ["GpuProgram"]
 
@@ -60,7 +61,8 @@ class GpuProgram:
             return
         program, self._trees = without_tuples(program)
         self.program = program.clone()
-        run_passes(self.program, PASSES, Options(fast_math=options.fast_math), disabled=options.disabled_passes)
+        asked = Options(fast_math=options.fast_math, epilogue_types=FLOATS)
+        run_passes(self.program, PASSES, asked, disabled=options.disabled_passes)
         self.program.remove_unused_modules()
         plan = Lowering(self.program, options, RULES, BACKEND, _WORKERS).run()
         self.executable = DeviceExecutable(plan, self._engine, progress, options.store)

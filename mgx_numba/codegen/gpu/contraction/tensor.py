@@ -18,10 +18,12 @@ from ...printer import CodeBuffer
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import GemmProblem
-from ...tuning.request import Request, least_bytes
+from ...tuning.request import least_bytes
 from ..identity import selected_architecture
-from ..kernel import gpu_grid, gpu_kernel
+from ..kernel import gpu_kernel
 from .operands import RowPlace
+from .parts import add_parts
+from .placed import VECTOR_BYTES, PlacedRequest
 from .text import ContractionText
 
 __all__ = ["TensorTile", "pack_columns", "refusal", "tensor_solution"]
@@ -31,8 +33,6 @@ WORDS = 32
 the next slice is on its way."""
 PITCH = WORDS + 4
 """Words from one row of a slice to the next: the eight rows of an instruction then lie in different banks."""
-VECTOR_BYTES = 16
-"""Bytes of the widest load of one thread."""
 LEAST_CAPABILITY = (8, 0)
 """Compute capability from which on there are mma of bfloat16 and TF32, and cp.async."""
 TYPES = ("float16", "bfloat16", "float32")
@@ -67,16 +67,11 @@ LEAST_SLICES = 3
 """Slices of a part of a sum: fewer are not worth adding up."""
 MOST_SPLITS = 16
 """Parts of a sum at most: each is written and read once more. No figures kept."""
-FINISH_THREADS = 256
-"""Threads of a block that adds parts. No figures kept."""
 
 
-def refusal(request: Request) -> str:
-    """Why tensor cores do not compute a contraction; empty if they do.
-
-    Operands must begin at multiples of 16 bytes.
-    """
-    problem = request.problem
+def refusal(placed: PlacedRequest) -> str:
+    """Why tensor cores do not compute a contraction; empty if they do."""
+    problem = placed.request.problem
     dtype = problem.types.uniform
     if dtype not in TYPES:
         return f"tensor cores have no products of {problem.types}"
@@ -110,13 +105,13 @@ def pack_columns(problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(weights.reshape(groups, outputs, inputs, taps).transpose(0, 1, 3, 2))
 
 
-def tensor_solution(request: Request, origin: str = "") -> Solution:
+def tensor_solution(placed: PlacedRequest) -> Solution:
     """The launch of a contraction that is not refused; of a convolution ``w`` is as `pack_columns` makes it.
 
     Raises:
         UnsupportedError: an operation around the contraction has no kernel.
     """
-    text = _TensorText(request)
+    text, request = _TensorText(placed), placed.request
     lines, problem, epilogue = text.lines(), request.problem, request.epilogue
     kind = "gemm" if isinstance(problem, GemmProblem) else "convolution"
     name = f"{kind}_tensor_{problem.types.out}"
@@ -125,30 +120,21 @@ def tensor_solution(request: Request, origin: str = "") -> Solution:
     blocks = text._tiles(tile.rows, tile.columns), planes, text.splits
     split = text.splits > 1
     launch = Launch(
-        kernel=gpu_kernel(
-            f"{name}{work * (not split)}_kernel", lines, tile.threads, len(text.arguments.values), origin
-        ),
+        kernel=gpu_kernel(f"{name}{work * (not split)}_kernel", lines, tile.threads, len(text.arguments.values)),
         args=text.arguments.values,
         geometry=Grid(blocks, (tile.threads, 1, 1)),
         flops=problem.flops,
         bytes=least_bytes(problem),
     )
-    if not split:
-        return Solution((launch,))
-    finish = _FinishText(request, text.splits)
-    lines = finish.lines()
-    values = finish.arguments.values
-    kernel = gpu_kernel(f"add_parts{work}_kernel", lines, FINISH_THREADS, len(values), origin)
-    second = Launch(kernel, values, gpu_grid(finish.blocks, FINISH_THREADS, planes), 0, text.scratch)
-    return Solution((launch, second), text.scratch)
+    return add_parts(placed, launch, text.splits) if split else Solution((launch,))
 
 
 class _TensorText(ContractionText):
     """The text of one contraction."""
 
-    def __init__(self, request: Request) -> None:
-        super().__init__(request)
-        problem = request.problem
+    def __init__(self, placed: PlacedRequest) -> None:
+        super().__init__(placed)
+        problem = self.request.problem
         self.dtype = problem.types.single
         self.lanes = VECTOR_BYTES // ITEMSIZE[self.dtype]
         self.depth = WORDS * 4 // ITEMSIZE[self.dtype]
@@ -165,12 +151,11 @@ class _TensorText(ContractionText):
         part = -(-slices // self.splits)
         self.splits = -(-slices // part)
         self.arguments.integer("part", part * self.depth)
-        self.scratch = 0
         if self.splits > 1:
             self.arguments.pointer("p_scratch", "scratch", "float32")
             self.arguments.integer("planes", planes)
-            self.scratch = 4 * self.splits * planes * self.operands.rows * self.operands.columns
         self.along = not isinstance(problem, GemmProblem) or problem.b_strides[len(problem.batch)] == 1
+        self.aligned = placed.lanes(self.operands.columns, 4) == 4
         self.vectors = self.depth // self.lanes
         self.gathered = max(1, self.tile.rows * self.vectors // self.tile.threads)
 
@@ -336,38 +321,6 @@ class _TensorText(ContractionText):
     def _store_part(self, buffer: CodeBuffer, sums: str, column: str, lanes: int) -> None:
         """Store sums of row ``row``: the result, or the block's part of it."""
         if self.splits == 1:
-            self._store(buffer, sums, "row", column, lanes)
+            self._store(buffer, sums, "row", column, lanes, self.aligned)
         else:
             buffer.line(f"store(p_scratch, (first_part + row) * columns + {column}, {sums})")
-
-
-class _FinishText(ContractionText):
-    """The text that adds the parts of sums, in order, and does what follows the contraction."""
-
-    def __init__(self, request: Request, splits: int) -> None:
-        super().__init__(request)
-        self.width = 4 if self.operands.columns % 4 == 0 else 1
-        self.arguments.pointer("p_scratch", "scratch", "float32")
-        self.arguments.integer("planes", self.operands.planes)
-        self.arguments.integer("splits", splits)
-        self.arguments.integer("across", self.operands.columns // self.width)
-        self.blocks = -(-self.operands.rows * self.operands.columns // (self.width * FINISH_THREADS))
-
-    def lines(self) -> list[str]:
-        """All statements of the kernel."""
-        buffer = CodeBuffer()
-        self._begin_plane(buffer)
-        for line in (
-            f"item = block_index(0) * {FINISH_THREADS} + thread",
-            "row = idiv(item, across)",
-            f"column = (item - row * across) * {self.width}",
-        ):
-            buffer.line(line)
-        load = "load_aligned" if self.width > 1 else "load"
-        with buffer.block("if row < rows:"):
-            buffer.line(f"sums = const_float32(0, {self.width})")
-            with buffer.block("for k in range(splits):"):
-                place = "((k * planes + plane) * rows + row) * columns + column"
-                buffer.line(f"sums = add(sums, {load}(p_scratch, {place}, {self.width}))")
-            self._store(buffer, "sums", "row", "column", self.width)
-        return buffer.lines

@@ -1,0 +1,138 @@
+"""Which tile of a warpgroup product's kernel suits a problem."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ....errors import DeviceError
+from ..driver.device import device
+
+__all__ = ["TILES", "WarpgroupTile", "chosen_tile", "multiprocessors"]
+
+SLICE_BYTES = 128
+"""Bytes of the sum that a stage has of each row and column."""
+STAGING_PAD = 8
+"""Words between rows of staged sums besides their own: pairs of columns of eight rows then lie in different banks."""
+WARPGROUP = 128
+"""Threads of a warpgroup."""
+LARGE_DEVICE = 132
+"""Multiprocessors of an H100 or H200, for which is planned where no device is there."""
+
+
+@dataclass(frozen=True)
+class WarpgroupTile:
+    """A block's tile.
+
+    Attributes:
+        rows, columns: of the result; 64 rows for each warpgroup.
+        stages: of its ring.
+        blocks: those that share a multiprocessor.
+        staging: columns of the sums that pass through a block's memory at once.
+    """
+
+    rows: int
+    columns: int
+    stages: int
+    blocks: int
+    staging: int = 64
+
+    @property
+    def pitch(self) -> int:
+        """Words from one row of staged sums to the next."""
+        return self.staging + STAGING_PAD
+
+    @property
+    def consumers(self) -> int:
+        """Threads that multiply."""
+        return self.rows // 64 * WARPGROUP
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block; the producer's warp comes last: warpgroups must begin at multiples of four warps."""
+        return self.consumers + 32
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes of both operands' slices."""
+        return (self.rows + self.columns) * SLICE_BYTES
+
+    @property
+    def shared_bytes(self) -> int:
+        """Memory of a block besides its barriers."""
+        return self.stages * self.stage_bytes + self.rows * self.pitch * 4
+
+
+# Stages fill the 227 KiB of a multiprocessor that its blocks share, less barriers and what the driver keeps of each.
+TILES = (
+    WarpgroupTile(128, 256, 4, 1, 32),
+    WarpgroupTile(128, 192, 4, 1),
+    WarpgroupTile(128, 128, 5, 1),
+    WarpgroupTile(128, 128, 2, 2),
+    WarpgroupTile(128, 64, 3, 2),
+    WarpgroupTile(64, 256, 4, 1),
+    WarpgroupTile(64, 128, 3, 2),
+    WarpgroupTile(64, 64, 5, 2),
+)
+"""Those that were fastest for some shape on an H200."""
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
+LEAST_SLICES = 2
+"""Slices of a part of a sum: fewer are not worth adding up."""
+# In cycles of a multiprocessor, of an H200.
+MULTIPLIES = 2048
+"""Products of 16-bit numbers a cycle."""
+ARRIVAL = 64
+"""Bytes a cycle that come to a multiprocessor from the second-level cache."""
+BEGINNING = 1500
+"""Until the first slice is there, and until the last sums are stored, for a tile with nothing beside it."""
+STORING = 5
+"""Sums a cycle that are finished and stored."""
+LAUNCH = 2500
+"""A second launch, that adds parts."""
+ADDING = 3000.0
+"""Bytes of parts that all of the device writes and reads a cycle: 5 TB/s."""
+
+
+def multiprocessors() -> int:
+    """Those of the device, or of a large one."""
+    try:
+        return device().multiprocessors
+    except DeviceError:
+        return LARGE_DEVICE
+
+
+def chosen_tile(
+    rows: int, columns: int, slices: int, planes: int, rate: float, widths: int = 8
+) -> tuple[WarpgroupTile, int]:
+    """The tile that should be the fastest, and in how many parts each sum is computed.
+
+    Args:
+        rows, columns, planes: of the result.
+        slices: slices of `SLICE_BYTES` of the sum.
+        rate: the element type's multiplications a cycle as a part of those of 16-bit numbers.
+        widths: a tile's columns are a multiple of it.
+    """
+    cores = multiprocessors()
+    candidates = [
+        (tile, splits)
+        for tile in TILES
+        for splits in SPLITS
+        if tile.columns % widths == 0 and (splits == 1 or slices >= splits * LEAST_SLICES)
+    ]
+    return min(candidates, key=lambda c: _cycles(*c, rows, columns, slices, planes, rate, cores))
+
+
+def _cycles(
+    tile: WarpgroupTile, splits: int, rows: int, columns: int, slices: int, planes: int, rate: float, cores: int
+) -> float:
+    """Estimated time of a product."""
+    blocks = -(-rows // tile.rows) * -(-columns // tile.columns) * planes * splits
+    rounds = -(-blocks // (cores * tile.blocks))
+    sharing = min(tile.blocks, -(-blocks // cores))
+    part = -(-slices // splits)
+    multiplying = tile.rows * tile.columns * SLICE_BYTES / 2 / (MULTIPLIES * rate)
+    slice = max(multiplying, tile.stage_bytes / ARRIVAL)
+    storing = tile.rows * tile.columns / STORING
+    cycles = rounds * (sharing * part * slice + storing) + BEGINNING
+    if splits > 1:
+        cycles += LAUNCH + 8 * splits * rows * columns * planes / ADDING
+    return cycles
