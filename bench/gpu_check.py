@@ -1,6 +1,6 @@
 """Everything that wants a GPU, in one command: tests, then rates of memory-bound kernels, then models.
 
-    python -m bench.gpu_check [tests] [memory] [products] [models] [--json FILE]
+    python -m bench.gpu_check [tests] [memory] [products] [models] [--models a,b] [--fp16] [--json FILE]
 
 Rates are of the device's own clock, over launches recorded in a graph, beside a device-to-device copy of the driver.
 """
@@ -203,14 +203,16 @@ def _rate(name: str, build: Callable[[Module], None]) -> dict[str, Any]:
     return {"name": name, "us": 1e6 * seconds, "tflops": flops / seconds / 1e12, "steps": steps}
 
 
-def models(names: list[str]) -> list[dict[str, Any]]:
-    """Latency of models, how much of it is the device's, and how far results are from those of ``cpu``."""
+def models(names: list[str], half: bool) -> list[dict[str, Any]]:
+    """Latency of models, in float16 if ``half``, how much of it is the device's, and how far results are from those of ``cpu``."""
     found = []
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
             case = prepare(name, Path(folder))
             program = mgx_numba.parse_onnx(str(case.checked))
             wanted = [np.asarray(r) for r in mgx_numba.parse_onnx(str(case.checked)).compile("cpu").run(case.feeds)]
+        if half:
+            mgx_numba.quantize_fp16(program)
         start = time.perf_counter()
         program.compile("gpu")
         compiling = time.perf_counter() - start
@@ -251,6 +253,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="default: all")
     parser.add_argument("--models", default=",".join(["light_resnet50", *MODELS]), help="comma-separated cases")
+    parser.add_argument("--fp16", action="store_true", help="models in float16")
     parser.add_argument("--json", help="file for the figures")
     given = parser.parse_args()
     parts = given.parts or PARTS
@@ -262,7 +265,7 @@ def main() -> int:
     if "products" in parts:
         figures["products"] = products()
     if "models" in parts:
-        figures["models"] = models(given.models.split(","))
+        figures["models"] = models(given.models.split(","), given.fp16)
     if given.json:
         Path(given.json).write_text(json.dumps(figures, indent=1))
     return status

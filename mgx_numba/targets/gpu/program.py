@@ -26,6 +26,7 @@ from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
 from .passes import PASSES
 from .rules import RULES
+from .rules.attention import ATTENTION
 from .rules.contraction import FLOATS
 
 __all__ = ["GpuProgram"]
@@ -61,7 +62,7 @@ class GpuProgram:
             return
         program, self._trees = without_tuples(program)
         self.program = program.clone()
-        asked = Options(fast_math=options.fast_math, epilogue_types=FLOATS)
+        asked = Options(fast_math=options.fast_math, attention_types=ATTENTION, epilogue_types=FLOATS)
         run_passes(self.program, PASSES, asked, disabled=options.disabled_passes)
         self.program.remove_unused_modules()
         plan = Lowering(self.program, options, RULES, BACKEND, _WORKERS).run()

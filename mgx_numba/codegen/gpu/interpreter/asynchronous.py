@@ -14,9 +14,9 @@ import numpy as np
 
 from ...launch import TensorLayout
 from ...printer import numpy_dtype
-from .memory import Allocation, KernelFault, Memory, Place
+from .memory import Allocation, KernelFault, Memory, Place, Thread
 
-__all__ = ["BlockAsync", "WARPGROUP"]
+__all__ = ["WARPGROUP", "BlockAsync", "Copies"]
 
 WARPGROUP = 128
 """Threads of a warpgroup."""
@@ -236,6 +236,40 @@ class BlockAsync:
             for reading in own.committed.pop(0):
                 reading.done = self._clocks[threads, threads].copy()
         return not own.committed and not own.current
+
+
+class Copies:
+    """Copies that threads have asked for: they are done when they are waited for, and not before."""
+
+    def __init__(self, who: Thread) -> None:
+        self._who = who
+        self.forget()
+
+    def forget(self) -> None:
+        """A new block."""
+        self._current: dict[int, list[tuple[Place, int, np.ndarray]]] = {}
+        self._groups: dict[int, list[list[tuple[Place, int, np.ndarray]]]] = {}
+
+    def ask(self, to: Place, i: int, source: Place, j: int, inside: bool) -> None:
+        """``copy_async``."""
+        lanes = 16 // to.dtype.itemsize
+        for place, index in ((to, i), (source, j)) if inside else ((to, i),):
+            if place.misaligned(index, 16):
+                raise KernelFault(f"element {index} of {place.allocation.name} is not at a multiple of 16 bytes")
+        data = source.read(j, lanes) if inside else np.zeros(lanes, to.dtype)
+        self._current.setdefault(self._who.number, []).append((to, i, data))
+
+    def commit(self) -> None:
+        """``copy_commit``."""
+        thread = self._who.number
+        self._groups.setdefault(thread, []).append(self._current.pop(thread, []))
+
+    def wait(self, pending: int) -> None:
+        """``copy_wait``."""
+        groups = self._groups.setdefault(self._who.number, [])
+        while len(groups) > pending:
+            for to, i, data in groups.pop(0):
+                to.write(i, data)
 
 
 def _meets(known: _Landing | _Reading, allocation: Allocation, start: int, stop: int) -> bool:

@@ -19,7 +19,7 @@ import numpy as np
 from ....errors import MgxError
 from ...kernel import KernelSource
 from ...launch import Grid
-from .asynchronous import WARPGROUP, BlockAsync
+from .asynchronous import WARPGROUP, BlockAsync, Copies
 from .memory import EPOCH, WARP, Allocation, KernelFault, Memory, Place, Thread
 from .names import DTYPES, elementwise_names, memory_names, numpy_dtype
 from .warpgroups import WARPGROUP_NAMES, store_sums, wgmma_zero
@@ -47,9 +47,25 @@ def _mma(dtype: np.dtype, lanes: Sequence[tuple[Any, ...]]) -> list[Any]:
     return [np.concatenate([sums[g, 2 * c : 2 * c + 2], sums[g + 8, 2 * c : 2 * c + 2]]) for g, c in places]
 
 
+def _ldmatrix(turned: bool, lanes: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Four tiles of eight rows of 16 bytes, from where each lane points to."""
+    tiles = []
+    for m in range(4):
+        rows = []
+        for p, i in lanes[8 * m : 8 * m + 8]:
+            if p.misaligned(i, 16):
+                raise KernelFault(f"element {i} of {p.allocation.name} is not at a multiple of 16 bytes")
+            rows.append(p.read(i, 16 // p.dtype.itemsize))
+        whole = np.stack(rows)
+        tiles.append(np.ascontiguousarray(whole.T if turned else whole).view(np.int32))
+    return [np.array([tile[lane // 4, lane % 4] for tile in tiles]) for lane in range(WARP)]
+
+
 _TF32 = np.int32(-(1 << 13))
 COLLECTIVES: dict[str, Callable[[Sequence[tuple[Any, ...]]], list[Any]]] = {
     "shuffle_xor": _shuffle_xor,
+    "ldmatrix4": functools.partial(_ldmatrix, False),
+    "ldmatrix4_turned": functools.partial(_ldmatrix, True),
     "warp_barrier": lambda lanes: [None] * WARP,
     **{f"mma_{name}": functools.partial(_mma, numpy_dtype(name)) for name in ("float16", "bfloat16", "float32")},
 }
@@ -119,6 +135,7 @@ class _BlockState:
         self.memory = memory
         self.threads = geometry.threads[0]
         self.who = Thread()
+        self.copies = Copies(self.who)
         self._dynamic_bytes = geometry.shared_bytes
         self.begin((0, 0, 0))
 
@@ -127,6 +144,7 @@ class _BlockState:
         self.who.block, self.who.epoch = block, 0
         self.shared: dict[int, Allocation] = {}
         self.dynamic = Allocation(np.zeros(self._dynamic_bytes, np.uint8), "the block's dynamic memory", shared=True)
+        self.copies.forget()
         self.sync = BlockAsync(self.threads, self.memory)
 
 
@@ -141,6 +159,9 @@ def _engine_names(state: _BlockState) -> dict[str, Any]:
         "mbarrier_fence": lambda: None,
         "mbarrier_arrive": lambda p: state.sync.arrive(p, state.who.number),
         "mbarrier_expect": lambda p, count: state.sync.arrive(p, state.who.number, count),
+        "copy_async": state.copies.ask,
+        "copy_commit": state.copies.commit,
+        "copy_wait": state.copies.wait,
         "tensor_map": lambda args, slot: args[slot],
         "place4": lambda *parts: np.array(parts, np.int32),
         "tensor_load": load,
@@ -244,7 +265,10 @@ class _RunningBlock:
                 if name == "warp_barrier":
                     self._warp_epochs[first // WARP] += 1
                     self._sync.meet(range(first, first + WARP))
-                found.update(zip(range(first, first + WARP), COLLECTIVES[name](operands)))
+                self._who.index = self._who.number = first
+                self._who.epoch = self._epoch * EPOCH + self._warp_epochs[first // WARP]
+                results = self._told(first, self._waiting[first][1], lambda n=name, o=operands: COLLECTIVES[n](o))
+                found.update(zip(range(first, first + WARP), results))
         for first in range(0, len(self._steps), WARPGROUP):
             name, operands = self._agreed(range(first, first + WARPGROUP))
             if name in WARPGROUP_NAMES:
