@@ -9,7 +9,7 @@ from typing import ClassVar
 from .kernel import KernelSource
 
 __all__ = [
-    "Callee", "Geometry", "Grid", "Launch", "Mark", "Operand", "Solution", "TaskRange", "TensorLayout", "TensorMap",
+    "DYNAMIC_ALIGNMENT", "Callee", "Geometry", "Grid", "Launch", "Mark", "Operand", "Solution", "TaskRange", "TensorLayout", "TensorMap",
     "Windows",
 ]  # fmt: skip
 
@@ -105,11 +105,17 @@ class TaskRange:
         return self.tasks <= 0
 
 
+DYNAMIC_ALIGNMENT = 1024
+"""Bytes that the memory which a launch gives each block begins at a multiple of: eight rows of 128 bytes, after which
+the copy engine's swizzling repeats."""
+
+
 @dataclass(frozen=True)
 class Grid:
     """Blocks of threads that share memory, along three axes each: ``kernel(args)`` in every thread.
 
-    ``shared_bytes`` is the memory of each block besides what the kernel's text declares.
+    ``shared_bytes`` is the memory of each block besides what the kernel's text declares; it begins at a multiple of
+    `DYNAMIC_ALIGNMENT` bytes.
     """
 
     blocks: tuple[int, int, int]

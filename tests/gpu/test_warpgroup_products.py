@@ -179,9 +179,9 @@ def test_what_the_interpreter_says_of_wrong_synchronisation(
 
 @pytest.mark.parametrize("tile", wgmma_tiles.TILES, ids=str)
 def test_tiles_fit_a_multiprocessor(tile: WarpgroupTile) -> None:
-    # 228 KiB, of which each block takes one for the driver and, by the alignment of what follows, one for barriers
-    assert tile.blocks * (tile.shared_bytes + 2048) <= 228 << 10
-    assert tile.columns % tile.staging == 0 and tile.shared_bytes + 1024 <= ARCHITECTURES["sm_90a"].shared_bytes
+    # 228 KiB, of which each block takes one for the driver, one for alignment, and its barriers
+    assert tile.blocks * (tile.shared_bytes + 2048 + 256) <= 228 << 10
+    assert tile.columns % tile.staging == 0 and tile.shared_bytes + 1024 + 256 <= ARCHITECTURES["sm_90a"].shared_bytes
 
 
 def test_the_instructions_are_those_of_warpgroups() -> None:

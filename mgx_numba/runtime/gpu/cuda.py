@@ -14,7 +14,7 @@ from ...codegen.gpu.driver.device import Device, device
 from ...codegen.gpu.driver.tensor_maps import encoded
 from ...codegen.gpu.kernel import NAME
 from ...codegen.kernel import KernelSource
-from ...codegen.launch import Grid, TensorLayout
+from ...codegen.launch import DYNAMIC_ALIGNMENT, Grid, TensorLayout
 from ...codegen.store import Store
 from ...errors import DeviceError
 from ..memory import address_of
@@ -118,11 +118,13 @@ class CudaQueue:
         blocks, threads = geometry.blocks, geometry.threads
         if max(blocks[1:]) > MOST_PLANES:
             raise DeviceError(f"a launch of {blocks} blocks; axes 1 and 2 can have {MOST_PLANES}")
-        if geometry.shared_bytes:
-            self._device.allow_shared(function, geometry.shared_bytes)
+        shared = geometry.shared_bytes
+        if shared:
+            shared += DYNAMIC_ALIGNMENT  # kernels round up to it: the driver aligns to less
+            self._device.allow_shared(function, shared)
         self._driver.call(
             "cuLaunchKernel", c_void_p(function), *map(c_uint, blocks), *map(c_uint, threads),
-            c_uint(geometry.shared_bytes), self.stream, parameters, None,
+            c_uint(shared), self.stream, parameters, None,
         )  # fmt: skip
 
     def upload(self, address: int, source: np.ndarray) -> None:

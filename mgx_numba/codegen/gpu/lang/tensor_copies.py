@@ -15,6 +15,7 @@ from numba.core.errors import TypingError
 from ...lang.memory import memory_element
 from ...lang.target import itemsize
 from ...lang.vector import DTYPES, Vec, constant_int, make_intrinsic, pointer_dtype, pointer_type
+from ...launch import DYNAMIC_ALIGNMENT
 from .mbarriers import SHARED_SPACE, shared_address
 from .threads import inline, target
 
@@ -26,10 +27,10 @@ _LEAST_CAPABILITY = (9, 0)
 """Compute capability from which on there is a copy engine."""
 DYNAMIC = "dynamic_memory"
 """Name of the memory that a launch gives to each block."""
-DYNAMIC_ALIGNMENT = 1024
-"""Bytes that it begins at a multiple of: eight rows of 128 bytes, after which swizzling repeats."""
-MOST_DYNAMIC = 227 << 10
-"""Bytes of it at most: CUDA C++ programming guide, "Technical specifications per compute capability"."""
+LEAST_ALIGNMENT = 16
+"""Bytes that the driver places it at a multiple of, whatever more is declared."""
+MOST_DYNAMIC = 226 << 10
+"""Bytes of it at most: CUDA C++ programming guide, "Technical specifications per compute capability"; one KiB less."""
 
 
 def _dynamic(dtype: str) -> Any:
@@ -44,12 +45,12 @@ def _dynamic(dtype: str) -> Any:
             module = builder.module
             if DYNAMIC not in module.globals:
                 made = ir.GlobalVariable(module, ir.ArrayType(_I8, 0), DYNAMIC, addrspace=SHARED_SPACE)
-                made.linkage, made.align = "external", DYNAMIC_ALIGNMENT
-            place = builder.gep(module.globals[DYNAMIC], [_I32(0), _I32(first)])
+                made.linkage, made.align = "external", LEAST_ALIGNMENT
+            start = builder.ptrtoint(module.globals[DYNAMIC], _I32)
+            whole = builder.and_(builder.add(start, _I32(DYNAMIC_ALIGNMENT - 1)), _I32(-DYNAMIC_ALIGNMENT))
             element = memory_element(dtype)
-            return builder.addrspacecast(
-                builder.bitcast(place, ir.PointerType(element, SHARED_SPACE)), element.as_pointer()
-            )
+            place = builder.inttoptr(builder.add(whole, _I32(first)), ir.PointerType(element, SHARED_SPACE))
+            return builder.addrspacecast(place, element.as_pointer())
 
         return result(start), lower
 
