@@ -31,6 +31,7 @@ from mgx_numba.runtime.gpu.cuda import cuda_engine
 
 F16 = ElementTypes("float16", "float16", "float16", "float16")
 REPEATS = 20
+SCRATCH_BYTES = 256 << 20
 GEMMS = (
     (4096, 4096, 4096, True), (4096, 4096, 4096, False), (128, 768, 768, False), (128, 2304, 768, False),
     (128, 3072, 768, False), (128, 768, 3072, False), (3072, 768, 768, False), (3072, 2304, 768, False),
@@ -63,10 +64,18 @@ def conv_problem(batch: int, side: int, channels: int, out: int, kernel: int, st
     )
 
 
+def size_of(problem: GemmProblem | ConvProblem) -> tuple[int, int]:
+    """Rows and columns of the result."""
+    if isinstance(problem, GemmProblem):
+        return problem.m, problem.n
+    return problem.batch * problem.out_pixels, problem.out_channels
+
+
 def candidates(problem: GemmProblem | ConvProblem) -> Iterator[tuple[WarpgroupTile | None, int, Solution]]:
     """The tiles and splits of a problem, the first of which is the one that is chosen."""
     placed = PlacedRequest(Request(problem, Epilogue(), (), 1, False))
     assert not wgmma_refusal(placed), wgmma_refusal(placed)
+    rows, columns = size_of(problem)
     yield None, 0, wgmma_solution(placed)
     for tile in TILES:
         for splits in (1, 2, 4, 8):
@@ -76,9 +85,8 @@ def candidates(problem: GemmProblem | ConvProblem) -> Iterator[tuple[WarpgroupTi
                 solution = wgmma_solution(placed, tile, splits)
             except MgxError:
                 continue
-            blocks = solution.launches[0].geometry
-            assert isinstance(blocks, Grid)
-            if splits == 1 or (len(solution.launches) > 1 and blocks.blocks[0] * blocks.blocks[2] <= 1024):
+            tiles = -(-rows // tile.rows) * -(-columns // tile.columns)
+            if splits == 1 or (len(solution.launches) > 1 and tiles <= 132):
                 yield tile, splits, solution
 
 
@@ -96,10 +104,11 @@ class Runner:
     def __init__(self) -> None:
         self.engine = cuda_engine()
         self.queue = self.engine.queue()
-        self.scratch = self.engine.allocate(256 << 20, "parts of sums")
+        self.scratch = self.engine.allocate(SCRATCH_BYTES, "parts of sums")
 
     def seconds(self, solution: Solution, places: dict[str, int]) -> float:
         """Of one run, after one that leaves the result."""
+        assert solution.scratch <= SCRATCH_BYTES, solution.scratch
         functions = self.engine.load([launch.kernel for launch in solution.launches])
         launches = []
         for function, launch in zip(functions, solution.launches):
