@@ -1,11 +1,12 @@
 """Attention on the GPU beside torch's: the shapes of networks, float16.
 
-    python -m bench.gpu_attention
+python -m bench.gpu_attention
 """
 
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 import numpy as np
 
@@ -39,21 +40,19 @@ def main() -> int:
             float(1 / np.sqrt(depth)), causal,
         )  # fmt: skip
 
-        def library(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-            return torch.nn.functional.scaled_dot_product_attention(
-                q, k, v, is_causal=causal, enable_gqa=heads != shared  # noqa: B023
-            )
-
+        library = partial(
+            torch.nn.functional.scaled_dot_product_attention, is_causal=causal, enable_gqa=heads != shared
+        )
         wanted = library(q.float(), k.float(), v.float())
-        theirs_seconds = torch_seconds(torch, lambda: library(q, k, v))  # noqa: B023
+        theirs_seconds = torch_seconds(torch, partial(library, q, k, v))
         solution = attention_solution(problem, pairs=True)
         places = {"q": q.data_ptr(), "k": k.data_ptr(), "v": v.data_ptr(), "out": out.data_ptr()}
         seconds = runner.seconds(solution, places)
         error = float((out.float() - wanted).norm() / wanted.norm())
         print(
-            f"{batch}x{heads}/{shared} {queries}x{keys} d{depth} {'causal' * causal:6}: torch {1e6 * theirs_seconds:7.1f}"
-            f" us, ours {1e6 * seconds:7.1f} ({theirs_seconds / seconds:.2f}), {problem.flops / seconds / 1e12:.0f} TF,"
-            f" error {error:.1e} {'' if error < 2e-3 else 'WRONG'}",
+            f"{batch}x{heads}/{shared} {queries}x{keys} d{depth} {'causal' * causal:6}: torch"
+            f" {1e6 * theirs_seconds:7.1f} us, ours {1e6 * seconds:7.1f} ({theirs_seconds / seconds:.2f}),"
+            f" {problem.flops / seconds / 1e12:.0f} TF, error {error:.1e} {'' if error < 2e-3 else 'WRONG'}",
             flush=True,
         )
     return 0

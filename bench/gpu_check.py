@@ -204,7 +204,8 @@ def _rate(name: str, build: Callable[[Module], None]) -> dict[str, Any]:
 
 
 def models(names: list[str], half: bool) -> list[dict[str, Any]]:
-    """Latency of models, in float16 if ``half``, how much of it is the device's, and how far results are from those of ``cpu``."""
+    """Latency of models, how much of it is the device's, and how far results are from those of ``cpu`` in float32; with
+    ``half`` they are in float16."""
     found = []
     for name in names:
         with tempfile.TemporaryDirectory() as folder:

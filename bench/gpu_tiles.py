@@ -60,7 +60,15 @@ def conv_problem(batch: int, side: int, channels: int, out: int, kernel: int, st
     """A convolution of float16."""
     pads = (kernel // 2,) * 2
     return ConvProblem(
-        batch, channels, out, (side, side), (kernel, kernel), (stride, stride), pads_begin=pads, pads_end=pads, types=F16
+        batch,
+        channels,
+        out,
+        (side, side),
+        (kernel, kernel),
+        (stride, stride),
+        pads_begin=pads,
+        pads_end=pads,
+        types=F16,
     )
 
 
@@ -173,7 +181,10 @@ def compare(torch: Any, runner: Runner, name: str, problem: GemmProblem | ConvPr
         wanted, library = x.float() @ right.float(), torch_seconds(torch, lambda: x @ right)
     else:
         full = problem
-        x, w = rand(full.batch, *full.in_lens, full.in_channels), rand(full.out_channels, *full.kernel, full.in_channels)
+        x, w = (
+            rand(full.batch, *full.in_lens, full.in_channels),
+            rand(full.out_channels, *full.kernel, full.in_channels),
+        )
         nchw, w4 = x.permute(0, 3, 1, 2), w.permute(0, 3, 1, 2)
         conv = lambda a, b: torch.nn.functional.conv2d(a, b, padding=full.pads_begin, stride=full.stride)  # noqa: E731
         library = torch_seconds(torch, lambda: conv(nchw, w4))

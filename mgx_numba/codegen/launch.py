@@ -9,8 +9,8 @@ from typing import ClassVar
 from .kernel import KernelSource
 
 __all__ = [
-    "DYNAMIC_ALIGNMENT", "Callee", "Geometry", "Grid", "Launch", "Mark", "Operand", "Solution", "TaskRange", "TensorLayout", "TensorMap",
-    "Windows",
+    "DYNAMIC_ALIGNMENT", "Callee", "Geometry", "Grid", "Launch", "Mark", "Operand", "Solution", "TaskRange",
+    "TensorLayout", "TensorMap", "Windows",
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Products of warpgroups on operands that the copy engine brings: values of ref, and faults that the interpreter sees."""
+"""Products of warpgroups on what the copy engine brings: values of ref, and faults that the interpreter sees."""
 
 from __future__ import annotations
 
@@ -38,11 +38,17 @@ def on(request: pytest.FixtureRequest) -> Engine:
     return interpreter() if request.param == "interpreter" else cuda_engine()
 
 
-@pytest.fixture(params=[(64, 64, 2, 0), (128, 64, 2, 2)], ids=["", "rounds"])
+@pytest.fixture(
+    params=[
+        (WarpgroupTile(64, 64, 2, 1), 0),
+        (WarpgroupTile(128, 128, 2, 1), 2),
+        (WarpgroupTile(128, 64, 3, 1, alternate=True), 1),
+    ],
+    ids=["", "rounds", "alternate"],
+)
 def forced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small tile whose ring is shorter than sums, and in one case so few blocks that each takes several tiles."""
-    rows, columns, stages, cores = request.param
-    tile = WarpgroupTile(rows, columns, stages, 1)
+    """A tile whose ring is shorter than sums, and in some cases so few blocks that each takes several tiles."""
+    tile, cores = request.param
     monkeypatch.setattr(wgmma, "chosen_tile", lambda *_: (tile, 1))
     if cores:
         monkeypatch.setattr(wgmma, "multiprocessors", lambda: cores)
@@ -155,10 +161,14 @@ def test_infinities_and_nan_stay_in_their_rows(forced: None, on: Engine) -> None
     [
         ("mbarrier_wait(offset(full, slot), phase)", "pass", "no box has come"),
         ("mbarrier_wait(offset(empty, slot), 1 - phase)", "pass", "another one is on the way"),
-        ("sums = wgmma_wait(sums, 0)", "pass", "stores sums that products may still be adding to"),
-        ("sums = wgmma_wait(sums, 1)", "pass", "may still be reading"),
+        ("sums0 = wgmma_wait(sums0, 0)", "pass", "stores sums that products may still be adding to"),
+        ("sums0 = wgmma_wait(sums0, 1)", "pass", "may still be reading"),
         ("mbarrier_expect(arrived, 16384)", "mbarrier_expect(arrived, 8192)", "0 are still expected"),
-        ("mbarrier_expect(arrived, 16384)", "mbarrier_expect(arrived, 32768)", "never meet: 128 threads .* mbarrier_wait"),
+        (
+            "mbarrier_expect(arrived, 16384)",
+            "mbarrier_expect(arrived, 32768)",
+            "never meet: 128 threads .* mbarrier_wait",
+        ),
     ],
 )
 def test_what_the_interpreter_says_of_wrong_synchronisation(

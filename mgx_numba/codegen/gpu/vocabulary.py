@@ -45,6 +45,7 @@ The copy engine (sm_90 and above; `lang.mbarriers`, `lang.tensor_copies`)
     mbarrier_expect(p, bytes)            one arrival, and the phase is not over before so many bytes have come
     mbarrier_wait(p, parity)             until the phase of this parity is over; phases count from 0
     tensor_map(args, SLOT)               what the words from SLOT on describe (`codegen.launch.TensorLayout`)
+    tensor_prefetch(map)                 asks for the description of a tensor before it is needed
     place4(i, j, k, l)                   indices of a box's first element, the contiguous dimension first
     tensor_load(p, map, b, place)        a box to p, with its bytes to the barrier b; one thread asks for it
     tensor_load_window(p, map, b, place, dx, dy)
@@ -92,7 +93,7 @@ from .lang.threads import *
 from .lang.warpgroups import *
 
 _PARTS = (
-    arith, blocks, faults, mbarriers, memory, pipelines, quick, reduce, tensor_copies, tensor_cores, threads, values, vecmath,
-    warpgroups,
+    arith, blocks, faults, mbarriers, memory, pipelines, quick, reduce, tensor_copies, tensor_cores, threads, values,
+    vecmath, warpgroups,
 )  # fmt: skip
 __all__ = [name for part in _PARTS for name in part.__all__]

@@ -348,9 +348,9 @@ class _FlashText:
         buffer.line(f"to = offset(p_out, batch * out_b + head * out_h + row{r} * out_s)")
         part = ("low2", "high2")[r]
         for j in range(self.width // 8):
-            store = f"store{'_aligned' * self.pairs}(to, {8 * j} + word * 2, cast_{problem.dtype}(mul({part}(acc{j}), inverse)))"
             if 8 * j < problem.width:
-                buffer.line(store)
+                value = f"cast_{problem.dtype}(mul({part}(acc{j}), inverse))"
+                buffer.line(f"store{'_aligned' * self.pairs}(to, {8 * j} + word * 2, {value})")
 
     def _keep(self, buffer: CodeBuffer, r: int) -> None:
         """Store a row's sums, and behind all of them the exponent that they are relative to and their weights' sum."""

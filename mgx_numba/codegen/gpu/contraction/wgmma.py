@@ -10,6 +10,7 @@ that a tap of the filter lies on. With few tiles, several blocks add parts of ea
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 from ....errors import DeviceError
 from ...launch import Grid, Launch, Solution, TensorLayout, Windows
@@ -20,6 +21,7 @@ from ...problems.gemm import GemmProblem
 from ...tuning.request import least_bytes
 from ..identity import selected_architecture
 from ..kernel import gpu_kernel
+from .operands import ProductOperands
 from .parts import add_parts
 from .placed import VECTOR_BYTES, PlacedRequest
 from .text import ContractionText
@@ -146,7 +148,7 @@ class _WarpgroupText(ContractionText):
         self.tile = tile or found[0]
         part = -(-slices // (splits or found[1]))
         self.splits = -(-slices // part)
-        down, across = -(-rows // self.tile.rows), -(-columns // self.tile.columns)
+        down, across = self.down, _ = -(-rows // self.tile.rows), -(-columns // self.tile.columns)
         self.tiles = down * across * planes
         self.blocks = min(self.tiles, max(1, multiprocessors() * self.tile.blocks // self.splits))
         self.arguments.integers(
@@ -221,6 +223,7 @@ class _WarpgroupText(ContractionText):
             f"staged = dynamic_float32({tile.stages * tile.stage_bytes})",
             f"full = shared_int64({tile.stages})",
             f"empty = shared_int64({tile.stages})",
+            *["order = shared_int64(2)"] * tile.alternate,
             "begin = block_index(2) * part",
             "end = imin(slices, begin + part)",
             "slot = 0",
@@ -231,15 +234,20 @@ class _WarpgroupText(ContractionText):
         with buffer.block("if thread == 0:"):
             for stage in range(tile.stages):
                 buffer.line(f"mbarrier_init(offset(full, {stage}), 1)")
-                buffer.line(f"mbarrier_init(offset(empty, {stage}), {tile.rows // 64})")
+                buffer.line(f"mbarrier_init(offset(empty, {stage}), {tile.sharers})")
+            for group in range(2 * tile.alternate):
+                buffer.line(f"mbarrier_init(offset(order, {group}), 1)")
             buffer.line("mbarrier_fence()")
+        with buffer.block(f"if thread == {tile.consumers}:"):
+            buffer.line("tensor_prefetch(map_x)")
+            buffer.line("tensor_prefetch(map_w)")
         buffer.line("barrier()")
         with buffer.block(f"if thread >= {tile.consumers}:"):
-            with buffer.block(f"if thread == {tile.consumers}:"):
-                with buffer.block("while tile < tiles:"):
-                    self._place(buffer)
-                    self._produce(buffer)
-                    buffer.line("tile = tile + stride")
+            only = buffer.block(f"if thread == {tile.consumers}:")
+            with only, buffer.block("while tile < tiles:"):
+                self._place(buffer)
+                self._produce(buffer)
+                buffer.line("tile = tile + stride")
         with buffer.block("else:"):
             for line in (
                 "warp = idiv(thread, 32)",
@@ -248,26 +256,44 @@ class _WarpgroupText(ContractionText):
                 "leads = imod(thread, 128) == 0",
             ):
                 buffer.line(line)
+            turns = 2 if tile.alternate else 1
+            if tile.alternate:
+                buffer.line("tile = tile + group * stride")
+                buffer.line("passed = group * (end - begin)")
+                buffer.line("before = 1 - group")
             with buffer.block("while tile < tiles:"):
                 self._place(buffer)
+                if tile.alternate:
+                    buffer.line(f"turns = idiv(passed, {tile.stages})")
+                    buffer.line(f"slot = passed - turns * {tile.stages}")
+                    buffer.line("phase = imod(turns, 2)")
+                    buffer.line("passed = passed + 2 * (end - begin)")
+                    # Slices are multiplied in their order, so that no barrier is more than a phase behind a wait
+                    buffer.line("mbarrier_wait(offset(order, group), before)")
+                    buffer.line("before = 1 - before")
                 self._consume(buffer)
                 self._finish(buffer)
-                buffer.line("tile = tile + stride")
+                buffer.line(f"tile = tile + {turns} * stride")
         return buffer.lines
 
     def _place(self, buffer: CodeBuffer) -> None:
         """Emit where the tile is: its plane, first row and column."""
-        for line in (
-            "plane = idiv(tile, down * across)",
-            "number = tile - plane * down * across",
-            f"band = idiv(number, {NEIGHBOURS} * across) * {NEIGHBOURS}",
-            "inside = number - band * across",
-            f"high = imin(down - band, {NEIGHBOURS})",
-            "aside = idiv(inside, high)",
-            f"first_row = (band + inside - aside * high) * {self.tile.rows}",
-            f"first_column = aside * {self.tile.columns}",
-        ):
-            buffer.line(line)
+        if self.operands.planes > 1:
+            buffer.line("plane = idiv(tile, down * across)")
+            buffer.line("number = tile - plane * down * across")
+        else:
+            buffer.line("plane = 0")
+            buffer.line("number = tile")
+        if self.down > NEIGHBOURS:
+            buffer.line(f"band = idiv(number, {NEIGHBOURS} * across) * {NEIGHBOURS}")
+            buffer.line("inside = number - band * across")
+            buffer.line(f"high = imin(down - band, {NEIGHBOURS})")
+            buffer.line("aside = idiv(inside, high)")
+            buffer.line(f"first_row = (band + inside - aside * high) * {self.tile.rows}")
+        else:
+            buffer.line("aside = idiv(number, down)" if self.down > 1 else "aside = number")
+            buffer.line(f"first_row = (number - aside * down) * {self.tile.rows}")
+        buffer.line(f"first_column = aside * {self.tile.columns}")
         self.operands.begin(buffer)
 
     def _advance(self, buffer: CodeBuffer) -> None:
@@ -329,6 +355,7 @@ class _WarpgroupText(ContractionText):
 
     def _batch_places(self, operand: int) -> str:
         """The numbers of an operand's plane along the batch's axes, of which a tensor map has two."""
+        assert isinstance(self.operands, ProductOperands)
         indices = self.operands.plane_indices
         found = [indices[d] if moves else "0" for d, moves in self._moves[operand]]
         return ", ".join([*found, "0", "0"][:MOST_BATCH_AXES])
@@ -336,22 +363,30 @@ class _WarpgroupText(ContractionText):
     def _consume(self, buffer: CodeBuffer) -> None:
         """Emit a warpgroup's loop over the slices of a tile."""
         tile = self.tile
-        buffer.line(f"sums = wgmma_zero({tile.columns})")
+        for i in range(tile.sums):
+            buffer.line(f"sums{i} = wgmma_zero({tile.columns})")
         buffer.line("last = slot")
         buffer.line("k = begin")
+        own = f"slot * {self.left_elements}" + f" + group * {64 * self.slice}" * (tile.sharers > 1)
         with buffer.block("while k < end:"):
             buffer.line("mbarrier_wait(offset(full, slot), phase)")
-            buffer.line(f"own = offset(ring_x, slot * {self.left_elements} + group * {64 * self.slice})")
+            buffer.line(f"own = offset(ring_x, {own})")
             buffer.line(f"theirs = offset(ring_w, slot * {self.right_elements})")
             buffer.line("wgmma_fence()")
-            buffer.line(f"sums = wgmma_{self.dtype}(sums, own, theirs, {int(self.turned)})")
+            for i in range(tile.sums):
+                left = f"offset(own, {i * 64 * self.slice})" if i else "own"
+                buffer.line(f"sums{i} = wgmma_{self.dtype}(sums{i}, {left}, theirs, {int(self.turned)})")
             buffer.line("wgmma_commit()")
-            buffer.line("sums = wgmma_wait(sums, 1)")  # the products before are complete: their stage is free
+            buffer.line("sums0 = wgmma_wait(sums0, 1)")  # the products before are complete: their stage is free
             with buffer.block("if leads & (k > begin):"):
                 buffer.line("mbarrier_arrive(offset(empty, last))")
             buffer.line("last = slot")
             self._advance(buffer)
-        buffer.line("sums = wgmma_wait(sums, 0)")
+        if tile.alternate:
+            with buffer.block("if leads:"):
+                buffer.line("mbarrier_arrive(offset(order, 1 - group))")
+        for i in range(tile.sums):
+            buffer.line(f"sums{i} = wgmma_wait(sums{i}, 0)")
         with buffer.block("if leads:"):
             buffer.line("mbarrier_arrive(offset(empty, last))")
 
@@ -366,15 +401,16 @@ class _WarpgroupText(ContractionText):
         buffer.line(f"area = warp * {16 * tile.pitch}")
         buffer.line(f"mine = area + idiv(lane, 4) * {tile.pitch} + imod(lane, 4) * 2")
         per_row = wide // lanes
-        for piece in range(tile.columns // wide):
+        buffer.line(f"own_row = first_row + {'imod(warp, 4)' if tile.alternate else 'warp'} * 16")
+        for i, piece in product(range(tile.sums), range(tile.columns // wide)):
             buffer.line("warp_barrier()")
-            buffer.line(f"store_sums(staged, mine, {tile.pitch}, sums, {piece * wide // 8}, {wide // 8})")
+            buffer.line(f"store_sums(staged, mine, {tile.pitch}, sums{i}, {piece * wide // 8}, {wide // 8})")
             buffer.line("warp_barrier()")
             with buffer.block(f"for turn in range({16 * per_row // 32}):"):
                 buffer.line("item = turn * 32 + lane")
                 buffer.line(f"below = idiv(item, {per_row})")
                 buffer.line(f"side = (item - below * {per_row}) * {lanes}")
-                buffer.line("row = first_row + warp * 16 + below")
+                buffer.line(f"row = own_row + {64 * i} + below")
                 buffer.line(f"column = first_column + {piece * wide} + side")
                 with buffer.block("if (row < rows) & (column < columns):"):
                     load = "load_aligned" if lanes > 1 else "load"

@@ -24,10 +24,12 @@ class WarpgroupTile:
     """A block's tile.
 
     Attributes:
-        rows, columns: of the result; 64 rows for each warpgroup.
+        rows, columns: of the result.
         stages: of its ring.
         blocks: those that share a multiprocessor.
         staging: columns of the sums that pass through a block's memory at once.
+        alternate: two warpgroups take tiles in turn, each all rows of its own: one multiplies while the other finishes.
+            Otherwise each warpgroup has 64 rows of the block's one tile.
     """
 
     rows: int
@@ -35,6 +37,7 @@ class WarpgroupTile:
     stages: int
     blocks: int
     staging: int = 64
+    alternate: bool = False
 
     @property
     def pitch(self) -> int:
@@ -44,7 +47,17 @@ class WarpgroupTile:
     @property
     def consumers(self) -> int:
         """Threads that multiply."""
-        return self.rows // 64 * WARPGROUP
+        return 2 * WARPGROUP if self.alternate else self.rows // 64 * WARPGROUP
+
+    @property
+    def sums(self) -> int:
+        """How often 64 rows a warpgroup has of its tile."""
+        return self.rows // 64 if self.alternate else 1
+
+    @property
+    def sharers(self) -> int:
+        """Warpgroups that multiply a stage."""
+        return 1 if self.alternate else self.rows // 64
 
     @property
     def threads(self) -> int:
@@ -59,7 +72,7 @@ class WarpgroupTile:
     @property
     def shared_bytes(self) -> int:
         """Memory of a block besides its barriers."""
-        return self.stages * self.stage_bytes + self.rows * self.pitch * 4
+        return self.stages * self.stage_bytes + self.consumers // 2 * self.pitch * 4
 
 
 # Stages fill the 227 KiB of a multiprocessor that its blocks share, less barriers and what the driver keeps of each.
@@ -67,11 +80,17 @@ TILES = (
     WarpgroupTile(128, 256, 4, 1, 32),
     WarpgroupTile(128, 192, 4, 1),
     WarpgroupTile(128, 128, 5, 1),
+    WarpgroupTile(128, 128, 5, 1, 64, True),
+    WarpgroupTile(64, 256, 4, 1, 32, True),
+    WarpgroupTile(128, 64, 6, 1, 64, True),
     WarpgroupTile(128, 128, 2, 2),
     WarpgroupTile(128, 64, 3, 2),
-    WarpgroupTile(64, 256, 4, 1),
     WarpgroupTile(64, 128, 3, 2),
     WarpgroupTile(64, 64, 5, 2),
+    WarpgroupTile(128, 64, 7, 1),
+    WarpgroupTile(64, 128, 8, 1),
+    WarpgroupTile(64, 64, 12, 1),
+    WarpgroupTile(64, 32, 16, 1, 32),
 )
 """Those that were fastest for some shape on an H200."""
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -118,7 +137,7 @@ def chosen_tile(
         for splits in SPLITS
         if tile.columns % widths == 0 and (splits == 1 or slices >= splits * LEAST_SLICES)
     ]
-    return min(candidates, key=lambda c: _cycles(*c, rows, columns, slices, planes, rate, cores))
+    return min(candidates, key=lambda c: _cycles(c[0], c[1], rows, columns, slices, planes, rate, cores))
 
 
 def _cycles(

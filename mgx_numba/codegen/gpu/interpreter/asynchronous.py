@@ -153,7 +153,9 @@ class BlockAsync:
         if start % (8 * ROW):
             raise KernelFault(f"a box begins at byte {start} of {to.allocation.name}, which is no multiple of 1024")
         if stop > to.allocation.data.size:
-            raise KernelFault(f"writes bytes {start} to {stop} of {to.allocation.name}, which has {to.allocation.data.size}")
+            raise KernelFault(
+                f"writes bytes {start} to {stop} of {to.allocation.name}, which has {to.allocation.data.size}"
+            )
         self._check_write(to.allocation, start, stop, thread)
         to.allocation.data[_swizzled(start, np.arange(data.size))] = data.reshape(-1)
         if to.allocation.written is not None:
@@ -185,9 +187,7 @@ class BlockAsync:
 
     # Products
 
-    def multiply(
-        self, dtype: np.dtype, first: int, sums: np.ndarray, a: Place, b: Place, turned: int
-    ) -> np.ndarray:
+    def multiply(self, dtype: np.dtype, first: int, sums: np.ndarray, a: Place, b: Place, turned: int) -> np.ndarray:
         """``wgmma_<dtype>`` of the warpgroup whose first thread is ``first``: 64 rows of sums and as many of ``a``."""
         depth, columns = ROW // dtype.itemsize, sums.shape[1]
         left = self._operand(a, first, np.arange(64 * ROW), dtype).reshape(64, depth)
@@ -285,12 +285,10 @@ def _swizzled(start: int, offsets: np.ndarray) -> np.ndarray:
 def _box(memory: Memory, layout: TensorLayout, address: int, place: np.ndarray) -> np.ndarray:
     """The bytes of a box whose first element is at these indices, last dimension first."""
     indices = [int(p) + np.arange(n) for p, n in zip(place, layout.box)]
-    return _gathered(memory, layout, address, np.meshgrid(*reversed(indices), indexing="ij")[::-1])
+    return _gathered(memory, layout, address, list(np.meshgrid(*reversed(indices), indexing="ij"))[::-1])
 
 
-def _window(
-    memory: Memory, layout: TensorLayout, address: int, place: np.ndarray, taps: tuple[int, ...]
-) -> np.ndarray:
+def _window(memory: Memory, layout: TensorLayout, address: int, place: np.ndarray, taps: tuple[int, ...]) -> np.ndarray:
     """The bytes of a box of positions, one after the other, each moved by a tap."""
     windows = layout.windows
     assert windows is not None

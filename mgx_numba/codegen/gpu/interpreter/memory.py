@@ -80,7 +80,11 @@ class Allocation:
         else:
             readers = self._reader[:, part]
             before = readers[2] < who.epoch
-            past = (readers[1] == block) & before & ((readers[2] // EPOCH < who.epoch // EPOCH) | _of_warp(readers[0], who))
+            past = (
+                (readers[1] == block)
+                & before
+                & ((readers[2] // EPOCH < who.epoch // EPOCH) | _of_warp(readers[0], who))
+            )
             fresh = (readers[0] == _NOBODY) | (readers[0] == who.number) | past
             near = (readers[1] == block) & _of_warp(readers[0], who)
             readers[0] = np.where(fresh, who.number, np.where(near, _WARP_READERS - who.number // WARP, _SEVERAL))

@@ -163,6 +163,7 @@ def _engine_names(state: _BlockState) -> dict[str, Any]:
         "copy_commit": state.copies.commit,
         "copy_wait": state.copies.wait,
         "tensor_map": lambda args, slot: args[slot],
+        "tensor_prefetch": lambda number: None,
         "place4": lambda *parts: np.array(parts, np.int32),
         "tensor_load": load,
         "tensor_load_window": load,
@@ -232,8 +233,7 @@ class _RunningBlock:
             raise self._stuck()
 
     def _advance(self, index: int, answer: Any) -> None:
-        self._who.index = self._who.number = index
-        self._who.epoch = self._epoch * EPOCH + self._warp_epochs[index // WARP]
+        self._turn(index)
         try:
             self._waiting[index] = self._steps[index].send(answer)
         except StopIteration:
@@ -243,6 +243,11 @@ class _RunningBlock:
             raise KernelFault(
                 f"{self._name}, block {self._who.block}, thread {index}{self._place(error)}: {problem}"
             ) from error
+
+    def _turn(self, index: int) -> None:
+        """It is a thread's turn."""
+        self._who.index = self._who.number = index
+        self._who.epoch = self._epoch * EPOCH + self._warp_epochs[index // WARP]
 
     def _place(self, error: Exception) -> str:
         """The line of the text that an error came from."""
@@ -256,8 +261,8 @@ class _RunningBlock:
     def _met(self) -> dict[int, Any]:
         """What the threads get that have all met, by thread."""
         found: dict[int, Any] = {}
-        for index, (name, line, operands) in self._waiting.items():
-            if name == "mbarrier_wait" and self._told(index, line, lambda i=index, o=operands: self._passed(i, *o)):
+        for index, (name, line, given) in self._waiting.items():
+            if name == "mbarrier_wait" and self._told(index, line, functools.partial(self._passed, index, *given)):
                 found[index] = None
         for first in range(0, len(self._steps), WARP):
             name, operands = self._agreed(range(first, first + WARP))
@@ -265,15 +270,14 @@ class _RunningBlock:
                 if name == "warp_barrier":
                     self._warp_epochs[first // WARP] += 1
                     self._sync.meet(range(first, first + WARP))
-                self._who.index = self._who.number = first
-                self._who.epoch = self._epoch * EPOCH + self._warp_epochs[first // WARP]
-                results = self._told(first, self._waiting[first][1], lambda n=name, o=operands: COLLECTIVES[n](o))
+                self._turn(first)
+                results = self._told(first, self._waiting[first][1], functools.partial(COLLECTIVES[name], operands))
                 found.update(zip(range(first, first + WARP), results))
         for first in range(0, len(self._steps), WARPGROUP):
             name, operands = self._agreed(range(first, first + WARPGROUP))
             if name in WARPGROUP_NAMES:
-                line, call = self._waiting[first][1], WARPGROUP_NAMES[name]
-                results = self._told(first, line, lambda c=call, f=first, o=operands: c(self._sync, f, o))
+                call = functools.partial(WARPGROUP_NAMES[name], self._sync, first, operands)
+                results = self._told(first, self._waiting[first][1], call)
                 found.update(zip(range(first, first + WARPGROUP), results))
         if found:
             return found

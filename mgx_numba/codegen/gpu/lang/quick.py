@@ -19,7 +19,8 @@ from ...lang.vector import elementwise
 from .threads import call, target
 
 __all__ = [
-    "exp2_quick", "exp_quick", "gelu_erf_quick", "gelu_tanh_quick", "sigmoid_quick", "silu_quick", "softplus_quick", "tanh_quick",
+    "exp2_quick", "exp_quick", "gelu_erf_quick", "gelu_tanh_quick", "sigmoid_quick", "silu_quick", "softplus_quick",
+    "tanh_quick",
 ]  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from ...launch import DYNAMIC_ALIGNMENT
 from .mbarriers import SHARED_SPACE, shared_address
 from .threads import inline, target
 
-__all__ = ["place4", "tensor_load", "tensor_load_window", "tensor_map"]
+__all__ = ["place4", "tensor_load", "tensor_load_window", "tensor_map", "tensor_prefetch"]
 
 _I16, _I32, _I64, _I8 = (ir.IntType(bits) for bits in (16, 32, 64, 8))
 _PLACE = Vec("int32", 4)
@@ -65,6 +65,19 @@ def _tensor_map(args: types.Type, slot: types.Type) -> Any:
     return words(words, types.int64), lower
 
 
+def _prefetch(tensor: types.Type) -> Any:
+    pointer_dtype("tensor_prefetch", tensor)
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+        if target().capability < _LEAST_CAPABILITY:
+            raise TypingError(f"tensor_prefetch: {target().name} has no copy engine")
+        place = builder.ptrtoint(values[0], _I64)
+        inline(builder, "prefetch.tensormap [$0];", "l,~{memory}", ir.VoidType(), [place], True)
+        return context.get_dummy_value()
+
+    return types.void(tensor), lower
+
+
 def _place4(*parts: types.Type) -> Any:
     def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
         result = ir.Constant(ir.VectorType(_I32, 4), ir.Undefined)
@@ -75,7 +88,9 @@ def _place4(*parts: types.Type) -> Any:
     return _PLACE(*[types.int64] * 4), lower
 
 
-_COPY = "cp.async.bulk.tensor.4d.shared::cluster.global.{}mbarrier::complete_tx::bytes [$0], [$1, {{$3, $4, $5, $6}}], [$2]"
+_COPY = (
+    "cp.async.bulk.tensor.4d.shared::cluster.global.{}mbarrier::complete_tx::bytes [$0], [$1, {{$3, $4, $5, $6}}], [$2]"
+)
 
 
 def _load(name: str, window: bool) -> Any:
@@ -106,6 +121,7 @@ def _load(name: str, window: bool) -> Any:
 
 
 tensor_map = make_intrinsic("tensor_map", _tensor_map, 2)
+tensor_prefetch = make_intrinsic("tensor_prefetch", _prefetch, 1)
 place4 = make_intrinsic("place4", _place4, 4)
 tensor_load = _load("tensor_load", False)
 tensor_load_window = _load("tensor_load_window", True)

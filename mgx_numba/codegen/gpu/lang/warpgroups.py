@@ -158,7 +158,9 @@ def _wait(sums: types.Type, pending: types.Type) -> Any:
     return held(held, pending), lower
 
 
-def _store(p: types.Type, i: types.Type, pitch: types.Type, sums: types.Type, first: types.Type, count: types.Type) -> Any:
+def _store(
+    p: types.Type, i: types.Type, pitch: types.Type, sums: types.Type, first: types.Type, count: types.Type
+) -> Any:
     held = _expect_sums("store_sums", sums)
     if pointer_dtype("store_sums", p) != "float32":
         raise TypingError(f"store_sums: sums are float32, got {p}")

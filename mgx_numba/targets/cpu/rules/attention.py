@@ -17,6 +17,7 @@ from ...lowering.buffers import Buffer, View
 from ...lowering.lowering import Lowering
 from .table import lowering
 
+
 @lowering("attention", accepts=accepts_attention)
 def lower_attention(low: Lowering, ins: Instruction) -> None:
     """The launches that `plan` chooses, over views in place."""

@@ -26,7 +26,9 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
     op, type = ins.op, ins.shape.type
     assert isinstance(op, Attention)
     if type not in ATTENTION or any(0 in i.shape.lens for i in ins.inputs):
-        low.host(ins, f"kernels take 16-bit floats, and some elements, not {'; '.join(str(i.shape) for i in ins.inputs)}")
+        low.host(
+            ins, f"kernels take 16-bit floats, and some elements, not {'; '.join(str(i.shape) for i in ins.inputs)}"
+        )
         return
     q, k, v = (_in_vectors(low, ins, view) for view in low.inputs(ins)[:3])
     out = attention_output(low, ins)
