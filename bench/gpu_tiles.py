@@ -87,6 +87,8 @@ def candidates(problem: GemmProblem | ConvProblem) -> Iterator[tuple[WarpgroupTi
     yield None, 0, wgmma_solution(placed)
     for tile in TILES:
         for splits in (1, 2, 4, 8):
+            if isinstance(problem, GemmProblem) and problem.b_strides[1] == 1 and tile.columns % 64:
+                continue
             if splits > 1 and tile.rows * tile.columns > 128 * 128:
                 continue
             try:
