@@ -10,7 +10,6 @@ that a tap of the filter lies on. With few tiles, several blocks add parts of ea
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
 
 from ....errors import DeviceError
 from ...launch import Grid, Launch, Solution, TensorLayout, Windows
@@ -223,7 +222,6 @@ class _WarpgroupText(ContractionText):
             f"staged = dynamic_float32({tile.stages * tile.stage_bytes})",
             f"full = shared_int64({tile.stages})",
             f"empty = shared_int64({tile.stages})",
-            *["order = shared_int64(2)"] * tile.alternate,
             "begin = block_index(2) * part",
             "end = imin(slices, begin + part)",
             "slot = 0",
@@ -234,9 +232,7 @@ class _WarpgroupText(ContractionText):
         with buffer.block("if thread == 0:"):
             for stage in range(tile.stages):
                 buffer.line(f"mbarrier_init(offset(full, {stage}), 1)")
-                buffer.line(f"mbarrier_init(offset(empty, {stage}), {tile.sharers})")
-            for group in range(2 * tile.alternate):
-                buffer.line(f"mbarrier_init(offset(order, {group}), 1)")
+                buffer.line(f"mbarrier_init(offset(empty, {stage}), {tile.rows // 64})")
             buffer.line("mbarrier_fence()")
         with buffer.block(f"if thread == {tile.consumers}:"):
             buffer.line("tensor_prefetch(map_x)")
@@ -256,24 +252,11 @@ class _WarpgroupText(ContractionText):
                 "leads = imod(thread, 128) == 0",
             ):
                 buffer.line(line)
-            turns = 2 if tile.alternate else 1
-            if tile.alternate:
-                buffer.line("tile = tile + group * stride")
-                buffer.line("passed = group * (end - begin)")
-                buffer.line("before = 1 - group")
             with buffer.block("while tile < tiles:"):
                 self._place(buffer)
-                if tile.alternate:
-                    buffer.line(f"turns = idiv(passed, {tile.stages})")
-                    buffer.line(f"slot = passed - turns * {tile.stages}")
-                    buffer.line("phase = imod(turns, 2)")
-                    buffer.line("passed = passed + 2 * (end - begin)")
-                    # Slices are multiplied in their order, so that no barrier is more than a phase behind a wait
-                    buffer.line("mbarrier_wait(offset(order, group), before)")
-                    buffer.line("before = 1 - before")
                 self._consume(buffer)
                 self._finish(buffer)
-                buffer.line(f"tile = tile + {turns} * stride")
+                buffer.line("tile = tile + stride")
         return buffer.lines
 
     def _place(self, buffer: CodeBuffer) -> None:
@@ -363,30 +346,22 @@ class _WarpgroupText(ContractionText):
     def _consume(self, buffer: CodeBuffer) -> None:
         """Emit a warpgroup's loop over the slices of a tile."""
         tile = self.tile
-        for i in range(tile.sums):
-            buffer.line(f"sums{i} = wgmma_zero({tile.columns})")
+        buffer.line(f"sums = wgmma_zero({tile.columns})")
         buffer.line("last = slot")
         buffer.line("k = begin")
-        own = f"slot * {self.left_elements}" + f" + group * {64 * self.slice}" * (tile.sharers > 1)
         with buffer.block("while k < end:"):
             buffer.line("mbarrier_wait(offset(full, slot), phase)")
-            buffer.line(f"own = offset(ring_x, {own})")
+            buffer.line(f"own = offset(ring_x, slot * {self.left_elements} + group * {64 * self.slice})")
             buffer.line(f"theirs = offset(ring_w, slot * {self.right_elements})")
             buffer.line("wgmma_fence()")
-            for i in range(tile.sums):
-                left = f"offset(own, {i * 64 * self.slice})" if i else "own"
-                buffer.line(f"sums{i} = wgmma_{self.dtype}(sums{i}, {left}, theirs, {int(self.turned)})")
+            buffer.line(f"sums = wgmma_{self.dtype}(sums, own, theirs, {int(self.turned)})")
             buffer.line("wgmma_commit()")
-            buffer.line("sums0 = wgmma_wait(sums0, 1)")  # the products before are complete: their stage is free
+            buffer.line("sums = wgmma_wait(sums, 1)")  # the products before are complete: their stage is free
             with buffer.block("if leads & (k > begin):"):
                 buffer.line("mbarrier_arrive(offset(empty, last))")
             buffer.line("last = slot")
             self._advance(buffer)
-        if tile.alternate:
-            with buffer.block("if leads:"):
-                buffer.line("mbarrier_arrive(offset(order, 1 - group))")
-        for i in range(tile.sums):
-            buffer.line(f"sums{i} = wgmma_wait(sums{i}, 0)")
+        buffer.line("sums = wgmma_wait(sums, 0)")
         with buffer.block("if leads:"):
             buffer.line("mbarrier_arrive(offset(empty, last))")
 
@@ -401,16 +376,15 @@ class _WarpgroupText(ContractionText):
         buffer.line(f"area = warp * {16 * tile.pitch}")
         buffer.line(f"mine = area + idiv(lane, 4) * {tile.pitch} + imod(lane, 4) * 2")
         per_row = wide // lanes
-        buffer.line(f"own_row = first_row + {'imod(warp, 4)' if tile.alternate else 'warp'} * 16")
-        for i, piece in product(range(tile.sums), range(tile.columns // wide)):
+        for piece in range(tile.columns // wide):
             buffer.line("warp_barrier()")
-            buffer.line(f"store_sums(staged, mine, {tile.pitch}, sums{i}, {piece * wide // 8}, {wide // 8})")
+            buffer.line(f"store_sums(staged, mine, {tile.pitch}, sums, {piece * wide // 8}, {wide // 8})")
             buffer.line("warp_barrier()")
             with buffer.block(f"for turn in range({16 * per_row // 32}):"):
                 buffer.line("item = turn * 32 + lane")
                 buffer.line(f"below = idiv(item, {per_row})")
                 buffer.line(f"side = (item - below * {per_row}) * {lanes}")
-                buffer.line(f"row = own_row + {64 * i} + below")
+                buffer.line("row = first_row + warp * 16 + below")
                 buffer.line(f"column = first_column + {piece * wide} + side")
                 with buffer.block("if (row < rows) & (column < columns):"):
                     load = "load_aligned" if lanes > 1 else "load"
