@@ -65,6 +65,9 @@ class Recorder:
         """The model's plan has the result in the place of this operand."""
         self.replaced[request] = operand
 
+    def place(self, request: Request, instruction: str, taken: Candidate) -> None:
+        """Which instruction of the model it is."""
+
     def tell(self) -> None:
         """Tuning's warnings: there are none."""
 

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
         generate_argument,
         literal,
     )
+    from .api.as_migraphx import install_as_migraphx, uninstall_as_migraphx
+    from .api.custom import custom_kernel, register_custom_op, unregister_custom_op
     from .api.functions import (
+        check_onnx,
         get_onnx_operators,
         get_tf_operators,
         optimize,
@@ -46,8 +49,10 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "api.argument": "argument argument_from_pointer create_argument fill_argument generate_argument literal",
+    "api.as_migraphx": "install_as_migraphx uninstall_as_migraphx",
+    "api.custom": "custom_kernel register_custom_op unregister_custom_op",
     "api.functions": (
-        "get_onnx_operators get_tf_operators optimize parse_onnx parse_onnx_buffer parse_tf parse_tf_buffer"
+        "check_onnx get_onnx_operators get_tf_operators optimize parse_onnx parse_onnx_buffer parse_tf parse_tf_buffer"
     ),
     "api.loading": "load load_buffer",
     "api.module": "instruction_ref macro module op",
@@ -66,7 +71,9 @@ __all__ = [
     "argument",
     "argument_from_pointer",
     "autocast_fp8",
+    "check_onnx",
     "create_argument",
+    "custom_kernel",
     "dynamic_dimension",
     "fill_argument",
     "generate_argument",
@@ -74,6 +81,7 @@ __all__ = [
     "get_onnx_operators",
     "get_target",
     "get_tf_operators",
+    "install_as_migraphx",
     "instruction_ref",
     "literal",
     "load",
@@ -92,26 +100,31 @@ __all__ = [
     "quantize_fp16",
     "quantize_int4_weights",
     "quantize_int8",
+    "register_custom_op",
     "save",
     "save_buffer",
     "shape",
     "target",
+    "uninstall_as_migraphx",
+    "unregister_custom_op",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    home = _HOME_OF.get(name)
-    if home is None:
-        if name.startswith("_"):
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from .api.missing import missing_name
+if not TYPE_CHECKING:  # else a name that does not exist would be one
 
-        raise AttributeError(missing_name(name, __all__))
-    from .interrupts import whole_module
+    def __getattr__(name: str) -> Any:
+        home = _HOME_OF.get(name)
+        if home is None:
+            if name.startswith("_"):
+                raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            from .api.missing import missing_name
 
-    value = getattr(whole_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
+            raise AttributeError(missing_name(name, __all__))
+        from .interrupts import whole_module
+
+        value = getattr(whole_module(f"{__name__}.{home}"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

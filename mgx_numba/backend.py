@@ -30,6 +30,7 @@ class MgxBackendRep(BackendRep):
     """A model that is ready to run.
 
     Inputs whose lengths the model declares are compiled for at once; others when `run` first meets a set of lengths.
+    Sequences are lists, optionals a value or ``None``, in inputs and in results.
     """
 
     def __init__(self, model: ModelProto, target: str, options: Mapping[str, Any]) -> None:
@@ -39,8 +40,7 @@ class MgxBackendRep(BackendRep):
         constant = {i.name for i in model.graph.initializer} | {s.values.name for s in model.graph.sparse_initializer}
         self._inputs = [i for i in model.graph.input if i.name not in constant]
         self._outputs = list(model.graph.output)
-        tensors = all(i.type.WhichOneof("value") == "tensor_type" for i in self._inputs)
-        self._fixed = not tensors or all(map(_has_lengths, self._inputs))  # the parser says what it cannot take
+        self._fixed = all(map(_has_lengths, self._inputs))
         self._programs: dict[tuple[tuple[int, ...], ...], program] = {}
         if self._fixed:
             self._programs[()] = self._compiled({})
@@ -60,7 +60,7 @@ class MgxBackendRep(BackendRep):
         if kwargs:
             raise OptionError(f"run knows no option {', '.join(map(repr, kwargs))}")
         feeds = {i.name: _stored(i, value) for i, value in self._given(inputs)}
-        lens = {} if self._fixed else {name: array.shape for name, array in feeds.items()}
+        lens = {} if self._fixed else {name: x.shape for name, x in feeds.items() if isinstance(x, np.ndarray)}
         key = tuple(lens.values())
         if key not in self._programs:
             self._programs[key] = self._compiled(lens)
@@ -155,7 +155,7 @@ class MgxBackend(Backend):
     def supports_device(cls, device: str) -> bool:
         """Whether models can be compiled for a device, ``CPU``."""
         try:
-            return Device(device).type == DeviceType.CPU
+            return bool(Device(device).type == DeviceType.CPU)
         except (AttributeError, ValueError):
             return False
 
@@ -167,13 +167,18 @@ supports_device = MgxBackend.supports_device
 
 
 def _has_lengths(info: ValueInfoProto) -> bool:
-    """Whether a model says all lengths of a tensor."""
+    """Whether a model says all lengths of a tensor, of which it may mean 0 to be unknown; sequences and optionals need
+    none to be said."""
+    if info.type.WhichOneof("value") != "tensor_type":
+        return True
     tensor = info.type.tensor_type
-    return tensor.HasField("shape") and all(d.WhichOneof("value") == "dim_value" for d in tensor.shape.dim)
+    return tensor.HasField("shape") and all(d.dim_value > 0 for d in tensor.shape.dim)
 
 
-def _stored(info: ValueInfoProto, value: Any) -> np.ndarray:
+def _stored(info: ValueInfoProto, value: Any) -> Any:
     """An input as the program holds it: types below a byte in a wider one."""
+    if info.type.WhichOneof("value") != "tensor_type":
+        return value
     array = np.asarray(value)
     number = info.type.tensor_type.elem_type
     if is_narrow(number) and array.dtype == helper.tensor_dtype_to_np_dtype(number):
@@ -184,8 +189,10 @@ def _stored(info: ValueInfoProto, value: Any) -> np.ndarray:
 
 def _declared(info: ValueInfoProto, result: Any) -> Any:
     """A result in the element type that the model declares for it."""
+    if result is None:
+        return None
     if isinstance(result, list):
-        return [np.asarray(r) for r in result]
+        return [_declared(info, r) for r in result]
     array = np.asarray(result)
     number = info.type.tensor_type.elem_type
     if is_narrow(number):

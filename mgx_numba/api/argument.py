@@ -27,9 +27,9 @@ class argument(np.ndarray):
 
     A scalar (``get_shape()`` is {1}, {0}) is an array without axes, of shape (), and a buffer without axes gives one.
 
-    ``argument(shape)`` is new memory of zeros, ``argument(shape, data)`` borrows a buffer of the shape's element type:
-    its element space, flat, or an array of its lengths and strides. Numbers in a sequence, and arrays with other
-    strides, are copied.
+    ``argument(shape)`` is new memory of zeros (or empty strings), ``argument(shape, data)`` borrows a buffer of the
+    shape's element type: its element space, flat, or an array of its lengths and strides. Numbers in a sequence, and
+    arrays with other strides, are copied.
 
     Raises:
         ShapeError: the element type has no counterpart, or data does not fit the shape.
@@ -66,7 +66,7 @@ class argument(np.ndarray):
         """Address of the first element."""
         return self.unwrap().data_ptr
 
-    def tolist(self) -> list:
+    def tolist(self) -> list[Any]:
         """Elements in logical order, flat."""
         return self.unwrap().tolist()
 
@@ -108,7 +108,7 @@ class argument(np.ndarray):
             return not self.unwrap() == other.unwrap()
         return self.view(np.ndarray) != other
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def __repr__(self) -> str:
         return repr(self.unwrap())
@@ -121,7 +121,7 @@ def _of_shape(wanted: Shape, data: Any) -> Argument:
     if data is None:
         result = Argument.from_shape(wanted)
         for part in _leaves(result):
-            part.numpy()[...] = 0
+            part.numpy()[...] = "" if part.shape.type.holds_objects else 0
         return result
     if isinstance(data, (list, tuple, range)):
         return create_argument(shape.wrap(wanted), data).unwrap()

@@ -5,18 +5,23 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..core.shape import DynamicDimension
 from ..errors import ParseError
 from ..interrupts import whole_module
 from ..targets.registry import DEFAULT
+from .file_kinds import taken_for
 from .options import asked_quantizations, parse_optimize_options
 from .program import program
 from .quantizing import quantize
 from .shape import dynamic_dimension, unwrap_dimension
 
+if TYPE_CHECKING:
+    from ..frontends.onnx.check import Finding
+
 __all__ = [
+    "check_onnx",
     "get_onnx_operators",
     "get_tf_operators",
     "optimize",
@@ -39,8 +44,12 @@ def parse_onnx(
     max_loop_iterations: int = 10,
     limit_max_iterations: int = 65535,
     use_debug_symbols: bool = False,
+    strict: bool = False,
 ) -> program:
     """Read an ONNX model from a file (or a ``ModelProto``).
+
+    Where a file is not as ONNX wants it and nobody doubts what is meant, it is accepted with a warning that names the
+    node; `check_onnx` lists what those are, and everything that a model is refused for.
 
     Args:
         filename: path of the model; external data is looked for beside it.
@@ -55,6 +64,7 @@ def parse_onnx(
             have their exact length, and this has no effect.
         limit_max_iterations: largest trip count.
         use_debug_symbols: keep the names of ONNX nodes with the instructions.
+        strict: refuse what would be accepted with a warning.
 
     Raises:
         ParseError: the file is malformed; the message names the node.
@@ -63,8 +73,8 @@ def parse_onnx(
     whole_module("mgx_numba.frontends.onnx.parser")
     from ..frontends.onnx import parse_onnx as parse
 
-    return program.wrap(
-        parse(
+    with taken_for(filename, "onnx"):
+        found = parse(
             filename,
             default_dim_value=default_dim_value,
             default_dyn_dim_value=_range(default_dyn_dim_value),
@@ -76,8 +86,9 @@ def parse_onnx(
             max_loop_iterations=max_loop_iterations,
             limit_max_iterations=limit_max_iterations,
             use_debug_symbols=use_debug_symbols,
+            strict=strict,
         )
-    )
+    return program.wrap(found)
 
 
 def parse_onnx_buffer(
@@ -90,6 +101,8 @@ def parse_onnx_buffer(
     print_program_on_error: bool = False,
     external_data_path: str = "",
     use_debug_symbols: bool = False,
+    dim_params: Mapping[str, Any] | None = None,
+    strict: bool = False,
 ) -> program:
     """Read an ONNX model from bytes, which MIGraphX calls ``filename`` too; otherwise ``parse_onnx``."""
     whole_module("mgx_numba.frontends.onnx.parser")
@@ -102,14 +115,54 @@ def parse_onnx_buffer(
             bytes(filename),
             default_dim_value=default_dim_value,
             default_dyn_dim_value=_range(default_dyn_dim_value),
+            dim_params={k: unwrap_dimension(v) for k, v in (dim_params or {}).items()},
             map_input_dims=dict(map_input_dims or {}),
             map_dyn_input_dims=_dynamic_dims(map_dyn_input_dims),
             skip_unknown_operators=skip_unknown_operators,
             print_program_on_error=print_program_on_error,
             external_data_path=external_data_path,
             use_debug_symbols=use_debug_symbols,
+            strict=strict,
         )
     )
+
+
+def check_onnx(
+    filename: str | os.PathLike[str] | Any,
+    default_dim_value: int = 0,
+    dim_params: Mapping[str, Any] | None = None,
+    map_input_dims: Mapping[str, Sequence[int]] | None = None,
+    map_dyn_input_dims: Mapping[str, Sequence[Any]] | None = None,
+    external_data_path: str = "",
+    strict: bool = False,
+) -> list[Finding]:
+    """Everything that is wrong with an ONNX model, at once; an empty list if nothing is.
+
+    Args:
+        filename: path of the model, its bytes, or a ``ModelProto``.
+        default_dim_value, dim_params, map_input_dims, map_dyn_input_dims, strict: those of `parse_onnx`.
+        external_data_path: folder of external data (the model's own if ``filename`` is a path).
+
+    Returns:
+        What `parse_onnx` would refuse the model for, each with its node, operator, domain, operator set and what is
+        supported; then what it would accept with a warning (``accepted`` is true of them).
+
+    Raises:
+        OptionError: contradictory options.
+    """
+    whole_module("mgx_numba.frontends.onnx.check")
+    from ..frontends.onnx.check import check
+    from ..frontends.onnx.options import ParseOptions
+
+    options = ParseOptions(
+        default_dim_value=default_dim_value,
+        dim_params={k: unwrap_dimension(v) for k, v in (dim_params or {}).items()},
+        map_input_dims=dict(map_input_dims or {}),
+        map_dyn_input_dims=_dynamic_dims(map_dyn_input_dims),
+        external_data_path=external_data_path,
+        strict=strict,
+    )
+    return check(filename, options)
 
 
 def _range(given: Any) -> DynamicDimension | None:
@@ -157,7 +210,8 @@ def parse_tf(
     """
     if not isinstance(filename, (str, os.PathLike)):
         raise ParseError(f"parse_tf needs the path of a model, got {type(filename).__name__}")
-    return _parse_tf(filename, is_nhwc, batch_size, map_input_dims, output_names)
+    with taken_for(filename, "tf"):
+        return _parse_tf(filename, is_nhwc, batch_size, map_input_dims, output_names)
 
 
 def parse_tf_buffer(

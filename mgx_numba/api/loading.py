@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 from ..core.shape import Shape
 from ..core.types import Type
 from ..errors import FormatError, OptionError
+from ..graph.origin import Origin
 from ..interrupts import whole_module
 from ..targets import registry
 from ..targets.base import KeptPlan
+from .file_kinds import taken_for
 from .options import parse_compile_options
 from .program import program
 from .saving import SAVED_OPTIONS, checked_format, keep_plan
@@ -40,7 +42,15 @@ def load(filename: str | os.PathLike[str], format: str = "msgpack", trust_object
         FormatError: the file is malformed, or becomes shorter while it is read.
         OptionError: unknown format.
     """
-    if checked_format(format) == "json":
+    form = checked_format(format)
+    if not isinstance(filename, (str, os.PathLike)):
+        raise FormatError(f"load needs the path of an .mxr file, got {type(filename).__name__}")
+    with taken_for(filename, "mxr"):
+        return _loaded(filename, form, trust_objects)
+
+
+def _loaded(filename: str | os.PathLike[str], format: str, trust_objects: bool) -> program:
+    if format == "json":
         _reading()
         from ..graph.mxr import load_program
 
@@ -115,6 +125,7 @@ def _of_plan(kept: KeptPlan, about: Mapping[str, Any], decoded: Callable[[], Any
     result._store = store
     result._disabled_passes = tuple(saved["disabled_passes"])
     result._told = about["told"]
+    result._origin = Origin.from_json(about["origin"])
 
     def portable() -> Program:
         return result._portable

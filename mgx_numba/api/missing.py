@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
+
+from ..nearest import did_you_mean
 
 __all__ = ["missing_method", "missing_name"]
 
@@ -51,5 +52,4 @@ def missing_method(name: str, known: Iterable[str]) -> str:
 
 
 def _near(name: str, known: Iterable[str]) -> str:
-    found = difflib.get_close_matches(name, [k for k in known if not k.startswith("_")], 3)
-    return f"; did you mean {', '.join(found)}?" if found else ""
+    return did_you_mean(name, [k for k in known if not k.startswith("_")])

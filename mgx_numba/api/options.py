@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import OptionError
+from ..nearest import did_you_mean
 from ..targets import registry
 from ..targets.registry import DEFAULT
 
@@ -94,7 +95,9 @@ def parse_compile_options(given: Mapping[str, Any], target: str = DEFAULT) -> Co
     chosen = registry.target(target)
     for key, value in given.items():
         if key not in COMPILE_OPTIONS:
-            raise OptionError(f"unknown compile option {key!r}; known: {known}")
+            raise OptionError(
+                f"unknown compile option {key!r}{did_you_mean(key, COMPILE_OPTIONS) or ';'} known: {known}"
+            )
         without_effect = (key in _OF_A_DEVICE and key not in chosen.device_options) or (
             key in _OF_TUNING and not chosen.tunes
         )

@@ -7,6 +7,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from ..core.shape import Shape
 from ..core.types import Type
 from ..errors import MgxError, OptionError, ParameterError
 from ..interrupts import whole_module
-from ..targets.base import Compiled
+from ..targets.base import Compiled, Exportable
 from ..targets.options import TargetOptions
 from ..targets.registry import DEFAULT, REFERENCE, compile_for
 from .argument import argument
@@ -29,8 +30,11 @@ if TYPE_CHECKING:
     from ..codegen.store import Store
     from ..codegen.tuning.record import TuningRecord
     from ..codegen.tuning.session import Choice, Tuning
+    from ..graph.origin import Origin
     from ..graph.program import Program
     from ..graph.rewrite_log import RewriteLog
+    from ..runtime.limits import Limits
+    from .explaining import Explanation
     from .module import module
 
 __all__ = ["program"]
@@ -73,6 +77,10 @@ class program:
         return self._decode()
 
     @functools.cached_property
+    def _origin(self) -> Origin:
+        return self._portable.origin
+
+    @functools.cached_property
     def _records(self) -> list[TuningRecord]:
         return self._read_records()
 
@@ -113,6 +121,10 @@ class program:
         if self._compiled is not None:
             return [shape.wrap(_given_out(s)) for s in self._results]
         return [shape.wrap(s) for s in self._portable.output_shapes()]
+
+    def get_output_names(self) -> list[str]:
+        """Names of the results, in order: the model's, or ``output_0`` and so on of a program that has none."""
+        return self._origin.names(len(self.get_output_shapes()))
 
     def get_main_module(self) -> module:
         """The main module (of the compiled form, once compiled)."""
@@ -225,6 +237,8 @@ class program:
                 Results are new arrays; inputs are read in place. Both have the model's rank: where a shape is that of a
                 scalar ({1}, {0}) results have no axes, and inputs have none or one element. A Python number is taken
                 for one element and converted, unless that loses its kind (a float to integers, a number to bool).
+                Strings are arrays, or nested lists, of ``str`` (or bytes, UTF-8). A sequence is a list of tensors, an
+                optional its value or ``None``, in inputs and in results.
 
         Raises:
             ParameterError: a parameter is missing, or has the wrong type or shape; the message says which, what was
@@ -295,6 +309,39 @@ class program:
 
         save(self, filename, format, embed_objects)
 
+    def export_library(
+        self,
+        folder: str | os.PathLike[str],
+        name: str = "model",
+        embed_weights: bool = False,
+        link: bool | None = None,
+    ) -> Path:
+        """Write the compiled program as a shared library for C and C++, which runs it without Python: see docs/cpp.md.
+
+        Args:
+            folder: gets ``lib/lib<name>.so`` with its weights and CMake's package file, ``include`` and ``example``.
+            name: an identifier of C.
+            embed_weights: put the weights inside of the library, not into a file beside it.
+            link: None links with the system's C compiler if there is one, and else leaves objects that CMake links
+                where they are used; False always leaves objects, True refuses where there is no compiler.
+
+        Returns:
+            The library, or the folder of its objects.
+
+        Raises:
+            MgxError: the program is not compiled.
+            UnsupportedError: it has steps that run in Python, each of which is named with its reason, or lengths that
+                only a run tells; or the system is not Linux on x86-64.
+            OptionError: a bad name, another target than ``cpu``, too many weights to embed.
+            CompileError: there is no C compiler though ``link`` is True, or it fails.
+            FormatError: a file cannot be written.
+        """
+        if self._compiled is None:
+            raise MgxError("the program is not compiled; export_library writes what compile() makes of it")
+        if not isinstance(self._compiled, Exportable):
+            raise OptionError(f"export_library: only the target {DEFAULT} writes libraries; compile for it")
+        return self._compiled.export_library(Path(folder), name, embed_weights, link)
+
     def clone(self) -> program:
         """A copy of the portable form, not compiled."""
         copy = program.wrap(self._portable.clone())
@@ -347,6 +394,45 @@ class program:
             raise MgxError("the program is not compiled; kernels are chosen by compile()")
         return self._tuning.choices() if self._tuning is not None else []
 
+    def explain(self, name: str, params: Mapping[str, Any] | None = None, iterations: int = 0) -> list[Explanation]:
+        """What became of an instruction or a node of the model in the compiled program, and why.
+
+        Args:
+            name: of a node of the model (read with ``use_debug_symbols=True``), an instruction as ``print`` has it
+                (``@12``, or its line), or an operator, for all instructions of that.
+            params: inputs as ``run`` takes them; only programs with dynamic inputs, and measuring, need them.
+            iterations: runs that are measured, on which the fraction of the machine's limit rests.
+
+        Returns:
+            One explanation for each instruction; printed, it is a text for readers.
+
+        Raises:
+            MgxError: the program is not compiled.
+            OptionError: there is no such name, or inputs are needed.
+        """
+        compiled, chosen = self._compiled, self._target
+        if compiled is None or chosen is None:
+            raise MgxError("the program is not compiled; explain() tells of kernels, which compile() chooses")
+        whole_module("mgx_numba.api.explaining")
+        from ..targets.registry import target as target_of
+        from .explaining import explanations
+
+        shapes = self._parameters()
+        needed = [name for name, s in shapes.items() if s.is_dynamic or iterations]
+        if params is None and needed:
+            why = "iterations are measured" if iterations else "their lengths are open"
+            raise OptionError(f"explain needs params for {', '.join(needed)}: {why}")
+        if params is None:
+            inputs = {key: np.zeros(s.lens, s.type.numpy) for key, s in shapes.items()}
+        else:
+            inputs = self._checked(params)
+        threads = self._options.num_threads if self._options is not None else 0
+
+        def limits() -> Limits | None:
+            return target_of(chosen.name()).limits(threads)
+
+        return explanations(name, compiled, self._portable, self._tuning, inputs, limits, iterations)
+
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
@@ -374,8 +460,16 @@ class program:
 
 def _check(name: str, value: Any, wanted: Shape, model: program) -> np.ndarray:
     """The array of a parameter, with its shape's lengths (one for a scalar)."""
-    if type(value) is np.ndarray and value.shape == wanted.lens and value.dtype == wanted.type.numpy and value.ndim:
-        return value
+    plain = type(value) is np.ndarray and not wanted.type.holds_objects
+    if plain and value.shape == wanted.lens and value.dtype == wanted.type.numpy and value.ndim:
+        array: np.ndarray = value
+        return array
+    if wanted.element is not None:
+        from .holders import held_value
+
+        return held_value(name, value, wanted, lambda of, member, shape: _check(of, member, shape, model))
+    if value is None:
+        raise ParameterError(f"parameter {name}: None is given; expected an array of {wanted}")
     try:
         if type(value) in _NUMBERS:
             value = _converted(value, wanted.type)
@@ -384,8 +478,9 @@ def _check(name: str, value: Any, wanted: Shape, model: program) -> np.ndarray:
         raise ParameterError(f"parameter {name}: {error}; expected {wanted}") from None
     array, actual = given.numpy(), given.shape
     if wanted.is_dynamic:
-        fits = len(actual.lens) == wanted.ndim and all(
-            d.min <= n <= d.max for n, d in zip(actual.lens, wanted.dyn_dims)
+        rank = 0 if actual.without_axes else len(actual.lens)
+        fits = not wanted.ranked or (
+            rank == wanted.ndim and all(d.min <= n <= d.max for n, d in zip(actual.lens, wanted.dyn_dims))
         )
     else:
         fits = actual.lens == wanted.lens or (wanted.elements == 1 and actual.elements == 1 and actual.scalar)
@@ -395,7 +490,7 @@ def _check(name: str, value: Any, wanted: Shape, model: program) -> np.ndarray:
         raise ParameterError(mismatch(name, value, actual, wanted, fits, model._portable.open_dims.get(name, {})))
     if not wanted.is_dynamic and array.shape != wanted.lens:
         array = array.reshape(wanted.lens)
-    return array
+    return array.reshape(()) if not wanted.ranked and actual.without_axes else array
 
 
 _NUMBERS = {bool: 0, int: 1, float: 2}
@@ -409,7 +504,7 @@ def _converted(value: Any, type_: Type) -> np.ndarray:
         ParameterError: it is of a later kind, or an integer that the type cannot hold.
     """
     kind = 2 if type_.is_floating else 0 if type_ is Type.bool_type else 1
-    if _NUMBERS[type(value)] > kind or type_ is Type.fp4x2_type:
+    if _NUMBERS[type(value)] > kind or not (type_.is_floating or type_.is_integral):
         raise ParameterError(f"the Python {type(value).__name__} {value} is not converted to {type_.name}")
     try:
         return np.asarray(value).astype(type_.numpy) if kind == 2 else np.asarray(value, type_.numpy)
@@ -445,15 +540,21 @@ def _empty() -> Program:
 
 
 def _untold_shapes(shapes: Sequence[Shape]) -> dict[int, Shape]:
-    """Shapes of results that an array alone does not tell, by position: axes of stride 0, no lengths, nibbles."""
+    """Shapes of results that an array alone does not tell, by position: axes of stride 0, no lengths, nibbles, and what
+    holds tensors."""
     fixed = {k: s for k, s in enumerate(shapes) if not s.is_dynamic and not s.sub_shapes}
     single = {k for k, s in fixed.items() if s.elements == 1 and (s.scalar or not s.lens) and s.lens != (1,)}
-    return {k: _given_out(s) for k, s in fixed.items() if k in single or s.type is Type.fp4x2_type}
+    holders = {k: s for k, s in enumerate(shapes) if s.element is not None}
+    return holders | {k: _given_out(s) for k, s in fixed.items() if k in single or s.type is Type.fp4x2_type}
 
 
 def _result(value: Any, known: Shape | None) -> Any:
     if type(value) is list or type(value) is tuple:
         return [_result(v, None) for v in value]
+    if known is not None and known.element is not None:
+        from .holders import users_value
+
+        return users_value(value, known)
     result = value.view(argument)
     if known is not None:
         result._shape = known

@@ -100,6 +100,8 @@ def _calibrated(
 ) -> list[LayerChoice]:
     if not isinstance(t, target):
         raise OptionError(f"calibration needs a target (get_target('cpu')), got {t!r}")
+    if isinstance(calibration, Mapping):
+        raise OptionError("calibration must be a list of mappings, one a batch, of inputs by name: got one mapping")
     choices: list[LayerChoice] = []
 
     def change(portable: Program) -> None:

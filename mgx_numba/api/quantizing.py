@@ -11,6 +11,7 @@ import numpy as np
 from ..core.generate import generate
 from ..core.shape import Shape
 from ..core.types import Type
+from ..environment import environment_flag
 from ..errors import OptionError
 from ..interrupts import whole_module
 from ..targets.registry import compile_for
@@ -99,6 +100,8 @@ def quantize_8bits(
                 progress(count + 1, 0, "calibrating")
     step = Quantize8Bits({v: o.parameters(type) for v, o in zip(values, observers)}, selection)
     _run(portable, [step, "eliminate_common_subexpression", "dead_code_elimination"])
+    if environment_flag("MIGRAPHX_8BITS_QUANTIZATION_PARAMS"):
+        print("\n".join(map(str, step.choices)))
     return step.choices
 
 
@@ -137,7 +140,8 @@ def _selection(portable: Program, ins_names: Iterable[str]) -> Selection:
 def _run(portable: Program, passes: Sequence[Pass | str]) -> None:
     from ..graph.passes import run_passes
 
-    run_passes(portable, passes)
+    traced = environment_flag("MIGRAPHX_TRACE_QUANTIZATION")
+    run_passes(portable, passes, trace=(lambda name, after: print(f"Pass: {name}\n{after}")) if traced else None)
 
 
 def _some(portable: Program, batches: Iterable[Inputs]) -> Iterable[Inputs]:

@@ -11,6 +11,7 @@ from ..interrupts import whole_module
 
 if TYPE_CHECKING:
     from ..graph.content import FileContent
+    from ..graph.program import Program
     from .program import program
 
 __all__ = ["SAVED_OPTIONS", "checked_format", "keep_plan", "save", "save_buffer", "saved_options"]
@@ -50,8 +51,11 @@ def save_buffer(p: program, embed_objects: bool = False) -> bytes:
 
 
 def keep_plan(content: FileContent, p: program, with_code: bool) -> None:
-    """Keep the plan of a program that is compiled in the cache folder, for this content; see `saved_plans.keep`."""
-    if p._compiled is None or p._target is None:
+    """Keep the plan of a program that is compiled in the cache folder, for this content; see `saved_plans.keep`.
+
+    That of a program with a user's operators is not kept: their code is in no file, and may be another one next time.
+    """
+    if p._compiled is None or p._target is None or _has_custom(p._portable):
         return
     from .saved_plans import keep
 
@@ -60,8 +64,13 @@ def keep_plan(content: FileContent, p: program, with_code: bool) -> None:
         "parameters": {name: _shape_to_json(s) for name, s in p._signature.items()},
         "results": [_shape_to_json(s) for s in p._results],
         "told": p._told,
+        "origin": p._origin.to_json(),
     }
     keep(content, p._target.name(), p._compiled, about, with_code)
+
+
+def _has_custom(portable: Program) -> bool:
+    return any(ins.op.custom for module in portable.reachable_modules() for ins in module)
 
 
 def saved_options(p: program) -> dict[str, Any]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .launch import Solution
     from .store import Store
     from .tuning.record import DeviceFingerprint, TuningRecord
-    from .tuning.request import Candidate, Request
+    from .tuning.request import Candidate, Estimate, Request
 
 __all__ = ["Backend", "Progress", "backend", "register"]
 
@@ -51,6 +51,9 @@ class Backend(Protocol):
         Raises:
             UnsupportedError: no solver applies; the message has every solver's reason.
         """
+
+    def estimates(self, request: Request) -> list[Estimate]:
+        """What the cost model says of every solver, those that apply first, the quickest of them first."""
 
     def candidate_of(self, request: Request, record: TuningRecord) -> Candidate | None:
         """What a tuning record says, or None if its solver does not exist or does not apply here."""

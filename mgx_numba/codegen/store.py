@@ -14,13 +14,14 @@ import json
 import os
 import time
 import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from .files import ENVIRONMENT, default_folder, replace_file
 from .kernel import KernelSource
 
-__all__ = ["ObjectStore", "Store", "default_store", "explain"]
+__all__ = ["ObjectStore", "Store", "default_store", "explain", "look_up"]
 
 DEFAULT_LIMIT = 1 << 30
 """Bytes of all objects: some hundred thousand kernels of about 10 KB."""
@@ -169,6 +170,21 @@ class ObjectStore:
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > _TOUCH_AFTER_SECONDS:
                 os.utime(path)
+
+
+def look_up(
+    store: Store, sources: Sequence[KernelSource], loadable: Callable[[KernelSource, bytes], bool]
+) -> tuple[dict[str, bytes], list[KernelSource]]:
+    """Objects by symbol of the kernels that are stored and ``loadable``, and the other kernels."""
+    found: dict[str, bytes] = {}
+    missing = []
+    for source in sources:
+        data = store.get(source)
+        if data is None or not loadable(source, data):
+            missing.append(source)
+        else:
+            found[source.symbol] = data
+    return found, missing
 
 
 def _short(value: str | None) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 from ..errors import ShapeError
 from .dlpack import export_dlpack, import_dlpack
 from .shape import Shape
+from .strings import as_strings, is_text
 from .types import Type, from_numpy
 
 __all__ = ["Argument", "strided"]
@@ -40,9 +41,11 @@ class Argument:
         Nothing is copied, except data of foreign byte order or with negative strides, which no shape can describe.
 
         Raises:
-            ShapeError: the element type has no counterpart, or strides are not whole elements.
+            ShapeError: the element type has no counterpart, strides are not whole elements, or an object is no string.
         """
         array = _as_array(array)
+        if is_text(array.dtype):
+            array = as_strings(array)
         try:
             type = from_numpy(array.dtype)
         except ValueError as error:
@@ -79,6 +82,8 @@ class Argument:
         """View memory at ``address`` (host) without copying; ``owner`` is kept alive with it."""
         if shape.is_dynamic:
             raise ShapeError(f"memory of a dynamic shape has no lengths: {shape}")
+        if shape.type.holds_objects:
+            raise ShapeError(f"elements of {shape} are Python objects, which no address gives")
         try:
             address = operator.index(address)
         except TypeError:
@@ -167,6 +172,14 @@ def strided(flat: np.ndarray, lens: Sequence[int], strides: Sequence[int]) -> np
         ValueError: the view would reach outside.
     """
     steps = [s * flat.itemsize for s in strides]
+    if flat.dtype.hasobject:
+        if any(n == 0 for n in lens):
+            return np.empty(tuple(lens), flat.dtype)
+        if flat.size <= sum((n - 1) * s for n, s in zip(lens, strides)):
+            raise ValueError(
+                f"a view of lengths {list(lens)} and strides {list(strides)} reaches outside of {flat.size}"
+            )
+        return np.lib.stride_tricks.as_strided(flat, tuple(lens), steps)
     return np.ndarray(tuple(lens), flat.dtype, flat.view(np.uint8), 0, steps)  # type: ignore[arg-type]
 
 

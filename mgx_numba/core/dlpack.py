@@ -25,6 +25,7 @@ _CODES = {
     Type.fp8e4m3fnuz_type: 11,
     Type.fp8e5m2_type: 12,
     Type.fp8e5m2fnuz_type: 13,
+    Type.fp8e8m0_type: 14,
 }
 _TYPES = {code: type for type, code in _CODES.items()}
 

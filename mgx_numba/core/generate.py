@@ -22,7 +22,8 @@ def generate(shape: Shape, seed: int = 0) -> Argument:
     """Values for every place of the shape's element space.
 
     Floats are ``-1 + (z % 32) / 16``, signed integers ``max / 2 - z % max`` and unsigned ones ``z % max`` with
-    ``max = 2**(5 * bytes)``, bools ``z % 2``, for the generator's successive outputs ``z``.
+    ``max = 2**(5 * bytes)``, bools ``z % 2``, for the generator's successive outputs ``z``. Strings, which MIGraphX
+    does not have, are those of ``z % 32``; complex numbers are floats, e8m0 powers ``2**(z % 32 - 16)``.
 
     Raises:
         ShapeError: the shape is dynamic.
@@ -32,8 +33,13 @@ def generate(shape: Shape, seed: int = 0) -> Argument:
     if shape.is_dynamic:
         raise ShapeError(f"cannot generate values for a dynamic shape: {shape}")
     z = _outputs(shape.element_space, seed)
+    values: np.ndarray
     type = shape.type
-    if type.is_floating:
+    if type is Type.string_type:
+        values = (z % np.uint64(32)).astype(str).astype(object)
+    elif type is Type.fp8e8m0_type:
+        values = np.exp2((z % np.uint64(32)).astype(np.float32) - 16).astype(type.numpy)
+    elif type.is_floating or type in (Type.complex64_type, Type.complex128_type):
         values = (-1 + (z % np.uint64(32)).astype(np.float64) / 16).astype(type.numpy)
     elif type is Type.bool_type:
         values = (z % np.uint64(2)).astype(bool)

@@ -3,7 +3,8 @@
 The flags have MIGraphX's meaning: ``standard`` is packed row-major, ``packed`` has as many elements as its
 element space, ``transposed`` has strides that do not descend, ``broadcasted`` has a zero stride, ``scalar`` has
 only zero strides. A dynamic shape has ranges instead of lengths, a tuple shape has sub-shapes. Where even the number of
-axes is known only at run time a shape is unranked: it has a type and nothing else.
+axes is known only at run time a shape is unranked: it has a type and nothing else. A sequence, and an optional, has the
+shape of what it holds, and no lengths.
 
 A tensor without axes (rank 0 in ONNX and NumPy) is written as MIGraphX writes it: one length 1 with stride 0,
 ``float_type, {1}, {0}``. That shape is where a model's rank 0 is kept, in programs and in files; a vector of one
@@ -22,11 +23,20 @@ from math import prod
 from ..errors import ShapeError
 from .types import Type
 
-__all__ = ["UNBOUNDED", "DynamicDimension", "Shape", "find_permutation", "invert_permutation", "row_major_strides"]
+__all__ = [
+    "UNBOUNDED",
+    "DynamicDimension",
+    "Shape",
+    "covering",
+    "find_permutation",
+    "invert_permutation",
+    "row_major_strides",
+]
 
 MAX_BYTES = 1 << 62
 """Bytes of all elements of a tensor, repeated ones and those beside an empty axis counted: NumPy's products of lengths
 stay within int64, with room for a sign."""
+_HOLDERS = (Type.sequence_type, Type.optional_type)
 UNBOUNDED = (1 << 64) - 1
 """Upper end of the range of a length about which nothing is known: MIGraphX's largest ``size_t``."""
 MAX_RANK = 64
@@ -75,6 +85,11 @@ def _check_rank(rank: int) -> None:
         raise ShapeError(f"shape has {rank} axes, more than the {MAX_RANK} that are supported")
 
 
+def _integers(values: Iterable[int]) -> Lens:
+    """The values, those of other types than int (NumPy's) as int."""
+    return tuple([v if isinstance(v, int) else int(v) for v in values])
+
+
 def row_major_strides(lens: Sequence[int]) -> tuple[int, ...]:
     """Strides of a packed row-major tensor of these lengths."""
     strides = [1] * len(lens)
@@ -104,7 +119,7 @@ class Shape:
             bytes, also where they are repeated or another axis is empty.
     """
 
-    __slots__ = ("__dict__", "dyn_dims", "lens", "ranked", "strides", "sub_shapes", "type")
+    __slots__ = ("__dict__", "dyn_dims", "element", "lens", "ranked", "strides", "sub_shapes", "type")
 
     type: Type
     lens: Lens
@@ -112,19 +127,23 @@ class Shape:
     dyn_dims: Ranges
     sub_shapes: Members
     ranked: bool
+    element: Shape | None
 
     def __init__(self, type: Type, lens: Iterable[int] | None = None, strides: Iterable[int] | None = None) -> None:
         self.type = type
         self.dyn_dims = ()
         self.sub_shapes = ()
         self.ranked = True
+        self.element = None
+        if type in _HOLDERS:
+            raise ShapeError(f"a shape of {type.name} has no lengths, but the shape of what it holds")
         if lens is None:
             self.lens, self.strides = (1,), (0,)
             return
-        self.lens = tuple(int(n) for n in lens)
+        self.lens = _integers(lens)
         if any(n < 0 for n in self.lens):
             raise ShapeError(f"shape has a negative length: {list(self.lens)}")
-        self.strides = row_major_strides(self.lens) if strides is None else tuple(int(s) for s in strides)
+        self.strides = row_major_strides(self.lens) if strides is None else _integers(strides)
         if len(self.lens) != len(self.strides):
             raise ShapeError(f"shape has {len(self.lens)} lengths but {len(self.strides)} strides")
         _check_rank(len(self.lens))
@@ -155,11 +174,27 @@ class Shape:
         return shape
 
     @classmethod
+    def sequence(cls, element: Shape) -> Shape:
+        """Shape of a sequence of any number of values of a shape: tensors, of one element type."""
+        return cls._holding(Type.sequence_type, element)
+
+    @classmethod
+    def optional(cls, element: Shape) -> Shape:
+        """Shape of a value that may be missing: a tensor or a sequence."""
+        return cls._holding(Type.optional_type, element)
+
+    @classmethod
+    def _holding(cls, type: Type, element: Shape) -> Shape:
+        shape = cls._without_lens(type, (), ())
+        shape.element = element
+        return shape
+
+    @classmethod
     def _without_lens(cls, type: Type, dyn_dims: Ranges, sub_shapes: Members) -> Shape:
         shape = cls.__new__(cls)
         shape.type, shape.lens, shape.strides = type, (), ()
         shape.dyn_dims, shape.sub_shapes = dyn_dims, sub_shapes
-        shape.ranked = True
+        shape.ranked, shape.element = True, None
         return shape
 
     @classmethod
@@ -173,8 +208,11 @@ class Shape:
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether some length (or some sub-shape's) is a range, or the number of lengths is not known."""
-        return bool(self.dyn_dims) or not self.ranked or any(s.is_dynamic for s in self.sub_shapes)
+        """Whether some length (or some sub-shape's) is a range, or the number of lengths is not known, or this is a
+        sequence or an optional."""
+        if self.dyn_dims or not self.ranked or self.element is not None:
+            return True
+        return bool(self.sub_shapes) and any(s.is_dynamic for s in self.sub_shapes)
 
     @property
     def ndim(self) -> int:
@@ -261,8 +299,8 @@ class Shape:
 
     def with_type(self, type: Type) -> Shape:
         """The same lengths and strides with another element type."""
-        if self.sub_shapes:
-            raise ShapeError(f"a tuple shape has no element type to change: {self}")
+        if self.sub_shapes or self.element is not None:
+            raise ShapeError(f"a shape of {self.type.name} has no element type to change: {self}")
         if self.dyn_dims:
             return Shape.dynamic(type, self.dyn_dims)
         return Shape(type, self.lens, self.strides) if self.ranked else Shape.unranked(type)
@@ -270,6 +308,16 @@ class Shape:
     def to_standard(self) -> Shape:
         """Row-major packed shape of the same type and lengths (dynamic shapes are returned as they are)."""
         return self if self.is_dynamic or self.sub_shapes else Shape(self.type, self.lens)
+
+    def row_major(self) -> Shape:
+        """As `to_standard`, but a tensor without axes keeps having none."""
+        return Shape(self.type) if self.without_axes else self.to_standard()
+
+    def opened(self) -> Shape:
+        """A sequence or an optional of tensors of any lengths."""
+        if self.element is None:
+            return Shape.unranked(self.type)
+        return Shape._holding(self.type, self.element.opened())
 
     def to_dynamic(self) -> Shape:
         """The shape with every axis as a range, kept dynamic even when all are fixed."""
@@ -281,7 +329,7 @@ class Shape:
 
     @property
     def _key(self) -> object:
-        return (self.type, self.lens, self.strides, self.dyn_dims, self.sub_shapes, self.ranked)
+        return (self.type, self.lens, self.strides, self.dyn_dims, self.sub_shapes, self.ranked, self.element)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Shape) and self._key == other._key
@@ -292,6 +340,8 @@ class Shape:
     def __str__(self) -> str:
         if self.sub_shapes or self.type is Type.tuple_type:
             return f"[{', '.join(map(str, self.sub_shapes))}]"
+        if self.element is not None:
+            return f"{self.type.name}[{self.element}]"
         if self.is_dynamic:
             dims = ", ".join(map(str, self.dyn_dims)) if self.ranked else "..."
             return f"dynamic, {self.type.name}, {{{dims}}}"
@@ -302,6 +352,22 @@ class Shape:
         return f"Shape({self})"
 
 
+def covering(a: Shape, b: Shape) -> Shape | None:
+    """A shape that stands for values of either of two: with ranges where their lengths differ, unranked where their
+    ranks do. None if their types differ, or one is a tuple."""
+    if a == b:
+        return a
+    if a.type is not b.type or a.sub_shapes or b.sub_shapes:
+        return None
+    if a.element is not None and b.element is not None:
+        element = covering(a.element, b.element)
+        return None if element is None else Shape._holding(a.type, element)
+    if not (a.ranked and b.ranked) or a.ndim != b.ndim or a.without_axes != b.without_axes:
+        return Shape.unranked(a.type)
+    dims = [DynamicDimension(min(x.min, y.min), max(x.max, y.max)) for x, y in zip(a.dims, b.dims)]
+    return Shape.dynamic(a.type, dims)
+
+
 def find_permutation(shapes: Sequence[Shape]) -> tuple[int, ...]:
     """Memory order of the axes (slowest first) that most of the shapes have; ties go to the row-major order.
 
@@ -309,14 +375,14 @@ def find_permutation(shapes: Sequence[Shape]) -> tuple[int, ...]:
     """
     votes: dict[tuple[int, ...], int] = {}
     rank = shapes[0].ndim if shapes else 0
+    identity = tuple(range(rank))
     for shape in shapes:
         if shape.is_dynamic or shape.broadcasted or shape.elements <= 1 or shape.ndim != rank:
             continue
-        order = tuple(sorted(range(rank), key=lambda axis: (-shape.strides[axis], -shape.lens[axis], axis)))
-        if shape.standard:
-            order = tuple(range(rank))
+        order = identity
+        if not shape.standard:
+            order = tuple(sorted(range(rank), key=lambda axis: (-shape.strides[axis], -shape.lens[axis], axis)))
         votes[order] = votes.get(order, 0) + 1
-    identity = tuple(range(rank))
     if not votes:
         return identity
     best = max(votes.values())

@@ -1,4 +1,8 @@
-"""Element types of the IR: MIGraphX's ``shape::type_t`` with its names, wire values and C++ spellings."""
+"""Element types of the IR: MIGraphX's ``shape::type_t`` with its names, wire values and C++ spellings.
+
+Types that MIGraphX does not have (from `FIRST_OWN` on) are the host's: no kernel computes with them. Elements of three
+of them are Python objects in NumPy arrays of dtype ``object``: strings, and the members of sequences and optionals.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +37,12 @@ class Type(IntEnum):
     fp8e5m2fnuz_type = 16
     tuple_type = 17
     fp4x2_type = 18
+    fp8e8m0_type = 128
+    complex64_type = 129
+    complex128_type = 130
+    string_type = 131
+    sequence_type = 132
+    optional_type = 133
 
     @property
     def numpy(self) -> np.dtype:
@@ -57,7 +67,17 @@ class Type(IntEnum):
     @property
     def is_integral(self) -> bool:
         """Whether elements are integers (bool counts, as in C++)."""
-        return not self.is_floating and self is not Type.tuple_type and self is not Type.fp4x2_type
+        return self in _INTEGRAL
+
+    @property
+    def hosted(self) -> bool:
+        """Whether values are computed on the host alone, having no kernels."""
+        return self >= FIRST_OWN
+
+    @property
+    def holds_objects(self) -> bool:
+        """Whether elements are Python objects: a ``str`` each, or the members of a sequence or an optional."""
+        return self >= Type.string_type
 
     @property
     def unsigned(self) -> Type:
@@ -67,7 +87,7 @@ class Type(IntEnum):
     @property
     def is_signed(self) -> bool:
         """Whether negative values exist."""
-        return self.is_floating or self in (Type.int8_type, Type.int16_type, Type.int32_type, Type.int64_type)
+        return self.is_floating or self in _SIGNED
 
     @property
     def compute(self) -> Type:
@@ -77,6 +97,9 @@ class Type(IntEnum):
     def __str__(self) -> str:
         return self.name
 
+
+FIRST_OWN = Type.fp8e8m0_type
+"""The first wire value of a type that MIGraphX does not have, far from its own, of which there may be more one day."""
 
 _NUMPY: dict[Type, np.dtype] = {
     Type.bool_type: np.dtype(np.bool_),
@@ -97,6 +120,12 @@ _NUMPY: dict[Type, np.dtype] = {
     Type.bf16_type: np.dtype(ml_dtypes.bfloat16),
     Type.fp8e5m2fnuz_type: np.dtype(ml_dtypes.float8_e5m2fnuz),
     Type.fp4x2_type: np.dtype(np.uint8),
+    Type.fp8e8m0_type: np.dtype(ml_dtypes.float8_e8m0fnu),
+    Type.complex64_type: np.dtype(np.complex64),
+    Type.complex128_type: np.dtype(np.complex128),
+    Type.string_type: np.dtype(np.object_),
+    Type.sequence_type: np.dtype(np.object_),
+    Type.optional_type: np.dtype(np.object_),
 }
 
 _CPP: dict[Type, str] = {
@@ -119,6 +148,12 @@ _CPP: dict[Type, str] = {
     Type.fp8e5m2fnuz_type: "migraphx::fp8::fp8e5m2fnuz",
     Type.tuple_type: "tuple",
     Type.fp4x2_type: "fp4x2",
+    Type.fp8e8m0_type: "fp8e8m0",
+    Type.complex64_type: "std::complex<float>",
+    Type.complex128_type: "std::complex<double>",
+    Type.string_type: "std::string",
+    Type.sequence_type: "sequence",
+    Type.optional_type: "optional",
 }
 
 _NARROW = frozenset(
@@ -129,12 +164,17 @@ _NARROW = frozenset(
         Type.fp8e4m3fn_type,
         Type.fp8e5m2_type,
         Type.fp8e5m2fnuz_type,
+        Type.fp8e8m0_type,
     }
 )
 _FLOATING = _NARROW | {Type.float_type, Type.double_type}
-_BY_NAME: dict[str, Type] = {str(dtype): t for t, dtype in _NUMPY.items() if t is not Type.fp4x2_type}
+_SIGNED = frozenset({Type.int8_type, Type.int16_type, Type.int32_type, Type.int64_type})
+_INTEGRAL = _SIGNED | {Type.bool_type, Type.uint8_type, Type.uint16_type, Type.uint32_type, Type.uint64_type}
+_SHARED = frozenset({Type.fp4x2_type, Type.sequence_type, Type.optional_type})
+"""Types stored in the dtype of another: bytes, and objects, which are strings unless a shape says something else."""
+_BY_NAME: dict[str, Type] = {str(dtype): t for t, dtype in _NUMPY.items() if t not in _SHARED and not dtype.hasobject}
 _BY_NAME |= {t.name: t for t in Type} | {name: t for t, name in _CPP.items()}
-_BY_NUMPY = {dtype: t for t, dtype in _NUMPY.items() if t is not Type.fp4x2_type}
+_BY_NUMPY = {dtype: t for t, dtype in _NUMPY.items() if t not in _SHARED}
 
 
 def parse_type(name: object) -> Type:
@@ -158,10 +198,10 @@ def from_numpy(dtype: np.dtype) -> Type:
     """``Type`` whose stored elements have this NumPy dtype (byte order is ignored for the match).
 
     Raises:
-        ValueError: no IR type is stored so (complex, string, structured, int4 ...).
+        ValueError: no IR type is stored so (structured, dates, int4 ...).
     """
     dtype = np.dtype(dtype)
-    found = _BY_NUMPY.get(dtype.newbyteorder("=") if dtype.kind in "iufb" else dtype)
+    found = _BY_NUMPY.get(dtype.newbyteorder("=") if dtype.kind in "iufbc" else dtype)
     if found is None:
         raise ValueError(f"no element type for NumPy dtype {dtype}")
     return found

@@ -8,9 +8,20 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from ..errors import OptionError
 from ..targets.registry import DEFAULT, target_names
 
-__all__ = ["FILE_TYPES", "add_compile", "add_inputs", "add_loader", "add_output", "file_among_words", "in_flags"]
+__all__ = [
+    "FILE_TYPES",
+    "add_compile",
+    "add_inputs",
+    "add_iterations",
+    "add_loader",
+    "add_output",
+    "checked_iterations",
+    "file_among_words",
+    "in_flags",
+]
 
 FILE_TYPES = {".onnx": "onnx", ".pb": "tf", ".json": "json", ".py": "python"}
 """Type of a model file by the end of its name; any other is an .mxr file."""
@@ -22,13 +33,16 @@ _FLAGS = {
     "dim_params": "--dim-param",
     "map_dyn_input_dims": "--dyn-input-dim",
     "map_input_dims": "--input-dim",
+    "num_threads": "--num-threads",
     "output_names": "--output-names",
+    "problem_cache": "--problem-cache",
+    "tune_budget": "--tune-budget",
 }
 _ENDS = (*FILE_TYPES, ".mxr")
 
 
 def in_flags(message: str) -> str:
-    """A message of ``parse_onnx`` or ``parse_tf`` with the names that its options have here."""
+    """A message about an option of the Python interface, with the name that it has here."""
     for option, flag in _FLAGS.items():
         message = re.sub(rf"\b{option}\b", flag, message)
     return message
@@ -93,6 +107,7 @@ def add_loader(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--dyn-input-dim", metavar="WORD", help="ranges of inputs: @name [{min:a,max:b},d2]", **_WORDS)
     group.add_argument("--default-dyn-dim", metavar="RANGE", help="range of open dimensions: {min:a,max:b}")
     group.add_argument("--skip-unknown-operators", action="store_true", help="keep unknown operators as they are")
+    group.add_argument("--strict", action="store_true", help="refuse what an ONNX file has that ONNX forbids")
     group.add_argument("--debug-symbols", action="store_true", help="keep the names of the model's nodes")
     group.add_argument("--output-names", metavar="NAME", help="results in place of the model's", **_WORDS)
     group.add_argument("-t", "--trim", type=int, default=0, metavar="N", help="leave out the last N instructions")
@@ -100,6 +115,10 @@ def add_loader(parser: argparse.ArgumentParser) -> None:
         "-s", "--trim-size", type=int, default=0, metavar="N", help="with --trim: keep only N instructions before"
     )
     group.add_argument("-O", "--optimize", action="store_true", help="apply the target-independent optimisations")
+    group.add_argument("--replace-literals", action="store_true", help="make parameters of the constants")
+    group.add_argument(
+        "--strip-context", action="store_true", help="forget for what target an .mxr file was compiled, and how"
+    )
     group.add_argument("-p", "--apply-pass", metavar="PASS", help="apply passes by name", **_WORDS)
 
 
@@ -112,6 +131,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     form.add_argument("-g", "--graphviz", const="graphviz", help="a Graphviz graph", **add_form)
     form.add_argument("--python", "--py", const="python", help="Python source that builds the program", **add_form)
     form.add_argument("--cpp", const="cpp", help="C++ source that builds the program with MIGraphX", **add_form)
+    form.add_argument("--netron", const="netron", help="an ONNX model in JSON, for the viewer Netron", **add_form)
     form.add_argument("--json", const="json", help="an .mxr file in JSON", **add_form)
     form.add_argument(
         "--binary",
@@ -130,6 +150,22 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--fill0", metavar="NAME", help="parameters filled with zeros", **_WORDS)
     group.add_argument("--fill1", metavar="NAME", help="parameters filled with ones", **_WORDS)
     group.add_argument("--load-arg", metavar="WORD", help="saved arguments: @name file (.mxr form or .npy)", **_WORDS)
+
+
+def add_iterations(parser: argparse.ArgumentParser, usual: int) -> None:
+    """How often a model is run."""
+    parser.add_argument("-n", "--iterations", type=int, default=usual, metavar="N", help=f"runs (default {usual})")
+
+
+def checked_iterations(args: argparse.Namespace) -> int:
+    """The number that was asked for.
+
+    Raises:
+        OptionError: it is less than 1.
+    """
+    if args.iterations < 1:
+        raise OptionError(f"--iterations is {args.iterations}, expected at least 1")
+    return int(args.iterations)
 
 
 def add_compile(parser: argparse.ArgumentParser) -> None:

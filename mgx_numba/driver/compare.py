@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..core.types import Type
+from ..environment import environment_flag
 from ..graph.program import Program
 
 __all__ = ["Difference", "Tolerance", "compare", "default_tolerance"]
@@ -48,7 +48,7 @@ def default_tolerance(
     modules = [m for p in programs for m in p.reachable_modules()]
     types = {leaf.type for m in modules for ins in m for leaf in ins.shape.flatten()}
     base = (0.8, 0.4, 0.4) if types & _SHORT else (0.08, 0.04, 0.04) if types & _HALF else (1e-3, 1e-3, 1e-3)
-    wanted = os.environ.get("MIGRAPHX_VERIFY_ENABLE_ALLCLOSE", "0") not in ("", "0")
+    wanted = environment_flag("MIGRAPHX_VERIFY_ENABLE_ALLCLOSE")
     return Tolerance(
         base[0] if rms is None else rms,
         base[1] if atol is None else atol,
@@ -82,7 +82,17 @@ class Difference:
 
 
 def compare(found: np.ndarray, expected: np.ndarray, tolerance: Tolerance) -> Difference:
-    """Compare two arrays; NaNs must be at the same places, and infinities equal."""
+    """Compare two arrays; NaNs must be at the same places, and infinities equal. ``MIGRAPHX_VERIFY_DUMP_DIFF`` prints
+    the elements of those that do not agree."""
+    result = _compared(found, expected, tolerance)
+    if result.problem and found.shape == expected.shape and environment_flag("MIGRAPHX_VERIFY_DUMP_DIFF"):
+        for place in np.ndindex(found.shape):
+            if found[place].tobytes() != expected[place].tobytes():
+                print(f"{list(place)}: {found[place]}, expected {expected[place]}")
+    return result
+
+
+def _compared(found: np.ndarray, expected: np.ndarray, tolerance: Tolerance) -> Difference:
     if found.shape != expected.shape:
         return Difference(f"lengths are {list(found.shape)}, expected {list(expected.shape)}", math.nan, math.nan)
     if found.dtype != expected.dtype:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import sys
 import time
 from typing import Any
 
@@ -12,6 +11,7 @@ from ..api.options import CompileOptions, parse_compile_options
 from ..api.program import program
 from ..api.target import get_target
 from ..targets.registry import DEFAULT
+from .logs import LOG
 
 __all__ = ["asked_options", "compilation", "compile_model"]
 
@@ -40,7 +40,7 @@ def compilation(model: program, args: argparse.Namespace) -> tuple[str, dict[str
 
 
 def compile_model(model: program, args: argparse.Namespace) -> program:
-    """Compile in place; tells the time on standard error. A compiled program stays as it is unless flags ask for
+    """Compile in place; logs the time. A compiled program stays as it is unless flags ask for
     another target or other options.
 
     Raises:
@@ -49,11 +49,11 @@ def compile_model(model: program, args: argparse.Namespace) -> program:
     target, options = compilation(model, args)
     chosen = get_target(target)
     if model.is_compiled() and model._target == chosen and model._options == parse_compile_options(options, target):
-        print(f"Compiled already: target {target}, fast_math={options['fast_math']}", file=sys.stderr)
+        LOG.info("Compiled already: target %s, fast_math=%s", target, options["fast_math"])
         return model
     if args.enable_offload_copy:
         options["offload_copy"] = True
     start = time.perf_counter()
     model.compile(chosen, options)
-    print(f"Compilation time: {(time.perf_counter() - start) * 1e3:.6g}ms", file=sys.stderr)
+    LOG.info("Compilation time: %.6gms", (time.perf_counter() - start) * 1e3)
     return model

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..api.shape import dynamic_dimension
-from ..errors import OptionError
+from ..errors import OptionError, ShapeError
 
 __all__ = ["parse_dimension", "parse_dynamic_inputs", "parse_inputs", "parse_symbols", "split_names"]
 
@@ -74,7 +74,7 @@ def parse_dimension(option: str, text: str) -> dynamic_dimension:
 
 def _length(option: str, text: str) -> int:
     if not text.isdigit():
-        raise OptionError(f"{option}: {text!r} is no length")
+        raise OptionError(f"{option}: {text!r} is no length; expected integers, as in @x 1 3 224 224")
     return int(text)
 
 
@@ -91,5 +91,8 @@ def _dimension(option: str, value: Any) -> int | dynamic_dimension:
     if isinstance(value, dict) and {"min", "max"} <= set(value) <= set(_KEYS):
         low, high, optimals = value["min"], value["max"], value.get("optimals", [])
         if isinstance(optimals, list) and all(type(n) is int for n in (low, high, *optimals)):
-            return dynamic_dimension(low, high, optimals)
+            try:
+                return dynamic_dimension(low, high, optimals)
+            except ShapeError as error:
+                raise OptionError(f"{option}: {error}") from None
     raise OptionError(f"{option}: {value!r} is neither a length nor {{min:a,max:b,optimals:[...]}}")

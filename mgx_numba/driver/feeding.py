@@ -62,8 +62,10 @@ def _load(path: str) -> np.ndarray:
         return argument.load(path)
     try:
         return np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise FormatError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (ValueError, EOFError):
+        raise FormatError(f"{path}: it is no .npy file of numbers") from None
 
 
 def _lens(shape: Shape, batch: int) -> tuple[int, ...]:

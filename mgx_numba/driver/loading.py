@@ -6,9 +6,9 @@ import argparse
 import os
 import runpy
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..api.functions import optimize, parse_onnx, parse_tf
+from ..api.functions import check_onnx, optimize, parse_onnx, parse_tf
 from ..api.loading import load
 from ..api.program import program
 from ..core.shape import Shape
@@ -16,13 +16,17 @@ from ..core.types import Type
 from ..errors import FormatError, MgxError, OptionError, ParseError, ShapeError, UnsupportedError
 from ..graph.passes import Options, run_passes
 from ..graph.program import Program
-from .arguments import FILE_TYPES, in_flags
+from .arguments import FILE_TYPES
 from .dims import parse_dimension, parse_dynamic_inputs, parse_inputs, parse_symbols
+from .literals import replace_literals
 from .onnx_edits import read_proto, set_batch_of_reshapes, set_outputs
 from .quantizing import asked_kinds, quantize_model
 from .trim import trim
 
-__all__ = ["file_type", "load_model"]
+if TYPE_CHECKING:
+    from ..frontends.onnx.check import Finding
+
+__all__ = ["file_type", "findings", "load_model", "title_of"]
 
 _ONNX_FLAGS = (
     "input_dim",
@@ -30,6 +34,7 @@ _ONNX_FLAGS = (
     "dyn_input_dim",
     "default_dyn_dim",
     "skip_unknown_operators",
+    "strict",
     "debug_symbols",
     "output_names",
 )
@@ -44,12 +49,19 @@ def file_type(args: argparse.Namespace) -> str:
     """
     if args.file is None and args.file_type != "test":
         taken = "; ".join(f"{option} takes {' '.join(words)}" for option, _, words in getattr(args, "words", ()))
-        raise OptionError("a model file is needed" + (f" ({taken})" if taken else ""))
+        raise OptionError("a model file is needed" + (f" ({taken})" if taken else ": give its name after the command"))
+    if args.file is not None and args.file_type == "test":
+        raise OptionError(f"--test takes no file, got {args.file}")
     if args.file_type is not None:
         return str(args.file_type)
     if os.path.isfile(os.path.join(args.file, "saved_model.pb")):
         return "tf"
     return FILE_TYPES.get(os.path.splitext(args.file)[1].lower(), "msgpack")
+
+
+def title_of(args: argparse.Namespace) -> str:
+    """The model's name, for readers."""
+    return os.path.basename(args.file or "test")
 
 
 def load_model(args: argparse.Namespace) -> program:
@@ -66,12 +78,11 @@ def load_model(args: argparse.Namespace) -> program:
         raise OptionError(f"--batch is {args.batch}, expected a length from 0 on")
     try:
         model = _read(args, kind)
-    except OptionError as error:
-        raise OptionError(in_flags(str(error))) from error
     except (FormatError, ParseError, ShapeError, UnsupportedError) as error:
         raise type(error)(_placed(str(error), args, kind)) from error
     _tell_idle_flags(model, args, kind)
-    edits = args.trim or args.trim_size or args.optimize or args.apply_pass or asked_kinds(args)
+    edits = any((args.trim, args.trim_size, args.optimize, args.apply_pass, args.replace_literals, args.strip_context))
+    edits = edits or bool(asked_kinds(args))
     return _edited(model, args) if edits else model
 
 
@@ -114,9 +125,12 @@ def _tell_idle_flags(model: program, args: argparse.Namespace, kind: str) -> Non
 def _edited(model: program, args: argparse.Namespace) -> program:
     """A changed copy that is not compiled, but knows how the model was."""
     copy = model.clone()
-    copy._target, copy._options = model._target, model._options
+    if not args.strip_context:
+        copy._target, copy._options = model._target, model._options
     if args.trim or args.trim_size:
         copy._portable = trim(copy._portable, args.trim, args.trim_size)
+    if args.replace_literals:
+        replace_literals(copy._portable)
     if args.optimize:
         optimize(copy)
     if args.apply_pass:
@@ -125,14 +139,32 @@ def _edited(model: program, args: argparse.Namespace) -> program:
     return copy
 
 
-def _read_onnx(args: argparse.Namespace) -> program:
-    options: dict[str, Any] = {
+def findings(args: argparse.Namespace) -> list[Finding]:
+    """Everything that is wrong with the ONNX model that the flags name.
+
+    Raises:
+        OptionError: the file is of another kind, or a flag is wrong.
+    """
+    if file_type(args) != "onnx":
+        raise OptionError(f"--check reads ONNX models; {args.file} is no ONNX file")
+    return check_onnx(args.file, **_onnx_dims(args), strict=args.strict)
+
+
+def _onnx_dims(args: argparse.Namespace) -> dict[str, Any]:
+    return {
         "default_dim_value": args.batch or 1,
         "dim_params": parse_symbols("--dim-param", args.dim_param),
         "map_input_dims": parse_inputs("--input-dim", args.input_dim),
         "map_dyn_input_dims": parse_dynamic_inputs("--dyn-input-dim", args.dyn_input_dim),
+    }
+
+
+def _read_onnx(args: argparse.Namespace) -> program:
+    options: dict[str, Any] = {
+        **_onnx_dims(args),
         "skip_unknown_operators": args.skip_unknown_operators,
         "use_debug_symbols": args.debug_symbols,
+        "strict": args.strict,
     }
     if args.default_dyn_dim:
         options["default_dyn_dim_value"] = parse_dimension("--default-dyn-dim", args.default_dyn_dim)

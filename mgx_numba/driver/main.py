@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
+import re
 import shlex
 import sys
 import time
@@ -13,10 +13,12 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from .._version import __version__
-from ..errors import MgxError
+from ..errors import MgxError, OptionError
+from ..nearest import did_you_mean
 from .arguments import file_among_words, in_flags
 from .commands import COMMANDS
 from .environment import report_environment
+from .logs import LOG, add_logging, logged
 
 __all__ = ["main"]
 
@@ -39,29 +41,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.command is None:
         parser.print_help()
         return FAILURE
-    start = time.perf_counter()
-    header = f"[ mgx_numba Version: {__version__} ]: {shlex.join([PROGRAM, *arguments])}"
-    print(f"Running {header}", file=sys.stderr)
-    report_environment(sys.stderr)
     try:
-        with warnings.catch_warnings():
-            warnings.showwarning = _show_warning  # type: ignore[assignment]
-            status = COMMANDS[args.command].run(args)
-        sys.stdout.flush()
-    except MgxError as error:
+        with logged(args):
+            return _run(args, f"[ mgx_numba Version: {__version__} ]: {shlex.join([PROGRAM, *arguments])}")
+    except MgxError as error:  # of the flags about messages themselves
         print(f"error: {error}", file=sys.stderr)
         return FAILURE
+
+
+def _run(args: argparse.Namespace, header: str) -> int:
+    """Run the command and tell what becomes of it; ``header`` has its words."""
+    start = time.perf_counter()
+    LOG.info("Running %s", header)
+    try:
+        report_environment(LOG)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning  # type: ignore[assignment]
+            status: int = COMMANDS[args.command].run(args)
+        sys.stdout.flush()
+    except MgxError as error:
+        LOG.error("%s", in_flags(str(error)) if isinstance(error, OptionError) else error)
+        return FAILURE
     except MemoryError as error:
-        print(f"error: not enough memory: {error}", file=sys.stderr)
+        LOG.error("not enough memory: %s", error)
         return FAILURE
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        LOG.info("interrupted")
         return INTERRUPTED
     except BrokenPipeError:
         # The reader of our output has left: nothing more can be told, and the interpreter shall not try.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILURE
-    print(f"Complete({time.perf_counter() - start:.3g}s): {header}", file=sys.stderr)
+    LOG.info("Complete(%.3gs): %s", time.perf_counter() - start, header)
     return status
 
 
@@ -70,14 +81,17 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Leave with status 2."""
+        wrong = re.search(r"invalid choice: '(.*?)'", message)
+        if wrong is not None and "<command>" in message:
+            hint = did_you_mean(wrong[1], COMMANDS, 2)
+            message = f"unknown command {wrong[1]!r}{hint or '; known: ' + ', '.join(COMMANDS)}"
         self.exit(FAILURE, f"{self.prog}: error: {message}; see {self.prog} --help\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As the base class does, but a command names its unknown flags itself, with those that are near."""
         found, unknown = super().parse_known_args(args, namespace)
         for word in unknown if self._subparsers is None else ():
-            near = difflib.get_close_matches(word.partition("=")[0], self._option_string_actions, 2)
-            hint = f"; did you mean {', '.join(near)}?" if near else ""
+            hint = did_you_mean(word.partition("=")[0], self._option_string_actions, 2)
             self.error(f"unrecognized argument: {word}{hint}")
         return found, unknown
 
@@ -90,11 +104,12 @@ def _parser() -> argparse.ArgumentParser:
         summary = (command.__doc__ or "").strip().splitlines()[0]
         sub = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
         command.add_arguments(sub)
+        add_logging(sub)
     return parser
 
 
 def _show_warning(message: Any, category: Any, filename: str, line: int, *rest: Any) -> None:
-    print(f"warning: {in_flags(str(message))}", file=sys.stderr)
+    LOG.warning("%s", in_flags(str(message)))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import zipfile
 from collections.abc import Iterator
 
@@ -13,6 +12,7 @@ from ..api.program import program
 from ..api.quantizing import KINDS, quantize
 from ..errors import FormatError, OptionError
 from ..targets.registry import DEFAULT
+from .logs import LOG
 
 __all__ = ["asked_kinds", "quantize_model"]
 
@@ -40,7 +40,7 @@ def quantize_model(model: program, args: argparse.Namespace) -> None:
         return
     target = args.target or (DEFAULT if model._target is None else model._target.name())
     quantize(model._portable, kinds, target, map(model._checked, _batches(args.calibration)))
-    print(f"Quantised: {', '.join(kinds)}", file=sys.stderr)
+    LOG.info("Quantised: %s", ", ".join(kinds))
 
 
 def _batches(paths: list[str]) -> Iterator[dict[str, np.ndarray]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..errors import OptionError
 from ..graph.instruction import Instruction, Parameter, Return
 from ..graph.program import Program
@@ -24,6 +26,7 @@ def keep_until(program: Program, position: int) -> Program:
         if not ins.is_param:
             copy.main.remove_instruction(ins)
     copy.main.add_return([kept])
+    copy.origin = replace(copy.origin, output_names=())
     _remove_dead(copy)
     return copy
 

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import MgxError
+from ..graph.instruction import Instruction
 from ..graph.passes import Options, run_passes
-from ..graph.printer import format_instruction, instruction_names
+from ..graph.passes.base import KERNEL_OPERATORS
+from ..graph.printer import format_instruction, instruction_names, program_lines
 from ..graph.program import Program
 from ..targets.base import Compiled, Observation
 from ..targets.registry import REFERENCE, compile_for
@@ -18,7 +20,16 @@ from .compare import Difference, Tolerance, compare
 from .progress import track
 from .trim import computing_instructions, keep_until
 
-__all__ = ["Check", "check_passes", "check_prefixes", "check_results", "check_steps", "first_wrong_prefix", "reference"]
+__all__ = [
+    "Check",
+    "check_layers",
+    "check_passes",
+    "check_prefixes",
+    "check_results",
+    "check_steps",
+    "first_wrong_prefix",
+    "reference",
+]
 
 Inputs = Mapping[str, np.ndarray]
 Compiler = Callable[[Program], Compiled]
@@ -32,9 +43,16 @@ class Check:
     difference: Difference
 
 
-def reference(program: Program, inputs: Inputs) -> list[Any]:
-    """Results of a program on the ``ref`` target."""
-    return compile_for(REFERENCE, program).run(inputs)
+def reference(program: Program, inputs: Inputs, double: bool = False) -> list[Any]:
+    """Results of a program on the ``ref`` target; with ``double`` floats are rounded to their types at its end only."""
+    return compile_for(REFERENCE, in_double(program) if double else program).run(inputs)
+
+
+def in_double(program: Program) -> Program:
+    """A copy that computes floats in double."""
+    copy = program.clone()
+    run_passes(copy, ["use_double", "dead_code_elimination"])
+    return copy
 
 
 def check_results(found: Sequence[Any], expected: Sequence[Any], tolerance: Tolerance) -> list[Check]:
@@ -78,6 +96,50 @@ def check_steps(compiled: Compiled, inputs: Inputs, tolerance: Tolerance) -> lis
 
     compiled.observe(inputs, note)
     return list(checks.values())
+
+
+def check_layers(
+    program: Program, compiled: Compiled, inputs: Inputs, tolerance: Tolerance, double: bool = False
+) -> list[Check]:
+    """Compare the results of the model's nodes, as far as a step writes one whole, with the reference's.
+
+    Nodes are known by the debug symbols of ``program``, which has been compiled. Each step starts from what the steps
+    before computed, so differences are those that have come together so far.
+    """
+    order = _symbols(program)
+    expected: dict[str, list[np.ndarray]] = {}
+
+    def remember(seen: Observation) -> None:
+        for symbol in seen.instruction.partition(" # ")[2].split(", "):
+            if symbol in order:
+                expected[symbol] = seen.outputs()
+
+    compile_for(REFERENCE, in_double(program) if double else program).observe(inputs, remember)
+    lines = {line: ins for line, ins in program_lines(compiled.resolve(inputs)) if ins is not None}
+    checks: dict[str, Check] = {}
+
+    def note(seen: Observation) -> None:
+        ins = lines.get(seen.instruction)
+        for symbol, found in zip(_ends(ins, order) if ins is not None else (), seen.outputs()):
+            wanted = expected.get(symbol, [])
+            if len(wanted) == 1 and wanted[0].shape == found.shape:
+                difference = compare(found.astype(wanted[0].dtype), wanted[0], tolerance)
+                checks[symbol] = Check(f"{symbol} [{seen.label}]", difference)
+
+    compiled.observe(inputs, note)
+    return [checks[symbol] for symbol in order if symbol in checks]
+
+
+def _symbols(program: Program) -> dict[str, int]:
+    """Debug symbols of the main module in the order in which they come first."""
+    symbols = dict.fromkeys(s for ins in program.main if not ins.is_literal for s in ins.debug_symbols)
+    return {symbol: position for position, symbol in enumerate(symbols)}
+
+
+def _ends(ins: Instruction, order: Mapping[str, int]) -> list[str]:
+    """The node whose result each result of an instruction is, if it is one of a node: the last that went into it."""
+    ends = ins.module_args[0].results() if ins.name in KERNEL_OPERATORS else [ins]
+    return [max(end.debug_symbols, key=lambda s: order.get(s, -1), default="") for end in ends]
 
 
 def check_passes(

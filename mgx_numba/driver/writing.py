@@ -11,6 +11,7 @@ from ..api.saving import save, save_buffer, saved_options
 from ..errors import FormatError, OptionError
 from ..graph.export import to_cpp, to_dot, to_py
 from ..graph.mxr import save_buffer as json_buffer
+from .netron import to_netron
 
 __all__ = ["check_output", "check_writable", "write_model"]
 
@@ -37,7 +38,7 @@ def check_output(args: argparse.Namespace) -> None:
 def write_model(model: program, args: argparse.Namespace) -> None:
     """Write a program: as text to standard output unless flags say otherwise.
 
-    Text and graph show the compiled form of a compiled program; the others hold the portable form.
+    Text, graph and Netron's model show the compiled form of a compiled program; the others hold the portable form.
 
     Raises:
         OptionError: as `check_output`, or there is no machine code to add.
@@ -87,6 +88,8 @@ def check_writable(path: str) -> None:
 def _text(model: program, form: str, brief: bool) -> str:
     if form == "graphviz":
         return to_dot(model._shown, brief)
+    if form == "netron":
+        return to_netron(model._shown)
     if form == "python":
         return to_py(model._portable)
     if form == "cpp":

@@ -163,9 +163,9 @@ class GraphBuilder(Emitter):
         sign."""
         return self.op("bit_cast", indices, target_type=indices.shape.type.unsigned)
 
-    def pointwise(self, name: str, *values: Instruction, **attributes: Any) -> Instruction:
+    def pointwise(self, op: str | Operator, *values: Instruction, **attributes: Any) -> Instruction:
         """A pointwise operation on values that broadcast."""
-        return self.op(name, *self.same_lens(*values), **attributes)
+        return self.op(op, *self.same_lens(*values), **attributes)
 
     def chain(self, name: str, values: Sequence[Instruction]) -> Instruction:
         """A binary pointwise operation applied from left to right."""

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from ..errors import ParseError
 from ..graph.instruction import Instruction
 
-__all__ = ["Handler", "Parser", "ParserT", "check_arity", "handler_of"]
+__all__ = ["Handler", "Parser", "ParserT", "binary", "check_arity", "handler_of", "unary"]
 
 Parser = Callable[..., Any]
 ParserT = TypeVar("ParserT", bound=Parser)
@@ -25,6 +25,24 @@ class Handler:
     parse: Parser
     required: int
     most: int | None
+
+
+def unary(op: str) -> Parser:
+    """The parser of a node that is one operator of the IR."""
+
+    def parse(g: Any, node: Any, x: Instruction) -> Instruction:
+        return g.op(op, x)
+
+    return parse
+
+
+def binary(op: str) -> Parser:
+    """The parser of a node that is one pointwise operator of two inputs, which are broadcast."""
+
+    def parse(g: Any, node: Any, a: Instruction, b: Instruction) -> Instruction:
+        return g.pointwise(op, a, b)
+
+    return parse
 
 
 def handler_of(function: Parser) -> Handler:

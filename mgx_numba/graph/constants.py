@@ -23,6 +23,8 @@ __all__ = [
     "compact",
     "constant_array",
     "fold_pointwise",
+    "follows",
+    "is_causal",
     "is_constant",
     "uniform",
     "uniform_value",
@@ -92,6 +94,25 @@ def uniform_value(ins: Instruction) -> Any:
     if array is None or shape.elements == 0 or not uniform(array):
         return None
     return array[(0,) * array.ndim]
+
+
+def is_causal(keep: np.ndarray) -> bool:
+    """Whether a boolean array [..., s, t] is true exactly where position i + t - s reaches j, alike in all batches."""
+    if keep.ndim < 2 or keep.size != keep.shape[-1] * keep.shape[-2]:
+        return False
+    s, t = keep.shape[-2:]
+    expected = np.arange(t) <= np.arange(s)[:, None] + (t - s)
+    return s > 1 and t >= s and bool((keep.reshape(s, t) == expected).all())
+
+
+def follows(array: np.ndarray) -> str:
+    """The pattern by which an array's values follow from its lengths: ``causal`` (`is_causal`), ``future``, where that
+    is false, or ``counting`` from 0; empty if there is none."""
+    if array.dtype == bool:
+        return "causal" if is_causal(array) else "future" if is_causal(~array) else ""
+    if array.ndim == 1 and array.dtype.kind in "iu" and np.array_equal(array, np.arange(array.size)):
+        return "counting"
+    return ""
 
 
 def compact(array: np.ndarray) -> np.ndarray:

@@ -220,8 +220,8 @@ def _cpp_double(value: float) -> str:
 
 
 def _cpp_shape(shape: Shape) -> str:
-    if shape.type is Type.tuple_type:
-        raise UnsupportedError(f"a tuple cannot be written as C++ source: {shape}")
+    if shape.type is Type.tuple_type or shape.type.hosted:
+        raise UnsupportedError(f"a value of {shape.type.name} cannot be written as C++ source: {shape}")
     parts = [f"migraphx::shape::{shape.type.name}"]
     if shape.dyn_dims:
         dims = []
@@ -249,8 +249,8 @@ def _number(value: Any) -> str:
 
 
 def _shape(shape: Shape) -> str:
-    if shape.type is Type.tuple_type:
-        raise UnsupportedError(f"a tuple cannot be written as Python source: {shape}")
+    if shape.type is Type.tuple_type or shape.type.hosted:
+        raise UnsupportedError(f"a value of {shape.type.name} cannot be written as Python source: {shape}")
     if shape.dyn_dims:
         dims = ", ".join(_dimension(d) for d in shape.dyn_dims)
         return f"migraphx.shape(type={shape.type.name!r}, dyn_dims=[{dims}])"

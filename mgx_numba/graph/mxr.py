@@ -19,6 +19,7 @@ from ..errors import FormatError, OptionError
 from .atomic_file import replace_file
 from .content import FilePath, read_bytes
 from .machine_code import OBJECTS
+from .origin import Origin
 from .program import Program
 from .rebuild import Nodes, rebuild_program
 from .serialize import argument_from_value, argument_to_value, program_modules
@@ -156,6 +157,9 @@ def _tree(program: Program, extra: Mapping[str, Any], objects: Any, format: str)
     own = {"format": FORMAT, "version": __version__, "tuning": [], **extra}
     if program.open_dims:
         own["open_dims"] = {name: list(map(list, axes.items())) for name, axes in program.open_dims.items()}
+    origin = program.origin.to_json()
+    if origin:
+        own["origin"] = origin
     return {
         "version": FILE_VERSION,
         "migraphx_version": MIGRAPHX_VERSION,
@@ -212,11 +216,12 @@ def _finish(header: Mapping[str, Any], modules: Mapping[str, Nodes]) -> tuple[Pr
     _check_version(header)
     extra = _check_extra(header.get("mgx_numba", {}))
     open_dims = _check_open_dims(extra.pop("open_dims", {}))
+    origin = Origin.from_json(extra.pop("origin", {}))
     try:
         program = rebuild_program(modules)
     except RecursionError:
         raise FormatError("values or modules are nested too deeply") from None
-    program.open_dims = open_dims
+    program.open_dims, program.origin = open_dims, origin
     return program, extra
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from ..core.argument import Argument
 from ..core.types import Type
@@ -39,9 +38,13 @@ def format_literal(value: Argument) -> str:
     return "{" + ", ".join(_format_element(x, value.shape.type) for x in value.numpy().ravel()) + "}"
 
 
-def _format_element(x: np.generic, type: Type) -> str:
+def _format_element(x: Any, type: Type) -> str:
     if type.is_floating:
         return format_float(float(x))
+    if type is Type.string_type:
+        return json.dumps(x, ensure_ascii=False)
+    if not type.is_integral:
+        return str(x)
     return str(int(x))
 
 

@@ -11,6 +11,7 @@ from ..errors import ValidationError
 from .allowance import Allowance
 from .instruction import Instruction, Results, Return
 from .module import Module
+from .origin import Origin
 from .rewrite_log import RewriteLog
 
 __all__ = ["Program"]
@@ -23,6 +24,7 @@ class Program:
         allowance: what may be computed of it before it is run.
         open_dims: which axes of which inputs the model left open, its reader giving them a length: symbols (or "") by
             axis, by input. Error messages name them.
+        origin: what the model's file says of itself, its results' names among it.
         log: what passes and lowering did to it and refused to do; a clone begins with none.
     """
 
@@ -30,6 +32,7 @@ class Program:
         self.allowance = Allowance(lambda: self.modules)
         self._modules: dict[str, Module] = {"main": Module("main", self.allowance)}
         self.open_dims: dict[str, dict[int, str]] = {}
+        self.origin = Origin()
         self.log = RewriteLog()
         self._taken: dict[str, int] = {}
 
@@ -121,6 +124,11 @@ class Program:
         if results != before and self.main.return_instruction is not None:
             self.main.replace_return(results)
 
+    def take_facts(self, other: Program) -> None:
+        """Take what is known of another program besides its instructions."""
+        self.open_dims = {name: dict(axes) for name, axes in other.open_dims.items()}
+        self.origin = other.origin
+
     def sort(self) -> None:
         """Order every module's instructions topologically."""
         for module in self.modules:
@@ -133,7 +141,7 @@ class Program:
             ValidationError: an instruction takes a value of another program, or one that comes after it.
         """
         copy = Program()
-        copy.open_dims = {name: dict(axes) for name, axes in self.open_dims.items()}
+        copy.take_facts(self)
         modules: dict[int, Module] = {id(self.main): copy.main}
         for module in [*self.modules, *self.reachable_modules()]:
             if id(module) not in modules:

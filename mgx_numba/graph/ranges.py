@@ -170,8 +170,8 @@ def _positions(x: Instruction, axis: int, whole: Span) -> Span:
 
 
 def _of_array(array: np.ndarray, type: Type) -> Span:
-    """Of the elements of a constant; NaN and packed nibbles say nothing."""
-    if not array.size or type is Type.fp4x2_type:
+    """Of the elements of a constant; NaN, packed nibbles and the host's types say nothing."""
+    if not array.size or type is Type.fp4x2_type or type.hosted:
         return Span.whole(type)
     few = compact(array)
     low, high = few.min().item(), few.max().item()

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..core.shape import Shape
+from ..environment import environment_flag, environment_words
+from ..messages import TRACE, tell
 from ..ops.base import Operator
 
 if TYPE_CHECKING:
     from .instruction import Instruction
 
-__all__ = ["Refusal", "RewriteLog", "environment_flag"]
-
-
-def environment_flag(name: str) -> bool:
-    """Whether an environment variable is set to something that means yes."""
-    return os.environ.get(name, "").strip().lower() not in ("", "0", "false", "off", "no")
+__all__ = ["Refusal", "RewriteLog"]
 
 
 @dataclass(frozen=True)
@@ -28,12 +24,14 @@ class Refusal:
         rule: what refused: a rewrite rule, a pass, or a lowering rule (``lower_gather``).
         op, shape: the instruction's; it is not held itself, nor are its values.
         reason: why.
+        nodes: names of the model's nodes that it is of, if the program has them (debug symbols).
     """
 
     rule: str
     op: Operator
     shape: Shape
     reason: str
+    nodes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.rule} at {self.op} -> {self.shape}: {self.reason}"
@@ -42,7 +40,8 @@ class Refusal:
 class RewriteLog:
     """Rewrites that were applied, counted by rule, and those that were refused, once for a rule and an instruction.
 
-    ``MIGRAPHX_TRACE_MATCHES`` has them printed as they come.
+    ``MIGRAPHX_TRACE_MATCHES`` has them printed as they come, ``MIGRAPHX_TRACE_MATCHES_FOR`` those of rules with one of
+    some words in their names.
 
     Attributes:
         applied: how often each rule, or pass, was.
@@ -64,19 +63,19 @@ class RewriteLog:
             self._open.pop((rule, id(ins)), None)
         if self.parent is not None:
             self.parent.apply(rule, ins, forget)
-        elif environment_flag("MIGRAPHX_TRACE_MATCHES"):
-            print(f"{rule} matched {ins.op} -> {ins.shape}")
+        else:
+            _tell(rule, f"{rule} matched {ins.op} -> {ins.shape}")
 
     def refuse(self, rule: str, ins: Instruction, reason: str) -> None:
         """A rule matched at an instruction and was not applied; of several reasons the last is kept."""
         known = self._open.get((rule, id(ins)))
         if known is not None and known.reason == reason:
             return
-        self._open[rule, id(ins)] = refusal = Refusal(rule, ins.op, ins.shape, reason)
+        self._open[rule, id(ins)] = refusal = Refusal(rule, ins.op, ins.shape, reason, ins.debug_symbols)
         if self.parent is not None:
             self.parent.refuse(rule, ins, reason)
-        elif environment_flag("MIGRAPHX_TRACE_MATCHES"):
-            print(f"refused {refusal}")
+        else:
+            _tell(rule, f"refused {refusal}")
 
     def close(self) -> None:
         """What follows is of other instructions: one of them may come to have the identity of one that is gone."""
@@ -93,3 +92,10 @@ class RewriteLog:
     def refusals(self, rule: str | None = None) -> list[Refusal]:
         """Refusals, of one rule or of all, in order."""
         return [r for r in (*self._closed, *self._open.values()) if rule is None or r.rule == rule]
+
+
+def _tell(rule: str, text: str) -> None:
+    words = environment_words("MIGRAPHX_TRACE_MATCHES_FOR")
+    if any(word in rule for word in words) if words else environment_flag("MIGRAPHX_TRACE_MATCHES"):
+        print(text)
+    tell("graph", TRACE, "%s", text)

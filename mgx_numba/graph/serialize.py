@@ -31,15 +31,17 @@ MAX_RANK = 64  # NumPy's own limit
 
 
 def shape_to_value(shape: Shape) -> dict[str, Any]:
-    """A shape as a map; all keys but ``unranked`` and a dimension's ``symbol``, which MIGraphX does not have, are
-    always there."""
-    value = {
+    """A shape as a map; all keys but ``unranked``, ``element`` (of a sequence or an optional) and a dimension's
+    ``symbol``, which MIGraphX does not have, are always there."""
+    value: dict[str, Any] = {
         "type": shape.type.name,
         "sub_shapes": [shape_to_value(s) for s in shape.sub_shapes],
         "lens": list(shape.lens),
         "strides": list(shape.strides),
         "dynamic_dimensions": [_dimension_to_value(d) for d in shape.dyn_dims],
     }
+    if shape.element is not None:
+        value["element"] = shape_to_value(shape.element)
     return value if shape.ranked else {**value, "unranked": True}
 
 
@@ -59,6 +61,9 @@ def shape_from_value(value: Any) -> Shape:
         return Shape.tuple(_within(f"sub_shapes[{k}]", shape_from_value, m) for k, m in enumerate(members))
     if members:
         raise FormatError(f"a shape of {type.name} has sub_shapes, which only tuple_type has")
+    if type in (Type.sequence_type, Type.optional_type):
+        element = _within("element", shape_from_value, fields.get("element"))
+        return Shape.sequence(element) if type is Type.sequence_type else Shape.optional(element)
     if fields.get("unranked") is True:
         return Shape.unranked(type)
     dimensions = _list(fields.get("dynamic_dimensions", []), "dynamic_dimensions")
@@ -95,11 +100,13 @@ def argument_to_value(argument: Argument) -> dict[str, Any]:
     shape = shape_to_value(argument.shape)
     if argument.array is None:
         return {"shape": shape, "sub": [argument_to_value(member) for member in argument.sub]}
-    return {"shape": shape, "data": Blob(_storage(argument).data if argument.shape.bytes else b"")}
+    if argument.shape.type is Type.string_type:
+        return {"shape": shape, "strings": _storage(argument).tolist()}
+    return {"shape": shape, "data": Blob(_storage(argument).view(np.uint8).data if argument.shape.bytes else b"")}
 
 
 def _storage(argument: Argument) -> np.ndarray:
-    """The element space as bytes, one-dimensional, without a copy where the elements fill it without gaps."""
+    """The element space, one-dimensional, without a copy where the elements fill it without gaps."""
     shape, array = argument.shape, argument.numpy()
     if array.dtype != shape.type.numpy:
         array = array.astype(shape.type.numpy)
@@ -109,10 +116,11 @@ def _storage(argument: Argument) -> np.ndarray:
     if [shape.strides[axis] for axis in kept] == list(row_major_strides(lens)):
         once = array[tuple(slice(None) if axis in kept else 0 for axis in range(array.ndim))]
         solid = once.transpose([sorted(kept).index(axis) for axis in kept])
-        return np.ascontiguousarray(solid).reshape(-1).view(np.uint8)
-    flat = np.zeros(shape.element_space, array.dtype)
+        return np.ascontiguousarray(solid).reshape(-1)
+    filler = "" if shape.type is Type.string_type else 0
+    flat = np.full(shape.element_space, filler, array.dtype)
     strided(flat, shape.lens, shape.strides)[...] = array
-    return flat.view(np.uint8)
+    return flat
 
 
 def argument_from_value(value: Any) -> Argument:
@@ -132,6 +140,11 @@ def argument_from_value(value: Any) -> Argument:
         raise FormatError(f"data have the dynamic shape {shape}")
     if any(stride < 0 for stride in shape.strides):
         raise FormatError(f"data have negative strides: {shape}")
+    if shape.type is Type.string_type:
+        texts = strings(fields.get("strings"), "strings")
+        if len(texts) != shape.element_space:
+            raise FormatError(f"{len(texts)} strings for a shape of {shape.element_space}: {shape}")
+        return Argument.from_flat(shape, np.array(texts, object))
     data = _blob(fields.get("data"))
     if len(data) != shape.bytes:
         raise FormatError(f"{len(data)} bytes of data for a shape of {shape.bytes} bytes: {shape}")

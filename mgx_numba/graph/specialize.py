@@ -35,8 +35,8 @@ computes them from lengths."""
 
 
 def is_dynamic(program: Program) -> bool:
-    """Whether some input has a range for a length."""
-    return any(s.is_dynamic for s in program.parameter_shapes().values())
+    """Whether some input, a tensor, has a range for a length."""
+    return any(s.is_dynamic and s.element is None for s in program.parameter_shapes().values())
 
 
 def specialize(
@@ -74,10 +74,11 @@ class _Settling:
         self.mapped: dict[Instruction, Instruction] = {}
         self.members: dict[Instruction, list[Instruction]] = {}
         self._readers: dict[str, Reader] = {}
+        self._shapes: dict[tuple[Operator, tuple[Shape, ...]], Shape] = {}
 
     @np.errstate(all="ignore")
     def copy(self, program: Program) -> Program:
-        self.program.open_dims = {name: dict(axes) for name, axes in program.open_dims.items()}
+        self.program.take_facts(program)
         for ins in program.main:
             if isinstance(ins.op, Parameter):
                 self._parameter(ins, ins.op)
@@ -86,7 +87,7 @@ class _Settling:
 
     def _parameter(self, ins: Instruction, op: Parameter) -> None:
         name, shape = op.parameter, ins.shape
-        if shape.is_dynamic and name in self.lens:
+        if shape.is_dynamic and name in self.lens and shape.element is None:
             dims = self.lens[name]
             shape = Shape.dynamic(shape.type, dims) if dims else Shape(shape.type)
         module = self.program.main
@@ -127,9 +128,19 @@ class _Settling:
             return self._add(ins, op, inputs, target, modules)
         if ins.op.pointwise:
             inputs = self._broadcast(ins, inputs, target)
-        shape = ins.op.compute_shape([i.shape for i in inputs])
+        shape = self._shape(ins.op, inputs)
         known = self._known(ins, inputs, shape, target)
         return known if known is not None else self._settled(ins, inputs, shape, target)
+
+    def _shape(self, op: Operator, inputs: Sequence[Instruction]) -> Shape:
+        """The operator's result: computed once for equal operators on equal shapes, such as those of equal layers."""
+        shapes = tuple([i.shape for i in inputs])
+        if any(s.is_dynamic for s in shapes):
+            return op.compute_shape(shapes)  # equal ranges may have other symbols
+        found = self._shapes.get((op, shapes))
+        if found is None:
+            found = self._shapes[op, shapes] = op.compute_shape(shapes)
+        return found
 
     def _add(
         self,
@@ -141,7 +152,7 @@ class _Settling:
         shape: Shape | None = None,
     ) -> Instruction:
         if shape is None:
-            shape = op.compute_shape([i.shape for i in inputs], modules)
+            shape = op.compute_shape([i.shape for i in inputs], modules) if modules else self._shape(op, inputs)
         twin = target._link(Instruction(op, inputs, shape, modules), None)
         twin.debug_symbols, twin.normalized, twin.target_id = ins.debug_symbols, ins.normalized, ins.target_id
         return twin
@@ -170,7 +181,9 @@ class _Settling:
                 return None
             value = ins.op.compute(ins.shape, [np.broadcast_to(np.int8(0), inputs[0].shape.lens)])
             return self._literal(ins, value, target)
-        if not shape.is_dynamic or ins.op.view or any(i.shape.elements > _FOLDED for i in inputs):
+        if not shape.is_dynamic or ins.op.view or shape.element is not None:
+            return None
+        if any(i.shape.elements > _FOLDED for i in inputs):
             return None
         values = self._values(inputs)
         if not values:
@@ -249,7 +262,8 @@ class _Settling:
         parameters = body.parameters()
         shapes = [p.shape for p in parameters]
         if ins.name == "loop":
-            shapes[2:] = [i.shape.to_standard() if not i.shape.without_axes else i.shape for i in inputs[2:]]
+            carried = zip(inputs[2:], shapes[2:])
+            shapes[2:] = [i.shape.row_major() if s.element is None else s for i, s in carried]
         module = self._written(body, parameters, shapes)
         if ins.name == "loop":
             after = [r.shape for r in module.results()[1 : len(shapes) - 1]]

@@ -8,7 +8,7 @@ from .module import Module
 from .printer import format_instruction, instruction_names
 from .program import Program
 
-__all__ = ["validate"]
+__all__ = ["validate", "validate_module"]
 
 
 def validate(program: Program) -> None:
@@ -23,6 +23,15 @@ def validate(program: Program) -> None:
     modules = program.reachable_modules()
     names = instruction_names(modules)
     _validate_module(program.main, set(), names, {})
+
+
+def validate_module(module: Module) -> None:
+    """Check one module, and those that it runs, as `validate` does; values that it captures are taken for granted.
+
+    Raises:
+        ValidationError: the first broken invariant, with the instruction's text.
+    """
+    _validate_module(module, set(module.captured()), instruction_names([module, *module.submodules()]), {})
 
 
 def _validate_module(

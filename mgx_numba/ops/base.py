@@ -16,6 +16,7 @@ import numpy as np
 from ..core.shape import DynamicDimension, Shape
 from ..core.types import Type
 from ..errors import OperatorError, ShapeError
+from ..nearest import did_you_mean
 from .scalar import NumpyScalar, ScalarOps, TypeScalar
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ class Operator:
     """Base of all operators.
 
     ``name`` is MIGraphX's. ``view`` operators return memory of their first input. ``AXES`` names attributes that
-    hold axes, so that normalisation can make negative ones positive.
+    hold axes, so that normalisation can make negative ones positive. Those with ``true_ranks`` get tensors without axes
+    as arrays of shape (), others get them as (1,). ``custom`` operators are a user's (`custom.py`).
     """
 
     name: ClassVar[str] = ""
@@ -52,7 +54,14 @@ class Operator:
     pointwise: ClassVar[bool] = False
     reduction: ClassVar[bool] = False
     commutative: ClassVar[bool] = False
+    true_ranks: ClassVar[bool] = False
+    custom: ClassVar[bool] = False
     AXES: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def rule_name(self) -> str:
+        """Name under which targets have a lowering rule for it."""
+        return self.name
 
     def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
         """Output shape for these input shapes.
@@ -171,6 +180,16 @@ def register(cls: OperatorClass) -> OperatorClass:
     return cls
 
 
+def is_known(name: str) -> bool:
+    """Whether there is an operator of this name."""
+    return name in _REGISTRY
+
+
+def forget(name: str) -> None:
+    """Make an operator unknown."""
+    del _REGISTRY[name]
+
+
 def known_operators() -> list[str]:
     """Names of all operators, sorted."""
     return sorted(_REGISTRY)
@@ -184,11 +203,12 @@ def operator_class(name: str) -> type[Operator]:
     """
     cls = _REGISTRY.get(name)
     if cls is None:
-        import difflib
-
-        near = difflib.get_close_matches(name, _REGISTRY, 3)
-        hint = f"; did you mean {', '.join(near)}?" if near else ""
-        raise OperatorError(f"unknown operator {name!r}{hint}")
+        if "::" in name:
+            raise OperatorError(
+                f"unknown operator {name!r}; a custom operator is to be registered (register_custom_op) before it is "
+                "used, or a file has it"
+            )
+        raise OperatorError(f"unknown operator {name!r}{did_you_mean(name, _REGISTRY)}")
     return cls
 
 

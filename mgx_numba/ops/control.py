@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ..core.shape import DynamicDimension, Shape
+from ..core.shape import DynamicDimension, Shape, covering
 from ..core.types import Type, from_numpy
 from .base import Operator, RunModule, register
 from .fused import expect_modules
@@ -50,9 +50,12 @@ class If(Operator):
     def _either(self, position: int, a: Shape, b: Shape) -> Shape:
         if a == b:
             return a
+        common = covering(a, b) if a.element is not None else None
+        if common is not None:
+            return common
         if a.type is b.type and not (a.ranked and b.ranked):
             return Shape.unranked(a.type)
-        if a.type is not b.type or a.ndim != b.ndim or a.sub_shapes or b.sub_shapes:
+        if a.type is not b.type or a.ndim != b.ndim or a.sub_shapes or b.sub_shapes or a.element is not None:
             raise self.fail(f"result {position} is {a} in one branch and {b} in the other")
         if a.lens == b.lens and not a.is_dynamic and not b.is_dynamic:
             return a.to_standard()
@@ -107,6 +110,8 @@ class Loop(Operator):
     @staticmethod
     def _carried(given: Shape, kept: Shape) -> Shape:
         """The lengths that a carried value has after any number of iterations."""
+        if given.element is not None:
+            return covering(given, kept) or kept
         if not (given.ranked and kept.ranked):
             return Shape.unranked(given.type)
         if given.dims == kept.dims and not given.is_dynamic:

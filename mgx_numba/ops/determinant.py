@@ -1,4 +1,4 @@
-"""Determinants of square matrices."""
+"""Determinants and inverses of square matrices."""
 
 from __future__ import annotations
 
@@ -39,3 +39,28 @@ class Determinant(Operator):
         with np.errstate(all="ignore"):
             values = np.linalg.det(x.astype(output.type.compute.numpy))
         return np.asarray(values, output.type.numpy).reshape(output.lens if x.ndim == 2 else x.shape[:-2])
+
+
+@register
+@dataclass(frozen=True)
+class Inverse(Operator):
+    """The inverse of each matrix in the last two axes, narrow floats in float32; of a singular one not-a-number."""
+
+    name: ClassVar[str] = "inverse"
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_inputs(inputs, 1)
+        shape = inputs[0]
+        if shape.ndim < 2 or shape.dims[-1].max != shape.dims[-2].max or not shape.type.is_floating:
+            raise self.fail(f"expected square matrices of floats in the last two axes, got {shape}")
+        return shape.to_standard()
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        x = args[0].astype(output.type.compute.numpy)
+        values = np.full(x.shape, np.nan, x.dtype)
+        for place in np.ndindex(*x.shape[:-2]):
+            try:
+                values[place] = np.linalg.inv(x[place])
+            except np.linalg.LinAlgError:  # singular
+                continue
+        return values.astype(output.type.numpy)

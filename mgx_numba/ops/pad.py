@@ -32,7 +32,10 @@ class PadMode(IntEnum):
 @register
 @dataclass(frozen=True)
 class Pad(Operator):
-    """``pads`` elements added before each axis, then after each axis (ONNX order); negative values cut."""
+    """``pads`` elements added before each axis, then after each axis (ONNX order); negative values cut.
+
+    Strings that are added are empty.
+    """
 
     name: ClassVar[str] = "pad"
     mode: PadMode = PadMode.constant
@@ -64,7 +67,8 @@ class Pad(Operator):
                 x = np.take(x, self.positions(x.shape[axis], self.pads[axis], self.pads[axis + rank]), axis)
             return x
         kind = from_numpy(x.dtype)
-        fill = cast_array(np.asarray(self.value), kind) if kind.is_integral else np.float64(self.value)
+        fill: Any = cast_array(np.asarray(self.value), kind) if kind.is_integral else np.float64(self.value)
+        fill = "" if kind.holds_objects else fill
         result = np.full(output.lens, fill, x.dtype)
         source, target = [], []
         for n, before, total in zip(x.shape, self.pads, output.lens):

@@ -15,7 +15,18 @@ import numpy as np
 from ..codegen.kernel import KernelSource
 from ..codegen.launch import Geometry, TensorLayout
 
-__all__ = ["HostStep", "MappedTensor", "ParameterSpec", "Plan", "Pointer", "Region", "Step", "TensorSpec", "TensorView"]
+__all__ = [
+    "HostStep",
+    "MappedTensor",
+    "ParameterSpec",
+    "Plan",
+    "Pointer",
+    "Region",
+    "Step",
+    "TensorSpec",
+    "TensorView",
+    "Use",
+]
 
 
 class Region(IntEnum):
@@ -127,13 +138,24 @@ class TensorSpec:
     lens: tuple[int, ...] | None
 
 
+@dataclass(frozen=True)
+class Use:
+    """A buffer of the arena: ``bytes`` from ``offset`` on, from the step that writes it first to the last that needs
+    it, counted from 0."""
+
+    offset: int
+    bytes: int
+    first: int
+    last: int
+
+
 @dataclass
 class Plan:
     """Steps with everything they refer to.
 
     ``arena_bytes`` is the size of the arena, which is 64-byte aligned. ``constants`` are C-contiguous and are
     neither copied nor written. ``parallel`` False keeps all of it on the caller's thread; None lets the
-    executor judge.
+    executor judge. ``uses`` are the arena's buffers, for reports.
     """
 
     steps: list[Step | HostStep]
@@ -142,6 +164,7 @@ class Plan:
     parameters: list[ParameterSpec]
     outputs: list[TensorSpec]
     parallel: bool | None = field(default=None)
+    uses: tuple[Use, ...] = ()
 
     def native_steps(self) -> Iterator[Step]:
         """All steps with a kernel, those of plans that host steps run included."""

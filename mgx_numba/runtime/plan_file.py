@@ -12,7 +12,7 @@ import json
 import os
 import struct
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 import numpy as np
@@ -21,9 +21,9 @@ from ..codegen.kernel import KernelSource
 from ..codegen.launch import Geometry, Grid, TaskRange
 from ..errors import FormatError
 from .memory import numpy_dtype, scratch
-from .plan import MappedTensor, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec, TensorView
+from .plan import MappedTensor, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec, TensorView, Use
 
-__all__ = ["PlanReader", "plan_pieces"]
+__all__ = ["PlanReader", "constant_pieces", "plan_pieces"]
 
 _HEAD = struct.Struct("<8sQ32s")
 _MAGIC = b"mgxplan1"
@@ -39,17 +39,24 @@ def plan_pieces(plan: Plan, about: Mapping[str, Any]) -> list[bytes | memoryview
     """
     if not all(isinstance(step, Step) for step in plan.steps):
         return None
-    offsets, size = [], 0
-    for array in plan.constants:
-        offsets.append(size)
-        size += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
+    offsets, size, constants = constant_pieces(plan.constants)
     body = json.dumps({"about": about, "plan": _to_json(plan, offsets), "constants_bytes": size}, default=int).encode()
     body += b" " * (-(len(body) + _HEAD.size) % _ALIGNMENT)
     pieces: list[bytes | memoryview] = [_HEAD.pack(_MAGIC, len(body), hashlib.sha256(body).digest()), body]
-    for array in plan.constants:
+    return pieces + constants
+
+
+def constant_pieces(constants: Sequence[np.ndarray]) -> tuple[list[int], int, list[bytes | memoryview]]:
+    """Offsets of constants that lie one after the other, each at a multiple of 64 bytes; how many bytes that is; and
+    these, in order."""
+    offsets, size = [], 0
+    pieces: list[bytes | memoryview] = []
+    for array in constants:
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        offsets.append(size)
         pieces += [flat.data, bytes(-flat.size % _ALIGNMENT)]
-    return pieces
+        size += flat.size + len(pieces[-1])
+    return offsets, size, pieces
 
 
 def _to_json(plan: Plan, offsets: list[int]) -> dict[str, Any]:
@@ -62,6 +69,7 @@ def _to_json(plan: Plan, offsets: list[int]) -> dict[str, Any]:
         "parameters": [[p.name, p.dtype, p.lens] for p in plan.parameters],
         "outputs": [[o.dtype, o.lens] for o in plan.outputs],
         "parallel": plan.parallel,
+        "uses": [[u.offset, u.bytes, u.first, u.last] for u in plan.uses],
     }
 
 
@@ -146,6 +154,7 @@ class PlanReader:
             parameters=[ParameterSpec(name, dtype, tuple(lens)) for name, dtype, lens in content["parameters"]],
             outputs=[TensorSpec(dtype, tuple(lens)) for dtype, lens in content["outputs"]],
             parallel=content["parallel"],
+            uses=tuple(Use(*entry) for entry in content["uses"]),
         )
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO, runtime_checkable
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ..graph.program import Program
     from ..graph.rewrite_log import RewriteLog
     from ..runtime.plan import Plan
 
-__all__ = ["Compiled", "KeptPlan", "Observation", "Progress", "Tree"]
+__all__ = ["Compiled", "Exportable", "KeptPlan", "Observation", "Planned", "Progress", "ThreadSpan", "Timed", "Tree"]
 
 Tree = Any
 """Position of an array among the results, or a list of trees for a tuple."""
@@ -41,6 +43,19 @@ class Observation:
     outputs: Callable[[], list[np.ndarray]]
     flops: int = 0
     bytes: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class ThreadSpan:
+    """A thread's part of one step: ``instruction``, ``label`` and ``reason`` as in `Observation`, the ``thread`` (0 is
+    the caller), and from when to when, in nanoseconds."""
+
+    instruction: str
+    label: str
+    thread: int
+    start: int
+    end: int
     reason: str = ""
 
 
@@ -100,3 +115,32 @@ class Compiled(Protocol):
         Raises:
             OptionError: the target makes none.
         """
+
+
+@runtime_checkable
+class Timed(Protocol):
+    """A compiled program whose threads can say when they worked at what."""
+
+    def timeline(self, inputs: Mapping[str, np.ndarray]) -> list[ThreadSpan]:
+        """What each thread did in one run like any other, by its beginning."""
+
+
+@runtime_checkable
+class Exportable(Protocol):
+    """A compiled program that can become a library for C and C++."""
+
+    def export_library(self, folder: Path, name: str, embed_weights: bool, link: bool | None) -> Path:
+        """Write a shared library that runs the program without Python; arguments, result and further errors are those
+        of `runtime.cpu.library.writer.write_library`.
+
+        Raises:
+            UnsupportedError: lengths are not known before a run.
+        """
+
+
+@runtime_checkable
+class Planned(Protocol):
+    """A compiled program that runs a plan."""
+
+    def plan(self, inputs: Mapping[str, np.ndarray]) -> Plan | None:
+        """The plan for the lengths of these inputs; None if it is not one."""

@@ -5,12 +5,15 @@ A target is registered here by the module that holds it, which is imported when 
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from ..environment import environment_flag
 from ..errors import OptionError, UnsupportedError
 from ..interrupts import whole_module
+from ..messages import DEBUG, tell
 from .base import Compiled, KeptPlan, Progress
 from .options import TargetOptions
 
@@ -142,7 +145,13 @@ def compile_for(
         UnsupportedError: it holds operators that nothing here knows; the message lists them.
         CompileError: a pass or code generation failed.
     """
-    return target(name).compile(_without_unknown(program), options or TargetOptions(), progress)
+    known = _without_unknown(program)
+    start = time.perf_counter()
+    if environment_flag("MIGRAPHX_TRACE_COMPILE"):
+        print(f"Compile for {name}:\n{known}")
+    compiled = target(name).compile(known, options or TargetOptions(), progress)
+    tell("compile", DEBUG, "compiled for %s in %.3f ms", name, (time.perf_counter() - start) * 1e3)
+    return compiled
 
 
 def _without_unknown(program: Program) -> Program:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import zip_longest
+from itertools import cycle, zip_longest
 from math import prod
 
 from ..core.shape import DynamicDimension
@@ -24,14 +24,19 @@ ALONE = (2, 1, 3, 64, 4, 300)
 """Lengths that one dimension has while the others have usual ones: products of up to four rows have kernels of their
 own (`codegen.cpu.contraction.gemv`), and large ones other blockings."""
 
+UNALIKE = ((37, 41, 43, 47, 53, 59), (67, 71, 73, 79, 83, 89))
+"""Lengths that dimensions have in turn: no product of some is one of others, so that what passes do for these shows how
+it follows from lengths (`graph.replay`). Primes beyond the sizes of vectors."""
+
 MOST_ELEMENTS = 1 << 24
 """Of an input."""
 
 
 def sample_lengths(program: Program) -> Iterator[Lens]:
-    """Lengths of the dynamic inputs, the most telling ones first: optimal ones, then all dimensions together and
-    one by one in turn. Dimensions of one symbol are equal."""
-    shapes = {name: s for name, s in program.parameter_shapes().items() if s.is_dynamic}
+    """Lengths of the dynamic inputs, the most telling ones first: optimal ones, some that tell dimensions apart, then
+    all dimensions together and one by one in turn. Dimensions of one symbol are equal."""
+    given = program.parameter_shapes()
+    shapes = {name: s for name, s in given.items() if s.is_dynamic and s.element is None}
     keys = {name: [d.symbol or f"{name}.{k}" for k, d in enumerate(s.dims)] for name, s in shapes.items()}
     ranges: dict[str, DynamicDimension] = {}
     for name, shape in shapes.items():
@@ -54,6 +59,10 @@ def _assignments(ranges: dict[str, DynamicDimension]) -> Iterator[dict[str, int]
     optimals = max((len(d.optimals) for d in ranges.values()), default=0)
     for k in range(optimals):
         yield {key: sorted(d.optimals)[k % len(d.optimals)] if d.optimals else _in(d, 16) for key, d in ranges.items()}
+    for short in (None, *ranges):
+        for primes in UNALIKE:
+            lengths = dict(zip(ranges, cycle(primes)))
+            yield {key: _in(d, 1) if key == short else _within(d, lengths[key]) for key, d in ranges.items()}
     together = [{key: _in(d, length) for key, d in ranges.items()} for length in LENGTHS]
     apart = [
         {other: _in(r, length if other == key else usual) for other, r in ranges.items()}
@@ -65,6 +74,11 @@ def _assignments(ranges: dict[str, DynamicDimension]) -> Iterator[dict[str, int]
         yield from (lengths for lengths in (one, other) if lengths is not None)
     for edge in ("min", "max"):
         yield {key: getattr(d, edge) for key, d in ranges.items()}
+
+
+def _within(d: DynamicDimension, length: int) -> int:
+    """A length of the range, another one for other lengths if there are as many."""
+    return length if d.min <= length <= d.max else d.min + length % (d.max - d.min + 1)
 
 
 def _in(d: DynamicDimension, length: int) -> int:

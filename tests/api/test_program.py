@@ -151,8 +151,10 @@ def test_run_says_which_parameter_is_wrong():
         net.run({"input": np.zeros((1, 4, 6), np.float32)})
     with pytest.raises(migraphx.MgxError, match="double_type.* for parameter: input should be: .*float_type"):
         net.run({"input": np.zeros((1, 1, 4, 6))})
-    with pytest.raises(migraphx.MgxError, match="parameter input"):
+    with pytest.raises(migraphx.MgxError, match="Incorrect type and shape .*string_type.* for parameter: input"):
         net.run({"input": np.array(["a"])})
+    with pytest.raises(migraphx.MgxError, match=r"parameter input: element \[1\] is of type dict, expected str"):
+        net.run({"input": np.array(["a", {}], object)})
 
 
 def test_inputs_of_any_strides():

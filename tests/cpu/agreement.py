@@ -124,7 +124,8 @@ class _Evaluation:
                 values[ins] = ins.literal.numpy()
             elif isinstance(ins.op, Parameter):
                 if ins not in values:
-                    values[ins] = self.inputs[ins.op.parameter]
+                    given = self.inputs[ins.op.parameter]
+                    values[ins] = given.reshape(ins.shape.lens) if ins.shape.without_axes else given
             else:
                 given = [values[i] for i in ins.inputs]
                 value = compute(ins, given, lambda inner, a: self.results(inner, values, a))

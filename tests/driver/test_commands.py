@@ -16,7 +16,6 @@ import pytest
 import mgx_numba
 from mgx_numba import __version__
 from mgx_numba.core.argument import Argument
-from mgx_numba.driver.environment import KNOWN
 from mgx_numba.graph.export import to_cpp
 from mgx_numba.graph.mxr import load_program, save_argument
 from tests.driver.support import drive, small_model
@@ -108,7 +107,7 @@ def test_unknown_flag_and_command(model: Path, capsys: Any) -> None:
             "perf: error: unrecognized argument: --iteration; did you mean --iterations",
         ),
         (["perf", model, "-n", "many"], "perf: error: argument -n/--iterations: invalid int value: 'many'; see "),
-        (["frobnicate"], "invalid choice: 'frobnicate'"),
+        (["frobnicate"], "unknown command 'frobnicate'; known: read, params, "),
     ):
         assert drive(*arguments) == 2
         (line,) = capsys.readouterr().err.splitlines()
@@ -126,7 +125,7 @@ def test_errors_of_a_model_name_its_file(tmp_path: Path, capsys: Any) -> None:
         ([model, "--input-dim", "@x", "1", "7"], "small.onnx: node 'gemm' (Gemm, "),
         ([tmp_path], f"{tmp_path}: cannot be read: Is a directory\n"),
         ([tmp_path / "junk"], "junk: at byte 0: the file must be a map (taken for an .mxr file; "),
-        ([model, "--migraphx"], "small.onnx: at byte 0: the file must be a map\n"),
+        ([model, "--migraphx"], "small.onnx: at byte 0: the file must be a map (it looks like an ONNX model"),
     ):
         assert drive("read", *arguments) == 2
         assert message in capsys.readouterr().err
@@ -427,13 +426,6 @@ def test_environment_is_reported(model: Path, capsys: Any, monkeypatch: Any) -> 
     assert "warning: environment variable MIGRAPHX_NO_SUCH_THING has no effect here" in err
     assert "MIGRAPHX_TRACE_EVAL=1\n" in err
     assert "Run instruction: " in out
-
-
-def test_known_environment_variables_are_those_that_the_source_reads() -> None:
-    root = Path(mgx_numba.__file__).parent
-    files = [p for p in root.rglob("*.py") if p.name != "environment.py"]
-    read = {name for p in files for name in re.findall(r'"((?:MGX|MIGRAPHX)_[A-Z_]+)"', p.read_text())}
-    assert read == KNOWN
 
 
 def test_option_without_effect_is_a_plain_warning(model: Path, capsys: Any, monkeypatch: Any) -> None:

@@ -122,9 +122,10 @@ def shuffle_net() -> Case:
     return Case(g.model({"x": (FLOAT, ["N", 4, "H", "W"])}, [y]), draw)
 
 
-def encoder() -> Case:
-    """Self-attention with batch and tokens open, a mask made of int64 ones, positions by Range."""
-    width, heads = 16, 4
+def encoder(layers: int = 1, width: int = 16, most: int = 20) -> Case:
+    """Self-attention with batch and tokens open, a mask made of int64 ones, positions by Range; up to ``most`` tokens,
+    and a second product in each layer but the only one."""
+    heads = 4
     g = Graph()
     table, positions = g.weights(50, width), g.weights(64, width)
     length = g.op("Squeeze", g.dim("ids", 1), g.ints(0))
@@ -135,18 +136,23 @@ def encoder() -> Case:
     def split(x: str) -> str:
         return g.op("Transpose", g.op("Reshape", x, g.vector(n, t, heads, width // heads)), perm=[0, 2, 1, 3])
 
-    q, k, v = (split(g.op("MatMul", y, g.weights(width, width))) for _ in range(3))
-    scores = g.op("Div", g.op("MatMul", q, g.op("Transpose", k, perm=[0, 1, 3, 2])), g.const(np.float32(2)))
     mask = g.op("Cast", g.op("Unsqueeze", "mask", g.ints(1, 2)), to=FLOAT)
     wide = g.op("Expand", mask, g.vector(n, 1, t, t))
     bias = g.op("Mul", g.op("Sub", g.const(np.float32(1)), wide), g.const(np.float32(-1e4)))
-    mixed = g.op("MatMul", g.op("Softmax", g.op("Add", scores, bias), axis=-1), v)
-    joined = g.op("Reshape", g.op("Transpose", mixed, perm=[0, 2, 1, 3]), g.vector(n, t, width))
-    y = g.op("Add", y, g.op("MatMul", joined, g.weights(width, width)))
-    y = g.op("LayerNormalization", y, g.weights(width), g.weights(width), axis=-1)
+    for _ in range(layers):
+        q, k, v = (split(g.op("MatMul", y, g.weights(width, width))) for _ in range(3))
+        scores = g.op("Div", g.op("MatMul", q, g.op("Transpose", k, perm=[0, 1, 3, 2])), g.const(np.float32(2)))
+        mixed = g.op("MatMul", g.op("Softmax", g.op("Add", scores, bias), axis=-1), v)
+        joined = g.op("Reshape", g.op("Transpose", mixed, perm=[0, 2, 1, 3]), g.vector(n, t, width))
+        y = g.op("Add", y, g.op("MatMul", joined, g.weights(width, width)))
+        y = g.op("LayerNormalization", y, g.weights(width), g.weights(width), axis=-1)
+        if layers > 1:
+            inner = g.op("Relu", g.op("MatMul", y, g.weights(width, 4 * width)))
+            y = g.op("Add", y, g.op("MatMul", inner, g.weights(4 * width, width)))
+            y = g.op("LayerNormalization", y, g.weights(width), g.weights(width), axis=-1)
 
     def draw(rng: np.random.Generator) -> Feeds:
-        n, t = rng.integers(1, 5), rng.integers(1, 20)
+        n, t = rng.integers(1, 5), rng.integers(1, most)
         mask = (rng.random((n, t)) < 0.8).astype(np.int64)
         mask[:, 0] = 1
         return {"ids": rng.integers(0, 50, (n, t)), "mask": mask}

@@ -17,7 +17,7 @@ from mgx_numba.ops import control
 
 from ..values import normal
 from .onnx_cases import run_program
-from .support import FLOAT, INT64, ints, make_model, run, single, value_info
+from .support import FLOAT, INT64, assert_like_onnxruntime, ints, make_model, run, single, value_info
 
 
 def ops(program: Program) -> list[str]:
@@ -322,6 +322,32 @@ def test_a_loop_that_carries_nothing_may_leave_its_condition_out() -> None:
     node = helper.make_node("Loop", ["n", ""], ["history"], body=body)
     model = make_model([node], {}, {"history": INT64}, constants={"n": np.array(3)})
     assert run(model, {})[0].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("trips", [3, None])
+def test_scan_outputs_of_scalars_have_one_axis(trips: int | None) -> None:
+    """Of a captured value, which is an input of the model, and of a carried one."""
+    names = {"i": INT64, "go": TensorProto.BOOL, "v": FLOAT}
+    results = {"go_out": TensorProto.BOOL, "v_out": FLOAT, "captured": FLOAT, "carried": FLOAT}
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go"], ["go_out"]),
+            helper.make_node("Clip", ["v", "low", "high"], ["v_out"]),
+            helper.make_node("Identity", ["x"], ["captured"]),
+            helper.make_node("Identity", ["v"], ["carried"]),
+        ],
+        "body",
+        [helper.make_tensor_value_info(n, t, []) for n, t in names.items()],
+        [helper.make_tensor_value_info(n, t, []) for n, t in results.items()],
+    )
+    node = helper.make_node("Loop", ["n", "", "x"], ["last", "captures", "carries"], body=body)
+    feeds = {"x": np.array(2, np.float32)} | ({} if trips else {"n": np.array(3)})
+    constants = {"low": np.float32(-1), "high": np.float32(1)} | ({"n": np.array(3)} if trips else {})
+    model = make_model([node], feeds, dict.fromkeys(("last", "captures", "carries"), FLOAT), constants=constants)
+    assert_like_onnxruntime(model, feeds)
+    for target in ("ref", "cpu"):
+        found = public_program.wrap(parse_onnx(model)).compile(target).run(feeds)
+        assert [np.asarray(r).tolist() for r in found] == [1, [2, 2, 2], [2, 1, 1]]
 
 
 def test_a_loop_body_of_the_wrong_type_is_refused() -> None:

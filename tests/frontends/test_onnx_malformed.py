@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -30,9 +31,9 @@ def relu_model() -> onnx.ModelProto:
     return make_model(nodes, {"x": X}, {"y": FLOAT}, constants={"w": normal(2, 3, seed=1)})
 
 
-def fails(model: object, message: str, kind: type[MgxError] = ParseError) -> None:
+def fails(model: object, message: str, kind: type[MgxError] = ParseError, **options: Any) -> None:
     with pytest.raises(kind, match=message):
-        parse_onnx(model)  # type: ignore[arg-type]
+        parse_onnx(model, **options)  # type: ignore[arg-type]
 
 
 def test_no_such_file(tmp_path: Path) -> None:
@@ -135,7 +136,7 @@ def test_a_node_that_overwrites_an_input() -> None:
 def test_an_output_of_another_type_than_declared() -> None:
     model = relu_model()
     model.graph.output[0].type.tensor_type.elem_type = INT64
-    fails(model, r"output 'y' is declared as tensor\(int64\), its node gives tensor\(float\)")
+    fails(model, r"output 'y' is declared as tensor\(int64\), its node gives tensor\(float\)", strict=True)
 
 
 def test_inputs_of_different_types_name_both() -> None:
@@ -180,7 +181,7 @@ def test_shapes_that_do_not_fit_name_node_and_lengths() -> None:
     ("change", "message"),
     [
         (lambda t: setattr(t, "raw_data", t.raw_data[:-1]), "'w' has 23 bytes of data, expected 24"),
-        (lambda t: setattr(t, "data_type", 8), "element type string is not supported"),
+        (lambda t: setattr(t, "data_type", 8), "'w' of strings has raw or external data"),
         (lambda t: setattr(t, "data_type", 99), "99 is not an ONNX element type"),
         (lambda t: t.dims.append(-4), "negative dimension"),
         (lambda t: t.dims.extend([1 << 62, 1 << 62]), "too many elements"),
@@ -193,7 +194,7 @@ def test_broken_tensors_are_named(change: Callable[[TensorProto], None], message
     fails(model, message, MgxError)
 
 
-@pytest.mark.parametrize("dims", [[-1, 3], [1 << 40, 1 << 40], [1 << 62, 4]])
+@pytest.mark.parametrize("dims", [[1 << 40, 1 << 40], [1 << 62, 4]])
 def test_input_dimensions_that_cannot_be(dims: list[int]) -> None:
     model = relu_model()
     del model.graph.input[0].type.tensor_type.shape.dim[:]
@@ -210,7 +211,7 @@ def test_lengths_that_no_array_can_have(dims: list[int]) -> None:
         [helper.make_tensor_value_info("y", FLOAT, None)],
     )  # fmt: skip
     with pytest.raises(MgxError, match=f"input 'x'.*{found}"):
-        parse_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
+        parse_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), strict=True)
     model, _ = single("Expand", [np.ones(1, np.float32), np.array(dims)], constant=(1,))
     with pytest.raises(MgxError, match=f"Expand.*{found}"):
         parse_onnx(model)
@@ -229,13 +230,13 @@ def test_unknown_operators_suggest_known_ones() -> None:
     model.graph.node[1].op_type = "Rleu"
     fails(model, "node 'activation' .*unknown operator 'Rleu'; did you mean Relu")
     model.graph.node[1].op_type = "FastGelu"
-    fails(model, "it is known in domain com.microsoft")
+    fails(model, "its domain 'com.microsoft' is not given", strict=True)
 
 
 def test_operators_of_later_operator_sets() -> None:
     model, _ = single("Swish", [X], opset=13)
     assert parse_onnx(model).output_shapes()
-    model, _ = single("StringSplit", [X], opset=13)
+    model, _ = single("AffineGrid", [X, X], opset=13)
     fails(model, "exists from operator set 20 on")
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
-from mgx_numba.errors import ParseError, ShapeError, UnsupportedError
+from mgx_numba.errors import ParseError, ShapeError
 
 from ..values import normal
 from .support import FLOAT, INT64, assert_like_onnxruntime, ints, make_model, run
@@ -200,7 +200,7 @@ def test_label_encoder_finds_every_key_and_nothing_else(keys: list[int]) -> None
         ("Scaler", [X], {"scale": [1.0, 2.0]}, ShapeError, "'scale' has 2 elements"),
         ("LinearRegressor", [X], {"coefficients": [1.0] * 5}, ShapeError, "the model is of 5 features"),
         ("LinearRegressor", [X], {"coefficients": [1.0] * 5, "targets": 2}, ParseError, "do not make 2 equal rows"),
-        ("OneHotEncoder", [ints(1)], {"cats_strings": ["a"]}, UnsupportedError, "strings are not supported"),
+        ("OneHotEncoder", [ints(1)], {"cats_strings": ["a"]}, ParseError, "'cats_int64s' .ints. is missing"),
         ("LabelEncoder", [ints(1)], {"keys_int64s": [1], "values_int64s": [1, 2]}, ParseError, "1 keys, but 2 values"),
         ("Imputer", [X], {"imputed_value_int64s": [1]}, ParseError, "no imputed values for elements of type float"),
     ],

@@ -199,7 +199,7 @@ def broken(op: str, inputs: list[str], **attributes: Any) -> Graph:
     "graph, error, message",
     [
         (broken("FlyToMoon", ["x"]), UnsupportedError, r"node 'bad' \(FlyToMoon\): the operator is not supported$"),
-        (broken("Conv2", ["x"]), UnsupportedError, "not supported; the nearest that are: Conv2D"),
+        (broken("Conv2", ["x"]), UnsupportedError, "not supported; did you mean Conv2D"),
         (broken("VarHandleOp", []), UnsupportedError, "it is a variable: freeze the model"),
         (broken("Relu", ["q"]), ParseError, r"node 'bad' \(Relu\) takes 'q', but there is no such node"),
         (broken("Relu", ["x", "x"]), ParseError, r"node 'bad' \(Relu\): got 2 inputs, expected at most 1"),

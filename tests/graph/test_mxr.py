@@ -17,22 +17,31 @@ from mgx_numba.core.shape import DynamicDimension, Shape
 from mgx_numba.core.types import Type
 from mgx_numba.errors import FormatError, OptionError
 from mgx_numba.graph.mxr import load_argument, load_buffer, load_program, save_argument, save_buffer, save_program
+from mgx_numba.graph.origin import Origin
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.validate import validate
 from mgx_numba.graph.wire import Decoder, pack
 
 FORMATS = ("msgpack", "json")
-STORED = [t for t in Type if t is not Type.tuple_type]
+STORED = [t for t in Type if t not in (Type.tuple_type, Type.sequence_type, Type.optional_type)]
 
 
 def bits(shape: Shape, seed: int) -> Argument:
-    """Every bit pattern that fits the element space: NaN payloads, infinities, denormals."""
+    """Every bit pattern that fits the element space: NaN payloads, infinities, denormals; strings of any letters."""
     rng = np.random.default_rng(seed)
+    if shape.type is Type.string_type:
+        texts = ["".join(map(chr, rng.integers(0, 0xD800, 3))) for _ in range(shape.element_space)]
+        return Argument.from_flat(shape, np.array(texts, object))
     if shape.type is Type.bool_type:
         flat = rng.integers(0, 2, shape.element_space).astype(bool)
     else:
         flat = np.frombuffer(rng.bytes(shape.bytes), shape.type.numpy)
     return Argument.from_flat(shape, flat)
+
+
+def stored(value: Argument) -> bytes | list[str]:
+    """All of a tensor's bits, or its strings."""
+    return value.tolist() if value.shape.type.holds_objects else value.numpy().tobytes()
 
 
 def convolution_program() -> Program:
@@ -126,7 +135,7 @@ def assert_same(loaded: Program, saved: Program) -> None:
                 assert a.literal is not None
                 for x, y in zip(leaves(a.literal), leaves(b.literal)):
                     assert x.shape == y.shape
-                    assert x.numpy().tobytes() == y.numpy().tobytes()
+                    assert stored(x) == stored(y)
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -238,7 +247,7 @@ def test_arguments_round_trip(tmp_path: Path) -> None:
         save_argument(saved, path)
         loaded = load_argument(path)
         assert loaded.shape == saved.shape
-        assert loaded.numpy().tobytes() == saved.numpy().tobytes()
+        assert stored(loaded) == stored(saved)
 
 
 @pytest.mark.parametrize("version", [7, 9, None, True, "8"])
@@ -474,3 +483,34 @@ def test_axes_that_the_model_leaves_open_are_kept(format: str, tmp_path: Path) -
 def test_malformed_open_axes_are_refused(found: Any) -> None:
     with pytest.raises(FormatError, match="'open_dims'"):
         load_buffer(edited(lambda nodes: nodes["root"]["mgx_numba"].update(open_dims=found)))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_what_a_model_says_of_itself_is_kept(tmp_path: Path, format: str) -> None:
+    program = branching_program()
+    program.origin = Origin(("z", "y"), (("n", ""), ()), "tool", "g", "", "org.example", "text", 7, {"names": "a,b"})
+    save_program(program, tmp_path / "p", format)
+    loaded, extra = load_program(tmp_path / "p", format)
+    assert loaded.origin == program.origin == program.clone().origin and "origin" not in extra
+    assert loaded.origin.names(2) == ["z", "y"] and loaded.origin.names(1) == ["output_0"]
+    save_program(dynamic_program(), tmp_path / "p", format)
+    assert load_program(tmp_path / "p", format)[0].origin == Origin()
+
+
+@pytest.mark.parametrize(
+    ("origin", "message"),
+    [
+        ([], "'origin' must be a map"),
+        ({"version": "7"}, "'version' of type str"),
+        ({"colour": 1}, "'colour' of type int"),
+        ({"output_names": [1]}, "must be strings"),
+        ({"output_symbols": ["n"]}, "must be arrays"),
+        ({"output_symbols": [[0]]}, "must be strings"),
+        ({"properties": {"a": 1}}, "must be strings"),
+    ],
+)
+def test_damaged_origin_is_one_clear_error(origin: Any, message: str) -> None:
+    tree = msgpack.unpackb(save_buffer(dynamic_program()))
+    tree["mgx_numba"]["origin"] = origin
+    with pytest.raises(FormatError, match=message):
+        load_buffer(msgpack.packb(tree))

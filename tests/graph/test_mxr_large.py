@@ -32,7 +32,11 @@ def test_long_literals_follow_the_tree_and_are_aligned_views(short_bins: int, tm
     assert path.read_bytes() == save_buffer(literal_program())
     loaded, _ = load_program(path)
     assert_same(loaded, literal_program())
-    arrays = [i.literal.numpy() for i in loaded.main if i.literal is not None and i.shape.bytes > short_bins]
+    arrays = [
+        i.literal.numpy()
+        for i in loaded.main
+        if i.literal is not None and i.shape.bytes > short_bins and not i.shape.type.holds_objects
+    ]
     assert arrays
     for array in arrays:
         assert array.ctypes.data % 64 == 0 and not array.flags.writeable
@@ -48,7 +52,7 @@ def test_wrong_places_after_the_tree_are_refused(short_bins: int) -> None:
     data = save_buffer(literal_program())
     load_buffer(data)
     for cut in (1, 700, 5000):
-        with pytest.raises(FormatError, match=r"does not lie inside|data end"):
+        with pytest.raises(FormatError, match=r"does not lie inside|data end|longer than"):
             load_buffer(data[:-cut])
     with pytest.raises(FormatError, match="more data follow"):
         load_buffer(data + b"\0")

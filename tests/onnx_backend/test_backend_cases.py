@@ -62,7 +62,7 @@ def test_reasons_are_of_tests_that_do_not_pass() -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_most_cases_pass(target: str) -> None:
     passed = len(NAMES) - sum(target in e.targets for e in EXCLUDED.values())
-    assert passed > 0.8 * len(NAMES)
+    assert passed > 0.98 * len(NAMES)
 
 
 def test_the_cases_cover_the_operators() -> None:

@@ -288,7 +288,7 @@ def test_exact_conversions(source: str, target: str, exact: bool) -> None:
     assert is_exact(*types) is exact
 
 
-ELEMENTS = [t for t in Type if t not in (Type.tuple_type, Type.fp4x2_type)]
+ELEMENTS = [t for t in Type if not t.hosted and t not in (Type.tuple_type, Type.fp4x2_type)]
 
 
 def edges(type: Type) -> np.ndarray:

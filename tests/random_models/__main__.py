@@ -14,10 +14,8 @@ import time
 from functools import partial
 from typing import Any
 
-import onnx
-
 from .check import CONFIGURATIONS, Outcome, check
-from .generate import Case, generate
+from .generate import Case, generate, operators_of
 from .minimise import describe, minimise
 
 PROGRESS = 100
@@ -51,7 +49,7 @@ def main(arguments: list[str]) -> int:
         decided += outcome.decided
         if (seed + 1) % PROGRESS == 0:
             print(f"up to seed {seed}: {', '.join(f'{n} {kind}' for kind, n in kinds.most_common())}", flush=True)
-        operators.update(_operators(case.model.graph))
+        operators.update(operators_of(case.model.graph))
         if outcome.kind in ("differs", "oracle"):
             print(f"seed {seed}: {outcome.kind}: {outcome.where}: {outcome.message}", flush=True)
         if outcome.kind == "differs" and given.minimise:
@@ -62,14 +60,11 @@ def main(arguments: list[str]) -> int:
         ", ".join(f"{n} {kind}" for kind, n in kinds.most_common()), f"({time.process_time() - started:.0f} s of CPU)"
     )
     print(f"rounding leaves {decided / max(1, kinds['agrees']):.1%} of the elements decided where models agree")
-    print("nodes:", ", ".join(f"{op} {n}" for op, n in operators.most_common()))
+    print(
+        f"{len(operators)} operators in {sum(operators.values())} nodes:",
+        ", ".join(f"{op} {n}" for op, n in operators.most_common()),
+    )
     return 1 if kinds["differs"] else 0
-
-
-def _operators(graph: onnx.GraphProto) -> list[str]:
-    """Operators of a graph and of its nodes' bodies."""
-    inner = [_operators(a.g) for node in graph.node for a in node.attribute if a.HasField("g")]
-    return [node.op_type for node in graph.node] + [op for ops in inner for op in ops]
 
 
 def _alike(outcome: Outcome, targets: dict[str, Any], case: Case) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 
 from mgx_numba.api.program import program as api
+from mgx_numba.core.shape import UNBOUNDED, DynamicDimension
 from mgx_numba.errors import ShapeError
 from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.passes import run_passes
@@ -30,11 +31,12 @@ __all__ = ["CONFIGURATIONS", "Outcome", "check"]
 CONFIGURATIONS: dict[str, dict[str, int | bool]] = {
     "cpu exact": {"fast_math": False, "num_threads": 1},
     "cpu fast": {"fast_math": True, "num_threads": 2},
+    "cpu open": {"fast_math": False, "num_threads": 1},
 }
+OPEN = "cpu open"
+"""The configuration in which every dimension of the inputs is open."""
 ABSOLUTE = frozenset({"sigmoid"})
 """ONNX Runtime's sigmoid is half of a rational function, plus one half: small results have few correct digits."""
-LOOP_ITERATIONS = 20
-"""More than any loop of the generator runs."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Outcome:
     Attributes:
         kind: ``agrees``, ``overflows`` (values near the limits of their type decide nothing), ``oracle`` (ONNX Runtime
             refuses the model) or ``differs``.
-        where: which of frontend, ref, cpu exact and cpu fast differs.
+        where: which of frontend, ref and the configurations differs.
         message: what is wrong.
         decided: part of the results' elements about which something can be said, whatever rounding does.
     """
@@ -67,10 +69,9 @@ def check(case: Case, configurations: Mapping[str, Mapping[str, int | bool]] | N
     except OracleError as error:
         return Outcome("oracle", "onnxruntime", str(error))
     try:
-        program = parse_onnx(case.model, max_loop_iterations=LOOP_ITERATIONS)
+        program = _parsed(case)
     except Exception as error:
         return Outcome("differs", "frontend", f"raises {type(error).__name__}: {error}")
-    portable = program.clone()
     try:
         run_passes(program, REF_PASSES)
         wide = reference(program, case.feeds, absolute=ABSOLUTE)
@@ -90,19 +91,27 @@ def check(case: Case, configurations: Mapping[str, Mapping[str, int | bool]] | N
         if fast and not all(_finite(v) for v in (*case.feeds.values(), *_constants(case.model))):
             continue  # identities are used there that hold for finite numbers only
         allowed = reference(program, case.feeds, fast_math=fast)
-        message = _run(portable, case, options, allowed, [w.shape for w in wanted])
-        message = message or _wrong_indices(case, "cpu", options)
+        message = _run(_parsed(case, name), case, options, allowed, [w.shape for w in wanted])
+        message = message or _wrong_indices(case, "cpu", options, name)
         if message:
             return Outcome("differs", name, message)
     finite = [np.isfinite(a).ravel() for a in wide.allowed]
     return Outcome("agrees", decided=float(np.mean([f.mean() for f in finite if f.size] or [1.0])))
 
 
-def _wrong_indices(case: Case, target: str, options: Mapping[str, int | bool]) -> str:
+def _parsed(case: Case, configuration: str = "") -> Program:
+    """The model for the lengths of its inputs (a length of 0 in a file alone would be an unknown one), or for any."""
+    if configuration == OPEN:
+        dims = {name: [DynamicDimension(0, UNBOUNDED)] * array.ndim for name, array in case.feeds.items()}
+        return parse_onnx(case.model, map_dyn_input_dims=dims)
+    return parse_onnx(case.model, map_input_dims={name: array.shape for name, array in case.feeds.items()})
+
+
+def _wrong_indices(case: Case, target: str, options: Mapping[str, int | bool], configuration: str = "") -> str:
     """What is wrong about runs with indices out of range, which are to be refused as such, one input at a time."""
     if not case.wrong:
         return ""
-    compiled = api.wrap(parse_onnx(case.model, max_loop_iterations=LOOP_ITERATIONS)).compile(target, **options)
+    compiled = api.wrap(_parsed(case, configuration)).compile(target, **options)
     for name, array in case.wrong.items():
         try:
             runtime(case.model, {**case.feeds, name: array})

@@ -10,10 +10,12 @@ import onnx
 from .builder import FLOATS, INTEGERS, LENGTHS, MAX_ELEMENTS, Builder, random_array
 from .families import STEPS
 
-__all__ = ["Case", "generate"]
+__all__ = ["Case", "generate", "operators_of"]
 
 MAX_STEPS = 16
 """Of nodes or small groups of nodes: enough for several clusters, few enough to compile in about a second."""
+LONG_EVERY, LONG_STEPS = 50, 100
+"""Each so many seeds a model of so many steps: of more than 80 nodes, whatever steps come to nothing."""
 KINDS = 6
 """Kinds of steps of a model that is made of few."""
 
@@ -40,7 +42,8 @@ def generate(seed: int) -> Case:
         b.input(_first(b))
     if b.chance(2):  # few kinds of steps meet one another more often than all of them
         b.steps = [b.pick(STEPS) for _ in range(KINDS)]
-    for _ in range(b.integer(2, MAX_STEPS)):
+    steps = b.integer(2, MAX_STEPS)
+    for _ in range(LONG_STEPS if (seed + 1) % LONG_EVERY == 0 else steps):
         b.pick(b.steps or STEPS)(b)
     used = {n for node in b.nodes for n in node.input}
     made = [v for v in b.pool if v not in b.inputs and v not in b.constants]
@@ -57,3 +60,9 @@ def generate(seed: int) -> Case:
 def _first(b: Builder) -> np.ndarray:
     lens = () if b.chance(12) else b.lens((1, 4), MAX_ELEMENTS, LENGTHS)
     return random_array(b.pick(INTEGERS if b.chance(5) else FLOATS), lens, b.rng, b.special)
+
+
+def operators_of(graph: onnx.GraphProto) -> list[str]:
+    """Operators of a graph and of its nodes' bodies."""
+    inner = [operators_of(a.g) for node in graph.node for a in node.attribute if a.HasField("g")]
+    return [node.op_type for node in graph.node] + [op for ops in inner for op in ops]

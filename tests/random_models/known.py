@@ -25,6 +25,14 @@ def oracle_defect(node: onnx.NodeProto, inputs: Sequence[Value | None], opset: i
         return True  # axes counted from the end are not found, so that the result has other lengths
     if node.op_type == "MatMul" and x is not None and not x.array.size:  # it leaves the memory of sums as it was
         return inputs[1] is not None and inputs[1].array.ndim == 1
+    if node.op_type == "MatMul" and x is not None and x.rank and inputs[1] is not None and inputs[1].rank:
+        inner = inputs[1].lens[-2] if inputs[1].rank > 1 else inputs[1].lens[0]
+        if x.lens[-1] != inner:
+            return True  # it takes any lengths where the result is empty
+    if node.op_type == "Einsum" and any(v is not None and not v.array.size for v in inputs):
+        return True  # it divides by zero, which ends the process
+    if node.op_type == "Shrink" and x is not None and x.type == np.float64:
+        return True  # it computes in float32
     if node.op_type == "AveragePool" and opset < 19:  # it counts places beyond the padding
         return bool(attributes.get("ceil_mode") and attributes.get("count_include_pad"))
     if node.op_type == "Gemm" and x is not None and not x.array.size:  # it adds C without beta

@@ -21,6 +21,8 @@ from mgx_numba.codegen.launch import TaskRange
 from mgx_numba.runtime.cpu.executor import Executable
 from mgx_numba.runtime.plan import HostStep, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec, TensorView
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in a shell's background ignores it
+
 class Ended(Exception):
     pass
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
 import threading
@@ -47,6 +48,19 @@ def test_identity_follows_the_cpu_features(add_kernel: KernelSource, monkeypatch
     before = add_kernel.symbol
     monkeypatch.setenv("MGX_CPU_FEATURES", f"-{min(host.features())}")
     assert cpu_kernel("add_kernel", add_kernel.text).symbol != before
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("text", [HEADER + "    args[0] = begin\n", HEADER + "    print(begin)\n"])
+def test_the_collector_of_cycles_is_left_as_it_was(enabled: bool, text: str) -> None:
+    before = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        with contextlib.suppress(CompileError):
+            compile_object(cpu_kernel("some_kernel", text))
+        assert gc.isenabled() is enabled
+    finally:
+        (gc.enable if before else gc.disable)()
 
 
 def test_every_file_of_the_language_exists() -> None:

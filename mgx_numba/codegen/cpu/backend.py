@@ -15,7 +15,7 @@ from .toolchain.loader import load, loadable, objects_of
 if TYPE_CHECKING:
     from ..launch import Solution
     from ..tuning.record import DeviceFingerprint, TuningRecord
-    from ..tuning.request import Candidate, Request
+    from ..tuning.request import Candidate, Estimate, Request
 
 __all__ = ["BACKEND", "CpuBackend"]
 
@@ -50,6 +50,12 @@ class CpuBackend:
         from .contraction.select import select
 
         return Candidate(select(request.problem, request.threads))
+
+    def estimates(self, request: Request) -> list[Estimate]:
+        """See `Backend.estimates`."""
+        from .contraction.configurations import estimates
+
+        return estimates(request)
 
     def candidate_of(self, request: Request, record: TuningRecord) -> Candidate | None:
         """See `Backend.candidate_of`."""

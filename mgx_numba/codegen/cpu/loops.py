@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..arguments import Arguments
 from ..problems.cluster import Tensor
-from ..statements import INDENT
+from ..statements import INDENT, indent
 from . import host
 from .machine import machine
 
@@ -78,6 +78,27 @@ class Odometer:
                 pad += INDENT
                 lines.append(f"{pad}{self.prefix}i{d} = 0")
         return lines
+
+    def each_row(
+        self, inside: Sequence[str], chunk: Sequence[str] = (), before: Sequence[str] = (), after: Sequence[str] = ()
+    ) -> list[str]:
+        """Lines of a task that run ``inside`` for each of its rows: ``batch`` rows of ``rows``, and one of ``chunks``
+        chunks of their ``cols`` columns, from ``first`` to ``last``. ``chunk`` is done once these are known, ``before``
+        and ``after`` around the loop.
+        """
+        return [
+            "block = idiv(task, chunks)",
+            "first = (task - block * chunks) * chunk",
+            "last = imin(cols, first + chunk)",
+            *chunk,
+            "row = block * batch",
+            "stop = imin(rows, row + batch)",
+            *self.start("row"),
+            *before,
+            "while row < stop:",
+            *indent([*inside, "row += 1", *self.step()]),
+            *after,
+        ]
 
     def offset(self, operand: int) -> str:
         """Expression of an operand's element offset at the current indices."""

@@ -15,7 +15,7 @@ from .kernel import NAME
 if TYPE_CHECKING:
     from ..launch import Solution
     from ..tuning.record import DeviceFingerprint, TuningRecord
-    from ..tuning.request import Candidate, Request
+    from ..tuning.request import Candidate, Estimate, Request
 
 __all__ = ["BACKEND", "GpuBackend"]
 
@@ -47,6 +47,10 @@ class GpuBackend:
     def choose(self, request: Request) -> Candidate:
         """See `Backend.choose`."""
         raise UnsupportedError(f"the back end {NAME} has no solvers to choose from yet")
+
+    def estimates(self, request: Request) -> list[Estimate]:
+        """See `Backend.estimates`: there are no solvers to choose from yet."""
+        return []
 
     def candidate_of(self, request: Request, record: TuningRecord) -> Candidate | None:
         """See `Backend.candidate_of`."""

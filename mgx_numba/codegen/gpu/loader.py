@@ -9,7 +9,8 @@ from ...errors import DeviceError
 from ...interrupts import unbroken
 from ..backend import Progress
 from ..kernel import KernelSource
-from ..store import Store, default_store
+from ..store import Store, default_store, look_up
+from ..traces import dump_kernels, show_kernels
 from .architecture import Architecture
 from .driver.device import Device, device
 from .identity import selected_architecture
@@ -29,14 +30,8 @@ def objects_of(
         CompileError: a kernel cannot be compiled.
     """
     store = store or default_store()
-    found: dict[str, bytes] = {}
-    missing = []
-    for source in sources:
-        data = store.get(source)
-        if data is None or not loadable(source, data):
-            missing.append(source)
-        else:
-            found[source.symbol] = data
+    found, missing = look_up(store, sources, loadable)
+    show_kernels(sources, missing)
     for done, source in enumerate(missing, 1):
         found[source.symbol] = data = unbroken(_compiled, source)
         store.put(source, data)
@@ -53,6 +48,12 @@ def _compiled(source: KernelSource) -> bytes:
         code = compile_object(source, arch)
     here = _device_of(arch) if arch.nvidia else None
     return code if here is None else here.cubin(code)
+
+
+def _assembly(source: KernelSource) -> str:
+    from .toolchain.compiler import assembly
+
+    return assembly(source, selected_architecture())
 
 
 def _device_of(arch: Architecture) -> Device | None:
@@ -77,5 +78,6 @@ def load(sources: Sequence[KernelSource], progress: Progress | None = None, stor
         CompileError: a kernel cannot be compiled.
     """
     here = device()
+    dump_kernels(sources, _assembly)
     objects = objects_of(list({source.symbol: source for source in sources}.values()), progress, store)
     return [here.function(source.symbol, objects[source.symbol]) for source in sources]

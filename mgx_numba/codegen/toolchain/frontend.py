@@ -6,16 +6,17 @@ Importing this module imports Numba.
 from __future__ import annotations
 
 import types as python_types
+from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
-from numba.core import compiler, errors, types
+from numba.core import cgutils, compiler, errors, types
 from numba.core.codegen import JITCodeLibrary
 from numba.core.registry import cpu_target
 
 from .numba_passes import KernelPipeline
 
-__all__ = ["Refused", "typed_module"]
+__all__ = ["Refused", "call_inlined", "typed_module"]
 
 
 class Refused(Exception):
@@ -71,6 +72,21 @@ def typed_module(
         raise Refused(f"{type(error).__name__}: {error}") from error
     (module,) = library.modules
     return module, module.globals[result.fndesc.mangled_name]
+
+
+def call_inlined(
+    module: ir.Module, builder: ir.IRBuilder, body: ir.Function, arguments: Sequence[ir.Value]
+) -> ir.AllocaInstr:
+    """Call what `typed_module` gave and let LLVM inline it; the place of its result. Nothing reads its status."""
+    result = cgutils.alloca_once(builder, body.args[0].type.pointee)
+    exception = cgutils.alloca_once(builder, body.args[1].type.pointee)
+    builder.call(body, [result, exception, *arguments])
+    body.linkage = "internal"
+    body.attributes.add("alwaysinline")
+    for value in module.global_values:
+        if isinstance(value, ir.GlobalVariable) and value.linkage == "common":  # Numba's environment, unused here
+            value.linkage = "internal"
+    return result
 
 
 def _with_line(message: str, location: Any) -> str:

@@ -34,6 +34,8 @@ def read_records(path: str | os.PathLike[str]) -> list[TuningRecord]:
     data = Path(path).read_bytes()
     try:
         root = json.loads(data)
+    except UnicodeDecodeError:
+        raise FormatError(f"{path}: not a file of tuning records: expected .mxr, JSON or an SQLite database") from None
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{path}: not a JSON file of tuning records: {error}") from None
     if not isinstance(root, dict) or root.get("format") != FORMAT:

@@ -14,7 +14,7 @@ from ..problems.epilogue import Epilogue
 from ..problems.gemm import GemmProblem
 from .record import Problem, TuningRecord
 
-__all__ = ["Candidate", "Request", "least_bytes", "problem_of"]
+__all__ = ["Candidate", "Estimate", "Request", "least_bytes", "problem_of"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,20 @@ class Candidate:
     def __str__(self) -> str:
         values = ",".join(f"{k}={v}" for k, v in self.configuration.items())
         return f"{self.solver.name}[{values}]" if values else str(self.solver.name)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What the cost model says of a solver for one problem: the seconds of a run, or why it does not apply."""
+
+    solver: str
+    seconds: float | None
+    refusal: str = ""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.solver}: {self.refusal}" if self.seconds is None else f"{self.solver}: {self.seconds * 1e3:.4g} ms"
+        )
 
 
 @dataclass(frozen=True)

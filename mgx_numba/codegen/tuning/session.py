@@ -11,10 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ...environment import environment_flag
 from ...errors import MgxError
 from ..backend import Backend
 from .record import DeviceFingerprint, Problem, TuningRecord, explain_miss
-from .request import Candidate, Request
+from .request import Candidate, Estimate, Request
 from .source import (
     ENVIRONMENT,
     Found,
@@ -47,6 +48,7 @@ class Choice:
             ``cost model``.
         miss: why there is no record of this problem and machine, with the fields in which the nearest one differs;
             empty if there is one.
+        instructions: those of the compiled program that it computes, as they are printed.
     """
 
     problem: Problem
@@ -55,6 +57,7 @@ class Choice:
     record: TuningRecord | None
     origin: str
     miss: str
+    instructions: tuple[str, ...] = ()
 
 
 class Tuning:
@@ -82,11 +85,13 @@ class Tuning:
         self.measurements = 0
         self._sources = sources
         self._keep = keep
+        self._keys: dict[Request, Problem] = {}
         self._requests: dict[Problem, tuple[Request, int]] = {}
         self._used: dict[Problem, Found] = {}
         self._new: dict[Problem, Found] = {}
         self._unusable: dict[Problem, str] = {}
         self._told: dict[str, str] = {}
+        self._placed: dict[Problem, dict[str, Candidate]] = {}
 
     @functools.cached_property
     def fingerprint(self) -> DeviceFingerprint:
@@ -99,7 +104,9 @@ class Tuning:
         Raises:
             UnsupportedError: no solver applies.
         """
-        problem = request.key()
+        problem = self._keys.get(request)
+        if problem is None:
+            problem = self._keys[request] = request.key()
         known = self._requests.get(problem)
         self._requests[problem] = (known[0], known[1] + 1) if known else (request, 1)
         found = self._new.get(problem) or self._used.get(problem) or self._sources.find(problem, self.fingerprint)
@@ -110,6 +117,11 @@ class Tuning:
                 return candidate
             self._unusable[problem] = found.record.solver
         return self.backend.choose(request)
+
+    def place(self, request: Request, instruction: str, taken: Candidate) -> None:
+        """An instruction of the program is computed so: by another solver than was chosen, where weights do not fit it
+        or would grow too much."""
+        self._placed.setdefault(request.key(), {})[instruction] = taken
 
     def in_place(self, request: Request, operand: str) -> None:
         """Measure a problem that was asked for with its result in the place of this operand: a plan does so."""
@@ -162,14 +174,27 @@ class Tuning:
 
     def choices(self) -> list[Choice]:
         """How each problem asked for is solved, in the order of the program."""
-        result = []
+        return [self._choice(problem, request) for problem, (request, _) in list(self._requests.items())]
+
+    def choice_of(self, instruction: str) -> tuple[Choice, list[Estimate]] | None:
+        """How an instruction of the compiled program is solved, and what the cost model says of all solvers; None if it
+        is not known for a contraction."""
         for problem, (request, _) in list(self._requests.items()):
-            found = self._used.get(problem)
-            candidate = self._candidate(request, found)
-            miss = "" if found is not None and found.exact else self.explain(request)
-            record, origin = (None, "cost model") if found is None else (found.record, found.origin)
-            result.append(Choice(problem, candidate.solver.name, candidate.configuration, record, origin, miss))
-        return result
+            if instruction in self._placed.get(problem, ()):
+                return self._choice(problem, request), self.backend.estimates(request)
+        return None
+
+    def _choice(self, problem: Problem, request: Request) -> Choice:
+        found = self._used.get(problem)
+        placed = self._placed.get(problem, {})
+        candidate = self._candidate(request, found)
+        miss = "" if found is not None and found.exact else self.explain(request)
+        record, origin = (None, "cost model") if found is None else (found.record, found.origin)
+        taken = next(iter(placed.values()), candidate)
+        if taken.solver.name != candidate.solver.name:
+            miss = f"{candidate}, chosen by {origin}, is not taken: its weights do not fit it, or would grow too much"
+            candidate, record, origin = taken, None, "cost model"
+        return Choice(problem, candidate.solver.name, candidate.configuration, record, origin, miss, tuple(placed))
 
     def _candidate(self, request: Request, found: Found | None) -> Candidate:
         candidate = None if found is None else self.backend.candidate_of(request, found.record)
@@ -212,11 +237,14 @@ def open_tuning(
     ``records``, the user's database, what the package ships for this CPU.
 
     New records go to the first file that the caller or the variable names, else to the user's database.
+    ``MIGRAPHX_MLIR_TUNE_EXHAUSTIVE`` asks for ``exhaustive``, ``MIGRAPHX_SKIP_BENCHMARKING`` rules it out.
 
     Raises:
         OptionError: a file of ``problem_cache`` does not exist (with ``exhaustive`` the first one is made).
         FormatError: a file that is named holds something else.
     """
+    wanted = exhaustive or environment_flag("MIGRAPHX_MLIR_TUNE_EXHAUSTIVE")
+    exhaustive = wanted and not environment_flag("MIGRAPHX_SKIP_BENCHMARKING")
     layers: list[RecordLayer] = [
         given_layer(path, may_be_new=exhaustive and number == 0) for number, path in enumerate(problem_cache)
     ]

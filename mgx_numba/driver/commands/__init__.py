@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from . import compile, onnx, op, params, perf, read, run, tf, time, tune, verify
+from . import compile, explain, onnx, op, params, perf, read, roctx, run, tf, time, tune, verify
 
 __all__ = ["COMMANDS"]
 
@@ -16,7 +16,9 @@ COMMANDS: dict[str, ModuleType] = {
     "time": time,
     "perf": perf,
     "tune": tune,
+    "explain": explain,
     "verify": verify,
+    "roctx": roctx,
     "op": op,
     "onnx": onnx,
     "tf": tf,

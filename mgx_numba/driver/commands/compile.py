@@ -6,6 +6,7 @@ import argparse
 
 from ..arguments import add_compile, add_loader, add_output
 from ..compiling import compile_model
+from ..library import add_library, check_library, write_library
 from ..loading import load_model
 from ..writing import check_output, write_model
 
@@ -15,14 +16,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_loader(parser)
     add_compile(parser)
     add_output(parser)
+    add_library(parser)
     parser.add_argument("--kernels", action="store_true", help="write the kernels' Python source instead")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
+    check_library(args)
     if not args.kernels:
         check_output(args)
     model = compile_model(load_model(args), args)
+    if args.library is not None:
+        write_library(model, args)
+        return 0
     if not args.kernels:
         write_model(model, args)
         return 0

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 
-from ...errors import OptionError
-from ..arguments import add_compile, add_inputs, add_loader
+from ..arguments import add_compile, add_inputs, add_iterations, add_loader, checked_iterations
 from ..compiling import compile_model
 from ..feeding import make_inputs
 from ..loading import load_model
+from ..logs import LOG
 from ..progress import track
 from ..timing import average
 
@@ -20,20 +19,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_loader(parser)
     add_compile(parser)
     add_inputs(parser)
-    parser.add_argument("-n", "--iterations", type=int, default=100, metavar="N", help="runs (default 100)")
+    add_iterations(parser, 100)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    if args.iterations < 1:
-        raise OptionError(f"--iterations is {args.iterations}, expected at least 1")
+    iterations = checked_iterations(args)
     model = load_model(args)
     inputs = make_inputs(model, args)
     compile_model(model, args)
-    print("Running ...", file=sys.stderr)
+    LOG.info("Running ...")
     model.run(inputs)
     seconds = []
-    for _ in track(range(args.iterations), args.iterations, "Running"):
+    for _ in track(range(iterations), iterations, "Running"):
         start = time.perf_counter()
         model.run(inputs)
         seconds.append(time.perf_counter() - start)

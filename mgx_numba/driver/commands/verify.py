@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from ...api.loading import load
 from ...api.program import program
-from ...errors import MgxError, OptionError, UnsupportedError
+from ...errors import MgxError, OptionError, ParameterError, UnsupportedError
 from ...graph.program import Program
+from ...graph.specialize import is_dynamic, specialize
 from ...targets.base import Compiled
 from ...targets.options import TargetOptions
 from ...targets.registry import REFERENCE, compile_for, target
@@ -20,7 +22,16 @@ from ..compare import Tolerance, default_tolerance
 from ..compiling import compilation, compile_model
 from ..feeding import make_inputs
 from ..loading import file_type, load_model
-from ..verifying import Check, check_passes, check_prefixes, check_results, check_steps, first_wrong_prefix, reference
+from ..verifying import (
+    Check,
+    check_layers,
+    check_passes,
+    check_prefixes,
+    check_results,
+    check_steps,
+    first_wrong_prefix,
+    reference,
+)
 
 DIFFERENT = 1  # status of the process; 2 is for errors
 _OPTIONS = ("fast_math", "num_threads", "memory_reuse")
@@ -36,33 +47,84 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--atol", type=float, metavar="X", help="largest absolute difference of an element")
     group.add_argument("--rtol", type=float, metavar="X", help="largest relative difference of an element")
     group.add_argument("--onnxruntime", action="store_true", help="compare with ONNX Runtime")
+    group.add_argument("--ref-use-double", action="store_true", help="let the reference compute floats in double")
+    group.add_argument("-c", "--compiled-model", metavar="FILE", help="an .mxr file that was saved compiled, to verify")
     how = group.add_mutually_exclusive_group()
     how.add_argument("-i", "--per-instruction", action="store_true", help="compare what each step computes")
+    how.add_argument("-l", "--layerwise", action="store_true", help="compare the result of each node of the model")
     how.add_argument("-r", "--reduce", action="store_true", help="compare each longer part of the program")
     how.add_argument("-b", "--bisect", action="store_true", help="find the first wrong pass and instruction")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
+    _check_flags(args)
     if args.onnxruntime:
         _check_onnxruntime(args)
+    args.debug_symbols |= args.layerwise and file_type(args) == "onnx"
     model = load_model(args)
     inputs = make_inputs(model, args)
     if args.reduce or args.bisect:
         return _by_parts(model, args, inputs)
-    compile_model(model, args)
+    tested = _compiled_model(args, inputs) if args.compiled_model else compile_model(model, args)
     arrays = model._checked(inputs)
-    compiled, target = model._compiled, compilation(model, args)[0]
+    compiled, target = tested._compiled, compilation(tested, args)[0]
     assert compiled is not None
     tolerance = _tolerance([model._portable, compiled.resolve(arrays)], args)
     if args.per_instruction:
         checks = check_steps(compiled, arrays, tolerance)
         return _conclude(checks, target, f"{len(checks)} instructions")
+    if args.layerwise:
+        return _layerwise(model, compiled, arrays, tolerance, args, target)
     if args.onnxruntime:
         name, expected = "ONNX Runtime", _onnxruntime(args, _as_modelled(model, arrays))
     else:
-        name, expected = REFERENCE, reference(model._portable, arrays)
+        name, expected = REFERENCE, reference(model._portable, arrays, args.ref_use_double)
     return _conclude(check_results(compiled.run(arrays), expected, tolerance), target, f"comparison with {name}")
+
+
+def _check_flags(args: argparse.Namespace) -> None:
+    """Flags that would have no effect together are no request that can be met."""
+    parts = args.per_instruction or args.reduce or args.bisect
+    if args.ref_use_double and (parts or args.onnxruntime):
+        raise OptionError(
+            "--ref-use-double is for results and --layerwise; no reference in double is compared otherwise"
+        )
+    if args.compiled_model and (args.reduce or args.bisect):
+        raise OptionError("--reduce and --bisect compile parts of the model, so that --compiled-model has no effect")
+    if args.onnxruntime and (parts or args.layerwise):
+        raise OptionError("--onnxruntime compares results; it has no instructions or layers to compare")
+
+
+def _compiled_model(args: argparse.Namespace, inputs: Mapping[str, np.ndarray]) -> program:
+    """The compiled program of a file, which must take the model's inputs."""
+    found = load(args.compiled_model, trust_objects=args.trust_objects)
+    if not found.is_compiled():
+        raise OptionError(f"--compiled-model {args.compiled_model}: it was not saved compiled")
+    try:
+        found._checked(inputs)
+    except ParameterError as error:
+        raise OptionError(f"--compiled-model {args.compiled_model}: {error}") from None
+    return found
+
+
+def _layerwise(
+    model: program,
+    compiled: Compiled,
+    arrays: Mapping[str, np.ndarray],
+    tolerance: Tolerance,
+    args: argparse.Namespace,
+    target: str,
+) -> int:
+    portable = model._portable
+    if not any(ins.debug_symbols for ins in portable.main):
+        raise OptionError(
+            "--layerwise: the program has no names of nodes (an ONNX file, or --debug-symbols when saved)"
+        )
+    if is_dynamic(portable):
+        portable = specialize(portable, {name: array.shape for name, array in arrays.items()})
+    checks = check_layers(portable, compiled, arrays, tolerance, args.ref_use_double)
+    return _conclude(checks, target, f"{len(checks)} nodes of the model")
 
 
 def _by_parts(model: program, args: argparse.Namespace, inputs: Mapping[str, np.ndarray]) -> int:

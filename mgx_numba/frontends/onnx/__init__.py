@@ -47,8 +47,15 @@ def parse_onnx(
     limit_max_iterations: int = 65535,
     use_debug_symbols: bool = False,
     external_data_path: str = "",
+    strict: bool = False,
 ) -> Program:
     """Read an ONNX model.
+
+    Files that are not as ONNX wants them are accepted where nobody doubts what is meant, with one warning each that
+    names the node: an operator of com.microsoft or ai.onnx.ml whose domain is not imported or left out, one of a later
+    operator set, an element type or an absent input that only a later one allows, int32 for int64, integers for floats
+    among attributes, per-channel scales of GroupNormalization before operator set 21, a result of another element type
+    than declared, nodes that are not sorted, lengths of inputs that are 0 or negative (taken for unknown ones).
 
     Dimensions without a value are, in this order: what ``map_input_dims`` or ``map_dyn_input_dims`` say for
     the input, what ``dim_params`` says for the symbol, ``default_dyn_dim_value`` or ``default_dim_value`` if
@@ -68,6 +75,7 @@ def parse_onnx(
         limit_max_iterations: most iterations of a loop.
         use_debug_symbols: instructions carry the names of the nodes they came from.
         external_data_path: folder of external data (the model's own if ``model`` is a path).
+        strict: refuse what is accepted with a warning; a length of 0 is then one.
 
     Raises:
         ParseError: the model is malformed; the message names the place.
@@ -91,6 +99,7 @@ def parse_onnx(
         limit_max_iterations=limit_max_iterations,
         use_debug_symbols=use_debug_symbols,
         external_data_path=os.fspath(external_data_path),
+        strict=strict,
     )
     return parse(model, options)
 

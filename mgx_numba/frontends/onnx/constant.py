@@ -12,7 +12,7 @@ from ...graph.folding import LARGEST
 from ...graph.instruction import Instruction
 from .builder import Builder, rank
 from .node import Node
-from .registry import register
+from .registry import MICROSOFT, register
 from .tensors import element_count, ir_type
 
 
@@ -35,7 +35,11 @@ def constant(g: Builder, node: Node) -> Instruction:
         return g.literal(np.int64(node.get_int(name)))
     if name == "value_ints":
         return g.literal(np.array(node.get_ints(name), np.int64))
-    raise UnsupportedError(f"attribute {name!r} holds strings, which are not supported")
+    if name == "value_string":
+        return g.literal(np.array(node.get_str(name), object))
+    if name == "value_strings":
+        return g.literal(np.array(node.get_strs(name), object))
+    raise ParseError(f"attribute {name!r} holds no value")
 
 
 def filled(g: Builder, value: np.ndarray, dims: list[int]) -> Instruction:
@@ -90,9 +94,12 @@ def size(g: Builder, node: Node, x: Instruction) -> Instruction:
     return g.literal(np.int64(x.shape.elements))
 
 
-@register("Range")
-def arange(g: Builder, node: Node, start: Instruction, limit: Instruction, delta: Instruction) -> Instruction:
-    """Numbers from ``start`` to before ``limit``: a literal if the inputs are constant."""
+@register("Range", domain=("", MICROSOFT))
+def arange(
+    g: Builder, node: Node, start: Instruction, limit: Instruction, delta: Instruction | None = None
+) -> Instruction:
+    """Numbers from ``start`` to before ``limit``: a literal if the inputs are constant; the step may be left out."""
+    delta = g.like(1, start) if delta is None else delta
     values = [g.constants.value(x) for x in (start, limit, delta)]
     if any(v is None for v in values):
         return g.op("dynamic_range", start, limit, delta)

@@ -53,27 +53,42 @@ def matmul_nbits(
     groups: Instruction | None = None,
     bias: Instruction | None = None,
 ) -> Instruction:
-    """``a @ w^T + bias`` with w [N, K] of 4 or 8 bits in blocks along K, each with a scale and a
-    zero point.
+    """``a @ w^T + bias`` with w [N, K] of 2, 4 or 8 bits in blocks along K, each with a scale and a
+    zero point; ``g_idx`` says of each column of w which block's it has.
     """
     inner, outer = node.get_int("K"), node.get_int("N")
     bits, block = node.get_int("bits", 4), node.get_int("block_size")
-    if groups is not None:
-        raise UnsupportedError("input 'g_idx' is not supported")
-    if bits not in (4, 8) or block < 16 or min(inner, outer) < 1:
-        raise UnsupportedError(f"bits {bits}, block_size {block}, K {inner}, N {outer}: 4 or 8 bits are supported")
+    if bits not in (2, 4, 8) or block < 16 or min(inner, outer) < 1:
+        raise UnsupportedError(f"bits {bits}, block_size {block}, K {inner}, N {outer}: 2, 4 or 8 bits are supported")
     blocks = -(-inner // block)
     if b.shape.elements != outer * blocks * block * bits // 8:
         raise ShapeError(f"input B has {b.shape.elements} bytes, expected {outer * blocks * block * bits // 8}")
-    packed = g.reshape(b, (outer, blocks, block * bits // 8))
-    values = g.op("unpack_int4", packed, axis=2) if bits == 4 else packed
+    values = _unpacked(g, g.reshape(b, (outer, blocks, block * bits // 8)), bits)
     type = scales.shape.type
     point = _zero_points(g, zeros, outer, blocks, bits, type)
     scale = g.reshape(scales, (outer, blocks, 1))
+    if groups is not None:
+        columns = g.slice(g.from_start(groups), 0, 0, inner)
+        values = g.slice(g.reshape(values, (outer, blocks * block)), 1, 0, inner)
+        scale = g.op("gather", g.squeeze(scale, [2]), columns, axis=1)
+        point = point if rank(point) == 0 else g.op("gather", g.squeeze(point, [2]), columns, axis=1)
     wide = g.pointwise("mul", g.pointwise("sub", g.convert(values, type), point), scale)
-    weights = g.slice(g.reshape(wide, (outer, blocks * block)), 1, 0, inner)
+    weights = wide if groups is not None else g.slice(g.reshape(wide, (outer, blocks * block)), 1, 0, inner)
     y = matmul(g, a, g.convert(g.swap_last(weights), a.shape.type))
     return y if bias is None else g.pointwise("add", y, bias)
+
+
+def _unpacked(g: Builder, x: Instruction, bits: int) -> Instruction:
+    """Bytes as the numbers of so many bits in them along the last axis, the lowest bits first."""
+    if bits == 8:
+        return x
+    if bits == 4:
+        return g.op("unpack_int4", x, axis=rank(x) - 1)
+    shifts = g.literal(np.arange(0, 8, bits, dtype=np.uint8))
+    apart = g.pointwise("bitwise_shift_right", g.unsqueeze(x, [rank(x)]), shifts)
+    parts = g.pointwise("bitwise_and", apart, g.like((1 << bits) - 1, x))
+    lens = g.lens(x)
+    return g.reshape(parts, (*lens[:-1], lens[-1] * (8 // bits)))
 
 
 def _zero_points(g: Builder, zeros: Instruction | None, outer: int, blocks: int, bits: int, type: Type) -> Instruction:
@@ -84,9 +99,7 @@ def _zero_points(g: Builder, zeros: Instruction | None, outer: int, blocks: int,
         return g.literal(float(1 << (bits - 1)), type)
     if zeros.shape.type is not Type.uint8_type:
         return g.convert(g.reshape(zeros, (outer, blocks, 1)), type)
-    if bits == 4:
-        pairs = g.reshape(zeros, (outer, -(-blocks // 2)))
-        zeros = g.slice(g.op("unpack_int4", pairs, axis=1), 1, 0, blocks)
+    zeros = g.slice(_unpacked(g, g.reshape(zeros, (outer, -(-blocks * bits // 8))), bits), 1, 0, blocks)
     return g.convert(g.reshape(zeros, (outer, blocks, 1)), type)
 
 

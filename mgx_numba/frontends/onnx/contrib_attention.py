@@ -12,7 +12,7 @@ import numpy as np
 from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
-from .attention import Mask, attend, merge_heads, positions, split_heads
+from .attention import Mask, attend, merge_heads, positions, split_heads, stages
 from .builder import Builder, rank
 from .matmul import matmul
 from .node import Node
@@ -28,10 +28,12 @@ def _padding(
     g: Builder, mask: Mask, given: Instruction, lens: tuple[int, int, int], filter_value: float, type: Type
 ) -> None:
     """A mask of keys: [b, t] or [b, s, t] with 0 where hidden, or [b] or [2 * b] with ends (and starts) of
-    the keys.
+    the keys, or [3 * b + 2] with ends, then what kernels without padding use.
     """
     b, _, t = lens
     shape = g.lens(given)
+    if len(shape) == 1 and shape[0] == 3 * b + 2:
+        given, shape = g.slice(given, 0, 0, b), (b,)
     if len(shape) == 1 and shape[0] in (b, 2 * b):
         keys = positions(g, t, 3, 4)
         for part, op in zip(g.split(given, 0, [b] * (shape[0] // b)), ("less", "greater_or_equal"), strict=False):
@@ -63,18 +65,29 @@ def attention_contrib(
     """Projections to queries, keys and values by one product, then attention; a cache is [2, b,
     heads, p, d].
     """
-    node.refuse("do_rotary", 0)
-    heads = node.get_int("num_heads")
-    lens = g.lens(x)
-    if len(lens) != 3:
-        raise ParseError(f"input has {len(lens)} dimensions, expected 3")
-    total = g.lens(weights)[1]
-    sizes = node.get_ints("qkv_hidden_sizes", (total // 3,) * 3)
-    if len(sizes) != 3 or sum(sizes) != total:
-        raise ShapeError(f"hidden sizes {sizes} do not add up to the weights' {total} columns")
+    if rank(x) != 3:
+        raise ParseError(f"input has {rank(x)} dimensions, expected 3")
     projected = matmul(g, x, weights)
     if bias is not None:
         projected = g.pointwise("add", projected, bias)
+    return attend_projected(g, node, projected, mask_index, past, attention_bias)
+
+
+def attend_projected(
+    g: Builder,
+    node: Node,
+    projected: Instruction,
+    mask_index: Instruction | None,
+    past: Instruction | None,
+    attention_bias: Instruction | None,
+) -> list[Instruction]:
+    """Attention over queries, keys and values side by side, [b, s, 3 h]; and the cache with what is new."""
+    node.refuse("do_rotary", 0)
+    heads = node.get_int("num_heads")
+    total = g.lens(projected)[2]
+    sizes = node.get_ints("qkv_hidden_sizes", (total // 3,) * 3)
+    if len(sizes) != 3 or sum(sizes) != total:
+        raise ShapeError(f"hidden sizes {sizes} do not add up to the weights' {total} columns")
     q, k, v = (split_heads(g, p, heads) for p in g.split(projected, 2, sizes))
     if past is not None:
         halves = g.split(past, 0, [1, 1])
@@ -83,7 +96,7 @@ def attention_contrib(
     mask = Mask(causal=node.get_bool("unidirectional"))
     if mask_index is not None:
         filter_value = node.get_float("mask_filter_value", -10000.0)
-        _padding(g, mask, mask_index, (b, s, g.lens(k)[2]), filter_value, x.shape.type)
+        _padding(g, mask, mask_index, (b, s, g.lens(k)[2]), filter_value, q.shape.type)
     if attention_bias is not None:
         mask.add(g, attention_bias)
     y = merge_heads(g, attend(g, q, k, v, _scale(node, d), mask))
@@ -103,8 +116,17 @@ def multi_head_attention(
     attention_bias: Instruction | None = None,
     past_key: Instruction | None = None,
     past_value: Instruction | None = None,
+    past_length: Instruction | None = None,
+    beams: Instruction | None = None,
 ) -> list[Instruction]:
-    """Queries [b, s, h], keys and values [b, t, h] or [b, heads, t, d], or packed [b, s, heads, 3, d]."""
+    """Queries [b, s, h], keys and values [b, t, h] or [b, heads, t, d], or packed [b, s, heads, 3, d].
+
+    Further outputs are the keys and values with those of the past before them, and the scores before softmax.
+    """
+    if beams is not None:
+        raise UnsupportedError("input 'cache_indirection' (the beams of a search) is not supported")
+    if past_length is not None:
+        raise UnsupportedError("input 'past_sequence_length' (a cache longer than what it holds) is not supported")
     heads = node.get_int("num_heads")
     q, k, v = _unpack(g, query, key, value, heads)
     if bias is not None:
@@ -118,6 +140,9 @@ def multi_head_attention(
         _padding(g, mask, padding, (b, s, g.lens(k)[2]), filter_value, query.shape.type)
     if attention_bias is not None:
         mask.add(g, attention_bias)
+    if node.wants(3):
+        _, _, scores, _, y = stages(g, q, k, v, _scale(node, d), mask, 0.0)
+        return [merge_heads(g, y), k, v, scores]
     return [merge_heads(g, attend(g, q, k, v, _scale(node, d), mask)), k, v]
 
 
@@ -176,15 +201,18 @@ def group_query_attention(
     sine: Instruction | None = None,
     places: Instruction | None = None,
     attention_bias: Instruction | None = None,
+    sink: Instruction | None = None,
 ) -> list[Instruction]:
     """Causal attention over caches [b, kv_heads, t, d]; ``seqlens_k`` has each sequence's last position.
 
     The caches keep their length when new tokens fit (a shared buffer), else they grow to
-    ``total_sequence_length``.
+    ``total_sequence_length``. A ``head_sink`` is a score of each head that takes part in its softmax with a value of
+    zeros; ``smooth_softmax`` is one of 0.
     """
     if last is None or total is None:
         raise ParseError("inputs 'seqlens_k' and 'total_sequence_length' are missing")
-    node.refuse("smooth_softmax", 0)
+    for name, usual in (("causal", 1), ("kv_cache_bit_width", 0), ("sliding_window_cache", 0), ("qk_output", 0)):
+        node.refuse(name, usual)
     heads, shared = node.get_int("num_heads"), node.get_int("kv_num_heads")
     q, k, v = _grouped(g, query, key, value, heads, shared)
     b, _, s, d = g.lens(q)
@@ -215,8 +243,29 @@ def group_query_attention(
         mask.restrict(g, g.pointwise("greater", keys, first))
     if attention_bias is not None:
         mask.add(g, _bias_of(g, attention_bias, whole))
-    y = attend(g, q, k, v, _scale(node, d), mask, node.get_float("softcap", 0.0))
+    seen = (k, v)
+    if sink is not None or node.get_int("smooth_softmax", 0) > 0:
+        seen = _with_sink(g, q, k, v, mask, sink)
+    y = attend(g, q, *seen, _scale(node, d), mask, node.get_float("softcap", 0.0))
     return [merge_heads(g, y), k, v]
+
+
+def _with_sink(
+    g: Builder, q: Instruction, k: Instruction, v: Instruction, mask: Mask, sink: Instruction | None
+) -> tuple[Instruction, Instruction]:
+    """Keys and values with one of zeros after them, which is seen, with a bias if there is one for each head."""
+    b, h, s, _ = g.lens(q)
+    whole = g.lens(k)[2]
+    k, v = (g.op("pad", x, pads=(0, 0, 0, 0, 0, 0, 1, 0)) for x in (k, v))
+    if mask.allowed is not None:
+        allowed = g.broadcast(mask.allowed, (b, 1, s, whole))
+        mask.allowed = g.op("concat", allowed, g.broadcast(g.literal(True), (b, 1, s, 1)), axis=3)
+    if mask.bias is not None or sink is not None:
+        bias = g.like(0, q) if mask.bias is None else mask.bias
+        column = g.like(0, q) if sink is None else g.reshape(g.convert(sink, q.shape.type), (h, 1, 1))
+        parts = g.broadcast(bias, (b, h, s, whole)), g.broadcast(column, (b, h, s, 1))
+        mask.bias = g.op("concat", *parts, axis=3)
+    return k, v
 
 
 def _grouped(

@@ -64,8 +64,9 @@ def _check_carried(names: Sequence[str], given: Sequence[Instruction], results: 
 
 
 def _inside(g: Builder, x: Instruction) -> Shape:
-    """Shape of a parameter that takes ``x``: a scalar stays one, else standard."""
-    return Shape(x.shape.type) if rank(x) == 0 else x.shape.to_standard()
+    """Shape of a parameter that takes ``x`` first and what an iteration makes of it later: row-major; tensors in a
+    sequence or an optional may have any lengths."""
+    return x.shape.row_major() if x.shape.element is None else x.shape.opened()
 
 
 @register("Loop")
@@ -103,6 +104,7 @@ def loop(
     shapes = [Shape(Type.int64_type), Shape(Type.bool_type), *(_inside(g, c) for c in carried)]
     parameters = {n: module.add_parameter(_free(module, n), s) for n, s in zip(names, shapes, strict=False)}
     results = g.parser.subgraph(g, body, node.scope, module, parameters)
+    unwrapped = _hold_again(Builder(module, g.parser), carried, results)
     _check_carried(names[2:], carried, results[1:])
     certain = known is not None and (most == 0 or _goes_on(g, start, parameters[names[1]], results[0]))
     if longest > options.limit_max_iterations and certain:
@@ -111,7 +113,20 @@ def loop(
     attributes = {"max_iterations": most, "use_dyn_output": bool(scans) and not certain}
     result = g.op("loop", limit, start, *carried, modules=[module], **attributes)
     values = _members(g, result, module)
+    for k in unwrapped:
+        values[k] = g.op("optional_get_element", values[k])
     return [_as_entered(g, v, c) for v, c in zip(values, carried, strict=False)] + values[count:]
+
+
+def _hold_again(inner: Builder, carried: Sequence[Instruction], results: list[Instruction]) -> list[int]:
+    """Wrap what enters a loop as an optional and leaves its body as the value of one; positions of such carried values,
+    which are no optionals after the loop, either."""
+    found = []
+    for k, (before, after) in enumerate(zip(carried, results[1:], strict=False)):
+        if before.shape.type is Type.optional_type and after.shape.type is not Type.optional_type:
+            results[1 + k] = inner.op("optional_construct", after)
+            found.append(k)
+    return found
 
 
 def _goes_on(g: Builder, start: Instruction, condition: Instruction, after: Instruction) -> bool:

@@ -6,6 +6,8 @@ com.microsoft: FusedConv NhwcConv.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
@@ -15,7 +17,7 @@ from .node import Node
 from .registry import MICROSOFT, register
 from .window import AUTO_PAD, check_spatial, read_window
 
-__all__ = ["add_bias", "convolution"]
+__all__ = ["add_bias", "convolution", "fused_activation"]
 
 
 def add_bias(g: Builder, y: Instruction, bias: Instruction | None) -> Instruction:
@@ -66,8 +68,11 @@ def fused_conv(
     y = add_bias(g, convolution(g, node, x, w), bias)
     if addend is not None:
         y = g.pointwise("add", y, addend)
-    name = node.get_str("activation", "")
-    params = node.get_floats("activation_params", ())
+    return fused_activation(g, y, node.get_str("activation", ""), node.get_floats("activation_params", ()))
+
+
+def fused_activation(g: Builder, y: Instruction, name: str, params: Sequence[float]) -> Instruction:
+    """The activation function that ONNX Runtime's optimiser has fused; none without a name."""
     if name in ("Relu", "Tanh", "Sigmoid"):
         return g.op(name.lower(), y)
     if name == "LeakyRelu":
@@ -78,7 +83,7 @@ def fused_conv(
         line = g.pointwise("add", mul_scalar(g, y, params[0]), g.like(params[1], y))
         return g.pointwise("clip", line, g.like(0, y), g.like(1, y))
     if name:
-        raise UnsupportedError(f"activation {name!r} with parameters {params} is not supported")
+        raise UnsupportedError(f"activation {name!r} with parameters {list(params)} is not supported")
     return y
 
 

@@ -18,9 +18,10 @@ from ...graph.instruction import Instruction
 from ...ops.deferred import Deferred
 from .builder import Builder
 from .inferred import result_shapes
+from .leniency import FinalError
 from .node import Node
-from .sequence import TensorSequence
-from .tensors import ELEMENT_NAMES, is_narrow, onnx_number
+from .tensors import ELEMENT_NAMES, is_narrow
+from .value_types import type_proto
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto
@@ -33,15 +34,15 @@ LIMIT = "limit_max_iterations"
 
 class Attempt:
     """A context in which a node is parsed. If that fails for want of something that is known only later, what it has
-    written is taken back and ``error`` says why (before it is entered, if no parser could do with the inputs);
-    `deferred` then writes the node that waits."""
+    written is taken back and ``error`` says why; `deferred` then writes the node that waits. Only parsers that do with
+    tensors of ``any_rank`` see tensors whose rank is not known; of others ``error`` is set before it is entered."""
 
-    def __init__(self, g: Builder, node: Node, inputs: Sequence[Instruction | None]) -> None:
+    def __init__(self, g: Builder, node: Node, inputs: Sequence[Instruction | None], any_rank: bool = False) -> None:
         self.error: BaseException | None = None
         self._g, self._node, self._inputs = g, node, inputs
         self._written = len(g.written)
         self._modules = g.parser.program.module_count
-        if any(isinstance(x, Instruction) and not x.shape.ranked for x in inputs):
+        if not any_rank and any(isinstance(x, Instruction) and not x.shape.ranked for x in inputs):
             self.error = UnknownValueError("an input has a number of dimensions that is not known")
 
     def __enter__(self) -> Attempt:
@@ -61,7 +62,7 @@ class Attempt:
         """Whether the node may be read when more is known."""
         if not isinstance(error, Exception) or self._g.module is self._g.parser.settled:
             return False
-        if any(isinstance(x, TensorSequence) for x in self._inputs):
+        if isinstance(error, FinalError):
             return False
         return isinstance(error, UnknownValueError) or any(x.shape.is_dynamic for x in _taken(self._node).values())
 
@@ -133,7 +134,7 @@ def _model(g: Builder, node: Node, taken: dict[str, Instruction]) -> ModelProto:
     del copy.input[:]
     copy.input.extend(name if name in taken else "" for name in node.inputs)
     for name, x in taken.items():
-        graph.input.add(name=name).type.tensor_type.elem_type = _number(g, x)
+        graph.input.add(name=name).type.CopyFrom(type_proto(x.shape, _number(g, x), ranked=False))
     for name in node.outputs:
         if name:
             graph.output.add(name=name)
@@ -144,9 +145,9 @@ def _model(g: Builder, node: Node, taken: dict[str, Instruction]) -> ModelProto:
     return model
 
 
-def _number(g: Builder, x: Instruction) -> int:
-    """ONNX's number of a value's element type."""
+def _number(g: Builder, x: Instruction) -> int | None:
+    """ONNX's number of a value's element type, where the IR stores it in another one."""
     narrow = g.parser.narrow.get(x)
     if narrow is None:
-        return onnx_number(x.shape.type)
+        return None
     return ELEMENT_NAMES.index(narrow.removeprefix("tensor(").removesuffix(")"))

@@ -1,6 +1,6 @@
 """Selection of the best, and operators of object detectors.
 
-ai.onnx: NonMaxSuppression NonZero RoiAlign TopK Unique.
+ai.onnx: MaxRoiPool NonMaxSuppression NonZero RoiAlign TopK Unique.
 """
 
 from __future__ import annotations
@@ -51,6 +51,13 @@ def unique(g: Builder, node: Node, x: Instruction) -> Sequence[Instruction]:
         return [g.literal(v) for v in op.compute(op.compute_shape([x.shape]), [value])]
     result = g.op(op, x)
     return [g.op("get_tuple_elem", result, index=k) for k in range(4)]
+
+
+@register("MaxRoiPool")
+def max_roi_pool(g: Builder, node: Node, x: Instruction, rois: Instruction) -> Instruction:
+    """The largest pixel of each cell of each region."""
+    pooled = tuple(node.get_ints("pooled_shape"))
+    return g.op("max_roi_pool", x, rois, pooled_shape=pooled, spatial_scale=node.get_float("spatial_scale", 1.0))
 
 
 @register("NonMaxSuppression")

@@ -11,27 +11,32 @@ from typing import TYPE_CHECKING
 
 from ...errors import ParseError
 from ...graph.instruction import Instruction
-from .builder import Builder, is_scalar
+from .builder import Builder
 from .model import opset_versions
 from .node import Node
 from .schema import Schema
 from .scope import Scope
-from .tensors import onnx_number
+from .value_types import type_proto
 
 if TYPE_CHECKING:
-    from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto
+    from onnx import AttributeProto, FunctionProto, NodeProto
 
-__all__ = ["EXPANDED", "expand", "schema_body"]
+__all__ = ["EXPANDED", "expand", "has_body", "schema_body"]
 
 EXPANDED = frozenset(
     "AffineGrid Bernoulli BlackmanWindow CausalConvWithState CenterCropPad"
     " HammingWindow HannWindow LinearAttention"
-    " NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss SwiGLU FlexAttention".split()
+    " NegativeLogLikelihoodLoss SequenceMap SoftmaxCrossEntropyLoss SwiGLU FlexAttention".split()
 )
 """Operators that are read through the body that ONNX gives them, having no parser of their own."""
 
 DEEPEST = 32
 """Functions inside of functions: a bound for models that call one another; known ones have a handful."""
+
+
+def has_body(schema: Schema) -> bool:
+    """Whether ONNX defines an operator by a body, for some inputs at least."""
+    return schema.source.has_function or schema.source.has_context_dependent_function
 
 
 def schema_body(node: Node, schema: Schema, inputs: Sequence[Instruction | None]) -> FunctionProto | None:
@@ -52,10 +57,10 @@ def schema_body(node: Node, schema: Schema, inputs: Sequence[Instruction | None]
         versions = [v for v in source.context_dependent_function_opset_versions if v <= node.opset]
     if not versions:
         return None
-    types = [_type_proto(x).SerializeToString() for x in inputs]
+    types = [onnx.TypeProto() if x is None else type_proto(x.shape) for x in inputs]
     try:
         body = source.get_context_dependent_function_with_opset_version(
-            max(versions), node.proto.SerializeToString(), types
+            max(versions), node.proto.SerializeToString(), [t.SerializeToString() for t in types]
         )
     except Exception as error:
         raise ParseError(f"ONNX builds no function body for this node: {error}") from error
@@ -136,17 +141,3 @@ def resolve_attributes(proto: NodeProto, attributes: Mapping[str, AttributeProto
             value.name = attribute.name
             value.ref_attr_name = ""
     return resolved
-
-
-def _type_proto(x: Instruction | None) -> TypeProto:
-    import onnx
-
-    proto = onnx.TypeProto()
-    if x is not None:
-        proto.tensor_type.elem_type = onnx_number(x.shape.type)
-        shape = proto.tensor_type.shape
-        for dim in x.shape.dims if not is_scalar(x) else ():
-            entry = shape.dim.add()
-            if dim.is_fixed:
-                entry.dim_value = dim.min
-    return proto

@@ -12,7 +12,7 @@ from ...errors import ParseError, UnsupportedError
 from ...graph.instruction import Instruction
 from .builder import Builder, rank
 from .node import Node
-from .registry import register
+from .registry import MICROSOFT, register
 
 REDUCTIONS = ("none", "add", "mul", "min", "max")
 
@@ -31,7 +31,7 @@ def gather_elements(g: Builder, node: Node, data: Instruction, indices: Instruct
     return g.op("gather_elements", data, indices, axis=axis)
 
 
-@register("GatherND")
+@register("GatherND", domain=("", MICROSOFT))
 def gather_nd(g: Builder, node: Node, data: Instruction, indices: Instruction) -> Instruction:
     """Slices at index tuples in the last axis of the indices."""
     return g.op("gathernd", data, indices, batch_dims=node.get_int("batch_dims", 0))

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...core.types import Type
 from ...errors import ParseError, ShapeError, UnsupportedError
 from ...graph.instruction import Instruction
 from ..slicing import strided_slice
 from .builder import Builder, rank
 from .node import Node
-from .registry import register
+from .registry import MICROSOFT, register
 
 
 @register("Concat")
@@ -101,7 +102,7 @@ def _length(x: Instruction) -> int:
     return x.shape.lens[0]
 
 
-@register("Pad")
+@register("Pad", domain=("", MICROSOFT))
 def pad(
     g: Builder,
     node: Node,
@@ -118,6 +119,9 @@ def pad(
     if len(given) != 2 * len(where):
         raise ParseError(f"pads {given} must be {2 * len(where)} numbers for {len(where)} dimensions")
     fill = node.get_float("value", 0.0)
+    if x.shape.type.hosted and mode == "constant":
+        filler = g.literal("" if x.shape.type is Type.string_type else 0, x.shape.type) if value is None else value
+        return _pad_with_value(g, x, where, given, filler)
     if value is not None:
         constant = g.constants.value(value)
         if constant is None:
@@ -160,12 +164,12 @@ def _pad_with_value(g: Builder, x: Instruction, axes: list[int], pads: list[int]
         begins[axis], ends[axis] = pads[k], pads[k + len(axes)]
     x = _cut(g, x, begins, ends)
     amount = (*(max(0, n) for n in begins), *(max(0, n) for n in ends))
-    inside = g.broadcast(g.literal(1.0, x.shape.type), g.lens(x))
+    inside = g.broadcast(g.literal(1, Type.uint8_type), g.lens(x))
     data, mask = (g.op("pad", v, pads=amount, value=0.0, mode=0) for v in (x, inside))
     return g.pointwise("where", g.pointwise("greater", mask, g.like(0, mask)), data, g.reshape(value, ()))
 
 
-@register("Trilu")
+@register("Trilu", domain=("", MICROSOFT))
 def trilu(g: Builder, node: Node, x: Instruction, k: Instruction | None = None) -> Instruction:
     """Upper or lower triangle of the last two axes, zeros elsewhere; ``k`` moves the diagonal."""
     lens = g.lens(x)

@@ -14,6 +14,7 @@ from ...graph.program import Program
 from .builder import Builder, is_scalar
 from .model import load_model
 from .tensors import ir_type, onnx_number
+from .value_types import declared_shape
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TypeProto
@@ -30,7 +31,7 @@ SAMPLES = (8, 4, 16, 2, 1, 64)
 def result_shapes(
     g: Builder, model: ModelProto, inputs: Sequence[Instruction], error: BaseException | None
 ) -> list[tuple[Shape, int]]:
-    """Shape and ONNX element type of every result of a model of one node.
+    """Shape and ONNX element type (0 of sequences and optionals) of every result of a model of one node.
 
     Args:
         g: what the values belong to.
@@ -62,7 +63,7 @@ def _inferred(
     copy.CopyFrom(model)
     ranges: dict[str, DynamicDimension] = {}
     for k, (info, x) in enumerate(zip(copy.graph.input, inputs, strict=True)):
-        if not x.shape.ranked:
+        if not x.shape.ranked or x.shape.element is not None:
             continue
         shape = info.type.tensor_type.shape
         shape.SetInParent()
@@ -79,8 +80,8 @@ def _inferred(
     except Exception:  # what is wrong is said when the node is read
         return [None] * len(model.graph.output)
     kinds = {o.type.WhichOneof("value") for o in copy.graph.output}
-    if not kinds <= {None, "tensor_type"}:
-        raise error or UnsupportedError("a result is no tensor")
+    if not kinds <= {None, "tensor_type", "sequence_type", "optional_type"}:
+        raise error or UnsupportedError("a result is no tensor, sequence or optional")
     return [_shape(copy, o.type, inputs, ranges) for o in copy.graph.output]
 
 
@@ -88,7 +89,7 @@ def _show(g: Builder, model: ModelProto, name: str, x: Instruction) -> None:
     """Give an input the value that it is known to have."""
     import onnx
 
-    if x.shape.is_dynamic or x.shape.elements > _SMALL or x in g.parser.narrow:
+    if x.shape.is_dynamic or x.shape.elements > _SMALL or x in g.parser.narrow or x.shape.type.holds_objects:
         return
     value = g.constants.value(x)
     if isinstance(value, np.ndarray):
@@ -101,6 +102,8 @@ def _show(g: Builder, model: ModelProto, name: str, x: Instruction) -> None:
 def _shape(
     model: ModelProto, given: TypeProto, inputs: Sequence[Instruction], ranges: dict[str, DynamicDimension]
 ) -> tuple[Shape, int] | None:
+    if given.WhichOneof("value") in ("sequence_type", "optional_type"):
+        return declared_shape(given), 0
     number = given.tensor_type.elem_type
     if given.WhichOneof("value") != "tensor_type" or not number:
         return None

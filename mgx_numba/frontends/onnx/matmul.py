@@ -78,6 +78,11 @@ def gemm(
 @register("Gemm")
 def gemm_node(g: Builder, node: Node, a: Instruction, b: Instruction, c: Instruction | None = None) -> Instruction:
     """With attributes ``alpha``, ``beta``, ``transA``, ``transB``."""
+    return gemm_of(g, node, a, b, c)
+
+
+def gemm_of(g: Builder, node: Node, a: Instruction, b: Instruction, c: Instruction | None) -> Instruction:
+    """`gemm` with the attributes of a node."""
     alpha, beta = node.get_float("alpha", 1.0), node.get_float("beta", 1.0)
     result = gemm(g, a, b, c, alpha, beta, (node.get_bool("transA"), node.get_bool("transB")))
     if result.shape.ndim != 2:
@@ -165,6 +170,21 @@ def matmul_integer_to_float(
     bias: Instruction | None = None,
 ) -> Instruction:
     """The integer product times both scales, plus a bias."""
+    return scaled_integer_product(g, a, b, a_scale, b_scale, a_zero, b_zero, bias)
+
+
+def scaled_integer_product(
+    g: Builder,
+    a: Instruction,
+    b: Instruction,
+    a_scale: Instruction,
+    b_scale: Instruction,
+    a_zero: Instruction | None,
+    b_zero: Instruction | None,
+    bias: Instruction | None,
+) -> Instruction:
+    """`matmul_integer` times both scales, of which ``a`` may have one for each row and ``b`` for each column, plus a
+    bias."""
     product = g.convert(matmul_integer(g, a, b, a_zero, b_zero), a_scale.shape.type)
     if rank(a_scale) == 1 and a_scale.shape.elements > 1:
         a_scale = g.unsqueeze(a_scale, [1])

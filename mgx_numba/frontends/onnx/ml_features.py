@@ -1,18 +1,20 @@
 """Preparation of features: scaled, normalised, completed, encoded.
 
 ai.onnx: TfIdfVectorizer.
-ai.onnx.ml: ArrayFeatureExtractor Binarizer FeatureVectorizer Imputer LabelEncoder Normalizer OneHotEncoder Scaler.
+ai.onnx.ml: ArrayFeatureExtractor Binarizer CategoryMapper FeatureVectorizer Imputer LabelEncoder Normalizer
+OneHotEncoder Scaler.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ...core.types import Type
-from ...errors import ParseError, ShapeError, UnsupportedError
+from ...errors import ParseError, ShapeError
 from ...graph.instruction import Instruction
 from .builder import Builder, rank
 from .ml_scores import ML
@@ -117,32 +119,65 @@ def one_hot_encoder(g: Builder, node: Node, x: Instruction) -> Instruction:
 
     With ``zeros`` 0 an element of no category is an error for ONNX Runtime; here its row is of zeros, too.
     """
-    if node.has("cats_strings") and node.get_strs("cats_strings"):
-        raise UnsupportedError("attribute 'cats_strings': strings are not supported")
-    categories = g.literal(np.array(node.get_ints("cats_int64s"), np.int64))
-    whole = g.convert(x, Type.int64_type)
+    if x.shape.type is Type.string_type:
+        texts = node.get_strs("cats_strings")
+        whole, categories = _text_index(g, x, texts), g.literal(np.arange(len(texts)))
+    else:
+        whole, categories = g.convert(x, Type.int64_type), g.literal(np.array(node.get_ints("cats_int64s"), np.int64))
     found = g.pointwise("equal", g.unsqueeze(whole, [rank(x)]), categories)
     return g.convert(found, Type.float_type)
 
 
-_KEYS = {"keys_floats": np.float32, "keys_int64s": np.int64}
-_VALUES = {"values_floats": (np.float32, "default_float", -0.0), "values_int64s": (np.int64, "default_int64", -1)}
+_KEYS = ("keys_floats", "keys_int64s", "keys_strings")
+_VALUES: dict[str, tuple[str, float | int | str]] = {
+    "values_floats": ("default_float", -0.0),
+    "values_int64s": ("default_int64", -1),
+    "values_strings": ("default_string", "_Unused"),
+}
+"""The attribute of the default value for each kind of values, and the default value without it."""
 
 
 @register("LabelEncoder", domain=ML)
 def label_encoder(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """The value of each element's key, numbers all; NaN is a key like any other.
+    """The value of each element's key; NaN is a key like any other.
 
-    Keys are sorted, the first ones at or after the elements are found by bisection, and those that are not equal have
-    the default. Of equal keys the last one counts.
+    Numbers as keys are sorted, the first ones at or after the elements are found by bisection, and those that are not
+    equal have the default. Of equal keys the last one counts.
     """
-    for name in ("classes_strings", "keys_strings", "values_strings"):
-        if node.has(name):
-            raise UnsupportedError(f"attribute {name!r}: strings are not supported")
+    if node.has("classes_strings"):
+        return _category(g, x, node.get_strs("classes_strings"), None, node)
     keys, values = _label_keys(node), _label_values(node)
     if keys.size != values.size - 1:
         raise ParseError(f"{keys.size} keys, but {values.size - 1} values")
+    if keys.dtype.hasobject is not (x.shape.type is Type.string_type):
+        raise ParseError(f"the keys are of type {keys.dtype}, the input is {x.shape}")
+    if keys.dtype.hasobject:
+        return g.op("gather", g.literal(values), _text_index(g, x, keys), axis=0)
     return _looked_up(g, x, keys, values)
+
+
+@register("CategoryMapper", domain=ML)
+def category_mapper(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """The integer of each string, or the string of each integer."""
+    return _category(g, x, node.get_strs("cats_strings"), node.get_ints("cats_int64s"), node)
+
+
+def _category(g: Builder, x: Instruction, texts: list[str], numbers: list[int] | None, node: Node) -> Instruction:
+    """Strings to numbers (positions without any) and back, with ``default_int64`` and ``default_string``."""
+    keys = np.array(texts, object)
+    values = np.array(range(len(texts)) if numbers is None else numbers, np.int64)
+    if keys.size != values.size:
+        raise ParseError(f"{keys.size} strings, but {values.size} integers")
+    if x.shape.type is Type.string_type:
+        rest = np.int64(node.get_int("default_int64", -1))
+        return g.op("gather", g.literal(np.append(values, rest)), _text_index(g, x, keys), axis=0)
+    other = np.array([node.get_str("default_string", "_Unused")], object)
+    return _looked_up(g, x, values, np.concatenate([keys, other]))
+
+
+def _text_index(g: Builder, x: Instruction, keys: Sequence[str] | np.ndarray) -> Instruction:
+    """The position of each string among the keys, the number of keys if there is none."""
+    return g.op("string_index", x, g.literal(np.array(keys, object)))
 
 
 def _label_keys(node: Node) -> np.ndarray:
@@ -150,11 +185,19 @@ def _label_keys(node: Node) -> np.ndarray:
 
     if node.has("keys_tensor"):
         return numpy_helper.to_array(node.get_tensor("keys_tensor")).ravel()
-    for name, type in _KEYS.items():
+    for name in _KEYS:
         if node.has(name):
-            given = node.get_floats(name) if type is np.float32 else node.get_ints(name)
-            return np.array(given, type)
+            return _list(node, name)
     raise ParseError(f"no keys, expected one of keys_tensor, {', '.join(_KEYS)}")
+
+
+def _list(node: Node, name: str) -> np.ndarray:
+    """An attribute that is a list of floats, integers or strings, as its name says."""
+    if name.endswith("_floats"):
+        return np.array(node.get_floats(name), np.float32)
+    return (
+        np.array(node.get_strs(name), object) if name.endswith("_strings") else np.array(node.get_ints(name), np.int64)
+    )
 
 
 def _label_values(node: Node) -> np.ndarray:
@@ -164,14 +207,16 @@ def _label_values(node: Node) -> np.ndarray:
     if node.has("values_tensor"):
         values = numpy_helper.to_array(node.get_tensor("values_tensor")).ravel()
         given = numpy_helper.to_array(node.get_tensor("default_tensor")) if node.has("default_tensor") else None
-        other = np.zeros(1, values.dtype) - 1 if given is None else given.ravel().astype(values.dtype)
+        if given is None:
+            other = np.array(["_Unused"], object) if values.dtype.hasobject else np.zeros(1, values.dtype) - 1
+        else:
+            other = given.ravel().astype(values.dtype)
         return np.concatenate([values, other])
-    for name, (type, default, otherwise) in _VALUES.items():
+    for name, (default, otherwise) in _VALUES.items():
         if node.has(name):
-            real = type is np.float32
-            values = np.array(node.get_floats(name) if real else node.get_ints(name), type)
-            rest = node.get_float(default, otherwise) if real else node.get_int(default, int(otherwise))
-            return np.append(values, np.array(rest, type))
+            values = _list(node, name)
+            rest = node.get_str(default, otherwise) if isinstance(otherwise, str) else _number(node, default, otherwise)
+            return np.append(values, np.array([rest], values.dtype))
     raise ParseError(f"no values, expected one of values_tensor, {', '.join(_VALUES)}")
 
 
@@ -189,6 +234,10 @@ def _looked_up(g: Builder, x: Instruction, keys: np.ndarray, values: np.ndarray)
         place = g.pointwise("where", g.op("isnan", x), g.literal(unordered[-1]), place)
     place = place if known.size or unordered.size else g.pointwise("add", _zeros(g, x), place)
     return g.op("gather", g.literal(values), place, axis=0)
+
+
+def _number(node: Node, name: str, default: float | int) -> float | int:
+    return node.get_float(name, default) if isinstance(default, float) else node.get_int(name, default)
 
 
 def _zeros(g: Builder, x: Instruction) -> Instruction:
@@ -212,14 +261,17 @@ def _lower_bound(g: Builder, x: Instruction, known: np.ndarray) -> Instruction:
 
 @register("TfIdfVectorizer")
 def tf_idf_vectorizer(g: Builder, node: Node, x: Instruction) -> Instruction:
-    """Counts of n-grams of integers, weighted."""
-    if node.has("pool_strings"):
-        raise UnsupportedError("attribute 'pool_strings': strings are not supported")
+    """Counts of n-grams of integers or strings, weighted."""
+    pool = node.get_ints("pool_int64s", ())
+    if x.shape.type is Type.string_type:
+        texts = node.get_strs("pool_strings")
+        known = list(dict.fromkeys(texts))
+        x, pool = _text_index(g, x, known), [known.index(text) for text in texts]
     return g.op(
         "tf_idf",
         x,
         mode=node.get_choice("mode", ("TF", "IDF", "TFIDF")),
-        pool=tuple(node.get_ints("pool_int64s")),
+        pool=tuple(pool),
         counts=tuple(node.get_ints("ngram_counts")),
         indexes=tuple(node.get_ints("ngram_indexes")),
         weights=tuple(node.get_floats("weights", ())),

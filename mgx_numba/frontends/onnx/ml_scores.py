@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
 from ...core.types import Type
-from ...errors import ParseError, UnsupportedError
+from ...errors import ParseError
 from ...graph.instruction import Instruction
 from .builder import Builder, rank
 from .node import Node
+from .registry import ML
 
 __all__ = ["ML", "class_labels", "features", "number_list", "post_transform", "rows_of", "transformed"]
-
-ML = "ai.onnx.ml"
 
 TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 
@@ -55,16 +53,13 @@ def rows_of(values: np.ndarray, count: int, what: str) -> np.ndarray:
     return values.reshape(count, -1)
 
 
-def class_labels(node: Node) -> Sequence[int]:
-    """Labels of the classes.
-
-    Raises:
-        UnsupportedError: they are strings.
-    """
-    for name in ("classlabels_strings", "classlabels_string"):
-        if node.has(name) and node.get_strs(name):
-            raise UnsupportedError(f"attribute {name!r}: class labels that are strings are not supported, integers are")
-    return node.get_ints("classlabels_int64s" if node.op_type.startswith("Tree") else "classlabels_ints", ())
+def class_labels(node: Node) -> np.ndarray:
+    """Labels of the classes: int64, or strings."""
+    texts = [text for name in ("classlabels_strings", "classlabels_string") for text in node.get_strs(name, ())]
+    if texts:
+        return np.array(texts, object)
+    name = "classlabels_int64s" if node.op_type.startswith("Tree") else "classlabels_ints"
+    return np.array(node.get_ints(name, ()), np.int64)
 
 
 def post_transform(node: Node) -> str:

@@ -5,7 +5,6 @@ ai.onnx.ml: TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -192,12 +191,12 @@ def tree_ensemble_classifier(g: Builder, node: Node, x: Instruction) -> list[Ins
     if not base.size and not forest.always_scored().all():
         ranked = g.pointwise("where", _has_score(g, forest, leaves), y, g.like(-np.inf, y))
     chosen = g.squeeze(g.op("argmax", ranked, axis=1), [1])
-    label = g.op("gather", g.literal(np.array(labels, np.int64)), chosen, axis=0)
+    label = g.op("gather", g.literal(labels), chosen, axis=0)
     return [label, g.convert(transformed(g, y, transform), Type.float_type)]
 
 
 def _one_score(
-    g: Builder, y: Instruction, forest: Forest, base: np.ndarray, labels: Sequence[int], transform: str
+    g: Builder, y: Instruction, forest: Forest, base: np.ndarray, labels: np.ndarray, transform: str
 ) -> list[Instruction]:
     second = bool(forest.scored[:, 1].any())
     if second and base.size:
@@ -207,7 +206,7 @@ def _one_score(
         score = g.pointwise("add", score, g.literal(base, y.shape.type))
     positive = bool((forest.weights[forest.scored] >= 0).all())
     above = g.squeeze(g.pointwise("greater", score, g.like(0.5 if positive else 0, score)), [1])
-    label = g.pointwise("where", above, g.literal(np.int64(labels[1])), g.literal(np.int64(labels[0])))
+    label = g.pointwise("where", above, g.literal(labels[1]), g.literal(labels[0]))
     if second:
         scores = transformed(g, y, transform)
     else:

@@ -11,6 +11,7 @@ import numpy as np
 
 from ...errors import FormatError, ParseError, UnsupportedError
 from ...graph.content import FileContent, FileWindow
+from ...graph.origin import Origin
 from .external import ExternalData
 from .tensors import sparse_array, tensor_array
 from .wire import ByteRange, split_raw_data
@@ -49,6 +50,21 @@ class Model:
     def graph(self) -> GraphProto:
         """The main graph."""
         return self.proto.graph
+
+    def origin(self) -> Origin:
+        """What the model says of itself."""
+        m, g = self.proto, self.graph
+        return Origin(
+            output_names=tuple(output.name for output in g.output),
+            output_symbols=tuple(tuple(d.dim_param for d in o.type.tensor_type.shape.dim) for o in g.output),
+            producer_name=m.producer_name,
+            graph_name=g.name,
+            graph_description=g.doc_string,
+            domain=m.domain,
+            description=m.doc_string,
+            version=m.model_version,
+            properties={entry.key: entry.value for entry in m.metadata_props},
+        )
 
     def tensor(self, tensor: TensorProto, initializer: int | None = None) -> np.ndarray:
         """Elements of a tensor; ``initializer`` is its number in the main graph, if it is one of its

@@ -4,7 +4,6 @@ they are read.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +12,12 @@ import numpy as np
 from ...errors import ParseError, UnsupportedError
 
 if TYPE_CHECKING:
-    from onnx import AttributeProto, GraphProto, NodeProto, SparseTensorProto, TensorProto
+    from onnx import AttributeProto, GraphProto, NodeProto, SparseTensorProto, TensorProto, TypeProto
 
+    from .leniency import Leniency
     from .scope import Scope
 
-__all__ = ["ATTRIBUTE_KINDS", "Node"]
+__all__ = ["ATTRIBUTE_KINDS", "INTEGERS_FOR_FLOATS", "Node"]
 
 ATTRIBUTE_KINDS = {
     1: "float",
@@ -35,7 +35,9 @@ ATTRIBUTE_KINDS = {
     13: "type_proto",
     14: "type_protos",
 }
-_FIELDS = {1: "f", 2: "i", 3: "s", 4: "t", 5: "g", 6: "floats", 7: "ints", 8: "strings", 11: "sparse_tensor"}
+INTEGERS_FOR_FLOATS = {(2, 1), (7, 6)}
+"""Kinds of attributes that are given, and those that are meant."""
+_FIELDS = {1: "f", 2: "i", 3: "s", 4: "t", 5: "g", 6: "floats", 7: "ints", 8: "strings", 11: "sparse_tensor", 13: "tp"}
 
 
 class Node:
@@ -53,7 +55,7 @@ class Node:
         scope: the names in force around it.
     """
 
-    def __init__(self, proto: NodeProto, domain: str, opset: int, index: int, scope: Scope) -> None:
+    def __init__(self, proto: NodeProto, domain: str, opset: int, index: int, scope: Scope, leniency: Leniency) -> None:
         self.proto = proto
         self.op_type: str = proto.op_type
         self.domain = domain
@@ -61,6 +63,7 @@ class Node:
         self.name: str = proto.name
         self.index = index
         self.scope = scope
+        self._leniency = leniency
         self.inputs = list(proto.input)
         while self.inputs and not self.inputs[-1]:
             self.inputs.pop()
@@ -77,6 +80,10 @@ class Node:
         label = repr(self.name) if self.name else f"#{self.index}"
         return f"node {label} ({self.op_type}, domain {self.domain or 'ai.onnx'}, opset {self.opset})"
 
+    def accept(self, what: str) -> None:
+        """Accept something about the node that ONNX forbids; see `Leniency.accept`."""
+        self._leniency.accept(what, self)
+
     def has(self, name: str) -> bool:
         """Whether the attribute is given."""
         return name in self.attributes
@@ -91,9 +98,10 @@ class Node:
             if default is None:
                 raise ParseError(f"attribute {name!r} ({ATTRIBUTE_KINDS[kind]}) is missing")
             return default
-        if (attribute.type, kind) == (2, 1):
-            warnings.warn(f"{self.where}: attribute {name!r} is an int, taken for a float", stacklevel=2)
-            return float(attribute.i)
+        if (attribute.type, kind) in INTEGERS_FOR_FLOATS:
+            given = ATTRIBUTE_KINDS[attribute.type]
+            self.accept(f"attribute {name!r} is of kind {given}, taken for {ATTRIBUTE_KINDS[kind]}")
+            return getattr(attribute, _FIELDS[attribute.type])
         if attribute.type != kind:
             found = ATTRIBUTE_KINDS.get(attribute.type, f"kind {attribute.type}")
             raise ParseError(f"attribute {name!r} is of kind {found}, expected {ATTRIBUTE_KINDS[kind]}")
@@ -156,6 +164,10 @@ class Node:
     def get_sparse(self, name: str) -> SparseTensorProto:
         """Value of a sparse tensor attribute."""
         return self._value(name, 11, None)
+
+    def get_type(self, name: str) -> TypeProto:
+        """Value of a type attribute."""
+        return self._value(name, 13, None)
 
     def refuse(self, name: str, default: Any, why: str = "") -> None:
         """Raise ``UnsupportedError`` if an integer or string attribute is given with another value than

@@ -201,9 +201,13 @@ def grouped(
 def group_normalization(g: Builder, node: Node, x: Instruction, scale: Instruction, bias: Instruction) -> Instruction:
     """Over groups of channels; scale and bias are per group in operator set 18, per channel from 21 on."""
     groups = node.get_int("num_groups")
+    each_channel = node.opset >= 21
+    if not each_channel and g.lens(scale) == g.lens(bias) == g.lens(x)[1:2] != (groups,):
+        node.accept("scale and bias are given per channel, which they may be from operator set 21 on")
+        each_channel = True
     stash = stash_type(node, x) if node.opset >= 21 else x.shape.type
     normal, split = grouped(g, x, groups, node.get_float("epsilon", 1e-5), stash)
-    if node.opset >= 21:
+    if each_channel:
         y = g.reshape(normal, g.lens(x))
         return scale_and_shift(g, y, per_channel(g, scale, x, "scale"), per_channel(g, bias, x, "bias"))
     parts = []

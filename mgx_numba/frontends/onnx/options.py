@@ -31,6 +31,7 @@ class ParseOptions:
     limit_max_iterations: int = 65535
     use_debug_symbols: bool = False
     external_data_path: str = ""
+    strict: bool = False
 
     def __post_init__(self) -> None:
         for name in ("default_dim_value", "max_loop_iterations", "limit_max_iterations"):

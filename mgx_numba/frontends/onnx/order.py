@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -11,16 +10,21 @@ from ...errors import ParseError
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto
 
-__all__ = ["sorted_nodes"]
+    from .leniency import Leniency
+
+__all__ = ["label", "sorted_nodes", "uses"]
 
 
-def sorted_nodes(nodes: Sequence[NodeProto], known: Callable[[str], bool], graph: str) -> list[tuple[int, NodeProto]]:
+def sorted_nodes(
+    nodes: Sequence[NodeProto], known: Callable[[str], bool], graph: str, leniency: Leniency
+) -> list[tuple[int, NodeProto]]:
     """Nodes with their positions in the file, such that every value is given before it is used.
 
     Args:
         nodes: the nodes of one graph.
         known: tells whether a value is given from outside (inputs, initializers, enclosing graphs).
         graph: the graph's name, for messages.
+        leniency: takes note of it if the file's order is another one.
 
     Raises:
         ParseError: two nodes give one value, a value that nothing gives, or a cycle.
@@ -35,18 +39,18 @@ def sorted_nodes(nodes: Sequence[NodeProto], known: Callable[[str], bool], graph
                     f" and by {label(node, index)}"
                 )
             producer[name] = index
-    uses = [_uses(node) for node in nodes]
-    for index, names in enumerate(uses):
+    read = [uses(node) for node in nodes]
+    for index, names in enumerate(read):
         for name in names:
             if name not in producer and not known(name):
                 raise ParseError(
                     f"graph {graph!r}: {label(nodes[index], index)} uses value {name!r},"
                     " but no input, initializer or node gives it"
                 )
-    if all(producer.get(name, -1) < index for index, names in enumerate(uses) for name in names):
+    if all(producer.get(name, -1) < index for index, names in enumerate(read) for name in names):
         return list(enumerate(nodes))
-    order = _depth_first(nodes, producer, uses, graph)
-    warnings.warn(f"graph {graph!r} lists its nodes unsorted; they were sorted", stacklevel=3)
+    order = _depth_first(nodes, producer, read, graph)
+    leniency.accept(f"graph {graph!r} lists its nodes unsorted; they were sorted")
     return [(index, nodes[index]) for index in order]
 
 
@@ -56,7 +60,7 @@ def label(node: NodeProto, index: int) -> str:
 
 
 def _depth_first(
-    nodes: Sequence[NodeProto], producer: dict[str, int], uses: Sequence[Iterable[str]], graph: str
+    nodes: Sequence[NodeProto], producer: dict[str, int], read: Sequence[Iterable[str]], graph: str
 ) -> list[int]:
     order: list[int] = []
     state = [0] * len(nodes)
@@ -72,7 +76,7 @@ def _depth_first(
                 continue
             state[index] = 1
             stack.append((index, True))
-            for name in uses[index]:
+            for name in read[index]:
                 before = producer.get(name)
                 if before is None or state[before] == 2:
                     continue
@@ -85,7 +89,7 @@ def _depth_first(
     return order
 
 
-def _uses(node: NodeProto) -> list[str]:
+def uses(node: NodeProto) -> list[str]:
     """Names that a node reads: its inputs, and what its subgraphs take from outside."""
     names = list(filter(None, node.input))
     for attribute in node.attribute:
@@ -100,6 +104,6 @@ def _captures(graph: GraphProto) -> list[str]:
     defined |= {t.values.name for t in graph.sparse_initializer}
     for node in graph.node:
         defined.update(node.output)
-    read = [name for node in graph.node for name in _uses(node)]
+    read = [name for node in graph.node for name in uses(node)]
     read += [o.name for o in graph.output]
     return [name for name in dict.fromkeys(read) if name and name not in defined]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
@@ -12,17 +11,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...core.shape import DynamicDimension, Shape
+from ...core.types import Type
+from ...environment import environment_flag
 from ...errors import MgxError, OptionError, ParseError, UnsupportedError
 from ...graph.folding import Constants
 from ...graph.instruction import Instruction
 from ...graph.module import Module
 from ...graph.program import Program
+from ...nearest import did_you_mean
 from ..handlers import check_arity
 from . import registry
 from .builder import Builder
 from .deferred import Attempt
-from .functions import expand, function_attributes, resolve_attributes, schema_attributes, schema_body
+from .domains import home_of, implied_opset
+from .functions import expand, function_attributes, has_body, resolve_attributes, schema_attributes, schema_body
 from .legacy import modernised
+from .leniency import Leniency
 from .model import OLDEST_OPSET, Model, canonical_domain, load_model
 from .node import Node
 from .optional import OPTIONAL_OPERATORS
@@ -30,8 +34,9 @@ from .options import ParseOptions
 from .order import label, sorted_nodes
 from .schema import Schema, check_node, find_schema, newest_since
 from .scope import Scope
-from .sequence import SEQUENCE_OPERATORS, TensorSequence
-from .tensors import elem_name, element_count, ir_type, is_narrow, onnx_type_string
+from .sequence import SEQUENCE_OPERATORS, drop_unused
+from .tensors import elem_name, element_count, ir_type, is_narrow
+from .value_types import declared_shape, type_string
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, NodeProto, ValueInfoProto
@@ -43,7 +48,8 @@ __all__ = ["GraphParser", "parse"]
 def parse(source: Any, options: ParseOptions) -> Program:
     """Read a model with these options; see `mgx_numba.frontends.onnx.parse_onnx`.
 
-    Overflow and NaN in constants go without NumPy's warnings.
+    Overflow and NaN in constants go without NumPy's warnings. ``MIGRAPHX_TRACE_ONNX_PARSER`` prints each node with the
+    values that it became.
     """
     model = load_model(source, options.external_data_path)
     parser = GraphParser(model, options)
@@ -66,6 +72,7 @@ class GraphParser:
         constants: values known while parsing.
         narrow: ONNX type strings of values whose element type the IR stores in a wider one (int4 as int8).
         settled: the module in which a node that depends on what is not known is an error; elsewhere it is deferred.
+        leniency: takes note of what is accepted although ONNX forbids it.
     """
 
     def __init__(
@@ -75,17 +82,22 @@ class GraphParser:
         program: Program | None = None,
         constants: Constants | None = None,
         narrow: dict[Instruction, str] | None = None,
+        *,
+        reread: bool = False,
     ) -> None:
+        """``reread`` nodes, of a model that was read before, have given their warnings."""
         self.model = model
         self.options = options
         self.program = Program() if program is None else program
         self.constants = Constants(self.program.allowance) if constants is None else constants
         self.narrow: dict[Instruction, str] = {} if narrow is None else narrow
         self.settled: Module | None = None
+        self.leniency = Leniency(options.strict, silent=reread)
+        self._traces = environment_flag("MIGRAPHX_TRACE_ONNX_PARSER")
 
     def beside(self, model: Model, program: Program) -> GraphParser:
-        """A parser of another model, with the same options."""
-        return GraphParser(model, self.options, program)
+        """A parser of another model, made of what this one has read, with the same options."""
+        return GraphParser(model, self.options, program, reread=True)
 
     def read_into(self, module: Module, inputs: Sequence[Instruction]) -> list[Instruction]:
         """Read the main graph into a module, on these values for its inputs; its results.
@@ -116,7 +128,10 @@ class GraphParser:
             self._initializers(g, graph, scope)
             self._parameters(g, graph, scope)
             main.add_return(self.parse_graph(g, graph, scope))
+            for module in reversed(self.program.modules):
+                drop_unused(module)
             self._check_outputs(graph, main)
+            self.program.origin = self.model.origin()
         except MgxError:
             raise
         except Exception as error:
@@ -136,8 +151,6 @@ class GraphParser:
             value = scope.find(output.name)
             if value is None:
                 raise ParseError(f"graph {graph.name!r} has output {output.name!r}, which is an absent optional value")
-            if isinstance(value, TensorSequence):
-                raise UnsupportedError(f"graph {graph.name!r} has output {output.name!r}, which is a sequence")
             results.append(value)
         return results
 
@@ -158,34 +171,47 @@ class GraphParser:
 
     def parse_nodes(self, g: Builder, nodes: Sequence[NodeProto], scope: Scope, graph: str) -> None:
         """Read nodes in an order in which every value is given before it is used."""
-        for index, proto in sorted_nodes(nodes, scope.knows, graph):
-            node = self._node(proto, index, scope, graph)
-            previous = g.symbols
-            if self.options.use_debug_symbols and not previous:
-                g.symbols = (node.name or f"{node.op_type}_{index}",)
-            try:
-                self._parse_node(g, node, scope)
-            except MgxError as error:
-                raise type(error)(f"{node.where}: {error}") from (error.__cause__ or error)
-            except Exception as error:
-                raise ParseError(f"{node.where}: {type(error).__name__}: {error}") from error
-            finally:
-                g.symbols = previous
+        for index, proto in sorted_nodes(nodes, scope.knows, graph, self.leniency):
+            self.read_node(g, proto, index, scope, graph)
 
-    def _node(self, proto: NodeProto, index: int, scope: Scope, graph: str) -> Node:
+    def read_node(self, g: Builder, proto: NodeProto, index: int, scope: Scope, graph: str) -> None:
+        """Read one node of a graph; its results are defined in ``scope``.
+
+        Raises:
+            MgxError: what is wrong with it, with its place.
+        """
         try:
-            proto = resolve_attributes(proto, scope.attributes)
-            domain = canonical_domain(proto.domain)
-            opset = scope.opsets.get(domain)
-            if opset is None and domain == registry.MICROSOFT:
-                warnings.warn(f"{label(proto, index)}: its domain {domain!r} is not imported", stacklevel=2)
-                opset = 1
-            if opset is None:
-                known = ", ".join(repr(d or "ai.onnx") for d in sorted(scope.opsets)) or "none"
-                raise ParseError(f"its domain {domain or 'ai.onnx'!r} is not imported; imported are: {known}")
-            return Node(proto, domain, opset, index, scope)
+            node = self.node(proto, index, scope)
         except MgxError as error:
             raise type(error)(f"graph {graph!r}: {label(proto, index)}: {error}") from None
+        previous = g.symbols
+        if self.options.use_debug_symbols and not previous:
+            g.symbols = (node.name or f"{node.op_type}_{index}",)
+        try:
+            self._parse_node(g, node, scope)
+        except MgxError as error:
+            raise type(error)(f"{node.where}: {error}") from (error.__cause__ or error)
+        except Exception as error:
+            raise ParseError(f"{node.where}: {type(error).__name__}: {error}") from error
+        finally:
+            g.symbols = previous
+
+    def node(self, proto: NodeProto, index: int, scope: Scope) -> Node:
+        """A node with the operator set that is in force for it."""
+        proto = resolve_attributes(proto, scope.attributes)
+        domain = canonical_domain(proto.domain)
+        if not domain and (domain, proto.op_type, proto.overload) not in self.model.functions:
+            domain = home_of(proto.op_type)
+        opset = scope.opsets.get(domain, implied_opset(domain))
+        if opset is None:
+            known = ", ".join(repr(d or "ai.onnx") for d in sorted(scope.opsets)) or "none"
+            raise ParseError(f"its domain {domain or 'ai.onnx'!r} is not imported; imported are: {known}")
+        node = Node(proto, domain, opset, index, scope, self.leniency)
+        if domain and canonical_domain(proto.domain) != domain:
+            node.accept(f"its domain {domain!r} is not given")
+        elif domain not in scope.opsets:
+            node.accept(f"its domain {domain!r} is not imported")
+        return node
 
     def _parse_node(self, g: Builder, node: Node, scope: Scope) -> None:
         inputs = [scope.find(name) for name in node.inputs]
@@ -194,14 +220,17 @@ class GraphParser:
             results: Any = expand(g, node, function, inputs, function_attributes(function), scope.path)
         else:
             handler, schema = self._operator(node, inputs)
-            attempt = Attempt(g, node, inputs)
+            any_rank = node.op_type in SEQUENCE_OPERATORS | OPTIONAL_OPERATORS and not node.domain
+            attempt = Attempt(g, node, inputs, any_rank)
             if attempt.error is None:
                 with attempt:
                     results = self._parse_operator(g, node, inputs, scope, handler, schema)
             if attempt.error is not None:
                 results = attempt.deferred()
-        single = isinstance(results, (Instruction, TensorSequence))
+        single = isinstance(results, Instruction)
         values: list[Any] = [results] if single else list(results)
+        if self._traces:
+            print(f"{node.where}: {', '.join(map(repr, values))}")
         for position, name in enumerate(node.outputs):
             if not name:
                 continue
@@ -216,11 +245,14 @@ class GraphParser:
         """What parses a node, and the schema that it has been found to keep."""
         handler = registry.find(node.domain, node.op_type)
         schema = find_schema(node.domain, node.op_type, node.opset)
-        for position, x in enumerate(inputs):
-            if isinstance(x, TensorSequence) and node.op_type not in SEQUENCE_OPERATORS | OPTIONAL_OPERATORS:
-                raise UnsupportedError(f"input {position} ({node.inputs[position]!r}) is a sequence")
+        if handler is None and (schema is None or not has_body(schema)) and not self.options.skip_unknown_operators:
+            raise self._unknown(node)
         if schema is not None and not schema.deprecated:
             check_node(node, schema, [self._type_string(x) for x in inputs])
+        elif schema is None and handler is not None:
+            since = newest_since(node.domain, node.op_type)
+            if since is not None:
+                node.accept(f"the operator exists from operator set {since} on")
         if handler is not None and not _is_old(node, schema):
             check_arity(handler, inputs)
         return handler, schema
@@ -234,6 +266,9 @@ class GraphParser:
         handler: registry.Handler | None,
         schema: Schema | None,
     ) -> Any:
+        if schema is not None:
+            narrow = [schema.takes_narrow(k, self._type_string(x)) for k, x in enumerate(inputs)]
+            inputs = [g.convert(x, Type.int64_type) if n and x else x for n, x in zip(narrow, inputs, strict=True)]
         if handler is not None:
             if schema is not None and _is_old(node, schema):
                 inputs = modernised(g, node, schema, inputs)
@@ -255,14 +290,12 @@ class GraphParser:
         elsewhere = registry.domains_of(node.op_type)
         if elsewhere:
             return ParseError(f"unknown operator {node.op_type!r}; it is known in domain {', '.join(elsewhere)}")
-        near = difflib.get_close_matches(node.op_type, registry.names(), 3)
-        hint = f"; did you mean {', '.join(near)}?" if near else ""
-        return ParseError(f"unknown operator {node.op_type!r}{hint}")
+        return ParseError(f"unknown operator {node.op_type!r}{did_you_mean(node.op_type, registry.names())}")
 
     def _type_string(self, x: Instruction | None) -> str | None:
-        if x is None or isinstance(x, TensorSequence) or x.shape.sub_shapes:
+        if x is None or x.shape.sub_shapes:
             return None
-        return self.narrow.get(x) or onnx_type_string(x.shape.type)
+        return self.narrow.get(x) or type_string(x.shape)
 
     def _initializers(self, g: Builder, graph: GraphProto, scope: Scope, numbered: bool = True) -> None:
         for number, tensor in enumerate(graph.initializer):
@@ -270,11 +303,16 @@ class GraphParser:
                 raise ParseError(f"graph {graph.name!r}: initializer #{number} has no name")
             try:
                 value = self.literal(g, tensor, number if numbered else None)
-                scope.define(tensor.name, value)
             except MgxError as error:
-                raise type(error)(f"graph {graph.name!r}: initializer {error}") from error
+                self.unreadable(error.__class__(f"graph {graph.name!r}: initializer {error}"), tensor.name, scope)
+                continue
+            scope.define(tensor.name, value)
         for sparse in graph.sparse_initializer:
             scope.define(sparse.values.name, g.literal(self.model.sparse_tensor(sparse)))
+
+    def unreadable(self, error: MgxError, name: str, scope: Scope) -> None:
+        """Called for an input or an initializer that cannot be read: raises why."""
+        raise error
 
     def literal(self, g: Builder, tensor: Any, initializer: int | None = None) -> Instruction:
         """A tensor as a literal that borrows the tensor's memory."""
@@ -301,7 +339,11 @@ class GraphParser:
             if not info.name:
                 raise ParseError(f"graph {graph.name!r} has an input without a name")
             if info.name in names:
-                shape = self.input_shape(info, f"graph {graph.name!r}: input {info.name!r}", symbols)
+                try:
+                    shape = self.input_shape(info, f"graph {graph.name!r}: input {info.name!r}", symbols)
+                except (ParseError, UnsupportedError) as error:
+                    self.unreadable(error, info.name, scope)
+                    continue
                 parameter = g.module.add_parameter(info.name, shape)
                 scope.define(info.name, parameter)
                 opened = self._open_axes(info)
@@ -322,7 +364,7 @@ class GraphParser:
 
         Raises:
             ParseError: no type, or dimensions that cannot be.
-            UnsupportedError: a sequence, an optional, an unsupported element type, or no shape and none
+            UnsupportedError: a map or a sparse tensor, an unsupported element type, or no shape and none
                 given.
             OptionError: dimensions given for it are of another rank.
         """
@@ -330,7 +372,10 @@ class GraphParser:
         if kind is None:
             raise ParseError(f"{where} has no type")
         if kind != "tensor_type":
-            raise UnsupportedError(f"{where} is a {kind.removesuffix('_type')}, only tensors are supported")
+            try:
+                return declared_shape(info.type)
+            except MgxError as error:
+                raise error.__class__(f"{where}: {error}") from None
         tensor = info.type.tensor_type
         try:
             type = ir_type(tensor.elem_type)
@@ -344,7 +389,10 @@ class GraphParser:
         if dims is None:
             if not tensor.HasField("shape"):
                 raise UnsupportedError(f"{where} has no shape; give its dimensions in map_input_dims")
-            element_count([d.dim_value for d in declared], where)
+            element_count([max(0, d.dim_value) for d in declared], where)
+            for axis, dim in enumerate(declared):
+                if self._is_open(dim) and dim.WhichOneof("value") == "dim_value":
+                    self.leniency.accept(f"{where}: axis {axis} has length {dim.dim_value}, taken for an unknown one")
             dims = [self._dim(d) for d in declared]
         elif tensor.HasField("shape"):
             if len(dims) != len(declared):
@@ -361,15 +409,17 @@ class GraphParser:
         """Symbols (or "") of the axes of an input that only ``default_dim_value`` gives a length."""
         if self.options.given_dims(info.name) is not None or not self.options.default_dim_value:
             return {}
-        dims = [(d.WhichOneof("value"), d.dim_param) for d in info.type.tensor_type.shape.dim]
-        given = self.options.dim_params
-        return {k: symbol for k, (kind, symbol) in enumerate(dims) if kind != "dim_value" and symbol not in given}
+        dims, given = info.type.tensor_type.shape.dim, self.options.dim_params
+        return {k: d.dim_param for k, d in enumerate(dims) if self._is_open(d) and d.dim_param not in given}
+
+    def _is_open(self, dim: Any) -> bool:
+        """Whether a declared dimension says no length: 0 does if everything is as ONNX wants it."""
+        return dim.WhichOneof("value") != "dim_value" or dim.dim_value < (0 if self.options.strict else 1)
 
     def _dim(self, dim: Any) -> DynamicDimension:
-        kind = dim.WhichOneof("value")
-        if kind == "dim_value":
+        if not self._is_open(dim):
             return DynamicDimension(dim.dim_value, dim.dim_value)
-        if kind == "dim_param" and dim.dim_param:
+        if dim.dim_param:
             return self.options.symbol(dim.dim_param)
         return self.options.unknown_dim
 
@@ -388,7 +438,7 @@ class GraphParser:
                 except MgxError:
                     same = False
                 if not same:
-                    raise ParseError(
+                    self.leniency.accept(
                         f"graph {graph.name!r}: output {info.name!r} is declared as {declared}, its node gives {given}"
                     )
 

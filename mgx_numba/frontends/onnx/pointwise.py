@@ -7,11 +7,10 @@ Mean Min Mod Mul Neg Not Or Pow Reciprocal Round Sign Sin Sinh Sqrt Sub Sum Tan 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ...core.types import Type
 from ...errors import ParseError
 from ...graph.instruction import Instruction
+from ..handlers import binary, unary
 from .builder import Builder
 from .node import Node
 from .registry import register
@@ -31,7 +30,6 @@ UNARY = {
     "Erf": "erf",
     "Exp": "exp",
     "Floor": "floor",
-    "Identity": "identity",
     "IsNaN": "isnan",
     "Log": "log",
     "Neg": "neg",
@@ -64,27 +62,10 @@ BINARY = {
     "Xor": "logical_xor",
 }
 
-Parser = Callable[..., Instruction]
-
-
-def _unary(op: str) -> Parser:
-    def parse(g: Builder, node: Node, x: Instruction) -> Instruction:
-        return g.op(op, x)
-
-    return parse
-
-
-def _binary(op: str) -> Parser:
-    def parse(g: Builder, node: Node, a: Instruction, b: Instruction) -> Instruction:
-        return g.pointwise(op, a, b)
-
-    return parse
-
-
 for _onnx, _op in UNARY.items():
-    register(_onnx)(_unary(_op))
+    register(_onnx)(unary(_op))
 for _onnx, _op in BINARY.items():
-    register(_onnx)(_binary(_op))
+    register(_onnx)(binary(_op))
 
 
 @register("Sum", "Max", "Min", "Mean")
@@ -153,6 +134,12 @@ def clip(
     if low is not None:
         return g.pointwise("max", x, *bounds)
     return g.pointwise("min", x, *bounds) if high is not None else g.op("identity", x)
+
+
+@register("Identity")
+def identity(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """The value itself."""
+    return g.op("identity", x) if x.shape.element is None else x
 
 
 @register("BitShift")

@@ -15,7 +15,7 @@ from .node import Node
 from .registry import MICROSOFT, register
 from .tensors import ir_type, is_narrow, narrow_range
 
-__all__ = ["along_axis", "dequantize", "quantize"]
+__all__ = ["along_axis", "dequantize", "dynamic_quantize", "quantize"]
 
 
 def along_axis(g: Builder, value: Instruction, x: Instruction, axis: int, block: int = 0) -> Instruction:
@@ -117,6 +117,11 @@ def dequantize_linear(
 @register("DynamicQuantizeLinear")
 def dynamic_quantize_linear(g: Builder, node: Node, x: Instruction) -> list[Instruction]:
     """uint8 by the range of the values, 0 included; also the scale and the zero point."""
+    return dynamic_quantize(g, x)
+
+
+def dynamic_quantize(g: Builder, x: Instruction) -> list[Instruction]:
+    """DynamicQuantizeLinear."""
     axes = range(rank(x))
     zero = g.like(0, x)
     low = g.pointwise("min", g.reduce("reduce_min", x, axes, keep=False), zero)

@@ -43,7 +43,7 @@ class OnnxReader:
             raise ParseError(f"a deferred {op.operator} has {len(inputs)} inputs, its source {len(model.graph.input)}")
         limits = [int(p.value) for p in model.proto.metadata_props if p.key == LIMIT and p.value.isdecimal()]
         options = ParseOptions(limit_max_iterations=limits[0]) if limits else ParseOptions()
-        parser = GraphParser(model, options, self._program, self._constants, self._narrow)
+        parser = GraphParser(model, options, self._program, self._constants, self._narrow, reread=True)
         results = parser.read_into(module, inputs)
         types = [s.type for s in op.result.flatten()]
         if [r.shape.type for r in results] != types:

@@ -9,10 +9,12 @@ from collections.abc import Callable, Sequence
 
 from ...interrupts import unbroken
 from ..handlers import Handler, ParserT, handler_of
+from .custom import custom_handler
 
-__all__ = ["FAMILIES", "MICROSOFT", "find", "names", "register"]
+__all__ = ["FAMILIES", "MICROSOFT", "ML", "find", "names", "register"]
 
 MICROSOFT = "com.microsoft"
+ML = "ai.onnx.ml"
 
 FAMILIES = (
     "pointwise",
@@ -39,14 +41,18 @@ FAMILIES = (
     "contrib_attention",
     "rotary",
     "contrib",
+    "contrib_quantized",
+    "contrib_tensors",
     "detection",
     "ml_features",
     "ml_linear",
+    "ml_svm",
     "ml_trees",
     "signal",
     "random",
     "sequence",
     "optional",
+    "text",
     "training",
     "control_flow",
 )
@@ -84,9 +90,9 @@ def _import_families() -> None:
 
 
 def find(domain: str, op_type: str) -> Handler | None:
-    """The parser of an operator, ``None`` if it has none."""
+    """The parser of an operator, a user's before one of this package; ``None`` if it has none."""
     load_families()
-    return _HANDLERS.get((domain, op_type))
+    return custom_handler(domain, op_type) or _HANDLERS.get((domain, op_type))
 
 
 def names() -> set[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import ParseError
-from .node import ATTRIBUTE_KINDS, Node
+from .node import ATTRIBUTE_KINDS, INTEGERS_FOR_FLOATS, Node
 
 __all__ = ["Schema", "check_node", "find_schema"]
 
@@ -41,6 +41,19 @@ class Schema:
     attributes: dict[str, tuple[int, bool]]
     types: dict[str, frozenset[str]]
     deprecated: bool
+
+    def formal(self, position: int) -> Formal:
+        """The formal input that a position belongs to."""
+        return self.inputs[min(position, len(self.inputs) - 1)]
+
+    def allowed(self, position: int) -> frozenset[str]:
+        """Types that an input may have."""
+        formal = self.formal(position)
+        return self.types.get(formal.type, frozenset({formal.type}))
+
+    def takes_narrow(self, position: int, type: str | None) -> bool:
+        """Whether an input is int32 where only int64 may be."""
+        return type == "tensor(int32)" and self.allowed(position) == {"tensor(int64)"}
 
 
 @functools.cache
@@ -97,11 +110,12 @@ def check_node(node: Node, schema: Schema, types: Sequence[str | None]) -> None:
         schema: the operator's schema.
         types: ONNX type string of each input, ``None`` for absent or unknown ones.
 
+    Accepted although the schema forbids it: element types that only later operator sets allow, as these add types and
+    exporters do not wait for them; an absent input that is optional in later ones; int32 for int64.
+
     Raises:
-        ParseError: wrong number of inputs or outputs, a missing required input, an attribute that is
-            unknown, missing
-            or of the wrong kind, or an element type that the operator takes in no operator set: later ones only
-            add types, and exporters and MIGraphX do not wait for them.
+        ParseError: wrong number of inputs or outputs, a missing required input, an attribute that is unknown, missing
+            or of the wrong kind, or an element type that the operator takes in no operator set.
     """
     count = len(node.inputs)
     if count > schema.max_inputs or len(node.proto.input) < schema.min_inputs:
@@ -111,45 +125,46 @@ def check_node(node: Node, schema: Schema, types: Sequence[str | None]) -> None:
         raise ParseError(f"got {len(node.outputs)} outputs, expected at most {schema.max_outputs}")
     _check_attributes(node, schema)
     for position in range(count, schema.min_inputs):  # absent at the end, by an empty name
-        formal = schema.inputs[min(position, len(schema.inputs) - 1)]
-        if not formal.optional:
-            raise ParseError(f"input {position} ({formal.name}) is missing")
+        _check_absent(node, position, schema)
     bound: dict[str, tuple[str, str]] = {}
     for position, type in enumerate(types):
-        formal = schema.inputs[min(position, len(schema.inputs) - 1)]
         if not node.inputs[position]:
-            if not formal.optional:
-                raise ParseError(f"input {position} ({formal.name}) is missing")
-            continue
-        if type is not None:
-            _check_type(node, position, formal, type, schema.types, bound)
+            _check_absent(node, position, schema)
+        elif type is not None:
+            _check_type(node, position, schema, type, bound)
 
 
-def _allowed_later(node: Node, position: int, type: str) -> bool:
-    """Whether the newest form of the operator takes a type at this input."""
+def _newest(node: Node) -> Schema | None:
+    """The newest form of a node's operator, if it has inputs."""
     import onnx.defs
 
     newest = None if node.domain else find_schema("", node.op_type, onnx.defs.onnx_opset_version())
-    if newest is None or newest.deprecated or not newest.inputs:
-        return False
-    formal = newest.inputs[min(position, len(newest.inputs) - 1)]
-    return type in newest.types.get(formal.type, frozenset({formal.type}))
+    return None if newest is None or newest.deprecated or not newest.inputs else newest
 
 
-def _check_type(
-    node: Node,
-    position: int,
-    formal: Formal,
-    type: str,
-    types: dict[str, frozenset[str]],
-    bound: dict[str, tuple[str, str]],
-) -> None:
-    allowed = types.get(formal.type, frozenset({formal.type}))
-    if type not in allowed and f"optional({type})" not in allowed and not _allowed_later(node, position, type):
+def _check_absent(node: Node, position: int, schema: Schema) -> None:
+    formal, newest = schema.formal(position), _newest(node)
+    if formal.optional:
+        return
+    if newest is None or not newest.formal(position).optional:
+        raise ParseError(f"input {position} ({formal.name}) is missing")
+    node.accept(f"input {position} ({formal.name}) is missing, which may be from operator set {newest.since} on")
+
+
+def _check_type(node: Node, position: int, schema: Schema, type: str, bound: dict[str, tuple[str, str]]) -> None:
+    formal, allowed, newest = schema.formal(position), schema.allowed(position), _newest(node)
+    given = f"input {position} ({formal.name}) is of type {type}"
+    if type in allowed or f"optional({type})" in allowed:
+        pass
+    elif schema.takes_narrow(position, type):
+        node.accept(f"{given}, taken for tensor(int64)")
+        return
+    elif newest is not None and type in newest.allowed(position):
+        node.accept(f"{given}, which operator set {node.opset} does not allow and later ones do")
+    else:
         tensors = sorted(t for t in allowed if t.startswith("tensor("))
-        raise ParseError(
-            f"input {position} ({formal.name}) is of type {type}, expected {_one_of(tensors or sorted(allowed))}"
-        )
+        raise ParseError(f"{given}, expected {_one_of(tensors or sorted(allowed))}")
+    types = schema.types
     if formal.type in types and not (formal.variadic and not formal.homogeneous):
         first, other = bound.setdefault(formal.type, (formal.name, type))
         if other != type:
@@ -167,7 +182,7 @@ def _check_attributes(node: Node, schema: Schema) -> None:
                 continue
             listed = ", ".join(sorted(schema.attributes)) or "none"
             raise ParseError(f"attribute {name!r} is unknown; the operator has: {listed}")
-        if attribute.type != known[0] and (attribute.type, known[0]) != (2, 1):  # an int is taken for a float
+        if attribute.type != known[0] and (attribute.type, known[0]) not in INTEGERS_FOR_FLOATS:
             found = ATTRIBUTE_KINDS.get(attribute.type, f"kind {attribute.type}")
             raise ParseError(f"attribute {name!r} is of kind {found}, expected {ATTRIBUTE_KINDS[known[0]]}")
     for name, (kind, required) in schema.attributes.items():

@@ -1,4 +1,5 @@
-"""Sequences of tensors whose number is known while parsing: a Python tuple of values, no operator of the IR.
+"""Sequences of tensors. Those of which it is known while parsing what they hold cost nothing: reading one gives the
+tensor itself; others are values of the program.
 
 ai.onnx: ConcatFromSequence SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert
 SequenceLength SplitToSequence.
@@ -6,96 +7,142 @@ SequenceLength SplitToSequence.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from ...errors import ParseError, ShapeError
-from ...graph.instruction import Instruction
+from ...core.shape import Shape
+from ...errors import ParseError, ShapeError, UnknownValueError
+from ...graph.instruction import Instruction, Parameter, Return
+from ...graph.module import Module
 from .builder import Builder, rank
 from .node import Node
 from .registry import register
+from .tensors import ir_type
 
-__all__ = ["SEQUENCE_OPERATORS", "TensorSequence"]
+__all__ = ["SEQUENCE_OPERATORS", "drop_unused", "members"]
 
 SEQUENCE_OPERATORS = frozenset(
-    {"ConcatFromSequence", "SequenceAt", "SequenceErase", "SequenceInsert", "SequenceLength"}
+    {
+        "ConcatFromSequence",
+        "SequenceAt",
+        "SequenceConstruct",
+        "SequenceEmpty",
+        "SequenceErase",
+        "SequenceInsert",
+        "SequenceLength",
+        "SplitToSequence",
+    }
 )
-"""Operators that take a sequence."""
+"""Operators that take or give a sequence; their parsers do with inputs of which the number of axes is not known."""
 
 
-@dataclass(frozen=True)
-class TensorSequence:
-    """A value of ONNX's type sequence(tensor)."""
-
-    items: tuple[Instruction, ...] = ()
+def members(x: Instruction) -> list[Instruction] | None:
+    """What a sequence or an optional holds, ``None`` if that is known only when the program runs."""
+    return list(x.inputs) if x.name in ("sequence_construct", "optional_construct") else None
 
 
-def _position(g: Builder, x: Instruction, count: int) -> int:
+def drop_unused(module: Module) -> None:
+    """Remove sequences and optionals that nothing takes: those that were read while parsing."""
+    for ins in reversed(list(module)):
+        if ins.shape.element is not None and not ins.users and not isinstance(ins.op, (Parameter, Return)):
+            module.remove_instruction(ins)
+
+
+def _element(x: Instruction) -> Shape:
+    if x.shape.element is None:
+        raise ParseError(f"the input is {x.shape}, expected a sequence")
+    return x.shape.element
+
+
+def _position(g: Builder, x: Instruction, count: int, last: int) -> int | None:
+    """A position counted from the front if it is constant."""
+    if x.shape.is_dynamic or g.constants.value(x) is None:
+        return None
     value = g.int_value(x, "position")
-    if not -count <= value < count:
+    if not -count <= value <= last:
         raise ShapeError(f"position {value} is out of range for a sequence of {count}")
-    return value % count
+    return value + count if value < 0 else value
+
+
+def _construct(g: Builder, items: list[Instruction], element: Shape) -> Instruction:
+    return g.op("sequence_construct", *items, element=element)
 
 
 @register("SequenceConstruct")
-def sequence_construct(g: Builder, node: Node, *items: Instruction) -> TensorSequence:
+def sequence_construct(g: Builder, node: Node, *items: Instruction) -> Instruction:
     """The inputs as a sequence."""
-    return TensorSequence(items)
+    return g.op("sequence_construct", *items)
 
 
 @register("SequenceEmpty")
-def sequence_empty(g: Builder, node: Node) -> TensorSequence:
-    """A sequence of nothing."""
-    return TensorSequence()
+def sequence_empty(g: Builder, node: Node) -> Instruction:
+    """A sequence of nothing, whose tensors would be of type ``dtype``."""
+    return _construct(g, [], Shape.unranked(ir_type(node.get_int("dtype", 1))))
 
 
 @register("SequenceAt")
-def sequence_at(g: Builder, node: Node, sequence: TensorSequence, position: Instruction) -> Instruction:
-    """The tensor at a constant position."""
-    return sequence.items[_position(g, position, len(sequence.items))]
+def sequence_at(g: Builder, node: Node, sequence: Instruction, position: Instruction) -> Instruction:
+    """The tensor at a position."""
+    items = members(sequence)
+    place = None if items is None else _position(g, position, len(items), len(items) - 1)
+    return g.op("sequence_at", sequence, position) if items is None or place is None else items[place]
 
 
 @register("SequenceErase")
-def sequence_erase(
-    g: Builder, node: Node, sequence: TensorSequence, position: Instruction | None = None
-) -> TensorSequence:
-    """Without the tensor at a constant position (the last one by default)."""
-    items = list(sequence.items)
-    if not items:
-        raise ShapeError("the sequence is empty")
-    del items[-1 if position is None else _position(g, position, len(items))]
-    return TensorSequence(tuple(items))
+def sequence_erase(g: Builder, node: Node, sequence: Instruction, position: Instruction | None = None) -> Instruction:
+    """Without the tensor at a position (the last one by default)."""
+    items = members(sequence)
+    if items is not None:
+        if not items:
+            raise ShapeError("the sequence is empty")
+        last = len(items) - 1
+        place = last if position is None else _position(g, position, len(items), last)
+        if place is not None:
+            return _construct(g, items[:place] + items[place + 1 :], _element(sequence))
+    return g.op("sequence_erase", *([sequence] if position is None else [sequence, position]))
 
 
 @register("SequenceInsert")
 def sequence_insert(
-    g: Builder, node: Node, sequence: TensorSequence, item: Instruction, position: Instruction | None = None
-) -> TensorSequence:
-    """With a tensor before the one that is at a constant position (at the end by default)."""
-    items = list(sequence.items)
-    place = len(items) if position is None else g.int_value(position, "position")
-    if not -len(items) <= place <= len(items):
-        raise ShapeError(f"position {place} is out of range for a sequence of {len(items)}")
-    items.insert(place, item)
-    return TensorSequence(tuple(items))
+    g: Builder, node: Node, sequence: Instruction, item: Instruction, position: Instruction | None = None
+) -> Instruction:
+    """With a tensor before the one that is at a position (at the end by default)."""
+    items = members(sequence)
+    if items is not None:
+        count = len(items)
+        place = count if position is None else _position(g, position, count, count)
+        if place is not None:
+            return _construct(g, [*items[:place], item, *items[place:]], _element(sequence))
+    return g.op("sequence_insert", *([sequence, item] if position is None else [sequence, item, position]))
 
 
 @register("SequenceLength")
-def sequence_length(g: Builder, node: Node, sequence: TensorSequence) -> Instruction:
+def sequence_length(g: Builder, node: Node, sequence: Instruction) -> Instruction:
     """The number of tensors."""
-    return g.literal(np.int64(len(sequence.items)))
+    items = members(sequence)
+    return g.op("sequence_length", sequence) if items is None else g.literal(np.int64(len(items)))
 
 
 @register("SplitToSequence")
-def split_to_sequence(g: Builder, node: Node, x: Instruction, sizes: Instruction | None = None) -> TensorSequence:
+def split_to_sequence(g: Builder, node: Node, x: Instruction, sizes: Instruction | None = None) -> Instruction:
     """Pieces along ``axis``: of length 1 (``keepdims`` 0 drops the axis), of one size, or of given sizes."""
-    axis = g.axis(node.get_int("axis", 0), rank(x))
+    axis, keep = node.get_int("axis", 0), node.get_bool("keepdims", True)
+    inputs = [x] if sizes is None else [x, sizes]
+    if not x.shape.ranked:
+        return g.op("split_to_sequence", *inputs, axis=axis, keepdims=keep)
+    axis = g.axis(axis, rank(x))
+    try:
+        pieces = _pieces(g, x, axis, sizes)
+    except UnknownValueError:
+        return g.op("split_to_sequence", *inputs, axis=axis, keepdims=keep)
+    if sizes is None and not keep:
+        pieces = [g.squeeze(p, [axis]) for p in pieces]
+    return g.op("sequence_construct", *pieces) if pieces else _construct(g, [], Shape.unranked(x.shape.type))
+
+
+def _pieces(g: Builder, x: Instruction, axis: int, sizes: Instruction | None) -> list[Instruction]:
     length = g.lens(x)[axis]
     if sizes is None:
-        pieces = g.split(x, axis, [1] * length)
-        keep = node.get_bool("keepdims", True)
-        return TensorSequence(tuple(pieces if keep else [g.squeeze(p, [axis]) for p in pieces]))
+        return g.split(x, axis, [1] * length)
     given = g.ints(sizes, "split")
     if rank(sizes) == 0:
         if given[0] < 1:
@@ -103,17 +150,19 @@ def split_to_sequence(g: Builder, node: Node, x: Instruction, sizes: Instruction
         given = [min(given[0], length - start) for start in range(0, length, given[0])]
     if sum(given) != length or any(n < 0 for n in given):
         raise ParseError(f"split {given} does not fit length {length} of axis {axis}")
-    return TensorSequence(tuple(g.split(x, axis, given)))
+    return g.split(x, axis, given)
 
 
 @register("ConcatFromSequence")
-def concat_from_sequence(g: Builder, node: Node, sequence: TensorSequence) -> Instruction:
+def concat_from_sequence(g: Builder, node: Node, sequence: Instruction) -> Instruction:
     """The tensors joined along ``axis``, a new one with ``new_axis``."""
-    items = list(sequence.items)
+    items = members(sequence)
+    axis, new = node.get_int("axis"), node.get_bool("new_axis")
+    if items is None or any(not i.shape.ranked for i in items):
+        return g.op("concat_from_sequence", sequence, axis=axis, new_axis=new)
     if not items:
         raise ShapeError("the sequence is empty")
-    new = node.get_bool("new_axis")
-    axis = g.axis(node.get_int("axis"), rank(items[0]) + new)
+    axis = g.axis(axis, rank(items[0]) + new)
     if new:
         items = [g.unsqueeze(i, [axis]) for i in items]
     return g.op("concat", *items, axis=axis) if len(items) > 1 else g.op("identity", items[0])

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import ml_dtypes
 import numpy as np
 
+from ...core.strings import as_strings
 from ...core.types import Type
-from ...errors import ParseError, UnsupportedError
+from ...errors import ParseError, ShapeError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,16 +51,20 @@ IR_TYPES: dict[int, Type] = {
     5: Type.int16_type,
     6: Type.int32_type,
     7: Type.int64_type,
+    8: Type.string_type,
     9: Type.bool_type,
     10: Type.half_type,
     11: Type.double_type,
     12: Type.uint32_type,
     13: Type.uint64_type,
+    14: Type.complex64_type,
+    15: Type.complex128_type,
     16: Type.bf16_type,
     17: Type.fp8e4m3fn_type,
     18: Type.fp8e4m3fnuz_type,
     19: Type.fp8e5m2_type,
     20: Type.fp8e5m2fnuz_type,
+    24: Type.fp8e8m0_type,
 }
 _NUMBERS = {type: number for number, type in IR_TYPES.items()}
 _SUB_BYTE = {
@@ -72,8 +77,18 @@ _SUB_BYTE = {
 # Of types of 4 and 2 bits, by number in TensorProto.
 _NARROW_RANGES = {21: (0, 15), 22: (-8, 7), 25: (0, 3), 26: (-2, 1)}
 # Types whose elements are in int32_data, by TensorProto.
-_INT32_FIELD = frozenset({2, 3, 4, 5, 6, 9, 10, 16, 17, 18, 19, 20, 21, 22, 23, 25, 26})
-_FIELDS = {1: "float_data", 7: "int64_data", 11: "double_data", 12: "uint64_data", 13: "uint64_data"}
+_INT32_FIELD = frozenset({2, 3, 4, 5, 6, 9, 10, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26})
+_FIELDS = {
+    1: "float_data",
+    7: "int64_data",
+    11: "double_data",
+    12: "uint64_data",
+    13: "uint64_data",
+    14: "float_data",
+    15: "double_data",
+}
+_COMPLEX = frozenset({14, 15})
+"""Types whose elements are two numbers of their field."""
 _FIELD_TYPES: dict[str, np.dtype] = {
     "float_data": np.dtype(np.float32),
     "int32_data": np.dtype(np.int32),
@@ -124,7 +139,7 @@ def ir_type(number: int) -> Type:
 
     Raises:
         ParseError: no such element type.
-        UnsupportedError: strings, complex numbers and others that the IR cannot hold.
+        UnsupportedError: a type that the IR cannot hold.
     """
     if number in _SUB_BYTE:
         return _SUB_BYTE[number][1]
@@ -175,6 +190,8 @@ def tensor_array(tensor: TensorProto, external: External, raw: np.ndarray | None
         raise UnsupportedError(f"{where} is stored in segments")
     bits = _SUB_BYTE[tensor.data_type][0] if tensor.data_type in _SUB_BYTE else type.size * 8
     length = (count * bits + 7) // 8
+    if type is Type.string_type:
+        return _texts(tensor, count, where).reshape(dims)
     if tensor.data_location == 1:
         data = external(tensor, length)
     elif raw is not None:
@@ -189,7 +206,7 @@ def tensor_array(tensor: TensorProto, external: External, raw: np.ndarray | None
         )
     if bits < 8:
         return _unpack(data, bits, count, type).reshape(dims)
-    return data.view(type.numpy.newbyteorder("<") if type.numpy.kind in "iuf" else type.numpy).reshape(dims)
+    return data.view(type.numpy.newbyteorder("<") if type.numpy.kind in "iufc" else type.numpy).reshape(dims)
 
 
 def sparse_array(sparse: SparseTensorProto, external: External) -> np.ndarray:
@@ -210,16 +227,30 @@ def sparse_array(sparse: SparseTensorProto, external: External) -> np.ndarray:
     columns = indices.reshape(values.size, -1)
     if indices.dtype != np.int64 or (columns < 0).any() or (columns >= limits).any():
         raise ParseError(f"{where}: an index is outside of {dims}")
-    dense = np.zeros(dims, values.dtype)
+    dense = np.full(dims, "", object) if values.dtype.hasobject else np.zeros(dims, values.dtype)
     dense[np.unravel_index(indices, dims) if indices.ndim == 1 else tuple(indices.T)] = values
     return dense
+
+
+def _texts(tensor: TensorProto, count: int, where: str) -> np.ndarray:
+    """Elements of a tensor of strings, flat."""
+    if tensor.HasField("raw_data") or tensor.data_location == 1:
+        raise ParseError(f"{where} of strings has raw or external data, expected string_data")
+    if len(tensor.string_data) != count:
+        raise ParseError(f"{where} has {len(tensor.string_data)} values in string_data, expected {count}")
+    held = np.empty(count, object)
+    held[:] = list(tensor.string_data)
+    try:
+        return as_strings(held)
+    except ShapeError as error:
+        raise ParseError(f"{where}: {error}") from None
 
 
 def _from_fields(tensor: TensorProto, type: Type, count: int, bits: int, where: str) -> np.ndarray:
     number = tensor.data_type
     field = "int32_data" if number in _INT32_FIELD else _FIELDS[number]
     stored = getattr(tensor, field)
-    wanted = (count * bits + 7) // 8 if bits < 8 else count
+    wanted = (count * bits + 7) // 8 if bits < 8 else count * 2 if number in _COMPLEX else count
     if len(stored) != wanted:
         raise ParseError(
             f"{where} has {len(stored)} values in {field}, expected {wanted} for {elem_name(number)}{list(tensor.dims)}"
@@ -229,7 +260,9 @@ def _from_fields(tensor: TensorProto, type: Type, count: int, bits: int, where: 
         return _unpack(values.astype(np.uint8), bits, count, type)
     if number in (10, 16):
         return values.astype(np.uint16).view(type.numpy)
-    if number in (17, 18, 19, 20):
+    if number in _COMPLEX:
+        return values.view(type.numpy)
+    if number in (17, 18, 19, 20, 24):
         return values.astype(np.uint8).view(type.numpy)
     return values.astype(type.numpy, copy=False)
 

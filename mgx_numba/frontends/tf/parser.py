@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +11,9 @@ from ...core.shape import Shape
 from ...errors import MgxError, OptionError, ParseError, UnsupportedError
 from ...graph.folding import Constants
 from ...graph.instruction import Instruction
+from ...graph.origin import Origin
 from ...graph.program import Program
+from ...nearest import did_you_mean
 from ..builder import GraphBuilder, rank
 from ..handlers import check_arity
 from . import registry
@@ -71,13 +72,13 @@ class TfGraphParser:
         if self.options.is_nhwc:
             values = [self.builder.transpose(v, TO_NCHW) if rank(v) == 4 else v for v in values]
         self.program.main.add_return(values)
+        self.program.origin = Origin(output_names=tuple(results))
         return self.program
 
     def _results(self, scope: TfScope) -> list[str]:
         for name in self.options.output_names:
             if scope.node_of(name) is None:
-                near = difflib.get_close_matches(name, scope.nodes, 3)
-                hint = f"; did you mean {', '.join(near)}?" if near else ""
+                hint = did_you_mean(name, scope.nodes)
                 raise OptionError(f"output_names has {name!r}, but the graph has no such node{hint}")
         found = list(self.options.output_names or self.model.outputs)
         if not found:
@@ -187,9 +188,7 @@ class TfGraphParser:
             return UnsupportedError("it is a variable: freeze the model, so that it has constants")
         if op_type == "Placeholder":
             return UnsupportedError("an input inside of a function is not supported")
-        near = difflib.get_close_matches(op_type, registry.names(), 3)
-        hint = f"; the nearest that are: {', '.join(near)}" if near else ""
-        return UnsupportedError(f"the operator is not supported{hint}")
+        return UnsupportedError(f"the operator is not supported{did_you_mean(op_type, registry.names())}")
 
 
 def _agrees(dims: list[int], declared: list[int]) -> bool:

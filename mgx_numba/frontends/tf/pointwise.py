@@ -8,10 +8,9 @@ Round Rsqrt Select SelectV2 Sign Sin Sinh Sqrt Square SquaredDifference Sub Tan 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ...graph.instruction import Instruction
 from ..builder import GraphBuilder, rank
+from ..handlers import binary, unary
 from .node import TfNode
 from .registry import register
 
@@ -74,24 +73,10 @@ BINARY = {
 }
 
 
-def _unary(op: str) -> Callable[..., Instruction]:
-    def parse(g: GraphBuilder, node: TfNode, x: Instruction) -> Instruction:
-        return g.op(op, x)
-
-    return parse
-
-
-def _binary(op: str) -> Callable[..., Instruction]:
-    def parse(g: GraphBuilder, node: TfNode, a: Instruction, b: Instruction) -> Instruction:
-        return g.pointwise(op, a, b)
-
-    return parse
-
-
 for _tf, _op in UNARY.items():
-    register(_tf)(_unary(_op))
+    register(_tf)(unary(_op))
 for _tf, _op in BINARY.items():
-    register(_tf)(_binary(_op))
+    register(_tf)(binary(_op))
 
 
 @register("AddN")

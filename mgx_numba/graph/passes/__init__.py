@@ -37,6 +37,7 @@ from . import (
     simplify_reshapes,
     split_reduce,
     truncate_float,
+    use_double,
 )
 from .base import Options, Pass, known_passes, make_pass, run_passes
 
@@ -82,4 +83,5 @@ __all__ = [
     "simplify_reshapes",
     "split_reduce",
     "truncate_float",
+    "use_double",
 ]

@@ -4,13 +4,12 @@ A pass rewrites one module at a time and leaves the meaning of the program uncha
 more than running it once. What passes do and refuse to do is in the program's log. Environment variables are
 MIGraphX's: ``MIGRAPHX_DISABLE_PASSES`` (names, comma-separated), ``MIGRAPHX_TRACE_PASSES`` (print the program after
 each pass), ``MIGRAPHX_TIME_PASSES`` (print the time of each pass), ``MIGRAPHX_TRACE_MATCHES`` (print what goes into
-the log).
+the log) and others, see ``docs/environment.md``.
 """
 
 from __future__ import annotations
 
 import functools
-import os
 import time
 from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass
@@ -19,10 +18,12 @@ from typing import ClassVar
 import numpy as np
 
 from ...core.types import Type
+from ...environment import environment_flag, environment_words
 from ...errors import CompileError, OptionError, ValidationError
+from ...messages import DEBUG, tell
 from ..module import Module
 from ..program import Program
-from ..rewrite_log import RewriteLog, environment_flag
+from ..rewrite_log import RewriteLog
 from ..validate import validate as validate_program
 from .capabilities import Capabilities
 
@@ -142,7 +143,7 @@ def run_passes(
         program: the program to rewrite.
         passes: passes, or names of passes.
         options: what the passes may assume; defaults to ``Options()``.
-        disabled: names of passes to leave out, besides those in ``MIGRAPHX_DISABLE_PASSES``.
+        disabled: names of passes to leave out, besides those that the environment names.
         trace: called with the name of each pass and the program after it.
         timings: seconds spent in each pass are added here, by name.
         validate: check the invariants of the IR after each pass.
@@ -156,7 +157,8 @@ def run_passes(
     left_out = _disabled(disabled, steps)
     settings = options or Options()
     results = program.output_shapes()
-    print_program, print_time = environment_flag("MIGRAPHX_TRACE_PASSES"), environment_flag("MIGRAPHX_TIME_PASSES")
+    print_program = environment_flag("MIGRAPHX_TRACE_PASSES") or environment_flag("MIGRAPHX_TRACE_COMPILE")
+    print_time = environment_flag("MIGRAPHX_TIME_PASSES")
     for step in steps:
         if step.name in left_out:
             continue
@@ -168,6 +170,7 @@ def run_passes(
         seconds = time.perf_counter() - start
         if timings is not None:
             timings[step.name] = timings.get(step.name, 0.0) + seconds
+        tell("passes", DEBUG, "pass %s: %.3f ms", step.name, seconds * 1e3)
         if print_time:
             print(f"{step.name}: {seconds * 1e3:.6g}ms")
         if print_program:
@@ -193,10 +196,18 @@ def _run_logged(step: Pass, program: Program, settings: Options) -> None:
         program.log.close()
 
 
+_SWITCHES = {
+    "schedule": ("MIGRAPHX_DISABLE_SCHEDULE_PASS", False),
+    "layout_convolution": ("MIGRAPHX_ENABLE_NHWC", True),
+    "rewrite_layernorm": ("MIGRAPHX_ENABLE_LAYERNORM_FUSION", True),
+}
+"""Variables by the pass that they leave out, and what they are set to if they do not."""
+
+
 def disabled_names(names: Iterable[str] = ()) -> set[str]:
-    """Names of passes to leave out: those given and those in ``MIGRAPHX_DISABLE_PASSES``."""
-    listed = os.environ.get("MIGRAPHX_DISABLE_PASSES", "").split(",")
-    return {*names, *(n.strip() for n in listed if n.strip())}
+    """Names of passes to leave out: those given, those in ``MIGRAPHX_DISABLE_PASSES``, and what other variables say."""
+    switched = (name for name, (variable, usual) in _SWITCHES.items() if environment_flag(variable, usual) != usual)
+    return {*names, *environment_words("MIGRAPHX_DISABLE_PASSES"), *switched}
 
 
 def _disabled(names: Iterable[str], steps: Sequence[Pass]) -> set[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ...environment import environment_flag
 from ...errors import MgxError
 from ..instruction import Instruction, Return
 from ..module import Module
@@ -30,6 +31,7 @@ class EliminateContiguous(Pass):
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
         fixed = any(ins.name in NEEDS_STANDARD for ins in module)
+        trace = environment_flag("MIGRAPHX_TRACE_ELIMINATE_CONTIGUOUS")
         for ins in list(module):
             if ins.name == self.operator and ins is not module.last and ins.inputs[0].shape == ins.shape:
                 source = ins.inputs[0]
@@ -44,6 +46,8 @@ class EliminateContiguous(Pass):
             for chosen in (copies, *alone):
                 sources = {k: i.inputs[0] for k, i in chosen.items()}
                 if _takes_any_layout(user, sources, fixed):
+                    if trace:
+                        print(f"eliminate_contiguous: {user.op} takes inputs {sorted(sources)} as they lie")
                     module.set_inputs(user, sources)
                     if chosen is copies:
                         break

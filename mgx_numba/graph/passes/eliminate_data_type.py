@@ -8,6 +8,8 @@ to float8 always is: that is what a quantised program means.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from ...core.types import Type
 from ...ops.base import Operator, make_op
 from ..constants import is_constant, uniform_value
@@ -19,7 +21,7 @@ from .base import Options, Pass
 from .build import RewriteBuilder
 from .truncate_float import STORAGE
 
-__all__ = ["EliminateDataType", "is_stored_weight"]
+__all__ = ["EliminateDataType", "Widening", "is_stored_weight"]
 
 NARROW = frozenset(STORAGE) | FLOAT8
 WIDE = Type.float_type
@@ -43,6 +45,11 @@ def is_stored_weight(ins: Instruction) -> bool:
     return ins.name == "convert" and ins.inputs[0].shape.type in STORAGE and is_constant(ins.inputs[0])
 
 
+def _is_untouched(ins: Instruction) -> bool:
+    """Whether its types are its own: users' functions have those that their shape rules say."""
+    return ins.name in UNTOUCHED or (ins.op.custom and not ins.op.pointwise)
+
+
 class EliminateDataType(Pass):
     """``op(x: half) -> convert[half](op(convert[float](x)))``, with a float32 form of each value at hand."""
 
@@ -50,26 +57,38 @@ class EliminateDataType(Pass):
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
         if any(leaf.type in NARROW for ins in module for leaf in ins.shape.flatten()):
-            _Widening(module, options.fast_math).run()
+            Widening(module, options.fast_math).run()
 
 
-class _Widening:
-    """One module; ``wide`` has the float32 form of narrow values."""
+class Widening:
+    """One module whose operations on ``narrow`` types are computed in the type ``to``; ``wide`` has values in that.
 
-    def __init__(self, module: Module, fast_math: bool) -> None:
+    With ``fast_math`` values of the types in ``storage`` are rounded only where something else than a computation takes
+    them.
+    """
+
+    def __init__(
+        self,
+        module: Module,
+        fast_math: bool,
+        narrow: Collection[Type] = NARROW,
+        storage: Collection[Type] = STORAGE,
+        to: Type = WIDE,
+    ) -> None:
         self.module = module
         self.fast_math = fast_math
+        self.narrow, self.storage, self.to = narrow, storage, to
         self.wide: dict[Instruction, Instruction] = {}
 
     def run(self) -> None:
         for ins in list(self.module):
             if ins.literal is not None or isinstance(ins.op, (Parameter, Return)) or ins.module is not self.module:
                 continue
-            narrow = [i for i in ins.inputs if i.shape.type in NARROW]
-            makes = any(leaf.type in NARROW for leaf in ins.shape.flatten())
+            narrow = [i for i in ins.inputs if i.shape.type in self.narrow]
+            makes = any(leaf.type in self.narrow for leaf in ins.shape.flatten())
             if ins.name == "convert":
                 self._convert(ins)
-            elif not (narrow or makes) or ins.module_args or ins.name in UNTOUCHED:
+            elif not (narrow or makes) or ins.module_args or _is_untouched(ins):
                 continue
             elif ins.op.view:
                 self._view(ins)
@@ -78,25 +97,25 @@ class _Widening:
 
     def _convert(self, ins: Instruction) -> None:
         source, kind = ins.inputs[0], ins.shape.type
-        if source in self.wide and kind not in NARROW:
+        if source in self.wide and kind not in self.narrow:
             value = self.wide[source]
-            if kind is not WIDE:
+            if kind is not self.to:
                 value = self.module.insert_instruction(ins, ins.op, [value])
             self.module.replace_instruction(ins, value)
-        elif self.fast_math and kind in STORAGE and source.shape.type is WIDE:
+        elif self.fast_math and kind in self.storage and source.shape.type is self.to:
             self.wide[ins] = source
-        elif self.fast_math and kind in STORAGE and source in self.wide:
+        elif self.fast_math and kind in self.storage and source in self.wide:
             self.wide[ins] = self.wide[source]
 
     def _view(self, ins: Instruction) -> None:
-        """A view of a value that is there in float32 is there, too."""
+        """A view of a value that is there in the wide type is there, too."""
         if ins.inputs[0] in self.wide:
             inputs = [self.wide.get(i, i) for i in ins.inputs]
             self.wide[ins] = self._insert(ins, ins.op, inputs)
 
     def _compute(self, ins: Instruction) -> None:
         module = self.module
-        inputs = [self._widened(ins, k) if i.shape.type in NARROW else i for k, i in enumerate(ins.inputs)]
+        inputs = [self._widened(ins, k) if i.shape.type in self.narrow else i for k, i in enumerate(ins.inputs)]
         op = ins.op
         if ins.name in QUANTIZED:  # float8: sums are float32
             op = make_op(QUANTIZED[ins.name], **op.attributes())
@@ -114,18 +133,18 @@ class _Widening:
         if computed.shape.type is kind:
             return computed
         narrow = self._insert(ins, make_op("convert", target_type=kind), [computed])
-        if self.fast_math and kind in STORAGE:
+        if self.fast_math and kind in self.storage:
             self.wide[narrow] = computed
         return narrow
 
     def _widened(self, user: Instruction, place: int) -> Instruction:
-        """The float32 form of an input; weights of products in 16 bits are left to them, unless all are one number."""
+        """The wide form of an input; weights of products in 16 bits are left to them, unless all are one number."""
         value = user.inputs[place]
         if value not in self.wide:
             right = user.name in PRODUCTS and place == 1
-            if right and value.shape.type in STORAGE and is_constant(value) and uniform_value(value) is None:
-                return self._insert(user, make_op("convert", target_type=WIDE), [value])
-            self.wide[value] = RewriteBuilder(self.module, user).convert(value, WIDE)
+            if right and value.shape.type in self.storage and is_constant(value) and uniform_value(value) is None:
+                return self._insert(user, make_op("convert", target_type=self.to), [value])
+            self.wide[value] = RewriteBuilder(self.module, user).convert(value, self.to)
         return self.wide[value]
 
     def _insert(self, before: Instruction, op: Operator, inputs: list[Instruction]) -> Instruction:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...core.shape import Shape
-from ..constants import compact, constant_array, is_constant, uniform_value
+from ..constants import compact, constant_array, is_causal, is_constant, uniform_value
 from ..instruction import Instruction
 from .attention_masks import fitted, repeated, sum_masks
 from .build import RewriteBuilder
@@ -166,15 +166,6 @@ def _small(ins: Instruction) -> Instruction:
     return ins
 
 
-def _is_causal(keep: np.ndarray) -> bool:
-    """Whether a boolean array [..., s, t] is true exactly where position i + t - s reaches j, alike in all batches."""
-    if keep.ndim < 2 or keep.size != keep.shape[-1] * keep.shape[-2]:
-        return False
-    s, t = keep.shape[-2:]
-    expected = np.arange(t) <= np.arange(s)[:, None] + (t - s)
-    return s > 1 and t >= s and bool((keep.reshape(s, t) == expected).all())
-
-
 def _read_masks(scores: Scores, steps: list[ScoreStep], b: RewriteBuilder, fast_math: bool) -> str | None:
     """Put masks into ``scores``, outermost last; a string says why one cannot be expressed."""
     for step in reversed(steps):
@@ -183,7 +174,7 @@ def _read_masks(scores: Scores, steps: list[ScoreStep], b: RewriteBuilder, fast_
         array = compact(full) if full is not None and plain else None
         if step.fill is None:
             hides = array is not None and step.factor == 1 and bool(((array == 0) | (array <= -HUGE)).all())
-            if array is not None and hides and _is_causal(array == 0):
+            if array is not None and hides and is_causal(array == 0):
                 scores.causal = True
             else:
                 scores.added.append((_times(b, step.value, step.factor), step.lens))
@@ -192,7 +183,7 @@ def _read_masks(scores: Scores, steps: list[ScoreStep], b: RewriteBuilder, fast_
         keep = None if array is None else (array.astype(bool) != step.fill_first)
         if keep is not None and fill <= -1e4 and keep.any(-1).all():
             # every row keeps a key, so that the filled ones have weight exp(fill - max) = 0
-            if _is_causal(keep):
+            if is_causal(keep):
                 scores.causal = True
             else:
                 scores.kept = _choose(b, step.value, step.fill_first), step.lens

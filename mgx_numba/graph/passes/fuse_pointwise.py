@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...environment import environment_flag
 from ...ops.base import make_op
 from ..instruction import Instruction
 from ..module import Module
@@ -21,7 +22,8 @@ class FusePointwise(Pass):
 
     An operation joins the cluster of its users when all of them are in it. When some are not, it joins anyway as a
     further result (one read of its inputs instead of two), unless a path leads from the outside user back into the
-    cluster.
+    cluster. ``MIGRAPHX_DISABLE_MULTI_OUTPUT_FUSION`` and ``MIGRAPHX_DISABLE_POINTWISE_FUSION`` keep clusters to one
+    result, or to one operation.
     """
 
     name = "fuse_pointwise"
@@ -51,6 +53,9 @@ class FusePointwise(Pass):
     def _find_cluster(
         self, ins: Instruction, cluster_of: dict[Instruction, list[Instruction]], order: dict[Instruction, int]
     ) -> list[Instruction] | None:
+        if environment_flag("MIGRAPHX_DISABLE_POINTWISE_FUSION"):
+            self.log.refuse(self.name, ins, "MIGRAPHX_DISABLE_POINTWISE_FUSION is set")
+            return None
         homes: dict[int, list[Instruction]] = {}
         outside = False
         for user in ins.users:
@@ -64,6 +69,9 @@ class FusePointwise(Pass):
         found = sorted(homes.values(), key=len, reverse=True)
         if len(found) == 1 and not outside and len(found[0]) < MAX_NODES:
             return found[0]
+        if found and environment_flag("MIGRAPHX_DISABLE_MULTI_OUTPUT_FUSION"):
+            self.log.refuse(self.name, ins, "MIGRAPHX_DISABLE_MULTI_OUTPUT_FUSION is set")
+            return None
         if len(found) > 1 and not _refused(joined := [i for home in found for i in home], ins, order):
             for home in found[1:]:
                 found[0].extend(home)

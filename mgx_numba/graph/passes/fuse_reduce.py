@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...core.shape import Lens
+from ...environment import environment_flag
 from ...ops.base import make_op
 from ..instruction import Instruction
 from ..module import Module
@@ -19,7 +20,7 @@ class FuseReduce(Pass):
     """Reductions over the same axes, and the pointwise operations before, between and after them, in one instruction.
 
     A region's values have either the full lengths or the reduced ones (1 on the reduced axes); ``multibroadcast``
-    leads back from reduced to full.
+    leads back from reduced to full. With ``MIGRAPHX_DISABLE_REDUCE_FUSION`` a reduction stays alone.
     """
 
     name = "fuse_reduce"
@@ -34,7 +35,7 @@ class FuseReduce(Pass):
                 self.log.refuse(self.name, ins, reason)
                 continue
             full, reduced = ins.inputs[0].shape.lens, ins.shape.lens
-            refuses = _refuser(ins, full, reduced)
+            refuses = _alone if environment_flag("MIGRAPHX_DISABLE_REDUCE_FUSION") else _refuser(ins, full, reduced)
             region = grow([ins], order, refuses, note=self._note)
             wider = absorb_producers(region, order, refuses, self._note)
             if _reads_full(wider, full):
@@ -66,6 +67,10 @@ def _refused(ins: Instruction) -> str | None:
         return "the axes are not listed"
     reason = unfusable(ins)
     return "there are no elements" if reason is None and 0 in ins.inputs[0].shape.lens else reason
+
+
+def _alone(ins: Instruction) -> str | None:
+    return "MIGRAPHX_DISABLE_REDUCE_FUSION is set"
 
 
 def _refuser(root: Instruction, full: Lens, reduced: Lens) -> Refuses:

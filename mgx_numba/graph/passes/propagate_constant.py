@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ...environment import environment_flag
 from ...errors import MgxError
 from ...ops.reduce import ReduceOperator
 from ..constants import STORED, compact, constant_array, is_constant, laid_out, uniform, uniform_value
@@ -45,7 +46,7 @@ class PropagateConstant(Pass):
 
     def fold(self, module: Module) -> int:
         """Fold constants of one module; returns the number of instructions replaced."""
-        count = 0
+        count, trace = 0, environment_flag("MIGRAPHX_TRACE_PROPAGATE_CONSTANT")
         for ins in list(module):
             if ins.module is not module or ins is module.last or not _is_candidate(ins):
                 continue
@@ -54,6 +55,8 @@ class PropagateConstant(Pass):
             if value is None:
                 builder.discard()
                 continue
+            if trace:
+                print(f"Constant replace: {ins.op} -> {ins.shape}")
             for new in builder.created:
                 if not new.is_literal:
                     new.debug_symbols = ins.debug_symbols

@@ -201,6 +201,7 @@ def extract(
                 mapped[i] = parameter(i, ins.op.pointwise)
             inputs.append(mapped[i])
         mapped[ins] = body.add_instruction(ins.op, inputs, ins.module_args)
+        mapped[ins].debug_symbols = ins.debug_symbols
         members.add(ins)
     body.add_return([mapped[i] for i in outputs])
 
@@ -239,5 +240,7 @@ def unfusable(ins: Instruction) -> str | None:
 
 
 def is_fusable_type(shape: Shape) -> bool:
-    """Whether kernels handle the element type: all but tuples and packed 4-bit floats."""
-    return not shape.is_dynamic and not shape.sub_shapes and shape.type not in (Type.tuple_type, Type.fp4x2_type)
+    """Whether kernels handle the element type: all but tuples, packed 4-bit floats and the host's types."""
+    if shape.is_dynamic or shape.sub_shapes or shape.type.hosted:
+        return False
+    return shape.type not in (Type.tuple_type, Type.fp4x2_type)

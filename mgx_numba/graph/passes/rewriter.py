@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
 from ...core.shape import Shape
-from ...errors import CompileError
+from ...environment import environment_flag
+from ...errors import CompileError, ValidationError
 from ..instruction import Instruction, Parameter, Return
 from ..module import Module
 from ..program import Program
 from ..rewrite_log import Refusal, RewriteLog
+from ..validate import validate_module
 from .base import Options, Pass
 from .build import RewriteBuilder
 from .match import RewriteRule, explain
@@ -28,6 +31,9 @@ class Rewriter:
     Instructions are visited in program order; what a rewrite touched is visited again, until nothing changes. New
     values must have the type and lengths of what they replace (strides may differ). Dead producers are removed at
     once, so that "has a single user" is true when it looks so. Instructions with dynamic shapes are left alone.
+
+    ``MIGRAPHX_TIME_MATCHERS`` prints how long each rule took, ``MIGRAPHX_VALIDATE_MATCHES`` checks the module after
+    each rewrite.
     """
 
     def __init__(self, rules: Iterable[RewriteRule]) -> None:
@@ -35,10 +41,21 @@ class Rewriter:
         for candidate in rules:
             for name in candidate.pattern.names:
                 self._rules.setdefault(name, []).append(candidate)
+        self._seconds: dict[str, float] | None = {} if environment_flag("MIGRAPHX_TIME_MATCHERS") else None
+        self._validates = environment_flag("MIGRAPHX_VALIDATE_MATCHES")
 
     def run(self, module: Module, options: Options, log: RewriteLog | None = None) -> int:
-        """Rewrite until no rule applies; returns the number of rewrites."""
-        log = RewriteLog() if log is None else log
+        """Rewrite until no rule applies; returns the number of rewrites.
+
+        Raises:
+            ValidationError: ``MIGRAPHX_VALIDATE_MATCHES`` is set, and a rule broke the module; the message names it.
+        """
+        total = self._rewrite(module, options, RewriteLog() if log is None else log)
+        for name, seconds in (self._seconds or {}).items():
+            print(f"Matcher {name} at {module.name}: {seconds * 1e3:.6g}ms")
+        return total
+
+    def _rewrite(self, module: Module, options: Options, log: RewriteLog) -> int:
         budget = 1000 + 20 * len(module)
         total = 0
         while True:
@@ -71,7 +88,11 @@ class Rewriter:
 
     def _visit(self, module: Module, ins: Instruction, options: Options, log: RewriteLog) -> list[Instruction] | None:
         for candidate in self._rules[ins.op.name]:
+            start = time.perf_counter() if self._seconds is not None else 0.0
             match = candidate.find(ins, options)
+            if self._seconds is not None:
+                seconds = time.perf_counter() - start
+                self._seconds[candidate.name] = self._seconds.get(candidate.name, 0.0) + seconds
             if match is None:
                 continue
             reason = candidate.check(match) if candidate.check is not None else None
@@ -82,13 +103,23 @@ class Rewriter:
                     patch = result if isinstance(result, dict) else {ins: result}
                     if all(_same_rank(old.shape, new.shape) for old, new in patch.items()):
                         log.apply(candidate.name, ins, forget=True)
-                        return _apply(module, candidate.name, patch, builder)
+                        touched = _apply(module, candidate.name, patch, builder)
+                        if self._validates:
+                            _validate(module, candidate.name)
+                        return touched
                     result = "a scalar would become a vector of one element, or the reverse"
                 builder.discard()
                 reason = result
             if reason is not None:
                 log.refuse(candidate.name, ins, reason)
         return None
+
+
+def _validate(module: Module, rule: str) -> None:
+    try:
+        validate_module(module)
+    except ValidationError as error:
+        raise ValidationError(f"after rule {rule!r}: {error}") from error
 
 
 def _is_dynamic(ins: Instruction) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...environment import environment_flag
 from ..instruction import Instruction, Parameter, Return
 from ..module import Module
 from ..program import Program
@@ -41,6 +42,9 @@ class Schedule(Pass):
         fixed.sort(key=members.__getitem__)
         moving = [i for i in order if i.literal is None and not isinstance(i.op, (Parameter, Return))]
         ending = [i for i in order if isinstance(i.op, Return)]
+        if environment_flag("MIGRAPHX_TRACE_SCHEDULE"):
+            for ins in moving:
+                print(f"schedule: {ins.op} -> {ins.shape}, from place {members[ins]}, needs {need[ins]} bytes")
         module.reorder([*fixed, *moving, *ending])
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
 from ...errors import OptionError
+from ...nearest import did_you_mean
 from ...ops.base import known_operators
 from ..instruction import Instruction
 from ..program import Program
@@ -65,8 +65,7 @@ class Selection:
             if name == ALL or name in operators or any(self._chosen(ins, [name]) for ins in instructions):
                 continue
             nodes = {symbol for ins in instructions for symbol in ins.debug_symbols}
-            near = difflib.get_close_matches(name, [*operators, *nodes], 3)
-            hint = f"; did you mean {', '.join(near)}?" if near else ""
+            hint = did_you_mean(name, [*operators, *nodes])
             told = "" if nodes else " (nodes have names after parse_onnx(..., use_debug_symbols=True))"
             raise OptionError(f"ins_names: {name!r} names no operator and no node of the program{told}{hint}")
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 from ...core.shape import Shape
+from ...environment import environment_number
 from ...ops.base import Operator, make_op
 from ...ops.reduce_parts import ReduceParts
 from ..instruction import Instruction, Return
@@ -46,7 +47,8 @@ class SplitReduce(Pass):
     """``fused_reduce`` -> one of parts (`ReduceParts`), one that combines them, and what is left of it, if anything.
 
     Whether that pays is computed from the target's `Capabilities`. Where operands are read once it does not depend on
-    the number of threads, so that results do not either.
+    the number of threads, so that results do not either. Rows shorter than ``MIGRAPHX_SPLIT_REDUCE_SIZE`` stay whole,
+    all of them if it is negative.
     """
 
     name = "split_reduce"
@@ -95,6 +97,9 @@ def _division(ins: Instruction, capabilities: Capabilities | None) -> tuple[Piec
     elements = prod(full)
     if not elements:
         return "there are no elements"
+    least_row, row = environment_number("MIGRAPHX_SPLIT_REDUCE_SIZE"), prod(full[a] for a in axes)
+    if least_row < 0 or row < least_row:
+        return f"MIGRAPHX_SPLIT_REDUCE_SIZE is {least_row}, and rows have {row} elements"
     walk, pieces = capabilities.walk(body, axes, shapes, [r.shape for r in body.results()]), pieces_of(body)
     if pieces.repeats:
         if walk.tasks >= capabilities.threads:

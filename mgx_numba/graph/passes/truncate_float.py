@@ -68,7 +68,7 @@ class TruncateFloat(Pass):
             self._scale_first(module)
         wide = self._islands(module) if self.selection.everything else set()
         for ins in list(module):
-            if ins not in self.selection or not _has_wide_inputs(ins):
+            if ins not in self.selection or ins.op.custom or not _has_wide_inputs(ins):
                 continue
             if self.selection.named(ins) or not (ins in wide or self._would_round(ins)):
                 self._truncate(module, ins)

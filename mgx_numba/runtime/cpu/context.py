@@ -12,7 +12,7 @@ from ..memory import address_of, aligned_array, aligned_empty, expect_room, nump
 from ..plan import HostStep, Plan, Pointer, Region, TensorView
 from .layout import PlanTables
 from .signals import restore_error
-from .spmd import Job, StepRecord
+from .spmd import Job, StepRecord, TraceRow
 
 __all__ = ["Context", "Frame"]
 
@@ -87,6 +87,21 @@ class Context:
             number += 1
         return outputs
 
+    def trace(self, steps: int) -> tuple[np.ndarray, int]:
+        """Let the next calls note when each thread works at which of so many steps, until `untrace`.
+
+        Returns:
+            The threads' rows (`TraceRow`), and how many words each has.
+        """
+        width = TraceRow.EVENTS + steps * TraceRow.EVENT_WORDS
+        self._trace = np.zeros(self.job[Job.THREADS] * width, np.int64)
+        self.job[Job.TRACE], self.job[Job.TRACED_STEPS] = address_of(self._trace), steps
+        return self._trace, width
+
+    def untrace(self) -> None:
+        """Note nothing any more."""
+        self.job[Job.TRACE] = 0
+
     def raise_error(self) -> None:
         """Raise what the handler of a signal raised during the steps that ended now, if one did."""
         if self.job[Job.STOPPED]:
@@ -132,7 +147,10 @@ class Frame:
             Region.PARAMETER: self.inputs,
             Region.OUTPUT: self.outputs,
         }
-        return _strided(_bytes(memory[region][index]), view)
+        array = memory[region][index]
+        if array.dtype.hasobject:
+            return array.reshape(view.lens) if view.lens else array
+        return _strided(_bytes(array), view)
 
     def run_host_step(self, step: HostStep) -> None:
         """Call a host step's function and put its results where the plan says.

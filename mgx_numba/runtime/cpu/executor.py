@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,23 +15,37 @@ from ..plan import HostStep, Plan, Step, TensorView
 from .context import Context, Frame
 from .direct import DIRECT, Entry, direct_call
 from .layout import PlanTables, claims
-from .spmd import CONFINE, LEAD, LOOK, WALK, WORKER, Job
+from .spmd import CONFINE, LEAD, LOOK, WALK, WORKER, Job, TraceRow
 from .threads import pool, resolve_num_threads
 
-__all__ = ["EXECUTOR_KERNELS", "Executable", "TraceCallback", "View"]
+__all__ = ["EXECUTOR_KERNELS", "IDLE_BYTES", "Executable", "StepSpan", "TraceCallback", "View"]
 
 EXECUTOR_KERNELS = (LEAD, WALK, WORKER, LOOK, CONFINE, DIRECT)
 """What every plan needs besides its own kernels."""
 
-# Contexts that wait for the next call may hold this much arena together, besides the last one.
-_IDLE_BYTES = 1 << 30
+IDLE_BYTES = 1 << 30
+"""Contexts that wait for the next call may hold this much arena together, besides the last one."""
 
 View = Callable[[TensorView], np.ndarray]
 TraceCallback = Callable[[int, "Step | HostStep", float, View], None]
 
 
+@dataclass(frozen=True)
+class StepSpan:
+    """A thread's part of one step: its index in `Plan.steps`, the thread (0 is the caller), and from when to when, in
+    nanoseconds of `time.perf_counter_ns`."""
+
+    step: int
+    thread: int
+    start: int
+    end: int
+
+
 class Executable:
-    """A plan ready to run; any number of threads may call `run` at once, each in a context of its own."""
+    """A plan ready to run; any number of threads may call `run` at once, each in a context of its own.
+
+    ``tables`` are the plan's, ``shares`` says whether more than one of ``num_threads`` can help.
+    """
 
     def __init__(
         self,
@@ -57,15 +72,16 @@ class Executable:
         addresses = dict(zip(kernels, load(kernels, progress, store), strict=True))
         self._pool = pool()
         self._constants = [np.asarray(array, order="C") for array in plan.constants]
-        self._tables = PlanTables(plan, addresses, self._constants, self.num_threads)
+        self.tables = PlanTables(plan, addresses, self._constants, self.num_threads)
         hosted = any(isinstance(step, HostStep) for step in plan.steps)
         self._native_steps = None if hosted else len(plan.steps)
-        self._threads = self.num_threads if _worth_sharing(plan) else 1
+        self.shares = _worth_sharing(plan)
+        self._threads = self.num_threads if self.shares else 1
         self._contexts: dict[int, Context] = {}
         self._idle: list[int] = []
         # All in one step of the interpreter: a context that an interrupt takes off either of the two is freed.
         self._waiting = map(self._contexts.pop, iter(self._idle.pop, 0))
-        self._idle_limit = max(1, _IDLE_BYTES // max(1, plan.arena_bytes))
+        self._idle_limit = max(1, IDLE_BYTES // max(1, plan.arena_bytes))
 
     @property
     def idle_contexts(self) -> int:
@@ -79,7 +95,7 @@ class Executable:
             return None
         return direct_call(
             self.plan,
-            self._tables,
+            self.tables,
             result_type,
             pool_address=self._pool.address,
             threads=self._threads,
@@ -106,8 +122,8 @@ class Executable:
                 self._lead(context, 0, self._native_steps)
                 self._check(context)
                 return outputs
-            frame = Frame(self.plan, self._tables, context, inputs)
-            for segment in self._tables.segments:
+            frame = Frame(self.plan, self.tables, context, inputs)
+            for segment in self.tables.segments:
                 if isinstance(segment, tuple):
                     self._lead(context, segment[0], segment[1])
                     self._check(context)
@@ -126,9 +142,9 @@ class Executable:
         """
         context = self._take()
         try:
-            frame = Frame(self.plan, self._tables, context, inputs)
+            frame = Frame(self.plan, self.tables, context, inputs)
             for index, step in enumerate(self.plan.steps):
-                native = self._tables.native_index[index]
+                native = self.tables.native_index[index]
                 start = time.perf_counter()
                 if isinstance(step, HostStep):
                     frame.run_host_step(step)
@@ -138,6 +154,32 @@ class Executable:
                 callback(index, step, time.perf_counter() - start, frame.view)
             return _complete(frame.outputs)
         finally:
+            self._give(context)
+
+    def run_timed(self, inputs: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[StepSpan]]:
+        """Run the plan once as `run` does, and say when each thread worked at which step; spans by their beginning."""
+        context = self._take()
+        rows, width = context.trace(len(self.tables.steps) - 1)
+        spans: list[StepSpan] = []
+        try:
+            frame = Frame(self.plan, self.tables, context, inputs)
+            indices = [k for k, native in enumerate(self.tables.native_index) if native >= 0]
+            for segment in self.tables.segments:
+                if isinstance(segment, tuple):
+                    self._lead(context, segment[0], segment[1])
+                    self._check(context)
+                else:
+                    start = time.perf_counter_ns()
+                    frame.run_host_step(segment)
+                    number = next(k for k, step in enumerate(self.plan.steps) if step is segment)
+                    spans.append(StepSpan(number, 0, start, time.perf_counter_ns()))
+            for thread, row in enumerate(rows.reshape(-1, width).tolist()):
+                last = TraceRow.EVENTS + row[TraceRow.COUNT] * TraceRow.EVENT_WORDS
+                places = range(TraceRow.EVENTS, last, TraceRow.EVENT_WORDS)
+                spans += (StepSpan(indices[row[at]], thread, row[at + 1], row[at + 2]) for at in places)
+            return _complete(frame.outputs), sorted(spans, key=lambda span: span.start)
+        finally:
+            context.untrace()
             self._give(context)
 
     def time_steps(self, inputs: Sequence[np.ndarray], iterations: int) -> np.ndarray:
@@ -162,7 +204,7 @@ class Executable:
 
     def _lead(self, context: Context, begin: int, end: int) -> None:
         self._pool.lead(context.job_address, begin, end)
-        if self._tables.long:
+        if self.tables.long:
             context.raise_error()
 
     def _take(self) -> Context:
@@ -171,7 +213,7 @@ class Executable:
         try:
             return next(self._waiting)
         except IndexError:
-            return Context(self.plan, self._tables, self._pool.address, self._threads)
+            return Context(self.plan, self.tables, self._pool.address, self._threads)
 
     def _give(self, context: Context) -> None:
         if len(self._idle) < self._idle_limit:

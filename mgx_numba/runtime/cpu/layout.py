@@ -15,10 +15,10 @@ from ..memory import address_of, numpy_dtype
 from ..plan import HostStep, MappedTensor, Plan, Pointer, Region, Step, TensorSpec
 from .spmd import Patch, StepRecord
 
-__all__ = ["PlanTables", "Segment"]
+__all__ = ["MAX_CLAIMS", "PlanTables", "Segment"]
 
 _SLOT_ALIGNMENT = 8  # words of a cache line
-_MAX_CLAIMS = 1 << 31  # counts of claims are 32 bits with a sign
+MAX_CLAIMS = 1 << 31  # counts of claims are 32 bits with a sign
 _BRIEF_SECONDS = 8e-6
 """About what waking a worker costs: a call of less is faster on the caller's thread alone."""
 _FLOPS_PER_SECOND, _BYTES_PER_SECOND = 1e11, 1e11
@@ -37,7 +37,8 @@ class PlanTables:
 
     ``steps`` is (native steps + 1, 8) and ``slots`` flat, both int64, with constants' addresses filled in.
     Slots that hold arena addresses are ``arena_slots``, with ``arena_offsets`` to add to the arena's address;
-    ``fault_slots`` hold that of the call's fault record.
+    ``fault_slots`` hold that of the call's fault record. Those that are filled in have their origins in
+    ``constant_slots``, (slot, constant, offset), and ``code_slots``, (slot, kernel).
     ``patches`` is (n, 3), for what each run brings: bases are numbered parameters first, then outputs, then
     host values. ``outputs`` has lens, dtype and bytes of each output, None where only a host step's result says them.
     ``brief`` says whether one thread runs all steps in a few microseconds, ``long`` whether some step ends with a look
@@ -71,6 +72,8 @@ class PlanTables:
         arena: list[tuple[int, int]] = []
         patches: list[tuple[int, int, int]] = []
         faults: list[int] = []
+        self.constant_slots: list[tuple[int, int, int]] = []
+        self.code_slots: list[tuple[int, KernelSource]] = []
         for i, step in enumerate(native):
             _check_countable(step, threads)
             slots.extend([0] * (-len(slots) % _SLOT_ALIGNMENT))
@@ -115,12 +118,14 @@ class PlanTables:
     ) -> int:
         """What a slot holds before any call; ``arena`` or ``patches`` notes what a call must fill in."""
         if isinstance(value, KernelSource):
+            self.code_slots.append((slot, value))
             return self._addresses[value]
         if isinstance(value, MappedTensor):
             raise CompileError("the CPU has no copy engine that takes a description of a tensor")
         if not isinstance(value, Pointer):
             return int(value)
         if value.region is Region.CONSTANT:
+            self.constant_slots.append((slot, value.index, value.offset))
             return self._constants[value.index] + value.offset
         if value.region is Region.ARENA:
             arena.append((slot, value.offset))
@@ -149,10 +154,10 @@ def _made(spec: TensorSpec) -> tuple[tuple[int, ...], np.dtype, int] | None:
 def _check_countable(step: Step, threads: int) -> None:
     """Claims run past the last tile by one grain a thread, and must still fit the counter."""
     tasks = _task_range(step)
-    if tasks.tasks + (threads + 1) * max(1, tasks.grain) >= _MAX_CLAIMS:
+    if tasks.tasks + (threads + 1) * max(1, tasks.grain) >= MAX_CLAIMS:
         raise UnsupportedError(
             f"step {step.label or step.kernel.name}: {tasks.tasks} tiles with grain {tasks.grain} on {threads} "
-            f"threads; tiles plus one grain a thread must stay below {_MAX_CLAIMS}"
+            f"threads; tiles plus one grain a thread must stay below {MAX_CLAIMS}"
         )
 
 

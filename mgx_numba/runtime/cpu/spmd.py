@@ -23,7 +23,19 @@ from __future__ import annotations
 
 from ...codegen.cpu.kernel import cpu_kernel
 
-__all__ = ["CONFINE", "LEAD", "LOOK", "WALK", "WORKER", "Job", "Patch", "Pool", "StepRecord", "constants_of"]
+__all__ = [
+    "CONFINE",
+    "LEAD",
+    "LOOK",
+    "WALK",
+    "WORKER",
+    "Job",
+    "Patch",
+    "Pool",
+    "StepRecord",
+    "TraceRow",
+    "constants_of",
+]
 
 
 class StepRecord:
@@ -43,6 +55,15 @@ class Patch:
     WORDS = 3  # one for each name
 
 
+class TraceRow:
+    """Words of what one thread notes of a traced call: ``COUNT`` events from ``EVENTS`` on, each of the number of a
+    step and when the thread began and ended its part of it, in nanoseconds. A step has at most one event in each row.
+    """
+
+    COUNT, EVENTS = range(2)
+    EVENT_WORDS = 3  # step, begin, end
+
+
 class Job:
     """Words of one call's context. ``POSITION`` is where a late worker joins; ``WAITERS`` counts sleepers.
 
@@ -52,16 +73,20 @@ class Job:
     a few microseconds. ``TEAM``: how many threads take part, of the ``THREADS`` that have shares. From ``FAULT`` on is
     the call's fault record (`codegen.launch.Mark`): the step, if not 0, the number of its check, and the index.
 
+    ``TRACE``: the address of a `TraceRow` for each thread, which follow one another with room for all steps, or 0.
+
     ``LONG``: whether the steps may take long enough to be interrupted. ``LOOKING``: whether this call looks for
     signals, ``LOOKED`` when it last did, in nanoseconds. ``STOPPED``: a signal's handler has raised the error whose
     type, value and traceback are the three words from ``ERROR`` on (references, or 0). ``SELF``: the block's address.
     """
 
-    STEPS, POOL, THREADS, END, TAKEN, POSITION, TEAM = range(7)
+    STEPS, POOL, THREADS, END, TAKEN, POSITION, TEAM, TRACE = range(8)
     WAITERS = 8
     SLOTS, BASES, PATCHES, HELD, BRIEF, FAULT, FAULT_CHECK, FAULT_INDEX = range(16, 24)
     LONG, LOOKING, LOOKED, STOPPED, SELF, ERROR = range(24, 30)
     WORDS = 32  # whole cache lines
+    TRACED_STEPS = 9
+    """How many steps a `TraceRow` has room for."""
 
 
 class Pool:
@@ -104,6 +129,7 @@ _LAYOUT = (
     + constants_of("STEP", StepRecord)
     + constants_of("PATCH", Patch)
     + constants_of("JOB", Job)
+    + constants_of("TRACE", TraceRow)
     + constants_of("POOL", Pool)
 )
 
@@ -150,7 +176,8 @@ def kernel(args, begin, end):
     args[JOB_LOOKING] = looking
     if looking:
         args[JOB_LOOKED] = nanoseconds()
-    if alone and looking:
+    single = alone and args[JOB_TRACE] == 0
+    if single and looking:
         s = begin
         while s < end:
             at = s * STEP_WORDS
@@ -169,7 +196,7 @@ def kernel(args, begin, end):
                         first = tasks
                         s = end
             s += 1
-    elif alone:
+    elif single:
         for s in range(begin, end):
             at = s * STEP_WORDS
             call_kernel(steps, at + STEP_FUNCTION, words_at(steps, at + STEP_ARGS), 0, steps[at + STEP_TASKS])
@@ -185,10 +212,11 @@ def kernel(args, begin, end):
         args[JOB_TEAM] = team
         args[JOB_END] = end
         args[JOB_POSITION] = begin
-        put_pointer(pool, POOL_JOB, args)
-        atomic_and(pool, POOL_GATE, LOW)
-        atomic_add(pool, POOL_GENERATION, 1)
-        if atomic_load(pool, POOL_SLEEPERS) > 0:
+        if not alone:
+            put_pointer(pool, POOL_JOB, args)
+            atomic_and(pool, POOL_GATE, LOW)
+            atomic_add(pool, POOL_GENERATION, 1)
+        if not alone and atomic_load(pool, POOL_SLEEPERS) > 0:
             if threads == pool[POOL_CPUS] and threads <= pool[POOL_WORKERS] + 1:
                 cpu = current_cpu()
                 if cpu >= 0 and cpu != pool[POOL_AVOIDED]:
@@ -203,17 +231,18 @@ def kernel(args, begin, end):
                     pool[POOL_AVOIDED] = cpu
             futex_wake(pool, POOL_GENERATION, 0)
         call_kernel(pool, POOL_WALK, args, 0, 0)
-        atomic_or(pool, POOL_GATE, POOL_CLOSED)
-        spins = 0
-        while (atomic_load(pool, POOL_GATE) & LOW) != 0:
-            spins += 1
-            if spins < pool[POOL_SPINS]:
-                pause()
-            elif spins < pool[POOL_SPINS] + pool[POOL_YIELDS]:
-                yield_thread()
-            else:
-                sleep_microseconds(CLOSING_MICROSECONDS)
-        atomic_store(pool, POOL_OWNER, 0)
+        if not alone:
+            atomic_or(pool, POOL_GATE, POOL_CLOSED)
+            spins = 0
+            while (atomic_load(pool, POOL_GATE) & LOW) != 0:
+                spins += 1
+                if spins < pool[POOL_SPINS]:
+                    pause()
+                elif spins < pool[POOL_SPINS] + pool[POOL_YIELDS]:
+                    yield_thread()
+                else:
+                    sleep_microseconds(CLOSING_MICROSECONDS)
+            atomic_store(pool, POOL_OWNER, 0)
 """,
 )
 
@@ -229,6 +258,10 @@ def kernel(args, begin, end):
     threads = args[JOB_THREADS]
     last = args[JOB_END]
     looking = begin == 0 and args[JOB_LOOKING] != 0
+    traced = args[JOB_TRACE] != 0
+    notes = words_at(args, JOB_TRACE)
+    row = begin * (TRACE_EVENTS + args[JOB_TRACED_STEPS] * TRACE_EVENT_WORDS)
+    started = 0
     s = atomic_load(args, JOB_POSITION)
     while s < last:
         if begin == 0:
@@ -255,6 +288,8 @@ def kernel(args, begin, end):
                 if stop > tasks:
                     stop = tasks
                 count = s * threads + share
+                if traced and completed == 0:
+                    started = nanoseconds()
                 if first + atomic_load(taken, count) < stop:
                     tile = first + atomic_add(taken, count, grain)
                     while tile < stop:
@@ -262,8 +297,16 @@ def kernel(args, begin, end):
                             member = s
                             while member < following and atomic_load(step, STEP_DONE) == 0:
                                 m = member * STEP_WORDS
+                                if traced:
+                                    started = nanoseconds()
                                 member_args = words_at(steps, m + STEP_ARGS)
                                 call_kernel(steps, m + STEP_FUNCTION, member_args, 0, steps[m + STEP_TASKS])
+                                if traced:
+                                    note = row + TRACE_EVENTS + notes[row + TRACE_COUNT] * TRACE_EVENT_WORDS
+                                    notes[note] = member
+                                    notes[note + 1] = started
+                                    notes[note + 2] = nanoseconds()
+                                    notes[row + TRACE_COUNT] = notes[row + TRACE_COUNT] + 1
                                 if looking and steps[m + STEP_PIECE] > 0:
                                     call_kernel(pool, POOL_LOOK, args, 0, 0)
                                 member += 1
@@ -280,6 +323,12 @@ def kernel(args, begin, end):
                 share += 1
                 if share == threads:
                     share = 0
+            if traced and completed > 0 and chain == 0:
+                note = row + TRACE_EVENTS + notes[row + TRACE_COUNT] * TRACE_EVENT_WORDS
+                notes[note] = s
+                notes[note + 1] = started
+                notes[note + 2] = nanoseconds()
+                notes[row + TRACE_COUNT] = notes[row + TRACE_COUNT] + 1
             done = 0
             if completed > 0:
                 done = atomic_add(step, STEP_DONE, completed)

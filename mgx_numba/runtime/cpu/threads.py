@@ -25,6 +25,9 @@ from .signals import native_functions
 from .spmd import CONFINE, LEAD, LOOK, WALK, WORKER, Pool
 
 __all__ = [
+    "MAX_THREADS",
+    "SPINS",
+    "YIELDS",
     "NativeKernel",
     "ThreadPool",
     "available_cores",
@@ -36,10 +39,10 @@ __all__ = [
 
 ENVIRONMENT = "MGX_NUM_THREADS"
 MAX_THREADS = 1024  # more than any machine has cores; the pool has a word for each
-_SPINS = 2000
+SPINS = 2000
 """Looks at a word before a thread yields, some ten microseconds: longer takes power, shorter lets threads sleep between
 the steps of one call. No figures kept."""
-_YIELDS = 64  # times a thread lets others run before it sleeps
+YIELDS = 64  # times a thread lets others run before it sleeps
 _JOIN_SECONDS = 1.0  # for a worker to leave at exit: it needs microseconds, unless the system has stopped it
 
 # ``void (int64_t *args, int64_t begin, int64_t end)``; calling one releases the GIL.
@@ -192,15 +195,15 @@ class ThreadPool:
         self._block[Pool.ALLOWED] = address_of(self._cpu_mask)
         self._block[Pool.NUMBERS] = address_of(self._numbers)
         self._block[Pool.AVOIDED] = -1
-        self._block[Pool.PATIENCE] = _SPINS
+        self._block[Pool.PATIENCE] = SPINS
         self._block[Pool.QUOTA] = int(min(MAX_THREADS, max(1, cgroup_quota())))
         self._block[Pool.SIBLINGS] = max(1, round(len(cpus) / max(1, _cores(cpus))))
 
     def _set_patience(self) -> None:
         """Spinning pays only while every thread has a core of its own."""
         crowded = len(self.workers) >= available_cores()
-        self._block[Pool.SPINS] = 0 if crowded else _SPINS
-        self._block[Pool.YIELDS] = _YIELDS
+        self._block[Pool.SPINS] = 0 if crowded else SPINS
+        self._block[Pool.YIELDS] = YIELDS
 
 
 _pool: ThreadPool | None = None

@@ -13,7 +13,7 @@ from ...codegen.launch import Grid
 from ...codegen.store import Store
 from ...errors import CompileError, ShapeError
 from ..memory import numpy_dtype
-from ..plan import HostStep, MappedTensor, Plan, Pointer, Region, Step, TensorView
+from ..plan import HostStep, MappedTensor, ParameterSpec, Plan, Pointer, Region, Step, TensorView
 from .engine import Engine, Progress, Queue
 
 __all__ = ["DeviceExecutable"]
@@ -49,7 +49,7 @@ class DeviceExecutable:
         self.constant_memory = _Owned(engine, self.constants.size, "the program's constants")
         queue = engine.queue()
         for array, start in zip(self.host_constants, self.constants.starts):
-            if array.nbytes:
+            if array.nbytes and not array.dtype.hasobject:
                 queue.upload(self.constant_memory.address + start, array.reshape(-1).view(np.uint8))
         queue.wait()
         self._idle: list[_Context] = []
@@ -100,6 +100,10 @@ class DeviceExecutable:
             self._idle.append(context)
 
 
+def _bytes_of(spec: ParameterSpec) -> int:
+    return prod(spec.lens) * numpy_dtype(spec.dtype).itemsize
+
+
 class _Packed:
     """Places one after the other."""
 
@@ -131,7 +135,7 @@ class _Context:
         plan, engine = executable.plan, executable.engine
         self._executable = executable
         self._queue: Queue = engine.queue()
-        given = [prod(p.lens) * numpy_dtype(p.dtype).itemsize for p in plan.parameters]
+        given = [0 if numpy_dtype(p.dtype).hasobject else _bytes_of(p) for p in plan.parameters]
         made = [0 if o.lens is None else prod(o.lens) * numpy_dtype(o.dtype).itemsize for o in plan.outputs]
         self._in, self._out = _Packed(given), _Packed([*made, _FAULT_BYTES])
         self._fault_start = self._out.starts[-1]
@@ -141,6 +145,7 @@ class _Context:
         self._staged_in, self._staged_out = engine.staging(self._in.size), engine.staging(self._out.size)
         self._outputs: list[np.ndarray | None] = []
         self._hosted: dict[int, np.ndarray] = {}
+        self._objects: dict[int, np.ndarray] = {}
         self._words = {id(step): self._arguments(step) for step in plan.steps if isinstance(step, Step)}
         self._segments = self._recorded(plan)
 
@@ -242,7 +247,10 @@ class _Context:
         return self._queue.timed(again) / repeats
 
     def _begin(self, inputs: Sequence[np.ndarray]) -> None:
-        for array, start in zip(inputs, self._in.starts, strict=True):
+        self._objects = {k: array for k, array in enumerate(inputs) if array.dtype.hasobject}
+        for k, (array, start) in enumerate(zip(inputs, self._in.starts, strict=True)):
+            if k in self._objects:
+                continue
             self._staged_in[start : start + array.nbytes] = array.reshape(-1).view(np.uint8)
         self._hosted.clear()
         self._outputs = [None] * len(self._executable.plan.outputs)
@@ -280,6 +288,10 @@ class _Context:
             assert kept is not None
             return kept
         dtype = numpy_dtype(view.dtype)
+        if dtype.hasobject:
+            constant = place.region is Region.CONSTANT
+            array = self._executable.host_constants[place.index] if constant else self._objects[place.index]
+            return (array.reshape(view.lens) if view.lens else array).view()
         low, high = _extent(view, dtype.itemsize)
         if place.region is Region.CONSTANT:
             memory = self._executable.host_constants[place.index].reshape(-1).view(np.uint8)[place.offset + low :]

@@ -5,27 +5,36 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
 import numpy as np
 
 from ...codegen.kernel import KernelSource
+from ...errors import UnsupportedError
+from ...interrupts import whole_module
 from ...runtime.cpu.direct import Entry
 from ...runtime.cpu.executor import EXECUTOR_KERNELS, Executable
 from ...runtime.plan import HostStep, Plan, Step, TensorView
 from ..base import KeptPlan, Tree
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ...codegen.store import Store
     from ...graph.program import Program
     from ...graph.rewrite_log import RewriteLog
-    from ..base import Observer
+    from ..base import Observer, ThreadSpan
 
 __all__ = ["LoweredProgram", "grouped", "kernels_of"]
 
 
 class LoweredProgram:
     """An executable, how its results are grouped into tuples, and the program that it runs."""
+
+    several_plans: ClassVar[str] = (
+        "its inputs have dynamic lengths: settle them when the model is read, or by program.reshape, and compile again"
+    )
+    """Why there is no executable."""
 
     def __init__(
         self,
@@ -101,6 +110,27 @@ class LoweredProgram:
 
         return grouped(target.trees, target.executable.run_traced(target.arrays(inputs), note))
 
+    def plan(self, inputs: Mapping[str, np.ndarray]) -> Plan | None:
+        """See `Planned.plan`."""
+        executable = self._for(inputs).executable
+        return None if executable is None else executable.plan
+
+    def timeline(self, inputs: Mapping[str, np.ndarray]) -> list[ThreadSpan]:
+        """See `Timed.timeline`."""
+        from ..base import ThreadSpan
+
+        target = self._for(inputs)
+        if target is not self:
+            return target.timeline(inputs)
+        assert target.executable is not None
+        steps = target.executable.plan.steps
+        _, found = target.executable.run_timed(target.arrays(inputs))
+        return [
+            ThreadSpan(step.instruction, step.label, s.thread, s.start, s.end, getattr(step, "reason", ""))
+            for s in found
+            for step in (steps[s.step],)
+        ]
+
     def idle(self, inputs: Mapping[str, np.ndarray]) -> None:
         """A run of the same inputs and outputs without its steps."""
         target = self._for(inputs)
@@ -161,6 +191,15 @@ class LoweredProgram:
         from ...codegen.embedding import embed  # late: few programs are saved with their code
 
         return embed([*self.kernels(), *EXECUTOR_KERNELS], self._store)
+
+    def export_library(self, folder: Path, name: str, embed_weights: bool, link: bool | None) -> Path:
+        """See `Exportable`; members of tuples are results of their own there."""
+        if self.executable is None:
+            raise UnsupportedError(f"export_library: the program has not one plan, since {self.several_plans}")
+        whole_module("mgx_numba.runtime.cpu.library.writer")
+        from ...runtime.cpu.library.writer import write_library
+
+        return write_library(self.executable, folder, name, embed_weights, link, self._store)
 
 
 def kernels_of(plans: Iterable[Plan]) -> dict[KernelSource, KernelSource]:

@@ -20,6 +20,7 @@ from ...codegen.kernel import KernelSource
 from ...graph.program import Program
 from ...runtime.cpu.threads import resolve_num_threads
 from ..options import TargetOptions
+from ..tracing import is_watched
 
 __all__ = ["find", "keep"]
 
@@ -52,8 +53,7 @@ def keep(program: Program, options: TargetOptions, kernels: Iterable[KernelSourc
 
 
 def _path(program: Program, options: TargetOptions) -> Path | None:
-    """None if a variable of MIGraphX's is set: what compiling does is to be seen, or to be done otherwise."""
-    if any(name.startswith("MIGRAPHX_") for name in os.environ):
+    if is_watched():
         return None
     threads = resolve_num_threads(options.num_threads or None)
     chosen = (options.fast_math, options.memory_reuse, threads, options.disabled_passes)

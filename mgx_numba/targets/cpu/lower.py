@@ -12,7 +12,7 @@ from ...runtime.cpu.threads import resolve_num_threads
 from ...runtime.plan import Plan
 from ..lowering.lowering import Lowering
 from ..lowering.released_constants import ReleasedConstants
-from ..lowering.shared_weights import SharedWeights
+from ..lowering.shared import Shared
 from ..options import TargetOptions
 from .rules import RULES
 
@@ -28,13 +28,13 @@ def lower_and_release(
     program: Program,
     options: TargetOptions,
     original: Program,
-    shared: SharedWeights | None = None,
+    shared: Shared | None = None,
     compiled_only: bool = False,
     spare: dict[KernelSource, None] | None = None,
 ) -> tuple[Plan, bool]:
     """As `lower`, but big literals that ``original`` does not have are taken out of ``program`` once they are packed.
 
-    ``shared`` has the packed weights of other plans of the same dynamic program, and takes those of this one. With
+    ``shared`` is what this plan has in common with others of the same dynamic program. With
     ``compiled_only`` the plan has no kernel that would have to be compiled. ``spare`` takes kernels that do in place of
     the plan's for other lengths.
 
@@ -42,7 +42,9 @@ def lower_and_release(
         The plan, and whether ``program`` is still whole.
     """
     run = _lowering(program, options)
-    run.released, run.shared = ReleasedConstants(run, original), shared
+    run.released = ReleasedConstants(run, original)
+    if shared is not None:
+        run.shared, run.solutions = shared.weights, shared.solutions
     run.spare = spare
     if compiled_only:
         run.ready = functools.cache(lambda kernel: ready(kernel, options.store))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,12 +21,13 @@ from ...graph.specialize import is_dynamic, specialize
 from ...runtime.cpu.direct import Entry
 from ...runtime.cpu.executor import EXECUTOR_KERNELS, Executable
 from ...runtime.plan import Plan
-from ..lowering.shared_weights import SharedWeights
+from ..lowering.shared import Shared
 from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
-from ..passes import PASSES
+from ..passes import BY_SIZE, PASSES, SETTLED_PASSES, SOURCE_PASSES
 from ..samples import sample_lengths
 from ..stages import split
+from ..tracing import is_watched
 from . import kernel_lists
 from .capabilities import pass_options
 from .compiled import LoweredProgram, kernels_of
@@ -42,8 +44,12 @@ ENOUGH = 14
 ENOUGH_LATER = 2
 """The same, for a stage whose lengths depend on data, at each set of lengths of the inputs."""
 
-MOST_PLANS = 32
+MOST_PLANS = 256
 """Plans that a program with dynamic inputs keeps; the least recently used goes when another set of lengths comes."""
+MOST_BYTES = 1 << 29
+"""Of the arenas of these plans together, so that long inputs leave room for fewer."""
+LAST = 4
+"""Plans that are kept whatever they take."""
 
 
 def optimize(
@@ -68,11 +74,39 @@ def optimize(
     return optimized
 
 
+def _optimized(program: Program, options: TargetOptions, shared: Shared | None) -> Program:
+    """As `optimize`; of what was done for other lengths the most is replayed."""
+    if shared is None or is_watched():
+        return optimize(program, options)
+    optimized = shared.passes.run(program)
+    run_passes(optimized, BY_SIZE, pass_options(options), disabled=options.disabled_passes)
+    return optimized
+
+
+def _shared(program: Program, options: TargetOptions) -> Shared:
+    """What plans of a program for its lengths have in common."""
+    settings = pass_options(options)
+    passes = [name for name in PASSES if name not in BY_SIZE]
+
+    def rewrite(settled: Program) -> None:
+        run_passes(settled, passes, settings, disabled=options.disabled_passes)
+        settled.remove_unused_modules()
+
+    return Shared.of(program, rewrite)
+
+
+def _settled(program: Program, options: TargetOptions, lens: Mapping[str, Sequence[int]]) -> Program:
+    """A copy for these lengths of the dynamic inputs."""
+    settled = specialize(program, lens)
+    run_passes(settled, SETTLED_PASSES, pass_options(options), disabled=options.disabled_passes)
+    return settled
+
+
 def compile_program(
     program: Program,
     options: TargetOptions,
     progress: Callable[[int, int, str], None] | None = None,
-    shared: SharedWeights | None = None,
+    shared: Shared | None = None,
     compiled_only: bool = False,
 ) -> LoweredProgram:
     """A program compiled for the CPU, in stages where its lengths depend on data.
@@ -81,7 +115,7 @@ def compile_program(
         program: it stays as it is.
         options: what was asked for.
         progress: told of the kernels that are compiled.
-        shared: packed weights of the dynamic program that this one is a case, or a part, of.
+        shared: what plans have in common that are made of the dynamic program that this one is a case, or a part, of.
         compiled_only: compile nothing.
     """
     if is_dynamic(program):
@@ -90,10 +124,10 @@ def compile_program(
     stages = split(arrays)
     if stages is None:
         return CpuProgram(program, options, progress, shared, compiled_only)
-    weights = shared or SharedWeights(arrays)
+    common = shared or _shared(arrays, options)
 
     def compiled(stage: Program) -> LoweredProgram:
-        return compile_program(stage, options, progress, weights, compiled_only)
+        return compile_program(stage, options, progress, common, compiled_only)
 
     return StagedProgram(stages, compiled, trees, arrays)
 
@@ -106,12 +140,12 @@ class CpuProgram(LoweredProgram):
         program: Program,
         options: TargetOptions,
         progress: Callable[[int, int, str], None] | None,
-        shared: SharedWeights | None = None,
+        shared: Shared | None = None,
         compiled_only: bool = False,
     ) -> None:
         """Arguments are those of `compile_program`."""
         program, trees = without_tuples(program)
-        optimized = optimize(program, options)
+        optimized = _optimized(program, options, shared)
         self._log = optimized.log
         if options.tuning is not None and options.tuning.exhaustive:
             lower(optimized, options)  # asks the tuning all its questions
@@ -140,16 +174,17 @@ class DynamicProgram(LoweredProgram):
         program: Program,
         options: TargetOptions,
         progress: Callable[[int, int, str], None] | None,
-        shared: SharedWeights | None = None,
+        shared: Shared | None = None,
         compiled_only: bool = False,
     ) -> None:
         """Arguments are those of `compile_program`."""
         source = program.clone()
+        run_passes(source, SOURCE_PASSES, pass_options(options), disabled=options.disabled_passes)
         super().__init__(None, None, lambda: source, options.store)
         self._options = options
         self._source = source
         self._names = list(source.parameter_shapes())
-        self._shared = shared or SharedWeights(source)
+        self._shared = shared or _shared(source, options)
         self._specialized: OrderedDict[tuple[tuple[int, ...], ...], LoweredProgram] = OrderedDict()
         self._latest: LoweredProgram | None = None
         self._lock = threading.Lock()
@@ -172,6 +207,10 @@ class DynamicProgram(LoweredProgram):
         known = kernel_lists.find(source, options)
         if known is not None:
             self._compiled = {kernel: kernel for kernel in known}
+            ranges = sum(not d.is_fixed for s in source.parameter_shapes().values() for d in s.dyn_dims)
+            for _ in itertools.islice(plans, 2 * ranges + 1):  # those for lengths that tell dimensions apart
+                if self._shared.passes.replayed > 1:
+                    break
         elif usual is not None:
             for plan in (usual, *plans):
                 self._compiled = {**kernels_of([plan]), **self._compiled}
@@ -197,7 +236,7 @@ class DynamicProgram(LoweredProgram):
             if idle >= enough:
                 break
             try:
-                plans = list(self._plans(without_tuples(specialize(program, lens))[0]))
+                plans = list(self._plans(without_tuples(_settled(program, self._options, lens))[0]))
             except MgxError:  # lengths that do not fit each other; whoever runs the program on such is told
                 continue
             yield from plans
@@ -209,7 +248,7 @@ class DynamicProgram(LoweredProgram):
         """Plans of all stages of a program whose inputs have lengths."""
         stages = split(program)
         if stages is None:
-            optimized = optimize(program, self._options)
+            optimized = _optimized(program, self._options, self._shared)
             yield lower_and_release(optimized, self._options, program, self._shared, spare=self._spare)[0]
             return
         yield from self._plans(stages.head)
@@ -222,24 +261,42 @@ class DynamicProgram(LoweredProgram):
             if found is not None:
                 self._specialized.move_to_end(key)
         if found is None:
-            settled = specialize(self._source, dict(zip(self._names, key)))
+            settled = _settled(self._source, self._options, dict(zip(self._names, key)))
             found = compile_program(settled, self._options, None, self._shared, self._compiled_only)
             with self._lock:
-                while len(self._specialized) >= MOST_PLANS:
-                    self._specialized.popitem(last=False)
-                self._specialized[key] = found
+                self._keep(key, found)
         self._latest = found
         return found
 
-    def direct(self, result_type: type[np.ndarray]) -> Entry | None:
-        """As `LoweredProgram.direct`, for the lengths that were run last the general way."""
+    def _keep(self, key: tuple[tuple[int, ...], ...], made: LoweredProgram) -> None:
+        """Keep the plan of some lengths, and let those go for which there is no room."""
+        plans = self._specialized
+        while len(plans) >= MOST_PLANS:
+            plans.popitem(last=False)
+        plans[key] = made
+        sizes = [_arena_bytes(program) for program in plans.values()]
+        total = sum(sizes)
+        for size in sizes[:-LAST]:
+            if total <= MOST_BYTES:
+                break
+            plans.popitem(last=False)
+            total -= size
 
-        def latest(inputs: Any) -> list[Any] | None:
-            program = self._latest
-            entry = None if program is None else program.direct(result_type)
+    def direct(self, result_type: type[np.ndarray]) -> Entry | None:
+        """As `LoweredProgram.direct`, for lengths that have a plan."""
+        names, plans = self._names, self._specialized
+
+        def for_lengths(inputs: Any) -> list[Any] | None:
+            try:
+                key = tuple([inputs[name].shape for name in names])
+                program = plans[key]
+                plans.move_to_end(key)
+            except (AttributeError, KeyError, TypeError):  # not what the general way takes either, or new
+                return None
+            entry = program.direct(result_type)
             return None if entry is None else entry(inputs)
 
-        return latest
+        return for_lengths
 
     def kernels(self) -> list[KernelSource]:
         """See `LoweredProgram.kernels`; those that lengths within the ranges may need, too."""
@@ -254,6 +311,10 @@ class DynamicProgram(LoweredProgram):
 
     def _all(self) -> list[LoweredProgram]:
         return [self, *(part for program in list(self._specialized.values()) for part in program._all())]
+
+
+def _arena_bytes(program: LoweredProgram) -> int:
+    return sum(part.executable.plan.arena_bytes for part in program._all() if part.executable is not None)
 
 
 def _again(program: Program, options: TargetOptions) -> Callable[[], Program]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
 import numpy as np
 
@@ -14,13 +14,15 @@ from ..stages import ProgramStages
 from .compiled import LoweredProgram, grouped
 
 if TYPE_CHECKING:
-    from ..base import Observer
+    from ..base import Observer, ThreadSpan
 
 __all__ = ["StagedProgram"]
 
 
 class StagedProgram(LoweredProgram):
     """Runs the first stage, then the second on some of its results."""
+
+    several_plans: ClassVar[str] = "lengths inside of it depend on the values of its inputs"
 
     def __init__(
         self,
@@ -51,6 +53,17 @@ class StagedProgram(LoweredProgram):
     def observe(self, inputs: Mapping[str, np.ndarray], observer: Observer) -> list[Any]:
         """See `LoweredProgram.observe`: the steps of both stages."""
         return self._in_stages(inputs, lambda stage, given: stage.observe(given, observer))
+
+    def timeline(self, inputs: Mapping[str, np.ndarray]) -> list[ThreadSpan]:
+        """See `LoweredProgram.timeline`: that of both stages."""
+        spans: list[ThreadSpan] = []
+
+        def timed(stage: LoweredProgram, given: Mapping[str, np.ndarray]) -> list[Any]:
+            spans.extend(stage.timeline(given))
+            return stage.run(given)
+
+        self._in_stages(inputs, timed)
+        return spans
 
     def trace(self, inputs: Mapping[str, np.ndarray], level: int, out: TextIO) -> list[Any]:
         """See `LoweredProgram.trace`: the steps of both stages."""

@@ -9,6 +9,7 @@ from ...codegen.cpu.contraction.configurations import refinements, solver_candid
 from ...codegen.tuning.request import Candidate, Request
 from ...codegen.tuning.session import Tuning
 from ...codegen.tuning.tuner import Outcome, race
+from ...environment import environment_number
 from ...errors import UnsupportedError
 from .measuring import Bench
 
@@ -49,7 +50,12 @@ def tune(tuning: Tuning) -> int:
 def _tune_one(
     request: Request, tuning: Tuning, deadline: float | None, done: int, remaining: int
 ) -> Outcome[Candidate] | None:
-    """The fastest solver, then the fastest blocking of that solver; None if there was no time for one round."""
+    """The fastest solver, then the fastest blocking of that solver; None if there was no time for one round.
+
+    ``MIGRAPHX_TRACE_BENCHMARKING`` prints the winner, from 2 on each candidate, from 3 on each sample;
+    ``MIGRAPHX_MLIR_TUNE_LIMIT`` is how many solvers, and how many blockings of one, are measured at the most.
+    """
+    trace, limit = environment_number("MIGRAPHX_TRACE_BENCHMARKING"), environment_number("MIGRAPHX_MLIR_TUNE_LIMIT")
     try:
         bench = Bench(request)
     except UnsupportedError:
@@ -60,20 +66,30 @@ def _tune_one(
         nonlocal best
         seconds = bench.sample(candidate)
         tuning.measurements += 1
+        if trace > 2:
+            print(f"Benchmark: {candidate} {seconds * 1e3:.6g}ms")
         if seconds < best[0]:
             best = seconds, f"{candidate} {seconds * 1e3:.3f} ms"
             if tuning.progress is not None:
                 tuning.progress(done, remaining, best[1])
         return seconds
 
-    solvers = solver_candidates(request)
+    solvers = solver_candidates(request)[: limit or None]
     hint = tuning.hint(request)
     if hint is not None and hint not in solvers:
         solvers.append(hint)
+    if trace > 1:
+        print(f"Benchmarking {request.problem}: {', '.join(map(str, solvers))}")
     winner = race(solvers, measure, deadline)
     if winner is None:
         return None
-    return race([winner.candidate, *refinements(request, winner.candidate)], measure, deadline) or winner
+    others = refinements(request, winner.candidate)[: limit or None]
+    if trace > 1 and others:
+        print(f"Benchmarking {winner.candidate}: {', '.join(map(str, others))}")
+    best_of_all = race([winner.candidate, *others], measure, deadline) or winner
+    if trace:
+        print(f"Fastest solution: {best_of_all.candidate} {best_of_all.seconds * 1e3:.6g}ms for {request.problem}")
+    return best_of_all
 
 
 def _weight(request: Request, count: int) -> float:

@@ -19,7 +19,7 @@ from ...graph.specialize import is_dynamic, specialize
 from ...runtime.gpu.choice import engine
 from ...runtime.gpu.engine import Engine
 from ...runtime.gpu.executor import DeviceExecutable
-from ...runtime.plan import HostStep, Step, TensorView
+from ...runtime.plan import HostStep, Plan, Step, TensorView
 from ..base import Observation, Observer, Tree
 from ..lowering.lowering import Lowering
 from ..lowering.tuples import without_tuples
@@ -119,6 +119,11 @@ class GpuProgram:
             )
 
         return target._grouped(target.executable.run_traced(target._arrays(inputs), note))
+
+    def plan(self, inputs: Mapping[str, np.ndarray]) -> Plan | None:
+        """See `Planned.plan`."""
+        executable = self._for(inputs).executable
+        return None if executable is None else executable.plan
 
     def idle(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Nothing: what a call costs besides its steps is not measured yet."""

@@ -27,7 +27,7 @@ def lower_pointwise(low: Lowering, ins: Instruction) -> None:
     compute_pointwise(low, ins, ins.module_args[0], inputs, outputs)
 
 
-@COMMON.lowering(*_SINGLE)
+@COMMON.lowering(*_SINGLE, "custom_pointwise")
 def lower_single(low: Lowering, ins: Instruction) -> None:
     """A pointwise operation that no cluster took."""
     module = Module("single")

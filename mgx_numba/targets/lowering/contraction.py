@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -26,29 +26,30 @@ from ...graph.instruction import Instruction
 from .buffers import View
 from .lowering import Lowering
 
-__all__ = ["CONVOLUTIONS", "PRODUCTS", "Contractions", "LaunchContraction", "accepts_contraction", "lower_contraction"]
+__all__ = ["CONVOLUTIONS", "PRODUCTS", "Contraction", "Contractions", "accepts_contraction", "lower_contraction"]
 
 NO_EPILOGUE = Epilogue()
 PRODUCTS = ("dot", "quant_dot")
 CONVOLUTIONS = ("convolution", "convolution_backwards", "quant_convolution")
 
 
-class LaunchContraction(Protocol):
-    """Appends the steps of a contraction."""
+@dataclass(frozen=True)
+class Contraction:
+    """A contraction that is to be launched.
 
-    def __call__(
-        self,
-        low: Lowering,
-        ins: Instruction,
-        problem: GemmProblem | ConvProblem,
-        epilogue: Epilogue,
-        strides: Sequence[Sequence[int]],
-        operands: dict[str, View],
-        extras: Sequence[View],
-        weights: np.ndarray | None,
-    ) -> None:
-        """``strides`` are those of the epilogue's operands, ``extras`` these, ``weights`` the constant ones if they
-        are."""
+    Attributes:
+        operands: by the problem's names: ``x``, ``w``, ``out``, and ``a0``, ``a1``, ... of its prologue.
+        strides: of the epilogue's operands, as solvers want them.
+        extras: the epilogue's operands.
+        weights: the right-hand side, if it is constant.
+    """
+
+    problem: GemmProblem | ConvProblem
+    epilogue: Epilogue
+    strides: Sequence[Sequence[int]]
+    operands: dict[str, View]
+    extras: Sequence[View]
+    weights: np.ndarray | None
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Contractions:
 
     refused: Callable[[Type, Type, Type, bool], str | None]
     check: Callable[[ScalarBody], None]
-    launch: LaunchContraction
+    launch: Callable[[Lowering, Instruction, Contraction], None]
 
 
 def accepts_contraction(ins: Instruction, shape: Shape) -> bool:
@@ -177,7 +178,8 @@ def _lower_dot(low: Lowering, ins: Instruction, core: Instruction, has: Contract
         fast_math=low.options.fast_math,
     )  # fmt: skip
     epilogue = _epilogue(low, ins, core, access, has)
-    has.launch(low, ins, problem, epilogue, strides, {"x": a, "w": b, "out": target}, prepared, weights)
+    operands = {"x": a, "w": b, "out": target}
+    has.launch(low, ins, Contraction(problem, epilogue, strides, operands, prepared, weights))
 
 
 def _row_operand(low: Lowering, ins: Instruction, view: View) -> tuple[View, str]:
@@ -224,7 +226,7 @@ def _lower_convolution(low: Lowering, ins: Instruction, core: Instruction, has: 
     )  # fmt: skip
     epilogue = _epilogue(low, ins, core, access, has)
     operands = {"x": x, "w": low.values[w_ins], "out": target, **{f"a{k}": view for k, view in enumerate(before)}}
-    has.launch(low, ins, problem, epilogue, strides, operands, prepared, weights)
+    has.launch(low, ins, Contraction(problem, epilogue, strides, operands, prepared, weights))
     if target is not declared:
         low.copy(target, declared, ins)
 

@@ -20,6 +20,7 @@ from ...codegen.problems.cluster import CopyProblem, PointwiseProblem, Reduction
 from ...codegen.problems.gemm import GemmProblem
 from ...core.shape import Shape
 from ...core.types import Type, from_numpy
+from ...environment import environment_flag
 from ...errors import CompileError, MgxError, UnsupportedError
 from ...graph.instruction import Instruction, Parameter, Return
 from ...graph.passes.base import disabled_names
@@ -37,6 +38,7 @@ from ...runtime.plan import (
     Step,
     TensorSpec,
     TensorView,
+    Use,
 )
 from ..options import TargetOptions
 from ..ref.interpreter import compute, evaluate_module, named
@@ -46,6 +48,7 @@ from .in_place import replaced, replaced_operand
 from .released_constants import ReleasedConstants
 from .rules import Body, LoweringRule, RuleTable
 from .shared_weights import SharedWeights
+from .solutions import Solutions
 
 if TYPE_CHECKING:
     from ...codegen.tuning.request import Request
@@ -83,6 +86,7 @@ class Lowering:
         ready: tells which kernels may be used; None allows all. What would take others is computed in another way, in
             a host step if there is none.
         wanting: kernels that were not used for that.
+        solutions: how problems were computed before.
         spare: takes kernels by which contractions could be computed whatever their lengths are; None wants none.
     """
 
@@ -115,11 +119,15 @@ class Lowering:
         self.spare: dict[KernelSource, None] | None = None
         self.released: ReleasedConstants | None = None
         self.shared: SharedWeights | None = None
+        self.solutions = Solutions()
         self.ranges = Ranges()
+        self._traces = environment_flag("MIGRAPHX_TRACE_FINALIZE")
+        self._traces_pointwise = environment_flag("MIGRAPHX_TRACE_NARY")
 
     @np.errstate(all="ignore")
     def run(self) -> Plan:
-        """Lower the whole program.
+        """Lower the whole program. ``MIGRAPHX_TRACE_FINALIZE`` prints each instruction with the steps that it becomes,
+        ``MIGRAPHX_TRACE_NARY`` the pointwise kernels, ``MIGRAPHX_DEBUG_MEMORY_COLORING`` where buffers lie.
 
         Raises:
             CompileError: an instruction cannot be lowered; the message has its text.
@@ -128,11 +136,15 @@ class Lowering:
         for ins in self.module:
             if isinstance(ins.op, Return):
                 break
+            before = len(self.steps)
             try:
                 self._lower(ins)
             except Exception as error:
                 what = error if isinstance(error, MgxError) else f"{type(error).__name__}: {error}"
                 raise CompileError(f"lowering {format_instruction(ins, self.names)}: {what}") from error
+            if self._traces:
+                labels = ", ".join(step.label for step in self.steps[before:])
+                print(f"Finalize: {self.text(ins)} [{labels or 'no step'}]")
             if self.released is not None:
                 self.released.lowered(ins)
         self._return_results()
@@ -143,6 +155,7 @@ class Lowering:
         program.log.parent = self.program.log
         inner = Lowering(program, self.options, self.rules, self.backend, self.threads)
         inner.ready, inner.wanting, inner.spare = self.ready, self.wanting, self.spare
+        inner.solutions = self.solutions
         plan = inner.run()
         self.program.log.close()
         return plan
@@ -150,12 +163,12 @@ class Lowering:
     def _lower(self, ins: Instruction) -> None:
         if isinstance(ins.op, Parameter):
             index = self._positions[ins]
-            shape = Shape(ins.shape.type, ins.shape.lens)
+            shape = ins.shape.to_standard()
             self.values[ins] = View(Buffer(Region.PARAMETER, index, shape.bytes), shape)
         elif ins.literal is not None:
             self.values[ins] = self._literal(ins.literal)
         else:
-            rule = self.rules.get(ins.name)
+            rule = self.rules.get(ins.op.rule_name)
             reason = self._needs_host(ins, rule)
             if rule is None or reason:
                 self.host(ins, reason or f"the target has no lowering rule for {ins.name}")
@@ -171,11 +184,19 @@ class Lowering:
         """Why an instruction is the host's whatever its rule does; empty if it is not."""
         if rule is not None and rule.hosted:
             return ""
+        reason = _no_kernels([i.shape for i in (ins, *ins.inputs)])
+        if reason:
+            return reason
         if ins.shape.is_dynamic and not (rule is not None and rule.dynamic):
             return "lengths of its result are known at run time only"
         if any(i.shape.is_dynamic for i in ins.inputs):
             return "lengths of an input are known at run time only"
         return "an input is made by a host step" if any(self._is_hosted(self.values[i]) for i in ins.inputs) else ""
+
+    @staticmethod
+    def _hosts(shape: Shape) -> bool:
+        """Whether a value of this shape is the host's: an array that a host step of this run makes."""
+        return shape.is_dynamic or shape.type.hosted
 
     @staticmethod
     def _is_hosted(value: Any) -> bool:
@@ -195,10 +216,11 @@ class Lowering:
             strides = [s // array.itemsize for s in array.strides]
             view_shape = shape or Shape(from_numpy(array.dtype), array.shape, strides)
             storage = array
-            if array.flags.c_contiguous and array.nbytes <= _SMALL and address_of(array) % ALIGNMENT:
+            plain = not array.dtype.hasobject
+            if plain and array.flags.c_contiguous and array.nbytes <= _SMALL and address_of(array) % ALIGNMENT:
                 storage = aligned_empty(array.shape, array.dtype)
                 storage[...] = array
-            elif not array.flags.c_contiguous:
+            elif plain and not array.flags.c_contiguous:
                 raw = array.view(f"u{array.itemsize}")
                 flat = np.lib.stride_tricks.as_strided(raw, (view_shape.element_space,), (array.itemsize,))
                 storage = flat.view(array.dtype)
@@ -319,11 +341,13 @@ class Lowering:
         Raises:
             UnsupportedError: the back end has no kernel for it.
         """
-        solution = self.backend.plan(problem)
+        solution = self.solutions.plan(self.backend, problem)
         operands = {f"x{k}": v for k, v in enumerate(inputs)} | {f"out{k}": v for k, v in enumerate(outputs)}
         if solution.scratch:
             operands["scratch"] = self.allocate(Shape(Type.uint8_type, (solution.scratch,)))
         for launch in solution.launches:
+            if self._traces_pointwise and isinstance(problem, PointwiseProblem):
+                print(f"nary: {launch.kernel.name} -> {', '.join(str(v.shape) for v in outputs)}")
             self.launch(launch, operands, ins)
 
     def text(self, ins: Instruction) -> str:
@@ -363,7 +387,7 @@ class Lowering:
             reason: why no kernel does it; it goes into the program's log, too.
             bodies: what runs its submodules.
         """
-        rule = self.rules.get(ins.name)
+        rule = self.rules.get(ins.op.rule_name)
         refused_by = "lowering" if rule is None else rule.lower.__name__
         self.program.log.refuse(refused_by, ins, reason)
         captured = [i for module in ins.module_args for i in module.captured()]
@@ -384,7 +408,7 @@ class Lowering:
         shapes = ins.shape.flatten()
         views: list[View] = []
         for shape in shapes:
-            if shape.is_dynamic:
+            if self._hosts(shape):
                 views.append(self.on_host(shape))
             elif len(shapes) == 1 and ins in self.destinations:
                 views.append(self.destinations[ins])
@@ -399,13 +423,13 @@ class Lowering:
     def _place_results(self) -> None:
         """Lend the memory of results and concatenations to the instructions that feed them."""
         for k, ins in enumerate(self.module.results()):
-            dynamic = ins.shape.is_dynamic
-            self.outputs.append(TensorSpec(ins.shape.type.numpy.name, None if dynamic else ins.shape.array_lens))
-            if not dynamic:
+            hosted = ins.shape.is_dynamic or ins.shape.type.hosted
+            self.outputs.append(TensorSpec(ins.shape.type.numpy.name, None if hosted else ins.shape.array_lens))
+            if not hosted:
                 standard = ins.shape.to_standard()
                 self._lend(ins, View(Buffer(Region.OUTPUT, k, standard.bytes), standard))
         for ins in reversed(self.module):
-            if ins.name == "concat" and not ins.shape.is_dynamic and ins not in self.destinations:
+            if ins.name == "concat" and not self._hosts(ins.shape) and ins not in self.destinations:
                 self.destinations[ins] = self.allocate(ins.shape)
             if ins.name != "concat" or ins not in self.destinations:
                 continue
@@ -435,12 +459,12 @@ class Lowering:
         """Whether an instruction's lowering can write into memory of this shape."""
         if ins.module is not self.module or ins.literal is not None or isinstance(ins.op, Parameter):
             return False
-        if ins.shape.is_dynamic or (ins.op.view and ins.name != "get_tuple_elem"):
+        if self._hosts(ins.shape) or (ins.op.view and ins.name != "get_tuple_elem"):
             return False
         if ins.name == "get_tuple_elem":
             producer = ins.inputs[0]
             return producer.name in ("pointwise", "fused_reduce") and sum(u.op == ins.op for u in producer.users) == 1
-        rule = self.rules.get(ins.name)
+        rule = self.rules.get(ins.op.rule_name)
         return rule is not None and rule.accepts(ins, shape)
 
     def _return_results(self) -> None:
@@ -451,14 +475,17 @@ class Lowering:
             if value.buffer.region is Region.OUTPUT and value.buffer.index == k:
                 continue
             target = View(Buffer(Region.OUTPUT, k), ins.shape.to_standard())
-            reason = "a host step made the value" if value.buffer.region is Region.HOST else ""
+            hosted = "a host step made the value" if value.buffer.region is Region.HOST else ""
+            reason = _no_kernels([ins.shape]) or hosted
             if not reason:
                 try:
                     self.copy(value, target, ins)
                 except UnsupportedError as error:
                     reason = str(error)
             if reason:
-                self.steps.append(PendingStep(None, {}, "ref::@return", ins, list, [value], [target], reason=reason))
+                self.steps.append(
+                    PendingStep(None, {}, "ref::@return", ins, _returned(ins.shape), [value], [target], reason=reason)
+                )
 
     def _finish(self) -> Plan:
         arena: dict[int, Buffer] = {}
@@ -474,6 +501,10 @@ class Lowering:
         arena_bytes = color((b for b in arena.values() if b not in homes), reuse, self.threads)
         for buffer, home in homes.items():
             buffer.offset = home.offset
+        if environment_flag("MIGRAPHX_DEBUG_MEMORY_COLORING"):
+            for b in sorted(arena.values(), key=lambda b: b.first):
+                print(f"Allocation: [{b.offset}, {b.offset + b.bytes}), steps {b.first} to {b.last}")
+            print(f"Arena: {arena_bytes} bytes for {sum(b.bytes for b in arena.values())} bytes of buffers")
         steps = [self._resolve(step, number) for number, step in enumerate(self.steps, 1)]
         return Plan(
             steps=steps,
@@ -484,6 +515,7 @@ class Lowering:
                 for i in self.parameters
             ],
             outputs=self.outputs,
+            uses=tuple(Use(b.offset, b.bytes, b.first, b.last) for b in arena.values()),
         )
 
     def _tell_replaced(self, tuning: Tuning) -> None:
@@ -543,6 +575,19 @@ def _referenced(constants: list[np.ndarray], steps: list[Step | HostStep]) -> li
             pointers += [view.pointer for view in (*step.inputs, *step.outputs)]
         used.update(p.index for p in pointers if isinstance(p, Pointer) and p.region is Region.CONSTANT)
     return [array if k in used else np.empty(0, array.dtype) for k, array in enumerate(constants)]
+
+
+def _no_kernels(shapes: Sequence[Shape]) -> str:
+    """Why values of some shapes are the host's whatever the target, empty if they are not."""
+    types = dict.fromkeys(leaf.type for shape in shapes for leaf in shape.flatten() if leaf.type.hosted)
+    return f"no target has kernels for {', '.join(t.name for t in types)}" if types else ""
+
+
+def _returned(shape: Shape) -> Callable[[list], list]:
+    """What gives a value as a result; those of the host's types have the rank that a user sees."""
+    if shape.is_dynamic or not shape.type.hosted:
+        return list
+    return lambda arrays: [np.array(array, order="C").reshape(shape.array_lens) for array in arrays]
 
 
 def _plan_view(view: View) -> TensorView:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...core.shape import Shape
-from ...core.types import from_numpy
+from ...core.types import Type, from_numpy
 from ...errors import MgxError, ParameterError, ShapeError
 from ...graph.deferred import reader
 from ...graph.folding import Constants
@@ -97,8 +97,10 @@ def compute(ins: Instruction, args: Sequence[Any], run: Callable[[Module, Sequen
         if ins.op.pointwise and any(i.shape.is_dynamic for i in ins.inputs):
             args = np.broadcast_arrays(*args)  # ranges that were the same may turn out to be 1 and another length
         if shape.is_dynamic or any(i.shape.is_dynamic for i in ins.inputs):
-            actual = [_shape_of(a) if i.shape.is_dynamic else i.shape for i, a in zip(ins.inputs, args)]
+            actual = [_shape_of(a) if _tells(i.shape) else i.shape for i, a in zip(ins.inputs, args)]
             shape = ins.op.compute_shape(actual, ins.module_args)
+        if ins.op.true_ranks:
+            args = [a.reshape(()) if i.shape.without_axes else a for i, a in zip(ins.inputs, args)]
         if not ins.op.view and not shape.is_dynamic:  # a length that only values tell is not known before
             expect_room(shape.bytes, "its result of")
         return ins.op.compute(shape, args, RunModule(ins.module_args, run))
@@ -117,16 +119,22 @@ def _read_and_run(ins: Instruction, op: Deferred, args: Sequence[Any]) -> Any:
     program = Program()
     inputs = []
     for i, value in zip(ins.inputs, args):
-        shape = i.shape if i.shape.ranked else None
-        inputs.append(
-            program.main.add_literal(value.reshape(()) if shape is not None and shape.without_axes else value)
-        )
+        inputs.append(_known(program.main, value.reshape(()) if i.shape.without_axes else value, i.shape))
     constants = Constants(program.allowance)
     results = reader(op.reader, program, constants).expand(program.main, op, inputs)
     program.main.add_return(results)
     shapes = op.result.flatten()
     values = [_ranked(v, r.shape, s) for v, r, s in zip(evaluate(program, {}), results, shapes, strict=True)]
     return tuple(values) if op.result.sub_shapes else values[0]
+
+
+def _known(module: Module, value: np.ndarray, shape: Shape) -> Instruction:
+    """A value as an instruction."""
+    if shape.element is None:
+        return module.add_literal(value)
+    members = [_known(module, member, shape.element) for member in value]
+    kind = "sequence_construct" if shape.type is Type.sequence_type else "optional_construct"
+    return module.add_instruction(kind, members, element=shape.element)
 
 
 def _ranked(value: Any, shape: Shape, declared: Shape) -> Any:
@@ -141,6 +149,11 @@ def named(ins: Instruction) -> str:
 
 def _nodes(ins: Instruction) -> str:
     return f"node {', '.join(ins.debug_symbols)}"
+
+
+def _tells(shape: Shape) -> bool:
+    """Whether a value says more than the shape: a tensor, whose lengths are not known."""
+    return shape.is_dynamic and shape.element is None
 
 
 def _shape_of(value: Any) -> Shape:

@@ -105,6 +105,8 @@ def _fresh(value: Any, shape: Shape) -> Any:
     """A row-major copy of the shape's rank: a result may be a view of an input or of a literal."""
     if isinstance(value, (tuple, list)):
         return [_fresh(v, s) for v, s in zip(value, shape.sub_shapes)]
+    if shape.element is not None:
+        return value
     copy = np.array(value, order="C")
     return copy.reshape(()) if shape.without_axes else copy
 

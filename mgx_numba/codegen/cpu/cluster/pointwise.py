@@ -11,7 +11,7 @@ from ...launch import Launch, TaskRange
 from ...printer import CodeBuffer, VectorPrinter
 from ...problems.cluster import Tensor
 from ...space import collapse
-from ...statements import dtype_name, for_tasks, indent, kernel_text, load_text, reads_past, store_text, vector_loop
+from ...statements import dtype_name, for_tasks, kernel_text, load_text, reads_past, store_text, vector_loop
 from ..kernel import cpu_kernel
 from ..loops import Odometer, claim, is_streamed, lanes_for, streamable, task_elements
 
@@ -82,17 +82,8 @@ def pointwise_launch(
         *splats,
         *loop,
     ]
-    task = [
-        "block = idiv(task, chunks)",
-        "first = (task - block * chunks) * chunk",
-        "last = imin(cols, first + chunk)",
-        "row = block * batch",
-        "stop = imin(rows, row + batch)",
-        *odometer.start("row"),
-        "while row < stop:",
-        *indent([*inside, "row += 1", *odometer.step()]),
-    ]
-    text = kernel_text([*arguments.bind(), *for_tasks(task), *(["stream_fence()"] if streamed else [])])
+    task = for_tasks(odometer.each_row(inside))
+    text = kernel_text([*arguments.bind(), *task, *(["stream_fence()"] if streamed else [])])
     elements = space.elements if space.lens else (0 if 0 in outputs[0].lens else 1)
     kernel = cpu_kernel(cluster_name(module, "pointwise"), text, origin)
     tasks = (-(-rows // batch)) * chunks if elements else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...statements import for_tasks, indent
+from ...statements import for_tasks
 from .layout import ReduceLayout
 from .names import Names
 
@@ -18,16 +18,4 @@ def each_row(layout: ReduceLayout, names: Names, row: Sequence[str]) -> list[str
     """
     places = [names.odometer.offset(k) + names.parts.offsets[k] for k in range(len(names.operands))]
     pointers = [f"r_{name} = offset(p_{name}, {place})" for name, place in zip(names.operands, places)]
-    return for_tasks(
-        [
-            "block = idiv(task, chunks)",
-            "first = (task - block * chunks) * chunk",
-            "last = imin(cols, first + chunk)",
-            *names.parts.lines,
-            "row = block * batch",
-            "stop = imin(rows, row + batch)",
-            *names.odometer.start("row"),
-            "while row < stop:",
-            *indent([*pointers, *row, "row += 1", *names.odometer.step()]),
-        ]
-    )
+    return for_tasks(names.odometer.each_row([*pointers, *row], chunk=names.parts.lines))

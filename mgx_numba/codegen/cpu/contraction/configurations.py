@@ -8,11 +8,11 @@ from typing import Any
 from ...problems.convolution import ConvProblem
 from ...problems.gemm import GemmProblem
 from ...tuning.record import TuningRecord
-from ...tuning.request import Candidate, Request
+from ...tuning.request import Candidate, Estimate, Request
 from . import CONV_SOLVERS, GEMM_SOLVERS
 from .blocking import Blocking
 
-__all__ = ["candidate_of", "refinements", "solver_candidates"]
+__all__ = ["candidate_of", "estimates", "refinements", "solver_candidates"]
 
 _BLOCKING = ("rows", "panels", "taps", "depth", "parts")
 _MOST_REFINEMENTS = 8
@@ -24,6 +24,15 @@ def solver_candidates(request: Request) -> list[Candidate]:
     problem = request.problem
     found = [s for s in _solvers(problem) if s.refusal(problem) is None]
     return [Candidate(s) for s in sorted(found, key=lambda s: s.estimate(problem, request.threads))]
+
+
+def estimates(request: Request) -> list[Estimate]:
+    """Every solver: those that apply with their estimates, the quickest first, then the others with their reasons."""
+    able = [
+        Estimate(c.solver.name, c.solver.estimate(request.problem, request.threads)) for c in solver_candidates(request)
+    ]
+    refused = ((s.name, s.refusal(request.problem)) for s in _solvers(request.problem))
+    return [*able, *(Estimate(name, None, reason) for name, reason in refused if reason is not None)]
 
 
 def candidate_of(request: Request, record: TuningRecord) -> Candidate | None:

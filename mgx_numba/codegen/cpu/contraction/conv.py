@@ -25,7 +25,7 @@ from .macro_kernel import MacroKernel
 from .pack import aligned_zeros, pack_panels, panel_count
 from .roofline import seconds
 from .rows import Lattice, image_strides, lattice_arguments, lattice_rows, phase_of_group, pixel_rows, stride_arguments
-from .solver import NO_EPILOGUE, Solver, Strides, stored_types_refused
+from .solver import Setting, Solver, stored_types_refused
 
 __all__ = ["ConvDirect", "ConvPointwise", "direct_launch", "panel_lens", "tap_matrices"]
 
@@ -59,15 +59,8 @@ class ConvPointwise(Solver[ConvProblem]):
         matrix = weights.reshape(weights.shape[:2]).T
         return self._gemm.pack_weights(self._product(problem), np.broadcast_to(matrix, (problem.batch, *matrix.shape)))
 
-    def plan(
-        self,
-        problem: ConvProblem,
-        epilogue: Epilogue = NO_EPILOGUE,
-        strides: Strides = (),
-        threads: int = 1,
-        blocking: Blocking | None = None,
-    ) -> Solution:
-        return self._gemm.plan(self._product(problem), epilogue, strides, threads, blocking)
+    def solve(self, problem: ConvProblem, setting: Setting) -> Solution:
+        return self._gemm.solve(self._product(problem), setting)
 
     def estimate(self, problem: ConvProblem, threads: int = 1) -> float:
         return self._gemm.estimate(self._product(problem), threads)
@@ -118,14 +111,8 @@ class ConvDirect(Solver[ConvProblem]):
             pack_panels(matrices, panels[:, :, tap])
         return out
 
-    def plan(
-        self,
-        problem: ConvProblem,
-        epilogue: Epilogue = NO_EPILOGUE,
-        strides: Strides = (),
-        threads: int = 1,
-        blocking: Blocking | None = None,
-    ) -> Solution:
+    def solve(self, problem: ConvProblem, setting: Setting) -> Solution:
+        epilogue, strides, threads, blocking = setting
         zeros = math.prod(panel_lens(problem, tile_for(problem.types)))
         table = image_strides(problem, epilogue, strides)
         return Solution((direct_launch(problem.volume(), epilogue, table, threads, 0, zeros, given=blocking),))

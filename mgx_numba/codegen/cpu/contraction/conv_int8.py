@@ -12,16 +12,15 @@ import numpy as np
 
 from ...launch import Operand, Solution
 from ...problems.convolution import ConvProblem
-from ...problems.epilogue import NOT_COMPUTED, Epilogue
+from ...problems.epilogue import NOT_COMPUTED
 from ...problems.gemm import GemmProblem
 from ..microkernels.register_tile import RegisterTile
-from ..microkernels.tile_table import declared_tile, tile_for
-from .blocking import Blocking
+from ..microkernels.tile_table import tile_for
 from .conv import ConvDirect, direct_launch, panel_lens, tap_matrices
 from .gemm_int8 import left_words, word_rows
 from .pack import aligned_zeros, pack_panels
 from .rows import image_strides
-from .solver import NO_EPILOGUE, Strides
+from .solver import Setting, integer_types_refused
 
 __all__ = ["ConvInt8"]
 
@@ -32,12 +31,7 @@ class ConvInt8(ConvDirect):
     name = "conv_int8"
 
     def refused_types(self, problem: ConvProblem) -> str | None:
-        types = problem.types
-        if types.a not in ("int8", "uint8") or types.b != "int8":
-            return f"the operands are {types.a} and {types.b}"
-        if types.out != types.accumulator:
-            return f"the sums are {types.accumulator}, and no epilogue makes {types.out} of them"
-        return None if declared_tile(types) else f"no tile is declared for {types}"
+        return integer_types_refused(problem.types)
 
     def declines(self, problem: ConvProblem) -> str | None:
         if problem.prologue:
@@ -72,14 +66,8 @@ class ConvInt8(ConvDirect):
             out[-depth:].view(np.uint8)[...] = 128
         return out
 
-    def plan(
-        self,
-        problem: ConvProblem,
-        epilogue: Epilogue = NO_EPILOGUE,
-        strides: Strides = (),
-        threads: int = 1,
-        blocking: Blocking | None = None,
-    ) -> Solution:
+    def solve(self, problem: ConvProblem, setting: Setting) -> Solution:
+        epilogue, strides, threads, blocking = setting
         tile = tile_for(problem.types)
         zeros = math.prod(self.packed_lens(problem)) - tile.depth(problem.group_in)
         table = image_strides(problem, epilogue, strides)

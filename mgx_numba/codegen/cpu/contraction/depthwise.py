@@ -28,7 +28,7 @@ from .pack import aligned_zeros, pack_panels
 from .refinement import line_blockings
 from .roofline import seconds
 from .rows import image_strides, row_offsets, stride_arguments
-from .solver import NO_EPILOGUE, Solver, Strides
+from .solver import Setting, Solver
 
 __all__ = [
     "LINE", "MOST_ROWS", "WINDOWS", "ConvDepthwise", "best_run", "line_locals", "missing", "taps_inside",
@@ -69,14 +69,8 @@ class ConvDepthwise(Solver[ConvProblem]):
         pack_panels(weights.reshape(problem.out_channels, problem.taps).T, out)
         return out
 
-    def plan(
-        self,
-        problem: ConvProblem,
-        epilogue: Epilogue = NO_EPILOGUE,
-        strides: Strides = (),
-        threads: int = 1,
-        blocking: Blocking | None = None,
-    ) -> Solution:
+    def solve(self, problem: ConvProblem, setting: Setting) -> Solution:
+        epilogue, strides, threads, blocking = setting
         table = image_strides(problem, epilogue, strides)
         return Solution((_launch(problem.volume(), epilogue, table, threads, blocking),))
 

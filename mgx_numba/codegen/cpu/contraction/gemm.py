@@ -22,7 +22,7 @@ from .pack import aligned_zeros, pack_panels, panel_count
 from .pack_kernel import pack_launch
 from .prologue import PrologueRows
 from .roofline import seconds
-from .solver import NO_EPILOGUE, Solver, Strides
+from .solver import Setting, Solver
 
 __all__ = ["LEFT", "GemmInPlace", "GemmPacked", "GemmPacking", "product_launches"]
 
@@ -67,14 +67,8 @@ class GemmPacked(Solver[GemmProblem]):
             size *= length if stride else 1
         return tuple(strides)
 
-    def plan(
-        self,
-        problem: GemmProblem,
-        epilogue: Epilogue = NO_EPILOGUE,
-        strides: Strides = (),
-        threads: int = 1,
-        blocking: Blocking | None = None,
-    ) -> Solution:
+    def solve(self, problem: GemmProblem, setting: Setting) -> Solution:
+        epilogue, strides, threads, blocking = setting
         *_, k, columns = self.packed_lens(problem)
         batched = collapse(problem, epilogue, strides, self.panel_strides(problem))
         return Solution(
@@ -109,14 +103,8 @@ class GemmInPlace(_Unpacked):
             return "the sum is empty"
         return None if problem.b_strides[-1] == 1 or problem.n == 1 else "the right-hand side's rows are not contiguous"
 
-    def plan(
-        self,
-        problem: GemmProblem,
-        epilogue: Epilogue = NO_EPILOGUE,
-        strides: Strides = (),
-        threads: int = 1,
-        blocking: Blocking | None = None,
-    ) -> Solution:
+    def solve(self, problem: GemmProblem, setting: Setting) -> Solution:
+        epilogue, strides, threads, blocking = setting
         batched = collapse(problem, epilogue, strides, problem.b_strides[:-2])
         steps = (problem.b_strides[-2], tile_for(problem.types).columns)
         return Solution(
@@ -139,14 +127,8 @@ class GemmPacking(_Unpacked):
             return "the right-hand side is a constant: packing it is free"
         return "the sum is empty" if problem.k == 0 else None
 
-    def plan(
-        self,
-        problem: GemmProblem,
-        epilogue: Epilogue = NO_EPILOGUE,
-        strides: Strides = (),
-        threads: int = 1,
-        blocking: Blocking | None = None,
-    ) -> Solution:
+    def solve(self, problem: GemmProblem, setting: Setting) -> Solution:
+        epilogue, strides, threads, blocking = setting
         tile = tile_for(problem.types)
         panels = panel_count(tile, problem.n)
         matrix = panels * problem.k * tile.columns

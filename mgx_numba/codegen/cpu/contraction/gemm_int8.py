@@ -15,19 +15,18 @@ from ...arguments import Arguments
 from ...launch import Launch, Operand, Solution, TaskRange
 from ...printer import numpy_dtype
 from ...problems.element_types import ITEMSIZE
-from ...problems.epilogue import NOT_COMPUTED, Epilogue
+from ...problems.epilogue import NOT_COMPUTED
 from ...problems.gemm import GemmProblem
 from ...statements import for_tasks, kernel_text, vector_loop
 from .. import host
 from ..kernel import cpu_kernel
 from ..loops import claim
 from ..microkernels.register_tile import RegisterTile
-from ..microkernels.tile_table import declared_tile, tile_for
+from ..microkernels.tile_table import tile_for
 from .batches import collapse
-from .blocking import Blocking
 from .gemm import LEFT, GemmPacked, product_launches
 from .pack import aligned_zeros, pack_panels
-from .solver import NO_EPILOGUE, Strides
+from .solver import Setting, integer_types_refused
 
 __all__ = ["GemmInt8", "left_words", "word_rows"]
 
@@ -38,12 +37,7 @@ class GemmInt8(GemmPacked):
     name = "gemm_int8"
 
     def refused_types(self, problem: GemmProblem) -> str | None:
-        types = problem.types
-        if types.a not in ("int8", "uint8") or types.b != "int8":
-            return f"the operands are {types.a} and {types.b}"
-        if types.out != types.accumulator:
-            return f"the sums are {types.accumulator}, and no epilogue makes {types.out} of them"
-        return None if declared_tile(types) else f"no tile is declared for {types}"
+        return integer_types_refused(problem.types)
 
     def declines(self, problem: GemmProblem) -> str | None:
         return NOT_COMPUTED if problem.prologue else super().declines(problem)
@@ -67,14 +61,8 @@ class GemmInt8(GemmPacked):
                 pack_panels(distinct[index].sum(0, keepdims=True, dtype=np.int32), target[index][:, :first])
         return out
 
-    def plan(
-        self,
-        problem: GemmProblem,
-        epilogue: Epilogue = NO_EPILOGUE,
-        strides: Strides = (),
-        threads: int = 1,
-        blocking: Blocking | None = None,
-    ) -> Solution:
+    def solve(self, problem: GemmProblem, setting: Setting) -> Solution:
+        epilogue, strides, threads, blocking = setting
         tile = tile_for(problem.types)
         *_, rows, columns = self.packed_lens(problem)
         pack: tuple[Launch, ...] = ()

@@ -23,7 +23,7 @@ from ..microkernels.tile_table import tile_for
 from .blocking import Blocking
 from .epilogue_rows import Rows, kernel_name
 from .gemm import GemmPacked
-from .solver import NO_EPILOGUE, Strides
+from .solver import Setting
 
 __all__ = ["GemvPacked", "chain_sets"]
 
@@ -53,15 +53,9 @@ class GemvPacked(GemmPacked):
             return f"more than {MOST_ROWS} rows or one product"
         return "the sum is empty" if problem.k == 0 else super().declines(problem)
 
-    def plan(
-        self,
-        problem: GemmProblem,
-        epilogue: Epilogue = NO_EPILOGUE,
-        strides: Strides = (),
-        threads: int = 1,
-        blocking: Blocking | None = None,
-    ) -> Solution:
+    def solve(self, problem: GemmProblem, setting: Setting) -> Solution:
         """One launch; there is nothing to block."""
+        epilogue, strides, threads, _ = setting
         tile = tile_for(problem.types)
         columns = self._panel_columns(problem, tile)
         panels = -(-problem.n // columns)

@@ -24,7 +24,7 @@ from .pack import aligned_zeros, pack_panels
 from .refinement import line_blockings
 from .roofline import seconds
 from .rows import image_strides, row_offsets, stride_arguments
-from .solver import NO_EPILOGUE, Solver, Strides
+from .solver import Setting, Solver
 
 __all__ = ["ConvFewChannels"]
 
@@ -70,14 +70,8 @@ class ConvFewChannels(Solver[ConvProblem]):
         pack_panels(taps.reshape(-1, problem.out_channels), out.reshape(out.shape[0], -1, out.shape[-1]))
         return out
 
-    def plan(
-        self,
-        problem: ConvProblem,
-        epilogue: Epilogue = NO_EPILOGUE,
-        strides: Strides = (),
-        threads: int = 1,
-        blocking: Blocking | None = None,
-    ) -> Solution:
+    def solve(self, problem: ConvProblem, setting: Setting) -> Solution:
+        epilogue, strides, threads, blocking = setting
         table = image_strides(problem, epilogue, strides)
         return Solution((_launch(problem.volume(), epilogue, table, threads, blocking),))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -20,9 +20,11 @@ from .refinement import near_blockings
 __all__ = [
     "NO_EPILOGUE",
     "LoadKernels",
+    "Setting",
     "Solver",
     "Strides",
     "UnsuitedWeights",
+    "integer_types_refused",
     "stored_types_refused",
 ]
 
@@ -35,6 +37,28 @@ convolution. ``per_n`` and ``scalar`` operands have none (an empty sequence)."""
 
 LoadKernels = Callable[[Sequence[KernelSource]], list[int]]
 """Addresses of kernels: a back end's `load`."""
+
+
+class Setting(NamedTuple):
+    """What launches are planned for besides the problem.
+
+    Missing ``strides`` are those of operands laid out like a contiguous output. ``blocking`` replaces the solver's own
+    choice; any is safe, since what a kernel cannot run is made to fit.
+    """
+
+    epilogue: Epilogue
+    strides: Strides
+    threads: int
+    blocking: Blocking | None
+
+
+def integer_types_refused(types: ElementTypes) -> str | None:
+    """Why a product of 8-bit integers cannot be computed."""
+    if types.a not in ("int8", "uint8") or types.b != "int8":
+        return f"the operands are {types.a} and {types.b}"
+    if types.out != types.accumulator:
+        return f"the sums are {types.accumulator}, and no epilogue makes {types.out} of them"
+    return None if declared_tile(types) else f"no tile is declared for {types}"
 
 
 def stored_types_refused(types: ElementTypes) -> str | None:
@@ -114,11 +138,11 @@ class Solver(Protocol, Generic[P]):
         threads: int = 1,
         blocking: Blocking | None = None,
     ) -> Solution:
-        """The launches that compute the problem on ``threads`` threads.
+        """The launches that compute the problem on ``threads`` threads; the other arguments are those of `Setting`."""
+        return self.solve(problem, Setting(epilogue, strides, threads, blocking))
 
-        Missing ``strides`` are those of operands laid out like a contiguous output. ``blocking`` replaces the
-        solver's own choice; any is safe, since what a kernel cannot run is made to fit.
-        """
+    def solve(self, problem: P, setting: Setting) -> Solution:
+        """`plan`, as each solver does it."""
 
     def estimate(self, problem: P, threads: int = 1) -> float:
         """Rough seconds on ``threads`` threads, to compare solvers by."""

@@ -17,15 +17,14 @@ import numpy as np
 
 from ...launch import Solution
 from ...problems.convolution import ConvProblem
-from ...problems.epilogue import NOT_COMPUTED, Epilogue
+from ...problems.epilogue import NOT_COMPUTED
 from ..machine import machine
 from ..microkernels.tile_table import tile_for
-from .blocking import Blocking
 from .conv import direct_launch, panel_lens, tap_matrices
 from .pack import aligned_zeros, pack_panels, panel_count
 from .roofline import seconds
 from .rows import image_strides
-from .solver import NO_EPILOGUE, Solver, Strides
+from .solver import Setting, Solver
 
 __all__ = ["ConvTransposed"]
 
@@ -83,14 +82,8 @@ class ConvTransposed(Solver[ConvProblem]):
             start += math.prod(lens)
         return out
 
-    def plan(
-        self,
-        problem: ConvProblem,
-        epilogue: Epilogue = NO_EPILOGUE,
-        strides: Strides = (),
-        threads: int = 1,
-        blocking: Blocking | None = None,
-    ) -> Solution:
+    def solve(self, problem: ConvProblem, setting: Setting) -> Solution:
+        epilogue, strides, threads, blocking = setting
         tile = tile_for(problem.types)
         table = image_strides(problem, epilogue, strides)
         zeros = self.packed_lens(problem)[0] - problem.group_in

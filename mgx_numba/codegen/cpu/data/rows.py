@@ -8,7 +8,7 @@ from math import prod
 from ....core.types import Type
 from ...arguments import Arguments
 from ...kernel import KernelSource
-from ...statements import for_tasks, indent, kernel_text
+from ...statements import for_tasks, kernel_text
 from .. import host
 from ..kernel import cpu_kernel
 from ..loops import AHEAD_BYTES, FEWEST_CLAIMS, Odometer, task_elements
@@ -146,18 +146,7 @@ class RowLoop:
         ``prologue`` and ``epilogue`` are done once a call, ``before`` and ``after`` once a task. ``streamed``: some
         stores are.
         """
-        task = [
-            "block = idiv(task, chunks)",
-            "first = (task - block * chunks) * chunk",
-            "last = imin(cols, first + chunk)",
-            "row = block * batch",
-            "stop = imin(rows, row + batch)",
-            *self.odometer.start("row"),
-            *before,
-            "while row < stop:",
-            *indent([*inside, "row += 1", *self.odometer.step()]),
-            *after,
-        ]
+        task = self.odometer.each_row(inside, before=before, after=after)
         fence = ["stream_fence()"] if streamed else []
         body = [*self.arguments.bind(), *prologue, *for_tasks(task), *epilogue, *fence]
         return cpu_kernel(name, kernel_text(body), origin)

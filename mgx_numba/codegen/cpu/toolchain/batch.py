@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ....environment import environment_flag, environment_number
 from ....errors import CompileError
 from ....interrupts import unbroken
 from ...kernel import KernelSource
@@ -33,10 +35,12 @@ def worker_count(kernels: int, cpus: int | None = None) -> int:
     """Worker processes that pay off for so many kernels; 0 for few kernels or one core.
 
     With workers this process compiles nothing: Numba's and LLVM's memory stays theirs and goes with them.
+    ``MIGRAPHX_GPU_COMPILE_PARALLEL`` is the most there may be.
     """
     if getattr(sys, "frozen", False) or not sys.executable:
         return 0
     available = cpus if cpus is not None else len(_affinity())
+    available = min(available, environment_number("MIGRAPHX_GPU_COMPILE_PARALLEL") or available)
     workers = min(available, kernels // _KERNELS_PER_WORKER)
     return workers if workers > 1 else 0
 
@@ -179,6 +183,8 @@ def start_worker() -> subprocess.Popen[bytes]:
     Raises:
         OSError: it cannot be started.
     """
+    if environment_flag("MIGRAPHX_TRACE_CMD_EXECUTE"):
+        print(shlex.join(WORKER_COMMAND), flush=True)
     root = Path(__file__).resolve().parents[4]
     search_path = [os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), *search_path])}

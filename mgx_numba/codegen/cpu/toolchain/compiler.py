@@ -16,6 +16,7 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from ...kernel import KernelSource
+from ...toolchain.garbage import collection_paused
 from ...toolchain.kernel_text import executed, failure
 from .. import host
 from .elf import read_object
@@ -45,7 +46,7 @@ def compile_object(source: KernelSource) -> bytes:
         CompileError: the text is not valid, does not type, or calls what no kernel may call. The message
             names the kernel, the line of its text, and the instructions it came from.
     """
-    with _lock, host.target_machine() as machine, _parse(source, _lower(source)) as module:
+    with _lock, collection_paused(), host.target_machine() as machine, _parse(source, _lower(source)) as module:
         _optimise(module, machine)
         data = machine.emit_object(module)
     symbols = read_object(data)

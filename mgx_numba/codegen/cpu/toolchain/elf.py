@@ -1,4 +1,5 @@
-"""What loading an ELF64 little-endian object needs to know: its sections, its symbols, and where they are referred to.
+"""ELF64 little-endian objects: reading what loading one needs to know, its sections, its symbols, and where they are
+referred to; and writing one that holds data.
 
 System V Application Binary Interface, generic part, chapters 4 and 5.
 """
@@ -6,15 +7,18 @@ System V Application Binary Interface, generic part, chapters 4 and 5.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ....errors import FormatError
 
-__all__ = ["ElfObject", "Relocation", "Section", "Symbol", "read_object"]
+__all__ = ["EM_X86_64", "SHF_ALLOC", "ElfObject", "Relocation", "Section", "Symbol", "data_object", "read_object"]
 
 # By the ELF specification.
-_SHT_SYMTAB, _SHT_RELA, _SHT_NOBITS, _SHT_REL = 2, 4, 8, 9
-_STB_LOCAL = 0
+_SHT_PROGBITS, _SHT_SYMTAB, _SHT_STRTAB, _SHT_RELA, _SHT_NOBITS, _SHT_REL = 1, 2, 3, 4, 8, 9
+SHF_ALLOC = 2
+_STB_LOCAL, _GLOBAL_OBJECT, _HIDDEN = 0, 0x11, 2
+_ET_REL, EM_X86_64 = 1, 62
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
@@ -126,3 +130,35 @@ def _symbols(table: bytes, names: bytes) -> list[Symbol]:
         name = names[name_at : names.index(b"\0", name_at)].decode("ascii")
         symbols.append(Symbol(name, section, value, info >> 4 == _STB_LOCAL))
     return symbols
+
+
+def data_object(
+    symbol: str, pieces: Sequence[bytes | memoryview], size: int, alignment: int
+) -> list[bytes | memoryview]:
+    """An x86-64 object that defines ``symbol`` as these ``size`` bytes, read-only and not visible outside of what it is
+    linked into, at a multiple of ``alignment``; in pieces."""
+    names = b"\0.rodata\0.symtab\0.strtab\0.note.GNU-stack\0"  # the last: its stack need not be executable
+    symbols = _SYMBOL.pack(0, 0, 0, 0, 0, 0) + _SYMBOL.pack(len(names), _GLOBAL_OBJECT, _HIDDEN, 1, 0, size)
+    strings = names + symbol.encode("ascii") + b"\0"
+    padding = -size % 8
+    tables = alignment + size + padding
+    heads = [
+        ("", 0, 0, 0, 0, 0, 0, 0, 0),
+        (".rodata", _SHT_PROGBITS, SHF_ALLOC, alignment, size, 0, 0, alignment, 0),
+        (".symtab", _SHT_SYMTAB, 0, tables, len(symbols), 3, 1, 8, _SYMBOL.size),
+        (".strtab", _SHT_STRTAB, 0, tables + len(symbols), len(strings), 0, 0, 1, 0),
+        (".note.GNU-stack", _SHT_PROGBITS, 0, tables, 0, 0, 0, 1, 0),
+    ]
+    end = tables + len(symbols) + len(strings)
+    ident = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
+    place = end + -end % 8
+    header = (ident, _ET_REL, EM_X86_64, 1, 0, 0, place, 0, _HEADER.size, 0, 0, _SECTION.size, len(heads), 3)
+    packed = [
+        _SECTION.pack(names.index(name.encode() + b"\0"), kind, flags, 0, at, length, link, info, align, entry)
+        for name, kind, flags, at, length, link, info, align, entry in heads
+    ]
+    return [
+        _HEADER.pack(*header).ljust(alignment, b"\0"),
+        *pieces,
+        bytes(padding) + symbols + strings + bytes(place - end) + b"".join(packed),
+    ]

@@ -12,7 +12,7 @@ from numba.core import cgutils, types
 from numba.core.compiler_lock import global_compiler_lock
 
 from ...lang.target import with_features
-from ...toolchain.frontend import Refused, typed_module
+from ...toolchain.frontend import Refused, call_inlined, typed_module
 from .. import host
 
 __all__ = ["Refused", "lower"]
@@ -39,24 +39,17 @@ def lower(function: python_types.FunctionType, symbol: str) -> str:
 
 
 def _add_entry(module: ir.Module, body: ir.Function, symbol: str) -> None:
-    """Export the kernel ABI around Numba's calling convention, whose status nothing reads."""
+    """Export the kernel ABI around Numba's calling convention."""
     stored = body.args[0].type.pointee
     returned = _I64 if stored == _I64 else ir.VoidType()
     entry = ir.Function(module, ir.FunctionType(returned, [_I64.as_pointer(), _I64, _I64]), name=symbol)
     entry.attributes.add("nounwind")
     builder = ir.IRBuilder(entry.append_basic_block())
-    result = cgutils.alloca_once(builder, stored)
-    exception = cgutils.alloca_once(builder, body.args[1].type.pointee)
-    builder.call(body, [result, exception, *entry.args])
+    result = call_inlined(module, builder, body, entry.args)
     if returned == _I64:
         builder.ret(builder.load(result))
     else:
         builder.ret_void()
-    body.linkage = "internal"
-    body.attributes.add("alwaysinline")
-    for value in module.global_values:
-        if isinstance(value, ir.GlobalVariable) and value.linkage == "common":  # Numba's environment, unused here
-            value.linkage = "internal"
 
 
 def _call_through_table(module: ir.Module) -> None:

@@ -13,14 +13,13 @@ import struct
 import sys
 from collections.abc import Iterator, Sequence
 
-from .elf import ElfObject, Relocation
+from .elf import EM_X86_64, SHF_ALLOC, ElfObject, Relocation
 from .symbols import address as library_address
 
 __all__ = ["link"]
 
 # By the ELF specification and its x86-64 supplement.
-_EM_X86_64 = 62
-_SHF_WRITE, _SHF_ALLOC, _SHF_EXECINSTR, _SHF_TLS = 1, 2, 4, 0x400
+_SHF_WRITE, _SHF_EXECINSTR, _SHF_TLS = 1, 4, 0x400
 _R_64, _R_PC32, _R_PLT32, _R_GOTPCREL, _R_PC64, _R_GOTPCRELX, _R_REX_GOTPCRELX = 1, 2, 4, 9, 24, 41, 42
 _GOT_TYPES = frozenset((_R_GOTPCREL, _R_GOTPCRELX, _R_REX_GOTPCRELX))
 _TYPES = frozenset((_R_64, _R_PC32, _R_PLT32, _R_PC64)) | _GOT_TYPES
@@ -46,11 +45,11 @@ def link(objects: Sequence[ElfObject]) -> dict[str, int] | None:
 
 
 def _is_known(found: ElfObject) -> bool:
-    loaded = {number for number, section in enumerate(found.sections) if section.flags & _SHF_ALLOC}
+    loaded = {number for number, section in enumerate(found.sections) if section.flags & SHF_ALLOC}
     return (
-        found.machine == _EM_X86_64
+        found.machine == EM_X86_64
         and found.complete
-        and not any(s.flags & (_SHF_WRITE | _SHF_TLS) for s in found.sections if s.flags & _SHF_ALLOC)
+        and not any(s.flags & (_SHF_WRITE | _SHF_TLS) for s in found.sections if s.flags & SHF_ALLOC)
         and all(_is_reachable(found, r, loaded) for r in found.relocations if r.section in loaded)
     )
 
@@ -112,7 +111,7 @@ class _Image:
     def _relocations(self) -> Iterator[tuple[int, Relocation]]:
         for number, found in enumerate(self._objects):
             for relocation in found.relocations:
-                if found.sections[relocation.section].flags & _SHF_ALLOC:
+                if found.sections[relocation.section].flags & SHF_ALLOC:
                     yield number, relocation
 
     def _take(self, size: int, alignment: int) -> int:
@@ -124,7 +123,7 @@ class _Image:
     def _take_sections(self, executable: int) -> None:
         for number, found in enumerate(self._objects):
             for k, section in enumerate(found.sections):
-                if section.flags & _SHF_ALLOC and section.flags & _SHF_EXECINSTR == executable:
+                if section.flags & SHF_ALLOC and section.flags & _SHF_EXECINSTR == executable:
                     place = self._take(len(section.data), max(_SECTION_ALIGNMENT, section.alignment))
                     self._sections[number, k] = place
 

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from ....errors import CompileError, FormatError
 from ....interrupts import unbroken
 from ...kernel import KernelSource
-from ...store import Store, default_store
+from ...store import Store, default_store, look_up
+from ...traces import dump_kernels, show_kernels
 from .elf import read_object
 from .linker import link
 from .symbols import address, unavailable
@@ -49,6 +50,7 @@ def load(
     Raises:
         CompileError: a kernel cannot be compiled.
     """
+    dump_kernels(sources, _assembly)
     try:
         return [_addresses[source.symbol] for source in sources]
     except KeyError:
@@ -71,14 +73,8 @@ def objects_of(
     What the store lacks, or holds for another C library, is compiled and kept.
     """
     store = store or default_store()
-    objects: dict[str, bytes] = {}
-    missing = []
-    for source in sources:
-        data = store.get(source)
-        if data is None or not loadable(source, data):
-            missing.append(source)
-        else:
-            objects[source.symbol] = data
+    objects, missing = look_up(store, sources, loadable)
+    show_kernels(sources, missing)
     if missing:
         from .batch import compile_objects
 
@@ -91,6 +87,12 @@ def objects_of(
         hits = len(objects)
         compile_objects(missing, workers, finished)
     return objects
+
+
+def _assembly(source: KernelSource) -> str:
+    from .compiler import inspect  # late: a process whose kernels are all stored loads no LLVM
+
+    return inspect(source).assembly
 
 
 def ready(source: KernelSource, store: Store | None = None) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from ...kernel import KernelSource
+from ...toolchain.garbage import collection_paused
 from ...toolchain.kernel_text import executed, failure
 from ..architecture import Architecture
 
@@ -32,7 +33,7 @@ def compile_object(source: KernelSource, arch: Architecture) -> bytes:
         CompileError: the text is not valid, does not type, or calls what no kernel may call. The message names the
             kernel, the line of its text, and the instructions it came from.
     """
-    with _lock, _machine(arch) as machine, _optimised(source, arch, machine) as module:
+    with _lock, collection_paused(), _machine(arch) as machine, _optimised(source, arch, machine) as module:
         if arch.nvidia:
             return machine.emit_assembly(module).encode()
         return machine.emit_object(module)

@@ -14,7 +14,7 @@ from numba.core import cgutils, types
 from numba.core.compiler_lock import global_compiler_lock
 
 from ...lang.target import with_features
-from ...toolchain.frontend import Refused, typed_module
+from ...toolchain.frontend import Refused, call_inlined, typed_module
 from ..architecture import Architecture, lowering_for
 
 __all__ = ["BlockShape", "Refused", "lower"]
@@ -76,17 +76,10 @@ def lower(function: python_types.FunctionType, symbol: str, shape: BlockShape, a
         module, body = typed_module(function, symbol, _ARGUMENTS, types.void)
         entry = _Entry(module, symbol, shape, arch)
         builder = ir.IRBuilder(entry.append_basic_block())
-        result = cgutils.alloca_once(builder, body.args[0].type.pointee)
-        exception = cgutils.alloca_once(builder, body.args[1].type.pointee)
         words = _I64.as_pointer()
         place = entry.block if arch.nvidia else builder.addrspacecast(entry.block, words)
-        builder.call(body, [result, exception, builder.bitcast(place, words)])
+        call_inlined(module, builder, body, [builder.bitcast(place, words)])
         builder.ret_void()
-        body.linkage = "internal"
-        body.attributes.add("alwaysinline")
-        for value in module.global_values:
-            if isinstance(value, ir.GlobalVariable) and value.linkage == "common":  # Numba's environment, unused here
-                value.linkage = "internal"
         text = cgutils.normalize_ir_text(str(module))
     return text if arch.nvidia else _with_private_stack(text)
 

@@ -15,6 +15,7 @@ from ....runtime.plan import Region
 from ...lowering.attention import accepts_attention, as_type, attention_output, convert, mask_strides
 from ...lowering.buffers import Buffer, View
 from ...lowering.lowering import Lowering
+from ...lowering.solutions import with_origin
 from .table import lowering
 
 
@@ -41,7 +42,8 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
         mask = operands["mask"] = _mask(low, ins, type, reads_turned_masks(problem))
         period = mask.lens[0] if len(mask.lens) == 4 and mask.lens[0] > 1 else None
         problem = replace(problem, mask=MaskLayout(mask.type.numpy.name, mask_strides(mask), period))
-    chosen = plan(problem, low.threads, low.origin(ins))
+    origin = low.origin(ins)
+    chosen = with_origin(low.solutions.of((problem, low.threads), lambda: plan(problem, low.threads, origin)), origin)
     if chosen.scratch:
         operands["scratch"] = View(Buffer(Region.ARENA, 0, chosen.scratch), Shape(Type.uint8_type, (chosen.scratch,)))
     for launch in chosen.launches:

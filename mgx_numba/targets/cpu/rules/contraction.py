@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +12,9 @@ import numpy as np
 from ....codegen.cpu.contraction import CONV_SOLVERS, GEMM_SOLVERS
 from ....codegen.cpu.contraction.select import select
 from ....codegen.cpu.contraction.solver import UnsuitedWeights
+from ....codegen.launch import Solution
 from ....codegen.printer import check_body
 from ....codegen.problems.convolution import ConvProblem
-from ....codegen.problems.epilogue import Epilogue
 from ....codegen.problems.gemm import GemmProblem
 from ....codegen.tuning.request import Candidate, Request
 from ....core.shape import Shape
@@ -24,14 +24,15 @@ from ....graph.instruction import Instruction
 from ....runtime.plan import Region
 from ...lowering import contraction
 from ...lowering.buffers import Buffer, View
-from ...lowering.contraction import CONVOLUTIONS, PRODUCTS, Contractions, accepts_contraction
+from ...lowering.contraction import CONVOLUTIONS, PRODUCTS, Contraction, Contractions, accepts_contraction
 from ...lowering.lowering import Lowering, PendingStep
 from .table import lowering
 
 _WIDE = (Type.float_type, Type.double_type)
 _INT8 = (Type.int8_type, Type.uint8_type)
 _SOLVERS: tuple[Any, ...] = (*GEMM_SOLVERS, *CONV_SOLVERS)
-_SPECIAL = {solver.name for solver in _SOLVERS} - {"gemm", "gemm_packing", "conv_direct"}
+_GENERAL = {"gemm", "gemm_packing", "gemm_int8", "gemm_bfloat16", "conv_direct", "conv_int8", "conv_bfloat16"}
+_SPECIAL = {solver.name for solver in _SOLVERS} - _GENERAL
 """Solvers whose kernels are for some lengths; those of the others, over register tiles, serve any."""
 
 
@@ -50,28 +51,20 @@ def lower_contraction(low: Lowering, ins: Instruction) -> None:
     contraction.lower_contraction(low, ins, _HERE)
 
 
-def _launch(
-    low: Lowering,
-    ins: Instruction,
-    problem: GemmProblem | ConvProblem,
-    epilogue: Epilogue,
-    strides: Sequence[Sequence[int]],
-    operands: dict[str, View],
-    extras: Sequence[View],
-    weights: np.ndarray | None,
-) -> None:
+def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
+    problem, operands, weights = what.problem, what.operands, what.weights
     if weights is not None and weights.dtype.name != problem.types.b:
         problem = _with_stored_weights(low, problem, weights)
-    places = tuple(tuple(int(s) for s in own) for own in strides)
-    request = Request(problem, epilogue, places, low.threads, low.options.fast_math)
+    places = tuple(tuple(int(s) for s in own) for own in what.strides)
+    request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
     chosen = _choose(low, request)
     room = 0 if weights is None else low.packing_room  # what is packed in every run is not worth transforming
     unsuited: list[str] = []
     while True:
         if unsuited or chosen.solver.packing_growth(problem) > room:
-            chosen = Candidate(select(problem, low.threads, room, unsuited))
+            chosen = Candidate(_select(low, problem, room, unsuited))
         solver = chosen.solver
-        plan = solver.plan(problem, epilogue, strides, low.threads, chosen.blocking)
+        plan = _plan(low, request, chosen)
         try:
             packed = low.usable(plan.launches)
             if packed and weights is not None and solver.packed_lens(problem):
@@ -81,7 +74,7 @@ def _launch(
         if packed:
             break
         unsuited.append(solver.name)
-    operands |= {f"e{k}": view for k, view in enumerate(extras)}
+    operands |= {f"e{k}": view for k, view in enumerate(what.extras)}
     packed_lens = solver.packed_lens(problem)
     if not packed_lens and weights is not None and weights.dtype.name != problem.types.b:
         raise UnsupportedError(f"{solver.name} reads weights of {weights.dtype} where they lie")
@@ -94,10 +87,29 @@ def _launch(
     for launch in plan.launches:
         low.launch(launch, operands, ins)
     low.requested.append((request, operands, start, len(low.steps)))
+    if low.options.tuning is not None:
+        low.options.tuning.place(request, low.text(ins), chosen)
     if low.spare is not None:
         with contextlib.suppress(UnsupportedError):
-            general = select(problem, low.threads, room, _SPECIAL).plan(problem, epilogue, strides, low.threads)
+            general = _plan(low, request, Candidate(_select(low, problem, room, _SPECIAL)))
             low.spare.update(dict.fromkeys(kernel for one in general.launches for kernel in one.kernels))
+
+
+def _select(
+    low: Lowering, problem: GemmProblem | ConvProblem, room: int | None = None, unsuited: Collection[str] = ()
+) -> Any:
+    """What `select` answers."""
+    question = (select, problem, low.threads, room, tuple(sorted(unsuited)))
+    return low.solutions.of(question, lambda: select(problem, low.threads, room, unsuited))
+
+
+def _plan(low: Lowering, request: Request, chosen: Candidate) -> Solution:
+    """The solver's launches."""
+    problem, epilogue, strides, solver = request.problem, request.epilogue, request.strides, chosen.solver
+    return low.solutions.of(
+        (solver.name, problem, epilogue, strides, low.threads, chosen.blocking),
+        lambda: solver.plan(problem, epilogue, strides, low.threads, chosen.blocking),
+    )
 
 
 def _with_stored_weights(
@@ -106,10 +118,10 @@ def _with_stored_weights(
     """The problem over weights as they are stored, if a solver for them is the quickest; else over float32."""
     stored = replace(problem, types=replace(problem.types, b=weights.dtype.name))
     try:
-        quickest = select(stored, low.threads, low.packing_room)
+        quickest = _select(low, stored, low.packing_room)
     except UnsupportedError:
         return problem
-    wide = select(problem, low.threads, low.packing_room)
+    wide = _select(low, problem, low.packing_room)
     cheaper = quickest.estimate(stored, low.threads) <= wide.estimate(problem, low.threads)
     return stored if cheaper else problem
 
@@ -117,7 +129,7 @@ def _with_stored_weights(
 def _choose(low: Lowering, request: Request) -> Candidate:
     """What a tuning record says, else the cost model."""
     if low.options.tuning is None:
-        return Candidate(select(request.problem, low.threads))
+        return Candidate(_select(low, request.problem))
     return low.options.tuning.choose(request)
 
 

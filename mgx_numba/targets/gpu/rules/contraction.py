@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from math import gcd
@@ -16,7 +15,6 @@ from ....codegen.gpu.contraction.tiled import pack_weights, packed_lens
 from ....codegen.gpu.printer import ThreadPrinter
 from ....codegen.printer import CodeBuffer
 from ....codegen.problems.convolution import ConvProblem
-from ....codegen.problems.epilogue import Epilogue
 from ....codegen.problems.gemm import GemmProblem
 from ....codegen.tuning.request import Request
 from ....core.shape import Shape
@@ -25,7 +23,7 @@ from ....errors import UnsupportedError
 from ....graph.instruction import Instruction
 from ...lowering import contraction
 from ...lowering.buffers import View
-from ...lowering.contraction import CONVOLUTIONS, PRODUCTS, Contractions, accepts_contraction
+from ...lowering.contraction import CONVOLUTIONS, PRODUCTS, Contraction, Contractions, accepts_contraction
 from ...lowering.lowering import Lowering, PendingStep
 from .table import lowering
 
@@ -52,27 +50,19 @@ def _check(body: ScalarBody) -> None:
     body.evaluate(printer, [printer.loaded(f"x{k}", type) for k, type in enumerate(body.parameters)])
 
 
-def _launch(
-    low: Lowering,
-    ins: Instruction,
-    problem: GemmProblem | ConvProblem,
-    epilogue: Epilogue,
-    strides: Sequence[Sequence[int]],
-    operands: dict[str, View],
-    extras: Sequence[View],
-    weights: np.ndarray | None,
-) -> None:
-    places = tuple(tuple(int(s) for s in own) for own in strides)
+def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
+    problem, operands, weights = what.problem, what.operands, what.weights
+    places = tuple(tuple(int(s) for s in own) for own in what.strides)
     if isinstance(problem, GemmProblem) and weights is not None:
         operands["w"] = low.packed_constant(weights, "columns", lambda: _columns(weights))
         problem = replace(problem, b_strides=(*operands["w"].strides[:-2], 1, problem.k))
     for name in ("x", "w"):
         operands[name] = _aligned(low, ins, operands[name])
-    request = Request(problem, epilogue, places, low.threads, low.options.fast_math)
-    offsets = [operands["out"].byte_offset, *(view.byte_offset for view in extras)]
+    request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
+    offsets = [operands["out"].byte_offset, *(view.byte_offset for view in what.extras)]
     placed = PlacedRequest(request, gcd(VECTOR_BYTES, *offsets))
     solution = low.backend.plan(placed)
-    operands |= {f"e{k}": view for k, view in enumerate(extras)}
+    operands |= {f"e{k}": view for k, view in enumerate(what.extras)}
     if isinstance(problem, ConvProblem):
         operands["w"] = _packed(low, ins, problem, not refusal(placed), operands["w"], weights)
     if solution.scratch:

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from ....launch import Operand, Solution
-from ....problems.epilogue import NOT_COMPUTED, Epilogue
+from ....problems.epilogue import NOT_COMPUTED
 from ....problems.gemm import GemmProblem
 from ...machine import machine
 from ...microkernels.tile_table import tile_for
 from ..batches import Batched, collapse
 from ..blocking import Blocking
 from ..gemm import GemmPacked
-from ..solver import NO_EPILOGUE, Solver, Strides
+from ..solver import Setting, Solver
 from .blocks import EFFICIENCY, Cut, best_cut, given_cut
 from .kernel import strassen_launch
 
@@ -65,14 +65,8 @@ class GemmStrassen(Solver[GemmProblem]):
     def pack_weights(self, problem: GemmProblem, weights: np.ndarray) -> np.ndarray:
         return self._plain.pack_weights(problem, weights)
 
-    def plan(
-        self,
-        problem: GemmProblem,
-        epilogue: Epilogue = NO_EPILOGUE,
-        strides: Strides = (),
-        threads: int = 1,
-        blocking: Blocking | None = None,
-    ) -> Solution:
+    def solve(self, problem: GemmProblem, setting: Setting) -> Solution:
+        epilogue, strides, threads, blocking = setting
         batched = collapse(problem, epilogue, strides, self._plain.panel_strides(problem))
         tile = tile_for(problem.types)
         size = (self.levels, tile, batched.m, problem.n, problem.k, threads)

@@ -16,14 +16,14 @@ import numpy as np
 
 from ....launch import Solution
 from ....problems.convolution import ConvProblem
-from ....problems.epilogue import NOT_COMPUTED, Epilogue
+from ....problems.epilogue import NOT_COMPUTED
 from ...machine import machine
 from ...microkernels.tile_table import tile_for
 from ..blocking import Blocking
 from ..conv import ConvDirect, panel_lens
 from ..pack import aligned_zeros
 from ..rows import image_strides
-from ..solver import NO_EPILOGUE, Solver, Strides
+from ..solver import Setting, Solver
 from .blocks import best_block, given_block, winograd_blockings
 from .form import Form
 from .kernel import WinogradWriter, filter_plane
@@ -93,14 +93,8 @@ class ConvWinograd(Solver[ConvProblem]):
             planes[:, panel * size : (panel + 1) * size] = matrix @ filters
         return out
 
-    def plan(
-        self,
-        problem: ConvProblem,
-        epilogue: Epilogue = NO_EPILOGUE,
-        strides: Strides = (),
-        threads: int = 1,
-        blocking: Blocking | None = None,
-    ) -> Solution:
+    def solve(self, problem: ConvProblem, setting: Setting) -> Solution:
+        epilogue, strides, threads, blocking = setting
         if blocking is None:
             block, _ = best_block(self.form, problem, threads)
         else:

@@ -15,14 +15,13 @@ import numpy as np
 from ....arguments import Arguments
 from ....launch import Launch, Operand, Solution, TaskRange
 from ....problems.convolution import ConvProblem
-from ....problems.epilogue import Epilogue
 from ....statements import for_tasks, kernel_text
 from ...kernel import cpu_kernel
 from ...machine import machine
 from ...microkernels.tile_table import tile_for
 from ..blocking import Blocking
 from ..pack import aligned_zeros
-from ..solver import NO_EPILOGUE, Solver, Strides
+from ..solver import Setting, Solver
 from .blocks import winograd_blockings
 from .form import Form
 from .solver import ConvWinograd
@@ -86,14 +85,8 @@ class ConvWinogradStrided(Solver[ConvProblem]):
         out[: packed.size] = packed
         return out
 
-    def plan(
-        self,
-        problem: ConvProblem,
-        epilogue: Epilogue = NO_EPILOGUE,
-        strides: Strides = (),
-        threads: int = 1,
-        blocking: Blocking | None = None,
-    ) -> Solution:
+    def solve(self, problem: ConvProblem, setting: Setting) -> Solution:
+        epilogue, strides, threads, blocking = setting
         blocks = _rearranged(problem)
         size = problem.batch * blocks.x_strides[0] * problem.itemsize
         size = -(-size // _ALIGNMENT) * _ALIGNMENT

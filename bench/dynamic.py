@@ -1,0 +1,230 @@
+"""What dynamic lengths cost: plans for new lengths, ranges, runs beside a static compile, threads, loops.
+
+``python -m bench.dynamic`` prints a table for each; ``--parts lengths,range,speed,threads,loop`` chooses. Times of plans
+and compiling are CPU seconds of the thread or the process, the least of several; throughput and loops are wall clock,
+so a quiet machine is needed for those. Nothing is asserted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from mgx_numba.api.program import program as public_program
+from mgx_numba.core.shape import DynamicDimension
+from mgx_numba.frontends.onnx import parse_onnx
+from tests.dynamic.models import FLOAT, MODELS, Case, Feeds, Graph, encoder
+
+__all__ = ["main"]
+
+OPEN = DynamicDimension(0, 4096)
+LAYERS, WIDTH, MOST = 12, 64, 64
+"""Of the larger encoder."""
+
+
+def compiled(case: Case, dim: DynamicDimension = OPEN, **options: Any) -> Any:
+    """The case's model with open dimensions in a range, compiled for ``cpu``."""
+    return public_program.wrap(parse_onnx(case.model, default_dyn_dim_value=dim)).compile("cpu", **options)
+
+
+def static(case: Case, feeds: Feeds) -> Any:
+    """The case's model compiled for the lengths of some inputs."""
+    lens = {name: list(array.shape) for name, array in feeds.items()}
+    return public_program.wrap(parse_onnx(case.model, map_input_dims=lens)).compile("cpu")
+
+
+def mlp() -> Case:
+    """Three products over an open batch."""
+    g = Graph()
+    y = "x"
+    for k, n in ((256, 512), (512, 512), (512, 64)):
+        y = g.op("Relu", g.op("Gemm", y, g.weights(k, n), g.weights(n)))
+
+    def draw(rng: np.random.Generator) -> Feeds:
+        return {"x": rng.standard_normal((int(rng.integers(1, 33)), 256)).astype(np.float32)}
+
+    return Case(g.model({"x": (FLOAT, ["N", 256])}, [y]), draw)
+
+
+def cases() -> dict[str, Case]:
+    """The models of the tests, and a deep encoder."""
+    deep = encoder(LAYERS, WIDTH, MOST)
+    return {**{name: make() for name, make in MODELS.items()}, f"encoder, {LAYERS} layers": deep}
+
+
+def new_lengths(rounds: int) -> None:
+    """A first run at new lengths less the second one, in CPU milliseconds of the calling thread."""
+    print("new lengths: ms beyond the run, by the share of lengths that stay below")
+    for name, case in cases().items():
+        begun = time.process_time()
+        net = compiled(case)
+        seconds = time.process_time() - begun
+        rng, costs, seen = np.random.default_rng(0), [], set()
+        for _ in range(rounds):
+            feeds = case.draw(rng)
+            lens = tuple(array.shape for array in feeds.values())
+            if lens in seen:
+                continue
+            seen.add(lens)
+            first = _thread_seconds(lambda feeds=feeds: net.run(feeds))
+            costs.append(1e3 * (first - min(_thread_seconds(lambda feeds=feeds: net.run(feeds)) for _ in range(3))))
+        least, middle, most = min(costs), statistics.median(costs), sorted(costs)[int(0.9 * len(costs))]
+        print(f"  {name:24} least {least:7.1f}  half {middle:7.1f}  0.9 {most:7.1f}   (compiled in {seconds:.1f} s)")
+
+
+def ranges() -> None:
+    """A range up to 5,000,000 beside one up to 8: CPU seconds of compiling, kernels, and what is saved."""
+    print("ranges: compiling in an empty cache folder is what MGX_CACHE_DIR=$(mktemp -d) shows")
+    for name, case in {"mlp": mlp(), "shuffle_net": MODELS["shuffle_net"]()}.items():
+        for most in (8, 5_000_000):
+            begun = time.process_time()
+            net = compiled(case, DynamicDimension(1, most))
+            seconds = time.process_time() - begun
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "model.mxr"
+                net.save(str(path))
+                size = path.stat().st_size
+            print(
+                f"  {name:12} 1..{most:<9} {seconds:6.2f} s  {len(net.kernels()):3} kernels  {size / 1e6:6.2f} MB saved"
+            )
+
+
+def speed(rounds: int) -> None:
+    """Runs of the dynamic program beside those of a static compile for the same lengths, taking turns."""
+    print("speed: dynamic / static, wall clock of the quickest of many turns")
+    for name, case in cases().items():
+        feeds = case.draw(np.random.default_rng(3))
+        nets = [compiled(case), static(case, feeds)]
+        least = [float("inf")] * 2
+        for _ in range(rounds * 20):
+            for k, net in enumerate(nets):
+                begun = time.perf_counter()
+                net.run(feeds)
+                least[k] = min(least[k], time.perf_counter() - begun)
+        print(f"  {name:24} {least[0] / least[1]:6.3f}   ({1e6 * least[0]:.0f} and {1e6 * least[1]:.0f} us)")
+
+
+def threads(seconds: float, count: int = 16) -> None:
+    """Threads that call one program with random batch sizes, beside one fixed size of their mean: rows a second."""
+    print(f"threads: {count} of them, random batches of 1 to 31 rows beside batches of 16")
+    net = compiled(mlp(), DynamicDimension(1, 64), num_threads=1)
+    rng = np.random.default_rng(0)
+    batches = [rng.standard_normal((n, 256)).astype(np.float32) for n in range(1, 32)]
+    rates = []
+    for turn, chosen in enumerate((batches[15:16], batches) * 3):
+        done = [0] * count
+
+        def work(own: int, chosen: Sequence[np.ndarray] = chosen, done: list[int] = done, turn: int = turn) -> None:
+            order = np.random.default_rng(1000 * turn + own).integers(0, len(chosen), 1 << 12)
+            end = time.perf_counter() + seconds
+            while time.perf_counter() < end:
+                for k in order[:64]:
+                    net.run({"x": chosen[k]})
+                    done[own] += len(chosen[k])
+                order = np.roll(order, 64)
+
+        workers = [threading.Thread(target=work, args=(own,)) for own in range(count)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        rates.append(sum(done) / seconds)
+    fixed, mixed = max(rates[::2]), max(rates[1::2])
+    print(f"  fixed {fixed:.0f} rows/s, random {mixed:.0f} rows/s: {100 * (1 - mixed / fixed):.1f}% lost")
+
+
+def loop(rounds: int, iterations: int = 1000) -> None:
+    """A Loop over a small body: microseconds an iteration, beyond a loop of none."""
+    print(f"loop of {iterations} iterations")
+    for name, model in {"two additions": _loop(False), "with a scan output": _loop(True)}.items():
+        parsed = parse_onnx(model, limit_max_iterations=iterations)
+        net = public_program.wrap(parsed).compile("cpu", num_threads=1)
+
+        def run(trips: int, net: Any = net) -> float:
+            feeds = {"trips": np.array(trips, np.int64), "x": np.ones(4, np.float32)}
+            net.run(feeds)
+            return min(_wall_seconds(lambda: net.run(feeds)) for _ in range(rounds))
+
+        print(f"  {name:24} {1e6 * (run(iterations) - run(0)) / iterations:.2f} us an iteration")
+
+
+def _loop(scans: bool) -> Any:
+    body = helper.make_graph(
+        [
+            helper.make_node("Add", ["a", "one"], ["half"]),
+            helper.make_node("Mul", ["half", "one"], ["next"]),
+            helper.make_node("Identity", ["go"], ["on"]),
+            *([helper.make_node("Identity", ["next"], ["seen"])] if scans else []),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("a", FLOAT, [4]),
+        ],
+        [
+            helper.make_tensor_value_info("on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("next", FLOAT, [4]),
+            *([helper.make_tensor_value_info("seen", FLOAT, [4])] if scans else []),
+        ],
+        [helper.make_tensor("one", FLOAT, [4], [1.0, 0.5, 2.0, 0.25])],
+    )
+    outputs = ["last", "all"][: 1 + scans]
+    graph = helper.make_graph(
+        [helper.make_node("Loop", ["trips", "", "x"], outputs, body=body)],
+        "loop",
+        [
+            helper.make_tensor_value_info("trips", TensorProto.INT64, []),
+            helper.make_tensor_value_info("x", FLOAT, [4]),
+        ],
+        [helper.make_tensor_value_info(name, FLOAT, None) for name in outputs],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 10
+    return model
+
+
+def _thread_seconds(function: Callable[[], object]) -> float:
+    begun = time.thread_time()
+    function()
+    return time.thread_time() - begun
+
+
+def _wall_seconds(function: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    function()
+    return time.perf_counter() - begun
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line."""
+    parts: dict[str, Callable[[int], None]] = {
+        "lengths": lambda rounds: new_lengths(4 * rounds),
+        "range": lambda rounds: ranges(),
+        "speed": speed,
+        "threads": lambda rounds: threads(rounds / 10),
+        "loop": loop,
+    }
+    parser = argparse.ArgumentParser(prog="python -m bench.dynamic", description=__doc__)
+    parser.add_argument("--parts", default=",".join(parts), help=f"of {', '.join(parts)}")
+    parser.add_argument("--rounds", type=int, default=10, help="how long to measure; default 10")
+    options = parser.parse_args(arguments)
+    chosen = options.parts.split(",")
+    unknown = sorted(set(chosen) - parts.keys())
+    if unknown:
+        parser.error(f"unknown parts {', '.join(unknown)}: expected some of {', '.join(parts)}")
+    for name in chosen:
+        parts[name](options.rounds)
+
+
+if __name__ == "__main__":
+    main()

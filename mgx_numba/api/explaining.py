@@ -1,0 +1,269 @@
+"""What became of an instruction or a node of the model, why so, and what could be done about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..codegen.launch import TaskRange
+from ..errors import OptionError
+from ..graph.instruction import Instruction, Parameter, Return
+from ..graph.passes.base import KERNEL_OPERATORS
+from ..graph.printer import format_instruction, instruction_names
+from ..graph.program import Program
+from ..graph.rewrite_log import RewriteLog
+from ..nearest import did_you_mean
+from ..runtime.plan import HostStep, Step
+from ..targets.base import Observation, Planned
+from .advice import ARITHMETIC, MEMORY, advice
+
+if TYPE_CHECKING:
+    from ..codegen.tuning.request import Estimate
+    from ..codegen.tuning.session import Choice, Tuning
+    from ..runtime.limits import Limits
+    from ..targets.base import Compiled
+
+__all__ = ["Explanation", "StepReport", "explanations"]
+
+_SHOWN = 8  # names that a message lists
+
+
+_ABOVE = {MEMORY: "what it moves is in the caches", ARITHMETIC: "its method needs fewer operations than are counted"}
+"""How more than a limit is possible."""
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """One step of a run.
+
+    Attributes:
+        label: what runs, as `Observation.label` has it.
+        symbol: the kernel's name in the object store; empty for the host's steps.
+        work: how its work is divided, in words.
+        flops, bytes: operations, and the least that must move; 0 if not known.
+        reason: why the host computes it; else empty.
+        seconds: median time; None if it was not measured.
+        limit: what bounds it: operations or bytes, by which of them takes longer at least; empty if not known.
+        fraction: of that limit; None if it was not measured, or is not known.
+    """
+
+    label: str
+    symbol: str
+    work: str
+    flops: int
+    bytes: int
+    reason: str
+    seconds: float | None = None
+    limit: str = ""
+    fraction: float | None = None
+
+    def __str__(self) -> str:
+        words = [self.label, *([self.work] if self.work else [])]
+        if self.flops or self.bytes:
+            words.append(f"{self.flops} operations, {self.bytes} bytes")
+        if self.seconds is not None:
+            words.append(f"{self.seconds * 1e3:.4g} ms")
+        if self.fraction is not None:
+            why = "" if self.fraction <= 1 else f" ({_ABOVE[self.limit]})"
+            words.append(f"{self.fraction:.0%} of what {self.limit} can do{why}")
+        return "; ".join(words) + (f"; on the host: {self.reason}" if self.reason else "")
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What became of one instruction of the compiled program.
+
+    Attributes:
+        instruction: as the compiled program prints it.
+        nodes: nodes of the model that it came from, if the program knows their names.
+        members: what is fused in it, a line an operation.
+        steps: what runs for it.
+        neighbours: instructions that make its inputs and take its result.
+        refusals: what passes and lowering refused here, with the reasons: why it was not fused with a neighbour.
+        choice: who chose the solver of a product or a convolution, and why; None of others.
+        estimates: what the cost model says of all solvers.
+        advice: what could be done.
+    """
+
+    instruction: str
+    nodes: tuple[str, ...]
+    members: tuple[str, ...]
+    steps: tuple[StepReport, ...]
+    neighbours: tuple[str, ...]
+    refusals: tuple[str, ...]
+    choice: Choice | None
+    estimates: tuple[Estimate, ...]
+    advice: tuple[str, ...]
+
+    def __str__(self) -> str:
+        parts = [self.instruction]
+        chosen = []
+        if self.choice is not None:
+            values = ",".join(f"{k}={v}" for k, v in self.choice.configuration.items())
+            chosen = [f"{self.choice.solver}{f'[{values}]' if values else ''}, by {self.choice.origin}"]
+            chosen += [self.choice.miss] if self.choice.miss else []
+        for title, lines in (
+            ("nodes of the model", self.nodes),
+            ("fused in it", self.members),
+            ("runs as", self.steps or ["nothing: it is a view, or is computed where it is used"]),
+            ("beside", self.neighbours),
+            ("refused", self.refusals),
+            ("solver", chosen),
+            ("the cost model says", self.estimates),
+            ("what could be done", self.advice),
+        ):
+            if lines:
+                parts += [f"  {title}:", *(f"    {line}" for line in lines)]
+        return "\n".join(parts)
+
+
+def explanations(
+    name: str,
+    compiled: Compiled,
+    portable: Program,
+    tuning: Tuning | None,
+    inputs: Mapping[str, np.ndarray],
+    limits: Callable[[], Limits | None],
+    iterations: int,
+) -> list[Explanation]:
+    """What became of all instructions that a name stands for; see `program.explain`.
+
+    Args:
+        inputs: checked; their lengths choose the plan.
+        limits: what the machine can do, asked for if ``iterations`` is not 0.
+        iterations: runs that are measured.
+
+    Raises:
+        OptionError: there is no such name.
+    """
+    program = compiled.resolve(inputs)
+    names = instruction_names(program.reachable_modules())
+    chosen = _matching(name, program, portable, names)
+    seconds = _measured(compiled, inputs, iterations)
+    most = limits() if iterations else None
+    plan = compiled.plan(inputs) if isinstance(compiled, Planned) else None
+    log = compiled.rewrite_log()
+    found = []
+    computed = {step.instruction for step in plan.steps} if plan is not None else set()
+    texts = {ins: format_instruction(ins, names) for ins in chosen}
+    for ins, text in texts.items():
+        if text not in computed and not computed.isdisjoint(texts.values()):
+            continue  # a view beside what computes something
+        own = [(k, s) for k, s in enumerate(plan.steps if plan is not None else ()) if s.instruction == text]
+        steps = tuple(_report(step, seconds.get(k), most) for k, step in own)
+        known = tuning.choice_of(text) if tuning is not None else None
+        choice, estimates = known if known is not None else (None, [])
+        refusals = _refusals(log, ins)
+        found.append(
+            Explanation(
+                instruction=text,
+                nodes=ins.debug_symbols,
+                members=tuple(_members(ins, names)),
+                steps=steps,
+                neighbours=tuple(_neighbours(ins, names)),
+                refusals=tuple(refusals),
+                choice=choice,
+                estimates=tuple(estimates),
+                advice=tuple(advice(steps, choice, estimates, most)),
+            )
+        )
+    return found
+
+
+def _matching(name: str, program: Program, portable: Program, names: Mapping[Instruction, str]) -> list[Instruction]:
+    main = [ins for ins in program.main if not isinstance(ins.op, (Parameter, Return)) and ins.literal is None]
+    tests: tuple[Callable[[Instruction], bool], ...] = (
+        lambda ins: name in ins.debug_symbols,
+        lambda ins: name in (names[ins], format_instruction(ins, dict(names))),
+        lambda ins: ins.name == name or any(i.name == name for i in _body(ins)),
+    )
+    for test in tests:
+        found = [ins for ins in main if test(ins)]
+        if found:
+            return found
+    gone = [ins for ins in portable.main if name in ins.debug_symbols or ins.name == name]
+    if gone:
+        raise OptionError(f"explain: nothing of {name!r} is left in the compiled program: it was folded or removed")
+    symbols = dict.fromkeys(s for ins in main for s in ins.debug_symbols)
+    known = [
+        *symbols,
+        *(names[ins] for ins in main),
+        *dict.fromkeys(i.name for ins in main for i in (ins, *_body(ins))),
+    ]
+    hint = did_you_mean(name, known)
+    listed = list(symbols) or [names[ins] for ins in main]
+    shown = ", ".join(listed[:_SHOWN]) + (", ..." if len(listed) > _SHOWN else "")
+    kind = "nodes" if symbols else "instructions"
+    raise OptionError(f"explain: no node, instruction or operator is called {name!r}{hint} ({kind}: {shown or 'none'})")
+
+
+def _body(ins: Instruction) -> list[Instruction]:
+    """Operations that are computed in an instruction's kernel."""
+    if ins.name not in KERNEL_OPERATORS:
+        return []
+    return [i for module in ins.module_args for i in module if not i.name.startswith("@")]
+
+
+def _members(ins: Instruction, names: Mapping[Instruction, str]) -> list[str]:
+    return [format_instruction(i, dict(names)) for i in _body(ins)]
+
+
+def _neighbours(ins: Instruction, names: Mapping[Instruction, str]) -> list[str]:
+    makers = [i for i in dict.fromkeys(ins.inputs) if i.literal is None]
+    lines = [f"takes {format_instruction(i, dict(names))}" for i in makers]
+    return lines + [f"is taken by {format_instruction(i, dict(names))}" for i in ins.users]
+
+
+def _refusals(log: RewriteLog, ins: Instruction) -> list[str]:
+    """Refusals at an instruction or what is fused in it; and by fusions, at its neighbours."""
+    own = [ins, *_body(ins)]
+    near = [other for i in (*ins.inputs, *ins.users) if i.literal is None for other in (i, *_body(i))]
+    found: dict[str, None] = {}
+    for refusal in log.refusals():
+        places = [*own, *near] if refusal.rule.startswith("fuse_") else own
+        if any(_is_of(refusal.nodes, i, ins) and refusal.op == i.op and refusal.shape == i.shape for i in places):
+            found[str(refusal)] = None
+    return list(found)
+
+
+def _is_of(nodes: Sequence[str], place: Instruction, ins: Instruction) -> bool:
+    """Whether what was noted at nodes is of a place; where nobody knows their names, operator and shape tell."""
+    known = place.debug_symbols or ins.debug_symbols
+    return not nodes or not known or not set(nodes).isdisjoint(known)
+
+
+def _measured(compiled: Compiled, inputs: Mapping[str, np.ndarray], iterations: int) -> dict[int, float]:
+    """Median seconds of each step."""
+    samples: dict[int, list[float]] = {}
+    for _ in range(iterations):
+        position = 0
+
+        def note(seen: Observation) -> None:
+            nonlocal position
+            samples.setdefault(position, []).append(seen.seconds)
+            position += 1
+
+        compiled.observe(inputs, note)
+    return {position: median(values) for position, values in samples.items()}
+
+
+def _report(step: Step | HostStep, seconds: float | None, limits: Limits | None) -> StepReport:
+    if isinstance(step, HostStep):
+        return StepReport(step.label, "", "", 0, 0, step.reason, seconds)
+    limit, fraction = "", None
+    if limits is not None and seconds and (step.flops or step.bytes):
+        by_arithmetic, by_memory = step.flops / (limits.gflops * 1e9), step.bytes / (limits.gbytes * 1e9)
+        limit = MEMORY if by_memory > by_arithmetic else ARITHMETIC
+        fraction = max(by_arithmetic, by_memory) / seconds
+    work = _work(step.geometry)
+    return StepReport(step.label, step.kernel.symbol, work, step.flops, step.bytes, "", seconds, limit, fraction)
+
+
+def _work(geometry: Any) -> str:
+    if isinstance(geometry, TaskRange):
+        return f"{geometry.tasks} tasks, {geometry.grain} at a time"
+    return f"{'x'.join(map(str, geometry.blocks))} blocks of {'x'.join(map(str, geometry.threads))} threads"

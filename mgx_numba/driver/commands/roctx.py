@@ -1,0 +1,39 @@
+"""Compile a model, run it and write down when each thread works at what (JSON for Perfetto and Chrome).
+
+MIGraphX's command marks each operation for AMD's profiler; here the markers are the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from ..arguments import add_compile, add_inputs, add_iterations, add_loader, checked_iterations
+from ..compiling import compile_model
+from ..feeding import make_inputs
+from ..loading import load_model, title_of
+from ..timeline import record_runs, write_trace_events
+from ..writing import check_writable
+
+_RUNS = 5  # enough to see what differs from one run to the next
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of the command."""
+    add_loader(parser)
+    add_compile(parser)
+    add_inputs(parser)
+    add_iterations(parser, _RUNS)
+    parser.add_argument("--trace", metavar="FILE", default="trace.json", help="the file (default trace.json)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    iterations = checked_iterations(args)
+    check_writable(args.trace)
+    model = load_model(args)
+    inputs = make_inputs(model, args)
+    compile_model(model, args)
+    runs = record_runs(model, inputs, iterations)
+    write_trace_events(args.trace, runs, title_of(args))
+    print(f"{iterations} runs of {len(runs[0])} spans written to {args.trace}: open it in Perfetto or chrome://tracing")
+    return 0

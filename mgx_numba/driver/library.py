@@ -1,0 +1,46 @@
+"""The flags of ``compile`` that write a shared library for C and C++."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+from ..api.program import program
+from ..errors import OptionError
+
+__all__ = ["add_library", "check_library", "write_library"]
+
+
+def add_library(parser: argparse.ArgumentParser) -> None:
+    """Where a library is written, and how."""
+    group = parser.add_argument_group("library for C and C++, in place of other output")
+    group.add_argument("--library", metavar="FOLDER", help="write a shared library, headers, CMake files, an example")
+    group.add_argument("--library-name", metavar="NAME", help="its name (default: that of the model file)")
+    group.add_argument("--embed-weights", action="store_true", help="put the weights inside of the library")
+
+
+def check_library(args: argparse.Namespace) -> None:
+    """Look whether the flags go together, before work is done.
+
+    Raises:
+        OptionError: they do not; the message names the flag.
+    """
+    if args.library is None:
+        for flag, given in (("--library-name", args.library_name), ("--embed-weights", args.embed_weights)):
+            if given:
+                raise OptionError(f"{flag} needs --library FOLDER")
+    elif args.kernels or args.output or args.form:
+        raise OptionError("--library writes a folder of its own: leave out --output, --kernels and the form of output")
+
+
+def write_library(model: program, args: argparse.Namespace) -> None:
+    """Write the library and tell where it is on standard output; errors are those of ``program.export_library``."""
+    name = args.library_name or _name_of(args.file)
+    print(model.export_library(args.library, name, embed_weights=args.embed_weights))
+
+
+def _name_of(file: str | None) -> str:
+    """An identifier of C from the name of a model's file."""
+    name = re.sub(r"\W", "_", Path(file or "model").stem, flags=re.ASCII)
+    return name if name[:1].isalpha() else f"model_{name}"

@@ -1,0 +1,100 @@
+"use strict";
+
+// Each kernel under the two roofs of the machine: what its multiply-add units and its memory can do at most.
+
+function drawRoofline(page, choose) {
+  const figure = byId("roofline-figure");
+  const groups = grouped(page.steps).filter((g) => g.flops > 0 && g.bytes > 0 && g.seconds > 0);
+  if (!page.limits || !groups.length) {
+    byId("roofline-about").textContent =
+      "There is nothing to draw: the target's limits are not known, or no kernel tells its operations and bytes.";
+    figure.remove();
+    return;
+  }
+  const { gflops, gbytes, threads } = page.limits;
+  byId("roofline-about").textContent =
+    `Measured on ${threads} thread${threads > 1 ? "s" : ""}: ${digits(gflops)} GFLOP/s in float32, ` +
+    `${digits(gbytes)} GB/s copied. A kernel's area is its share of the time. Above the slope it works from the ` +
+    "caches; above the flat roof it needs fewer operations than are counted (Winograd's and Strassen's methods).";
+  const width = figure.clientWidth;
+  const box = { width, height: Math.max(360, Math.min(520, width * 0.5)), left: 56, right: 20, top: 20, bottom: 48 };
+  const points = groups.map((g) => ({ ...g, x: g.flops / g.bytes, y: g.flops / g.seconds / 1e9 }));
+  const ridge = gflops / gbytes;
+  const scale = logScales(box, [...points.map((p) => p.x), ridge / 4, ridge * 4], [...points.map((p) => p.y), gflops]);
+  const drawing = svg("svg", {
+    viewBox: `0 0 ${box.width} ${box.height}`,
+    role: "group",
+    "aria-label": "Roofline: operations a second over operations for each byte",
+  });
+  drawAxes(drawing, box, scale);
+  const roof = [[scale.xs[0], scale.xs[0] * gbytes], [ridge, gflops], [scale.xs[1], gflops]];
+  if (roof[0][1] < scale.ys[0]) roof[0] = [scale.ys[0] / gbytes, scale.ys[0]];
+  drawing.append(svg("polyline", { class: "roof", points: roof.map(([x, y]) => `${scale.x(x)},${scale.y(y)}`).join(" ") }));
+  const total = sum(page.steps.map((s) => s.seconds));
+  for (const point of points) {
+    const kind = kindOf(page, point.steps[0]);
+    const text = `${point.label}: ${ms(point.seconds)}, ${digits(point.y)} GFLOP/s, ${digits(point.bytes / point.seconds / 1e9)} GB/s`;
+    const radius = 4 + 26 * Math.sqrt(point.seconds / total);
+    const dot = svg("circle", { class: "dot", cx: scale.x(point.x), cy: scale.y(point.y), r: radius, fill: colour(kind) });
+    dot.append(svg("title", {}, text));
+    drawing.append(pressable(dot, text, () => choose(point.steps[0].instruction)));
+  }
+  labelLargest(drawing, points, scale, box);
+  figure.append(drawing);
+}
+
+function kindOf(page, step) {
+  if (step.reason) return "host";
+  return page.instructions[step.instruction]?.kind ?? "data";
+}
+
+function logScales(box, xs, ys) {
+  const ends = (values) => [0.7 * Math.min(...values), 1.5 * Math.max(...values)];
+  const along = ([low, high], from, to) => (value) =>
+    from + ((to - from) * Math.log(value / low)) / Math.log(high / low);
+  const [x, y] = [ends(xs), ends(ys)];
+  return { xs: x, ys: y, x: along(x, box.left, box.width - box.right), y: along(y, box.height - box.bottom, box.top) };
+}
+
+function drawAxes(drawing, box, scale) {
+  const bottom = box.height - box.bottom;
+  for (const value of powers(scale.xs)) {
+    const x = scale.x(value);
+    drawing.append(svg("line", { class: "grid", x1: x, x2: x, y1: box.top, y2: bottom }));
+    drawing.append(svg("text", { class: "muted", x, y: bottom + 16, "text-anchor": "middle" }, digits(value)));
+  }
+  for (const value of powers(scale.ys)) {
+    const y = scale.y(value);
+    drawing.append(svg("line", { class: "grid", x1: box.left, x2: box.width - box.right, y1: y, y2: y }));
+    drawing.append(svg("text", { class: "muted", x: box.left - 6, y: y + 4, "text-anchor": "end" }, digits(value)));
+  }
+  const middle = (box.left + box.width - box.right) / 2;
+  drawing.append(svg("text", { x: middle, y: box.height - 10, "text-anchor": "middle" }, "operations for each byte that must move"));
+  const turned = `translate(14 ${(box.top + bottom) / 2}) rotate(-90)`;
+  drawing.append(svg("text", { transform: turned, "text-anchor": "middle" }, "GFLOP/s"));
+}
+
+function powers([low, high]) {
+  const found = [];
+  for (let e = Math.ceil(Math.log10(low)); e <= Math.floor(Math.log10(high)); e++) found.push(10 ** e);
+  return found;
+}
+
+/** Names of the kernels that take longest, where no other name is in the way. */
+function labelLargest(drawing, points, scale, box) {
+  const taken = [];
+  for (const point of points.slice(0, 8)) {
+    const text = shortLabel(point.label);
+    const width = 6.6 * text.length;
+    const x = Math.min(scale.x(point.x) + 10, box.width - box.right - width);
+    const y = Math.max(scale.y(point.y) - 10, box.top + 12);
+    if (taken.some((t) => Math.abs(t.y - y) < 14 && x < t.x + t.width && t.x < x + width)) continue;
+    taken.push({ x, y, width });
+    drawing.append(svg("text", { class: "name", x, y }, text));
+  }
+}
+
+const shortLabel = (label) => {
+  const plain = label.replace(/^\w+::/, "").replace(/_kernel$/, "");
+  return plain.length > 28 ? `${plain.slice(0, 27)}…` : plain;
+};

@@ -1,0 +1,63 @@
+"""The page itself: a template, style and scripts of this folder around the data, in one file that needs no other."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from ...errors import FormatError
+from .data import FORMAT
+
+__all__ = ["read_page", "write_page"]
+
+_FOLDER = Path(__file__).parent
+_SCRIPTS = ("dom.js", "roofline.js", "times.js", "graph.js", "memory.js", "comparison.js", "main.js")
+"""In the order in which they need each other."""
+_DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
+
+
+def write_page(path: str, data: dict[str, Any], other: dict[str, Any] | None = None) -> None:
+    """Write the page of one measured program, beside ``other``, that of an earlier page.
+
+    Raises:
+        FormatError: the file cannot be written.
+    """
+    known = None if other is None else {k: v for k, v in other.items() if k not in ("other", "kernels", "memory")}
+    text = json.dumps({**data, "other": known}).replace("<", "\\u003c")  # nothing in it may end the script
+    parts = {
+        "title": html.escape(data["title"]),
+        "style": (_FOLDER / "page.css").read_text(encoding="utf-8"),
+        "data": text,
+        "script": "\n".join((_FOLDER / name).read_text(encoding="utf-8") for name in _SCRIPTS),
+    }
+    template = (_FOLDER / "page.html").read_text(encoding="utf-8")
+    page = re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
+    try:
+        Path(path).write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+def read_page(path: str) -> dict[str, Any]:
+    """The data of a page that `write_page` wrote.
+
+    Raises:
+        FormatError: it cannot be read, or is no such page.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FormatError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    found = _DATA.search(text)
+    try:
+        data = json.loads(found[1]) if found is not None else None
+    except ValueError:
+        data = None
+    if not isinstance(data, dict) or "format" not in data:
+        raise FormatError(f"{path}: it is no page that perf --html wrote")
+    if data["format"] != FORMAT:
+        raise FormatError(f"{path}: its format is {data['format']}, expected {FORMAT}")
+    return data

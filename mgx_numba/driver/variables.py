@@ -1,0 +1,164 @@
+"""The environment variables of MIGraphX and of this package, and what each does here: the one table of them.
+
+``docs/environment.md`` is made of it (``python -m tests.project.environment``), and the driver tells by it which of
+those that are set have an effect.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["GROUPS", "OWN", "VARIABLES", "Variable"]
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One variable.
+
+    Attributes:
+        name: without ``MIGRAPHX_``, or as it is if it is this package's own.
+        text: what it does, or why it does nothing.
+        works: whether it has an effect here.
+    """
+
+    name: str
+    text: str
+    works: bool = True
+
+    @property
+    def full_name(self) -> str:
+        """As it is set."""
+        return self.name if self.name.startswith("MGX_") else f"MIGRAPHX_{self.name}"
+
+
+def _idle(name: str, text: str) -> Variable:
+    return Variable(name, text, works=False)
+
+
+_MLIR = "There is no MLIR here: kernels are printed in Python and compiled by Numba and LLVM."
+_CK = "There is no Composable Kernel here: contractions are this package's own solvers."
+_MIOPEN = "There is no MIOpen here: convolutions and pooling are this package's own kernels."
+_FLASH = "Attention is one kernel that never writes the score matrix; how rows are shared follows from the threads."
+
+GROUPS: dict[str, tuple[Variable, ...]] = {
+    "Traces and times": (
+        Variable(
+            "TRACE_EVAL",
+            "1 prints each step of a run and its time, 2 adds kinds of numbers, the ends of results and statistics, "
+            "3 all elements. Read when a program is compiled or loaded.",
+        ),
+        Variable("TRACE_PASSES", "Prints the program after each pass."),
+        Variable("TIME_PASSES", "Prints how long each pass took."),
+        Variable("TRACE_MATCHES", "Prints each rewrite as it is applied or refused, with the reason."),
+        Variable("TRACE_MATCHES_FOR", "The same for rules with one of these words (comma-separated) in their names."),
+        Variable("TIME_MATCHERS", "Prints how long the pattern of each rewrite rule was looked for."),
+        Variable("VALIDATE_MATCHES", "Checks the module after each rewrite; an error names the rule."),
+        Variable("TRACE_FINALIZE", "Prints each instruction as it is lowered, with the steps that it becomes."),
+        Variable("TRACE_COMPILE", "Prints the program, the program after each pass, and where each kernel is from."),
+        Variable("TRACE_ONNX_PARSER", "Prints each ONNX node with the values that it became."),
+        Variable("TRACE_QUANTIZATION", "Prints the program after each pass of `quantize_*`."),
+        Variable(
+            "8BITS_QUANTIZATION_PARAMS", "Prints scale, zero point and errors of each layer that is put in 8 bits."
+        ),
+        Variable("TRACE_ELIMINATE_CONTIGUOUS", "Prints the inputs that are taken without a copy."),
+        Variable("TRACE_PROPAGATE_CONSTANT", "Prints each instruction that is replaced by its value."),
+        Variable("TRACE_SCHEDULE", "Prints the order of instructions, and the memory for which it was chosen."),
+        Variable("DEBUG_MEMORY_COLORING", "Prints where each buffer lies in the arena, and during which steps."),
+        Variable(
+            "TRACE_BENCHMARKING",
+            "While tuning, 1 prints the fastest of each problem, 2 also the candidates, 3 also each sample.",
+        ),
+        Variable("TRACE_NARY", "Prints each kernel of a pointwise cluster as it is planned."),
+    ),
+    "Passes and rewrites": (
+        Variable("DISABLE_PASSES", "Leaves out passes by name (comma-separated), and `memory_coloring`."),
+        Variable("DISABLE_POINTWISE_FUSION", "Each pointwise operation is a kernel of its own."),
+        Variable("DISABLE_REDUCE_FUSION", "Each reduction is a kernel of its own."),
+        Variable("DISABLE_MULTI_OUTPUT_FUSION", "A pointwise cluster has one result."),
+        Variable("DISABLE_SCHEDULE_PASS", "Leaves out the pass `schedule`."),
+        Variable("ENABLE_NHWC", "0 leaves out `layout_convolution`; channels-last is what is done without it."),
+        Variable("ENABLE_LAYERNORM_FUSION", "0 leaves out `rewrite_layernorm`, which is done without it."),
+        Variable("SPLIT_REDUCE_SIZE", "Elements from which a reduction may be made in parts; -1 keeps all whole."),
+        _idle("USE_FAST_SOFTMAX", "Softmax is one kernel; the largest value is always subtracted."),
+        _idle("DISABLE_FP32_SOFTMAX", "Sums are always made in float32."),
+        _idle("DISABLE_FP16_INSTANCENORM_CONVERT", "Normalisations are always computed in float32."),
+        _idle("ENABLE_REWRITE_DOT", "A 1x1 convolution is computed as a product by a solver, without a rewrite."),
+        _idle("REWRITE_LRN", "LRN has a kernel of its own."),
+        _idle("ENABLE_FULL_DYNAMIC", "Any number of dynamic dimensions works without it."),
+        _idle("COPY_LITERALS", "Constants are never copied on the CPU, and once to a GPU."),
+        _idle("FLASH_DECODING_ENABLED", _FLASH),
+        _idle("FLASH_DECODING_NUM_SPLITS", _FLASH),
+        _idle("FLASH_DECODING_MIN_CHUNK_SIZE", _FLASH),
+        _idle("FLASH_DECODING_MAX_SPLITS", _FLASH),
+        _idle("FLASH_DECODING_THRESHOLD", _FLASH),
+    ),
+    "Tuning": (
+        Variable(
+            "PROBLEM_CACHE", "A file of tuning records (JSON or SQLite) that is read, and takes what is measured."
+        ),
+        Variable("MLIR_TUNE_EXHAUSTIVE", "As the option `exhaustive_tune`, of all kernels that have choices."),
+        Variable("MLIR_TUNE_LIMIT", "Solvers, and blockings of one solver, that are measured at the most."),
+        _idle("ENABLE_GEMM_TUNING", "`exhaustive_tune` measures products, too; rocBLAS is not used."),
+        _idle("ENABLE_HIP_GEMM_TUNING", "`exhaustive_tune` measures products, too; hipBLASLt is not used."),
+        _idle("MLIR_TUNING_DB", f"{_MLIR} Records are in `MIGRAPHX_PROBLEM_CACHE`."),
+        _idle("MLIR_TUNING_CFG", f"{_MLIR} The driver's `tune --export` writes the problems as JSON."),
+        _idle("MLIR_ENABLE_SPLITK", "Whether sums are made in parts is a solver's choice."),
+        _idle("TUNE_CK", _CK),
+        _idle("SET_GEMM_PROVIDER", "There is one provider of products, this package."),
+    ),
+    "What is written down": (
+        Variable("GPU_DUMP_SRC", "Prints the Python source of each kernel, on any target."),
+        Variable("GPU_DUMP_ASM", "Prints the assembly of each kernel, on any target."),
+        Variable("VERIFY_DUMP_DIFF", "The driver's `verify` prints the elements that differ."),
+        Variable("VERIFY_ENABLE_ALLCLOSE", "The driver's `verify` compares element by element, too."),
+        Variable("TRACE_CMD_EXECUTE", "Prints the commands of the processes that compile kernels."),
+        _idle("GPU_DUMP_BENCHMARK_MXR", "`read --trim N --trim-size M -o part.mxr` cuts out a part to be measured."),
+        _idle("DEBUG_SAVE_TEMP_DIR", "Nothing is compiled by way of temporary files."),
+    ),
+    "GPU streams and compilers": (
+        Variable("GPU_COMPILE_PARALLEL", "Processes that compile kernels for the CPU, at the most."),
+        _idle("NSTREAMS", "A program's launches are one recorded graph."),
+        _idle("ENABLE_NULL_STREAM", "A program's launches are one recorded graph, in a stream of its own."),
+        _idle("GPU_OPTIMIZE", "Kernels have one level of optimisation."),
+        _idle("GPU_DEBUG", "The interpreter finds races and accesses out of bounds; kernels check indices themselves."),
+        _idle("GPU_DEBUG_SYM", "Kernels have no debug symbols; `MIGRAPHX_GPU_DUMP_SRC` prints their source."),
+        _idle("GPU_HIP_FLAGS", "HIP's compiler is not used."),
+    ),
+    "Of libraries that MIGraphX calls, and its own debugging": (
+        Variable("LOG_LEVEL", "The driver's `--log-level`: none, error, warn, info, debug, trace, or 0 to 5."),
+        Variable("SKIP_BENCHMARKING", "Nothing is measured, also where `exhaustive_tune` asks for it."),
+        _idle("BENCHMARKING_BUNDLE", "How often a sample runs follows from how long it takes."),
+        _idle("BENCHMARKING_NRUNS", "How many samples are taken follows from their noise."),
+        _idle("CK_DEBUG", _CK),
+        _idle("ENABLE_CK", _CK),
+        _idle("ENABLE_CK_WORKAROUNDS", _CK),
+        _idle("LOG_CK_GEMM", _CK),
+        _idle("DISABLE_MIOPEN_FUSION", _MIOPEN),
+        _idle("ENABLE_MIOPEN_POOLING", _MIOPEN),
+        _idle("DISABLE_DNNL_POST_OPS_WORKAROUND", "There is no DNNL here."),
+        _idle("DISABLE_MLIR", _MLIR),
+        _idle("ENABLE_EXTRA_MLIR", _MLIR),
+        _idle("ENABLE_MLIR_GEG_FUSION", _MLIR),
+        _idle("ENABLE_MLIR_INPUT_FUSION", _MLIR),
+        _idle("ENABLE_MLIR_REDUCE_FUSION", _MLIR),
+        _idle("MLIR_DUMP", f"{_MLIR} `MIGRAPHX_GPU_DUMP_SRC` prints kernels."),
+        _idle("MLIR_DUMP_TO_MXR", _MLIR),
+        _idle("MLIR_USE_SPECIFIC_OPS", f"{_MLIR} `MIGRAPHX_DISABLE_PASSES` leaves out fusions."),
+        _idle("TRACE_HIPRTC", "HIP's run-time compiler is not used; `MIGRAPHX_TRACE_COMPILE` tells of kernels."),
+        _idle("TRACE_MLIR", _MLIR),
+    ),
+}
+"""MIGraphX's variables by what they are about."""
+
+OWN: tuple[Variable, ...] = (
+    Variable("MGX_CACHE_DIR", "The folder of compiled kernels, plans and tuning records, in place of the platform's."),
+    Variable("MGX_NUM_THREADS", "Threads of a run, in place of as many as the process has cores."),
+    Variable("MGX_CPU_FEATURES", "Narrows the CPU's instruction set, as LLVM spells it: `-avx512f,-avx2`."),
+    Variable("MGX_GPU_ARCH", "The architecture to compile for where there is no device: `sm_90a`, `gfx942`."),
+)
+"""This package's own."""
+
+VARIABLES: dict[str, Variable] = {
+    one.full_name: one for one in (*(v for group in GROUPS.values() for v in group), *OWN)
+}
+"""All variables by the names that are set."""

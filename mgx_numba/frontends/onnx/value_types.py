@@ -1,0 +1,79 @@
+"""ONNX's types of values, TypeProto, and the shapes of the IR."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...core.shape import UNBOUNDED, DynamicDimension, Shape
+from ...core.types import Type
+from ...errors import ParseError, UnsupportedError
+from .tensors import ir_type, onnx_number, onnx_type_string
+
+if TYPE_CHECKING:
+    from onnx import TypeProto
+
+__all__ = ["declared_shape", "type_proto", "type_string"]
+
+
+def declared_shape(proto: TypeProto) -> Shape:
+    """The shape that a type says: what it leaves open is a range without bounds, or no number of lengths.
+
+    Raises:
+        ParseError: there is no type, or a length is negative.
+        UnsupportedError: a map, an opaque or a sparse type, or an element type that the IR cannot hold.
+    """
+    kind = proto.WhichOneof("value")
+    if kind is None:
+        raise ParseError("there is no type")
+    if kind == "sequence_type":
+        return Shape.sequence(declared_shape(proto.sequence_type.elem_type))
+    if kind == "optional_type":
+        return Shape.optional(declared_shape(proto.optional_type.elem_type))
+    if kind != "tensor_type":
+        raise UnsupportedError(
+            f"a {kind.removesuffix('_type')} is not supported, only tensors, sequences and optionals are"
+        )
+    tensor = proto.tensor_type
+    type = ir_type(tensor.elem_type)
+    if not tensor.HasField("shape"):
+        return Shape.unranked(type)
+    dims = [
+        DynamicDimension(d.dim_value, d.dim_value)
+        if d.WhichOneof("value") == "dim_value"
+        else DynamicDimension(0, UNBOUNDED, symbol=d.dim_param)
+        for d in tensor.shape.dim
+    ]
+    return Shape.dynamic(type, dims) if dims else Shape(type)
+
+
+def type_proto(shape: Shape, number: int | None = None, ranked: bool = True) -> TypeProto:
+    """The type of values of a shape.
+
+    Args:
+        shape: a tensor's, a sequence's or an optional's.
+        number: of a tensor the element type, where the IR stores it in another one.
+        ranked: whether a tensor's lengths are said, as far as they are known.
+    """
+    import onnx
+
+    proto = onnx.TypeProto()
+    if shape.element is not None:
+        holder = proto.sequence_type if shape.type is Type.sequence_type else proto.optional_type
+        holder.elem_type.CopyFrom(type_proto(shape.element, None, ranked))
+        return proto
+    proto.tensor_type.elem_type = onnx_number(shape.type) if number is None else number
+    if not ranked or not shape.ranked:
+        return proto
+    proto.tensor_type.shape.SetInParent()
+    for dim in shape.dims if not shape.without_axes else ():
+        entry = proto.tensor_type.shape.dim.add()
+        if dim.is_fixed:
+            entry.dim_value = dim.min
+    return proto
+
+
+def type_string(shape: Shape) -> str:
+    """ONNX's type string, as operator schemas list them: ``tensor(float)``, ``seq(tensor(float))``."""
+    if shape.element is None:
+        return onnx_type_string(shape.type)
+    return f"{'seq' if shape.type is Type.sequence_type else 'optional'}({type_string(shape.element)})"

@@ -1,0 +1,189 @@
+"""A program as its form, the integers in it, and its literals: what differs between programs of one model for different
+lengths, and what does not."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import Any
+
+from ..core.argument import Argument
+from ..core.shape import DynamicDimension, Shape
+from ..core.types import Type
+from ..errors import ShapeError
+from ..ops.base import Operator
+from .instruction import Instruction, Results, Return
+from .module import Module
+from .program import Program
+
+__all__ = ["Numbers", "copy_with", "numbers_of"]
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """All of a program.
+
+    Attributes:
+        form: operators, how they are connected, types, ranks: all that is no integer and no literal's value.
+        values: lengths, strides and attributes, in the order of instructions.
+        literals: the constants, in that order.
+    """
+
+    form: Hashable
+    values: list[int]
+    literals: list[Argument]
+
+
+def numbers_of(program: Program) -> Numbers:
+    """The form, the integers and the literals of a program.
+
+    Raises:
+        TypeError: an attribute cannot be compared.
+    """
+    values: list[int] = []
+    literals: list[Argument] = []
+    form: list[Hashable] = []
+    modules = program.reachable_modules()
+    numbers = {id(module): k for k, module in enumerate(modules)}
+    places: dict[Instruction, int] = {}
+    for module in modules:
+        for ins in module:
+            places[ins] = len(places)
+    for module in modules:
+        form.append((module.name, module._parameters))
+        for ins in module:
+            inputs = tuple([places[i] for i in ins.inputs])
+            if isinstance(ins.op, Return):
+                form.append(inputs)
+                continue
+            if ins.literal is not None:
+                literals.append(ins.literal)
+            bodies = tuple([numbers[id(m)] for m in ins.module_args])
+            own = _of_operator(ins.op, values), _of_shape(ins.shape, values)
+            form.append((own, inputs, bodies, ins.normalized, ins.target_id))
+    return Numbers(tuple(form), values, literals)
+
+
+def copy_with(program: Program, values: Sequence[int], literals: Sequence[Argument]) -> Program:
+    """A copy with other integers and literals, which are in the order of `numbers_of`; those of literals' shapes are
+    among the integers.
+
+    Raises:
+        ShapeError: integers and literals are no program's.
+    """
+    copy = Program()
+    copy.open_dims = {name: dict(axes) for name, axes in program.open_dims.items()}
+    modules = program.reachable_modules()
+    twins: dict[int, Module] = {id(program.main): copy.main}
+    for module in modules[1:]:
+        twins[id(module)] = copy.create_module(module.name)
+    following, constants = iter(values), iter(literals)
+    mapped: dict[Instruction, Instruction] = {}
+    for module in modules:
+        target = twins[id(module)]
+        for ins in module:
+            inputs = [mapped[i] for i in ins.inputs]
+            if isinstance(ins.op, Return):
+                target._link(Results(inputs), None)
+                continue
+            literal = None if ins.literal is None else next(constants)
+            op, shape = _operator_with(ins.op, following), _shape_with(ins.shape, following)
+            if literal is not ins.literal and (literal is None or literal.shape != shape):
+                raise ShapeError(f"a literal {shape} was given {'no value' if literal is None else literal.shape}")
+            twin = Instruction(op, inputs, shape, [twins[id(m)] for m in ins.module_args], literal)
+            twin.debug_symbols, twin.normalized, twin.target_id = ins.debug_symbols, ins.normalized, ins.target_id
+            mapped[ins] = target._link(twin, None)
+        target._parameters = module._parameters
+    return copy
+
+
+def _of_shape(shape: Shape, values: list[int]) -> Hashable:
+    if shape.sub_shapes or shape.type is Type.tuple_type:
+        return tuple([_of_shape(s, values) for s in shape.sub_shapes])
+    if shape.dyn_dims:
+        values += [n for d in shape.dyn_dims for n in (d.min, d.max)]
+        return shape.type, "ranges", tuple([d.optimals for d in shape.dyn_dims])
+    if not shape.ranked:
+        return shape.type, "unranked"
+    values += shape.lens
+    values += shape.strides
+    return shape.type, len(shape.lens)
+
+
+def _shape_with(shape: Shape, values: Iterator[int]) -> Shape:
+    if shape.sub_shapes or shape.type is Type.tuple_type:
+        return Shape.tuple([_shape_with(s, values) for s in shape.sub_shapes])
+    if shape.dyn_dims:
+        ranges = [DynamicDimension(next(values), next(values), d.optimals, d.symbol) for d in shape.dyn_dims]
+        return Shape._without_lens(shape.type, tuple(ranges), ())
+    if not shape.ranked:
+        return shape
+    rank = len(shape.lens)
+    lens = [next(values) for _ in range(rank)]
+    strides = [next(values) for _ in range(rank)]
+    return shape if _same(lens, shape.lens) and _same(strides, shape.strides) else Shape(shape.type, lens, strides)
+
+
+def _of_operator(op: Operator, values: list[int]) -> Hashable:
+    return (op.name, *[_of_value(getattr(op, name), values) for name in _names(op)])
+
+
+def _operator_with(op: Operator, values: Iterator[int]) -> Operator:
+    changes = {}
+    for name in _names(op):
+        old = getattr(op, name)
+        new = _value_with(old, values)
+        if new is not old:
+            changes[name] = new
+    return op.with_attributes(**changes) if changes else op
+
+
+_NAMES: dict[str, tuple[str, ...]] = {}
+
+
+def _names(op: Operator) -> tuple[str, ...]:
+    """Names of an operator's attributes."""
+    found = _NAMES.get(op.name)
+    if found is None:
+        found = _NAMES[op.name] = tuple(f.name for f in fields(op))
+    return found
+
+
+def _of_value(value: Any, values: list[int]) -> Hashable:
+    if isinstance(value, int) and not isinstance(value, (bool, Enum)):
+        values.append(value)
+        return None
+    if isinstance(value, float):
+        return value.hex()  # tells zeros apart, and NaN is equal to itself
+    if isinstance(value, (tuple, list)):
+        return tuple([_of_value(v, values) for v in value])
+    if isinstance(value, Shape):
+        return _of_shape(value, values)
+    if isinstance(value, Operator):
+        return _of_operator(value, values)
+    if isinstance(value, DynamicDimension):
+        values += (value.min, value.max)
+        return value.optimals
+    hash(value)
+    return (type(value), value)
+
+
+def _value_with(value: Any, values: Iterator[int]) -> Any:
+    if isinstance(value, int) and not isinstance(value, (bool, Enum)):
+        found = next(values)
+        return value if type(found) is type(value) is int and found == value else found
+    if isinstance(value, (tuple, list)):
+        new = [_value_with(v, values) for v in value]
+        return value if all(a is b for a, b in zip(new, value)) else type(value)(new)
+    if isinstance(value, Shape):
+        return _shape_with(value, values)
+    if isinstance(value, Operator):
+        return _operator_with(value, values)
+    if isinstance(value, DynamicDimension):
+        return DynamicDimension(next(values), next(values), value.optimals, value.symbol)
+    return value
+
+
+def _same(new: Sequence[int], old: Sequence[int]) -> bool:
+    return all(type(a) is type(b) is int and a == b for a, b in zip(new, old))

@@ -1,0 +1,70 @@
+"""What a model's file says of itself that changes nothing of what is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from ..errors import FormatError
+
+__all__ = ["Origin"]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a program comes from; fields other than those of outputs are those of ONNX's ``ModelProto``.
+
+    Attributes:
+        output_names: what the model calls its results, in their order; empty if it does not.
+        output_symbols: what it calls the dimensions of each of them; "" for one without a symbol, and nothing for a
+            result of which it declares no dimensions.
+        properties: ``metadata_props``, values by key.
+    """
+
+    output_names: tuple[str, ...] = ()
+    output_symbols: tuple[tuple[str, ...], ...] = ()
+    producer_name: str = ""
+    graph_name: str = ""
+    graph_description: str = ""
+    domain: str = ""
+    description: str = ""
+    version: int = 0
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def names(self, count: int) -> list[str]:
+        """Names of a program's ``count`` results: the model's, or ``output_0`` and so on if it has not as many."""
+        known = self.output_names
+        return list(known) if len(known) == count else [f"output_{k}" for k in range(count)]
+
+    def to_json(self) -> dict[str, Any]:
+        """As a value tree, without what is empty."""
+        found = {name: value for name, value in asdict(self).items() if value}
+        lists = {"output_names": list(self.output_names), "output_symbols": list(map(list, self.output_symbols))}
+        return found | {name: value for name, value in lists.items() if name in found}
+
+    @classmethod
+    def from_json(cls, found: Any) -> Origin:
+        """What `to_json` gave.
+
+        Raises:
+            FormatError: it is none.
+        """
+        if not isinstance(found, dict):
+            raise FormatError("mgx_numba: 'origin' must be a map")
+        kinds = {f.name: type(getattr(_NONE, f.name)) for f in fields(cls)}
+        kinds |= {"output_names": list, "output_symbols": list}
+        for name, value in found.items():
+            if type(value) is not kinds.get(name):
+                raise FormatError(f"mgx_numba: 'origin' has {str(name)[:40]!r} of type {type(value).__name__}")
+        names, properties = found.get("output_names", []), found.get("properties", {})
+        symbols = found.get("output_symbols", [])
+        if not all(type(axes) is list for axes in symbols):
+            raise FormatError("mgx_numba: 'output_symbols' of 'origin' must be arrays")
+        strings = [*names, *properties, *properties.values(), *(text for axes in symbols for text in axes)]
+        if not all(type(text) is str for text in strings):
+            raise FormatError("mgx_numba: names, symbols and properties of 'origin' must be strings")
+        return cls(**{**found, "output_names": tuple(names), "output_symbols": tuple(map(tuple, symbols))})
+
+
+_NONE = Origin()

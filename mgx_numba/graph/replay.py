@@ -1,0 +1,268 @@
+"""A rewriting of programs that is done once for programs which differ in their lengths alone.
+
+The rewriting is run on integers that note what is computed from them and asked of them (`traced_int`). For another
+program of the same form (`numbers`) the result then follows by substitution, if all answers are the same: no rule is
+tried again. What tracing may miss, numbers that go through NumPy, shows on an example: a trace is used after it has
+given what the rewriting itself gave for another program.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..core.argument import Argument
+from ..errors import MgxError
+from .constants import follows, uniform
+from .numbers import Numbers, copy_with, numbers_of
+from .program import Program
+from .traced_int import Trace
+
+__all__ = ["Replay"]
+
+MOST_FORMS = 64
+"""Forms of programs that are remembered: there are some where a length is 1, or 0, or larger than a limit."""
+MOST_TRACES = 64
+"""Traces of one form, the least recently used going first. Trying one takes a small part of a millisecond."""
+MOST_FAILURES = 4
+"""Programs of one form in succession that could not be traced, after which none is."""
+MOST_EXAMPLES = 4
+"""Programs of one form with their results, to tell from what differs, and to check traces on."""
+
+SMALL_BYTES = 1 << 12
+"""Of a literal that is looked at whether or not it is known: rewriting may put an equal one in its place."""
+
+Rewriting = Callable[[Program], None]
+
+
+@dataclass(frozen=True)
+class _Example:
+    """A program's numbers and literals, and those of its result, literals by content."""
+
+    given: Numbers
+    found: Numbers
+    contents: list[Hashable]
+
+
+class _Recorded:
+    """One traced rewriting.
+
+    Attributes:
+        confirmed: whether it gave the right result for another program than the one that was traced.
+        whole: whether each literal that varies is in the result as it is, or follows from its lengths: what is computed
+            of its values is not traced.
+        log: that of the rewriting.
+    """
+
+    def __init__(self, given: Numbers, groups: Sequence[int], constants: Sequence[bool], result: Program, trace: Trace):
+        """
+        Args:
+            given: the program that was traced.
+            groups: for each of its integers the number of the symbol, -1 if it is none.
+            constants: for each literal, whether it is the same in all examples.
+            result: what became of it, with traced integers.
+            trace: theirs.
+        """
+        self.confirmed = False
+        self._trace = trace
+        self._fixed = [(k, given.values[k]) for k, group in enumerate(groups) if group < 0]
+        moving = [(k, group) for k, group in enumerate(groups) if group >= 0]
+        self._moving = [k for k, _ in moving]
+        self._groups = [group for _, group in moving]
+        self._first = [self._moving[self._groups.index(group)] for group in range(max(self._groups, default=-1) + 1)]
+        self._constants = [(k, a) for k, (a, same) in enumerate(zip(given.literals, constants)) if same]
+        varying = {k: a for k, (a, same) in enumerate(zip(given.literals, constants)) if not same}
+        self._varying = {k: _character(a) for k, a in varying.items()}
+        numbers = numbers_of(result)
+        self._places = [trace.number(value) for value in numbers.values]
+        self._result = copy_with(result, [int(value) for value in numbers.values], numbers.literals)
+        self.log = result.log
+        by_identity = {id(a): k for k, a in varying.items()}
+        self._literals: list[int | Argument] = [by_identity.get(id(a), a) for a in numbers.literals]
+        kept = {k for k in self._literals if isinstance(k, int)}
+        self.whole = all(k in kept or character.pattern for k, character in self._varying.items())
+
+    def result(self, given: Numbers) -> Program | None:
+        """The result for another program of the same form, if its integers and literals let it be had so."""
+        values = given.values
+        if any(values[k] != value for k, value in self._fixed):
+            return None
+        symbols = [values[k] for k in self._first]
+        if [values[k] for k in self._moving] != [symbols[group] for group in self._groups]:
+            return None
+        if not all(_same(given.literals[k], argument) for k, argument in self._constants):
+            return None
+        if any(_character(given.literals[k]) != character for k, character in self._varying.items()):
+            return None
+        known = self._trace.evaluate(symbols)
+        if known is None:
+            return None
+        literals = [given.literals[a] if isinstance(a, int) else a for a in self._literals]
+        try:
+            return copy_with(self._result, [known[place] for place in self._places], literals)
+        except MgxError:
+            return None
+
+
+class _Form:
+    """What is known of the programs of one form."""
+
+    def __init__(self) -> None:
+        self.recorded: list[_Recorded] = []
+        self.examples: list[_Example] = []
+        self.failures = 0
+
+
+class Replay:
+    """A rewriting with what is known of it. May be used from any thread.
+
+    Attributes:
+        replayed: programs whose result was had by substitution.
+    """
+
+    def __init__(self, rewriting: Rewriting) -> None:
+        """``rewriting`` changes a program in place; it depends on nothing but the program."""
+        self._rewriting = rewriting
+        self._forms: OrderedDict[Hashable, _Form] = OrderedDict()
+        self._lock = threading.Lock()
+        self.replayed = 0
+
+    def run(self, program: Program) -> Program:
+        """What the rewriting makes of a program, which stays as it is."""
+        try:
+            given = numbers_of(program)
+        except TypeError:
+            return self._rewritten(program)
+        with self._lock:
+            form = self._forms.setdefault(given.form, _Form())
+            self._forms.move_to_end(given.form)
+            while len(self._forms) > MOST_FORMS:
+                self._forms.popitem(last=False)
+            recorded = list(form.recorded)
+        waiting = []
+        for one in recorded:
+            found = one.result(given)
+            if found is not None and one.confirmed:
+                with self._lock:
+                    self.replayed += 1
+                    form.recorded.sort(key=lambda other: other is not one)
+                found.log.include(one.log)
+                return found
+            if found is not None:
+                waiting.append((one, found))
+        return self._learned(program, given, form, waiting)
+
+    def _rewritten(self, program: Program) -> Program:
+        copy = program.clone()
+        self._rewriting(copy)
+        return copy
+
+    def _learned(
+        self, program: Program, given: Numbers, form: _Form, waiting: list[tuple[_Recorded, Program]]
+    ) -> Program:
+        """The result of the rewriting itself, which confirms traces or refutes them, or is traced."""
+        recorded: _Recorded | None = None
+        result: Program | None = None
+        examples = list(form.examples)
+        if examples and not waiting and form.failures < MOST_FAILURES:
+            recorded = self._recorded(program, given, examples)
+            result = None if recorded is None else recorded.result(given)
+        if result is None:
+            result, recorded = self._rewritten(program), None
+        example = _Example(given, *_with_contents(result, given))
+        refuted = []
+        for one, found in waiting:
+            one.confirmed = _equal(found, given, example)
+            if not one.confirmed:
+                refuted.append(one)
+        if recorded is not None:
+            for other in examples:
+                again = recorded.result(other.given)
+                if again is not None and not _equal(again, other.given, other):
+                    recorded = None
+                    break
+                recorded.confirmed |= again is not None
+        if not waiting and examples:
+            form.failures = form.failures + 1 if recorded is None else 0
+        with self._lock:
+            kept = [one for one in form.recorded if one not in refuted]
+            form.recorded = [recorded, *kept][:MOST_TRACES] if recorded is not None else kept
+            form.examples = [*form.examples, example][-MOST_EXAMPLES:]
+        return result
+
+    def _recorded(self, program: Program, given: Numbers, examples: Sequence[_Example]) -> _Recorded | None:
+        """A trace of the rewriting of this program, its symbols being what differs between it and the examples."""
+        others = [example.given for example in examples]
+        constants = [all(_same(e.literals[k], a) for e in others) for k, a in enumerate(given.literals)]
+        trace = Trace()
+        symbols: dict[tuple[int, ...], tuple[int, int]] = {}
+        groups, numbers = [], []
+        for column in zip(given.values, *(e.values for e in others)):
+            if len(set(column)) == 1:
+                groups.append(-1)
+                numbers.append(column[0])
+                continue
+            if column not in symbols:
+                symbols[column] = len(symbols), trace.symbol(column[0])
+            group, number = symbols[column]
+            groups.append(group)
+            numbers.append(number)
+        try:
+            traced = copy_with(program, numbers, given.literals)
+            self._rewriting(traced)
+            recorded = _Recorded(given, groups, constants, traced, trace)
+        except (MgxError, TypeError, ValueError):
+            return None
+        return recorded if recorded.whole else None
+
+
+def _same(a: Argument, b: Argument) -> bool:
+    """Whether two literals have the same bits."""
+    if a is b:
+        return True
+    if a.array is None or b.array is None or a.shape != b.shape:
+        return False
+    return a.array.tobytes() == b.array.tobytes()
+
+
+@dataclass(frozen=True)
+class _Character:
+    """What rewriting may go by of the values of a literal that varies: whether they are equal, whether finite, the
+    pattern that they follow."""
+
+    uniform: bool = False
+    finite: bool = False
+    pattern: str = ""
+
+
+def _character(argument: Argument) -> _Character:
+    array = argument.array
+    if array is None:
+        return _Character()
+    finite = array.dtype.kind != "f" or bool(np.isfinite(array).all())
+    return _Character(uniform(array), finite, follows(array))
+
+
+def _equal(found: Program, given: Numbers, example: _Example) -> bool:
+    """Whether a program is the one that the rewriting gave."""
+    numbers, contents = _with_contents(found, given)
+    return (numbers.form, numbers.values, contents) == (example.found.form, example.found.values, example.contents)
+
+
+def _with_contents(program: Program, given: Numbers) -> tuple[Numbers, list[Hashable]]:
+    """Numbers of a result, and its literals by content; large ones of the given program by identity."""
+    numbers = numbers_of(program)
+    own = {id(a) for a in given.literals if a.array is None or a.array.nbytes > SMALL_BYTES}
+    contents: list[Hashable] = []
+    for a in numbers.literals:
+        if id(a) in own or a.array is None:
+            contents.append(id(a))
+        else:
+            digest = hashlib.sha1(a.array.tobytes(), usedforsecurity=False).digest()
+            contents.append((a.array.dtype.name, a.array.shape, digest))
+    return Numbers(numbers.form, numbers.values, []), contents

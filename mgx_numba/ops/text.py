@@ -1,0 +1,228 @@
+"""Operators on strings, as ONNX defines them. No kernel computes with them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ..core.shape import UNBOUNDED, DynamicDimension, Shape
+from ..core.types import Type
+from .base import Operator, RunModule, register
+
+if TYPE_CHECKING:
+    from ..graph.module import Module
+
+ANY = DynamicDimension(0, UNBOUNDED)
+
+
+def each(function: Callable[..., Any], dtype: Any, *arrays: np.ndarray) -> np.ndarray:
+    """A function of the elements of arrays of the same lengths."""
+    result = np.empty(arrays[0].shape, dtype)
+    result.reshape(-1)[:] = [function(*values) for values in zip(*(a.flat for a in arrays))]
+    return result
+
+
+@dataclass(frozen=True)
+class _OfStrings(Operator):
+    """An operator whose inputs are all strings."""
+
+    def strings(self, inputs: Sequence[Shape], count: int) -> None:
+        """Raise ``ShapeError`` unless there are so many inputs, all of strings."""
+        self.expect_inputs(inputs, count)
+        for position, shape in enumerate(inputs):
+            if shape.type is not Type.string_type:
+                raise self.fail(f"input {position} is {shape}, expected strings")
+
+
+@register
+@dataclass(frozen=True)
+class StringConcat(_OfStrings):
+    """Each string of the first input followed by that of the second."""
+
+    name: ClassVar[str] = "string_concat"
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.strings(inputs, 2)
+        if not any(s.is_dynamic for s in inputs) and inputs[0].lens != inputs[1].lens:
+            raise self.fail(f"inputs have different lengths: {inputs[0]}; {inputs[1]}")
+        return inputs[0].row_major()
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        a, b = np.broadcast_arrays(*args)
+        return each(str.__add__, object, a, b)
+
+
+@register
+@dataclass(frozen=True)
+class RegexFullMatch(_OfStrings):
+    """Whether a regular expression matches all of each string.
+
+    ONNX's expressions are those of RE2. Python's are used, which have all of its syntax that ONNX's users write;
+    backreferences and lookaround, which RE2 lacks, are refused.
+    """
+
+    name: ClassVar[str] = "regex_full_match"
+    pattern: str = ""
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.strings(inputs, 1)
+        self.compiled()
+        return inputs[0].row_major().with_type(Type.bool_type)
+
+    def compiled(self) -> re.Pattern[str]:
+        """The expression.
+
+        Raises:
+            ShapeError: it is no expression of RE2's.
+        """
+        foreign = re.search(r"(?<!\\)(?:\\\\)*(\\[1-9]|\(\?<?[=!]|\(\?P=|\(\?\()", self.pattern)
+        if foreign:
+            raise self.fail(f"pattern {self.pattern!r} has {foreign[1]!r}, which RE2 does not know")
+        try:
+            return re.compile(self.pattern)
+        except re.error as error:
+            raise self.fail(f"pattern {self.pattern!r} is no regular expression: {error}") from None
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        found = self.compiled()
+        return each(lambda x: found.fullmatch(x) is not None, bool, args[0])
+
+
+@register
+@dataclass(frozen=True)
+class StringSplit(_OfStrings):
+    """Parts of each string, along a new last axis as long as the most parts that one has (others end with empty
+    strings), and their number. An empty ``delimiter`` is any run of white space; ``maxsplit`` -1 sets no limit."""
+
+    name: ClassVar[str] = "string_split"
+    delimiter: str = ""
+    maxsplit: int = -1
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.strings(inputs, 1)
+        x = inputs[0]
+        if not x.ranked:
+            return Shape.tuple([x, Shape.unranked(Type.int64_type)])
+        dims = () if x.without_axes else x.dims
+        return Shape.tuple([Shape.dynamic(x.type, [*dims, ANY]), x.row_major().with_type(Type.int64_type)])
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        x = args[0]
+        ranked = output.sub_shapes[0].ndim if output.sub_shapes[0].ranked else x.ndim + 1
+        parts = [s.split(self.delimiter or None, self.maxsplit) for s in x.flat]
+        most = max(map(len, parts), default=0)
+        pieces = np.full((len(parts), most), "", object)
+        for row, words in zip(pieces, parts):
+            row[: len(words)] = words
+        counts = np.array([len(p) for p in parts], np.int64).reshape(x.shape)
+        return pieces.reshape((*x.shape, most)[-ranked:]), counts
+
+
+_CASES: dict[str, Callable[[str], str]] = {"LOWER": str.lower, "UPPER": str.upper, "NONE": str}
+
+
+@register
+@dataclass(frozen=True)
+class StringNormalizer(_OfStrings):
+    """Strings [C] or [1, C] without stop words, in another case; one empty string if none is left.
+
+    ``case_change_action`` is ``LOWER``, ``UPPER`` or ``NONE``. Unless ``is_case_sensitive``, strings and stop words are
+    compared in that case, or in lower case if there is none.
+    """
+
+    name: ClassVar[str] = "string_normalizer"
+    case_change_action: str = "NONE"
+    is_case_sensitive: bool = False
+    stopwords: tuple[str, ...] = ()
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.strings(inputs, 1)
+        x = inputs[0]
+        if self.case_change_action not in _CASES:
+            raise self.fail(f"case_change_action is {self.case_change_action!r}, expected one of {', '.join(_CASES)}")
+        if not x.ranked:
+            return x
+        if x.without_axes or x.ndim > 2 or (x.ndim == 2 and not x.dims[0].min <= 1 <= x.dims[0].max):
+            raise self.fail(f"the input is {x}, expected lengths [C] or [1, C]")
+        return Shape.dynamic(x.type, [*([1] if x.ndim == 2 else []), ANY])
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        change = _CASES[self.case_change_action]
+        key = str if self.is_case_sensitive else str.upper if change is str.upper else str.lower
+        stops = set(map(key, self.stopwords))
+        kept = [change(s) for s in args[0].flat if key(s) not in stops] or [""]
+        return np.array(kept, object).reshape((1,) * (args[0].ndim - 1) + (-1,))
+
+
+@register
+@dataclass(frozen=True)
+class StringIndex(_OfStrings):
+    """For each string of the first input its position in the second, a vector; of several the last, the vector's length
+    if there is none."""
+
+    name: ClassVar[str] = "string_index"
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.strings(inputs, 2)
+        if inputs[1].ndim != 1 or not inputs[1].ranked:
+            raise self.fail(f"the keys are {inputs[1]}, expected a vector")
+        return inputs[0].row_major().with_type(Type.int64_type)
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        x, keys = args
+        places = {key: k for k, key in enumerate(keys)}
+        return each(lambda s: places.get(s, len(keys)), np.int64, x)
+
+
+@register
+@dataclass(frozen=True)
+class ParseNumber(_OfStrings):
+    """Strings as numbers: decimals, exponents, ``INF``, ``NaN`` as C's ``strtod`` reads them, integers for integer
+    types."""
+
+    name: ClassVar[str] = "parse_number"
+    target_type: Type = Type.float_type
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.strings(inputs, 1)
+        if not (self.target_type.is_floating or self.target_type.is_integral):
+            raise self.fail(f"strings are no numbers of {self.target_type.name}")
+        return inputs[0].row_major().with_type(self.target_type)
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        dtype = self.target_type.numpy
+        read = float if self.target_type.is_floating else int
+        try:
+            return each(read, object, args[0]).astype(dtype)
+        except (ValueError, OverflowError) as error:
+            raise self.fail(f"a string is no number of {self.target_type.name}: {error}") from None
+
+
+@register
+@dataclass(frozen=True)
+class FormatNumber(Operator):
+    """Numbers as strings: integers in decimal, bools as ``0`` and ``1``, floats as C's ``%.8g``, with
+    ``INF``, ``-INF`` and ``NaN`` for what is not finite: as ONNX Runtime writes them."""
+
+    name: ClassVar[str] = "format_number"
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_inputs(inputs, 1)
+        if not (inputs[0].type.is_floating or inputs[0].type.is_integral):
+            raise self.fail(f"the input is {inputs[0]}, expected numbers")
+        return inputs[0].row_major().with_type(Type.string_type)
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        x = args[0]
+        if x.dtype.kind in "iub":
+            return each(lambda v: str(int(v)), object, x)
+        return each(lambda v: _float_text(float(v)), object, x)
+
+
+def _float_text(value: float) -> str:
+    text = f"{value:.8g}"
+    return {"inf": "INF", "-inf": "-INF", "nan": "NaN", "-nan": "NaN"}.get(text, text)

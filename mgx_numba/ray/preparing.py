@@ -1,0 +1,108 @@
+"""`prepare`: a model made ready on one machine for many of its kind."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..api.functions import parse_onnx
+from ..api.loading import load
+from ..api.program import program
+from ..api.saving import save_buffer
+from ..core.generate import generate
+from ..core.shape import DynamicDimension, Shape
+from ..errors import OptionError
+from .rows import input_shapes
+
+__all__ = ["prepare"]
+
+_SECONDS = 0.2
+"""Of measuring one batch size, after a first run: tens of runs of a model that takes milliseconds."""
+_FEWEST_RUNS = 3  # of a batch size, however slow they are
+
+
+def prepare(
+    model: program | str | os.PathLike[str],
+    *,
+    batch_sizes: Sequence[int] = (1, 2, 4, 8, 16, 32),
+    row_lens: Mapping[str, Sequence[int]] | None = None,
+    **options: Any,
+) -> bytes:
+    """The bytes of an ``.mxr`` file that holds a compiled model, its tuning records and its machine code.
+
+    Of a model whose leading dimension is open, the batch size with the most rows a second is measured. It and the
+    smaller ones that were measured become the ``optimals`` of the dimension: `Predictor` and `deployment` run batches
+    of these sizes, for which the file has all kernels.
+
+    Args:
+        model: a program, which stays as it is, or the path of an ONNX or ``.mxr`` file.
+        batch_sizes: what to measure; one alone is taken as it is. 1 among them serves single requests.
+        row_lens: lengths of the other dimensions of an input, to measure with, where they are open.
+        options: those of ``program.compile``: ``num_threads``, ``exhaustive_tune``, ... for actors of as many CPUs.
+
+    Raises:
+        UnsupportedError: inputs have no leading dimension in common.
+        OptionError: no batch size, one that the model does not take, or lengths that are not known.
+        MgxError: the model cannot be read or compiled.
+    """
+    model = model.clone() if isinstance(model, program) else _read(os.fspath(model))
+    shapes = input_shapes(model)
+    if any(s.dims[0].is_fixed for s in shapes.values()):
+        return save_buffer(model.compile(**options), embed_objects=True)
+    sizes = sorted({int(size) for size in batch_sizes})
+    if not sizes or sizes[0] < 1:
+        raise OptionError(f"batch_sizes is {list(batch_sizes)}, expected at least one, all at least 1")
+    rows = {name: _row(name, s, (row_lens or {}).get(name)) for name, s in shapes.items()}
+    rates: dict[int, float] = {}
+    for size in sizes:
+        fixed = model.clone().reshape({name: [size, *lens] for name, lens in rows.items()})
+        fixed.compile(**options)
+        rates[size] = size / _seconds(fixed) if len(sizes) > 1 else 0.0
+        model._records = [*fixed._records, *model._records]
+    best = max(rates, key=lambda size: rates[size])
+    kept = [size for size in sizes if size <= best]
+    model.reshape({name: _best_at(s, kept) for name, s in shapes.items()})
+    model.compile(**{**options, "exhaustive_tune": False})
+    for size in kept:  # so that their kernels are among those that are saved
+        model.run(_inputs({name: Shape(shapes[name].type, (size, *lens)) for name, lens in rows.items()}))
+    return save_buffer(model, embed_objects=True)
+
+
+def _read(path: str) -> program:
+    return load(path).clone() if path.endswith((".mxr", ".migraphx")) else parse_onnx(path)
+
+
+def _row(name: str, known: Shape, given: Sequence[int] | None) -> list[int]:
+    """Lengths of the dimensions of an input after the first.
+
+    Raises:
+        OptionError: one is open, and none is given for it, or another number of them.
+    """
+    dims = known.dims[1:]
+    lens = [d.min for d in dims] if given is None else list(given)
+    if len(lens) != len(dims) or (given is None and not all(d.is_fixed for d in dims)):
+        raise OptionError(f"row_lens has {given} for {name!r}, which is {known}: expected {len(dims)} lengths")
+    return lens
+
+
+def _best_at(known: Shape, sizes: Sequence[int]) -> list[DynamicDimension]:
+    first, *others = known.dims
+    return [DynamicDimension(first.min, first.max, frozenset(sizes), first.symbol), *others]
+
+
+def _inputs(shapes: Mapping[str, Shape]) -> dict[str, Any]:
+    return {name: generate(s).numpy() for name, s in shapes.items()}
+
+
+def _seconds(fixed: program) -> float:
+    """Of a run: the fastest, which other work on the machine disturbs least."""
+    inputs = _inputs({name: s._value for name, s in fixed.get_parameter_shapes().items()})
+    fixed.run(inputs)
+    times: list[float] = []
+    while sum(times) < _SECONDS or len(times) < _FEWEST_RUNS:
+        start = time.perf_counter()
+        fixed.run(inputs)
+        times.append(time.perf_counter() - start)
+    return min(times)

@@ -1,0 +1,100 @@
+"""`tune`: the kernel choices of many models measured on the machines of a cluster, and one file of records."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..api.functions import parse_onnx
+from ..api.loading import load
+from ..api.program import program
+from ..codegen.backend import backend
+from ..codegen.tuning.files import best, merge_records, records_from
+from ..codegen.tuning.session import Tuning
+from ..codegen.tuning.source import Sources
+from ..errors import OptionError
+from ..targets.cpu.tuning import tune as measure
+from ..targets.registry import DEFAULT, target
+
+if TYPE_CHECKING:
+    from ..codegen.tuning.record import TuningRecord
+    from ..codegen.tuning.request import Request
+
+__all__ = ["tune"]
+
+_RETRIES = 5
+"""Times that Ray tries a measurement again whose worker was lost: as often as a run of bad luck, not for ever."""
+
+
+def tune(
+    models: Iterable[program | str | os.PathLike[str]],
+    path: str | os.PathLike[str],
+    *,
+    num_threads: int = 1,
+    budget: float | None = None,
+    ray_remote_args: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> list[TuningRecord]:
+    """Measure the products and convolutions of models for which there is no record yet; returns the new records.
+
+    Each problem, whichever models have it, is one task of Ray, which tries it again if its worker is lost. Records are
+    merged into the file as they come, by the rules of ``mgx-numba-driver tune --merge``: the fastest of each problem
+    and machine stays. Give the file as ``problem_cache`` to ``compile``.
+
+    Args:
+        models: programs, which stay as they are, or paths of ONNX or ``.mxr`` files; with all lengths known.
+        path: a JSON file of records; new or one to add to. What it has for this machine is not measured again.
+        num_threads: of the runs that the records are for, and the CPUs that a task takes.
+        budget: seconds that one problem may take; None for as long as it needs.
+        ray_remote_args: what tasks ask of Ray besides: a record is of the machine that its task ran on, so in a cluster
+            of different machines, ask for one kind of them.
+        options: those of ``program.compile``.
+
+    Raises:
+        OptionError: a number of threads below 1, or a model with open dimensions.
+        MgxError: a model cannot be read or compiled.
+        ray.exceptions.RayError: Ray gave a task up.
+    """
+    import ray
+
+    if num_threads < 1:
+        raise OptionError(f"num_threads is {num_threads}, expected at least 1")
+    caches = [os.fspath(path)] if os.path.exists(path) and os.path.getsize(path) else []
+    requests: dict[str, Request] = {}
+    for model in models:
+        for request in _requests(model, {**options, "num_threads": num_threads, "problem_cache": caches}):
+            requests.setdefault(request.key().key, request)
+    arguments = {"num_cpus": num_threads, "max_retries": _RETRIES, "scheduling_strategy": "SPREAD"}
+    task = ray.remote(_measured).options(**{**arguments, **(ray_remote_args or {})})
+    waiting = [task.remote(request, budget) for request in requests.values()]
+    records: list[TuningRecord] = []
+    while waiting:
+        (ready,), waiting = ray.wait(waiting, num_returns=1)
+        found = records_from(ray.get(ready))
+        merge_records(path, found)
+        records += found
+    return best(records)
+
+
+def _requests(model: program | str | os.PathLike[str], options: dict[str, Any]) -> list[Request]:
+    """What a model asks of tuning that no record of this machine answers."""
+    if not isinstance(model, program):
+        name = os.fspath(model)
+        model = load(name) if name.endswith((".mxr", ".migraphx")) else parse_onnx(name)
+    for name, s in model.get_parameter_shapes().items():
+        if s.dynamic():
+            raise OptionError(
+                f"input {name!r} is {s}: tuning needs all lengths, as parse_onnx(map_input_dims=...) gives"
+            )
+    compiled = model.clone().compile(DEFAULT, **options)
+    return [] if compiled._tuning is None else [request for request, _ in compiled._tuning.pending()]
+
+
+def _measured(request: Request, budget: float | None) -> list[dict[str, Any]]:
+    """The record of one problem on the machine that this runs on; none if nothing could be measured."""
+    found: list[TuningRecord] = []
+    tuning = Tuning(backend(target(DEFAULT).backend), Sources([]), found.extend, exhaustive=True, budget=budget)
+    tuning.choose(request)
+    measure(tuning)
+    return [record.to_json() for record in found]

@@ -1,0 +1,54 @@
+"""The system's C compiler, which links a library."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from ....errors import CompileError
+
+__all__ = ["compiler", "link_library"]
+
+_COMPILERS = ("cc", "gcc", "clang")
+_SHOWN = 2000  # characters of what a compiler says, whose end tells most
+
+
+def compiler() -> list[str] | None:
+    """The command of the C compiler: ``CC``, else the first of ``cc``, ``gcc`` and ``clang`` that there is."""
+    chosen = shlex.split(os.environ.get("CC", ""))
+    for command in [chosen] if chosen else [[name] for name in _COMPILERS]:
+        if shutil.which(command[0]):
+            return command
+    return None
+
+
+def link_library(command: Sequence[str], folder: Path, include: Path, name: str) -> Path:
+    """Compile the C sources in ``folder`` and link them with the objects there; returns the library, beside them.
+
+    ``CFLAGS`` and ``LDFLAGS`` are passed on.
+
+    Raises:
+        CompileError: the compiler fails; the message has what it says.
+    """
+    library = folder / f"lib{name}.so"
+    call = [
+        *command,
+        *("-shared", "-fPIC", "-O2", "-std=gnu11", "-fvisibility=hidden", "-pthread", f"-I{include}", "-I."),
+        *shlex.split(os.environ.get("CFLAGS", "")),
+        *sorted(path.name for path in folder.glob("*.[co]")),
+        *("-Wl,--version-script=exports.map", f"-Wl,-soname,{library.name}", "-Wl,-z,noexecstack"),
+        *shlex.split(os.environ.get("LDFLAGS", "")),
+        *("-lm", "-ldl", "-o", library.name),
+    ]
+    try:
+        done = subprocess.run(call, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    except OSError as error:
+        raise CompileError(f"export_library: {command[0]} cannot be started: {error.strerror or error}") from error
+    if done.returncode:
+        said = done.stdout.decode(errors="replace").strip()[-_SHOWN:]
+        raise CompileError(f"export_library: {shlex.join(command)} failed with status {done.returncode}:\n{said}")
+    return library

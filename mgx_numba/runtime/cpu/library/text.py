@@ -1,0 +1,178 @@
+"""The C text of a plan: its tables as data, and what the run time must know of the executor's blocks."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ....codegen.kernel import KernelSource
+from ....core.types import from_numpy
+from ...memory import numpy_dtype
+from ...plan import Plan, Step
+from ..executor import IDLE_BYTES, Executable
+from ..layout import MAX_CLAIMS
+from ..spmd import CONFINE, LEAD, WALK, WORKER, Job, Pool, StepRecord
+from ..threads import MAX_THREADS, SPINS, YIELDS
+from .cpuid import FeatureBit
+
+__all__ = ["EXECUTOR", "WEIGHTS_SYMBOL", "layout_text", "plan_text"]
+
+EXECUTOR: Mapping[str, KernelSource] = {"LEAD": LEAD, "WALK": WALK, "WORKER": WORKER, "CONFINE": CONFINE}
+"""The executor's kernels that a library needs: those that answer to Python stay out."""
+
+WEIGHTS_SYMBOL = "mgx_embedded_weights"
+_FROM_ARENA, _FROM_WEIGHTS, _FROM_JOB, _FROM_CODE = range(4)  # as in plan.h
+_NUMBERS_A_LINE = 12  # for readers: some 100 characters
+_PLAIN = frozenset((string.ascii_letters + string.digits + " !#$%&'()*+,-./:;<=>@[]^_`{|}~").encode())
+
+
+def layout_text(name: str, plan: Plan, weights_magic: bytes, weights_head: int) -> str:
+    """The header ``layout.h``: names and numbers that the C sources share with the package."""
+    blocks = {"STEP": StepRecord, "JOB": Job, "POOL": Pool}
+    numbers: dict[str, Any] = {
+        f"{prefix}_{field}": value
+        for prefix, block in blocks.items()
+        for field, value in vars(block).items()
+        if field.isupper()
+    }
+    numbers |= {
+        "MGX_LIBRARY_NAME": _string(name),
+        "MGX_LIBRARY_FUNCTION": f"{name}_library",
+        "MGX_PARAMETER_COUNT": len(plan.parameters),
+        "MGX_OUTPUT_COUNT": len(plan.outputs),
+        "MGX_MAX_THREADS": MAX_THREADS,
+        "MGX_MAX_CLAIMS": f"{MAX_CLAIMS}LL",
+        "MGX_SPINS": SPINS,
+        "MGX_YIELDS": YIELDS,
+        "MGX_IDLE_BYTES": f"((size_t){IDLE_BYTES})",
+        "MGX_WEIGHTS_MAGIC": _string(weights_magic.decode("ascii")),
+        "MGX_WEIGHTS_HEAD_BYTES": weights_head,
+        **{f"MGX_EXECUTOR_{word}": kernel.symbol for word, kernel in EXECUTOR.items()},
+    }
+    numbers["POOL_CLOSED"] = f"{Pool.CLOSED}LL"
+    return "\n".join(
+        [
+            "#ifndef MGX_LAYOUT_H",
+            "#define MGX_LAYOUT_H",
+            "#include <stddef.h>",
+            "#include <stdint.h>",
+            *(f"#define {word} {value}" for word, value in numbers.items()),
+            *map(_declaration, EXECUTOR.values()),
+            "#endif",
+            "",
+        ]
+    )
+
+
+def plan_text(
+    executable: Executable,
+    offsets: Sequence[int],
+    size: int,
+    digest: bytes,
+    features: Sequence[FeatureBit],
+    embed: bool,
+) -> str:
+    """The source ``plan.c``.
+
+    Args:
+        executable: one without host steps.
+        offsets: places of the constants in the weights, of which there are ``size`` bytes with the SHA-256 ``digest``.
+        features: what the CPU must have.
+        embed: whether the weights are inside the library.
+    """
+    plan, tables = executable.plan, executable.tables
+    kernels = {kernel: number for number, kernel in enumerate(plan.kernels())}
+    native = [step for step in plan.steps if isinstance(step, Step)]
+    steps, slots = tables.steps.copy(), tables.slots.copy()
+    steps[:-1, StepRecord.FUNCTION] = [kernels[step.kernel] for step in native]
+    relocations = [
+        *((slot, _FROM_ARENA, offset) for slot, offset in zip(tables.arena_slots, tables.arena_offsets, strict=True)),
+        *((slot, _FROM_WEIGHTS, offsets[index] + offset) for slot, index, offset in tables.constant_slots),
+        *((slot, _FROM_JOB, 8 * Job.FAULT) for slot in tables.fault_slots),
+        *((slot, _FROM_CODE, kernels[kernel]) for slot, kernel in tables.code_slots),
+    ]
+    slots[[slot for slot, _, _ in relocations]] = 0  # addresses of this process
+    checks = [check for step in native for check in step.checks]
+    first_check, count = [], 0
+    for step in native:
+        first_check.append(count)
+        count += len(step.checks)
+    arrays = [
+        ("mgx_kernel kernels", [kernel.symbol for kernel in kernels]),
+        ("int64_t steps", _numbers(steps.reshape(-1))),
+        ("int64_t starts", _numbers(tables.starts)),
+        ("int64_t slots", _numbers(slots)),
+        ("int64_t patches", _numbers(tables.patches.reshape(-1))),
+        ("int64_t first_check", _numbers(first_check)),
+        ("mgx_relocation relocations", [f"{{{', '.join(_numbers(one))}}}" for one in relocations]),
+        ("mgx_check checks", [f"{{{_string(who)}, {_string(what)}}}" for who, what in checks]),
+        ("mgx_feature features", [_feature(bit) for bit in features]),
+    ]
+    fields = {
+        "step_count": len(native),
+        "slot_count": len(slots),
+        "relocation_count": len(relocations),
+        "feature_count": len(features),
+        "arena_bytes": plan.arena_bytes,
+        "weights_bytes": size,
+        "brief": int(tables.brief),
+        "is_long": int(tables.long),
+        "num_threads": executable.num_threads,
+        "shares": int(executable.shares),
+        "weights": WEIGHTS_SYMBOL if embed else "NULL",
+        "digest": f"{{{', '.join(map(str, digest))}}}",
+        **{declared.split()[1]: declared.split()[1] for declared, _ in arrays},
+    }
+    return "\n".join(
+        [
+            '#include "plan.h"',
+            '#include "program.h"',
+            *map(_declaration, kernels),
+            *([f"extern const unsigned char {WEIGHTS_SYMBOL}[];"] if embed else []),
+            *(f"static const {_array(declared, items)}" for declared, items in arrays),
+            *_tensors("parameters", [(p.name, p.dtype, p.lens) for p in plan.parameters]),
+            *_tensors("outputs", [(None, output.dtype, output.lens or ()) for output in plan.outputs]),
+            "const mgx_plan mgx_this_plan = {",
+            *(f"    .{field} = {value}," for field, value in fields.items()),
+            "};",
+            "",
+        ]
+    )
+
+
+def _declaration(kernel: KernelSource) -> str:
+    return f"void {kernel.symbol}(int64_t *args, int64_t begin, int64_t end); /* {kernel.name} */"
+
+
+def _array(declared: str, items: Sequence[str]) -> str:
+    """A definition with at least one item, which C asks for."""
+    rows = [items[k : k + _NUMBERS_A_LINE] for k in range(0, len(items), _NUMBERS_A_LINE)] or [["0"]]
+    return f"{declared}[] = {{\n" + "".join(f"    {', '.join(row)},\n" for row in rows) + "};"
+
+
+def _tensors(which: str, tensors: Sequence[tuple[str | None, str, tuple[int, ...]]]) -> Iterator[str]:
+    rows = []
+    for number, (name, dtype, lens) in enumerate(tensors):
+        place = f"{which}_lens_{number}" if lens else "NULL"
+        if lens:
+            yield f"static const size_t {place}[] = {{{', '.join(map(str, lens))}}};"
+        named = "NULL" if name is None else _string(name)
+        rows.append(f"{{{named}, (mgx_type){int(from_numpy(numpy_dtype(dtype)))}, {len(lens)}, {place}, NULL}}")
+    yield f"const {_array(f'mgx_tensor mgx_these_{which}', rows or ['{NULL, MGX_BOOL, 0, NULL, NULL}'])}"
+
+
+def _feature(bit: FeatureBit) -> str:
+    return f"{{{_string(bit.name)}, {bit.leaf:#x}u, {bit.subleaf}u, {bit.register}u, {bit.bit}u, {bit.state:#x}u}}"
+
+
+def _numbers(values: Iterable[Any]) -> list[str]:
+    """Integer constants of C; the least of 64 bits has no literal."""
+    least = -(1 << 63)
+    return [f"{int(v)}LL" if int(v) != least else "(-9223372036854775807LL - 1)" for v in values]
+
+
+def _string(text: str) -> str:
+    """A string of C: bytes of UTF-8, all but the plainest in octal of three digits, which ends by itself."""
+    body = "".join(chr(byte) if byte in _PLAIN else f"\\{byte:03o}" for byte in text.encode())
+    return f'"{body}"'

@@ -1,0 +1,182 @@
+"""Writes the folder of a library: what is linked, what is included, the weights, CMake's package file, an example."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from ....codegen.cpu import host
+from ....codegen.cpu.toolchain.elf import data_object
+from ....codegen.cpu.toolchain.loader import objects_of
+from ....codegen.store import Store
+from ....errors import CompileError, FormatError, OptionError, UnsupportedError
+from ....graph.atomic_file import replace_file
+from ...plan import HostStep, Plan
+from ...plan_file import constant_pieces
+from ..executor import Executable
+from .cpuid import needed_bits
+from .linking import compiler, link_library
+from .text import EXECUTOR, WEIGHTS_SYMBOL, layout_text, plan_text
+
+__all__ = ["write_library"]
+
+_FILES = Path(__file__).with_name("files")
+_MAGIC = b"mgxwgt01"
+_HEAD_BYTES = 4096  # of a page, so that the weights of a mapped file begin with one
+_EMBEDDED_BYTES = 1 << 30
+"""Most weights inside of a library: code refers to its data over at most 2 GiB."""
+_NAME = re.compile("[A-Za-z][A-Za-z0-9_]*")
+_MODE = 0o666  # less the process's mask
+
+Pieces = Sequence[bytes | memoryview]
+
+
+def write_library(
+    executable: Executable,
+    folder: Path,
+    name: str,
+    embed_weights: bool = False,
+    link: bool | None = None,
+    store: Store | None = None,
+) -> Path:
+    """Write a library and all that belongs to it under ``folder``, which is made if need be.
+
+    ``lib/lib<name>.so`` and its weights, ``include``, ``lib/cmake/<name>`` and ``example/<name>``. Without a C
+    compiler, or with ``link`` false, ``lib/<name>-objects`` takes the place of the library: objects, sources and a
+    ``CMakeLists.txt`` that links it where it is to run. Files are replaced as wholes.
+
+    Args:
+        executable: the plan and how it runs here.
+        name: an identifier of C: of the library and, with ``_library`` behind it, of its function.
+        embed_weights: put the weights inside of the library, not beside it.
+        link: None links if there is a compiler, True refuses if there is none.
+        store: where the kernels are, by default the user's.
+
+    Returns:
+        The library, or the folder of its objects.
+
+    Raises:
+        OptionError: a bad name; too many weights to embed; other CPU features than when it was compiled.
+        UnsupportedError: the plan has host steps, each of which is named; or the system is not Linux on x86-64.
+        CompileError: there is no compiler though ``link`` is true, or it fails.
+        FormatError: a file cannot be written.
+    """
+    plan = executable.plan
+    _check(plan, name)
+    offsets, size, pieces = constant_pieces(plan.constants)
+    if embed_weights and size > _EMBEDDED_BYTES:
+        raise OptionError(
+            f"export_library: {size} bytes of weights cannot be inside of a library, which takes {_EMBEDDED_BYTES}; "
+            "leave out embed_weights"
+        )
+    command = None if link is False else compiler()
+    if link and command is None:
+        raise CompileError("export_library: there is no C compiler (cc, gcc, clang, or what CC names)")
+    sources = [*plan.kernels(), *EXECUTOR.values()]
+    objects = objects_of(list({source.symbol: source for source in sources}.values()), store=store)
+    features = needed_bits(host.features())
+    digest = _digest(pieces)
+    embed = embed_weights and size > 0
+    parts: dict[str, Pieces] = {
+        "layout.h": [layout_text(name, plan, _MAGIC, _HEAD_BYTES).encode()],
+        "plan.c": [plan_text(executable, offsets, size, digest, features, embed).encode()],
+        "exports.map": [f"{{ global: {name}_library; mgx_get_library; local: *; }};\n".encode()],
+        **{path.name: [path.read_bytes()] for path in (_FILES / "src").iterdir()},
+        **{f"{symbol}.o": [data] for symbol, data in objects.items()},
+    }
+    if embed:
+        parts["weights.o"] = data_object(WEIGHTS_SYMBOL, pieces, size, _HEAD_BYTES)
+    try:
+        return _write_all(folder, name, parts, command, None if embed or not size else [_head(digest), *pieces])
+    except OSError as error:
+        raise FormatError(f"{error.filename or folder}: cannot be written: {error.strerror or error}") from None
+
+
+def _check(plan: Plan, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise OptionError(f"export_library: the name {name!r} is no identifier: a letter, then letters, digits and _")
+    if host.triple().split("-")[0] != "x86_64" or not sys.platform.startswith("linux"):
+        raise UnsupportedError("export_library: libraries are written for Linux on x86-64 alone")
+    hosted = [step for step in plan.steps if isinstance(step, HostStep)]
+    if hosted:
+        listed = "\n".join(
+            f"  {step.instruction or step.label}: {step.reason or 'no kernel does it'}" for step in hosted
+        )
+        raise UnsupportedError(
+            f"export_library: steps of the program run in Python, which a library has not: {len(hosted)}\n{listed}"
+        )
+    for kernel in plan.kernels():
+        if dataclasses.replace(kernel).symbol != kernel.symbol:
+            raise OptionError(
+                f"export_library: the program was compiled for other CPU features than {host.ENVIRONMENT} allows now; "
+                "compile it again"
+            )
+
+
+def _write_all(
+    folder: Path, name: str, parts: dict[str, Pieces], command: list[str] | None, weights: Pieces | None
+) -> Path:
+    include, libraries = folder / "include", folder / "lib"
+    library, unlinked, beside = (
+        libraries / f"lib{name}.so",
+        libraries / f"{name}-objects",
+        libraries / f"{name}.weights",
+    )
+    _instantiate("include/mgx_numba.h", include / "mgx_numba.h", name)
+    _instantiate("include/migraphx/migraphx.hpp", include / "migraphx" / "migraphx.hpp", name)
+    _instantiate("include/NAME.h", include / f"{name}.h", name)
+    _instantiate("cmake/NAMEConfig.cmake", libraries / "cmake" / name / f"{name}Config.cmake", name)
+    for file in ("CMakeLists.txt", "example.c", "example.cpp"):
+        _instantiate(f"example/{file}", folder / "example" / name / file, name)
+    linked = None
+    if command is not None:
+        with tempfile.TemporaryDirectory(prefix="mgx_numba_") as temporary:
+            for part, pieces in parts.items():
+                _write(Path(temporary, part), pieces)
+            linked = link_library(command, Path(temporary), include.resolve(), name).read_bytes()
+    if weights is not None:
+        _write(beside, weights)
+    else:
+        _remove(beside)
+    shutil.rmtree(unlinked, ignore_errors=True)
+    if linked is not None:
+        _write(library, [linked], _MODE | 0o111)
+        return library
+    _remove(library)
+    for part, pieces in parts.items():
+        _write(unlinked / part, pieces)
+    _instantiate("cmake/CMakeLists.txt", unlinked / "CMakeLists.txt", name)
+    return unlinked
+
+
+def _instantiate(template: str, path: Path, name: str) -> None:
+    _write(path, [(_FILES / template).read_text().replace("@NAME@", name).encode()])
+
+
+def _write(path: Path, pieces: Pieces, mode: int = _MODE) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, lambda write: [write(piece) for piece in pieces], mode)
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def _digest(pieces: Pieces) -> bytes:
+    found = hashlib.sha256()
+    for piece in pieces:
+        found.update(piece)
+    return found.digest()
+
+
+def _head(digest: bytes) -> bytes:
+    return (_MAGIC + digest).ljust(_HEAD_BYTES, b"\0")

@@ -1,0 +1,82 @@
+"""What a session says of its model: inputs, results and metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ..errors import UnsupportedError
+from ..frontends.onnx.tensors import onnx_type_string
+
+if TYPE_CHECKING:
+    from ..core.shape import Shape
+    from ..graph.origin import Origin
+
+__all__ = ["ModelMetadata", "NodeArg", "metadata_of", "node_args"]
+
+
+@dataclass(frozen=True)
+class NodeArg:
+    """An input or a result.
+
+    Attributes:
+        name: the model's.
+        type: ``tensor(float)`` and the like.
+        shape: lengths; a dimension that is open is its symbol, or None without one.
+    """
+
+    name: str
+    type: str
+    shape: list[int | str | None]
+
+
+@dataclass(frozen=True)
+class ModelMetadata:
+    """What the model's file says of itself."""
+
+    producer_name: str = ""
+    graph_name: str = ""
+    graph_description: str = ""
+    domain: str = ""
+    description: str = ""
+    version: int = 0
+    custom_metadata_map: Mapping[str, str] = field(default_factory=dict)
+
+
+def node_args(names: Sequence[str], shapes: Sequence[Shape], symbols: Sequence[Sequence[str]] = ()) -> list[NodeArg]:
+    """Inputs or results of these names and shapes.
+
+    Args:
+        symbols: what the model calls the dimensions of each, for those that a shape has no symbol of.
+
+    Raises:
+        UnsupportedError: one is a tuple, or of an element type that ONNX has not.
+    """
+    found = []
+    for number, (name, shape) in enumerate(zip(names, shapes, strict=True)):
+        if shape.sub_shapes:
+            raise UnsupportedError(f"{name!r} is a tuple; a session has tensors alone")
+        found.append(NodeArg(name, onnx_type_string(shape.type), _dims(shape, symbols[number : number + 1])))
+    return found
+
+
+def _dims(shape: Shape, symbols: Sequence[Sequence[str]]) -> list[int | str | None]:
+    if shape.is_dynamic:
+        declared = next((given for given in symbols if len(given) == shape.ndim), [""] * shape.ndim)
+        pairs = zip(shape.dyn_dims, declared, strict=True)
+        return [d.min if d.is_fixed else d.symbol or symbol or None for d, symbol in pairs]
+    return [] if shape.without_axes else list(shape.lens)
+
+
+def metadata_of(origin: Origin) -> ModelMetadata:
+    """The metadata of a program's origin."""
+    return ModelMetadata(
+        origin.producer_name,
+        origin.graph_name,
+        origin.graph_description,
+        origin.domain,
+        origin.description,
+        origin.version,
+        dict(origin.properties),
+    )

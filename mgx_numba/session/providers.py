@@ -1,0 +1,100 @@
+"""Execution providers: ONNX Runtime's names for what a session may run on, each a target here."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..api.options import COMPILE_OPTIONS
+from ..errors import OptionError
+from ..targets.registry import DEFAULT, missing
+
+__all__ = ["CPU", "chosen_provider", "get_all_providers", "get_available_providers", "get_device", "target_of"]
+
+CPU = "CPUExecutionProvider"
+"""What sessions run on if no other provider that is asked for is available."""
+
+_GPU = "gpu"
+_TARGETS = {
+    "MIGraphXExecutionProvider": _GPU,
+    "ROCMExecutionProvider": _GPU,
+    "TensorrtExecutionProvider": _GPU,
+    "CUDAExecutionProvider": _GPU,
+    CPU: DEFAULT,
+}
+"""Names of targets by those of providers. Whoever asks for one of a GPU's libraries gets the GPU."""
+
+
+def get_all_providers() -> list[str]:
+    """Names that a session takes, whether this process has what they need or not."""
+    return list(_TARGETS)
+
+
+def get_available_providers() -> list[str]:
+    """Names of the providers that a session can run on here."""
+    return [name for name, target in _TARGETS.items() if not missing(target)]
+
+
+def get_device() -> str:
+    """``GPU`` if this process has one that programs can be compiled for, else ``CPU``."""
+    return "CPU" if missing(_GPU) else "GPU"
+
+
+def target_of(provider: str) -> str:
+    """The name of the target that an available provider stands for."""
+    return _TARGETS[provider]
+
+
+def chosen_provider(providers: Sequence[Any] | None, options: Sequence[Any] | None) -> tuple[str, dict[str, Any]]:
+    """The first provider that is available, and the compile options that are given for it.
+
+    What is not available, and options that are not among those of ``program.compile``, is told in a `RuntimeWarning`.
+
+    Args:
+        providers: names, or pairs of a name and its options; None for the CPU.
+        options: mappings in the order of ``providers``, which then has names alone.
+
+    Raises:
+        OptionError: something else is given.
+    """
+    if isinstance(providers, str):
+        raise OptionError(f"providers is {providers!r}, expected a sequence of names: [{providers!r}]")
+    asked = [_pair(entry) for entry in providers or ()]
+    if options is not None:
+        if len(options) != len(asked) or any(given for _, given in asked):
+            raise OptionError(
+                f"provider_options has {len(options)} entries, expected one for each of {len(asked)} providers given by"
+                " name alone"
+            )
+        asked = [(name, _pair((name, given))[1]) for (name, _), given in zip(asked, options)]
+    available = get_available_providers()
+    for name, given in asked:
+        if name in available:
+            return name, _compile_options(name, given)
+        known = f"it needs {missing(_TARGETS[name])}" if name in _TARGETS else "there is none of this name"
+        warnings.warn(
+            f"provider {name!r} is not available: {known}; available are: {', '.join(available)}",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+    return CPU, {}
+
+
+def _pair(entry: Any) -> tuple[str, Mapping[str, Any]]:
+    name, given = entry if isinstance(entry, (tuple, list)) and len(entry) == 2 else (entry, {})
+    if not isinstance(name, str) or not isinstance(given, Mapping):
+        raise OptionError(f"a provider is {entry!r}, expected a name, or a pair of a name and a mapping of options")
+    return name, given
+
+
+def _compile_options(provider: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    unused = [name for name in given if name not in COMPILE_OPTIONS]
+    if unused:
+        warnings.warn(
+            f"options of provider {provider!r} without effect: {', '.join(map(str, unused))};"
+            f" known are those of program.compile: {', '.join(COMPILE_OPTIONS)}",
+            RuntimeWarning,
+            stacklevel=5,
+        )
+    return {name: value for name, value in given.items() if name in COMPILE_OPTIONS}

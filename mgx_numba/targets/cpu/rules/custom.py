@@ -1,0 +1,26 @@
+"""Users' operators that have a kernel."""
+
+from __future__ import annotations
+
+from ....codegen.cpu.kernel import cpu_kernel
+from ....codegen.launch import Launch, Operand, TaskRange
+from ....graph.instruction import Instruction
+from ....ops.custom import CustomOperator
+from ...lowering.lowering import Lowering
+from .table import lowering
+
+
+@lowering("custom", accepts=lambda ins, shape: shape.standard)
+def lower_custom(low: Lowering, ins: Instruction) -> None:
+    """One kernel over packed operands; what has none for these shapes goes to the host."""
+    op = ins.op
+    assert isinstance(op, CustomOperator)
+    given = op.kernel_for([i.shape for i in ins.inputs], ins.shape.flatten())
+    if given is None:
+        low.host(ins, "the custom operator has no kernel")
+        return
+    inputs = [low.materialized(v, v.shape.to_standard().strides, ins) for v in low.inputs(ins)]
+    operands = {f"x{k}": v for k, v in enumerate(inputs)} | {f"out{k}": v for k, v in enumerate(low.outputs_of(ins))}
+    kernel = cpu_kernel(f"{op.name.replace(':', '_')}_kernel", given.text, low.origin(ins))
+    addresses = tuple(map(Operand, operands))
+    low.launch(Launch(kernel, (*addresses, *given.arguments), TaskRange(given.tasks)), operands, ins)

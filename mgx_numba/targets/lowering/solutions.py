@@ -1,0 +1,82 @@
+"""How problems are computed, remembered by what they are: equal layers are planned once, also for other lengths."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from ...codegen.backend import Backend
+from ...codegen.launch import Solution
+from ...codegen.problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
+from ...graph.instruction import Instruction
+from ...graph.module import Module
+
+__all__ = ["Solutions", "with_origin"]
+
+MOST = 8192
+"""Answers that are kept, of some kilobytes each; a network of hundreds of layers asks for some hundred at each set of
+lengths."""
+
+T = TypeVar("T")
+
+
+class Solutions:
+    """Answers to questions that were asked before; the least recently used go first. May be used from any thread."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[Hashable, Any] = OrderedDict()
+
+    def of(self, question: Hashable, answer: Callable[[], T]) -> T:
+        """What ``answer`` gives, or gave when the equal question was asked; what it raises is not remembered."""
+        try:
+            found: T = self._known[question]
+            self._known.move_to_end(question)
+            return found
+        except KeyError:  # asked for the first time, or gone meanwhile
+            pass
+        found = self._known[question] = answer()
+        while len(self._known) > MOST:
+            try:
+                self._known.popitem(last=False)
+            except KeyError:
+                break
+        return found
+
+    def plan(self, backend: Backend, problem: PointwiseProblem | ReductionProblem | CopyProblem) -> Solution:
+        """`Backend.plan`, whose kernels have the problem's origin."""
+        solution = self.of((backend.name, _key(problem)), lambda: backend.plan(problem))
+        return with_origin(solution, problem.origin)
+
+
+def with_origin(solution: Solution, origin: str) -> Solution:
+    """The solution with another text of where its kernels come from."""
+    if all(launch.kernel.origin == origin for launch in solution.launches):
+        return solution
+    launches = (replace(one, kernel=replace(one.kernel, origin=origin)) for one in solution.launches)
+    return replace(solution, launches=tuple(launches))
+
+
+def _key(problem: PointwiseProblem | ReductionProblem | CopyProblem) -> Hashable:
+    """The problem but for its origin, a module being known by what it computes."""
+    if isinstance(problem, CopyProblem):
+        return problem.source, problem.target
+    own = (_text(problem.module), problem.inputs, problem.outputs, problem.fast_math)
+    if isinstance(problem, PointwiseProblem):
+        return own
+    return (*own, problem.axes, problem.parts, problem.cut, problem.share, problem.fold)
+
+
+def _text(module: Module) -> Hashable:
+    """What a module without submodules computes: operators, their operands by position, shapes and constants."""
+    places: dict[Instruction, int] = {}
+    written: list[Hashable] = []
+    order = {ins: k for k, ins in enumerate(module.parameters())}
+    for ins in module:
+        places[ins] = len(places)
+        literal = None if ins.literal is None else ins.literal.numpy().tobytes()
+        parameter = order.get(ins)
+        operator: Hashable = ins.op if parameter is None else parameter
+        written.append((operator, ins.shape, tuple([places[i] for i in ins.inputs]), literal))
+    return tuple(written)

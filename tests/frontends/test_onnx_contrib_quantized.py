@@ -1,0 +1,283 @@
+"""Quantised and other operators of domain com.microsoft, against ONNX Runtime; those of Quark and Brevitas against
+OCP's definition of microscaling formats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+from mgx_numba.errors import MgxError, UnsupportedError
+from mgx_numba.frontends.onnx import parse_onnx
+
+from ..values import normal
+from .support import FLOAT, assert_like_onnxruntime, run, single
+
+U8, I8, I32, I64 = TensorProto.UINT8, TensorProto.INT8, TensorProto.INT32, TensorProto.INT64
+
+
+def codes(*lens: int, seed: int = 0, dtype: Any = np.uint8) -> np.ndarray:
+    info = np.iinfo(dtype)
+    return np.random.default_rng(seed).integers(info.min, info.max + 1, lens).astype(dtype)
+
+
+def f32(*values: float) -> np.ndarray:
+    return np.array(values, np.float32) if len(values) > 1 else np.array(values[0], np.float32)
+
+
+def point(*values: int, dtype: Any = np.uint8) -> np.ndarray:
+    return np.array(values, dtype) if len(values) > 1 else np.array(values[0], dtype)
+
+
+GROUPS = (np.arange(64) * 7 % 64 // 32).astype(np.int32)
+GQA = {"num_heads": 4, "kv_num_heads": 2, "constant": [6], "outputs": (FLOAT,) * 3}
+TOKENS = [normal(2, 3, 32), normal(2, 3, 16, seed=1), normal(2, 3, 16, seed=2)]
+EMPTY = [normal(2, 2, 0, 8), normal(2, 2, 0, 8)]
+LENGTHS = [np.array([2, 2], np.int32), np.array(3, np.int32)]
+MHA = [normal(2, 3, 8), normal(2, 5, 8, seed=1), normal(2, 5, 8, seed=2)]
+
+CASES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
+    "qgemm": (
+        "QGemm",
+        [codes(3, 4), f32(0.02), point(120), codes(4, 5, seed=1), f32(0.03), point(7),
+         codes(5, dtype=np.int32) // 2**22, f32(0.5), point(100)],
+        {"outputs": (U8,)},
+    ),
+    "qgemm_to_float_transposed_by_columns": (
+        "QGemm",
+        [codes(4, 3), f32(0.02), point(120), codes(5, 4, seed=1, dtype=np.int8), f32(0.1, 0.2, 0.3, 0.4, 0.5),
+         point(1, 2, 0, -4, 9, dtype=np.int8), codes(5, dtype=np.int32) // 2**22],
+        {"transA": 1, "transB": 1, "alpha": 0.5},
+    ),
+    "dynamic_quantize_matmul": (
+        "DynamicQuantizeMatMul",
+        [normal(2, 3, 4), codes(4, 5, seed=1), f32(0.03), point(7), normal(5)],
+        {},
+    ),
+    "dynamic_quantize_matmul_by_columns": (
+        "DynamicQuantizeMatMul",
+        [normal(3, 4), codes(4, 3, seed=1, dtype=np.int8), f32(0.03, 0.2, 0.1)],
+        {},
+    ),
+    "matmul_integer_to_float_by_rows": (
+        "MatMulIntegerToFloat",
+        [codes(3, 4), codes(4, 5, seed=1), f32(0.02), f32(0.1, 0.2, 0.3, 0.4, 0.5), point(12), point(1, 2, 3, 4, 5)],
+        {},
+    ),
+    "qlinear_softmax": (
+        "QLinearSoftmax",
+        [codes(2, 3, 8), f32(0.05), point(3), f32(1 / 256), point(0)],
+        {"axis": 1, "opset_": 13, "outputs": (U8,)},
+    ),
+    "qlinear_softmax_of_rows": (
+        "QLinearSoftmax",
+        [codes(2, 3, 8), f32(0.05), point(3), f32(1 / 256), point(0)],
+        {"axis": 1, "opset_": 12, "outputs": (U8,)},
+    ),
+    "qlinear_where": (
+        "QLinearWhere",
+        [codes(2, 4) > 128, codes(2, 4), f32(0.02), point(3), codes(4, seed=1), f32(0.05), point(9), f32(0.04),
+         point(5)],
+        {"outputs": (U8,), "constant": [2, 3, 5, 6, 7, 8]},
+    ),
+    "qattention": (
+        "QAttention",
+        [codes(2, 3, 8), codes(8, 24, seed=1, dtype=np.int8), normal(24, seed=2), f32(0.02), f32(0.03),
+         np.array([2, 3], np.int32), point(120), point(0, dtype=np.int8)],
+        {"num_heads": 2, "constant": [1]},
+    ),
+    "matmul_nbits_8": (
+        "MatMulNBits",
+        [normal(3, 40), codes(6, 2, 32), np.abs(normal(12, seed=1)), codes(12, seed=4)],
+        {"K": 40, "N": 6, "bits": 8, "block_size": 32, "constant": [1, 2, 3]},
+    ),
+    "matmul_nbits_2": (
+        "MatMulNBits",
+        [normal(3, 64), codes(6, 2, 8), np.abs(normal(12, seed=1)), codes(6, seed=4)],
+        {"K": 64, "N": 6, "bits": 2, "block_size": 32, "constant": [1, 2, 3]},
+    ),
+    "matmul_nbits_with_groups_and_bias": (
+        "MatMulNBits",
+        [normal(3, 64), codes(6, 2, 16), np.abs(normal(12, seed=1)), None, GROUPS, normal(6, seed=2)],
+        {"K": 64, "N": 6, "bits": 4, "block_size": 32, "constant": [1, 2, 4]},
+    ),
+    "gather_block_quantized": (
+        "GatherBlockQuantized",
+        [codes(5, 32), np.array([[0, 4], [3, -5]]), np.abs(normal(5, 2, seed=1)), codes(5, 1, seed=3)],
+        {"block_size": 32, "quantize_axis": 1, "bits": 4, "constant": [0, 2, 3]},
+    ),
+    "gather_block_quantized_bytes": (
+        "GatherBlockQuantized",
+        [codes(5, 64), np.array([4, 2]), np.abs(normal(5, 2, seed=1))],
+        {"block_size": 32, "quantize_axis": 1, "bits": 8, "constant": [0, 2]},
+    ),
+    "attention_scores": ("MultiHeadAttention", MHA, {"num_heads": 2, "outputs": (FLOAT, FLOAT, FLOAT, FLOAT)}),
+    "group_query_attention_with_an_empty_past": ("GroupQueryAttention", [*TOKENS, *EMPTY, *LENGTHS], GQA),
+    "group_query_attention_smooth": (
+        "GroupQueryAttention", [*TOKENS, None, None, *LENGTHS], {**GQA, "smooth_softmax": 1},
+    ),
+    "group_query_attention_with_sinks": (
+        "GroupQueryAttention",
+        [*TOKENS, None, None, *LENGTHS, None, None, None, None, normal(4, seed=9)],
+        GQA,
+    ),
+    "skip_layer_normalization_statistics": (
+        "SkipLayerNormalization",
+        [normal(2, 3, 8), normal(2, 3, 8, seed=1), normal(8, seed=2), normal(8, seed=3)],
+        {"outputs": (FLOAT, 0, 0, FLOAT)},
+    ),
+    "nhwc_max_pool": (
+        "NhwcMaxPool", [codes(1, 5, 6, 3)], {"kernel_shape": [2, 2], "pads": [1, 0, 0, 0], "outputs": (U8,)},
+    ),
+    "fused_gemm": (
+        "FusedGemm",
+        [normal(3, 4), normal(5, 4, seed=1), normal(5)],
+        {"transB": 1, "activation": "LeakyRelu", "activation_alpha": 0.3},
+    ),
+    "expand_dims": ("ExpandDims", [normal(2, 3), np.array(-1, np.int32)], {"constant": [1]}),
+    "unique": ("Unique", [f32(3, 1, 3, 2, 1)], {"outputs": (FLOAT, I64, I64)}),
+    "inverse": ("Inverse", [normal(2, 3, 3)], {}),
+    "distances": ("CDist", [normal(3, 4), normal(5, 4, seed=1)], {"metric": "euclidean"}),
+    "squared_distances": ("CDist", [normal(3, 4), normal(5, 4, seed=1)], {"metric": "sqeuclidean"}),
+    "trilu": ("Trilu", [normal(2, 4, 4), np.array(1)], {"upper": 0}),
+    "pad": ("Pad", [normal(2, 3), np.array([0, 1, 1, 0]), f32(4.5)], {}),
+    "range": ("Range", [f32(1), f32(5)], {}),
+    "gather_nd": ("GatherND", [normal(3, 4), np.array([[0, 1], [2, 3]])], {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_operator_agrees_with_onnxruntime(name: str) -> None:
+    op_type, inputs, options = CASES[name]
+    if "opset_" in options:
+        options = {**options}
+        opset = options.pop("opset_")
+        model, feeds = single(op_type, inputs, domain="com.microsoft", **options)
+        model.graph.node[0].attribute.add(name="opset", type=2, i=opset)
+    else:
+        model, feeds = single(op_type, inputs, domain="com.microsoft", **options)
+    assert_like_onnxruntime(model, feeds)
+
+
+def test_groups_have_zero_points() -> None:
+    """ONNX Runtime leaves them out."""
+    a, b, scales, zeros = normal(3, 64), codes(6, 32), np.abs(normal(6, 2, seed=1)), codes(6, seed=4)
+    inputs = [a, b.reshape(6, 2, 16), scales.reshape(-1), zeros, GROUPS]
+    model, feeds = single("MatMulNBits", inputs, domain="com.microsoft", K=64, N=6, bits=4, block_size=32, constant=[1])
+    values = np.stack([b & 15, b >> 4], 2).reshape(6, 64).astype(np.float32)
+    points = np.stack([zeros & 15, zeros >> 4], 1).astype(np.float32)
+    weights = (values - points[:, GROUPS]) * scales[:, GROUPS]
+    np.testing.assert_allclose(run(model, feeds)[0], a @ weights.T, atol=1e-3)
+
+
+def test_rows_may_have_scales_of_their_own() -> None:
+    """ONNX Runtime takes one scale for the first matrix; its schema, and quantisers, have one for each row."""
+    a, b, scale = codes(3, 4), codes(4, 5, seed=1), f32(0.1, 0.2, 0.3)
+    model, feeds = single("MatMulIntegerToFloat", [a, b, scale, f32(0.5)], domain="com.microsoft")
+    wanted = a.astype(np.int32) @ b.astype(np.int32) * scale[:, None] * 0.5
+    np.testing.assert_allclose(run(model, feeds)[0], wanted, rtol=1e-6)
+
+
+def test_means_of_quantised_numbers() -> None:
+    x = codes(2, 3, 4)
+    inputs = [x, f32(0.02), point(7), f32(0.03), point(9)]
+    model, feeds = single("QLinearReduceMean", inputs, domain="com.microsoft", axes=[1], keepdims=0, outputs=(U8,))
+    wanted = np.rint((x.astype(np.float32) - 7).mean(1) * 0.02 / 0.03) + 9
+    np.testing.assert_allclose(run(model, feeds)[0].astype(float), np.clip(wanted, 0, 255), atol=1)
+
+
+def test_caches_of_beams_are_refused() -> None:
+    past = [normal(2, 2, 4, 4), normal(2, 2, 4, 4)]
+    for extra, name in (
+        ([np.array(2, np.int32)], "past_sequence_length"),
+        ([None, np.zeros((2, 1, 4), np.int32)], "cache"),
+    ):
+        model, _ = single(
+            "MultiHeadAttention", [*MHA, None, None, None, *past, *extra], domain="com.microsoft", num_heads=2
+        )
+        with pytest.raises(UnsupportedError, match=name):
+            parse_onnx(model)
+
+
+MX = {
+    "fp4_e2m1": (ml_dtypes.float4_e2m1fn, 2),
+    "fp6_e2m3": (ml_dtypes.float6_e2m3fn, 2),
+    "fp6_e3m2": (ml_dtypes.float6_e3m2fn, 4),
+    "fp8_e4m3": (ml_dtypes.float8_e4m3fn, 8),
+    "fp8_e5m2": (ml_dtypes.float8_e5m2, 15),
+}
+
+
+def microscaled(x: np.ndarray, size: int, dtype: Any, largest: int) -> np.ndarray:
+    """OCP's conversion of vectors along the last axis, block by block."""
+    result = np.zeros_like(x)
+    for row, out in zip(x.reshape(-1, x.shape[-1]), result.reshape(-1, x.shape[-1]), strict=True):
+        for start in range(0, x.shape[-1], size):
+            block = row[start : start + size]
+            most = np.abs(block).max()
+            if most:
+                scale = np.exp2(np.floor(np.log2(most.astype(np.float64))) - largest)
+                top = float(ml_dtypes.finfo(dtype).max)
+                near = np.clip(block / scale, -top, top).astype(np.float32).astype(dtype).astype(np.float32)
+                out[start : start + size] = near * scale
+    return result
+
+
+@pytest.mark.parametrize("kind", MX)
+@pytest.mark.parametrize("op_type", ["MXQuantizeDequantize", "MXFixNeuron"])
+@pytest.mark.parametrize("lens", [(3, 64), (2, 5, 40), (1, 7)])
+def test_microscaling(op_type: str, kind: str, lens: tuple[int, ...]) -> None:
+    x = normal(*lens, scale=3.0)
+    x[0, ..., :4] = 0
+    model, feeds = single(op_type, [x], axis=-1, block_size=32, element_dtype=kind, rounding_mode=2)
+    np.testing.assert_array_equal(run(model, feeds)[0], microscaled(x, 32, *MX[kind]))
+
+
+def test_microscaling_along_another_axis_with_blocks_of_zeros() -> None:
+    x = normal(2, 40, 3)
+    x[0, 32:] = 0
+    model, feeds = single("MXQuantizeDequantize", [x], axis=1, block_size=32, element_dtype="fp4_e2m1", rounding_mode=2)
+    wanted = microscaled(np.ascontiguousarray(x.swapaxes(1, 2)), 32, *MX["fp4_e2m1"]).swapaxes(1, 2)
+    np.testing.assert_array_equal(run(model, feeds)[0], wanted)
+
+
+def test_eight_bits_have_steps_of_one_64th() -> None:
+    x = normal(2, 32)
+    model, feeds = single("MXFixNeuron", [x], axis=1, block_size=32, element_dtype="int8", rounding_mode=2)
+    scale = np.exp2(np.floor(np.log2(np.abs(x).max(1, keepdims=True).astype(np.float64))))
+    wanted = np.clip(np.rint(x / scale * 64), -127, 127) / 64 * scale
+    np.testing.assert_array_equal(run(model, feeds)[0], wanted.astype(np.float32))
+
+
+@pytest.mark.parametrize("lens", [(3, 64), (3, 40)])
+def test_scales_of_groups(lens: tuple[int, int]) -> None:
+    x = normal(*lens)
+    given = {
+        "group_dim": 1,
+        "group_size": 32,
+        "output_dtype": TensorProto.FLOAT4E2M1,
+        "scale_selection_method": "floor",
+    }
+    model, feeds = single("DynamicScale", [x], **given)
+    groups = np.pad(x, [(0, 0), (0, -lens[1] % 32)]).reshape(3, -1, 32)
+    wanted = np.exp2(np.floor(np.log2(np.abs(groups).max(2).astype(np.float64))) - 2)
+    np.testing.assert_array_equal(run(model, feeds)[0], wanted.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rounding_mode": 0}, "'rounding_mode' is 0, only 2"),
+        ({"block_size": 0}, "'block_size' is 0"),
+        ({"element_dtype": "fp3"}, "'fp3', expected one of fp4_e2m1"),
+        ({"axis": 5}, "axis is 5"),
+    ],
+)
+def test_microscaling_that_is_not_known(changes: dict[str, Any], message: str) -> None:
+    given = {"axis": 1, "block_size": 32, "element_dtype": "fp4_e2m1", "rounding_mode": 2, **changes}
+    model, _ = single("MXQuantizeDequantize", [normal(2, 32)], **given)
+    with pytest.raises(MgxError, match=message):
+        parse_onnx(model)

@@ -1,0 +1,109 @@
+"""Rewritings that are replayed for programs which differ in their lengths alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from mgx_numba.targets.cpu.passes import PASSES
+
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import Type
+from mgx_numba.errors import ShapeError
+from mgx_numba.graph.numbers import copy_with, numbers_of
+from mgx_numba.graph.passes import run_passes
+from mgx_numba.graph.program import Program
+from mgx_numba.graph.replay import Replay
+from mgx_numba.graph.validate import validate
+from mgx_numba.targets.ref.interpreter import evaluate
+
+WEIGHTS = np.random.default_rng(0).standard_normal((6, 4), np.float32)
+
+
+def layer(rows: int, columns: int = 6, table: int | None = None) -> Program:
+    """A product with a bias and a ReLU, and a constant that has as many rows."""
+    program = Program()
+    main = program.main
+    x = main.add_parameter("x", Shape(Type.float_type, (rows, columns)))
+    dot = main.add_instruction("dot", [x, main.add_literal(WEIGHTS[:columns])])
+    bias = main.add_instruction("multibroadcast", [main.add_literal(WEIGHTS[0])], out_lens=(rows, 4))
+    y = main.add_instruction("relu", [main.add_instruction("add", [dot, bias])])
+    values = np.arange(rows * 4, dtype=np.float32).reshape(rows, 4) if table is None else np.full((rows, 4), table)
+    y = main.add_instruction("mul", [y, main.add_literal(values.astype(np.float32))])
+    main.add_return([main.add_instruction("reshape", [y], dims=(rows * 2, 2))])
+    return program
+
+
+def full(program: Program) -> None:
+    run_passes(program, PASSES)
+    program.remove_unused_modules()
+
+
+def test_a_program_is_its_form_its_integers_and_its_literals() -> None:
+    program = layer(5)
+    full(program)
+    numbers = numbers_of(program)
+    copy = copy_with(program, numbers.values, numbers.literals)
+    validate(copy)
+    assert copy == program
+    other = numbers_of(layer(7))
+    assert numbers_of(layer(9)).form == other.form != numbers.form
+    assert copy_with(layer(9), other.values, other.literals) == layer(7)
+    with pytest.raises(ShapeError, match="a literal float_type, {7, 4}, {4, 1} was given float_type, {9, 4}, {4, 1}"):
+        copy_with(layer(8), other.values, numbers_of(layer(9)).literals)
+
+
+def test_replayed_programs_are_those_that_rewriting_gives() -> None:
+    replay = Replay(full)
+    rng = np.random.default_rng(1)
+    for count, rows in enumerate((5, 7, 9, 1, 12, 2, 30, 1, 200, 3)):
+        found, wanted = replay.run(layer(rows)), layer(rows)
+        full(wanted)
+        validate(found)
+        assert found == wanted
+        x = rng.standard_normal((rows, 6), np.float32)
+        for a, b in zip(evaluate(found, {"x": x}), evaluate(layer(rows), {"x": x}), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+        assert count < 3 or replay.replayed
+    assert replay.replayed >= 4
+
+
+def test_other_forms_and_other_constants_are_rewritten_by_themselves() -> None:
+    replay = Replay(full)
+    for rows in (5, 7, 9):
+        replay.run(layer(rows))
+    before = replay.replayed
+    for program in (layer(9, 5), layer(8, table=1), layer(0)):
+        wanted = program.clone()
+        full(wanted)
+        assert replay.run(program) == wanted
+    assert replay.replayed == before
+
+
+def test_a_rewriting_whose_numbers_are_not_traced_is_never_replayed() -> None:
+    def lost(program: Program) -> None:
+        x = program.main.parameters()[0]
+        rows = int(np.asarray(x.shape.lens)[0])  # a plain integer
+        results = program.main.results()
+        wide = program.main.add_instruction("reshape", results, dims=(rows, 4))
+        program.main.replace_return([wide])
+
+    replay = Replay(lost)
+    for rows in (5, 7, 9, 11, 5):
+        assert [s.lens for s in replay.run(layer(rows)).output_shapes()] == [(rows, 4)]
+    assert not replay.replayed
+
+
+def test_a_constant_that_is_computed_with_is_not_replayed() -> None:
+    def scaled(program: Program) -> None:
+        for ins in list(program.main):
+            if ins.literal is not None and ins.shape.lens[-1] == 4 and ins.shape.lens[0] != 6:
+                twice = program.main.add_literal(2 * ins.literal.numpy())
+                program.main.replace_instruction(ins, twice)
+        run_passes(program, ["dead_code_elimination"])
+
+    replay = Replay(scaled)
+    for rows in (5, 7, 9, 11):
+        found, wanted = replay.run(layer(rows)), layer(rows)
+        scaled(wanted)
+        x = np.ones((rows, 6), np.float32)
+        np.testing.assert_array_equal(*(evaluate(p, {"x": x})[0] for p in (found, wanted)))

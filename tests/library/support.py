@@ -1,0 +1,61 @@
+"""Small models, what a library of them gives, and how programs in C++ are built."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mgx_numba as migraphx
+from mgx_numba.core.types import from_numpy
+
+__all__ = ["build", "exported", "finished", "needs_compiler", "run_library"]
+
+CXX = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
+needs_compiler = pytest.mark.skipif(CXX is None, reason="no C++ compiler")
+_SECONDS = 120.0  # for a compiler on a machine that does much else
+
+
+def finished(command: Sequence[object], **options: object) -> str:
+    """Standard output of a command that must succeed."""
+    done = subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, timeout=_SECONDS, check=False, **options
+    )  # type: ignore[call-overload]
+    assert done.returncode == 0, f"{command[0]} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def build(source: Path, include: Path, program: Path, *flags: str) -> Path:
+    """Compile a program of one source in C++11 against exported headers, without a warning."""
+    warnings = ["-std=c++11", "-Wall", "-Wextra", "-Werror"]
+    finished([CXX, *warnings, *flags, f"-I{include}", source, "-o", program, "-ldl", "-pthread"])
+    return program
+
+
+def exported(model: bytes, folder: Path, name: str = "model", **options: object) -> tuple[migraphx.program, Path]:
+    """A compiled program and its library."""
+    program = migraphx.parse_onnx_buffer(model)
+    program.compile(migraphx.get_target("cpu"), num_threads=2)
+    return program, program.export_library(folder, name, **options)  # type: ignore[arg-type]
+
+
+def run_library(
+    example: Path, library: Path, program: migraphx.program, feeds: Mapping[str, np.ndarray], folder: Path
+) -> list[np.ndarray]:
+    """Results of a library, which the example has written, with the shapes that the program says."""
+    files = []
+    for k, name in enumerate(program.get_parameter_names()):
+        files.append(folder / f"input{k}.bin")
+        np.ascontiguousarray(feeds[name]).tofile(files[-1])
+    finished([example, library, *files], cwd=folder)
+    results = []
+    for k, s in enumerate(program.run(dict(feeds))):
+        like = np.asarray(s)
+        assert from_numpy(like.dtype) is not None
+        results.append(np.fromfile(folder / f"output{k}.bin", like.dtype).reshape(like.shape))
+    return results

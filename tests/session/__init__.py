@@ -1,0 +1,1 @@
+"""Sessions in ONNX Runtime's shape."""
