@@ -23,9 +23,9 @@ from mgx_numba.targets.gpu.program import GpuProgram
 from ..cpu.agreement import reference
 from .programs import compiled, interpreter
 
-F16, BF16 = Type.half_type, Type.bf16_type
-ALLOWED = {F16: 2e-3, BF16: 2e-2}
-"""Errors relative to the largest result: that of rounding it."""
+F16, BF16, F32 = Type.half_type, Type.bf16_type, Type.float_type
+ALLOWED = {F16: 2e-3, BF16: 2e-2, F32: 2e-3}
+"""Errors relative to the largest result: those of rounding it, and of TF32."""
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +54,7 @@ def forced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def agree(program: Program, inputs: dict[str, np.ndarray], type: Type, on: Engine) -> GpuProgram:
-    made = compiled(program, on, fast_math=True)
+    made = compiled(program, on, fast_math=True, float32_matmul_precision="medium")
     assert made.executable is not None
     labels = [step.label for step in made.executable.plan.steps]
     assert any("warpgroup" in label for label in labels), labels
@@ -97,6 +97,7 @@ def product(
         (F16, (2, 3), 33, 40, 72, True, False),
         (F16, (3,), 130, 8, 64, False, True),
         (BF16, (2,), 64, 64, 128, True, True),
+        (F32, (), 40, 72, 100, False, False),
     ],
 )
 def test_products(
@@ -120,7 +121,7 @@ def test_sums_in_parts(monkeypatch: pytest.MonkeyPatch, on: Engine) -> None:
 @pytest.mark.parametrize(
     ("batch", "lens", "channels", "out", "kernel", "stride", "pad", "group", "dilation"),
     [
-        (2, (9, 7), 64, 40, 3, 1, 1, 1, 1),
+        (2, (7, 5), 64, 40, 3, 1, 1, 1, 1),
         (1, (9, 8), 40, 72, 3, 2, 1, 1, 1),
         (2, (5, 5), 128, 24, 1, 1, 0, 1, 1),
         (2, (6, 9), 72, 16, 1, 2, 0, 1, 1),
@@ -145,6 +146,16 @@ def test_convolutions(
     m.add_return([m.add_instruction("relu", [y])])
     inputs = {"x": rng.standard_normal((batch, *lens, channels)).astype(np.float16)}
     agree(program, inputs, F16, on)
+
+
+def test_float32_images_as_one_product_in_tf32(on: Engine) -> None:
+    program, rng = Program(), np.random.default_rng(1)
+    m: Module = program.main
+    x = m.add_parameter("x", Shape(F32, (2, 5, 6, 36)))
+    weights = rng.standard_normal((24, 36, 3, 3)).astype(np.float32)
+    image = m.add_instruction("transpose", [x], permutation=(0, 3, 1, 2))
+    m.add_return([m.add_instruction("convolution", [image, m.add_literal(weights)], padding=(1, 1))])
+    agree(program, {"x": rng.standard_normal((2, 5, 6, 36)).astype(np.float32)}, F32, on)
 
 
 def test_infinities_and_nan_stay_in_their_rows(forced: None, on: Engine) -> None:

@@ -21,10 +21,12 @@ class PlacedRequest:
     Attributes:
         request: what is computed.
         alignment: bytes of whose multiples the result and the epilogue's operands begin at one, at most `VECTOR_BYTES`.
+        precision: of products of float32: ``highest``, ``high`` (three products in TF32) or ``medium`` (one).
     """
 
     request: Request
     alignment: int = VECTOR_BYTES
+    precision: str = "highest"
 
     def lanes(self, columns: int, most: int) -> int:
         """Elements of the result and of the epilogue's operands, a power of two up to ``most``, that lie together in

@@ -75,8 +75,8 @@ def refusal(placed: PlacedRequest) -> str:
     dtype = problem.types.uniform
     if dtype not in TYPES:
         return f"tensor cores have no products of {problem.types}"
-    if dtype == "float32" and not problem.fast_math:
-        return "float32 is exact without fast_math"
+    if dtype == "float32" and placed.precision == "highest":
+        return "products of float32 shall be those of float32"
     try:
         arch = selected_architecture()
     except DeviceError:
@@ -261,7 +261,7 @@ class _TensorText(ContractionText):
 
     def _multiply(self, buffer: CodeBuffer, rows: int, columns: int, first: int) -> None:
         """Add the products of one instruction's words, from word ``first`` of the slices on."""
-        split = self.dtype == "float32"
+        split = self.dtype == "float32" and self.placed.precision == "high"
         for i in range(rows):
             at = [f"own_a + {16 * i * PITCH + 8 * PITCH * down + first + 4 * on}" for on in (0, 1) for down in (0, 1)]
             words = [buffer.emit(f"load(words_a, {place}, 1)") for place in at]

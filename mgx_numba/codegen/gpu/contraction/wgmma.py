@@ -30,7 +30,10 @@ __all__ = ["wgmma_refusal", "wgmma_solution"]
 
 TARGET = "sm_90a"
 """The only architecture with these instructions."""
-TYPES = ("float16", "bfloat16")
+RATES = {"float16": 1.0, "bfloat16": 1.0, "float32": 0.5}
+"""Multiplications a cycle, as a part of those of 16-bit numbers; float32 as one product in TF32."""
+TURNED_BYTES = 2
+"""Bytes of the elements whose columns an instruction can read across: PTX ISA, "wgmma.mma_async", transposition."""
 MOST_BATCH_AXES = 2
 """Dimensions of a tensor map besides a matrix's own."""
 MOST_STEP, FARTHEST_CORNER, MOST_REACH = 8, 127, 255
@@ -49,8 +52,10 @@ def wgmma_refusal(placed: PlacedRequest) -> str:
         return "the architecture is not known"
     if arch.name != TARGET:
         return f"{arch.name} has no products of warpgroups"
-    if problem.types.uniform not in TYPES:
+    if problem.types.uniform not in RATES:
         return f"warpgroups have no products of {problem.types}"
+    if problem.types.uniform == "float32" and placed.precision != "medium":
+        return "warpgroups multiply float32 in TF32"
     if problem.prologue is not None:
         return "the left operand has a prologue"
     lanes = VECTOR_BYTES // ITEMSIZE[problem.types.single]
@@ -69,6 +74,8 @@ def _gemm_refusal(problem: GemmProblem, lanes: int) -> str:
     moving = [s for n, s in zip(problem.batch, right) if n > 1]
     along = right[rank] == 1 and right[-1] and not any(s % lanes for s in (*moving, right[-1]))
     across = right[-1] == 1 and right[rank] and not any(s % lanes for s in (*moving, right[rank]))
+    if across and not along and ITEMSIZE[problem.types.single] != TURNED_BYTES:
+        return f"columns of {problem.types.single} cannot be turned"
     return "" if along or across else "the right operand has no whole vectors"
 
 
@@ -143,7 +150,7 @@ class _WarpgroupText(ContractionText):
         else:
             self.turned = False
             slices = self._problem.taps * -(-self._problem.group_in // self.slice)
-        found = chosen_tile(rows, columns, slices, planes, 1.0, 64 if self.turned else 8)
+        found = chosen_tile(rows, columns, slices, planes, RATES[self.dtype], 64 if self.turned else 8)
         self.tile = tile or found[0]
         part = -(-slices // (splits or found[1]))
         self.splits = -(-slices // part)
