@@ -225,6 +225,7 @@ class program:
             num_threads=options.num_threads,
             memory_reuse=options.memory_reuse,
             disabled_passes=(*self._disabled_passes, *options.disabled_passes),
+            float32_matmul_precision=options.float32_matmul_precision,
             tuning=tuning,
             store=self._store,
         )

@@ -10,11 +10,12 @@ from ...errors import UnsupportedError
 from ...graph.module import Module
 from ..launch import Solution
 from ..problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
-from ..tuning.request import Request
 from .cluster.pointwise import pointwise_launch
 from .cluster.rows import reduction_launch
+from .contraction.placed import PlacedRequest
 from .contraction.tensor import refusal, tensor_solution
 from .contraction.tiled import tiled_solution
+from .contraction.wgmma import wgmma_refusal, wgmma_solution
 from .kernel import NAME
 
 __all__ = ["plan"]
@@ -38,7 +39,9 @@ def _(problem: ReductionProblem) -> Solution:
 
 
 @plan.register
-def _(problem: Request) -> Solution:
+def _(problem: PlacedRequest) -> Solution:
+    if not wgmma_refusal(problem):
+        return wgmma_solution(problem)
     return tiled_solution(problem) if refusal(problem) else tensor_solution(problem)
 
 
