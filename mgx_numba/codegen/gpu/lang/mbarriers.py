@@ -20,7 +20,7 @@ __all__ = [
     "warp_barrier",
 ]  # fmt: skip
 
-SHARED_SPACE = 3
+SHARED_SPACE = 3  # LLVM's NVPTX usage, "Address Spaces"
 _I32 = ir.IntType(32)
 _LEAST_CAPABILITY = (9, 0)
 """Compute capability from which on barriers count bytes."""

@@ -32,7 +32,7 @@ SLICE_BYTES = 128
 """Bytes of the sum that one call multiplies: a row of swizzled memory."""
 STEP_BYTES = 32
 """Bytes of the sum that one instruction multiplies."""
-_LAYOUT_128 = 1 << 62
+_LAYOUT_128 = 1 << 62  # PTX ISA, "Matrix descriptor": swizzled by 128 bytes
 _GROUP = 1024 >> 4 << 32
 """Sixteenths of the bytes from eight rows to the next eight, in the descriptor's bits from 32 on."""
 _FEATURE = "90a"
