@@ -176,6 +176,20 @@ def test_a_reduction_of_a_scalar_over_axes_that_a_run_gives_got_an_axis(keepdims
 
 
 @pytest.mark.parametrize("target", ["ref", "cpu"])
+@pytest.mark.parametrize("noop", [0, 1])
+def test_no_axes_given_by_a_run_were_none_where_they_are_all(noop: int, target: str) -> None:
+    nodes = [node("ReduceMin", ["x", "axes"], ["y"], noop_with_empty_axes=noop)]
+    model = make_model(nodes, {"x": normal(2, 3), "axes": ints(1)}, {"y": FLOAT}, opset=18)
+    net = opened(model).compile(target)
+    for axes in (ints(), ints(1), ints(-2, 1)):
+        feeds = {"x": normal(2, 3), "axes": axes}
+        model.graph.input[1].type.tensor_type.shape.dim[0].dim_param = "count"
+        assert_like_onnxruntime(model, feeds)
+        wanted = feeds["x"] if noop and not axes.size else feeds["x"].min(tuple(axes) or None, keepdims=True)
+        compare(np.asarray(net.run(feeds)[0]), wanted, 0, 0)
+
+
+@pytest.mark.parametrize("target", ["ref", "cpu"])
 def test_resized_integers_of_open_lengths_had_no_type(target: str) -> None:
     """ONNX's inference says nothing of sizes that a run gives, and no input is a float."""
     x = np.arange(2 * 3 * 4 * 4, dtype=np.uint8).reshape(2, 3, 4, 4)
@@ -193,7 +207,7 @@ def test_resized_integers_of_open_lengths_had_no_type(target: str) -> None:
 
 @pytest.mark.parametrize("target", ["ref", "cpu"])
 def test_a_node_that_one_sample_of_lengths_fits_had_the_lengths_of_its_results(target: str) -> None:
-    """LpPool has parsers for known lengths alone; four channels fit one sample, whose lengths were taken to be fixed."""
+    """Four channels fit one sample, whose lengths were taken to be fixed."""
     nodes = [
         node("GroupNormalization", ["x", "s", "s"], ["n"], num_groups=1),
         node("LpPool", ["n"], ["p"], kernel_shape=[2], p=2),

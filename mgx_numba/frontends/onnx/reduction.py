@@ -67,7 +67,8 @@ def reduce_node(g: Builder, node: Node, x: Instruction, axes: Instruction | None
 
 
 def _reduce_at_run_time(g: Builder, node: Node, x: Instruction, axes: Instruction, keep: bool) -> Instruction:
-    if not keep or node.get_bool("noop_with_empty_axes"):
+    some = not axes.shape.is_dynamic and axes.shape.elements > 0  # the operation takes none for none, ONNX for all
+    if not (keep and some):
         g.constant(axes, "axes")
     op, before, after = REDUCTIONS[node.op_type]
     y = g.op(op, before(g, x) if before is not None else x, axes)
