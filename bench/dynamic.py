@@ -1,8 +1,8 @@
 """What dynamic lengths cost: plans for new lengths, ranges, runs beside a static compile, threads, loops.
 
-``python -m bench.dynamic`` prints a table for each; ``--parts lengths,range,speed,threads,loop`` chooses. Times of plans
-and compiling are CPU seconds of the thread or the process, the least of several; throughput and loops are wall clock,
-so a quiet machine is needed for those. Nothing is asserted.
+``python -m bench.dynamic`` prints a table for each; ``--parts lengths,range,speed,threads,loop`` chooses. Times of
+plans and compiling are CPU seconds of the thread or the process, the least of several; throughput and loops are wall
+clock, so a quiet machine is needed for those. Nothing is asserted.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +76,8 @@ def new_lengths(rounds: int) -> None:
             if lens in seen:
                 continue
             seen.add(lens)
-            first = _thread_seconds(lambda feeds=feeds: net.run(feeds))
-            costs.append(1e3 * (first - min(_thread_seconds(lambda feeds=feeds: net.run(feeds)) for _ in range(3))))
+            first, *again = (_thread_seconds(partial(net.run, feeds)) for _ in range(4))
+            costs.append(1e3 * (first - min(again)))
         least, middle, most = min(costs), statistics.median(costs), sorted(costs)[int(0.9 * len(costs))]
         print(f"  {name:24} least {least:7.1f}  half {middle:7.1f}  0.9 {most:7.1f}   (compiled in {seconds:.1f} s)")
 
@@ -152,7 +153,7 @@ def loop(rounds: int, iterations: int = 1000) -> None:
         def run(trips: int, net: Any = net) -> float:
             feeds = {"trips": np.array(trips, np.int64), "x": np.ones(4, np.float32)}
             net.run(feeds)
-            return min(_wall_seconds(lambda: net.run(feeds)) for _ in range(rounds))
+            return min(_wall_seconds(partial(net.run, feeds)) for _ in range(rounds))
 
         print(f"  {name:24} {1e6 * (run(iterations) - run(0)) / iterations:.2f} us an iteration")
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ..codegen.tuning.request import Estimate
     from ..codegen.tuning.session import Choice
-    from ..runtime.limits import Limits
     from .explaining import StepReport
 
 __all__ = ["ARITHMETIC", "MEMORY", "advice"]
@@ -27,11 +26,9 @@ _OPEN_LENGTHS = "known at run time only"
 _FAST_MATH = "fast_math"
 
 
-def advice(
-    steps: Sequence[StepReport], choice: Choice | None, estimates: Sequence[Estimate], limits: Limits | None
-) -> list[str]:
+def advice(steps: Sequence[StepReport], choice: Choice | None, estimates: Sequence[Estimate]) -> list[str]:
     """What could be done; empty if nothing is known to help."""
-    return [*_of_host(steps), *_of_choice(choice, estimates), *_of_limits(steps, limits)]
+    return [*_of_host(steps), *_of_choice(choice, estimates), *_of_limits(steps)]
 
 
 def _of_host(steps: Sequence[StepReport]) -> Iterator[str]:
@@ -57,13 +54,12 @@ def _of_choice(choice: Choice | None, estimates: Sequence[Estimate]) -> Iterator
         yield f"fast_math=True would allow {', '.join(barred)}, which change rounding"
 
 
-def _of_limits(steps: Sequence[StepReport], limits: Limits | None) -> Iterator[str]:
-    timed = [s for s in steps if s.seconds is not None and not s.reason]
-    if limits is None or not timed:
+def _of_limits(steps: Sequence[StepReport]) -> Iterator[str]:
+    timed = [s for s in steps if s.fraction is not None]
+    if not timed:
         return
     longest = max(timed, key=lambda s: s.seconds or 0.0)
-    if longest.fraction is None:
-        return
+    assert longest.fraction is not None
     if (longest.seconds or 0.0) < BRIEF_SECONDS:
         yield "a step of some microseconds is mostly its start and end: larger batches have more work for each"
         return

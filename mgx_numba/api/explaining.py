@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..codegen.launch import TaskRange
-from ..errors import OptionError
+from ..codegen.tuning.request import format_configuration
+from ..errors import OptionError, UnsupportedError
 from ..graph.instruction import Instruction, Parameter, Return
 from ..graph.passes.base import KERNEL_OPERATORS
 from ..graph.printer import format_instruction, instruction_names
@@ -103,8 +104,8 @@ class Explanation:
         parts = [self.instruction]
         chosen = []
         if self.choice is not None:
-            values = ",".join(f"{k}={v}" for k, v in self.choice.configuration.items())
-            chosen = [f"{self.choice.solver}{f'[{values}]' if values else ''}, by {self.choice.origin}"]
+            values = format_configuration(self.choice.configuration)
+            chosen = [f"{self.choice.solver}{values}, by {self.choice.origin}"]
             chosen += [self.choice.miss] if self.choice.miss else []
         for title, lines in (
             ("nodes of the model", self.nodes),
@@ -139,36 +140,31 @@ def explanations(
 
     Raises:
         OptionError: there is no such name.
+        UnsupportedError: the program runs in stages.
     """
     program = compiled.resolve(inputs)
     names = instruction_names(program.reachable_modules())
-    chosen = _matching(name, program, portable, names)
-    seconds = _measured(compiled, inputs, iterations)
-    most = limits() if iterations else None
-    plan = compiled.plan(inputs) if isinstance(compiled, Planned) else None
+    texts = {ins: format_instruction(ins, names) for ins in _matching(name, program, portable, names)}
+    reports = _reports(compiled, inputs, limits() if iterations else None, iterations)
+    if not reports.keys().isdisjoint(texts.values()):  # without views beside what computes something
+        texts = {ins: text for ins, text in texts.items() if text in reports}
     log = compiled.rewrite_log()
     found = []
-    computed = {step.instruction for step in plan.steps} if plan is not None else set()
-    texts = {ins: format_instruction(ins, names) for ins in chosen}
     for ins, text in texts.items():
-        if text not in computed and not computed.isdisjoint(texts.values()):
-            continue  # a view beside what computes something
-        own = [(k, s) for k, s in enumerate(plan.steps if plan is not None else ()) if s.instruction == text]
-        steps = tuple(_report(step, seconds.get(k), most) for k, step in own)
+        steps = reports.get(text, [])
         known = tuning.choice_of(text) if tuning is not None else None
         choice, estimates = known if known is not None else (None, [])
-        refusals = _refusals(log, ins)
         found.append(
             Explanation(
                 instruction=text,
                 nodes=ins.debug_symbols,
                 members=tuple(_members(ins, names)),
-                steps=steps,
+                steps=tuple(steps),
                 neighbours=tuple(_neighbours(ins, names)),
-                refusals=tuple(refusals),
+                refusals=tuple(_refusals(log, ins)),
                 choice=choice,
                 estimates=tuple(estimates),
-                advice=tuple(advice(steps, choice, estimates, most)),
+                advice=tuple(advice(steps, choice, estimates)),
             )
         )
     return found
@@ -236,23 +232,37 @@ def _is_of(nodes: Sequence[str], place: Instruction, ins: Instruction) -> bool:
     return not nodes or not known or not set(nodes).isdisjoint(known)
 
 
-def _measured(compiled: Compiled, inputs: Mapping[str, np.ndarray], iterations: int) -> dict[int, float]:
-    """Median seconds of each step."""
-    samples: dict[int, list[float]] = {}
-    for _ in range(iterations):
-        position = 0
+def _reports(
+    compiled: Compiled, inputs: Mapping[str, np.ndarray], limits: Limits | None, iterations: int
+) -> dict[str, list[StepReport]]:
+    """The steps that serve each instruction; one that runs without a plan is asked by running it.
 
-        def note(seen: Observation) -> None:
-            nonlocal position
-            samples.setdefault(position, []).append(seen.seconds)
-            position += 1
+    Raises:
+        UnsupportedError: the program runs in stages.
+    """
+    planned = isinstance(compiled, Planned)
+    plan = compiled.plan(inputs) if isinstance(compiled, Planned) else None
+    if planned and plan is None:
+        raise UnsupportedError(
+            "explain: the program runs in stages, because lengths depend on data, and has no one plan; kernels() and "
+            "rewrite_log() tell of all stages"
+        )
+    samples: list[list[Observation]] = []
+    for _ in range(iterations if planned else max(1, iterations)):
+        seen: list[Observation] = []
+        compiled.observe(inputs, seen.append)
+        samples.append(seen)
+    seconds = [median(one.seconds for one in same) for same in zip(*samples)] if iterations else []
+    steps = samples[0] if plan is None else plan.steps
+    found: dict[str, list[StepReport]] = {}
+    for number, step in enumerate(steps):
+        report = _report(step, seconds[number] if seconds else None, limits)
+        found.setdefault(step.instruction, []).append(report)
+    return found
 
-        compiled.observe(inputs, note)
-    return {position: median(values) for position, values in samples.items()}
 
-
-def _report(step: Step | HostStep, seconds: float | None, limits: Limits | None) -> StepReport:
-    if isinstance(step, HostStep):
+def _report(step: Step | HostStep | Observation, seconds: float | None, limits: Limits | None) -> StepReport:
+    if not isinstance(step, Step):
         return StepReport(step.label, "", "", 0, 0, step.reason, seconds)
     limit, fraction = "", None
     if limits is not None and seconds and (step.flops or step.bytes):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ..codegen.tuning.record import TuningRecord
     from ..codegen.tuning.session import Choice, Tuning
     from ..graph.origin import Origin
+    from ..graph.passes.quantize_8bits import LayerChoice
     from ..graph.program import Program
     from ..graph.rewrite_log import RewriteLog
     from ..runtime.limits import Limits
@@ -64,6 +65,7 @@ class program:
         self._find_tuning: Callable[[], Tuning | None] = _nothing
         self._told: list[str] = []
         self._told_uncompiled = False
+        self._layer_choices: list[LayerChoice] = []
 
     @classmethod
     def wrap(cls, value: Program) -> program:
@@ -144,11 +146,11 @@ class program:
         """Whether ``compile`` has succeeded."""
         return self._compiled is not None
 
-    def reshape(self, dims: Mapping[str, Sequence[Any]]) -> program:
+    def reshape(self, inputs: Mapping[str, Sequence[Any]]) -> program:
         """Narrow the dimensions of dynamic inputs, in place; returns the program, which is not compiled then.
 
         Args:
-            dims: lengths, or ranges (``dynamic_dimension``), by input, within those that it has; others stay as they
+            inputs: lengths, or ranges (``dynamic_dimension``), by input, within those that it has; others stay as they
                 are.
 
         Raises:
@@ -159,7 +161,7 @@ class program:
         from .reshaping import narrowed
 
         copy = self.clone()
-        copy._portable = narrowed(self._portable, dims)
+        copy._portable = narrowed(self._portable, inputs)
         self._become(copy)
         return self
 
@@ -341,7 +343,7 @@ class program:
             raise MgxError("the program is not compiled; export_library writes what compile() makes of it")
         if not isinstance(self._compiled, Exportable):
             raise OptionError(f"export_library: only the target {DEFAULT} writes libraries; compile for it")
-        return self._compiled.export_library(Path(folder), name, embed_weights, link)
+        return self._compiled.export_library(Path(folder), name, self.get_output_names(), embed_weights, link)
 
     def clone(self) -> program:
         """A copy of the portable form, not compiled."""
@@ -410,6 +412,7 @@ class program:
         Raises:
             MgxError: the program is not compiled.
             OptionError: there is no such name, or inputs are needed.
+            UnsupportedError: the program runs in stages, as lengths depend on data.
         """
         compiled, chosen = self._compiled, self._target
         if compiled is None or chosen is None:
@@ -433,6 +436,13 @@ class program:
             return target_of(chosen.name()).limits(threads)
 
         return explanations(name, compiled, self._portable, self._tuning, inputs, limits, iterations)
+
+    def quantization_choices(self) -> list[LayerChoice]:
+        """What `quantize_int8` or `quantize_fp8` made of each contraction, by the last call.
+
+        Each has ``layer``, ``choice``, ``parameters`` and ``weight_error``; printed, it shows range and errors.
+        """
+        return list(self._layer_choices)
 
     if not TYPE_CHECKING:
 

@@ -9,19 +9,22 @@ from typing import TYPE_CHECKING, Any
 from ..core.types import Type
 from ..errors import OptionError
 from ..interrupts import whole_module
+from ..targets.registry import DEFAULT
 from .program import program
 from .quantizing import CONTRACTIONS, quantize_8bits, quantize_int4, truncate
-from .target import target
+from .target import get_target, target
 
 if TYPE_CHECKING:
     from ..graph.passes.quantize_8bits import LayerChoice
     from ..graph.program import Program
 
+Batches = Iterable[Mapping[str, Any]]
+
 __all__ = ["autocast_fp8", "quantize_bf16", "quantize_fp8", "quantize_fp16", "quantize_int4_weights", "quantize_int8"]
 
 
-def quantize_fp16(prog: program, ins_names: Iterable[str] = ("all",)) -> None:
-    """Let instructions compute in float16, in place; inputs and results keep their types.
+def quantize_fp16(prog: program, ins_names: Iterable[str] = ("all",)) -> program:
+    """Let instructions compute in float16, in place, and return the program; inputs and results keep their types.
 
     Args:
         ins_names: operators, nodes (of a model read with ``use_debug_symbols``) or patterns of either; ``~name`` leaves
@@ -31,33 +34,31 @@ def quantize_fp16(prog: program, ins_names: Iterable[str] = ("all",)) -> None:
     Raises:
         OptionError: a name is none of an operator or a node.
     """
-    _in_place(prog, lambda portable: truncate(portable, "fp16", ins_names))
+    return _in_place(prog, lambda portable: truncate(portable, "fp16", ins_names))
 
 
-def quantize_bf16(prog: program, ins_names: Iterable[str] = ("all",)) -> None:
+def quantize_bf16(prog: program, ins_names: Iterable[str] = ("all",)) -> program:
     """As `quantize_fp16`, in bfloat16."""
-    _in_place(prog, lambda portable: truncate(portable, "bf16", ins_names))
+    return _in_place(prog, lambda portable: truncate(portable, "bf16", ins_names))
 
 
 def quantize_int8(
     prog: program,
-    t: target,
-    calibration: Iterable[Mapping[str, Any]] = (),
+    t: target | Batches | None = None,
+    calibration: Batches = (),
     ins_names: Iterable[str] = CONTRACTIONS,
     observer: str = "minmax",
-) -> list[LayerChoice]:
-    """Quantise contractions with constant weights to 8-bit integers, in place.
+) -> program:
+    """Quantise contractions with constant weights to 8-bit integers, in place, and return the program.
 
-    Weights get a scale for each output channel, activations one scale and zero point each.
+    Weights get a scale for each output channel, activations one scale and zero point each. What became of each
+    contraction is in ``program.quantization_choices()``.
 
     Args:
-        t: where the calibration runs.
+        t: where the calibration runs; default: that of ``compile``. Or the calibration itself.
         calibration: inputs by name, of any number of batches. Without any, generated ones are run, with a warning.
         ins_names: which contractions, as for `quantize_fp16`.
         observer: how the range of an activation is chosen: minmax, percentile, entropy or mse.
-
-    Returns:
-        What became of each contraction (``print`` shows range, clipping and error); MIGraphX returns nothing.
 
     Raises:
         OptionError: unknown names or observer.
@@ -67,37 +68,44 @@ def quantize_int8(
 
 
 def quantize_fp8(
-    prog: program, t: target, calibration: Iterable[Mapping[str, Any]] = (), observer: str = "minmax"
-) -> list[LayerChoice]:
+    prog: program, t: target | Batches | None = None, calibration: Batches = (), observer: str = "minmax"
+) -> program:
     """As `quantize_int8`, to float8 (e4m3fn), with scales and without zero points."""
     return _calibrated(prog, t, calibration, CONTRACTIONS, observer, Type.fp8e4m3fn_type)
 
 
-def quantize_int4_weights(prog: program, ins_names: Iterable[str] = CONTRACTIONS) -> None:
-    """Put constant weights of contractions into 4 bits, with scales and zero points by blocks, in place.
+def quantize_int4_weights(prog: program, ins_names: Iterable[str] = CONTRACTIONS) -> program:
+    """Put constant weights of contractions into 4 bits, with scales and zero points by blocks, in place, and return the
+    program.
 
     Raises:
         OptionError: a name is none of an operator or a node.
     """
-    _in_place(prog, lambda portable: quantize_int4(portable, ins_names))
+    return _in_place(prog, lambda portable: quantize_int4(portable, ins_names))
 
 
-def autocast_fp8(prog: program) -> None:
-    """Let inputs and results that are float8 be float32 outside, in place: NumPy has no float8 of its own."""
+def autocast_fp8(prog: program) -> program:
+    """Let inputs and results that are float8 be float32 outside, in place, and return the program.
+
+    NumPy has no float8 of its own.
+    """
     whole_module("mgx_numba.graph.passes")
     from ..graph.passes import run_passes
 
-    _in_place(prog, lambda portable: run_passes(portable, ["autocast_fp8"]))
+    return _in_place(prog, lambda portable: run_passes(portable, ["autocast_fp8"]))
 
 
 def _calibrated(
     prog: program,
-    t: target,
-    calibration: Iterable[Mapping[str, Any]],
+    t: target | Batches | None,
+    calibration: Batches,
     ins_names: Iterable[str],
     observer: str,
     type: Type,
-) -> list[LayerChoice]:
+) -> program:
+    if not isinstance(t, (target, str)) and t is not None and not calibration:
+        calibration, t = t, None
+    t = get_target(DEFAULT) if t is None else t
     if not isinstance(t, target):
         raise OptionError(f"calibration needs a target (get_target('cpu')), got {t!r}")
     if isinstance(calibration, Mapping):
@@ -112,18 +120,20 @@ def _calibrated(
             choices.extend(quantize_8bits(portable, t.name(), batches, ins_names, observer, type, progress))
 
     _in_place(prog, change)
-    return choices
+    prog._layer_choices = choices
+    return prog
 
 
-def _in_place(prog: program, change: Callable[[Program], None]) -> None:
+def _in_place(prog: program, change: Callable[[Program], None]) -> program:
     """Change a program's portable form; one that is compiled is compiled again, with its options."""
     if not isinstance(prog, program):
         raise OptionError(f"a program is needed, got {type(prog).__name__}")
     if not prog.is_compiled():
         change(prog._portable)
-        return
+        return prog
     changed = prog.clone()
     change(changed._portable)
     assert prog._options is not None
     changed.compile(prog._target, dataclasses.asdict(prog._options))
     prog._become(changed)
+    return prog

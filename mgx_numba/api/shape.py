@@ -6,7 +6,7 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from ..core.shape import DynamicDimension, Shape
+from ..core.shape import UNBOUNDED, DynamicDimension, Shape
 from ..core.types import Type, parse_type
 from ..errors import OptionError, ShapeError
 
@@ -74,7 +74,7 @@ class shape:
 
     Keyword arguments (the first given of these decides): ``dyn_dims``, ``strides``, ``permutation``; with ``type``
     (enum or C++ name, default ``float``) and ``lens`` (default ``[1]``). As a sequence it is its lengths
-    (the longest ones of a dynamic shape).
+    (the longest ones of a dynamic shape, 1 where they have no end).
 
     Lens ``[1]`` with strides ``[0]`` is a scalar, a tensor without axes: arrays of it have the shape ().
 
@@ -186,10 +186,13 @@ class shape:
         return self._value.ndim
 
     def __getitem__(self, index: Any) -> Any:
-        return list(self._value.max_lens)[index]
+        return self._longest()[index]
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._value.max_lens)
+        return iter(self._longest())
+
+    def _longest(self) -> list[int]:
+        return [1 if n == UNBOUNDED else n for n in self._value.max_lens]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, shape) and self._value == other._value

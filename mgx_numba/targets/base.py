@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TextIO, runtime_checkable
 
@@ -129,9 +129,11 @@ class Timed(Protocol):
 class Exportable(Protocol):
     """A compiled program that can become a library for C and C++."""
 
-    def export_library(self, folder: Path, name: str, embed_weights: bool, link: bool | None) -> Path:
+    def export_library(
+        self, folder: Path, name: str, output_names: Sequence[str], embed_weights: bool, link: bool | None
+    ) -> Path:
         """Write a shared library that runs the program without Python; arguments, result and further errors are those
-        of `runtime.cpu.library.writer.write_library`.
+        of `runtime.cpu.library.writer.write_library`, but that ``output_names`` has one for each result.
 
         Raises:
             UnsupportedError: lengths are not known before a run.

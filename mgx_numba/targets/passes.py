@@ -13,6 +13,7 @@ PASSES: tuple[str, ...] = (
     "dead_code_elimination",
     "inline_module",
     "simplify_qdq",
+    "fuse_matmul_nbits",
     "rewrite_quantization",
     "rewrite_resize",
     "eliminate_pad",

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import mgx_numba
@@ -14,9 +15,9 @@ from mgx_numba.api.explaining import StepReport
 from mgx_numba.codegen.tuning.record import Problem
 from mgx_numba.codegen.tuning.request import Estimate
 from mgx_numba.codegen.tuning.session import Choice
-from mgx_numba.errors import MgxError, OptionError
-from mgx_numba.runtime.limits import Limits
+from mgx_numba.errors import MgxError, OptionError, UnsupportedError
 from tests.driver.support import drive, small_model
+from tests.dynamic.models import two_stages
 
 
 @pytest.fixture
@@ -96,10 +97,20 @@ def test_open_lengths_need_inputs(model: Path) -> None:
     assert "{3, 4}" in found.instruction and found.steps
 
 
-def test_ref_has_instructions_without_steps(model: Path) -> None:
+def test_ref_tells_of_operators(model: Path) -> None:
     program = mgx_numba.parse_onnx(model, default_dim_value=1).compile("ref")
     (found,) = program.explain("softmax")
-    assert not found.steps and "runs as:" in str(found)
+    assert [step.label for step in found.steps] == ["ref::softmax"] and found.steps[0].seconds is None
+    (timed,) = program.explain("softmax", {"x": np.zeros((1, 6), np.float32)}, iterations=2)
+    assert timed.steps[0].seconds
+
+
+def test_stages_are_not_explained(tmp_path: Path) -> None:
+    onnx.save(two_stages().model, tmp_path / "p.onnx")
+    dims = {"x": [1, 3, 8, 9], "proposals": [5, 4], "confidence": [5]}
+    program = mgx_numba.parse_onnx(tmp_path / "p.onnx", map_input_dims=dims).compile("cpu")
+    with pytest.raises(UnsupportedError, match="explain: the program runs in stages"):
+        program.explain("roialign")
 
 
 def test_unknown_names_are_told(model: Path) -> None:
@@ -120,23 +131,22 @@ def _choice(record: Any, miss: str) -> Choice:
 
 
 def test_advice_follows_from_what_is_known() -> None:
-    limits = Limits(100.0, 10.0, 2)
     quick, slow = Estimate("a", 1e-3), Estimate("b", 1.1e-3)
     barred = Estimate("c", None, "fast_math is off")
-    assert any("measure: estimates of a, b" in a for a in advice([], _choice(None, "none"), [quick, slow], None))
-    assert not advice([], _choice(None, "none"), [quick, Estimate("b", 2e-3)], None)
-    assert any("the record is of another" in a for a in advice([], _choice(object(), "cpu"), [quick, slow], None))
-    assert not advice([], _choice(object(), ""), [quick, slow], None)
-    assert any("fast_math=True would allow c" in a for a in advice([], _choice(object(), ""), [quick, barred], None))
+    assert any("measure: estimates of a, b" in a for a in advice([], _choice(None, "none"), [quick, slow]))
+    assert not advice([], _choice(None, "none"), [quick, Estimate("b", 2e-3)])
+    assert any("the record is of another" in a for a in advice([], _choice(object(), "cpu"), [quick, slow]))
+    assert not advice([], _choice(object(), ""), [quick, slow])
+    assert any("fast_math=True would allow c" in a for a in advice([], _choice(object(), ""), [quick, barred]))
 
     def timed(limit: str, fraction: float, seconds: float = 1e-3) -> list[str]:
-        return advice([StepReport("k", "s", "", 1, 1, "", seconds, limit, fraction)], None, [], limits)
+        return advice([StepReport("k", "s", "", 1, 1, "", seconds, limit, fraction)], None, [])
 
     assert "fewer bytes" in timed(MEMORY, 0.9)[0] and "integers" in timed(ARITHMETIC, 0.9)[0]
     assert timed(MEMORY, 0.5) == timed(MEMORY, 4.0) == []
     assert "larger batches" in timed(MEMORY, 0.1, 1e-6)[0]
     host = StepReport("ref::x", "", "", 0, 0, "lower_x: lengths of an input are known at run time only")
-    assert "--input-dim" in advice([host], None, [], None)[0]
+    assert "--input-dim" in advice([host], None, [])[0]
 
 
 def test_driver_explains(model: Path, capsys: Any) -> None:

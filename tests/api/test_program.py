@@ -293,7 +293,7 @@ def test_dynamic_program_dropped_plans_by_age_not_by_use(monkeypatch):
 
     def run(length):
         assert np.asarray(net.run({"x": -np.ones(length, np.float32)})[0]).tolist() == [0.0] * length
-        return net._compiled._latest
+        return net._compiled._specialized[((length,),)]
 
     often = run(5)
     for length in range(6, 12):

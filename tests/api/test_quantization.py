@@ -90,7 +90,9 @@ def test_four_bit_weights() -> None:
 
 def test_what_became_of_each_layer_is_told() -> None:
     p = model()
-    choices = mgx_numba.quantize_int8(p, REF, [{"input": X}], ins_names=["*"], observer="entropy")
+    assert p.quantization_choices() == []
+    assert mgx_numba.quantize_int8(p, REF, [{"input": X}], ins_names=["*"], observer="entropy") is p
+    choices = p.quantization_choices()
     assert [c.choice for c in choices] == ["int8", "int8"]
     assert all("scale" in str(c) for c in choices)
 
@@ -98,6 +100,19 @@ def test_what_became_of_each_layer_is_told() -> None:
 def test_without_calibration_ranges_are_made_up_and_that_is_said() -> None:
     with pytest.warns(UserWarning, match="no calibration data"):
         mgx_numba.quantize_int8(model(), REF)
+
+
+def test_guides_give_the_calibration_first_and_take_what_is_returned() -> None:
+    calibration = [{"input": mgx_numba.argument(X)}]
+    for quantize in (mgx_numba.quantize_int8, mgx_numba.quantize_fp8):
+        given, named = model(), model()
+        found = quantize(given, calibration)
+        assert found is given and str(found) == str(quantize(named, REF, calibration))
+    for quantize in (mgx_numba.quantize_fp16, mgx_numba.quantize_bf16, mgx_numba.quantize_int4_weights):
+        p = model()
+        assert quantize(p) is p
+        p = model().compile(REF)
+        assert quantize(p) is p and p.is_compiled()
 
 
 def test_wrong_arguments() -> None:

@@ -94,8 +94,8 @@ def test_whole_models_in_8_bits(name: str) -> None:
     values = inputs(name, model)
     p = mgx_numba.parse_onnx_buffer(model.SerializeToString())
     expected = [np.asarray(r) for r in p.clone().compile("cpu").run(values)]
-    choices = mgx_numba.quantize_int8(p, mgx_numba.get_target("cpu"), [values])
-    assert sum(c.choice == "int8" for c in choices) >= 3
+    mgx_numba.quantize_int8(p, mgx_numba.get_target("cpu"), [values])
+    assert sum(c.choice == "int8" for c in p.quantization_choices()) >= 3
     reference = [np.asarray(r) for r in p.clone().compile("ref").run(values)]
     p.compile("cpu")
     assert not host_steps(p)
@@ -199,3 +199,112 @@ def test_products_of_values_that_are_quantised_as_they_come() -> None:
         x = (rng.standard_normal((2, 5, 37)) * size).astype(np.float32)
         found, (expected,) = np.asarray(p.run({"x": x})[0]), session.run(None, {"x": x})
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4 * size)
+
+
+def nbits_model(lens: list[int], k: int, n: int, block: int, bits: int, points: bool) -> onnx.ModelProto:
+    """MatMulNBits, a bias and a ReLU."""
+    rng = np.random.default_rng([k, n, block])
+    blocks = -(-k // block)
+    arrays = {
+        "b": rng.integers(0, 256, (n, blocks, block * bits // 8), dtype=np.uint8),
+        "s": rng.uniform(0.01, 0.1, n * blocks).astype(np.float32),
+        "bias": rng.standard_normal(n).astype(np.float32),
+    }
+    if points:
+        arrays["z"] = rng.integers(0, 256, n * -(-blocks * bits // 8), dtype=np.uint8)
+    sizes = {"K": k, "N": n, "bits": bits, "block_size": block}
+    names = ["x", "b", "s", *(["z"] if points else [])]
+    nodes = [
+        helper.make_node("MatMulNBits", names, ["c"], domain="com.microsoft", **sizes),
+        helper.make_node("Add", ["c", "bias"], ["d"]),
+        helper.make_node("Relu", ["d"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "nbits",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [*lens, k])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(a, name) for name, a in arrays.items()],
+    )
+    opsets = [helper.make_opsetid("", 22), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+@pytest.mark.parametrize(
+    "lens, k, n, block, bits, points",
+    [
+        ([1], 96, 48, 32, 4, True),
+        ([2, 3], 256, 40, 64, 4, False),
+        ([1, 40], 600, 100, 32, 4, True),
+        ([5], 129, 33, 16, 8, True),
+    ],
+)
+def test_products_with_weights_of_few_bits(
+    lens: list[int], k: int, n: int, block: int, bits: int, points: bool
+) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model = nbits_model(lens, k, n, block, bits, points)
+    x = np.random.default_rng(1).standard_normal((*lens, k), np.float32)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    expected = session.run(None, {"x": x})[0]
+    for fast_math in (True, False):
+        p = mgx_numba.parse_onnx(model).compile("cpu", fast_math=fast_math)
+        assert not host_steps(p) and len(constants(p)) <= 2  # with the bias
+        assert sum(a.nbytes for a in constants(p)) < 4 * n + 2.5 * k * n * bits / 8 + 4096
+        found = np.asarray(p.run({"x": x})[0])
+        assert np.abs(found - expected).max() <= (5e-5 if fast_math else 2e-6) * np.abs(expected).max()
+
+
+def test_four_bits_dequantised_in_blocks() -> None:
+    rng = np.random.default_rng(3)
+    w = helper.make_tensor("w", TensorProto.INT4, [64, 24], rng.integers(-8, 8, 64 * 24))
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s"], ["d"], axis=0, block_size=32),
+        helper.make_node("MatMul", ["x", "d"], ["y"]),
+    ]
+    scales = numpy_helper.from_array(rng.uniform(0.01, 0.1, (2, 24)).astype(np.float32), "s")
+    graph = helper.make_graph(
+        nodes,
+        "int4",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 64])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [w, scales],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+    x = rng.standard_normal((2, 64), np.float32)
+    expected = np.asarray(mgx_numba.parse_onnx(model).compile("ref").run({"x": x})[0])
+    p = mgx_numba.parse_onnx(model).compile("cpu")
+    assert any("4bits" in kernel.name for kernel in p.kernels())
+    assert np.abs(np.asarray(p.run({"x": x})[0]) - expected).max() <= 5e-5 * np.abs(expected).max()
+
+
+def test_four_bit_weights_of_a_transformer_stay_in_four_bits() -> None:
+    model = build("bert", scale="tiny")
+    values = inputs("bert", model)
+    p = mgx_numba.parse_onnx_buffer(model.SerializeToString())
+    wide = sum(a.nbytes for a in constants(p.clone().compile("cpu", fast_math=False)))
+    mgx_numba.quantize_int4_weights(p)
+    reference = [np.asarray(r) for r in p.clone().compile("ref").run(values)]
+    p.compile("cpu")
+    assert not host_steps(p) and sum(a.nbytes for a in constants(p)) < 0.6 * wide
+    for found, same in zip(p.run(values), reference):
+        assert np.linalg.norm(np.asarray(found) - same) <= 1e-4 * np.linalg.norm(same)
+
+
+def constants(p: mgx_numba.program) -> list[np.ndarray]:
+    """What a compiled program holds, without what is empty since no step reads it."""
+    compiled: Any = p._compiled
+    return [a for a in compiled.executable.plan.constants if a.nbytes]
+
+
+@pytest.mark.parametrize("quantize", [mgx_numba.quantize_fp16, mgx_numba.quantize_bf16])
+def test_weights_are_held_once_in_16_bits(quantize: Any) -> None:
+    rng = np.random.default_rng(2)
+    p = mgx_numba.program()
+    main = p.get_main_module()
+    x = main.add_parameter("x", mgx_numba.shape(type="float", lens=[1, 320]))
+    w = rng.standard_normal((320, 640)).astype(np.float32)
+    main.add_return([main.add_instruction(mgx_numba.op("dot"), [x, main.add_literal(w)])])
+    quantize(p)
+    p.compile("cpu")
+    assert sum(a.nbytes for a in constants(p)) <= 2.1 * w.size + 4096

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ import pytest
 
 import mgx_numba
 from mgx_numba.api.quantizing import quantize_8bits
-from mgx_numba.codegen.cpu.toolchain import loader
-from mgx_numba.codegen.cpu.toolchain.batch import worker_count
+from mgx_numba.codegen import traces
+from mgx_numba.codegen.cpu.toolchain import batch, loader
 from mgx_numba.driver.compare import Tolerance, compare
 from mgx_numba.driver.variables import GROUPS, OWN, VARIABLES
 from mgx_numba.environment import environment_flag, environment_number
@@ -98,9 +99,9 @@ def test_tuning_variables(model: Path, tmp_path: Path, monkeypatch: Any, capfd: 
 
 def test_workers_are_as_many_as_the_variable_says(monkeypatch: Any) -> None:
     monkeypatch.setenv("MIGRAPHX_GPU_COMPILE_PARALLEL", "2")
-    assert worker_count(100, cpus=8) == 2
+    assert batch.worker_count(100, cpus=8) == 2
     monkeypatch.setenv("MIGRAPHX_GPU_COMPILE_PARALLEL", "1")
-    assert worker_count(100, cpus=8) == 0
+    assert batch.worker_count(100, cpus=8) == 0
 
 
 def _parsed() -> mgx_numba.program:
@@ -202,6 +203,20 @@ def test_rewrites_without_a_log_are_traced(monkeypatch: Any, capsys: Any) -> Non
     out = capsys.readouterr().out
     assert "Constant replace: exp -> float_type, {2, 3}" in out
     assert "eliminate_contiguous: dot takes inputs [1] as they lie" in out
+
+
+def test_kernels_commands_and_pointwise_plans_are_printed(monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.setenv("MIGRAPHX_TRACE_NARY", "1")
+    program = _parsed().compile("cpu")
+    assert re.search(r"^nary: exp_\w+ -> float_type, \{4, 64\}", capsys.readouterr().out, re.MULTILINE)
+    monkeypatch.setenv("MIGRAPHX_GPU_DUMP_ASM", "1")
+    traces.dump_kernels(program.kernels()[:1], lambda kernel: "vfmadd231ps")
+    out = capsys.readouterr().out
+    assert "vfmadd231ps" in out and "def kernel" not in out
+    monkeypatch.setenv("MIGRAPHX_TRACE_CMD_EXECUTE", "1")
+    monkeypatch.setattr(batch.subprocess, "Popen", lambda command, **options: command)
+    assert batch.start_worker() == batch.WORKER_COMMAND
+    assert capsys.readouterr().out == shlex.join(batch.WORKER_COMMAND) + "\n"
 
 
 def test_differing_elements_are_printed(monkeypatch: Any, capsys: Any) -> None:

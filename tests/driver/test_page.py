@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -40,6 +41,7 @@ def test_page_has_the_program_its_kernels_and_their_sources(model: Path, tmp_pat
     assert page["inputs"] == [{"name": "x", "shape": "float_type, {64, 6}, {6, 1}"}]
     fused, rows = page["instructions"]
     assert fused["nodes"] == ["gemm", "relu"] and fused["kind"] == "contraction" and fused["inputs"] == [-1]
+    assert fused["solver"].endswith(", chosen by cost model") and "solver" not in rows
     assert fused["operators"][0] == "dot" and "relu" in fused["operators"] and len(fused["members"]) > 1
     assert rows["nodes"] == ["softmax"] and rows["kind"] == "rows" and rows["inputs"] == [0]
     for step in page["steps"]:
@@ -158,6 +160,35 @@ def test_scripts_are_valid_and_all_in_the_page(tmp_path: Path) -> None:
     whole = tmp_path / "all.js"
     whole.write_text("\n".join((FOLDER / name).read_text() for name in writing._SCRIPTS))
     subprocess.run([node, "--check", whole], check=True)
+
+
+def test_boxes_of_the_graph_lie_apart_and_below_what_they_read(tmp_path: Path) -> None:
+    """The page's own layout, run on random graphs."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed")
+    rng = np.random.default_rng(0)
+    instructions = [
+        {"name": f"@{k}", "operators": ["add"] * int(rng.integers(1, 12)), "kind": "pointwise",
+         "inputs": sorted({int(i) for i in rng.integers(max(-2, k - 9), max(k, 1), 2) if i != k})}
+        for k in range(300)
+    ]  # fmt: skip
+    page = {"inputs": [{"name": n, "shape": "float_type, {1}"} for n in "ab"], "instructions": instructions}
+    check = """
+const boxes = layout(page);
+if (boxes.length !== 302) throw new Error("boxes are missing");
+for (const box of boxes) for (const source of box.sources) {
+  if (box.y < source.y + source.height) throw new Error(`${box.id} is above ${source.id}`);
+}
+for (const a of boxes) for (const b of boxes) {
+  const apart = a.y !== b.y || Math.abs(a.x - b.x) >= BOX_WIDTH || a === b;
+  if (!apart) throw new Error(`${a.id} and ${b.id} overlap`);
+}
+"""
+    sources = [(FOLDER / name).read_text() for name in ("dom.js", "graph.js")]
+    script = tmp_path / "layout.js"
+    script.write_text("\n".join([*sources, f"const page = {json.dumps(page)};", check]))
+    subprocess.run([node, script], check=True)
 
 
 def test_page_files_belong_to_the_package() -> None:

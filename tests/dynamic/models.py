@@ -258,6 +258,62 @@ def detector_head() -> Case:
     return Case(g.model(shapes, [out, out_scores, index]), draw)
 
 
+def single_shot() -> Case:
+    """SSD's: heads on two maps of open height and width, boxes about a grid that Range makes, and of each class the
+    best of those above a threshold, as many as there are or fewer, suppressed."""
+    classes, anchors = 3, 2
+    g = Graph()
+    maps = [g.op("Relu", g.op("Conv", "x", g.weights(6, 3, 3, 3), strides=[2, 2], pads=[1, 1, 1, 1]))]
+    maps.append(g.op("Relu", g.op("Conv", maps[0], g.weights(6, 6, 3, 3), strides=[2, 2], pads=[1, 1, 1, 1])))
+    scores, boxes = [], []
+    for level, y in enumerate(maps):
+        for into, depth, scale in ((scores, classes, 1.0), (boxes, 4, 0.1)):
+            head = g.op("Conv", y, g.weights(anchors * depth, 6, 3, 3, scale=scale), pads=[1, 1, 1, 1])
+            h, w = g.dim(head, 2), g.dim(head, 3)
+            parted = g.op("Reshape", head, g.vector(1, anchors, depth, h, w))
+            into.append(g.op("Reshape", g.op("Transpose", parted, perm=[0, 3, 4, 1, 2]), g.ints(-1, depth)))
+        rows, columns = (g.op("Range", *_counting(g, y, axis)) for axis in (2, 3))
+        lens = g.vector(g.dim(y, 2), g.dim(y, 3))
+        grid = [
+            g.op("Expand", g.op("Unsqueeze", rows, g.ints(1)), lens),
+            g.op("Expand", g.op("Unsqueeze", columns, g.ints(0)), lens),
+        ]
+        centres = g.op("Concat", *(g.op("Reshape", axis, g.ints(-1, 1)) for axis in grid), axis=1)
+        tiled = g.op("Reshape", g.op("Tile", centres, g.ints(1, anchors)), g.ints(-1, 2))
+        corner = g.op("Mul", g.op("Cast", tiled, to=FLOAT), g.const(np.float32(2 << level)))
+        size = g.op("Add", corner, g.const(np.float32(3 << level)))
+        boxes[level] = g.op("Add", boxes[level], g.op("Concat", corner, size, axis=1))
+    probabilities = g.op("Softmax", g.op("Concat", *scores, axis=0), axis=-1)
+    decoded = g.op("Concat", *boxes, axis=0)
+    found = []
+    for label in range(1, classes):
+        of_class = g.op("Gather", probabilities, g.const(np.int64(label)), axis=1)
+        kept = g.op("Squeeze", g.op("NonZero", g.op("Greater", of_class, g.const(np.float32(0.3)))), g.ints(0))
+        above = g.op("Gather", of_class, kept)
+        k = g.op("Min", g.op("Shape", above), g.ints(10))
+        best, where = g.op("TopK", above, k, outputs=2)
+        chosen = g.op("Gather", g.op("Gather", decoded, kept), where)
+        selected = g.op(
+            "NonMaxSuppression",
+            g.op("Unsqueeze", chosen, g.ints(0)),
+            g.op("Unsqueeze", best, g.ints(0, 1)),
+            *(g.ints(100), g.const(np.float32([0.45])), g.const(np.float32([0.0]))),
+        )
+        index = g.op("Squeeze", g.op("Slice", selected, g.ints(2), g.ints(3), g.ints(1)), g.ints(1))
+        found.append((g.op("Gather", chosen, index), g.op("Gather", best, index)))
+    out, out_scores = (g.op("Concat", *parts, axis=0) for parts in zip(*found))
+
+    def draw(rng: np.random.Generator) -> Feeds:
+        return {"x": _floats(rng, 1, 3, rng.integers(3, 20), rng.integers(3, 20))}
+
+    return Case(g.model({"x": (FLOAT, [1, 3, "H", "W"])}, [out, out_scores]), draw)
+
+
+def _counting(g: Graph, x: str, axis: int) -> list[str]:
+    """Inputs of a Range over one length."""
+    return [g.const(np.int64(0)), g.op("Squeeze", g.dim(x, axis), g.ints(0)), g.const(np.int64(1))]
+
+
 def two_stages() -> Case:
     """Proposals above a threshold, RoiAlign on as many as there are, then a box head."""
     g = Graph()
@@ -290,5 +346,6 @@ def two_stages() -> Case:
 
 
 MODELS: dict[str, Callable[[], Case]] = {
-    f.__name__: f for f in (fully_convolutional, shuffle_net, encoder, decoder, recogniser, detector_head, two_stages)
+    f.__name__: f
+    for f in (fully_convolutional, shuffle_net, encoder, decoder, recogniser, detector_head, single_shot, two_stages)
 }

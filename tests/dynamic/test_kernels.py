@@ -99,7 +99,8 @@ def test_what_would_take_a_kernel_that_is_not_compiled_is_computed_in_another_wa
             np.testing.assert_allclose(a, b, rtol=0, atol=case.tolerance * max(1e-6, np.abs(b).max(initial=0)))
     compiled = program._compiled
     assert compiled is not None
-    plan = compiled._latest.executable.plan  # type: ignore[attr-defined]
+    *_, made = compiled._specialized.values()  # type: ignore[attr-defined]
+    plan = made.executable.plan
     assert all(ready(kernel, None) for kernel in plan.kernels())
     assert allowed or all(isinstance(step, HostStep) for step in plan.steps)
 
@@ -133,8 +134,9 @@ def test_the_kernels_of_ranges_are_found_once(monkeypatch: pytest.MonkeyPatch, t
     for options in ({}, {}, {"fast_math": False}):
         lowered.clear()
         program = public_program.wrap(parse_onnx(case.model)).compile("cpu", **options)
-        names.append((len(lowered) > 1, {kernel.text for kernel in program.kernels()}))
-    assert [looked for looked, _ in names] == [True, False, True]
+        names.append((len(lowered), {kernel.text for kernel in program.kernels()}))
+    every, some, others = (tried for tried, _ in names)
+    assert 0 < some < min(every, others) / 2
     assert names[0][1] == names[1][1] and names[0][1]
     for path in tmp_path.glob("ranges/*.json"):
         path.write_text("[[1]]")

@@ -15,7 +15,9 @@ from .models import MODELS, Case
 LENGTHS = 6
 
 
-def assert_like_onnxruntime(case: Case, target: str, seed: int, **options: DynamicDimension) -> None:
+def assert_like_onnxruntime(
+    case: Case, target: str, seed: int, lengths: int = LENGTHS, **options: DynamicDimension
+) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = 3
@@ -25,7 +27,7 @@ def assert_like_onnxruntime(case: Case, target: str, seed: int, **options: Dynam
     validate(program)
     compiled = public_program.wrap(program).compile(target)
     rng = np.random.default_rng(seed)
-    for _ in range(LENGTHS):
+    for _ in range(lengths):
         feeds = case.draw(rng)
         for result, wanted in zip(compiled.run(feeds), session.run(None, feeds), strict=True):
             array = np.asarray(result)

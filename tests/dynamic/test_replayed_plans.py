@@ -1,4 +1,4 @@
-"""Plans for new lengths, made by replaying passes and remembered solutions: the same data as plans made the full way."""
+"""Plans for new lengths, made by replaying passes: the same data as plans made the full way."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import itertools
 
 import numpy as np
 import pytest
-from mgx_numba.targets.cpu.passes import SOURCE_PASSES
 
 from mgx_numba.core.shape import DynamicDimension
 from mgx_numba.errors import MgxError
@@ -17,6 +16,7 @@ from mgx_numba.targets.cpu import program as cpu_program
 from mgx_numba.targets.cpu.lower import lower, lower_and_release
 from mgx_numba.targets.lowering.tuples import without_tuples
 from mgx_numba.targets.options import TargetOptions
+from mgx_numba.targets.passes import SOURCE_PASSES
 from mgx_numba.targets.samples import sample_lengths
 from mgx_numba.targets.stages import split
 

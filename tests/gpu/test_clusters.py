@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 import mgx_numba.ops  # noqa: F401  (registers the operators)
+from mgx_numba.codegen.gpu.cluster.rows import reduction_launch
+from mgx_numba.codegen.problems.cluster import ReductionProblem, Tensor
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
-from mgx_numba.errors import ShapeError
+from mgx_numba.errors import ShapeError, UnsupportedError
 from mgx_numba.graph.module import Module
 from mgx_numba.graph.program import Program
 from mgx_numba.runtime.gpu.cuda import cuda_engine
@@ -183,3 +185,38 @@ def test_what_lies_in_another_order_is_turned_by_tiles(type: Type, on: Engine) -
         m.add_return([m.add_instruction("contiguous", [m.add_instruction("relu", [total])])])
 
     agree(build, on, special=True)
+
+
+@pytest.mark.parametrize(
+    ("lens", "axes", "op", "special"),
+    [
+        ((40000,), (0,), "reduce_sum", False),
+        ((40001,), (0,), "reduce_max", True),
+        ((33000,), (0,), "reduce_mean", False),
+        ((300, 130), (0, 1), "reduce_min", False),
+        ((1100, 36), (0,), "reduce_sum", True),
+        ((2, 150, 5, 60), (1, 3), "reduce_prod", False),
+    ],
+)
+def test_few_long_rows_and_columns_are_reduced_in_parts(
+    lens: tuple[int, ...], axes: tuple[int, ...], op: str, special: bool, on: Engine
+) -> None:
+    def build(m: Module) -> None:
+        m.add_return([m.add_instruction(op, [m.add_parameter("x", Shape(F32, lens))], axes=axes)])
+
+    agree(build, on, special)
+    program = Program()
+    build(program.main)
+    made = compiled(program, on)
+    assert made.executable is not None
+    assert [step.geometry.blocks[1] > 1 for step in made.executable.plan.steps] == [True, False]
+
+
+def test_a_division_that_does_not_lie_as_rows_do_is_refused() -> None:
+    module = Module("sum")
+    x = module.add_parameter("x0", Shape(F32, (8, 6)))
+    module.add_return([module.add_instruction("reduce_sum", [x], axes=(0, 1))])
+    tensors = (Tensor(F32, (8, 6), (6, 1)),), (Tensor(F32, (1, 1), (1, 1)),)
+    for cut, share, fold, why in [((1,), 4, 1, "cut along"), ((0, 1), 6, 1, "within vectors"), ((0, 1), 24, 2, "fold")]:
+        with pytest.raises(UnsupportedError, match=why):
+            reduction_launch(ReductionProblem(module, (0, 1), *tensors, parts=2, cut=cut, share=share, fold=fold))

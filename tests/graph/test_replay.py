@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from mgx_numba.targets.cpu.passes import PASSES
 
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
@@ -14,6 +13,7 @@ from mgx_numba.graph.passes import run_passes
 from mgx_numba.graph.program import Program
 from mgx_numba.graph.replay import Replay
 from mgx_numba.graph.validate import validate
+from mgx_numba.targets.passes import PASSES
 from mgx_numba.targets.ref.interpreter import evaluate
 
 WEIGHTS = np.random.default_rng(0).standard_normal((6, 4), np.float32)

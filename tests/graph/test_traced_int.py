@@ -49,7 +49,7 @@ def test_what_a_trace_gives_for_other_values_is_what_is_computed_of_them(operati
 def test_answers_that_differ_end_a_trace() -> None:
     trace = Trace()
     n = trace.symbol(8)
-    assert n > 4 and not n == 3
+    assert n > 4 and n != 3
     assert trace.evaluate([5]) and trace.evaluate([100])
     assert trace.evaluate([4]) is None and trace.evaluate([3]) is None
 

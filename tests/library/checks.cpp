@@ -10,6 +10,7 @@
 #include <atomic>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <migraphx/migraphx.hpp>
 #include <thread>
 
@@ -157,8 +158,20 @@ static void refusals(const char* path, const std::string& folder)
     };
     refusal("weights", [&] { with(folder + "/none.weights"); });
     refusal("folder", [&] { with(folder); });
-    std::ofstream(folder + "/damaged.weights") << std::string(8192, 'x');
-    refusal("damaged", [&] { with(folder + "/damaged.weights"); });
+    std::ifstream file(folder + "/lib/first.weights", std::ios::binary);
+    std::string weights((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    require(weights.size() > 8192, "there is a file of weights");
+    const auto with_content = [&](const char* title, const std::string& content) {
+        const std::string changed = folder + "/" + title + ".weights";
+        std::ofstream(changed, std::ios::binary) << content;
+        refusal(title, [&] { with(changed); });
+    };
+    with_content("cut", weights.substr(0, weights.size() - 64));
+    with_content("tiny", weights.substr(0, 100));
+    weights[20] ^= 1; // of the digest
+    with_content("other", weights);
+    weights[0] ^= 1; // of the magic number
+    with_content("damaged", weights);
 }
 
 // The plain C interface, where callers can go wrong in more ways.

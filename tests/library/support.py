@@ -47,15 +47,24 @@ def exported(model: bytes, folder: Path, name: str = "model", **options: object)
 def run_library(
     example: Path, library: Path, program: migraphx.program, feeds: Mapping[str, np.ndarray], folder: Path
 ) -> list[np.ndarray]:
-    """Results of a library, which the example has written, with the shapes that the program says."""
-    files = []
+    """Results of a library, which the example has written, under the names and with the shapes that the program
+    says."""
+    files, lines = [], []
     for k, name in enumerate(program.get_parameter_names()):
         files.append(folder / f"input{k}.bin")
         np.ascontiguousarray(feeds[name]).tofile(files[-1])
-    finished([example, library, *files], cwd=folder)
+        lines.append(_line("parameter", name, feeds[name]))
+    told = finished([example, library, *files], cwd=folder)
     results = []
-    for k, s in enumerate(program.run(dict(feeds))):
-        like = np.asarray(s)
-        assert from_numpy(like.dtype) is not None
+    for k, (name, result) in enumerate(zip(program.get_output_names(), program.run(dict(feeds)), strict=True)):
+        like = np.asarray(result)
+        lines.append(_line("output", name, like))
         results.append(np.fromfile(folder / f"output{k}.bin", like.dtype).reshape(like.shape))
+    assert told.splitlines() == lines
     return results
+
+
+def _line(kind: str, name: str, like: np.ndarray) -> str:
+    """What the example says of a tensor."""
+    lens = ", ".join(map(str, like.shape))
+    return f"{kind} {name}: type {int(from_numpy(like.dtype))}, {{{lens}}}"

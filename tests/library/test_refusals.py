@@ -61,6 +61,11 @@ def test_name_is_an_identifier(name: str, tmp_path: Path) -> None:
         relu().compile("cpu").export_library(tmp_path, name)
 
 
+def test_name_of_the_common_header_is_taken(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="the name mgx_numba is that of a header"):
+        relu().compile("cpu").export_library(tmp_path, "mgx_numba")
+
+
 def test_compiler_that_fails_tells_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = relu().compile("cpu")
     monkeypatch.setenv("CC", f"{sys.executable} -c 'import sys; sys.exit(\"no such flag\")'")

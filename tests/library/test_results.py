@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+
+import mgx_numba as migraphx
+from mgx_numba.codegen.cpu import host
+from mgx_numba.runtime.cpu.library.linking import compiler, link_library
 
 from ..frontends.support import make_model
 from ..values import normal
@@ -53,7 +58,6 @@ def types() -> Case:
         "n": np.arange(-3, 4, dtype=np.int64),
         "h": normal(7, seed=1, dtype=np.float16),
         "one": np.array(2.5, np.float32),
-        "empty": np.zeros((0, 3), np.float32),
         "row": np.array([4, 0, -1], np.int64),
     }
     nodes = [
@@ -61,12 +65,13 @@ def types() -> Case:
         helper.make_node("Mul", ["n", "n"], ["squares"]),
         helper.make_node("Sqrt", ["h"], ["roots"]),
         helper.make_node("Add", ["one", "one"], ["two"]),
+        helper.make_node("Slice", [odd, "none", "none"], ["empty"]),
         helper.make_node("Exp", ["empty"], ["nothing"]),
         helper.make_node("Gather", [odd, "row"], ["rows"]),
         helper.make_node("TopK", [odd, "three"], ["best", "places"]),
     ]
     outputs = {"positive": BOOL, "squares": INT64, "roots": HALF, "two": FLOAT, "nothing": FLOAT, "rows": FLOAT}
-    constants = {"three": np.array([3], np.int64)}
+    constants = {"three": np.array([3], np.int64), "none": np.array([0], np.int64)}
     return make_model(nodes, feeds, {**outputs, "best": FLOAT, "places": INT64}, constants=constants), feeds
 
 
@@ -93,6 +98,22 @@ def test_results_are_those_of_python(case: Callable[[], Case], example: Path, tm
     wanted = [np.asarray(result) for result in program.run(feeds)]
     for found, expected in zip(run_library(example, library, program, feeds, tmp_path), wanted, strict=True):
         assert found.shape == expected.shape and found.tobytes() == expected.tobytes()
+
+
+def test_narrowed_features_are_those_that_are_asked_for(
+    example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(host.ENVIRONMENT, "sse")
+    feeds = {"x": normal(37)}
+    model = make_model([helper.make_node("Relu", ["x"], ["y"])], feeds, {"y": FLOAT})
+    program, objects = exported(model.SerializeToString(), tmp_path, link=False)
+    assert '{"sse2", ' in (text := (objects / "plan.c").read_text()) and '{"avx' not in text
+    registers = finished(["objdump", "-d", "--no-show-raw-insn", *objects.glob("mgx_*.o")])
+    assert "%xmm" in registers and "%ymm" not in registers and "%zmm" not in registers
+    library = link_library(compiler() or [], objects, tmp_path / "include", "model")
+    library = library.rename(tmp_path / "lib" / library.name)
+    for found, expected in zip(run_library(example, library, program, feeds, tmp_path), [np.maximum(feeds["x"], 0)]):
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_weights_inside_of_the_library_leave_no_file_beside_it(example: Path, tmp_path: Path) -> None:
@@ -140,3 +161,17 @@ def test_cmake_finds_links_and_runs_a_library(tmp_path: Path) -> None:
     wanted = [np.asarray(result) for result in program.run(feeds)]
     for found, expected in zip(run_library(tmp_path / "b2" / "example", library, program, feeds, tmp_path), wanted):
         np.testing.assert_array_equal(found, expected)
+
+
+def test_members_of_a_tuple_are_outputs_of_their_own(tmp_path: Path) -> None:
+    program = migraphx.program()
+    main = program.get_main_module()
+    x = main.add_parameter("x", migraphx.shape(type="float_type", lens=[3, 5]))
+    main.add_return([x, main.add_instruction(migraphx.op("topk", k=2, axis=1, largest=1), [x])])
+    objects = program.compile("cpu").export_library(tmp_path, link=False)
+    text = (objects / "plan.c").read_text()
+    assert re.findall(r'\{"(output_[\d.]+)", \(mgx_type\)(\d+)', text) == [
+        ("output_0", "2"),
+        ("output_1.0", "2"),
+        ("output_1.1", "9"),
+    ]

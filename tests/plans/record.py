@@ -37,7 +37,7 @@ class Record:
         return {
             "steps": [self._step(step) for step in plan.steps],
             "arena_bytes": plan.arena_bytes,
-            "constants": [[a.dtype.name, list(a.shape), _hash(np.ascontiguousarray(a))] for a in plan.constants],
+            "constants": [[a.dtype.name, list(a.shape), _hash(_bits(a))] for a in plan.constants],
             "parameters": [[p.name, p.dtype, list(p.lens)] for p in plan.parameters],
             "outputs": [[o.dtype, None if o.lens is None else list(o.lens)] for o in plan.outputs],
             "parallel": plan.parallel,
@@ -96,6 +96,10 @@ def _geometry(geometry: Geometry) -> list[Any]:
 def _view(view: TensorView) -> list[Any]:
     place = [view.pointer.region.name, view.pointer.index, view.pointer.offset]
     return [place, view.dtype, list(map(int, view.lens)), list(map(int, view.strides))]
+
+
+def _bits(array: np.ndarray) -> Any:
+    return repr(array.tolist()).encode() if array.dtype.hasobject else np.ascontiguousarray(array)
 
 
 def _hash(data: Any) -> str:

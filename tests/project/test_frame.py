@@ -32,7 +32,7 @@ def test_version_is_semantic_and_read_from_the_package(config: configparser.Conf
 
 
 def test_extras_are_the_documented_ones(config: configparser.ConfigParser) -> None:
-    assert sorted(config["options.extras_require"]) == ["bench", "image", "ray", "report", "tensorflow", "test"]
+    assert sorted(config["options.extras_require"]) == ["bench", "docs", "image", "ray", "report", "tensorflow", "test"]
 
 
 def test_each_package_of_mgx_numba_is_a_layer(config: configparser.ConfigParser) -> None:

@@ -74,6 +74,18 @@ def product(
     return program, {"a": a} if constant else {"a": a, "b": b}
 
 
+def product_of_blocks(rows: int) -> tuple[Program, dict[str, np.ndarray]]:
+    rng = np.random.default_rng(6)
+    a = rng.standard_normal((rows, 300)).astype(np.float32)
+    codes = rng.integers(0, 256, (70, 10, 16)).astype(np.uint8)
+    scales = rng.uniform(0.01, 0.1, (70, 10)).astype(np.float32)
+    program = Program()
+    x = program.main.add_parameter("a", Shape(Type.float_type, a.shape))
+    inputs = [x, program.main.add_literal(codes), program.main.add_literal(scales)]
+    program.main.add_return([program.main.add_instruction("matmul_nbits", inputs)])
+    return program, {"a": a}
+
+
 def quantized_product() -> tuple[Program, dict[str, np.ndarray]]:
     rng = np.random.default_rng(4)
     a, b = (rng.integers(-128, 128, lens).astype(np.int8) for lens in ((2, 29, 531), (2, 531, 70)))
@@ -121,6 +133,8 @@ CASES = {
     "gemm_strassen_2": lambda: product(True, (), 101, 512, 330),
     "gemm_in_place": lambda: product(False),
     "gemm_int8": quantized_product,
+    "gemm_nbits": lambda: product_of_blocks(29),
+    "gemv_nbits": lambda: product_of_blocks(3),
     "gemm_packing": lambda: product(False),
     "conv_1x1": lambda: convolution("1x1"),
     "conv_direct": lambda: convolution("grouped"),

@@ -108,8 +108,8 @@ Index arithmetic on int64 scalars
                                          idiv and imod: a >= 0, b > 0, unchecked
 
 Their own modules describe the contraction tiles (`microkernels`, `contraction.strassen.tile`,
-`contraction.winograd.transforms`), moves through registers (`lang.shuffle`, `lang.transpose`), and atomics, waiting and
-bulk copies (`lang.executor`).
+`contraction.winograd.transforms`), products of bytes (`lang.dots`), moves through registers (`lang.shuffle`,
+`lang.transpose`), and atomics, waiting and bulk copies (`lang.executor`).
 """
 
 # ruff: noqa: F403
@@ -125,23 +125,26 @@ from .contraction.strassen import tile as strassen_tile
 from .contraction.strassen.tile import *
 from .contraction.winograd import transforms as winograd_transforms
 from .contraction.winograd.transforms import *
-from .lang import executor, indexed, shuffle, stream, transpose
+from .lang import dots, executor, indexed, shuffle, stream, transpose
+from .lang.dots import *
 from .lang.executor import *
 from .lang.indexed import *
 from .lang.shuffle import *
 from .lang.stream import *
 from .lang.transpose import *
-from .microkernels import bfloat16, depthwise, fused_epilogue, int8, tile
+from .microkernels import bfloat16, depthwise, fused_epilogue, int8, stored, tile
 from .microkernels.bfloat16 import *
 from .microkernels.depthwise import *
 from .microkernels.fused_epilogue import *
 from .microkernels.int8 import *
+from .microkernels.stored import *
 from .microkernels.tile import *
 
 _PARTS = (
     arith,
     bfloat16,
     depthwise,
+    dots,
     executor,
     fused_epilogue,
     indexed,
@@ -149,6 +152,7 @@ _PARTS = (
     memory,
     reduce,
     shuffle,
+    stored,
     strassen_tile,
     stream,
     tile,

@@ -5,12 +5,54 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
 
 from ...errors import ShapeError
 from .element_types import FLOAT32, ITEMSIZE, ElementTypes
 from .epilogue import Prologue
 
-__all__ = ["GemmProblem", "packed_strides"]
+__all__ = ["BlockFormat", "BlockWeights", "GemmProblem", "packed_strides"]
+
+
+@dataclass(frozen=True)
+class BlockFormat:
+    """Constant weights of 4 or 8 bits in blocks of ``size`` successive k of a column: ``(code - zero point) * scale``.
+
+    Without ``zero_points`` all are ``middle``.
+    """
+
+    bits: int
+    size: int
+    zero_points: bool
+
+    def __post_init__(self) -> None:
+        if self.bits not in (4, 8) or self.size < 16 or self.size & (self.size - 1):
+            raise ShapeError(
+                f"weights of {self.bits} bits in blocks of {self.size}; expected 4 or 8 bits, blocks of 16, 32, 64, ..."
+            )
+
+    @property
+    def middle(self) -> int:
+        """Of the codes."""
+        return 1 << (self.bits - 1)
+
+    def blocks(self, k: int) -> int:
+        """Blocks of a column of k weights."""
+        return -(-k // self.size)
+
+
+class BlockWeights(NamedTuple):
+    """Weights in blocks, as ONNX Runtime's MatMulNBits has them.
+
+    ``codes`` are bytes ``[n, blocks, size * bits / 8]``, the first code in the low bits, ``scales`` float32 ``[n,
+    blocks]``, ``zero_points`` uint8 ``[n, blocks]`` or None.
+    """
+
+    codes: np.ndarray
+    scales: np.ndarray
+    zero_points: np.ndarray | None
 
 
 @dataclass(frozen=True)
@@ -20,7 +62,8 @@ class GemmProblem:
     ``batch`` may be empty; the strides name one element stride for each batch dimension, then the two of the matrix
     (``out_strides``: the batch dimensions and the row; its columns are contiguous). A batch stride may be 0.
     Defaults are those of contiguous operands. ``b_constant``: b is known at compile time and is packed then.
-    ``fast_math`` allows methods that change rounding, such as Strassen's. A ``prologue`` is applied to a.
+    ``fast_math`` allows methods that change rounding, such as Strassen's. A ``prologue`` is applied to a. With
+    ``blocks`` b is stored in that format, one matrix for the whole batch; its type is that of what the codes stand for.
     """
 
     m: int
@@ -34,6 +77,7 @@ class GemmProblem:
     b_constant: bool = True
     fast_math: bool = False
     prologue: Prologue | None = None
+    blocks: BlockFormat | None = None
 
     def __post_init__(self) -> None:
         rank = len(self.batch)

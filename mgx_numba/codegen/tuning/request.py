@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +12,10 @@ from ...errors import MgxError
 from ..problems.convolution import ConvProblem
 from ..problems.element_types import ITEMSIZE, element_types
 from ..problems.epilogue import Epilogue
-from ..problems.gemm import GemmProblem
+from ..problems.gemm import BlockFormat, GemmProblem
 from .record import Problem, TuningRecord
 
-__all__ = ["Candidate", "Estimate", "Request", "least_bytes", "problem_of"]
+__all__ = ["Candidate", "Estimate", "Request", "format_configuration", "least_bytes", "problem_of"]
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,13 @@ class Candidate:
         return {} if self.blocking is None else dataclasses.asdict(self.blocking)
 
     def __str__(self) -> str:
-        values = ",".join(f"{k}={v}" for k, v in self.configuration.items())
-        return f"{self.solver.name}[{values}]" if values else str(self.solver.name)
+        return f"{self.solver.name}{format_configuration(self.configuration)}"
+
+
+def format_configuration(configuration: Mapping[str, int]) -> str:
+    """A blocking's parameters as they follow a solver's name, ``[rows=8,depth=2]``; empty for its own choice."""
+    values = ",".join(f"{k}={v}" for k, v in configuration.items())
+    return f"[{values}]" if values else ""
 
 
 @dataclass(frozen=True)
@@ -85,6 +91,9 @@ class Request:
                 "operands": [[o.dtype, o.access, _plain(o.batch_strides)] for o in prologue.operands],
                 "name": prologue.name,
             }
+        if isinstance(self.problem, GemmProblem) and self.problem.blocks:
+            form = self.problem.blocks
+            fields["blocks"] = [form.bits, form.size, int(form.zero_points)]
         operation = "dot" if isinstance(self.problem, GemmProblem) else "convolution"
         return Problem.of(operation, self.threads, fields)
 
@@ -95,6 +104,9 @@ def problem_of(record: TuningRecord) -> GemmProblem | ConvProblem | None:
     names = _numbers(kind)
     fields = {k: tuple(v) if isinstance(v, list) else v for k, v in record.problem.fields.items() if k in names}
     try:
+        if "blocks" in record.problem.fields:
+            bits, size, points = record.problem.fields["blocks"]
+            fields["blocks"] = BlockFormat(bits, size, bool(points))
         return kind(**fields, types=element_types(record.problem.fields["dtype"]))
     except (MgxError, AttributeError, KeyError, TypeError, ValueError, ArithmeticError):
         return None
@@ -112,8 +124,8 @@ def least_bytes(problem: GemmProblem | ConvProblem) -> int:
 
 
 def _numbers(problem: Any) -> list[str]:
-    """Names of a problem's fields, but for its types and its prologue."""
-    return [f.name for f in dataclasses.fields(problem) if f.init and f.name not in ("types", "prologue")]
+    """Names of a problem's fields, but for its types, its prologue and the form of its weights."""
+    return [f.name for f in dataclasses.fields(problem) if f.init and f.name not in ("types", "prologue", "blocks")]
 
 
 def _plain(value: Any) -> Any:

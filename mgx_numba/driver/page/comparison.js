@@ -10,7 +10,7 @@ function showComparison(page) {
   }
   const [now, before] = [average(page.total), average(other.total)];
   const about = [`Before: ${other.title}, ${other.date}, version ${other.version}, target ${other.target}, batch ${other.batch.size}.`];
-  about.push(`A run took ${ms(before)} and takes ${ms(now)} now (${change(now, before)}).`);
+  about.push(`A run took ${duration(before)} and takes ${duration(now)} now (${change(now, before)}).`);
   const differing = [...new Set([...Object.keys(page.options), ...Object.keys(other.options)])].filter((k) => page.options[k] !== other.options[k]);
   if (differing.length) about.push(`Options that differ: ${differing.map((k) => `${k} ${other.options[k]} → ${page.options[k]}`).join(", ")}.`);
   if (page.limits && other.limits) {
@@ -22,8 +22,8 @@ function showComparison(page) {
   const rows = [...groups].map(([label, pair]) => ({ label, apart: (pair.now?.seconds ?? 0) - (pair.before?.seconds ?? 0), ...pair }));
   rows.sort((a, b) => Math.abs(b.apart) - Math.abs(a.apart));
   const cells = rows.map(({ label, apart, now: a, before: b }) =>
-    make("tr", {}, ...[label, b ? `${b.count}` : "–", b ? ms(b.seconds) : "–", a ? `${a.count}` : "–", a ? ms(a.seconds) : "–",
-      `${apart > 0 ? "+" : ""}${ms(apart)}`, a && b ? change(a.seconds, b.seconds) : a ? "new" : "gone"].map((text) => make("td", {}, text))));
+    make("tr", {}, ...[label, b ? `${b.count}` : "–", b ? duration(b.seconds) : "–", a ? `${a.count}` : "–", a ? duration(a.seconds) : "–",
+      `${apart > 0 ? "+" : ""}${duration(apart)}`, a && b ? change(a.seconds, b.seconds) : a ? "new" : "gone"].map((text) => make("td", {}, text))));
   fillTable(byId("comparison-table"), ["kernel", "steps before", "before", "steps now", "now", "difference", "change"], cells);
 }
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..._version import __version__
 from ...api.program import program
+from ...codegen.tuning.request import format_configuration
 from ...graph.instruction import Instruction, Return
 from ...graph.passes.base import KERNEL_OPERATORS
 from ...graph.printer import format_instruction, instruction_names, program_lines
@@ -50,6 +51,11 @@ def page_data(
         by_name = {f"{kernel.backend}::{kernel.name}": number for kernel, number in kernels.items()}
         ran, plan = [by_name.get(step.label, -1) for step in measured.steps], None
     graph = _Graph(measured.program, measured.steps)
+    for choice in model.tuning_choices():
+        solver = f"{choice.solver}{format_configuration(choice.configuration)}, chosen by {choice.origin}"
+        for line in choice.instructions:
+            if line in graph.places:
+                graph.instructions[graph.places[line]]["solver"] = solver
     options = dataclasses.asdict(model._options) if model._options is not None else {}
     return {
         "format": FORMAT,
@@ -134,7 +140,8 @@ class _Graph:
 
 def _kind(ins: Instruction, body: list[Instruction]) -> str:
     names = {ins.name, *(i.name for i in body)}
-    return next((kind for kind, members in _KINDS.items() if not names.isdisjoint(members)), "data")
+    known = next((kind for kind, members in _KINDS.items() if not names.isdisjoint(members)), None)
+    return known or ("pointwise" if ins.op.pointwise else "data")
 
 
 def _nodes(portable: Program) -> list[dict[str, str]]:

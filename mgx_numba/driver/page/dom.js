@@ -57,8 +57,8 @@ function average(values) {
 }
 
 const sum = (values) => values.reduce((total, value) => total + value, 0);
-const digits = (value) => (value === 0 ? "0" : Number(value.toPrecision(4)).toLocaleString("en"));
-const ms = (seconds) => `${digits(seconds * 1e3)} ms`;
+const digits = (value) => value.toLocaleString("en", { maximumSignificantDigits: 4 });
+const duration = (seconds) => (Math.abs(seconds) < 1e-4 ? `${digits(seconds * 1e6)} µs` : `${digits(seconds * 1e3)} ms`);
 const percent = (part) => `${(100 * part).toFixed(1)}%`;
 
 /** Bytes in the unit that suits `like`. */

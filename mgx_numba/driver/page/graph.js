@@ -97,11 +97,11 @@ class Graph {
       group.append(svg("text", { x: 14, y: LINE * (k + 1) + 2, class: k ? "muted" : undefined }, text));
     });
     if (!instruction) return group;
-    group.append(svg("text", { x: BOX_WIDTH - 8, y: LINE + 2, "text-anchor": "end" }, ms(this.seconds[box.id])));
+    group.append(svg("text", { x: BOX_WIDTH - 8, y: LINE + 2, "text-anchor": "end" }, duration(this.seconds[box.id])));
     this.elements.set(box.id, group);
-    const label = `${instruction.name}: ${instruction.operators.join(", ")}, ${ms(this.seconds[box.id])}`;
+    const label = `${instruction.name}: ${instruction.operators.join(", ")}, ${duration(this.seconds[box.id])}`;
     group.append(svg("title", {}, label));
-    return pressable(group, label, () => this.choose(box.id));
+    return pressable(group, label, () => this.dragged || this.choose(box.id));
   }
 
   /** Show what is known of an instruction; with `move`, bring its box to the middle. */
@@ -132,9 +132,9 @@ class Graph {
 
   /** The beginning of the graph, large enough to be read. */
   start() {
-    const first = this.boxes.find((b) => b.layer === 0);
+    const first = this.boxes.filter((b) => b.layer === 0);
     const width = Math.min(this.view.width, this.svg.clientWidth);
-    this.view = { x: first.x - width / 2, y: -20, width };
+    this.view = { x: sum(first.map((b) => b.x)) / first.length - width / 2, y: -20, width };
     this.apply();
   }
 
@@ -163,6 +163,7 @@ class Graph {
     byId("zoom-out").addEventListener("click", () => this.zoom(1.4));
     byId("zoom-fit").addEventListener("click", () => this.fit());
     this.svg.addEventListener("keydown", (event) => {
+      this.dragged = false;
       if (event.key in keys) this.zoom(...keys[event.key]);
       else if (event.key in arrows) this.move(...arrows[event.key]);
       else return;
@@ -174,9 +175,14 @@ class Graph {
       this.zoom(event.deltaY > 0 ? 1.15 : 0.87, at);
     }, { passive: false });
     let from;
-    this.svg.addEventListener("pointerdown", (event) => (from = event));
+    this.svg.addEventListener("pointerdown", (event) => {
+      from = event;
+      this.dragged = false;
+    });
     this.svg.addEventListener("pointermove", (event) => {
       if (!from || !event.buttons) return;
+      if (!this.dragged && Math.hypot(event.clientX - from.clientX, event.clientY - from.clientY) < 4) return;
+      this.dragged = true;  // what follows is no click on a box
       this.move((from.clientX - event.clientX) / this.svg.clientWidth, (from.clientY - event.clientY) / this.svg.clientHeight);
       from = event;
     });
@@ -211,12 +217,13 @@ function edge(source, box) {
 function showDetails(page, id, seconds) {
   const ins = page.instructions[id];
   const own = page.steps.filter((s) => s.instruction === id);
-  const parts = [make("h3", {}, `${ins.name}: ${ms(seconds)}`), make("p", {}, ins.shape)];
+  const parts = [make("h3", {}, `${ins.name}: ${duration(seconds)}`), make("p", {}, ins.shape)];
   if (ins.nodes.length) parts.push(make("p", {}, `Nodes of the model: ${ins.nodes.join(", ")}`));
+  if (ins.solver) parts.push(make("p", {}, `Solver: ${ins.solver}`));
   parts.push(make("pre", {}, [ins.text, ...ins.members].join("\n")));
   for (const step of own) {
     const amounts = step.flops || step.bytes ? `, ${digits(step.flops)} operations, ${bytes(step.bytes)}` : "";
-    parts.push(make("p", {}, `${step.label}: ${ms(step.seconds)}${amounts}${step.reason ? `, on the host: ${step.reason}` : ""}`));
+    parts.push(make("p", {}, `${step.label}: ${duration(step.seconds)}${amounts}${step.reason ? `, on the host: ${step.reason}` : ""}`));
   }
   const kernels = [...new Set(own.map((s) => s.kernel).filter((k) => k >= 0))];
   for (const k of kernels) {

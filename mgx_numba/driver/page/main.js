@@ -29,14 +29,14 @@
 function showHead(page) {
   byId("title").textContent = page.title;
   const machine = [page.machine.cpu ?? page.machine.device, page.limits && `${page.limits.threads} threads`].filter(Boolean);
-  byId("about").textContent = `mgx_numba ${page.version}, target ${page.target}, ${machine.join(", ")}, ${page.date}`;
+  byId("about").textContent = [`mgx_numba ${page.version}`, `target ${page.target}`, ...machine, page.date].join(", ");
   const seconds = average(page.total);
   const facts = {
-    "time of a run": ms(seconds),
+    "time of a run": duration(seconds),
     [page.batch.origin ? `batch: ${page.batch.origin}` : "batch"]: page.batch.size,
     "inferences a second": digits(page.batch.size / seconds),
-    "fastest and slowest run": `${ms(Math.min(...page.total))}, ${ms(Math.max(...page.total))}`,
-    "call without steps": ms(average(page.idle)),
+    "fastest and slowest run": `${duration(Math.min(...page.total))}, ${duration(Math.max(...page.total))}`,
+    "call without steps": duration(average(page.idle)),
     "steps": page.steps.length,
     "kernels": page.kernels.length,
     "on the host": page.steps.filter((s) => s.reason).length,

@@ -24,8 +24,10 @@ function drawMemory(page, choose) {
     const at = (arena * k) / 4;
     drawing.append(svg("line", { class: "grid", x1: box.left, x2: box.width - box.right, y1: y(at), y2: y(at) }));
     drawing.append(svg("text", { class: "muted", x: box.left - 6, y: y(at) + 4, "text-anchor": "end" }, bytes(at, arena)));
-    const step = Math.round((steps * k) / 4);
-    drawing.append(svg("text", { class: "muted", x: x(step), y: box.height - box.bottom + 16, "text-anchor": k === 4 ? "end" : "middle" }, String(step)));
+  }
+  for (const step of new Set([0, 1, 2, 3, 4].map((k) => Math.round((steps * k) / 4)))) {
+    const anchor = step === steps ? "end" : "middle";
+    drawing.append(svg("text", { class: "muted", x: x(step), y: box.height - box.bottom + 16, "text-anchor": anchor }, String(step)));
   }
   drawing.append(svg("text", { x: (box.left + box.width) / 2, y: box.height - 8, "text-anchor": "middle" }, "step of the plan"));
   for (const use of uses) {

@@ -33,7 +33,7 @@ function drawRoofline(page, choose) {
   const total = sum(page.steps.map((s) => s.seconds));
   for (const point of points) {
     const kind = kindOf(page, point.steps[0]);
-    const text = `${point.label}: ${ms(point.seconds)}, ${digits(point.y)} GFLOP/s, ${digits(point.bytes / point.seconds / 1e9)} GB/s`;
+    const text = `${point.label}: ${duration(point.seconds)}, ${digits(point.y)} GFLOP/s, ${digits(point.bytes / point.seconds / 1e9)} GB/s`;
     const radius = 4 + 26 * Math.sqrt(point.seconds / total);
     const dot = svg("circle", { class: "dot", cx: scale.x(point.x), cy: scale.y(point.y), r: radius, fill: colour(kind) });
     dot.append(svg("title", {}, text));

@@ -16,7 +16,7 @@ function showKernels(page, choose) {
   const rows = groups.map((g) => {
     const step = g.steps[0];
     const name = make("button", { type: "button", class: "link", click: () => choose(step.instruction) }, g.label);
-    const cells = [g.count, ms(g.seconds), percent(g.seconds / total)];
+    const cells = [g.count, duration(g.seconds), percent(g.seconds / total)];
     cells.push(...rate(g.flops, g.seconds, "gflops"), ...rate(g.bytes, g.seconds, "gbytes"));
     const head = step.instruction < 0 ? g.label : name;
     return make("tr", {}, make("td", {}, head), bar(g.seconds / groups[0].seconds, kindOf(page, step)),
@@ -45,7 +45,7 @@ function showInstructions(page, choose) {
     const name = make("button", { type: "button", class: "link", click: () => choose(k) }, text);
     const nodes = instruction.nodes.length ? make("div", { class: "note" }, instruction.nodes.join(", ")) : undefined;
     return make("tr", {}, make("td", {}, name, nodes), bar(seconds[k] / most, instruction.kind),
-      make("td", {}, ms(seconds[k])), make("td", {}, percent(seconds[k] / total)), make("td", {}, [...labels[k]].join(", ")));
+      make("td", {}, duration(seconds[k])), make("td", {}, percent(seconds[k] / total)), make("td", {}, [...labels[k]].join(", ")));
   });
   fillTable(byId("instruction-table"), ["instruction", "", "time", "share", "steps"], rows);
 }

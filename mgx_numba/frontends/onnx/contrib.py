@@ -72,7 +72,11 @@ def matmul_nbits(
         values = g.slice(g.reshape(values, (outer, blocks * block)), 1, 0, inner)
         scale = g.op("gather", g.squeeze(scale, [2]), columns, axis=1)
         point = point if rank(point) == 0 else g.op("gather", g.squeeze(point, [2]), columns, axis=1)
-    wide = g.pointwise("mul", g.pointwise("sub", g.convert(values, type), point), scale)
+    if point.shape.type is Type.uint8_type:
+        lens = g.lens(values)
+        wide = g.op("dequantizelinear", values, g.broadcast(scale, lens), g.broadcast(point, lens))
+    else:
+        wide = g.pointwise("mul", g.pointwise("sub", g.convert(values, type), point), scale)
     weights = wide if groups is not None else g.slice(g.reshape(wide, (outer, blocks * block)), 1, 0, inner)
     y = matmul(g, a, g.convert(g.swap_last(weights), a.shape.type))
     return y if bias is None else g.pointwise("add", y, bias)
@@ -96,11 +100,11 @@ def _zero_points(g: Builder, zeros: Instruction | None, outer: int, blocks: int,
     plain floats.
     """
     if zeros is None:
-        return g.literal(float(1 << (bits - 1)), type)
+        return g.literal(1 << (bits - 1), Type.uint8_type)
     if zeros.shape.type is not Type.uint8_type:
         return g.convert(g.reshape(zeros, (outer, blocks, 1)), type)
     zeros = g.slice(_unpacked(g, g.reshape(zeros, (outer, -(-blocks * bits // 8))), bits), 1, 0, blocks)
-    return g.convert(g.reshape(zeros, (outer, blocks, 1)), type)
+    return g.reshape(zeros, (outer, blocks, 1))
 
 
 @register("MatMulBnb4", domain=MICROSOFT)

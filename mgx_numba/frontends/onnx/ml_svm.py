@@ -109,7 +109,13 @@ class _Machine:
         if self.rho.size:
             scores = g.pointwise("add", scores, g.like(float(self.rho[0]), scores))
         if self.classes > 1:
-            return [self._largest(g, scores), self._transformed(g, scores)]
+            label = self._largest(g, scores)
+            if self.classes == 2 and self.rho.size == 1 and self.coefficients.min() >= 0:
+                # the rule of ONNX's evaluator and of ONNX Runtime for weights that are all positive
+                most = g.squeeze(g.op("reduce_max", scores, axes=(1,)), [1])
+                sure = g.pointwise("less", most, g.like(0.5, most))
+                label = g.pointwise("where", sure, label, g.literal(self.labels[1]))
+            return [label, self._transformed(g, scores)]
         positive = g.squeeze(g.pointwise("greater", scores, g.like(0, scores)), [1])
         return [g.convert(positive, Type.int64_type), self._transformed(g, scores)]
 
@@ -131,11 +137,7 @@ class _Machine:
         self, g: Builder, scores: Instruction, sigmoids: tuple[list[float], list[float]] | None
     ) -> list[Instruction]:
         """Labels by votes or probabilities, and scores."""
-        if sigmoids is None and self.classes == 2 and self.coefficients.min() >= 0:
-            # ONNX Runtime's rule for weights that are all positive: some class has a vote
-            label = g.broadcast(g.literal(self.labels[1]), (g.lens(scores)[0],))
-        else:
-            label = self._largest(g, self._votes(g, scores))
+        label = self._largest(g, self._votes(g, scores))
         if sigmoids is None:
             both = g.op("concat", g.op("neg", scores), scores, axis=1) if self.pairs == 1 else scores
             return [label, self._transformed(g, both)]

@@ -11,7 +11,7 @@ from ...interrupts import unbroken
 from ..handlers import Handler, ParserT, handler_of
 from .custom import custom_handler
 
-__all__ = ["FAMILIES", "MICROSOFT", "ML", "find", "names", "register"]
+__all__ = ["FAMILIES", "MICROSOFT", "ML", "find", "handlers", "names", "register"]
 
 MICROSOFT = "com.microsoft"
 ML = "ai.onnx.ml"
@@ -99,6 +99,12 @@ def names() -> set[str]:
     """Names of all operators that have a parser, of all domains."""
     load_families()
     return {op_type for _, op_type in _HANDLERS}
+
+
+def handlers() -> dict[tuple[str, str], Handler]:
+    """All parsers, by domain and operator."""
+    load_families()
+    return dict(_HANDLERS)
 
 
 def domains_of(op_type: str) -> list[str]:

@@ -54,6 +54,7 @@ class Capabilities:
         part_share: elements of a part for each of its results, so that the results of all parts are little beside the
             operands.
         repeated_elements: elements from which a reduction is divided although operands are read again for it.
+        block_weights: whether kernels multiply by weights of few bits in blocks, ``matmul_nbits``.
         one_pass_run: `ReductionWalk.row_run` from which a variance is best computed while its row is read once.
     """
 
@@ -65,3 +66,4 @@ class Capabilities:
     part_share: int
     repeated_elements: int
     one_pass_run: int
+    block_weights: bool

@@ -17,7 +17,7 @@ from .regions import extract, grow, order_of, unfusable
 
 __all__ = ["FuseContraction"]
 
-CONTRACTIONS = frozenset({"dot", "convolution", "convolution_backwards", "quant_dot", "quant_convolution"})
+CONTRACTIONS = frozenset("dot quant_dot matmul_nbits convolution convolution_backwards quant_convolution".split())
 INT8 = (Type.int8_type, Type.uint8_type)
 
 
@@ -58,7 +58,7 @@ def _refused_types(ins: Instruction, wide: Sequence[Type]) -> str | None:
     kind = ins.shape.type
     if kind in wide:
         return None
-    a, b = ins.inputs
+    a, b, *_ = ins.inputs
     if kind is not Type.int32_type or a.shape.type not in INT8 or b.shape.type is not Type.int8_type:
         return f"epilogues are computed in {', '.join(t.name for t in wide)} and of 8-bit integers, not in {kind.name}"
     return None if is_constant(b) else "the right-hand side of a product of integers is not constant"

@@ -49,6 +49,7 @@ def pass_options(options: TargetOptions) -> Options:
             part_share=here.reduced_share,
             repeated_elements=here.repeated_elements,
             one_pass_run=SHORTEST_PIPELINE * lanes_for(0),
+            block_weights=True,
         ),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
 import numpy as np
@@ -192,14 +192,19 @@ class LoweredProgram:
 
         return embed([*self.kernels(), *EXECUTOR_KERNELS], self._store)
 
-    def export_library(self, folder: Path, name: str, embed_weights: bool, link: bool | None) -> Path:
-        """See `Exportable`; members of tuples are results of their own there."""
+    def export_library(
+        self, folder: Path, name: str, output_names: Sequence[str], embed_weights: bool, link: bool | None
+    ) -> Path:
+        """See `Exportable`; the members of a tuple ``t`` are outputs ``t.0``, ``t.1`` and so on."""
         if self.executable is None:
             raise UnsupportedError(f"export_library: the program has not one plan, since {self.several_plans}")
         whole_module("mgx_numba.runtime.cpu.library.writer")
         from ...runtime.cpu.library.writer import write_library
 
-        return write_library(self.executable, folder, name, embed_weights, link, self._store)
+        trees = range(len(output_names)) if self.trees is None else self.trees
+        found = dict(leaf for pair in zip(output_names, trees, strict=True) for leaf in _named(*pair))
+        names = [found[k] for k in range(len(found))]
+        return write_library(self.executable, folder, name, names, embed_weights, link, self._store)
 
 
 def kernels_of(plans: Iterable[Plan]) -> dict[KernelSource, KernelSource]:
@@ -216,6 +221,15 @@ def kernels_of(plans: Iterable[Plan]) -> dict[KernelSource, KernelSource]:
 def grouped(trees: list[Tree] | None, arrays: list[np.ndarray]) -> list[Any]:
     """Arrays put together again as the trees say."""
     return arrays if trees is None else [_group(tree, arrays) for tree in trees]
+
+
+def _named(name: str, tree: Tree) -> Iterator[tuple[int, str]]:
+    """Positions of the arrays in a tree, with names for them."""
+    if isinstance(tree, int):
+        yield tree, name
+    else:
+        for k, member in enumerate(tree):
+            yield from _named(f"{name}.{k}", member)
 
 
 def _group(tree: Tree, arrays: list[np.ndarray]) -> Any:

@@ -13,7 +13,7 @@ from ...codegen.launch import Callee, Launch, Operand
 from ...codegen.problems.convolution import ConvProblem
 from ...codegen.problems.element_types import ITEMSIZE
 from ...codegen.problems.epilogue import PrologueOperand
-from ...codegen.problems.gemm import GemmProblem
+from ...codegen.problems.gemm import BlockFormat, BlockWeights, GemmProblem
 from ...codegen.tuning.request import Candidate, Request
 from ...errors import UnsupportedError
 from ...runtime.cpu.executor import Executable
@@ -126,13 +126,24 @@ class Bench:
         lens = candidate.solver.packed_lens(problem)
         if not lens:
             return [_filled(self._w, problem.types.b)]
-        value = np.broadcast_to(_value(np.dtype(problem.types.b)), _weight_lens(problem))
-        first = candidate.solver.pack_weights(problem, value)
+        if isinstance(problem, GemmProblem) and problem.blocks:
+            first = candidate.solver.pack_blocks(problem, _block_weights(problem, problem.blocks))
+        else:
+            value = np.broadcast_to(_value(np.dtype(problem.types.b)), _weight_lens(problem))
+            first = candidate.solver.pack_weights(problem, value)
         copies = [first]
         for _ in range(min(_MOST_COPIES, _ROTATED_BYTES // max(1, first.nbytes)) - 1):
             copies.append(aligned_empty(first.shape, first.dtype))
             copies[-1][...] = first
         return copies
+
+
+def _block_weights(problem: GemmProblem, form: BlockFormat) -> BlockWeights:
+    """Weights of ones."""
+    blocks = (problem.n, form.blocks(problem.k))
+    points = np.full(blocks, form.middle, np.uint8) if form.zero_points else None
+    codes = np.full((*blocks, form.size * form.bits // 8), form.middle + 1, np.uint8)
+    return BlockWeights(codes, np.ones(blocks, np.float32), points)
 
 
 def _weight_lens(problem: GemmProblem | ConvProblem) -> tuple[int, ...]:

@@ -186,7 +186,6 @@ class DynamicProgram(LoweredProgram):
         self._names = list(source.parameter_shapes())
         self._shared = shared or _shared(source, options)
         self._specialized: OrderedDict[tuple[tuple[int, ...], ...], LoweredProgram] = OrderedDict()
-        self._latest: LoweredProgram | None = None
         self._lock = threading.Lock()
         self._compiled: dict[KernelSource, KernelSource] = {}
         self._compiled_only = True
@@ -265,7 +264,6 @@ class DynamicProgram(LoweredProgram):
             found = compile_program(settled, self._options, None, self._shared, self._compiled_only)
             with self._lock:
                 self._keep(key, found)
-        self._latest = found
         return found
 
     def _keep(self, key: tuple[tuple[int, ...], ...], made: LoweredProgram) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from ...codegen.gpu.backend import BACKEND
 from ...codegen.kernel import KernelSource
 from ...errors import OptionError
-from ...graph.passes import Options, run_passes
+from ...graph.passes import run_passes
 from ...graph.program import Program
 from ...graph.rewrite_log import RewriteLog
 from ...graph.specialize import is_dynamic, specialize
@@ -24,10 +24,9 @@ from ..base import Observation, Observer, Tree
 from ..lowering.lowering import Lowering
 from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
+from .capabilities import pass_options
 from .passes import PASSES
 from .rules import RULES
-from .rules.attention import ATTENTION
-from .rules.contraction import FLOATS
 
 __all__ = ["GpuProgram"]
 
@@ -62,8 +61,7 @@ class GpuProgram:
             return
         program, self._trees = without_tuples(program)
         self.program = program.clone()
-        asked = Options(fast_math=options.fast_math, attention_types=ATTENTION, epilogue_types=FLOATS)
-        run_passes(self.program, PASSES, asked, disabled=options.disabled_passes)
+        run_passes(self.program, PASSES, pass_options(options), disabled=options.disabled_passes)
         self.program.remove_unused_modules()
         plan = Lowering(self.program, options, RULES, BACKEND, _WORKERS).run()
         self.executable = DeviceExecutable(plan, self._engine, progress, options.store)

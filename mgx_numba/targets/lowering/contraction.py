@@ -19,17 +19,22 @@ from ...codegen.problems.fused_contraction import (
     prologue_parameters,
     weights_parameter,
 )
-from ...codegen.problems.gemm import GemmProblem
+from ...codegen.problems.gemm import BlockFormat, BlockWeights, GemmProblem
 from ...core.shape import Shape, row_major_strides
 from ...core.types import Type
 from ...graph.instruction import Instruction
 from .buffers import View
 from .lowering import Lowering
 
-__all__ = ["CONVOLUTIONS", "PRODUCTS", "Contraction", "Contractions", "accepts_contraction", "lower_contraction"]
+__all__ = [
+    "BLOCK_PRODUCTS", "CONVOLUTIONS", "PRODUCTS", "Contraction", "Contractions", "accepts_contraction",
+    "lower_contraction",
+]  # fmt: skip
 
 NO_EPILOGUE = Epilogue()
 PRODUCTS = ("dot", "quant_dot")
+BLOCK_PRODUCTS = ("matmul_nbits",)
+"""Products with constant weights in blocks of few bits."""
 CONVOLUTIONS = ("convolution", "convolution_backwards", "quant_convolution")
 
 
@@ -41,7 +46,8 @@ class Contraction:
         operands: by the problem's names: ``x``, ``w``, ``out``, and ``a0``, ``a1``, ... of its prologue.
         strides: of the epilogue's operands, as solvers want them.
         extras: the epilogue's operands.
-        weights: the right-hand side, if it is constant.
+        weights: the right-hand side, if it is constant and not in blocks.
+        blocks: the right-hand side that is in blocks.
     """
 
     problem: GemmProblem | ConvProblem
@@ -50,6 +56,7 @@ class Contraction:
     operands: dict[str, View]
     extras: Sequence[View]
     weights: np.ndarray | None
+    blocks: BlockWeights | None = None
 
 
 @dataclass(frozen=True)
@@ -71,7 +78,7 @@ class Contractions:
 def accepts_contraction(ins: Instruction, shape: Shape) -> bool:
     """Products write rows of contiguous columns, convolutions channels-last pixels."""
     core = _core(ins)
-    if core.name in PRODUCTS:
+    if core.name in (*PRODUCTS, *BLOCK_PRODUCTS):
         return shape.lens[-1] == 1 or shape.strides[-1] == 1
     return _pixel_strides(shape.lens, shape.strides) is not None and (shape.lens[1] == 1 or shape.strides[1] == 1)
 
@@ -80,7 +87,7 @@ def _core(ins: Instruction) -> Instruction:
     """The contraction itself, which a ``fused_contraction`` has inside."""
     if ins.name != "fused_contraction":
         return ins
-    return next(i for i in ins.module_args[0] if i.name in PRODUCTS or i.name in CONVOLUTIONS)
+    return next(i for i in ins.module_args[0] if i.name in (*PRODUCTS, *BLOCK_PRODUCTS, *CONVOLUTIONS))
 
 
 def lower_contraction(low: Lowering, ins: Instruction, has: Contractions) -> None:
@@ -90,21 +97,29 @@ def lower_contraction(low: Lowering, ins: Instruction, has: Contractions) -> Non
     reason = "there are no elements" if 0 in lens else _refused(low, ins, core, has)
     if reason is not None:
         low.host(ins, reason)
-    elif core.name in PRODUCTS:
+    elif core.name in (*PRODUCTS, *BLOCK_PRODUCTS):
         _lower_dot(low, ins, core, has)
     else:
         _lower_convolution(low, ins, core, has)
 
 
 def _refused(low: Lowering, ins: Instruction, core: Instruction, has: Contractions) -> str | None:
-    a, b, out = (i.shape.type for i in (*core.inputs, core))
-    right = _operands(low, ins, core)[0][1]
-    return has.refused(a, b, out, low.constant_value(right) is not None)
+    a, b, out = _types(core)
+    constant = all(low.constant_value(i) is not None for i in _operands(low, ins, core)[0][1:])
+    if core.name in BLOCK_PRODUCTS and not constant:
+        return "the weights are not constant"
+    return has.refused(a, b, out, constant)
 
 
-def _types(core: Instruction) -> ElementTypes:
-    """The element types of a contraction."""
-    a, b, out = (i.shape.type.numpy.name for i in (*core.inputs, core))
+def _types(core: Instruction) -> tuple[Type, Type, Type]:
+    """The element types of a contraction: of both operands and the result. Weights in blocks stand for what the
+    left-hand side consists of."""
+    a, out = core.inputs[0].shape.type, core.shape.type
+    return a, a if core.name in BLOCK_PRODUCTS else core.inputs[1].shape.type, out
+
+
+def _element_types(core: Instruction) -> ElementTypes:
+    a, b, out = (type.numpy.name for type in _types(core))
     return ElementTypes(a, b, out, out)
 
 
@@ -115,7 +130,8 @@ def _operands(low: Lowering, ins: Instruction, core: Instruction) -> tuple[list[
     body = ins.module_args[0]
     outer = dict(zip(body.parameters(), ins.inputs))
     extras = [low.values[outer[p]] for p in epilogue_parameters(body, core)]
-    return [outer[prologue_parameters(body, core)[0]], outer[weights_parameter(core)]], extras
+    right = [outer[weights_parameter(core)], *(outer[p] for p in core.inputs[2:])]
+    return [outer[prologue_parameters(body, core)[0]], *right], extras
 
 
 def _prologue(
@@ -160,11 +176,16 @@ def _epilogue(low: Lowering, ins: Instruction, core: Instruction, access: Sequen
 
 
 def _lower_dot(low: Lowering, ins: Instruction, core: Instruction, has: Contractions) -> None:
-    (a_ins, b_ins), extras = _operands(low, ins, core)
+    (a_ins, b_ins, *more), extras = _operands(low, ins, core)
     a, b = low.values[a_ins], low.values[b_ins]
     m, k = a.lens[-2:]
-    n = b.lens[-1]
-    weights = low.constant_value(b_ins)
+    n, b_strides = core.shape.lens[-1], b.strides
+    weights, blocks, form = low.constant_value(b_ins), None, None
+    if core.name in BLOCK_PRODUCTS:
+        weights, blocks = None, _block_weights(low, [b_ins, *more])
+        op: Any = core.op
+        form = BlockFormat(op.bits, op.block_size, blocks.zero_points is not None)
+        b_strides = (*(0 for _ in a.lens[:-2]), n, 1)
     target = low.output(ins)
     prepared, access, strides = [], [], []
     for view in extras:
@@ -173,13 +194,20 @@ def _lower_dot(low: Lowering, ins: Instruction, core: Instruction, has: Contract
         access.append(kind)
         strides.append(view.strides[:-1] if kind in ("full", "per_m") else ())
     problem = GemmProblem(
-        m=m, n=n, k=k, batch=a.lens[:-2], a_strides=a.strides, b_strides=b.strides, out_strides=target.strides[:-1],
-        types=_types(core), b_constant=weights is not None,
-        fast_math=low.options.fast_math,
+        m=m, n=n, k=k, batch=a.lens[:-2], a_strides=a.strides, b_strides=b_strides, out_strides=target.strides[:-1],
+        types=_element_types(core), b_constant=weights is not None or form is not None,
+        fast_math=low.options.fast_math, blocks=form,
     )  # fmt: skip
     epilogue = _epilogue(low, ins, core, access, has)
     operands = {"x": a, "w": b, "out": target}
-    has.launch(low, ins, Contraction(problem, epilogue, strides, operands, prepared, weights))
+    has.launch(low, ins, Contraction(problem, epilogue, strides, operands, prepared, weights, blocks))
+
+
+def _block_weights(low: Lowering, inputs: Sequence[Instruction]) -> BlockWeights:
+    """The constants of a product with weights in blocks."""
+    codes, scales, *points = (low.constant_value(i) for i in inputs)
+    assert codes is not None and scales is not None
+    return BlockWeights(codes, scales, points[0] if points else None)
 
 
 def _row_operand(low: Lowering, ins: Instruction, view: View) -> tuple[View, str]:
@@ -219,7 +247,7 @@ def _lower_convolution(low: Lowering, ins: Instruction, core: Instruction, has: 
     problem = ConvProblem(
         batch=x.lens[0], in_channels=x.lens[1], out_channels=target.lens[1], in_lens=x.lens[2:],
         kernel=w_ins.shape.lens[2:], stride=op.stride, dilation=op.dilation, pads_begin=padding[:rank],
-        pads_end=padding[rank:], groups=op.group, types=_types(core),
+        pads_end=padding[rank:], groups=op.group, types=_element_types(core),
         x_strides=(x.strides[0], *x.strides[2:]), out_strides=(image, pixel), transposed=transposed,
         output_padding=_output_padding(op, x, w_ins, target, padding, rank) if transposed else (),
         fast_math=low.options.fast_math, prologue=prologue,

@@ -17,7 +17,7 @@ from ...codegen.backend import Backend
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import Callee, Launch, Mark, Operand, TensorMap
 from ...codegen.problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
-from ...codegen.problems.gemm import GemmProblem
+from ...codegen.problems.gemm import BlockWeights, GemmProblem
 from ...core.shape import Shape
 from ...core.types import Type, from_numpy
 from ...environment import environment_flag
@@ -246,9 +246,12 @@ class Lowering:
         strides = [s * base.itemsize for s in view.strides]
         return np.ndarray(view.lens, base.dtype, base.view(np.uint8), view.byte_offset, strides)
 
-    def packed(self, solver: Any, problem: Any, weights: np.ndarray) -> View:
+    def packed(self, solver: Any, problem: Any, weights: np.ndarray | BlockWeights) -> View:
         """Constant weights in the form that a solver reads; equal packings of one constant are shared."""
         lens = tuple(solver.packed_lens(problem))
+        if isinstance(weights, BlockWeights):
+            blocks = weights
+            return self.packed_constant(blocks.codes, ("blocks", *lens), lambda: solver.pack_blocks(problem, blocks))
         place = weights.__array_interface__["data"][0], weights.shape, weights.strides
         how = (solver.name, lens, *solver.packing_key(problem))
         key = (*place, *how)

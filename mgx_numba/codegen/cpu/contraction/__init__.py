@@ -12,8 +12,10 @@ from .conv_int8 import ConvInt8
 from .depthwise import ConvDepthwise
 from .gemm import GemmInPlace, GemmPacked, GemmPacking
 from .gemm_int8 import GemmInt8
+from .gemm_nbits import GemmNBits
 from .gemv import GemvPacked
 from .gemv_int16 import GemvInt16
+from .gemv_nbits import GemvNBits
 from .small_channels import ConvFewChannels
 from .strassen.solver import GemmStrassen
 from .transposed import ConvTransposed
@@ -33,6 +35,8 @@ GEMM_SOLVERS = (
     GemmStrassen(2),
     GemmInt8(),
     GemmBfloat16(),
+    GemvNBits(),
+    GemmNBits(),
 )
 CONV_SOLVERS = (
     ConvPointwise(),

@@ -33,14 +33,14 @@ class Batched:
         """Products in the batch."""
         return math.prod(self.lens)
 
-    def pieces(self) -> Iterator[tuple[Batched, dict[str, int]]]:
-        """Parts of at most `MOST_DIMS` batch dimensions, with the element offset of each operand."""
-        if len(self.lens) <= MOST_DIMS:
+    def pieces(self, most: int = MOST_DIMS) -> Iterator[tuple[Batched, dict[str, int]]]:
+        """Parts of at most so many batch dimensions, with the element offset of each operand."""
+        if len(self.lens) <= most:
             yield self, dict.fromkeys(self.strides, 0)
             return
         inner = Batched(self.m, self.lens[1:], {name: s[1:] for name, s in self.strides.items()})
         for index in range(self.lens[0]):
-            for piece, offsets in inner.pieces():
+            for piece, offsets in inner.pieces(most):
                 yield piece, {name: offset + index * self.strides[name][0] for name, offset in offsets.items()}
 
 

@@ -59,6 +59,9 @@ class ConvPointwise(Solver[ConvProblem]):
         matrix = weights.reshape(weights.shape[:2]).T
         return self._gemm.pack_weights(self._product(problem), np.broadcast_to(matrix, (problem.batch, *matrix.shape)))
 
+    def refused_types(self, problem: ConvProblem) -> str | None:
+        return self._gemm.refused_types(self._product(problem))
+
     def solve(self, problem: ConvProblem, setting: Setting) -> Solution:
         return self._gemm.solve(self._product(problem), setting)
 

@@ -18,11 +18,12 @@ from ..microkernels.tile_table import tile_for
 from .batches import Batched, collapse
 from .blocking import Blocking, cut
 from .macro_kernel import MacroKernel
+from .near_weights import NearWeights
 from .pack import aligned_zeros, pack_panels, panel_count
 from .pack_kernel import pack_launch
 from .prologue import PrologueRows
 from .roofline import seconds
-from .solver import Setting, Solver
+from .solver import Setting, Solver, stored_types_refused
 
 __all__ = ["LEFT", "GemmInPlace", "GemmPacked", "GemmPacking", "product_launches"]
 
@@ -35,11 +36,17 @@ LEFT = Operand("x")
 
 
 class GemmPacked(Solver[GemmProblem]):
-    """The right-hand side is a constant, packed into panels once. An empty sum (k = 0) is one over a zero."""
+    """The right-hand side is a constant, packed into panels once, in 16 bits if it is stored so. An empty sum (k = 0)
+    is one over a zero."""
 
     name = "gemm"
 
+    def refused_types(self, problem: GemmProblem) -> str | None:
+        return stored_types_refused(problem.types) if problem.types.uniform is None else super().refused_types(problem)
+
     def declines(self, problem: GemmProblem) -> str | None:
+        if problem.prologue and problem.types.uniform is None:
+            return NOT_COMPUTED
         if problem.prologue and (problem.k == 0 or problem.a_strides[-1] != 1):
             return "the prologue reads an empty or strided sum"
         return None if problem.b_constant else "the right-hand side is not a constant"
@@ -51,7 +58,7 @@ class GemmPacked(Solver[GemmProblem]):
     def pack_weights(self, problem: GemmProblem, weights: np.ndarray) -> np.ndarray:
         """``weights[*batch, k, n]``; along batch dimensions in which the problem's strides are 0 the first is taken."""
         lens = self.packed_lens(problem)
-        out = aligned_zeros(lens, problem.dtype)
+        out = aligned_zeros(lens, problem.types.b)
         distinct = weights[tuple(slice(1 if s == 0 else None) for s in problem.b_strides[:-2])]
         target = out.reshape(*distinct.shape[:-2], *lens[1:])
         pack_panels(distinct, target[..., : problem.k, :])
@@ -178,13 +185,15 @@ def product_launches(
     masked: bool = False,
     x: Operand = LEFT,
     name: str = "gemm",
+    near: NearWeights | None = None,
 ) -> tuple[Launch, ...]:
     """One launch for each piece of the batch; ``w_steps`` are the right-hand side's strides along k and by panel.
 
-    These, those of a and those of ``batched`` for both count words of the tile.
+    These, those of a and those of ``batched`` for both count words of the tile. ``near`` brings the right-hand side to
+    the tiles step by step; these are then not looked at.
     """
     return tuple(
-        _launch(problem, epilogue, piece, offsets, w, w_steps, threads, blocking, masked, x, name)
+        _launch(problem, epilogue, piece, offsets, w, w_steps, threads, blocking, masked, x, name, near)
         for piece, offsets in batched.pieces()
     )
 
@@ -201,6 +210,7 @@ def _launch(
     masked: bool,
     x: Operand,
     name: str,
+    near: NearWeights | None,
 ) -> Launch:
     tile = tile_for(problem.types)
     depth, accumulator = max(tile.depth(problem.k), 1), problem.types.accumulator
@@ -209,18 +219,23 @@ def _launch(
     before = PrologueRows(problem.prologue, problem.dtype, tile) if problem.prologue else None
     if before:
         blocking = before.fit(blocking, batched.m, problem.n, depth)
+    if near:
+        blocking = near.fit(blocking, batched.m, problem.n, depth)
+        w_steps = near.steps(blocking)
     name = f"{before.prologue.name}_{name}" if before else name
     macro = MacroKernel(name, accumulator, tile, epilogue, masked=masked)
     arguments = macro.arguments
     x = Operand(x.name, x.offset + offsets["x"] * left) if problem.k else w
     arguments.pointer("x", x, tile.left_word)
-    arguments.pointer("w", Operand(w.name, w.offset + offsets["w"] * right), tile.right_word)
+    arguments.pointer("w", Operand(w.name, w.offset + offsets["w"] * right), near.word if near else tile.right_word)
     arguments.pointer("zero", w, tile.left_word)
     bytes_at = {"out": ITEMSIZE[epilogue.out_dtype(accumulator)] * offsets["out"]}
     bytes_at |= {f"e{k}": ITEMSIZE[o.dtype] * offsets.get(f"e{k}", 0) for k, o in enumerate(epilogue.operands)}
     macro.rows.pointers(arguments, bytes_at)
     panels = panel_count(tile, problem.n)
-    if tile.finishes and not masked:
+    if near:
+        near.declare(macro, blocking)
+    elif tile.finishes and not masked:
         macro.steady, macro.x_row, macro.in_place = "True", "near_ld" if before else "x_ld", not before
         macro.contiguous = problem.k > 0 and problem.a_strides[-1] == 1
     macro.sizes(blocking, batched.m, problem.n, panels, depth, 1, batched.count, beside=False)

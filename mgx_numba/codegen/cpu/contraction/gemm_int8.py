@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -28,7 +29,7 @@ from .gemm import LEFT, GemmPacked, product_launches
 from .pack import aligned_zeros, pack_panels
 from .solver import Setting, integer_types_refused
 
-__all__ = ["GemmInt8", "left_words", "word_rows"]
+__all__ = ["GemmInt8", "left_words", "row_start", "word_rows"]
 
 
 class GemmInt8(GemmPacked):
@@ -129,12 +130,7 @@ def left_words(
     arguments.pointer("x", "x", given)
     arguments.pointer("packed", "scratch", "int8" if size == 1 else form)
     arguments.integers(k=problem.k, k_stride=problem.a_strides[-1], pitch=pitch)
-    dims = [(n, s) for n, s in zip(lens, problem.a_strides) if n > 1]
-    for d, (length, stride) in enumerate(dims):
-        arguments.integers(**{f"len{d}": length, f"stride{d}": stride})
-    task = ["rest = task", "start = 0"]
-    for d in reversed(range(len(dims))):
-        task += [f"start += imod(rest, len{d}) * stride{d}", f"rest = idiv(rest, len{d})"]
+    task = row_start(arguments, lens, problem.a_strides)
     contiguous = problem.a_strides[-1] == 1 or problem.k == 1
 
     def vector(left: str) -> list[str]:
@@ -146,6 +142,17 @@ def left_words(
     moved = rows * (problem.k + pitch * size)
     tasks = TaskRange(rows, claim(rows, moved))
     return (Launch(source, arguments.values, tasks, 0, moved),), strides, rows * pitch * size
+
+
+def row_start(arguments: Arguments, lens: Sequence[int], strides: Sequence[int]) -> list[str]:
+    """Statements: ``start``, where the row of number ``task`` begins among rows of such lens and strides."""
+    dims = [(n, s) for n, s in zip(lens, strides) if n > 1]
+    for d, (length, stride) in enumerate(dims):
+        arguments.integers(**{f"len{d}": length, f"stride{d}": stride})
+    lines = ["rest = task", "start = 0"]
+    for d in reversed(range(len(dims))):
+        lines += [f"start += imod(rest, len{d}) * stride{d}", f"rest = idiv(rest, len{d})"]
+    return lines
 
 
 def _pack_vector(given: str, form: str, lanes: int, contiguous: bool, left: str, close: bool) -> list[str]:

@@ -14,6 +14,7 @@ from typing import ClassVar
 
 from ...arguments import Arguments
 from ...launch import Launch, Solution, TaskRange
+from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import NOT_COMPUTED, Epilogue
 from ...problems.gemm import GemmProblem
 from ...statements import indent, kernel_text
@@ -25,7 +26,7 @@ from .epilogue_rows import Rows, kernel_name
 from .gemm import GemmPacked
 from .solver import Setting
 
-__all__ = ["GemvPacked", "chain_sets"]
+__all__ = ["TASK_BYTES", "GemvPacked", "best_streams", "chain_sets", "finished_rows"]
 
 MOST_ROWS = 4
 """Rows whose sums fit the registers beside two panels of weights; more share a panel's loads better in a tile."""
@@ -38,7 +39,7 @@ TASK_BYTES = 1 << 16
 
 
 class GemvPacked(GemmPacked):
-    """A product of up to four rows; weights are packed as for any other product."""
+    """A product of up to four rows; weights are packed, and may be stored, as for any other product."""
 
     name = "gemv"
     _streams: ClassVar[Mapping[int, float]] = {4: 0.97, 2: 1.0, 1: 1.05}
@@ -59,16 +60,17 @@ class GemvPacked(GemmPacked):
         tile = tile_for(problem.types)
         columns = self._panel_columns(problem, tile)
         panels = -(-problem.n // columns)
-        size = math.prod(self.packed_lens(problem)) * problem.itemsize
+        stored, sums = self._stored_as or tile.right_word, problem.types.accumulator
+        size = math.prod(self.packed_lens(problem)) * ITEMSIZE[stored]
         workers = threads if size > ALONE_BYTES else 1
         most = tile.rows * tile.vectors * tile.lanes // (problem.m * columns)
-        streams = _streams(self._streams, most, panels, workers)
+        streams = best_streams(self._streams, most, panels, workers)
         groups = -(-panels // streams)
         grain = -(-groups // workers) if workers == 1 else max(1, TASK_BYTES * groups // size)
         arguments = Arguments()
-        arguments.pointer("x", "x", problem.dtype)
-        arguments.pointer("w", "w", self._stored_as or problem.dtype)
-        rows = Rows(epilogue, problem.dtype, tile.lanes)
+        arguments.pointer("x", "x", problem.types.a)
+        arguments.pointer("w", "w", stored)
+        rows = Rows(epilogue, sums, tile.lanes)
         rows.pointers(arguments)
         arguments.integers(n=problem.n, depth=problem.k, panels=panels)
         arguments.integers(x_step=problem.a_strides[-1], x_ld=problem.a_strides[-2], out_ld=problem.out_strides[-1])
@@ -76,10 +78,10 @@ class GemvPacked(GemmPacked):
             if operand.access in ("full", "per_m"):
                 own = strides[k] if k < len(strides) and strides[k] else (problem.n if operand.access == "full" else 1,)
                 arguments.integers(**{f"e{k}_ld": own[-1]})
-        product = self._product(problem, tile, streams)
-        text = kernel_text([*arguments.bind(), *_body(problem, epilogue, rows, streams, columns, product)])
+        product = [f"panel = group * {streams}", *self._product(problem, tile, streams)]
+        text = kernel_text([*arguments.bind(), *finished_rows(problem.m, epilogue, rows, streams * columns, product)])
         kernel = cpu_kernel(kernel_name(self.name, epilogue), text)
-        moved = problem.itemsize * problem.m * (problem.k + problem.n) + size
+        moved = ITEMSIZE[sums] * problem.m * (problem.k + problem.n) + size
         return Solution((Launch(kernel, arguments.values, TaskRange(groups, grain), problem.flops, moved),))
 
     def _panel_columns(self, problem: GemmProblem, tile: RegisterTile) -> int:
@@ -98,7 +100,7 @@ class GemvPacked(GemmPacked):
         return 0.9 * super().estimate(problem, threads)
 
 
-def _streams(costs: Mapping[int, float], most: int, panels: int, threads: int) -> int:
+def best_streams(costs: Mapping[int, float], most: int, panels: int, threads: int) -> int:
     """Panels side by side, at most ``most``, for the shortest time of the thread with the most groups.
 
     Half a group is added for threads that do not end together.
@@ -119,21 +121,18 @@ def chain_sets(chains: int, unroll: int) -> int:
     return sets
 
 
-def _body(
-    problem: GemmProblem, epilogue: Epilogue, rows: Rows, streams: int, columns: int, product: list[str]
-) -> list[str]:
-    m = problem.m
-    row = ["out_row = i * out_ld + n0", f"sums_row = i * {streams * columns}"]
+def finished_rows(m: int, epilogue: Epilogue, rows: Rows, columns: int, product: list[str]) -> list[str]:
+    """Statements: all groups of ``columns`` columns of m rows, whose ``sums`` [row, column] the product makes."""
+    row = ["out_row = i * out_ld + n0", f"sums_row = i * {columns}"]
     for k, operand in enumerate(epilogue.operands):
         if operand.access in ("full", "per_m"):
             row.append(f"e{k}_row = i * e{k}_ld" + (" + n0" if operand.access == "full" else ""))
     return [
-        f"sums = local_{problem.dtype}({m * streams * columns})",
+        f"sums = local_{rows.dtype}({m * columns})",
         *rows.invariant(),
         "for group in range(begin, end):",
-        f"    panel = group * {streams}",
-        f"    n0 = panel * {columns}",
-        f"    columns = imin(n - n0, {streams * columns})",
+        f"    n0 = group * {columns}",
+        f"    columns = imin(n - n0, {columns})",
         *indent(product),
         f"    for i in range({m}):",
         *indent([*row, *rows.text()], 2),
@@ -144,16 +143,18 @@ def _product(problem: GemmProblem, tile: RegisterTile, streams: int) -> list[str
     """Statements: ``sums`` [row, column] of the group's panels; panels after the last one repeat it."""
     m, lanes, vectors, columns = problem.m, tile.lanes, tile.vectors, tile.columns
     sets = chain_sets(m * streams * vectors, UNROLL)
+    sums, stored = problem.types.accumulator, problem.types.b != problem.types.accumulator
     cells = [(q, v, r) for q in range(streams) for v in range(vectors) for r in range(m)]
     lines = [f"w{q} = offset(w, imin(panel + {q}, panels - 1) * depth * {columns})" for q in range(streams)]
-    lines += [f"s{s}_{q}_{v}_{r} = const_{problem.dtype}(0, {lanes})" for s in range(sets) for q, v, r in cells]
+    lines += [f"s{s}_{q}_{v}_{r} = const_{sums}(0, {lanes})" for s in range(sets) for q, v, r in cells]
     step = "" if problem.a_strides[-1] == 1 else " * x_step"
 
     def term(place: str, s: int) -> list[str]:
         body = [f"a{r} = load_splat(x, {r} * x_ld + ({place}){step}, {lanes})" for r in range(m)]
         for q in range(streams):
             for v in range(vectors):
-                body.append(f"b = load(w{q}, ({place}) * {columns} + {v * lanes}, {lanes})")
+                weights = f"load(w{q}, ({place}) * {columns} + {v * lanes}, {lanes})"
+                body.append(f"b = cast_{sums}({weights})" if stored else f"b = {weights}")
                 body += [f"s{s}_{q}_{v}_{r} = fma(a{r}, b, s{s}_{q}_{v}_{r})" for r in range(m)]
         return body
 

@@ -42,9 +42,15 @@ class GemvInt16(GemvPacked):
     _streams: ClassVar = {2: 1.0, 1: 1.05, 4: 1.05}
     _stored_as = "int32"
 
+    def refused_types(self, problem: GemmProblem) -> str | None:
+        uniform = problem.types.uniform
+        if uniform is None:
+            return f"the element types differ: {problem.types}"
+        return None if uniform == "float32" else f"the element type is {uniform}, not float32"
+
     def declines(self, problem: GemmProblem) -> str | None:
-        if not problem.fast_math or problem.dtype != "float32":
-            return "weights may not be rounded without fast_math, or are not float32"
+        if not problem.fast_math:
+            return "weights may not be rounded without fast_math"
         if problem.m > _MOST_ROWS:
             return f"more than {_MOST_ROWS} rows"
         return super().declines(problem)

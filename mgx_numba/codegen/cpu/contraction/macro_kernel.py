@@ -37,7 +37,8 @@ class MacroKernel:
     and of each ``e<k>`` usually grow by; with ``steady``, a condition, they always do. ``x_row`` is what the rows of
     the table lie apart, if evenly; with ``in_place`` that holds beyond those of one tile. ``contiguous`` says that
     ``x_step`` is 1, ``masked`` that no
-    column past the last may be read on the right.
+    column past the last may be read on the right. The statements of ``near``, if there are any, bring the right-hand
+    side of a step to the memory of that name, from which the tile then reads it.
 
     Where rows grow steadily, tiles of full height finish their sums in registers (`finish_source`).
     """
@@ -59,6 +60,7 @@ class MacroKernel:
     contiguous: bool = True
     several_taps: bool = False
     masked: bool = False
+    near: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.rows = Rows(self.epilogue, self.dtype, self.tile.lanes)
@@ -109,7 +111,7 @@ class MacroKernel:
 
     def read_even_rows(self) -> None:
         """Set ``setup`` and ``table`` for rows that lie ``x_ld`` elements apart."""
-        self.setup = ["filled = 0"]
+        self.setup += ["filled = 0"]
         self.table = [*even_table("x_ld"), self.at_row()]
 
     def _task(self) -> list[str]:
@@ -143,13 +145,13 @@ class MacroKernel:
         return lines
 
     def _steps(self, start: str, last_tap: str) -> list[str]:
+        right = "offset(near, 0)" if self.near else f"offset(w, w0 + p0 * w_panel + ({start}) * w_step)"
         return [
             "for k0 in range(0, depth, k_block):",
             *indent([
                 "depth_now = imin(k_block, depth - k0)",
-                *self.block.fill(
-                    depth="depth_now", accumulate=start, w=f"offset(w, w0 + p0 * w_panel + ({start}) * w_step)"
-                ),
+                *self.near,
+                *self.block.fill(depth="depth_now", accumulate=start, w=right),
                 f"finish = k0 + depth_now == depth{last_tap}",
                 "row = m0",
                 *self._far(start),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -64,7 +64,7 @@ def integer_types_refused(types: ElementTypes) -> str | None:
 def stored_types_refused(types: ElementTypes) -> str | None:
     """Why a product of one dtype with a right-hand side that is stored in fewer bits cannot be computed."""
     if not types.a == types.accumulator == types.out:
-        return f"the element types differ in more than the right-hand side: {types}"
+        return f"the element types differ: {types}"
     tile = declared_tile(types)
     if tile is None or tile.packing.k_interleave > 1:
         return f"no tile is declared for {types}"
@@ -79,7 +79,13 @@ P = TypeVar("P", ConvProblem, GemmProblem, contravariant=True)
 
 
 class Solver(Protocol, Generic[P]):
-    """One way to compute a contraction, and the base of all. Solvers hold no state; none imports Numba."""
+    """One way to compute a contraction, and the base of all. Solvers hold no state; none imports Numba.
+
+    Attributes:
+        reads_blocks: whether it is for products whose weights are in blocks of few bits, and for no others.
+    """
+
+    reads_blocks: ClassVar[bool] = False
 
     @property
     def name(self) -> str:
@@ -87,7 +93,13 @@ class Solver(Protocol, Generic[P]):
 
     def refusal(self, problem: P) -> str | None:
         """Why this solver does not apply to the problem; None if it does."""
-        return self.refused_types(problem) or self.declines(problem)
+        return self.refused_types(problem) or self._refused_form(problem) or self.declines(problem)
+
+    def _refused_form(self, problem: P) -> str | None:
+        blocks = problem.blocks if isinstance(problem, GemmProblem) else None
+        if (blocks is not None) == self.reads_blocks:
+            return None
+        return "the weights are in blocks of few bits" if blocks else "the weights are in no blocks"
 
     def refused_types(self, problem: P) -> str | None:
         """Why the element types are none for this solver; by default it has to have one dtype, and a tile for that."""

@@ -2,7 +2,7 @@
 
 A kernel is its text: workers compile it, and the object store finds it by that. So what an intrinsic is to do with
 values that it has in registers comes to it as statements of the same language, in a literal of the call, which
-`codegen.cpu.printer` prints and this reads.
+`codegen.printer` prints and this reads.
 """
 
 from __future__ import annotations

@@ -17,12 +17,12 @@ from .. import host
 from .tile import tile_intrinsic
 from .tile_writer import ProductWriter, Values, constant
 
-__all__ = ["tile_dot2", "tile_dot4", "tile_dot4_shifted"]
+__all__ = ["tile_dot2", "tile_dot4", "tile_dot4_shifted"]  # the words of the language
 
 _I16, _I32 = ir.IntType(16), ir.IntType(32)
 _SHIFT = 128
 """What makes every int8 an unsigned byte."""
-_MULTIPLY_PAIRS = {128: "llvm.x86.sse2.pmadd.wd", 256: "llvm.x86.avx2.pmadd.wd", 512: "llvm.x86.avx512.pmaddw.d.512"}
+MULTIPLY_PAIRS = {128: "llvm.x86.sse2.pmadd.wd", 256: "llvm.x86.avx2.pmadd.wd", 512: "llvm.x86.avx512.pmaddw.d.512"}
 """LLVM's intrinsic for each width in bits: all x86 CPUs have the first, and declared tiles need the others."""
 
 
@@ -63,7 +63,7 @@ class _PairWriter(_DotWriter):
         halves = ir.VectorType(_I16, 2 * self.lanes)
         if host.triple().startswith(("x86_64", "i686")):
             pairs = [self.ir.bitcast(x, halves) for x in (left, right)]
-            return self.ir.add(sums, self.call(_MULTIPLY_PAIRS[32 * self.lanes], self.vector, pairs))
+            return self.ir.add(sums, self.call(MULTIPLY_PAIRS[32 * self.lanes], self.vector, pairs))
         sixteen = self.b.constant(self.vector, 16)
         low, high = (
             self.ir.mul(*(self.ir.ashr(self.ir.shl(x, sixteen) if part == 0 else x, sixteen) for x in (left, right)))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from .. import host
 from .register_tile import Packing, RegisterTile, TileTypes, avx512, everywhere
 
-__all__ = ["INT8_TILES"]
+__all__ = ["INT8_TILES", "has_dot4"]
 
 
 def _avx512_vnni(cpu: host.Host) -> bool:
@@ -21,6 +21,11 @@ def _avx512_vnni(cpu: host.Host) -> bool:
 
 def _vnni(cpu: host.Host) -> bool:
     return "avxvnni" in cpu.features or {"avx512vnni", "avx512vl"} <= cpu.features
+
+
+def has_dot4(cpu: host.Host, bits: int) -> bool:
+    """Whether a CPU has ``vpdpbusd`` over vectors of so many bits."""
+    return {512: _avx512_vnni, 256: _vnni}.get(bits, lambda cpu: False)(cpu)
 
 
 def _avx2(cpu: host.Host) -> bool:

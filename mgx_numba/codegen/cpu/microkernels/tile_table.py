@@ -15,6 +15,7 @@ from ..records import Holds, Record, Word, pointer
 from .bfloat16_table import BFLOAT16_TILES
 from .int8_table import INT8_TILES
 from .register_tile import RegisterTile, TileTypes, avx2, avx512, everywhere, neon
+from .stored_table import STORED_TILES
 
 __all__ = [
     "PREFETCH_STEPS",
@@ -91,6 +92,7 @@ TILES = (
     RegisterTile("portable_4x2", _FLOAT64, (4, 2, 1), 2, 128, everywhere),
     *INT8_TILES,
     *BFLOAT16_TILES,
+    *STORED_TILES,
 )
 """All tiles, the better ones of the same types first."""
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from ....errors import UnsupportedError
 from ...problems.cluster import Tensor
 from ...space import Space, collapse
 from ..printer import most_lanes
@@ -40,6 +41,8 @@ class RowLayout:
         held: vectors of a row that a thread works on at once.
         looped: whether it does so again and again until the row ends.
         exact: whether the vectors fill the row.
+        walked: the reduced axes longer than 1 and all axes, outermost first, as the cluster's memory lies.
+        parts, share: parts that rows are reduced in, each by blocks of its own, and the vectors of one.
     """
 
     full: tuple[int, ...]
@@ -50,6 +53,9 @@ class RowLayout:
     held: int
     looped: bool
     exact: bool
+    walked: tuple[tuple[int, ...], tuple[int, ...]]
+    parts: int = 1
+    share: int = 0
 
     @property
     def columns(self) -> bool:
@@ -68,12 +74,25 @@ class RowLayout:
 
     @property
     def blocks(self) -> int:
-        """Blocks of the launch."""
+        """Blocks of the launch, or of each part."""
         return -(-self.rows // self.team.teams)
 
 
-def row_layout(axes: Sequence[int], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> RowLayout:
-    """The layout for operands of these lengths and strides; row operands have length 1 on the axes."""
+def row_layout(
+    axes: Sequence[int],
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    parts: int = 1,
+    cut: tuple[int, ...] = (),
+    share: int = 0,
+) -> RowLayout:
+    """The layout for operands of these lengths and strides; row operands have length 1 on the axes.
+
+    ``parts``, ``cut`` and ``share`` are those of `ReductionProblem`.
+
+    Raises:
+        UnsupportedError: parts are not cut as the rows lie.
+    """
     tensors = [*inputs, *outputs]
     full = tuple(max(lens) for lens in zip(*(t.lens for t in tensors)))
     reduced = {a % len(full) for a in axes}
@@ -84,6 +103,9 @@ def row_layout(axes: Sequence[int], inputs: Sequence[Tensor], outputs: Sequence[
     lead = next((k for k in reversed(whole) if k >= len(inputs)), whole[0] if whole else 0)
     keep = _space(full, strides, lead, [a for a in range(len(full)) if a not in reduced])
     reduce = _space(full, strides, lead, sorted(reduced))
+    walked = tuple(a for merged in reduce.axes for a in merged), _slowest_first(strides[lead])
+    if parts > 1 and walked[0] != cut:
+        raise UnsupportedError(f"parts are cut along axes {list(cut)}, and rows lie along {list(walked[0])}")
     along = abs(reduce.strides[lead][-1])
     across = abs(keep.strides[lead][-1])
     most = most_lanes(max((tensors[k].type.size for k in whole), default=4))
@@ -91,6 +113,10 @@ def row_layout(axes: Sequence[int], inputs: Sequence[Tensor], outputs: Sequence[
     if along == 1 or across != 1 or reduce.strides[lead][-1] == keep.strides[lead][-1]:
         lanes = contiguous_lanes(most, reduce.lens[-1], together)
         items = prod(reduce.lens) // lanes
+        if parts > 1:
+            if share % lanes:
+                raise UnsupportedError(f"parts of {share} elements end within vectors of {lanes}")
+            whole_parts, items = items % (share // lanes) == 0, share // lanes
         size = 1
         while size < MOST_THREADS and -(-items // size) > (HELD if size < LARGE_TEAM else MOST_HELD):
             size *= 2
@@ -98,10 +124,16 @@ def row_layout(axes: Sequence[int], inputs: Sequence[Tensor], outputs: Sequence[
         looped = held > MOST_HELD
         held = HELD if looped else held
         team: Team = RowTeam(max(size, FEWEST_THREADS), size)
-        return RowLayout(full, keep, reduce, team, lanes, held, looped, not looped and items == held * size)
+        exact = not looped and items == held * size and (parts == 1 or whole_parts)
+        return RowLayout(full, keep, reduce, team, lanes, held, looped, exact, walked, parts, share // lanes)
     across_first = [(reduce.strides[k] + keep.strides[k], tensors[k].offset) for k, t in enumerate(tensors)]
     lanes = contiguous_lanes(most, keep.lens[-1], across_first)
-    return RowLayout(full, keep, reduce, ColumnTeam(COLUMN_THREADS, lanes), lanes, HELD, True, False)
+    team = ColumnTeam(COLUMN_THREADS, lanes)
+    return RowLayout(full, keep, reduce, team, lanes, HELD, True, False, walked, parts, share)
+
+
+def _slowest_first(strides: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sorted(range(len(strides)), key=lambda a: -abs(strides[a])))
 
 
 def _space(full: Sequence[int], strides: Sequence[Sequence[int]], lead: int, axes: Sequence[int]) -> Space:

@@ -29,11 +29,11 @@ def reduction_launch(problem: ReductionProblem) -> Launch:
     """One launch that computes a reduction cluster.
 
     Raises:
-        UnsupportedError: the language lacks an operation, or rows are to be reduced in parts.
+        UnsupportedError: the language lacks an operation, or rows are to be divided otherwise than they lie.
     """
-    if problem.parts > 1 or problem.fold > 1:
-        raise UnsupportedError("GPU kernels reduce whole rows")
-    layout = row_layout(problem.axes, problem.inputs, problem.outputs)
+    if problem.fold > 1:
+        raise UnsupportedError("GPU kernels fold no columns")
+    layout = row_layout(problem.axes, problem.inputs, problem.outputs, problem.parts, problem.cut, problem.share)
     printer = _RowsText(problem, layout)
     lines, arguments = printer.lines(), printer.arguments.values
     tensors = (*problem.inputs, *problem.outputs)
@@ -44,7 +44,7 @@ def reduction_launch(problem: ReductionProblem) -> Launch:
     return Launch(
         kernel=kernel,
         args=arguments,
-        geometry=gpu_grid(0 if empty else layout.blocks, layout.team.threads),
+        geometry=gpu_grid(0 if empty else layout.blocks, layout.team.threads, layout.parts),
         flops=scalar_flops(problem.module) * prod(layout.full),
         bytes=sum(t.footprint for t in tensors),
     )
@@ -74,6 +74,11 @@ class _RowsText:
         lens = layout.keep.lens, layout.reduce.lens
         self.keep = Axes(self.arguments, "k", (*lens[0][:-1], lens[0][-1] // across), layout.keep.strides, across)
         self.walk = Axes(self.arguments, "r", (*lens[1][:-1], lens[1][-1] // along), layout.reduce.strides, along)
+        self.begin, self.end = ("begin", "end") if layout.parts > 1 else ("", "items")
+        if layout.parts > 1:
+            self.arguments.integer("share", layout.share)
+            for k in range(self.inputs, len(self.tensors)):
+                self.arguments.integer(f"pitch{k}", prod(self.tensors[k].lens))
         self.buffer = CodeBuffer()
         self.full = ThreadPrinter(self.buffer, layout.lanes, problem.fast_math)
         self.row = ThreadPrinter(self.buffer, layout.team.row_lanes, problem.fast_math)
@@ -92,7 +97,13 @@ class _RowsText:
         buffer.line("inside = imin(row, rows - 1)")
         indices = self.keep.split(buffer, "inside")
         for k, name in enumerate(self.names):
-            buffer.line(f"r_{name} = offset(p_{name}, {self.keep.offset(k, indices)})")
+            place = self.keep.offset(k, indices)
+            if self.layout.parts > 1 and k >= self.inputs:
+                place += f" + block_index(1) * pitch{k}"
+            buffer.line(f"r_{name} = offset(p_{name}, {place})")
+        if self.layout.parts > 1:
+            buffer.line("begin = block_index(1) * share + member")
+            buffer.line("end = imin(items, (block_index(1) + 1) * share)")
         for level in range(self.levels.count):
             self._level(level)
         self._store_row_results()
@@ -115,8 +126,8 @@ class _RowsText:
                 value = self._neutral(r)
                 buffer.line(f"{names[r]} = {value.name}")
                 own[r] = VectorValue(names[r], value.dtype)
-            buffer.line("item = member")
-            with buffer.block("while item < items:"):
+            buffer.line(f"item = {self.begin or 'member'}")
+            with buffer.block(f"while item < {self.end}:"):
                 self._full_values.clear()
                 self._find_places("item")
                 for r in walked:
@@ -126,7 +137,7 @@ class _RowsText:
             self._full_values.clear()
         else:
             if not self._places:
-                self._find_places("member")
+                self._find_places(self.begin or "member")
             for r in walked:
                 own[r] = self._combined(r, None)
             self._store(stored)
@@ -187,7 +198,7 @@ class _RowsText:
     def _active(self, j: int) -> str:
         """Expression of whether vector ``j`` is part of the row."""
         step = j * self.layout.team.size
-        return self.buffer.emit(f"{self._first} + {step} < items" if step else f"{self._first} < items")
+        return self.buffer.emit(f"{self._first} + {step} < {self.end}" if step else f"{self._first} < {self.end}")
 
     def _value(self, ins: Instruction, j: int) -> VectorValue:
         """A value of the full lengths at this thread's vector ``j``."""

@@ -19,7 +19,8 @@ from .cpuid import FeatureBit
 __all__ = ["EXECUTOR", "WEIGHTS_SYMBOL", "layout_text", "plan_text"]
 
 EXECUTOR: Mapping[str, KernelSource] = {"LEAD": LEAD, "WALK": WALK, "WORKER": WORKER, "CONFINE": CONFINE}
-"""The executor's kernels that a library needs: those that answer to Python stay out."""
+"""The executor's kernels that a library needs, by the names that its sources have for them: those that answer to Python
+stay out."""
 
 WEIGHTS_SYMBOL = "mgx_embedded_weights"
 _FROM_ARENA, _FROM_WEIGHTS, _FROM_JOB, _FROM_CODE = range(4)  # as in plan.h
@@ -27,8 +28,11 @@ _NUMBERS_A_LINE = 12  # for readers: some 100 characters
 _PLAIN = frozenset((string.ascii_letters + string.digits + " !#$%&'()*+,-./:;<=>@[]^_`{|}~").encode())
 
 
-def layout_text(name: str, plan: Plan, weights_magic: bytes, weights_head: int) -> str:
-    """The header ``layout.h``: names and numbers that the C sources share with the package."""
+def layout_text(
+    name: str, plan: Plan, executor: Mapping[str, KernelSource], weights_magic: bytes, weights_head: int
+) -> str:
+    """The header ``layout.h``: names and numbers that the C sources share with the package; ``executor`` has the keys
+    of `EXECUTOR`."""
     blocks = {"STEP": StepRecord, "JOB": Job, "POOL": Pool}
     numbers: dict[str, Any] = {
         f"{prefix}_{field}": value
@@ -48,7 +52,7 @@ def layout_text(name: str, plan: Plan, weights_magic: bytes, weights_head: int) 
         "MGX_IDLE_BYTES": f"((size_t){IDLE_BYTES})",
         "MGX_WEIGHTS_MAGIC": _string(weights_magic.decode("ascii")),
         "MGX_WEIGHTS_HEAD_BYTES": weights_head,
-        **{f"MGX_EXECUTOR_{word}": kernel.symbol for word, kernel in EXECUTOR.items()},
+        **{f"MGX_EXECUTOR_{word}": kernel.symbol for word, kernel in executor.items()},
     }
     numbers["POOL_CLOSED"] = f"{Pool.CLOSED}LL"
     return "\n".join(
@@ -58,7 +62,7 @@ def layout_text(name: str, plan: Plan, weights_magic: bytes, weights_head: int) 
             "#include <stddef.h>",
             "#include <stdint.h>",
             *(f"#define {word} {value}" for word, value in numbers.items()),
-            *map(_declaration, EXECUTOR.values()),
+            *map(_declaration, executor.values()),
             "#endif",
             "",
         ]
@@ -67,6 +71,7 @@ def layout_text(name: str, plan: Plan, weights_magic: bytes, weights_head: int) 
 
 def plan_text(
     executable: Executable,
+    output_names: Sequence[str],
     offsets: Sequence[int],
     size: int,
     digest: bytes,
@@ -77,6 +82,7 @@ def plan_text(
 
     Args:
         executable: one without host steps.
+        output_names: one for each output of its plan.
         offsets: places of the constants in the weights, of which there are ``size`` bytes with the SHA-256 ``digest``.
         features: what the CPU must have.
         embed: whether the weights are inside the library.
@@ -93,6 +99,7 @@ def plan_text(
         *((slot, _FROM_CODE, kernels[kernel]) for slot, kernel in tables.code_slots),
     ]
     slots[[slot for slot, _, _ in relocations]] = 0  # addresses of this process
+    outputs = [(name, o.dtype, o.lens or ()) for name, o in zip(output_names, plan.outputs, strict=True)]
     checks = [check for step in native for check in step.checks]
     first_check, count = [], 0
     for step in native:
@@ -132,7 +139,7 @@ def plan_text(
             *([f"extern const unsigned char {WEIGHTS_SYMBOL}[];"] if embed else []),
             *(f"static const {_array(declared, items)}" for declared, items in arrays),
             *_tensors("parameters", [(p.name, p.dtype, p.lens) for p in plan.parameters]),
-            *_tensors("outputs", [(None, output.dtype, output.lens or ()) for output in plan.outputs]),
+            *_tensors("outputs", outputs),
             "const mgx_plan mgx_this_plan = {",
             *(f"    .{field} = {value}," for field, value in fields.items()),
             "};",
@@ -151,14 +158,13 @@ def _array(declared: str, items: Sequence[str]) -> str:
     return f"{declared}[] = {{\n" + "".join(f"    {', '.join(row)},\n" for row in rows) + "};"
 
 
-def _tensors(which: str, tensors: Sequence[tuple[str | None, str, tuple[int, ...]]]) -> Iterator[str]:
+def _tensors(which: str, tensors: Sequence[tuple[str, str, tuple[int, ...]]]) -> Iterator[str]:
     rows = []
     for number, (name, dtype, lens) in enumerate(tensors):
         place = f"{which}_lens_{number}" if lens else "NULL"
         if lens:
             yield f"static const size_t {place}[] = {{{', '.join(map(str, lens))}}};"
-        named = "NULL" if name is None else _string(name)
-        rows.append(f"{{{named}, (mgx_type){int(from_numpy(numpy_dtype(dtype)))}, {len(lens)}, {place}, NULL}}")
+        rows.append(f"{{{_string(name)}, (mgx_type){int(from_numpy(numpy_dtype(dtype)))}, {len(lens)}, {place}, NULL}}")
     yield f"const {_array(f'mgx_tensor mgx_these_{which}', rows or ['{NULL, MGX_BOOL, 0, NULL, NULL}'])}"
 
 

@@ -43,6 +43,7 @@ def write_library(
     executable: Executable,
     folder: Path,
     name: str,
+    output_names: Sequence[str],
     embed_weights: bool = False,
     link: bool | None = None,
     store: Store | None = None,
@@ -56,6 +57,7 @@ def write_library(
     Args:
         executable: the plan and how it runs here.
         name: an identifier of C: of the library and, with ``_library`` behind it, of its function.
+        output_names: one for each output of the plan.
         embed_weights: put the weights inside of the library, not beside it.
         link: None links if there is a compiler, True refuses if there is none.
         store: where the kernels are, by default the user's.
@@ -80,14 +82,16 @@ def write_library(
     command = None if link is False else compiler()
     if link and command is None:
         raise CompileError("export_library: there is no C compiler (cc, gcc, clang, or what CC names)")
-    sources = [*plan.kernels(), *EXECUTOR.values()]
+    # anew: their symbols are those of the features that the process began with
+    executor = {word: dataclasses.replace(kernel) for word, kernel in EXECUTOR.items()}
+    sources = [*plan.kernels(), *executor.values()]
     objects = objects_of(list({source.symbol: source for source in sources}.values()), store=store)
     features = needed_bits(host.features())
     digest = _digest(pieces)
     embed = embed_weights and size > 0
     parts: dict[str, Pieces] = {
-        "layout.h": [layout_text(name, plan, _MAGIC, _HEAD_BYTES).encode()],
-        "plan.c": [plan_text(executable, offsets, size, digest, features, embed).encode()],
+        "layout.h": [layout_text(name, plan, executor, _MAGIC, _HEAD_BYTES).encode()],
+        "plan.c": [plan_text(executable, output_names, offsets, size, digest, features, embed).encode()],
         "exports.map": [f"{{ global: {name}_library; mgx_get_library; local: *; }};\n".encode()],
         **{path.name: [path.read_bytes()] for path in (_FILES / "src").iterdir()},
         **{f"{symbol}.o": [data] for symbol, data in objects.items()},
@@ -103,6 +107,8 @@ def write_library(
 def _check(plan: Plan, name: str) -> None:
     if not _NAME.fullmatch(name):
         raise OptionError(f"export_library: the name {name!r} is no identifier: a letter, then letters, digits and _")
+    if name == "mgx_numba":
+        raise OptionError(f"export_library: the name {name} is that of a header which every library has")
     if host.triple().split("-")[0] != "x86_64" or not sys.platform.startswith("linux"):
         raise UnsupportedError("export_library: libraries are written for Linux on x86-64 alone")
     hosted = [step for step in plan.steps if isinstance(step, HostStep)]

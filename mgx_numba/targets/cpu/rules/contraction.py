@@ -24,14 +24,21 @@ from ....graph.instruction import Instruction
 from ....runtime.plan import Region
 from ...lowering import contraction
 from ...lowering.buffers import Buffer, View
-from ...lowering.contraction import CONVOLUTIONS, PRODUCTS, Contraction, Contractions, accepts_contraction
+from ...lowering.contraction import (
+    BLOCK_PRODUCTS,
+    CONVOLUTIONS,
+    PRODUCTS,
+    Contraction,
+    Contractions,
+    accepts_contraction,
+)
 from ...lowering.lowering import Lowering, PendingStep
 from .table import lowering
 
 _WIDE = (Type.float_type, Type.double_type)
 _INT8 = (Type.int8_type, Type.uint8_type)
 _SOLVERS: tuple[Any, ...] = (*GEMM_SOLVERS, *CONV_SOLVERS)
-_GENERAL = {"gemm", "gemm_packing", "gemm_int8", "gemm_bfloat16", "conv_direct", "conv_int8", "conv_bfloat16"}
+_GENERAL = frozenset("gemm gemm_packing gemm_int8 gemm_bfloat16 gemm_nbits conv_direct conv_int8 conv_bfloat16".split())
 _SPECIAL = {solver.name for solver in _SOLVERS} - _GENERAL
 """Solvers whose kernels are for some lengths; those of the others, over register tiles, serve any."""
 
@@ -45,7 +52,7 @@ def _refused(a: Type, b: Type, out: Type, constant: bool) -> str | None:
     return None if constant else "the right-hand side is not constant"
 
 
-@lowering(*PRODUCTS, *CONVOLUTIONS, "fused_contraction", accepts=accepts_contraction)
+@lowering(*PRODUCTS, *BLOCK_PRODUCTS, *CONVOLUTIONS, "fused_contraction", accepts=accepts_contraction)
 def lower_contraction(low: Lowering, ins: Instruction) -> None:
     """The launches of the solver that tuning or the cost model chooses."""
     contraction.lower_contraction(low, ins, _HERE)
@@ -53,12 +60,13 @@ def lower_contraction(low: Lowering, ins: Instruction) -> None:
 
 def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     problem, operands, weights = what.problem, what.operands, what.weights
+    constant = weights if what.blocks is None else what.blocks
     if weights is not None and weights.dtype.name != problem.types.b:
         problem = _with_stored_weights(low, problem, weights)
     places = tuple(tuple(int(s) for s in own) for own in what.strides)
     request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
     chosen = _choose(low, request)
-    room = 0 if weights is None else low.packing_room  # what is packed in every run is not worth transforming
+    room = 0 if constant is None else low.packing_room  # what is packed in every run is not worth transforming
     unsuited: list[str] = []
     while True:
         if unsuited or chosen.solver.packing_growth(problem) > room:
@@ -67,8 +75,8 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
         plan = _plan(low, request, chosen)
         try:
             packed = low.usable(plan.launches)
-            if packed and weights is not None and solver.packed_lens(problem):
-                operands["w"] = low.packed(solver, problem, weights)
+            if packed and constant is not None and solver.packed_lens(problem):
+                operands["w"] = low.packed(solver, problem, constant)
         except UnsuitedWeights:
             packed = False
         if packed:
@@ -78,7 +86,7 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     packed_lens = solver.packed_lens(problem)
     if not packed_lens and weights is not None and weights.dtype.name != problem.types.b:
         raise UnsupportedError(f"{solver.name} reads weights of {weights.dtype} where they lie")
-    if packed_lens and weights is None:
+    if packed_lens and constant is None:
         operands["w"] = _packed_at_run_time(low, ins, solver, problem, packed_lens, operands["w"])
     if plan.scratch:
         scratch = Shape(Type.uint8_type, (plan.scratch,))

@@ -58,7 +58,7 @@ static inline size_t mgx_type_size(mgx_type type)
 
 /* A tensor whose elements lie in row-major order. A tensor without axes (rank 0) has one element. */
 typedef struct mgx_tensor {
-    const char *name; /* of a parameter, in UTF-8; NULL for outputs, which are numbered */
+    const char *name; /* in UTF-8; not read of the outputs of a run, which go by their order */
     mgx_type type;
     size_t rank;
     const size_t *lens;

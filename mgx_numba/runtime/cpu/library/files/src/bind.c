@@ -45,14 +45,11 @@ static int fits(const mgx_tensor *given, const mgx_tensor *wanted)
     return given->rank == wanted->rank && !memcmp(given->lens, wanted->lens, wanted->rank * sizeof *wanted->lens);
 }
 
-/* What is wrong with the tensor of a parameter, or of the output of this number, which has no name. */
-static mgx_status reject(const mgx_tensor *given, const mgx_tensor *wanted, size_t number)
+/* What is wrong with the tensor of a parameter or an output, as `kind` says. */
+static mgx_status reject(const char *kind, const mgx_tensor *given, const mgx_tensor *wanted)
 {
     char what[SHAPE_BYTES], found[SHAPE_BYTES], expected[SHAPE_BYTES];
-    if (wanted->name)
-        snprintf(what, sizeof what, "parameter %s", wanted->name);
-    else
-        snprintf(what, sizeof what, "output %zu", number);
+    snprintf(what, sizeof what, "%s %s", kind, wanted->name);
     if (given->rank && !given->lens)
         return mgx_fail(MGX_BAD_PARAM, "%s: lens is NULL", what);
     if (!fits(given, wanted)) {
@@ -66,11 +63,11 @@ static mgx_status reject(const mgx_tensor *given, const mgx_tensor *wanted, size
                     given->data, mgx_type_size(given->type));
 }
 
-static mgx_status check(const mgx_tensor *given, const mgx_tensor *wanted, size_t number)
+static mgx_status check(const char *kind, const mgx_tensor *given, const mgx_tensor *wanted)
 {
     const int sound = (!given->rank || given->lens) && fits(given, wanted) && (given->data || !elements(given))
                       && (uintptr_t)given->data % mgx_type_size(wanted->type) == 0;
-    return sound ? MGX_SUCCESS : reject(given, wanted, number);
+    return sound ? MGX_SUCCESS : reject(kind, given, wanted);
 }
 
 /* The input of this name, which most callers have at the place of the parameter. */
@@ -102,13 +99,14 @@ static int overlap(const mgx_tensor *a, const mgx_tensor *b)
 
 static mgx_status check_apart(const mgx_tensor *outputs, size_t output, const mgx_tensor *inputs, size_t input_count)
 {
+    const char *name = mgx_these_outputs[output].name;
     for (size_t k = 0; k < output; k++)
         if (overlap(&outputs[output], &outputs[k]))
-            return mgx_fail(MGX_BAD_PARAM, "outputs %zu and %zu overlap", k, output);
+            return mgx_fail(MGX_BAD_PARAM, "the outputs %s and %s overlap", mgx_these_outputs[k].name, name);
     for (size_t k = 0; k < mgx_this_library.parameter_count; k++) {
         const mgx_tensor *input = find(mgx_these_parameters[k].name, inputs, input_count, k);
         if (overlap(&outputs[output], input))
-            return mgx_fail(MGX_BAD_PARAM, "output %zu overlaps the parameter %s", output, input->name);
+            return mgx_fail(MGX_BAD_PARAM, "output %s overlaps the parameter %s", name, input->name);
     }
     return MGX_SUCCESS;
 }
@@ -122,14 +120,14 @@ mgx_status mgx_bind(const mgx_tensor *inputs, size_t input_count, const mgx_tens
         const mgx_tensor *given = find(wanted->name, inputs, input_count, k);
         if (!given)
             return missing(wanted->name, inputs, input_count);
-        status = check(given, wanted, k);
+        status = check("parameter", given, wanted);
         *bases++ = (int64_t)(intptr_t)given->data;
     }
     if (!status && output_count != mgx_this_library.output_count)
         return mgx_fail(MGX_BAD_PARAM, "%zu outputs are given, the program has %zu", output_count,
                         mgx_this_library.output_count);
     for (size_t k = 0; k < mgx_this_library.output_count && !status; k++) {
-        status = check(&outputs[k], &mgx_these_outputs[k], k);
+        status = check("output", &outputs[k], &mgx_these_outputs[k]);
         if (!status)
             status = check_apart(outputs, k, inputs, input_count);
         *bases++ = (int64_t)(intptr_t)outputs[k].data;

@@ -310,6 +310,14 @@ public:
             found.push_back(shape_of(library().outputs[k]));
         return found;
     }
+    /// Names of the results, in order; MIGraphX itself has none.
+    std::vector<const char*> get_output_names() const
+    {
+        std::vector<const char*> found;
+        for(std::size_t k = 0; k < library().output_count; k++)
+            found.push_back(library().outputs[k].name);
+        return found;
+    }
     /// Run; the results have memory of their own.
     arguments eval(const program_parameters& given) const
     {
@@ -334,9 +342,9 @@ public:
     void print(std::ostream& out = std::cout) const
     {
         for(std::size_t k = 0; k < library().parameter_count; k++)
-            print(out, library().parameters[k].name, library().parameters[k]);
+            print(out, "parameter ", library().parameters[k]);
         for(std::size_t k = 0; k < library().output_count; k++)
-            print(out, "@output", library().outputs[k]);
+            print(out, "output ", library().outputs[k]);
     }
     friend bool operator==(const program& a, const program& b) { return a.state_ == b.state_; }
     friend bool operator!=(const program& a, const program& b) { return !(a == b); }
@@ -390,9 +398,9 @@ private:
             throw error(MGX_BAD_PARAM, std::string("parameter ") + name + ": its elements must lie in row-major order");
         return {name, s.type(), s.lengths().size(), s.lengths().data(), value.data()};
     }
-    static void print(std::ostream& out, const char* name, const mgx_tensor& tensor)
+    static void print(std::ostream& out, const char* kind, const mgx_tensor& tensor)
     {
-        out << name << ": type " << static_cast<int>(tensor.type) << ", {";
+        out << kind << tensor.name << ": type " << static_cast<int>(tensor.type) << ", {";
         for(std::size_t axis = 0; axis < tensor.rank; axis++)
             out << (axis == 0 ? "" : ", ") << tensor.lens[axis];
         out << "}\n";

@@ -1,0 +1,48 @@
+"""Products of many rows with weights of few bits in blocks: panels become float32 on their way to the register tile."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ...launch import Operand, Solution
+from ...problems.epilogue import NOT_COMPUTED
+from ...problems.gemm import GemmProblem
+from ..machine import machine
+from ..microkernels.tile_table import tile_for
+from .batches import collapse
+from .gemm import GemmPacked, product_launches
+from .nbits import BlockSolver, packed_lens
+from .near_weights import NearWeights
+from .solver import Setting
+
+__all__ = ["GemmNBits"]
+
+VECTOR_CYCLES = 1.5
+"""Cycles in which a vector of codes becomes float32 in the buffer: six instructions, four at a time."""
+
+
+class GemmNBits(BlockSolver):
+    """Any number of rows. Weights lie as `GemvNBits` has them, and are held once where both are in use."""
+
+    name = "gemm_nbits"
+
+    def declines(self, problem: GemmProblem) -> str | None:
+        if problem.prologue:
+            return NOT_COMPUTED
+        return "the sum is empty" if problem.k == 0 else None
+
+    def solve(self, problem: GemmProblem, setting: Setting) -> Solution:
+        epilogue, strides, threads, blocking = setting
+        assert problem.blocks is not None
+        near = NearWeights(problem.blocks, problem.k, packed_lens(problem)[1], tile_for(problem.types))
+        batched = collapse(problem, epilogue, strides, (0,) * len(problem.batch))
+        launches = product_launches(
+            problem, epilogue, batched, Operand("w"), (0, 0), threads, blocking,
+            name=f"gemm_{problem.blocks.bits}bits", near=near,
+        )  # fmt: skip
+        return Solution(launches)
+
+    def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
+        dense = GemmPacked().estimate(dataclasses.replace(problem, blocks=None), threads)
+        vectors = problem.k * problem.n / tile_for(problem.types).lanes
+        return dense + VECTOR_CYCLES * vectors / machine().clock / max(threads, 1)

@@ -1,0 +1,331 @@
+"""Products of a few rows with weights of few bits in blocks: as fast as the weights can be read.
+
+Under ``fast_math`` a launch of its own makes of each block of a row 16-bit integers with a scale of their own, the high
+and the low bytes apart, so that the products with a block's codes are sums of products of bytes: exact, and an error is
+at most half a step of the largest element of its block, 2**-16 of it. Otherwise, and for rows with infinities, NaN or
+numbers so large or small that a scale would not do, codes become float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from ...arguments import Arguments
+from ...launch import Launch, Operand, Solution, TaskRange
+from ...problems.element_types import ITEMSIZE
+from ...problems.epilogue import NOT_COMPUTED, Epilogue
+from ...problems.gemm import BlockFormat, GemmProblem
+from ...statements import for_tasks, indent, kernel_text
+from .. import host
+from ..kernel import cpu_kernel
+from ..machine import machine
+from ..microkernels.int8_table import has_dot4
+from ..microkernels.tile_table import tile_for
+from .batches import Batched, collapse
+from .blocking import Blocking
+from .epilogue_rows import Rows, kernel_name
+from .gemm_int8 import row_start
+from .gemv import TASK_BYTES, best_streams, finished_rows
+from .nbits import (
+    LANES_TOGETHER,
+    BlockSolver,
+    block_words,
+    packed_lens,
+    point_words,
+    points_of,
+    unpacked_bytes,
+    weight_of,
+)
+from .solver import Setting
+
+__all__ = ["GemvNBits"]
+
+MOST_ROWS = 16
+"""Rows up to which a product waits for its weights rather than for its arithmetic."""
+ROWS_TOGETHER = 8
+"""Rows whose sums of high and of low bytes fit the registers beside the weights; more read the weights again."""
+CHAINS = 24
+"""Vectors of sums that fit the registers beside what they are made of."""
+STREAMS = {4: 0.97, 2: 1.0, 1: 1.05}
+"""As those of `GemvPacked`."""
+UNROLL = 4
+"""Vectors of words in the text of the innermost loop."""
+LARGEST = 127 * 256 + 127
+"""The largest integer whose high and low bytes, both signed, add up to it: the high one is rounded."""
+SMALLEST_NUMBER, LARGEST_NUMBER = 2.0**-100, 2.0**100
+"""Largest elements of a block, but for zero, between which scales and their products are normal numbers."""
+FLOAT_CYCLES = 1.5
+"""Cycles in which a vector of codes becomes float32: six instructions, four at a time."""
+
+
+class GemvNBits(BlockSolver):
+    """Up to `MOST_ROWS` rows, of all products of a batch together."""
+
+    name = "gemv_nbits"
+
+    def declines(self, problem: GemmProblem) -> str | None:
+        if problem.prologue:
+            return NOT_COMPUTED
+        if problem.batch_count * problem.m > MOST_ROWS:
+            return f"more than {MOST_ROWS} rows"
+        return "the sum is empty" if problem.k == 0 else None
+
+    def solve(self, problem: GemmProblem, setting: Setting) -> Solution:
+        epilogue, strides, threads, _ = setting
+        left = _Left(problem)
+        flat = collapse(left.packed(), epilogue, strides, (0,) * len(problem.batch))
+        launches = [_launch(problem, epilogue, *one, left, threads) for one in flat.pieces(0)]
+        return Solution((left.launch(), *launches), left.bytes)
+
+    def blockings(self, problem: GemmProblem, threads: int) -> list[Blocking]:
+        """None: weights are read once, in the order in which they lie."""
+        return []
+
+    def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
+        form, tile = problem.blocks, tile_for(problem.types)
+        assert form is not None
+        vectors = math.prod(self.packed_lens(problem)) / tile.lanes * 32 / form.bits / LANES_TOGETHER
+        rows = problem.batch_count * problem.m
+        cycles = vectors * (rows if _integers(problem) else LANES_TOGETHER * (FLOAT_CYCLES + 0.5 * rows))
+        moved = 4 * math.prod(self.packed_lens(problem))
+        return max(cycles / machine().clock / max(threads, 1), moved / machine().bytes_per_second)
+
+
+def _integers(problem: GemmProblem) -> bool:
+    """Whether rows become integers: codes of 8 bits are too large for `add_dot4` without VNNI."""
+    form, cpu = problem.blocks, host.host()
+    assert form is not None
+    vnni = has_dot4(cpu, cpu.vector_bits)
+    return problem.fast_math and (vnni or (form.bits == 4 and "avx2" in cpu.features))
+
+
+class _Left:
+    """The rows of a product as its kernel reads them, in scratch memory."""
+
+    def __init__(self, problem: GemmProblem) -> None:
+        form = problem.blocks
+        assert form is not None
+        self.problem, self.form, self.integers = problem, form, _integers(problem)
+        self.lens = (*problem.batch, problem.m)
+        self.rows, self.blocks = math.prod(self.lens), form.blocks(problem.k)
+        self.padded = self.blocks * form.size
+        self.pitch = self.padded + host.CACHE_LINE // 4  # so that rows do not meet in one set of a cache
+        self._at: dict[str, int] = {}
+        self.bytes = 0
+        parts = {"floats": 4 * self.pitch}
+        if self.integers:
+            parts |= {"parts": 4 * self._parts_pitch, "steps": 4 * self.blocks, "totals": 4 * self.blocks, "flags": 4}
+        for name, size in parts.items():
+            self._at[name] = self.bytes
+            self.bytes += -(-self.rows * size // host.CACHE_LINE) * host.CACHE_LINE
+
+    @property
+    def _parts_pitch(self) -> int:
+        """Words of a row of bytes, of each block the high ones and then the low ones."""
+        return 2 * self.padded // LANES_TOGETHER + host.CACHE_LINE // 4
+
+    def packed(self) -> GemmProblem:
+        """The problem with the strides that rows have here: numbers of rows."""
+        strides = [math.prod(self.lens[d + 1 :]) for d in range(len(self.lens))]
+        p = self.problem
+        return GemmProblem(p.m, p.n, p.k, p.batch, (*strides, 1), p.b_strides, p.out_strides, p.types)
+
+    def pointers(self, arguments: Arguments, row: int = 0) -> None:
+        """Declare what a row consists of, from a row on."""
+        sizes = {"floats": (self.pitch, "float32"), "parts": (self._parts_pitch, "int32"), "flags": (1, "int32")}
+        sizes |= dict.fromkeys(("steps", "totals"), (self.blocks, "float32"))
+        for name, at in self._at.items():
+            count, dtype = sizes[name]
+            arguments.pointer(name, Operand("scratch", at + 4 * row * count), dtype)
+        arguments.integers(blocks=self.blocks, pitch=self.pitch)
+        if self.integers:
+            arguments.integers(parts_pitch=self._parts_pitch)
+
+    def launch(self) -> Launch:
+        """A task is a row."""
+        problem, form, lanes = self.problem, self.form, host.lanes()
+        arguments = Arguments()
+        arguments.pointer("x", "x", problem.dtype)
+        self.pointers(arguments)
+        if self.integers:
+            arguments.pointer("octets", Operand("scratch", self._at["parts"]), "int8")
+        arguments.integers(depth=problem.k, k_stride=problem.a_strides[-1])
+        contiguous = problem.a_strides[-1] == 1 or problem.k == 1
+        strided = "" if contiguous else "_strided"
+        place = "start + at + i" if contiguous else "start + (at + i) * k_stride, k_stride"
+        block = [
+            f"at = block * {form.size}",
+            f"largest = const_float32(0, {lanes})",
+            f"for i in range(0, {form.size}, {lanes}):",
+            f"    count = imax(imin(depth - at - i, {lanes}), 0)",
+            f"    value = load{strided}_tail(x, {place}, count, 0, {lanes})",
+            "    store(floats, row + at + i, value)",
+            "    largest = max(largest, abs(value))",
+            *(self._integer_block(lanes) if self.integers else ()),
+        ]
+        task = [
+            *row_start(arguments, self.lens, problem.a_strides),
+            "row = task * pitch",
+            *(["flag = 0"] if self.integers else ()),
+            "for block in range(blocks):",
+            *indent(block),
+            *(["store_scalar(flags, task, cast_int32(flag))"] if self.integers else ()),
+        ]
+        name = f"nbits_rows{'_16bits' if self.integers else ''}{strided}_kernel"
+        source = cpu_kernel(name, kernel_text([*arguments.bind(), *for_tasks(task)]))
+        return Launch(source, arguments.values, TaskRange(self.rows), 0, 4 * self.rows * problem.k + self.bytes)
+
+    def _integer_block(self, lanes: int) -> list[str]:
+        return [
+            "top = reduce_max(largest)",
+            f"if not lt(top, {LARGEST_NUMBER!r}):",
+            "    flag = 1",
+            f"if gt(top, 0.0) and lt(top, {SMALLEST_NUMBER!r}):",
+            "    flag = 1",
+            f"top = max(top, {SMALLEST_NUMBER!r})",
+            f"up = div({float(LARGEST)!r}, top)",
+            f"total = const_int32(0, {lanes})",
+            f"for i in range(0, {self.form.size}, {lanes}):",
+            f"    number = cast_int32(nearbyint(mul(load(floats, row + at + i, {lanes}), up)))",
+            "    high = shift_right(add(number, 128), 8)",
+            "    low = sub(number, shift_left(high, 8))",
+            f"    place = {LANES_TOGETHER} * task * parts_pitch + 2 * at + i",
+            "    store(octets, place, cast_int8(high))",
+            f"    store(octets, place + {self.form.size}, cast_int8(low))",
+            "    total = add(total, number)",
+            f"store_scalar(steps, task * blocks + block, div(top, {float(LARGEST)!r}))",
+            "store_scalar(totals, task * blocks + block, cast_float32(reduce_add(total)))",
+        ]
+
+
+def _launch(
+    problem: GemmProblem, epilogue: Epilogue, batched: Batched, offsets: dict[str, int], left: _Left, threads: int
+) -> Launch:
+    """The product of ``batched.m`` rows; a task is a group of panels."""
+    form, lanes = left.form, tile_for(problem.types).lanes
+    words = packed_lens(problem)[1]
+    panels = -(-problem.n // lanes)
+    most = CHAINS // (min(batched.m, ROWS_TOGETHER) * (2 if left.integers else 1))
+    streams = best_streams(STREAMS, most, panels, threads)
+    groups = -(-panels // streams)
+    size = 4 * words * panels
+    arguments = Arguments()
+    left.pointers(arguments, offsets["x"])
+    arguments.pointer("w", "w", "int32")
+    if form.zero_points:
+        arguments.pointer("octets", "w", "uint8")
+    rows = Rows(epilogue, problem.dtype, lanes)
+    bytes_at = {"out": ITEMSIZE[epilogue.out_dtype(problem.dtype)] * offsets["out"]}
+    bytes_at |= {f"e{k}": ITEMSIZE[o.dtype] * offsets.get(f"e{k}", 0) for k, o in enumerate(epilogue.operands)}
+    rows.pointers(arguments, bytes_at)
+    arguments.integers(n=problem.n, panels=panels, panel_words=words)
+    arguments.integers(first_words=point_words(form, problem.k, lanes))
+    for name, values in batched.strides.items():
+        if name not in ("x", "w"):
+            arguments.integers(**{f"{name}_ld": values[-1]})
+    product = _Product(form, lanes, streams, batched.m)
+    body = finished_rows(batched.m, epilogue, rows, streams * lanes, product.text(left.integers))
+    text = kernel_text([*arguments.bind(), *(product.look() if left.integers else ()), *body])
+    points = "_points" if form.zero_points else ""
+    kernel = cpu_kernel(kernel_name(f"gemv_{form.bits}bits{points}", epilogue), text)
+    grain = max(1, min(TASK_BYTES * groups // size, groups // threads))
+    moved = size + batched.m * (4 * left.padded + ITEMSIZE[problem.dtype] * problem.n)
+    flops = 2 * batched.m * problem.n * problem.k
+    return Launch(kernel, arguments.values, TaskRange(groups, grain), flops, moved)
+
+
+class _Product:
+    """Text of the sums of m rows by ``streams`` panels."""
+
+    def __init__(self, form: BlockFormat, lanes: int, streams: int, m: int) -> None:
+        self.form, self.lanes, self.streams, self.m = form, lanes, streams, m
+        self.depth = block_words(form)
+
+    def look(self) -> list[str]:
+        """Statements: ``flags_set``, how many rows are no integers."""
+        return ["flags_set = 0", *(f"flags_set += cast_int64(load_scalar(flags, {r}))" for r in range(self.m))]
+
+    def text(self, integers: bool) -> list[str]:
+        """Statements: ``sums`` [row, column] of the group's panels; panels after the last one repeat it."""
+        lines = []
+        for q in range(self.streams):
+            lines.append(f"at{q} = imin(group * {self.streams} + {q}, panels - 1) * panel_words")
+            lines.append(f"w{q} = offset(w, at{q} + first_words)")
+            if self.form.zero_points:
+                lines.append(f"octets{q} = offset(octets, 4 * at{q})")
+        floats = self._sums(self._float_block)
+        if not integers:
+            return lines + floats
+        return [*lines, "if flags_set == 0:", *indent(self._sums(self._integer_block)), "else:", *indent(floats)]
+
+    def _sums(self, block: Callable[[range], list[str]]) -> list[str]:
+        lines = []
+        for first in range(0, self.m, ROWS_TOGETHER):
+            rows = range(first, min(first + ROWS_TOGETHER, self.m))
+            cells = [(q, r) for q in range(self.streams) for r in rows]
+            lines += [f"t{q}_{r} = const_float32(0, {self.lanes})" for q, r in cells]
+            lines += ["for block in range(blocks):", f"    at = block * {(1 + self.depth) * self.lanes}"]
+            lines += indent(block(rows))
+            lines += [f"store(sums, {(r * self.streams + q) * self.lanes}, t{q}_{r})" for q, r in cells]
+        return lines
+
+    def _words(self, body: Callable[[int], list[str]]) -> list[str]:
+        """Statements: ``body`` for each vector of the block's words, ``raw<q>`` of each panel."""
+        unroll = min(UNROLL, self.depth)
+        lines = [f"for word in range(0, {self.depth}, {unroll}):"]
+        for u in range(unroll):
+            lines.append(f"    here = at + (word + {1 + u}) * {self.lanes}")
+            lines += [f"    raw{q} = load(w{q}, here, {self.lanes})" for q in range(self.streams)]
+            lines += indent(body(u))
+        return lines
+
+    def _integer_block(self, rows: range) -> list[str]:
+        lanes, per = self.lanes, 8 // self.form.bits
+
+        def body(u: int) -> list[str]:
+            lines = []
+            for part in range(per):
+                lines.append(f"k = block * {2 * self.depth * per} + (word + {u}) * {per} + {part}")
+                lines += [f"b{q} = {unpacked_bytes(self.form, f'raw{q}', lanes)[part]}" for q in range(self.streams)]
+                for r in rows:
+                    for half, name in enumerate("hl"):
+                        lines.append(
+                            f"x = load_splat(parts, {r} * parts_pitch + k + {half * self.depth * per}, {lanes})"
+                        )
+                        lines += [f"{name}{q}_{r} = add_dot4({name}{q}_{r}, b{q}, x)" for q in range(self.streams)]
+            return lines
+
+        sums = [f"{half}{q}_{r}" for half in "hl" for q in range(self.streams) for r in rows]
+        lines = [*(f"{name} = const_int32(0, {lanes})" for name in sums), *self._words(body)]
+        for r in rows:
+            lines.append(f"step{r} = load_splat(steps, {r} * blocks + block, {lanes})")
+            lines.append(f"total{r} = neg(load_splat(totals, {r} * blocks + block, {lanes}))")
+        for q in range(self.streams):
+            lines += [
+                f"scale = bits_float32(load(w{q}, at, {lanes}))",
+                f"point = {points_of(self.form, f'octets{q}', 'block', 'float32', lanes)}",
+            ]
+            for r in rows:
+                whole = f"cast_float32(add(shift_left(h{q}_{r}, 8), l{q}_{r}))"
+                lines.append(f"value = fma(point, total{r}, {whole})")
+                lines.append(f"t{q}_{r} = fma(mul(value, scale), step{r}, t{q}_{r})")
+        return lines
+
+    def _float_block(self, rows: range) -> list[str]:
+        lanes, form = self.lanes, self.form
+        per = 32 // form.bits
+
+        def body(u: int) -> list[str]:
+            lines = [f"k = block * {form.size} + (word + {u}) * {per}"]
+            for j in range(per):
+                weights = {q: weight_of(form, f"raw{q}", j, f"point{q}", f"scale{q}") for q in range(self.streams)}
+                lines += [f"b{q} = {weight}" for q, weight in weights.items()]
+                for r in rows:
+                    lines.append(f"x = load_splat(floats, {r} * pitch + k + {j}, {lanes})")
+                    lines += [f"t{q}_{r} = fma(x, b{q}, t{q}_{r})" for q in range(self.streams)]
+            return lines
+
+        lines = [f"scale{q} = bits_float32(load(w{q}, at, {lanes}))" for q in range(self.streams)]
+        lines += [f"point{q} = {points_of(form, f'octets{q}', 'block', 'int32', lanes)}" for q in range(self.streams)]
+        return lines + self._words(body)

@@ -1,0 +1,77 @@
+"""Text that makes float32 of weights in blocks of few bits, step by step, in a buffer from which tiles read it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from ...problems.gemm import BlockFormat
+from ...statements import indent
+from ..microkernels.register_tile import RegisterTile
+from .blocking import Blocking, fit
+from .macro_kernel import MacroKernel
+from .nbits import block_words, point_words, points_of, weight_of
+
+__all__ = ["NearWeights"]
+
+NEAR_BYTES = 65536
+"""Stack memory for the weights of a step; they are read once for each tile of rows, from L2 at the worst."""
+
+
+@dataclass
+class NearWeights:
+    """Weights of k rows in a format; ``panel_words`` is the length of a packed panel, a vector of columns."""
+
+    form: BlockFormat
+    k: int
+    panel_words: int
+    tile: RegisterTile
+    word = "int32"
+
+    def fit(self, blocking: Blocking, m: int, n: int, depth: int) -> Blocking:
+        """The blocking with steps of whole blocks that the buffer has room for."""
+        size = self.form.size
+        most = NEAR_BYTES // (4 * self.tile.columns)
+        rows = min(most, max(blocking.depth, size)) // size * size
+        wanted = dataclasses.replace(blocking, depth=rows, panels=min(blocking.panels, most // rows))
+        return fit(wanted, self.tile, m, n, depth, 1)
+
+    def steps(self, blocking: Blocking) -> tuple[int, int]:
+        """Elements of the buffer from one k to the next, and from one panel to the next."""
+        whole = -(-blocking.depth // self.form.size) * self.form.size
+        return self.tile.columns, whole * self.tile.columns
+
+    def declare(self, macro: MacroKernel, blocking: Blocking) -> None:
+        """Set a macro-kernel's ``setup`` and ``near``."""
+        form, tile, arguments = self.form, self.tile, macro.arguments
+        if form.zero_points:
+            arguments.pointer("points", "w", "uint8")
+        arguments.integers(panel_words=self.panel_words, first_words=point_words(form, self.k, tile.lanes))
+        macro.setup.append(f"near = local_float32({NEAR_BYTES // 4})")
+        macro.near = [
+            "for p in range(imin(panels - p0, p_block)):",
+            f"    for v in range({tile.vectors}):",
+            *indent(self._panel(), 2),
+        ]
+
+    def _panel(self) -> list[str]:
+        form, lanes, columns = self.form, self.tile.lanes, self.tile.columns
+        depth, per = block_words(form), 32 // form.bits
+        word = [f"raw = load(w, at + word * {lanes}, {lanes})"]
+        for k in range(per):
+            weight = weight_of(form, "raw", k, "point", "scale")
+            word.append(f"store(near, goal + (word * {per} + {k}) * {columns}, {weight})")
+        return [
+            f"start = ((p0 + p) * {self.tile.vectors} + v) * panel_words",
+            *(["octets = offset(points, 4 * start)"] if form.zero_points else []),
+            f"for number in range(idiv(k0, {form.size}), idiv(k0 + depth_now + {form.size - 1}, {form.size})):",
+            *indent([
+                f"at = start + first_words + number * {(1 + depth) * lanes}",
+                f"scale = bits_float32(load(w, at, {lanes}))",
+                f"point = {points_of(form, 'octets', 'number', 'int32', lanes)}",
+                f"at += {lanes}",
+                f"goal = p * w_panel + (number * {form.size} - k0) * {columns} + v * {lanes}",
+                f"for word in range({depth}):",
+                *indent(word),
+            ]),
+        ]  # fmt: skip

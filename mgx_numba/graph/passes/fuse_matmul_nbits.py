@@ -1,0 +1,129 @@
+"""Products with constant weights that are dequantised in blocks, as one instruction that keeps the weights' bits.
+
+``dot(x, dequantizelinear(codes, scale, zero_point)) -> matmul_nbits(x, codes, scale, zero_point)`` where the codes are
+constants of 4 or 8 bits, behind ``unpack_int4`` or not, and scales and zero points repeat along the sum in blocks:
+those of ONNX's block-wise DequantizeLinear, of MatMulNBits and of ``quantize_int4_weights``, and one for each column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...core.types import Type
+from ...ops.base import Operator, make_op
+from ..constants import CONSTANT_VIEWS, constant_array
+from ..instruction import Instruction
+from ..module import Module
+from ..program import Program
+from .base import Options, Pass
+from .build import RewriteBuilder
+
+__all__ = ["FuseMatMulNBits"]
+
+SIZES = (128, 64, 32, 16)
+"""Block sizes: longer ones are several of the first, which take a 64th of the room of its codes for scales; shorter
+ones take more for them than they save."""
+ROWS = frozenset({Type.float_type, Type.half_type, Type.bf16_type})
+CODES = {Type.int8_type: 128, Type.uint8_type: 0}
+"""What makes a type's values unsigned."""
+
+
+class FuseMatMulNBits(Pass):
+    """For targets whose kernels read weights in blocks; see the module."""
+
+    name = "fuse_matmul_nbits"
+
+    def apply(self, program: Program, module: Module, options: Options) -> None:
+        if options.capabilities is None or not options.capabilities.block_weights:
+            return
+        known: dict[Instruction, tuple[Operator, list[Instruction]] | str] = {}
+        for ins in list(module):
+            views = _views_of_dequantized(ins.inputs[1]) if ins.name == "dot" else None
+            if views is None:
+                continue
+            w = ins.inputs[1]
+            if ins.shape.type not in ROWS:
+                self.log.refuse(self.name, ins, f"no kernel is for rows of {ins.shape.type.name}")
+                continue
+            if w not in known:
+                known[w] = _weights(module, ins, *views)
+            made = known[w]
+            if isinstance(made, str):
+                self.log.refuse(self.name, ins, made)
+                continue
+            op, literals = made
+            new = module.insert_instruction(ins, op, [ins.inputs[0], *literals])
+            new.debug_symbols = ins.debug_symbols
+            self.log.apply(self.name, ins)
+            module.replace_instruction(ins, new)
+
+
+def _views_of_dequantized(w: Instruction) -> tuple[Instruction, list[Instruction]] | None:
+    """The ``dequantizelinear`` that an instruction is a view of, and the views, the first one first."""
+    views: list[Instruction] = []
+    while w.name != "dequantizelinear":
+        if w.name not in CONSTANT_VIEWS and not (w.name == "convert" and w.shape.type in ROWS):
+            return None
+        if len(w.inputs) != 1 or w.shape.is_dynamic:
+            return None
+        if w.name != "convert":
+            views.insert(0, w)
+        w = w.inputs[0]
+    return w, views
+
+
+def _weights(
+    module: Module, before: Instruction, dequantized: Instruction, views: Sequence[Instruction]
+) -> tuple[Operator, list[Instruction]] | str:
+    """The operator and the literals that it reads, or why there are none."""
+    kind = dequantized.inputs[0].shape.type
+    if kind not in CODES or before.inputs[1].shape.elements == 0:
+        return "the weights are no 8-bit integers, or there are none"
+    matrices = [_matrix(i, views) for i in dequantized.inputs]
+    if any(m is None for m in matrices):
+        return "the weights, a scale or a zero point is computed, or differs from matrix to matrix"
+    q, scales, *points = (m for m in matrices if m is not None)
+    size = next((s for s in SIZES if all(_repeats(m, s) for m in (scales, *points))), None)
+    if size is None:
+        return f"scales and zero points do not repeat in blocks of {', '.join(map(str, SIZES))}"
+    low, high = int(q.min()), int(q.max())
+    first = [points[0][::size] if points else np.zeros_like(q[::size])]
+    low, high = min(low, int(first[0].min())), max(high, int(first[0].max()))
+    signed = CODES[kind] > 0
+    bits = 4 if (low >= -8 and high <= 7 if signed else high <= 15) else 8
+    shift = (1 << (bits - 1)) if signed else 0
+    codes, less = (np.ascontiguousarray((m.astype(np.int16) + shift).astype(np.uint8).T) for m in (q, first[0]))
+    blocks = less.shape[1]
+    codes = np.pad(codes, ((0, 0), (0, blocks * size - codes.shape[1]))).reshape(len(codes), blocks, size)
+    if bits == 4:
+        codes = np.bitwise_or(codes[..., ::2], codes[..., 1::2] << 4, dtype=np.uint8)
+    b = RewriteBuilder(module, before)
+    made = [b.literal(codes), b.literal(np.ascontiguousarray(scales[::size].T.astype(np.float32)))]
+    if (less != 1 << (bits - 1)).any():
+        made.append(b.literal(less))
+    return make_op("matmul_nbits", bits=bits, block_size=size), made
+
+
+def _matrix(ins: Instruction, views: Sequence[Instruction]) -> np.ndarray | None:
+    """The matrix that a constant is after some views, the same for all outer axes; None if it is none."""
+    chain = list(views[::-1])
+    while ins.name in CONSTANT_VIEWS or ins.name == "unpack_int4":
+        if len(ins.inputs) != 1:
+            return None
+        chain.append(ins)
+        ins = ins.inputs[0]
+    array = constant_array(ins) if ins.literal is not None else None
+    for step in reversed(chain):
+        array = None if array is None else step.op.compute(step.shape, [array])
+    if array is None or array.ndim < 2:
+        return None
+    outer = zip(array.shape[:-2], array.strides[:-2])
+    return None if any(n > 1 and s for n, s in outer) else array[(0,) * (array.ndim - 2)]
+
+
+def _repeats(matrix: np.ndarray, size: int) -> bool:
+    """Whether rows of a block are the same."""
+    first = matrix[::size]
+    return all(np.array_equal(rows := matrix[k::size], first[: len(rows)]) for k in range(1, min(size, len(matrix))))

@@ -1,0 +1,69 @@
+"""What passes are told of the GPU."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from ...codegen.gpu.cluster.layout import row_layout
+from ...codegen.problems.cluster import Tensor
+from ...core.shape import Shape
+from ...graph.module import Module
+from ...graph.passes import Options
+from ...graph.passes.capabilities import Capabilities, ReductionWalk
+from ..options import TargetOptions
+from .rules.attention import ATTENTION
+from .rules.contraction import FLOATS
+
+__all__ = ["pass_options"]
+
+ENOUGH_BLOCKS = 256
+"""Blocks that are enough for a reduction to stay whole: about two for each multiprocessor of an H100 (132)."""
+MOST_PARTS = 1024
+"""Parts of all rows together: some blocks for each multiprocessor, so that none waits long for the last ones."""
+PART_ELEMENTS = 1 << 14
+"""Elements of a part at least: 64 KiB of float32, some microseconds of one multiprocessor's share of the bandwidth,
+which is what another launch costs."""
+PART_SHARE = 16
+"""Elements of a part for each of its results: then these are an eighth of what is read and written, at most."""
+REPEATED_ELEMENTS = 1 << 20
+"""Elements from which rows that are read again are divided: below, all of it stays in the second-level cache."""
+
+
+def pass_options(options: TargetOptions) -> Options:
+    """What passes may assume for plans of a device of any size."""
+    return Options(
+        fast_math=options.fast_math,
+        attention_types=ATTENTION,
+        epilogue_types=FLOATS,
+        capabilities=Capabilities(
+            threads=ENOUGH_BLOCKS,
+            walk=reduction_walk,
+            tasks=ENOUGH_BLOCKS,
+            parts=MOST_PARTS,
+            part_elements=PART_ELEMENTS,
+            part_share=PART_SHARE,
+            repeated_elements=REPEATED_ELEMENTS,
+            one_pass_run=sys.maxsize,
+            block_weights=False,
+        ),
+    )
+
+
+def reduction_walk(
+    body: Module, axes: Sequence[int], inputs: Sequence[Shape], results: Sequence[Shape]
+) -> ReductionWalk:
+    """How a kernel would go through a reduction cluster."""
+    operands, outputs = ([Tensor(s.type, s.lens, s.strides) for s in shapes] for shapes in (inputs, results))
+    layout = row_layout(axes, operands, outputs)
+    reduced, order = layout.walked
+    return ReductionWalk(
+        tasks=layout.blocks,
+        row_run=0 if layout.columns else layout.reduce.lens[-1],
+        from_memory=True,
+        order=order,
+        loops=(reduced or tuple(axes),),
+        columns=layout.keep.lens[-1] if layout.columns else 1,
+        unit=1 if layout.columns else layout.lanes,
+        fold=1,
+    )

@@ -1,0 +1,197 @@
+"""Products with weights of few bits in blocks, of few rows and of many, against the operator's meaning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mgx_numba.codegen.cpu.contraction.gemm_nbits import GemmNBits
+from mgx_numba.codegen.cpu.contraction.gemv_nbits import LARGEST, MOST_ROWS, GemvNBits
+from mgx_numba.codegen.cpu.contraction.select import select
+from mgx_numba.codegen.launch import Solution
+from mgx_numba.codegen.problems.epilogue import Epilogue
+from mgx_numba.codegen.problems.gemm import BlockFormat, BlockWeights, GemmProblem
+from mgx_numba.codegen.tuning.record import TuningRecord
+from mgx_numba.codegen.tuning.request import Request, problem_of
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import Type
+from mgx_numba.errors import ShapeError
+from mgx_numba.ops.base import make_op
+from tests.values import element_strides
+
+from .contracting import (
+    GuardedPages,
+    apply_full_epilogue,
+    epilogue_of,
+    full_epilogue,
+    full_epilogue_arrays,
+    needs_page_protection,
+    run_plan,
+)
+
+GEMV, GEMM = GemvNBits(), GemmNBits()
+FORMS = [BlockFormat(4, 32, True), BlockFormat(4, 16, False), BlockFormat(4, 128, True), BlockFormat(8, 32, True)]
+
+
+def weights(form: BlockFormat, n: int, k: int) -> BlockWeights:
+    rng = np.random.default_rng([n, k, form.size])
+    shape = (n, form.blocks(k))
+    codes = rng.integers(0, 256, (*shape, form.size * form.bits // 8), dtype=np.uint8)
+    points = rng.integers(0, 1 << form.bits, shape, dtype=np.uint8) if form.zero_points else None
+    return BlockWeights(codes, rng.uniform(0.01, 0.1, shape).astype(np.float32), points)
+
+
+def expected(form: BlockFormat, x: np.ndarray, w: BlockWeights) -> np.ndarray:
+    """In float64."""
+    op = make_op("matmul_nbits", bits=form.bits, block_size=form.size)
+    out = Shape(Type.double_type, (*x.shape[:-1], len(w.codes)))
+    return op.compute(out, [x.astype(float), w.codes, w.scales, *([] if w.zero_points is None else [w.zero_points])])
+
+
+def problem_for(x: np.ndarray, n: int, form: BlockFormat, fast_math: bool, **more: Any) -> GemmProblem:
+    return GemmProblem(
+        x.shape[-2], n, x.shape[-1], x.shape[:-2], element_strides(x), (*(0 for _ in x.shape[:-2]), n, 1),
+        blocks=form, fast_math=fast_math, **more,
+    )  # fmt: skip
+
+
+def rows(*lens: int) -> np.ndarray:
+    return np.random.default_rng(lens).standard_normal(lens).astype(np.float32)
+
+
+def far(out: np.ndarray, right: np.ndarray) -> float:
+    """The largest error over the largest result."""
+    return float(np.abs(out - right).max() / np.abs(right).max())
+
+
+NATIVE = [("", form, fast_math) for form in FORMS for fast_math in (True, False)]
+OTHERS = [("avx2", FORMS[0], True), ("avx2", FORMS[3], True), ("sse", FORMS[0], True)]
+"""What of this machine may be used, here without dot products of bytes: with halves of them, and with none."""
+
+
+@pytest.mark.parametrize("features, form, fast_math", [*NATIVE, *OTHERS], ids=str)
+def test_few_rows(features: str, form: BlockFormat, fast_math: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_CPU_FEATURES", features)
+    for n, k in ((70, 300), (33, 15)):
+        x, w = rows(3, k), weights(form, n, k)
+        problem = problem_for(x, n, form, fast_math)
+        e = full_epilogue_arrays(np.random.default_rng(n), (3,), n, "float32")
+        out = np.full((3, n), np.nan, np.float32)
+        packed = GEMV.pack_blocks(problem, w)
+        assert packed.shape == GEMV.packed_lens(problem)
+        run_plan(GEMV.plan(problem, full_epilogue("float32"), (), 2), {"x": x, "w": packed, "out": out, **e})
+        assert far(out, apply_full_epilogue(expected(form, x, w), e)) < (5e-5 if fast_math else 3e-6)
+
+
+@pytest.mark.parametrize("m", [1, 9, MOST_ROWS])
+def test_rows_in_parts(m: int) -> None:
+    form = FORMS[0]
+    x, w = rows(m, 100), weights(form, 40, 100)
+    for fast_math in (True, False):
+        problem = problem_for(x, 40, form, fast_math)
+        out = np.zeros((m, 40), np.float32)
+        run_plan(GEMV.plan(problem), {"x": x, "w": GEMV.pack_blocks(problem, w), "out": out})
+        assert far(out, expected(form, x, w)) < 5e-5
+
+
+@pytest.mark.parametrize("form", FORMS[1:], ids=str)
+def test_many_rows(form: BlockFormat) -> None:
+    for m, n, k in ((17, 33, 40), (50, 100, 700)):
+        x, w = rows(m, k), weights(form, n, k)
+        problem = problem_for(x, n, form, False)
+        e = full_epilogue_arrays(np.random.default_rng(n), (m,), n, "float32")
+        out = np.full((m, n), np.nan, np.float32)
+        arrays = {"x": x, "w": GEMM.pack_blocks(problem, w), "out": out, **e}
+        run_plan(GEMM.plan(problem, full_epilogue("float32"), (), 2), arrays)
+        assert far(out, apply_full_epilogue(expected(form, x, w), e)) < 3e-6
+
+
+def on_batch(plan: Solution, x: np.ndarray, packed: np.ndarray, n: int, residual: np.ndarray) -> np.ndarray:
+    out = np.zeros((*x.shape[:-1], n), np.float32)
+    run_plan(plan, {"x": x, "w": packed, "out": out, "e0": residual})
+    return out
+
+
+@pytest.mark.parametrize("solver", [GEMV, GEMM], ids=lambda s: s.name)
+def test_batches_of_any_strides(solver: Any) -> None:
+    form, n = FORMS[0], 20
+    w = weights(form, n, 40)
+    for x, shared in ((rows(3, 2, 40), False), (rows(40, 2, 3).T, False), (rows(2, 1, 3, 40)[:, :, ::2], True)):
+        problem = problem_for(x, n, form, True)
+        residual = rows(*x.shape[-2:-1], n) if shared else rows(*x.shape[:-1], n)
+        strides = (0,) * (x.ndim - 2) + (n,) if shared else element_strides(residual)[:-1]
+        sum_ = epilogue_of(lambda s, acc, e: s.add(acc, e), "full")
+        out = on_batch(solver.plan(problem, sum_, (strides,)), x, solver.pack_blocks(problem, w), n, residual)
+        assert far(out, expected(form, x, w) + residual) < 5e-5
+
+
+def test_rows_that_integers_cannot_stand_for() -> None:
+    form = FORMS[0]
+    w = weights(form, 40, 96)
+    for value in (np.inf, -np.inf, np.nan, 3e38, 1e-36, 0.0):
+        x = np.zeros((2, 96), np.float32)
+        x[1, 37] = value
+        problem = problem_for(x, 40, form, True)
+        out = np.zeros((2, 40), np.float32)
+        run_plan(GEMV.plan(problem), {"x": x, "w": GEMV.pack_blocks(problem, w), "out": out})
+        with np.errstate(all="ignore"):
+            np.testing.assert_allclose(out, expected(form, x, w).astype(np.float32), rtol=1e-5, atol=0)
+
+
+def test_extremes_fit_the_sums() -> None:
+    for form in (BlockFormat(8, 128, True), BlockFormat(4, 256, True)):
+        k = 2 * form.size
+        for sign in (1, -1):
+            x = np.full((1, k), sign * np.float32(LARGEST))
+            w = weights(form, 16, k)
+            w.codes[...] = 255
+            assert w.zero_points is not None
+            w.zero_points[...] = 0
+            problem = problem_for(x, 16, form, True)
+            out = np.zeros((1, 16), np.float32)
+            run_plan(GEMV.plan(problem), {"x": x, "w": GEMV.pack_blocks(problem, w), "out": out})
+            np.testing.assert_allclose(out, expected(form, x, w), rtol=1e-6)
+
+
+@needs_page_protection
+def test_nothing_is_touched_past_the_end() -> None:
+    form = FORMS[0]
+    for m, solver in ((1, GEMV), (20, GEMM)):
+        pages = GuardedPages()
+        x, w = rows(m, 75), weights(form, 37, 75)
+        problem = problem_for(x, 37, form, True)
+        out = np.zeros((m, 37), np.float32)
+        placed = pages.place(out)
+        packed = pages.place(solver.pack_blocks(problem, w))
+        run_plan(solver.plan(problem), {"x": pages.place(x), "w": packed, "out": placed}, pages)
+        assert far(placed, expected(form, x, w)) < 5e-5
+
+
+def test_which_solver_and_which_kernels() -> None:
+    form = FORMS[0]
+    assert select(problem_for(rows(1, 4096), 4096, form, True)).name == "gemv_nbits"
+    assert select(problem_for(rows(200, 256), 512, form, True)).name == "gemm_nbits"
+    assert select(GemmProblem(1, 64, 64)).name not in ("gemv_nbits", "gemm_nbits")
+    longer = [GEMV.plan(problem_for(rows(1, k), n, form, True)).kernels for n, k in ((64, 64), (1024, 96))]
+    assert longer[0] == longer[1]
+    problem = problem_for(rows(1, 64), 64, form, True)
+    assert GEMM.packed_lens(problem) == GEMV.packed_lens(problem)
+
+
+def test_records_know_the_form() -> None:
+    problem = problem_for(rows(1, 64), 64, FORMS[0], True)
+    key = Request(problem, Epilogue(), (), 2, True).key()
+    assert key != Request(problem_for(rows(1, 64), 64, FORMS[1], True), Epilogue(), (), 2, True).key()
+    assert "blocks" not in Request(GemmProblem(1, 64, 64), Epilogue(), (), 2, True).key().fields
+    record = TuningRecord.__new__(TuningRecord)
+    object.__setattr__(record, "problem", key)
+    found = problem_of(record)
+    assert isinstance(found, GemmProblem) and found.blocks == FORMS[0]
+
+
+def test_forms_that_there_are_not() -> None:
+    for bits, size in ((3, 32), (4, 24), (4, 8)):
+        with pytest.raises(ShapeError, match=f"weights of {bits} bits in blocks of {size}"):
+            BlockFormat(bits, size, False)

@@ -1,0 +1,350 @@
+"""Walks through guides of MIGraphX as a user would: `python -m tests.guides FOLDER [--out FILE]`.
+
+Every code block and every command of every file in the folder (Markdown, HTML or plain text) is tried in order, in one
+process and one scratch folder for each guide, with small models under the file names that the guide uses. The table
+says of each whether it works. Where this process has no GPU, the `cpu` target stands in for it, and the table says so;
+blocks that are no Python and no command of the driver are listed with what they are. The exit status counts what fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import functools
+import html
+import inspect
+import io
+import os
+import re
+import shlex
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+import mgx_numba
+from mgx_numba.targets.registry import missing
+from tests.frontends.tf_support import Graph
+
+WORKS, STOOD_IN, FAILS = "works", "works (cpu for gpu)", "FAILS"
+NAMES = "works (names)"
+_FENCE = re.compile(r"^\s*(```+)\s*([\w+-]*)\s*$")
+_TAGS = re.compile(r"</?(?:p|em|strong|ol|ul|li|hr)\b[^>]*>")
+_DRIVER = re.compile(r"(?:\S*/)?(?:migraphx|mgx-numba)-driver\s+")
+_OTHERS = (
+    "sudo ",
+    "git ",
+    "docker ",
+    "mkdir ",
+    "cmake",
+    "make",
+    "wget ",
+    "source ",
+    "./configure",
+    "cp ",
+    "tar ",
+    "cd ",
+)
+"""How commands begin that install MIGraphX or build its C++ example."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A code block or a command: where it begins, its language ("" if the guide names none), and its text."""
+
+    line: int
+    language: str
+    text: str
+
+    @property
+    def title(self) -> str:
+        """Its first line that says something."""
+        lines = [line.strip() for line in self.text.splitlines()]
+        return next((line for line in lines if line and not line.startswith(("#", "//"))), "")[:60]
+
+
+def blocks(text: str) -> list[Block]:
+    """The blocks of a guide, in order."""
+    if "<code>" in text:
+        text = _unmarked(text)
+    found: list[Block] = []
+    fence, start, kept = "", 0, []
+    for number, line in enumerate(text.splitlines(), 1):
+        match = _FENCE.match(line)
+        if match and not fence:
+            fence, start, kept = match[2] or "-", number, []
+        elif match and not match[2]:
+            found.append(Block(start, fence.strip("-").lower(), "\n".join(kept)))
+            fence = ""
+        elif fence:
+            kept.append(line)
+        else:
+            found += [Block(number, "bash", span) for span in re.findall(r"`([^`]+)`", line) if _is_command(span)]
+    return found
+
+
+def _unmarked(text: str) -> str:
+    """The Markdown of a guide that is HTML; inline code may begin with a language, and headings may be comments."""
+    text = re.sub(r"<code>(\w+)\n(.*?)</code>", r"\n```\1\n\2\n```\n", text, flags=re.DOTALL)
+    text = re.sub(r"<h1>(.*?)</h1>", r"# \1", text)
+    text = re.sub(r"<code>(.*?)</code>", r"`\1`", text)
+    return re.sub(r"(?m)([^\n])```$", r"\1\n```", html.unescape(_TAGS.sub("", text)))
+
+
+def _is_command(span: str) -> bool:
+    """Whether inline code is to be run, and does not just name a command of the driver."""
+    words = _DRIVER.sub("", span).split()
+    return bool(_DRIVER.match(span) and (len(words) > 1 or words[0].startswith("-"))) or span.startswith(
+        ("export MIGRAPHX_", "torch.onnx.export(")
+    )
+
+
+def write_models(folder: Path) -> None:
+    """Small models under the names that guides use."""
+    for name, x, lens in (
+        ("model.onnx", "input", ["n", 3, 224, 224]),
+        ("inceptioni1.onnx", "x.1", [1, 3, 299, 299]),
+        ("resnet50.onnx", "input", [1, 3, 224, 224]),
+        ("ResNet50.onnx", "input", [1, 3, 224, 224]),
+        ("Test.onnx", "input", ["n", 3, "h", "w"]),
+    ):
+        onnx.save(_network(x, lens), folder / name)
+    with contextlib.suppress(ImportError):
+        from PIL import Image
+
+        Image.fromarray(np.random.default_rng(0).integers(0, 255, (240, 320, 3), np.uint8)).save(folder / "Test.jpg")
+    with contextlib.suppress(ImportError):
+        import torch
+
+        net = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 4, 7, 4), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()
+        )
+        torch.save(net, folder / "model.pt")
+    graph = Graph()
+    graph.input("input", (-1, 224, 224, 3))
+    graph.const("axes", np.array([1, 2], np.int32))
+    graph.add("Relu", "relu", ["input"])
+    graph.add("Mean", "output", ["relu", "axes"])
+    (folder / "model.pb").write_bytes(graph.proto.SerializeToString())
+
+
+def _network(name: str, lens: list[Any]) -> onnx.ModelProto:
+    rng = np.random.default_rng(0)
+    weights = {"w": rng.standard_normal((8, 3, 7, 7)) / 12, "d": rng.standard_normal((8, 10))}
+    nodes = [
+        helper.make_node("Conv", [name, "w"], ["c"], strides=[4, 4], pads=[3, 3, 3, 3]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("GlobalAveragePool", ["r"], ["g"]),
+        helper.make_node("Flatten", ["g"], ["f"]),
+        helper.make_node("MatMul", ["f", "d"], ["output"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "network",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, lens)],
+        [helper.make_tensor_value_info("output", TensorProto.FLOAT, [lens[0], 10])],
+        [numpy_helper.from_array(value.astype(np.float32), key) for key, value in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+
+
+class Walk:
+    """One guide in the making: what its blocks have defined so far."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, Any] = {"__name__": "__main__", "migraphx": mgx_numba, "np": np}
+        self.used_gpu = False
+
+    def verdict(self, block: Block) -> tuple[str, str]:
+        """What became of a block, and a word about it."""
+        self.used_gpu = False
+        if block.language in ("python", "py"):
+            if "torch" in block.text and "migraphx" not in block.text:
+                return "-", "of PyTorch: no name of ours"
+            return self._python(block.text)
+        if block.language in ("bash", "sh", "console", "shell") or _is_command(block.text.strip()):
+            return self._commands(block.text)
+        if block.language in ("c++", "cpp", "c", "cmake"):
+            return "C++", "the C++ interface"
+        return "-", "printed, no code"
+
+    def _python(self, text: str) -> tuple[str, str]:
+        try:
+            code = compile(ast.parse(text), "<guide>", "exec")
+        except SyntaxError as error:
+            unknown = unknown_names(text)
+            if unknown:
+                return FAILS, f"no {', '.join(unknown)} (the text is no Python: {error.msg})"
+            return NAMES, f"the text is no Python ({error.msg}); all names of ours in it exist"
+        return self._tried(lambda: exec(code, self.names))
+
+    def _commands(self, text: str) -> tuple[str, str]:
+        verdicts = []
+        for line in filter(None, map(str.strip, text.splitlines())):
+            if _DRIVER.match(line):
+                verdicts.append(self._driver(_DRIVER.sub("", line)))
+            elif line.startswith("export MIGRAPHX_"):
+                name, _, value = line.removeprefix("export ").partition("=")
+                os.environ[name] = value
+                verdicts.append((WORKS, "set for what follows"))
+            elif line.startswith("torch."):
+                verdicts.append(("-", "of PyTorch"))
+            elif line.startswith(_OTHERS) or re.match(r"export |\./\w+$", line):
+                verdicts.append(("-", "installs MIGraphX, or builds its C++ example"))
+            else:
+                verdicts.append(("-", "printed, no command"))
+        failed = [v for v in verdicts if v[0] == FAILS]
+        return failed[0] if failed else next((v for v in verdicts if v[0] != "-"), verdicts[0])
+
+    def _driver(self, line: str) -> tuple[str, str]:
+        from mgx_numba.driver.main import main
+
+        if "[" in line:  # a synopsis
+            command, *words = re.findall(r"[\w-]+", line)
+            listed = self._output(lambda: main([command, "--help"]))
+            lacking = [w for w in words if w.startswith("-") and not re.search(rf"(?<![\w-]){w}(?![\w-])", listed)]
+            return (FAILS, f"{command} has no {', '.join(lacking)}") if lacking else (WORKS, "all flags exist")
+
+        def run() -> None:
+            words = shlex.split(line)
+            if (
+                missing("gpu")
+                and not {"--cpu", "--ref", "--gpu"} & set(words)
+                and words[0] in ("perf", "run", "compile")
+            ):
+                self.used_gpu = True
+            status = main(words)
+            if status:
+                raise RuntimeError(f"exit status {status}")
+
+        return self._tried(run)
+
+    def _output(self, run: Callable[[], Any]) -> str:
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
+            run()
+        return out.getvalue()
+
+    def _tried(self, run: Callable[[], Any]) -> tuple[str, str]:
+        try:
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as told:
+                run()
+        except ImportError as error:
+            return "-", f"needs {error.name}, which is not installed"
+        except SystemExit as left:
+            return (WORKS, "") if not left.code else (FAILS, told.getvalue().strip().splitlines()[-1])
+        except Exception as error:
+            last = (told.getvalue().strip().splitlines() or [""])[-1]
+            return FAILS, f"{type(error).__name__}: {error} {last}".strip()
+        return (STOOD_IN, "") if self.used_gpu else (WORKS, "")
+
+    @contextlib.contextmanager
+    def surroundings(self) -> Iterator[None]:
+        """The scratch folder, the name ``migraphx``, and what stands in for a GPU."""
+        genuine = mgx_numba.get_target
+
+        def get_target(name: str) -> Any:
+            self.used_gpu |= name == "gpu"
+            return genuine("cpu" if name == "gpu" else name)
+
+        with contextlib.ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            before = Path.cwd()
+            os.chdir(folder)
+            stack.callback(os.chdir, before)
+            write_models(folder)
+            stack.enter_context(mock.patch.dict(os.environ))
+            stack.enter_context(warnings.catch_warnings())
+            warnings.simplefilter("ignore")
+            stack.callback(_restore, {name: sys.modules[name] for name in _named_migraphx()})
+            mgx_numba.install_as_migraphx()
+            if missing("gpu"):
+                stack.enter_context(mock.patch.object(mgx_numba, "get_target", get_target))
+                stack.enter_context(mock.patch.object(mgx_numba, "get_gpu_context", lambda: get_target("gpu")))
+                _without_cuda(stack, self)
+            yield
+
+
+def _named_migraphx() -> list[str]:
+    return [name for name in sys.modules if name.partition(".")[0] == "migraphx"]
+
+
+def _restore(modules: dict[str, Any]) -> None:
+    """Put the modules of the name ``migraphx`` back; what else was imported meanwhile can be imported only once."""
+    for name in _named_migraphx():
+        del sys.modules[name]
+    sys.modules.update(modules)
+
+
+def _without_cuda(stack: contextlib.ExitStack, walk: Walk) -> None:
+    """PyTorch's tensors and modules stay where they are, if it is installed."""
+    try:
+        import torch
+    except ImportError:
+        return
+
+    def stay(self: Any, *_: Any) -> Any:
+        walk.used_gpu = True
+        return self
+
+    load = functools.partial(torch.load, weights_only=False)  # as it was by default when guides were written
+    stack.enter_context(mock.patch.object(torch, "load", load))
+    for kind in (torch.Tensor, torch.nn.Module):
+        stack.enter_context(mock.patch.object(kind, "cuda", stay))
+    stack.enter_context(mock.patch.object(torch.cuda, "synchronize", lambda: None))
+
+
+def unknown_names(text: str) -> list[str]:
+    """Functions, methods and keywords of this package that a text uses and that do not exist."""
+    text = re.sub(r"#.*", "", text)
+    found = []
+    for owner, holder in (("migraphx", mgx_numba), ("model", mgx_numba.program)):
+        for name, rest in re.findall(rf"\b{owner}\.(\w+)(\([^()]*)?", text, re.ASCII):
+            member = getattr(holder, name, None)
+            if member is None:
+                found.append(f"{owner}.{name}")
+                continue
+            parameters = inspect.signature(member).parameters
+            open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+            words = re.findall(r"(\w+)\s*=(?!=)", rest)
+            found += [f"{owner}.{name}({word}=)" for word in words if not open_ended and word not in parameters]
+    return list(dict.fromkeys(found))
+
+
+def rows_of(path: Path) -> list[tuple[str, ...]]:
+    """The table of one guide: name, line, language, first words, verdict and reason of each block."""
+    walk, rows = Walk(), []
+    with walk.surroundings():
+        for block in blocks(path.read_text(encoding="utf-8")):
+            verdict, why = walk.verdict(block)
+            kind = block.language or "text"
+            rows.append((path.stem[:8], str(block.line), kind, block.title, verdict, why[:110]))
+    return rows
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--out", type=Path, help="write the table here, too")
+    given = parser.parse_args(arguments)
+    rows = [("guide", "line", "kind", "begins", "verdict", "why")]
+    for path in sorted(p for p in given.folder.iterdir() if p.is_file()):
+        rows += rows_of(path)
+    table = "\n".join("| " + " | ".join(cell.replace("|", "/") for cell in row) + " |" for row in rows)
+    print(table)
+    if given.out:
+        given.out.write_text(table + "\n", encoding="utf-8")
+    return sum(row[4] == FAILS for row in rows)
+
+
+if __name__ == "__main__":
+    sys.exit(min(main(sys.argv[1:]), 100))

@@ -1,0 +1,38 @@
+"""The documentation: the site builds without a warning, and what it shows works."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.guides import FAILS, rows_of
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "docs" / "index.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_what_a_page_shows_works(page: Path) -> None:
+    rows = rows_of(page)
+    assert [row for row in rows if row[4] == FAILS] == []
+
+
+def test_most_of_the_pages_show_something() -> None:
+    assert sum("```python" in page.read_text() for page in PAGES) >= 10
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="MkDocs is not installed")
+def test_the_site_builds_strictly(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    page = (tmp_path / "site" / "reference" / "program" / "index.html").read_text()
+    assert "get_output_names" in page and "exhaustive_tune" in page
+    driver = (tmp_path / "site" / "reference" / "driver" / "index.html").read_text()
+    assert "--enable-offload-copy" in driver
+    shutil.rmtree(tmp_path / "site")
