@@ -197,9 +197,8 @@ def products() -> list[dict[str, Any]]:
     for kind, type in (("float16", F16), ("medium", F32), ("high", F32), ("highest", F32)):
         options = TargetOptions(float32_matmul_precision=kind if type is F32 else None)
         for lens in GEMMS:
-            found.append(
-                _rate("x".join(map(str, lens)), kind, _product(*lens, type), options, _torch_product(lens, kind))
-            )
+            name, theirs = "x".join(map(str, lens)), _torch_product(lens, kind)
+            found.append(_rate(name, kind, _product(*lens, type), options, theirs))  # noqa: PERF401 (as they come)
         for batch, side, channels, kernel in CONVS:
             name = f"conv{kernel} {batch}x{side}^2x{channels}"
             theirs = _torch_convolution(batch, side, channels, kernel, kind)
@@ -213,8 +212,8 @@ def _rate(
     seconds, _, flops, steps = timed(build, options)
     rate = flops / seconds
     print(
-        f"{name:24} {kind:8} {1e6 * seconds:9.1f} us {rate / 1e12:6.1f} TFLOP/s, {100 * rate / PEAKS[kind]:3.0f}% of the"
-        f" peak, {steps} steps, torch {1e6 * theirs:9.1f} us ({theirs / seconds:.2f})",
+        f"{name:24} {kind:8} {1e6 * seconds:9.1f} us {rate / 1e12:6.1f} TFLOP/s, {100 * rate / PEAKS[kind]:3.0f}% of"
+        f" the peak, {steps} steps, torch {1e6 * theirs:9.1f} us ({theirs / seconds:.2f})",
         flush=True,
     )
     return {"name": name, "kind": kind, "us": 1e6 * seconds, "tflops": rate / 1e12, "torch_us": 1e6 * theirs}

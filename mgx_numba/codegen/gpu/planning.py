@@ -12,6 +12,7 @@ from ..launch import Solution
 from ..problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
 from .cluster.pointwise import pointwise_launch
 from .cluster.rows import reduction_launch
+from .contraction.fma import fma_refusal, fma_solution
 from .contraction.placed import PlacedRequest
 from .contraction.tensor import refusal, tensor_solution
 from .contraction.tiled import tiled_solution
@@ -42,7 +43,9 @@ def _(problem: ReductionProblem) -> Solution:
 def _(problem: PlacedRequest) -> Solution:
     if not wgmma_refusal(problem):
         return wgmma_solution(problem)
-    return tiled_solution(problem) if refusal(problem) else tensor_solution(problem)
+    if not refusal(problem):
+        return tensor_solution(problem)
+    return tiled_solution(problem) if fma_refusal(problem) else fma_solution(problem)
 
 
 @plan.register

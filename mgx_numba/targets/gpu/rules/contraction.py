@@ -9,8 +9,10 @@ from math import gcd
 import numpy as np
 
 from ....codegen.body import ScalarBody
+from ....codegen.gpu.contraction.fma import fma_refusal
 from ....codegen.gpu.contraction.placed import VECTOR_BYTES, PlacedRequest
-from ....codegen.gpu.contraction.tensor import pack_columns, refusal
+from ....codegen.gpu.contraction.ring import pack_columns
+from ....codegen.gpu.contraction.tensor import refusal
 from ....codegen.gpu.contraction.tiled import pack_weights, packed_lens
 from ....codegen.gpu.printer import ThreadPrinter
 from ....codegen.printer import CodeBuffer
@@ -65,7 +67,9 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     solution = low.backend.plan(placed)
     operands |= {f"e{k}": view for k, view in enumerate(what.extras)}
     if isinstance(problem, ConvProblem):
-        operands["w"] = _packed(low, ins, problem, not refusal(placed), operands["w"], weights)
+        operands["w"] = _packed(
+            low, ins, problem, not (refusal(placed) and fma_refusal(placed)), operands["w"], weights
+        )
     if solution.scratch:
         operands["scratch"] = low.allocate(Shape(Type.uint8_type, (solution.scratch,)))
     for launch in solution.launches:
