@@ -1,6 +1,6 @@
 """Everything that wants a GPU, in one command: tests, then rates of memory-bound kernels, then models.
 
-    python -m bench.gpu_check [tests] [memory] [products] [models] [--json FILE]
+    python -m bench.gpu_check [tests] [memory] [products] [models] [--models a,b] [--fp16] [--json FILE]
 
 Rates are of the device's own clock, over launches recorded in a graph, beside a device-to-device copy of the driver.
 """
@@ -23,6 +23,7 @@ import numpy as np
 
 import mgx_numba
 from bench.cases import prepare
+from bench.gpu_tiles import torch_seconds
 from bench.models import MODELS
 from mgx_numba.core.shape import Shape
 from mgx_numba.core.types import Type
@@ -39,6 +40,7 @@ PARTS = ("tests", "memory", "products", "models")
 F32, F16 = Type.float_type, Type.half_type
 COPIED = 1 << 30
 LATENCY_RUNS = 30
+DEFAULTS = TargetOptions()
 
 
 def copy_rate() -> float:
@@ -56,12 +58,12 @@ def copy_rate() -> float:
     return 2 * COPIED / seconds
 
 
-def made(build: Callable[[Module], None]) -> tuple[GpuProgram, list[np.ndarray]]:
+def made(build: Callable[[Module], None], options: TargetOptions) -> tuple[GpuProgram, list[np.ndarray]]:
     """A program and random inputs for it."""
     program = Program()
     build(program.main)
     rng = np.random.default_rng(0)
-    compiled = GpuProgram(program, TargetOptions())
+    compiled = GpuProgram(program, options)
     assert compiled.executable is not None
     inputs = []
     for p in compiled.executable.plan.parameters:
@@ -71,9 +73,9 @@ def made(build: Callable[[Module], None]) -> tuple[GpuProgram, list[np.ndarray]]
     return compiled, inputs
 
 
-def timed(build: Callable[[Module], None]) -> tuple[float, int, int, int]:
+def timed(build: Callable[[Module], None], options: TargetOptions = DEFAULTS) -> tuple[float, int, int, int]:
     """Seconds, bytes and flops of all kernels of a program, and how many there are."""
-    compiled, inputs = made(build)
+    compiled, inputs = made(build, options)
     assert compiled.executable is not None
     steps = compiled.executable.plan.steps
     seconds = compiled.executable.time_steps(inputs)
@@ -183,34 +185,82 @@ def _convolution(batch: int, side: int, channels: int, kernel: int, type: Type) 
     return build
 
 
+PEAKS = {"float16": 989e12, "medium": 494e12, "high": 494e12 / 3, "highest": 67e12}
+"""Operations a second of an H100 or H200 (data sheet, without sparsity), by element type or precision of float32."""
+GEMMS = ((4096, 4096, 4096), (3072, 768, 3072), (3072, 3072, 768), (128, 768, 768), (128, 3072, 768))
+CONVS = tuple((b, *c) for b in (1, 32) for c in ((56, 64, 3), (28, 128, 3), (14, 256, 3), (7, 512, 3), (56, 256, 1)))
+
+
 def products() -> list[dict[str, Any]]:
-    """Rates of products and convolutions."""
+    """Rates of products and convolutions, beside torch's where it is installed: of float32 in each precision."""
     found = []
-    for type in (F32, F16):
-        for lens in ((4096, 4096, 4096), (3072, 768, 3072), (3072, 3072, 768), (128, 768, 768), (128, 3072, 768)):
-            name = f"{'x'.join(map(str, lens))} {type.numpy.name}"
-            found.append(_rate(name, _product(*lens, type)))
-        for batch in (1, 32):
-            for side, channels, kernel in ((56, 64, 3), (28, 128, 3), (14, 256, 3), (7, 512, 3), (56, 256, 1)):
-                name = f"conv{kernel} {batch}x{side}^2x{channels} {type.numpy.name}"
-                found.append(_rate(name, _convolution(batch, side, channels, kernel, type)))
+    for kind, type in (("float16", F16), ("medium", F32), ("high", F32), ("highest", F32)):
+        options = TargetOptions(float32_matmul_precision=kind if type is F32 else None)
+        for lens in GEMMS:
+            name, theirs = "x".join(map(str, lens)), _torch_product(lens, kind)
+            found.append(_rate(name, kind, _product(*lens, type), options, theirs))
+        for batch, side, channels, kernel in CONVS:
+            name = f"conv{kernel} {batch}x{side}^2x{channels}"
+            theirs = _torch_convolution(batch, side, channels, kernel, kind)
+            found.append(_rate(name, kind, _convolution(batch, side, channels, kernel, type), options, theirs))
     return found
 
 
-def _rate(name: str, build: Callable[[Module], None]) -> dict[str, Any]:
-    seconds, _, flops, steps = timed(build)
-    print(f"{name:38} {1e6 * seconds:9.1f} us {flops / seconds / 1e12:7.1f} TFLOP/s, {steps} steps", flush=True)
-    return {"name": name, "us": 1e6 * seconds, "tflops": flops / seconds / 1e12, "steps": steps}
+def _rate(
+    name: str, kind: str, build: Callable[[Module], None], options: TargetOptions, theirs: float
+) -> dict[str, Any]:
+    seconds, _, flops, steps = timed(build, options)
+    rate = flops / seconds
+    print(
+        f"{name:24} {kind:8} {1e6 * seconds:9.1f} us {rate / 1e12:6.1f} TFLOP/s, {100 * rate / PEAKS[kind]:3.0f}% of"
+        f" the peak, {steps} steps, torch {1e6 * theirs:9.1f} us ({theirs / seconds:.2f})",
+        flush=True,
+    )
+    return {"name": name, "kind": kind, "us": 1e6 * seconds, "tflops": rate / 1e12, "torch_us": 1e6 * theirs}
 
 
-def models(names: list[str]) -> list[dict[str, Any]]:
-    """Latency of models, how much of it is the device's, and how far results are from those of ``cpu``."""
+def _torch(kind: str) -> Any:
+    """Torch with the precision of a kind, None if it is not there; ``high`` is compared with its ``highest``."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = kind == "medium"
+    return torch
+
+
+def _torch_product(lens: tuple[int, int, int], kind: str) -> float:
+    torch = _torch(kind)
+    if torch is None:
+        return float("nan")
+    dtype = torch.float16 if kind == "float16" else torch.float32
+    rows, columns, depth = lens
+    a, b = (torch.randn(n, m, device="cuda").to(dtype) for n, m in ((rows, depth), (depth, columns)))
+    return torch_seconds(torch, lambda: a @ b)
+
+
+def _torch_convolution(batch: int, side: int, channels: int, kernel: int, kind: str) -> float:
+    torch = _torch(kind)
+    if torch is None:
+        return float("nan")
+    dtype = torch.float16 if kind == "float16" else torch.float32
+    x, w = (torch.randn(n, channels, m, m, device="cuda") for n, m in ((batch, side), (channels, kernel)))
+    x, w = (t.to(dtype, memory_format=torch.channels_last) for t in (x, w))
+    return torch_seconds(torch, lambda: torch.nn.functional.conv2d(x, w, padding=kernel // 2))
+
+
+def models(names: list[str], half: bool) -> list[dict[str, Any]]:
+    """Latency of models, how much of it is the device's, and how far results are from those of ``cpu`` in float32; with
+    ``half`` they are in float16."""
     found = []
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
             case = prepare(name, Path(folder))
             program = mgx_numba.parse_onnx(str(case.checked))
             wanted = [np.asarray(r) for r in mgx_numba.parse_onnx(str(case.checked)).compile("cpu").run(case.feeds)]
+        if half:
+            mgx_numba.quantize_fp16(program)
         start = time.perf_counter()
         program.compile("gpu")
         compiling = time.perf_counter() - start
@@ -251,6 +301,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="default: all")
     parser.add_argument("--models", default=",".join(["light_resnet50", *MODELS]), help="comma-separated cases")
+    parser.add_argument("--fp16", action="store_true", help="models in float16")
     parser.add_argument("--json", help="file for the figures")
     given = parser.parse_args()
     parts = given.parts or PARTS
@@ -262,7 +313,7 @@ def main() -> int:
     if "products" in parts:
         figures["products"] = products()
     if "models" in parts:
-        figures["models"] = models(given.models.split(","))
+        figures["models"] = models(given.models.split(","), given.fp16)
     if given.json:
         Path(given.json).write_text(json.dumps(figures, indent=1))
     return status

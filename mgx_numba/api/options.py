@@ -11,6 +11,7 @@ from typing import Any
 from ..errors import OptionError
 from ..nearest import did_you_mean
 from ..targets import registry
+from ..targets.options import FLOAT32_PRECISIONS
 from ..targets.registry import DEFAULT
 
 __all__ = [
@@ -34,6 +35,7 @@ class CompileOptions:
     num_threads: int = 0
     memory_reuse: bool = True
     disabled_passes: tuple[str, ...] = ()
+    float32_matmul_precision: str | None = None
 
 
 COMPILE_OPTIONS: dict[str, str] = {
@@ -54,9 +56,10 @@ COMPILE_OPTIONS: dict[str, str] = {
     "calibration": "batches of inputs by name, for use_int8 and use_fp8",
     "device_id": "which device; the CPU is one",
     "target": "architecture name of a GPU",
+    "float32_matmul_precision": "highest, high (three products in TF32) or medium (one); high with fast_math (None)",
     "disabled_passes": "names of passes to leave out",
 }
-_OF_A_DEVICE = ("offload_copy", "aggressive_memory", "use_nhwc", "device_id", "target")
+_OF_A_DEVICE = ("offload_copy", "aggressive_memory", "use_nhwc", "device_id", "target", "float32_matmul_precision")
 """Options without an effect on targets that do not name them among their ``device_options``."""
 _QUANTIZATIONS = ("use_fp16", "use_bf16", "use_int8", "use_fp8", "use_int4_weights")
 _OF_TUNING = ("exhaustive_tune", "tune_budget", "problem_cache")
@@ -68,6 +71,7 @@ _SILENT_DEFAULTS = {
     "device_id": 0,
     "aggressive_memory": False,
     "use_nhwc": True,
+    "float32_matmul_precision": None,
 }
 _FUSION_RULES: dict[str, str] = {
     "conv_bias_relu": "fuse_contraction",
@@ -112,7 +116,13 @@ def parse_compile_options(given: Mapping[str, Any], target: str = DEFAULT) -> Co
     disabled = given.get("disabled_passes", ())
     if isinstance(disabled, str) or not all(isinstance(n, str) for n in disabled):
         raise OptionError(f"disabled_passes must be a sequence of pass names, got {disabled!r}")
+    precision = given.get("float32_matmul_precision")
+    if precision not in (None, *FLOAT32_PRECISIONS):
+        raise OptionError(
+            f"float32_matmul_precision must be {', '.join(FLOAT32_PRECISIONS)} or None, got {precision!r}"
+        )
     return CompileOptions(
+        float32_matmul_precision=precision,
         num_threads=threads,
         disabled_passes=tuple(disabled),
         tune_budget=_budget(given.get("tune_budget")),

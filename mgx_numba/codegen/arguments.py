@@ -11,10 +11,13 @@ from dataclasses import dataclass
 
 from ..errors import CompileError
 from .kernel import KernelSource
-from .launch import Callee, Mark, Operand
+from .launch import Callee, Mark, Operand, TensorLayout, TensorMap
 
 __all__ = ["Arguments"]
 
+MAP_ALIGNMENT = 8
+"""Words that a tensor map begins at a multiple of: 64 bytes, as the driver and the copy engine want it."""
+Value = int | Operand | Mark | Callee | TensorMap
 PARAMETERS = frozenset({"args", "begin", "end", "task"})
 """Names that mean something else in every kernel: its parameters, and the task that its loop is at."""
 
@@ -27,7 +30,7 @@ class _Word:
     """
 
     number: int
-    value: int | Operand | Mark | Callee | None
+    value: Value | None
     read: str = ""
 
 
@@ -61,6 +64,15 @@ class Arguments:
         self._declare("fault", Mark.FAULT, f"{read}(args, {{}})")
         self._declare("step_number", Mark.STEP, "args[{}]")
 
+    def tensor_map(self, name: str, operand: str, layout: TensorLayout) -> str:
+        """What describes an operand to a GPU's copy engine; its name."""
+        while len(self._words) % MAP_ALIGNMENT:
+            self._declare(f"_{len(self._words)}", 0)
+        self._declare(name, TensorMap(Operand(operand), layout), "tensor_map(args, {})")
+        for _ in range(TensorMap.WORDS - 1):
+            self._declare(f"_{len(self._words)}", 0)
+        return name
+
     def callee(self, name: str, kernel: KernelSource | None = None) -> str:
         """The code of another kernel, for `call`; its name. None: `provide` will say which kernel."""
         return self._declare(name, None if kernel is None else Callee(kernel))
@@ -78,7 +90,7 @@ class Arguments:
         return tuple(self._words)
 
     @property
-    def values(self) -> tuple[int | Operand | Mark | Callee, ...]:
+    def values(self) -> tuple[Value, ...]:
         """The words of one launch."""
         missing = [name for name, word in self._words.items() if word.value is None]
         if missing:
@@ -97,7 +109,7 @@ class Arguments:
             raise CompileError(f"the argument {name!r} is not the code of a kernel")
         return f"call_kernel(args, {word.number}, {block}, {begin}, {end})"
 
-    def _declare(self, name: str, value: int | Operand | Mark | Callee | None, read: str = "") -> str:
+    def _declare(self, name: str, value: Value | None, read: str = "") -> str:
         if name in PARAMETERS or not name.isidentifier():
             raise CompileError(f"an argument cannot be called {name!r}: expected an identifier, no name of all kernels")
         if name in self._words:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import ClassVar
 
 from .kernel import KernelSource
 
-__all__ = ["Callee", "Geometry", "Grid", "Launch", "Mark", "Operand", "Solution", "TaskRange"]
+__all__ = [
+    "DYNAMIC_ALIGNMENT", "Callee", "Geometry", "Grid", "Launch", "Mark", "Operand", "Solution", "TaskRange",
+    "TensorLayout", "TensorMap", "Windows",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,53 @@ class Mark(Enum):
 
 
 @dataclass(frozen=True)
+class Windows:
+    """How an image's pixels are walked where a filter lies on them, by the last two spatial axes, width first.
+
+    Attributes:
+        lower: first position of the filter's first tap, the padding before the image negated.
+        upper: its last position, counted from the image's last pixel.
+        steps: pixels from one position to the next.
+    """
+
+    lower: tuple[int, int]
+    upper: tuple[int, int]
+    steps: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class TensorLayout:
+    """A tensor of four dimensions as a GPU's copy engine takes it, the contiguous dimension first.
+
+    Boxes lie in a block's memory in rows of 128 bytes, whose pieces of 16 bytes are exchanged: piece p of row r is at
+    p ^ (r % 8). What lies outside of the tensor is 0.
+
+    Attributes:
+        dtype: of the elements.
+        lens, strides: of the dimensions, in elements; the first stride is 1. Those of others are whole 16 bytes.
+        box: elements of a box along each dimension; the first is 128 bytes.
+        windows: None for boxes of neighbours; otherwise the dimensions are channels, width, height and image, a box
+            has ``box[1]`` positions of a filter, one after the other, and of each one tap.
+    """
+
+    dtype: str
+    lens: tuple[int, int, int, int]
+    strides: tuple[int, int, int, int]
+    box: tuple[int, int, int, int]
+    windows: Windows | None = None
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """What describes an operand to a GPU's copy engine: `WORDS` slots, of which the others are 0."""
+
+    WORDS: ClassVar[int] = 16  # 128 bytes: CUDA driver API, `CUtensorMap`
+
+    operand: Operand
+    layout: TensorLayout
+
+
+@dataclass(frozen=True)
 class TaskRange:
     """The tasks 0 to ``tasks``, which threads claim ``grain`` at a time: ``kernel(args, begin, end)``."""
 
@@ -54,11 +105,17 @@ class TaskRange:
         return self.tasks <= 0
 
 
+DYNAMIC_ALIGNMENT = 1024
+"""Bytes that the memory which a launch gives each block begins at a multiple of: eight rows of 128 bytes, after which
+the copy engine's swizzling repeats."""
+
+
 @dataclass(frozen=True)
 class Grid:
     """Blocks of threads that share memory, along three axes each: ``kernel(args)`` in every thread.
 
-    ``shared_bytes`` is the memory of each block besides what the kernel's text declares.
+    ``shared_bytes`` is the memory of each block besides what the kernel's text declares; it begins at a multiple of
+    `DYNAMIC_ALIGNMENT` bytes.
     """
 
     blocks: tuple[int, int, int]
@@ -86,7 +143,7 @@ class Launch:
     """
 
     kernel: KernelSource
-    args: tuple[int | Operand | Callee | Mark, ...]
+    args: tuple[int | Operand | Callee | Mark | TensorMap, ...]
     geometry: Geometry
     flops: int = 0
     bytes: int = 0

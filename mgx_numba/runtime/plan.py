@@ -13,9 +13,20 @@ from enum import IntEnum
 import numpy as np
 
 from ..codegen.kernel import KernelSource
-from ..codegen.launch import Geometry
+from ..codegen.launch import Geometry, TensorLayout
 
-__all__ = ["HostStep", "ParameterSpec", "Plan", "Pointer", "Region", "Step", "TensorSpec", "TensorView", "Use"]
+__all__ = [
+    "HostStep",
+    "MappedTensor",
+    "ParameterSpec",
+    "Plan",
+    "Pointer",
+    "Region",
+    "Step",
+    "TensorSpec",
+    "TensorView",
+    "Use",
+]
 
 
 class Region(IntEnum):
@@ -45,6 +56,14 @@ class Pointer:
 
 
 @dataclass(frozen=True)
+class MappedTensor:
+    """What describes a tensor at a place to a GPU's copy engine (`codegen.launch.TensorMap`)."""
+
+    pointer: Pointer
+    layout: TensorLayout
+
+
+@dataclass(frozen=True)
 class TensorView:
     """A tensor in memory: ``strides`` in elements, ``dtype`` by NumPy or ml_dtypes name.
 
@@ -63,14 +82,14 @@ class Step:
     """One kernel over all of ``geometry``.
 
     ``args`` fills the kernel's argument block slot by slot: integers as they are, pointers as addresses, kernels that
-    the step's kernel calls as the addresses of their code.
+    the step's kernel calls as the addresses of their code; a mapped tensor fills its slot and the 15 that follow.
     ``flops`` and ``bytes`` are what it computes and moves, for reports; ``label`` and ``instruction`` name it
     for readers, and ``outputs`` are the tensors it writes, for traces. ``checks`` has for each check of the kernel the
     operator and what its indices have to fit, for the message of a fault.
     """
 
     kernel: KernelSource
-    args: tuple[int | Pointer | KernelSource, ...]
+    args: tuple[int | Pointer | MappedTensor | KernelSource, ...]
     geometry: Geometry
     label: str = ""
     instruction: str = ""

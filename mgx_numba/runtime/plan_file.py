@@ -21,7 +21,7 @@ from ..codegen.kernel import KernelSource
 from ..codegen.launch import Geometry, Grid, TaskRange
 from ..errors import FormatError
 from .memory import numpy_dtype, scratch
-from .plan import ParameterSpec, Plan, Pointer, Region, Step, TensorSpec, TensorView, Use
+from .plan import MappedTensor, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec, TensorView, Use
 
 __all__ = ["PlanReader", "constant_pieces", "plan_pieces"]
 
@@ -88,7 +88,9 @@ def _geometry(geometry: Geometry) -> list[Any]:
     return [geometry.blocks, geometry.threads, geometry.shared_bytes]
 
 
-def _argument(arg: int | Pointer | KernelSource, kernels: Mapping[KernelSource, int]) -> Any:
+def _argument(arg: int | Pointer | MappedTensor | KernelSource, kernels: Mapping[KernelSource, int]) -> Any:
+    if isinstance(arg, MappedTensor):
+        raise FormatError("plans of devices with a copy engine are not kept")
     if isinstance(arg, KernelSource):
         return [kernels[arg]]
     return _pointer(arg) if isinstance(arg, Pointer) else arg

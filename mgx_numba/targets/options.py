@@ -9,7 +9,10 @@ if TYPE_CHECKING:
     from ..codegen.store import Store
     from ..codegen.tuning.session import Tuning
 
-__all__ = ["TargetOptions"]
+__all__ = ["FLOAT32_PRECISIONS", "TargetOptions"]
+
+FLOAT32_PRECISIONS = ("highest", "high", "medium")
+"""Of products of float32: as float32 has them; as three products of fewer bits, whose sum is within 1e-5; as one."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,7 @@ class TargetOptions:
         disabled_passes: names of passes to leave out.
         packing_growth: bytes by which transformed weights (Winograd's) may exceed the model's own, in all.
         tuning: what chooses the contractions' solvers; None leaves it to the cost model.
+        float32_matmul_precision: one of `FLOAT32_PRECISIONS`, where there is a choice; None goes by ``fast_math``.
         store: where compiled kernels are looked for; None takes the user's.
     """
 
@@ -32,5 +36,6 @@ class TargetOptions:
     num_threads: int = 0
     disabled_passes: tuple[str, ...] = ()
     packing_growth: int = 48 << 20
+    float32_matmul_precision: str | None = None
     tuning: Tuning | None = field(default=None, compare=False)
     store: Store | None = field(default=None, compare=False)

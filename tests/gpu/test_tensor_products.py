@@ -22,6 +22,11 @@ ALLOWED = {F32: 2e-6, F16: 2e-3, BF16: 2e-2}
 """Errors relative to the largest result: those of rounding the result, and of float32 as three products in TF32."""
 
 
+@pytest.fixture(autouse=True)
+def ampere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_GPU_ARCH", "sm_80")  # whose kernels run on later devices, too
+
+
 @pytest.fixture(params=["interpreter", pytest.param("device", marks=pytest.mark.gpu)])
 def on(request: pytest.FixtureRequest) -> Engine:
     return interpreter() if request.param == "interpreter" else cuda_engine()

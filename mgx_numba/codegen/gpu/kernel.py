@@ -13,14 +13,17 @@ NAME = "gpu"
 """This back end's name."""
 
 
-def gpu_kernel(name: str, lines: Sequence[str], threads: int, slots: int, origin: str = "") -> KernelSource:
+def gpu_kernel(
+    name: str, lines: Sequence[str], threads: int, slots: int, origin: str = "", blocks: int = 1
+) -> KernelSource:
     """A kernel of blocks of ``threads`` threads, whose function ``kernel(args)`` has these lines.
 
-    ``args`` are ``slots`` int64 words. Both numbers are part of the text: a block's size decides how many registers a
-    thread may have, and the argument block is passed by value.
+    ``args`` are ``slots`` int64 words; ``blocks`` of them shall fit on a multiprocessor. All numbers are part of the
+    text: these of threads decide how many registers each may have, and the argument block is passed by value.
     """
     body = "\n".join(f"    {line}" for line in lines)
-    text = f"THREADS = {threads}\nSLOTS = {max(slots, 1)}\n\n\ndef kernel(args):\n{body}\n"
+    shared = f"BLOCKS = {blocks}\n" * (blocks > 1)
+    text = f"THREADS = {threads}\nSLOTS = {max(slots, 1)}\n{shared}\n\ndef kernel(args):\n{body}\n"
     return KernelSource(NAME, name, text, origin)
 
 

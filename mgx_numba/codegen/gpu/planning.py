@@ -10,11 +10,13 @@ from ...errors import UnsupportedError
 from ...graph.module import Module
 from ..launch import Solution
 from ..problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
-from ..tuning.request import Request
 from .cluster.pointwise import pointwise_launch
 from .cluster.rows import reduction_launch
+from .contraction.fma import fma_refusal, fma_solution
+from .contraction.placed import PlacedRequest
 from .contraction.tensor import refusal, tensor_solution
 from .contraction.tiled import tiled_solution
+from .contraction.wgmma import wgmma_refusal, wgmma_solution
 from .kernel import NAME
 
 __all__ = ["plan"]
@@ -38,8 +40,12 @@ def _(problem: ReductionProblem) -> Solution:
 
 
 @plan.register
-def _(problem: Request) -> Solution:
-    return tiled_solution(problem) if refusal(problem) else tensor_solution(problem)
+def _(problem: PlacedRequest) -> Solution:
+    if not wgmma_refusal(problem):
+        return wgmma_solution(problem)
+    if not refusal(problem):
+        return tensor_solution(problem)
+    return tiled_solution(problem) if fma_refusal(problem) else fma_solution(problem)
 
 
 @plan.register

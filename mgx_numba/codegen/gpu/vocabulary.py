@@ -25,10 +25,45 @@ Tensor cores (sm_80 and above; `lang.tensor_cores` says which lane holds what)
     mma_bfloat16(c, a, b)                and 2 of int32; all 32 threads of a warp call it
     mma_float32(c, a, b)                 over 8 positions, of which TF32's bits count
     words_of(p) floats_of(p)             the same place as a pointer to int32, to float32
-    join2(a, b) join4(a, b, c, d)        vectors of one lane side by side
+    join2(a, b) join4(a, b, c, d)        vectors side by side
+    pack_words(v)                        pairs of 16-bit elements as int32
+    low2(v) high2(v)                     the first and the last two of four lanes
+    ldmatrix4(p, i)                      four tiles of eight rows of 16 bytes of the block's memory; p[i] is the row
+                                         that this lane points to (`lang.pipelines`)
+    ldmatrix4_turned(p, i)               the same, each tile's 16-bit elements by columns
+    warp_barrier()                       until all threads of the warp are here; what they wrote before is seen by it
+
+Copies beside other work (sm_80 and above; `lang.pipelines`)
+    copy_async(p, i, q, j, inside)       16 bytes from q[j] to p[i] of the block's memory, zeros if not ``inside``
+    copy_commit() copy_wait(PENDING)     what was copied since is a group; wait for all but the last PENDING groups
+
+The copy engine (sm_90 and above; `lang.mbarriers`, `lang.tensor_copies`)
+    dynamic_<dtype>(START)               pointer into the memory that the launch gives each block, START bytes in
+    mbarrier_init(p, n)                  a barrier of n arrivals at the int64 p of the block's memory
+    mbarrier_fence()                     before the barrier() after which others use barriers that this thread made
+    mbarrier_arrive(p)                   one arrival
+    mbarrier_expect(p, bytes)            one arrival, and the phase is not over before so many bytes have come
+    mbarrier_wait(p, parity)             until the phase of this parity is over; phases count from 0
+    tensor_map(args, SLOT)               what the words from SLOT on describe (`codegen.launch.TensorLayout`)
+    tensor_prefetch(map)                 asks for the description of a tensor before it is needed
+    place4(i, j, k, l)                   indices of a box's first element, the contiguous dimension first
+    tensor_load(p, map, b, place)        a box to p, with its bytes to the barrier b; one thread asks for it
+    tensor_load_window(p, map, b, place, dx, dy)
+                                         positions of a filter from one on, moved by a tap of it
+
+Products of warpgroups (sm_90a; `lang.warpgroups`); all 128 threads call them
+    wgmma_zero(COLUMNS)                  sums of 64 rows
+    wgmma_<dtype>(sums, a, b, TURNED)    sums + a b, for 64 rows a and the columns b of 128 bytes of the sum each, as
+                                         boxes lie; TURNED 1: b has a row for each position, 64 columns in each box
+    wgmma_fence()                        before the first product that adds to sums
+    wgmma_commit()                       what was multiplied since is a group
+    wgmma_wait(sums, PENDING)            the sums, when all but the last PENDING groups are complete
+    store_sums(p, i, pitch, sums, FIRST, COUNT)
+                                         this thread's of COUNT times eight columns, from 8 FIRST on, to rows of pitch
+                                         elements; p[i] is the place of its first
 
 Fast math on float32
-    exp_quick sigmoid_quick tanh_quick gelu_erf_quick gelu_tanh_quick silu_quick softplus_quick
+    exp2_quick exp_quick sigmoid_quick tanh_quick gelu_erf_quick gelu_tanh_quick silu_quick softplus_quick
                                          within 4 units in the last place (`lang.quick`)
 
 Faults
@@ -46,12 +81,19 @@ from ..lang.memory import *
 from ..lang.reduce import *
 from ..lang.values import *
 from ..lang.vecmath import *
-from .lang import blocks, faults, quick, tensor_cores, threads
+from .lang import blocks, faults, mbarriers, pipelines, quick, tensor_copies, tensor_cores, threads, warpgroups
 from .lang.blocks import *
 from .lang.faults import *
+from .lang.mbarriers import *
+from .lang.pipelines import *
 from .lang.quick import *
+from .lang.tensor_copies import *
 from .lang.tensor_cores import *
 from .lang.threads import *
+from .lang.warpgroups import *
 
-_PARTS = (arith, blocks, faults, memory, quick, reduce, tensor_cores, threads, values, vecmath)
+_PARTS = (
+    arith, blocks, faults, mbarriers, memory, pipelines, quick, reduce, tensor_copies, tensor_cores, threads, values,
+    vecmath, warpgroups,
+)  # fmt: skip
 __all__ = [name for part in _PARTS for name in part.__all__]

@@ -11,6 +11,9 @@ from .element_types import ITEMSIZE
 __all__ = ["AttentionProblem", "MaskLayout"]
 
 
+FLOATS = ("float32", "float64", "float16", "bfloat16")
+
+
 @dataclass(frozen=True)
 class MaskLayout:
     """A mask [batch, heads, queries, keys]: ``bool`` keeps where true, the problem's dtype is added.
@@ -54,8 +57,8 @@ class AttentionProblem:
     nan_rows: bool = False
 
     def __post_init__(self) -> None:
-        if self.dtype not in ("float32", "float64"):
-            raise ShapeError(f"attention of dtype {self.dtype}; expected float32 or float64")
+        if self.dtype not in FLOATS:
+            raise ShapeError(f"attention of dtype {self.dtype}; expected one of {', '.join(FLOATS)}")
         if self.mask is not None and self.mask.dtype not in ("bool", self.dtype):
             raise ShapeError(f"attention mask of dtype {self.mask.dtype}; expected bool or {self.dtype}")
         if self.kv_heads < 1 or self.heads % self.kv_heads:

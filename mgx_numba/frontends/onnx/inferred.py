@@ -34,7 +34,7 @@ off at some length is seen to vary."""
 def result_shapes(
     g: Builder, model: ModelProto, inputs: Sequence[Instruction], error: BaseException | None
 ) -> list[tuple[Shape, int]]:
-    """Shape and ONNX element type (0 of sequences and optionals) of every result of a model of one node.
+    """Shape and ONNX element type (0 of sequences, optionals and maps) of every result of a model of one node.
 
     Args:
         g: what the values belong to.
@@ -106,8 +106,8 @@ def _inferred(
     except Exception:  # what is wrong is said when the node is read
         return [None] * len(model.graph.output)
     kinds = {o.type.WhichOneof("value") for o in copy.graph.output}
-    if not kinds <= {None, "tensor_type", "sequence_type", "optional_type"}:
-        raise error or UnsupportedError("a result is no tensor, sequence or optional")
+    if not kinds <= {None, "tensor_type", "sequence_type", "optional_type", "map_type"}:
+        raise error or UnsupportedError("a result is no tensor, sequence, optional or map")
     return [_shape(copy, o.type, inputs, ranges) for o in copy.graph.output]
 
 
@@ -128,7 +128,7 @@ def _show(g: Builder, model: ModelProto, name: str, x: Instruction) -> None:
 def _shape(
     model: ModelProto, given: TypeProto, inputs: Sequence[Instruction], ranges: dict[str, DynamicDimension]
 ) -> tuple[Shape, int] | None:
-    if given.WhichOneof("value") in ("sequence_type", "optional_type"):
+    if given.WhichOneof("value") in ("sequence_type", "optional_type", "map_type"):
         return declared_shape(given), 0
     number = given.tensor_type.elem_type
     if given.WhichOneof("value") != "tensor_type" or not number:

@@ -17,6 +17,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from ...core.types import Type
 from ...environment import environment_flag, environment_words
 from ...errors import CompileError, OptionError, ValidationError
 from ...messages import DEBUG, tell
@@ -52,10 +53,14 @@ class Options:
         fast_math: identities may be used that hold for finite numbers only, and changes of rounding beyond
             reassociating constants.
         capabilities: what the target can do; passes that must know it do nothing without.
+        attention_types: element types of which a kernel computes attention.
+        epilogue_types: element types of contractions after which a kernel does pointwise work.
     """
 
     fast_math: bool = False
     capabilities: Capabilities | None = None
+    attention_types: tuple[Type, ...] = tuple(t for t in Type if t.is_floating)
+    epilogue_types: tuple[Type, ...] = (Type.float_type, Type.double_type)
 
 
 class Pass:

@@ -293,7 +293,8 @@ def _check(m: Match) -> str | None:
             return "the weights are used elsewhere too"
     elif len(top.users) > 1:
         return "the weights are used elsewhere too"
-    return None if m.ins.shape.type.is_floating else "not floating point"
+    type = m.ins.shape.type
+    return None if type in m.options.attention_types else f"no kernel computes attention of {type.name}"
 
 
 @rule("find_attention", op("dot", WEIGHTS, some("v")), _check)

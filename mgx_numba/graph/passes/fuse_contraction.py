@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...core.types import Type
 from ...ops.base import make_op
 from ..constants import is_constant
@@ -10,13 +12,13 @@ from ..module import Module
 from ..program import Program
 from .base import Options, Pass
 from .eliminate_data_type import is_stored_weight
+from .fuse_matmul_nbits import reads_blocks
 from .prologue import pointwise_over, prologue_of
 from .regions import extract, grow, order_of, unfusable
 
 __all__ = ["FuseContraction"]
 
 CONTRACTIONS = frozenset("dot quant_dot matmul_nbits convolution convolution_backwards quant_convolution".split())
-WIDE = (Type.float_type, Type.double_type)
 INT8 = (Type.int8_type, Type.uint8_type)
 
 
@@ -35,7 +37,9 @@ class FuseContraction(Pass):
         for ins in list(module):
             if ins.name not in CONTRACTIONS or ins.module is not module:
                 continue
-            reason = unfusable(ins) or _refused_types(ins)
+            if ins.name == "matmul_nbits" and not reads_blocks(options):
+                continue
+            reason = unfusable(ins) or _refused_types(ins, options.epilogue_types)
             if reason is not None:
                 self._note(ins, reason)
                 continue
@@ -52,14 +56,14 @@ class FuseContraction(Pass):
         self.log.refuse(self.name, ins, reason)
 
 
-def _refused_types(ins: Instruction) -> str | None:
+def _refused_types(ins: Instruction, wide: Sequence[Type]) -> str | None:
     """Why no kernel of these types has an epilogue; None if one has."""
     kind = ins.shape.type
-    if kind in WIDE:
+    if kind in wide:
         return None
     a, b, *_ = ins.inputs
     if kind is not Type.int32_type or a.shape.type not in INT8 or b.shape.type is not Type.int8_type:
-        return f"epilogues are computed in {', '.join(t.name for t in WIDE)} and of 8-bit integers, not in {kind.name}"
+        return f"epilogues are computed in {', '.join(t.name for t in wide)} and of 8-bit integers, not in {kind.name}"
     return None if is_constant(b) else "the right-hand side of a product of integers is not constant"
 
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import TaskRange
-from ...errors import UnsupportedError
+from ...errors import CompileError, UnsupportedError
 from ..memory import address_of, numpy_dtype
-from ..plan import HostStep, Plan, Pointer, Region, Step, TensorSpec
+from ..plan import HostStep, MappedTensor, Plan, Pointer, Region, Step, TensorSpec
 from .spmd import Patch, StepRecord
 
 __all__ = ["MAX_CLAIMS", "PlanTables", "Segment"]
@@ -111,7 +111,7 @@ class PlanTables:
 
     def _resolve(
         self,
-        value: int | Pointer | KernelSource,
+        value: int | Pointer | MappedTensor | KernelSource,
         slot: int,
         arena: list[tuple[int, int]],
         patches: list[tuple[int, int, int]],
@@ -120,6 +120,8 @@ class PlanTables:
         if isinstance(value, KernelSource):
             self.code_slots.append((slot, value))
             return self._addresses[value]
+        if isinstance(value, MappedTensor):
+            raise CompileError("the CPU has no copy engine that takes a description of a tensor")
         if not isinstance(value, Pointer):
             return int(value)
         if value.region is Region.CONSTANT:

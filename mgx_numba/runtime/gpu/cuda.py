@@ -11,9 +11,10 @@ import numpy as np
 
 from ...codegen.backend import backend
 from ...codegen.gpu.driver.device import Device, device
+from ...codegen.gpu.driver.tensor_maps import encoded
 from ...codegen.gpu.kernel import NAME
 from ...codegen.kernel import KernelSource
-from ...codegen.launch import Grid
+from ...codegen.launch import DYNAMIC_ALIGNMENT, Grid, TensorLayout
 from ...codegen.store import Store
 from ...errors import DeviceError
 from ..memory import address_of
@@ -58,6 +59,11 @@ class CudaEngine:
         """See `Engine.free`."""
         self.device.use()
         self.driver.call("cuMemFree_v2", c_void_p(address))
+
+    def tensor_map(self, layout: TensorLayout, address: int) -> np.ndarray:
+        """See `Engine.tensor_map`."""
+        self.device.use()
+        return encoded(self.driver, layout, address)
 
     def staging(self, size: int) -> np.ndarray:
         """Pinned memory, which is given back with the array."""
@@ -112,9 +118,13 @@ class CudaQueue:
         blocks, threads = geometry.blocks, geometry.threads
         if max(blocks[1:]) > MOST_PLANES:
             raise DeviceError(f"a launch of {blocks} blocks; axes 1 and 2 can have {MOST_PLANES}")
+        shared = geometry.shared_bytes
+        if shared:
+            shared += DYNAMIC_ALIGNMENT  # kernels round up to it: the driver aligns to less
+            self._device.allow_shared(function, shared)
         self._driver.call(
             "cuLaunchKernel", c_void_p(function), *map(c_uint, blocks), *map(c_uint, threads),
-            c_uint(geometry.shared_bytes), self.stream, parameters, None,
+            c_uint(shared), self.stream, parameters, None,
         )  # fmt: skip
 
     def upload(self, address: int, source: np.ndarray) -> None:

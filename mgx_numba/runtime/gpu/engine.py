@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...codegen.kernel import KernelSource
-from ...codegen.launch import Grid
+from ...codegen.launch import Grid, TensorLayout
 from ...codegen.store import Store
 
 __all__ = ["Engine", "Progress", "Queue"]
@@ -59,6 +59,13 @@ class Engine(Protocol):
 
     def free(self, address: int) -> None:
         """Give memory back."""
+
+    def tensor_map(self, layout: TensorLayout, address: int) -> np.ndarray:
+        """What describes a tensor at an address to the copy engine: `TensorMap.WORDS` int64.
+
+        Raises:
+            DeviceError: there is no copy engine, or it does not take the layout.
+        """
 
     def staging(self, size: int) -> np.ndarray:
         """Bytes of the host from which and to which copies are fastest, 64-byte aligned."""

@@ -13,7 +13,7 @@ from ...codegen.launch import Grid
 from ...codegen.store import Store
 from ...errors import CompileError, ShapeError
 from ..memory import numpy_dtype
-from ..plan import HostStep, ParameterSpec, Plan, Pointer, Region, Step, TensorView
+from ..plan import HostStep, MappedTensor, ParameterSpec, Plan, Pointer, Region, Step, TensorView
 from .engine import Engine, Progress, Queue
 
 __all__ = ["DeviceExecutable"]
@@ -151,13 +151,19 @@ class _Context:
 
     def _arguments(self, step: Step) -> np.ndarray:
         words = np.zeros(max(len(step.args), 1), np.int64)
+        mapped: list[tuple[int, np.ndarray]] = []
         for k, arg in enumerate(step.args):
             if isinstance(arg, Pointer):
                 words[k] = self._address(arg)
+            elif isinstance(arg, MappedTensor):
+                described = self._executable.engine.tensor_map(arg.layout, self._address(arg.pointer))
+                mapped.append((k, described))
             elif isinstance(arg, int):
                 words[k] = arg
             else:
                 raise CompileError(f"{step.label}: a kernel of this target calls no other one")
+        for k, described in mapped:
+            words[k : k + described.size] = described
         return words
 
     def _address(self, place: Pointer) -> int:

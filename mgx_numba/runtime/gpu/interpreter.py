@@ -11,7 +11,7 @@ import numpy as np
 from ...codegen.gpu.interpreter.memory import Memory
 from ...codegen.gpu.interpreter.run import interpret
 from ...codegen.kernel import KernelSource
-from ...codegen.launch import Grid
+from ...codegen.launch import Grid, TensorLayout
 from ...codegen.store import Store
 from ..memory import address_of, scratch
 from .engine import Progress
@@ -53,6 +53,11 @@ class InterpreterEngine:
         with self.lock:
             self.memory.remove(address)
             del self._arrays[address]
+
+    def tensor_map(self, layout: TensorLayout, address: int) -> np.ndarray:
+        """See `Engine.tensor_map`: the number of what the interpreter's memory knows."""
+        with self.lock:
+            return self.memory.add_map(layout, address)
 
     def staging(self, size: int) -> np.ndarray:
         """See `Engine.staging`."""

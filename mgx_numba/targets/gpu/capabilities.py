@@ -12,6 +12,8 @@ from ...graph.module import Module
 from ...graph.passes import Options
 from ...graph.passes.capabilities import Capabilities, ReductionWalk
 from ..options import TargetOptions
+from .rules.attention import ATTENTION
+from .rules.contraction import FLOATS
 
 __all__ = ["pass_options"]
 
@@ -32,6 +34,8 @@ def pass_options(options: TargetOptions) -> Options:
     """What passes may assume for plans of a device of any size."""
     return Options(
         fast_math=options.fast_math,
+        attention_types=ATTENTION,
+        epilogue_types=FLOATS,
         capabilities=Capabilities(
             threads=ENOUGH_BLOCKS,
             walk=reduction_walk,

@@ -6,7 +6,7 @@ from ..passes import PASSES as OF_COMPILERS
 
 __all__ = ["PASSES"]
 
-WITHOUT_KERNEL = frozenset(("fuse_attention", "one_pass_variance", "rewrite_reduce_max", "eliminate_data_type"))
+WITHOUT_KERNEL = frozenset(("one_pass_variance", "rewrite_reduce_max", "eliminate_data_type"))
 """Passes that make operators which only the CPU has a kernel for, and the one that makes float32 of 16-bit floats:
 tensor cores take these as they are."""
 

@@ -24,7 +24,7 @@ class GpuTarget:
     backend = "gpu"
     passes = PASSES
     tunes = False
-    device_options: frozenset[str] = frozenset()
+    device_options: frozenset[str] = frozenset(("float32_matmul_precision",))
 
     def compile(self, program: Program, options: TargetOptions, progress: Progress | None = None) -> Compiled:
         """See `Target.compile`.

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...codegen.backend import Backend
 from ...codegen.kernel import KernelSource
-from ...codegen.launch import Callee, Launch, Mark, Operand
+from ...codegen.launch import Callee, Launch, Mark, Operand, TensorMap
 from ...codegen.problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
 from ...codegen.problems.gemm import BlockWeights, GemmProblem
 from ...core.shape import Shape
@@ -28,7 +28,18 @@ from ...graph.printer import format_instruction, instruction_names
 from ...graph.program import Program
 from ...graph.ranges import Ranges
 from ...runtime.memory import ALIGNMENT, address_of, aligned_empty
-from ...runtime.plan import HostStep, ParameterSpec, Plan, Pointer, Region, Step, TensorSpec, TensorView, Use
+from ...runtime.plan import (
+    HostStep,
+    MappedTensor,
+    ParameterSpec,
+    Plan,
+    Pointer,
+    Region,
+    Step,
+    TensorSpec,
+    TensorView,
+    Use,
+)
 from ..options import TargetOptions
 from ..ref.interpreter import compute, evaluate_module, named
 from .buffers import Buffer, View, color
@@ -395,7 +406,9 @@ class Lowering:
             if bodies is None:
                 return _leaves(compute(ins, values[:count], lambda m, a: evaluate_module(m, a, outer)))
             runs = {module: body.within(outer) for module, body in bodies.items()}
-            return _leaves(compute(ins, values[:count], lambda m, a: runs[m](a)))
+            return _leaves(
+                compute(ins, values[:count], lambda m, a: runs[m](a), lambda m, *how: bodies[m].repeat(outer, *how))
+            )
 
         shapes = ins.shape.flatten()
         views: list[View] = []
@@ -531,10 +544,12 @@ class Lowering:
                 reason=step.reason,
             )
         launch = step.launch
-        args: list[int | Pointer | KernelSource] = []
+        args: list[int | Pointer | MappedTensor | KernelSource] = []
         for arg in launch.args:
             if isinstance(arg, Operand):
                 args.append(step.operands[arg.name].pointer(arg.offset))
+            elif isinstance(arg, TensorMap):
+                args.append(MappedTensor(step.operands[arg.operand.name].pointer(arg.operand.offset), arg.layout))
             elif isinstance(arg, Callee):
                 args.append(arg.kernel)
             elif isinstance(arg, Mark):
@@ -558,7 +573,11 @@ def _referenced(constants: list[np.ndarray], steps: list[Step | HostStep]) -> li
     """The constants, with nothing in place of those that no step refers to."""
     used: set[int] = set()
     for step in steps:
-        pointers = step.args if isinstance(step, Step) else [view.pointer for view in (*step.inputs, *step.outputs)]
+        pointers: list[int | Pointer | KernelSource] = []
+        if isinstance(step, Step):
+            pointers += [arg.pointer if isinstance(arg, MappedTensor) else arg for arg in step.args]
+        else:
+            pointers += [view.pointer for view in (*step.inputs, *step.outputs)]
         used.update(p.index for p in pointers if isinstance(p, Pointer) and p.region is Region.CONSTANT)
     return [array if k in used else np.empty(0, array.dtype) for k, array in enumerate(constants)]
 

@@ -58,6 +58,11 @@ class ProductOperands:
         """Emit what a block knows of its plane."""
         self._places = self._batch.split(buffer, "plane") if self._batch.lens else []
 
+    @property
+    def plane_indices(self) -> list[str]:
+        """The plane's number along each dimension of the batch, after `begin`."""
+        return self._places
+
     def plane_offset(self, operand: int) -> str:
         """Offset of an operand's plane: the left one, the right one, the result, then the epilogue's."""
         return self._batch.offset(operand, self._places)
@@ -106,7 +111,8 @@ class ConvolutionOperands:
         out = (full.out_strides[0], *(full.out_strides[1] * prod(full.out_lens[d + 1 :]) for d in axes))
         own = [(s[0], *(s[1] * prod(full.out_lens[d + 1 :]) for d in axes)) if s else (0,) * 4 for s in strides]
         lens = (full.batch, *full.out_lens)
-        self._row = Axes(arguments, "m", lens, [(full.x_strides[0], 0, 0, 0), out, *own])
+        self._pixel = Axes(arguments, "m", lens, [(full.x_strides[0], 0, 0, 0)])
+        self._result = _result_axes(full, arguments, [out, *own])
         self._full = [o.access == "full" or o.access == "per_n" for o in epilogue.operands]
         self._channels = arguments.integer("channels", full.group_in)
         self._taps = [arguments.integer(f"t{d}", n) for d, n in enumerate(full.kernel)]
@@ -131,14 +137,14 @@ class ConvolutionOperands:
     def row_place(self, buffer: CodeBuffer, row: str) -> RowPlace:
         """See `ProductOperands.row_place`."""
         inside = buffer.emit(f"{row} < rows")
-        indices = self._row.split(buffer, buffer.emit(f"imin({row}, rows - 1)"))
+        indices = self._pixel.split(buffer, buffer.emit(f"imin({row}, rows - 1)"))
         if self.problem.transposed:
             starts = tuple(buffer.emit(f"{i} + {pad}") for i, pad in zip(indices[1:], self._pads))
         else:
             starts = tuple(
                 buffer.emit(f"{i} * {stride} - {pad}") for i, stride, pad in zip(indices[1:], self._stride, self._pads)
             )
-        return RowPlace(inside, buffer.emit(self._row.offset(0, indices)), starts, indices[0])
+        return RowPlace(inside, buffer.emit(self._pixel.offset(0, indices)), starts, indices[0])
 
     def step(self, buffer: CodeBuffer, k: str) -> None:
         """See `ProductOperands.step`."""
@@ -172,8 +178,18 @@ class ConvolutionOperands:
 
     def result_row(self, buffer: CodeBuffer, row: str) -> list[str]:
         """See `ProductOperands.result_row`."""
-        indices = self._row.split(buffer, row)
-        return [buffer.emit(self._row.offset(k, indices)) for k in range(1, len(self._row.strides))]
+        indices = self._result.split(buffer, row)
+        return [buffer.emit(self._result.offset(k, indices)) for k in range(len(self._result.strides))]
+
+
+def _result_axes(full: ConvProblem, arguments: Arguments, strides: Sequence[Sequence[int]]) -> Axes:
+    """The result's rows as images and pixels, or as one axis where images follow each other like pixels."""
+    pairs = [(s[0], s[-1]) for s in strides]
+    if full.out_pixels == 1:
+        return Axes(arguments, "o", (full.batch,), [(image,) for image, _ in pairs])
+    if all(image == pixel * full.out_pixels for image, pixel in pairs) or full.batch == 1:
+        return Axes(arguments, "o", (full.batch * full.out_pixels,), [(pixel,) for _, pixel in pairs])
+    return Axes(arguments, "o", (full.batch, full.out_pixels), pairs)
 
 
 Operands2D = ProductOperands | ConvolutionOperands

@@ -6,9 +6,9 @@ from ....core.types import Type, from_numpy
 from ....errors import UnsupportedError
 from ...arguments import Arguments
 from ...printer import CodeBuffer, VectorValue, numpy_dtype
-from ...tuning.request import Request
 from ..printer import ThreadPrinter
 from .operands import operands_of
+from .placed import PlacedRequest
 
 __all__ = ["ACCUMULATORS", "ContractionText"]
 
@@ -27,23 +27,26 @@ class ContractionText:
 
     Attributes:
         accumulator: dtype of the sums.
+        out_dtype: of the result.
         operands: where elements are.
         lanes: elements of the left operand that are gathered at once, 0 for one as a scalar.
     """
 
     lanes = 0
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, placed: PlacedRequest) -> None:
         """Raises `UnsupportedError` for sums that no kernel adds."""
+        request = placed.request
         problem, epilogue = request.problem, request.epilogue
-        self.request = request
+        self.request, self.placed = request, placed
         if problem.types.out not in ACCUMULATORS:
             raise UnsupportedError(f"GPU kernels have no contractions that give {problem.types.out}")
         self.accumulator = ACCUMULATORS[problem.types.out]
         self.arguments = Arguments()
         self.arguments.pointer("p_x", "x", problem.types.a)
         self.arguments.pointer("p_w", "w", problem.types.b)
-        self.arguments.pointer("p_out", "out", epilogue.out_dtype(problem.types.out))
+        self.out_dtype = epilogue.out_dtype(problem.types.out)
+        self.arguments.pointer("p_out", "out", self.out_dtype)
         for k, operand in enumerate(epilogue.operands):
             self.arguments.pointer(f"p_e{k}", f"e{k}", operand.dtype)
         prologue = problem.prologue
@@ -76,6 +79,10 @@ class ContractionText:
         for line in (*self.arguments.bind(), "thread = thread_index(0)", "plane = block_index(1)"):
             buffer.line(line)
         self.operands.begin(buffer)
+        self._planes(buffer)
+
+    def _planes(self, buffer: CodeBuffer) -> None:
+        """Emit where the plane is of each operand."""
         names = ["x", "w", "out", *(f"e{k}" for k in range(len(self.request.epilogue.operands)))]
         for k, name in enumerate(names):
             buffer.line(f"r_{name} = offset(p_{name}, {self.operands.plane_offset(k)})")
@@ -98,7 +105,9 @@ class ContractionText:
             values.append(printer.loaded(text, operand.dtype))
         return printer.stored(problem.prologue.body.evaluate(printer, values))
 
-    def _store(self, buffer: CodeBuffer, sums: str, row: str, column: str, lanes: int) -> None:
+    def _store(self, buffer: CodeBuffer, sums: str, row: str, column: str, lanes: int, aligned: bool = False) -> None:
+        """Store sums after the epilogue; ``aligned``: all that moves lies at multiples of its vectors' size."""
+        suffix = "_aligned" if aligned and lanes > 1 else ""
         epilogue, problem = self.request.epilogue, self.request.problem
         printer = ThreadPrinter(buffer, lanes, epilogue.fast_math)
         out, *extras = self.operands.result_row(buffer, row)
@@ -111,9 +120,9 @@ class ContractionText:
             for k, (operand, place) in enumerate(zip(epilogue.operands, extras)):
                 moves = operand.access in ("full", "per_n")
                 if moves:
-                    text = f"load(r_e{k}, {place} + {column}, {lanes})"
+                    text = f"load{suffix}(r_e{k}, {place} + {column}, {lanes})"
                 else:
                     text = f"load_splat(r_e{k}, {place}, {lanes})"
                 values.append(printer.loaded(text, operand.dtype))
             value = epilogue.body.evaluate(printer, values)
-        buffer.line(f"store(r_out, {out} + {column}, {printer.stored(value)})")
+        buffer.line(f"store{suffix}(r_out, {out} + {column}, {printer.stored(value)})")

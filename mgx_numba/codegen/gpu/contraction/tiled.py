@@ -13,8 +13,9 @@ from ...launch import Launch, Solution
 from ...printer import CodeBuffer
 from ...problems.convolution import ConvProblem
 from ...problems.gemm import GemmProblem
-from ...tuning.request import Request, least_bytes
+from ...tuning.request import least_bytes
 from ..kernel import gpu_grid, gpu_kernel
+from .placed import PlacedRequest
 from .text import ContractionText
 
 __all__ = ["pack_weights", "packed_lens", "tiled_solution"]
@@ -49,20 +50,20 @@ def pack_weights(problem: ConvProblem, weights: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(split.transpose(0, 3, 2, 1))
 
 
-def tiled_solution(request: Request, origin: str = "") -> Solution:
+def tiled_solution(placed: PlacedRequest) -> Solution:
     """The launch of a contraction; operands are named as in `codegen.launch.Operand`, ``a0``, ... those of a prologue.
 
     Raises:
         UnsupportedError: sums of this type, or an operation around the contraction, have no kernel.
     """
-    printer = _TiledText(request)
+    printer, request = _TiledText(placed), placed.request
     lines = printer.lines()
     blocks, planes = printer.tiles, printer.operands.planes
     problem, epilogue = request.problem, request.epilogue
     kind = "gemm" if isinstance(problem, GemmProblem) else "convolution"
     name = f"{kind}_{problem.types.out}{'_' * bool(epilogue.name)}{epilogue.name}_kernel"
     launch = Launch(
-        kernel=gpu_kernel(name, lines, printer.threads, len(printer.arguments.values), origin),
+        kernel=gpu_kernel(name, lines, printer.threads, len(printer.arguments.values)),
         args=printer.arguments.values,
         geometry=gpu_grid(blocks, printer.threads, planes),
         flops=problem.flops,
@@ -74,13 +75,14 @@ def tiled_solution(request: Request, origin: str = "") -> Solution:
 class _TiledText(ContractionText):
     """The text of one contraction."""
 
-    def __init__(self, request: Request) -> None:
-        super().__init__(request)
+    def __init__(self, placed: PlacedRequest) -> None:
+        super().__init__(placed)
         planes = self.operands.planes
         self.tile = LARGE if self._tiles(LARGE, LARGE) * planes >= FEW_TILES else SMALL
         self.threads = (self.tile // OWN) ** 2
         self.tiles = self._tiles(self.tile, self.tile)
         self.whole_columns = self.operands.columns % OWN == 0
+        self.aligned = placed.lanes(self.operands.columns, OWN) == OWN
 
     def lines(self) -> list[str]:
         """All statements of the kernel."""
@@ -164,7 +166,7 @@ class _TiledText(ContractionText):
             row = buffer.emit(f"first_row + down_rows + {i}" if i else "first_row + down_rows")
             if self.whole_columns:
                 with buffer.block(f"if ({row} < rows) & ({column} < columns):"):
-                    self._store(buffer, f"acc{i}", row, column, OWN)
+                    self._store(buffer, f"acc{i}", row, column, OWN, self.aligned)
             else:
                 with buffer.block(f"for j in range({OWN}):"):
                     buffer.line(f"column = {column} + j")

@@ -87,7 +87,7 @@ class Device:
         finally:
             self.driver.call("cuLinkDestroy", state)
 
-    def function(self, symbol: str, code: bytes, shared_bytes: int = 0) -> int:
+    def function(self, symbol: str, code: bytes) -> int:
         """Handle of a kernel, loaded from machine code or PTX unless it is already; it stays until the process ends.
 
         Raises:
@@ -99,11 +99,13 @@ class Device:
                 module, function = c_void_p(), c_void_p()
                 self.driver.call("cuModuleLoadData", byref(module), code + b"\0")
                 self.driver.call("cuModuleGetFunction", byref(function), module, c_char_p(symbol.encode()))
-                if shared_bytes > 0:
-                    self.driver.call("cuFuncSetAttribute", function, _DYNAMIC_SHARED, shared_bytes)
                 assert function.value is not None
                 self._functions[symbol] = function.value
             return self._functions[symbol]
+
+    def allow_shared(self, function: int, size: int) -> None:
+        """Let launches of a kernel have so many bytes of shared memory besides what its text declares."""
+        self.driver.call("cuFuncSetAttribute", c_void_p(function), _DYNAMIC_SHARED, size)
 
     def _attribute(self, number: int) -> int:
         value = c_int()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ....errors import MgxError
+from ...launch import TensorLayout, TensorMap
 
 __all__ = ["Allocation", "KernelFault", "Memory", "Place", "Thread"]
 
@@ -15,6 +16,12 @@ _NOBODY = -1
 """Thread number of a byte that none has touched."""
 _SEVERAL = -2
 """Thread number of a byte that several have read."""
+_WARP_READERS = -3
+"""Less the number of a warp: several threads of it have read a byte, and no other."""
+WARP = 32
+"""Threads of a warp."""
+EPOCH = 1 << 20
+"""A block's epoch: barriers of a warp between two of the block are fewer."""
 _X_BITS, _Y_BITS = 24, 20
 """Bits of a block's number for its first two indices: interpreted grids are small."""
 
@@ -25,7 +32,8 @@ class KernelFault(MgxError):
 
 @dataclass
 class Thread:
-    """Whose turn it is: a thread of a block, and the barriers that its block has passed."""
+    """Whose turn it is: a thread of a block, and the barriers that its block has passed: ``epoch`` of the block
+    counted in steps of `EPOCH`, plus those of the thread's warp since."""
 
     block: tuple[int, int, int] = (0, 0, 0)
     index: int = 0
@@ -71,18 +79,21 @@ class Allocation:
             self._writer[:, part] = [[who.number], [block], [who.epoch]]
         else:
             readers = self._reader[:, part]
-            fresh = (
-                (readers[0] == _NOBODY)
-                | (readers[0] == who.number)
-                | ((readers[1] == block) & (readers[2] < who.epoch))
+            before = readers[2] < who.epoch
+            past = (
+                (readers[1] == block)
+                & before
+                & ((readers[2] // EPOCH < who.epoch // EPOCH) | _of_warp(readers[0], who))
             )
-            readers[0] = np.where(fresh, who.number, _SEVERAL)
+            fresh = (readers[0] == _NOBODY) | (readers[0] == who.number) | past
+            near = (readers[1] == block) & _of_warp(readers[0], who)
+            readers[0] = np.where(fresh, who.number, np.where(near, _WARP_READERS - who.number // WARP, _SEVERAL))
             readers[1] = np.where(fresh | (readers[1] == block), block, _SEVERAL)
             readers[2] = who.epoch
 
     def _check(self, last: np.ndarray, who: Thread, block: int, did: str, start: int, write: bool) -> None:
-        same_block = (last[0] != who.number) & (last[2] == who.epoch)
-        others = (last[0] != _NOBODY) & ((last[1] != block) | same_block)
+        past = (last[2] // EPOCH < who.epoch // EPOCH) | ((last[2] < who.epoch) & _of_warp(last[0], who))
+        others = (last[0] != _NOBODY) & ((last[1] != block) | ((last[0] != who.number) & ~past))
         if others.any():
             at = int(np.argmax(others))
             number = int(last[0, at])
@@ -94,12 +105,36 @@ class Allocation:
             )
 
 
+def _of_warp(numbers: np.ndarray, who: Thread) -> np.ndarray:
+    """Which of these, threads or all readers of a warp, are of a thread's own warp."""
+    warps = np.where(numbers >= 0, numbers // WARP, _WARP_READERS - numbers)
+    return warps == who.number // WARP
+
+
 class Memory:
     """The allocations of a device, by address."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._found: list[Allocation] = []
+        self._maps: list[tuple[TensorLayout, int]] = []
+
+    def add_map(self, layout: TensorLayout, address: int) -> np.ndarray:
+        """Words that stand for a tensor at an address; `map_of` knows the first."""
+        self._maps.append((layout, address))
+        words = np.zeros(TensorMap.WORDS, np.int64)
+        words[0] = len(self._maps)
+        return words
+
+    def map_of(self, number: int) -> tuple[TensorLayout, int]:
+        """The tensor that a word stands for.
+
+        Raises:
+            KernelFault: none.
+        """
+        if not 0 < number <= len(self._maps):
+            raise KernelFault(f"word {number} of an argument block describes no tensor")
+        return self._maps[number - 1]
 
     def add(self, address: int, data: np.ndarray, name: str) -> Allocation:
         """Make bytes known at their address."""

@@ -96,6 +96,11 @@ def _reduced(name: str) -> Callable[[np.ndarray], Any]:
     return call
 
 
+def _exp2(x: Any) -> Any:
+    with np.errstate(all="ignore"):
+        return np.exp2(np.asarray(x, np.float32))
+
+
 def _splat(x: Any, lanes: int) -> np.ndarray:
     x = np.asarray(x)
     return x if x.ndim else np.full(lanes, x)
@@ -123,6 +128,10 @@ def elementwise_names() -> dict[str, Any]:
         first_greater=_first_greater,
         splat=_splat,
         extract=lambda v, k: v[k],
+        exp2_quick=_exp2,
+        low2=lambda v: v[:2],
+        high2=lambda v: v[2:],
+        pack_words=lambda v: v.view(np.int32),
         join2=lambda *parts: np.concatenate(parts),
         join4=lambda *parts: np.concatenate(parts),
         lane_mask=lambda count, lanes: np.arange(lanes) < count,

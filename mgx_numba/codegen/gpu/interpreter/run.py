@@ -1,6 +1,7 @@
 """Runs a kernel's text: every thread of a block is a coroutine that stops where it meets others.
 
-A thread runs until it calls a collective name: ``barrier`` waits for all threads of the block, the others for the warp.
+A thread runs until it calls a collective name: ``barrier`` waits for all threads of the block, others for the warp or
+the warpgroup, ``mbarrier_wait`` for a phase of a barrier.
 All who meet must be at the same call of the text; anything else is reported, as are accesses out of bounds and races.
 """
 
@@ -18,13 +19,12 @@ import numpy as np
 from ....errors import MgxError
 from ...kernel import KernelSource
 from ...launch import Grid
-from .memory import Allocation, KernelFault, Memory, Place, Thread
+from .asynchronous import WARPGROUP, BlockAsync, Copies
+from .memory import EPOCH, WARP, Allocation, KernelFault, Memory, Place, Thread
 from .names import DTYPES, elementwise_names, memory_names, numpy_dtype
+from .warpgroups import WARPGROUP_NAMES, store_sums, wgmma_zero
 
 __all__ = ["COLLECTIVES", "interpret"]
-
-WARP = 32
-"""Threads of a warp."""
 
 
 def _shuffle_xor(lanes: Sequence[tuple[Any, ...]]) -> list[Any]:
@@ -47,13 +47,31 @@ def _mma(dtype: np.dtype, lanes: Sequence[tuple[Any, ...]]) -> list[Any]:
     return [np.concatenate([sums[g, 2 * c : 2 * c + 2], sums[g + 8, 2 * c : 2 * c + 2]]) for g, c in places]
 
 
+def _ldmatrix(turned: bool, lanes: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Four tiles of eight rows of 16 bytes, from where each lane points to."""
+    tiles = []
+    for m in range(4):
+        rows = []
+        for p, i in lanes[8 * m : 8 * m + 8]:
+            if p.misaligned(i, 16):
+                raise KernelFault(f"element {i} of {p.allocation.name} is not at a multiple of 16 bytes")
+            rows.append(p.read(i, 16 // p.dtype.itemsize))
+        whole = np.stack(rows)
+        tiles.append(np.ascontiguousarray(whole.T if turned else whole).view(np.int32))
+    return [np.array([tile[lane // 4, lane % 4] for tile in tiles]) for lane in range(WARP)]
+
+
 _TF32 = np.int32(-(1 << 13))
 COLLECTIVES: dict[str, Callable[[Sequence[tuple[Any, ...]]], list[Any]]] = {
     "shuffle_xor": _shuffle_xor,
+    "ldmatrix4": functools.partial(_ldmatrix, False),
+    "ldmatrix4_turned": functools.partial(_ldmatrix, True),
+    "warp_barrier": lambda lanes: [None] * WARP,
     **{f"mma_{name}": functools.partial(_mma, numpy_dtype(name)) for name in ("float16", "bfloat16", "float32")},
 }
 """Names that the 32 threads of a warp call together: each thread's result, from the operands of all."""
 
+_STOPPING = frozenset(("barrier", "mbarrier_wait", *COLLECTIVES, *WARPGROUP_NAMES))
 _Steps = Generator[tuple[str, int, tuple[Any, ...]], Any, None]
 
 
@@ -63,7 +81,7 @@ class _Collective(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         """Yield the name, the line and the operands in place of a collective call."""
         self.generic_visit(node)
-        if not isinstance(node.func, ast.Name) or node.func.id not in ("barrier", *COLLECTIVES):
+        if not isinstance(node.func, ast.Name) or node.func.id not in _STOPPING:
             return node
         request = ast.Tuple(
             [ast.Constant(node.func.id), ast.Constant(node.lineno), ast.Tuple(node.args, ast.Load())], ast.Load()
@@ -88,9 +106,8 @@ def interpret(source: KernelSource, args: Sequence[int], geometry: Grid, memory:
     """
     memory.forget()
     filename = f"<{source.name}>"
-    who = Thread()
-    shared: dict[int, Allocation] = {}
-    names = {**elementwise_names(), **memory_names(), **_thread_names(who, memory, shared)}
+    state = _BlockState(memory, geometry)
+    names = {**elementwise_names(), **memory_names(), **_thread_names(state), **_engine_names(state)}
     exec(_code(source.text, filename), names)
     if names["THREADS"] != geometry.threads[0] or geometry.threads[1:] != (1, 1):
         raise KernelFault(
@@ -102,13 +119,63 @@ def interpret(source: KernelSource, args: Sequence[int], geometry: Grid, memory:
     for z in range(geometry.blocks[2]):
         for y in range(geometry.blocks[1]):
             for x in range(geometry.blocks[0]):
-                shared.clear()
-                who.block, who.epoch = (x, y, z), 0
-                _RunningBlock(source.name, lines, filename, names["kernel"], args, names["THREADS"], who).run()
+                state.begin((x, y, z))
+                _RunningBlock(source.name, lines, filename, names["kernel"], args, state).run()
 
 
-def _thread_names(who: Thread, memory: Memory, shared: dict[int, Allocation]) -> dict[str, Any]:
+class _BlockState:
+    """What the names refer to that a block has: whose turn it is, its memory, and what works beside its threads.
+
+    Attributes:
+        shared: its memory by the line that declares it.
+        dynamic: the memory that the launch gives.
+    """
+
+    def __init__(self, memory: Memory, geometry: Grid) -> None:
+        self.memory = memory
+        self.threads = geometry.threads[0]
+        self.who = Thread()
+        self.copies = Copies(self.who)
+        self._dynamic_bytes = geometry.shared_bytes
+        self.begin((0, 0, 0))
+
+    def begin(self, block: tuple[int, int, int]) -> None:
+        """A new block."""
+        self.who.block, self.who.epoch = block, 0
+        self.shared: dict[int, Allocation] = {}
+        self.dynamic = Allocation(np.zeros(self._dynamic_bytes, np.uint8), "the block's dynamic memory", shared=True)
+        self.copies.forget()
+        self.sync = BlockAsync(self.threads, self.memory)
+
+
+def _engine_names(state: _BlockState) -> dict[str, Any]:
+    """The names of barriers that count, of the copy engine, and of what warpgroups hold."""
+
+    def load(to: Place, number: int, barrier: Place, place: np.ndarray, *taps: int) -> None:
+        state.sync.load(to, number, barrier, place, taps, state.who.number)
+
+    return {
+        "mbarrier_init": lambda p, count: state.sync.init(p, count),
+        "mbarrier_fence": lambda: None,
+        "mbarrier_arrive": lambda p: state.sync.arrive(p, state.who.number),
+        "mbarrier_expect": lambda p, count: state.sync.arrive(p, state.who.number, count),
+        "copy_async": state.copies.ask,
+        "copy_commit": state.copies.commit,
+        "copy_wait": state.copies.wait,
+        "tensor_map": lambda args, slot: args[slot],
+        "tensor_prefetch": lambda number: None,
+        "place4": lambda *parts: np.array(parts, np.int32),
+        "tensor_load": load,
+        "tensor_load_window": load,
+        "wgmma_fence": lambda: None,
+        "wgmma_zero": wgmma_zero,
+        "store_sums": store_sums,
+    }
+
+
+def _thread_names(state: _BlockState) -> dict[str, Any]:
     """The names that depend on whose turn it is."""
+    who = state.who
     names: dict[str, Any] = {
         "thread_index": lambda axis: who.index if axis == 0 else 0,
         "block_index": lambda axis: who.block[axis],
@@ -117,16 +184,20 @@ def _thread_names(who: Thread, memory: Memory, shared: dict[int, Allocation]) ->
         dtype = numpy_dtype(name)
 
         def pointer(args: Sequence[int], slot: int, dtype: np.dtype = dtype) -> Place:
-            return Place(*memory.find(args[slot]), dtype, who)
+            return Place(*state.memory.find(args[slot]), dtype, who)
 
         def block_memory(count: int, dtype: np.dtype = dtype) -> Place:
-            line = _line_of_caller()
+            line, shared = _line_of_caller(), state.shared
             if line not in shared:
                 data = np.zeros(count * dtype.itemsize, np.uint8)
                 shared[line] = Allocation(data, f"the block's memory of line {line}", shared=True)
             return Place(shared[line], 0, dtype, who)
 
+        def dynamic(start: int, dtype: np.dtype = dtype) -> Place:
+            return Place(state.dynamic, start, dtype, who)
+
         names[f"pointer_{name}"], names[f"shared_{name}"] = pointer, block_memory
+        names[f"dynamic_{name}"] = dynamic
     return names
 
 
@@ -139,13 +210,16 @@ class _RunningBlock:
 
     def __init__(
         self, name: str, lines: Sequence[str], filename: str, kernel: Callable[..., _Steps], args: Sequence[int],
-        threads: int, who: Thread,
+        state: _BlockState,
     ) -> None:  # fmt: skip
         self._name = name
         self._lines = lines
         self._filename = filename
-        self._who = who
-        self._steps = [kernel(args) for _ in range(threads)]
+        self._who = state.who
+        self._sync = state.sync
+        self._steps = [kernel(args) for _ in range(state.threads)]
+        self._warp_epochs = [0] * (-(-state.threads // WARP))
+        self._epoch = 0
         self._waiting: dict[int, tuple[str, int, tuple[Any, ...]]] = {}
 
     def run(self) -> None:
@@ -159,7 +233,7 @@ class _RunningBlock:
             raise self._stuck()
 
     def _advance(self, index: int, answer: Any) -> None:
-        self._who.index = self._who.number = index
+        self._turn(index)
         try:
             self._waiting[index] = self._steps[index].send(answer)
         except StopIteration:
@@ -169,6 +243,11 @@ class _RunningBlock:
             raise KernelFault(
                 f"{self._name}, block {self._who.block}, thread {index}{self._place(error)}: {problem}"
             ) from error
+
+    def _turn(self, index: int) -> None:
+        """It is a thread's turn."""
+        self._who.index = self._who.number = index
+        self._who.epoch = self._epoch * EPOCH + self._warp_epochs[index // WARP]
 
     def _place(self, error: Exception) -> str:
         """The line of the text that an error came from."""
@@ -182,20 +261,50 @@ class _RunningBlock:
     def _met(self) -> dict[int, Any]:
         """What the threads get that have all met, by thread."""
         found: dict[int, Any] = {}
+        for index, (name, line, given) in self._waiting.items():
+            if name == "mbarrier_wait" and self._told(index, line, functools.partial(self._passed, index, *given)):
+                found[index] = None
         for first in range(0, len(self._steps), WARP):
-            lanes = range(first, min(first + WARP, len(self._steps)))
-            requests = [self._waiting.get(k) for k in lanes]
-            if len(lanes) == WARP and None not in requests and len({r[:2] for r in requests if r}) == 1:
-                name = requests[0][0] if requests[0] else ""
-                if name in COLLECTIVES:
-                    found.update(zip(lanes, COLLECTIVES[name]([r[2] for r in requests if r])))
+            name, operands = self._agreed(range(first, first + WARP))
+            if name in COLLECTIVES:
+                if name == "warp_barrier":
+                    self._warp_epochs[first // WARP] += 1
+                    self._sync.meet(range(first, first + WARP))
+                self._turn(first)
+                results = self._told(first, self._waiting[first][1], functools.partial(COLLECTIVES[name], operands))
+                found.update(zip(range(first, first + WARP), results))
+        for first in range(0, len(self._steps), WARPGROUP):
+            name, operands = self._agreed(range(first, first + WARPGROUP))
+            if name in WARPGROUP_NAMES:
+                call = functools.partial(WARPGROUP_NAMES[name], self._sync, first, operands)
+                results = self._told(first, self._waiting[first][1], call)
+                found.update(zip(range(first, first + WARPGROUP), results))
         if found:
             return found
         everyone = len(self._waiting) == len(self._steps)
         if everyone and {r[:2] for r in self._waiting.values()} == {("barrier", next(iter(self._waiting.values()))[1])}:
-            self._who.epoch += 1
+            self._epoch += 1
+            self._sync.meet(range(len(self._steps)))
             return dict.fromkeys(range(len(self._steps)))
         return {}
+
+    def _agreed(self, threads: range) -> tuple[str, list[tuple[Any, ...]]]:
+        """The name that all of these threads wait at, and what each gives to it; no name if they do not."""
+        requests = [self._waiting[k] for k in threads if k in self._waiting]
+        if len(requests) < len(threads) or len({r[:2] for r in requests}) != 1:
+            return "", []
+        return requests[0][0], [r[2] for r in requests]
+
+    def _passed(self, index: int, barrier: Place, parity: int) -> bool:
+        return self._sync.passed(barrier, parity, index)
+
+    def _told(self, index: int, line: int, action: Callable[[], Any]) -> Any:
+        """What an action gives; a fault says which thread and line it is of."""
+        try:
+            return action()
+        except KernelFault as error:
+            place = f", line {line} ({self._lines[line - 1].strip()})"
+            raise KernelFault(f"{self._name}, block {self._who.block}, thread {index}{place}: {error}") from error
 
     def _stuck(self) -> KernelFault:
         """What is said when those who wait will never meet."""

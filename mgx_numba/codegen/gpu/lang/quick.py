@@ -19,7 +19,8 @@ from ...lang.vector import elementwise
 from .threads import call, target
 
 __all__ = [
-    "exp_quick", "gelu_erf_quick", "gelu_tanh_quick", "sigmoid_quick", "silu_quick", "softplus_quick", "tanh_quick",
+    "exp2_quick", "exp_quick", "gelu_erf_quick", "gelu_tanh_quick", "sigmoid_quick", "silu_quick", "softplus_quick",
+    "tanh_quick",
 ]  # fmt: skip
 
 
@@ -79,6 +80,7 @@ def _silu(b: VectorBuilder, x: ir.Value) -> ir.Value:
     return b.div(x, b.add(_exp(b, b.neg(x)), 1.0))
 
 
+exp2_quick = _of("exp2_quick", _power_of_two)
 exp_quick = _of("exp_quick", _exp)
 gelu_erf_quick = _quick("gelu_erf")
 gelu_tanh_quick = _quick("gelu_tanh")

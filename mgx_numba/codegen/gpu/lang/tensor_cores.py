@@ -13,10 +13,11 @@ from llvmlite import ir
 from numba.core import types
 from numba.core.errors import TypingError
 
+from ...lang.target import itemsize
 from ...lang.vector import Vec, make_intrinsic, pointer_type
 from .threads import call, target
 
-__all__ = ["floats_of", "join2", "join4", "mma_bfloat16", "mma_float16", "mma_float32", "words_of"]
+__all__ = ["floats_of", "join2", "join4", "mma_bfloat16", "mma_float16", "mma_float32", "pack_words", "words_of"]
 
 _I32, _F32 = ir.IntType(32), ir.FloatType()
 _SUMS, _A, _B = Vec("float32", 4), Vec("int32", 4), Vec("int32", 2)
@@ -67,14 +68,15 @@ def _join(count: int) -> Any:
 
     def define(*parts: types.Type) -> Any:
         first = parts[0]
-        if not isinstance(first, Vec) or first.lanes != 1 or set(parts) != {first}:
-            raise TypingError(f"{name}: expected {count} vectors of one lane and dtype, got {parts}")
-        whole = Vec(first.dtype, count)
+        if not isinstance(first, Vec) or not first.lanes or set(parts) != {first}:
+            raise TypingError(f"{name}: expected {count} vectors of one dtype and lane count, got {parts}")
+        whole = Vec(first.dtype, count * first.lanes)
 
         def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
-            result = ir.Constant(ir.VectorType(values[0].type.element, count), ir.Undefined)
-            for k, value in enumerate(values):
-                result = builder.insert_element(result, builder.extract_element(value, _I32(0)), _I32(k))
+            result = ir.Constant(ir.VectorType(values[0].type.element, whole.lanes), ir.Undefined)
+            for k in range(whole.lanes):
+                part, lane = divmod(k, first.lanes)
+                result = builder.insert_element(result, builder.extract_element(values[part], _I32(lane)), _I32(k))
             return result
 
         return whole(*parts), lower
@@ -82,6 +84,18 @@ def _join(count: int) -> Any:
     return make_intrinsic(name, define, count)
 
 
+def _pack_words(v: types.Type) -> Any:
+    if not isinstance(v, Vec) or itemsize(v.dtype) != 2 or v.lanes not in (2, 4, 8):
+        raise TypingError(f"pack_words: expected pairs of 16-bit elements, got {v}")
+    words = Vec("int32", v.lanes // 2)
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        return builder.bitcast(values[0], ir.VectorType(_I32, words.lanes))
+
+    return words(v), lower
+
+
+pack_words = make_intrinsic("pack_words", _pack_words, 1)
 join2, join4 = _join(2), _join(4)
 mma_float16 = _mma("float16", "llvm.nvvm.mma.m16n8k16.row.col.f32.f32")
 mma_bfloat16 = _mma("bfloat16", "llvm.nvvm.mma.m16n8k16.row.col.bf16")

@@ -51,7 +51,8 @@ def lowered(source: KernelSource, arch: Architecture) -> str:
 
     with _lock, executed(source, vocabulary_names()) as names:
         try:
-            return frontend.lower(names["kernel"], source.symbol, names["SLOTS"], names["THREADS"], arch)
+            shape = frontend.BlockShape(names["SLOTS"], names["THREADS"], names.get("BLOCKS", 1))
+            return frontend.lower(names["kernel"], source.symbol, shape, arch)
         except frontend.Refused as error:
             raise failure(source, str(error)) from error.__cause__
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import types as python_types
+from dataclasses import dataclass
 
 from llvmlite import ir
 from numba.core import cgutils, types
@@ -16,7 +17,7 @@ from ...lang.target import with_features
 from ...toolchain.frontend import Refused, call_inlined, typed_module
 from ..architecture import Architecture, lowering_for
 
-__all__ = ["Refused", "lower"]
+__all__ = ["BlockShape", "Refused", "lower"]
 
 _ARGUMENTS = (types.CPointer(types.int64),)
 _FEATURES = frozenset(("fma", "f16c"))
@@ -27,11 +28,20 @@ _CONSTANT_SPACE, _PRIVATE_SPACE = 4, 5  # LLVM's AMDGPU usage, "Address Spaces"
 _I64 = ir.IntType(64)
 
 
+@dataclass(frozen=True)
+class BlockShape:
+    """What a kernel's text says of its blocks: int64 words of arguments, threads, blocks on a multiprocessor."""
+
+    slots: int
+    threads: int
+    blocks: int = 1
+
+
 class _Entry(ir.Function):
     """A kernel's entry; its head has attributes that llvmlite's builder has no words for."""
 
-    def __init__(self, module: ir.Module, symbol: str, slots: int, threads: int, arch: Architecture) -> None:
-        block = ir.ArrayType(_I64, slots)
+    def __init__(self, module: ir.Module, symbol: str, shape: BlockShape, arch: Architecture) -> None:
+        block, threads = ir.ArrayType(_I64, shape.slots), shape.threads
         space = 0 if arch.nvidia else _CONSTANT_SPACE
         super().__init__(module, ir.FunctionType(ir.VoidType(), [block.as_pointer(space)]), name=symbol)
         (self.block,) = self.args
@@ -42,6 +52,7 @@ class _Entry(ir.Function):
                 f'ptx_kernel void @"{symbol}"({kind} byval({block}) align {_BLOCK_ALIGNMENT} "nvvm.grid_constant" '
                 f"{place})"
                 f' "nvvm.maxntid"="{threads}"'
+                f' "nvvm.minctasm"="{shape.blocks}"'
             )
         else:
             self._head = (
@@ -55,16 +66,15 @@ class _Entry(ir.Function):
 
 
 @global_compiler_lock
-def lower(function: python_types.FunctionType, symbol: str, slots: int, threads: int, arch: Architecture) -> str:
-    """LLVM IR of ``function(args)`` as a kernel called ``symbol`` of ``threads`` threads a block, whose one parameter
-    is a block of ``slots`` int64 words.
+def lower(function: python_types.FunctionType, symbol: str, shape: BlockShape, arch: Architecture) -> str:
+    """LLVM IR of ``function(args)`` as a kernel called ``symbol``, whose one parameter is a block of int64 words.
 
     Raises:
         Refused: the function does not type or does not lower.
     """
     with with_features(_FEATURES), lowering_for(arch):
         module, body = typed_module(function, symbol, _ARGUMENTS, types.void)
-        entry = _Entry(module, symbol, slots, threads, arch)
+        entry = _Entry(module, symbol, shape, arch)
         builder = ir.IRBuilder(entry.append_basic_block())
         words = _I64.as_pointer()
         place = entry.block if arch.nvidia else builder.addrspacecast(entry.block, words)

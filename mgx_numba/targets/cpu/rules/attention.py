@@ -7,29 +7,19 @@ from dataclasses import replace
 import numpy as np
 
 from ....codegen.cpu.attention import AttentionProblem, MaskLayout, plan, reads_turned_masks
-from ....codegen.cpu.cluster.pointwise import pointwise_launch
 from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
-from ....graph.module import Module
 from ....ops.attention import Attention
-from ....ops.base import make_op
 from ....runtime.plan import Region
+from ...lowering.attention import accepts_attention, as_type, attention_output, convert, mask_strides
 from ...lowering.buffers import Buffer, View
 from ...lowering.lowering import Lowering
 from ...lowering.solutions import with_origin
 from .table import lowering
 
-HEADS_LAST = (0, 2, 1, 3)
-"""Permutation between [batch, head, position, feature] and the [batch, position, head, feature] of projections."""
 
-
-def _accepts(ins: Instruction, shape: Shape) -> bool:
-    """Kernels write rows of contiguous features."""
-    return shape.lens[3] == 1 or shape.strides[3] == 1
-
-
-@lowering("attention", accepts=_accepts)
+@lowering("attention", accepts=accepts_attention)
 def lower_attention(low: Lowering, ins: Instruction) -> None:
     """The launches that `plan` chooses, over views in place."""
     op = ins.op
@@ -38,8 +28,8 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
     if type not in (Type.float_type, Type.double_type) or any(0 in i.shape.lens for i in ins.inputs):
         low.host(ins, f"kernels take floats, and some elements, not {'; '.join(str(i.shape) for i in ins.inputs)}")
         return
-    q, k, v = (_as_type(low, ins, view, type) for view in low.inputs(ins)[:3])
-    declared = _output(low, ins)
+    q, k, v = (as_type(low, ins, view, type) for view in low.inputs(ins)[:3])
+    declared = attention_output(low, ins)
     target = declared if declared.type is type else low.allocate(Shape(type, declared.lens, declared.strides))
     operands = {"q": q, "k": k, "v": v, "out": target}
     problem = AttentionProblem(
@@ -51,7 +41,7 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
     if len(ins.inputs) == 4:
         mask = operands["mask"] = _mask(low, ins, type, reads_turned_masks(problem))
         period = mask.lens[0] if len(mask.lens) == 4 and mask.lens[0] > 1 else None
-        problem = replace(problem, mask=MaskLayout(mask.type.numpy.name, _mask_strides(mask), period))
+        problem = replace(problem, mask=MaskLayout(mask.type.numpy.name, mask_strides(mask), period))
     origin = low.origin(ins)
     chosen = with_origin(low.solutions.of((problem, low.threads), lambda: plan(problem, low.threads, origin)), origin)
     if chosen.scratch:
@@ -59,20 +49,7 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
     for launch in chosen.launches:
         low.launch(launch, operands, ins)
     if target is not declared:
-        _convert(low, ins, target, declared)
-
-
-def _output(low: Lowering, ins: Instruction) -> View:
-    """Where the result goes: the memory lent to it, else the order in which its users merge heads without a copy."""
-    if ins in low.destinations or not any(_merges_heads(user) for user in ins.users):
-        return low.output(ins)
-    view = low.allocate(Shape.from_permutation(ins.shape.type, ins.shape.lens, HEADS_LAST))
-    low.values[ins] = view
-    return view
-
-
-def _merges_heads(ins: Instruction) -> bool:
-    return ins.name == "transpose" and tuple(ins.op.attributes()["permutation"]) == HEADS_LAST
+        convert(low, ins, target, declared)
 
 
 def _mask(low: Lowering, ins: Instruction, type: Type, turned: bool) -> View:
@@ -81,7 +58,7 @@ def _mask(low: Lowering, ins: Instruction, type: Type, turned: bool) -> View:
     type = Type.bool_type if view.type is Type.bool_type else type
     array = low.constant_value(ins.inputs[3])
     if array is None:
-        return _as_type(low, ins, view, type)
+        return as_type(low, ins, view, type)
     once = array[tuple(slice(None if stride else 1) for stride in view.strides)]
     turned = turned and once.ndim > 1 and once.shape[-2] > 1
     if not turned and view.type is type:
@@ -97,29 +74,3 @@ def _mask(low: Lowering, ins: Instruction, type: Type, turned: bool) -> View:
     if turned:
         strides[-2:] = strides[-1], strides[-2]
     return packed.with_shape(Shape(type, view.lens, [s if n > 1 else 0 for n, s in zip(once.shape, strides)]))
-
-
-def _mask_strides(mask: View) -> tuple[int, ...]:
-    """Strides of a mask broadcast to [batch, heads, queries, keys]."""
-    missing = 4 - len(mask.lens)
-    return (0,) * missing + tuple(s if n > 1 else 0 for n, s in zip(mask.lens, mask.strides))
-
-
-def _as_type(low: Lowering, ins: Instruction, view: View, type: Type) -> View:
-    """The view itself if it has the element type, else a copy that has; what is broadcast is converted once."""
-    if view.type is type:
-        return view
-    lens = tuple(n if s else 1 for n, s in zip(view.lens, view.strides))
-    stored = view.with_shape(Shape(view.type, lens, view.strides))
-    target = low.allocate(Shape(type, lens))
-    _convert(low, ins, stored, target)
-    strides = [s if n > 1 else 0 for n, s in zip(lens, target.strides)]
-    return target.with_shape(Shape(type, view.lens, strides))
-
-
-def _convert(low: Lowering, ins: Instruction, source: View, target: View) -> None:
-    module = Module("convert")
-    parameter = module.add_parameter("x0", Shape(source.type))
-    module.add_return([module.add_instruction(make_op("convert", target_type=target.type), [parameter])])
-    launch = pointwise_launch(module, [source.tensor], [target.tensor], origin=low.origin(ins))
-    low.launch(launch, {"x0": source, "out0": target}, ins)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from math import gcd
 
 import numpy as np
 
 from ....codegen.body import ScalarBody
-from ....codegen.gpu.contraction.tensor import pack_columns, refusal
+from ....codegen.gpu.contraction.fma import fma_refusal
+from ....codegen.gpu.contraction.placed import VECTOR_BYTES, PlacedRequest
+from ....codegen.gpu.contraction.ring import pack_columns
+from ....codegen.gpu.contraction.tensor import refusal
 from ....codegen.gpu.contraction.tiled import pack_weights, packed_lens
 from ....codegen.gpu.printer import ThreadPrinter
 from ....codegen.printer import CodeBuffer
@@ -25,9 +29,8 @@ from ...lowering.contraction import CONVOLUTIONS, PRODUCTS, Contraction, Contrac
 from ...lowering.lowering import Lowering, PendingStep
 from .table import lowering
 
-_VECTOR_BYTES = 16
-"""Of the widest load of one thread, which must be aligned."""
-_TYPES = (Type.float_type, Type.double_type, Type.half_type, Type.bf16_type)
+FLOATS = (Type.float_type, Type.double_type, Type.half_type, Type.bf16_type)
+"""Element types of contractions that have kernels, with pointwise work after them."""
 
 
 @lowering(*PRODUCTS, *CONVOLUTIONS, "fused_contraction", accepts=accepts_contraction)
@@ -38,7 +41,7 @@ def lower_contraction(low: Lowering, ins: Instruction) -> None:
 
 def _refused(a: Type, b: Type, out: Type, constant: bool) -> str | None:
     """Why kernels do not have the types, which are one float."""
-    if out in _TYPES and a is b is out:
+    if out in FLOATS and a is b is out:
         return None
     return f"no kernel is for these element types: {a.name} {b.name} {out.name}"
 
@@ -58,10 +61,15 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     for name in ("x", "w"):
         operands[name] = _aligned(low, ins, operands[name])
     request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
-    solution = low.backend.plan(request)
+    offsets = [operands["out"].byte_offset, *(view.byte_offset for view in what.extras)]
+    precision = low.options.float32_matmul_precision or ("high" if low.options.fast_math else "highest")
+    placed = PlacedRequest(request, gcd(VECTOR_BYTES, *offsets), precision)
+    solution = low.backend.plan(placed)
     operands |= {f"e{k}": view for k, view in enumerate(what.extras)}
     if isinstance(problem, ConvProblem):
-        operands["w"] = _packed(low, ins, problem, not refusal(request), operands["w"], weights)
+        operands["w"] = _packed(
+            low, ins, problem, not (refusal(placed) and fma_refusal(placed)), operands["w"], weights
+        )
     if solution.scratch:
         operands["scratch"] = low.allocate(Shape(Type.uint8_type, (solution.scratch,)))
     for launch in solution.launches:
@@ -77,7 +85,7 @@ def _columns(weights: np.ndarray) -> np.ndarray:
 
 def _aligned(low: Lowering, ins: Instruction, view: View) -> View:
     """The tensor itself if it begins where vectors do, else a copy that does, with the same strides."""
-    if view.byte_offset % _VECTOR_BYTES == 0:
+    if view.byte_offset % VECTOR_BYTES == 0:
         return view
     if view.shape.broadcasted or view.shape.element_space > 2 * view.shape.elements:
         raise UnsupportedError("an operand that begins between vectors and repeats elements")

@@ -1,0 +1,247 @@
+"""Every tile of the warpgroup products on the shapes of networks, beside torch: what the choice of tiles rests on.
+
+    python -m bench.gpu_tiles [gemm] [conv] [--json FILE]
+
+Each is checked against float32, and timed as 20 launches of a graph; torch's products and convolutions are timed alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mgx_numba.codegen.gpu.contraction.placed import PlacedRequest
+from mgx_numba.codegen.gpu.contraction.wgmma import wgmma_refusal, wgmma_solution
+from mgx_numba.codegen.gpu.contraction.wgmma_tiles import TILES, WarpgroupTile
+from mgx_numba.codegen.launch import Grid, Operand, Solution, TensorMap
+from mgx_numba.codegen.problems.convolution import ConvProblem
+from mgx_numba.codegen.problems.element_types import ElementTypes
+from mgx_numba.codegen.problems.epilogue import Epilogue
+from mgx_numba.codegen.problems.gemm import GemmProblem
+from mgx_numba.codegen.tuning.request import Request
+from mgx_numba.errors import MgxError
+from mgx_numba.runtime.gpu.cuda import cuda_engine
+
+F16 = ElementTypes("float16", "float16", "float16", "float16")
+REPEATS = 20
+SCRATCH_BYTES = 256 << 20
+GEMMS = (
+    (4096, 4096, 4096, True), (4096, 4096, 4096, False), (128, 768, 768, False), (128, 2304, 768, False),
+    (128, 3072, 768, False), (128, 768, 3072, False), (3072, 768, 768, False), (3072, 2304, 768, False),
+    (3072, 3072, 768, False), (3072, 768, 3072, False), (197, 3072, 768, False), (197, 768, 3072, False),
+    (1, 768, 768, False), (8, 3072, 768, False), (1, 50257, 768, False),
+)  # fmt: skip
+"""Rows, columns, depth, and whether the right operand has its columns side by side."""
+CONVS = tuple(
+    (batch, side, channels, out, kernel, stride)
+    for batch in (1, 32)
+    for side, channels, out, kernel, stride in (
+        (56, 64, 64, 3, 1), (28, 128, 128, 3, 1), (14, 256, 256, 3, 1), (7, 512, 512, 3, 1), (56, 128, 128, 3, 2),
+        (56, 256, 64, 1, 1), (56, 64, 256, 1, 1), (14, 256, 1024, 1, 1), (14, 1024, 256, 1, 1), (7, 512, 2048, 1, 1),
+        (7, 2048, 512, 1, 1), (56, 256, 512, 1, 2),
+    )
+)  # fmt: skip
+"""Batch, side, channels, output channels, kernel, stride: those of ResNet-50."""
+
+
+def gemm_problem(rows: int, columns: int, depth: int, turned: bool) -> GemmProblem:
+    """A product of float16."""
+    return GemmProblem(rows, columns, depth, types=F16, b_strides=(columns, 1) if turned else (1, depth))
+
+
+def conv_problem(batch: int, side: int, channels: int, out: int, kernel: int, stride: int) -> ConvProblem:
+    """A convolution of float16."""
+    pads = (kernel // 2,) * 2
+    return ConvProblem(
+        batch,
+        channels,
+        out,
+        (side, side),
+        (kernel, kernel),
+        (stride, stride),
+        pads_begin=pads,
+        pads_end=pads,
+        types=F16,
+    )
+
+
+def size_of(problem: GemmProblem | ConvProblem) -> tuple[int, int]:
+    """Rows and columns of the result."""
+    if isinstance(problem, GemmProblem):
+        return problem.m, problem.n
+    return problem.batch * problem.out_pixels, problem.out_channels
+
+
+def candidates(problem: GemmProblem | ConvProblem) -> Iterator[tuple[WarpgroupTile | None, int, Solution]]:
+    """The tiles and splits of a problem, the first of which is the one that is chosen."""
+    placed = PlacedRequest(Request(problem, Epilogue(), (), 1, False))
+    assert not wgmma_refusal(placed), wgmma_refusal(placed)
+    rows, columns = size_of(problem)
+    yield None, 0, wgmma_solution(placed)
+    for tile in TILES:
+        for splits in (1, 2, 4, 8):
+            if isinstance(problem, GemmProblem) and problem.b_strides[1] == 1 and tile.columns % 64:
+                continue
+            if splits > 1 and tile.rows * tile.columns > 128 * 128:
+                continue
+            try:
+                solution = wgmma_solution(placed, tile, splits)
+            except MgxError:
+                continue
+            tiles = -(-rows // tile.rows) * -(-columns // tile.columns)
+            if splits == 1 or (len(solution.launches) > 1 and tiles <= 132):
+                yield tile, splits, solution
+
+
+def compile_part(part: int, parts: int, given: list[GemmProblem | ConvProblem]) -> int:
+    """Compile this process's share of all kernels into the store."""
+    kernels = {k.symbol: k for p in given for _, _, solution in candidates(p) for k in solution.kernels}
+    mine = [kernels[symbol] for k, symbol in enumerate(sorted(kernels)) if k % parts == part]
+    cuda_engine().load(mine)
+    return len(mine)
+
+
+class Runner:
+    """Runs solutions on torch's tensors."""
+
+    def __init__(self) -> None:
+        self.engine = cuda_engine()
+        self.queue = self.engine.queue()
+        self.scratch = self.engine.allocate(SCRATCH_BYTES, "parts of sums")
+
+    def seconds(self, solution: Solution, places: dict[str, int]) -> float:
+        """Of one run, after one that leaves the result."""
+        assert solution.scratch <= SCRATCH_BYTES, solution.scratch
+        functions = self.engine.load([launch.kernel for launch in solution.launches])
+        launches = []
+        for function, launch in zip(functions, solution.launches):
+            words = np.zeros(len(launch.args), np.int64)
+            mapped = []
+            for k, arg in enumerate(launch.args):
+                if isinstance(arg, TensorMap):
+                    mapped.append((k, self.engine.tensor_map(arg.layout, places[arg.operand.name])))
+                elif isinstance(arg, Operand):
+                    words[k] = {**places, "scratch": self.scratch}[arg.name] + arg.offset
+                else:
+                    assert isinstance(arg, int)
+                    words[k] = arg
+            for k, described in mapped:
+                words[k : k + described.size] = described
+            launches.append((function, words, launch.geometry))
+
+        def ask(times: int) -> None:
+            for _ in range(times):
+                for function, words, geometry in launches:
+                    assert isinstance(geometry, Grid)
+                    self.queue.launch(function, words, geometry)
+
+        ask(1)
+        self.queue.wait()
+        again = self.queue.recorded(lambda: ask(REPEATS))
+        again()
+        return min(self.queue.timed(again) for _ in range(5)) / REPEATS
+
+
+def torch_seconds(torch: Any, run: Any) -> float:
+    """The same for something of torch."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(REPEATS):
+            run()
+    graph.replay()
+    times = []
+    for _ in range(5):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) / 1e3 / REPEATS)
+    return min(times)
+
+
+def compare(torch: Any, runner: Runner, name: str, problem: GemmProblem | ConvProblem) -> dict[str, Any]:
+    """Check and time all candidates of a problem."""
+    rand = lambda *lens: (torch.randn(*lens, device="cuda") / lens[-1] ** 0.25).half()  # noqa: E731
+    if isinstance(problem, GemmProblem):
+        turned = problem.b_strides[1] == 1
+        x, w = rand(problem.m, problem.k), rand(problem.n, problem.k)
+        w = w.t().contiguous() if turned else w
+        right = w if turned else w.t()
+        wanted, library = x.float() @ right.float(), torch_seconds(torch, lambda: x @ right)
+    else:
+        full = problem
+        x, w = (
+            rand(full.batch, *full.in_lens, full.in_channels),
+            rand(full.out_channels, *full.kernel, full.in_channels),
+        )
+        nchw, w4 = x.permute(0, 3, 1, 2), w.permute(0, 3, 1, 2)
+        conv = lambda a, b: torch.nn.functional.conv2d(a, b, padding=full.pads_begin, stride=full.stride)  # noqa: E731
+        library = torch_seconds(torch, lambda: conv(nchw, w4))
+        wanted = conv(nchw.float(), w4.float()).permute(0, 2, 3, 1).reshape(-1, full.out_channels)
+    out = torch.empty(wanted.shape, device="cuda", dtype=torch.float16)
+    places = {"x": x.data_ptr(), "w": w.data_ptr(), "out": out.data_ptr()}
+    found = []
+    for tile, splits, solution in candidates(problem):
+        out.fill_(float("nan"))
+        torch.cuda.synchronize()
+        seconds = runner.seconds(solution, places)
+        error = float((out.float() - wanted).norm() / wanted.norm())
+        label = f"{tile.rows}x{tile.columns} s{tile.stages} b{tile.blocks} k{splits}" if tile else "chosen"
+        if not error < 2e-3:
+            print(f"    WRONG {name} {label}: {error}", flush=True)
+            continue
+        found.append((seconds, label))
+    chosen = next((s for s, label in found if label == "chosen"), float("nan"))
+    found.sort()
+    best = "; ".join(f"{label} {1e6 * s:.1f}" for s, label in found[:4])
+    rate = problem.flops / found[0][0] / 1e12 if found else 0
+    print(
+        f"{name:30} torch {1e6 * library:7.1f} us, chosen {1e6 * chosen:7.1f} ({library / chosen:.2f}), {rate:.0f} TF |"
+        f" {best}",
+        flush=True,
+    )
+    return {"name": name, "torch": library, "times": {label: s for s, label in found}}
+
+
+def main() -> int:
+    """Run what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", choices=["gemm", "conv", []], help="default: both")
+    parser.add_argument("--json", help="file for the figures")
+    given = parser.parse_args()
+    parts = given.parts or ["gemm", "conv"]
+    problems: dict[str, GemmProblem | ConvProblem] = {}
+    if "gemm" in parts:
+        problems |= {"x".join(map(str, g[:3])) + " turned" * g[3]: gemm_problem(*g) for g in GEMMS}
+    if "conv" in parts:
+        problems |= {f"conv{c[4]}/{c[5]} {c[0]}x{c[1]}^2x{c[2]}->{c[3]}": conv_problem(*c) for c in CONVS}
+    workers = 14
+    with concurrent.futures.ProcessPoolExecutor(workers) as pool:
+        asked = [pool.submit(compile_part, k, workers, list(problems.values())) for k in range(workers)]
+        print(f"{sum(a.result() for a in asked)} kernels", flush=True)
+    import torch
+
+    torch.backends.cudnn.benchmark = True
+    torch.cuda.init()
+    runner = Runner()
+    figures = [compare(torch, runner, name, problem) for name, problem in problems.items()]
+    if given.json:
+        Path(given.json).write_text(json.dumps(figures))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,368 @@
+"""Attention as one kernel on tensor cores: Dao, "FlashAttention-2", 2023. Float16 and bfloat16, sums in float32.
+
+A warp has sixteen queries, whose products with tiles of keys stay in its registers: they are scaled, masked, made
+weights by a running maximum, and multiplied with the tile of values as they are, since sums lie among lanes as left
+operands do. Tiles of keys and values come to the block's memory while those before are computed with. Where there are
+few queries, several blocks take parts of the keys, and a second launch joins the parts.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ....errors import DeviceError
+from ...arguments import Arguments
+from ...launch import Grid, Launch, Solution
+from ...printer import CodeBuffer
+from ...problems.attention import AttentionProblem
+from ...problems.element_types import ITEMSIZE
+from ..identity import selected_architecture
+from ..kernel import gpu_kernel
+from .parts import join_parts
+
+__all__ = ["attention_refusal", "attention_solution"]
+
+TYPES = ("float16", "bfloat16")
+VECTOR = 8
+"""Elements of the widest copy."""
+PAD = 8
+"""Elements between rows of a tile besides their own: the eight rows of a matrix then lie in different banks."""
+ROWS = 16
+"""Queries of a warp: those of an instruction."""
+MOST_WARPS = 4
+"""Warps of a block: one for each scheduler of a multiprocessor."""
+MOST_FEATURES = 256
+"""Features of which a warp's sums fit its registers."""
+KEYS = 64
+"""Keys of a tile; half of them with more features than `WIDE`. No figures kept."""
+WIDE = 128
+"""Features up to which `KEYS` keys and values fit a block's memory beside another tile of them."""
+LEAST_CAPABILITY = (8, 0)
+"""Compute capability from which on there are the products of bfloat16, and cp.async."""
+SPLIT_BLOCKS = 264
+"""Blocks that keys are divided for: two for each multiprocessor of a large device."""
+MOST_SPLITS = 32
+"""Parts of the keys at most: each is written and read once more. No figures kept."""
+LEAST_TILES = 2
+"""Tiles of a part of the keys. No figures kept."""
+LOG2_E = 1 / math.log(2)
+
+
+def attention_refusal(problem: AttentionProblem) -> str:
+    """Why there is no kernel; empty if there is one.
+
+    Operands must begin at multiples of 16 bytes.
+    """
+    if problem.dtype not in TYPES:
+        return f"tensor cores have no attention of {problem.dtype}"
+    try:
+        arch = selected_architecture()
+    except DeviceError:
+        arch = None  # the interpreter
+    if arch is not None and arch.capability < LEAST_CAPABILITY:
+        return f"{arch.name} has no tensor cores of this kind"
+    if problem.depth % VECTOR or problem.width % VECTOR:
+        return f"{problem.depth} and {problem.width} features are no whole vectors"
+    if max(problem.depth, problem.width) > MOST_FEATURES:
+        return f"more than {MOST_FEATURES} features"
+    if not problem.features_contiguous:
+        return "features do not follow one another"
+    if any(s % VECTOR for own in (problem.k_strides, problem.v_strides, problem.q_strides) for s in own[:3]):
+        return "positions are no whole vectors apart"
+    return ""
+
+
+def attention_solution(problem: AttentionProblem, origin: str = "", pairs: bool = False) -> Solution:
+    """The launches of a problem that is not refused: operands ``q``, ``k``, ``v``, ``mask``, ``out``, ``scratch``.
+
+    ``pairs``: the result begins at a multiple of two elements.
+    """
+    text = _FlashText(problem.with_grouped_rows(), pairs)
+    lines, values = text.lines(), text.arguments.values
+    threads = 32 * text.warps
+    masked = "" if problem.mask is None else f"_{problem.mask.dtype}_mask"
+    name = f"attention_{problem.dtype}{'_causal' * problem.causal}{masked}_kernel"
+    launch = Launch(
+        kernel=gpu_kernel(name, lines, threads, len(values), origin),
+        args=values,
+        geometry=Grid(text.blocks, (threads, 1, 1), text.shared_bytes),
+        flops=problem.flops,
+        bytes=problem.bytes,
+    )
+    return join_parts(text.problem, launch, text.splits) if text.splits > 1 else Solution((launch,))
+
+
+class _FlashText:
+    """The text of one problem.
+
+    Attributes:
+        warps: of a block.
+        splits: parts of the keys.
+        blocks: of the launch: rows, heads, batches and parts.
+    """
+
+    def __init__(self, problem: AttentionProblem, pairs: bool) -> None:
+        self.problem = problem
+        self.pairs = pairs and not any(s % 2 for s in problem.out_strides[:3])
+        self.warps = min(MOST_WARPS, -(-problem.queries // ROWS))
+        self.keys = KEYS if max(problem.depth, problem.width) <= WIDE else KEYS // 2
+        down = -(-problem.queries // (ROWS * self.warps))
+        blocks = down * problem.heads * problem.batch
+        tiles = -(-problem.keys // self.keys)
+        wanted = max(1, min(SPLIT_BLOCKS // blocks, tiles // LEAST_TILES, MOST_SPLITS))
+        part = -(-tiles // wanted)
+        self.splits = -(-tiles // part)
+        self.blocks = (down, problem.heads, problem.batch * self.splits)
+        self.depth, self.width = (-(-n // 16) * 16 for n in (problem.depth, problem.width))
+        self.key_pitch, self.value_pitch = self.depth + PAD, self.width + PAD
+        self.key_slot, self.value_slot = self.keys * self.key_pitch, self.keys * self.value_pitch
+        self.shared_bytes = 2 * ITEMSIZE[problem.dtype] * (self.key_slot + self.value_slot)
+        self.arguments = arguments = Arguments()
+        for name in ("q", "k", "v", "out"):
+            arguments.pointer(f"p_{name}", name, problem.dtype)
+            strides = getattr(problem, f"{name}_strides")
+            for axis, stride in zip("bhs", strides):
+                arguments.integer(f"{name}_{axis}", stride)
+        arguments.integers(
+            queries=problem.queries, keys=problem.keys, depth=problem.depth, width=problem.width,
+            group=problem.group, part=part * self.keys, batches=problem.batch, heads=problem.heads,
+            first_seen=problem.first_seen, scale_bits=problem.scale_bits,
+        )  # fmt: skip
+        if problem.mask is not None:
+            arguments.pointer("p_mask", "mask", problem.mask.dtype)
+            arguments.integer("period", problem.mask.period or problem.batch)
+            for axis, stride in zip("bhst", problem.mask.strides):
+                arguments.integer(f"mask_{axis}", stride)
+        if self.splits > 1:
+            arguments.pointer("p_scratch", "scratch", "float32")
+
+    def lines(self) -> list[str]:
+        """All statements of the kernel."""
+        buffer, problem = CodeBuffer(), self.problem
+        size = ITEMSIZE[problem.dtype]
+        for line in (
+            *self.arguments.bind(),
+            "thread = thread_index(0)",
+            "warp = idiv(thread, 32)",
+            "lane = thread - warp * 32",
+            "row_in = idiv(lane, 4)",
+            "word = lane - row_in * 4",
+            "split = idiv(block_index(2), batches)",
+            "batch = block_index(2) - split * batches",
+            "head = block_index(1)",
+            "shared_head = idiv(head, group)",
+            f"first_row = block_index(0) * {ROWS * self.warps}",
+            f"row0 = first_row + warp * {ROWS} + row_in",
+            "row1 = row0 + 8",
+            f"tile_k = dynamic_{problem.dtype}(0)",
+            f"tile_v = dynamic_{problem.dtype}({2 * size * self.key_slot})",
+            "q = offset(p_q, batch * q_b + head * q_h)",
+            "k = offset(p_k, batch * k_b + shared_head * k_h)",
+            "v = offset(p_v, batch * v_b + shared_head * v_h)",
+            f"scale = cast_float32(mul(bits_float64(scale_bits), {LOG2_E!r}))",
+            "begin = split * part",
+            "end = imin(keys, begin + part)",
+        ):
+            buffer.line(line)
+        if problem.causal:
+            buffer.line(f"end = imin(end, first_row + {ROWS * self.warps} + first_seen)")
+        self._queries(buffer)
+        for j in range(self.width // 8):
+            buffer.line(f"acc{j} = const_float32(0, 4)")
+        for name, value in (("top0", "-INF"), ("top1", "-INF"), ("sum0", "0"), ("sum1", "0")):
+            buffer.line(f"{name} = const_float32({value}, 0)")
+        self._mask_rows(buffer)
+        buffer.line("slot = 0")
+        self._fetch(buffer, "begin", "0")
+        buffer.line("start = begin")
+        with buffer.block("while start < end:"):
+            self._fetch(buffer, f"start + {self.keys}", "(1 - slot)")
+            buffer.line("copy_wait(1)")
+            buffer.line("barrier()")
+            self._scores(buffer)
+            self._weights(buffer)
+            self._mix(buffer)
+            buffer.line("barrier()")
+            buffer.line(f"start = start + {self.keys}")
+            buffer.line("slot = 1 - slot")
+        buffer.line("copy_wait(0)")
+        self._finish(buffer)
+        return buffer.lines
+
+    def _queries(self, buffer: CodeBuffer) -> None:
+        """Emit the warp's queries as left operands of all steps along the features."""
+        for r in (0, 1):
+            buffer.line(f"q{r} = words_of(offset(q, imin(row{r}, queries - 1) * q_s))")
+        whole = self.depth == self.problem.depth
+        for step in range(self.depth // 16):
+            words = []
+            for on in (0, 1):
+                for r in (0, 1):
+                    at = f"{8 * step + 4 * on} + word"
+                    if whole or not (on and step == self.depth // 16 - 1):
+                        words.append(buffer.emit(f"load(q{r}, {at}, 1)"))
+                    else:
+                        words.append(buffer.emit("const_int32(0, 1)"))
+            buffer.line(f"own{step} = join4({', '.join(words)})")
+
+    def _fetch(self, buffer: CodeBuffer, start: str, slot: str) -> None:
+        """Emit the copies of the keys and values from ``start`` on; those behind the end are zeros."""
+        threads = 32 * self.warps
+        for name, pitch, features, length in (
+            ("k", self.key_pitch, self.depth, "depth"),
+            ("v", self.value_pitch, self.width, "width"),
+        ):
+            vectors = features // VECTOR
+            slots = self.key_slot if name == "k" else self.value_slot
+            with buffer.block(f"for turn in range({-(-self.keys * vectors // threads)}):"):
+                buffer.line(f"item = turn * {threads} + thread")
+                buffer.line(f"line = idiv(item, {vectors})")
+                buffer.line(f"along = (item - line * {vectors}) * {VECTOR}")
+                buffer.line(f"key = {start} + line")
+                inside = f"(key < end) & (along < {length})"
+                copy = (
+                    f"copy_async(tile_{name}, {slot} * {slots} + line * {pitch} + along, {name}, "
+                    f"imin(key, keys - 1) * {name}_s + imin(along, {length} - {VECTOR}), {inside})"
+                )
+                if self.keys * vectors % threads:
+                    with buffer.block(f"if line < {self.keys}:"):
+                        buffer.line(copy)
+                else:
+                    buffer.line(copy)
+        buffer.line("copy_commit()")
+
+    def _scores(self, buffer: CodeBuffer) -> None:
+        """Emit the products of the queries with a tile of keys, eight keys each."""
+        buffer.line(f"key_row = slot * {self.key_slot} + (imod(lane, 8) + idiv(lane, 16) * 8) * {self.key_pitch}")
+        buffer.line("key_place = key_row + imod(idiv(lane, 8), 2) * 8")
+        for pair in range(self.keys // 16):
+            for half in (0, 1):
+                buffer.line(f"score{2 * pair + half} = const_float32(0, 4)")
+            for step in range(self.depth // 16):
+                place = f"key_place + {16 * pair * self.key_pitch + 16 * step}"
+                buffer.line(f"theirs = ldmatrix4(tile_k, {place})")
+                for half, part in enumerate(("low2", "high2")):
+                    j = 2 * pair + half
+                    buffer.line(f"score{j} = mma_{self.problem.dtype}(score{j}, own{step}, {part}(theirs))")
+
+    def _mask_rows(self, buffer: CodeBuffer) -> None:
+        if self.problem.mask is not None:
+            base = "imod(batch, period) * mask_b + head * mask_h"
+            for r in (0, 1):
+                buffer.line(f"mask{r} = offset(p_mask, {base} + imin(row{r}, queries - 1) * mask_s)")
+
+    def _weights(self, buffer: CodeBuffer) -> None:
+        """Emit what makes weights of scores, in units of log2(e), and rescales what was summed before."""
+        for j in range(self.keys // 8):
+            buffer.line(f"score{j} = mul(score{j}, scale)")
+        if self.problem.mask is not None:
+            self._mask(buffer)
+        if self.problem.causal:
+            limit = f"start + {self.keys} > first_row + first_seen + 1"
+            with buffer.block(f"if ({limit}) | (start + {self.keys} > end):"):
+                self._hide(buffer, True)
+        else:
+            with buffer.block(f"if start + {self.keys} > end:"):
+                self._hide(buffer, False)
+        for r in (0, 1):
+            lanes = [f"extract(score{j}, {2 * r + k})" for j in range(self.keys // 8) for k in (0, 1)]
+            buffer.line(f"high = max({lanes[0]}, {lanes[1]})")
+            for lane in lanes[2:]:
+                buffer.line(f"high = max(high, {lane})")
+            for mask in (1, 2):
+                buffer.line(f"high = max(high, shuffle_xor(high, {mask}))")
+            buffer.line(f"high = max(high, top{r})")
+            buffer.line(f"base{r} = where(high == -INF, const_float32(0, 0), high)")
+            buffer.line(f"kept{r} = exp2_quick(sub(top{r}, base{r}))")
+            buffer.line(f"top{r} = high")
+        buffer.line("bases = join4(splat(base0, 1), splat(base0, 1), splat(base1, 1), splat(base1, 1))")
+        buffer.line("factors = join4(splat(kept0, 1), splat(kept0, 1), splat(kept1, 1), splat(kept1, 1))")
+        buffer.line("total = const_float32(0, 4)")
+        for j in range(self.keys // 8):
+            buffer.line(f"score{j} = exp2_quick(sub(score{j}, bases))")
+            buffer.line(f"total = add(total, score{j})")
+        for r in (0, 1):
+            own = f"add(extract(total, {2 * r}), extract(total, {2 * r + 1}))"
+            buffer.line(f"sum{r} = fma(sum{r}, kept{r}, {own})")
+        for j in range(self.width // 8):
+            buffer.line(f"acc{j} = mul(acc{j}, factors)")
+
+    def _mask(self, buffer: CodeBuffer) -> None:
+        """Emit the mask: where it does not keep a score it is -infinity, others are added."""
+        mask = self.problem.mask
+        assert mask is not None
+        rows = (0, 1) if mask.strides[2] else (0,)
+        for j in range(self.keys // 8):
+            found = {}
+            for r in rows:
+                for k in (0, 1):
+                    key = buffer.emit(f"imin(start + {8 * j} + word * 2 + {k}, keys - 1)")
+                    found[r, k] = buffer.emit(f"splat(load_scalar(mask{r}, {key} * mask_t), 1)")
+            lanes = ", ".join(found[r if r in rows else 0, k] for r in (0, 1) for k in (0, 1))
+            if mask.dtype == "bool":
+                buffer.line(f"score{j} = where(join4({lanes}), score{j}, const_float32(-INF, 4))")
+            else:
+                added = f"cast_float32(join4({lanes}))"
+                buffer.line(f"score{j} = fma({added}, const_float32({LOG2_E!r}, 4), score{j})")
+
+    def _hide(self, buffer: CodeBuffer, causal: bool) -> None:
+        """Emit what hides keys that are behind the end or, for ``causal``, behind what a query sees."""
+        for r in (0, 1):
+            last = f"imin(end, row{r} + first_seen + 1)" if causal else "end"
+            buffer.line(f"seen{r} = cast_int32({last} - start - word * 2)")
+        buffer.line("seen = join4(splat(seen0, 1), splat(seen0, 1), splat(seen1, 1), splat(seen1, 1))")
+        buffer.line("odd = bitwise_and(iota_int32(4), const_int32(1, 4))")
+        for j in range(self.keys // 8):
+            buffer.line(f"inside = lt(add(odd, const_int32({8 * j}, 4)), seen)")
+            buffer.line(f"score{j} = where(inside, score{j}, const_float32(-INF, 4))")
+
+    def _mix(self, buffer: CodeBuffer) -> None:
+        """Emit the products of the weights with a tile of values."""
+        buffer.line(f"value_row = slot * {self.value_slot} + imod(lane, 16) * {self.value_pitch}")
+        buffer.line("value_place = value_row + idiv(lane, 16) * 8")
+        dtype = self.problem.dtype
+        for step in range(self.keys // 16):
+            words = [f"pack_words(cast_{dtype}(score{2 * step + j}))" for j in (0, 1)]
+            buffer.line(f"weights = join2({', '.join(words)})")
+            for pair in range(self.width // 16):
+                place = f"value_place + {16 * step * self.value_pitch + 16 * pair}"
+                buffer.line(f"theirs = ldmatrix4_turned(tile_v, {place})")
+                for half, part in enumerate(("low2", "high2")):
+                    j = 2 * pair + half
+                    buffer.line(f"acc{j} = mma_{dtype}(acc{j}, weights, {part}(theirs))")
+
+    def _finish(self, buffer: CodeBuffer) -> None:
+        """Emit the division by the weights' sums, and the stores; of a part of the keys, sums as they are."""
+        for r in (0, 1):
+            for mask in (1, 2):
+                buffer.line(f"sum{r} = add(sum{r}, shuffle_xor(sum{r}, {mask}))")
+        for r in (0, 1):
+            with buffer.block(f"if row{r} < queries:"):
+                if self.splits > 1:
+                    self._keep(buffer, r)
+                else:
+                    self._store(buffer, r)
+
+    def _store(self, buffer: CodeBuffer, r: int) -> None:
+        problem = self.problem
+        empty = "" if problem.nan_rows else f"where(sum{r} == 0, const_float32(0, 0), "
+        buffer.line(f"inverse = {empty}div(const_float32(1, 0), sum{r}){')' * bool(empty)}")
+        buffer.line(f"to = offset(p_out, batch * out_b + head * out_h + row{r} * out_s)")
+        part = ("low2", "high2")[r]
+        for j in range(self.width // 8):
+            if 8 * j < problem.width:
+                value = f"cast_{problem.dtype}(mul({part}(acc{j}), inverse))"
+                buffer.line(f"store{'_aligned' * self.pairs}(to, {8 * j} + word * 2, {value})")
+
+    def _keep(self, buffer: CodeBuffer, r: int) -> None:
+        """Store a row's sums, and behind all of them the exponent that they are relative to and their weights' sum."""
+        line = buffer.emit(f"((split * batches + batch) * heads + head) * queries + row{r}")
+        part = ("low2", "high2")[r]
+        for j in range(self.width // 8):
+            if 8 * j < self.problem.width:
+                buffer.line(f"store_aligned(p_scratch, {line} * width + {8 * j} + word * 2, {part}(acc{j}))")
+        with buffer.block("if word == 0:"):
+            rest = f"{self.splits} * batches * heads * queries"
+            place = buffer.emit(f"{rest} * width + {line} * 2")
+            buffer.line(f"store_scalar(p_scratch, {place}, top{r})")
+            buffer.line(f"store_scalar(p_scratch, {place} + 1, sum{r})")

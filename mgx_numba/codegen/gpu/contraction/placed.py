@@ -1,0 +1,49 @@
+"""A contraction as this back end is asked for it: with what it must know of where the operands begin."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...problems.element_types import ITEMSIZE
+from ...problems.gemm import GemmProblem
+from ...tuning.request import Request
+
+__all__ = ["VECTOR_BYTES", "PlacedRequest"]
+
+VECTOR_BYTES = 16
+"""Bytes of the widest load of one thread."""
+
+
+@dataclass(frozen=True)
+class PlacedRequest:
+    """A request, whose ``x`` and ``w`` begin at multiples of `VECTOR_BYTES`.
+
+    Attributes:
+        request: what is computed.
+        alignment: bytes of whose multiples the result and the epilogue's operands begin at one, at most `VECTOR_BYTES`.
+        precision: of products of float32: ``highest``, ``high`` (three products in TF32) or ``medium`` (one).
+    """
+
+    request: Request
+    alignment: int = VECTOR_BYTES
+    precision: str = "highest"
+
+    def lanes(self, columns: int, most: int) -> int:
+        """Elements of the result and of the epilogue's operands, a power of two up to ``most``, that lie together in
+        vectors at multiples of their own size (or of `VECTOR_BYTES`), so that a row has whole ones of them."""
+        problem, epilogue = self.request.problem, self.request.epilogue
+        image = problem.out_strides[:-1] if isinstance(problem, GemmProblem) else problem.out_strides[:1]
+        moving = [(ITEMSIZE[epilogue.out_dtype(problem.types.out)], (*image, problem.out_strides[-1]))]
+        for operand, strides in zip(epilogue.operands, self.request.strides):
+            if operand.access in ("full", "per_n"):
+                moving.append((ITEMSIZE[operand.dtype], tuple(strides)))
+        lanes = most
+        while lanes > 1:
+            whole = columns % lanes == 0 and all(
+                all(s % lanes == 0 for s in strides) and self.alignment % min(lanes * size, VECTOR_BYTES) == 0
+                for size, strides in moving
+            )
+            if whole:
+                return lanes
+            lanes //= 2
+        return 1

@@ -1,0 +1,407 @@
+"""Products and convolutions by warpgroups, whose operands the copy engine brings (sm_90a).
+
+One thread of a block, the producer, asks for slices of both operands, 128 bytes of the sum of each row and column, as
+long as there is an empty stage in a ring; warpgroups multiply them from there, 64 rows of the tile each, and hold the
+sums in registers. Blocks stay and take tile after tile, so that the ring fills while the last sums are finished: these
+pass through memory of each warp, so that rows are stored whole. Of a convolution the copy engine gathers the pixels
+that a tap of the filter lies on. With few tiles, several blocks add parts of each sum, and a second launch adds these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ....errors import DeviceError
+from ...launch import Grid, Launch, Solution, TensorLayout, Windows
+from ...printer import CodeBuffer
+from ...problems.convolution import ConvProblem
+from ...problems.element_types import ITEMSIZE
+from ...problems.gemm import GemmProblem
+from ...tuning.request import least_bytes
+from ..identity import selected_architecture
+from ..kernel import gpu_kernel
+from .operands import ProductOperands
+from .parts import add_parts
+from .placed import VECTOR_BYTES, PlacedRequest
+from .text import ContractionText
+from .wgmma_tiles import SLICE_BYTES, WarpgroupTile, chosen_tile, multiprocessors
+
+__all__ = ["wgmma_refusal", "wgmma_solution"]
+
+TARGET = "sm_90a"
+"""The only architecture with these instructions."""
+RATES = {"float16": 1.0, "bfloat16": 1.0, "float32": 0.5}
+"""Multiplications a cycle, as a part of those of 16-bit numbers; float32 as one product in TF32."""
+TURNED_BYTES = 2
+"""Bytes of the elements whose columns an instruction can read across: PTX ISA, "wgmma.mma_async", transposition."""
+MOST_BATCH_AXES = 2
+"""Dimensions of a tensor map besides a matrix's own."""
+MOST_STEP, FARTHEST_CORNER, MOST_REACH = 8, 127, 255
+"""Pixels between positions, between an image's corner and theirs, and between taps, that a tensor map of images can
+say: CUDA driver API, cuTensorMapEncodeIm2col."""
+NEIGHBOURS = 8
+"""Tiles down that are computed side by side, so that their operands stay in the second-level cache. No figures kept."""
+
+
+def wgmma_refusal(placed: PlacedRequest) -> str:
+    """Why warpgroups do not compute a contraction; empty if they do."""
+    problem = placed.request.problem
+    try:
+        arch = selected_architecture()
+    except DeviceError:
+        return "the architecture is not known"
+    if arch.name != TARGET:
+        return f"{arch.name} has no products of warpgroups"
+    if problem.types.uniform not in RATES:
+        return f"warpgroups have no products of {problem.types}"
+    if problem.types.uniform == "float32" and placed.precision != "medium":
+        return "warpgroups multiply float32 in TF32"
+    if problem.prologue is not None:
+        return "the left operand has a prologue"
+    lanes = VECTOR_BYTES // ITEMSIZE[problem.types.single]
+    if isinstance(problem, GemmProblem):
+        return _gemm_refusal(problem, lanes)
+    return _convolution_refusal(problem, lanes)
+
+
+def _gemm_refusal(problem: GemmProblem, lanes: int) -> str:
+    rank = len(problem.batch)
+    if sum(n > 1 for n in problem.batch) > MOST_BATCH_AXES:
+        return "more batch dimensions than a tensor map has"
+    left, right = problem.a_strides, problem.b_strides
+    if left[-1] != 1 or any(s % lanes for s in left[:-1]) or (problem.m > 1 and left[rank] == 0):
+        return "the left operand's rows are no whole vectors"
+    moving = [s for n, s in zip(problem.batch, right) if n > 1]
+    along = right[rank] == 1 and right[-1] and not any(s % lanes for s in (*moving, right[-1]))
+    across = right[-1] == 1 and right[rank] and not any(s % lanes for s in (*moving, right[rank]))
+    if across and not along and ITEMSIZE[problem.types.single] != TURNED_BYTES:
+        return f"columns of {problem.types.single} cannot be turned"
+    return "" if along or across else "the right operand has no whole vectors"
+
+
+def _convolution_refusal(problem: ConvProblem, lanes: int) -> str:
+    full = problem.volume()
+    if problem.transposed:
+        return "the convolution is a transposed one"
+    if full.kernel[0] > 1 or full.in_lens[0] > 1:
+        return "a tensor map of images has two spatial dimensions"
+    slice = SLICE_BYTES // ITEMSIZE[problem.types.single]
+    if full.group_in % lanes or any(s % lanes for s in full.x_strides):
+        return "the channels of a group are no whole vectors"
+    if 2 * full.group_in < slice or (full.groups > 1 and full.group_in % slice):
+        return "the channels of a group leave most of a slice empty"
+    windows = _windows(full)
+    reach = [d * (k - 1) for d, k in zip(full.dilation, full.kernel)]
+    if max(windows.steps) > MOST_STEP or max(reach) > MOST_REACH:
+        return "the filter's positions are further apart than a tensor map says"
+    if max(map(abs, (*windows.lower, *windows.upper))) > FARTHEST_CORNER:
+        return "the filter's first position is further outside than a tensor map says"
+    return ""
+
+
+def _windows(full: ConvProblem) -> Windows:
+    """The positions of the filter of a convolution over depth, height and width."""
+    reach = [d * (k - 1) for d, k in zip(full.dilation, full.kernel)]
+    return Windows(
+        lower=(-full.pads_begin[2], -full.pads_begin[1]),
+        upper=(full.pads_end[2] - reach[2], full.pads_end[1] - reach[1]),
+        steps=(full.stride[2], full.stride[1]),
+    )
+
+
+def wgmma_solution(placed: PlacedRequest, tile: WarpgroupTile | None = None, splits: int = 0) -> Solution:
+    """The launches of a contraction that is not refused; of a convolution ``w`` is as `pack_columns` makes it.
+
+    ``tile`` and ``splits`` are chosen if they are not given.
+
+    Raises:
+        UnsupportedError: an operation around the contraction has no kernel.
+    """
+    text = _WarpgroupText(placed, tile, splits)
+    lines, problem, epilogue = text.lines(), placed.request.problem, placed.request.epilogue
+    kind = "gemm" if isinstance(problem, GemmProblem) else "convolution"
+    split = text.splits > 1
+    work = f"{'_' * bool(epilogue.name)}{epilogue.name}" * (not split)
+    chosen, values = text.tile, text.arguments.values
+    name = f"{kind}_warpgroup_{problem.types.out}{work}_kernel"
+    launch = Launch(
+        kernel=gpu_kernel(name, lines, chosen.threads, len(values), blocks=chosen.blocks),
+        args=values,
+        geometry=Grid((text.blocks, 1, text.splits), (chosen.threads, 1, 1), chosen.shared_bytes),
+        flops=problem.flops,
+        bytes=least_bytes(problem),
+    )
+    return add_parts(placed, launch, text.splits) if split else Solution((launch,))
+
+
+class _WarpgroupText(ContractionText):
+    """The text of one contraction."""
+
+    def __init__(self, placed: PlacedRequest, tile: WarpgroupTile | None, splits: int) -> None:
+        super().__init__(placed)
+        problem = self.request.problem
+        self.dtype = problem.types.single
+        self.slice = SLICE_BYTES // ITEMSIZE[self.dtype]
+        rows, columns, planes = self.operands.rows, self.operands.columns, self.operands.planes
+        self._problem = problem if isinstance(problem, GemmProblem) else problem.volume()
+        if isinstance(self._problem, GemmProblem):
+            self.turned = self._problem.b_strides[len(self._problem.batch)] != 1
+            slices = -(-self._problem.k // self.slice)
+        else:
+            self.turned = False
+            slices = self._problem.taps * -(-self._problem.group_in // self.slice)
+        found = chosen_tile(rows, columns, slices, planes, RATES[self.dtype], 64 if self.turned else 8)
+        self.tile = tile or found[0]
+        part = -(-slices // (splits or found[1]))
+        self.splits = -(-slices // part)
+        down, across = self.down, _ = -(-rows // self.tile.rows), -(-columns // self.tile.columns)
+        self.tiles = down * across * planes
+        self.blocks = min(self.tiles, max(1, multiprocessors() * self.tile.blocks // self.splits))
+        self.arguments.integers(
+            down=down, across=across, tiles=self.tiles, part=part, slices=slices, stride=self.blocks, planes=planes
+        )
+        if self.splits > 1:
+            self.arguments.pointer("p_scratch", "scratch", "float32")
+        if isinstance(self._problem, GemmProblem):
+            self._map_matrices(self._problem)
+        else:
+            self._map_images(self._problem)
+        self.width = placed.lanes(columns, VECTOR_BYTES // ITEMSIZE[self.out_dtype])
+        self.left_elements = self.tile.rows * self.slice
+        self.right_elements = self.tile.columns * self.slice
+
+    def _map_matrices(self, problem: GemmProblem) -> None:
+        """Declare the operands of a product, and where planes of them are: the numbers of the batch's axes."""
+        rank = len(problem.batch)
+        axes = [d for d, n in enumerate(problem.batch) if n > 1]
+        self._moves = [[(d, s[d] != 0) for d in axes] for s in (problem.a_strides, problem.b_strides)]
+        left, right = problem.a_strides, problem.b_strides
+        lens = problem.batch
+        a = [(problem.k, 1), (problem.m, left[rank])]
+        b = [(problem.k, 1), (problem.n, right[-1])]
+        if self.turned:
+            b = [(problem.n, 1), (problem.k, right[rank])]
+        a += [(lens[d] if moves else 1, left[d]) for d, moves in self._moves[0]]
+        b += [(lens[d] if moves else 1, right[d]) for d, moves in self._moves[1]]
+        across = self.slice if self.turned else self.tile.columns
+        self.arguments.tensor_map("map_x", "x", self._layout(a, (self.slice, self.tile.rows, 1, 1)))
+        self.arguments.tensor_map("map_w", "w", self._layout(b, (self.slice, across, 1, 1)))
+
+    def _map_images(self, full: ConvProblem) -> None:
+        """Declare the operands of a convolution."""
+        channels, (_, high, wide) = full.in_channels, full.in_lens
+        image, _, row, pixel = full.x_strides
+        axes = [(channels, 1), (wide, pixel), (high, row), (full.batch, image)]
+        box = (self.slice, self.tile.rows, 1, 1)
+        self.arguments.tensor_map("map_x", "x", self._layout(axes, box, _windows(full)))
+        taps, inputs, outputs = full.taps, full.group_in, full.group_out
+        weights = [(inputs, 1), (taps, inputs), (outputs, taps * inputs), (full.groups, outputs * taps * inputs)]
+        box = (self.slice, 1, self.tile.columns, 1)
+        self.arguments.tensor_map("map_w", "w", self._layout(weights, box))
+        self.arguments.integers(
+            image_pixels=full.out_pixels, row_pixels=full.out_lens[2], taps_across=full.kernel[2],
+            group_channels=full.group_in,
+        )  # fmt: skip
+        for axis, d in (("y", 1), ("x", 2)):
+            self.arguments.integer(f"step_{axis}", full.stride[d])
+            self.arguments.integer(f"pad_{axis}", full.pads_begin[d])
+            self.arguments.integer(f"apart_{axis}", full.dilation[d])
+
+    def _layout(
+        self, axes: Sequence[tuple[int, int]], box: tuple[int, int, int, int], windows: Windows | None = None
+    ) -> TensorLayout:
+        """The layout of these lengths and strides; a stride along which nothing moves is any that is valid."""
+        lanes = VECTOR_BYTES // ITEMSIZE[self.dtype]
+        whole = [*axes, *[(1, lanes)] * (4 - len(axes))]
+        lens = [n for n, _ in whole]
+        strides = [s if n > 1 or d == 0 else lanes for d, (n, s) in enumerate(whole)]
+        return TensorLayout(self.dtype, tuple(lens), tuple(strides), box, windows)  # type: ignore[arg-type]
+
+    def lines(self) -> list[str]:
+        """All statements of the kernel."""
+        buffer, tile = CodeBuffer(), self.tile
+        ring = tile.stages * tile.rows * SLICE_BYTES
+        for line in (
+            *self.arguments.bind(),
+            "thread = thread_index(0)",
+            f"ring_x = dynamic_{self.dtype}(0)",
+            f"ring_w = dynamic_{self.dtype}({ring})",
+            f"staged = dynamic_float32({tile.stages * tile.stage_bytes})",
+            f"full = shared_int64({tile.stages})",
+            f"empty = shared_int64({tile.stages})",
+            "begin = block_index(2) * part",
+            "end = imin(slices, begin + part)",
+            "slot = 0",
+            "phase = 0",
+            "tile = block_index(0)",
+        ):
+            buffer.line(line)
+        with buffer.block("if thread == 0:"):
+            for stage in range(tile.stages):
+                buffer.line(f"mbarrier_init(offset(full, {stage}), 1)")
+                buffer.line(f"mbarrier_init(offset(empty, {stage}), {tile.rows // 64})")
+            buffer.line("mbarrier_fence()")
+        with buffer.block(f"if thread == {tile.consumers}:"):
+            buffer.line("tensor_prefetch(map_x)")
+            buffer.line("tensor_prefetch(map_w)")
+        buffer.line("barrier()")
+        with buffer.block(f"if thread >= {tile.consumers}:"):
+            only = buffer.block(f"if thread == {tile.consumers}:")
+            with only, buffer.block("while tile < tiles:"):
+                self._place(buffer)
+                self._produce(buffer)
+                buffer.line("tile = tile + stride")
+        with buffer.block("else:"):
+            for line in (
+                "warp = idiv(thread, 32)",
+                "lane = thread - warp * 32",
+                "group = idiv(warp, 4)",
+                "leads = imod(thread, 128) == 0",
+            ):
+                buffer.line(line)
+            with buffer.block("while tile < tiles:"):
+                self._place(buffer)
+                self._consume(buffer)
+                self._finish(buffer)
+                buffer.line("tile = tile + stride")
+        return buffer.lines
+
+    def _place(self, buffer: CodeBuffer) -> None:
+        """Emit where the tile is: its plane, first row and column."""
+        if self.operands.planes > 1:
+            buffer.line("plane = idiv(tile, down * across)")
+            buffer.line("number = tile - plane * down * across")
+        else:
+            buffer.line("plane = 0")
+            buffer.line("number = tile")
+        if self.down > NEIGHBOURS:
+            buffer.line(f"band = idiv(number, {NEIGHBOURS} * across) * {NEIGHBOURS}")
+            buffer.line("inside = number - band * across")
+            buffer.line(f"high = imin(down - band, {NEIGHBOURS})")
+            buffer.line("aside = idiv(inside, high)")
+            buffer.line(f"first_row = (band + inside - aside * high) * {self.tile.rows}")
+        else:
+            buffer.line("aside = idiv(number, down)" if self.down > 1 else "aside = number")
+            buffer.line(f"first_row = (number - aside * down) * {self.tile.rows}")
+        buffer.line(f"first_column = aside * {self.tile.columns}")
+        self.operands.begin(buffer)
+
+    def _advance(self, buffer: CodeBuffer) -> None:
+        """Emit the step to the next slice."""
+        buffer.line("k = k + 1")
+        buffer.line("slot = slot + 1")
+        with buffer.block(f"if slot == {self.tile.stages}:"):
+            buffer.line("slot = 0")
+            buffer.line("phase = 1 - phase")
+
+    def _produce(self, buffer: CodeBuffer) -> None:
+        """Emit the producer's loop over the slices of a tile."""
+        gemm = isinstance(self._problem, GemmProblem)
+        if gemm:
+            places = [self._batch_places(operand) for operand in (0, 1)]
+        else:
+            for line in (
+                "image = idiv(first_row, image_pixels)",
+                "pixel = first_row - image * image_pixels",
+                "line = idiv(pixel, row_pixels)",
+                "start_y = line * step_y - pad_y",
+                "start_x = (pixel - line * row_pixels) * step_x - pad_x",
+                f"pieces = idiv(group_channels + {self.slice - 1}, {self.slice})",
+                "tap = idiv(begin, pieces)",
+                f"channel = (begin - tap * pieces) * {self.slice}",
+                "tap_y = idiv(tap, taps_across)",
+                "tap_x = tap - tap_y * taps_across",
+            ):
+                buffer.line(line)
+        buffer.line("k = begin")
+        with buffer.block("while k < end:"):
+            buffer.line("mbarrier_wait(offset(empty, slot), 1 - phase)")
+            buffer.line("arrived = offset(full, slot)")
+            buffer.line(f"mbarrier_expect(arrived, {self.tile.stage_bytes})")
+            buffer.line(f"to_x = offset(ring_x, slot * {self.left_elements})")
+            buffer.line(f"to_w = offset(ring_w, slot * {self.right_elements})")
+            if gemm:
+                along = f"k * {self.slice}"
+                buffer.line(f"tensor_load(to_x, map_x, arrived, place4({along}, first_row, {places[0]}))")
+                if self.turned:
+                    for j in range(self.tile.columns // self.slice):
+                        to = f"offset(to_w, {j * self.slice * self.slice})"
+                        at = f"place4(first_column + {j * self.slice}, {along}, {places[1]})"
+                        buffer.line(f"tensor_load({to}, map_w, arrived, {at})")
+                else:
+                    buffer.line(f"tensor_load(to_w, map_w, arrived, place4({along}, first_column, {places[1]}))")
+            else:
+                at = "place4(plane * group_channels + channel, start_x, start_y, image)"
+                buffer.line(f"tensor_load_window(to_x, map_x, arrived, {at}, tap_x * apart_x, tap_y * apart_y)")
+                buffer.line("tensor_load(to_w, map_w, arrived, place4(channel, tap, first_column, plane))")
+                buffer.line(f"channel = channel + {self.slice}")
+                with buffer.block("if channel >= group_channels:"):
+                    for line in ("channel = 0", "tap = tap + 1", "tap_x = tap_x + 1"):
+                        buffer.line(line)
+                    with buffer.block("if tap_x == taps_across:"):
+                        buffer.line("tap_x = 0")
+                        buffer.line("tap_y = tap_y + 1")
+            self._advance(buffer)
+
+    def _batch_places(self, operand: int) -> str:
+        """The numbers of an operand's plane along the batch's axes, of which a tensor map has two."""
+        assert isinstance(self.operands, ProductOperands)
+        indices = self.operands.plane_indices
+        found = [indices[d] if moves else "0" for d, moves in self._moves[operand]]
+        return ", ".join([*found, "0", "0"][:MOST_BATCH_AXES])
+
+    def _consume(self, buffer: CodeBuffer) -> None:
+        """Emit a warpgroup's loop over the slices of a tile."""
+        tile = self.tile
+        buffer.line(f"sums = wgmma_zero({tile.columns})")
+        buffer.line("last = slot")
+        buffer.line("k = begin")
+        with buffer.block("while k < end:"):
+            buffer.line("mbarrier_wait(offset(full, slot), phase)")
+            buffer.line(f"own = offset(ring_x, slot * {self.left_elements} + group * {64 * self.slice})")
+            buffer.line(f"theirs = offset(ring_w, slot * {self.right_elements})")
+            buffer.line("wgmma_fence()")
+            buffer.line(f"sums = wgmma_{self.dtype}(sums, own, theirs, {int(self.turned)})")
+            buffer.line("wgmma_commit()")
+            buffer.line("sums = wgmma_wait(sums, 1)")  # the products before are complete: their stage is free
+            with buffer.block("if leads & (k > begin):"):
+                buffer.line("mbarrier_arrive(offset(empty, last))")
+            buffer.line("last = slot")
+            self._advance(buffer)
+        buffer.line("sums = wgmma_wait(sums, 0)")
+        with buffer.block("if leads:"):
+            buffer.line("mbarrier_arrive(offset(empty, last))")
+
+    def _finish(self, buffer: CodeBuffer) -> None:
+        """Store the sums, after the epilogue: sixteen rows of the warp at a time."""
+        tile = self.tile
+        wide = tile.staging
+        lanes = self.width
+        self._planes(buffer)
+        if self.splits > 1:
+            buffer.line("first_part = (block_index(2) * planes + plane) * rows")
+        buffer.line(f"area = warp * {16 * tile.pitch}")
+        buffer.line(f"mine = area + idiv(lane, 4) * {tile.pitch} + imod(lane, 4) * 2")
+        per_row = wide // lanes
+        for piece in range(tile.columns // wide):
+            buffer.line("warp_barrier()")
+            buffer.line(f"store_sums(staged, mine, {tile.pitch}, sums, {piece * wide // 8}, {wide // 8})")
+            buffer.line("warp_barrier()")
+            with buffer.block(f"for turn in range({16 * per_row // 32}):"):
+                buffer.line("item = turn * 32 + lane")
+                buffer.line(f"below = idiv(item, {per_row})")
+                buffer.line(f"side = (item - below * {per_row}) * {lanes}")
+                buffer.line("row = first_row + warp * 16 + below")
+                buffer.line(f"column = first_column + {piece * wide} + side")
+                with buffer.block("if (row < rows) & (column < columns):"):
+                    load = "load_aligned" if lanes > 1 else "load"
+                    sums = buffer.emit(f"{load}(staged, area + below * {tile.pitch} + side, {lanes})")
+                    self._store_or_keep(buffer, sums)
+
+    def _store_or_keep(self, buffer: CodeBuffer, sums: str) -> None:
+        """Store sums of row ``row`` from ``column`` on: the result, or the block's part of it."""
+        if self.splits == 1:
+            self._store(buffer, sums, "row", "column", self.width, True)
+        else:
+            store = "store_aligned" if self.width > 1 else "store"
+            buffer.line(f"{store}(p_scratch, (first_part + row) * columns + column, {sums})")

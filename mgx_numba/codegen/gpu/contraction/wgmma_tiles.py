@@ -1,0 +1,146 @@
+"""Which tile of a warpgroup product's kernel suits a problem."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ....errors import DeviceError
+from ..driver.device import device
+
+__all__ = ["TILES", "WarpgroupTile", "chosen_tile", "multiprocessors"]
+
+SLICE_BYTES = 128
+"""Bytes of the sum that a stage has of each row and column."""
+STAGING_PAD = 8
+"""Words between rows of staged sums besides their own: pairs of columns of eight rows then lie in different banks."""
+WARPGROUP = 128
+"""Threads of a warpgroup."""
+LARGE_DEVICE = 132
+"""Multiprocessors of an H100 or H200, for which is planned where no device is there."""
+
+
+@dataclass(frozen=True)
+class WarpgroupTile:
+    """A block's tile.
+
+    Attributes:
+        rows, columns: of the result; 64 rows for each warpgroup.
+        stages: of its ring.
+        blocks: those that share a multiprocessor.
+        staging: columns of the sums that pass through a block's memory at once.
+    """
+
+    rows: int
+    columns: int
+    stages: int
+    blocks: int
+    staging: int = 64
+
+    @property
+    def pitch(self) -> int:
+        """Words from one row of staged sums to the next."""
+        return self.staging + STAGING_PAD
+
+    @property
+    def consumers(self) -> int:
+        """Threads that multiply."""
+        return self.rows // 64 * WARPGROUP
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block; the producer's warp comes last: warpgroups must begin at multiples of four warps."""
+        return self.consumers + 32
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes of both operands' slices."""
+        return (self.rows + self.columns) * SLICE_BYTES
+
+    @property
+    def shared_bytes(self) -> int:
+        """Memory of a block besides its barriers."""
+        return self.stages * self.stage_bytes + self.rows * self.pitch * 4
+
+
+# Stages fill the 227 KiB of a multiprocessor that its blocks share, less barriers and what the driver keeps of each.
+TILES = (
+    WarpgroupTile(128, 256, 4, 1, 32),
+    WarpgroupTile(128, 192, 4, 1),
+    WarpgroupTile(128, 128, 5, 1),
+    WarpgroupTile(64, 256, 4, 1),
+    WarpgroupTile(128, 128, 2, 2),
+    WarpgroupTile(128, 64, 3, 2),
+    WarpgroupTile(64, 128, 3, 2),
+    WarpgroupTile(64, 64, 5, 2),
+    WarpgroupTile(128, 64, 7, 1),
+    WarpgroupTile(64, 128, 8, 1),
+    WarpgroupTile(64, 64, 12, 1),
+    WarpgroupTile(64, 32, 16, 1, 32),
+)
+"""Those that were fastest for some shape on an H200."""
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
+"""Parts of a sum that are weighed against one another; more leave too little for each of a GEMM's usual lengths."""
+LEAST_SLICES = 2
+"""Slices of a part of a sum: fewer are not worth adding up."""
+# In cycles of a multiprocessor; fitted to what `bench.gpu_tiles` measured on an H200: those that are chosen lose 2% in
+# the mean to the fastest ones, at most 15%.
+MULTIPLIES = 1400
+"""Products of 16-bit numbers a cycle, of the 2048 that there could be."""
+ARRIVAL = 44
+"""Bytes a cycle that come to a multiprocessor from the second-level cache."""
+LATENCY = 2100
+"""Until a slice is there that was asked for, which the stages of a ring share."""
+BEGINNING = 4200
+"""Until a launch's first slice is there, and until its last sums are stored."""
+STORING = 7.3
+"""Sums a cycle that are finished and stored."""
+LAUNCH = 2800
+"""A second launch, that adds parts."""
+ADDING = 3000.0
+"""Bytes of parts that all of the device writes and reads a cycle."""
+
+
+def multiprocessors() -> int:
+    """Those of the device, or of a large one."""
+    try:
+        return device().multiprocessors
+    except DeviceError:
+        return LARGE_DEVICE
+
+
+def chosen_tile(
+    rows: int, columns: int, slices: int, planes: int, rate: float, widths: int = 8
+) -> tuple[WarpgroupTile, int]:
+    """The tile that should be the fastest, and in how many parts each sum is computed.
+
+    Args:
+        rows, columns, planes: of the result.
+        slices: slices of `SLICE_BYTES` of the sum.
+        rate: the element type's multiplications a cycle as a part of those of 16-bit numbers.
+        widths: a tile's columns are a multiple of it.
+    """
+    cores = multiprocessors()
+    candidates = [
+        (tile, splits)
+        for tile in TILES
+        for splits in SPLITS
+        if tile.columns % widths == 0 and (splits == 1 or slices >= splits * LEAST_SLICES)
+    ]
+    return min(candidates, key=lambda c: _cycles(c[0], c[1], rows, columns, slices, planes, rate, cores))
+
+
+def _cycles(
+    tile: WarpgroupTile, splits: int, rows: int, columns: int, slices: int, planes: int, rate: float, cores: int
+) -> float:
+    """Estimated time of a product."""
+    blocks = -(-rows // tile.rows) * -(-columns // tile.columns) * planes * splits
+    rounds = -(-blocks // (cores * tile.blocks))
+    sharing = min(tile.blocks, -(-blocks // cores))
+    part = -(-slices // splits)
+    multiplying = tile.rows * tile.columns * SLICE_BYTES / 2 / (MULTIPLIES * rate)
+    slice = max(sharing * max(multiplying, tile.stage_bytes / ARRIVAL), LATENCY / tile.stages)
+    storing = sharing * tile.rows * tile.columns / STORING
+    cycles = rounds * (part * slice + storing) + BEGINNING
+    if splits > 1:
+        cycles += LAUNCH + 8 * splits * rows * columns * planes / ADDING
+    return cycles

@@ -1,0 +1,324 @@
+"""What works beside threads, as interpreted kernels see it: barriers that count, the copy engine, warpgroups' products.
+
+Who may see what is known by clocks: each thread has one, with an entry for every thread and every barrier of the block;
+arriving gives it to the barrier, waiting takes what all who arrived knew. A copy is seen by those who know that the
+phase which counts its bytes is complete; a product has read its operands when `wgmma_wait` has said so, and memory may
+be written again by those who know that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...launch import TensorLayout
+from ...printer import numpy_dtype
+from .memory import Allocation, KernelFault, Memory, Place, Thread
+
+__all__ = ["WARPGROUP", "BlockAsync", "Copies"]
+
+WARPGROUP = 128
+"""Threads of a warpgroup."""
+MOST_BARRIERS = 64
+"""Barriers of a block that clocks have entries for."""
+ROW = 128
+"""Bytes of a row of a box, and of the sum that one call multiplies."""
+_TF32 = np.int32(-(1 << 13))
+
+
+@dataclass
+class _Barrier:
+    number: int
+    expected: int
+    pending: int
+    phase: int = 0
+    bytes: int = 0
+    arrived: np.ndarray | None = None
+    released: np.ndarray | None = None
+
+
+@dataclass
+class _Landing:
+    """Bytes that a copy has written: seen by who knows that a phase of a barrier is complete."""
+
+    allocation: Allocation
+    start: int
+    stop: int
+    entry: int
+    phase: int
+
+
+@dataclass
+class _Reading:
+    """Bytes that a product reads; ``done`` is the time of each thread of the warpgroup when it was over."""
+
+    allocation: Allocation
+    start: int
+    stop: int
+    first: int
+    done: np.ndarray | None = None
+
+
+@dataclass
+class _Products:
+    """A warpgroup's products: those of the current group, and those of the groups that were committed."""
+
+    current: list[_Reading] = field(default_factory=list)
+    committed: list[list[_Reading]] = field(default_factory=list)
+
+
+class BlockAsync:
+    """A block's barriers, copies on the way, products on the way, and clocks."""
+
+    def __init__(self, threads: int, memory: Memory) -> None:
+        self._threads = threads
+        self._memory = memory
+        self._clocks = np.zeros((threads, threads + MOST_BARRIERS), np.int64)
+        self._clocks[np.arange(threads), np.arange(threads)] = 1
+        self._barriers: dict[tuple[int, int], _Barrier] = {}
+        self._landings: list[_Landing] = []
+        self._readings: list[_Reading] = []
+        self._products: dict[int, _Products] = {}
+
+    def meet(self, threads: range) -> None:
+        """These threads have waited for each other."""
+        part = slice(threads.start, threads.stop)
+        self._clocks[part] = self._clocks[part].max(axis=0)
+        self._clocks[np.arange(part.start, part.stop), np.arange(part.start, part.stop)] += 1
+
+    # Barriers
+
+    def init(self, p: Place, count: int) -> None:
+        """``mbarrier_init``."""
+        key = id(p.allocation), p.start
+        if key not in self._barriers and len(self._barriers) == MOST_BARRIERS:
+            raise KernelFault(f"a block has more than {MOST_BARRIERS} barriers")
+        if count < 1:
+            raise KernelFault(f"a barrier of {count} arrivals")
+        number = self._threads + len(self._barriers)
+        self._barriers[key] = _Barrier(number, count, count)
+
+    def arrive(self, p: Place, thread: int, bytes: int = 0) -> None:
+        """``mbarrier_arrive``, or ``mbarrier_expect`` of so many bytes."""
+        barrier = self._find(p)
+        if not barrier.pending:
+            raise KernelFault("arrives once more than the barrier's phase has arrivals")
+        clock = self._clocks[thread]
+        barrier.arrived = clock.copy() if barrier.arrived is None else np.maximum(barrier.arrived, clock)
+        clock[thread] += 1
+        barrier.pending -= 1
+        barrier.bytes += bytes
+        self._complete(barrier)
+
+    def passed(self, p: Place, parity: int, thread: int) -> bool:
+        """Whether ``mbarrier_wait`` is over; the thread then knows what those knew who arrived."""
+        barrier = self._find(p)
+        if parity not in (0, 1):
+            raise KernelFault(f"waits for parity {parity} of a barrier")
+        if barrier.phase & 1 == parity:
+            return False
+        if barrier.released is not None:
+            np.maximum(self._clocks[thread], barrier.released, out=self._clocks[thread])
+        return True
+
+    def _find(self, p: Place) -> _Barrier:
+        found = self._barriers.get((id(p.allocation), p.start))
+        if found is None:
+            raise KernelFault(f"byte {p.start} of {p.allocation.name} is no barrier")
+        return found
+
+    def _complete(self, barrier: _Barrier) -> None:
+        if barrier.pending or barrier.bytes:
+            return
+        assert barrier.arrived is not None
+        barrier.phase += 1
+        barrier.released, barrier.arrived = barrier.arrived, None
+        barrier.released[barrier.number] = barrier.phase
+        barrier.pending = barrier.expected
+
+    # Copies
+
+    def load(self, to: Place, number: int, p: Place, place: np.ndarray, taps: tuple[int, ...], thread: int) -> None:
+        """``tensor_load``, and with taps ``tensor_load_window``."""
+        layout, address = self._memory.map_of(number)
+        barrier = self._find(p)
+        box = _window(self._memory, layout, address, place, taps) if layout.windows else _box(
+            self._memory, layout, address, place
+        )  # fmt: skip
+        if bool(layout.windows) != bool(taps):
+            raise KernelFault("a tensor map of images is loaded by tensor_load_window, others by tensor_load")
+        data = box.reshape(-1, ROW)
+        start, stop = to.start, to.start + data.size
+        if start % (8 * ROW):
+            raise KernelFault(f"a box begins at byte {start} of {to.allocation.name}, which is no multiple of 1024")
+        if stop > to.allocation.data.size:
+            raise KernelFault(
+                f"writes bytes {start} to {stop} of {to.allocation.name}, which has {to.allocation.data.size}"
+            )
+        self._check_write(to.allocation, start, stop, thread)
+        to.allocation.data[_swizzled(start, np.arange(data.size))] = data.reshape(-1)
+        if to.allocation.written is not None:
+            to.allocation.written[start:stop] = True
+        self._landings = [x for x in self._landings if not _meets(x, to.allocation, start, stop)]
+        self._landings.append(_Landing(to.allocation, start, stop, barrier.number, barrier.phase + 1))
+        if barrier.bytes < data.size:
+            raise KernelFault(f"a box of {data.size} bytes arrives where {barrier.bytes} are still expected")
+        barrier.bytes -= data.size
+        self._complete(barrier)
+
+    def _check_write(self, allocation: Allocation, start: int, stop: int, thread: int) -> None:
+        clock = self._clocks[thread]
+        for landing in self._landings:
+            if _meets(landing, allocation, start, stop) and clock[landing.entry] < landing.phase:
+                raise KernelFault(f"loads a box over bytes {start} to {stop}, to which another one is on the way")
+        kept = []
+        for reading in self._readings:
+            if not _meets(reading, allocation, start, stop):
+                kept.append(reading)
+                continue
+            known = clock[reading.first : reading.first + WARPGROUP]
+            if reading.done is None or not (known >= reading.done).any():
+                raise KernelFault(
+                    f"loads a box over bytes {start} to {stop} of {allocation.name}, which warpgroup "
+                    f"{reading.first // WARPGROUP} may still be reading"
+                )
+        self._readings = kept
+
+    # Products
+
+    def multiply(self, dtype: np.dtype, first: int, sums: np.ndarray, a: Place, b: Place, turned: int) -> np.ndarray:
+        """``wgmma_<dtype>`` of the warpgroup whose first thread is ``first``: 64 rows of sums and as many of ``a``."""
+        depth, columns = ROW // dtype.itemsize, sums.shape[1]
+        left = self._operand(a, first, np.arange(64 * ROW), dtype).reshape(64, depth)
+        if turned:
+            wide = ROW // dtype.itemsize
+            parts = self._operand(b, first, np.arange(columns * ROW), dtype).reshape(-1, depth, wide)
+            right = parts.transpose(0, 2, 1).reshape(columns, depth)
+        else:
+            right = self._operand(b, first, np.arange(columns * ROW), dtype).reshape(columns, depth)
+        with np.errstate(all="ignore"):
+            return (sums + left.astype(np.float32) @ right.astype(np.float32).T).astype(np.float32)
+
+    def _operand(self, p: Place, first: int, offsets: np.ndarray, dtype: np.dtype) -> np.ndarray:
+        start, stop = p.start, p.start + offsets.size
+        if p.dtype != dtype or start % (8 * ROW) or stop > p.allocation.data.size:
+            raise KernelFault(f"no operand of {dtype} is at byte {start} of {p.allocation.name}")
+        clock = self._clocks[first]
+        covered = np.zeros(offsets.size, bool)
+        for landing in self._landings:
+            if _meets(landing, p.allocation, start, stop):
+                if clock[landing.entry] < landing.phase:
+                    raise KernelFault(f"multiplies bytes {start} to {stop}, to which a box is still on the way")
+                covered[max(landing.start - start, 0) : landing.stop - start] = True
+        if not covered.all():
+            raise KernelFault(f"multiplies bytes {start} to {stop} of {p.allocation.name}, to which no box has come")
+        reading = _Reading(p.allocation, start, stop, first)
+        self._readings.append(reading)
+        self._products.setdefault(first, _Products()).current.append(reading)
+        found = p.allocation.data[_swizzled(start, offsets)].view(dtype)
+        if dtype == np.float32:
+            found = (found.view(np.int32) & _TF32).view(np.float32)
+        return found
+
+    def commit(self, first: int) -> None:
+        """``wgmma_commit``."""
+        own = self._products.setdefault(first, _Products())
+        own.committed.append(own.current)
+        own.current = []
+
+    def wait(self, first: int, pending: int) -> bool:
+        """``wgmma_wait``: whether all of the warpgroup's products are complete then."""
+        own = self._products.setdefault(first, _Products())
+        self.meet(range(first, first + WARPGROUP))
+        threads = np.arange(first, first + WARPGROUP)
+        while len(own.committed) > pending:
+            for reading in own.committed.pop(0):
+                reading.done = self._clocks[threads, threads].copy()
+        return not own.committed and not own.current
+
+
+class Copies:
+    """Copies that threads have asked for: they are done when they are waited for, and not before."""
+
+    def __init__(self, who: Thread) -> None:
+        self._who = who
+        self.forget()
+
+    def forget(self) -> None:
+        """A new block."""
+        self._current: dict[int, list[tuple[Place, int, np.ndarray]]] = {}
+        self._groups: dict[int, list[list[tuple[Place, int, np.ndarray]]]] = {}
+
+    def ask(self, to: Place, i: int, source: Place, j: int, inside: bool) -> None:
+        """``copy_async``."""
+        lanes = 16 // to.dtype.itemsize
+        for place, index in ((to, i), (source, j)) if inside else ((to, i),):
+            if place.misaligned(index, 16):
+                raise KernelFault(f"element {index} of {place.allocation.name} is not at a multiple of 16 bytes")
+        data = source.read(j, lanes) if inside else np.zeros(lanes, to.dtype)
+        self._current.setdefault(self._who.number, []).append((to, i, data))
+
+    def commit(self) -> None:
+        """``copy_commit``."""
+        thread = self._who.number
+        self._groups.setdefault(thread, []).append(self._current.pop(thread, []))
+
+    def wait(self, pending: int) -> None:
+        """``copy_wait``."""
+        groups = self._groups.setdefault(self._who.number, [])
+        while len(groups) > pending:
+            for to, i, data in groups.pop(0):
+                to.write(i, data)
+
+
+def _meets(known: _Landing | _Reading, allocation: Allocation, start: int, stop: int) -> bool:
+    return known.allocation is allocation and known.start < stop and start < known.stop
+
+
+def _swizzled(start: int, offsets: np.ndarray) -> np.ndarray:
+    """Where bytes are whose place in rows of 128 bytes is this many after ``start``."""
+    places = start + offsets
+    return places ^ (places // ROW % 8 * 16)
+
+
+def _box(memory: Memory, layout: TensorLayout, address: int, place: np.ndarray) -> np.ndarray:
+    """The bytes of a box whose first element is at these indices, last dimension first."""
+    indices = [int(p) + np.arange(n) for p, n in zip(place, layout.box)]
+    return _gathered(memory, layout, address, list(np.meshgrid(*reversed(indices), indexing="ij"))[::-1])
+
+
+def _window(memory: Memory, layout: TensorLayout, address: int, place: np.ndarray, taps: tuple[int, ...]) -> np.ndarray:
+    """The bytes of a box of positions, one after the other, each moved by a tap."""
+    windows = layout.windows
+    assert windows is not None
+    counts, at = [], []
+    for d in (0, 1):
+        last = layout.lens[1 + d] - 1 + windows.upper[d]
+        counts.append((last - windows.lower[d]) // windows.steps[d] + 1)
+        from_first = int(place[1 + d]) - windows.lower[d]
+        if from_first % windows.steps[d] or not 0 <= from_first // windows.steps[d] < counts[d]:
+            raise KernelFault(f"{int(place[1 + d])} is no position of the filter along dimension {1 + d}")
+        at.append(from_first // windows.steps[d])
+    flat = (int(place[3]) * counts[1] + at[1]) * counts[0] + at[0] + np.arange(layout.box[1])
+    image, rest = flat // (counts[0] * counts[1]), flat % (counts[0] * counts[1])
+    y = windows.lower[1] + rest // counts[0] * windows.steps[1] + taps[1]
+    x = windows.lower[0] + rest % counts[0] * windows.steps[0] + taps[0]
+    channels = int(place[0]) + np.arange(layout.box[0])
+    return _gathered(memory, layout, address, [channels[None, :], x[:, None], y[:, None], image[:, None]])
+
+
+def _gathered(memory: Memory, layout: TensorLayout, address: int, indices: list[np.ndarray]) -> np.ndarray:
+    """The elements at some indices, as bytes; 0 for those outside of the tensor."""
+    dtype = numpy_dtype(layout.dtype)
+    inside = np.ones(np.broadcast_shapes(*(i.shape for i in indices)), bool)
+    offsets = np.zeros(inside.shape, np.int64)
+    for index, length, stride in zip(indices, layout.lens, layout.strides):
+        inside &= (index >= 0) & (index < length)
+        offsets += index * stride
+    allocation, start = memory.find(address)
+    first = start + np.where(inside, offsets, 0) * dtype.itemsize
+    if first.size and inside.any() and int(first[inside].max()) + dtype.itemsize > allocation.data.size:
+        raise KernelFault(f"a tensor map reaches beyond {allocation.name}, which has {allocation.data.size} bytes")
+    found = allocation.data[(first[..., None] + np.arange(dtype.itemsize)) * inside[..., None]]
+    return (found * inside[..., None]).astype(np.uint8).reshape(-1)

@@ -1,0 +1,89 @@
+"""Barriers in a block's memory that threads and the copy engine arrive at (sm_90 and above), and barriers of a warp.
+
+PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier". A barrier's phases are numbered from 0; a
+phase is complete when all arrivals and all bytes that were told of have come, and the next one begins.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.core.errors import TypingError
+
+from ...lang.vector import make_intrinsic, pointer_dtype
+from .blocks import SHARED_SPACE
+from .threads import call, inline, target
+
+__all__ = [
+    "mbarrier_arrive", "mbarrier_expect", "mbarrier_fence", "mbarrier_init", "mbarrier_wait", "shared_address",
+    "warp_barrier",
+]  # fmt: skip
+
+_I32 = ir.IntType(32)
+_LEAST_CAPABILITY = (9, 0)
+"""Compute capability from which on barriers count bytes."""
+_WAIT = """{
+.reg .pred complete;
+again:
+mbarrier.try_wait.parity.shared::cta.b64 complete, [$0], $1;
+@complete bra done;
+bra again;
+done:
+}"""
+
+
+def shared_address(builder: ir.IRBuilder, pointer: ir.Value) -> ir.Value:
+    """The 32-bit address within a block's memory of a generic pointer into it."""
+    place = builder.addrspacecast(pointer, ir.PointerType(pointer.type.pointee, SHARED_SPACE))
+    return builder.ptrtoint(place, _I32)
+
+
+def _of_barrier(name: str, text: str, numbers: int) -> Any:
+    """An instruction on a barrier, at a pointer to int64, and so many int64."""
+
+    def define(p: types.Type, *rest: types.Type) -> Any:
+        if pointer_dtype(name, p) != "int64":
+            raise TypingError(f"{name}: a barrier is an int64 of the block's memory, got {p}")
+
+        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+            if target().capability < _LEAST_CAPABILITY:
+                raise TypingError(f"{name}: {target().name} has no such instruction")
+            operands = [shared_address(builder, values[0]), *(builder.trunc(v, _I32) for v in values[1:])]
+            inline(builder, text, ",".join("r" * len(operands)) + ",~{memory}", ir.VoidType(), operands, True)
+            return context.get_dummy_value()
+
+        return types.void(p, *[types.int64] * numbers), lower
+
+    return make_intrinsic(name, define, 1 + numbers)
+
+
+def _plain(name: str, emit: Any) -> Any:
+    def define() -> Any:
+        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+            emit(builder)
+            return context.get_dummy_value()
+
+        return types.void(), lower
+
+    return make_intrinsic(name, define, 0)
+
+
+def _fence(builder: ir.IRBuilder) -> None:
+    inline(builder, "fence.mbarrier_init.release.cluster;", "~{memory}", ir.VoidType(), [], True)
+
+
+def _warp_barrier(builder: ir.IRBuilder) -> None:
+    if target().nvidia:
+        call(builder, "llvm.nvvm.bar.warp.sync", ir.VoidType(), [_I32(-1)])
+    else:
+        call(builder, "llvm.amdgcn.wave.barrier", ir.VoidType())
+
+
+mbarrier_init = _of_barrier("mbarrier_init", "mbarrier.init.shared::cta.b64 [$0], $1;", 1)
+mbarrier_arrive = _of_barrier("mbarrier_arrive", "mbarrier.arrive.shared::cta.b64 _, [$0];", 0)
+mbarrier_expect = _of_barrier("mbarrier_expect", "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", 1)
+mbarrier_wait = _of_barrier("mbarrier_wait", _WAIT, 1)
+mbarrier_fence = _plain("mbarrier_fence", _fence)
+warp_barrier = _plain("warp_barrier", _warp_barrier)

@@ -1,0 +1,131 @@
+"""Boxes of tensors from memory to a block's memory by the copy engine (sm_90 and above).
+
+PTX ISA, "cp.async.bulk.tensor". Tensors are described by `codegen.launch.TensorLayout`; a box arrives at a barrier
+(`mbarriers`) with its bytes, and lies where a multiple of 1024 bytes is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.core.errors import TypingError
+
+from ...lang.memory import memory_element
+from ...lang.target import itemsize
+from ...lang.vector import DTYPES, Vec, constant_int, make_intrinsic, pointer_dtype, pointer_type
+from ...launch import DYNAMIC_ALIGNMENT
+from .mbarriers import SHARED_SPACE, shared_address
+from .threads import inline, target
+
+__all__ = ["place4", "tensor_load", "tensor_load_window", "tensor_map", "tensor_prefetch"]
+
+_I16, _I32, _I64, _I8 = (ir.IntType(bits) for bits in (16, 32, 64, 8))
+_PLACE = Vec("int32", 4)
+_LEAST_CAPABILITY = (9, 0)
+"""Compute capability from which on there is a copy engine."""
+DYNAMIC = "dynamic_memory"
+"""Name of the memory that a launch gives to each block."""
+LEAST_ALIGNMENT = 16
+"""Bytes that the driver places it at a multiple of, whatever more is declared."""
+MOST_DYNAMIC = 226 << 10
+"""Bytes of it at most: CUDA C++ programming guide, "Technical specifications per compute capability"; one KiB less."""
+
+
+def _dynamic(dtype: str) -> Any:
+    name, result = f"dynamic_{dtype}", pointer_type(dtype)
+
+    def define(start: types.Type) -> Any:
+        first = constant_int(name, "START", start, high=MOST_DYNAMIC)
+        if first % itemsize(dtype):
+            raise TypingError(f"{name}: START must be a multiple of {itemsize(dtype)}, got {first}")
+
+        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+            module = builder.module
+            if DYNAMIC not in module.globals:
+                made = ir.GlobalVariable(module, ir.ArrayType(_I8, 0), DYNAMIC, addrspace=SHARED_SPACE)
+                made.linkage, made.align = "external", LEAST_ALIGNMENT
+            start = builder.ptrtoint(module.globals[DYNAMIC], _I32)
+            whole = builder.and_(builder.add(start, _I32(DYNAMIC_ALIGNMENT - 1)), _I32(-DYNAMIC_ALIGNMENT))
+            element = memory_element(dtype)
+            place = builder.inttoptr(builder.add(whole, _I32(first)), ir.PointerType(element, SHARED_SPACE))
+            return builder.addrspacecast(place, element.as_pointer())
+
+        return result(start), lower
+
+    return make_intrinsic(name, define, 1, literal=True)
+
+
+def _tensor_map(args: types.Type, slot: types.Type) -> Any:
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        return builder.gep(values[0], [values[1]])
+
+    words = types.CPointer(types.int64)
+    return words(words, types.int64), lower
+
+
+def _prefetch(tensor: types.Type) -> Any:
+    pointer_dtype("tensor_prefetch", tensor)
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+        if target().capability < _LEAST_CAPABILITY:
+            raise TypingError(f"tensor_prefetch: {target().name} has no copy engine")
+        place = builder.ptrtoint(values[0], _I64)
+        inline(builder, "prefetch.tensormap [$0];", "l,~{memory}", ir.VoidType(), [place], True)
+        return context.get_dummy_value()
+
+    return types.void(tensor), lower
+
+
+def _place4(*parts: types.Type) -> Any:
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        result = ir.Constant(ir.VectorType(_I32, 4), ir.Undefined)
+        for k, value in enumerate(values):
+            result = builder.insert_element(result, builder.trunc(value, _I32), _I32(k))
+        return result
+
+    return _PLACE(*[types.int64] * 4), lower
+
+
+_COPY = (
+    "cp.async.bulk.tensor.4d.shared::cluster.global.{}mbarrier::complete_tx::bytes [$0], [$1, {{$3, $4, $5, $6}}], [$2]"
+)
+
+
+def _load(name: str, window: bool) -> Any:
+    text = _COPY.format("im2col." if window else "tile.") + (", {$7, $8};" if window else ";")
+    constraints = "r,l,r,r,r,r,r" + ",h,h" * window + ",~{memory}"
+
+    def define(to: types.Type, tensor: types.Type, barrier: types.Type, place: types.Type, *taps: types.Type) -> Any:
+        pointer_dtype(name, to)
+        if place != _PLACE:
+            raise TypingError(f"{name}: a place is what place4 gives, got {place}")
+
+        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+            if target().capability < _LEAST_CAPABILITY:
+                raise TypingError(f"{name}: {target().name} has no copy engine")
+            operands = [
+                shared_address(builder, values[0]),
+                builder.ptrtoint(values[1], _I64),
+                shared_address(builder, values[2]),
+                *(builder.extract_element(values[3], _I32(k)) for k in range(4)),
+                *(builder.trunc(v, _I16) for v in values[4:]),
+            ]
+            inline(builder, text, constraints, ir.VoidType(), operands, True)
+            return context.get_dummy_value()
+
+        return types.void(to, tensor, barrier, place, *[types.int64] * len(taps)), lower
+
+    return make_intrinsic(name, define, 6 if window else 4)
+
+
+tensor_map = make_intrinsic("tensor_map", _tensor_map, 2)
+tensor_prefetch = make_intrinsic("tensor_prefetch", _prefetch, 1)
+place4 = make_intrinsic("place4", _place4, 4)
+tensor_load = _load("tensor_load", False)
+tensor_load_window = _load("tensor_load_window", True)
+
+for _dtype in DTYPES:
+    globals()[f"dynamic_{_dtype}"] = _dynamic(_dtype)
+__all__ += [f"dynamic_{_dtype}" for _dtype in DTYPES]

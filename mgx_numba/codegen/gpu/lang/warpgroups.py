@@ -1,0 +1,192 @@
+"""Products of matrices by a warpgroup's tensor cores, from a block's memory (sm_90a).
+
+PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions". A warpgroup is four consecutive warps, the first of which
+is a multiple of four. Its sums are 64 rows: thread t has of rows 16 (t // 32) + t % 32 // 4 and 8 further, of each 8
+columns, columns 2 (t % 4) and the next: four sums, those of the first row before those of the second.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.core.datamodel import models
+from numba.core.errors import TypingError
+from numba.extending import register_model
+
+from ...lang.target import itemsize
+from ...lang.vector import constant_int, make_intrinsic, pointer_dtype
+from .mbarriers import shared_address
+from .threads import inline, target
+
+__all__ = [
+    "WarpgroupSums", "store_sums", "wgmma_bfloat16", "wgmma_commit", "wgmma_fence", "wgmma_float16", "wgmma_float32",
+    "wgmma_wait", "wgmma_zero",
+]  # fmt: skip
+
+_I32, _I64, _F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
+MOST_COLUMNS = 256
+"""Columns of one instruction at most."""
+SLICE_BYTES = 128
+"""Bytes of the sum that one call multiplies: a row of swizzled memory."""
+STEP_BYTES = 32
+"""Bytes of the sum that one instruction multiplies."""
+_LAYOUT_128 = 1 << 62  # PTX ISA, "Matrix descriptor": swizzled by 128 bytes
+_GROUP = 1024 >> 4 << 32
+"""Sixteenths of the bytes from eight rows to the next eight, in the descriptor's bits from 32 on."""
+_FEATURE = "90a"
+
+
+class WarpgroupSums(types.Type):
+    """A thread's part of the sums of ``columns`` columns: half as many float32."""
+
+    def __init__(self, columns: int) -> None:
+        self.columns = columns
+        super().__init__(name=f"sums({columns})")
+
+    @property
+    def count(self) -> int:
+        """Numbers of a thread."""
+        return self.columns // 2
+
+
+@register_model(WarpgroupSums)
+class _SumsModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, sums: WarpgroupSums) -> None:
+        super().__init__(manager, sums, ir.LiteralStructType([_F32] * sums.count))
+
+
+def _zero(columns: types.Type) -> Any:
+    wanted = constant_int("wgmma_zero", "COLUMNS", columns, low=8, high=MOST_COLUMNS)
+    if wanted % 8:
+        raise TypingError(f"wgmma_zero: COLUMNS must be a multiple of 8, got {wanted}")
+    made = WarpgroupSums(wanted)
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        return ir.Constant(ir.LiteralStructType([_F32] * made.count), None)
+
+    return made(columns), lower
+
+
+def _expect_sums(name: str, sums: types.Type) -> WarpgroupSums:
+    if not isinstance(sums, WarpgroupSums):
+        raise TypingError(f"{name}: expected what wgmma_zero gives, got {sums}")
+    return sums
+
+
+def _check_target(name: str) -> None:
+    if not target().name.endswith(_FEATURE):
+        raise TypingError(f"{name}: {target().name} has no such instruction")
+
+
+def _members(builder: ir.IRBuilder, sums: ir.Value) -> list[ir.Value]:
+    return [builder.extract_value(sums, k) for k in range(len(sums.type.elements))]
+
+
+def _descriptor(builder: ir.IRBuilder, pointer: ir.Value, across: int) -> ir.Value:
+    """Descriptor of an operand in rows of 128 bytes; ``across`` are the bytes from 64 columns to the next 64."""
+    address = builder.zext(builder.lshr(builder.and_(shared_address(builder, pointer), _I32(0x3FFFF)), _I32(4)), _I64)
+    return builder.or_(address, _I64(_LAYOUT_128 | _GROUP | (across >> 4) << 16))
+
+
+def _wgmma(dtype: str) -> Any:
+    name = f"wgmma_{dtype}"
+    kind, depth = {"float16": ("f16", 16), "bfloat16": ("bf16", 16), "float32": ("tf32", 8)}[dtype]
+
+    def define(sums: types.Type, a: types.Type, b: types.Type, turned: types.Type) -> Any:
+        held = _expect_sums(name, sums)
+        if (pointer_dtype(name, a), pointer_dtype(name, b)) != (dtype, dtype):
+            raise TypingError(f"{name}: expected pointers to {dtype}, got {a} and {b}")
+        across = constant_int(name, "TURNED", turned, high=1)
+        if across and (itemsize(dtype) != 2 or held.columns % 64):
+            raise TypingError(f"{name}: no instruction takes turned columns of {dtype}, {held.columns} of them")
+
+        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+            _check_target(name)
+            count = held.count
+            kept = ", ".join(f"${k}" for k in range(count))
+            layouts = f", 0, {across}" if itemsize(dtype) == 2 else ""
+            text = (
+                f"wgmma.mma_async.sync.aligned.m64n{held.columns}k{depth}.f32.{kind}.{kind} {{{kept}}}, "
+                f"${2 * count}, ${2 * count + 1}, 1, 1, 1{layouts};"
+            )
+            ties = ",".join([*["=f"] * count, *map(str, range(count)), "l", "l"]) + ",~{memory}"
+            rows = SLICE_BYTES // itemsize(dtype)
+            left = _descriptor(builder, values[1], 16)
+            right = _descriptor(builder, values[2], rows * SLICE_BYTES if across else 16)
+            made = values[0]
+            for step in range(SLICE_BYTES // STEP_BYTES):
+                further = depth * SLICE_BYTES if across else STEP_BYTES
+                operands = [
+                    *_members(builder, made),
+                    builder.add(left, _I64(step * STEP_BYTES >> 4)),
+                    builder.add(right, _I64(step * further >> 4)),
+                ]
+                made = inline(builder, text, ties, made.type, operands, True)
+            return made
+
+        return held(held, a, b, turned), lower
+
+    return make_intrinsic(name, define, 4, literal=True)
+
+
+def _plain(name: str, text: str) -> Any:
+    def define() -> Any:
+        def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+            _check_target(name)
+            inline(builder, text, "~{memory}", ir.VoidType(), [], True)
+            return context.get_dummy_value()
+
+        return types.void(), lower
+
+    return make_intrinsic(name, define, 0)
+
+
+def _wait(sums: types.Type, pending: types.Type) -> Any:
+    held, groups = _expect_sums("wgmma_wait", sums), constant_int("wgmma_wait", "PENDING", pending, high=7)
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
+        _check_target("wgmma_wait")
+        text = f"wgmma.wait_group.sync.aligned {groups};"
+        if groups:  # the sums stay where they are: only the oldest products are complete
+            inline(builder, text, "~{memory}", ir.VoidType(), [], True)
+            return values[0]
+        ties = ",".join([*["=f"] * held.count, *map(str, range(held.count))]) + ",~{memory}"
+        return inline(builder, text, ties, values[0].type, _members(builder, values[0]), True)
+
+    return held(held, pending), lower
+
+
+def _store(
+    p: types.Type, i: types.Type, pitch: types.Type, sums: types.Type, first: types.Type, count: types.Type
+) -> Any:
+    held = _expect_sums("store_sums", sums)
+    if pointer_dtype("store_sums", p) != "float32":
+        raise TypingError(f"store_sums: sums are float32, got {p}")
+    begin = constant_int("store_sums", "FIRST", first, high=held.columns // 8)
+    pieces = constant_int("store_sums", "COUNT", count, high=held.columns // 8 - begin)
+
+    def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+        base, index, step, numbers = values[0], values[1], values[2], values[3]
+        pair = ir.VectorType(_F32, 2)
+        for half in (0, 1):
+            row = builder.gep(base, [builder.add(index, builder.mul(step, _I64(8 * half)))])
+            for j in range(pieces):
+                two = ir.Constant(pair, ir.Undefined)
+                for k in (0, 1):
+                    number = builder.extract_value(numbers, 4 * (begin + j) + 2 * half + k)
+                    two = builder.insert_element(two, number, _I32(k))
+                place = builder.bitcast(builder.gep(row, [_I64(8 * j)]), pair.as_pointer())
+                builder.store(two, place, align=8)
+        return context.get_dummy_value()
+
+    return types.void(p, types.int64, types.int64, held, first, count), lower
+
+
+wgmma_zero = make_intrinsic("wgmma_zero", _zero, 1, literal=True)
+wgmma_float16, wgmma_bfloat16, wgmma_float32 = _wgmma("float16"), _wgmma("bfloat16"), _wgmma("float32")
+wgmma_fence = _plain("wgmma_fence", "wgmma.fence.sync.aligned;")
+wgmma_commit = _plain("wgmma_commit", "wgmma.commit_group.sync.aligned;")
+wgmma_wait = make_intrinsic("wgmma_wait", _wait, 2, literal=True)
+store_sums = make_intrinsic("store_sums", _store, 6, literal=True)

@@ -1,0 +1,65 @@
+"""Attention as one kernel, or as two where the keys are divided."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ....codegen.gpu.attention.flash import attention_refusal, attention_solution
+from ....codegen.gpu.contraction.placed import VECTOR_BYTES
+from ....codegen.problems.attention import AttentionProblem, MaskLayout
+from ....core.shape import Shape, row_major_strides
+from ....core.types import Type
+from ....graph.instruction import Instruction
+from ....ops.attention import Attention
+from ...lowering.attention import accepts_attention, as_type, attention_output, mask_strides
+from ...lowering.buffers import View
+from ...lowering.lowering import Lowering
+from .table import lowering
+
+ATTENTION = (Type.half_type, Type.bf16_type)
+"""Element types of attention that has a kernel."""
+
+
+@lowering("attention", accepts=accepts_attention)
+def lower_attention(low: Lowering, ins: Instruction) -> None:
+    """The launches over views in place; operands that do not lie in whole vectors are copied."""
+    op, type = ins.op, ins.shape.type
+    assert isinstance(op, Attention)
+    if type not in ATTENTION or any(0 in i.shape.lens for i in ins.inputs):
+        low.host(
+            ins, f"kernels take 16-bit floats, and some elements, not {'; '.join(str(i.shape) for i in ins.inputs)}"
+        )
+        return
+    q, k, v = (_in_vectors(low, ins, view) for view in low.inputs(ins)[:3])
+    out = attention_output(low, ins)
+    problem = AttentionProblem(
+        batch=q.lens[0], heads=q.lens[1], kv_heads=k.lens[1], queries=q.lens[2], keys=k.lens[2], depth=q.lens[3],
+        width=v.lens[3], q_strides=q.strides, k_strides=k.strides, v_strides=v.strides, out_strides=out.strides,
+        dtype=type.numpy.name, scale=op.scale, causal=op.causal, fast_math=low.options.fast_math, nan_rows=op.nan_rows,
+    )  # fmt: skip
+    reason = attention_refusal(problem)
+    if reason:
+        low.host(ins, reason)
+        return
+    operands = {"q": q, "k": k, "v": v, "out": out}
+    if len(ins.inputs) == 4:
+        given = low.input(ins, 3)
+        mask = given if given.type is Type.bool_type else as_type(low, ins, given, type)
+        period = mask.lens[0] if len(mask.lens) == 4 and mask.lens[0] > 1 else None
+        problem = replace(problem, mask=MaskLayout(mask.type.numpy.name, mask_strides(mask), period))
+        operands["mask"] = mask
+    solution = attention_solution(problem, low.origin(ins), out.byte_offset % (2 * type.size) == 0)
+    if solution.scratch:
+        operands["scratch"] = low.allocate(Shape(Type.uint8_type, (solution.scratch,)))
+    for launch in solution.launches:
+        low.launch(launch, operands, ins)
+
+
+def _in_vectors(low: Lowering, ins: Instruction, view: View) -> View:
+    """The view itself if its positions are whole vectors, else a copy."""
+    lanes = VECTOR_BYTES // view.type.size
+    whole = view.strides[3] == 1 and not any(s % lanes for n, s in zip(view.lens[:3], view.strides[:3]) if n > 1)
+    if (whole and view.byte_offset % VECTOR_BYTES == 0) or view.lens[3] % lanes:
+        strides = [s if n > 1 else 0 for n, s in zip(view.lens[:3], view.strides[:3])]
+        return view.with_shape(Shape(view.type, view.lens, (*strides, view.strides[3])))
+    return low.materialized(view, row_major_strides(view.lens), ins)

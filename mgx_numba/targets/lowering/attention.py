@@ -1,0 +1,62 @@
+"""What lowering attention takes on every target: where operands and results lie, and in which element type."""
+
+from __future__ import annotations
+
+from ...codegen.problems.cluster import PointwiseProblem
+from ...core.shape import Shape
+from ...core.types import Type
+from ...graph.instruction import Instruction
+from ...graph.module import Module
+from ...ops.base import make_op
+from .buffers import View
+from .lowering import Lowering
+
+__all__ = ["HEADS_LAST", "accepts_attention", "as_type", "attention_output", "convert", "mask_strides"]
+
+HEADS_LAST = (0, 2, 1, 3)
+"""Permutation between [batch, head, position, feature] and the [batch, position, head, feature] of projections."""
+
+
+def accepts_attention(ins: Instruction, shape: Shape) -> bool:
+    """Kernels write rows of contiguous features."""
+    return shape.lens[3] == 1 or shape.strides[3] == 1
+
+
+def attention_output(low: Lowering, ins: Instruction) -> View:
+    """Where the result goes: the memory lent to it, else the order in which its users merge heads without a copy."""
+    if ins in low.destinations or not any(_merges_heads(user) for user in ins.users):
+        return low.output(ins)
+    view = low.allocate(Shape.from_permutation(ins.shape.type, ins.shape.lens, HEADS_LAST))
+    low.values[ins] = view
+    return view
+
+
+def _merges_heads(ins: Instruction) -> bool:
+    return ins.name == "transpose" and tuple(ins.op.attributes()["permutation"]) == HEADS_LAST
+
+
+def mask_strides(mask: View) -> tuple[int, ...]:
+    """Strides of a mask broadcast to [batch, heads, queries, keys]."""
+    missing = 4 - len(mask.lens)
+    return (0,) * missing + tuple(s if n > 1 else 0 for n, s in zip(mask.lens, mask.strides))
+
+
+def as_type(low: Lowering, ins: Instruction, view: View, type: Type) -> View:
+    """The view itself if it has the element type, else a copy that has; what is broadcast is converted once."""
+    if view.type is type:
+        return view
+    lens = tuple(n if s else 1 for n, s in zip(view.lens, view.strides))
+    stored = view.with_shape(Shape(view.type, lens, view.strides))
+    target = low.allocate(Shape(type, lens))
+    convert(low, ins, stored, target)
+    strides = [s if n > 1 else 0 for n, s in zip(lens, target.strides)]
+    return target.with_shape(Shape(type, view.lens, strides))
+
+
+def convert(low: Lowering, ins: Instruction, source: View, target: View) -> None:
+    """Append a copy in the target's element type."""
+    module = Module("convert")
+    parameter = module.add_parameter("x0", Shape(source.type))
+    module.add_return([module.add_instruction(make_op("convert", target_type=target.type), [parameter])])
+    problem = PointwiseProblem(module, (source.tensor,), (target.tensor,), origin=low.origin(ins))
+    low.compute(problem, [source], [target], ins)

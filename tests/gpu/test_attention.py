@@ -1,0 +1,142 @@
+"""Attention on tensor cores has the values of ref: masks, groups of heads, parts of the keys, rows that see nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import mgx_numba.ops  # noqa: F401  (registers the operators)
+from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
+from mgx_numba.codegen.gpu.toolchain.compiler import assembly
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import Type
+from mgx_numba.graph.module import Module
+from mgx_numba.graph.program import Program
+from mgx_numba.runtime.gpu.cuda import cuda_engine
+from mgx_numba.runtime.gpu.engine import Engine
+from mgx_numba.targets.gpu.program import GpuProgram
+
+from ..cpu.agreement import reference
+from .programs import compiled, interpreter
+
+F16, BF16, BOOL = Type.half_type, Type.bf16_type, Type.bool_type
+ALLOWED = {F16: 2e-3, BF16: 2e-2}
+"""Errors relative to the largest result: those of rounding weights and results."""
+
+Mask = tuple[Type, tuple[int, ...]] | None
+
+
+@pytest.fixture(params=["interpreter", pytest.param("device", marks=pytest.mark.gpu)])
+def on(request: pytest.FixtureRequest) -> Engine:
+    return interpreter() if request.param == "interpreter" else cuda_engine()
+
+
+def attention(
+    type: Type, lens: tuple[int, ...], on: Engine, mask: Mask = None, spoil: bool = False, **attributes: object
+) -> GpuProgram:
+    """Run and compare; ``lens`` are batch, heads, key heads, queries, keys, features of keys and of values."""
+    batch, heads, shared, queries, keys, depth, width = lens
+    program, rng = Program(), np.random.default_rng(sum(lens))
+    m: Module = program.main
+    shapes = {
+        "q": (batch, heads, queries, depth),
+        "k": (batch, shared, keys, depth),
+        "v": (batch, shared, keys, width),
+    }
+    operands = [m.add_parameter(name, Shape(type, own)) for name, own in shapes.items()]
+    inputs = {name: rng.standard_normal(own).astype(type.numpy) for name, own in shapes.items()}
+    if mask is not None:
+        operands.append(m.add_parameter("mask", Shape(*mask)))
+        drawn = rng.standard_normal(mask[1])
+        inputs["mask"] = drawn > 0 if mask[0] is BOOL else drawn.astype(mask[0].numpy)
+        if spoil:
+            inputs["mask"][..., 2, :] = False if mask[0] is BOOL else -np.inf
+    m.add_return([m.add_instruction("attention", operands, scale=0.3, **attributes)])
+    made = compiled(program, on, fast_math=True)
+    (got,), (wanted,) = made.run(inputs), reference(program, inputs).results
+    assert np.array_equal(np.isnan(got), np.isnan(wanted))
+    far = np.nanmax(np.abs(got.astype(np.float64) - wanted.astype(np.float64)))
+    assert far <= ALLOWED[type] * np.nanmax(np.abs(wanted.astype(np.float64))), far
+    assert made.executable is not None
+    assert not made.host_reasons()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("type", "lens", "mask"),
+    [
+        (F16, (1, 2, 1, 20, 70, 16, 24), None),
+        (BF16, (2, 1, 1, 70, 33, 40, 16), None),
+        (F16, (1, 1, 1, 3, 5, 8, 8), (F16, (3, 5))),
+        (F16, (2, 2, 2, 9, 40, 32, 32), (BOOL, (2, 1, 1, 40))),
+        (BF16, (1, 2, 1, 17, 40, 32, 32), (BF16, (1, 2, 17, 40))),
+        (F16, (4, 1, 1, 5, 16, 16, 16), (F16, (2, 1, 5, 16))),
+        (F16, (1, 1, 1, 17, 40, 136, 152), (BOOL, (1, 1, 17, 1))),
+    ],
+)
+@pytest.mark.parametrize("causal", [False, True])
+def test_values(type: Type, lens: tuple[int, ...], mask: Mask, causal: bool, on: Engine) -> None:
+    attention(type, lens, on, mask, causal=causal)
+
+
+@pytest.mark.parametrize("nan_rows", [False, True])
+@pytest.mark.parametrize("mask", [(BOOL, (1, 1, 5, 20)), (F16, (5, 20))])
+def test_rows_that_see_no_key(mask: Mask, nan_rows: bool, on: Engine) -> None:
+    attention(F16, (1, 1, 1, 5, 20, 16, 16), on, mask, spoil=True, nan_rows=nan_rows)
+
+
+def test_first_queries_see_no_key(on: Engine) -> None:
+    attention(F16, (1, 1, 1, 40, 7, 16, 16), on, causal=True)
+
+
+@pytest.mark.parametrize(("heads", "queries", "mask"), [(4, 1, (BOOL, (1, 1, 1, 300))), (2, 3, None)])
+def test_few_queries_divide_the_keys(heads: int, queries: int, mask: Mask, on: Engine) -> None:
+    made = attention(F16, (1, heads, 2, queries, 300, 32, 40), on, mask)
+    assert made.executable is not None
+    assert [step.label for step in made.executable.plan.steps][1] == "gpu::join_attention_kernel"
+
+
+def test_heads_in_place_of_projections(on: Engine) -> None:
+    """Heads are slices of one product's rows, and the result goes to rows of all heads."""
+    program, rng = Program(), np.random.default_rng(5)
+    m: Module = program.main
+    x = m.add_parameter("x", Shape(F16, (2, 24, 3, 2, 16)))
+    heads = []
+    for k in range(3):
+        part = m.add_instruction("slice", [x], axes=(2,), starts=(k,), ends=(k + 1,))
+        part = m.add_instruction("squeeze", [part], axes=(2,))
+        heads.append(m.add_instruction("transpose", [part], permutation=(0, 2, 1, 3)))
+    mixed = m.add_instruction("attention", heads, scale=0.25)
+    mixed = m.add_instruction("transpose", [mixed], permutation=(0, 2, 1, 3))
+    m.add_return([m.add_instruction("reshape", [mixed], dims=(2, 24, 32))])
+    inputs = {"x": rng.standard_normal((2, 24, 3, 2, 16)).astype(np.float16)}
+    made = compiled(program, on)
+    (got,), (wanted,) = made.run(inputs), reference(program, inputs).results
+    assert np.abs(got.astype(np.float64) - wanted.astype(np.float64)).max() < 2e-3
+    assert made.executable is not None
+    assert [step.label for step in made.executable.plan.steps] == ["gpu::attention_float16_kernel"]
+
+
+def test_float32_keeps_its_products_and_softmax(on: Engine) -> None:
+    program = Program()
+    m: Module = program.main
+    q, k, v = (m.add_parameter(name, Shape(Type.float_type, (1, 2, 8, 16))) for name in "qkv")
+    scores = m.add_instruction("dot", [q, m.add_instruction("transpose", [k], permutation=(0, 1, 3, 2))])
+    m.add_return([m.add_instruction("dot", [m.add_instruction("softmax", [scores], axis=3), v])])
+    made = compiled(program, on)
+    assert not made.host_reasons()
+    assert any("no kernel computes attention of float_type" in r.reason for r in made.rewrite_log().refusals())
+
+
+@pytest.mark.parametrize("name", ["sm_80", "sm_89", "sm_90a", "sm_120a"])
+def test_the_instructions_are_those_of_tensor_cores(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_GPU_ARCH", name)
+    program = Program()
+    m: Module = program.main
+    heads = [m.add_parameter(n, Shape(F16, (1, 2, 64, 64))) for n in "qkv"]
+    m.add_return([m.add_instruction("attention", heads)])
+    (kernel,) = compiled(program, interpreter()).kernels()
+    text = assembly(kernel, ARCHITECTURES[name])
+    for wanted in ("mma.sync.aligned.m16n8k16", "ldmatrix.sync.aligned.m8n8.x4.trans", "cp.async.cg", "ex2.approx"):
+        assert wanted in text, wanted
+    assert ".local" not in text

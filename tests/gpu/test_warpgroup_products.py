@@ -1,0 +1,227 @@
+"""Products of warpgroups on what the copy engine brings: values of ref, and faults that the interpreter sees."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import mgx_numba.ops  # noqa: F401  (registers the operators)
+from mgx_numba.codegen.gpu.architecture import ARCHITECTURES
+from mgx_numba.codegen.gpu.contraction import wgmma, wgmma_tiles
+from mgx_numba.codegen.gpu.contraction.wgmma_tiles import WarpgroupTile
+from mgx_numba.codegen.gpu.interpreter.memory import KernelFault
+from mgx_numba.codegen.gpu.toolchain.compiler import assembly
+from mgx_numba.codegen.kernel import KernelSource
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import Type
+from mgx_numba.graph.module import Module
+from mgx_numba.graph.program import Program
+from mgx_numba.runtime.gpu.cuda import cuda_engine
+from mgx_numba.runtime.gpu.engine import Engine
+from mgx_numba.targets.gpu.program import GpuProgram
+
+from ..cpu.agreement import reference
+from .programs import compiled, interpreter
+
+F16, BF16, F32 = Type.half_type, Type.bf16_type, Type.float_type
+ALLOWED = {F16: 2e-3, BF16: 2e-2, F32: 2e-3}
+"""Errors relative to the largest result: those of rounding it, and of TF32."""
+
+
+@pytest.fixture(autouse=True)
+def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
+
+
+@pytest.fixture(params=["interpreter", pytest.param("device", marks=pytest.mark.gpu)])
+def on(request: pytest.FixtureRequest) -> Engine:
+    return interpreter() if request.param == "interpreter" else cuda_engine()
+
+
+@pytest.fixture(
+    params=[
+        (WarpgroupTile(64, 64, 2, 1), 0),
+        (WarpgroupTile(128, 128, 2, 1), 2),
+    ],
+    ids=["", "rounds"],
+)
+def forced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tile whose ring is shorter than sums, and in some cases so few blocks that each takes several tiles."""
+    tile, cores = request.param
+    monkeypatch.setattr(wgmma, "chosen_tile", lambda *_: (tile, 1))
+    if cores:
+        monkeypatch.setattr(wgmma, "multiprocessors", lambda: cores)
+
+
+def agree(program: Program, inputs: dict[str, np.ndarray], type: Type, on: Engine) -> GpuProgram:
+    made = compiled(program, on, fast_math=True, float32_matmul_precision="medium")
+    assert made.executable is not None
+    labels = [step.label for step in made.executable.plan.steps]
+    assert any("warpgroup" in label for label in labels), labels
+    (got,) = made.run(inputs)
+    (wanted,) = (r.astype(np.float64) for r in reference(program, inputs).results)
+    error = np.abs(got.astype(np.float64) - wanted).max() / np.abs(wanted).max()
+    assert error <= ALLOWED[type], error
+    return made
+
+
+def product(
+    type: Type, batch: tuple[int, ...], rows: int, columns: int, depth: int, turned: bool, shared: bool = False
+) -> tuple[Program, dict[str, np.ndarray]]:
+    """relu(a b + bias + residual); ``shared``: all matrices of the batch are multiplied by one."""
+    program, rng = Program(), np.random.default_rng(rows)
+    m: Module = program.main
+    own = () if shared else batch
+    lens = {"a": (*batch, rows, depth), "b": (*own, depth, columns) if turned else (*own, columns, depth)}
+    lens |= {"bias": (columns,), "residual": (*batch, rows, columns)}
+    p = {name: m.add_parameter(name, Shape(type, n)) for name, n in lens.items()}
+    right = p["b"]
+    if not turned:
+        order = (*range(len(own)), len(own) + 1, len(own))
+        right = m.add_instruction("transpose", [right], permutation=order)
+    if shared and batch:
+        right = m.add_instruction("multibroadcast", [right], out_lens=(*batch, depth, columns))
+    sums = m.add_instruction("dot", [p["a"], right])
+    wide = m.add_instruction("multibroadcast", [p["bias"]], out_lens=(*batch, rows, columns))
+    sums = m.add_instruction("add", [m.add_instruction("add", [sums, wide]), p["residual"]])
+    m.add_return([m.add_instruction("relu", [sums])])
+    return program, {name: rng.standard_normal(n).astype(type.numpy) for name, n in lens.items()}
+
+
+@pytest.mark.parametrize(
+    ("type", "batch", "rows", "columns", "depth", "turned", "shared"),
+    [
+        (F16, (), 70, 72, 136, False, False),
+        (F16, (), 70, 136, 200, True, False),
+        (BF16, (), 5, 24, 8, False, False),
+        (F16, (2, 3), 33, 40, 72, True, False),
+        (F16, (3,), 130, 8, 64, False, True),
+        (BF16, (2,), 64, 64, 128, True, True),
+        (F32, (), 40, 72, 100, False, False),
+    ],
+)
+def test_products(
+    type: Type, batch: tuple[int, ...], rows: int, columns: int, depth: int, turned: bool, shared: bool, forced: None,
+    on: Engine,
+) -> None:  # fmt: skip
+    program, inputs = product(type, batch, rows, columns, depth, turned, shared)
+    made = agree(program, inputs, type, on)
+    assert made.executable is not None
+    assert len(made.executable.plan.steps) == 1  # what follows is computed by the same kernel
+
+
+def test_sums_in_parts(monkeypatch: pytest.MonkeyPatch, on: Engine) -> None:
+    monkeypatch.setattr(wgmma, "chosen_tile", lambda *_: (WarpgroupTile(64, 64, 2, 1), 3))
+    program, inputs = product(F16, (), 20, 40, 456, False)
+    made = agree(program, inputs, F16, on)
+    assert made.executable is not None
+    assert [step.label for step in made.executable.plan.steps][1] == "gpu::add_parts_add_add_relu_kernel"
+
+
+@pytest.mark.parametrize(
+    ("batch", "lens", "channels", "out", "kernel", "stride", "pad", "group", "dilation"),
+    [
+        (2, (7, 5), 64, 40, 3, 1, 1, 1, 1),
+        (1, (9, 8), 40, 72, 3, 2, 1, 1, 1),
+        (2, (5, 5), 128, 24, 1, 1, 0, 1, 1),
+        (2, (6, 9), 72, 16, 1, 2, 0, 1, 1),
+        (1, (8, 8), 128, 64, 3, 1, 2, 2, 2),
+        (3, (12,), 64, 8, 5, 2, 2, 1, 1),
+        (3, (4, 4), 64, 16, 4, 1, 0, 1, 1),
+    ],
+)
+def test_convolutions(
+    batch: int, lens: tuple[int, ...], channels: int, out: int, kernel: int, stride: int, pad: int, group: int,
+    dilation: int, forced: None, on: Engine,
+) -> None:  # fmt: skip
+    program, rng, axes = Program(), np.random.default_rng(channels), len(lens)
+    m: Module = program.main
+    x = m.add_parameter("x", Shape(F16, (batch, *lens, channels)))
+    x = m.add_instruction("transpose", [x], permutation=(0, axes + 1, *range(1, axes + 1)))
+    weights = rng.standard_normal((out, channels // group, *[kernel] * axes)).astype(np.float16)
+    y = m.add_instruction(
+        "convolution", [x, m.add_literal(weights)], padding=(pad,) * axes, stride=(stride,) * axes,
+        dilation=(dilation,) * axes, group=group,
+    )  # fmt: skip
+    m.add_return([m.add_instruction("relu", [y])])
+    inputs = {"x": rng.standard_normal((batch, *lens, channels)).astype(np.float16)}
+    agree(program, inputs, F16, on)
+
+
+def test_float32_images_as_one_product_in_tf32(on: Engine) -> None:
+    program, rng = Program(), np.random.default_rng(1)
+    m: Module = program.main
+    x = m.add_parameter("x", Shape(F32, (2, 5, 6, 36)))
+    weights = rng.standard_normal((24, 36, 3, 3)).astype(np.float32)
+    image = m.add_instruction("transpose", [x], permutation=(0, 3, 1, 2))
+    m.add_return([m.add_instruction("convolution", [image, m.add_literal(weights)], padding=(1, 1))])
+    agree(program, {"x": rng.standard_normal((2, 5, 6, 36)).astype(np.float32)}, F32, on)
+
+
+def test_infinities_and_nan_stay_in_their_rows(forced: None, on: Engine) -> None:
+    program, inputs = product(F16, (), 70, 72, 72, False)
+    inputs["a"][3, 5], inputs["a"][66, 0] = np.nan, np.inf
+    (got,) = compiled(program, on).run(inputs)
+    strange = ~np.isfinite(got).all(axis=1)
+    assert np.isnan(got[3]).all() and set(np.flatnonzero(strange)) <= {3, 66}
+
+
+@pytest.mark.parametrize(
+    ("line", "replaced", "said"),
+    [
+        ("mbarrier_wait(offset(full, slot), phase)", "pass", "no box has come"),
+        ("mbarrier_wait(offset(empty, slot), 1 - phase)", "pass", "another one is on the way"),
+        ("sums = wgmma_wait(sums, 0)", "pass", "stores sums that products may still be adding to"),
+        ("sums = wgmma_wait(sums, 1)", "pass", "may still be reading"),
+        ("mbarrier_expect(arrived, 16384)", "mbarrier_expect(arrived, 8192)", "0 are still expected"),
+        (
+            "mbarrier_expect(arrived, 16384)",
+            "mbarrier_expect(arrived, 32768)",
+            "never meet: 128 threads .* mbarrier_wait",
+        ),
+    ],
+)
+def test_what_the_interpreter_says_of_wrong_synchronisation(
+    line: str, replaced: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wgmma, "chosen_tile", lambda *_: (WarpgroupTile(64, 64, 2, 1), 1))
+    written = wgmma.gpu_kernel
+
+    def wrong(name: str, lines: list[str], *rest: int, **options: int) -> KernelSource:
+        assert any(text.strip() == line for text in lines)
+        return written(name, [text.replace(line, replaced) for text in lines], *rest, **options)
+
+    monkeypatch.setattr(wgmma, "gpu_kernel", wrong)
+    program, inputs = product(F16, (), 20, 24, 400, False)
+    with pytest.raises(KernelFault, match=said):
+        compiled(program, interpreter()).run(inputs)
+
+
+@pytest.mark.parametrize("tile", wgmma_tiles.TILES, ids=str)
+def test_tiles_fit_a_multiprocessor(tile: WarpgroupTile) -> None:
+    # 228 KiB, of which each block takes one for the driver, one for alignment, and its barriers
+    assert tile.blocks * (tile.shared_bytes + 2048 + 256) <= 228 << 10
+    assert tile.columns % tile.staging == 0 and tile.shared_bytes + 1024 + 256 <= ARCHITECTURES["sm_90a"].shared_bytes
+
+
+def test_the_instructions_are_those_of_warpgroups() -> None:
+    program, _ = product(F16, (), 64, 64, 64, True)
+    (kernel,) = compiled(program, interpreter()).kernels()
+    text = assembly(kernel, ARCHITECTURES["sm_90a"])
+    for wanted in (
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16",
+        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier",
+        "mbarrier.try_wait.parity",
+        "st.global.v4",
+    ):
+        assert wanted in text, wanted
+    assert ".local" not in text
+
+
+def test_chosen_tiles_use_a_large_device() -> None:
+    choose = wgmma_tiles.chosen_tile
+    tile, splits = choose(4096, 4096, 64, 1, 1.0)
+    assert tile.rows * tile.columns >= 128 * 128 and splits == 1
+    tile, splits = choose(1, 768, 48, 1, 1.0)
+    assert tile.rows == 64 and splits > 1
+    assert all(choose(n, 96, 12, 1, 1.0, 64)[0].columns % 64 == 0 for n in (1, 100, 10000))
