@@ -198,7 +198,7 @@ def products() -> list[dict[str, Any]]:
         options = TargetOptions(float32_matmul_precision=kind if type is F32 else None)
         for lens in GEMMS:
             name, theirs = "x".join(map(str, lens)), _torch_product(lens, kind)
-            found.append(_rate(name, kind, _product(*lens, type), options, theirs))  # noqa: PERF401 (as they come)
+            found.append(_rate(name, kind, _product(*lens, type), options, theirs))
         for batch, side, channels, kernel in CONVS:
             name = f"conv{kernel} {batch}x{side}^2x{channels}"
             theirs = _torch_convolution(batch, side, channels, kernel, kind)

@@ -12,23 +12,23 @@ from .asynchronous import WARPGROUP, BlockAsync
 from .memory import KernelFault, Place
 from .names import numpy_dtype
 
-__all__ = ["WARPGROUP_NAMES", "Sums", "store_sums", "wgmma_zero"]
+__all__ = ["WARPGROUP_NAMES", "HeldSums", "store_sums", "wgmma_zero"]
 
 
 @dataclass(frozen=True)
-class Sums:
+class HeldSums:
     """A thread's sums; ``ready`` when no product that adds to them is on the way."""
 
     numbers: np.ndarray
     ready: bool = True
 
 
-def wgmma_zero(columns: int) -> Sums:
+def wgmma_zero(columns: int) -> HeldSums:
     """See the vocabulary."""
-    return Sums(np.zeros(columns // 2, np.float32))
+    return HeldSums(np.zeros(columns // 2, np.float32))
 
 
-def store_sums(p: Place, i: int, pitch: int, sums: Sums, first: int, count: int) -> None:
+def store_sums(p: Place, i: int, pitch: int, sums: HeldSums, first: int, count: int) -> None:
     """See the vocabulary."""
     if not sums.ready:
         raise KernelFault("stores sums that products may still be adding to")
@@ -61,7 +61,7 @@ def _multiply(dtype: np.dtype) -> Callable[[BlockAsync, int, Sequence[tuple[Any,
         whole = np.empty((64, 2 * held.shape[1]), np.float32)
         whole[rows, columns] = held
         whole = sync.multiply(dtype, first, whole, a, b, turned)
-        return [Sums(numbers, False) for numbers in whole[rows, columns]]
+        return [HeldSums(numbers, False) for numbers in whole[rows, columns]]
 
     return call
 
@@ -73,7 +73,7 @@ def _commit(sync: BlockAsync, first: int, operands: Sequence[tuple[Any, ...]]) -
 
 def _wait(sync: BlockAsync, first: int, operands: Sequence[tuple[Any, ...]]) -> list[Any]:
     ready = sync.wait(first, operands[0][1])
-    return [Sums(sums.numbers, ready) for sums, _ in operands]
+    return [HeldSums(sums.numbers, ready) for sums, _ in operands]
 
 
 WARPGROUP_NAMES: dict[str, Callable[[BlockAsync, int, Sequence[tuple[Any, ...]]], list[Any]]] = {

@@ -13,6 +13,7 @@ from numba.core import types
 from numba.core.errors import TypingError
 
 from ...lang.vector import make_intrinsic, pointer_dtype
+from .blocks import SHARED_SPACE
 from .threads import call, inline, target
 
 __all__ = [
@@ -20,7 +21,6 @@ __all__ = [
     "warp_barrier",
 ]  # fmt: skip
 
-SHARED_SPACE = 3
 _I32 = ir.IntType(32)
 _LEAST_CAPABILITY = (9, 0)
 """Compute capability from which on barriers count bytes."""

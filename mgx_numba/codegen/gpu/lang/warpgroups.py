@@ -21,7 +21,7 @@ from .mbarriers import shared_address
 from .threads import inline, target
 
 __all__ = [
-    "Sums", "store_sums", "wgmma_bfloat16", "wgmma_commit", "wgmma_fence", "wgmma_float16", "wgmma_float32",
+    "store_sums", "wgmma_bfloat16", "wgmma_commit", "wgmma_fence", "wgmma_float16", "wgmma_float32",
     "wgmma_wait", "wgmma_zero",
 ]  # fmt: skip
 
@@ -33,12 +33,13 @@ SLICE_BYTES = 128
 STEP_BYTES = 32
 """Bytes of the sum that one instruction multiplies."""
 _LAYOUT_128 = 1 << 62
+"""Swizzling of 128 bytes, in the bits of the descriptor from 61 on: PTX ISA, "Matrix Descriptor Format"."""
 _GROUP = 1024 >> 4 << 32
 """Sixteenths of the bytes from eight rows to the next eight, in the descriptor's bits from 32 on."""
 _FEATURE = "90a"
 
 
-class Sums(types.Type):
+class WarpgroupSums(types.Type):
     """A thread's part of the sums of ``columns`` columns: half as many float32."""
 
     def __init__(self, columns: int) -> None:
@@ -51,9 +52,9 @@ class Sums(types.Type):
         return self.columns // 2
 
 
-@register_model(Sums)
+@register_model(WarpgroupSums)
 class _SumsModel(models.PrimitiveModel):
-    def __init__(self, manager: Any, sums: Sums) -> None:
+    def __init__(self, manager: Any, sums: WarpgroupSums) -> None:
         super().__init__(manager, sums, ir.LiteralStructType([_F32] * sums.count))
 
 
@@ -61,7 +62,7 @@ def _zero(columns: types.Type) -> Any:
     wanted = constant_int("wgmma_zero", "COLUMNS", columns, low=8, high=MOST_COLUMNS)
     if wanted % 8:
         raise TypingError(f"wgmma_zero: COLUMNS must be a multiple of 8, got {wanted}")
-    made = Sums(wanted)
+    made = WarpgroupSums(wanted)
 
     def lower(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
         return ir.Constant(ir.LiteralStructType([_F32] * made.count), None)
@@ -69,8 +70,8 @@ def _zero(columns: types.Type) -> Any:
     return made(columns), lower
 
 
-def _expect_sums(name: str, sums: types.Type) -> Sums:
-    if not isinstance(sums, Sums):
+def _expect_sums(name: str, sums: types.Type) -> WarpgroupSums:
+    if not isinstance(sums, WarpgroupSums):
         raise TypingError(f"{name}: expected what wgmma_zero gives, got {sums}")
     return sums
 
