@@ -100,7 +100,7 @@ def _open_onnxruntime(path: Path, feeds: Feeds, threads: int, spinning: str = "1
     return Session("onnxruntime", setting, phases, run, session)
 
 
-def _open_openvino(path: Path, feeds: Feeds, threads: int, pinning: bool = True) -> Session:
+def _open_openvino(path: Path, feeds: Feeds, threads: int, pinning: bool = True, precision: str = "f32") -> Session:
     phases = _Phases()
     with phases("import"):
         import openvino
@@ -112,8 +112,8 @@ def _open_openvino(path: Path, feeds: Feeds, threads: int, pinning: bool = True)
             {
                 "INFERENCE_NUM_THREADS": threads,
                 "PERFORMANCE_HINT": "LATENCY",
-                "INFERENCE_PRECISION_HINT": "f32",
                 "ENABLE_CPU_PINNING": pinning,
+                **({"INFERENCE_PRECISION_HINT": precision} if precision else {}),
             },
         )
         request = compiled.create_infer_request()
@@ -155,14 +155,19 @@ def is_installed(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
 
 
-def open_session(engine: str, path: Path, feeds: Feeds, threads: int, setting: int = 0, exact: bool = False) -> Session:
-    """Open a model with one engine, in the ``setting``-th of its settings; ``exact`` rules out our fast math.
+def open_session(
+    engine: str, path: Path, feeds: Feeds, threads: int, setting: int = 0, exact: bool = False, own: bool = False
+) -> Session:
+    """Open a model with one engine, in the ``setting``-th of its settings; ``exact`` rules out our fast math, and with
+    ``own`` OpenVINO chooses its precision (bfloat16 on CPUs with units for it).
 
     What the engine raises for a model that it cannot load passes through.
     """
     opener, options = ENGINES[engine][setting]
     if exact and engine == OURS:
         options = {**options, "fast_math": "0"}
+    if own and engine == "openvino":
+        options = {**options, "precision": ""}
     return opener(path, feeds, threads, **options)
 
 

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
 from typing import Any
 
-_MARK = "<!-- commands of the driver -->"
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """A page with the driver's commands and flags in the place of their mark."""
-    return markdown.replace(_MARK, driver_help()) if _MARK in markdown else markdown
+    """A page with what its marks stand for: the driver's commands and flags, or the changes."""
+    for mark, text in (("<!-- commands of the driver -->", driver_help), ("<!-- changes -->", changes)):
+        if mark in markdown:
+            markdown = markdown.replace(mark, text())
+    return markdown
+
+
+def changes() -> str:
+    """The changelog, with links as they are from here."""
+    return (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").replace("](docs/", "](")
 
 
 def driver_help() -> str:

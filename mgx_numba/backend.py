@@ -189,8 +189,8 @@ def _stored(info: ValueInfoProto, value: Any) -> Any:
 
 def _declared(info: ValueInfoProto, result: Any) -> Any:
     """A result in the element type that the model declares for it."""
-    if result is None:
-        return None
+    if result is None or isinstance(result, dict):
+        return result
     if isinstance(result, list):
         return [_declared(info, r) for r in result]
     array = np.asarray(result)

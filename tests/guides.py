@@ -40,6 +40,7 @@ NAMES = "works (names)"
 _FENCE = re.compile(r"^\s*(```+)\s*([\w+-]*)\s*$")
 _TAGS = re.compile(r"</?(?:p|em|strong|ol|ul|li|hr)\b[^>]*>")
 _DRIVER = re.compile(r"(?:\S*/)?(?:migraphx|mgx-numba)-driver\s+")
+HEADER = Path(mgx_numba.__file__).parent / "runtime/cpu/library/files/include/migraphx/migraphx.hpp"
 _OTHERS = (
     "sudo ",
     "git ",
@@ -174,7 +175,7 @@ class Walk:
         if block.language in ("bash", "sh", "console", "shell") or _is_command(block.text.strip()):
             return self._commands(block.text)
         if block.language in ("c++", "cpp", "c", "cmake"):
-            return "C++", "the C++ interface"
+            return "C++", cpp_names(block.text)
         return "-", "printed, no code"
 
     def _python(self, text: str) -> tuple[str, str]:
@@ -301,6 +302,16 @@ def _without_cuda(stack: contextlib.ExitStack, walk: Walk) -> None:
     for kind in (torch.Tensor, torch.nn.Module):
         stack.enter_context(mock.patch.object(kind, "cuda", stay))
     stack.enter_context(mock.patch.object(torch.cuda, "synchronize", lambda: None))
+
+
+def cpp_names(text: str) -> str:
+    """Which of MIGraphX's C++ names in a text the header of exported libraries has; what reads, compiles and builds
+    programs is Python's."""
+    used = list(dict.fromkeys(re.findall(r"\bmigraphx::(\w+)", text, re.ASCII)))
+    lacking = [name for name in used if not re.search(rf"\b{name}\b", HEADER.read_text())]
+    if not used:
+        return "no name of MIGraphX"
+    return f"Python's part: {', '.join(lacking)}" if lacking else "all names are in the header of exported libraries"
 
 
 def unknown_names(text: str) -> list[str]:

@@ -140,7 +140,7 @@ def check_onnx(
 
     Args:
         filename: path of the model, its bytes, or a ``ModelProto``.
-        default_dim_value, dim_params, map_input_dims, map_dyn_input_dims, strict: those of `parse_onnx`.
+        default_dim_value: this and the next ones, and ``strict``, are those of `parse_onnx`.
         external_data_path: folder of external data (the model's own if ``filename`` is a path).
 
     Returns:

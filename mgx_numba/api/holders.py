@@ -1,8 +1,8 @@
-"""Sequences and optionals as users give and get them: lists and tuples, and ``None``."""
+"""Sequences, optionals and maps as users give and get them: lists and tuples, ``None``, and dictionaries."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,23 +16,32 @@ from .argument import argument
 
 __all__ = ["held_value", "users_value"]
 
+
+class _Checked(np.ndarray):
+    """What `held_value` gives, which needs no second check."""
+
+
 Check = Callable[[str, Any, Shape], np.ndarray]
 
 
 def held_value(name: str, value: Any, wanted: Shape, check: Check) -> np.ndarray:
-    """A sequence (a list or a tuple) or an optional (``None`` if it holds nothing) as operators take it.
+    """A sequence (a list or a tuple), an optional (``None`` if it holds nothing) or a map as operators take it.
 
     Args:
         name: what it is called in messages.
         value: what the user gave.
-        wanted: the shape of a sequence or an optional.
+        wanted: the shape of a sequence, an optional or a map.
         check: what gives the array of a tensor in it.
 
     Raises:
         ParameterError: it is neither, or something that it holds does not fit.
     """
+    if isinstance(value, _Checked):
+        return value
     element = wanted.element
     assert element is not None
+    if wanted.type is Type.map_type:
+        return _map(name, value, element).view(_Checked)
     if wanted.type is Type.optional_type:
         members = [] if value is None else [(name, value)]
     elif isinstance(value, (list, tuple)):
@@ -40,8 +49,28 @@ def held_value(name: str, value: Any, wanted: Shape, check: Check) -> np.ndarray
     else:
         raise ParameterError(f"parameter {name} is of type {type(value).__name__}; expected a list for {wanted}")
     if element.element is not None:
-        return holding(held_value(of, member, element, check) for of, member in members)
-    return holding(_true_rank(check(of, member, element), element) for of, member in members)
+        return holding(held_value(of, member, element, check) for of, member in members).view(_Checked)
+    return holding(_true_rank(check(of, member, element), element) for of, member in members).view(_Checked)
+
+
+def _map(name: str, value: Any, element: Shape) -> np.ndarray:
+    key, item = (s.type for s in element.sub_shapes)
+    if not isinstance(value, Mapping):
+        raise ParameterError(f"parameter {name} is of type {type(value).__name__}; expected a mapping")
+    return holding([{_scalar(name, k, key): _scalar(f"{name}[{k!r}]", v, item) for k, v in value.items()}])
+
+
+def _scalar(name: str, value: Any, wanted: Type) -> Any:
+    """A key or a value of a map: a ``str``, or a Python number that the element type holds."""
+    text = wanted is Type.string_type
+    fits = (
+        isinstance(value, str) if text else isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+    )
+    if fits and wanted.is_integral:
+        fits = isinstance(value, (int, np.integer))
+    if not fits:
+        raise ParameterError(f"parameter {name}: {value!r} is no {wanted.name}")
+    return value if text else wanted.numpy.type(value).item()
 
 
 def _true_rank(array: np.ndarray, shape: Shape) -> np.ndarray:
@@ -49,8 +78,11 @@ def _true_rank(array: np.ndarray, shape: Shape) -> np.ndarray:
 
 
 def users_value(value: np.ndarray, shape: Shape) -> Any:
-    """What a user gets for a sequence or an optional: a list, a value or ``None``; arguments with their own memory."""
+    """What a user gets for a sequence, an optional or a map: a list, a value or ``None``, a dictionary. Tensors are new
+    arguments."""
     element = shape.element
+    if shape.type is Type.map_type:
+        return dict(value[0])
     if element is None:
         return argument.wrap(Argument.from_array(np.array(value, order="C")))
     members = [users_value(member, element) for member in value]

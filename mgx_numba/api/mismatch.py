@@ -19,7 +19,7 @@ def mismatch(name: str, given: Any, actual: Shape, wanted: Shape, fits: bool, op
     of_type = actual.type is wanted.type
     what = "shape" if of_type else "type" if fits else "type and shape"
     parts = [f"Incorrect {what} {{{actual}}} for parameter: {name} should be: {{{wanted}}}"]
-    if not of_type and not wanted.type.holds_objects:
+    if not of_type and not (wanted.type.holds_objects or actual.type.holds_objects):
         parts.append(f"convert it, for instance by {_conversion(given, wanted.type)}")
     if not fits and wanted.ndim == len(actual.lens) + 1 and wanted.max_lens == (1, *actual.lens):
         parts.append(f"it lacks the leading axis: give {name}[None]")

@@ -241,7 +241,7 @@ class program:
                 scalar ({1}, {0}) results have no axes, and inputs have none or one element. A Python number is taken
                 for one element and converted, unless that loses its kind (a float to integers, a number to bool).
                 Strings are arrays, or nested lists, of ``str`` (or bytes, UTF-8). A sequence is a list of tensors, an
-                optional its value or ``None``, in inputs and in results.
+                optional its value or ``None``, a map a dictionary, in inputs and in results.
 
         Raises:
             ParameterError: a parameter is missing, or has the wrong type or shape; the message says which, what was

@@ -48,7 +48,10 @@ _PIECE_BYTES = 8 << 20
 """Hashed by one thread at a time: some milliseconds of work, so that threads end together."""
 _ROOM_BYTES = 256 << 10
 """Read and hashed at a time: what stays in a core's own cache."""
-_SEEN_AT_RUN_TIME = "MIGRAPHX_TRACE_EVAL"
+_OF_RUNS = frozenset(
+    f"MIGRAPHX_{name}" for name in ("TRACE_EVAL", "LOG_LEVEL", "VERIFY_DUMP_DIFF", "VERIFY_ENABLE_ALLCLOSE")
+)
+"""Variables of MIGraphX that change nothing of how a program is compiled."""
 
 T = TypeVar("T")
 Build = Callable[[KeptPlan, Mapping[str, Any], Callable[[], Any], "Store | None"], T]
@@ -229,8 +232,8 @@ def _path(content: FileContent, for_target: Target) -> Path | None:
     Raises:
         FormatError: the file has become shorter.
     """
-    mine = {name: value for name, value in os.environ.items() if name.startswith(("MGX_", "MIGRAPHX_"))}
-    mine.pop(_SEEN_AT_RUN_TIME, None)
+    named = {name: value for name, value in os.environ.items() if name.startswith(("MGX_", "MIGRAPHX_"))}
+    mine = {name: value for name, value in named.items() if name not in _OF_RUNS}
     if any(name.startswith("MIGRAPHX_") for name in mine):
         return None
     of_target = for_target.machine()

@@ -86,7 +86,7 @@ class TensorLayout:
 class TensorMap:
     """What describes an operand to a GPU's copy engine: `WORDS` slots, of which the others are 0."""
 
-    WORDS: ClassVar[int] = 16  # 128 bytes: CUtensorMap of the driver's interface
+    WORDS: ClassVar[int] = 16  # 128 bytes: CUDA driver API, `CUtensorMap`
 
     operand: Operand
     layout: TensorLayout

@@ -3,8 +3,8 @@
 The flags have MIGraphX's meaning: ``standard`` is packed row-major, ``packed`` has as many elements as its
 element space, ``transposed`` has strides that do not descend, ``broadcasted`` has a zero stride, ``scalar`` has
 only zero strides. A dynamic shape has ranges instead of lengths, a tuple shape has sub-shapes. Where even the number of
-axes is known only at run time a shape is unranked: it has a type and nothing else. A sequence, and an optional, has the
-shape of what it holds, and no lengths.
+axes is known only at run time a shape is unranked: it has a type and nothing else. A sequence, an optional and a map
+have the shape of what they hold, and no lengths.
 
 A tensor without axes (rank 0 in ONNX and NumPy) is written as MIGraphX writes it: one length 1 with stride 0,
 ``float_type, {1}, {0}``. That shape is where a model's rank 0 is kept, in programs and in files; a vector of one
@@ -31,12 +31,13 @@ __all__ = [
     "find_permutation",
     "invert_permutation",
     "row_major_strides",
+    "same_lengths",
 ]
 
 MAX_BYTES = 1 << 62
 """Bytes of all elements of a tensor, repeated ones and those beside an empty axis counted: NumPy's products of lengths
 stay within int64, with room for a sign."""
-_HOLDERS = (Type.sequence_type, Type.optional_type)
+_HOLDERS = (Type.sequence_type, Type.optional_type, Type.map_type)
 UNBOUNDED = (1 << 64) - 1
 """Upper end of the range of a length about which nothing is known: MIGraphX's largest ``size_t``."""
 MAX_RANK = 64
@@ -104,6 +105,13 @@ def invert_permutation(permutation: Sequence[int]) -> tuple[int, ...]:
     for position, axis in enumerate(permutation):
         inverse[axis] = position
     return tuple(inverse)
+
+
+def same_lengths(a: Sequence[DynamicDimension], b: Sequence[DynamicDimension]) -> bool:
+    """Whether dimensions have the same lengths in every run: equal ranges may turn out to be 1 and another length."""
+    return len(a) == len(b) and all(
+        x == y and (x.is_fixed or (x.symbol != "" and x.symbol == y.symbol)) for x, y in zip(a, b)
+    )
 
 
 class Shape:
@@ -184,6 +192,11 @@ class Shape:
         return cls._holding(Type.optional_type, element)
 
     @classmethod
+    def map(cls, key: Type, value: Type) -> Shape:
+        """Shape of a map from numbers or strings to numbers or strings."""
+        return cls._holding(Type.map_type, cls.tuple([cls(key), cls(value)]))
+
+    @classmethod
     def _holding(cls, type: Type, element: Shape) -> Shape:
         shape = cls._without_lens(type, (), ())
         shape.element = element
@@ -209,7 +222,7 @@ class Shape:
     @property
     def is_dynamic(self) -> bool:
         """Whether some length (or some sub-shape's) is a range, or the number of lengths is not known, or this is a
-        sequence or an optional."""
+        sequence, an optional or a map."""
         if self.dyn_dims or not self.ranked or self.element is not None:
             return True
         return bool(self.sub_shapes) and any(s.is_dynamic for s in self.sub_shapes)
@@ -314,7 +327,9 @@ class Shape:
         return Shape(self.type) if self.without_axes else self.to_standard()
 
     def opened(self) -> Shape:
-        """A sequence or an optional of tensors of any lengths."""
+        """A sequence or an optional of tensors of any lengths; maps stay what they are."""
+        if self.type is Type.map_type:
+            return self
         if self.element is None:
             return Shape.unranked(self.type)
         return Shape._holding(self.type, self.element.opened())
@@ -364,7 +379,7 @@ def covering(a: Shape, b: Shape) -> Shape | None:
         return None if element is None else Shape._holding(a.type, element)
     if not (a.ranked and b.ranked) or a.ndim != b.ndim or a.without_axes != b.without_axes:
         return Shape.unranked(a.type)
-    dims = [DynamicDimension(min(x.min, y.min), max(x.max, y.max)) for x, y in zip(a.dims, b.dims)]
+    dims = [x if x == y else DynamicDimension(min(x.min, y.min), max(x.max, y.max)) for x, y in zip(a.dims, b.dims)]
     return Shape.dynamic(a.type, dims)
 
 

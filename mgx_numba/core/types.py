@@ -1,7 +1,7 @@
 """Element types of the IR: MIGraphX's ``shape::type_t`` with its names, wire values and C++ spellings.
 
-Types that MIGraphX does not have (from `FIRST_OWN` on) are the host's: no kernel computes with them. Elements of three
-of them are Python objects in NumPy arrays of dtype ``object``: strings, and the members of sequences and optionals.
+Types that MIGraphX does not have (from `FIRST_OWN` on) are the host's: no kernel computes with them. Elements of four
+of them are Python objects in NumPy arrays of dtype ``object``: strings, what sequences and optionals hold, and maps.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class Type(IntEnum):
     string_type = 131
     sequence_type = 132
     optional_type = 133
+    map_type = 134
 
     @property
     def numpy(self) -> np.dtype:
@@ -76,7 +77,7 @@ class Type(IntEnum):
 
     @property
     def holds_objects(self) -> bool:
-        """Whether elements are Python objects: a ``str`` each, or the members of a sequence or an optional."""
+        """Whether elements are Python objects: a ``str`` each, what a sequence or an optional holds, or a ``dict``."""
         return self >= Type.string_type
 
     @property
@@ -126,6 +127,7 @@ _NUMPY: dict[Type, np.dtype] = {
     Type.string_type: np.dtype(np.object_),
     Type.sequence_type: np.dtype(np.object_),
     Type.optional_type: np.dtype(np.object_),
+    Type.map_type: np.dtype(np.object_),
 }
 
 _CPP: dict[Type, str] = {
@@ -154,6 +156,7 @@ _CPP: dict[Type, str] = {
     Type.string_type: "std::string",
     Type.sequence_type: "sequence",
     Type.optional_type: "optional",
+    Type.map_type: "map",
 }
 
 _NARROW = frozenset(
@@ -170,7 +173,7 @@ _NARROW = frozenset(
 _FLOATING = _NARROW | {Type.float_type, Type.double_type}
 _SIGNED = frozenset({Type.int8_type, Type.int16_type, Type.int32_type, Type.int64_type})
 _INTEGRAL = _SIGNED | {Type.bool_type, Type.uint8_type, Type.uint16_type, Type.uint32_type, Type.uint64_type}
-_SHARED = frozenset({Type.fp4x2_type, Type.sequence_type, Type.optional_type})
+_SHARED = frozenset({Type.fp4x2_type, Type.sequence_type, Type.optional_type, Type.map_type})
 """Types stored in the dtype of another: bytes, and objects, which are strings unless a shape says something else."""
 _BY_NAME: dict[str, Type] = {str(dtype): t for t, dtype in _NUMPY.items() if t not in _SHARED and not dtype.hasobject}
 _BY_NAME |= {t.name: t for t in Type} | {name: t for t, name in _CPP.items()}

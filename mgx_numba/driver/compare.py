@@ -97,6 +97,8 @@ def _compared(found: np.ndarray, expected: np.ndarray, tolerance: Tolerance) -> 
         return Difference(f"lengths are {list(found.shape)}, expected {list(expected.shape)}", math.nan, math.nan)
     if found.dtype != expected.dtype:
         return Difference(f"type is {found.dtype}, expected {expected.dtype}", math.nan, math.nan)
+    if expected.dtype.hasobject:
+        return _compared_texts(found, expected)
     if not expected.size or found.tobytes() == expected.tobytes():
         return Difference("", 0.0, 0.0)
     a, b = (np.asarray(x).astype(np.float64).ravel() for x in (found, expected))
@@ -120,6 +122,15 @@ def _compared(found: np.ndarray, expected: np.ndarray, tolerance: Tolerance) -> 
             problem = f"{count} elements exceed atol {tolerance.atol:g}, rtol {tolerance.rtol:g}; {where}"
             return Difference(problem, rms, largest)
     return Difference("", rms, largest)
+
+
+def _compared_texts(found: np.ndarray, expected: np.ndarray) -> Difference:
+    """Of strings, which are the same or not."""
+    wrong = np.asarray(found != expected, bool)
+    if not wrong.any():
+        return Difference("", 0.0, 0.0)
+    problem = f"element {_place(wrong, found)} is {found[wrong][0]!r}, expected {expected[wrong][0]!r}"
+    return Difference(problem, math.inf, math.inf)
 
 
 def _rms(a: np.ndarray, b: np.ndarray) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import zlib
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,9 @@ def make_inputs(model: program, args: argparse.Namespace) -> dict[str, np.ndarra
     """Values by parameter name.
 
     Without a flag they are random and depend on name and shape alone: floats from -1 to 1; integers and bools 0 or 1,
-    which are valid as indices, tokens and masks. Dynamic lengths are ``--batch``, as far as their range allows.
+    which are valid as indices, tokens and masks; strings "0" or "1". Dynamic lengths are ``--batch``, as far as their
+    range allows. A sequence has two tensors, of one axis if their number of axes is not known; an optional has a value,
+    a map none.
 
     Raises:
         OptionError: a flag names no parameter, or two flags the same one.
@@ -39,7 +42,7 @@ def make_inputs(model: program, args: argparse.Namespace) -> dict[str, np.ndarra
     for name in given:
         if given.count(name) > 1:
             raise OptionError(f"{name!r} is given to more than one of --fill0, --fill1 and --load-arg")
-    result = {}
+    result: dict[str, Any] = {}
     for name, shape in shapes.items():
         if name in files:
             result[name] = _load(files[name])
@@ -76,9 +79,17 @@ def _length(dimension: DynamicDimension, batch: int) -> int:
     return min(max(batch, dimension.min), dimension.max)
 
 
-def _random(name: str, shape: Shape, batch: int) -> np.ndarray:
+def _random(name: str, shape: Shape, batch: int) -> Any:
+    if shape.type is Type.sequence_type and shape.element is not None:
+        return [_random(f"{name}[{k}]", shape.element, batch) for k in range(2)]
+    if shape.type is Type.map_type:
+        return {}
+    if shape.element is not None:
+        return _random(name, shape.element, batch)
     rng = np.random.default_rng(zlib.crc32(name.encode()))
-    lens = _lens(shape, batch)
+    lens = _lens(shape, batch) if shape.ranked else (batch,)
+    if shape.type is Type.string_type:
+        return np.asarray(rng.integers(0, 2, lens)).astype(str)
     if shape.type.is_floating:
         return np.asarray(rng.uniform(-1, 1, lens)).astype(np.float32).astype(shape.type.numpy)
     if shape.type is Type.fp4x2_type:

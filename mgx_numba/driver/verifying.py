@@ -65,8 +65,9 @@ def check_results(found: Sequence[Any], expected: Sequence[Any], tolerance: Tole
 
 
 def arrays_of(value: Any) -> list[np.ndarray]:
-    """Arrays of a result, members of tuples in order."""
-    if isinstance(value, (tuple, list)):
+    """Arrays of a result, members of tuples, sequences and optionals in order."""
+    holds = isinstance(value, np.ndarray) and value.dtype.hasobject and not all(isinstance(v, str) for v in value.flat)
+    if holds or isinstance(value, (tuple, list)):
         return [a for v in value for a in arrays_of(v)]
     return [np.asarray(value)]
 
@@ -81,13 +82,13 @@ def check_steps(compiled: Compiled, inputs: Inputs, tolerance: Tolerance) -> lis
     expected: dict[str, list[np.ndarray]] = {}
 
     def remember(seen: Observation) -> None:
-        expected[seen.instruction] = seen.outputs()
+        expected[seen.instruction] = arrays_of(seen.outputs())
 
     compile_for(REFERENCE, program).observe(inputs, remember)
     checks: dict[str, Check] = {}
 
     def note(seen: Observation) -> None:
-        found, wanted = seen.outputs(), expected.get(seen.instruction, [])
+        found, wanted = arrays_of(seen.outputs()), expected.get(seen.instruction, [])
         if [a.shape for a in found] == [a.shape for a in wanted]:
             differences = [compare(a, b, tolerance) for a, b in zip(found, wanted)]
             worst = next((d for d in differences if not d.passed), max(differences, key=lambda d: d.rms))
@@ -112,7 +113,7 @@ def check_layers(
     def remember(seen: Observation) -> None:
         for symbol in seen.instruction.partition(" # ")[2].split(", "):
             if symbol in order:
-                expected[symbol] = seen.outputs()
+                expected[symbol] = arrays_of(seen.outputs())
 
     compile_for(REFERENCE, in_double(program) if double else program).observe(inputs, remember)
     lines = {line: ins for line, ins in program_lines(compiled.resolve(inputs)) if ins is not None}
@@ -120,7 +121,7 @@ def check_layers(
 
     def note(seen: Observation) -> None:
         ins = lines.get(seen.instruction)
-        for symbol, found in zip(_ends(ins, order) if ins is not None else (), seen.outputs()):
+        for symbol, found in zip(_ends(ins, order) if ins is not None else (), arrays_of(seen.outputs())):
             wanted = expected.get(symbol, [])
             if len(wanted) == 1 and wanted[0].shape == found.shape:
                 difference = compare(found.astype(wanted[0].dtype), wanted[0], tolerance)

@@ -28,11 +28,13 @@ class Numbers:
         form: operators, how they are connected, types, ranks: all that is no integer and no literal's value.
         values: lengths, strides and attributes, in the order of instructions.
         literals: the constants, in that order.
+        ends: how many of the values are those of an instruction and all before it.
     """
 
     form: Hashable
     values: list[int]
     literals: list[Argument]
+    ends: list[int]
 
 
 def numbers_of(program: Program) -> Numbers:
@@ -44,6 +46,7 @@ def numbers_of(program: Program) -> Numbers:
     values: list[int] = []
     literals: list[Argument] = []
     form: list[Hashable] = []
+    ends: list[int] = []
     modules = program.reachable_modules()
     numbers = {id(module): k for k, module in enumerate(modules)}
     places: dict[Instruction, int] = {}
@@ -56,18 +59,20 @@ def numbers_of(program: Program) -> Numbers:
             inputs = tuple([places[i] for i in ins.inputs])
             if isinstance(ins.op, Return):
                 form.append(inputs)
+                ends.append(len(values))
                 continue
             if ins.literal is not None:
                 literals.append(ins.literal)
             bodies = tuple([numbers[id(m)] for m in ins.module_args])
             own = _of_operator(ins.op, values), _of_shape(ins.shape, values)
             form.append((own, inputs, bodies, ins.normalized, ins.target_id))
-    return Numbers(tuple(form), values, literals)
+            ends.append(len(values))
+    return Numbers(tuple(form), values, literals, ends)
 
 
-def copy_with(program: Program, values: Sequence[int], literals: Sequence[Argument]) -> Program:
-    """A copy with other integers and literals, which are in the order of `numbers_of`; those of literals' shapes are
-    among the integers.
+def copy_with(program: Program, own: Numbers, values: Sequence[int], literals: Sequence[Argument]) -> Program:
+    """A copy with other integers and literals, which are in the order of ``own``, what `numbers_of` gave for the
+    program; those of literals' shapes are among the integers.
 
     Raises:
         ShapeError: integers and literals are no program's.
@@ -78,17 +83,22 @@ def copy_with(program: Program, values: Sequence[int], literals: Sequence[Argume
     twins: dict[int, Module] = {id(program.main): copy.main}
     for module in modules[1:]:
         twins[id(module)] = copy.create_module(module.name)
-    following, constants = iter(values), iter(literals)
+    plain = all(type(value) is int for value in (*values, *own.values))  # others note what they are compared with
+    begin, ends, constants = 0, iter(own.ends), iter(literals)
+    values = list(values)
     mapped: dict[Instruction, Instruction] = {}
     for module in modules:
         target = twins[id(module)]
         for ins in module:
             inputs = [mapped[i] for i in ins.inputs]
+            end = next(ends)
+            following, kept = values[begin:end], plain and values[begin:end] == own.values[begin:end]
+            begin = end
             if isinstance(ins.op, Return):
                 target._link(Results(inputs), None)
                 continue
             literal = None if ins.literal is None else next(constants)
-            op, shape = _operator_with(ins.op, following), _shape_with(ins.shape, following)
+            op, shape = (ins.op, ins.shape) if kept else _with(ins, iter(following))
             if literal is not ins.literal and (literal is None or literal.shape != shape):
                 raise ShapeError(f"a literal {shape} was given {'no value' if literal is None else literal.shape}")
             twin = Instruction(op, inputs, shape, [twins[id(m)] for m in ins.module_args], literal)
@@ -96,6 +106,10 @@ def copy_with(program: Program, values: Sequence[int], literals: Sequence[Argume
             mapped[ins] = target._link(twin, None)
         target._parameters = module._parameters
     return copy
+
+
+def _with(ins: Instruction, values: Iterator[int]) -> tuple[Operator, Shape]:
+    return _operator_with(ins.op, values), _shape_with(ins.shape, values)
 
 
 def _of_shape(shape: Shape, values: list[int]) -> Hashable:
@@ -157,6 +171,9 @@ def _of_value(value: Any, values: list[int]) -> Hashable:
     if isinstance(value, float):
         return value.hex()  # tells zeros apart, and NaN is equal to itself
     if isinstance(value, (tuple, list)):
+        if all(isinstance(v, int) and not isinstance(v, (bool, Enum)) for v in value):
+            values += value
+            return len(value)
         return tuple([_of_value(v, values) for v in value])
     if isinstance(value, Shape):
         return _of_shape(value, values)

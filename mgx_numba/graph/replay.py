@@ -12,7 +12,7 @@ import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -80,7 +80,8 @@ class _Recorded:
         self._varying = {k: _character(a) for k, a in varying.items()}
         numbers = numbers_of(result)
         self._places = [trace.number(value) for value in numbers.values]
-        self._result = copy_with(result, [int(value) for value in numbers.values], numbers.literals)
+        self._result = copy_with(result, numbers, [int(value) for value in numbers.values], numbers.literals)
+        self._numbers = numbers_of(self._result)
         self.log = result.log
         by_identity = {id(a): k for k, a in varying.items()}
         self._literals: list[int | Argument] = [by_identity.get(id(a), a) for a in numbers.literals]
@@ -104,7 +105,7 @@ class _Recorded:
             return None
         literals = [given.literals[a] if isinstance(a, int) else a for a in self._literals]
         try:
-            return copy_with(self._result, [known[place] for place in self._places], literals)
+            return copy_with(self._result, self._numbers, [known[place] for place in self._places], literals)
         except MgxError:
             return None
 
@@ -213,7 +214,7 @@ class Replay:
             groups.append(group)
             numbers.append(number)
         try:
-            traced = copy_with(program, numbers, given.literals)
+            traced = copy_with(program, given, numbers, given.literals)
             self._rewriting(traced)
             recorded = _Recorded(given, groups, constants, traced, trace)
         except (MgxError, TypeError, ValueError):
@@ -265,4 +266,4 @@ def _with_contents(program: Program, given: Numbers) -> tuple[Numbers, list[Hash
         else:
             digest = hashlib.sha1(a.array.tobytes(), usedforsecurity=False).digest()
             contents.append((a.array.dtype.name, a.array.shape, digest))
-    return Numbers(numbers.form, numbers.values, []), contents
+    return replace(numbers, literals=[]), contents

@@ -64,7 +64,7 @@ class RewriteLog:
         if self.parent is not None:
             self.parent.apply(rule, ins, forget)
         else:
-            _tell(rule, f"{rule} matched {ins.op} -> {ins.shape}")
+            _tell(rule, "%s matched %s -> %s", rule, ins.op, ins.shape)
 
     def refuse(self, rule: str, ins: Instruction, reason: str) -> None:
         """A rule matched at an instruction and was not applied; of several reasons the last is kept."""
@@ -75,7 +75,7 @@ class RewriteLog:
         if self.parent is not None:
             self.parent.refuse(rule, ins, reason)
         else:
-            _tell(rule, f"refused {refusal}")
+            _tell(rule, "refused %s", refusal)
 
     def close(self) -> None:
         """What follows is of other instructions: one of them may come to have the identity of one that is gone."""
@@ -94,8 +94,9 @@ class RewriteLog:
         return [r for r in (*self._closed, *self._open.values()) if rule is None or r.rule == rule]
 
 
-def _tell(rule: str, text: str) -> None:
+def _tell(rule: str, text: str, *values: object) -> None:
+    """Print and log ``text % values``, as far as it is asked for."""
     words = environment_words("MIGRAPHX_TRACE_MATCHES_FOR")
     if any(word in rule for word in words) if words else environment_flag("MIGRAPHX_TRACE_MATCHES"):
-        print(text)
-    tell("graph", TRACE, "%s", text)
+        print(text % values)
+    tell("graph", TRACE, text, *values)

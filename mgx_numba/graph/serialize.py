@@ -31,7 +31,7 @@ MAX_RANK = 64  # NumPy's own limit
 
 
 def shape_to_value(shape: Shape) -> dict[str, Any]:
-    """A shape as a map; all keys but ``unranked``, ``element`` (of a sequence or an optional) and a dimension's
+    """A shape as a map; all keys but ``unranked``, ``element`` (of a sequence, an optional or a map) and a dimension's
     ``symbol``, which MIGraphX does not have, are always there."""
     value: dict[str, Any] = {
         "type": shape.type.name,
@@ -61,9 +61,8 @@ def shape_from_value(value: Any) -> Shape:
         return Shape.tuple(_within(f"sub_shapes[{k}]", shape_from_value, m) for k, m in enumerate(members))
     if members:
         raise FormatError(f"a shape of {type.name} has sub_shapes, which only tuple_type has")
-    if type in (Type.sequence_type, Type.optional_type):
-        element = _within("element", shape_from_value, fields.get("element"))
-        return Shape.sequence(element) if type is Type.sequence_type else Shape.optional(element)
+    if type in (Type.sequence_type, Type.optional_type, Type.map_type):
+        return _holder(type, _within("element", shape_from_value, fields.get("element")))
     if fields.get("unranked") is True:
         return Shape.unranked(type)
     dimensions = _list(fields.get("dynamic_dimensions", []), "dynamic_dimensions")
@@ -77,6 +76,16 @@ def shape_from_value(value: Any) -> Shape:
     if len(lens) > MAX_RANK:
         raise FormatError(f"a shape of {len(lens)} axes; at most {MAX_RANK} are supported")
     return Shape(type, lens, strides)
+
+
+def _holder(type: Type, element: Shape) -> Shape:
+    """The shape of what holds values of another shape."""
+    if type is not Type.map_type:
+        return Shape.sequence(element) if type is Type.sequence_type else Shape.optional(element)
+    both = element.sub_shapes
+    if len(both) != 2 or Shape.map(both[0].type, both[1].type).element != element:
+        raise FormatError(f"a map holds {element}, expected a key and a value without axes")
+    return Shape.map(both[0].type, both[1].type)
 
 
 def _dimension_to_value(dimension: DynamicDimension) -> dict[str, Any]:

@@ -22,7 +22,11 @@ from .scalar import NumpyScalar, ScalarOps, TypeScalar
 if TYPE_CHECKING:
     from ..graph.module import Module
 
-__all__ = ["Operator", "Pointwise", "RunModule", "known_operators", "make_op", "register"]
+__all__ = ["Operator", "Pointwise", "Repeat", "RunModule", "known_operators", "make_op", "register"]
+
+
+Repeat = Callable[["Module", int, np.ndarray, Sequence[np.ndarray]], tuple[list[np.ndarray], list[np.ndarray]] | None]
+"""Of a module, see `RunModule.repeat`."""
 
 
 class RunModule:
@@ -32,9 +36,27 @@ class RunModule:
         modules: the instruction's submodules.
     """
 
-    def __init__(self, modules: Sequence[Module], evaluate: Callable[[Module, Sequence[Any]], list]) -> None:
+    def __init__(
+        self, modules: Sequence[Module], evaluate: Callable[[Module, Sequence[Any]], list], repeat: Repeat | None = None
+    ) -> None:
+        """``repeat`` is what `repeat` asks."""
         self.modules = modules
         self._evaluate = evaluate
+        self._repeat = repeat
+
+    def repeat(
+        self, position: int, trips: int, condition: np.ndarray, carried: Sequence[np.ndarray]
+    ) -> tuple[list[np.ndarray], list[np.ndarray]] | None:
+        """All iterations of a loop over a submodule at once: at least one, up to ``trips``, until the condition that
+        it gives is false.
+
+        Returns:
+            The condition and the carried values after the last one, and of its further results those of all
+            iterations, along a new first axis; None if iterations have to be run one by one.
+        """
+        if self._repeat is None:
+            return None
+        return self._repeat(self.modules[position], trips, condition, carried)
 
     def __call__(self, position: int, arguments: Sequence[Any]) -> list:
         return self._evaluate(self.modules[position], arguments)

@@ -126,7 +126,14 @@ class Loop(Operator):
         shapes = output.sub_shapes[len(carried) :]
         scans: list[list[np.ndarray]] = [[] for _ in shapes]
         most = self.max_iterations if shapes else max(self.max_iterations, LONGEST)
+        directions = [*self.scan_output_directions, *[0] * len(shapes)]
         iteration = 0
+        done = run.repeat(0, min(trips, most), condition, carried) if trips > 0 and condition.reshape(-1)[0] else None
+        if done is not None:
+            (condition, *carried), rows = done
+            if trips <= most or not condition.reshape(-1)[0]:
+                return (*carried, *map(self._placed, rows, directions))
+            iteration = most
         while iteration < trips and condition.reshape(-1)[0]:
             if iteration >= most:
                 why = f"max_iterations={most}, for which scan outputs have room" if shapes else f"{most} iterations"
@@ -138,8 +145,16 @@ class Loop(Operator):
             for scan, value in zip(scans, results[len(carried) + 1 :]):
                 scan.append(value)
             iteration += 1
-        directions = [*self.scan_output_directions, *[0] * len(scans)]
         return (*carried, *(self._stack(*row) for row in zip(scans, shapes, directions)))
+
+    def _placed(self, rows: np.ndarray, direction: int) -> np.ndarray:
+        """A scan output of the elements of all iterations."""
+        ordered = rows[::-1] if direction else rows
+        if self.use_dyn_output:
+            return np.ascontiguousarray(ordered)
+        result = np.zeros((self.max_iterations, *rows.shape[1:]), rows.dtype)
+        result[self.max_iterations - len(rows) if direction else 0 :][: len(rows)] = ordered
+        return result
 
     def _stack(self, values: Sequence[np.ndarray], shape: Shape, direction: int) -> np.ndarray:
         lens = values[0].shape if values else tuple(d.min for d in shape.dims[1:])

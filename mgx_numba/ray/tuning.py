@@ -40,7 +40,8 @@ def tune(
 
     Each problem, whichever models have it, is one task of Ray, which tries it again if its worker is lost. Records are
     merged into the file as they come, by the rules of ``mgx-numba-driver tune --merge``: the fastest of each problem
-    and machine stays. Give the file as ``problem_cache`` to ``compile``.
+    and machine stays. Those of this machine that the models or the user's database have already are put there, too.
+    Give the file as ``problem_cache`` to ``compile``.
 
     Args:
         models: programs, which stay as they are, or paths of ONNX or ``.mxr`` files; with all lengths known.
@@ -63,8 +64,11 @@ def tune(
     caches = [os.fspath(path)] if os.path.exists(path) and os.path.getsize(path) else []
     requests: dict[str, Request] = {}
     for model in models:
-        for request in _requests(model, {**options, "num_threads": num_threads, "problem_cache": caches}):
-            requests.setdefault(request.key().key, request)
+        tuning = _tuning(model, {**options, "num_threads": num_threads, "problem_cache": caches})
+        requests.update({request.key().key: request for request, _ in tuning.pending()})
+        known = [found.record for found in tuning.used() if found.exact]
+        if known:
+            merge_records(path, known)
     arguments = {"num_cpus": num_threads, "max_retries": _RETRIES, "scheduling_strategy": "SPREAD"}
     task = ray.remote(_measured).options(**{**arguments, **(ray_remote_args or {})})
     waiting = [task.remote(request, budget) for request in requests.values()]
@@ -77,8 +81,8 @@ def tune(
     return best(records)
 
 
-def _requests(model: program | str | os.PathLike[str], options: dict[str, Any]) -> list[Request]:
-    """What a model asks of tuning that no record of this machine answers."""
+def _tuning(model: program | str | os.PathLike[str], options: dict[str, Any]) -> Tuning:
+    """What a model asks of tuning, and the records that answer it."""
     if not isinstance(model, program):
         name = os.fspath(model)
         model = load(name) if name.endswith((".mxr", ".migraphx")) else parse_onnx(name)
@@ -87,8 +91,9 @@ def _requests(model: program | str | os.PathLike[str], options: dict[str, Any]) 
             raise OptionError(
                 f"input {name!r} is {s}: tuning needs all lengths, as parse_onnx(map_input_dims=...) gives"
             )
-    compiled = model.clone().compile(DEFAULT, **options)
-    return [] if compiled._tuning is None else [request for request, _ in compiled._tuning.pending()]
+    tuning = model.clone().compile(DEFAULT, **options)._tuning
+    assert tuning is not None  # the target tunes
+    return tuning
 
 
 def _measured(request: Request, budget: float | None) -> list[dict[str, Any]]:

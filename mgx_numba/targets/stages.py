@@ -57,13 +57,13 @@ def split(program: Program) -> ProgramStages | None:
 
 
 def _late(main: Module) -> dict[Instruction, None]:
-    """Instructions that take a value whose lengths depend on data, directly or not."""
+    """Instructions that take a tensor whose lengths depend on data, directly or not."""
     found: dict[Instruction, None] = {}
     for ins in main:
         if ins.name == "@return":
             break
         for i in ins.dependencies:
-            if i in found or (i.shape.is_dynamic and ins.name != "get_tuple_elem"):
+            if i in found or (i.shape.is_dynamic and i.shape.element is None and ins.name != "get_tuple_elem"):
                 found[ins] = None
                 break
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 import mgx_numba as migraphx
 from mgx_numba.errors import ShapeError
+from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.runtime.plan import HostStep, Plan
+from mgx_numba.targets.cpu.rules import bodies
 
 from ..values import normal
 
@@ -196,3 +199,67 @@ def test_an_index_out_of_range_in_an_iteration_is_an_error_of_the_call() -> None
     with pytest.raises(ShapeError, match="gather: index 4 is out of range for axis 0 of length 4"):
         compiled(model_of([loop(nodes, [3], ["y"], 0)], feeds, ["y"], n=np.array(5)), "cpu").run(feeds)
     agrees(model_of([loop(nodes, [3], ["y"], 0)], feeds, ["y"], n=np.array(4)), feeds)
+
+
+def swapping_loop(rows: int, trips: int | None) -> bytes:
+    """Carried: a and b, which change places, and c, which stays; collected: the number, and a sum of all three."""
+    body = helper.make_graph(
+        [
+            helper.make_node("Add", ["a", "b"], ["sum"]),
+            helper.make_node("Add", ["sum", "c"], ["all"]),
+            helper.make_node("Mul", ["all", "outer"], ["b_out"]),
+            helper.make_node("Identity", ["b"], ["a_out"]),
+            helper.make_node("Identity", ["c"], ["c_out"]),
+            helper.make_node("ReduceMax", ["all"], ["largest"], keepdims=0),
+            helper.make_node("Less", ["largest", "limit"], ["go_out"]),
+            helper.make_node("Cast", ["i"], ["number"], to=FLOAT),
+        ],
+        "body",
+        [info("i", [], INT64), info("go", [], BOOL), *(info(n, [rows, 4]) for n in ("a", "b", "c"))],
+        [info("go_out", [], BOOL), *(info(n, None) for n in ("a_out", "b_out", "c_out", "all", "number"))],
+    )
+    outputs = ["ra", "rb", "rc", "alls", "numbers"]
+    node = helper.make_node("Loop", ["" if trips is None else "n", "", "a0", "b0", "c0"], outputs, body=body)
+    feeds = {n: np.ones((rows, 4), np.float32) for n in ("a0", "b0", "c0", "outer")}
+    limit = {"limit": np.array(500, np.float32)}
+    return model_of([node], feeds, outputs, **limit, **({} if trips is None else {"n": np.array(trips)}))
+
+
+@pytest.mark.parametrize("rows", [1, 3, 20000])
+@pytest.mark.parametrize("trips", [0, 1, 2, 5, 1000, None])
+def test_iterations_that_are_run_at_once_are_those_run_one_by_one(
+    rows: int, trips: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repeated = []
+    original = bodies.repeat
+
+    def counted(executable: Any, inputs: Any, carried: int, most: int) -> Any:
+        repeated.append(most)
+        return original(executable, inputs, carried, most)
+
+    monkeypatch.setattr(bodies, "repeat", counted)
+    rng = np.random.default_rng(rows)
+    feeds = {n: rng.random((rows, 4), np.float32) for n in ("a0", "b0", "c0", "outer")}
+    parsed = parse_onnx(onnx.load_from_string(swapping_loop(rows, trips)), limit_max_iterations=1000)
+    program = migraphx.program.wrap(parsed).compile("cpu", fast_math=False, num_threads=2)
+    at_once = [[np.asarray(r) for r in program.run(feeds)] for _ in range(2)]
+    assert repeated == ([] if trips == 0 else [1000 if trips is None else trips] * 2)
+    monkeypatch.setattr(bodies, "may_repeat", lambda plan, carried: False)
+    one_by_one = [np.asarray(r) for r in program.run(feeds)]
+    for results in at_once:
+        for result, wanted in zip(results, one_by_one, strict=True):
+            np.testing.assert_array_equal(result, wanted)
+    ran = len(one_by_one[4]) if trips is None else min(trips, 1000)
+    assert one_by_one[4].tolist()[:2] == [0, 1][: min(ran, 2)]
+    np.testing.assert_array_equal(feeds["c0"], one_by_one[2])
+
+
+def test_threads_run_one_loop_at_once() -> None:
+    program = compiled(swapping_loop(300, 40), "cpu")
+    rng = np.random.default_rng(0)
+    given = [{n: rng.random((300, 4), np.float32) for n in ("a0", "b0", "c0", "outer")} for _ in range(6)]
+    wanted = [[np.array(r) for r in program.run(feeds)] for feeds in given]
+    with ThreadPoolExecutor(6) as pool:
+        for results, expected in zip(pool.map(program.run, given * 5), wanted * 5, strict=True):
+            for result, value in zip(results, expected, strict=True):
+                np.testing.assert_array_equal(result, value)

@@ -47,6 +47,29 @@ def scalar_model(path: Path) -> Path:
     return path
 
 
+def held_model(path: Path) -> Path:
+    """Strings ``t + "!"``, a sequence ``s`` with ``x`` behind its tensors, and an optional as it is."""
+    sequence = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, ["n", 3]))
+    optional = helper.make_optional_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, None))
+    nodes = [
+        helper.make_node("StringConcat", ["t", "mark"], ["u"]),
+        helper.make_node("SequenceInsert", ["s", "x"], ["r"]),
+        helper.make_node("Identity", ["o"], ["p"]),
+    ]
+    inputs = [
+        helper.make_tensor_value_info("t", TensorProto.STRING, [2]),
+        helper.make_value_info("s", sequence),
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3]),
+        helper.make_value_info("o", optional),
+    ]
+    outputs = [helper.make_tensor_value_info("u", TensorProto.STRING, None)]
+    outputs += [helper.make_value_info("r", sequence), helper.make_value_info("p", optional)]
+    mark = numpy_helper.from_array(np.array("!", object), "mark")
+    graph = helper.make_graph(nodes, "held", inputs, outputs, [mark])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9), path)
+    return path
+
+
 def drive(*arguments: object) -> int:
     """Exit status of the driver."""
     try:

@@ -90,7 +90,10 @@ API: dict[str, tuple[Callable[[], Any], str]] = {
     "an array alone": (lambda: _run(X), "run needs a mapping of parameter names to arrays, got ndarray"),
     "a list of arrays": (lambda: _run([X]), "run needs a mapping of parameter names to arrays, got list"),
     "None": (lambda: _run({"x": None}), "parameter x: None is given; expected an array of float_type, {1, 6}, {6, 1}"),
-    "text": (lambda: _run({"x": "abc"}), "parameter x: no element type for NumPy dtype <U3; expected float_type"),
+    "text": (
+        lambda: _run({"x": "abc"}),
+        f"Incorrect type and shape {{string_type, {{1}}, {{0}}}} for parameter: x should be: {IN_X}",
+    ),
     "beyond a range": (
         lambda: (
             _read(default_dim_value=0, map_dyn_input_dims={"x": [_range(1, 4), 6]})

@@ -24,7 +24,7 @@ from mgx_numba.ops.unary import Relu
 from mgx_numba.targets.base import Compiled
 from mgx_numba.targets.ref.program import RefProgram
 from mgx_numba.targets.registry import compile_for
-from tests.driver.support import drive, scalar_model, small_model
+from tests.driver.support import drive, held_model, scalar_model, small_model
 
 TOLERANCE = Tolerance()
 
@@ -256,3 +256,15 @@ def test_parts_of_programs_are_valid() -> None:
             validate(trim(program, count, size))
     with pytest.raises(OptionError, match="leaves nothing"):
         trim(program, 7)
+
+
+@pytest.mark.parametrize("flags", [[], ["-i"], ["-r"]])
+def test_strings_sequences_and_optionals_are_compared(flags: list[str], tmp_path: Path, capsys: Any) -> None:
+    assert drive("verify", held_model(tmp_path / "held.onnx"), *flags) == 0
+    assert "verification passed successfully" in capsys.readouterr().out
+
+
+def test_strings_that_differ() -> None:
+    a, b = np.array([["x", "y"]], object), np.array([["x", "z"]], object)
+    assert compare(a, a.copy(), TOLERANCE).passed
+    assert compare(a, b, TOLERANCE).problem == "element [0, 1] is 'y', expected 'z'"

@@ -36,7 +36,7 @@ def broken_model(rows: int | str = 2) -> onnx.ModelProto:
         helper.make_node("Softmax", ["b"], ["c"], name="third", axis=1.0),
         helper.make_node("Rleu", ["c", "x"], ["d"]),
         helper.make_node("Fourier", ["x"], ["e"], domain="com.example"),
-        helper.make_node("StringSplit", ["x"], ["f"]),
+        helper.make_node("Relu", ["x", "x"], ["f"]),
         helper.make_node("If", ["yes"], ["g"], name="choice", then_branch=then, else_branch=other),
         helper.make_node("Add", ["g", "x"], ["h"]),
         helper.make_node("Add", ["x", "n"], ["i"], name="mixed"),
@@ -59,7 +59,7 @@ def test_everything_is_found_at_once(rows: int | str) -> None:
         "third": ("Softmax", "ai.onnx", 18),
         "#3": ("Rleu", "ai.onnx", 18),
         "#4": ("Fourier", "com.example", 0),
-        "#5": ("StringSplit", "ai.onnx", 18),
+        "#5": ("Relu", "ai.onnx", 18),
         "inner": ("Nothing", "ai.onnx", 18),
         "behind": ("Relu", "ai.onnx", 18),
         "mixed": ("Add", "ai.onnx", 18),
@@ -68,9 +68,9 @@ def test_everything_is_found_at_once(rows: int | str) -> None:
     assert (errors["inner"].graph, errors["mixed"].graph) == ("then", "graph")
     assert "attribute 'gain' is unknown" in errors["second"].message
     assert errors["second"].supported == "Relu of ai.onnx is supported from operator set 1 on"
-    assert "Relu" in errors["#3"].supported
+    assert errors["#3"].supported == "no operator is called Rleu; did you mean Relu, PRelu?"
     assert errors["#4"].supported == "imported operator sets: ai.onnx 18"
-    assert "the operator exists from operator set 20 on" in errors["#5"].message
+    assert errors["#5"].message == "got 2 inputs, expected 1"
     accepted = {f.node: f.message for f in found if f.accepted}
     assert list(accepted) == ["gelu", "leaky"]
     assert "domain 'com.microsoft' is not given" in accepted["gelu"]
@@ -134,6 +134,14 @@ def test_functions_of_the_model_are_looked_into() -> None:
 def test_options_that_cannot_be_are_no_fault_of_the_model() -> None:
     with pytest.raises(OptionError, match="names 'z', which is no input"):
         mgx_numba.check_onnx(single("Relu", [X])[0], map_input_dims={"z": [1]})
+
+
+def test_operators_of_other_domains_are_said_to_be_registered() -> None:
+    model = make_model([helper.make_node("Fourier", ["x"], ["y"], domain="com.example")], {"x": X}, {"y": FLOAT})
+    model.opset_import.append(helper.make_opsetid("com.example", 1))
+    (found,) = mgx_numba.check_onnx(model)
+    assert (found.opset, found.message) == (1, "unknown operator 'Fourier'")
+    assert found.supported == "operators of domain com.example are to be registered (register_custom_op)"
 
 
 def test_a_file_and_its_bytes(tmp_path: Path) -> None:

@@ -324,6 +324,32 @@ def test_a_loop_that_carries_nothing_may_leave_its_condition_out() -> None:
     assert run(model, {})[0].tolist() == [0, 1, 2]
 
 
+@pytest.mark.parametrize("target", ["ref", "cpu"])
+def test_a_loop_without_condition_that_waited_for_lengths_lost_an_input(target: str) -> None:
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go"], ["go_out"]),
+            helper.make_node("Identity", ["r"], ["seen"]),
+        ],
+        "body",
+        [helper.make_tensor_value_info("i", INT64, []), helper.make_tensor_value_info("go", TensorProto.BOOL, [])],
+        [
+            helper.make_tensor_value_info("go_out", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("seen", FLOAT, None),
+        ],
+    )
+    feeds = {"n": np.array(3), "x": normal(2, 3), "lens": ints(6)}
+    nodes = [
+        helper.make_node("Reshape", ["x", "lens"], ["r"]),
+        helper.make_node("Loop", ["n", ""], ["history"], body=body),
+    ]
+    model = make_model(nodes, feeds, {"history": FLOAT})
+    assert_like_onnxruntime(model, feeds)
+    model.graph.input[2].type.tensor_type.shape.dim[0].dim_param = "rank"
+    (found,) = public_program.wrap(parse_onnx(model)).compile(target).run(feeds)
+    np.testing.assert_array_equal(found, np.stack([feeds["x"].reshape(6)] * 3))
+
+
 @pytest.mark.parametrize("trips", [3, None])
 def test_scan_outputs_of_scalars_have_one_axis(trips: int | None) -> None:
     """Of a captured value, which is an input of the model, and of a carried one."""

@@ -141,6 +141,105 @@ def test_a_dynamic_length_of_one_is_no_scalar(target: str | None) -> None:
         assert [r.shape for r in net.run({"x": normal(n)})] == [(n,), (), ()]
 
 
+def opened(model: onnx.ModelProto) -> Any:
+    """A program of a model all of whose inputs have open lengths without names."""
+    for value in model.graph.input:
+        for dim in value.type.tensor_type.shape.dim:
+            dim.Clear()
+    return public_program.wrap(parse_onnx(model))
+
+
+@pytest.mark.parametrize("target", ["ref", "cpu"])
+def test_a_product_of_matrices_whose_open_outer_lengths_were_taken_to_be_equal(target: str) -> None:
+    model = make_model([node("MatMul", ["a", "b"], ["y"])], {"a": normal(2, 3, 4), "b": normal(2, 4, 5)}, {"y": FLOAT})
+    net = opened(model).compile(target)
+    for one, other in ((2, 2), (3, 1), (1, 3), (1, 1), (0, 1)):
+        feeds = {"a": normal(one, 3, 4), "b": normal(other, 4, 5, seed=1)}
+        compare(np.asarray(net.run(feeds)[0]), feeds["a"] @ feeds["b"], 1e-5, 1e-5)
+
+
+def test_lengths_of_one_name_are_equal() -> None:
+    model = make_model([node("MatMul", ["a", "b"], ["y"])], {"a": normal(2, 3, 4), "b": normal(2, 4, 5)}, {"y": FLOAT})
+    for value in model.graph.input:
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    assert [i.name for i in parse_onnx(model).main if not i.name.startswith("@")] == ["dot"]
+
+
+@pytest.mark.parametrize("target", ["ref", "cpu"])
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_a_reduction_of_a_scalar_over_axes_that_a_run_gives_got_an_axis(keepdims: int, target: str) -> None:
+    nodes = [node("ReduceSum", ["x", "axes"], ["y"], keepdims=keepdims)]
+    feeds = {"x": np.array(-2, np.float32), "axes": ints()}
+    model = make_model(nodes, feeds, {"y": FLOAT}, opset=18)
+    assert_like_onnxruntime(model, feeds)
+    compare(np.asarray(opened(model).compile(target).run(feeds)[0]), feeds["x"], 0, 0)
+
+
+@pytest.mark.parametrize("target", ["ref", "cpu"])
+@pytest.mark.parametrize("noop", [0, 1])
+def test_no_axes_given_by_a_run_were_none_where_they_are_all(noop: int, target: str) -> None:
+    nodes = [node("ReduceMin", ["x", "axes"], ["y"], noop_with_empty_axes=noop)]
+    model = make_model(nodes, {"x": normal(2, 3), "axes": ints(1)}, {"y": FLOAT}, opset=18)
+    net = opened(model).compile(target)
+    for axes in (ints(), ints(1), ints(-2, 1)):
+        feeds = {"x": normal(2, 3), "axes": axes}
+        model.graph.input[1].type.tensor_type.shape.dim[0].dim_param = "count"
+        assert_like_onnxruntime(model, feeds)
+        wanted = feeds["x"] if noop and not axes.size else feeds["x"].min(tuple(axes) or None, keepdims=True)
+        compare(np.asarray(net.run(feeds)[0]), wanted, 0, 0)
+
+
+@pytest.mark.parametrize("target", ["ref", "cpu"])
+def test_resized_integers_of_open_lengths_had_no_type(target: str) -> None:
+    """ONNX's inference says nothing of sizes that a run gives, and no input is a float."""
+    x = np.arange(2 * 3 * 4 * 4, dtype=np.uint8).reshape(2, 3, 4, 4)
+    sizes = ints(2, 3, 4, 2)
+    model = make_model(
+        [node("Resize", ["x", "", "", "sizes"], ["y"], mode="nearest")],
+        {"x": x, "sizes": sizes},
+        {"y": TensorProto.UINT8},
+        opset=18,
+    )
+    assert_like_onnxruntime(model, {"x": x, "sizes": sizes})
+    (y,) = opened(model).compile(target).run({"x": x, "sizes": sizes})
+    compare(np.asarray(y), run(model, {"x": x, "sizes": sizes})[0], 0, 0)
+
+
+@pytest.mark.parametrize("target", ["ref", "cpu"])
+def test_a_node_that_one_sample_of_lengths_fits_had_the_lengths_of_its_results(target: str) -> None:
+    """Four channels fit one sample, whose lengths were taken to be fixed."""
+    nodes = [
+        node("GroupNormalization", ["x", "s", "s"], ["n"], num_groups=1),
+        node("LpPool", ["n"], ["p"], kernel_shape=[2], p=2),
+        node("Greater", ["p", "c"], ["y"]),
+    ]
+    x, c = normal(1, 4, 6), normal(1, 1, 5, seed=1)
+    constants = {"s": normal(4, seed=2), "c": c}
+    model = make_model(nodes, {"x": x}, {"y": BOOL}, opset=21, constants=constants)
+    compare(np.asarray(opened(model).compile(target).run({"x": x})[0]), run(model, {"x": x})[0], 0, 0)
+
+
+@pytest.mark.parametrize("target", ["ref", "cpu"])
+def test_the_last_states_of_a_recurrent_node_in_a_deferred_body_had_no_value(target: str) -> None:
+    rows = graph(
+        "body",
+        [
+            node("Unsqueeze", ["row", "zero"], ["step"]),
+            node("RNN", ["step", "w", "r"], ["", "last"], hidden_size=2),
+            node("Identity", ["count"], ["next"]),
+        ],
+        {"count": (FLOAT, []), "row": (FLOAT, [1, 3])},
+        {"next": FLOAT, "last": FLOAT},
+    )
+    scan = node("Scan", ["k", "x"], ["end", "states"], body=rows, num_scan_inputs=1, scan_input_axes=[1])
+    x = normal(1, 4, 3)
+    feeds = {"k": np.array(0, np.float32), "x": x}
+    constants = {"zero": ints(0), "w": normal(1, 2, 3), "r": normal(1, 2, 2, seed=1)}
+    model = make_model([scan], feeds, {"end": FLOAT, "states": FLOAT}, constants=constants)
+    assert_like_onnxruntime(model, feeds)
+    compare(np.asarray(opened(model).compile(target).run(feeds)[1]), run(model, feeds)[1], 1e-5, 1e-5)
+
+
 def branches() -> onnx.ModelProto:
     """Results without axes, computed and constant, and one with an axis, from both branches of an If."""
     then = graph(

@@ -302,6 +302,25 @@ def test_results_are_not_what_was_given(target: str) -> None:
     assert not any(np.shares_memory(a, b) for a, b in zip(found, given, strict=True))
 
 
+@pytest.mark.parametrize("lens", [[1, 3, 8, 8], ["n", 3, 8, 8], ["n", 3, "h", "w"], None])
+def test_what_computes_with_tensors_of_a_sequence_is_compiled(lens: Sequence[Any] | None) -> None:
+    """A convolution of a tensor in a sequence is a kernel if its rank is known before the run."""
+    nodes = [
+        helper.make_node("SequenceAt", ["s", "p"], ["x"]),
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["y"]),
+    ]
+    model = model_of(nodes, {"s": sequence(lens), "p": tensor([], INT64)}, {"y": tensor()})
+    model.graph.initializer.append(onnx.numpy_helper.from_array(normal(4, 3, 3, 3, seed=3), "w"))
+    feeds = {"s": [normal(1, 3, 8, 8), normal(1, 3, 8, 8, seed=1)], "p": np.array(1)}
+    onnxruntime = pytest.importorskip("onnxruntime")
+    (wanted,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    for target in TARGETS:
+        program = migraphx.parse_onnx(model).compile(target)
+        np.testing.assert_allclose(program.run(feeds)[0], wanted, atol=1e-4)
+    assert lens is None or program.kernels()
+
+
 def test_host_steps_say_why() -> None:
     model = model_of(
         [helper.make_node("SequenceInsert", ["s", "x"], ["t"])], {"s": sequence(), "x": tensor([2])}, {"t": sequence()}

@@ -23,7 +23,7 @@ from mgx_numba.graph.validate import validate
 from mgx_numba.graph.wire import Decoder, pack
 
 FORMATS = ("msgpack", "json")
-STORED = [t for t in Type if t not in (Type.tuple_type, Type.sequence_type, Type.optional_type)]
+STORED = [t for t in Type if t not in (Type.tuple_type, Type.sequence_type, Type.optional_type, Type.map_type)]
 
 
 def bits(shape: Shape, seed: int) -> Argument:

@@ -42,14 +42,14 @@ def test_a_program_is_its_form_its_integers_and_its_literals() -> None:
     program = layer(5)
     full(program)
     numbers = numbers_of(program)
-    copy = copy_with(program, numbers.values, numbers.literals)
+    copy = copy_with(program, numbers, numbers.values, numbers.literals)
     validate(copy)
     assert copy == program
     other = numbers_of(layer(7))
     assert numbers_of(layer(9)).form == other.form != numbers.form
-    assert copy_with(layer(9), other.values, other.literals) == layer(7)
+    assert copy_with(layer(9), numbers_of(layer(9)), other.values, other.literals) == layer(7)
     with pytest.raises(ShapeError, match="a literal float_type, {7, 4}, {4, 1} was given float_type, {9, 4}, {4, 1}"):
-        copy_with(layer(8), other.values, numbers_of(layer(9)).literals)
+        copy_with(layer(8), numbers_of(layer(8)), other.values, numbers_of(layer(9)).literals)
 
 
 def test_replayed_programs_are_those_that_rewriting_gives() -> None:

@@ -103,7 +103,7 @@ def test_results_are_those_of_python(case: Callable[[], Case], example: Path, tm
 def test_narrowed_features_are_those_that_are_asked_for(
     example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(host.ENVIRONMENT, "sse")
+    monkeypatch.setenv(host.ENVIRONMENT, "x86-64-v2")
     feeds = {"x": normal(37)}
     model = make_model([helper.make_node("Relu", ["x"], ["y"])], feeds, {"y": FLOAT})
     program, objects = exported(model.SerializeToString(), tmp_path, link=False)

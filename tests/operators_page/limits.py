@@ -31,15 +31,10 @@ LIMITS: dict[tuple[str, str], str] = {
 }
 """By domain and name."""
 
-_MAPS = "maps are no values of this package"
-
 REFUSED: dict[tuple[str, str], str] = {
     (
         "ai.onnx.preview.training",
         "Gradient",
     ): "differentiates the graph that it stands in, which is training's business",
-    (ML, "CastMap"): _MAPS,
-    (ML, "DictVectorizer"): _MAPS,
-    (ML, "ZipMap"): f"{_MAPS}: export without it (of scikit-learn by the option `zipmap=False`)",
 }
 """Operators that ONNX has and this package has not, and why."""

@@ -12,6 +12,7 @@ from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.passes.base import Options
 from mgx_numba.graph.passes.capabilities import Capabilities
 from mgx_numba.graph.passes.dead_code_elimination import DeadCodeElimination
+from mgx_numba.graph.passes.fuse_contraction import FuseContraction
 from mgx_numba.graph.passes.fuse_matmul_nbits import FuseMatMulNBits
 from mgx_numba.graph.passes.quantize_int4 import QuantizeInt4
 from mgx_numba.graph.program import Program
@@ -94,3 +95,11 @@ def test_what_is_left_alone() -> None:
     left(lambda g: g.op("dot", g.random(2, 32), g.param("w", [32, 8])))
     left(lambda g: g.op("dot", g.param("x", [2, 32]), dequantized(g, 32, 8, 8, Type.uint8_type, 0, 15, True)))
     left(lambda g: g.op("dot", g.param("x", [2, 32]), dequantized(g, 32, 8, 32, Type.int32_type, 0, 15, False)))
+
+
+def test_what_follows_joins_only_where_there_are_kernels() -> None:
+    g = Graph()
+    codes, scales = g.lit(np.arange(8 * 2 * 16).reshape(8, 2, 16) % 256, np.uint8), g.random(8, 2)
+    program = g.ret(g.op("relu", g.op("matmul_nbits", g.param("x", [2, 64]), codes, scales)))
+    assert "fused_contraction" in names(check(program, FuseContraction(), options=OPTIONS))
+    assert "fused_contraction" not in names(check(program, FuseContraction()))

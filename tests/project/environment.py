@@ -15,8 +15,8 @@ Made from `mgx_numba/driver/variables.py` by `python -m tests.project.environmen
 
 MIGraphX declares 83 variables. {count} have an effect here; the others say why they have none, and so does the driver
 if one is set. A switch is off if it is empty, `0`, `false`, `no` or `off`, and on if it is anything else. Unless a row
-says otherwise a variable is read when a program is parsed or compiled. While one of MIGraphX's but
-`MIGRAPHX_TRACE_EVAL` is set, no kept plan is used, so that there is something to be seen.
+says otherwise a variable is read when a program is parsed or compiled. While one of MIGraphX's is
+set that is about compiling, no kept plan is used, so that there is something to be seen.
 """
 
 

@@ -35,6 +35,14 @@ def test_extras_are_the_documented_ones(config: configparser.ConfigParser) -> No
     assert sorted(config["options.extras_require"]) == ["bench", "docs", "image", "ray", "report", "tensorflow", "test"]
 
 
+def test_files_of_the_package_that_are_no_modules_are_released(config: configparser.ConfigParser) -> None:
+    package = ROOT / "mgx_numba"
+    patterns = config["options.package_data"]["mgx_numba"].split()
+    released = {path for pattern in patterns for path in package.glob(pattern)}
+    others = {p for p in package.rglob("*") if p.is_file() and p.suffix not in (".py", ".pyc")}
+    assert others - released == set()
+
+
 def test_each_package_of_mgx_numba_is_a_layer(config: configparser.ConfigParser) -> None:
     layers = set(re.findall(r"\w+", config["importlinter:contract:packages"]["layers"]))
     packages = {path.parent.name for path in (ROOT / "mgx_numba").glob("*/__init__.py")}

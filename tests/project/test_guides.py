@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mgx_numba.targets.registry import missing
-from tests.guides import blocks, main, unknown_names
+from tests.guides import blocks, cpp_names, main, unknown_names
 
 MARKDOWN = """
 Look at `migraphx-driver op -l`, then at the synopsis `migraphx-driver perf [-n] [--no-such-flag] --onnx`.
@@ -79,3 +79,10 @@ def test_blocks_of_a_page() -> None:
 def test_names_of_text_that_does_not_parse() -> None:
     text = "if x:\nmigraphx.generate_argument(s = 3) migraphx.to_nowhere(1) model.compile(t = 1, device_id = 0)"
     assert unknown_names(text) == ["migraphx.to_nowhere"]
+
+
+def test_names_of_the_cpp_interface() -> None:
+    assert (
+        cpp_names("migraphx::program p = migraphx::load(file);") == "all names are in the header of exported libraries"
+    )
+    assert cpp_names("migraphx::program p = migraphx::parse_onnx(file);") == "Python's part: parse_onnx"

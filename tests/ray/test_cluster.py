@@ -139,7 +139,7 @@ def test_tuning_with_a_killed_worker_has_each_problem_once(cluster: None, tmp_pa
     killer = threading.Thread(target=kill_one)
     killer.start()
     arguments = {"runtime_env": {"env_vars": {"MGX_TEST_MARK": mark}}}
-    records = mgx_numba.ray.tune(models, path, budget=1.0, ray_remote_args=arguments)
+    records = mgx_numba.ray.tune(models, path, ray_remote_args=arguments)
     killer.join()
     assert len(killed) == 1
     wanted = {c.problem.key for m in models for c in m.clone().compile("cpu", num_threads=1).tuning_choices()}
@@ -147,7 +147,10 @@ def test_tuning_with_a_killed_worker_has_each_problem_once(cluster: None, tmp_pa
     assert sorted(r.problem.key for r in read_records(path)) == sorted(wanted)
     compiled = models[0].clone().compile("cpu", num_threads=1, problem_cache=[str(path)])
     assert {c.origin for c in compiled.tuning_choices()} == {str(path)}
-    assert mgx_numba.ray.tune(models, path, budget=1.0) == []
+    assert mgx_numba.ray.tune(models, path) == []
+    tuned = models[0].clone().compile("cpu", num_threads=1, problem_cache=[str(path)])
+    assert mgx_numba.ray.tune([tuned], tmp_path / "other.json") == []
+    assert len(read_records(tmp_path / "other.json")) == len(tuned.tuning_choices())
 
 
 def test_tuning_needs_lengths(cluster: None, tmp_path: Path) -> None:

@@ -34,6 +34,21 @@ def test_sse_ceiling_and_single_feature(monkeypatch: pytest.MonkeyPatch) -> None
     assert host.has("sse2")
 
 
+@x86
+def test_levels_hold_nothing_but_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    everything = host.features()
+    found = []
+    for level in ("x86-64-v2", "x86-64-v3", "x86-64-v4"):
+        monkeypatch.setenv("MGX_CPU_FEATURES", level)
+        assert host.features() <= everything and not host.has("sse4a") and not host.has("sha")
+        assert "+sse2" in host.host().feature_string and "-sse4a" in host.host().feature_string
+        found.append(host.features())
+    assert found[0] <= found[1] <= found[2]
+    assert "avx" not in found[0] and not any(name.startswith("avx512") for name in found[1])
+    if {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"} <= everything:
+        assert host.vector_bits() == 512 and "avx512vnni" not in found[2]
+
+
 def test_unknown_ceiling_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MGX_CPU_FEATURES", "mmx3")
     with pytest.raises(OptionError, match="mmx3"):

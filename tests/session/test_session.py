@@ -17,7 +17,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 import mgx_numba
 import mgx_numba.session
+from mgx_numba.driver.trim import keep_until
 from mgx_numba.errors import MgxError, OptionError, ParameterError, ParseError, UnsupportedError
+
+from ..frontends.tf_support import Graph
 
 OPSET = [helper.make_opsetid("", 17)]
 
@@ -240,6 +243,25 @@ def test_program_without_names_has_numbered_results(tmp_path: Path) -> None:
     assert [o.name for o in session.get_outputs()] == ["output_0", "output_1"] == program.get_output_names()
     data = np.array([1, -2], np.float32)
     np.testing.assert_array_equal(session.run(["output_1"], {"x": data})[0], -data)
+
+
+def test_results_of_a_tensorflow_graph_have_its_names(tmp_path: Path) -> None:
+    graph = Graph()
+    graph.input("x", (2, 3))
+    graph.add("Relu", "positive", ["x"])
+    graph.add("Neg", "negative", ["x"])
+    program = mgx_numba.parse_tf_buffer(graph.proto.SerializeToString())
+    assert program.get_output_names() == ["positive", "negative"]
+    program.save(tmp_path / "tf.mxr")
+    session = mgx_numba.session.InferenceSession(tmp_path / "tf.mxr")
+    data = np.array([[1, -2, 3], [-4, 5, -6]], np.float32)
+    np.testing.assert_array_equal(session.run(["negative"], {"x": data})[0], -data)
+
+
+def test_part_of_a_program_has_none_of_its_names() -> None:
+    program = mgx_numba.parse_onnx_buffer(elementwise(TensorProto.FLOAT, "Neg"))
+    assert program.get_output_names() == ["y"]
+    assert mgx_numba.program.wrap(keep_until(program._portable, 0)).get_output_names() == ["output_0"]
 
 
 def test_many_threads_run_one_session(path: str) -> None:

@@ -1,9 +1,10 @@
 """The CPU that kernels are compiled for: its LLVM name, features, vector width and target machine.
 
 LLVM is loaded for the target machine alone, Numba never. The environment variable ``MGX_CPU_FEATURES`` narrows
-what may be used, to test or to compare instruction sets: a comma-separated list of ceilings (``avx512``, ``avx2``,
-``avx``, ``sse``, ``sve``, ``neon``) and of single features to switch off (``-fma``). It is read at every call, so a
-test may set it.
+what may be used, to test or to compare instruction sets, or for the CPUs that a library is to run on: a comma-separated
+list of ceilings (``avx512``, ``avx2``, ``avx``, ``sse``, ``sve``, ``neon``), of levels (``x86-64-v2``, ``x86-64-v3``,
+``x86-64-v4``), which leave what all CPUs of the level have, and of single features to switch off (``-fma``). It is read
+at every call, so a test may set it.
 """
 
 from __future__ import annotations
@@ -47,6 +48,11 @@ _CEILINGS: dict[str, tuple[str, ...]] = {
     "sve": ("sme",),
     "neon": ("sve", "sme"),
 }
+_V2 = frozenset("64bit cmov crc32 cx16 cx8 fxsr mmx popcnt sahf sse sse2 sse3 sse4.1 sse4.2 ssse3".split())
+_V3 = _V2 | frozenset("avx avx2 bmi bmi2 f16c fma lzcnt movbe xsave".split())
+_V4 = _V3 | frozenset("avx512f avx512bw avx512cd avx512dq avx512vl".split())
+_LEVELS = {"x86-64-v2": _V2, "x86-64-v3": _V3, "x86-64-v4": _V4}
+"""Features of LLVM by the micro-architecture levels of the System V ABI, AMD64 supplement, 3.1.1."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,7 @@ def host() -> Host:
     """The CPU of this process, narrowed by ``MGX_CPU_FEATURES``.
 
     Raises:
-        OptionError: the variable names an unknown ceiling.
+        OptionError: the variable names an unknown ceiling or level.
     """
     return _host(os.environ.get(ENVIRONMENT, ""))
 
@@ -97,8 +103,10 @@ def _host(limits: str) -> Host:
         elif item in _CEILINGS:
             above = _CEILINGS[item]
             table.update({name: False for name in table if name != item and name.startswith(above)})
+        elif item in _LEVELS:
+            table.update({name: False for name in table if name not in _LEVELS[item]})
         else:
-            known = ", ".join(_CEILINGS)
+            known = ", ".join((*_CEILINGS, *_LEVELS))
             raise OptionError(
                 f"{ENVIRONMENT}={limits!r}: unknown item {item!r}; expected one of {known}, or -<feature>"
             )

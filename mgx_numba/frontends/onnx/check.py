@@ -5,7 +5,6 @@ What uses a value of a node that cannot be read has no type here, and is held to
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,8 +13,10 @@ import numpy as np
 
 from ...errors import MgxError, OptionError
 from ...graph.instruction import Instruction
+from ...nearest import did_you_mean
 from . import registry
 from .builder import Builder
+from .domains import DOMAINS
 from .functions import EXPANDED
 from .leniency import FinalError, Leniency
 from .model import Model, load_model, opset_versions
@@ -215,5 +216,6 @@ def _supported(node: Node) -> str:
         return f"{name} is supported of {', '.join(elsewhere)}"
     if newest_since(node.domain, name) is not None:
         return f"{name} of {domain} is supported in no operator set"
-    near = difflib.get_close_matches(name, registry.names(), 3)
-    return f"supported operators of similar names: {', '.join(near)}" if near else "no operator of such a name is known"
+    if node.domain and node.domain not in DOMAINS:
+        return f"operators of domain {domain} are to be registered (register_custom_op)"
+    return f"no operator is called {name}{did_you_mean(name, registry.names())}"

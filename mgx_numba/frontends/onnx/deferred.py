@@ -132,7 +132,7 @@ def _model(g: Builder, node: Node, taken: dict[str, Instruction]) -> ModelProto:
     copy = graph.node.add()
     copy.CopyFrom(node.proto)
     del copy.input[:]
-    copy.input.extend(name if name in taken else "" for name in node.inputs)
+    copy.input.extend(name if name in taken else "" for name in node.proto.input)
     for name, x in taken.items():
         graph.input.add(name=name).type.CopyFrom(type_proto(x.shape, _number(g, x), ranked=False))
     for name in node.outputs:

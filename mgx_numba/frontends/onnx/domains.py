@@ -6,7 +6,7 @@ from ...ops.custom import custom_domains
 from . import registry
 from .schema import newest_since
 
-__all__ = ["home_of", "implied_opset"]
+__all__ = ["DOMAINS", "home_of", "implied_opset"]
 
 DOMAINS = (registry.MICROSOFT, registry.ML)
 """Those whose operators keep their meaning from one version to the next."""

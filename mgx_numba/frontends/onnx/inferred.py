@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...core.shape import UNBOUNDED, DynamicDimension, Shape
+from ...core.types import Type
 from ...errors import MgxError, UnsupportedError
 from ...graph.instruction import Instruction
 from ...graph.program import Program
 from .builder import Builder, is_scalar
-from .model import load_model
+from .model import canonical_domain, load_model, opset_versions
+from .schema import find_schema
 from .tensors import ir_type, onnx_number
 from .value_types import declared_shape
 
@@ -24,14 +26,15 @@ __all__ = ["result_shapes"]
 _SMALL = 256
 """Elements of a constant that shape inference is shown."""
 
-SAMPLES = (8, 4, 16, 2, 1, 64)
-"""Lengths that are tried in place of ranges, until a node can be read for two of them."""
+SAMPLES = (8, 1, 2, 4, 16, 64)
+"""Lengths that are tried in place of ranges, until a node can be read for two of them: far apart, so that what is cut
+off at some length is seen to vary."""
 
 
 def result_shapes(
     g: Builder, model: ModelProto, inputs: Sequence[Instruction], error: BaseException | None
 ) -> list[tuple[Shape, int]]:
-    """Shape and ONNX element type (0 of sequences and optionals) of every result of a model of one node.
+    """Shape and ONNX element type (0 of sequences, optionals and maps) of every result of a model of one node.
 
     Args:
         g: what the values belong to.
@@ -39,19 +42,42 @@ def result_shapes(
         inputs: values for them.
         error: why the node is deferred; raised if nothing is to be found out about a result's type.
 
-    What neither tells is taken to be of the first floating-point input's type, as with almost all operators that ONNX
-    does not know; reading the node is an error if that is not so.
+    What neither tells has the type of an input that must have it by the operator's schema; without a schema it is taken
+    to be of the first floating-point input's type, as with almost all operators that ONNX does not know; reading the
+    node is an error if that is not so.
     """
     found = _inferred(g, model, inputs, error)
     if any(f is None for f in found):
         tried = _tried(g, model, inputs)
         found = [f or t for f, t in zip(found, tried, strict=True)] if tried else found
-    if any(f is None for f in found):
-        types = [x.shape.type for x in inputs if x.shape.type.is_floating and not x.shape.sub_shapes]
-        if not types:
+    results = []
+    for k, f in enumerate(found):
+        type = None if f is not None else _shared_type(model, k, inputs) or _floating_type(inputs)
+        if f is None and type is None:
             raise error or MgxError("types of results are not known")
-        found = [f or (Shape.unranked(types[0]), onnx_number(types[0])) for f in found]
-    return [f for f in found if f is not None]
+        results.append(f if type is None else (Shape.unranked(type), onnx_number(type)))
+    return [r for r in results if r is not None]
+
+
+def _shared_type(model: ModelProto, result: int, inputs: Sequence[Instruction]) -> Type | None:
+    """The type of an input that a result shares by the operator's schema."""
+    node = model.graph.node[0]
+    domain = canonical_domain(node.domain)
+    schema = find_schema(domain, node.op_type, opset_versions(model.opset_import).get(domain, 1))
+    if schema is None or not schema.source.outputs:
+        return None
+    formals = schema.source.outputs
+    formal = formals[min(list(node.output).index(model.graph.output[result].name), len(formals) - 1)]
+    values = dict(zip((i.name for i in model.graph.input), inputs))
+    for position, name in enumerate(node.input):
+        if name in values and not values[name].shape.sub_shapes and schema.formal(position).type == formal.type_str:
+            return values[name].shape.type
+    return None
+
+
+def _floating_type(inputs: Sequence[Instruction]) -> Type | None:
+    types = [x.shape.type for x in inputs if x.shape.type.is_floating and not x.shape.sub_shapes]
+    return types[0] if types else None
 
 
 def _inferred(
@@ -80,8 +106,8 @@ def _inferred(
     except Exception:  # what is wrong is said when the node is read
         return [None] * len(model.graph.output)
     kinds = {o.type.WhichOneof("value") for o in copy.graph.output}
-    if not kinds <= {None, "tensor_type", "sequence_type", "optional_type"}:
-        raise error or UnsupportedError("a result is no tensor, sequence or optional")
+    if not kinds <= {None, "tensor_type", "sequence_type", "optional_type", "map_type"}:
+        raise error or UnsupportedError("a result is no tensor, sequence, optional or map")
     return [_shape(copy, o.type, inputs, ranges) for o in copy.graph.output]
 
 
@@ -102,7 +128,7 @@ def _show(g: Builder, model: ModelProto, name: str, x: Instruction) -> None:
 def _shape(
     model: ModelProto, given: TypeProto, inputs: Sequence[Instruction], ranges: dict[str, DynamicDimension]
 ) -> tuple[Shape, int] | None:
-    if given.WhichOneof("value") in ("sequence_type", "optional_type"):
+    if given.WhichOneof("value") in ("sequence_type", "optional_type", "map_type"):
         return declared_shape(given), 0
     number = given.tensor_type.elem_type
     if given.WhichOneof("value") != "tensor_type" or not number:
@@ -133,7 +159,8 @@ def _ranked(model: ModelProto, type: object, inputs: Sequence[Instruction]) -> S
 
 
 def _tried(g: Builder, model: ModelProto, inputs: Sequence[Instruction]) -> list[tuple[Shape, int] | None] | None:
-    """What the node gives for sample lengths: lengths that are the same for two samples are taken to be fixed."""
+    """What the node gives for sample lengths: lengths that are the same for two samples are taken to be fixed, those of
+    one sample tell the rank alone."""
     if any(not x.shape.ranked for x in inputs):
         return None
     seen: list[list[Shape]] = []
@@ -151,7 +178,8 @@ def _tried(g: Builder, model: ModelProto, inputs: Sequence[Instruction]) -> list
             return None
         first = column[0]
         unknown = DynamicDimension(0, UNBOUNDED)
-        dims = [n if len({s.lens[k] for s in column}) == 1 else unknown for k, n in enumerate(first.lens)]
+        fixed = [len(seen) > 1 and len({s.lens[k] for s in column}) == 1 for k in range(first.ndim)]
+        dims = [n if known else unknown for n, known in zip(first.lens, fixed)]
         results.append((first if first.without_axes else Shape.dynamic(first.type, dims), onnx_number(first.type)))
     return results
 

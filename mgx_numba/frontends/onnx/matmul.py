@@ -6,6 +6,7 @@ com.microsoft: FusedMatMul GemmFastGelu MatMulIntegerToFloat TransposeMatMul.
 
 from __future__ import annotations
 
+from ...core.shape import same_lengths
 from ...core.types import Type
 from ...errors import ShapeError
 from ...graph.instruction import Instruction
@@ -27,7 +28,7 @@ def matmul(g: Builder, a: Instruction, b: Instruction, op: str = "dot") -> Instr
     a = g.unsqueeze(a, [0]) if row else a
     b = g.unsqueeze(b, [1]) if column else b
     if a.shape.is_dynamic or b.shape.is_dynamic:
-        if a.shape.dims[:-2] != b.shape.dims[:-2]:
+        if not same_lengths(a.shape.dims[:-2], b.shape.dims[:-2]):
             a, b = g.op("broadcast_for_dot", a, b), g.op("broadcast_for_dot", b, a)
     else:
         outer = g.outer_lens(a.shape.lens[:-2], b.shape.lens[:-2])

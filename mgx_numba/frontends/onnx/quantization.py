@@ -75,8 +75,9 @@ def quantize_linear(
     g: Builder, node: Node, x: Instruction, scale: Instruction, zero: Instruction | None = None
 ) -> Instruction:
     """Per tensor, per ``axis``, or in blocks of ``block_size`` along it; the zero point or ``output_dtype``
-    gives the type.
+    gives the type. The division is done in the scale's type, or ``precision``.
     """
+    scale = _as_numbers(g, scale, node.get_int("precision", 0))
     number = node.get_int("output_dtype", 0)
     narrow = g.parser.narrow.get(zero) if zero is not None else None
     type = zero.shape.type if zero is not None else ir_type(number) if number else Type.uint8_type
@@ -98,6 +99,13 @@ def quantize_linear(
     return y
 
 
+def _as_numbers(g: Builder, scale: Instruction, precision: int = 0) -> Instruction:
+    """A scale in the type of a number; powers of two (float8e8m0) as float32, which holds them exactly."""
+    if precision:
+        return g.convert(scale, ir_type(precision))
+    return g.convert(scale, Type.float_type) if scale.shape.type is Type.fp8e8m0_type else scale
+
+
 def _quantize_float8(g: Builder, node: Node, x: Instruction, scale: Instruction, type: Type) -> Instruction:
     """Without saturation what does not fit becomes infinity or NaN; float8 has no zero points but 0."""
     wide = along_axis(g, scale, x, node.get_int("axis", 1), node.get_int("block_size", 0))
@@ -109,6 +117,7 @@ def dequantize_linear(
     g: Builder, node: Node, x: Instruction, scale: Instruction, zero: Instruction | None = None
 ) -> Instruction:
     """Per tensor, per ``axis``, or in blocks of ``block_size`` along it."""
+    scale = _as_numbers(g, scale)
     y = dequantize(g, x, scale, zero, node.get_int("axis", 1), node.get_int("block_size", 0))
     number = node.get_int("output_dtype", 0)
     return g.convert(y, ir_type(number)) if number else y

@@ -43,6 +43,8 @@ def reduced_axes(g: Builder, node: Node, x: Instruction, axes: Instruction | Non
     """Axes from the attribute or the (constant) input; none given means all, or none with
     ``noop_with_empty_axes``.
     """
+    if not rank(x):
+        return []
     given = g.ints(axes, "axes") if axes is not None else node.get_ints("axes", ())
     if not given:
         return [] if node.get_bool("noop_with_empty_axes") else list(range(rank(x)))
@@ -54,7 +56,7 @@ def reduce_node(g: Builder, node: Node, x: Instruction, axes: Instruction | None
     """With ``keepdims``, by default, reduced axes stay with length 1."""
     op, before, after = REDUCTIONS[node.op_type]
     keep = node.get_bool("keepdims", True)
-    if axes is not None and g.constants.value(axes) is None:
+    if axes is not None and rank(x) and g.constants.value(axes) is None:
         return _reduce_at_run_time(g, node, x, axes, keep)
     found = reduced_axes(g, node, x, axes)
     before_x = before(g, x) if before is not None else x
@@ -65,7 +67,8 @@ def reduce_node(g: Builder, node: Node, x: Instruction, axes: Instruction | None
 
 
 def _reduce_at_run_time(g: Builder, node: Node, x: Instruction, axes: Instruction, keep: bool) -> Instruction:
-    if not keep or node.get_bool("noop_with_empty_axes"):
+    some = not axes.shape.is_dynamic and axes.shape.elements > 0  # the operation takes none for none, ONNX for all
+    if not (keep and some):
         g.constant(axes, "axes")
     op, before, after = REDUCTIONS[node.op_type]
     y = g.op(op, before(g, x) if before is not None else x, axes)

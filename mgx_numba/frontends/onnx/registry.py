@@ -45,6 +45,7 @@ FAMILIES = (
     "contrib_tensors",
     "detection",
     "ml_features",
+    "ml_maps",
     "ml_linear",
     "ml_svm",
     "ml_trees",

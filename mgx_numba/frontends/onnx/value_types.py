@@ -16,11 +16,12 @@ __all__ = ["declared_shape", "type_proto", "type_string"]
 
 
 def declared_shape(proto: TypeProto) -> Shape:
-    """The shape that a type says: what it leaves open is a range without bounds, or no number of lengths.
+    """The shape that a type says: a length that it leaves open, or says to be negative, is a range without bounds; a
+    tensor without lengths is unranked.
 
     Raises:
-        ParseError: there is no type, or a length is negative.
-        UnsupportedError: a map, an opaque or a sparse type, or an element type that the IR cannot hold.
+        ParseError: there is no type.
+        UnsupportedError: a map to maps, an opaque or a sparse type, or an element type that the IR cannot hold.
     """
     kind = proto.WhichOneof("value")
     if kind is None:
@@ -29,9 +30,14 @@ def declared_shape(proto: TypeProto) -> Shape:
         return Shape.sequence(declared_shape(proto.sequence_type.elem_type))
     if kind == "optional_type":
         return Shape.optional(declared_shape(proto.optional_type.elem_type))
+    if kind == "map_type":
+        value = declared_shape(proto.map_type.value_type)
+        if value.element is not None:
+            raise UnsupportedError(f"a map to {value} is not supported, only to numbers and strings")
+        return Shape.map(ir_type(proto.map_type.key_type), value.type)
     if kind != "tensor_type":
         raise UnsupportedError(
-            f"a {kind.removesuffix('_type')} is not supported, only tensors, sequences and optionals are"
+            f"a {kind.removesuffix('_type')} is not supported, only tensors, sequences, optionals and maps are"
         )
     tensor = proto.tensor_type
     type = ir_type(tensor.elem_type)
@@ -39,7 +45,7 @@ def declared_shape(proto: TypeProto) -> Shape:
         return Shape.unranked(type)
     dims = [
         DynamicDimension(d.dim_value, d.dim_value)
-        if d.WhichOneof("value") == "dim_value"
+        if d.WhichOneof("value") == "dim_value" and d.dim_value >= 0
         else DynamicDimension(0, UNBOUNDED, symbol=d.dim_param)
         for d in tensor.shape.dim
     ]
@@ -57,6 +63,11 @@ def type_proto(shape: Shape, number: int | None = None, ranked: bool = True) -> 
     import onnx
 
     proto = onnx.TypeProto()
+    if shape.type is Type.map_type and shape.element is not None:
+        key, value = shape.element.sub_shapes
+        proto.map_type.key_type = onnx_number(key.type)
+        proto.map_type.value_type.CopyFrom(type_proto(value))
+        return proto
     if shape.element is not None:
         holder = proto.sequence_type if shape.type is Type.sequence_type else proto.optional_type
         holder.elem_type.CopyFrom(type_proto(shape.element, None, ranked))
@@ -76,4 +87,7 @@ def type_string(shape: Shape) -> str:
     """ONNX's type string, as operator schemas list them: ``tensor(float)``, ``seq(tensor(float))``."""
     if shape.element is None:
         return onnx_type_string(shape.type)
+    if shape.type is Type.map_type:
+        names = (onnx_type_string(s.type).removeprefix("tensor(").removesuffix(")") for s in shape.element.sub_shapes)
+        return f"map({', '.join(names)})"
     return f"{'seq' if shape.type is Type.sequence_type else 'optional'}({type_string(shape.element)})"

@@ -12,6 +12,7 @@ from ..module import Module
 from ..program import Program
 from .base import Options, Pass
 from .eliminate_data_type import is_stored_weight
+from .fuse_matmul_nbits import reads_blocks
 from .prologue import pointwise_over, prologue_of
 from .regions import extract, grow, order_of, unfusable
 
@@ -35,6 +36,8 @@ class FuseContraction(Pass):
         order = order_of(module)
         for ins in list(module):
             if ins.name not in CONTRACTIONS or ins.module is not module:
+                continue
+            if ins.name == "matmul_nbits" and not reads_blocks(options):
                 continue
             reason = unfusable(ins) or _refused_types(ins, options.epilogue_types)
             if reason is not None:

@@ -20,7 +20,7 @@ from ..program import Program
 from .base import Options, Pass
 from .build import RewriteBuilder
 
-__all__ = ["FuseMatMulNBits"]
+__all__ = ["FuseMatMulNBits", "reads_blocks"]
 
 SIZES = (128, 64, 32, 16)
 """Block sizes: longer ones are several of the first, which take a 64th of the room of its codes for scales; shorter
@@ -30,13 +30,18 @@ CODES = {Type.int8_type: 128, Type.uint8_type: 0}
 """What makes a type's values unsigned."""
 
 
+def reads_blocks(options: Options) -> bool:
+    """Whether the target has kernels for ``matmul_nbits``."""
+    return options.capabilities is not None and options.capabilities.block_weights
+
+
 class FuseMatMulNBits(Pass):
     """For targets whose kernels read weights in blocks; see the module."""
 
     name = "fuse_matmul_nbits"
 
     def apply(self, program: Program, module: Module, options: Options) -> None:
-        if options.capabilities is None or not options.capabilities.block_weights:
+        if not reads_blocks(options):
             return
         known: dict[Instruction, tuple[Operator, list[Instruction]] | str] = {}
         for ins in list(module):

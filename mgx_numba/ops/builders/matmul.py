@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ...core.shape import same_lengths
 from .base import MacroBuilder, macro
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def dot(e: MacroBuilder, a: Instruction, b: Instruction) -> Instruction:
     a = e.op("unsqueeze", a, axes=(0,)) if row else a
     b = e.op("unsqueeze", b, axes=(1,)) if column else b
     if a.shape.is_dynamic or b.shape.is_dynamic:
-        if a.shape.dims[:-2] != b.shape.dims[:-2]:
+        if not same_lengths(a.shape.dims[:-2], b.shape.dims[:-2]):
             a, b = e.op("broadcast_for_dot", a, b), e.op("broadcast_for_dot", b, a)
     else:
         try:

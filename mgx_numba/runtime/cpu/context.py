@@ -62,18 +62,21 @@ class Context:
         self._outputs = tables.outputs
         self._arena_views: dict[TensorView, np.ndarray] = {}
 
+    def place(self, inputs: Sequence[np.ndarray]) -> None:
+        """Take a call's inputs."""
+        self.job[Job.FAULT] = 0
+        for number, array in enumerate(inputs):
+            self.bases[number] = address_of(array)
+
     def bind(self, inputs: Sequence[np.ndarray]) -> list[Any]:
         """Take a call's inputs and make its outputs; those whose shape only a host step knows are None.
 
         Raises:
             MgxError: there is no memory for an output.
         """
+        self.place(inputs)
         bases = self.bases
-        self.job[Job.FAULT] = 0
-        number = 0
-        for array in inputs:
-            bases[number] = address_of(array)
-            number += 1
+        number = len(inputs)
         outputs = []
         for made in self._outputs:
             output = None

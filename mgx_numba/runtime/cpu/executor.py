@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,12 +16,13 @@ from ..plan import HostStep, Plan, Step, TensorView
 from .context import Context, Frame
 from .direct import DIRECT, Entry, direct_call
 from .layout import PlanTables, claims
+from .repeat import REPEAT
 from .spmd import CONFINE, LEAD, LOOK, WALK, WORKER, Job, TraceRow
 from .threads import pool, resolve_num_threads
 
 __all__ = ["EXECUTOR_KERNELS", "IDLE_BYTES", "Executable", "StepSpan", "TraceCallback", "View"]
 
-EXECUTOR_KERNELS = (LEAD, WALK, WORKER, LOOK, CONFINE, DIRECT)
+EXECUTOR_KERNELS = (LEAD, WALK, WORKER, LOOK, CONFINE, DIRECT, REPEAT)
 """What every plan needs besides its own kernels."""
 
 IDLE_BYTES = 1 << 30
@@ -206,6 +208,18 @@ class Executable:
         self._pool.lead(context.job_address, begin, end)
         if self.tables.long:
             context.raise_error()
+
+    @contextlib.contextmanager
+    def context(self) -> Iterator[Context]:
+        """A context of a call of native steps alone; what they have met is raised at its end."""
+        context = self._take()
+        try:
+            yield context
+            if self.tables.long:
+                context.raise_error()
+            self._check(context)
+        finally:
+            self._give(context)
 
     def _take(self) -> Context:
         if self._threads > 1:

@@ -183,7 +183,7 @@ class DynamicProgram(LoweredProgram):
         super().__init__(None, None, lambda: source, options.store)
         self._options = options
         self._source = source
-        self._names = list(source.parameter_shapes())
+        self._names = [name for name, shape in source.parameter_shapes().items() if shape.element is None]
         self._shared = shared or _shared(source, options)
         self._specialized: OrderedDict[tuple[tuple[int, ...], ...], LoweredProgram] = OrderedDict()
         self._lock = threading.Lock()

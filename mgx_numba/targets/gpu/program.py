@@ -70,7 +70,8 @@ class GpuProgram:
         """The program for these inputs' lengths."""
         if self._source is None:
             return self
-        key = tuple(inputs[name].shape for name in self._source.parameter_shapes())
+        names = [name for name, shape in self._source.parameter_shapes().items() if shape.element is None]
+        key = tuple(inputs[name].shape for name in names)
         with self._lock:
             found = self._specialized.get(key)
             if found is not None:

@@ -406,7 +406,9 @@ class Lowering:
             if bodies is None:
                 return _leaves(compute(ins, values[:count], lambda m, a: evaluate_module(m, a, outer)))
             runs = {module: body.within(outer) for module, body in bodies.items()}
-            return _leaves(compute(ins, values[:count], lambda m, a: runs[m](a)))
+            return _leaves(
+                compute(ins, values[:count], lambda m, a: runs[m](a), lambda m, *how: bodies[m].repeat(outer, *how))
+            )
 
         shapes = ins.shape.flatten()
         views: list[View] = []

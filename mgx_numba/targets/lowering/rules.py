@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 from ...core.shape import Shape
 from ...graph.instruction import Instruction
 
@@ -28,6 +30,11 @@ class Body(Protocol):
 
     def within(self, outer: Mapping[Instruction, Any]) -> Callable[[Sequence[Any]], list]:
         """What runs it on arguments, with values from outside."""
+
+    def repeat(
+        self, outer: Mapping[Instruction, Any], trips: int, condition: np.ndarray, carried: Sequence[np.ndarray]
+    ) -> tuple[list[np.ndarray], list[np.ndarray]] | None:
+        """See `RunModule.repeat`, with values from outside."""
 
 
 @dataclass(frozen=True)

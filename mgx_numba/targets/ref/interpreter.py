@@ -14,10 +14,12 @@ from ...graph.deferred import reader
 from ...graph.folding import Constants
 from ...graph.instruction import Instruction, Parameter, Return
 from ...graph.module import Module
+from ...graph.passes import run_passes
 from ...graph.program import Program
-from ...ops.base import RunModule
+from ...ops.base import Repeat, RunModule
 from ...ops.deferred import Deferred
 from ...runtime.memory import expect_room
+from .passes import PASSES
 
 __all__ = ["Trace", "evaluate", "evaluate_module"]
 
@@ -88,8 +90,13 @@ def module_captures(ins: Instruction) -> bool:
     return any(user.module is not ins.module for user in ins.users)
 
 
-def compute(ins: Instruction, args: Sequence[Any], run: Callable[[Module, Sequence[Any]], list]) -> Any:
-    """Value of one instruction on evaluated inputs."""
+def compute(
+    ins: Instruction,
+    args: Sequence[Any],
+    run: Callable[[Module, Sequence[Any]], list],
+    repeat: Repeat | None = None,
+) -> Any:
+    """Value of one instruction on evaluated inputs; ``run`` and ``repeat`` are those of its `RunModule`."""
     shape = ins.shape
     try:
         if isinstance(ins.op, Deferred):
@@ -103,7 +110,7 @@ def compute(ins: Instruction, args: Sequence[Any], run: Callable[[Module, Sequen
             args = [a.reshape(()) if i.shape.without_axes else a for i, a in zip(ins.inputs, args)]
         if not ins.op.view and not shape.is_dynamic:  # a length that only values tell is not known before
             expect_room(shape.bytes, "its result of")
-        return ins.op.compute(shape, args, RunModule(ins.module_args, run))
+        return ins.op.compute(shape, args, RunModule(ins.module_args, run, repeat))
     except MgxError as error:
         if not ins.debug_symbols:
             raise
@@ -123,6 +130,7 @@ def _read_and_run(ins: Instruction, op: Deferred, args: Sequence[Any]) -> Any:
     constants = Constants(program.allowance)
     results = reader(op.reader, program, constants).expand(program.main, op, inputs)
     program.main.add_return(results)
+    run_passes(program, PASSES)
     shapes = op.result.flatten()
     values = [_ranked(v, r.shape, s) for v, r, s in zip(evaluate(program, {}), results, shapes, strict=True)]
     return tuple(values) if op.result.sub_shapes else values[0]

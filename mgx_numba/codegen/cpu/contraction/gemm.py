@@ -42,11 +42,11 @@ class GemmPacked(Solver[GemmProblem]):
     name = "gemm"
 
     def refused_types(self, problem: GemmProblem) -> str | None:
-        return stored_types_refused(problem.types) if problem.types.uniform is None else super().refused_types(problem)
+        if problem.types.uniform is None:
+            return stored_types_refused(problem.types) or (NOT_COMPUTED if problem.prologue else None)
+        return super().refused_types(problem)
 
     def declines(self, problem: GemmProblem) -> str | None:
-        if problem.prologue and problem.types.uniform is None:
-            return NOT_COMPUTED
         if problem.prologue and (problem.k == 0 or problem.a_strides[-1] != 1):
             return "the prologue reads an empty or strided sum"
         return None if problem.b_constant else "the right-hand side is not a constant"

@@ -30,13 +30,13 @@ PAD = 8
 ROWS = 16
 """Queries of a warp: those of an instruction."""
 MOST_WARPS = 4
-"""Of a block: with more, fewer blocks would share keys and values that are read once. No figures kept."""
+"""Warps of a block: one for each scheduler of a multiprocessor."""
 MOST_FEATURES = 256
 """Features of which a warp's sums fit its registers."""
 KEYS = 64
 """Keys of a tile; half of them with more features than `WIDE`. No figures kept."""
 WIDE = 128
-"""Features with which two tiles of both operands fit the 96 KiB that all devices have. By computing."""
+"""Features up to which `KEYS` keys and values fit a block's memory beside another tile of them."""
 LEAST_CAPABILITY = (8, 0)
 """Compute capability from which on there are the products of bfloat16, and cp.async."""
 SPLIT_BLOCKS = 264

@@ -79,7 +79,7 @@ TILES = (
 )
 """Those that were fastest for some shape on an H200."""
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
-"""Parts that are tried: with more, what is written and read again outweighs the sums. No figures kept."""
+"""Parts of a sum that are weighed against one another; more leave too little for each of a GEMM's usual lengths."""
 LEAST_SLICES = 2
 """Slices of a part of a sum: fewer are not worth adding up."""
 # In cycles of a multiprocessor; fitted to what `bench.gpu_tiles` measured on an H200: those that are chosen lose 2% in

@@ -21,7 +21,7 @@ from .mbarriers import shared_address
 from .threads import inline, target
 
 __all__ = [
-    "store_sums", "wgmma_bfloat16", "wgmma_commit", "wgmma_fence", "wgmma_float16", "wgmma_float32",
+    "WarpgroupSums", "store_sums", "wgmma_bfloat16", "wgmma_commit", "wgmma_fence", "wgmma_float16", "wgmma_float32",
     "wgmma_wait", "wgmma_zero",
 ]  # fmt: skip
 
@@ -32,8 +32,7 @@ SLICE_BYTES = 128
 """Bytes of the sum that one call multiplies: a row of swizzled memory."""
 STEP_BYTES = 32
 """Bytes of the sum that one instruction multiplies."""
-_LAYOUT_128 = 1 << 62
-"""Swizzling of 128 bytes, in the bits of the descriptor from 61 on: PTX ISA, "Matrix Descriptor Format"."""
+_LAYOUT_128 = 1 << 62  # PTX ISA, "Matrix descriptor": swizzled by 128 bytes
 _GROUP = 1024 >> 4 << 32
 """Sixteenths of the bytes from eight rows to the next eight, in the descriptor's bits from 32 on."""
 _FEATURE = "90a"

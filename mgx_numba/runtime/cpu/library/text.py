@@ -40,19 +40,19 @@ def layout_text(
         for field, value in vars(block).items()
         if field.isupper()
     }
-    numbers |= {
-        "MGX_LIBRARY_NAME": _string(name),
-        "MGX_LIBRARY_FUNCTION": f"{name}_library",
-        "MGX_PARAMETER_COUNT": len(plan.parameters),
-        "MGX_OUTPUT_COUNT": len(plan.outputs),
-        "MGX_MAX_THREADS": MAX_THREADS,
-        "MGX_MAX_CLAIMS": f"{MAX_CLAIMS}LL",
-        "MGX_SPINS": SPINS,
-        "MGX_YIELDS": YIELDS,
-        "MGX_IDLE_BYTES": f"((size_t){IDLE_BYTES})",
-        "MGX_WEIGHTS_MAGIC": _string(weights_magic.decode("ascii")),
-        "MGX_WEIGHTS_HEAD_BYTES": weights_head,
-        **{f"MGX_EXECUTOR_{word}": kernel.symbol for word, kernel in executor.items()},
+    own: dict[str, Any] = {
+        "LIBRARY_NAME": _string(name),
+        "LIBRARY_FUNCTION": f"{name}_library",
+        "PARAMETER_COUNT": len(plan.parameters),
+        "OUTPUT_COUNT": len(plan.outputs),
+        "MAX_THREADS": MAX_THREADS,
+        "MAX_CLAIMS": f"{MAX_CLAIMS}LL",
+        "SPINS": SPINS,
+        "YIELDS": YIELDS,
+        "IDLE_BYTES": f"((size_t){IDLE_BYTES})",
+        "WEIGHTS_MAGIC": _string(weights_magic.decode("ascii")),
+        "WEIGHTS_HEAD_BYTES": weights_head,
+        **{f"EXECUTOR_{word}": kernel.symbol for word, kernel in executor.items()},
     }
     numbers["POOL_CLOSED"] = f"{Pool.CLOSED}LL"
     return "\n".join(
@@ -62,6 +62,7 @@ def layout_text(
             "#include <stddef.h>",
             "#include <stdint.h>",
             *(f"#define {word} {value}" for word, value in numbers.items()),
+            *(f"#define MGX_{word} {value}" for word, value in own.items()),
             *map(_declaration, executor.values()),
             "#endif",
             "",

@@ -13,6 +13,7 @@ from ....graph.module import Module
 from ....graph.program import Program
 from ....runtime.cpu.direct import Entry
 from ....runtime.cpu.executor import Executable
+from ....runtime.cpu.repeat import may_repeat, repeat
 from ....runtime.plan import Plan
 from ...options import TargetOptions
 from ...ref.interpreter import evaluate_module
@@ -52,17 +53,10 @@ class CompiledBody:
 
         if plan is None:
             return interpreted
-        if self._executable is None:  # at the first call: by then the kernels are there, with those of all other steps
-            self._executable = Executable(plan, self._options.num_threads or None, store=self._options.store)
-            self._enter = self._executable.direct(np.ndarray) or _declined
-        executable, enter = self._executable, self._enter
+        executable, enter = self._loaded(plan), self._enter
         specs = plan.parameters
         own = [(spec.name, spec.lens, prod(spec.lens)) for spec in specs[: len(specs) - len(self._captured)]]
-        given = {
-            spec.name: np.ascontiguousarray(outer[value]).reshape(spec.lens)
-            for spec, value in zip(specs[len(own) :], self._captured, strict=True)
-        }
-
+        given = self._given(plan, outer)
         scalars = [k for k, value in enumerate(module.results()) if value.shape.without_axes]  # in the IR: one axis
 
         def run(arguments: Sequence[Any]) -> list:
@@ -80,6 +74,46 @@ class CompiledBody:
             return results
 
         return run
+
+    def repeat(
+        self, outer: Mapping[Instruction, Any], trips: int, condition: np.ndarray, carried: Sequence[np.ndarray]
+    ) -> tuple[list[np.ndarray], list[np.ndarray]] | None:
+        """See `RunModule.repeat`, with values from outside; None where the plan has host steps or other lengths."""
+        plan = self.plan
+        if plan is None or not may_repeat(plan, len(carried)):
+            return None
+        specs = plan.parameters
+        arguments = [np.zeros(1, np.int64), condition, *carried]
+        if len(arguments) != len(specs) - len(self._captured):
+            return None
+        if any(a.size != prod(spec.lens) for a, spec in zip(arguments, specs)):
+            return None
+        inputs = [*map(np.ascontiguousarray, arguments), *self._given(plan, outer).values()]
+        done = repeat(self._loaded(plan), inputs, len(carried), trips)
+        if done is None:
+            return None
+        lens = [value.shape.lens for value in self._module.results()]  # of scalars, too: one axis in the IR
+        last, rows = done
+        return (
+            [value.reshape(n) for value, n in zip(last, lens)],
+            [value.reshape(len(value), *n) for value, n in zip(rows, lens[len(last) :], strict=True)],
+        )
+
+    def _loaded(self, plan: Plan) -> Executable:
+        """The plan ready to run, from the first call on: by then the kernels are there, with those of all steps."""
+        if self._executable is None:
+            executable = Executable(plan, self._options.num_threads or None, store=self._options.store)
+            self._enter = executable.direct(np.ndarray) or _declined
+            self._executable = executable
+        return self._executable
+
+    def _given(self, plan: Plan, outer: Mapping[Instruction, Any]) -> dict[str, np.ndarray]:
+        """The values from outside, as the plan's last parameters."""
+        specs = plan.parameters[len(plan.parameters) - len(self._captured) :]
+        return {
+            spec.name: np.ascontiguousarray(outer[value]).reshape(spec.lens)
+            for spec, value in zip(specs, self._captured, strict=True)
+        }
 
 
 def _declined(inputs: Any) -> None:

@@ -147,8 +147,8 @@ private:
     std::vector<std::size_t> lens_, strides_;
 };
 
-/// A tensor: a shape over memory of its own, at a multiple of 64 bytes, or of the caller's, who keeps it alive. Copies
-/// share the memory.
+/// A tensor: a shape over memory of its own, at a multiple of 64 bytes and not set, or of the caller's, who keeps it
+/// alive. Copies share the memory.
 class argument {
 public:
     argument() = default;
@@ -182,6 +182,8 @@ public:
         const mgx_type type = made.shape_.type();
         const std::size_t size = mgx_type_size(type);
         std::mt19937_64 random(seed);
+        if(made.data_ != nullptr)
+            std::memset(made.data_, 0, made.shape_.bytes());
         for(std::size_t at = 0; at < made.shape_.bytes(); at += size) {
             const std::uint64_t bits = random();
             const double unit = static_cast<double>(bits >> 11) / 4503599627370496.0 - 1.0;
@@ -221,7 +223,6 @@ private:
         void* memory = nullptr;
         if(posix_memalign(&memory, 64, std::max<std::size_t>(bytes, 1)) != 0)
             throw std::bad_alloc();
-        std::memset(memory, 0, bytes);
         return std::shared_ptr<char>(static_cast<char*>(memory), std::free);
     }
     shape shape_;

@@ -1,0 +1,46 @@
+"""Maps, which scikit-learn's converters make of scores, and take as features.
+
+ai.onnx.ml: CastMap DictVectorizer ZipMap.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...core.types import Type
+from ...errors import ParseError
+from ...graph.instruction import Instruction
+from .builder import Builder
+from .cast import cast_to
+from .node import Node
+from .registry import ML, register
+
+_CASTS = {"TO_FLOAT": Type.float_type, "TO_STRING": Type.string_type, "TO_INT64": Type.int64_type}
+
+
+def _keys(g: Builder, node: Node, texts: str, numbers: str) -> Instruction:
+    """Keys that are strings, or integers, as one of two attributes has them."""
+    found = node.get_strs(texts, ()), node.get_ints(numbers, ())
+    if bool(found[0]) is bool(found[1]):
+        raise ParseError(f"expected one of the attributes {texts!r} and {numbers!r}")
+    return g.literal(np.array(found[0], object) if found[0] else np.array(found[1], np.int64))
+
+
+@register("ZipMap", domain=ML)
+def zip_map(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """Scores of classes as a sequence of a map for each sample."""
+    return g.op("zip_map", x, _keys(g, node, "classlabels_strings", "classlabels_int64s"))
+
+
+@register("DictVectorizer", domain=ML)
+def dict_vectorizer(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """The value of each key of a vocabulary."""
+    return g.op("dict_vectorizer", x, _keys(g, node, "string_vocabulary", "int64_vocabulary"))
+
+
+@register("CastMap", domain=ML)
+def cast_map(g: Builder, node: Node, x: Instruction) -> Instruction:
+    """Values in the order of their keys, or at the places that the keys are."""
+    sparse = node.get_choice("map_form", ("DENSE", "SPARSE"), "DENSE") == "SPARSE"
+    values = g.op("map_values", x, length=node.get_int("max_map", 1) if sparse else None)
+    return cast_to(g, values, _CASTS[node.get_choice("cast_to", tuple(_CASTS), "TO_FLOAT")], saturate=True)

@@ -1,0 +1,97 @@
+"""Maps: values that are Python dictionaries, of which a sequence holds one for each sample.
+
+A map is an array of dtype ``object`` with one element, the dictionary. Its keys and values are Python's numbers and
+strings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ..core.shape import UNBOUNDED, DynamicDimension, Shape
+from ..core.types import Type
+from .base import Operator, RunModule, register
+from .sequence import holding
+
+if TYPE_CHECKING:
+    from ..graph.module import Module
+
+
+def _key_and_value(op: Operator, shape: Shape) -> tuple[Type, Type]:
+    if shape.type is not Type.map_type or shape.element is None:
+        raise op.fail(f"the input is {shape}, expected a map")
+    key, value = shape.element.sub_shapes
+    return key.type, value.type
+
+
+@register
+@dataclass(frozen=True)
+class ZipMap(Operator):
+    """Scores [n, c] (or [c], of one sample) and keys [c] as a sequence of a map for each sample."""
+
+    name: ClassVar[str] = "zip_map"
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_inputs(inputs, 2)
+        x, keys = inputs
+        count = keys.dims[0].min if keys.ndim == 1 else -1
+        if x.ndim not in (1, 2) or x.without_axes or not x.dims[-1].min <= count <= x.dims[-1].max:
+            raise self.fail(f"expected scores [n, c] and keys [c], got {x}; {keys}")
+        return Shape.sequence(Shape.map(keys.type, x.type))
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        keys = args[1].tolist()
+        rows = args[0].reshape(-1, len(keys)).tolist()
+        return holding(holding([dict(zip(keys, row))]) for row in rows)
+
+
+@register
+@dataclass(frozen=True)
+class DictVectorizer(Operator):
+    """The value of each key, 0 or an empty string without one: a map and keys [c] give [1, c]."""
+
+    name: ClassVar[str] = "dict_vectorizer"
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_inputs(inputs, 2)
+        key, value = _key_and_value(self, inputs[0])
+        if inputs[1].ndim != 1 or inputs[1].is_dynamic or inputs[1].type is not key:
+            raise self.fail(f"the keys are {inputs[1]}, expected a vector of {key.name}")
+        return Shape(value, (1, inputs[1].lens[0]))
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        given, other = args[0][0], "" if output.type is Type.string_type else 0
+        return np.array([[given.get(key, other) for key in args[1].tolist()]], output.type.numpy).reshape(output.lens)
+
+
+@register
+@dataclass(frozen=True)
+class MapValues(Operator):
+    """The values of a map with keys of int64 in the order of the keys, [1, n]; with ``length`` at the places that the
+    keys are, among zeros or empty strings, [1, length]."""
+
+    name: ClassVar[str] = "map_values"
+    length: int | None = None
+
+    def compute_shape(self, inputs: Sequence[Shape], modules: Sequence[Module] = ()) -> Shape:
+        self.expect_inputs(inputs, 1)
+        key, value = _key_and_value(self, inputs[0])
+        if key is not Type.int64_type or (self.length is not None and self.length < 1):
+            raise self.fail(f"the input is {inputs[0]}, length is {self.length}; expected keys of int64 and at least 1")
+        count = DynamicDimension(0, UNBOUNDED) if self.length is None else self.length
+        return Shape.dynamic(value, [1, count])
+
+    def compute(self, output: Shape, args: Sequence[np.ndarray], run: RunModule | None = None) -> Any:
+        given, dtype = args[0][0], output.type.numpy
+        if self.length is None:
+            return np.array([[given[key] for key in sorted(given)]], dtype).reshape(1, -1)
+        result = np.full((1, self.length), "" if output.type is Type.string_type else 0, dtype)
+        for key, value in given.items():
+            if not 0 <= key < self.length:
+                raise self.fail(f"key {key} is out of range for {self.length} places")
+            result[0, key] = value
+        return result

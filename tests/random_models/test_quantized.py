@@ -1,0 +1,19 @@
+"""Some of the random QDQ models of `quantized`, whose command runs thousands."""
+
+from __future__ import annotations
+
+import pytest
+
+from .quantized import difference
+
+SEEDS, PARTS = 50, 10
+MOST_DIFFERING = 0.01
+"""Of all results: those whose quotient lies about between two steps."""
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_results_are_within_one_step_of_onnx_runtimes(part: int) -> None:
+    pytest.importorskip("onnxruntime")
+    found = [difference(seed) for seed in range(part, SEEDS, PARTS)]
+    assert all(d.first == min(d.steps, 1) for d in found), found
+    assert sum(d.count for d in found) <= max(1, MOST_DIFFERING * sum(d.of for d in found))
