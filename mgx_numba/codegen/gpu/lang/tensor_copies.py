@@ -16,7 +16,8 @@ from ...lang.memory import memory_element
 from ...lang.target import itemsize
 from ...lang.vector import DTYPES, Vec, constant_int, make_intrinsic, pointer_dtype, pointer_type
 from ...launch import DYNAMIC_ALIGNMENT
-from .mbarriers import SHARED_SPACE, shared_address
+from .blocks import SHARED_SPACE
+from .mbarriers import shared_address
 from .threads import inline, target
 
 __all__ = ["place4", "tensor_load", "tensor_load_window", "tensor_map", "tensor_prefetch"]
