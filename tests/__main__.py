@@ -17,8 +17,6 @@ STAGES: dict[str, list[str]] = {
     "ruff format": ["-m", "ruff", "format", "--check", "."],
     "mypy": ["-m", "mypy"],
     "import contract": ["-c", LINT_IMPORTS],
-    # Those up to 40 are among the tests.
-    "random models": ["-m", "tests.random_models", "--seeds", "40:200", "--targets", "cpu exact,cpu fast"],
     # Each worker takes one half and then from what the other has left: files stay together, and both end at once.
     "pytest": ["-m", "pytest", "-n", "2", "--dist", "worksteal", "--benchmark-disable"],
 }
