@@ -37,7 +37,8 @@ def test_8_bits_lose_half_a_point_at_most(trained: tuple[onnx.ModelProto, Digits
     model, data, right = trained
     p = mgx_numba.parse_onnx(model)
     batch = {"x": data.train[0][:500]}
-    choices = mgx_numba.quantize_int8(p, mgx_numba.get_target("cpu"), [batch], observer=observer)
+    mgx_numba.quantize_int8(p, mgx_numba.get_target("cpu"), [batch], observer=observer)
+    choices = p.quantization_choices()
     assert all(c.choice == "int8" for c in choices) and len(choices) == 3
     assert percent(p, data) >= right - 0.5
 

@@ -56,7 +56,8 @@ def test_8_bits(known: tuple[onnx.ModelProto, dict[str, np.ndarray], np.ndarray]
     model, values, right = known
     p = mgx_numba.parse_onnx(model)
     batch = tokens(FOLDER, [*CALIBRATION, *CALIBRATION])
-    choices = mgx_numba.quantize_int8(p, mgx_numba.get_target("cpu"), [batch], observer="entropy")
+    mgx_numba.quantize_int8(p, mgx_numba.get_target("cpu"), [batch], observer="entropy")
+    choices = p.quantization_choices()
     assert sum(c.choice == "int8" for c in choices) == 24  # query, key and value are one product
     assert similarity(embeddings(p, values), right).min() >= 0.99
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 import os
 import signal
@@ -40,6 +41,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Two CPUs' worth of worker processes, which find this package where this process does."""
     folder = Path(mgx_numba.__file__).parents[1]
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(builtins, "print", builtins.print)  # Ray replaces it
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
         patch.setenv("RAY_DATA_DISABLE_PROGRESS_BARS", "1")
