@@ -26,7 +26,7 @@ def open_session(model: Any, num_threads: int, options: Mapping[str, Any], trust
     """
     import ray
 
-    context = ray.get_runtime_context()
+    context: Any = ray.get_runtime_context()
     source = ray.get(model) if isinstance(model, ray.ObjectRef) else model
     threads = num_threads or max(1, int(context.get_assigned_resources().get("CPU", 1)))
     provider = "CUDAExecutionProvider" if ray.get_gpu_ids() else "CPUExecutionProvider"

@@ -97,11 +97,10 @@ class Replica:
             return run_together(rows, requests)
 
         self._name, self._rows = name, rows
-        self._together = serve.batch(
-            together,
-            max_batch_size=max_batch_size or rows.batch_size or _REQUESTS,
-            batch_wait_timeout_s=batch_wait_timeout_s,
+        batched = serve.batch(
+            max_batch_size=max_batch_size or rows.batch_size or _REQUESTS, batch_wait_timeout_s=batch_wait_timeout_s
         )
+        self._together = batched(together)
 
     async def infer(self, columns: Mapping[str, Any]) -> Columns:
         """Results by name for an array of rows for each input.
