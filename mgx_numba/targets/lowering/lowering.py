@@ -8,14 +8,13 @@ operator that no kernel serves runs by its NumPy meaning in a host step between 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...codegen.backend import Backend
 from ...codegen.kernel import KernelSource
-from ...codegen.launch import Callee, Launch, Mark, Operand, TensorMap
+from ...codegen.launch import Launch
 from ...codegen.problems.cluster import CopyProblem, PointwiseProblem, ReductionProblem
 from ...codegen.problems.gemm import BlockWeights, GemmProblem
 from ...core.shape import Shape
@@ -29,19 +28,14 @@ from ...graph.program import Program
 from ...graph.ranges import Ranges
 from ...runtime.memory import ALIGNMENT, address_of, aligned_empty
 from ...runtime.plan import (
-    HostStep,
-    MappedTensor,
     ParameterSpec,
     Plan,
-    Pointer,
     Region,
-    Step,
     TensorSpec,
-    TensorView,
     Use,
 )
 from ..options import TargetOptions
-from ..ref.interpreter import compute, evaluate_module, named
+from ..ref.interpreter import compute, evaluate_module
 from .buffers import Buffer, View, color
 from .destinations import RESHAPES, keeps_inner_axis, seen_before
 from .in_place import replaced, replaced_operand
@@ -49,32 +43,17 @@ from .released_constants import ReleasedConstants
 from .rules import Body, LoweringRule, RuleTable
 from .shared_weights import SharedWeights
 from .solutions import Solutions
+from .steps import PendingStep, referenced, resolved
 
 if TYPE_CHECKING:
     from ...codegen.tuning.request import Request
     from ...codegen.tuning.session import Tuning
     from ...graph.module import Module
 
-__all__ = ["Lowering", "PendingStep"]
+__all__ = ["Lowering"]
 
 _SMALL = 1 << 20
 """Bytes of a constant that is copied if it is not aligned: each of its vectors would lie on two cache lines."""
-
-
-@dataclass
-class PendingStep:
-    """A step whose buffers have no addresses yet."""
-
-    launch: Launch | None
-    operands: dict[str, View]
-    label: str
-    instruction: Instruction
-    host: Callable[[list], list] | None = None
-    inputs: list[View] = field(default_factory=list)
-    outputs: list[View] = field(default_factory=list)
-    plans: tuple[Plan, ...] = ()
-    reason: str = ""
-    """Of a host step: the rule that refused a kernel, and why."""
 
 
 class Lowering:
@@ -510,11 +489,11 @@ class Lowering:
             for b in sorted(arena.values(), key=lambda b: b.first):
                 print(f"Allocation: [{b.offset}, {b.offset + b.bytes}), steps {b.first} to {b.last}")
             print(f"Arena: {arena_bytes} bytes for {sum(b.bytes for b in arena.values())} bytes of buffers")
-        steps = [self._resolve(step, number) for number, step in enumerate(self.steps, 1)]
+        steps = [resolved(step, number, self.text(step.instruction)) for number, step in enumerate(self.steps, 1)]
         return Plan(
             steps=steps,
             arena_bytes=arena_bytes,
-            constants=_referenced(self.constants, steps),
+            constants=referenced(self.constants, steps),
             parameters=[
                 ParameterSpec(i.op.parameter, i.shape.type.numpy.name, i.shape.array_lens)  # type: ignore[attr-defined]
                 for i in self.parameters
@@ -530,57 +509,6 @@ class Lowering:
             if name:
                 tuning.in_place(request, name)
 
-    def _resolve(self, step: PendingStep, number: int) -> Step | HostStep:
-        text = self.text(step.instruction)
-        if step.launch is None:
-            assert step.host is not None
-            return HostStep(
-                function=step.host,
-                inputs=tuple(_plan_view(v) for v in step.inputs),
-                outputs=tuple(_plan_view(v) for v in step.outputs),
-                label=step.label,
-                instruction=text,
-                plans=step.plans,
-                reason=step.reason,
-            )
-        launch = step.launch
-        args: list[int | Pointer | MappedTensor | KernelSource] = []
-        for arg in launch.args:
-            if isinstance(arg, Operand):
-                args.append(step.operands[arg.name].pointer(arg.offset))
-            elif isinstance(arg, TensorMap):
-                args.append(MappedTensor(step.operands[arg.operand.name].pointer(arg.operand.offset), arg.layout))
-            elif isinstance(arg, Callee):
-                args.append(arg.kernel)
-            elif isinstance(arg, Mark):
-                args.append(Pointer(Region.FAULT) if arg is Mark.FAULT else number)
-            else:
-                args.append(int(arg))
-        return Step(
-            kernel=launch.kernel,
-            args=tuple(args),
-            geometry=launch.geometry,
-            label=step.label,
-            instruction=text,
-            flops=launch.flops,
-            bytes=launch.bytes,
-            outputs=tuple(v.plan_view() for name, v in step.operands.items() if name.startswith("out")),
-            checks=tuple((named(step.instruction), what) for what in launch.checks),
-        )
-
-
-def _referenced(constants: list[np.ndarray], steps: list[Step | HostStep]) -> list[np.ndarray]:
-    """The constants, with nothing in place of those that no step refers to."""
-    used: set[int] = set()
-    for step in steps:
-        pointers: list[int | Pointer | KernelSource] = []
-        if isinstance(step, Step):
-            pointers += [arg.pointer if isinstance(arg, MappedTensor) else arg for arg in step.args]
-        else:
-            pointers += [view.pointer for view in (*step.inputs, *step.outputs)]
-        used.update(p.index for p in pointers if isinstance(p, Pointer) and p.region is Region.CONSTANT)
-    return [array if k in used else np.empty(0, array.dtype) for k, array in enumerate(constants)]
-
 
 def _no_kernels(shapes: Sequence[Shape]) -> str:
     """Why values of some shapes are the host's whatever the target, empty if they are not."""
@@ -593,12 +521,6 @@ def _returned(shape: Shape) -> Callable[[list], list]:
     if shape.is_dynamic or not shape.type.hosted:
         return list
     return lambda arrays: [np.array(array, order="C").reshape(shape.array_lens) for array in arrays]
-
-
-def _plan_view(view: View) -> TensorView:
-    if view.buffer.region is Region.HOST or view.shape.is_dynamic:
-        return TensorView(view.pointer(), view.type.numpy.name, (), ())
-    return view.plan_view()
 
 
 def _flatten(value: Any, into: list[View]) -> Any:

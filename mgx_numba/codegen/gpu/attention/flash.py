@@ -240,10 +240,14 @@ class _FlashText:
                 buffer.line(f"score{2 * pair + half} = const_float32(0, 4)")
             for step in range(self.depth // 16):
                 place = f"key_place + {16 * pair * self.key_pitch + 16 * step}"
-                buffer.line(f"theirs = ldmatrix4(tile_k, {place})")
-                for half, part in enumerate(("low2", "high2")):
-                    j = 2 * pair + half
-                    buffer.line(f"score{j} = mma_{self.problem.dtype}(score{j}, own{step}, {part}(theirs))")
+                self._multiply(buffer, "score", pair, f"own{step}", f"ldmatrix4(tile_k, {place})")
+
+    def _multiply(self, buffer: CodeBuffer, sums: str, pair: int, left: str, right: str) -> None:
+        """Emit the products with a pair of right-hand matrices, added to the sums of their numbers."""
+        buffer.line(f"theirs = {right}")
+        for half, part in enumerate(("low2", "high2")):
+            j = 2 * pair + half
+            buffer.line(f"{sums}{j} = mma_{self.problem.dtype}({sums}{j}, {left}, {part}(theirs))")
 
     def _mask_rows(self, buffer: CodeBuffer) -> None:
         if self.problem.mask is not None:
@@ -326,10 +330,7 @@ class _FlashText:
             buffer.line(f"weights = join2({', '.join(words)})")
             for pair in range(self.width // 16):
                 place = f"value_place + {16 * step * self.value_pitch + 16 * pair}"
-                buffer.line(f"theirs = ldmatrix4_turned(tile_v, {place})")
-                for half, part in enumerate(("low2", "high2")):
-                    j = 2 * pair + half
-                    buffer.line(f"acc{j} = mma_{dtype}(acc{j}, weights, {part}(theirs))")
+                self._multiply(buffer, "acc", pair, "weights", f"ldmatrix4_turned(tile_v, {place})")
 
     def _finish(self, buffer: CodeBuffer) -> None:
         """Emit the division by the weights' sums, and the stores; of a part of the keys, sums as they are."""

@@ -32,7 +32,8 @@ from ...lowering.contraction import (
     Contractions,
     accepts_contraction,
 )
-from ...lowering.lowering import Lowering, PendingStep
+from ...lowering.lowering import Lowering
+from ...lowering.steps import PendingStep
 from .table import lowering
 
 _WIDE = (Type.float_type, Type.double_type)

@@ -9,7 +9,8 @@ from ....core.shape import Shape
 from ....core.types import Type
 from ....graph.instruction import Instruction
 from ....ops.detection import NonMaxSuppression
-from ...lowering.lowering import Lowering, PendingStep
+from ...lowering.lowering import Lowering
+from ...lowering.steps import PendingStep
 from .table import lowering
 
 TASKS_PER_THREAD = 4

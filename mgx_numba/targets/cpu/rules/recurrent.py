@@ -17,7 +17,8 @@ from ....graph.instruction import Instruction
 from ....ops.recurrent_steps import RecurrentSteps
 from ....runtime.plan import Region
 from ...lowering.buffers import Buffer, View
-from ...lowering.lowering import Lowering, PendingStep
+from ...lowering.lowering import Lowering
+from ...lowering.steps import PendingStep
 from .table import lowering
 
 _LENGTHS = (Type.int32_type, Type.int64_type)

@@ -26,7 +26,8 @@ from ....graph.instruction import Instruction
 from ...lowering import contraction
 from ...lowering.buffers import View
 from ...lowering.contraction import CONVOLUTIONS, PRODUCTS, Contraction, Contractions, accepts_contraction
-from ...lowering.lowering import Lowering, PendingStep
+from ...lowering.lowering import Lowering
+from ...lowering.steps import PendingStep
 from .table import lowering
 
 FLOATS = (Type.float_type, Type.double_type, Type.half_type, Type.bf16_type)

@@ -1,0 +1,96 @@
+"""Steps while buffers have no addresses yet, and what they become in a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...codegen.kernel import KernelSource
+from ...codegen.launch import Callee, Launch, Mark, Operand, TensorMap
+from ...graph.instruction import Instruction
+from ...runtime.plan import HostStep, MappedTensor, Plan, Pointer, Region, Step, TensorView
+from ..ref.interpreter import named
+from .buffers import View
+
+__all__ = ["PendingStep", "referenced", "resolved"]
+
+
+@dataclass
+class PendingStep:
+    """A step whose buffers have no addresses yet."""
+
+    launch: Launch | None
+    operands: dict[str, View]
+    label: str
+    instruction: Instruction
+    host: Callable[[list], list] | None = None
+    inputs: list[View] = field(default_factory=list)
+    outputs: list[View] = field(default_factory=list)
+    plans: tuple[Plan, ...] = ()
+    reason: str = ""
+    """Of a host step: the rule that refused a kernel, and why."""
+
+
+def resolved(step: PendingStep, number: int, text: str) -> Step | HostStep:
+    """The step of a plan whose buffers lie where they will.
+
+    Args:
+        number: of the step in its plan, from 1 on: what a kernel tells faults by.
+        text: the instruction as readers see it.
+    """
+    if step.launch is None:
+        assert step.host is not None
+        return HostStep(
+            function=step.host,
+            inputs=tuple(_plan_view(v) for v in step.inputs),
+            outputs=tuple(_plan_view(v) for v in step.outputs),
+            label=step.label,
+            instruction=text,
+            plans=step.plans,
+            reason=step.reason,
+        )
+    launch = step.launch
+    args: list[int | Pointer | MappedTensor | KernelSource] = []
+    for arg in launch.args:
+        if isinstance(arg, Operand):
+            args.append(step.operands[arg.name].pointer(arg.offset))
+        elif isinstance(arg, TensorMap):
+            args.append(MappedTensor(step.operands[arg.operand.name].pointer(arg.operand.offset), arg.layout))
+        elif isinstance(arg, Callee):
+            args.append(arg.kernel)
+        elif isinstance(arg, Mark):
+            args.append(Pointer(Region.FAULT) if arg is Mark.FAULT else number)
+        else:
+            args.append(int(arg))
+    return Step(
+        kernel=launch.kernel,
+        args=tuple(args),
+        geometry=launch.geometry,
+        label=step.label,
+        instruction=text,
+        flops=launch.flops,
+        bytes=launch.bytes,
+        outputs=tuple(v.plan_view() for name, v in step.operands.items() if name.startswith("out")),
+        checks=tuple((named(step.instruction), what) for what in launch.checks),
+    )
+
+
+def referenced(constants: Sequence[np.ndarray], steps: Sequence[Step | HostStep]) -> list[np.ndarray]:
+    """The constants, with nothing in place of those that no step refers to."""
+    used: set[int] = set()
+    for step in steps:
+        pointers: list[int | Pointer | KernelSource] = []
+        if isinstance(step, Step):
+            pointers += [arg.pointer if isinstance(arg, MappedTensor) else arg for arg in step.args]
+        else:
+            pointers += [view.pointer for view in (*step.inputs, *step.outputs)]
+        used.update(p.index for p in pointers if isinstance(p, Pointer) and p.region is Region.CONSTANT)
+    return [array if k in used else np.empty(0, array.dtype) for k, array in enumerate(constants)]
+
+
+def _plan_view(view: View) -> TensorView:
+    if view.buffer.region is Region.HOST or view.shape.is_dynamic:
+        return TensorView(view.pointer(), view.type.numpy.name, (), ())
+    return view.plan_view()
