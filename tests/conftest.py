@@ -1,5 +1,8 @@
 """No test sees the user's tuning records: the whole run has a cache folder of its own, in which only the compiled
-kernels are the user's, since those are the same wherever they are kept."""
+kernels are the user's, since those are the same wherever they are kept.
+
+Kernels are compiled in the process that wants them: the run has a process for each core, and one that compiled for
+another would first import Numba."""
 
 from __future__ import annotations
 
@@ -29,6 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
         with_kernels(Path(folder))
     patch.setenv(ENVIRONMENT, folder)
     patch.delenv(PROBLEM_CACHE, raising=False)
+    patch.setenv("MIGRAPHX_GPU_COMPILE_PARALLEL", "1")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -211,7 +211,8 @@ def test_the_longest_kernel_was_begun_last(distinct: Callable[[int], KernelSourc
     assert [read_object(data).defined for data in objects] == [{source.symbol} for source in sources]
 
 
-def test_workers_only_when_they_pay() -> None:
+def test_workers_only_when_they_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MIGRAPHX_GPU_COMPILE_PARALLEL")
     assert batch.worker_count(5, cpus=8) == 0
     assert batch.worker_count(30, cpus=1) == 0
     assert batch.worker_count(30, cpus=2) == 2
