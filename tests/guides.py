@@ -271,6 +271,7 @@ class Walk:
             _with_old_files(stack)
             if missing("gpu"):
                 _without_cuda(stack, self)
+                _without_devices(stack, self)
             yield
 
 
@@ -308,6 +309,18 @@ def _without_cuda(stack: contextlib.ExitStack, walk: Walk) -> None:
     for kind in (torch.Tensor, torch.nn.Module):
         stack.enter_context(mock.patch.object(kind, "cuda", stay))
     stack.enter_context(mock.patch.object(torch.cuda, "synchronize", lambda: None))
+
+
+def _without_devices(stack: contextlib.ExitStack, walk: Walk) -> None:
+    """What is copied to a device stays on the host."""
+
+    def stay(tensor: Any, *_: Any) -> Any:
+        walk.used_gpu = True
+        return mgx_numba.argument(tensor)
+
+    for name in ("allocate_gpu", "from_gpu", "to_gpu"):
+        stack.enter_context(mock.patch.object(mgx_numba, name, stay))
+    stack.enter_context(mock.patch.object(mgx_numba, "gpu_sync", lambda: None))
 
 
 def cpp_names(text: str) -> str:
