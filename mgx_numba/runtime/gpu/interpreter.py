@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,6 +30,7 @@ class InterpreterEngine:
         self.memory = Memory()
         self.lock = threading.Lock()
         self._arrays: dict[int, np.ndarray] = {}
+        self._freed: deque[int] = deque()
 
     def load(
         self, kernels: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
@@ -44,13 +46,23 @@ class InterpreterEngine:
         data.fill(_POISON)
         address = address_of(array) + start
         with self.lock:
+            self._give_back()
             self._arrays[address] = array
             self.memory.add(address, data, name)
         return address
 
     def free(self, address: int) -> None:
-        """See `Engine.free`."""
-        with self.lock:
+        """See `Engine.free`. A finaliser may call it in the middle of what holds the lock: then it is done later."""
+        self._freed.append(address)
+        if self.lock.acquire(blocking=False):
+            try:
+                self._give_back()
+            finally:
+                self.lock.release()
+
+    def _give_back(self) -> None:
+        while self._freed:
+            address = self._freed.popleft()
             self.memory.remove(address)
             del self._arrays[address]
 
