@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from ....errors import DeviceError
 from ...launch import Grid, Launch, Solution, TensorLayout, Windows
-from ...printer import CodeBuffer
+from ...printer import CodeBuffer, VectorValue
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import GemmProblem
@@ -39,6 +39,8 @@ MOST_BATCH_AXES = 2
 MOST_STEP, FARTHEST_CORNER, MOST_REACH = 8, 127, 255
 """Pixels between positions, between an image's corner and theirs, and between taps, that a tensor map of images can
 say: CUDA driver API, cuTensorMapEncodeIm2col."""
+AT_ONCE = 4
+"""Vectors of each lane that are finished together: of 16-bit results those of a staged piece. No figures kept."""
 NEIGHBOURS = 8
 """Tiles down that are computed side by side, so that their operands stay in the second-level cache. No figures kept."""
 
@@ -374,34 +376,69 @@ class _WarpgroupText(ContractionText):
 
     def _finish(self, buffer: CodeBuffer) -> None:
         """Store the sums, after the epilogue: sixteen rows of the warp at a time."""
-        tile = self.tile
-        wide = tile.staging
-        lanes = self.width
+        tile, lanes = self.tile, self.width
         self._planes(buffer)
         if self.splits > 1:
             buffer.line("first_part = (block_index(2) * planes + plane) * rows")
-        buffer.line(f"area = warp * {16 * tile.pitch}")
-        buffer.line(f"mine = area + idiv(lane, 4) * {tile.pitch} + imod(lane, 4) * 2")
-        per_row = wide // lanes
-        for piece in range(tile.columns // wide):
-            buffer.line("warp_barrier()")
-            buffer.line(f"store_sums(staged, mine, {tile.pitch}, sums, {piece * wide // 8}, {wide // 8})")
-            buffer.line("warp_barrier()")
-            with buffer.block(f"for turn in range({16 * per_row // 32}):"):
-                buffer.line("item = turn * 32 + lane")
-                buffer.line(f"below = idiv(item, {per_row})")
-                buffer.line(f"side = (item - below * {per_row}) * {lanes}")
-                buffer.line("row = first_row + warp * 16 + below")
-                buffer.line(f"column = first_column + {piece * wide} + side")
-                with buffer.block("if (row < rows) & (column < columns):"):
-                    load = "load_aligned" if lanes > 1 else "load"
-                    sums = buffer.emit(f"{load}(staged, area + below * {tile.pitch} + side, {lanes})")
-                    self._store_or_keep(buffer, sums)
+        per_row = min(32, tile.staging // lanes)
+        turns = per_row // 2
+        for line in (
+            f"area = warp * {16 * tile.pitch}",
+            f"mine = area + idiv(lane, 4) * {tile.pitch} + imod(lane, 4) * 2",
+            f"line = idiv(lane, {per_row})",
+            f"side = (lane - line * {per_row}) * {lanes}",
+            f"from_staged = area + line * {tile.pitch} + side",
+            "first_line = first_row + warp * 16 + line",
+        ):
+            buffer.line(line)
+        count = tile.staging // 8
+        for piece in range(tile.columns // tile.staging):
+            stage = f"store_sums(staged, mine, {tile.pitch}, sums, {piece * count}, {count})"
+            staging = ["warp_barrier()", stage, "warp_barrier()"]
+            for part in range(0, tile.staging, per_row * lanes):
+                buffer.assign("column", f"first_column + side + {piece * tile.staging + part}")
+                buffer.assign("near_column", f"imin(column, columns - {lanes})")
+                if turns <= AT_ONCE:
+                    self._finish_lines(buffer, range(turns), "0", part, 32 // per_row, staging)
+                else:
+                    for line in staging:
+                        buffer.line(line)
+                    with buffer.block(f"for several in range({turns // AT_ONCE}):"):
+                        first = f"several * {AT_ONCE}"
+                        self._finish_lines(buffer, range(AT_ONCE), first, part, 32 // per_row, [])
+                staging = []
 
-    def _store_or_keep(self, buffer: CodeBuffer, sums: str) -> None:
-        """Store sums of row ``row`` from ``column`` on: the result, or the block's part of it."""
+    def _finish_lines(
+        self, buffer: CodeBuffer, turns: range, first: str, part: int, apart: int, staging: list[str]
+    ) -> None:
+        """Emit the epilogue and stores of vectors that the warp has staged, each turn ``apart`` rows of them.
+
+        All loads come before the first store, across which the compiler moves none: so they are on their way together.
+        ``part`` is the first column, ``staging`` stages the sums, behind the loads of the epilogue.
+        """
+        lanes = self.width
+        rows = [buffer.emit(f"first_line + ({first} + {turn}) * {apart}") for turn in turns]
+        places = [self._place_of(buffer, buffer.emit(f"imin({row}, rows - 1)")) for row in rows]
+        for line in staging:
+            buffer.line(line)
+        load, store = ("load_aligned", "store_aligned") if lanes > 1 else ("load", "store")
+        sums = []
+        for turn in turns:
+            sums.append(buffer.fresh())
+            place = f"from_staged + ({first} + {turn}) * {apart * self.tile.pitch} + {part}"
+            buffer.line(f"{sums[-1]} = {load}(staged, {place}, {lanes})")
         if self.splits == 1:
-            self._store(buffer, sums, "row", "column", self.width, True)
-        else:
-            store = "store_aligned" if self.width > 1 else "store"
-            buffer.line(f"{store}(p_scratch, (first_part + row) * columns + column, {sums})")
+            sums = [self._finished(buffer, own, extras, lanes) for own, (_, extras) in zip(sums, places)]
+        for row, (place, _), value in zip(rows, places, sums):
+            with buffer.block(f"if ({row} < rows) & (column < columns):"):
+                if self.splits == 1:
+                    self._put(buffer, place, value, lanes, True)
+                else:
+                    buffer.line(f"{store}(p_scratch, {place}, {value})")
+
+    def _place_of(self, buffer: CodeBuffer, row: str) -> tuple[str, list[VectorValue]]:
+        """Where sums of a row go, at ``near_column``, and what the epilogue reads there; parts of sums have none."""
+        if self.splits == 1:
+            place, extras = self._extras(buffer, row, "near_column", self.width, True)
+            return buffer.emit(place), extras
+        return buffer.emit(f"(first_part + {row}) * columns + near_column"), []
