@@ -12,7 +12,7 @@ from typing import Any
 
 from ....errors import DeviceError
 
-__all__ = ["Driver", "driver", "missing"]
+__all__ = ["Driver", "driver", "loaded", "missing"]
 
 _NAMES = ("libcuda.so.1", "libcuda.so")
 LEAST_VERSION = 12000
@@ -57,7 +57,7 @@ class Driver:
         Raises:
             DeviceError: it does not exist in this driver, or returns anything but success; after a fork, always.
         """
-        if os.getpid() != self.process:
+        if self.forked:
             raise DeviceError(
                 f"{name}: the GPU was in use when this process was forked; a fork cannot use it (start new processes)"
             )
@@ -68,6 +68,15 @@ class Driver:
         status = function(*arguments)
         if status:
             raise DeviceError(self.describe(name, status))
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process is a fork of the one that initialised the driver."""
+        return os.getpid() != self.process
+
+    def succeeds(self, name: str, *arguments: Any) -> bool:
+        """Call a function that may fail, and say whether it did not; after a fork it is not called."""
+        return not self.forked and getattr(self.library, name)(*arguments) == 0
 
     def describe(self, name: str, status: int) -> str:
         """The message of a failed call."""
@@ -99,6 +108,20 @@ def driver() -> Driver:
             continue
         return Driver(library)
     raise DeviceError(f"NVIDIA's driver is not installed: {_NAMES[0]} cannot be loaded")
+
+
+def loaded() -> Driver | None:
+    """The driver if its library is in this process, through whomever; None where it is not, or cannot be used.
+
+    Nothing is loaded by asking.
+    """
+    for name in _NAMES:
+        try:
+            ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_LOCAL)
+            return driver()
+        except (OSError, DeviceError):
+            continue
+    return None
 
 
 def missing() -> str:
