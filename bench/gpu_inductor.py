@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,9 @@ import mgx_numba
 from bench.gpu_check import PEAKS, copy_rate
 from bench.timing import geometric_mean
 from mgx_numba.api.program import program as Compiling
+from mgx_numba.core.device_array import DeviceArray
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import from_numpy
 from mgx_numba.runtime.plan import Step
 from mgx_numba.targets.gpu.program import GpuProgram
 
@@ -59,9 +62,9 @@ def exported(torch: Any, module: Any, inputs: tuple[Any, ...], half: bool, path:
 
 
 class Ours:
-    """A program compiled for the device, with its inputs there."""
+    """A program compiled for the device, with its inputs and results there."""
 
-    def __init__(self, path: Path, kind: str, feeds: dict[str, np.ndarray]) -> None:
+    def __init__(self, torch: Any, path: Path, kind: str, inputs: Sequence[Any]) -> None:
         program: Compiling = mgx_numba.parse_onnx(str(path))
         start = time.perf_counter()
         if kind == "fp16":
@@ -70,37 +73,39 @@ class Ours:
         else:
             program.compile("gpu", float32_matmul_precision=kind)
         self.compiling = time.perf_counter() - start
-        self.results = [np.asarray(r) for r in program.run(feeds)]
         compiled = program._compiled
         assert isinstance(compiled, GpuProgram) and compiled.executable is not None
         self.hosted = sorted(set(compiled.host_reasons().values()))
         self.executable = compiled.executable
-        self._inputs = compiled._arrays(feeds)
-        self._context = self.executable._take()
-        self._context.run(self._inputs)
-        steps = [s for s in self.executable.plan.steps if isinstance(s, Step)]
-
-        def ask() -> None:
-            for step in steps:
-                self._context._launch(step)
-
-        self._again = self._context._queue.recorded(ask)
+        given = [inputs[int(p.name[1:])] for p in self.executable.plan.parameters]
+        self._on_host = [x.cpu().numpy() for x in given]
+        self.results = [np.asarray(r) for r in self.executable.run(self._on_host)]
+        lens = [Shape(from_numpy(x.dtype), x.shape) for x in self._on_host]
+        self._inputs = [DeviceArray(s, x.data_ptr(), 0, x) for s, x in zip(lens, given)]
+        shapes = [Shape(from_numpy(r.dtype), r.shape) for r in self.results]
+        memory = [torch.empty(r.nbytes, dtype=torch.uint8, device="cuda") for r in self.results]
+        self._outputs = [DeviceArray(s, m.data_ptr(), 0, m) for s, m in zip(shapes, memory)]
+        self._torch, self._stream = torch, torch.cuda.Stream()
+        for _ in range(2):
+            self.seconds()
 
     def seconds(self) -> float:
         """Of one call, in a row of `CALLS`."""
-
-        def calls() -> None:
-            for _ in range(CALLS):
-                self._again()
-
-        return self._context._queue.timed(calls) / CALLS
+        start, end = (self._torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self._torch.cuda.synchronize()
+        start.record(self._stream)
+        for _ in range(CALLS):
+            self.executable.run(self._inputs, self._outputs, self._stream.cuda_stream)
+        end.record(self._stream)
+        end.synchronize()
+        return float(start.elapsed_time(end)) / 1e3 / CALLS
 
     def steps(self) -> list[dict[str, Any]]:
         """What each kernel takes, alone and again and again."""
         plan = self.executable.plan
         return [
             {"label": s.label, "seconds": t, "flops": s.flops, "bytes": s.bytes, "what": s.instruction}
-            for s, t in zip(plan.steps, self.executable.time_steps(self._inputs))
+            for s, t in zip(plan.steps, self.executable.time_steps(self._on_host))
             if isinstance(s, Step)
         ]
 
@@ -177,10 +182,8 @@ def compare(torch: Any, name: str, kinds: list[str], mode: str | None, rate: flo
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.onnx"
             exported(torch, module, inputs, half, path)
-            feeds = {f"x{k}": x.cpu().numpy() for k, x in enumerate(inputs)}
-            if half:
-                feeds = {k: x.astype(np.float16) if x.dtype == np.float32 else x for k, x in feeds.items()}
-            ours = Ours(path, kind, feeds)
+            given = [x.half() if half and x.is_floating_point() else x for x in inputs]
+            ours = Ours(torch, path, kind, given)
         error = max(
             float(np.abs(r.astype(np.float32) - w).max() / max(np.abs(w).max(), 1e-30))
             for r, w in zip(ours.results, wanted)
