@@ -17,7 +17,7 @@ from mgx_numba.codegen.problems.gemm import packed_strides
 
 CASES = (
     (1, 12, 12, 128, 128, 64, False), (8, 12, 12, 384, 384, 64, False), (1, 12, 12, 197, 197, 64, False),
-    (1, 12, 12, 1, 512, 64, False), (1, 32, 8, 1, 4096, 128, False), (4, 16, 16, 2048, 2048, 64, True),
+    (1, 12, 12, 1, 513, 64, False), (1, 32, 8, 1, 4096, 128, False), (4, 16, 16, 2048, 2048, 64, True),
     (4, 16, 16, 2048, 2048, 128, False),
 )  # fmt: skip
 """Batch, heads, key heads, queries, keys, features, causal."""

@@ -45,7 +45,9 @@ def truncate(portable: Program, kind: str, ins_names: Iterable[str] = ("all",)) 
 
     step = TruncateFloat(ins_names, Type.half_type if kind == "fp16" else Type.bf16_type)
     step.selection.check(portable)
-    _run(portable, [*_SIMPLIFY, step, "optimize_module", "dead_code_elimination"])
+    # activations are found before their constants are folded into weights
+    before = ("normalize_ops", "rewrite_gelu", "optimize_module")
+    _run(portable, [*before, step, "optimize_module", "dead_code_elimination"])
 
 
 def quantize_int4(portable: Program, ins_names: Iterable[str] = CONTRACTIONS) -> None:

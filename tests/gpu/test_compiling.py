@@ -49,6 +49,9 @@ def test_a_kernel_has_wide_loads_and_no_stack_on_every_architecture(name: str) -
         ):
             assert re.search(wanted, text), wanted
         assert ".local" not in text and f".target {name}" in text
+        waits = "griddepcontrol.wait" in text
+        assert waits == ARCHITECTURES[name].overlaps == (ARCHITECTURES[name].capability >= (9, 0))
+        assert not waits or text.index("griddepcontrol.wait") < min(map(text.index, ("ld.global", "st.global")))
     else:
         assert re.search(r"global_load_(dwordx4|b128)", text) and "s_barrier" in text
         assert re.search(r"\.private_segment_fixed_size: 0\b", text)

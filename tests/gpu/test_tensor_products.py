@@ -87,6 +87,24 @@ def test_convolutions(type: Type, kernel: int, stride: int, group: int, on: Engi
     agree(program, inputs, wanted, type, on)
 
 
+@pytest.mark.parametrize("type", [F32, F16])
+@pytest.mark.parametrize(("channels", "kernel", "stride"), [(3, 3, 2), (5, 1, 1), (2, 3, 1)])
+def test_few_channels_are_filled_up(type: Type, channels: int, kernel: int, stride: int, on: Engine) -> None:
+    """Of images as they come, channels first; two convolutions, whose weights are packed apart."""
+    program, rng = Program(), np.random.default_rng(channels)
+    m: Module = program.main
+    x = m.add_parameter("x", Shape(type, (2, channels, 6, 5)))
+    weights = [rng.standard_normal((9, channels, kernel, kernel)).astype(type.numpy) for _ in range(2)]
+    attributes = {"padding": (kernel // 2,) * 2, "stride": (stride,) * 2}
+    made = [m.add_instruction("convolution", [x, m.add_literal(w)], **attributes) for w in weights]
+    m.add_return([m.add_instruction("relu", [m.add_instruction("sub", made)])])
+    values = rng.standard_normal((2, channels, 6, 5)).astype(type.numpy)
+    apart = [
+        _convolved(values.transpose(0, 2, 3, 1).astype(np.float64), w.astype(np.float64), stride, 1) for w in weights
+    ]
+    agree(program, {"x": values}, np.maximum(apart[0] - apart[1], 0), type, on)
+
+
 def _convolved(x: np.ndarray, w: np.ndarray, stride: int, group: int) -> np.ndarray:
     pad, kernel = w.shape[2] // 2, w.shape[2]
     x = np.pad(x, ((0, 0), (pad, pad), (pad, pad), (0, 0)))

@@ -8,8 +8,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from mgx_numba.core.types import Type
 from mgx_numba.graph.instruction import Instruction
-from mgx_numba.graph.passes.base import run_passes
+from mgx_numba.graph.passes.base import Options, run_passes
 from mgx_numba.graph.passes.fuse_attention import FuseAttention
 from mgx_numba.graph.passes.optimize_module import OptimizeModule
 from mgx_numba.graph.program import Program
@@ -394,3 +395,38 @@ def test_shared_scores_weights_and_other_axes_are_refused() -> None:
     assert refusal(shared_weights) == "the weights are used elsewhere too"
     assert refusal(other_axis) == "the softmax is not over keys"
     assert refusal(between) == "tanh between dot and softmax"
+
+
+@pytest.mark.parametrize("type", [Type.half_type, Type.bf16_type])
+@pytest.mark.parametrize("form", ["plain", "masked", "chosen", "guarded"])
+def test_a_softmax_in_float32_between_products_in_16_bits(type: Type, form: str) -> None:
+    g = Graph()
+    q, kt, v = (g.op("convert", x, target_type=type) for x in operands(g))
+    scores = g.op("convert", g.op("dot", q, kt), target_type=Type.float_type)
+    if form == "masked":
+        scores = g.op("add", scores, g.spread(g.param("mask", [B, 1, 1, T]), *scores.shape.lens))
+    elif form == "chosen":
+        keep = g.spread(g.param("keep", [S, T], "bool"), *scores.shape.lens)
+        scores = g.op("where", keep, scores, g.scalar(LOWEST, scores))
+    weights = g.op("softmax", scores, axis=3)
+    if form == "guarded":
+        weights = g.op("where", g.op("isnan", weights), g.scalar(0, weights), weights)
+    result = g.op("dot", g.op("convert", weights, target_type=type), v)
+    program = g.ret(g.op("convert", result, target_type=Type.float_type))
+    options = Options(fast_math=True, attention_types=(type,))
+    rounding = 2e-3 if type is Type.half_type else 2e-2
+    after = check(program, FuseAttention(), options=options, rtol=4 * rounding, atol=2 * rounding)
+    attention = find(after, "attention")
+    assert attention.shape.type is type and "softmax" not in names(after)
+    assert [i.shape.type for i in attention.inputs[3:]] == [Type.float_type] * (form in ("masked", "chosen"))
+
+
+def test_weights_in_double_are_not_rounded_on_the_way() -> None:
+    g = Graph()
+    q, kt, v = operands(g)
+    wide = [g.op("convert", x, target_type=Type.double_type) for x in (q, kt)]
+    weights = g.op("softmax", g.op("dot", *wide), axis=3)
+    program = g.ret(g.op("dot", g.op("convert", weights, target_type=Type.float_type), v))
+    run_passes(program, [FuseAttention()], STRICT, validate=True)
+    assert "attention" not in names(program)
+    assert any("weights of double_type are rounded to float_type" in r.reason for r in program.log.refusals())

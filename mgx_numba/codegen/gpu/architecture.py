@@ -44,6 +44,12 @@ class Architecture:
         """Whether it is NVIDIA's."""
         return self.triple.startswith("nvptx")
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether its kernels begin with a wait for the launch before, so that their blocks may be there by then: PTX
+        ISA, "griddepcontrol"."""
+        return self.nvidia and self.capability >= (9, 0)
+
 
 _NVPTX, _AMDGCN = "nvptx64-nvidia-cuda", "amdgcn-amd-amdhsa"
 

@@ -16,7 +16,7 @@ FLOATS = ("float32", "float64", "float16", "bfloat16")
 
 @dataclass(frozen=True)
 class MaskLayout:
-    """A mask [batch, heads, queries, keys]: ``bool`` keeps where true, the problem's dtype is added.
+    """A mask [batch, heads, queries, keys]: ``bool`` keeps where true, the problem's dtype or float32 is added.
 
     ``strides`` are 0 where the mask is broadcast. There are ``period`` masks, after which those of further batches
     repeat; None: one for each batch, or all alike.
@@ -59,8 +59,8 @@ class AttentionProblem:
     def __post_init__(self) -> None:
         if self.dtype not in FLOATS:
             raise ShapeError(f"attention of dtype {self.dtype}; expected one of {', '.join(FLOATS)}")
-        if self.mask is not None and self.mask.dtype not in ("bool", self.dtype):
-            raise ShapeError(f"attention mask of dtype {self.mask.dtype}; expected bool or {self.dtype}")
+        if self.mask is not None and self.mask.dtype not in ("bool", "float32", self.dtype):
+            raise ShapeError(f"attention mask of dtype {self.mask.dtype}; expected bool, float32 or {self.dtype}")
         if self.kv_heads < 1 or self.heads % self.kv_heads:
             raise ShapeError(f"{self.kv_heads} key heads do not divide {self.heads} query heads")
         if min(self.batch, self.queries, self.keys, self.depth, self.width) < 1:

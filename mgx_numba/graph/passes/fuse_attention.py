@@ -2,7 +2,8 @@
 
 Matched from the softmax outward: below it a chain of scalings and masks over ``dot(q, k^T)``, above it ``dot(., v)``.
 The queries, the keys or the scores may carry the scale; masks may be added, or chosen by ``where``. The scores may be
-reshaped on the way, so that masks of windows or of heads can be added.
+reshaped on the way, so that masks of windows or of heads can be added. Products in 16 bits may have a softmax in
+float32 between them: so has the operator.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...core.shape import Shape
+from ...core.types import Type
 from ..constants import compact, constant_array, is_causal, is_constant, uniform_value
 from ..instruction import Instruction
 from .attention_masks import fitted, repeated, sum_masks
 from .build import RewriteBuilder
 from .match import Match, either, op, rule, some
 from .rewriter import RulePass
+from .truncate_float import STORAGE, widens
 
 __all__ = ["FuseAttention"]
 
@@ -37,12 +40,14 @@ class Scores:
     """What stands between dot and softmax: ``scale * factors * dot + sum(added)``, where ``kept`` is true.
 
     Attributes:
+        top: what the softmax takes, of the element type that masks are added in.
         lens: what dot, softmax and the steps between them have as lengths of the scores, outermost first.
         factors: what each row of the products is multiplied by, and the lengths of the scores there.
         added: masks, each with the lengths of the scores that it is added to.
         kept: the condition, and the lengths of the scores among which it chooses.
     """
 
+    top: Instruction
     dot: Instruction
     lens: list[Lens]
     scale: float = 1.0
@@ -94,7 +99,7 @@ def _scaled(ins: Instruction) -> tuple[Instruction, float] | None:
 
 def read_scores(top: Instruction, b: RewriteBuilder, fast_math: bool) -> Scores | str:
     """Follow the chain below a softmax down to its dot; a string says why it is not attention."""
-    scores = Scores(top, [top.shape.lens])
+    scores = Scores(top, top, [top.shape.lens])
     current, factor = top, 1.0
     steps: list[ScoreStep] = []
     while current.name != "dot":
@@ -105,6 +110,8 @@ def read_scores(top: Instruction, b: RewriteBuilder, fast_math: bool) -> Scores 
         if current.name in RESHAPES:
             current = current.inputs[0]
             scores.lens.append(current.shape.lens)
+        elif widens(current):
+            current = current.inputs[0]
         elif scaled is not None:
             current, factor = scaled[0], factor * scaled[1]
         elif scores.factors is not None:
@@ -143,7 +150,7 @@ def _leads_to_dot(ins: Instruction) -> bool:
     for _ in range(8):
         if ins.name == "dot":
             return True
-        if ins.name in RESHAPES:
+        if ins.name in RESHAPES or widens(ins):
             ins = ins.inputs[0]
         elif ins.name in ("mul", "div", "add"):
             ins = ins.inputs[0] if not is_constant(ins.inputs[0]) else ins.inputs[1]
@@ -188,7 +195,7 @@ def _read_masks(scores: Scores, steps: list[ScoreStep], b: RewriteBuilder, fast_
             else:
                 scores.kept = _choose(b, step.value, step.fill_first), step.lens
         elif fill <= -HUGE or (fast_math and fill <= -1e4):
-            scores.added.append((_filled(b, scores.dot, step.value, fill, step.fill_first), step.lens))
+            scores.added.append((_filled(b, scores.top, step.value, fill, step.fill_first), step.lens))
         else:
             return "the masking value is so small that masked keys may count"
     return None
@@ -277,7 +284,9 @@ def _heads(b: RewriteBuilder, x: Instruction, target: Lens) -> Instruction:
 SOFTMAX = op("softmax", some("scores"), bind="softmax")
 GUARDED = op("where", op("isnan", SOFTMAX), some("zero"), SOFTMAX, bind="guard")
 """PyTorch's exporter replaces the NaN of rows without any key by 0, as ``attention`` does."""
-WEIGHTS = either(SOFTMAX, GUARDED, op(" ".join(RESHAPES), either(SOFTMAX, GUARDED), once=True))
+PLAIN = either(SOFTMAX, GUARDED)
+ROUNDED = either(PLAIN, op("convert", PLAIN, bind="rounded", once=True))
+WEIGHTS = either(ROUNDED, op(" ".join(RESHAPES), ROUNDED, once=True))
 
 
 def _check(m: Match) -> str | None:
@@ -293,6 +302,8 @@ def _check(m: Match) -> str | None:
             return "the weights are used elsewhere too"
     elif len(top.users) > 1:
         return "the weights are used elsewhere too"
+    if "rounded" in m.bound and not (m.rounded.shape.type in STORAGE and top.shape.type is Type.float_type):
+        return f"weights of {top.shape.type.name} are rounded to {m.rounded.shape.type.name}"
     type = m.ins.shape.type
     return None if type in m.options.attention_types else f"no kernel computes attention of {type.name}"
 
@@ -322,6 +333,8 @@ def find_attention(m: Match, b: RewriteBuilder) -> object:
     own_k = swapped(b, kt)
     q, k, v = (_heads(b, x, target) for x in (q, own_k, m.v))
     if scores.factors is not None:
+        if scores.factors[0].shape.type is not q.shape.type:
+            return f"products of {q.shape.type.name} have a factor of {scores.factors[0].shape.type.name} for each row"
         factors = repeated(b, fitted(b, *scores.factors, target), target[0])
         q = b.op("mul", q, b.broadcast(factors, q.shape.lens))
     shared_k, shared_v = unrepeated(_before_swap(kt, own_k)), unrepeated(m.v)

@@ -13,8 +13,10 @@ from ..program import Program
 from .base import Options, Pass
 from .eliminate_data_type import is_stored_weight
 from .fuse_matmul_nbits import reads_blocks
+from .fuse_reduce import REDUCTIONS
 from .prologue import pointwise_over, prologue_of
 from .regions import extract, grow, order_of, unfusable
+from .truncate_float import widens
 
 __all__ = ["FuseContraction"]
 
@@ -27,7 +29,8 @@ class FuseContraction(Pass):
 
     Only operations over the contraction's own lengths join, and only while a single value leaves the region. Before a
     1x1 convolution, those that make its input join too if `prologue_of` finds that it can compute them on the way. The
-    conversion of weights that are stored in 16 bits joins.
+    conversion of weights that are stored in 16 bits joins. Where kernels have epilogues of 16 bits, such values come
+    and go as they are: what makes float32 of them joins where it is read, and stays out where it would be stored.
     """
 
     name = "fuse_contraction"
@@ -46,6 +49,9 @@ class FuseContraction(Pass):
             stored = _stored_weights(module, ins, order)
             before = stored + [i for i in prologue_of(ins, order, self._note) if i not in stored]
             region = before + grow([ins], order, pointwise_over(ins.shape.lens), note=self._note)
+            if Type.half_type in options.epilogue_types:
+                region = _without_widened_result(region, ins)
+                region = sorted(region + _widened(module, region[len(before) :], order), key=order.__getitem__)
             if len(region) > 1:
                 self.log.apply(self.name, ins)
                 position = order[region[-1]]
@@ -70,10 +76,37 @@ def _refused_types(ins: Instruction, wide: Sequence[Type]) -> str | None:
 def _stored_weights(module: Module, ins: Instruction, order: dict[Instruction, int]) -> list[Instruction]:
     """The conversion of the right-hand side, if that is a constant in 16 bits: one for this contraction alone."""
     weights = ins.inputs[1]
-    if not is_stored_weight(weights):
-        return []
-    if not weights.single_use:
-        weights = module.insert_instruction(ins, weights.op, weights.inputs)
-        order[weights] = order[ins]
-        module.set_input(ins, 1, weights)
-    return [weights]
+    return [_own(module, weights, [ins], order)] if is_stored_weight(weights) else []
+
+
+def _own(
+    module: Module, shared: Instruction, readers: Sequence[Instruction], order: dict[Instruction, int]
+) -> Instruction:
+    """The instruction itself if nothing else than ``readers`` reads it, else a copy that only they read."""
+    if all(user in readers for user in shared.users):
+        return shared
+    made = module.insert_instruction(shared, shared.op, shared.inputs)
+    order[made] = order[shared]
+    for reader in readers:
+        module.set_inputs(reader, {k: made for k, i in enumerate(reader.inputs) if i is shared})
+    return made
+
+
+def _without_widened_result(region: list[Instruction], contraction: Instruction) -> list[Instruction]:
+    """The region without a last member that makes float32 of its result for other pointwise operations."""
+    last = region[-1]
+    beside = last.users and all(user.op.pointwise or user.name in REDUCTIONS for user in last.users)
+    return region[:-1] if last is not contraction and widens(last) and beside else region
+
+
+def _widened(module: Module, region: list[Instruction], order: dict[Instruction, int]) -> list[Instruction]:
+    """What makes float32 of computed values in 16 bits for members of a region, each for this region alone."""
+    members = set(region)
+    lens = region[0].shape.lens
+    found = dict.fromkeys(
+        i
+        for member in region[1:]
+        for i in member.inputs
+        if i not in members and i in order and widens(i) and i.shape.lens == lens and not is_constant(i)
+    )
+    return [_own(module, i, [u for u in i.users if u in members], order) for i in found]

@@ -23,7 +23,7 @@ from .base import Options, Pass
 from .merge_rnn_outputs import last_states
 from .selection import Selection
 
-__all__ = ["STORAGE", "TruncateFloat"]
+__all__ = ["STORAGE", "TruncateFloat", "widens"]
 
 STORAGE = (Type.half_type, Type.bf16_type)
 WIDE = frozenset({Type.float_type, Type.double_type})
@@ -42,6 +42,11 @@ UNTOUCHED = frozenset(
 VIEWS = frozenset(
     "broadcast multibroadcast scalar reshape squeeze unsqueeze transpose flatten contiguous slice".split()
 )
+
+
+def widens(ins: Instruction) -> bool:
+    """Whether an instruction makes float32 of 16 bits."""
+    return ins.name == "convert" and ins.shape.type is Type.float_type and ins.inputs[0].shape.type in STORAGE
 
 
 class TruncateFloat(Pass):

@@ -10,4 +10,9 @@ WITHOUT_KERNEL = frozenset(("one_pass_variance", "rewrite_reduce_max", "eliminat
 """Passes that make operators which only the CPU has a kernel for, and the one that makes float32 of 16-bit floats:
 tensor cores take these as they are."""
 
-PASSES: tuple[str, ...] = tuple(name for name in OF_COMPILERS if name not in WITHOUT_KERNEL)
+FUSING = OF_COMPILERS.index("fuse_contraction")
+"""What is in 16 bits is settled before regions are made of the rest."""
+
+PASSES: tuple[str, ...] = tuple(
+    name for name in (*OF_COMPILERS[:FUSING], "round_once", *OF_COMPILERS[FUSING:]) if name not in WITHOUT_KERNEL
+)

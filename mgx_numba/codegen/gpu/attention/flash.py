@@ -46,6 +46,9 @@ MOST_SPLITS = 32
 LEAST_TILES = 2
 """Tiles of a part of the keys. No figures kept."""
 LOG2_E = 1 / math.log(2)
+LEAST_ADDED = -1e38
+"""Finite numbers of masks that are less count as this one, whose product with `LOG2_E` is finite: rows of nothing else
+then have a maximum."""
 
 
 def attention_refusal(problem: AttentionProblem) -> str:
@@ -307,6 +310,10 @@ class _FlashText:
                 buffer.line(f"score{j} = where(join4({lanes}), score{j}, const_float32(-INF, 4))")
             else:
                 added = f"cast_float32(join4({lanes}))"
+                if mask.dtype != "float16":
+                    least, none = (f"const_float32({number}, 4)" for number in (LEAST_ADDED, "-INF"))
+                    buffer.line(f"added = {added}")
+                    added = f"where(lt({none}, added), max(added, {least}), added)"
                 buffer.line(f"score{j} = fma({added}, const_float32({LOG2_E!r}, 4), score{j})")
 
     def _hide(self, buffer: CodeBuffer, causal: bool) -> None:

@@ -107,22 +107,47 @@ class ContractionText:
 
     def _store(self, buffer: CodeBuffer, sums: str, row: str, column: str, lanes: int, aligned: bool = False) -> None:
         """Store sums after the epilogue; ``aligned``: all that moves lies at multiples of its vectors' size."""
-        suffix = "_aligned" if aligned and lanes > 1 else ""
+        place, extras = self._extras(buffer, row, column, lanes, aligned)
+        self._put(buffer, place, self._finished(buffer, sums, extras, lanes), lanes, aligned)
+
+    def _extras(
+        self, buffer: CodeBuffer, row: str, column: str, lanes: int, aligned: bool
+    ) -> tuple[str, list[VectorValue]]:
+        """Emit the loads of what the epilogue reads beside sums; with where the result is in its plane."""
+        epilogue = self.request.epilogue
+        printer = ThreadPrinter(buffer, lanes, epilogue.fast_math)
+        out, *places = self.operands.result_row(buffer, row)
+        values = []
+        for k, (operand, place) in enumerate(zip(epilogue.operands, places)):
+            if operand.access in ("full", "per_n"):
+                text = f"load{_suffix(lanes, aligned)}(r_e{k}, {place} + {column}, {lanes})"
+            else:
+                text = f"load_splat(r_e{k}, {place}, {lanes})"
+            values.append(printer.loaded(text, operand.dtype))
+        return f"{out} + {column}", values
+
+    def _finished(self, buffer: CodeBuffer, sums: str, extras: list[VectorValue], lanes: int) -> str:
+        """Emit the epilogue of sums.
+
+        Raises:
+            UnsupportedError: sums of this kind have no kernel.
+        """
         epilogue, problem = self.request.epilogue, self.request.problem
         printer = ThreadPrinter(buffer, lanes, epilogue.fast_math)
-        out, *extras = self.operands.result_row(buffer, row)
         type: Type = from_numpy(numpy_dtype(problem.types.out))
         value = VectorValue(buffer.emit(sums) if "(" in sums else sums, type)
         if type.compute.numpy.name != self.accumulator:
             raise UnsupportedError(f"GPU kernels have no sums of {problem.types.out}")
         if epilogue.body is not None:
-            values = [value]
-            for k, (operand, place) in enumerate(zip(epilogue.operands, extras)):
-                moves = operand.access in ("full", "per_n")
-                if moves:
-                    text = f"load{suffix}(r_e{k}, {place} + {column}, {lanes})"
-                else:
-                    text = f"load_splat(r_e{k}, {place}, {lanes})"
-                values.append(printer.loaded(text, operand.dtype))
-            value = epilogue.body.evaluate(printer, values)
-        buffer.line(f"store{suffix}(r_out, {out} + {column}, {printer.stored(value)})")
+            value = epilogue.body.evaluate(printer, [value, *extras])
+        return printer.stored(value)
+
+    @staticmethod
+    def _put(buffer: CodeBuffer, place: str, value: str, lanes: int, aligned: bool) -> None:
+        """Emit the store of finished values."""
+        buffer.line(f"store{_suffix(lanes, aligned)}(r_out, {place}, {value})")
+
+
+def _suffix(lanes: int, aligned: bool) -> str:
+    """What the names of loads and stores of vectors at multiples of their size end with."""
+    return "_aligned" if aligned and lanes > 1 else ""

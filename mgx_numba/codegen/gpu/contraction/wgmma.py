@@ -10,10 +10,11 @@ that a tap of the filter lies on. With few tiles, several blocks add parts of ea
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from ....errors import DeviceError
 from ...launch import Grid, Launch, Solution, TensorLayout, Windows
-from ...printer import CodeBuffer
+from ...printer import CodeBuffer, VectorValue
 from ...problems.convolution import ConvProblem
 from ...problems.element_types import ITEMSIZE
 from ...problems.gemm import GemmProblem
@@ -39,6 +40,11 @@ MOST_BATCH_AXES = 2
 MOST_STEP, FARTHEST_CORNER, MOST_REACH = 8, 127, 255
 """Pixels between positions, between an image's corner and theirs, and between taps, that a tensor map of images can
 say: CUDA driver API, cuTensorMapEncodeIm2col."""
+AT_ONCE = 4
+"""Vectors of each lane that are finished together: of 16-bit results those of a staged piece. No figures kept."""
+AHEAD = 8
+"""Vectors of the epilogue's operands that each lane has on their way, from before the sums are there: 32 registers, and
+for the 8 warps of a multiprocessor 32 KiB, about its share of the bandwidth times the latency of memory."""
 NEIGHBOURS = 8
 """Tiles down that are computed side by side, so that their operands stay in the second-level cache. No figures kept."""
 
@@ -261,8 +267,7 @@ class _WarpgroupText(ContractionText):
                 buffer.line(line)
             with buffer.block("while tile < tiles:"):
                 self._place(buffer)
-                self._consume(buffer)
-                self._finish(buffer)
+                self._tile(buffer)
                 buffer.line("tile = tile + stride")
         return buffer.lines
 
@@ -372,36 +377,107 @@ class _WarpgroupText(ContractionText):
         with buffer.block("if leads:"):
             buffer.line("mbarrier_arrive(offset(empty, last))")
 
-    def _finish(self, buffer: CodeBuffer) -> None:
-        """Store the sums, after the epilogue: sixteen rows of the warp at a time."""
-        tile = self.tile
-        wide = tile.staging
-        lanes = self.width
+    def _tile(self, buffer: CodeBuffer) -> None:
+        """Emit what warpgroups do for a tile: sums, and their way out, sixteen rows of the warp at a time."""
+        tile, lanes = self.tile, self.width
         self._planes(buffer)
         if self.splits > 1:
             buffer.line("first_part = (block_index(2) * planes + plane) * rows")
-        buffer.line(f"area = warp * {16 * tile.pitch}")
-        buffer.line(f"mine = area + idiv(lane, 4) * {tile.pitch} + imod(lane, 4) * 2")
-        per_row = wide // lanes
-        for piece in range(tile.columns // wide):
-            buffer.line("warp_barrier()")
-            buffer.line(f"store_sums(staged, mine, {tile.pitch}, sums, {piece * wide // 8}, {wide // 8})")
-            buffer.line("warp_barrier()")
-            with buffer.block(f"for turn in range({16 * per_row // 32}):"):
-                buffer.line("item = turn * 32 + lane")
-                buffer.line(f"below = idiv(item, {per_row})")
-                buffer.line(f"side = (item - below * {per_row}) * {lanes}")
-                buffer.line("row = first_row + warp * 16 + below")
-                buffer.line(f"column = first_column + {piece * wide} + side")
-                with buffer.block("if (row < rows) & (column < columns):"):
-                    load = "load_aligned" if lanes > 1 else "load"
-                    sums = buffer.emit(f"{load}(staged, area + below * {tile.pitch} + side, {lanes})")
-                    self._store_or_keep(buffer, sums)
+        per_row = min(32, tile.staging // lanes)
+        turns, apart = per_row // 2, 32 // per_row
+        for line in (
+            f"area = warp * {16 * tile.pitch}",
+            f"mine = area + idiv(lane, 4) * {tile.pitch} + imod(lane, 4) * 2",
+            f"line = idiv(lane, {per_row})",
+            f"side = (lane - line * {per_row}) * {lanes}",
+            f"from_staged = area + line * {tile.pitch} + side",
+            "first_line = first_row + warp * 16 + line",
+        ):
+            buffer.line(line)
+        count = tile.staging // 8
+        pieces = range(tile.columns // tile.staging)
+        stage = [
+            ["warp_barrier()", f"store_sums(staged, mine, {tile.pitch}, sums, {p * count}, {count})", "warp_barrier()"]
+            for p in pieces
+        ]
+        if turns <= AT_ONCE:
+            waiting = [o for o in self.request.epilogue.operands if o.access == "full"]
+            ahead = AHEAD // turns if waiting and self.splits == 1 else 0
+            parts = [
+                _Part(p * tile.staging, 0, [f"first_line + {turn * apart}" for turn in range(turns)]) for p in pieces
+            ]
+            for part in parts[:ahead]:
+                self._load_part(buffer, part)
+            self._consume(buffer)
+            for p, part in enumerate(parts):
+                for soon in parts[p : p + ahead + 1]:
+                    self._load_part(buffer, soon)
+                for line in stage[p]:
+                    buffer.line(line)
+                self._finish_part(buffer, part, [f"{turn * apart * tile.pitch}" for turn in range(turns)])
+            return
+        self._consume(buffer)
+        for p in pieces:
+            for line in stage[p]:
+                buffer.line(line)
+            for along in range(0, tile.staging, per_row * lanes):
+                with buffer.block(f"for several in range({turns // AT_ONCE}):"):
+                    lines = [f"(several * {AT_ONCE} + {turn}) * {apart}" for turn in range(AT_ONCE)]
+                    part = _Part(p * tile.staging + along, along, [f"first_line + {line}" for line in lines])
+                    self._load_part(buffer, part)
+                    self._finish_part(buffer, part, [f"{line} * {tile.pitch}" for line in lines])
 
-    def _store_or_keep(self, buffer: CodeBuffer, sums: str) -> None:
-        """Store sums of row ``row`` from ``column`` on: the result, or the block's part of it."""
+    def _load_part(self, buffer: CodeBuffer, part: _Part) -> None:
+        """Emit where vectors of a part go and the loads of what the epilogue reads there, unless that is done."""
+        if part.places:
+            return
+        part.column = buffer.emit(f"first_column + side + {part.first}")
+        near = buffer.emit(f"imin({part.column}, columns - {self.width})")
+        part.rows = [buffer.emit(row) for row in part.rows]
+        part.places = [self._place_of(buffer, buffer.emit(f"imin({row}, rows - 1)"), near) for row in part.rows]
+
+    def _finish_part(self, buffer: CodeBuffer, part: _Part, steps: Sequence[str]) -> None:
+        """Emit the epilogue and the stores of staged vectors, ``steps`` words from the lane's first one.
+
+        All loads come before the first store, across which the compiler moves none: so they are on their way together.
+        """
+        lanes = self.width
+        load, store = ("load_aligned", "store_aligned") if lanes > 1 else ("load", "store")
+        sums = []
+        for step in steps:
+            sums.append(buffer.fresh())
+            buffer.line(f"{sums[-1]} = {load}(staged, from_staged + {step} + {part.along}, {lanes})")
         if self.splits == 1:
-            self._store(buffer, sums, "row", "column", self.width, True)
-        else:
-            store = "store_aligned" if self.width > 1 else "store"
-            buffer.line(f"{store}(p_scratch, (first_part + row) * columns + column, {sums})")
+            sums = [self._finished(buffer, own, extras, lanes) for own, (_, extras) in zip(sums, part.places)]
+        for row, (place, _), value in zip(part.rows, part.places, sums):
+            with buffer.block(f"if ({row} < rows) & ({part.column} < columns):"):
+                if self.splits == 1:
+                    self._put(buffer, place, value, lanes, True)
+                else:
+                    buffer.line(f"{store}(p_scratch, {place}, {value})")
+
+    def _place_of(self, buffer: CodeBuffer, row: str, column: str) -> tuple[str, list[VectorValue]]:
+        """Where sums of a row go, from ``column`` on, and what the epilogue reads there; parts of sums have none."""
+        if self.splits == 1:
+            place, extras = self._extras(buffer, row, column, self.width, True)
+            return buffer.emit(place), extras
+        return buffer.emit(f"(first_part + {row}) * columns + {column}"), []
+
+
+@dataclass
+class _Part:
+    """Vectors of a warp's sums that each lane finishes together.
+
+    Attributes:
+        first: their first column in the tile, besides the lane's own.
+        along: the same in what is staged.
+        rows: of the result.
+        column: of the result, once it is emitted.
+        places: where they go, and what the epilogue reads there, once that is emitted.
+    """
+
+    first: int
+    along: int
+    rows: list[str]
+    column: str = ""
+    places: list[tuple[str, list[VectorValue]]] = field(default_factory=list)

@@ -14,6 +14,7 @@ import numpy as np
 
 from ....errors import DeviceError
 from ...launch import Grid
+from ..identity import selected_architecture
 from .device import Device
 
 __all__ = ["Graph", "GraphInMaking", "KernelNode"]
@@ -75,19 +76,44 @@ class CopyNode(ctypes.Structure):
         return self
 
 
+class _Edge(ctypes.Structure):
+    """CUgraphEdgeData."""
+
+    _fields_ = (("from_port", ctypes.c_ubyte), ("to_port", ctypes.c_ubyte), ("kind", ctypes.c_ubyte),
+                ("reserved", ctypes.c_ubyte * 5))  # fmt: skip
+
+
+_PROGRAMMATIC = 1
+"""CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC and CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC."""
+_ADD_EDGE = "cuGraphAddDependencies_v2"
+"""From CUDA 12.3 on."""
+
+
 class GraphInMaking:
-    """A graph in the making: each node comes after the one before."""
+    """A graph in the making: each node comes after the one before.
+
+    Between two kernels that is left to the second one, where its architecture `overlaps`: its blocks come as soon as
+    those of the first are there, and wait for its end.
+    """
 
     def __init__(self, device: Device) -> None:
         self._device, self._driver = device, device.driver
         self._graph = c_void_p()
         self._driver.call("cuGraphCreate", byref(self._graph), c_uint(0))
         self._last: c_void_p | None = None
+        self._overlaps = selected_architecture().overlaps and hasattr(self._driver.library, _ADD_EDGE)
         self._kernels: list[tuple[c_void_p, KernelNode]] = []
 
     def kernel(self, parameters: KernelNode) -> None:
         """Add a launch."""
+        before = self._kernels[-1][0] if self._kernels and self._kernels[-1][0] is self._last else None
+        early = self._overlaps and before is not None
+        if early:
+            self._last = None
         node = self._add("cuGraphAddKernelNode_v2", byref(parameters))
+        if early and before is not None:
+            edge = _Edge(from_port=_PROGRAMMATIC, kind=_PROGRAMMATIC)
+            self._driver.call(_ADD_EDGE, self._graph, byref(before), byref(node), byref(edge), c_size_t(1))
         self._kernels.append((node, parameters))
 
     def copy(self, parameters: CopyNode) -> None:

@@ -16,6 +16,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from ...lang.target import with_features
 from ...toolchain.frontend import Refused, call_inlined, typed_module
 from ..architecture import Architecture, lowering_for
+from ..lang.threads import inline
 
 __all__ = ["BlockShape", "Refused", "lower"]
 
@@ -24,6 +25,8 @@ _FEATURES = frozenset(("fma", "f16c"))
 """What the names shared with the CPU may use, as the CPU's features call it."""
 _BLOCK_ALIGNMENT = 64
 """Bytes that a kernel's argument block starts at a multiple of: what a TMA descriptor in it needs."""
+_OVERLAP = ("griddepcontrol.launch_dependents;", "griddepcontrol.wait;")
+"""Of a kernel, before it touches memory: the launch after it may be made ready now, and it waits for the one before."""
 _CONSTANT_SPACE, _PRIVATE_SPACE = 4, 5  # LLVM's AMDGPU usage, "Address Spaces"
 _I64 = ir.IntType(64)
 
@@ -76,6 +79,9 @@ def lower(function: python_types.FunctionType, symbol: str, shape: BlockShape, a
         module, body = typed_module(function, symbol, _ARGUMENTS, types.void)
         entry = _Entry(module, symbol, shape, arch)
         builder = ir.IRBuilder(entry.append_basic_block())
+        if arch.overlaps:
+            for instruction in _OVERLAP:
+                inline(builder, instruction, "~{memory}", ir.VoidType(), [], True)
         words = _I64.as_pointer()
         place = entry.block if arch.nvidia else builder.addrspacecast(entry.block, words)
         call_inlined(module, builder, body, [builder.bitcast(place, words)])

@@ -44,7 +44,7 @@ def lower_attention(low: Lowering, ins: Instruction) -> None:
     operands = {"q": q, "k": k, "v": v, "out": out}
     if len(ins.inputs) == 4:
         given = low.input(ins, 3)
-        mask = given if given.type is Type.bool_type else as_type(low, ins, given, type)
+        mask = given if given.type in (Type.bool_type, Type.float_type) else as_type(low, ins, given, type)
         period = mask.lens[0] if len(mask.lens) == 4 and mask.lens[0] > 1 else None
         problem = replace(problem, mask=MaskLayout(mask.type.numpy.name, mask_strides(mask), period))
         operands["mask"] = mask

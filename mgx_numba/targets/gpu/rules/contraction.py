@@ -14,9 +14,12 @@ from ....codegen.gpu.contraction.placed import VECTOR_BYTES, PlacedRequest
 from ....codegen.gpu.contraction.ring import pack_columns
 from ....codegen.gpu.contraction.tensor import refusal
 from ....codegen.gpu.contraction.tiled import pack_weights, packed_lens
+from ....codegen.gpu.data.pad import pad_launch
 from ....codegen.gpu.printer import ThreadPrinter
 from ....codegen.printer import CodeBuffer
 from ....codegen.problems.convolution import ConvProblem
+from ....codegen.problems.element_types import ITEMSIZE
+from ....codegen.problems.epilogue import Epilogue
 from ....codegen.problems.gemm import GemmProblem
 from ....codegen.tuning.request import Request
 from ....core.shape import Shape
@@ -32,6 +35,9 @@ from .table import lowering
 
 FLOATS = (Type.float_type, Type.double_type, Type.half_type, Type.bf16_type)
 """Element types of contractions that have kernels, with pointwise work after them."""
+MOST_FILLED = 4
+"""How often as much is multiplied at most where channels are filled up: tensor cores are as much faster than what
+gathers single elements, and more. For images of 3 channels it is 8/3. No figures kept of more."""
 
 
 @lowering(*PRODUCTS, *CONVOLUTIONS, "fused_contraction", accepts=accepts_contraction)
@@ -55,6 +61,8 @@ def _check(body: ScalarBody) -> None:
 
 def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
     problem, operands, weights = what.problem, what.operands, what.weights
+    if isinstance(problem, ConvProblem) and weights is not None and _is_narrow(low, problem):
+        problem, operands["x"] = _in_whole_vectors(low, ins, problem, operands["x"])
     places = tuple(tuple(int(s) for s in own) for own in what.strides)
     if isinstance(problem, GemmProblem) and weights is not None:
         operands["w"] = low.packed_constant(weights, "columns", lambda: _columns(weights))
@@ -63,8 +71,7 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
         operands[name] = _aligned(low, ins, operands[name])
     request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
     offsets = [operands["out"].byte_offset, *(view.byte_offset for view in what.extras)]
-    precision = low.options.float32_matmul_precision or ("high" if low.options.fast_math else "highest")
-    placed = PlacedRequest(request, gcd(VECTOR_BYTES, *offsets), precision)
+    placed = PlacedRequest(request, gcd(VECTOR_BYTES, *offsets), _precision(low))
     solution = low.backend.plan(placed)
     operands |= {f"e{k}": view for k, view in enumerate(what.extras)}
     if isinstance(problem, ConvProblem):
@@ -75,6 +82,46 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
         operands["scratch"] = low.allocate(Shape(Type.uint8_type, (solution.scratch,)))
     for launch in solution.launches:
         low.launch(launch, operands, ins)
+
+
+def _precision(low: Lowering) -> str:
+    return low.options.float32_matmul_precision or ("high" if low.options.fast_math else "highest")
+
+
+def _is_narrow(low: Lowering, problem: ConvProblem) -> bool:
+    """Whether operands of a convolution can come in vectors if its few channels are filled up to whole ones."""
+    filled = _filled(problem)
+    if filled is problem or problem.groups > 1 or problem.transposed or problem.prologue is not None:
+        return False
+    if filled.in_channels > MOST_FILLED * problem.in_channels:
+        return False
+    placed = PlacedRequest(Request(filled, Epilogue(), (), 1, False), precision=_precision(low))
+    return not (refusal(placed) and fma_refusal(placed))
+
+
+def _filled(problem: ConvProblem) -> ConvProblem:
+    """The problem itself if its channels are whole vectors, else the one that they are filled up for."""
+    lanes = VECTOR_BYTES // ITEMSIZE[problem.types.a]
+    channels = -(-problem.in_channels // lanes) * lanes
+    whole = problem.in_channels == channels
+    return problem if whole else replace(problem, in_channels=channels, x_strides=())
+
+
+def _in_whole_vectors(low: Lowering, ins: Instruction, problem: ConvProblem, x: View) -> tuple[ConvProblem, View]:
+    """A convolution and its input with zeros in channels besides its own, up to whole vectors."""
+    filled = _filled(problem)
+    lens = (x.lens[0], filled.in_channels, *x.lens[2:])
+    wide = low.allocate(Shape.from_permutation(x.type, lens, (0, *range(2, len(lens)), 1)))
+    launch = pad_launch((0,) * len(lens), 0.0, x.tensor, wide.tensor, low.origin(ins))
+    low.launch(launch, {"x": x, "out": wide}, ins)
+    return filled, wide
+
+
+def _pack(problem: ConvProblem, columns: bool, weights: np.ndarray) -> np.ndarray:
+    """Weights in the order that kernels read, zeros for channels that they do not have."""
+    missing = problem.weight_lens[1] - weights.shape[1]
+    whole = np.pad(weights, [(0, missing if axis == 1 else 0) for axis in range(weights.ndim)]) if missing else weights
+    return (pack_columns if columns else pack_weights)(problem, whole)
 
 
 def _columns(weights: np.ndarray) -> np.ndarray:
@@ -99,8 +146,8 @@ def _packed(
     low: Lowering, ins: Instruction, problem: ConvProblem, columns: bool, view: View, weights: np.ndarray | None
 ) -> View:
     """Weights in the order that kernels read; those that are not constant are packed by a host step in every run."""
-    pack = partial(pack_columns if columns else pack_weights, problem)
-    how = (columns, problem.groups, problem.taps, problem.transposed)
+    pack = partial(_pack, problem, columns)
+    how = (columns, problem.groups, problem.taps, problem.transposed, problem.in_channels)
     if weights is not None:
         return low.packed_constant(weights, how, lambda: pack(weights))
     groups, taps, inputs, outputs = packed_lens(problem)

@@ -1,0 +1,243 @@
+"""Networks on the GPU beside PyTorch's compiler, from the same weights, and which kernels take the time.
+
+    python -m bench.gpu_inductor [--models a,b] [--kinds fp16,medium,highest] [--max-autotune] [--alone] [--json FILE]
+
+``fp16``: `quantize_fp16` here, ``module.half()`` there; the others are float32 of that ``float32_matmul_precision``.
+Both run as device graphs whose inputs are on the device: PyTorch by ``mode="reduce-overhead"``. They take turns; a time
+is the median over rounds of `CALLS` calls in a row, by the device's clock. Results are held to PyTorch's in float32.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import mgx_numba
+from bench.gpu_check import PEAKS, copy_rate
+from bench.timing import geometric_mean
+from mgx_numba.api.program import program as Compiling
+from mgx_numba.core.device_array import DeviceArray
+from mgx_numba.core.shape import Shape
+from mgx_numba.core.types import from_numpy
+from mgx_numba.runtime.plan import Step
+from mgx_numba.targets.gpu.program import GpuProgram
+
+KINDS = ("fp16", "medium", "highest")
+CALLS = 20
+"""Calls of a round: enough that the host's work on the first ones is hidden, as in a server under load."""
+ROUNDS = 15
+SHOWN = 14
+"""Groups of kernels that are printed."""
+
+
+def exported(torch: Any, module: Any, inputs: tuple[Any, ...], half: bool, path: Path) -> None:
+    """Write a module as ONNX; with ``half`` its floating inputs and results are float16, all else float32."""
+
+    class Edges(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self, *given: Any) -> Any:
+            made = self.module(*(x.float() if x.is_floating_point() else x for x in given))
+            return tuple(r.half() for r in made) if isinstance(made, tuple) else made.half()
+
+    given = tuple(x.half() if half and x.is_floating_point() else x for x in inputs)
+    names = [f"x{k}" for k in range(len(inputs))]
+    with warnings.catch_warnings(), torch.inference_mode():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            Edges() if half else module, given, str(path), input_names=names, opset_version=17, dynamo=False
+        )
+
+
+class Ours:
+    """A program compiled for the device, with its inputs and results there."""
+
+    def __init__(self, torch: Any, path: Path, kind: str, inputs: Sequence[Any]) -> None:
+        program: Compiling = mgx_numba.parse_onnx(str(path))
+        start = time.perf_counter()
+        if kind == "fp16":
+            mgx_numba.quantize_fp16(program)
+            program.compile("gpu")
+        else:
+            program.compile("gpu", float32_matmul_precision=kind)
+        self.compiling = time.perf_counter() - start
+        compiled = program._compiled
+        assert isinstance(compiled, GpuProgram) and compiled.executable is not None
+        self.hosted = sorted(set(compiled.host_reasons().values()))
+        self.executable = compiled.executable
+        given = [inputs[int(p.name[1:])] for p in self.executable.plan.parameters]
+        self._on_host = [x.cpu().numpy() for x in given]
+        self.results = [np.asarray(r) for r in self.executable.run(self._on_host)]
+        lens = [Shape(from_numpy(x.dtype), x.shape) for x in self._on_host]
+        self._inputs = [DeviceArray(s, x.data_ptr(), 0, x) for s, x in zip(lens, given)]
+        shapes = [Shape(from_numpy(r.dtype), r.shape) for r in self.results]
+        memory = [torch.empty(r.nbytes, dtype=torch.uint8, device="cuda") for r in self.results]
+        self._outputs = [DeviceArray(s, m.data_ptr(), 0, m) for s, m in zip(shapes, memory)]
+        self._torch, self._stream = torch, torch.cuda.Stream()
+        for _ in range(2):
+            self.seconds()
+
+    def seconds(self) -> float:
+        """Of one call, in a row of `CALLS`."""
+        start, end = (self._torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self._torch.cuda.synchronize()
+        start.record(self._stream)
+        for _ in range(CALLS):
+            self.executable.run(self._inputs, self._outputs, self._stream.cuda_stream)
+        end.record(self._stream)
+        end.synchronize()
+        return float(start.elapsed_time(end)) / 1e3 / CALLS
+
+    def steps(self) -> list[dict[str, Any]]:
+        """What each kernel takes, alone and again and again."""
+        plan = self.executable.plan
+        return [
+            {"label": s.label, "seconds": t, "flops": s.flops, "bytes": s.bytes, "what": s.instruction}
+            for s, t in zip(plan.steps, self.executable.time_steps(self._on_host))
+            if isinstance(s, Step)
+        ]
+
+
+def theirs(torch: Any, module: Any, inputs: tuple[Any, ...], kind: str, mode: str) -> Callable[[], float]:
+    """What times a call of a module as PyTorch compiles it."""
+    torch.set_float32_matmul_precision("highest" if kind == "fp16" else kind)
+    torch.backends.cudnn.allow_tf32 = kind == "medium"
+    if kind == "fp16":
+        module = module.half()
+        inputs = tuple(x.half() if x.is_floating_point() else x for x in inputs)
+    if any(x.ndim == 4 and x.shape[1] == 3 for x in inputs):  # images: channels last is what its convolutions like
+        module = module.to(memory_format=torch.channels_last)
+        inputs = tuple(x.contiguous(memory_format=torch.channels_last) for x in inputs)
+    for x in inputs:
+        torch._dynamo.mark_static_address(x)
+    compiled = torch.compile(module, mode=mode)
+
+    def call() -> None:
+        torch.compiler.cudagraph_mark_step_begin()
+        with torch.inference_mode():
+            compiled(*inputs)
+
+    for _ in range(4):
+        call()
+
+    def seconds() -> float:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        start.record()
+        for _ in range(CALLS):
+            call()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) / 1e3 / CALLS
+
+    return seconds
+
+
+def table(steps: list[dict[str, Any]], kind: str, rate: float) -> list[str]:
+    """Kernels by name and work, those that take most of the time first, each beside its roof: the least time that its
+    bytes take at the copy's rate and its operations at the peak of the kind."""
+    groups: dict[tuple[str, int, int], list[float]] = {}
+    for step in steps:
+        groups.setdefault((step["label"], step["flops"], step["bytes"]), []).append(step["seconds"])
+    total = sum(step["seconds"] for step in steps)
+    peak = PEAKS["float16" if kind == "fp16" else kind]
+    lines = []
+    for (label, flops, moved), times in sorted(groups.items(), key=lambda g: -sum(g[1]))[:SHOWN]:
+        mean = float(np.mean(times))
+        roof = max(flops / peak, moved / rate) / mean
+        lines.append(
+            f"    {len(times):3} x {1e6 * mean:8.1f} us {100 * sum(times) / total:5.1f}% {100 * roof:4.0f}% of the roof"
+            f" {flops / 1e6:9.1f} MF {moved / 1e6:8.2f} MB  {label}"
+        )
+    return lines
+
+
+def compare(torch: Any, name: str, kinds: list[str], mode: str | None, rate: float) -> list[dict[str, Any]]:
+    """One network in all kinds; without a mode ours alone."""
+    from bench.torch_models import NETWORKS
+
+    found = []
+    for kind in kinds:
+        torch.manual_seed(0)
+        module, inputs = NETWORKS[name]()
+        module, inputs = module.cuda(), tuple(x.cuda() for x in inputs)
+        half = kind == "fp16"
+        with torch.inference_mode():
+            torch.set_float32_matmul_precision("highest")
+            torch.backends.cudnn.allow_tf32 = False
+            wanted = module(*inputs)
+        wanted = [r.cpu().numpy() for r in (wanted if isinstance(wanted, tuple) else (wanted,))]
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model.onnx"
+            exported(torch, module, inputs, half, path)
+            given = [x.half() if half and x.is_floating_point() else x for x in inputs]
+            ours = Ours(torch, path, kind, given)
+        error = max(
+            float(np.abs(r.astype(np.float32) - w).max() / max(np.abs(w).max(), 1e-30))
+            for r, w in zip(ours.results, wanted)
+        )
+        start = time.perf_counter()
+        other = theirs(torch, module, inputs, kind, mode) if mode else lambda: float("nan")
+        compiling = time.perf_counter() - start
+        rounds = [(ours.seconds(), other()) for _ in range(ROUNDS)]
+        own, peer = (float(np.median(t)) for t in zip(*rounds))
+        steps = ours.steps()
+        alone = sum(s["seconds"] for s in steps)
+        print(
+            f"{name:14} {kind:8} ours {1e3 * own:7.3f} ms, inductor {1e3 * peer:7.3f} ({peer / own:.2f}), {len(steps)}"
+            f" kernels, alone {1e3 * alone:.3f} ms, error {error:.1e}, compiled in {ours.compiling:.1f} and"
+            f" {compiling:.1f} s, on the host: {'; '.join(ours.hosted) or 'nothing'}",
+            flush=True,
+        )
+        print("\n".join(table(steps, kind, rate)), flush=True)
+        row = {"name": name, "kind": kind, "ms": 1e3 * own, "inductor_ms": 1e3 * peer, "error": error, "steps": steps}
+        found.append({**row, "compile_s": ours.compiling, "hosted": ours.hosted})
+        del ours, other, module
+        gc.collect()
+        torch._dynamo.reset()
+        torch.cuda.empty_cache()
+    return found
+
+
+def main() -> int:
+    """Run what is asked for."""
+    import torch
+
+    from bench.torch_models import NETWORKS
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default=",".join(NETWORKS), help="comma-separated networks")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="comma-separated precisions")
+    parser.add_argument("--max-autotune", action="store_true", help="let inductor search for minutes")
+    parser.add_argument("--alone", action="store_true", help="without inductor")
+    parser.add_argument("--json", help="file for the figures")
+    given = parser.parse_args()
+    mode = None if given.alone else "max-autotune" if given.max_autotune else "reduce-overhead"
+    torch.cuda.init()
+    rate = copy_rate()
+    found = [
+        row for name in given.models.split(",") for row in compare(torch, name, given.kinds.split(","), mode, rate)
+    ]
+    for kind in given.kinds.split(","):
+        parts = [row["inductor_ms"] / row["ms"] for row in found if row["kind"] == kind]
+        if mode and parts:
+            print(f"{kind}: geometric mean {geometric_mean(parts):.2f}, least {min(parts):.2f}")
+    if given.json:
+        Path(given.json).write_text(json.dumps(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""Values that contractions take in 16 bits are rounded once for all that reads them, and kernels read them so."""
+
+from __future__ import annotations
+
+import pytest
+
+from mgx_numba.core.types import Type
+from mgx_numba.graph.instruction import Instruction
+from mgx_numba.graph.passes.base import Options
+from mgx_numba.graph.passes.fuse_contraction import FuseContraction
+from mgx_numba.graph.passes.round_once import RoundOnce
+from mgx_numba.graph.program import Program
+
+from .support import FAST, STRICT, Graph, check, find, names
+
+HALF, FLOAT = Type.half_type, Type.float_type
+HALVES = Options(fast_math=True, epilogue_types=(FLOAT, HALF))
+LOOSE = {"rtol": 5e-3, "atol": 5e-3}
+
+
+def narrow(g: Graph, x: Instruction, type: Type = HALF) -> Instruction:
+    return g.op("convert", x, target_type=type)
+
+
+def residual(g: Graph, transposed: bool = False) -> tuple[Instruction, Instruction]:
+    """``x``, and ``x + product(x)``, the product in 16 bits."""
+    x = g.op("relu", g.param("x", [5, 7]))
+    left = narrow(g, x)
+    left = g.op("transpose", left, permutation=(1, 0)) if transposed else left
+    product = g.op("dot", left, narrow(g, g.random(5 if transposed else 7, 7)))
+    product = narrow(g, product, FLOAT)
+    return x, product if transposed else g.op("add", x, product)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_residual_is_rounded_once(transposed: bool) -> None:
+    g = Graph()
+    x, total = residual(g, transposed)
+    results = [g.op("tanh", x), total] if transposed else [total]
+    after = check(g.ret(*results), RoundOnce(), options=FAST, **LOOSE)
+    relu = find(after, "relu")
+    (rounded,) = relu.users
+    assert rounded.name == "convert" and rounded.shape.type is HALF and len(rounded.users) == 2
+
+
+def test_several_conversions_become_one() -> None:
+    g = Graph()
+    x = g.op("relu", g.param("x", [5, 7]))
+    parts = [narrow(g, g.op("dot", narrow(g, x), narrow(g, g.random(7, 7, seed=s))), FLOAT) for s in (1, 2)]
+    after = check(g.ret(g.op("add", x, g.op("add", *parts))), RoundOnce(), options=FAST, **LOOSE)
+    assert len(find(after, "relu").users) == 1
+
+
+def test_results_parameters_and_what_no_contraction_takes_keep_their_bits() -> None:
+    def untouched(*results: Instruction, options: Options = FAST) -> None:
+        program = g.ret(*results)
+        assert str(check(program, RoundOnce(), options=options)) == str(program)
+
+    g = Graph()
+    x, total = residual(g)
+    untouched(total, x)
+    g = Graph()
+    untouched(residual(g)[1], options=STRICT)
+    g = Graph()
+    x = g.op("relu", g.param("x", [5, 7]))
+    untouched(g.op("add", x, narrow(g, g.op("tanh", narrow(g, x)), FLOAT)))
+    g = Graph()
+    x = g.param("x", [5, 7])
+    untouched(g.op("add", x, narrow(g, g.op("dot", narrow(g, x), narrow(g, g.random(7, 7))), FLOAT)))
+
+
+def test_epilogues_read_and_leave_16_bits() -> None:
+    g = Graph()
+    x = narrow(g, g.op("relu", g.param("x", [5, 7])))
+    first = narrow(g, g.op("dot", x, narrow(g, g.random(7, 7))), FLOAT)
+    second = narrow(g, g.op("dot", x, narrow(g, g.random(7, 7, seed=3))), FLOAT)
+    other = narrow(g, g.param("y", [5, 7], "half"), FLOAT)
+    total = g.op("add", g.op("add", first, second), other)
+    program = g.ret(total, g.op("tanh", other))
+    after = check(program, FuseContraction(), options=HALVES, **LOOSE)
+    fused = [ins for ins in after.main if ins.name in ("dot", "fused_contraction")]
+    assert [ins.shape.type for ins in fused] == [HALF, FLOAT]
+    assert {i.shape.type for i in fused[1].inputs} == {HALF} and names(after).count("convert") >= 1
+    plain: Program = check(program, FuseContraction(), options=FAST, **LOOSE)
+    assert "fused_contraction" not in names(plain)
+
+
+def test_a_result_in_float32_is_stored_so() -> None:
+    g = Graph()
+    x = narrow(g, g.op("relu", g.param("x", [5, 7])))
+    after = check(g.ret(narrow(g, g.op("dot", x, narrow(g, g.random(7, 7))), FLOAT)), FuseContraction(), options=HALVES)
+    assert find(after, "fused_contraction").shape.type is FLOAT
