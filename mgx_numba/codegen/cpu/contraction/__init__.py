@@ -13,6 +13,7 @@ from .depthwise import ConvDepthwise
 from .gemm import GemmInPlace, GemmPacked, GemmPacking
 from .gemm_int8 import GemmInt8
 from .gemm_nbits import GemmNBits
+from .gemm_tiles import ConvPointwiseTiles, GemmTiles
 from .gemv import GemvPacked
 from .gemv_int16 import GemvInt16
 from .gemv_nbits import GemvNBits
@@ -35,11 +36,13 @@ GEMM_SOLVERS = (
     GemmStrassen(2),
     GemmInt8(),
     GemmBfloat16(),
+    GemmTiles(),
     GemvNBits(),
     GemmNBits(),
 )
 CONV_SOLVERS = (
     ConvPointwise(),
+    ConvPointwiseTiles(),
     ConvDepthwise(),
     ConvFewChannels(),
     ConvDirect(),
