@@ -9,7 +9,7 @@ in float32, of numbers put together again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +26,10 @@ from ..microkernels.tile_table import TILE_TABLE_ROWS
 from .pack_kernel import row_start
 from .solver import UnsuitedWeights
 
-__all__ = ["LINE_ELEMENTS", "SplitRows", "one_by_one", "split_rows", "split_vector", "split_weights"]
+__all__ = [
+    "LINE_ELEMENTS", "SplitRows", "declare_parts", "halve_vector", "one_by_one", "split_row", "split_rows",
+    "split_vector", "split_weights",
+]  # fmt: skip
 
 LINE_ELEMENTS = host.CACHE_LINE // 2
 """Parts in a cache line."""
@@ -140,8 +143,7 @@ def split_rows(problem: GemmProblem, tile: RegisterTile) -> SplitRows:
         place = "x, start + c" if contiguous else "x, start + c * k_stride, k_stride"
         return f"load{'' if contiguous else '_strided'}{end}({place}, {fill}{LINE_ELEMENTS})"
 
-    def walk(write: object) -> list[str]:
-        assert callable(write)
+    def walk(write: Callable[[str, str], list[str]]) -> list[str]:
         return vector_loop(LINE_ELEMENTS, lambda left: write(load(left), "task * pitch + c"), "0", "k")
 
     task = [*row_start(arguments, lens, problem.a_strides), *split_row(walk(split_vector), walk(halve_vector))]
