@@ -31,6 +31,7 @@ class ConvTiles(Solver[ConvProblem]):
     """A convolution over one or two spatial dimensions that is not transposed."""
 
     name = "conv_tiles"
+    looks_at_values = True
 
     def refused_types(self, problem: ConvProblem) -> str | None:
         return refused_tiles(problem.types, problem.fast_math)

@@ -76,6 +76,7 @@ class GemmTiles(GemmPacked):
     """A product with a constant right-hand side."""
 
     name = "gemm_tiles"
+    looks_at_values = True
 
     def refused_types(self, problem: GemmProblem) -> str | None:
         return refused_tiles(problem.types, problem.fast_math)
@@ -146,6 +147,7 @@ class ConvPointwiseTiles(ConvPointwise):
     """A 1x1 convolution over pixels that lie evenly spaced."""
 
     name = "conv_1x1_tiles"
+    looks_at_values = True
     _gemm = GemmTiles()
 
     def declines(self, problem: ConvProblem) -> str | None:

@@ -63,8 +63,7 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
         operands[name] = _aligned(low, ins, operands[name])
     request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
     offsets = [operands["out"].byte_offset, *(view.byte_offset for view in what.extras)]
-    precision = low.options.float32_matmul_precision or ("high" if low.options.fast_math else "highest")
-    placed = PlacedRequest(request, gcd(VECTOR_BYTES, *offsets), precision)
+    placed = PlacedRequest(request, gcd(VECTOR_BYTES, *offsets), low.options.precision)
     solution = low.backend.plan(placed)
     operands |= {f"e{k}": view for k, view in enumerate(what.extras)}
     if isinstance(problem, ConvProblem):
