@@ -39,6 +39,10 @@ _BYTES = 4
 """Of a word, and of a sum."""
 _LINE = TILE_STEP * _BYTES
 """Bytes of a row of a register."""
+_PANEL_LINE = 2 * _LINE
+"""Bytes of a row of a panel: of two registers side by side."""
+_TILE_WORDS = TILE_STEP * _PANEL_LINE // _BYTES
+"""Words of a step of a panel."""
 _LEFT, _RIGHT = 4, 6
 """The first registers of the operands: two each. Those before are the sums, two for each 16 rows."""
 _PALETTE, _WIDTHS, _HEIGHTS = 1, 16, 48
@@ -79,12 +83,7 @@ class MatrixWriter(TileWriter):
         self.down, self.across = self.rows // TILE_STEP, self.vectors
         part = self.ir.icmp_signed("<", self.slot["exist"], constant(self.rows))
         self._begin(part)
-        row = self._octets(self.slot["x_row"])
-        low = self.slot["x_low"]
-        line = self._octets(self.ir.sdiv(self.slot["w_step"], constant(self.parts)))
-        half = self.ir.mul(self.ir.sdiv(self.slot["w_step"], constant(self.parts)), constant(TILE_STEP))
-        stride = self._octets(self.slot["acc_row"])
-        step = self.ir.mul(self.slot["w_step"], constant(TILE_STEP))
+        row, stride = (self.ir.mul(self.slot[name], constant(_BYTES)) for name in ("x_row", "acc_row"))
 
         def one_panel(_: ir.Value, state: Values) -> Values:
             w, acc = state
@@ -103,8 +102,8 @@ class MatrixWriter(TileWriter):
                 x = self.at(self.slot["x"], offset)
 
                 def one_step(k: ir.Value, right: Values) -> Values:
-                    self._step(self.at(x, k), right[0], row, low, line, half, step)
-                    return [self.at(right[0], step)]
+                    self._step(self.at(x, k), right[0], row)
+                    return [self.at(right[0], constant(self.parts * _TILE_WORDS))]
 
                 return self.loop("k", constant(0), self.slot["depth"], TILE_STEP, inner, one_step)
 
@@ -119,24 +118,23 @@ class MatrixWriter(TileWriter):
         self._finish(part)
         self.ir.ret_void()
 
-    def _step(self, x: ir.Value, w: ir.Value, row: ir.Value, low: ir.Value, line: ir.Value, half: ir.Value,
-              step: ir.Value) -> None:  # fmt: skip
+    def _step(self, x: ir.Value, w: ir.Value, row: ir.Value) -> None:
         """The products of one step of k. Of parts: high by low, then high by high, then low by high, so that of four
         operands only one is loaded anew between two products."""
-        ahead = self.at(w, self.ir.mul(step, constant(_AHEAD)))
+        line = constant(_PANEL_LINE)
         lefts = [self._left(x, r) for r in range(self.down)]
-        rights = [self.at(w, constant(c * TILE_STEP)) for c in range(self.across)]
         for part in reversed(range(self.parts)):
-            for c, place in enumerate(rights):
-                self._read(_RIGHT + c, self.at(place, half) if part else place, line)
-                self._ask(self.at(ahead, half) if part else ahead, c, line)
+            for c in range(self.across):
+                place = part * _TILE_WORDS + c * TILE_STEP
+                self._read(_RIGHT + c, self.at(w, constant(place)), line)
+                self._ask(w, place + _AHEAD * self.parts * _TILE_WORDS)
                 for r, left in enumerate(lefts):
                     if part == self.parts - 1 and c == 0:
                         self._read(_LEFT + r, left, row)
                     self._multiply_tiles(r, c)
         if self.parts > 1:
             for r, left in enumerate(lefts):
-                self._read(_LEFT + r, self.at(left, low), row)
+                self._read(_LEFT + r, self.at(left, self.slot["x_low"]), row)
                 for c in range(self.across):
                     self._multiply_tiles(r, c)
 
@@ -152,16 +150,14 @@ class MatrixWriter(TileWriter):
         r, c = divmod(k, self.across)
         return 2 * r + c
 
-    def _octets(self, words: ir.Value) -> ir.Value:
-        return self.ir.mul(words, constant(_BYTES))
-
-    def _ask(self, ahead: ir.Value, c: int, line: ir.Value) -> None:
+    def _ask(self, w: ir.Value, place: int) -> None:
         """Ask for the lines of one tile of the right-hand side."""
-        words = self.ir.sdiv(line, constant(_BYTES))
+        if not _AHEAD:
+            return
         for k in range(TILE_STEP):
-            place = self.at(self.at(ahead, constant(c * TILE_STEP)), self.ir.mul(words, constant(k)))
             hints = [ir.Constant(_I32, hint) for hint in (0, 3, 1)]  # read, near, data
-            self.call("llvm.prefetch.p0", ir.VoidType(), [place, *hints])
+            line = self.at(w, constant(place + k * _PANEL_LINE // _BYTES))
+            self.call("llvm.prefetch.p0", ir.VoidType(), [line, *hints])
 
     def _begin(self, part: ir.Value) -> None:
         """Set what rows there are, if they are not all."""
