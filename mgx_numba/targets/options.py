@@ -27,7 +27,7 @@ class TargetOptions:
         disabled_passes: names of passes to leave out.
         packing_growth: bytes by which transformed weights (Winograd's) may exceed the model's own, in all.
         tuning: what chooses the contractions' solvers; None leaves it to the cost model.
-        float32_matmul_precision: one of `FLOAT32_PRECISIONS`, where there is a choice; None goes by ``fast_math``.
+        float32_matmul_precision: one of `FLOAT32_PRECISIONS`; None goes by ``fast_math``. See `precision`.
         store: where compiled kernels are looked for; None takes the user's.
         offload_copy: results are copied to the host; otherwise they stay on the device.
         device_id: the number of the device.
@@ -43,3 +43,13 @@ class TargetOptions:
     store: Store | None = field(default=None, compare=False)
     offload_copy: bool = True
     device_id: int = 0
+
+    @property
+    def precision(self) -> str:
+        """Which of `FLOAT32_PRECISIONS` products and convolutions of float32 have at least.
+
+        ``highest`` allows none of the methods for them that change rounding. ``high`` allows these, and three products
+        of parts: in bfloat16 with AMX, in TF32 on a GPU. ``medium`` is one product of weights rounded to such a type, on
+        a CPU wherever that has an instruction for it.
+        """
+        return self.float32_matmul_precision or ("high" if self.fast_math else "highest")

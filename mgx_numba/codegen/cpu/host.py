@@ -3,8 +3,9 @@
 LLVM is loaded for the target machine alone, Numba never. The environment variable ``MGX_CPU_FEATURES`` narrows
 what may be used, to test or to compare instruction sets, or for the CPUs that a library is to run on: a comma-separated
 list of ceilings (``avx512``, ``avx2``, ``avx``, ``sse``, ``sve``, ``neon``), of levels (``x86-64-v2``, ``x86-64-v3``,
-``x86-64-v4``), which leave what all CPUs of the level have, and of single features to switch off (``-fma``). It is read
-at every call, so a test may set it.
+``x86-64-v4``), which leave what all CPUs of the level have, and of single features to switch off (``-fma``).
+``amx-emulated`` adds something: AMX's tiles in vector code, slow and exact, to test what is made of them on any CPU. It
+is read at every call, so a test may set it.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from typing import TYPE_CHECKING
 from ...errors import OptionError
 from ..lang.target import itemsize
 from ..platform import platform
+from .tile_permission import tiles_permitted
 
 if TYPE_CHECKING:
     import llvmlite.binding as llvm
 
 __all__ = [
     "CACHE_LINE",
+    "EMULATED_TILES",
     "Host",
     "features",
     "has",
@@ -37,6 +40,8 @@ __all__ = [
 ENVIRONMENT = "MGX_CPU_FEATURES"
 CACHE_LINE = 64
 """Bytes of a cache line; streaming stores write whole ones."""
+EMULATED_TILES = "amx-emulated"
+"""The feature of a CPU whose tiles are vector code. LLVM does not know it."""
 
 _AVX2_FAMILY = ("avx2", "avxvnni", "avxifma", "avxneconvert", "fma", "fma4", "f16c", "bmi", "bmi2", "xop")
 _CEILINGS: dict[str, tuple[str, ...]] = {
@@ -57,12 +62,16 @@ _LEVELS = {"x86-64-v2": _V2, "x86-64-v3": _V3, "x86-64-v4": _V4}
 
 @dataclass(frozen=True)
 class Host:
-    """One CPU as LLVM sees it; ``feature_string`` is the full ``+a,-b`` list for a target machine."""
+    """One CPU as LLVM sees it; ``feature_string`` is the full ``+a,-b`` list for a target machine.
+
+    ``emulates_tiles`` says that `EMULATED_TILES` is among the features.
+    """
 
     name: str
     triple: str
     feature_string: str
     features: frozenset[str] = field(compare=False)
+    emulates_tiles: bool = False
 
     @property
     def vector_bits(self) -> int:
@@ -96,9 +105,11 @@ def host() -> Host:
 
 @functools.lru_cache(maxsize=8)
 def _host(limits: str) -> Host:
-    table = dict(platform().features)
+    table, emulated = dict(platform().features), False
     for item in filter(None, (part.strip() for part in limits.split(","))):
-        if item.startswith("-"):
+        if item == EMULATED_TILES:
+            emulated = True
+        elif item.startswith("-"):
             table[item[1:]] = False
         elif item in _CEILINGS:
             above = _CEILINGS[item]
@@ -106,13 +117,17 @@ def _host(limits: str) -> Host:
         elif item in _LEVELS:
             table.update({name: False for name in table if name not in _LEVELS[item]})
         else:
-            known = ", ".join((*_CEILINGS, *_LEVELS))
+            known = ", ".join((*_CEILINGS, *_LEVELS, EMULATED_TILES))
             raise OptionError(
                 f"{ENVIRONMENT}={limits!r}: unknown item {item!r}; expected one of {known}, or -<feature>"
             )
+    if emulated or (table.get("amx-tile") and not tiles_permitted()):
+        table.update({name: False for name in table if name.startswith("amx")})
     flags = ",".join(f"{'+' if on else '-'}{name}" for name, on in sorted(table.items()))
-    enabled = frozenset(name for name, on in table.items() if on)
-    return Host(platform().cpu, platform().triple, flags, enabled)
+    enabled = {name for name, on in table.items() if on}
+    if emulated:
+        enabled.add(EMULATED_TILES)
+    return Host(platform().cpu, platform().triple, flags, frozenset(enabled), emulated)
 
 
 def triple() -> str:

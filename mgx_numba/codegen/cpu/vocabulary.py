@@ -108,7 +108,7 @@ Index arithmetic on int64 scalars
                                          idiv and imod: a >= 0, b > 0, unchecked
 
 Their own modules describe the contraction tiles (`microkernels`, `contraction.strassen.tile`,
-`contraction.winograd.transforms`), products of bytes (`lang.dots`), moves through registers (`lang.shuffle`,
+`contraction.winograd.transforms`), products of bytes (`lang.dots`), rounding (`lang.bfloat16`), moves through registers (`lang.shuffle`,
 `lang.transpose`), and atomics, waiting and bulk copies (`lang.executor`).
 """
 
@@ -125,14 +125,17 @@ from .contraction.strassen import tile as strassen_tile
 from .contraction.strassen.tile import *
 from .contraction.winograd import transforms as winograd_transforms
 from .contraction.winograd.transforms import *
+from .lang import bfloat16 as rounding
 from .lang import dots, executor, indexed, shuffle, stream, transpose
+from .lang.bfloat16 import *
 from .lang.dots import *
 from .lang.executor import *
 from .lang.indexed import *
 from .lang.shuffle import *
 from .lang.stream import *
 from .lang.transpose import *
-from .microkernels import bfloat16, depthwise, fused_epilogue, int8, stored, tile
+from .microkernels import amx, bfloat16, depthwise, fused_epilogue, int8, stored, tile
+from .microkernels.amx import *
 from .microkernels.bfloat16 import *
 from .microkernels.depthwise import *
 from .microkernels.fused_epilogue import *
@@ -141,6 +144,7 @@ from .microkernels.stored import *
 from .microkernels.tile import *
 
 _PARTS = (
+    amx,
     arith,
     bfloat16,
     depthwise,
@@ -151,6 +155,7 @@ _PARTS = (
     int8,
     memory,
     reduce,
+    rounding,
     shuffle,
     stored,
     strassen_tile,

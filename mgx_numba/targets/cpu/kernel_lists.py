@@ -56,7 +56,7 @@ def _path(program: Program, options: TargetOptions) -> Path | None:
     if is_watched():
         return None
     threads = resolve_num_threads(options.num_threads or None)
-    chosen = (options.fast_math, options.memory_reuse, threads, options.disabled_passes)
+    chosen = (options.fast_math, options.precision, options.memory_reuse, threads, options.disabled_passes)
     machine = sorted(environment_identity().items())
     mine = sorted((name, value) for name, value in os.environ.items() if name.startswith("MGX_"))
     text = f"{package_state()}\n{machine}\n{mine}\n{chosen} {options.packing_growth}\n{program}"

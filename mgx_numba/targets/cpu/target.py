@@ -28,7 +28,7 @@ class CpuTarget:
     backend = "cpu"
     passes = PASSES
     tunes = True
-    device_options: frozenset[str] = frozenset()
+    device_options: frozenset[str] = frozenset(("float32_matmul_precision",))
 
     def compile(self, program: Program, options: TargetOptions, progress: Progress | None = None) -> LoweredProgram:
         """See `Target.compile`."""

@@ -9,10 +9,12 @@ from __future__ import annotations
 from .bfloat16 import ConvBfloat16, GemmBfloat16
 from .conv import ConvDirect, ConvPointwise
 from .conv_int8 import ConvInt8
+from .conv_tiles import ConvTiles
 from .depthwise import ConvDepthwise
 from .gemm import GemmInPlace, GemmPacked, GemmPacking
 from .gemm_int8 import GemmInt8
 from .gemm_nbits import GemmNBits
+from .gemm_tiles import ConvPointwiseTiles, GemmTiles
 from .gemv import GemvPacked
 from .gemv_int16 import GemvInt16
 from .gemv_nbits import GemvNBits
@@ -35,16 +37,19 @@ GEMM_SOLVERS = (
     GemmStrassen(2),
     GemmInt8(),
     GemmBfloat16(),
+    GemmTiles(),
     GemvNBits(),
     GemmNBits(),
 )
 CONV_SOLVERS = (
     ConvPointwise(),
+    ConvPointwiseTiles(),
     ConvDepthwise(),
     ConvFewChannels(),
     ConvDirect(),
     ConvInt8(),
     ConvBfloat16(),
+    ConvTiles(),
     ConvTransposed(),
     *(ConvWinograd(Form(out, taps, stored)) for out, taps in ((2, 3), (4, 3), (2, 5)) for stored in (False, True)),
     *(ConvWinogradStrided(Form(out, taps, stored)) for out, taps in ((4, 3), (3, 4)) for stored in (False, True)),

@@ -65,7 +65,8 @@ def fit(given: Blocking, tile: RegisterTile, m: int, n: int, depth: int, taps: i
     """The blocking nearest to ``given``, which may hold any integers, that the kernels can run: whole tiles of rows,
     sums that fit the stack, and steps of either taps or channels."""
     sums = SUMS_BYTES // (ITEMSIZE[tile.types.accumulator] * tile.columns)
-    k_block = min(-(-_clamp(given.depth, depth) // 8) * 8, depth)
+    unit = max(tile.step, 8)
+    k_block = min(-(-_clamp(given.depth, depth) // unit) * unit, depth)
     tap_block = _clamp(given.taps, min(taps, TABLE_TAPS)) if k_block == depth else 1
     p_block = _clamp(given.panels, min(-(-n // tile.columns), sums // max(tile.variants())))
     m_block = -(-_clamp(given.rows, m) // tile.rows) * tile.rows
@@ -92,15 +93,16 @@ def cut(
     """
     if given is not None:
         return fit(given, tile, m, n, depth, taps)
-    left, right = ITEMSIZE[tile.left_word], ITEMSIZE[tile.right_word]
+    left, right = (ITEMSIZE[word] * tile.packing.parts for word in (tile.left_word, tile.right_word))
     panels = -(-n // tile.columns)
     sums = SUMS_BYTES // (ITEMSIZE[tile.types.accumulator] * tile.columns)
-    if m <= tile.rows or taps * depth <= 1.5 * DEPTH:
+    near_depth = tile.near_depth or DEPTH
+    if m <= tile.rows or taps * depth <= 1.5 * near_depth:
         tap_block, k_block = min(taps, TABLE_TAPS), depth
-    elif depth >= DEPTH:
-        tap_block, k_block = 1, _even(depth, DEPTH, 8)
+    elif depth >= near_depth:
+        tap_block, k_block = 1, _even(depth, near_depth, max(tile.step, 8))
     else:
-        tap_block, k_block = _even(taps, max(1, min(DEPTH // depth, TABLE_TAPS)), 1), depth
+        tap_block, k_block = _even(taps, max(1, min(near_depth // depth, TABLE_TAPS)), 1), depth
     steps = -(-taps // tap_block) * -(-depth // k_block)
     panel_bytes, row_bytes = (eighths * machine().l2_bytes // 8 for eighths in (PANEL_EIGHTHS, ROWS_EIGHTHS))
     near = max(1, panel_bytes // (right * tile.columns * tap_block * k_block))
@@ -168,11 +170,14 @@ def _makespan(
     tile_rows, over = divmod(rows, tile.rows)
     if over > tile_rows * max(tile.tall - tile.rows, 0):  # tiles of few rows, which wait for the weights
         tile_rows, rows = tile_rows + 1, rows + 1
-    work = rows * width * terms * tile.vectors / 2
-    weights = width * terms * tile.columns / 16
-    loads = LOAD_CYCLES * tile_rows * terms * tile.rows
-    foreign_rows = m * depth * ITEMSIZE[tile.left_word] / blocking.parts * (1 - blocking.parts / threads)
-    own_weights = panels * tile.columns * terms * ITEMSIZE[tile.right_word] * blocking.parts / threads
+    if tile.step > 1:  # whole registers of rows
+        rows = -(-rows // tile.step) * tile.step
+    work = rows * width * terms * tile.vectors * tile.cycles
+    weights = width * terms * tile.columns / 16 * tile.packing.parts
+    loads = LOAD_CYCLES * tile_rows * terms * tile.rows if tile.step == 1 else 0
+    left, right = (ITEMSIZE[word] * tile.packing.parts for word in (tile.left_word, tile.right_word))
+    foreign_rows = m * depth * left / blocking.parts * (1 - blocking.parts / threads)
+    own_weights = panels * tile.columns * terms * right * blocking.parts / threads
     traffic = FOREIGN_CYCLES * foreign_rows + SHARED_CYCLES * own_weights
     return -(-tasks // threads) * (work + weights + loads + tile_rows * TILE_CYCLES + TASK_CYCLES) + groups * traffic
 

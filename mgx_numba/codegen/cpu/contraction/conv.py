@@ -82,6 +82,7 @@ class ConvPointwise(Solver[ConvProblem]):
             (0, problem.out_channels, 1),
             problem.out_strides,
             problem.types,
+            fast_math=problem.fast_math,
             prologue=problem.prologue,
         )
 

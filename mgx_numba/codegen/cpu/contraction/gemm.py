@@ -13,6 +13,7 @@ from ...launch import Launch, Operand, Solution, TaskRange
 from ...problems.element_types import ITEMSIZE
 from ...problems.epilogue import NOT_COMPUTED, Epilogue
 from ...problems.gemm import GemmProblem
+from ...statements import indent
 from ..microkernels.register_tile import RegisterTile
 from ..microkernels.tile_table import tile_for
 from .batches import Batched, collapse
@@ -21,6 +22,7 @@ from .macro_kernel import MacroKernel
 from .near_weights import NearWeights
 from .pack import aligned_zeros, pack_panels, panel_count
 from .pack_kernel import pack_launch
+from .parts import SplitRows, one_by_one
 from .prologue import PrologueRows
 from .roofline import seconds
 from .solver import Setting, Solver, stored_types_refused
@@ -186,14 +188,18 @@ def product_launches(
     x: Operand = LEFT,
     name: str = "gemm",
     near: NearWeights | None = None,
+    tile: RegisterTile | None = None,
+    split: SplitRows | None = None,
 ) -> tuple[Launch, ...]:
     """One launch for each piece of the batch; ``w_steps`` are the right-hand side's strides along k and by panel.
 
     These, those of a and those of ``batched`` for both count words of the tile. ``near`` brings the right-hand side to
-    the tiles step by step; these are then not looked at.
+    the tiles step by step; these are then not looked at. The ``tile`` is the one for the problem's types, if none is
+    given. ``split`` says where a left-hand side in parts lies in scratch, which is then ``x``.
     """
+    tile = tile or tile_for(problem.types)
     return tuple(
-        _launch(problem, epilogue, piece, offsets, w, w_steps, threads, blocking, masked, x, name, near)
+        _launch(problem, epilogue, piece, offsets, w, w_steps, threads, blocking, masked, x, name, near, tile, split)
         for piece, offsets in batched.pieces()
     )
 
@@ -211,8 +217,9 @@ def _launch(
     x: Operand,
     name: str,
     near: NearWeights | None,
+    tile: RegisterTile,
+    split: SplitRows | None,
 ) -> Launch:
-    tile = tile_for(problem.types)
     depth, accumulator = max(tile.depth(problem.k), 1), problem.types.accumulator
     left, right, out = _sizes(problem, tile)
     blocking = cut(tile, batched.m, problem.n, depth, 1, batched.count, threads, given)
@@ -252,6 +259,10 @@ def _launch(
         before.declare(macro, blocking, offsets)
     else:
         macro.read_even_rows()
+    if tile.step > 1:
+        macro.read_matrix(0 if split is None else split.low)
+    if split is not None:
+        _read_parts(macro, split, problem.k, offsets["x"] // split.row)
     macro.decode = ["column0 = 0", *_batch_lines(batched)]
     macro.row = _row_lines(epilogue)
     macro.row_steps = {name: f"{name}_ld" for name in batched.strides if name not in ("x", "w")}
@@ -260,6 +271,20 @@ def _launch(
     flops = 2 * rows * problem.n * problem.k
     tasks = blocking.tasks(batched.m, panels, batched.count)
     return Launch(macro.source(), arguments.values, TaskRange(tasks, 1), flops, moved, epilogue.moving)
+
+
+def _read_parts(macro: MacroKernel, split: SplitRows, k: int, first: int) -> None:
+    """Let the macro-kernel look at the notes of rows, from the ``first`` one on."""
+    macro.arguments.pointer("flags", Operand("scratch", split.flags + 4 * first), "int32")
+    macro.arguments.integers(x_words=split.row, terms=k)
+    flag = "load_scalar(flags, idiv(x0 + (row + i) * x_ld, x_words))"
+    macro.instead = [
+        "special = 0",
+        "for i in range(left):",
+        f"    special += {flag}",
+        "if special > 0:",
+        *indent(one_by_one(macro.tile, "imin(2 * depth_now, terms - 2 * k0)", "1", "k0", [f"halved = {flag}"])),
+    ]
 
 
 def _batch_lines(batched: Batched) -> list[str]:

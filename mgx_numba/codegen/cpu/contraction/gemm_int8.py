@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -27,9 +26,10 @@ from ..microkernels.tile_table import tile_for
 from .batches import collapse
 from .gemm import LEFT, GemmPacked, product_launches
 from .pack import aligned_zeros, pack_panels
+from .pack_kernel import row_start
 from .solver import Setting, integer_types_refused
 
-__all__ = ["GemmInt8", "left_words", "row_start", "word_rows"]
+__all__ = ["GemmInt8", "left_words", "word_rows", "words_in_place"]
 
 
 class GemmInt8(GemmPacked):
@@ -67,7 +67,7 @@ class GemmInt8(GemmPacked):
         tile = tile_for(problem.types)
         *_, rows, columns = self.packed_lens(problem)
         pack: tuple[Launch, ...] = ()
-        x, scratch, words = LEFT, 0, _words_in_place(problem, tile)
+        x, scratch, words = LEFT, 0, words_in_place(problem, tile)
         if words is None:
             pack, words, scratch = left_words(problem, tile)
             x = Operand("scratch")
@@ -84,11 +84,11 @@ def _first_row(tile: RegisterTile) -> int:
     return int(tile.packing.column_sums)
 
 
-def _words_in_place(problem: GemmProblem, tile: RegisterTile) -> tuple[int, ...] | None:
+def words_in_place(problem: GemmProblem, tile: RegisterTile) -> tuple[int, ...] | None:
     """Strides of the left-hand side in words, if it already lies as the tile reads it."""
     together = tile.packing.k_interleave
     *outer, k_stride = problem.a_strides
-    as_it_is = tile.packing.a in ("", problem.types.a) and k_stride == 1 and not problem.k % together
+    as_it_is = tile.packing.a in ("", problem.types.a) and k_stride == 1 and not problem.k % (together * tile.step)
     if not as_it_is or any(stride % together for stride in outer):
         return None
     return (*(stride // together for stride in outer), 1)
@@ -142,17 +142,6 @@ def left_words(
     moved = rows * (problem.k + pitch * size)
     tasks = TaskRange(rows, claim(rows, moved))
     return (Launch(source, arguments.values, tasks, 0, moved),), strides, rows * pitch * size
-
-
-def row_start(arguments: Arguments, lens: Sequence[int], strides: Sequence[int]) -> list[str]:
-    """Statements: ``start``, where the row of number ``task`` begins among rows of such lens and strides."""
-    dims = [(n, s) for n, s in zip(lens, strides) if n > 1]
-    for d, (length, stride) in enumerate(dims):
-        arguments.integers(**{f"len{d}": length, f"stride{d}": stride})
-    lines = ["rest = task", "start = 0"]
-    for d in reversed(range(len(dims))):
-        lines += [f"start += imod(rest, len{d}) * stride{d}", f"rest = idiv(rest, len{d})"]
-    return lines
 
 
 def _pack_vector(given: str, form: str, lanes: int, contiguous: bool, left: str, close: bool) -> list[str]:

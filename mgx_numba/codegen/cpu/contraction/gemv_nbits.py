@@ -25,7 +25,7 @@ from ..microkernels.tile_table import tile_for
 from .batches import Batched, collapse
 from .blocking import Blocking
 from .epilogue_rows import Rows, kernel_name
-from .gemm_int8 import row_start
+from .pack_kernel import row_start
 from .gemv import TASK_BYTES, best_streams, finished_rows
 from .nbits import (
     LANES_TOGETHER,

@@ -17,7 +17,7 @@ from ...problems.epilogue import Epilogue
 from ...statements import for_tasks, indent, kernel_text
 from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
-from ..microkernels.tile_table import TILE_TABLE_ROWS, finish_block
+from ..microkernels.tile_table import MATRIX_BLOCK, TILE_TABLE_ROWS, finish_block
 from ..records import RecordText
 from .blocking import SUMS_BYTES, TABLE_TAPS, Blocking
 from .epilogue_rows import Rows, kernel_name
@@ -40,6 +40,9 @@ class MacroKernel:
     column past the last may be read on the right. The statements of ``near``, if there are any, bring the right-hand
     side of a step to the memory of that name, from which the tile then reads it.
 
+    With ``some_exist`` the statements of ``row`` set ``exists``: whether there is a result for the row. A tile that reads whole matrices is run by the
+    statements of ``instead`` where these, if there are any, set ``special``.
+
     Where rows grow steadily, tiles of full height finish their sums in registers (`finish_source`).
     """
 
@@ -61,11 +64,14 @@ class MacroKernel:
     several_taps: bool = False
     masked: bool = False
     near: list[str] = field(default_factory=list)
+    some_exist: bool = False
+    instead: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.rows = Rows(self.epilogue, self.dtype, self.tile.lanes)
         self.arguments.callee("tile", tile_source(self.tile, self.masked))
-        self.block = RecordText(finish_block(len(self.epilogue.operands)), "block")
+        matrix = self.tile.step > 1
+        self.block = RecordText(MATRIX_BLOCK if matrix else finish_block(len(self.epilogue.operands)), "block")
 
     def sizes(
         self, blocking: Blocking, m: int, n: int, panels: int, depth: int, taps: int, groups: int, beside: bool
@@ -113,6 +119,12 @@ class MacroKernel:
         """Set ``setup`` and ``table`` for rows that lie ``x_ld`` elements apart."""
         self.setup += ["filled = 0"]
         self.table = [*even_table("x_ld"), self.at_row()]
+
+    def read_matrix(self, low: int) -> None:
+        """For a tile that reads whole matrices: rows lie ``x_ld`` elements apart, low parts ``low`` behind the high
+        ones."""
+        self.arguments.integers(x_low=low)
+        self.setup += self.block.fill(x_row="x_ld", x_low="x_low")
 
     def _task(self) -> list[str]:
         columns = self.tile.columns
@@ -188,17 +200,27 @@ class MacroKernel:
 
     def _parked_rows(self) -> list[str]:
         """One tile, whose sums lie in memory between the products and the epilogue."""
+        text = self.rows.text()
+        if self.some_exist:
+            text = ["if exists:", *indent(text)]
         return [
             "left = imin(left, height)",
             *self.table,
             self.block.put("touched", 0),
             *([] if self.steady else self._touch()),
-            *run_tile(self.tile, self.arguments, self.block),
+            *self._run(),
             "if finish:",
             *indent([*self.before_rows, "for i in range(left):"]),
-            *indent([*self.row, *self.rows.text(), "sums_row += sums_ld"], 2),
+            *indent([*self.row, *text, "sums_row += sums_ld"], 2),
             "row += left",
         ]
+
+    def _run(self) -> list[str]:
+        run = run_tile(self.tile, self.arguments, self.block)
+        if self.tile.step == 1:
+            return run
+        run = [self.block.put("exist", "left"), *run]
+        return [*self.instead, "if special == 0:", *indent(run)] if self.instead else run
 
     def _finished_rows(self) -> list[str]:
         """Tiles of full height whose sums never leave the registers: ``tiles`` says how many."""
@@ -276,6 +298,8 @@ def run_tile(tile: RegisterTile, arguments: Arguments, block: RecordText) -> lis
 
 def next_height(tile: RegisterTile, tall: bool) -> list[str]:
     """Statements: the ``height`` of the tile that is next where ``left`` rows are; ``tall`` ones may be taken."""
+    if tile.step > 1:
+        return [f"height = {tile.rows} if left > {tile.heights[1]} else {tile.heights[1]}"]
     lines = [f"height = ({height_table(tile)} >> (4 * imin(left, {tile.rows}))) & 15"]
     if tall and tile.tall:
         more = f"over <= idiv(left, {tile.rows}) * {tile.tall - tile.rows}"

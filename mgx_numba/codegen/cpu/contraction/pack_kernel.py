@@ -13,7 +13,7 @@ from ..kernel import cpu_kernel
 from ..microkernels.register_tile import RegisterTile
 from .pack import panel_count
 
-__all__ = ["pack_launch"]
+__all__ = ["pack_launch", "row_start"]
 
 MOST_DIMS = 3
 """Dimensions of a packing after merging: batch, rows and columns."""
@@ -79,6 +79,17 @@ def pack_launch(
     count = math.prod(lens)
     moved = count * k * (n + panels * tile.columns) * size
     return (Launch(source, arguments.values, TaskRange(count * panels, 1), 0, moved),)
+
+
+def row_start(arguments: Arguments, lens: Sequence[int], strides: Sequence[int]) -> list[str]:
+    """Statements: ``start``, where the row of number ``task`` begins among rows of such lens and strides."""
+    dims = [(n, s) for n, s in zip(lens, strides) if n > 1]
+    for d, (length, stride) in enumerate(dims):
+        arguments.integers(**{f"len{d}": length, f"stride{d}": stride})
+    lines = ["rest = task", "start = 0"]
+    for d in reversed(range(len(dims))):
+        lines += [f"start += imod(rest, len{d}) * stride{d}", f"rest = idiv(rest, len{d})"]
+    return lines
 
 
 def _contiguous_rows(tile: RegisterTile) -> list[str]:

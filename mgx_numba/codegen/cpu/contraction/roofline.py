@@ -13,8 +13,8 @@ the estimates lose by all their constants is measured by `bench.choices`."""
 
 
 def peak_flops(tile: RegisterTile) -> float:
-    """Floating-point operations per second of one thread: two multiply-add units of the tile's vector width."""
-    return 4.0 * tile.lanes * tile.packing.k_interleave * machine().clock
+    """Operations per second of one thread that runs the tile."""
+    return 2.0 * tile.lanes * tile.packing.k_interleave / tile.cycles * machine().clock
 
 
 def seconds(tile: RegisterTile, flops: float, moved: float, threads: int) -> float:

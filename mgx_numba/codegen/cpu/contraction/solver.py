@@ -83,9 +83,11 @@ class Solver(Protocol, Generic[P]):
 
     Attributes:
         reads_blocks: whether it is for products whose weights are in blocks of few bits, and for no others.
+        looks_at_values: whether it may find weights unsuited when it packs them, so that it has to know them before.
     """
 
     reads_blocks: ClassVar[bool] = False
+    looks_at_values: ClassVar[bool] = False
 
     @property
     def name(self) -> str:

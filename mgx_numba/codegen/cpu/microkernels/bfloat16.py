@@ -9,23 +9,11 @@ from typing import Any
 
 from llvmlite import ir
 
+from ..lang.bfloat16 import BFloat16
 from .tile import tile_intrinsic
 from .tile_writer import ProductWriter
 
 __all__ = ["tile_dot2_bfloat16"]
-
-
-class _BFloat16(ir.Type):
-    """LLVM's ``bfloat``, which llvmlite has no name for."""
-
-    def _to_string(self) -> str:
-        return "bfloat"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _BFloat16)
-
-    def __hash__(self) -> int:
-        return hash(_BFloat16)
 
 
 class _BFloat16Writer(ProductWriter):
@@ -36,7 +24,7 @@ class _BFloat16Writer(ProductWriter):
         self.left_align = 2
 
     def _multiply_add(self, left: ir.Value, right: ir.Value, sums: ir.Value) -> ir.Value:
-        pairs = ir.VectorType(_BFloat16(), 2 * self.lanes)
+        pairs = ir.VectorType(BFloat16(), 2 * self.lanes)
         operands = [self.ir.bitcast(x, pairs) for x in (left, right)]
         return self.call(f"llvm.x86.avx512bf16.dpbf16ps.{32 * self.lanes}", self.vector, [sums, *operands])
 

@@ -47,12 +47,16 @@ class Packing:
     many of a row on the left; they are multiplied at once. Where k ends before such a group does, the rest of it is
     zero on the right. With ``column_sums`` each panel starts with one more row: the sums of its columns over k, as
     accumulators.
+
+    Where elements are in two ``parts`` (their high and their low half, which together are nearly the element), those
+    of the left-hand side are two matrices, and each step of a panel is followed by its low halves.
     """
 
     a: str = ""
     b: str = ""
     k_interleave: int = 1
     column_sums: bool = False
+    parts: int = 1
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,10 @@ class RegisterTile:
     Constant right-hand sides are packed for it in panels of ``columns`` columns, each panel K-major. ``intrinsic``
     names the variants in the kernel language (by default ``tile_<dtype>``); ``finishes`` says that there is also an
     intrinsic ``tile_finish_<dtype>``, which works on the sums before they leave the registers.
+
+    A tile whose ``step``, the words of k that it multiplies at once, is more than one reads whole matrices: rows lie
+    evenly, and k ends with a step, what is too much of it being zero on the right. It is best run over ``near_depth``
+    words at a time (0: as many as any other). ``cycles`` are those of a vector of sums for one word.
     """
 
     name: str
@@ -88,6 +96,9 @@ class RegisterTile:
     state: TileState | None = None
     intrinsic: str = ""
     finishes: bool = True
+    step: int = 1
+    near_depth: int = 0
+    cycles: float = 0.5
 
     def __post_init__(self) -> None:
         if not self.intrinsic:
@@ -134,8 +145,8 @@ class RegisterTile:
         return dtype if together == 1 else f"int{8 * together * itemsize(dtype)}"
 
     def depth(self, k: int) -> int:
-        """Words of a row of k elements."""
-        return -(-k // self.packing.k_interleave)
+        """Words of a row of k elements, in whole steps."""
+        return -(-k // (self.packing.k_interleave * self.step)) * self.step
 
     def variants(self) -> tuple[int, ...]:
         """Row counts of all variants, those taken most first."""

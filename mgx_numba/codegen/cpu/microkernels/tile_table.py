@@ -12,18 +12,21 @@ from ....errors import UnsupportedError
 from ...problems.element_types import ElementTypes
 from .. import host
 from ..records import Holds, Record, Word, pointer
+from .amx_table import AMX_TILES
 from .bfloat16_table import BFLOAT16_TILES
 from .int8_table import INT8_TILES
 from .register_tile import RegisterTile, TileTypes, avx2, avx512, everywhere, neon
 from .stored_table import STORED_TILES
 
 __all__ = [
+    "MATRIX_BLOCK",
     "PREFETCH_STEPS",
     "TILES",
     "TILE_BLOCK",
     "TILE_TABLE_ROWS",
     "declared_tile",
     "finish_block",
+    "matrix_tile",
     "tile_for",
 ]
 
@@ -75,6 +78,16 @@ _FINISH_WORDS = (
     Word("out_row", "elements from one row of the result to the next"),
 )
 
+MATRIX_BLOCK = TILE_BLOCK.followed_by(
+    "matrix tile",
+    (
+        Word("x_row", "elements from one row of the left-hand side to the next"),
+        Word("x_low", "elements from its high parts to its low ones"),
+        Word("exist", "rows that exist; nothing is read or written of others"),
+    ),
+)
+"""The argument block of a tile that reads whole matrices. Its table has, for each tap, where the first row is."""
+
 TILE_TABLE_ROWS = 16
 """Row length of the offsets table, at least the rows of the tallest tile."""
 
@@ -94,7 +107,7 @@ TILES = (
     *BFLOAT16_TILES,
     *STORED_TILES,
 )
-"""All tiles, the better ones of the same types first."""
+"""The tiles that read rows wherever they lie, the better ones of the same types first."""
 
 
 @functools.lru_cache(maxsize=16)
@@ -124,6 +137,16 @@ def tile_for(types: ElementTypes) -> RegisterTile:
     return tile
 
 
+def matrix_tile(types: ElementTypes) -> RegisterTile | None:
+    """The first declared tile of these types that reads whole matrices and that the CPU can run."""
+    return _declared_matrix(TileTypes.of(types), host.host())
+
+
 @functools.lru_cache(maxsize=32)
 def _declared(types: TileTypes, cpu: host.Host) -> RegisterTile | None:
     return next((tile for tile in TILES if tile.types == types and tile.isa(cpu)), None)
+
+
+@functools.lru_cache(maxsize=32)
+def _declared_matrix(types: TileTypes, cpu: host.Host) -> RegisterTile | None:
+    return next((tile for tile in AMX_TILES if tile.types == types and tile.isa(cpu)), None)

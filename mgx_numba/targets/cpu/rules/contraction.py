@@ -60,15 +60,18 @@ def lower_contraction(low: Lowering, ins: Instruction) -> None:
 
 
 def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
-    problem, operands, weights = what.problem, what.operands, what.weights
+    precise = low.options.precision
+    problem, operands, weights = replace(what.problem, fast_math=precise != "highest"), what.operands, what.weights
     constant = weights if what.blocks is None else what.blocks
     if weights is not None and weights.dtype.name != problem.types.b:
-        problem = _with_stored_weights(low, problem, weights)
+        problem = _with_stored_weights(low, problem, weights.dtype.name)
+    elif weights is not None and precise == "medium" and problem.types.uniform == "float32":
+        problem = _with_stored_weights(low, problem, "bfloat16")
     places = tuple(tuple(int(s) for s in own) for own in what.strides)
     request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
     chosen = _choose(low, request)
     room = 0 if constant is None else low.packing_room  # what is packed in every run is not worth transforming
-    unsuited: list[str] = []
+    unsuited = [] if constant is not None else [own.name for own in _SOLVERS if own.looks_at_values]
     while True:
         if unsuited or chosen.solver.packing_growth(problem) > room:
             chosen = Candidate(_select(low, problem, room, unsuited))
@@ -122,10 +125,10 @@ def _plan(low: Lowering, request: Request, chosen: Candidate) -> Solution:
 
 
 def _with_stored_weights(
-    low: Lowering, problem: GemmProblem | ConvProblem, weights: np.ndarray
+    low: Lowering, problem: GemmProblem | ConvProblem, dtype: str
 ) -> GemmProblem | ConvProblem:
-    """The problem over weights as they are stored, if a solver for them is the quickest; else over float32."""
-    stored = replace(problem, types=replace(problem.types, b=weights.dtype.name))
+    """The problem over weights of a dtype, if a solver for them is the quickest; else over float32."""
+    stored = replace(problem, types=replace(problem.types, b=dtype))
     try:
         quickest = _select(low, stored, low.packing_room)
     except UnsupportedError:

@@ -71,7 +71,7 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
         operands[name] = _aligned(low, ins, operands[name])
     request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
     offsets = [operands["out"].byte_offset, *(view.byte_offset for view in what.extras)]
-    placed = PlacedRequest(request, gcd(VECTOR_BYTES, *offsets), _precision(low))
+    placed = PlacedRequest(request, gcd(VECTOR_BYTES, *offsets), low.options.precision)
     solution = low.backend.plan(placed)
     operands |= {f"e{k}": view for k, view in enumerate(what.extras)}
     if isinstance(problem, ConvProblem):
@@ -84,10 +84,6 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
         low.launch(launch, operands, ins)
 
 
-def _precision(low: Lowering) -> str:
-    return low.options.float32_matmul_precision or ("high" if low.options.fast_math else "highest")
-
-
 def _is_narrow(low: Lowering, problem: ConvProblem) -> bool:
     """Whether operands of a convolution can come in vectors if its few channels are filled up to whole ones."""
     filled = _filled(problem)
@@ -95,7 +91,7 @@ def _is_narrow(low: Lowering, problem: ConvProblem) -> bool:
         return False
     if filled.in_channels > MOST_FILLED * problem.in_channels:
         return False
-    placed = PlacedRequest(Request(filled, Epilogue(), (), 1, False), precision=_precision(low))
+    placed = PlacedRequest(Request(filled, Epilogue(), (), 1, False), precision=low.options.precision)
     return not (refusal(placed) and fma_refusal(placed))
 
 

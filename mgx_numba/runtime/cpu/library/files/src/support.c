@@ -1,8 +1,11 @@
 /* Messages of errors, and whether this CPU has what the kernels were compiled for. */
+#define _GNU_SOURCE
 #include <cpuid.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "plan.h"
 
@@ -44,12 +47,22 @@ static int has(const mgx_feature *feature, uint64_t state)
     return (words[feature->reg] >> feature->bit & 1) && (feature->state & ~state) == 0;
 }
 
+/* Whether the system gives this process the state of AMX's tiles, for which it has to be asked (Linux 5.16,
+ * Documentation/arch/x86/xstate.rst): ARCH_REQ_XCOMP_PERM, 0x1023, of component 18. */
+static int may_use_tiles(void)
+{
+    return syscall(SYS_arch_prctl, 0x1023, 18) == 0;
+}
+
 mgx_status mgx_check_cpu(void)
 {
     const uint64_t state = enabled_state();
+    const uint64_t tiles = (uint64_t)1 << 18;
     char missing[MESSAGE_BYTES / 2] = "";
+    int asks_for_tiles = 0;
     for (size_t k = 0; k < mgx_this_plan.feature_count; k++) {
         const mgx_feature *feature = &mgx_this_plan.features[k];
+        asks_for_tiles |= (feature->state & tiles) != 0;
         if (!has(feature, state) && strlen(missing) + strlen(feature->name) + 2 < sizeof missing) {
             strcat(missing, " ");
             strcat(missing, feature->name);
@@ -57,5 +70,7 @@ mgx_status mgx_check_cpu(void)
     }
     if (missing[0])
         return mgx_fail(MGX_UNSUPPORTED_CPU, "this CPU lacks features that the library was compiled for:%s", missing);
+    if (asks_for_tiles && !may_use_tiles())
+        return mgx_fail(MGX_UNSUPPORTED_CPU, "the system does not let this process use AMX");
     return MGX_SUCCESS;
 }

@@ -1,0 +1,154 @@
+"""Matrix products over tiles that read whole matrices (`amx_table`): float32 in two parts, float32 rounded to bfloat16
+by constant bfloat16, and 8-bit integers.
+
+The right-hand side is a constant, packed in whole steps. The left-hand side is brought into the tile's form by a launch
+of its own, unless it has it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from ...launch import Launch, Operand, Solution
+from ...problems.convolution import ConvProblem
+from ...problems.element_types import ITEMSIZE, ElementTypes
+from ...problems.epilogue import NOT_COMPUTED
+from ...problems.gemm import GemmProblem
+from ..machine import machine
+from ..microkernels.register_tile import RegisterTile
+from ..microkernels.tile_table import matrix_tile
+from .batches import collapse
+from .conv import ConvPointwise
+from .gemm import LEFT, GemmPacked, product_launches
+from .gemm_int8 import left_words, word_rows, words_in_place
+from .pack import aligned_zeros, pack_panels, panel_count
+from .parts import split_rows, split_weights
+from .roofline import seconds
+from .solver import Setting
+
+__all__ = ["ConvPointwiseTiles", "GemmTiles", "form_seconds", "part_rows", "refused_tiles", "tile_of"]
+
+FORM_SECONDS = 2.5e-10
+"""Time to bring one element on the left into the tile's form: a dozen instructions for 16 of them, and the traffic."""
+LAUNCH_SECONDS = 2e-6
+"""Of a launch more: threads meet at its end."""
+
+
+def tile_of(types: ElementTypes) -> RegisterTile:
+    """The tile of these types, for which `refused_tiles` has found no reason."""
+    tile = matrix_tile(types)
+    assert tile is not None
+    return tile
+
+
+def refused_tiles(types: ElementTypes, fast_math: bool) -> str | None:
+    """Why tiles do not multiply these types."""
+    tile = matrix_tile(types)
+    if tile is None or types.out != types.accumulator:
+        return f"no tile of whole matrices is declared for {types}"
+    if tile.packing.parts > 1 and not fast_math:
+        return "fast_math is off, and products in parts have 16 bits of a number"
+    return None
+
+
+def part_rows(tile: RegisterTile, matrices: np.ndarray) -> np.ndarray:
+    """Weights ``[..., k, n]`` as rows of words, those of their low parts behind those of the high ones of each step.
+
+    Raises:
+        UnsuitedWeights: they cannot be split.
+    """
+    if tile.packing.parts == 1:
+        return word_rows(tile, matrices)
+    both = [word_rows(tile, part) for part in split_weights(matrices)]
+    *outer, depth, n = both[0].shape
+    steps = [part.reshape(*outer, depth // tile.step, 1, tile.step, n) for part in both]
+    return np.concatenate(steps, axis=-3).reshape(*outer, 2 * depth, n)
+
+
+def form_seconds(elements: int, threads: int) -> float:
+    """Time to bring so many elements into a tile's form."""
+    return LAUNCH_SECONDS + FORM_SECONDS * elements / max(threads, 1)
+
+
+class GemmTiles(GemmPacked):
+    """A product with a constant right-hand side."""
+
+    name = "gemm_tiles"
+    looks_at_values = True
+
+    def refused_types(self, problem: GemmProblem) -> str | None:
+        return refused_tiles(problem.types, problem.fast_math)
+
+    def declines(self, problem: GemmProblem) -> str | None:
+        if problem.prologue:
+            return NOT_COMPUTED
+        return "the sum is empty" if problem.k == 0 else super().declines(problem)
+
+    def packed_lens(self, problem: GemmProblem) -> tuple[int, ...]:
+        tile = tile_of(problem.types)
+        (matrices, *_) = super().packed_lens(problem)
+        return (matrices, panel_count(tile, problem.n), tile.packing.parts * tile.depth(problem.k), tile.columns)
+
+    def pack_weights(self, problem: GemmProblem, weights: np.ndarray) -> np.ndarray:
+        """As `GemmPacked.pack_weights`, in words: int32.
+
+        Raises:
+            UnsuitedWeights: they cannot be split.
+        """
+        tile, lens = tile_of(problem.types), self.packed_lens(problem)
+        out = aligned_zeros(lens, tile.right_word)
+        distinct = weights[tuple(slice(1 if s == 0 else None) for s in problem.b_strides[:-2])]
+        target = out.reshape(*distinct.shape[:-2], *lens[1:])
+        for index in np.ndindex(*distinct.shape[:-2]):
+            pack_panels(part_rows(tile, distinct[index]), target[index])
+        return out
+
+    def solve(self, problem: GemmProblem, setting: Setting) -> Solution:
+        epilogue, strides, threads, blocking = setting
+        tile = tile_of(problem.types)
+        pack: tuple[Launch, ...] = ()
+        x, scratch, words, split = LEFT, 0, words_in_place(problem, tile), None
+        if tile.packing.parts > 1:
+            split = split_rows(problem, tile)
+            pack, words, scratch = split.pack, split.strides, split.scratch
+        elif words is None:
+            pack, words, scratch = left_words(problem, tile)
+        if pack:
+            x = Operand("scratch")
+        assert words is not None
+        product = dataclasses.replace(problem, a_strides=words)
+        batched = collapse(product, epilogue, strides, self.panel_strides(problem))
+        rows = self.packed_lens(problem)[-2]
+        steps = (tile.packing.parts * tile.columns, tile.columns * rows)
+        launches = product_launches(
+            product, epilogue, batched, Operand("w"), steps, threads, blocking, x=x, name=self.name, tile=tile, split=split
+        )  # fmt: skip
+        return Solution((*pack, *launches), scratch)
+
+    def estimate(self, problem: GemmProblem, threads: int = 1) -> float:
+        tile = tile_of(problem.types)
+        matrices, panels, depth, columns = self.packed_lens(problem)
+        shared = matrices == 1
+        m = problem.m * (problem.batch_count if shared else 1)
+        rows = -(-m // tile.step) * tile.step * (1 if shared else problem.batch_count)
+        k = depth // tile.packing.parts * tile.packing.k_interleave
+        moved = problem.batch_count * problem.m * (
+            ITEMSIZE[problem.types.a] * problem.k + ITEMSIZE[problem.types.accumulator] * problem.n
+        ) + 4 * matrices * panels * depth * columns
+        formed = 0.0
+        if words_in_place(problem, tile) is None:
+            formed = form_seconds(problem.batch_count * problem.m * problem.k, threads)
+        return formed + seconds(tile, 2 * rows * panels * columns * k, moved, threads)
+
+
+class ConvPointwiseTiles(ConvPointwise):
+    """A 1x1 convolution over pixels that lie evenly spaced."""
+
+    name = "conv_1x1_tiles"
+    looks_at_values = True
+    _gemm = GemmTiles()
+
+    def declines(self, problem: ConvProblem) -> str | None:
+        return super().declines(problem) or self._gemm.declines(self._product(problem))

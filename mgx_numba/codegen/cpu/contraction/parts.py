@@ -1,0 +1,203 @@
+"""The left-hand side in two parts, for tiles that multiply float32 so: text that splits it, and text that multiplies
+what cannot be split.
+
+Each launch that splits notes of every row (or line of pixels) whether bfloat16 has its numbers: of a row with infinity,
+NaN, what rounds to infinity, or nothing but numbers so small that their rest would be a denormal, the parts are the
+high and the low half of each number's bits. Where a block of rows reads one of those, its sums are computed one by one
+in float32, of numbers put together again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...arguments import Arguments
+from ...launch import Launch, Operand, TaskRange
+from ...problems.gemm import GemmProblem
+from ...statements import for_tasks, indent, kernel_text, vector_loop
+from .. import host
+from ..kernel import cpu_kernel
+from ..loops import claim
+from ..microkernels.register_tile import RegisterTile
+from ..microkernels.tile_table import TILE_TABLE_ROWS
+from .pack_kernel import row_start
+from .solver import UnsuitedWeights
+
+__all__ = [
+    "LINE_ELEMENTS", "SplitRows", "declare_parts", "halve_vector", "one_by_one", "split_row", "split_rows",
+    "split_vector", "split_weights",
+]  # fmt: skip
+
+LINE_ELEMENTS = host.CACHE_LINE // 2
+"""Parts in a cache line."""
+SMALLEST = 2.0**-30
+"""The largest number of a row from which on it is split: where the row has smaller ones, what is lost of them is below
+2**-80 of it."""
+SMALLEST_WEIGHT = 2.0**-70
+"""The same of a column of weights: products of the two are far above the denormals."""
+LARGEST = float(np.uint32(0x7F7F7FFF).view(np.float32))
+"""The largest number that rounds to a finite bfloat16."""
+
+
+def _bits(value: float) -> int:
+    return int(np.float32(value).view(np.int32))
+
+
+def split_weights(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """High and low part, float32 each, of weights ``[..., k, n]``.
+
+    Raises:
+        UnsuitedWeights: bfloat16 does not have one of them, or none of a column that is not zero.
+    """
+    import ml_dtypes
+
+    size = np.abs(weights)
+    columns = size.max(axis=-2, initial=0)
+    if not (columns <= LARGEST).all():
+        raise UnsuitedWeights("weights that are not finite, or round to infinity")
+    if ((columns < SMALLEST_WEIGHT) & (columns > 0)).any():
+        raise UnsuitedWeights("a column of weights has none above the denormals of its low parts")
+    high = weights.astype(ml_dtypes.bfloat16).astype(np.float32)
+    return high, weights - high
+
+
+def split_vector(value: str, at: str, left: str = "") -> list[str]:
+    """Statements that store both parts of a vector, or of the first ``left`` elements of it, at element ``at`` of
+    ``packed``, and keep the largest of its numbers in ``top``. The low parts are ``low`` elements behind."""
+    end, more = ("_tail", f", {left}") if left else ("", "")
+    return [
+        f"value = {value}",
+        "top = max(top, bitwise_and(bits_int32(value), 0x7FFFFFFF))",
+        "high = round_bfloat16(value)",
+        f"store{end}(packed, {at}, high{more})",
+        f"store{end}(packed, {at} + low, round_bfloat16(sub(value, cast_float32(high))){more})",
+    ]
+
+
+def halve_vector(value: str, at: str, left: str = "") -> list[str]:
+    """As `split_vector`, of the halves of each number's bits, into ``halves``."""
+    end, more = ("_tail", f", {left}") if left else ("", "")
+    return [
+        f"bits = bits_uint32({value})",
+        f"store{end}(halves, {at}, cast_uint16(shift_right(bits, 16)){more})",
+        f"store{end}(halves, {at} + low, cast_uint16(bitwise_and(bits, 0xFFFF)){more})",
+    ]
+
+
+def split_row(split: Sequence[str], halve: Sequence[str]) -> list[str]:
+    """Statements: all of row ``task`` split, or halved if that cannot be, and its note in ``flags``."""
+    lanes = LINE_ELEMENTS
+    return [
+        f"top = const_int32(0, {lanes})",
+        *split,
+        "most = reduce_max(top)",
+        f"halved = most > {_bits(LARGEST)} or (most > 0 and most < {_bits(SMALLEST)})",
+        "store_scalar(flags, task, 1 if halved else 0)",
+        "if halved:",
+        *indent(halve),
+    ]
+
+
+def declare_parts(arguments: Arguments, low: int, flags: int) -> None:
+    """Arguments of a launch that splits: ``packed``, ``halves``, ``flags`` at that byte of scratch, and ``low``."""
+    arguments.pointer("packed", "scratch", "bfloat16")
+    arguments.pointer("halves", "scratch", "uint16")
+    arguments.pointer("flags", Operand("scratch", flags), "int32")
+    arguments.integers(low=low)
+
+
+@dataclass(frozen=True)
+class SplitRows:
+    """Rows in parts, which ``pack`` makes: their ``strides``, the length of one and the way to the low parts in words,
+    where the notes begin, and the bytes of all of it."""
+
+    pack: tuple[Launch, ...]
+    strides: tuple[int, ...]
+    row: int
+    low: int
+    flags: int
+    scratch: int
+
+
+def split_rows(problem: GemmProblem, tile: RegisterTile) -> SplitRows:
+    """The left-hand side of a product. A row is one task; rows that a batch repeats are there once. They end with zeros
+    and are an odd number of lines long, so that those of a tile lie in different sets of the cache."""
+    lens = [n if s else 1 for n, s in zip(problem.batch, problem.a_strides)] + [problem.m]
+    pitch = (-(-problem.k // LINE_ELEMENTS) | 1) * LINE_ELEMENTS
+    row, rows = pitch // tile.packing.k_interleave, int(np.prod(lens))
+    words = [row * int(np.prod(lens[d + 1 :])) for d in range(len(lens))]
+    batch = len(problem.batch)
+    words = [w if s or d == batch else 0 for d, (w, s) in enumerate(zip(words, problem.a_strides))]
+    flags = 2 * 2 * rows * pitch
+    arguments = Arguments()
+    arguments.pointer("x", "x", "float32")
+    declare_parts(arguments, rows * pitch, flags)
+    arguments.integers(k=problem.k, k_stride=problem.a_strides[-1], pitch=pitch)
+    contiguous = problem.a_strides[-1] == 1 or problem.k == 1
+
+    def load(left: str) -> str:
+        end, fill = ("_tail", f"{left}, 0, ") if left else ("", "")
+        place = "x, start + c" if contiguous else "x, start + c * k_stride, k_stride"
+        return f"load{'' if contiguous else '_strided'}{end}({place}, {fill}{LINE_ELEMENTS})"
+
+    def walk(write: Callable[[str, str], list[str]]) -> list[str]:
+        return vector_loop(LINE_ELEMENTS, lambda left: write(load(left), "task * pitch + c"), "0", "k")
+
+    task = [*row_start(arguments, lens, problem.a_strides), *split_row(walk(split_vector), walk(halve_vector))]
+    name = f"split_{'rows' if contiguous else 'strided'}_kernel"
+    source = cpu_kernel(name, kernel_text([*arguments.bind(), *for_tasks(task)]))
+    moved = rows * (4 * problem.k + 4 * pitch)
+    launch = Launch(source, arguments.values, TaskRange(rows, claim(rows, moved)), 0, moved)
+    low = rows * row
+    return SplitRows((launch,), (*words, 1), row, low, flags, flags + 4 * rows)
+
+
+def one_by_one(tile: RegisterTile, terms: str, taps: str, start: str, flag: Sequence[str]) -> list[str]:
+    """Statements that add the products of a step to the sums of ``left`` rows, one by one in float32.
+
+    ``terms`` numbers of each of ``taps`` taps; ``start`` is not 0 where there are sums to add to. The statements of
+    ``flag`` set ``halved``, the note of what row ``i`` reads at tap ``t``.
+    """
+    lanes, columns, step = tile.lanes, tile.columns, tile.step
+    low = step * columns
+    return [
+        "for i in range(left):",
+        f"    for c in range(0, sums_ld, {lanes}):",
+        *indent([
+            f"acc = const_float32(0, {lanes})",
+            f"if {start} > 0:",
+            f"    acc = load(sums, sums_row + i * sums_ld + c, {lanes})",
+            f"right = w0 + (p0 + idiv(c, {columns})) * w_panel + ({start}) * w_step + imod(c, {columns})",
+            f"for t in range({taps}):",
+            *indent([
+                *flag,
+                f"at = x0 + row * x_ld + k0 * x_step + table[t * {TILE_TABLE_ROWS}] + i * x_ld",
+                f"for k in range({terms}):",
+                *indent([
+                    "word = idiv(k, 2)",
+                    "half = 16 * imod(k, 2)",
+                    *_halves("x", "at + word", "x_low", "half", lanes, "a"),
+                    "joined = bits_float32(bitwise_or(a_high, a_low))",
+                    "added = add(bits_float32(a_high), bits_float32(shift_left(a_low, 16)))",
+                    "factor = joined if halved != 0 else added",
+                    "place = t * depth_now + word",
+                    f"goal = right + idiv(place, {step}) * {2 * low} + imod(place, {step}) * {columns}",
+                    *_halves("w", "goal", str(low), "half", lanes, "b", splat=False),
+                    "acc = fma(factor, add(bits_float32(b_high), bits_float32(shift_left(b_low, 16))), acc)",
+                ]),
+            ]),
+            "store(sums, sums_row + i * sums_ld + c, acc)",
+        ], 2),
+    ]  # fmt: skip
+
+
+def _halves(pointer: str, at: str, low: str, half: str, lanes: int, name: str, splat: bool = True) -> list[str]:
+    """Statements: the high part of one half of a word in the high bits of int32, the low part in the low ones."""
+    load = "load_splat" if splat else "load"
+    return [
+        f"{name}_high = shift_left(shift_right({load}({pointer}, {at}, {lanes}), {half}), 16)",
+        f"{name}_low = bitwise_and(shift_right({load}({pointer}, {at} + {low}, {lanes}), {half}), 0xFFFF)",
+    ]

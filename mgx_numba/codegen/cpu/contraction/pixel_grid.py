@@ -1,0 +1,206 @@
+"""Pixels of a convolution's input on a grid from which tiles of whole matrices read every tap evenly.
+
+The grid is the padded input, its lines sorted by their number modulo the stride: line ``y`` of those with remainder
+``r`` is the padded input's line ``y * stride + r``. Lines are a multiple of the horizontal stride long. So output
+``(y, x)`` reads, at each tap, what lies ``(y * width + x) * stride * pixel`` behind what output ``(0, 0)`` reads:
+successive outputs, over all lines, are evenly spaced rows. Those that stand between the end of a line and the next are
+computed and dropped. Lines of zeros at the end are read by the last of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...arguments import Arguments
+from ...launch import Launch, TaskRange
+from ...problems.convolution import ConvProblem
+from ...problems.element_types import ITEMSIZE
+from ...statements import for_tasks, indent, kernel_text, vector_loop
+from .. import host
+from ..kernel import cpu_kernel
+from ..loops import claim
+from ..microkernels.register_tile import RegisterTile
+from .parts import declare_parts, halve_vector, split_row, split_vector
+
+__all__ = ["PixelGrid", "grid_refusal"]
+
+
+def grid_refusal(problem: ConvProblem) -> str | None:
+    """Why a problem's input cannot be brought onto a grid."""
+    p = problem.volume()
+    if problem.transposed:
+        return "the convolution is transposed"
+    if p.in_lens[0] > 1 or p.kernel[0] > 1 or p.pads_begin[0] or p.pads_end[0]:
+        return "there are three spatial dimensions"
+    return "the input is cropped" if min(*p.pads_begin, *p.pads_end) < 0 else None
+
+
+@dataclass(frozen=True)
+class PixelGrid:
+    """The grid of a problem for a tile; lengths and strides are in words of the tile unless said otherwise.
+
+    Where a line of taps is multiplied in fewer steps than its taps one by one, it is one tap (``merged``).
+    """
+
+    problem: ConvProblem
+    tile: RegisterTile
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "volume", self.problem.volume())
+
+    @property
+    def form(self) -> str:
+        """Dtype of an element on the grid."""
+        return self.tile.packing.a or self.tile.types.a
+
+    @property
+    def pixel_elements(self) -> int:
+        """Elements of a pixel, whole words."""
+        together = self.tile.packing.k_interleave
+        return -(-self.problem.in_channels // together) * together
+
+    @property
+    def pixel(self) -> int:
+        return self.pixel_elements // self.tile.packing.k_interleave
+
+    @property
+    def merged(self) -> bool:
+        p = self.volume
+        if p.groups > 1 or p.dilation[2] > 1:
+            return False
+        return self.tile.depth(p.kernel[2] * self.pixel_elements) < p.kernel[2] * self.tile.depth(p.in_channels)
+
+    @property
+    def terms(self) -> int:
+        """Elements of a tap on the left."""
+        return self.volume.kernel[2] * self.pixel_elements if self.merged else self.problem.group_in
+
+    @property
+    def taps(self) -> int:
+        kernel = self.volume.kernel
+        return kernel[1] if self.merged else kernel[1] * kernel[2]
+
+    @property
+    def width(self) -> int:
+        """Outputs of a line, those that are dropped too."""
+        p = self.volume
+        return -(-(p.in_lens[2] + p.pads_begin[2] + p.pads_end[2]) // p.stride[2])
+
+    @property
+    def rows(self) -> int:
+        """Outputs of an image."""
+        return self.volume.out_lens[1] * self.width
+
+    @property
+    def line(self) -> int:
+        return self.width * self.volume.stride[2] * self.pixel
+
+    @property
+    def reach(self) -> int:
+        """Lines of one remainder from the first that an output reads to the last, and what follows the last pixel."""
+        p = self.volume
+        last = (p.kernel[1] - 1) * p.dilation[1] // p.stride[1]
+        behind = (p.kernel[2] - 1) * p.dilation[2] * self.pixel + self.tile.depth(self.terms)
+        return last + 1 + behind // self.line
+
+    @property
+    def lines(self) -> int:
+        """Lines of one remainder in an image."""
+        return self.volume.out_lens[1] + self.reach
+
+    @property
+    def phases(self) -> int:
+        """Remainders of lines."""
+        return self.volume.stride[1]
+
+    @property
+    def image(self) -> int:
+        return self.phases * self.lines * self.line
+
+    @property
+    def low(self) -> int:
+        """From the high parts to the low ones, a multiple of cache lines; 0 where there is one part."""
+        if self.tile.packing.parts == 1:
+            return 0
+        line = host.CACHE_LINE // ITEMSIZE[self.tile.left_word]
+        return -(-self.problem.batch * self.image // line) * line
+
+    @property
+    def flags(self) -> int:
+        """Byte at which the notes of lines begin, where there are two parts."""
+        return 2 * self.low * ITEMSIZE[self.tile.left_word]
+
+    @property
+    def scratch(self) -> int:
+        """Bytes of the grid and the notes."""
+        size = self.problem.batch * self.image * ITEMSIZE[self.tile.left_word]
+        return self.flags + 4 * self.problem.batch * self.phases * self.lines if self.low else size
+
+    def launch(self) -> Launch:
+        """Fills the grid; a line is one task."""
+        p, given = self.volume, self.problem.types.a
+        together = self.tile.packing.k_interleave
+        flat = p.x_strides[3] == p.in_channels == self.pixel_elements or p.in_channels == p.in_lens[2] == 1
+        split = self.tile.packing.parts > 1
+        arguments = Arguments()
+        arguments.pointer("x", "x", given)
+        if split:
+            declare_parts(arguments, self.low * together, self.flags)
+        else:
+            arguments.pointer("packed", "scratch", self.form)
+        arguments.integers(
+            channels=p.in_channels, pixels=p.in_lens[2], in_h=p.in_lens[1], x_image=p.x_strides[0], x_h=p.x_strides[2],
+            x_w=p.x_strides[3], pad_h=p.pads_begin[1], begin_w=p.pads_begin[2] * self.pixel_elements,
+            lines=self.lines, phases=self.phases, pixel=self.pixel_elements, line_size=self.line * together,
+        )  # fmt: skip
+        lanes = host.lanes(self.form)
+
+        def walk(write: Callable[[str, str, str], list[str]]) -> list[str]:
+            def body(left: str) -> list[str]:
+                end, more = ("_tail", f"{left}, 0, ") if left else ("", "")
+                return write(f"load{end}(x, start + c, {more}{lanes})", "goal + c", left)
+
+            if flat:
+                return vector_loop(lanes, body, "0", "channels * pixels")
+            inner = [*vector_loop(lanes, body, "0", "channels"), "start += x_w", "goal += pixel"]
+            return ["for number in range(pixels):", *indent(inner)]
+
+        def whole(write: Callable[[str, str, str], list[str]]) -> list[str]:
+            return [
+                "start = image * x_image + y * x_h",
+                "goal = task * line_size + begin_w",
+                "if y >= 0 and y < in_h:",
+                *indent(walk(write)),
+            ]
+
+        task = [
+            "outer = idiv(task, lines)",
+            "image = idiv(outer, phases)",
+            "y = (task - outer * lines) * phases + outer - image * phases - pad_h",
+            *self._zeros(lanes, "low" if split else ""),
+            *(split_row(whole(split_vector), whole(halve_vector)) if split else whole(self._plain)),
+        ]
+        name = f"{'split' if split else f'{given}_as_{self.form}'}_{'lines' if flat else 'pixels'}_kernel"
+        source = cpu_kernel(name, kernel_text([*arguments.bind(), *for_tasks(task)]))
+        count = self.problem.batch * self.phases * self.lines
+        size = self.tile.packing.parts * ITEMSIZE[self.tile.left_word]
+        moved = count * self.line * size + self.problem.batch * p.in_pixels * p.in_channels * ITEMSIZE[given]
+        return Launch(source, arguments.values, TaskRange(count, claim(count, moved)), 0, moved)
+
+    def _zeros(self, lanes: int, low: str) -> list[str]:
+        zero = f"const_{'int16' if self.form == 'bfloat16' else 'int8'}(0, {lanes})"
+        zero = f"bits_{self.form}({zero})"
+        places = ["task * line_size + c", *([f"task * line_size + {low} + c"] if low else [])]
+
+        def body(left: str) -> list[str]:
+            end, more = ("_tail", f", {left}") if left else ("", "")
+            return [f"store{end}(packed, {place}, {zero}{more})" for place in places]
+
+        return vector_loop(lanes, body, "0", "line_size")
+
+    def _plain(self, value: str, at: str, left: str) -> list[str]:
+        end, more = ("_tail", f", {left}") if left else ("", "")
+        if self.form == "bfloat16":
+            value = f"round_bfloat16({value})"
+        return [f"store{end}(packed, {at}, {value}{more})"]

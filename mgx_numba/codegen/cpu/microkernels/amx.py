@@ -1,0 +1,316 @@
+"""The intrinsics of the register tiles of AMX (`amx_table`), and what a thread is to set before it runs one.
+
+As `tile_float32` over words of int32, by whole matrices (`MATRIX_BLOCK`): every product takes a step of k.
+
+    tile_amx_bfloat16        two bfloat16 in a word on either side, sums in float32
+    tile_amx_parts           the same of numbers in two parts
+    tile_amx_uint8           four unsigned bytes on the left, four signed ones on the right, sums in int32
+    tile_amx_int8            four signed ones on either side
+    tile_emulated_...        the same in vector code, on any CPU with AVX-512
+    configure_tiles(ROWS)    the shapes of the registers for so many rows of sums, an integer literal
+    release_tiles()          the registers are no longer in use
+
+A thread that has configured its tiles runs code that knows nothing of that only after it has released them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from ..records import Record
+from .amx_table import TILE_STEP
+from .tile import literal_shape, tile_intrinsic
+from .tile_table import MATRIX_BLOCK, TILE_TABLE_ROWS
+from .tile_writer import TileWriter, Values, VectorWriter, constant
+
+__all__ = [
+    "configure_tiles", "release_tiles",
+    *(f"tile_{how}_{name}" for how in ("amx", "emulated") for name in ("bfloat16", "parts", "uint8", "int8")),
+]  # fmt: skip
+
+_I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+_FLOAT = ir.FloatType()
+_BYTES = 4
+"""Of a word, and of a sum."""
+_LINE = TILE_STEP * _BYTES
+"""Bytes of a row of a register."""
+_PANEL_LINE = 2 * _LINE
+"""Bytes of a row of a panel: of two registers side by side."""
+_TILE_WORDS = TILE_STEP * _PANEL_LINE // _BYTES
+"""Words of a step of a panel."""
+_LEFT, _RIGHT = 4, 6
+"""The first registers of the operands: two each. Those before are the sums, two for each 16 rows."""
+_PALETTE, _WIDTHS, _HEIGHTS = 1, 16, 48
+"""The first byte of a configuration, and where the widths in bytes (two each) and heights of the registers begin
+(Intel SDM, LDTILECFG)."""
+_AHEAD = 2
+"""Steps ahead for which the right-hand side is asked: 4 to 8 KiB, as far as the other tiles do."""
+
+
+def _write_configuration(writer: VectorWriter, rows: ir.Value, room: ir.Value) -> None:
+    """Set the registers for ``rows`` rows of sums, 1 to 32; ``room`` is a pointer to 64 bytes."""
+    b = writer.ir
+    words = b.bitcast(room, _I64.as_pointer())
+    for k in range(_LINE // 8):
+        b.store(ir.Constant(_I64, _PALETTE if k == 0 else 0), b.gep(words, [constant(k)]))
+
+    def put(place: int, value: ir.Value) -> None:
+        b.store(b.trunc(value, _I8), b.gep(room, [constant(place)]))
+
+    upper = b.icmp_signed(">", rows, constant(TILE_STEP))
+    first = b.select(upper, constant(TILE_STEP), rows)
+    second = b.select(upper, b.sub(rows, constant(TILE_STEP)), constant(TILE_STEP))
+    for register in range(8):
+        put(_WIDTHS + 2 * register, constant(_LINE))
+        height = constant(TILE_STEP) if register >= _RIGHT else second if register in (2, 3, _LEFT + 1) else first
+        put(_HEIGHTS + register, height)
+    writer.call("llvm.x86.ldtilecfg", ir.VoidType(), [room])
+
+
+class MatrixWriter(TileWriter):
+    """Writes one variant of a tile of AMX; ``rows`` and ``vectors`` are in registers of 16 rows and of 16 sums."""
+
+    BLOCK: ClassVar[Record] = MATRIX_BLOCK
+    product: ClassVar[str]
+    parts: ClassVar[int] = 1
+
+    def write(self) -> None:
+        self.down, self.across = self.rows // TILE_STEP, self.vectors
+        part = self.ir.icmp_signed("<", self.slot["exist"], constant(self.rows))
+        self._begin(part)
+        row, stride = (self.ir.mul(self.slot[name], constant(_BYTES)) for name in ("x_row", "acc_row"))
+
+        def one_panel(_: ir.Value, state: Values) -> Values:
+            w, acc = state
+            places = [self._sums_place(acc, r, c) for r in range(self.down) for c in range(self.across)]
+            old = self.ir.icmp_signed("!=", self.slot["accumulate"], constant(0))
+            with self.ir.if_else(old) as (more, first):
+                with more:
+                    for k, place in enumerate(places):
+                        self._read(self._sums(k), place, stride)
+                with first:
+                    for k in range(len(places)):
+                        self._zero(self._sums(k))
+
+            def one_tap(tap: ir.Value, inner: Values) -> Values:
+                offset = self.ir.load(self.at(self.slot["offsets"], self.ir.mul(tap, constant(TILE_TABLE_ROWS))))
+                x = self.at(self.slot["x"], offset)
+
+                def one_step(k: ir.Value, right: Values) -> Values:
+                    self._step(self.at(x, k), right[0], row)
+                    return [self.at(right[0], constant(self.parts * _TILE_WORDS))]
+
+                return self.loop("k", constant(0), self.slot["depth"], TILE_STEP, inner, one_step)
+
+            self.loop("tap", constant(0), self.slot["taps"], 1, [w], one_tap)
+            for k, place in enumerate(places):
+                self._put(self._sums(k), place, stride)
+            return [self.at(w, self.slot["w_panel"]), self.at(acc, self.slot["acc_panel"])]
+
+        w = self.at(self.slot["w"], self.ir.mul(self.begin, self.slot["w_panel"]))
+        acc = self.at(self.slot["acc"], self.ir.mul(self.begin, self.slot["acc_panel"]))
+        self.loop("panel", self.begin, self.end, 1, [w, acc], one_panel)
+        self._finish(part)
+        self.ir.ret_void()
+
+    def _step(self, x: ir.Value, w: ir.Value, row: ir.Value) -> None:
+        """The products of one step of k. Of parts: high by low, then high by high, then low by high, so that of four
+        operands only one is loaded anew between two products."""
+        line = constant(_PANEL_LINE)
+        lefts = [self._left(x, r) for r in range(self.down)]
+        for part in reversed(range(self.parts)):
+            for c in range(self.across):
+                place = part * _TILE_WORDS + c * TILE_STEP
+                self._read(_RIGHT + c, self.at(w, constant(place)), line)
+                self._ask(w, place + _AHEAD * self.parts * _TILE_WORDS)
+                for r, left in enumerate(lefts):
+                    if part == self.parts - 1 and c == 0:
+                        self._read(_LEFT + r, left, row)
+                    self._multiply_tiles(r, c)
+        if self.parts > 1:
+            for r, left in enumerate(lefts):
+                self._read(_LEFT + r, self.at(left, self.slot["x_low"]), row)
+                for c in range(self.across):
+                    self._multiply_tiles(r, c)
+
+    def _left(self, x: ir.Value, r: int) -> ir.Value:
+        return self.at(x, self.ir.mul(self.slot["x_row"], constant(r * TILE_STEP)))
+
+    def _sums_place(self, acc: ir.Value, r: int, c: int) -> ir.Value:
+        row = self.at(acc, self.ir.mul(self.slot["acc_row"], constant(r * TILE_STEP)))
+        return self.at(row, constant(c * TILE_STEP))
+
+    def _sums(self, k: int) -> int:
+        """The register of the k-th of the sums that the variant has."""
+        r, c = divmod(k, self.across)
+        return 2 * r + c
+
+    def _ask(self, w: ir.Value, place: int) -> None:
+        """Ask for the lines of one tile of the right-hand side."""
+        if not _AHEAD:
+            return
+        for k in range(TILE_STEP):
+            hints = [ir.Constant(_I32, hint) for hint in (0, 3, 1)]  # read, near, data
+            line = self.at(w, constant(place + k * _PANEL_LINE // _BYTES))
+            self.call("llvm.prefetch.p0", ir.VoidType(), [line, *hints])
+
+    def _begin(self, part: ir.Value) -> None:
+        """Set what rows there are, if they are not all."""
+        self.room = self.ir.bitcast(self.ir.alloca(ir.ArrayType(_I64, _LINE // 8)), _I8.as_pointer())
+        with self.ir.if_then(part):
+            _write_configuration(self, self.slot["exist"], self.room)
+
+    def _finish(self, part: ir.Value) -> None:
+        with self.ir.if_then(part):
+            _write_configuration(self, constant(2 * TILE_STEP), self.room)
+
+    def _zero(self, register: int) -> None:
+        self.call("llvm.x86.tilezero", ir.VoidType(), [ir.Constant(_I8, register)])
+
+    def _read(self, register: int, place: ir.Value, stride: ir.Value) -> None:
+        self.call("llvm.x86.tileloadd64", ir.VoidType(), [*self._tile_place(register, place), stride])
+
+    def _put(self, register: int, place: ir.Value, stride: ir.Value) -> None:
+        self.call("llvm.x86.tilestored64", ir.VoidType(), [*self._tile_place(register, place), stride])
+
+    def _tile_place(self, register: int, place: ir.Value) -> Values:
+        return [ir.Constant(_I8, register), self.ir.bitcast(place, _I8.as_pointer())]
+
+    def _multiply_tiles(self, r: int, c: int) -> None:
+        registers = [ir.Constant(_I8, k) for k in (2 * r + c, _LEFT + r, _RIGHT + c)]
+        self.call(f"llvm.x86.{self.product}", ir.VoidType(), registers)
+
+
+class EmulatedWriter(MatrixWriter):
+    """The same registers in memory. Denormal operands count as zero, as they do in AMX."""
+
+    def _begin(self, part: ir.Value) -> None:
+        register = ir.ArrayType(_I32, TILE_STEP * TILE_STEP)
+        self.registers = [self.ir.bitcast(self.ir.alloca(register), _I32.as_pointer()) for _ in range(8)]
+        zero, most = constant(0), constant(TILE_STEP)
+        self.heights = []
+        for r in range(2):
+            left = self.ir.sub(self.slot["exist"], constant(r * TILE_STEP))
+            left = self.ir.select(self.ir.icmp_signed("<", left, zero), zero, left)
+            self.heights.append(self.ir.select(self.ir.icmp_signed("<", left, most), left, most))
+
+    def _finish(self, part: ir.Value) -> None:
+        pass
+
+    def _height(self, register: int) -> ir.Value:
+        if register >= _RIGHT:
+            return constant(TILE_STEP)
+        return self.heights[register - _LEFT if register >= _LEFT else register // 2]
+
+    def _each_row(self, register: int, body: Callable[[ir.Value, ir.Value], None]) -> None:
+        """``body(row, place in the register)`` for the rows that exist."""
+
+        def one(row: ir.Value, state: Values) -> Values:
+            body(row, self._vector(self.at(self.registers[register], self.ir.mul(row, constant(TILE_STEP))), 0))
+            return state
+
+        self.loop("row", constant(0), self._height(register), 1, [], one)
+
+    def _outside(self, place: ir.Value, stride: ir.Value, row: ir.Value) -> ir.Value:
+        start = self.ir.gep(self.ir.bitcast(place, _I8.as_pointer()), [self.ir.mul(row, stride)])
+        return self.ir.bitcast(start, self.vector.as_pointer())
+
+    def _zero(self, register: int) -> None:
+        self._each_row(register, lambda _, place: self.ir.store(ir.Constant(self.vector, None), place, align=4))
+
+    def _read(self, register: int, place: ir.Value, stride: ir.Value) -> None:
+        def one(row: ir.Value, goal: ir.Value) -> None:
+            self.ir.store(self.ir.load(self._outside(place, stride, row), align=1), goal, align=4)
+
+        self._each_row(register, one)
+
+    def _put(self, register: int, place: ir.Value, stride: ir.Value) -> None:
+        def one(row: ir.Value, source: ir.Value) -> None:
+            self.ir.store(self.ir.load(source, align=4), self._outside(place, stride, row), align=1)
+
+        self._each_row(register, one)
+
+    def _multiply_tiles(self, r: int, c: int) -> None:
+        left, right = self.registers[_LEFT + r], self.registers[_RIGHT + c]
+
+        def one(row: ir.Value, place: ir.Value) -> None:
+            first = self.ir.mul(row, constant(TILE_STEP))
+
+            def one_word(k: ir.Value, state: Values) -> Values:
+                word = self.splat(self.ir.load(self.at(left, self.ir.add(first, k)), align=4))
+                columns = self.at(right, self.ir.mul(k, constant(TILE_STEP)))
+                return [self._add_products(word, self.ir.load(self._vector(columns, 0), align=4), state[0])]
+
+            sums = self.ir.load(place, align=4)
+            (sums,) = self.loop("word", constant(0), constant(TILE_STEP), 1, [sums], one_word)
+            self.ir.store(sums, place, align=4)
+
+        self._each_row(2 * r + c, one)
+
+    def _add_products(self, left: ir.Value, right: ir.Value, sums: ir.Value) -> ir.Value:
+        """A vector of sums with the products of the elements of two vectors of words added, in the bits of int32."""
+        if self.product == "tdpbf16ps":
+            floats = ir.VectorType(_FLOAT, self.lanes)
+            total = self.ir.bitcast(sums, floats)
+            for half in range(2):
+                product = self.ir.fmul(*(self._half(x, half) for x in (left, right)))
+                total = self.ir.fadd(total, product)
+            return self.ir.bitcast(total, self.vector)
+        for k in range(4):
+            up, down = self.b.constant(self.vector, 24 - 8 * k), self.b.constant(self.vector, 24)
+            bytes_left, bytes_right = (self.ir.shl(x, up) for x in (left, right))
+            signed = self.product == "tdpbssd"
+            one = self.ir.ashr(bytes_left, down) if signed else self.ir.lshr(bytes_left, down)
+            sums = self.ir.add(sums, self.ir.mul(one, self.ir.ashr(bytes_right, down)))
+        return sums
+
+    def _half(self, words: ir.Value, half: int) -> ir.Value:
+        """The float32 of one bfloat16 of each word."""
+        sixteen = self.b.constant(self.vector, 16)
+        upper = self.ir.lshr(words, sixteen) if half else words
+        bits = self.ir.shl(upper, sixteen)
+        exponent = self.ir.and_(bits, self.b.constant(self.vector, 0x7F800000))
+        normal = self.ir.icmp_unsigned("!=", exponent, ir.Constant(self.vector, None))
+        kept = self.ir.select(normal, bits, ir.Constant(self.vector, None))
+        return self.ir.bitcast(kept, ir.VectorType(_FLOAT, self.lanes))
+
+
+def _tile(how: str, name: str, product: str, parts: int = 1) -> Any:
+    """The intrinsic ``tile_<how>_<name>``."""
+    base = {"amx": MatrixWriter, "emulated": EmulatedWriter}[how]
+    writer = type(f"_{how.title()}{name.title()}Writer", (base,), {"product": product, "parts": parts})
+    return tile_intrinsic(f"tile_{how}_{name}", "int32", writer)
+
+
+tile_amx_bfloat16, tile_emulated_bfloat16 = (_tile(how, "bfloat16", "tdpbf16ps") for how in ("amx", "emulated"))
+tile_amx_parts, tile_emulated_parts = (_tile(how, "parts", "tdpbf16ps", 2) for how in ("amx", "emulated"))
+tile_amx_uint8, tile_emulated_uint8 = (_tile(how, "uint8", "tdpbusd") for how in ("amx", "emulated"))
+tile_amx_int8, tile_emulated_int8 = (_tile(how, "int8", "tdpbssd") for how in ("amx", "emulated"))
+
+
+@intrinsic(prefer_literal=True)
+def configure_tiles(typingctx, rows):
+    (count,) = literal_shape(("ROWS",), (rows,))
+
+    def lower(context, builder, signature, values):
+        writer = VectorWriter(builder, "int32", TILE_STEP)
+        with builder.goto_entry_block():
+            room = builder.alloca(ir.ArrayType(_I64, _LINE // 8))
+        _write_configuration(writer, constant(count), builder.bitcast(room, _I8.as_pointer()))
+        return context.get_dummy_value()
+
+    return types.void(rows), lower
+
+
+@intrinsic
+def release_tiles(typingctx):
+    def lower(context, builder, signature, values):
+        VectorWriter(builder, "int32", TILE_STEP).call("llvm.x86.tilerelease", ir.VoidType(), [])
+        return context.get_dummy_value()
+
+    return types.void(), lower

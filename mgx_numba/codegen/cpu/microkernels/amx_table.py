@@ -1,0 +1,70 @@
+"""The register tiles of AMX: eight registers of 16 rows by 64 bytes, four of them sums of 32 rows by 32 columns.
+
+``tdpbf16ps`` adds to 16 x 16 sums the products of 16 rows of 32 bfloat16 by as many columns, ``tdpbusd`` and
+``tdpbssd`` those of 64 bytes. Denormals count as zero in bfloat16. Float32 is multiplied in parts: what bfloat16 has
+of a number, and what bfloat16 has of the rest, together 16 bits of it; of their four products the three large ones
+are added in the same sums, and each part is loaded once for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..host import EMULATED_TILES, Host
+from .register_tile import Packing, RegisterTile, TileState, TileTypes
+
+__all__ = ["AMX_TILES", "TILE_STEP"]
+
+TILE_STEP = 16
+"""Words of a row of a tile: 64 bytes."""
+PRODUCT_CYCLES = 16
+"""Cycles of one product of two tiles (Intel's optimisation manual, chapter on AMX)."""
+CLOCK = 0.8
+"""Of the clock under other vector code: measured beside float32 multiply-adds on Emerald Rapids (12.5 times as many
+operations a second in bfloat16, where the instructions' width alone would give 16)."""
+NEAR_BYTES = 32768
+"""Of a block of rows of the left-hand side, which stays in the L1 cache while panels pass."""
+
+_STATE = TileState((f"configure_tiles({2 * TILE_STEP})",), ("release_tiles()",))
+
+
+def _amx(feature: str) -> Callable[[Host], bool]:
+    return lambda cpu: {"amx-tile", feature, "avx512bw"} <= cpu.features
+
+
+def _emulated(cpu: Host) -> bool:
+    return EMULATED_TILES in cpu.features and cpu.vector_bits >= 512
+
+
+def _tiles(name: str, types: TileTypes, feature: str, packing: Packing) -> tuple[RegisterTile, RegisterTile]:
+    """The tile, and the one that stands for it where there is no AMX."""
+    products = {1: 1, 2: 3}[packing.parts]
+    rows = 2 * TILE_STEP
+
+    def tile(prefix: str, isa: Callable[[Host], bool], state: TileState | None) -> RegisterTile:
+        return RegisterTile(
+            f"{prefix}_{name}_32x2", types, (rows, TILE_STEP), 2, 512, isa, packing=packing, state=state,
+            intrinsic=f"tile_{prefix}_{name}", finishes=False, step=TILE_STEP,
+            near_depth=NEAR_BYTES // (4 * rows * packing.parts),
+            cycles=products * PRODUCT_CYCLES / (TILE_STEP * TILE_STEP * CLOCK),
+        )  # fmt: skip
+
+    return tile("amx", _amx(feature), _STATE), tile("emulated", _emulated, None)
+
+
+AMX_TILES = (
+    *_tiles(
+        "bfloat16",
+        TileTypes("float32", "bfloat16", "float32"),
+        "amx-bf16",
+        Packing("bfloat16", "bfloat16", k_interleave=2),
+    ),
+    *_tiles(
+        "parts",
+        TileTypes("float32", "float32", "float32"),
+        "amx-bf16",
+        Packing("bfloat16", "bfloat16", k_interleave=2, parts=2),
+    ),
+    *_tiles("uint8", TileTypes("uint8", "int8", "int32"), "amx-int8", Packing(k_interleave=4)),
+    *_tiles("int8", TileTypes("int8", "int8", "int32"), "amx-int8", Packing(k_interleave=4)),
+)
