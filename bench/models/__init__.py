@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import onnx
 
-from bench.models import bert, crnn, efficientnet, gpt2, mlp, mobilenet, rnn, unet, vit, yolo
+from bench.models import bert, crnn, efficientnet, gpt2, mlp, mobilenet, resnet, rnn, unet, vit, yolo
 from bench.models.data import input_specs, inputs, light_models
 
 __all__ = ["MODELS", "SCALES", "Builder", "build", "input_specs", "inputs", "light_models"]
@@ -31,6 +31,7 @@ MODELS: dict[str, Builder] = {
     "lstm": rnn.build_lstm,
     "mlp": mlp.build,
     "mobilenet_v2": mobilenet.build,
+    "resnet50": resnet.build,
     "unet": unet.build,
     "vit": vit.build,
     "yolo": yolo.build,

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mgx_numba.core.types import Type
+from mgx_numba.graph.constants import is_constant
 from mgx_numba.graph.instruction import Instruction
 from mgx_numba.graph.observers import QuantParameters
 from mgx_numba.graph.passes.autocast_fp8 import AutocastFp8
@@ -22,7 +23,7 @@ from mgx_numba.graph.passes.simplify_qdq import SimplifyQdq
 from mgx_numba.graph.program import Program
 from mgx_numba.targets.ref.interpreter import evaluate
 
-from .support import Graph, check, find, names, random_inputs
+from .support import FAST, STRICT, Graph, check, find, names, random_inputs
 
 CHOSEN = Selection(["dot", "convolution"])
 
@@ -244,3 +245,100 @@ def test_integer_products_with_a_computed_zero_point(type: str, w_zero: int) -> 
     check(program, SimplifyQdq(), inputs=values)
     after = check(g.program, SimplifyQdq(), inputs={k: v * 7 for k, v in values.items()})
     assert ("quant_dot" in names(after)) and "dot" not in names(after)
+
+
+def pairs(program: Program) -> int:
+    return sum(names(program).count(f"{kind}quantizelinear") for kind in ("", "de"))
+
+
+PARAMETERS = [(0.02, 0, "uint8"), (0.013, 77, "uint8"), (0.02, -5, "int8"), (0.02, None, "int8")]
+MOVES: dict[str, Any] = {
+    "transpose": lambda g, x: g.op("transpose", x, permutation=(0, 3, 1, 2)),
+    "reshape": lambda g, x: g.op("reshape", x, dims=(5, 42, 1, 1)),
+    "slice": lambda g, x: g.op("slice", x, axes=(1,), starts=(1,), ends=(3,)),
+    "pooling": lambda g, x: g.op(
+        "pooling", x, mode="max", lengths=(3, 2), padding=(1, 0), stride=(2, 1), dilations=(1, 1)
+    ),
+    "pad": lambda g, x: g.op("pad", x, pads=(0, 0, 1, 2, 0, 1, 0, 0)),
+    "edges": lambda g, x: g.op("pad", x, pads=(0, 0, 1, 2, 0, 1, 0, 0), mode=1),
+    "resize": lambda g, x: g.op("resize", x, scales=(1.0, 1.0, 2.0, 3.0)),
+    "gather": lambda g, x: g.op("gather", x, g.lit([2, -1, 0], np.int64), axis=1),
+    "relu": lambda g, x: g.op("relu", x),
+    "concat": lambda g, x: g.op("concat", x, x, axis=1),
+}
+
+
+@pytest.mark.parametrize("scale, zero, type", PARAMETERS)
+@pytest.mark.parametrize("move", MOVES)
+def test_what_chooses_elements_does_so_in_8_bits(move: str, scale: float, zero: int | None, type: str) -> None:
+    for lens in ((2, 5, 7, 3), (2, 5, 1, 21)):
+        if lens[2] == 1 and move in ("pooling", "reshape"):
+            continue
+        g = Graph()
+        y = MOVES[move](g, quantized(g, g.param("x", lens), scale, zero, type))
+        g.ret(quantized(g, y, scale, zero, type))
+        after = check(g.program, SimplifyQdq(), rtol=0, atol=0)
+        assert pairs(after) == 2  # one before and one after
+        assert [u.name for u in find(after, "dequantizelinear").users] == ["@return"]
+
+
+def test_a_pooling_that_is_no_maximum_is_of_dequantised_values() -> None:
+    g = Graph()
+    x = quantized(g, g.param("x", [1, 2, 6, 6]), 0.02, 3)
+    y = g.op("pooling", x, mode="average", lengths=(2, 2), padding=(0, 0), stride=(2, 2), dilations=(1, 1))
+    after = check(g.ret(quantized(g, y, 0.02, 3)), SimplifyQdq(), rtol=0, atol=0)
+    assert pairs(after) == 4
+
+
+def test_a_value_is_quantised_before_it_is_moved() -> None:
+    g = Graph()
+    x, y = (g.op("tanh", g.param(name, [3, 4, 5])) for name in "xy")
+    joined = g.op("transpose", g.op("concat", x, y, axis=2), permutation=(2, 0, 1))
+    after = check(g.ret(quantized(g, joined, 0.01, 7)), SimplifyQdq(), rtol=0, atol=0)
+    assert [i.inputs[0].name for i in after.main if i.name == "quantizelinear"] == ["tanh", "tanh"]
+    assert find(after, "concat").shape.type is Type.uint8_type
+
+
+def test_pairs_of_different_parameters_stay() -> None:
+    for other in ((0.02, 9, "uint8"), (0.021, 3, "uint8")):
+        g = Graph()
+        x = quantized(g, g.param("x", [3, 4]), 0.02, 3)
+        assert pairs(check(g.ret(quantized(g, x, *other)), SimplifyQdq(), rtol=0, atol=0)) == 4
+    g = Graph()
+    x = quantized(g, g.param("x", [3, 4]), 1e38, 3)  # differences are infinite
+    assert pairs(check(g.ret(quantized(g, x, 1e38, 3)), SimplifyQdq(), rtol=0, atol=0)) == 4
+
+
+def residual(zero: int) -> Program:
+    """A convolution and what came into it, added, twice: each in 8 bits."""
+    g = Graph()
+    x = quantized(g, g.param("x", [2, 8, 5, 6]), 0.01631, zero)
+    for seed in range(2):
+        w = weights(g, (8, 8, 3, 3 - 2 * seed), 0)
+        y = quantized(g, g.op("convolution", x, w, padding=(1, 1 - seed)), 0.05173, 120)
+        x = quantized(g, g.op("relu", g.op("add", y, x)), 0.04091, 0)
+    return g.ret(x)
+
+
+@pytest.mark.parametrize("zero", [0, 91])
+@pytest.mark.parametrize("options", [FAST, STRICT])
+def test_a_contraction_reads_residuals_in_8_bits(zero: int, options: Options) -> None:
+    program = residual(zero)
+    inputs = random_inputs(program)
+    before = evaluate(program, inputs)[0]
+    passes = [SimplifyQdq(), RewriteQuantization(), OptimizeModule(), "fuse_contraction", "dead_code_elimination"]
+    run_passes(program, passes, options, validate=True)
+    fused = [i for i in program.main if i.name == "fused_contraction"]
+    assert len(fused) == 2
+    wide = [i for f in fused for i in f.inputs if i.shape.type is Type.float_type and not is_constant(i)]
+    assert wide == []
+    apart = np.abs(evaluate(program, inputs)[0] - before) / 0.04091
+    # each of three roundings on the way may differ by a step where a value lies in the middle of two
+    assert apart.max() <= (3.01 if options.fast_math else 1.01) and (apart > 0.5).mean() < 0.02
+
+
+def test_only_what_becomes_of_sums_is_multiplied_by_the_inverse_of_a_scale() -> None:
+    for options, divided in ((STRICT, 5), (FAST, 1)):
+        program = residual(91)
+        run_passes(program, [SimplifyQdq(), RewriteQuantization()], options)
+        assert names(program).count("div") == divided

@@ -14,6 +14,7 @@ from .base import Options, Pass
 from .eliminate_data_type import is_stored_weight
 from .fuse_matmul_nbits import reads_blocks
 from .fuse_reduce import REDUCTIONS
+from .narrow_operands import take_narrow_operands
 from .prologue import pointwise_over, prologue_of
 from .regions import extract, grow, order_of, unfusable
 from .truncate_float import widens
@@ -29,8 +30,9 @@ class FuseContraction(Pass):
 
     Only operations over the contraction's own lengths join, and only while a single value leaves the region. Before a
     1x1 convolution, those that make its input join too if `prologue_of` finds that it can compute them on the way. The
-    conversion of weights that are stored in 16 bits joins. Where kernels have epilogues of 16 bits, such values come
-    and go as they are: what makes float32 of them joins where it is read, and stays out where it would be stored.
+    conversion of weights that are stored in 16 bits joins, and so does that of operands in 8 bits. Where kernels have
+    epilogues of 16 bits, such values come and go as they are: what makes float32 of them joins where it is read, and
+    stays out where it would be stored.
     """
 
     name = "fuse_contraction"
@@ -48,7 +50,9 @@ class FuseContraction(Pass):
                 continue
             stored = _stored_weights(module, ins, order)
             before = stored + [i for i in prologue_of(ins, order, self._note) if i not in stored]
-            region = before + grow([ins], order, pointwise_over(ins.shape.lens), note=self._note)
+            refuses = pointwise_over(ins.shape.lens)
+            region = before + grow([ins], order, refuses, note=self._note)
+            region = take_narrow_operands(module, region, order, refuses)
             if Type.half_type in options.epilogue_types:
                 region = _without_widened_result(region, ins)
                 region = sorted(region + _widened(module, region[len(before) :], order), key=order.__getitem__)

@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import ml_dtypes
+import numpy as np
 
 from ...core.types import Type
-from ..constants import constant_array, uniform_value
+from ..constants import compact, constant_array, is_constant, uniform_value
 from ..instruction import Instruction
 from .build import RewriteBuilder
 from .match import Match, constant, op, rule
 from .rewriter import RulePass
+from .rules.quantized import INT8
 
 __all__ = ["RewriteQuantization"]
 
+SUMS = frozenset({"quant_dot", "quant_convolution"})
+EPILOGUES = frozenset("add sub mul relu clip max min convert nearbyint quantizelinear dequantizelinear".split())
+MOST_OPERATIONS = 32
+"""Between sums and what quantises them: a residual block with a projection has two thirds as many."""
 EXACT_IN_INT32 = frozenset({Type.int8_type, Type.uint8_type, Type.int16_type, Type.uint16_type, Type.int32_type})
 
 
 @rule("quantizelinear", op("quantizelinear"))
 def quantize(m: Match, b: RewriteBuilder) -> object:
-    """``convert(nearbyint(x / scale) + zero_point)``; the conversion saturates."""
+    """``convert(nearbyint(x / scale) + zero_point)``; the conversion saturates.
+
+    With ``fast_math`` what becomes of sums of integers is multiplied by the inverse of a constant scale, as ONNX
+    Runtime's kernels do that requantise: a value in the middle of two steps may be rounded to the other one.
+    """
     x, scale, *zero = m.ins.inputs
     target, wide = m.ins.shape.type, scale.shape.type.compute
-    value = b.convert(x, wide)
-    if uniform_value(scale) != 1:
-        value = b.op("div", value, b.convert(scale, wide))
+    value, step = b.convert(x, wide), b.convert(scale, wide)
+    inverse = _inverse(step) if m.options.fast_math and _of_sums(x) else None
+    if inverse is not None:
+        value = b.op("mul", value, b.constant(inverse, step.shape))
+    elif uniform_value(scale) != 1:
+        value = b.op("div", value, step)
     if not target.is_floating:
         value = b.op("nearbyint", value)
     if zero:
@@ -32,6 +45,35 @@ def quantize(m: Match, b: RewriteBuilder) -> object:
         limit = float(ml_dtypes.finfo(target.numpy).max)
         value = b.op("min", b.op("max", value, b.scalar(-limit, value)), b.scalar(limit, value))
     return b.convert(value, target)
+
+
+def _of_sums(value: Instruction) -> bool:
+    """Whether a value is made of sums of products of integers, and perhaps of other values in 8 bits, by additions,
+    factors and limits alone."""
+    pending, found = [value], False
+    for _ in range(MOST_OPERATIONS):
+        if not pending:
+            return found
+        ins = pending.pop()
+        if ins.name in SUMS:
+            found = True
+        elif ins.name in EPILOGUES and not (ins.shape.type in INT8 and len(ins.users) > 1):
+            pending += [i for i in ins.inputs if not is_constant(i)]
+        elif ins.shape.type not in INT8:
+            return False
+    return False
+
+
+def _inverse(scale: Instruction) -> np.ndarray | None:
+    """One over a constant scale, if it is finite and normal, with length 1 where the scale repeats."""
+    values = constant_array(scale)
+    if values is None:
+        return None
+    small = compact(values)
+    with np.errstate(all="ignore"):
+        inverse = (1 / small.astype(np.float64)).astype(small.dtype)
+    info = np.finfo(small.dtype)
+    return inverse if ((np.abs(inverse) >= info.tiny) & (np.abs(inverse) <= info.max)).all() else None
 
 
 @rule("dequantizelinear", op("dequantizelinear"))

@@ -3,6 +3,7 @@
 ``dot(dequantize(x), dequantize(w)) -> dequantize(quant_dot(x, w))`` for weights that are constants with a scale for
 each column, and one scale for the whole left-hand side: sums are exact, and the zero point of the left-hand side is a
 constant for each column. The left-hand side is made unsigned where it is quantised, which CPUs multiply at once.
+What only moves or compares elements does so in 8 bits (`rules.quantized`).
 """
 
 from __future__ import annotations
@@ -16,39 +17,14 @@ from ..instruction import Instruction
 from .build import RewriteBuilder
 from .match import Match, op, rule, some
 from .rewriter import RulePass
+from .rules.quantized import INT8, QUANTIZED_RULES, SHIFT
 
 __all__ = ["SimplifyQdq"]
 
-INT8 = frozenset({Type.int8_type, Type.uint8_type})
-SHIFT = 128
-"""What makes every int8 a uint8."""
 INT32 = np.iinfo(np.int32)
 SPREADS = frozenset({"multibroadcast", "broadcast", "scalar", "reshape", "squeeze", "unsqueeze"})
 FEWEST_CHANNELS = 4
 """Input channels of a group from which on 8-bit products pay: so many are multiplied at once."""
-
-VIEWS = "transpose reshape squeeze unsqueeze flatten contiguous multibroadcast slice"
-JOINING = frozenset({"reshape", "flatten", "contiguous"})
-"""Views that would make a scale that is repeated into one that is not."""
-
-
-@rule("dequantize_view", op(VIEWS, op("dequantizelinear", bind="dq")))
-def view_of_dequantized(m: Match, b: RewriteBuilder) -> object:
-    """``view(dequantize(x)) -> dequantize(view(x))``."""
-    x, *parameters = m.dq.inputs
-    if x.shape.type not in INT8:
-        return "the values are no 8-bit integers"
-    if len(m.ins.inputs) > 1 or not all(map(is_constant, parameters)):
-        return "the view, or a scale or zero point, is computed"
-    values = [uniform_value(p) for p in parameters]
-    if m.ins.name in JOINING and any(v is None for v in values):
-        return "the scale varies, and the view joins axes"
-    viewed = b.op(m.ins.op, x)
-    like = [
-        b.op(m.ins.op, p) if v is None else b.scalar(v, viewed.shape.with_type(p.shape.type))
-        for p, v in zip(parameters, values)
-    ]
-    return b.op("dequantizelinear", viewed, *like)
 
 
 def _left(m: Match, b: RewriteBuilder) -> tuple[Instruction, float, int] | str:
@@ -231,7 +207,8 @@ def quantized_convolution(m: Match, b: RewriteBuilder) -> object:
 
 
 class SimplifyQdq(RulePass):
-    """``dot`` and ``convolution`` of dequantised values, and ``dot`` of integers less a zero point, in 8 bits."""
+    """``dot`` and ``convolution`` of dequantised values, and ``dot`` of integers less a zero point, in 8 bits, and
+    what moves values between them."""
 
     name = "simplify_qdq"
-    rules = (centred_values, view_of_dequantized, quantized_dot, quantized_convolution, integer_dot)
+    rules = (centred_values, *QUANTIZED_RULES, quantized_dot, quantized_convolution, integer_dot)

@@ -1,0 +1,179 @@
+"""8-bit values that stay so: what moves or compares elements does it before they are dequantised, and after they are
+quantised.
+
+A pair of scale and zero point that is one for all elements is a monotone function, so that the largest of dequantised
+values is the largest value dequantised.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ....core.types import Type
+from ....ops.pad import PadMode
+from ....ops.pooling import PoolingMode
+from ...constants import is_constant, uniform_value
+from ...instruction import Instruction
+from ..build import RewriteBuilder
+from ..match import Match, op, rule
+
+__all__ = ["INT8", "QUANTIZED_RULES", "SHIFT"]
+
+INT8 = frozenset({Type.int8_type, Type.uint8_type})
+SHIFT = 128
+"""What makes every int8 a uint8."""
+
+VIEWS = "transpose reshape squeeze unsqueeze flatten contiguous multibroadcast slice"
+JOINING = frozenset({"reshape", "flatten", "contiguous"})
+"""Views that would make a scale that is repeated into one that is not."""
+SAME_ELEMENTS = "transpose reshape squeeze unsqueeze flatten contiguous"
+STEPS = 255  # from the smallest to the largest value of 8 bits
+
+Parameters = tuple[float, int, Type]
+
+
+def _parameters(ins: Instruction) -> Parameters | None:
+    """Scale, zero point and 8-bit type of a ``quantizelinear`` or ``dequantizelinear``; None if they differ between
+    elements, are computed, or if a difference of 8 bits times the scale is not a normal float32."""
+    given, scale, *zero = ins.inputs
+    type = ins.shape.type if ins.name == "quantizelinear" else given.shape.type
+    wide = given.shape.type if ins.name == "quantizelinear" else ins.shape.type
+    step, point = uniform_value(scale), uniform_value(zero[0]) if zero else 0
+    if type not in INT8 or wide is not Type.float_type or step is None or point is None:
+        return None
+    step = float(step)
+    if not (step >= np.finfo(np.float32).tiny and math.isfinite(np.float32(step) * np.float32(STEPS))):
+        return None
+    return step, int(point), type
+
+
+def _pair_like(b: RewriteBuilder, name: str, value: Instruction, p: Parameters) -> Instruction:
+    step, point, type = p
+    scale = b.scalar(step, value.shape.with_type(Type.float_type))
+    if point == 0 and type is Type.uint8_type:
+        return b.op(name, value, scale, **({"out_type": type} if name == "quantizelinear" else {}))
+    return b.op(name, value, scale, b.scalar(point, value.shape.with_type(type)))
+
+
+@rule("dequantize_view", op(VIEWS, op("dequantizelinear", bind="dq")))
+def view_of_dequantized(m: Match, b: RewriteBuilder) -> object:
+    """``view(dequantize(x)) -> dequantize(view(x))``."""
+    x, *parameters = m.dq.inputs
+    if x.shape.type not in INT8:
+        return "the values are no 8-bit integers"
+    if len(m.ins.inputs) > 1 or not all(map(is_constant, parameters)):
+        return "the view, or a scale or zero point, is computed"
+    values = [uniform_value(p) for p in parameters]
+    if m.ins.name in JOINING and any(v is None for v in values):
+        return "the scale varies, and the view joins axes"
+    viewed = b.op(m.ins.op, x)
+    like = [
+        b.op(m.ins.op, p) if v is None else b.scalar(v, viewed.shape.with_type(p.shape.type))
+        for p, v in zip(parameters, values)
+    ]
+    return b.op("dequantizelinear", viewed, *like)
+
+
+@rule("dequantize_moved", op("pooling pad resize gather relu"))
+def moved_dequantized(m: Match, b: RewriteBuilder) -> object:
+    """``max_pooling(dequantize(x)) -> dequantize(max_pooling(x))``, and so of other operators that choose elements."""
+    dq, *rest = m.ins.inputs
+    if dq.name != "dequantizelinear":
+        return None
+    p = _parameters(dq)
+    if p is None:
+        return "the scale or zero point varies, or the values are no 8-bit integers"
+    x, point = dq.inputs[0], p[1]
+    if m.ins.name == "relu":
+        return _pair_like(b, "dequantizelinear", b.op("max", x, b.scalar(point, x.shape)), p)
+    attributes = m.ins.op.attributes()
+    moved = m.ins.op
+    if m.ins.name == "pooling" and attributes["mode"] is not PoolingMode.max:
+        return "the pooling is no maximum"
+    if m.ins.name == "resize" and (attributes["mode"] != "nearest" or rest):
+        return "the resampling interpolates, or its lengths are computed"
+    if m.ins.name == "pad" and attributes["mode"] is PadMode.constant:
+        if rest or attributes["value"] != 0:
+            return "the padding is not 0"
+        moved = moved.with_attributes(value=float(point))
+    return _pair_like(b, "dequantizelinear", b.op(moved, x, *rest), p)
+
+
+@rule("dequantize_concat", op("concat"))
+def concat_of_dequantized(m: Match, b: RewriteBuilder) -> object:
+    """``concat(dequantize(x), dequantize(y)) -> dequantize(concat(x, y))`` where all have the same parameters."""
+    if any(i.name != "dequantizelinear" for i in m.ins.inputs):
+        return None
+    known = {_parameters(i) for i in m.ins.inputs}
+    p = known.pop()
+    if known or p is None:
+        return "scales or zero points differ"
+    return _pair_like(b, "dequantizelinear", b.op(m.ins.op, *(i.inputs[0] for i in m.ins.inputs)), p)
+
+
+@rule("requantize", op("quantizelinear"))
+def same_again(m: Match, b: RewriteBuilder) -> object:
+    """``quantize(dequantize(x)) -> x`` with the same parameters."""
+    dq = m.ins.inputs[0]
+    if dq.name != "dequantizelinear":
+        return None
+    p = _parameters(dq)
+    if p is None or _parameters(m.ins) != p:
+        return "scales or zero points differ"
+    return dq.inputs[0]
+
+
+@rule("quantize_view", op("quantizelinear"))
+def view_then_quantized(m: Match, b: RewriteBuilder) -> object:
+    """``quantize(view(x)) -> view(quantize(x))``, so that what computes x quantises it."""
+    view = m.ins.inputs[0]
+    if view.name not in SAME_ELEMENTS.split():
+        return None
+    p = _parameters(m.ins)
+    if p is None or len(view.users) > 1 or len(view.inputs) > 1 or is_constant(view):
+        return "the view is computed or used otherwise, or the scale or zero point varies"
+    return b.op(view.op, _pair_like(b, "quantizelinear", view.inputs[0], p))
+
+
+@rule("quantize_concat", op("quantizelinear"))
+def concat_then_quantized(m: Match, b: RewriteBuilder) -> object:
+    """``quantize(concat(x, y)) -> concat(quantize(x), quantize(y))``."""
+    joined = m.ins.inputs[0]
+    if joined.name != "concat":
+        return None
+    p = _parameters(m.ins)
+    if p is None or len(joined.users) > 1:
+        return "the concatenation is used otherwise, or the scale or zero point varies"
+    return b.op(joined.op, *(_pair_like(b, "quantizelinear", i, p) for i in joined.inputs))
+
+
+@rule("unsigned_pair", op("quantizelinear"))
+def unsigned_pair(m: Match, b: RewriteBuilder) -> object:
+    """``dequantize(quantize(x))`` in int8 -> the same in uint8, in which all products are multiplied."""
+    p = _parameters(m.ins)
+    if p is None or p[2] is not Type.int8_type:
+        return None
+    users = list(m.ins.users)
+    if any(u.name != "dequantizelinear" or u.inputs[0] is not m.ins or _parameters(u) is None for u in users):
+        return "the quantised values are used otherwise"
+    step, point, _ = p
+    q = _pair_like(b, "quantizelinear", m.ins.inputs[0], (step, point + SHIFT, Type.uint8_type))
+    patch = {}
+    for user in users:
+        own = _parameters(user)
+        assert own is not None
+        patch[user] = _pair_like(b, "dequantizelinear", q, (own[0], own[1] + SHIFT, Type.uint8_type))
+    return patch or None
+
+
+QUANTIZED_RULES = (
+    unsigned_pair,
+    view_of_dequantized,
+    moved_dequantized,
+    concat_of_dequantized,
+    same_again,
+    view_then_quantized,
+    concat_then_quantized,
+)
