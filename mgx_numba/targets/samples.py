@@ -13,7 +13,7 @@ __all__ = ["Lens", "sample_lengths"]
 
 Lens = dict[str, tuple[int, ...]]
 
-LENGTHS = (16, 1, 64, 300, 37, 11, 22, 5, 30, 9, 26, 6, 7, 33, 13, 128, 3, 1024, 8, 2, 4096, 0, 20, 512)
+LENGTHS = (16, 1, 64, 300, 2, 3, 4, 37, 11, 22, 5, 30, 9, 26, 6, 7, 33, 13, 128, 1024, 8, 4096, 0, 20, 512)
 """In the order of what they are likely to add: kernels differ where an axis has one element, where rows are shorter
 than a vector or a tile, by the runs that a line of pixels is best cut into, and where estimates prefer another
 algorithm; between those lengths are arguments."""
