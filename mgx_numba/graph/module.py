@@ -277,6 +277,20 @@ class Module:
         for ins in order:
             self._splice(ins, None)
 
+    def release(self) -> None:
+        """Take the instructions apart; see `Program.release`."""
+        ins = self._head
+        while ins is not None:
+            following = ins._next
+            ins.users.clear()
+            ins.inputs.clear()
+            ins.module_args.clear()
+            ins._prev = ins._next = ins.module = None
+            ins = following
+        self._head = self._tail = None
+        self._by_name.clear()
+        self._runners.clear()
+
     def captured(self) -> list[Instruction]:
         """Values of enclosing modules that this one and its submodules use, each once."""
         inside = dict.fromkeys([self, *self.submodules()])

@@ -4,7 +4,7 @@ lengths, and what does not."""
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Any
 
@@ -16,8 +16,9 @@ from ..ops.base import Operator
 from .instruction import Instruction, Results, Return
 from .module import Module
 from .program import Program
+from .rewrite_log import Refusal
 
-__all__ = ["Numbers", "copy_with", "numbers_of"]
+__all__ = ["Numbers", "copy_with", "numbers_of", "plain"]
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,15 @@ def copy_with(program: Program, own: Numbers, values: Sequence[int], literals: S
             mapped[ins] = target._link(twin, None)
         target._parameters = module._parameters
     return copy
+
+
+def plain(refusal: Refusal) -> Refusal:
+    """A refusal of a program whose integers note what is asked of them, with their values."""
+    values: list[int] = []
+    _of_operator(refusal.op, values)
+    _of_shape(refusal.shape, values)
+    numbers = iter([int(value) for value in values])
+    return replace(refusal, op=_operator_with(refusal.op, numbers), shape=_shape_with(refusal.shape, numbers))
 
 
 def _with(ins: Instruction, values: Iterator[int]) -> tuple[Operator, Shape]:

@@ -129,6 +129,13 @@ class Program:
         self.open_dims = {name: dict(axes) for name, axes in other.open_dims.items()}
         self.origin = other.origin
 
+    def release(self) -> None:
+        """Take the instructions apart, so that their memory is free at once: they refer to each other in cycles, which
+        only a search for garbage would find. Nothing can be done with the program, or parts of it, any more."""
+        for module in self.modules:
+            module.release()
+        self._modules.clear()
+
     def sort(self) -> None:
         """Order every module's instructions topologically."""
         for module in self.modules:

@@ -8,18 +8,15 @@ given what the rewriting itself gave for another program.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from ..core.argument import Argument
 from ..errors import MgxError
-from .constants import follows, uniform
-from .numbers import Numbers, copy_with, numbers_of
+from .known_literals import KnownLiterals, contents, hollow
+from .numbers import Numbers, copy_with, numbers_of, plain
 from .program import Program
 from .traced_int import Trace
 
@@ -34,9 +31,6 @@ MOST_FAILURES = 4
 MOST_EXAMPLES = 4
 """Programs of one form with their results, to tell from what differs, and to check traces on."""
 
-SMALL_BYTES = 1 << 12
-"""Of a literal that is looked at whether or not it is known: rewriting may put an equal one in its place."""
-
 Rewriting = Callable[[Program], None]
 
 
@@ -45,6 +39,7 @@ class _Example:
     """A program's numbers and literals, and those of its result, literals by content."""
 
     given: Numbers
+    literals: KnownLiterals
     found: Numbers
     contents: list[Hashable]
 
@@ -59,10 +54,19 @@ class _Recorded:
         log: that of the rewriting.
     """
 
-    def __init__(self, given: Numbers, groups: Sequence[int], constants: Sequence[bool], result: Program, trace: Trace):
+    def __init__(
+        self,
+        given: Numbers,
+        literals: KnownLiterals,
+        groups: Sequence[int],
+        constants: Sequence[bool],
+        result: Program,
+        trace: Trace,
+    ):
         """
         Args:
             given: the program that was traced.
+            literals: its literals.
             groups: for each of its integers the number of the symbol, -1 if it is none.
             constants: for each literal, whether it is the same in all examples.
             result: what became of it, with traced integers.
@@ -75,20 +79,21 @@ class _Recorded:
         self._moving = [k for k, _ in moving]
         self._groups = [group for _, group in moving]
         self._first = [self._moving[self._groups.index(group)] for group in range(max(self._groups, default=-1) + 1)]
-        self._constants = [(k, a) for k, (a, same) in enumerate(zip(given.literals, constants)) if same]
-        varying = {k: a for k, (a, same) in enumerate(zip(given.literals, constants)) if not same}
-        self._varying = {k: _character(a) for k, a in varying.items()}
+        self._constants = [k for k, same in enumerate(constants) if same]
+        self._varying = {k: literals.character(k) for k, same in enumerate(constants) if not same}
         numbers = numbers_of(result)
         self._places = [trace.number(value) for value in numbers.values]
-        self._result = copy_with(result, numbers, [int(value) for value in numbers.values], numbers.literals)
-        self._numbers = numbers_of(self._result)
-        self.log = result.log
-        by_identity = {id(a): k for k, a in varying.items()}
-        self._literals: list[int | Argument] = [by_identity.get(id(a), a) for a in numbers.literals]
+        places = {id(a): k for k, a in enumerate(literals.arguments)}
+        self._literals: list[int | Argument] = [places.get(id(a), a) for a in numbers.literals]
         kept = {k for k in self._literals if isinstance(k, int)}
         self.whole = all(k in kept or character.pattern for k, character in self._varying.items())
+        shapes = [hollow(a) for a in numbers.literals]
+        self._result = copy_with(result, numbers, [int(value) for value in numbers.values], shapes)
+        self._numbers = numbers_of(self._result)
+        self._known = literals.without_values()
+        self.log = result.log.converted(plain)
 
-    def result(self, given: Numbers) -> Program | None:
+    def result(self, given: Numbers, literals: KnownLiterals) -> Program | None:
         """The result for another program of the same form, if its integers and literals let it be had so."""
         values = given.values
         if any(values[k] != value for k, value in self._fixed):
@@ -96,16 +101,17 @@ class _Recorded:
         symbols = [values[k] for k in self._first]
         if [values[k] for k in self._moving] != [symbols[group] for group in self._groups]:
             return None
-        if not all(_same(given.literals[k], argument) for k, argument in self._constants):
+        if not all(self._known.same(literals, k) for k in self._constants):
             return None
-        if any(_character(given.literals[k]) != character for k, character in self._varying.items()):
+        if any(literals.character(k) != character for k, character in self._varying.items()):
             return None
         known = self._trace.evaluate(symbols)
         if known is None:
             return None
-        literals = [given.literals[a] if isinstance(a, int) else a for a in self._literals]
+        own = literals.arguments
+        arguments = [own[a] if isinstance(a, int) else a for a in self._literals]
         try:
-            return copy_with(self._result, self._numbers, [known[place] for place in self._places], literals)
+            return copy_with(self._result, self._numbers, [known[place] for place in self._places], arguments)
         except MgxError:
             return None
 
@@ -126,9 +132,12 @@ class Replay:
         replayed: programs whose result was had by substitution.
     """
 
-    def __init__(self, rewriting: Rewriting) -> None:
-        """``rewriting`` changes a program in place; it depends on nothing but the program."""
+    def __init__(self, rewriting: Rewriting, lasting: Program | None = None) -> None:
+        """``rewriting`` changes a program in place; it depends on nothing but the program. The literals of ``lasting``
+        live as long as this."""
         self._rewriting = rewriting
+        instructions = [] if lasting is None else [ins for module in lasting.modules for ins in module]
+        self._lasting = {id(ins.literal): ins.literal for ins in instructions if ins.literal is not None}
         self._forms: OrderedDict[Hashable, _Form] = OrderedDict()
         self._lock = threading.Lock()
         self.replayed = 0
@@ -139,6 +148,7 @@ class Replay:
             given = numbers_of(program)
         except TypeError:
             return self._rewritten(program)
+        literals = KnownLiterals(given.literals, self._lasting)
         with self._lock:
             form = self._forms.setdefault(given.form, _Form())
             self._forms.move_to_end(given.form)
@@ -147,7 +157,7 @@ class Replay:
             recorded = list(form.recorded)
         waiting = []
         for one in recorded:
-            found = one.result(given)
+            found = one.result(given, literals)
             if found is not None and one.confirmed:
                 with self._lock:
                     self.replayed += 1
@@ -156,7 +166,7 @@ class Replay:
                 return found
             if found is not None:
                 waiting.append((one, found))
-        return self._learned(program, given, form, waiting)
+        return self._learned(program, given, literals, form, waiting)
 
     def _rewritten(self, program: Program) -> Program:
         copy = program.clone()
@@ -164,27 +174,32 @@ class Replay:
         return copy
 
     def _learned(
-        self, program: Program, given: Numbers, form: _Form, waiting: list[tuple[_Recorded, Program]]
+        self,
+        program: Program,
+        given: Numbers,
+        literals: KnownLiterals,
+        form: _Form,
+        waiting: list[tuple[_Recorded, Program]],
     ) -> Program:
         """The result of the rewriting itself, which confirms traces or refutes them, or is traced."""
         recorded: _Recorded | None = None
         result: Program | None = None
         examples = list(form.examples)
         if examples and not waiting and form.failures < MOST_FAILURES:
-            recorded = self._recorded(program, given, examples)
-            result = None if recorded is None else recorded.result(given)
+            recorded = self._recorded(program, given, literals, examples)
+            result = None if recorded is None else recorded.result(given, literals)
         if result is None:
             result, recorded = self._rewritten(program), None
-        example = _Example(given, *_with_contents(result, given))
+        example = _example(given, literals, result)
         refuted = []
         for one, found in waiting:
-            one.confirmed = _equal(found, given, example)
+            one.confirmed = _equal(found, given.literals, example)
             if not one.confirmed:
                 refuted.append(one)
         if recorded is not None:
             for other in examples:
-                again = recorded.result(other.given)
-                if again is not None and not _equal(again, other.given, other):
+                again = recorded.result(other.given, other.literals)
+                if again is not None and not _equal(again, other.literals.arguments, other):
                     recorded = None
                     break
                 recorded.confirmed |= again is not None
@@ -196,14 +211,16 @@ class Replay:
             form.examples = [*form.examples, example][-MOST_EXAMPLES:]
         return result
 
-    def _recorded(self, program: Program, given: Numbers, examples: Sequence[_Example]) -> _Recorded | None:
+    def _recorded(
+        self, program: Program, given: Numbers, literals: KnownLiterals, examples: Sequence[_Example]
+    ) -> _Recorded | None:
         """A trace of the rewriting of this program, its symbols being what differs between it and the examples."""
-        others = [example.given for example in examples]
-        constants = [all(_same(e.literals[k], a) for e in others) for k, a in enumerate(given.literals)]
+        count = len(given.literals)
+        constants = [all(example.literals.same(literals, k) for example in examples) for k in range(count)]
         trace = Trace()
         symbols: dict[tuple[int, ...], tuple[int, int]] = {}
         groups, numbers = [], []
-        for column in zip(given.values, *(e.values for e in others)):
+        for column in zip(given.values, *(example.given.values for example in examples)):
             if len(set(column)) == 1:
                 groups.append(-1)
                 numbers.append(column[0])
@@ -216,54 +233,21 @@ class Replay:
         try:
             traced = copy_with(program, given, numbers, given.literals)
             self._rewriting(traced)
-            recorded = _Recorded(given, groups, constants, traced, trace)
+            recorded = _Recorded(given, literals, groups, constants, traced, trace)
         except (MgxError, TypeError, ValueError):
             return None
         return recorded if recorded.whole else None
 
 
-def _same(a: Argument, b: Argument) -> bool:
-    """Whether two literals have the same bits."""
-    if a is b:
-        return True
-    if a.array is None or b.array is None or a.shape != b.shape:
-        return False
-    return a.array.tobytes() == b.array.tobytes()
+def _example(given: Numbers, literals: KnownLiterals, result: Program) -> _Example:
+    numbers = numbers_of(result)
+    known = literals.without_values()
+    content = contents(numbers.literals, given.literals)
+    return _Example(replace(given, literals=known.arguments), known, replace(numbers, literals=[]), content)
 
 
-@dataclass(frozen=True)
-class _Character:
-    """What rewriting may go by of the values of a literal that varies: whether they are equal, whether finite, the
-    pattern that they follow."""
-
-    uniform: bool = False
-    finite: bool = False
-    pattern: str = ""
-
-
-def _character(argument: Argument) -> _Character:
-    array = argument.array
-    if array is None:
-        return _Character()
-    finite = array.dtype.kind != "f" or bool(np.isfinite(array).all())
-    return _Character(uniform(array), finite, follows(array))
-
-
-def _equal(found: Program, given: Numbers, example: _Example) -> bool:
-    """Whether a program is the one that the rewriting gave."""
-    numbers, contents = _with_contents(found, given)
-    return (numbers.form, numbers.values, contents) == (example.found.form, example.found.values, example.contents)
-
-
-def _with_contents(program: Program, given: Numbers) -> tuple[Numbers, list[Hashable]]:
-    """Numbers of a result, and its literals by content; large ones of the given program by identity."""
-    numbers = numbers_of(program)
-    own = {id(a) for a in given.literals if a.array is None or a.array.nbytes > SMALL_BYTES}
-    contents: list[Hashable] = []
-    for a in numbers.literals:
-        if id(a) in own or a.array is None:
-            contents.append(id(a))
-        else:
-            digest = hashlib.sha1(a.array.tobytes(), usedforsecurity=False).digest()
-            contents.append((a.array.dtype.name, a.array.shape, digest))
-    return replace(numbers, literals=[]), contents
+def _equal(found: Program, given: Sequence[Argument], example: _Example) -> bool:
+    """Whether a program, made of one that had these literals, is the one that the rewriting gave."""
+    numbers = numbers_of(found)
+    own = (numbers.form, numbers.values, contents(numbers.literals, given))
+    return own == (example.found.form, example.found.values, example.contents)

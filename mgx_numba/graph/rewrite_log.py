@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -88,6 +89,13 @@ class RewriteLog:
             self.applied[rule] = self.applied.get(rule, 0) + count
         self.exhausted |= other.exhausted
         self._closed += other.refusals()
+
+    def converted(self, function: Callable[[Refusal], Refusal]) -> RewriteLog:
+        """A log of the same whose refusals are what a function makes of these."""
+        log = RewriteLog()
+        log.include(self)
+        log._closed = [function(refusal) for refusal in log._closed]
+        return log
 
     def refusals(self, rule: str | None = None) -> list[Refusal]:
         """Refusals, of one rule or of all, in order."""

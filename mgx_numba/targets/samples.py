@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import cycle, zip_longest
 from math import prod
 
@@ -13,7 +13,7 @@ __all__ = ["Lens", "sample_lengths"]
 
 Lens = dict[str, tuple[int, ...]]
 
-LENGTHS = (16, 1, 64, 300, 37, 11, 22, 5, 30, 9, 26, 6, 7, 33, 13, 128, 3, 1024, 8, 2, 4096, 0, 20, 512)
+LENGTHS = (16, 1, 64, 300, 2, 3, 4, 37, 11, 22, 5, 30, 9, 26, 6, 7, 33, 13, 128, 1024, 8, 4096, 0, 20, 512)
 """In the order of what they are likely to add: kernels differ where an axis has one element, where rows are shorter
 than a vector or a tile, by the runs that a line of pixels is best cut into, and where estimates prefer another
 algorithm; between those lengths are arguments."""
@@ -24,17 +24,26 @@ ALONE = (2, 1, 3, 64, 4, 300)
 """Lengths that one dimension has while the others have usual ones: products of up to four rows have kernels of their
 own (`codegen.cpu.contraction.gemv`), and large ones other blockings."""
 
-UNALIKE = ((37, 41, 43, 47, 53, 59), (67, 71, 73, 79, 83, 89))
+UNALIKE = ((37, 41, 43, 47, 53, 59), (67, 71, 73, 79, 83, 89), (17, 19, 23, 29, 31, 61))
 """Lengths that dimensions have in turn: no product of some is one of others, so that what passes do for these shows how
-it follows from lengths (`graph.replay`). Primes beyond the sizes of vectors."""
+it follows from lengths (`graph.replay`). Primes beyond the sizes of vectors. Two sets that fit the model are enough."""
+
+TELLING = 2
+"""Sets of lengths by which a rewriting is traced: one to compare with, and one to trace."""
 
 MOST_ELEMENTS = 1 << 24
 """Of an input."""
 
 
-def sample_lengths(program: Program) -> Iterator[Lens]:
+def sample_lengths(program: Program, refused: Sequence[Lens] = (), telling: bool = False) -> Iterator[Lens]:
     """Lengths of the dynamic inputs, the most telling ones first: optimal ones, some that tell dimensions apart, then
-    all dimensions together and one by one in turn. Dimensions of one symbol are equal."""
+    all dimensions together and one by one in turn. Dimensions of one symbol are equal.
+
+    Args:
+        program: whose inputs they are.
+        refused: gets those that do not fit the program as soon as that shows; others are tried in their place.
+        telling: stop after those that tell dimensions apart.
+    """
     given = program.parameter_shapes()
     shapes = {name: s for name, s in given.items() if s.is_dynamic and s.element is None}
     keys = {name: [d.symbol or f"{name}.{k}" for k, d in enumerate(s.dims)] for name, s in shapes.items()}
@@ -46,7 +55,7 @@ def sample_lengths(program: Program) -> Iterator[Lens]:
                 max(d.min, known.min), max(d.min, known.min, min(d.max, known.max)), d.optimals | known.optimals
             )
     seen: set[tuple[int, ...]] = set()
-    for lengths in _assignments({key: d for key, d in ranges.items() if not d.is_fixed}):
+    for lengths in _assignments({key: d for key, d in ranges.items() if not d.is_fixed}, refused, telling):
         if tuple(lengths.values()) in seen:
             continue
         seen.add(tuple(lengths.values()))
@@ -55,14 +64,21 @@ def sample_lengths(program: Program) -> Iterator[Lens]:
             yield lens
 
 
-def _assignments(ranges: dict[str, DynamicDimension]) -> Iterator[dict[str, int]]:
+def _assignments(
+    ranges: dict[str, DynamicDimension], refused: Sequence[Lens], telling: bool
+) -> Iterator[dict[str, int]]:
     optimals = max((len(d.optimals) for d in ranges.values()), default=0)
     for k in range(optimals):
         yield {key: sorted(d.optimals)[k % len(d.optimals)] if d.optimals else _in(d, 16) for key, d in ranges.items()}
     for short in (None, *ranges):
-        for primes in UNALIKE:
+        before = len(refused)
+        for number, primes in enumerate(UNALIKE):
+            if number - (len(refused) - before) >= TELLING:
+                break
             lengths = dict(zip(ranges, cycle(primes)))
             yield {key: _in(d, 1) if key == short else _within(d, lengths[key]) for key, d in ranges.items()}
+    if telling:
+        return
     together = [{key: _in(d, length) for key, d in ranges.items()} for length in LENGTHS]
     apart = [
         {other: _in(r, length if other == key else usual) for other, r in ranges.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -18,9 +19,11 @@ from mgx_numba.core.shape import DynamicDimension, Shape
 from mgx_numba.core.types import Type
 from mgx_numba.frontends.onnx import parse_onnx
 from mgx_numba.graph.program import Program
+from mgx_numba.graph.specialize import specialize
 from mgx_numba.runtime.plan import HostStep
 from mgx_numba.targets.cpu import kernel_lists, lower
 from mgx_numba.targets.cpu import program as cpu_program
+from mgx_numba.targets.options import TargetOptions
 from mgx_numba.targets.samples import sample_lengths
 
 from .models import MODELS
@@ -161,3 +164,28 @@ def test_convolutions_of_any_lengths_have_a_kernel_that_does() -> None:
     case = MODELS["fully_convolutional"]()
     program = public_program.wrap(parse_onnx(case.model, default_dyn_dim_value=DynamicDimension(1, 64))).compile("cpu")
     assert {"conv_kernel", "conv_places_2d_kernel"} <= {kernel.name for kernel in program.kernels()}
+
+
+def test_means_of_any_lengths_have_the_same_kernels() -> None:
+    """Numbers of elements are arguments, also where rows are divided."""
+    source = parse_onnx(MODELS["shuffle_net"]().model, default_dyn_dim_value=DynamicDimension(1, 1024))
+    options = TargetOptions()
+    found = []
+    for lens in ((64, 4, 16, 16), (37, 4, 41, 43), (67, 4, 71, 73)):
+        optimized = cpu_program.optimize(specialize(source, {"x": lens}), options)
+        assert optimized.log.applied["split_reduce"] == 1
+        plan = lower.lower(optimized, options)
+        assert not any(isinstance(step, HostStep) for step in plan.steps)
+        found.append({kernel.text for kernel in plan.kernels() if "reduce" in kernel.name})
+    assert found[0] == found[1] == found[2] and found[0]
+
+
+def test_small_lengths_are_tried_early_whatever_the_range() -> None:
+    """Products of a few rows have kernels of their own."""
+    tried = []
+    for most in (8, 5_000_000):
+        program = Program()
+        x = program.main.add_parameter("x", Shape.dynamic(Type.float_type, [DynamicDimension(1, most), 3]))
+        program.main.add_return([x])
+        tried.append({lens["x"][0] for lens in itertools.islice(sample_lengths(program), 12)})
+    assert {1, 2, 3, 4} <= tried[0] & tried[1]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
@@ -107,3 +110,32 @@ def test_a_constant_that_is_computed_with_is_not_replayed() -> None:
         scaled(wanted)
         x = np.ones((rows, 6), np.float32)
         np.testing.assert_array_equal(*(evaluate(p, {"x": x})[0] for p in (found, wanted)))
+
+
+def test_values_of_large_constants_that_depend_on_lengths_are_not_kept() -> None:
+    replay = Replay(full)
+    tables = []
+    for rows in (500, 700, 900, 1100, 1300, 500):
+        program = layer(rows)
+        found = replay.run(program)
+        tables += [weakref.ref(i.literal.array) for i in program.main if i.literal and i.shape.lens == (rows, 4)]
+        wanted = layer(rows)
+        full(wanted)
+        assert found == wanted
+    del program, found, wanted
+    gc.collect()
+    assert replay.replayed >= 2
+    assert len(tables) == 6 and not any(table() is not None for table in tables)
+
+
+def test_what_a_replayed_rewriting_refused_has_plain_numbers() -> None:
+    def refusing(program: Program) -> None:
+        full(program)
+        for ins in program.main:
+            program.log.refuse("some rule", ins, "a reason")
+
+    replay = Replay(refusing)
+    for rows in (5, 7, 9, 11):
+        log = replay.run(layer(rows)).log
+    assert replay.replayed and log.refusals("some rule")
+    assert {type(n) for r in log.refusals() for n in (*r.shape.lens, *r.shape.strides)} == {int}

@@ -8,6 +8,7 @@ from math import prod
 
 import numpy as np
 
+from ...core.argument import Argument
 from ...core.shape import Lens, Shape
 from ...core.types import Type
 from ...ops.base import Operator, make_op
@@ -15,7 +16,7 @@ from ...ops.reduce import DOWN, ReduceOperator
 from ..instruction import Instruction
 from ..module import Module
 
-__all__ = ["Pieces", "add_combined", "add_partial", "add_rest", "full_lens", "pieces_of", "reductions_of"]
+__all__ = ["Pieces", "add_combined", "add_partial", "add_rest", "counts_of", "full_lens", "pieces_of", "reductions_of"]
 
 
 @dataclass(frozen=True)
@@ -116,9 +117,17 @@ def add_partial(
     return taken
 
 
+def counts_of(pieces: Pieces) -> list[Argument]:
+    """The numbers of elements that the first reductions divide by, in the types of their means' sums, each once."""
+    count = prod(pieces.first[0].inputs[0].shape.lens) // prod(pieces.first[0].shape.lens)
+    types = dict.fromkeys(_accumulator(i) for i in pieces.first if i.name == "reduce_mean")
+    return [Argument.from_array(np.full((1,) * pieces.first[0].shape.ndim, count, type.numpy)) for type in types]
+
+
 def add_combined(target: Module, body: Module, pieces: Pieces, sums: Sequence[Shape], axis: int) -> list[Instruction]:
     """Put the second piece into an empty module: it takes what the first gives, of these shapes, reduces it along
-    ``axis``, and computes the given values.
+    ``axis``, and computes the given values. The last that it takes are `counts_of`, in the lengths of row values: no
+    number that depends on lengths is part of its text.
 
     Returns:
         The body's parameters that it takes besides, which come after the sums.
@@ -127,17 +136,19 @@ def add_combined(target: Module, body: Module, pieces: Pieces, sums: Sequence[Sh
     parts = [target.add_parameter(f"part{k}", shape) for k, shape in enumerate(sums)]
     taken = [p for p in body.parameters() if p in needed]
     values = {p: target.add_parameter(_name(p), p.shape) for p in taken}
-    first = pieces.first[0]
-    count = prod(first.inputs[0].shape.lens) // prod(first.shape.lens)
+    lens = pieces.first[0].shape.lens
+    shapes = [Shape(c.shape.type, lens, [0] * len(lens)) for c in counts_of(pieces)]
+    counts = {s.type: target.add_parameter(f"count{k}", s) for k, s in enumerate(shapes)}
     summed = [i for i in pieces.first for _ in range(1 + _sum_can_overflow(i))]
     totals = [target.add_instruction(associative(i), [part], axes=(axis,)) for i, part in zip(summed, parts)]
     for ins in pieces.first:
         value = totals.pop(0)
         if ins.name == "reduce_mean":
-            value = target.add_instruction("div", [value, _like(target, count, value)])
+            value = target.add_instruction("div", [value, counts[value.shape.type]])
         if _sum_can_overflow(ins):
             scaled = totals.pop(0)
-            scaled = target.add_instruction("div", [scaled, _like(target, count * DOWN, scaled)])
+            divisor = target.add_instruction("mul", [counts[scaled.shape.type], _like(target, DOWN, scaled)])
+            scaled = target.add_instruction("div", [scaled, divisor])
             size = target.add_instruction("abs", [value])
             in_range = target.add_instruction("less", [size, _like(target, np.inf, size)])
             value = target.add_instruction("where", [in_range, value, scaled])

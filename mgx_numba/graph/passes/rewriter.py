@@ -128,7 +128,7 @@ def _is_dynamic(ins: Instruction) -> bool:
 
 def _same_rank(old: Shape, new: Shape) -> bool:
     """A scalar ``{1}, {0}`` counts as having no axes in some operators (gather, unsqueeze)."""
-    return old.lens != (1,) or old.scalar == new.scalar
+    return len(old.lens) != 1 or old.lens != (1,) or old.scalar == new.scalar
 
 
 def _same_value_shape(old: Shape, new: Shape) -> bool:

@@ -25,6 +25,7 @@ from .reduction_pieces import (
     add_partial,
     add_rest,
     associative,
+    counts_of,
     full_lens,
     pieces_of,
     reductions_of,
@@ -177,7 +178,9 @@ def _divide(
     sums = run(make_op("fused_reduce", axes=axes), [values[v] for v in taken], partial)
     combined = body_of("fused_reduce")
     taken = add_combined(combined, body, pieces, [s.shape for s in sums], axes[0])
-    inputs = [*sums, *(values[v] for v in taken)]
+    counts = [module.add_literal(count) for count in counts_of(pieces)]
+    rows = pieces.first[0].shape.lens
+    inputs = [*sums, *(values[v] for v in taken), *(_spread(module, ins, count, rows) for count in counts)]
     values |= zip(pieces.given, run(make_op("fused_reduce", axes=axes[:1]), inputs, combined))
     rest: Instruction | None = None
     if pieces.later:

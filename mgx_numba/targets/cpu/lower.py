@@ -48,7 +48,9 @@ def lower_and_release(
     run.spare = spare
     if compiled_only:
         run.ready = functools.cache(lambda kernel: ready(kernel, options.store))
-    return run.run(), not run.released.count
+    plan, whole = run.run(), not run.released.count
+    run.released = None  # each holds the other
+    return plan, whole
 
 
 def _lowering(program: Program, options: TargetOptions) -> Lowering:

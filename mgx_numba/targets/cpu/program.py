@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import warnings
 from collections import OrderedDict
@@ -14,18 +13,19 @@ import numpy as np
 from ...codegen.cpu.toolchain.loader import load
 from ...codegen.kernel import KernelSource
 from ...errors import MgxError
+from ...garbage import uncollected
 from ...graph.passes import run_passes
 from ...graph.program import Program
 from ...graph.rewrite_log import RewriteLog
 from ...graph.specialize import is_dynamic, specialize
 from ...runtime.cpu.direct import Entry
 from ...runtime.cpu.executor import EXECUTOR_KERNELS, Executable
-from ...runtime.plan import Plan
+from ...runtime.plan import HostStep, Plan
 from ..lowering.shared import Shared
 from ..lowering.tuples import without_tuples
 from ..options import TargetOptions
 from ..passes import BY_SIZE, PASSES, SETTLED_PASSES, SOURCE_PASSES
-from ..samples import sample_lengths
+from ..samples import Lens, sample_lengths
 from ..stages import split
 from ..tracing import is_watched
 from . import kernel_lists
@@ -108,6 +108,7 @@ def compile_program(
     progress: Callable[[int, int, str], None] | None = None,
     shared: Shared | None = None,
     compiled_only: bool = False,
+    again: Callable[[], Program] | None = None,
 ) -> LoweredProgram:
     """A program compiled for the CPU, in stages where its lengths depend on data.
 
@@ -117,13 +118,14 @@ def compile_program(
         progress: told of the kernels that are compiled.
         shared: what plans have in common that are made of the dynamic program that this one is a case, or a part, of.
         compiled_only: compile nothing.
+        again: gives the program again, when somebody wants to see what became of it: it is not kept.
     """
     if is_dynamic(program):
         return DynamicProgram(program, options, progress, shared, compiled_only)
     arrays, trees = without_tuples(program)
     stages = split(arrays)
     if stages is None:
-        return CpuProgram(program, options, progress, shared, compiled_only)
+        return CpuProgram(program, options, progress, shared, compiled_only, again)
     common = shared or _shared(arrays, options)
 
     def compiled(stage: Program) -> LoweredProgram:
@@ -142,6 +144,7 @@ class CpuProgram(LoweredProgram):
         progress: Callable[[int, int, str], None] | None,
         shared: Shared | None = None,
         compiled_only: bool = False,
+        again: Callable[[], Program] | None = None,
     ) -> None:
         """Arguments are those of `compile_program`."""
         program, trees = without_tuples(program)
@@ -153,7 +156,12 @@ class CpuProgram(LoweredProgram):
         plan, whole = lower_and_release(optimized, options, program, shared, compiled_only)
         if options.tuning is not None:
             options.tuning.tell()
-        shown = (lambda: optimized) if whole else _again(program, options)
+        if again is not None:
+            shown = _optimizing(again, options)
+            _release(optimized, plan)
+        else:
+            source = optimized if whole else program.clone()
+            shown = (lambda: source) if whole else _optimizing(lambda: source, options)
         executable = Executable(plan, options.num_threads or None, progress, options.store)
         super().__init__(executable, trees, shown, options.store)
 
@@ -199,17 +207,15 @@ class DynamicProgram(LoweredProgram):
     def _compile_kernels(self, progress: Callable[[int, int, str], None] | None) -> None:
         """Compile what lengths within the ranges may need."""
         source, options = self._source, self._options
-        plans = self._sample_plans(source, ENOUGH)
+        known = kernel_lists.find(source, options)
+        plans = self._sample_plans(source, ENOUGH, telling=known is not None)  # passes are traced in any case
         usual = next(plans, None)
         if usual is not None:
             self._usual = usual.constants  # weights stay packed, for the first run's sake
-        known = kernel_lists.find(source, options)
         if known is not None:
             self._compiled = {kernel: kernel for kernel in known}
-            ranges = sum(not d.is_fixed for s in source.parameter_shapes().values() for d in s.dyn_dims)
-            for _ in itertools.islice(plans, 2 * ranges + 1):  # those for lengths that tell dimensions apart
-                if self._shared.passes.replayed > 1:
-                    break
+            for _ in plans:
+                pass
         elif usual is not None:
             for plan in (usual, *plans):
                 self._compiled = {**kernels_of([plan]), **self._compiled}
@@ -226,17 +232,22 @@ class DynamicProgram(LoweredProgram):
             )
         load([*self._compiled, *EXECUTOR_KERNELS], progress, options.store)
 
-    def _sample_plans(self, program: Program, enough: int) -> Iterator[Plan]:
+    def _sample_plans(self, program: Program, enough: int, telling: bool = False) -> Iterator[Plan]:
         """Plans for lengths that stand for the ranges of a dynamic program's inputs, until ``enough`` in succession
-        have no kernel that those before had not."""
+        have no kernel that those before had not; ``telling`` as for `sample_lengths`."""
         known: set[KernelSource] = set()
+        refused: list[Lens] = []
         idle = 0
-        for lens in sample_lengths(program):
+        for lens in sample_lengths(program, refused, telling):
             if idle >= enough:
                 break
             try:
-                plans = list(self._plans(without_tuples(_settled(program, self._options, lens))[0]))
+                with uncollected():
+                    settled = _settled(program, self._options, lens)
+                    plans = list(self._plans(without_tuples(settled)[0]))
+                    settled.release()
             except MgxError:  # lengths that do not fit each other; whoever runs the program on such is told
+                refused.append(lens)
                 continue
             yield from plans
             found = known.union(*(plan.kernels() for plan in plans))
@@ -248,7 +259,9 @@ class DynamicProgram(LoweredProgram):
         stages = split(program)
         if stages is None:
             optimized = _optimized(program, self._options, self._shared)
-            yield lower_and_release(optimized, self._options, program, self._shared, spare=self._spare)[0]
+            plan, _ = lower_and_release(optimized, self._options, program, self._shared, spare=self._spare)
+            _release(optimized, plan)
+            yield plan
             return
         yield from self._plans(stages.head)
         yield from self._sample_plans(stages.tail, ENOUGH_LATER)
@@ -260,11 +273,23 @@ class DynamicProgram(LoweredProgram):
             if found is not None:
                 self._specialized.move_to_end(key)
         if found is None:
-            settled = _settled(self._source, self._options, dict(zip(self._names, key)))
-            found = compile_program(settled, self._options, None, self._shared, self._compiled_only)
+            with uncollected():
+                found = self._planned(key)
             with self._lock:
                 self._keep(key, found)
         return found
+
+    def _planned(self, key: tuple[tuple[int, ...], ...]) -> LoweredProgram:
+        """A plan for these lengths of the dynamic inputs."""
+
+        def settled() -> Program:
+            return _settled(self._source, self._options, dict(zip(self._names, key)))
+
+        program = settled()
+        made = compile_program(program, self._options, None, self._shared, self._compiled_only, settled)
+        if isinstance(made, CpuProgram):
+            program.release()
+        return made
 
     def _keep(self, key: tuple[tuple[int, ...], ...], made: LoweredProgram) -> None:
         """Keep the plan of some lengths, and let those go for which there is no room."""
@@ -315,10 +340,15 @@ def _arena_bytes(program: LoweredProgram) -> int:
     return sum(part.executable.plan.arena_bytes for part in program._all() if part.executable is not None)
 
 
-def _again(program: Program, options: TargetOptions) -> Callable[[], Program]:
-    """What optimises the program as it is now, once more."""
-    source = program.clone()
-    return lambda: optimize(source, options)
+def _release(optimized: Program, plan: Plan) -> None:
+    """Free a program that a plan was made of, unless the plan has host steps, which run its operators."""
+    if not any(isinstance(step, HostStep) for step in plan.steps):
+        optimized.release()
+
+
+def _optimizing(again: Callable[[], Program], options: TargetOptions) -> Callable[[], Program]:
+    """What optimises a program once more."""
+    return lambda: optimize(without_tuples(again())[0], options)
 
 
 def _tune(tuning: Tuning) -> int:

@@ -24,4 +24,4 @@ class Shared:
     @classmethod
     def of(cls, program: Program, passes: Callable[[Program], None]) -> Shared:
         """For the plans of a program, whose literals live as long as this; ``passes`` rewrites one in place."""
-        return cls(SharedWeights(program), Replay(passes))
+        return cls(SharedWeights(program), Replay(passes, program))
