@@ -306,11 +306,17 @@ class program:
 
         return to_py(self._portable)
 
-    def save(self, filename: str | os.PathLike[str], format: str = "msgpack", embed_objects: bool = False) -> None:
-        """Write to a file; the same as ``mgx_numba.save(program, filename, format, embed_objects)``."""
+    def save(
+        self,
+        filename: str | os.PathLike[str],
+        format: str = "msgpack",
+        embed_objects: bool = False,
+        embed_library: bool = False,
+    ) -> None:
+        """Write to a file; the same as ``mgx_numba.save(program, filename, ...)``."""
         from .saving import save
 
-        save(self, filename, format, embed_objects)
+        save(self, filename, format, embed_objects, embed_library)
 
     def export_library(
         self,

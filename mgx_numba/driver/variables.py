@@ -157,6 +157,7 @@ OWN: tuple[Variable, ...] = (
         "MGX_CPU_FEATURES", "Narrows the CPU's instruction set: `avx2`, `x86-64-v3`, or as LLVM spells it, `-fma`."
     ),
     Variable("MGX_GPU_ARCH", "The architecture to compile for where there is no device: `sm_90a`, `gfx942`."),
+    Variable("MGX_DRIVER", "The command that C++ programs start to compile, in place of `mgx-numba-driver`."),
 )
 """This package's own."""
 
