@@ -46,6 +46,7 @@ class _Options(ctypes.Structure):
     _fields_ = (
         ("size", ctypes.c_size_t),
         ("weights", ctypes.c_char_p),
+        ("weights_offset", ctypes.c_uint64),
         ("num_threads", ctypes.c_int),
         ("copy_weights", ctypes.c_int),
     )
@@ -87,7 +88,7 @@ class Library:
         get.restype = ctypes.POINTER(_Table)
         self._table = get().contents
         self._program = ctypes.c_void_p()
-        options = _Options(ctypes.sizeof(_Options), None, threads, copy_weights)
+        options = _Options(ctypes.sizeof(_Options), None, 0, threads, copy_weights)
         self._check(self._table.load(ctypes.byref(options), ctypes.byref(self._program)))
 
     def prepared(self, feeds: Mapping[str, np.ndarray], results: Sequence[np.ndarray]) -> Callable[[], None]:

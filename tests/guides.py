@@ -3,8 +3,8 @@
 Every code block and every command of every file in the folder (Markdown, HTML or plain text) is tried in order, in one
 process and one scratch folder for each guide, with small models under the file names that the guide uses. The table
 says of each whether it works, and of those that ask for a GPU that they did there. Where this process has none, the
-`cpu` target stands in for it, and the table says so;
-blocks that are no Python and no command of the driver are listed with what they are. The exit status counts what fails.
+`cpu` target stands in for it, and the table says so. C++ is compiled and run (`tests.guide_programs`); other blocks are
+listed with what they are. The exit status counts what fails.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from onnx import TensorProto, helper, numpy_helper
 import mgx_numba
 from mgx_numba.targets.registry import missing
 from tests.frontends.tf_support import Graph
+from tests.guide_programs.programs import CppGuide
 
 WORKS, ON_GPU, STOOD_IN, FAILS = "works", "works (gpu)", "works (cpu for gpu)", "FAILS"
 NAMES = "works (names)"
 _FENCE = re.compile(r"^\s*(```+)\s*([\w+-]*)\s*$")
-_TAGS = re.compile(r"</?(?:p|em|strong|ol|ul|li|hr)\b[^>]*>")
+_TAGS = re.compile(r"</?(?:p|strong|ol|ul|li|hr)\b[^>]*>")
 _DRIVER = re.compile(r"(?:\S*/)?(?:migraphx|mgx-numba)-driver\s+")
-HEADER = Path(mgx_numba.__file__).parent / "runtime/cpu/library/files/include/migraphx/migraphx.hpp"
 _OTHERS = (
     "sudo ",
     "git ",
@@ -96,6 +96,7 @@ def blocks(text: str) -> list[Block]:
 
 def _unmarked(text: str) -> str:
     """The Markdown of a guide that is HTML; inline code may begin with a language, and headings may be comments."""
+    text = re.sub(r"</?em>", "*", text)  # Markdown has taken what code multiplies for emphasis
     text = re.sub(r"<code>(\w+)\n(.*?)</code>", r"\n```\1\n\2\n```\n", text, flags=re.DOTALL)
     text = re.sub(r"<h1>(.*?)</h1>", r"# \1", text)
     text = re.sub(r"<code>(.*?)</code>", r"`\1`", text)
@@ -165,6 +166,7 @@ class Walk:
     def __init__(self) -> None:
         self.names: dict[str, Any] = {"__name__": "__main__", "migraphx": mgx_numba, "np": np}
         self.used_gpu = False
+        self._cpp = CppGuide()
 
     def verdict(self, block: Block) -> tuple[str, str]:
         """What became of a block, and a word about it."""
@@ -175,9 +177,21 @@ class Walk:
             return self._python(block.text)
         if block.language in ("bash", "sh", "console", "shell") or _is_command(block.text.strip()):
             return self._commands(block.text)
-        if block.language in ("c++", "cpp", "c", "cmake"):
-            return "C++", cpp_names(block.text)
+        if block.language in ("c++", "cpp"):
+            if "migraphx" not in block.text:
+                return "-", "no name of MIGraphX"
+            self.used_gpu = bool(missing("gpu")) and bool(re.search(r"\bgpu\b", block.text))
+            return self._built(lambda: self._cpp.block(block.text))
+        if block.language == "cmake":
+            return self._built(lambda: self._cpp.cmake(block.text))
         return "-", "printed, no code"
+
+    def _built(self, build: Callable[[], str]) -> tuple[str, str]:
+        try:
+            why = build()
+        except RuntimeError as error:
+            return FAILS, str(error)
+        return (STOOD_IN if self.used_gpu else WORKS), why
 
     def _python(self, text: str) -> tuple[str, str]:
         try:
@@ -190,6 +204,8 @@ class Walk:
         return self._tried(lambda: exec(code, self.names))
 
     def _commands(self, text: str) -> tuple[str, str]:
+        if re.search(r"(?m)^cmake \.\.$", text) and Path("CMakeLists.txt").exists():
+            return self._built(lambda: self._cpp.build(text))
         verdicts = []
         for line in filter(None, map(str.strip, text.splitlines())):
             if _DRIVER.match(line):
@@ -321,16 +337,6 @@ def _without_devices(stack: contextlib.ExitStack, walk: Walk) -> None:
     for name in ("allocate_gpu", "from_gpu", "to_gpu"):
         stack.enter_context(mock.patch.object(mgx_numba, name, stay))
     stack.enter_context(mock.patch.object(mgx_numba, "gpu_sync", lambda: None))
-
-
-def cpp_names(text: str) -> str:
-    """Which of MIGraphX's C++ names in a text the header of exported libraries has; what reads, compiles and builds
-    programs is Python's."""
-    used = list(dict.fromkeys(re.findall(r"\bmigraphx::(\w+)", text, re.ASCII)))
-    lacking = [name for name in used if not re.search(rf"\b{name}\b", HEADER.read_text())]
-    if not used:
-        return "no name of MIGraphX"
-    return f"Python's part: {', '.join(lacking)}" if lacking else "all names are in the header of exported libraries"
 
 
 def unknown_names(text: str) -> list[str]:

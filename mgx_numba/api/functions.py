@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..core.shape import DynamicDimension
+from ..environment import environment_flag
 from ..errors import ParseError
 from ..interrupts import whole_module
 from ..targets.registry import DEFAULT
@@ -15,10 +16,12 @@ from .file_kinds import taken_for
 from .options import asked_quantizations, parse_optimize_options
 from .program import program
 from .quantizing import quantize
+from .reshaping import Reread
 from .shape import dynamic_dimension, unwrap_dimension
 
 if TYPE_CHECKING:
     from ..frontends.onnx.check import Finding
+    from ..graph.program import Program
 
 __all__ = [
     "check_onnx",
@@ -56,7 +59,8 @@ def parse_onnx(
         default_dim_value: length of dimensions without a value; 0 leaves them open to any length.
         default_dyn_dim_value: range of those dimensions instead.
         dim_params: length or range by symbolic name.
-        map_input_dims: lengths by input name.
+        map_input_dims: lengths by input name; with ``MIGRAPHX_DYNAMIC_SHAPE`` set, also the longest that
+            ``program.reshape`` may give them.
         map_dyn_input_dims: ranges by input name.
         skip_unknown_operators: represent unknown operators as ``unknown:`` instructions instead of failing.
         print_program_on_error: print what was parsed before an error.
@@ -73,13 +77,13 @@ def parse_onnx(
     whole_module("mgx_numba.frontends.onnx.parser")
     from ..frontends.onnx import parse_onnx as parse
 
-    with taken_for(filename, "onnx"):
-        found = parse(
+    def read(lengths: Mapping[str, Sequence[int]]) -> Program:
+        return parse(
             filename,
             default_dim_value=default_dim_value,
             default_dyn_dim_value=_range(default_dyn_dim_value),
             dim_params={k: unwrap_dimension(v) for k, v in (dim_params or {}).items()},
-            map_input_dims=dict(map_input_dims or {}),
+            map_input_dims=dict(lengths),
             map_dyn_input_dims=_dynamic_dims(map_dyn_input_dims),
             skip_unknown_operators=skip_unknown_operators,
             print_program_on_error=print_program_on_error,
@@ -88,7 +92,12 @@ def parse_onnx(
             use_debug_symbols=use_debug_symbols,
             strict=strict,
         )
-    return program.wrap(found)
+
+    with taken_for(filename, "onnx"):
+        found = program.wrap(read(map_input_dims or {}))
+    if map_input_dims and environment_flag("MIGRAPHX_DYNAMIC_SHAPE"):
+        found._reread = Reread(read, found._portable, map_input_dims)
+    return found
 
 
 def parse_onnx_buffer(

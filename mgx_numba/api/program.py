@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import sys
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from ..runtime.limits import Limits
     from .explaining import Explanation
     from .module import module
+    from .reshaping import Reread
 
 __all__ = ["program"]
 
@@ -70,6 +72,7 @@ class program:
         self._told: list[str] = []
         self._told_uncompiled = False
         self._layer_choices: list[LayerChoice] = []
+        self._reread: Reread | None = None
 
     @classmethod
     def wrap(cls, value: Program) -> program:
@@ -168,19 +171,28 @@ class program:
     def reshape(self, inputs: Mapping[str, Sequence[Any]]) -> program:
         """Narrow the dimensions of dynamic inputs, in place; returns the program, which is not compiled then.
 
+        A program that was parsed while ``MIGRAPHX_DYNAMIC_SHAPE`` was set, with lengths for its inputs, gets any up to
+        these, and if it was compiled, it is compiled for them.
+
         Args:
             inputs: lengths, or ranges (``dynamic_dimension``), by input, within those that it has; others stay as they
                 are.
 
         Raises:
-            OptionError: no such input, another number of dimensions, or one outside of its range.
+            OptionError: no such input, another number of dimensions, or one outside of its range; or the model would
+                have to be read again, but the program was changed since.
             MgxError: the lengths do not fit the model.
         """
         whole_module("mgx_numba.api.reshaping")
         from .reshaping import narrowed
 
         copy = self.clone()
-        copy._portable = narrowed(self._portable, inputs)
+        if self._reread is None:
+            copy._portable = narrowed(self._portable, inputs)
+        else:
+            copy._portable, copy._reread = self._reread.program(self._portable, inputs), self._reread
+            if self._options is not None:
+                copy.compile(self._target, dataclasses.asdict(self._options))
         self._become(copy)
         return self
 
@@ -353,11 +365,17 @@ class program:
 
         return to_py(self._portable)
 
-    def save(self, filename: str | os.PathLike[str], format: str = "msgpack", embed_objects: bool = False) -> None:
-        """Write to a file; the same as ``mgx_numba.save(program, filename, format, embed_objects)``."""
+    def save(
+        self,
+        filename: str | os.PathLike[str],
+        format: str = "msgpack",
+        embed_objects: bool = False,
+        embed_library: bool = False,
+    ) -> None:
+        """Write to a file; the same as ``mgx_numba.save(program, filename, ...)``."""
         from .saving import save
 
-        save(self, filename, format, embed_objects)
+        save(self, filename, format, embed_objects, embed_library)
 
     def export_library(
         self,

@@ -1,18 +1,20 @@
-"""``program.reshape``: other dimensions for dynamic inputs, within those that they have."""
+"""``program.reshape``: other dimensions for dynamic inputs, within those that they have; or, of a model that is read
+again, for those that were given lengths."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..core.shape import DynamicDimension, Shape
 from ..errors import OptionError
-from ..graph.program import Program
-from ..graph.specialize import specialize
 from .shape import unwrap_dimension
 
-__all__ = ["narrowed"]
+if TYPE_CHECKING:
+    from ..graph.program import Program
+
+__all__ = ["Reread", "narrowed"]
 
 
 def narrowed(program: Program, dims: Mapping[str, Sequence[Any]]) -> Program:
@@ -22,6 +24,8 @@ def narrowed(program: Program, dims: Mapping[str, Sequence[Any]]) -> Program:
         OptionError: no such input, another number of dimensions, or one outside of its range.
         MgxError: the lengths do not fit the program.
     """
+    from ..graph.specialize import specialize
+
     shapes = program.parameter_shapes()
     given = {}
     for name, values in dims.items():
@@ -31,10 +35,54 @@ def narrowed(program: Program, dims: Mapping[str, Sequence[Any]]) -> Program:
     return specialize(program, given)
 
 
-def _within(name: str, shape: Shape, values: Sequence[Any]) -> list[DynamicDimension]:
+class Reread:
+    """What reads a model again for other lengths, where ``MIGRAPHX_DYNAMIC_SHAPE`` is set."""
+
+    def __init__(
+        self,
+        read: Callable[[Mapping[str, Sequence[int]]], Program],
+        first: Program,
+        longest: Mapping[str, Sequence[int]],
+    ) -> None:
+        """``read`` has made ``first`` for the lengths ``longest``."""
+        self._read = read
+        self._longest = {name: first.parameter_shapes()[name].lens for name in longest}
+        self._lengths: dict[str, Sequence[int]] = dict(self._longest)
+
+    def program(self, now: Program, lengths: Mapping[str, Sequence[Any]]) -> Program:
+        """The model for other lengths, which those of later calls begin from.
+
+        Raises:
+            OptionError: no such input, another number of lengths, or longer than the first ones; or the program ``now``
+                is not what was read.
+        """
+        found = dict(self._lengths)
+        for name, values in lengths.items():
+            if name not in self._longest:
+                raise OptionError(
+                    f"reshape names {name!r}, which was not given lengths; inputs that were: {', '.join(self._longest)}"
+                )
+            longest, wanted = self._longest[name], [n for n in _listed(name, values) if isinstance(n, int)]
+            if len(wanted) != len(longest) or not all(1 <= n <= most for n, most in zip(wanted, longest)):
+                raise OptionError(
+                    f"reshape: {name!r} was parsed for at most {list(longest)}, which does not hold {list(values)}"
+                )
+            found[name] = wanted
+        if self._read(self._lengths) != now:
+            raise OptionError("reshape: the program was changed after it was parsed, and cannot be read again")
+        result = self._read(found)
+        self._lengths = found
+        return result
+
+
+def _listed(name: str, values: Any) -> list[DynamicDimension | int]:
     if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
         raise OptionError(f"reshape: {name!r} needs a list of dimensions, got {values!r}")
-    wanted = [unwrap_dimension(value) for value in values]
+    return [unwrap_dimension(value) for value in values]
+
+
+def _within(name: str, shape: Shape, values: Sequence[Any]) -> list[DynamicDimension]:
+    wanted = _listed(name, values)
     found = [d if isinstance(d, DynamicDimension) else DynamicDimension(int(d), int(d)) for d in wanted]
     known = shape.dims if not shape.without_axes else ()
     if len(found) != len(known):

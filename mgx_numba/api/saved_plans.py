@@ -49,7 +49,8 @@ _PIECE_BYTES = 8 << 20
 _ROOM_BYTES = 256 << 10
 """Read and hashed at a time: what stays in a core's own cache."""
 _OF_RUNS = frozenset(
-    f"MIGRAPHX_{name}" for name in ("TRACE_EVAL", "LOG_LEVEL", "VERIFY_DUMP_DIFF", "VERIFY_ENABLE_ALLCLOSE")
+    f"MIGRAPHX_{name}"
+    for name in ("DYNAMIC_SHAPE", "TRACE_EVAL", "LOG_LEVEL", "VERIFY_DUMP_DIFF", "VERIFY_ENABLE_ALLCLOSE")
 )
 """Variables of MIGraphX that change nothing of how a program is compiled."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from typing import TYPE_CHECKING, Any
 
 from ..core.shape import Shape
@@ -21,33 +22,44 @@ SAVED_OPTIONS = ("fast_math", "num_threads", "memory_reuse", "disabled_passes")
 records."""
 
 
-def save(p: program, filename: str | os.PathLike[str], format: str = "msgpack", embed_objects: bool = False) -> None:
+def save(
+    p: program,
+    filename: str | os.PathLike[str],
+    format: str = "msgpack",
+    embed_objects: bool = False,
+    embed_library: bool = False,
+) -> None:
     """Write a program to a file: the portable form, its weights and how it was compiled.
 
     Args:
         format: ``msgpack`` or ``json``.
         embed_objects: add the machine code of the compiled program, for readers that pass ``trust_objects=True``.
+        embed_library: add the library that ``export_library`` writes, with its weights, for readers in C++ that
+            trust it: see docs/cpp.md.
 
     Raises:
         OptionError: unknown format; machine code in JSON, or of a program whose target makes none.
+        MgxError: no library can be made of the program: errors are those of ``export_library``.
     """
     whole_module("mgx_numba.graph.mxr")
     from ..graph.mxr import save_program
 
     objects = _machine_code(p) if embed_objects else None
-    save_program(p._portable, filename, checked_format(format), saved_options(p), objects)
+    library = _library(p) if embed_library else None
+    save_program(p._portable, filename, checked_format(format), saved_options(p), objects, library)
     if format == "msgpack" and p.is_compiled() and os.path.isfile(filename):  # a pipe's content is gone
         from ..graph.content import open_content
 
         keep_plan(open_content(filename), p, embed_objects)
 
 
-def save_buffer(p: program, embed_objects: bool = False) -> bytes:
+def save_buffer(p: program, embed_objects: bool = False, embed_library: bool = False) -> bytes:
     """What ``save`` would write (msgpack), as bytes."""
     whole_module("mgx_numba.graph.mxr")
     from ..graph.mxr import save_buffer as to_bytes
 
-    return to_bytes(p._portable, saved_options(p), objects=_machine_code(p) if embed_objects else None)
+    objects, library = _machine_code(p) if embed_objects else None, _library(p) if embed_library else None
+    return to_bytes(p._portable, saved_options(p), objects=objects, library=library)
 
 
 def keep_plan(content: FileContent, p: program, with_code: bool) -> None:
@@ -98,6 +110,15 @@ def _machine_code(p: program) -> dict[str, Any]:
     if p._compiled is None:
         raise OptionError("embed_objects: a program that is not compiled has no machine code")
     return p._compiled.machine_code()
+
+
+def _library(p: program) -> dict[str, Any]:
+    """What `save` with ``embed_library`` adds; errors are those of ``export_library``."""
+    whole_module("mgx_numba.runtime.cpu.library.embedded")
+    from ..runtime.cpu.library.embedded import library_tree
+
+    with tempfile.TemporaryDirectory(prefix="mgx_numba_") as folder:
+        return library_tree(p.export_library(folder, "program", link=True))
 
 
 def checked_format(name: str) -> str:

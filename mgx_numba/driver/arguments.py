@@ -142,6 +142,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--brief", action="store_true", help="leave attributes and shapes out of the graph")
     group.add_argument("-o", "--output", metavar="FILE", help="write to a file")
     group.add_argument("--embed-objects", action="store_true", help="add the compiled program's code to an .mxr file")
+    group.add_argument("--embed-library", action="store_true", help="add its library for C++ to an .mxr file")
 
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:

@@ -157,8 +157,15 @@ OWN: tuple[Variable, ...] = (
         "MGX_CPU_FEATURES", "Narrows the CPU's instruction set: `avx2`, `x86-64-v3`, or as LLVM spells it, `-fma`."
     ),
     Variable("MGX_GPU_ARCH", "The architecture to compile for where there is no device: `sm_90a`, `gfx942`."),
+    Variable(
+        "DYNAMIC_SHAPE",
+        "Of MIGraphX on DCUs: lengths that `map_input_dims` gives an ONNX model are the longest, and `program.reshape` "
+        "gives others, for which a compiled program is compiled. Not needed for inputs with ranges, which run with any "
+        "lengths in them.",
+    ),
+    Variable("MGX_DRIVER", "The command that C++ programs start to compile, in place of `mgx-numba-driver`."),
 )
-"""This package's own."""
+"""This package's own, and one that MIGraphX itself does not have."""
 
 VARIABLES: dict[str, Variable] = {
     one.full_name: one for one in (*(v for group in GROUPS.values() for v in group), *OWN)

@@ -27,8 +27,9 @@ def check_output(args: argparse.Namespace) -> None:
         FormatError: the file's folder is missing or closed to us.
     """
     form = _form(args)
-    if args.embed_objects and form != "binary":
-        raise OptionError(f"--embed-objects needs a binary file: give --output FILE (the form is {form})")
+    for flag, given in (("--embed-objects", args.embed_objects), ("--embed-library", args.embed_library)):
+        if given and form != "binary":
+            raise OptionError(f"{flag} needs a binary file: give --output FILE (the form is {form})")
     if args.output:
         check_writable(args.output)
     elif form == "binary" and sys.stdout.isatty():
@@ -47,11 +48,11 @@ def write_model(model: program, args: argparse.Namespace) -> None:
     check_output(args)
     form = _form(args)
     if form in ("binary", "json") and args.output:
-        save(model, args.output, "json" if form == "json" else "msgpack", args.embed_objects)
+        save(model, args.output, "json" if form == "json" else "msgpack", args.embed_objects, args.embed_library)
         return
     if form == "binary":
         sys.stdout.flush()
-        sys.stdout.buffer.write(save_buffer(model, args.embed_objects))
+        sys.stdout.buffer.write(save_buffer(model, args.embed_objects, args.embed_library))
         return
     text = _text(model, form, args.brief)
     if args.output is None:

@@ -6,10 +6,13 @@ from typing import Any
 
 from .wire import Decoder
 
-__all__ = ["OBJECTS", "load_objects"]
+__all__ = ["LIBRARY", "OBJECTS", "load_objects"]
 
 OBJECTS = "mgx_numba_objects"
 """Key of the machine code, in a msgpack file and in what is returned beside a program."""
+
+LIBRARY = "mgx_numba_library"
+"""Key of the shared library that runs the program, in a msgpack file; C++ reads it, Python passes it over."""
 
 
 def load_objects(data: memoryview) -> Any:

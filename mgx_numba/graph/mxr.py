@@ -4,7 +4,7 @@ The structure is MIGraphX's (``program::to_value``, file version 8), as msgpack 
 ``migraphx_version``, ``targets``, ``contexts`` and ``modules``. A map ``mgx_numba`` beside them holds what
 MIGraphX has no place for; its own key ``format`` is the version of that map. Opening a file runs nothing from
 it, and weights are views of the bytes that were read. A msgpack file may end with machine code (``mgx_numba_objects``),
-which is passed over unless the caller asks for it.
+which is passed over unless the caller asks for it, and with a library that is C++'s alone (``mgx_numba_library``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..core.argument import Argument
 from ..errors import FormatError, OptionError
 from .atomic_file import replace_file
 from .content import FilePath, read_bytes
-from .machine_code import OBJECTS
+from .machine_code import LIBRARY, OBJECTS
 from .origin import Origin
 from .program import Program
 from .rebuild import Nodes, rebuild_program
@@ -48,6 +48,7 @@ def save_program(
     format: str = "msgpack",
     extra: Mapping[str, Any] | None = None,
     objects: Any = None,
+    library: Any = None,
 ) -> None:
     """Write a program to a file; the file is replaced as a whole or not at all.
 
@@ -55,13 +56,14 @@ def save_program(
         format: ``msgpack`` or ``json``.
         extra: what to keep beside the program, a value tree; ``tuning`` in it is the list of tuning records.
         objects: machine code, a value tree; None for none.
+        library: the program as a shared library, a value tree; None for none.
 
     Raises:
         OptionError: another format, or machine code in JSON.
         FormatError: the file cannot be written.
     """
     writer = _writer(format)
-    tree = _tree(program, extra or {}, objects, format)
+    tree = _tree(program, extra or {}, format, {OBJECTS: objects, LIBRARY: library})
     _replace(path, lambda write: writer(tree, write))
 
 
@@ -91,7 +93,11 @@ def load_content(
 
 
 def save_buffer(
-    program: Program, extra: Mapping[str, Any] | None = None, format: str = "msgpack", objects: Any = None
+    program: Program,
+    extra: Mapping[str, Any] | None = None,
+    format: str = "msgpack",
+    objects: Any = None,
+    library: Any = None,
 ) -> bytes:
     """What `save_program` would write.
 
@@ -99,7 +105,7 @@ def save_buffer(
         OptionError: unknown format, or machine code in JSON.
     """
     pieces: list[Any] = []
-    _writer(format)(_tree(program, extra or {}, objects, format), pieces.append)
+    _writer(format)(_tree(program, extra or {}, format, {OBJECTS: objects, LIBRARY: library}), pieces.append)
     return b"".join(pieces)
 
 
@@ -151,8 +157,9 @@ def _writer(format: str) -> Callable[[Any, Write], Any]:
     return found  # type: ignore[return-value]
 
 
-def _tree(program: Program, extra: Mapping[str, Any], objects: Any, format: str) -> dict[str, Any]:
-    if objects is not None and format != "msgpack":
+def _tree(program: Program, extra: Mapping[str, Any], format: str, code: Mapping[str, Any]) -> dict[str, Any]:
+    given = {key: tree for key, tree in code.items() if tree is not None}
+    if given and format != "msgpack":
         raise OptionError(f"machine code can be kept in msgpack files only, not in {format}")
     own = {"format": FORMAT, "version": __version__, "tuning": [], **extra}
     if program.open_dims:
@@ -167,7 +174,7 @@ def _tree(program: Program, extra: Mapping[str, Any], objects: Any, format: str)
         "targets": [],
         "contexts": [],
         "modules": program_modules(program),
-        **({} if objects is None else {OBJECTS: objects}),
+        **given,
     }
 
 

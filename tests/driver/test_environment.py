@@ -43,7 +43,7 @@ def test_table_has_all_variables_once_and_those_that_work_are_read() -> None:
         package / "driver" / "variables.py",
         *(package / "runtime" / "cpu" / "library").glob("*.py"),
     )  # C's macros
-    text = "\n".join(p.read_text() for p in package.rglob("*.py") if p not in others)
+    text = "\n".join(p.read_text() for kind in ("py", "hpp") for p in package.rglob(f"*.{kind}") if p not in others)
     read = set(re.findall(r'"((?:MIGRAPHX|MGX)_\w+)"', text)) - {"MIGRAPHX_", "MGX_"}
     assert read == {name for name, v in VARIABLES.items() if v.works}
 

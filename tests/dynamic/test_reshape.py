@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import onnx
 import pytest
 
 import mgx_numba as migraphx
@@ -53,3 +56,33 @@ def test_dimensions_that_cannot_be(dims: dict, message: str) -> None:
     program = public_program.wrap(parse_onnx(MODELS["shuffle_net"]().model))
     with pytest.raises(OptionError, match=message):
         program.reshape(dims)
+
+
+def test_model_is_read_again_for_lengths_up_to_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    onnx.save(MODELS["shuffle_net"]().model, tmp_path / "net.onnx")
+    longest = {"x": [4, 4, 6, 6]}
+
+    def parsed() -> migraphx.program:
+        return migraphx.parse_onnx(tmp_path / "net.onnx", map_input_dims=longest)
+
+    with pytest.raises(OptionError, match="dimension 0 of 'x' is 4, which does not hold 2"):
+        parsed().reshape({"x": [2, 4, 6, 6]})
+    monkeypatch.setenv("MIGRAPHX_DYNAMIC_SHAPE", "1")
+    program = parsed().compile("cpu", num_threads=1)
+    for lens in ([2, 4, 3, 5], [4, 4, 6, 6], [1, 4, 1, 1]):  # also longer ones than the last
+        assert program.reshape({"x": lens}).is_compiled()
+        x = np.random.default_rng(1).standard_normal(lens).astype(np.float32)
+        wanted = migraphx.parse_onnx(tmp_path / "net.onnx", map_input_dims={"x": lens}).compile("ref").run({"x": x})
+        np.testing.assert_allclose(program.run({"x": x})[0], wanted[0], rtol=1e-5, atol=1e-6)
+    for dims, message in (
+        ({"x": [5, 4, 6, 6]}, r"parsed for at most \[4, 4, 6, 6\], which does not hold \[5, 4, 6, 6\]"),
+        ({"x": [2, 4, 6]}, r"does not hold \[2, 4, 6\]"),
+        ({"x": 3}, "needs a list of dimensions, got 3"),
+        ({"y": [1]}, "reshape names 'y', which was not given lengths; inputs that were: x"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            program.reshape(dims)
+    changed = parsed()
+    migraphx.quantize_fp16(changed)
+    with pytest.raises(OptionError, match="the program was changed after it was parsed"):
+        changed.reshape({"x": [1, 4, 1, 1]})

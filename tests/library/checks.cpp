@@ -39,7 +39,7 @@ static program_parameters inputs_of(const program& p, std::size_t seed)
 
 static program loaded(const char* path, int threads, bool copy = false)
 {
-    migraphx::load_options options;
+    migraphx::file_options options;
     options.set_num_threads(threads);
     options.set_copy_weights(copy);
     return migraphx::load(path, options);
@@ -152,7 +152,7 @@ static void refusals(const char* path, const std::string& folder)
     refusal("library", [&] { migraphx::load(folder + "/none.so"); });
     refusal("threads", [&] { loaded(path, 5000); });
     const auto with = [&](const std::string& weights) {
-        migraphx::load_options options;
+        migraphx::file_options options;
         options.set_weights(weights);
         migraphx::load(path, options);
     };

@@ -24,7 +24,7 @@ def page() -> str:
     """The page's text."""
     count = sum(v.works for group in GROUPS.values() for v in group)
     parts = [HEAD.format(count=count)]
-    for title, group in {"This package's own": OWN, **GROUPS}.items():
+    for title, group in {"This package's own, and of guides": OWN, **GROUPS}.items():
         parts.append(
             f"## {title}\n\n| variable | works | what it does, or why nothing |\n| --- | --- | --- |\n{_rows(group)}"
         )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from mgx_numba.targets.registry import missing
-from tests.guides import blocks, cpp_names, main, unknown_names
+from tests.guide_programs.programs import mended
+from tests.guides import blocks, main, unknown_names
+from tests.library.support import needs_compiler
 
 MARKDOWN = """
 Look at `migraphx-driver op -l`, then at the synopsis `migraphx-driver perf [-n] [--no-such-flag] --onnx`.
@@ -40,6 +43,39 @@ migraphx-driver params nothing.onnx
 
 ```
 output of something
+```
+"""
+
+CPP = """
+```c++
+migraphx::program CreateNet()
+{
+    migraphx::program net;
+    migraphx::module *mainModule = net.get_main_module();
+    auto x = mainModule->add_parameter("x", migraphx::shape{migraphx::shape::float type, {3}});
+    mainModule->add_return({mainModule->add_instruction(migraphx::make_op("neg"), x)});
+    return net;
+}
+```
+
+```c++
+int main(int argc, char* argv[])
+{
+    migraphx::program net = CreateNet();
+    net.compile(migraphx::gpu::target{});
+    std::vector<float> data{1, 2, 3};
+    migraphx::parameter_map inputs;
+    inputs["x"] = migraphx::argument{migraphx::shape{migraphx::shape::float_type, {3}}, data.data()};
+    return net.eval(inputs)[0].as_vector<float>() != std::vector<float>{-1, -2, -3};
+}
+```
+
+```c++
+int main() { return migraphx::shape(migraphx::shape::float_type).elements() == 1; }
+```
+
+```c++
+migraphx::to_nowhere(net);
 ```
 """
 
@@ -81,8 +117,18 @@ def test_names_of_text_that_does_not_parse() -> None:
     assert unknown_names(text) == ["migraphx.to_nowhere"]
 
 
-def test_names_of_the_cpp_interface() -> None:
-    assert (
-        cpp_names("migraphx::program p = migraphx::load(file);") == "all names are in the header of exported libraries"
-    )
-    assert cpp_names("migraphx::program p = migraphx::parse_onnx(file);") == "Python's part: parse_onnx"
+@needs_compiler
+def test_cpp_of_a_guide_is_compiled_and_run(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    (tmp_path / "guide.md").write_text(CPP)
+    assert main([str(tmp_path)]) == 2
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert [row[4] for row in rows] == ["works", "works (cpu for gpu)" if missing("gpu") else "works", "FAILS", "FAILS"]
+    assert rows[0][5] == "a function for what follows; misprints mended: 1"
+    assert "block ended with 1" in rows[2][5] and "to_nowhere" in rows[3][5]
+
+
+def test_misprints_of_cpp_are_mended() -> None:
+    broken = "int n = // how many,\n  多少 (N, C, H, W)\n  3; // 顺序为\n(N, C, H, W) int m = 4;\n"
+    text, count = mended(broken + "shape::float type\n")
+    assert count == 3 and "shape::float_type" in text
+    assert re.sub(r"//[^\n]*", "", text).split() == "int n = 3; int m = 4; shape::float_type".split()

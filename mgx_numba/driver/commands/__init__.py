@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from . import compile, explain, onnx, op, params, perf, read, roctx, run, tf, time, tune, verify
+from . import compile, cpp, explain, onnx, op, params, perf, read, roctx, run, serve, tf, time, tune, verify
 
 __all__ = ["COMMANDS"]
 
@@ -22,4 +22,6 @@ COMMANDS: dict[str, ModuleType] = {
     "op": op,
     "onnx": onnx,
     "tf": tf,
+    "cpp": cpp,
+    "serve": serve,
 }

@@ -64,7 +64,6 @@ class InterpreterEngine:
         data.fill(_POISON)
         address = address_of(array) + start
         with self.lock:
-            self._give_back()
             self._arrays[address] = array
             self.memory.add(address, data, name)
         return address

@@ -26,9 +26,11 @@ from .cpuid import needed_bits
 from .linking import compiler, link_library
 from .text import EXECUTOR, WEIGHTS_SYMBOL, layout_text, plan_text
 
-__all__ = ["write_library"]
+__all__ = ["CPP_PREFIX", "write_library"]
 
 _FILES = Path(__file__).with_name("files")
+CPP_PREFIX = _FILES
+"""Where compilers find ``include/migraphx`` and CMake the package ``migraphx``."""
 _MAGIC = b"mgxwgt01"
 _HEAD_BYTES = 4096  # of a page, so that the weights of a mapped file begin with one
 _EMBEDDED_BYTES = 1 << 30
@@ -137,7 +139,9 @@ def _write_all(
         libraries / f"{name}.weights",
     )
     _instantiate("include/mgx_numba.h", include / "mgx_numba.h", name)
-    _instantiate("include/migraphx/migraphx.hpp", include / "migraphx" / "migraphx.hpp", name)
+    for header in sorted((_FILES / "include").glob("migraphx/**/*.hpp")):
+        place = header.relative_to(_FILES)
+        _instantiate(str(place), folder / place, name)
     _instantiate("include/NAME.h", include / f"{name}.h", name)
     _instantiate("cmake/NAMEConfig.cmake", libraries / "cmake" / name / f"{name}Config.cmake", name)
     for file in ("CMakeLists.txt", "example.c", "example.cpp"):

@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-#define MGX_API_VERSION 1
+#define MGX_API_VERSION 2
 
 typedef enum mgx_status {
     MGX_SUCCESS = 0,
@@ -25,7 +25,9 @@ typedef enum mgx_status {
     MGX_UNSUPPORTED_CPU = 3,    /* the CPU, or the system, lacks what the library was compiled for */
     MGX_OUT_OF_MEMORY = 4,
     MGX_INDEX_OUT_OF_RANGE = 5, /* an index among the inputs' values does not fit; the outputs are undefined */
-    MGX_BAD_VERSION = 6         /* the library is of another version of this header */
+    MGX_BAD_VERSION = 6,        /* the library is of another version of this header */
+    MGX_BAD_FILE = 7,           /* of C++: a file is not what it should be */
+    MGX_COMPILER = 8            /* of C++: the compiler, a process of mgx-numba-driver, is missing or has refused */
 } mgx_status;
 
 /* Element types, numbered as in MIGraphX. */
@@ -68,6 +70,7 @@ typedef struct mgx_tensor {
 typedef struct mgx_options {
     size_t size;         /* sizeof(mgx_options) */
     const char *weights; /* path of the file of weights; NULL: NAME.weights beside the library */
+    uint64_t weights_offset; /* where they begin inside of that file, a multiple of 64; 0: the file has nothing else */
     int num_threads;     /* of one run, the caller's included; 0: MGX_NUM_THREADS, else those that it was compiled for,
                             but no more than there are cores */
     int copy_weights;    /* 0: the weights are used where they lie in their file, which must stay as it is, and share

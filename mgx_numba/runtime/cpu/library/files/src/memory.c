@@ -48,33 +48,37 @@ static int find_path(char *path, size_t room)
     return size > 0 && (size_t)size < room;
 }
 
-static mgx_status check_file(int file, const char *path)
+static mgx_status check_file(int file, uint64_t offset, const char *path)
 {
     unsigned char head[MGX_WEIGHTS_HEAD_BYTES];
     struct stat status;
     const size_t expected = MGX_WEIGHTS_HEAD_BYTES + mgx_this_plan.weights_bytes;
+    if (offset % MGX_ALIGNMENT || offset > INT64_MAX)
+        return mgx_fail(MGX_BAD_PARAM, "load: weights_offset is %llu, which is no place of weights",
+                        (unsigned long long)offset);
     if (fstat(file, &status))
         return mgx_fail(MGX_BAD_WEIGHTS, "%s: %s", path, strerror(errno));
     if (!S_ISREG(status.st_mode))
         return mgx_fail(MGX_BAD_WEIGHTS, "%s: it is no file", path);
-    if (pread(file, head, sizeof head, 0) != (ssize_t)sizeof head || memcmp(head, MGX_WEIGHTS_MAGIC, 8))
+    if (pread(file, head, sizeof head, (off_t)offset) != (ssize_t)sizeof head || memcmp(head, MGX_WEIGHTS_MAGIC, 8))
         return mgx_fail(MGX_BAD_WEIGHTS, "%s: it is no file of weights", path);
     if (memcmp(head + 8, mgx_this_plan.digest, sizeof mgx_this_plan.digest))
         return mgx_fail(MGX_BAD_WEIGHTS, "%s: it has the weights of another library", path);
-    if ((size_t)status.st_size != expected)
-        return mgx_fail(MGX_BAD_WEIGHTS, "%s: it has %lld bytes, expected %zu", path, (long long)status.st_size,
+    const uint64_t size = (uint64_t)status.st_size - offset; /* the head lies there */
+    if (offset ? size < expected : size != expected)
+        return mgx_fail(MGX_BAD_WEIGHTS, "%s: it has %llu bytes, expected %zu", path, (unsigned long long)size,
                         expected);
     return MGX_SUCCESS;
 }
 
-static mgx_status read_all(int file, unsigned char *data, const char *path)
+static mgx_status read_all(int file, uint64_t offset, unsigned char *data, const char *path)
 {
     size_t done = 0;
     while (done < mgx_this_plan.weights_bytes) {
         size_t piece = mgx_this_plan.weights_bytes - done;
         if (piece > PIECE_BYTES)
             piece = PIECE_BYTES;
-        const ssize_t count = pread(file, data + done, piece, (off_t)(MGX_WEIGHTS_HEAD_BYTES + done));
+        const ssize_t count = pread(file, data + done, piece, (off_t)(offset + MGX_WEIGHTS_HEAD_BYTES + done));
         if (count < 0 && errno == EINTR)
             continue;
         if (count <= 0)
@@ -84,15 +88,16 @@ static mgx_status read_all(int file, unsigned char *data, const char *path)
     return MGX_SUCCESS;
 }
 
-static mgx_status map_file(int file, const char *path, mgx_weights *weights)
+static mgx_status map_file(int file, uint64_t offset, const char *path, mgx_weights *weights)
 {
-    weights->pages_bytes = MGX_WEIGHTS_HEAD_BYTES + mgx_this_plan.weights_bytes;
-    weights->pages = mmap(NULL, weights->pages_bytes, PROT_READ, MAP_SHARED, file, 0);
+    const size_t within = offset % (uint64_t)sysconf(_SC_PAGESIZE); /* maps begin with a page */
+    weights->pages_bytes = within + MGX_WEIGHTS_HEAD_BYTES + mgx_this_plan.weights_bytes;
+    weights->pages = mmap(NULL, weights->pages_bytes, PROT_READ, MAP_SHARED, file, (off_t)(offset - within));
     if (weights->pages == MAP_FAILED) {
         weights->pages = NULL;
         return mgx_fail(MGX_BAD_WEIGHTS, "%s: it cannot be mapped: %s", path, strerror(errno));
     }
-    weights->data = (const unsigned char *)weights->pages + MGX_WEIGHTS_HEAD_BYTES;
+    weights->data = (const unsigned char *)weights->pages + within + MGX_WEIGHTS_HEAD_BYTES;
     return MGX_SUCCESS;
 }
 
@@ -108,17 +113,17 @@ static unsigned char *take_room(mgx_weights *weights)
     return room;
 }
 
-static mgx_status from_file(const char *path, int copy, mgx_weights *weights)
+static mgx_status from_file(const char *path, uint64_t offset, int copy, mgx_weights *weights)
 {
     const int file = open(path, O_RDONLY | O_CLOEXEC);
     if (file < 0)
         return mgx_fail(MGX_BAD_WEIGHTS, "the weights %s cannot be opened: %s", path, strerror(errno));
-    mgx_status status = check_file(file, path);
+    mgx_status status = check_file(file, offset, path);
     if (!status && !copy) {
-        status = map_file(file, path, weights);
+        status = map_file(file, offset, path, weights);
     } else if (!status) {
         unsigned char *room = take_room(weights);
-        status = room ? read_all(file, room, path) : MGX_OUT_OF_MEMORY;
+        status = room ? read_all(file, offset, room, path) : MGX_OUT_OF_MEMORY;
     }
     close(file);
     return status;
@@ -129,13 +134,13 @@ mgx_status mgx_load_weights(const mgx_options *options, mgx_weights *weights)
     char path[4096];
     *weights = (mgx_weights){mgx_this_plan.weights, NULL, 0};
     if (options->weights)
-        return from_file(options->weights, options->copy_weights, weights);
+        return from_file(options->weights, options->weights_offset, options->copy_weights, weights);
     if (!mgx_this_plan.weights_bytes)
         return MGX_SUCCESS;
     if (!mgx_this_plan.weights) {
         if (!find_path(path, sizeof path))
             return mgx_fail(MGX_BAD_WEIGHTS, "the folder of the library is not known: give the path of the weights");
-        return from_file(path, options->copy_weights, weights);
+        return from_file(path, 0, options->copy_weights, weights);
     }
     if (!options->copy_weights)
         return MGX_SUCCESS;

@@ -160,7 +160,7 @@ static int choose_threads(const mgx_options *options)
 
 static mgx_status load(const mgx_options *given, mgx_program **made)
 {
-    mgx_options options = {sizeof options, NULL, 0, 0};
+    mgx_options options = {.size = sizeof options};
     if (!made)
         return mgx_fail(MGX_BAD_PARAM, "load: where to put the program is NULL");
     *made = NULL;

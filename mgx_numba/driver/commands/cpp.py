@@ -1,0 +1,18 @@
+"""Print where C++ compilers find MIGraphX's headers, and CMake the package migraphx."""
+
+from __future__ import annotations
+
+import argparse
+
+from ...runtime.cpu.library.writer import CPP_PREFIX
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of the command."""
+    parser.add_argument("--flags", action="store_true", help="print flags of a compiler instead of CMAKE_PREFIX_PATH")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    print(f"-I{CPP_PREFIX / 'include'} -pthread -ldl" if args.flags else CPP_PREFIX)
+    return 0

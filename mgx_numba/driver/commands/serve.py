@@ -1,0 +1,37 @@
+"""Parse, compile and build for a C++ program, which starts this command: see docs/cpp.md."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from contextlib import closing
+
+from ...errors import MgxError, OptionError
+from ..logs import LOG
+from ..serving.channel import receive, send
+from ..serving.service import Service
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of the command: none."""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Answer requests on standard input, a socket, until it ends; what is printed meanwhile goes to standard error."""
+    if sys.stdin is None or sys.stdin.isatty():
+        raise OptionError("serve is started by C++ programs, which say what they want over a socket")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: the C++ program decides what it means
+    os.dup2(2, 1)
+    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(0), "wb")
+    with requests, answers, closing(Service()) as service:
+        while (request := receive(requests)) is not None:
+            try:
+                answer = service.answer(request)
+            except (MgxError, MemoryError, TypeError, KeyError, IndexError, ValueError) as error:
+                LOG.debug("%s", request["do"], exc_info=True)
+                known = isinstance(error, MgxError)
+                answer = {"error": str(error) if known else f"{request['do']}: {type(error).__name__}: {error}"}
+            send(answers, answer)
+    return 0

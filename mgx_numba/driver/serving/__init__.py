@@ -1,0 +1,1 @@
+"""The compiler's process of C++ programs: what `migraphx/compiler.hpp` starts and asks."""

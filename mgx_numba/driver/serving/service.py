@@ -1,0 +1,243 @@
+"""What a C++ program may ask of the compiler's process: one method a request."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...api.functions import get_onnx_operators, parse_onnx, parse_onnx_buffer, parse_tf, parse_tf_buffer
+from ...api.loading import load
+from ...api.module import instruction_ref, module, op
+from ...api.program import program
+from ...api.quantization import quantize_bf16, quantize_fp8, quantize_fp16, quantize_int8
+from ...api.saving import save
+from ...api.target import get_target
+from ...errors import CompileError, FormatError, OptionError, UnsupportedError
+from ..logs import LOG
+from .tensors import attributes_of, described, packed, shape_of, tensor_of
+
+__all__ = ["Service"]
+
+Answer = dict[str, Any]
+
+
+@dataclass
+class _Held:
+    """A program, with the modules and instructions that C++ refers to by their numbers, and its library's folder."""
+
+    model: program
+    modules: list[module] = field(default_factory=list)
+    instructions: list[instruction_ref] = field(default_factory=list)
+    folder: tempfile.TemporaryDirectory[str] | None = None
+    compiled: tuple[str, dict[str, Any]] | None = None
+
+    def take(self, one: instruction_ref) -> Answer:
+        self.instructions.append(one)
+        return {"instruction": len(self.instructions) - 1}
+
+    def take_module(self, one: module) -> Answer:
+        self.modules.append(one)
+        return {"module": len(self.modules) - 1}
+
+
+class Service:
+    """The programs of one C++ process. Errors of requests are `MgxError`."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, _Held] = {}
+        self._numbers = itertools.count()
+
+    def answer(self, request: Mapping[str, Any]) -> Answer:
+        """Do what a request asks for; ``do`` names the method, the rest are its arguments.
+
+        Raises:
+            MgxError: that fails, or it is not known.
+        """
+        arguments = dict(request)
+        method = getattr(self, f"do_{arguments.pop('do')}", None)
+        if method is None:
+            raise OptionError(f"the compiler does not know the request {request['do']!r}: header and package differ")
+        number = arguments.pop("program", None)
+        if number is not None:
+            if number not in self._held:
+                raise OptionError("the compiler does not know the program")
+            arguments["held"] = self._held[number]
+        found: Answer = method(**arguments)
+        return found
+
+    def close(self) -> None:
+        """Forget all programs."""
+        for held in self._held.values():
+            _drop_folder(held)
+        self._held.clear()
+
+    def do_create(self) -> Answer:
+        """An empty program."""
+        return self._hold(program())
+
+    def do_drop(self, held: _Held) -> Answer:
+        """Forget a program."""
+        _drop_folder(held)
+        self._held = {number: other for number, other in self._held.items() if other is not held}
+        return {}
+
+    def do_parse_onnx(self, file: str, external_data_path: str, **options: Any) -> Answer:
+        """A program from an ONNX file, beside which its external data are."""
+        if external_data_path:
+            raise OptionError("external_data_path is of parse_onnx_buffer; a file's external data lie beside it")
+        return self._hold(parse_onnx(file, **_onnx_options(options)))
+
+    def do_parse_onnx_buffer(self, data: bytes, **options: Any) -> Answer:
+        """A program from the bytes of an ONNX file."""
+        for name in ("max_loop_iterations", "limit_max_iterations"):  # of files alone, as in Python
+            options.pop(name)
+        return self._hold(parse_onnx_buffer(data, **_onnx_options(options)))
+
+    def do_parse_tf(self, file: str, output_names: list[str], **options: Any) -> Answer:
+        """A program from a TensorFlow model's file."""
+        return self._hold(parse_tf(file, output_names=output_names or None, **options))
+
+    def do_parse_tf_buffer(self, data: bytes, output_names: list[str], **options: Any) -> Answer:
+        """A program from the bytes of a TensorFlow model."""
+        return self._hold(parse_tf_buffer(data, output_names=output_names or None, **options))
+
+    def do_load(self, file: str, format: str, trust_objects: bool) -> Answer:
+        """A program from an ``.mxr`` file."""
+        return self._hold(load(file, format=format, trust_objects=trust_objects))
+
+    def do_save(self, held: _Held, file: str, format: str, embed_library: bool) -> Answer:
+        """Write an ``.mxr`` file."""
+        save(held.model, file, format, embed_library=embed_library)
+        return {}
+
+    def do_describe(self, held: _Held) -> Answer:
+        """Names and shapes of parameters and results."""
+        outputs = zip(held.model.get_output_names(), held.model.get_output_shapes(), strict=True)
+        return {
+            "parameters": [{"name": name, **described(s)} for name, s in held.model.get_parameter_shapes().items()],
+            "outputs": [{"name": name, **described(s)} for name, s in outputs],
+        }
+
+    def do_text(self, held: _Held) -> Answer:
+        """The text form."""
+        return {"text": str(held.model)}
+
+    def do_equal(self, held: _Held, other: int) -> Answer:
+        """Whether two programs are the same."""
+        return {"equal": held.model == self._held[other].model}
+
+    def do_sort(self, held: _Held) -> Answer:
+        """Order the instructions."""
+        held.model.sort()
+        return self._changed(held)
+
+    def do_compile(self, held: _Held, target: str, **options: Any) -> Answer:
+        """Compile; the answer names the library to run, if there is one."""
+        held.compiled = (target, options)
+        held.model.compile(get_target(target), **options)
+        return self._changed(held)
+
+    def do_quantize(
+        self, held: _Held, kind: str, target: str, names: Sequence[str], batches: Sequence[Mapping[str, Any]]
+    ) -> Answer:
+        """Lower the precision."""
+        chosen: dict[str, Any] = {"ins_names": tuple(names)} if names else {}
+        calibration = [{name: tensor_of(value) for name, value in batch.items()} for batch in batches]
+        if kind in ("fp16", "bf16"):
+            (quantize_fp16 if kind == "fp16" else quantize_bf16)(held.model, **chosen)
+        elif kind == "int8":
+            quantize_int8(held.model, get_target(target), calibration, **chosen)
+        else:
+            quantize_fp8(held.model, get_target(target), calibration)
+        return self._changed(held)
+
+    def do_reshape(self, held: _Held, lengths: Mapping[str, Sequence[int]]) -> Answer:
+        """Give inputs other lengths, and compile for them what was compiled."""
+        held.model.reshape(lengths)
+        if held.compiled is not None and not held.model.is_compiled():
+            target, options = held.compiled
+            return self.do_compile(held, target, **options)
+        return self._changed(held)
+
+    def do_run(self, held: _Held, inputs: Mapping[str, Any]) -> Answer:
+        """Run here what has no library."""
+        results = held.model.run({name: tensor_of(value) for name, value in inputs.items()})
+        return {"results": [packed(result) for result in results]}
+
+    def do_main_module(self, held: _Held) -> Answer:
+        """The main module."""
+        return held.take_module(held.model.get_main_module())
+
+    def do_create_module(self, held: _Held, name: str) -> Answer:
+        """A new submodule."""
+        return held.take_module(held.model.create_module(name))
+
+    def do_add_parameter(self, held: _Held, module: int, name: str, shape: Mapping[str, Any]) -> Answer:
+        """Declare an input."""
+        return held.take(held.modules[module].add_parameter(name, shape_of(shape)))
+
+    def do_add_literal(self, held: _Held, module: int, value: Mapping[str, Any]) -> Answer:
+        """Add a constant."""
+        return held.take(held.modules[module].add_literal(tensor_of(value)))
+
+    def do_add_instruction(
+        self, held: _Held, module: int, name: str, attributes: Any, inputs: Sequence[int], modules: Sequence[int]
+    ) -> Answer:
+        """Add an operation."""
+        added = op(name, **attributes_of(attributes))
+        bodies = [held.modules[number] for number in modules]
+        return held.take(held.modules[module].add_instruction(added, self._instructions(held, inputs), bodies))
+
+    def do_add_return(self, held: _Held, module: int, inputs: Sequence[int]) -> Answer:
+        """End a module."""
+        return held.take(held.modules[module].add_return(self._instructions(held, inputs)))
+
+    def do_add_allocation(self, held: _Held, module: int, shape: Mapping[str, Any]) -> Answer:
+        """Add memory that is not set."""
+        allocated = op("allocate", shape=shape_of(shape))
+        return held.take(held.modules[module].add_instruction(allocated, []))
+
+    def do_module_text(self, held: _Held, module: int) -> Answer:
+        """The text form of a module."""
+        return {"text": str(held.modules[module])}
+
+    def do_get_onnx_operators(self) -> Answer:
+        """Names of the ONNX operators that are supported."""
+        return {"names": get_onnx_operators()}
+
+    def _instructions(self, held: _Held, numbers: Sequence[int]) -> list[instruction_ref]:
+        return [held.instructions[number] for number in numbers]
+
+    def _hold(self, model: program) -> Answer:
+        held = _Held(model)
+        number = next(self._numbers)
+        self._held[number] = held
+        return {"program": number, **self._changed(held)}
+
+    def _changed(self, held: _Held) -> Answer:
+        """The library that now runs a program, if it is compiled and can be one."""
+        _drop_folder(held)
+        if not held.model.is_compiled():
+            return {"library": None}
+        held.folder = tempfile.TemporaryDirectory(prefix="mgx_numba_")
+        try:
+            return {"library": str(held.model.export_library(held.folder.name, "program", link=True))}
+        except (UnsupportedError, OptionError, CompileError, FormatError) as error:
+            LOG.info("the compiler's process runs the program: %s", error)
+            _drop_folder(held)
+            return {"library": None}
+
+
+def _drop_folder(held: _Held) -> None:
+    if held.folder is not None:
+        held.folder.cleanup()
+        held.folder = None
+
+
+def _onnx_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of `parse_onnx`; the default range comes in a list, of none or one."""
+    ranges = given.get("default_dyn_dim_value", [])
+    return {**given, "default_dyn_dim_value": ranges[0] if ranges else None}

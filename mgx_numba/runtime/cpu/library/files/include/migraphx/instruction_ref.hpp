@@ -1,0 +1,2 @@
+// Under this name in MIGraphX's own libraries.
+#include "module.hpp"

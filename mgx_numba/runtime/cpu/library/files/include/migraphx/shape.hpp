@@ -1,0 +1,212 @@
+// Element types and shapes.
+#ifndef MIGRAPHX_SHAPE_HPP
+#define MIGRAPHX_SHAPE_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <numeric>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "error.hpp"
+
+using migraphx_shape_datatype_t = mgx_type;
+constexpr mgx_type migraphx_shape_bool_type = MGX_BOOL;
+constexpr mgx_type migraphx_shape_half_type = MGX_HALF;
+constexpr mgx_type migraphx_shape_float_type = MGX_FLOAT;
+constexpr mgx_type migraphx_shape_double_type = MGX_DOUBLE;
+constexpr mgx_type migraphx_shape_uint8_type = MGX_UINT8;
+constexpr mgx_type migraphx_shape_int8_type = MGX_INT8;
+constexpr mgx_type migraphx_shape_uint16_type = MGX_UINT16;
+constexpr mgx_type migraphx_shape_int16_type = MGX_INT16;
+constexpr mgx_type migraphx_shape_int32_type = MGX_INT32;
+constexpr mgx_type migraphx_shape_int64_type = MGX_INT64;
+constexpr mgx_type migraphx_shape_uint32_type = MGX_UINT32;
+constexpr mgx_type migraphx_shape_uint64_type = MGX_UINT64;
+constexpr mgx_type migraphx_shape_fp8e4m3fnuz_type = MGX_FP8E4M3FNUZ;
+constexpr mgx_type migraphx_shape_fp8e4m3fn_type = MGX_FP8E4M3FN;
+constexpr mgx_type migraphx_shape_fp8e5m2_type = MGX_FP8E5M2;
+constexpr mgx_type migraphx_shape_bf16_type = MGX_BF16;
+constexpr mgx_type migraphx_shape_fp8e5m2fnuz_type = MGX_FP8E5M2FNUZ;
+
+namespace migraphx {
+
+/// The element type of a C++ type; others (half, bf16, fp8) are named by hand.
+template <class T>
+struct element_type;
+template <> struct element_type<bool> { static constexpr mgx_type value = MGX_BOOL; };
+template <> struct element_type<float> { static constexpr mgx_type value = MGX_FLOAT; };
+template <> struct element_type<double> { static constexpr mgx_type value = MGX_DOUBLE; };
+template <> struct element_type<std::uint8_t> { static constexpr mgx_type value = MGX_UINT8; };
+template <> struct element_type<std::int8_t> { static constexpr mgx_type value = MGX_INT8; };
+template <> struct element_type<std::uint16_t> { static constexpr mgx_type value = MGX_UINT16; };
+template <> struct element_type<std::int16_t> { static constexpr mgx_type value = MGX_INT16; };
+template <> struct element_type<std::uint32_t> { static constexpr mgx_type value = MGX_UINT32; };
+template <> struct element_type<std::int32_t> { static constexpr mgx_type value = MGX_INT32; };
+template <> struct element_type<std::uint64_t> { static constexpr mgx_type value = MGX_UINT64; };
+template <> struct element_type<std::int64_t> { static constexpr mgx_type value = MGX_INT64; };
+
+/// A range of lengths, and those of it that are worth tuning for.
+struct dynamic_dimension {
+    std::size_t min, max;
+    std::set<std::size_t> optimals;
+    dynamic_dimension(std::size_t least, std::size_t most, std::set<std::size_t> best = {})
+        : min(least), max(most), optimals(std::move(best))
+    {
+    }
+    bool is_fixed() const { return min == max; }
+    friend bool operator==(const dynamic_dimension& a, const dynamic_dimension& b)
+    {
+        return a.min == b.min && a.max == b.max && a.optimals == b.optimals;
+    }
+    friend bool operator!=(const dynamic_dimension& a, const dynamic_dimension& b) { return !(a == b); }
+};
+
+using dynamic_dimensions = std::vector<dynamic_dimension>;
+
+/// The names of element types; a template, since members of one need no definition elsewhere.
+template <class>
+struct shape_types {
+    using type_t = mgx_type;
+    static constexpr mgx_type bool_type = MGX_BOOL;
+    static constexpr mgx_type half_type = MGX_HALF;
+    static constexpr mgx_type float_type = MGX_FLOAT;
+    static constexpr mgx_type double_type = MGX_DOUBLE;
+    static constexpr mgx_type uint8_type = MGX_UINT8;
+    static constexpr mgx_type int8_type = MGX_INT8;
+    static constexpr mgx_type uint16_type = MGX_UINT16;
+    static constexpr mgx_type int16_type = MGX_INT16;
+    static constexpr mgx_type int32_type = MGX_INT32;
+    static constexpr mgx_type int64_type = MGX_INT64;
+    static constexpr mgx_type uint32_type = MGX_UINT32;
+    static constexpr mgx_type uint64_type = MGX_UINT64;
+    static constexpr mgx_type fp8e4m3fnuz_type = MGX_FP8E4M3FNUZ;
+    static constexpr mgx_type fp8e4m3fn_type = MGX_FP8E4M3FN;
+    static constexpr mgx_type fp8e5m2_type = MGX_FP8E5M2;
+    static constexpr mgx_type bf16_type = MGX_BF16;
+    static constexpr mgx_type fp8e5m2fnuz_type = MGX_FP8E5M2FNUZ;
+};
+template <class T> constexpr mgx_type shape_types<T>::bool_type;
+template <class T> constexpr mgx_type shape_types<T>::half_type;
+template <class T> constexpr mgx_type shape_types<T>::float_type;
+template <class T> constexpr mgx_type shape_types<T>::double_type;
+template <class T> constexpr mgx_type shape_types<T>::uint8_type;
+template <class T> constexpr mgx_type shape_types<T>::int8_type;
+template <class T> constexpr mgx_type shape_types<T>::uint16_type;
+template <class T> constexpr mgx_type shape_types<T>::int16_type;
+template <class T> constexpr mgx_type shape_types<T>::int32_type;
+template <class T> constexpr mgx_type shape_types<T>::int64_type;
+template <class T> constexpr mgx_type shape_types<T>::uint32_type;
+template <class T> constexpr mgx_type shape_types<T>::uint64_type;
+template <class T> constexpr mgx_type shape_types<T>::fp8e4m3fnuz_type;
+template <class T> constexpr mgx_type shape_types<T>::fp8e4m3fn_type;
+template <class T> constexpr mgx_type shape_types<T>::fp8e5m2_type;
+template <class T> constexpr mgx_type shape_types<T>::bf16_type;
+template <class T> constexpr mgx_type shape_types<T>::fp8e5m2fnuz_type;
+
+/// Type, lengths and strides (in elements). Without lengths it is a scalar: {1}, {0}.
+class shape : public shape_types<void> {
+public:
+    using dynamic_dimension = migraphx::dynamic_dimension;
+
+    shape() : shape(MGX_FLOAT) {}
+    explicit shape(mgx_type type) : type_(type), lens_{1}, strides_{0} { check_type(); }
+    shape(mgx_type type, std::vector<std::size_t> lengths) : type_(type), lens_(std::move(lengths)), strides_(lens_.size())
+    {
+        check_type();
+        std::size_t stride = 1;
+        for(std::size_t axis = lens_.size(); axis-- > 0; stride *= lens_[axis])
+            strides_[axis] = stride;
+    }
+    shape(mgx_type type, std::initializer_list<std::size_t> lengths) : shape(type, std::vector<std::size_t>(lengths)) {}
+    shape(mgx_type type, std::vector<std::size_t> lengths, std::vector<std::size_t> strides)
+        : type_(type), lens_(std::move(lengths)), strides_(std::move(strides))
+    {
+        check_type();
+        if(lens_.size() != strides_.size())
+            throw error(MGX_BAD_PARAM, "shape: as many strides as lengths are expected");
+    }
+
+    shape(mgx_type type, dynamic_dimensions dims) : type_(type), dims_(std::move(dims)) { check_type(); }
+
+    const std::vector<std::size_t>& lengths() const
+    {
+        if(dynamic())
+            throw error(MGX_BAD_PARAM, "shape: its lengths are open; dyn_dims() has their ranges");
+        return lens_;
+    }
+    const std::vector<std::size_t>& lens() const { return lengths(); }
+    const std::vector<std::size_t>& strides() const
+    {
+        lengths();
+        return strides_;
+    }
+    /// The ranges of the lengths; of a shape that has lengths, each from a length to itself.
+    dynamic_dimensions dyn_dims() const
+    {
+        dynamic_dimensions found = dims_;
+        for(const std::size_t length : lens_)
+            found.emplace_back(length, length);
+        return found;
+    }
+    mgx_type type() const { return type_; }
+    std::size_t elements() const
+    {
+        return std::accumulate(lengths().begin(), lengths().end(), std::size_t{1}, std::multiplies<std::size_t>());
+    }
+    /// Bytes from the first element to the end of the last.
+    std::size_t bytes() const
+    {
+        if(elements() == 0)
+            return 0;
+        std::size_t last = 0;
+        for(std::size_t axis = 0; axis < lens_.size(); axis++)
+            last += (lens_[axis] - 1) * strides_[axis];
+        return (last + 1) * mgx_type_size(type_);
+    }
+    /// Whether elements lie in row-major order without gaps.
+    bool standard() const
+    {
+        lengths();
+        std::size_t stride = 1;
+        for(std::size_t axis = lens_.size(); axis-- > 0; stride *= lens_[axis])
+            if(lens_[axis] != 1 && strides_[axis] != stride)
+                return elements() == 0;
+        return true;
+    }
+    /// Whether a length is open: it is a range.
+    bool dynamic() const { return !dims_.empty(); }
+    /// Where the i-th element in row-major order lies, in elements.
+    std::size_t index(std::size_t i) const
+    {
+        std::size_t at = 0;
+        for(std::size_t axis = lens_.size(); axis-- > 0; i /= lens_[axis])
+            at += i % lens_[axis] * strides_[axis];
+        return at;
+    }
+    friend bool operator==(const shape& a, const shape& b)
+    {
+        return a.type_ == b.type_ && a.lens_ == b.lens_ && a.strides_ == b.strides_ && a.dims_ == b.dims_;
+    }
+    friend bool operator!=(const shape& a, const shape& b) { return !(a == b); }
+
+private:
+    void check_type() const
+    {
+        if(mgx_type_size(type_) == 0)
+            throw error(MGX_BAD_PARAM, "shape: unknown element type " + std::to_string(static_cast<int>(type_)));
+    }
+    mgx_type type_;
+    std::vector<std::size_t> lens_, strides_;
+    dynamic_dimensions dims_;
+};
+
+using shapes = std::vector<shape>;
+
+} // namespace migraphx
+
+#endif

@@ -1,0 +1,1 @@
+"""The C++ of guides, compiled and run: see `programs`."""
