@@ -297,7 +297,13 @@ def quick_run(
         if type(given) is not device_argument:
             return None
         value = given._value
-        return value if value.device == number and (value.shape is wanted or value.shape == wanted) else None
+        if value.device != number:
+            return None
+        if value.shape is not wanted:
+            if value.shape != wanted:
+                return None
+            value.shape = wanted  # so that the next call sees it at once
+        return value
 
     def run(params: Any, stream: int | None) -> list[device_argument] | None:
         if type(params) is not dict:

@@ -195,7 +195,7 @@ def test_an_address_of_nobody_is_told() -> None:
     out = _says(
         MODEL
         + """
-feed["x"]._value.address = 1 << 40
+feed["x"]._value.address = 16
 attempt(lambda: model.run(feed))
 """
     )
