@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -166,7 +167,9 @@ def borrowed(tensor: Any, stream: int | None = None) -> DeviceArray:
     """
     if isinstance(tensor, device_argument):
         return tensor._value
-    found = import_device(tensor, stream or _DEFAULT_STREAM)
+    kind, number = device_of(tensor) or (0, -1)
+    with engine(number).use() if kind == CUDA and number >= 0 else contextlib.nullcontext():
+        found = import_device(tensor, stream or _DEFAULT_STREAM)  # PyTorch wants the tensor's device to be current
     if found.device < 0:
         holder = engine_at(found.address)
         found.device = 0 if holder is None else holder.number
