@@ -125,7 +125,7 @@ class device_argument:
             with on.use():
                 event = on.event()
                 event.record(on.queue(value.stream))
-                on.queue(_handle(stream)).follow(event)
+                on.queue(stream or 0).follow(event)
         _shown(value)
         return export_device(value, value.owner)
 
@@ -152,11 +152,6 @@ class device_argument:
 def _shown(value: DeviceArray) -> None:
     if isinstance(value.owner, DeviceBlock):
         value.owner.shown()
-
-
-def _handle(stream: int | None) -> int:
-    """The driver's handle of a stream as DLPack counts them."""
-    return 0 if stream is None else stream
 
 
 def borrowed(tensor: Any, stream: int | None = None) -> DeviceArray:
@@ -291,7 +286,7 @@ def quick_run(
     """A function that runs a program whose results stay on the device, on a dictionary of `device_argument` and in the
     order of a stream; None, having done nothing, where that is for the general way. None if there is none."""
     execute, outputs, number = compiled.entry(), list(compiled.output_parameters().items()), compiled.device
-    if execute is None:
+    if execute is None or not all(map(is_in_a_row, parameters.values())):
         return None
     inputs, wrap = list(parameters.items()), device_argument.wrap
 
