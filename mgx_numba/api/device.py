@@ -12,7 +12,7 @@ from ..core.argument import Argument
 from ..core.device_array import DeviceArray, is_in_a_row
 from ..core.dlpack import CUDA, device_of, export_device, import_device
 from ..core.shape import Shape
-from ..errors import ShapeError
+from ..errors import MgxError, ShapeError
 from ..runtime.gpu.blocks import DeviceBlock
 from ..runtime.gpu.choice import engine, engine_at, engines
 from ..runtime.gpu.transfers import to_device, to_host
@@ -283,18 +283,24 @@ def _at(wanted: Shape, address: int, holder: Engine) -> device_argument:
 def quick_run(
     compiled: OnDevice, parameters: Mapping[str, Shape]
 ) -> Callable[[Any, int | None], list[device_argument] | None] | None:
-    """A function that runs a program whose results stay on the device, on a dictionary of `device_argument` and in the
-    order of a stream; None, having done nothing, where that is for the general way. None if there is none."""
+    """A function that runs a program whose results stay on the device, on a dictionary of tensors there and in the order
+    of a stream; None, having done nothing, where that is for the general way. None if there is none."""
     execute, outputs, number = compiled.entry(), list(compiled.output_parameters().items()), compiled.device
     if execute is None or not all(map(is_in_a_row, parameters.values())):
         return None
     inputs, wrap = list(parameters.items()), device_argument.wrap
 
-    def place(params: Any, name: str, wanted: Shape) -> DeviceArray | None:
+    def place(params: Any, name: str, wanted: Shape, stream: int | None) -> DeviceArray | None:
         given = params.get(name)
-        if type(given) is not device_argument:
+        if type(given) is device_argument:
+            value = given._value
+        elif hasattr(type(given), "__dlpack__") and device_of(given) == (CUDA, number):
+            try:
+                value = borrowed(given, stream)
+            except MgxError:
+                return None
+        else:
             return None
-        value = given._value
         if value.device != number:
             return None
         if value.shape is not wanted:
@@ -308,13 +314,13 @@ def quick_run(
             return None
         arrays: list[DeviceArray] = []
         for name, wanted in inputs:
-            array = place(params, name, wanted)
+            array = place(params, name, wanted, stream)
             if array is None:
                 return None
             arrays.append(array)
         results: list[DeviceArray | None] = []
         for name, wanted in outputs:
-            array = place(params, name, wanted)
+            array = place(params, name, wanted, stream)
             if array is None and name in params:
                 return None
             results.append(array)
