@@ -283,8 +283,8 @@ def _at(wanted: Shape, address: int, holder: Engine) -> device_argument:
 def quick_run(
     compiled: OnDevice, parameters: Mapping[str, Shape]
 ) -> Callable[[Any, int | None], list[device_argument] | None] | None:
-    """A function that runs a program whose results stay on the device, on a dictionary of tensors there, in the order of
-    a stream; it gives None, having done nothing, where that is for the general way. None if there is none."""
+    """A function that runs a program whose results stay on the device, on a dictionary of tensors there, in the order
+    of a stream; it gives None, having done nothing, where that is for the general way. None if there is none."""
     execute, outputs, number = compiled.entry(), list(compiled.output_parameters().items()), compiled.device
     if execute is None or not all(map(is_in_a_row, parameters.values())):
         return None
