@@ -90,7 +90,8 @@ def test_what_has_no_whole_vectors_or_more_rows_is_refused() -> None:
         assert not any("gemm_rows" in label for label in labels)
 
 
-def test_loads_are_wide_and_come_first() -> None:
+def test_loads_are_wide_and_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGX_GPU_ARCH", "sm_90a")
     kernels = compiled(product(F16, (), 1, 64, 1024), interpreter()).kernels()
     text = assembly(kernels[0], ARCHITECTURES["sm_90a"])
     first = text.index("fma.rn.f32")

@@ -1,7 +1,8 @@
 """Products of a few rows, as a decoder's steps are: a warp reads a column of the right operand for all of them.
 
-What takes the time is bringing that operand, once. Each lane has several vectors of its column on their way, multiplies
-them with the same positions of the rows, and the lanes' sums are joined by shuffles, always in one order.
+What takes the time is bringing that operand, once. Each lane has several vectors of its column on their way, the first
+ones before the launches before are done if the operand is constant. It multiplies them with the same positions of the
+rows, and the lanes' sums are joined by shuffles, always in one order.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ class _FewRowsText(ContractionText):
     """The text of one product.
 
     Attributes:
-        ahead: vectors of a column that a lane loads together, and ``exact`` whether columns are whole such groups.
+        ahead: vectors of a column that a lane loads together.
+        exact, once: whether columns are whole such groups, and one of them at most.
     """
 
     operands: ProductOperands
@@ -81,6 +83,7 @@ class _FewRowsText(ContractionText):
         rank = len(problem.batch)
         self.lanes = VECTOR_BYTES // ITEMSIZE[problem.types.single]
         turns = -(-problem.k // (WARP * self.lanes))
+        self.once = turns <= MOST_AHEAD
         self.ahead = -(-turns // -(-turns // MOST_AHEAD))
         self.exact = problem.k % (WARP * self.lanes * self.ahead) == 0
         self.arguments.integers(row_step=problem.a_strides[rank], column_step=problem.b_strides[-1])
@@ -100,9 +103,16 @@ class _FewRowsText(ContractionText):
             buffer.line(f"r_row{i} = offset(r_x, {i} * row_step)")
             buffer.line(f"acc{i} = const_{self.accumulator}(0, {lanes})")
         buffer.line(f"k = lane * {lanes}")
-        with buffer.block("while k < depth:"):
+        if not self.placed.constant:
+            buffer.line("grid_wait()")
+        self._load(buffer, "r_column", "column")
+        if self.placed.constant:
+            buffer.line("grid_wait()")
+        if self.once:
             self._add(buffer)
-            buffer.line(f"k = k + {WARP * lanes * self.ahead}")
+        else:
+            with buffer.block("while k < depth:"):
+                self._add(buffer)
         for i in range(rows):
             buffer.line(f"sum{i} = reduce_add(acc{i})")
             for mask in (16, 8, 4, 2, 1):
@@ -112,23 +122,30 @@ class _FewRowsText(ContractionText):
                 self._store(buffer, f"splat(sum{i}, 1)", str(i), "column", 1)
         return buffer.lines
 
+    def _load(self, buffer: CodeBuffer, base: str, name: str) -> None:
+        """Emit the loads of the lane's vectors from position ``k`` on, as ``<name>0`` and so on; from an inexact end
+        the last ones."""
+        for j in range(self.ahead):
+            place = f"k + {WARP * self.lanes * j}" if j else "k"
+            place = place if self.exact and (self.once or name != "column") else f"imin({place}, depth - {self.lanes})"
+            buffer.line(f"{name}{j} = load_aligned({base}, {place}, {self.lanes})")
+
     def _add(self, buffer: CodeBuffer) -> None:
-        """Emit the products of the lane's next vectors: all loads, then all else."""
-        places = [buffer.emit(f"k + {WARP * self.lanes * j}") if j else "k" for j in range(self.ahead)]
-        inside = places
-        if not self.exact:
-            inside = [buffer.emit(f"imin({place}, depth - {self.lanes})") for place in places]
-        loaded = [
-            [buffer.emit(f"load_aligned({base}, {place}, {self.lanes})") for place in inside]
-            for base in ("r_column", *(f"r_row{i}" for i in range(self.problem.m)))
-        ]
-        for j, place in enumerate(places):
-            column = f"cast_{self.accumulator}({loaded[0][j]})"
-            if not self.exact:
-                column = f"where({place} < depth, {column}, const_{self.accumulator}(0, {self.lanes}))"
-            column = buffer.emit(column)
-            for i in range(self.problem.m):
-                row = f"cast_{self.accumulator}({loaded[1 + i][j]})"
+        """Emit the products of the lane's vectors of the column; those after them are asked for before."""
+        rows = range(self.problem.m)
+        for i in rows:
+            self._load(buffer, f"r_row{i}", f"row{i}_")
+        names = ["column", *(f"row{i}_" for i in rows)]
+        for j in range(self.ahead):
+            for name in names:
+                wide = f"cast_{self.accumulator}({name}{j})"
                 if not self.exact:
-                    row = f"where({place} < depth, {row}, const_{self.accumulator}(0, {self.lanes}))"
-                buffer.line(f"acc{i} = fma({column}, {row}, acc{i})")
+                    inside = f"k + {WARP * self.lanes * j} < depth"
+                    wide = f"where({inside}, {wide}, const_{self.accumulator}(0, {self.lanes}))"
+                buffer.line(f"{name}{j}_wide = {wide}")
+        if not self.once:
+            buffer.line(f"k = k + {WARP * self.lanes * self.ahead}")
+            self._load(buffer, "r_column", "column")
+        for j in range(self.ahead):
+            for i in rows:
+                buffer.line(f"acc{i} = fma(column{j}_wide, row{i}_{j}_wide, acc{i})")

@@ -71,7 +71,7 @@ def _launch(low: Lowering, ins: Instruction, what: Contraction) -> None:
         operands[name] = _aligned(low, ins, operands[name])
     request = Request(problem, what.epilogue, places, low.threads, low.options.fast_math)
     offsets = [operands["out"].byte_offset, *(view.byte_offset for view in what.extras)]
-    placed = PlacedRequest(request, gcd(VECTOR_BYTES, *offsets), _precision(low))
+    placed = PlacedRequest(request, gcd(VECTOR_BYTES, *offsets), _precision(low), weights is not None)
     solution = low.backend.plan(placed)
     operands |= {f"e{k}": view for k, view in enumerate(what.extras)}
     if isinstance(problem, ConvProblem):
