@@ -68,6 +68,7 @@ Products of warpgroups (sm_90a; `lang.warpgroups`); all 128 threads call them
 Fast math on float32
     exp2_quick exp_quick sigmoid_quick tanh_quick gelu_erf_quick gelu_tanh_quick silu_quick softplus_quick
                                          within 4 units in the last place (`lang.quick`)
+    gelu_erf_short                       within 4e-7, for results of 16 bits
 
 Faults
     note_fault(p, step, check, index)    write the three numbers to the int64 words from p on, unless an earlier one has
