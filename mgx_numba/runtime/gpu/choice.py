@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
+from typing import TYPE_CHECKING
 
-from .cuda import cuda_engine
-from .engine import Engine
-from .interpreter import InterpreterEngine
+from ...codegen.gpu.driver import library
+from ...codegen.gpu.driver.device import memory_at
+from ...errors import DeviceError
 
-__all__ = ["engine", "interpreted"]
+if TYPE_CHECKING:
+    from .engine import Engine
+    from .interpreter import InterpreterEngine
 
-_interpreting: ContextVar[bool] = ContextVar("mgx_gpu_interpreting", default=False)
+__all__ = ["engine", "engine_at", "engines", "interpreted", "missing"]
+
+_interpreting: ContextVar[tuple[InterpreterEngine, ...]] = ContextVar("mgx_gpu_interpreting", default=())
 
 
 @contextlib.contextmanager
-def interpreted() -> Iterator[None]:
-    """While the block runs, in this thread, plans are made for the interpreter: no device is needed."""
-    token = _interpreting.set(True)
+def interpreted(devices: int = 1) -> Iterator[None]:
+    """While the block runs, in this thread, the interpreter stands in for so many devices: none is needed."""
+    from .interpreter import InterpreterEngine
+
+    token = _interpreting.set(tuple(InterpreterEngine(number) for number in range(devices)))
     try:
         yield
     finally:
         _interpreting.reset(token)
+
+
+def missing() -> str:
+    """Why no engine can be used; empty if one can."""
+    return "" if _interpreting.get() else library.missing()
 
 
 def engine(number: int = 0) -> Engine:
@@ -31,6 +43,30 @@ def engine(number: int = 0) -> Engine:
     Raises:
         DeviceError: there is none.
     """
-    if _interpreting.get():
-        return InterpreterEngine()
-    return cuda_engine(number)
+    standing_in = _interpreting.get()
+    if not standing_in:
+        from .cuda import cuda_engine
+
+        return cuda_engine(number)
+    if not 0 <= number < len(standing_in):
+        raise DeviceError(f"there is no device {number}; there are {len(standing_in)}")
+    return standing_in[number]
+
+
+def engines() -> Sequence[Engine]:
+    """The engines that are in use: those of all devices that this process has asked for."""
+    standing_in = _interpreting.get()
+    if standing_in:
+        return standing_in
+    from .cuda import cuda_engines
+
+    return cuda_engines()
+
+
+def engine_at(address: int) -> Engine | None:
+    """The engine in whose memory an address lies; None if it is the host's. Nothing is opened to find out."""
+    standing_in = _interpreting.get()
+    if standing_in:
+        return next((one for one in standing_in if one.holds(address)), None)
+    number = memory_at(address)
+    return None if number is None else engine(number)

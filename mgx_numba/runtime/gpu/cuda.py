@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
+import threading
 from collections.abc import Callable, Sequence
 from ctypes import byref, c_float, c_size_t, c_uint, c_ulonglong, c_void_p
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 
 from ...codegen.backend import backend
 from ...codegen.gpu.driver.device import Device, device
+from ...codegen.gpu.driver.graphs import CopyNode, Graph, GraphInMaking, KernelNode
 from ...codegen.gpu.driver.tensor_maps import encoded
 from ...codegen.gpu.kernel import NAME
 from ...codegen.kernel import KernelSource
@@ -18,12 +20,15 @@ from ...codegen.launch import DYNAMIC_ALIGNMENT, Grid, TensorLayout
 from ...codegen.store import Store
 from ...errors import DeviceError
 from ..memory import address_of
-from .engine import Progress
+from .blocks import KeptBlocks
+from .engine import Event, Progress, Queue, Recording
 
-__all__ = ["CudaEngine", "cuda_engine"]
+__all__ = ["CudaEngine", "cuda_engine", "cuda_engines"]
 
-_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
-_THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+_WITH_DEFAULT = (
+    0  # CU_STREAM_DEFAULT: comes after what the default stream was asked for before, and the other way round
+)
+_NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 _PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE
 MOST_PLANES = 65535
 """Blocks of a grid along its second and third axis: CUDA C++ programming guide, technical specifications."""
@@ -35,6 +40,10 @@ class CudaEngine:
     def __init__(self, opened: Device) -> None:
         self.device = opened
         self.driver = opened.driver
+        self.number = opened.number
+        self.use = opened.use
+        self.synchronize = opened.synchronize
+        self.kept = KeptBlocks(self)
 
     def load(
         self, kernels: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
@@ -46,43 +55,55 @@ class CudaEngine:
 
     def allocate(self, size: int, name: str) -> int:
         """See `Engine.allocate`."""
-        self.device.use()
         place = c_void_p()
         try:
-            self.driver.call("cuMemAlloc_v2", byref(place), c_size_t(max(size, 1)))
+            with self.use():
+                self.driver.call("cuMemAlloc_v2", byref(place), c_size_t(max(size, 1)))
         except DeviceError as error:
-            raise DeviceError(f"{name} of {size} bytes: {error}") from None
+            raise DeviceError(f"{name} of {size} bytes: {error}{self._free_bytes()}") from None
         assert place.value is not None
         return place.value
 
+    def _free_bytes(self) -> str:
+        """What there is, for a message; nothing where the device does not say so any more."""
+        try:
+            free, total = self.device.room()
+        except DeviceError:
+            return ""
+        return f"; {free} of its {total} bytes are free"
+
     def free(self, address: int) -> None:
         """See `Engine.free`."""
-        self.device.use()
-        self.driver.call("cuMemFree_v2", c_void_p(address))
+        with self.use():
+            self.driver.call("cuMemFree_v2", c_void_p(address))
 
     def tensor_map(self, layout: TensorLayout, address: int) -> np.ndarray:
         """See `Engine.tensor_map`."""
-        self.device.use()
-        return encoded(self.driver, layout, address)
+        with self.use():
+            return encoded(self.driver, layout, address)
 
     def staging(self, size: int) -> np.ndarray:
         """Pinned memory, which is given back with the array."""
         return _Pinned(self, size).array()
 
-    def queue(self) -> CudaQueue:
+    def queue(self, stream: int | None = None) -> CudaQueue:
         """See `Engine.queue`."""
-        return CudaQueue(self)
+        return CudaQueue(self, stream)
+
+    def event(self) -> CudaEvent:
+        """See `Engine.event`."""
+        return CudaEvent(self)
 
 
 class _Pinned:
     """Pinned memory of the host, given back when nothing refers to it any more."""
 
     def __init__(self, engine: CudaEngine, size: int) -> None:
-        engine.device.use()
         self._engine = engine
         self._size = size
         place = c_void_p()
-        engine.driver.call("cuMemHostAlloc", byref(place), c_size_t(max(size, 1)), c_uint(_PORTABLE))
+        with engine.use():
+            engine.driver.call("cuMemHostAlloc", byref(place), c_size_t(max(size, 1)), c_uint(_PORTABLE))
         assert place.value is not None
         self._address = place.value
 
@@ -96,25 +117,68 @@ class _Pinned:
         return np.asarray(self)
 
     def __del__(self) -> None:
-        try:
-            self._engine.device.use()
+        # A process that has been forked, or has lost the device, has lost the memory with it.
+        with contextlib.suppress(DeviceError), self._engine.use():
             self._engine.driver.call("cuMemFreeHost", c_void_p(self._address))
-        except DeviceError:
-            pass  # the process has been forked, or the device is lost: the memory goes with it
+
+
+class CudaEvent:
+    """See `Event`."""
+
+    def __init__(self, engine: CudaEngine) -> None:
+        self._engine = engine
+        self.handle = c_void_p()
+        with engine.use():
+            engine.driver.call("cuEventCreate", byref(self.handle), c_uint(_NO_TIMING))
+
+    def record(self, queue: Queue) -> None:
+        """See `Event.record`."""
+        assert isinstance(queue, CudaQueue)
+        self._engine.driver.call("cuEventRecord", self.handle, queue.stream)
+
+    def done(self) -> bool:
+        """See `Event.done`."""
+        return self._engine.driver.succeeds("cuEventQuery", self.handle)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(DeviceError), self._engine.use():
+            self._engine.driver.call("cuEventDestroy_v2", self.handle)
+
+
+class CudaRecording:
+    """See `Recording`: a graph."""
+
+    def __init__(self, graph: Graph, queue: CudaQueue) -> None:
+        self._graph = graph
+        self._queue = queue
+
+    def __call__(self, queue: Queue | None = None) -> None:
+        """See `Recording.__call__`."""
+        self._graph.launch((queue or self._queue).stream)  # type: ignore[attr-defined]
+
+    def change(self, number: int) -> None:
+        """See `Recording.change`."""
+        self._graph.change(number)
 
 
 class CudaQueue:
     """See `Queue`: a stream."""
 
-    def __init__(self, engine: CudaEngine) -> None:
-        self._device, self._driver = engine.device, engine.driver
-        self._device.use()
-        self.stream = c_void_p()
-        self._driver.call("cuStreamCreate", byref(self.stream), c_uint(_NON_BLOCKING))
+    def __init__(self, engine: CudaEngine, stream: int | None = None) -> None:
+        """A new stream, or one of the process."""
+        self._engine, self._device, self._driver = engine, engine.device, engine.driver
+        self._own = stream is None
+        self.stream = c_void_p(stream or 0)
+        self._graph: GraphInMaking | None = None
+        number = c_ulonglong()
+        with engine.use():
+            if self._own:
+                self._driver.call("cuStreamCreate", byref(self.stream), c_uint(_WITH_DEFAULT))
+            self._driver.call("cuStreamGetId", self.stream, byref(number))
+        self.identity = number.value + 1  # the driver counts from 0
 
     def launch(self, function: Any, words: np.ndarray, geometry: Grid) -> None:
         """See `Queue.launch`."""
-        parameters = (c_void_p * 1)(address_of(words))
         blocks, threads = geometry.blocks, geometry.threads
         if max(blocks[1:]) > MOST_PLANES:
             raise DeviceError(f"a launch of {blocks} blocks; axes 1 and 2 can have {MOST_PLANES}")
@@ -122,6 +186,10 @@ class CudaQueue:
         if shared:
             shared += DYNAMIC_ALIGNMENT  # kernels round up to it: the driver aligns to less
             self._device.allow_shared(function, shared)
+        if self._graph is not None:
+            self._graph.kernel(KernelNode.of(function, words, geometry, shared))
+            return
+        parameters = (c_void_p * 1)(address_of(words))
         self._driver.call(
             "cuLaunchKernel", c_void_p(function), *map(c_uint, blocks), *map(c_uint, threads),
             c_uint(shared), self.stream, parameters, None,
@@ -129,56 +197,81 @@ class CudaQueue:
 
     def upload(self, address: int, source: np.ndarray) -> None:
         """See `Queue.upload`."""
-        if source.nbytes:
-            place = c_void_p(address_of(source))
-            self._driver.call("cuMemcpyHtoDAsync_v2", c_void_p(address), place, c_size_t(source.nbytes), self.stream)
+        size, place = source.nbytes, address_of(source)
+        if not size:
+            return
+        if self._graph is not None:
+            self._graph.copy(CopyNode.of(address, place, size, to_device=True, from_device=False))
+            return
+        self._driver.call("cuMemcpyHtoDAsync_v2", c_void_p(address), c_void_p(place), c_size_t(size), self.stream)
 
     def download(self, target: np.ndarray, address: int) -> None:
         """See `Queue.download`."""
-        if target.nbytes:
-            place = c_void_p(address_of(target))
-            self._driver.call("cuMemcpyDtoHAsync_v2", place, c_void_p(address), c_size_t(target.nbytes), self.stream)
+        size, place = target.nbytes, address_of(target)
+        if not size:
+            return
+        if self._graph is not None:
+            self._graph.copy(CopyNode.of(place, address, size, to_device=False, from_device=True))
+            return
+        self._driver.call("cuMemcpyDtoHAsync_v2", c_void_p(place), c_void_p(address), c_size_t(size), self.stream)
 
-    def recorded(self, ask: Callable[[], None]) -> Callable[[], None]:
+    def copy(self, address: int, source: int, size: int) -> None:
+        """See `Queue.copy`."""
+        if not size:
+            return
+        if self._graph is not None:
+            self._graph.copy(CopyNode.of(address, source, size, to_device=True, from_device=True))
+            return
+        self._driver.call("cuMemcpyDtoDAsync_v2", c_void_p(address), c_void_p(source), c_size_t(size), self.stream)
+
+    def recorded(self, ask: Callable[[], None]) -> Recording:
         """See `Queue.recorded`: a graph."""
-        self._device.use()
-        graph, executable = c_void_p(), c_void_p()
-        self._driver.call("cuStreamBeginCapture_v2", self.stream, _THREAD_LOCAL)
-        try:
-            ask()
-        finally:
-            self._driver.call("cuStreamEndCapture", self.stream, byref(graph))
-        self._driver.call("cuGraphInstantiateWithFlags", byref(executable), graph, c_ulonglong(0))
-        self._driver.call("cuGraphDestroy", graph)
-        device, driver, stream = self._device, self._driver, self.stream
-
-        def again() -> None:
-            device.use()
-            driver.call("cuGraphLaunch", executable, stream)
-
-        return again
+        with self._engine.use():
+            builder = self._graph = GraphInMaking(self._device)
+            try:
+                ask()
+                return CudaRecording(builder.finish(), self)
+            except BaseException:
+                builder.discard()
+                raise
+            finally:
+                self._graph = None
 
     def timed(self, ask: Callable[[], None]) -> float:
         """See `Queue.timed`."""
-        self._device.use()
-        start, end = c_void_p(), c_void_p()
-        for event in (start, end):
-            self._driver.call("cuEventCreate", byref(event), c_uint(0))
-        try:
-            self._driver.call("cuEventRecord", start, self.stream)
-            ask()
-            self._driver.call("cuEventRecord", end, self.stream)
-            self._driver.call("cuEventSynchronize", end)
-            milliseconds = c_float()
-            self._driver.call("cuEventElapsedTime", byref(milliseconds), start, end)
-            return milliseconds.value / 1e3
-        finally:
+        with self._engine.use():
+            start, end = c_void_p(), c_void_p()
             for event in (start, end):
-                self._driver.call("cuEventDestroy_v2", event)
+                self._driver.call("cuEventCreate", byref(event), c_uint(0))
+            try:
+                self._driver.call("cuEventRecord", start, self.stream)
+                ask()
+                self._driver.call("cuEventRecord", end, self.stream)
+                self._driver.call("cuEventSynchronize", end)
+                milliseconds = c_float()
+                self._driver.call("cuEventElapsedTime", byref(milliseconds), start, end)
+                return milliseconds.value / 1e3
+            finally:
+                for event in (start, end):
+                    self._driver.call("cuEventDestroy_v2", event)
+
+    def follow(self, event: Event) -> None:
+        """See `Queue.follow`."""
+        assert isinstance(event, CudaEvent)
+        self._driver.call("cuStreamWaitEvent", self.stream, event.handle, c_uint(0))
 
     def wait(self) -> None:
         """See `Queue.wait`."""
         self._driver.call("cuStreamSynchronize", self.stream)
+
+    def __del__(self) -> None:
+        if self._own and self.stream.value:
+            with contextlib.suppress(DeviceError), self._engine.use():
+                self._driver.call("cuStreamDestroy_v2", self.stream)
+
+
+_engines: dict[int, CudaEngine] = {}
+_opening = threading.Lock()
 
 
 def cuda_engine(number: int = 0) -> CudaEngine:
@@ -187,9 +280,13 @@ def cuda_engine(number: int = 0) -> CudaEngine:
     Raises:
         DeviceError: there is none.
     """
-    return _engine_of(device(number))
+    with _opening:
+        if number not in _engines:
+            _engines[number] = CudaEngine(device(number))
+        return _engines[number]
 
 
-@functools.lru_cache(maxsize=64)
-def _engine_of(opened: Device) -> CudaEngine:
-    return CudaEngine(opened)
+def cuda_engines() -> list[CudaEngine]:
+    """The engines that this process has used, by number."""
+    with _opening:
+        return [_engines[number] for number in sorted(_engines)]

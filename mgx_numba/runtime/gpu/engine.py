@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -11,13 +12,41 @@ from ...codegen.kernel import KernelSource
 from ...codegen.launch import Grid, TensorLayout
 from ...codegen.store import Store
 
-__all__ = ["Engine", "Progress", "Queue"]
+if TYPE_CHECKING:
+    from .blocks import KeptBlocks
+
+__all__ = ["Engine", "Event", "Progress", "Queue", "Recording"]
 
 Progress = Callable[[int, int, str], None]
 
 
+class Event(Protocol):
+    """A place in the order of a queue's work."""
+
+    def record(self, queue: Queue) -> None:
+        """Be behind all that was asked of a queue by now."""
+
+    def done(self) -> bool:
+        """Whether the device is past it."""
+
+
+class Recording(Protocol):
+    """What a queue was asked for, to be asked again at once and for little."""
+
+    def __call__(self, queue: Queue | None = None) -> None:
+        """Ask for all of it, by default the queue that recorded it; it comes after earlier calls of the same recording,
+        whatever queue these went to."""
+
+    def change(self, number: int) -> None:
+        """Let later calls have what is now in the argument block that the kernel of this number was recorded with."""
+
+
 class Queue(Protocol):
     """Work in order, beside that of other queues; one thread at a time may use it."""
+
+    @property
+    def identity(self) -> int:
+        """What no other queue of this process has or had, but those of the same stream."""
 
     def launch(self, function: Any, words: np.ndarray, geometry: Grid) -> None:
         """Ask for a kernel, by what `Engine.load` gave for it; ``words`` is its argument block, int64."""
@@ -28,11 +57,17 @@ class Queue(Protocol):
     def download(self, target: np.ndarray, address: int) -> None:
         """Ask for a copy of device memory to contiguous host memory."""
 
-    def recorded(self, ask: Callable[[], None]) -> Callable[[], None]:
-        """What asks again, at once and for little, for all that ``ask`` asks of this queue; nothing is done now."""
+    def copy(self, address: int, source: int, size: int) -> None:
+        """Ask for a copy of ``size`` bytes of device memory."""
+
+    def recorded(self, ask: Callable[[], None]) -> Recording:
+        """What asks again for all that ``ask`` asks of this queue; nothing is done now."""
 
     def timed(self, ask: Callable[[], None]) -> float:
         """Seconds that the device takes for what ``ask`` asks for; waits for it."""
+
+    def follow(self, event: Event) -> None:
+        """Let what is asked for from now on wait for an event."""
 
     def wait(self) -> None:
         """Wait until all that was asked for is done.
@@ -45,10 +80,16 @@ class Queue(Protocol):
 class Engine(Protocol):
     """One device; may be used by any number of threads."""
 
+    number: int
+    kept: KeptBlocks
+
     def load(
         self, kernels: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
     ) -> list[Any]:
         """Kernels, compiled if need be, as `Queue.launch` takes them."""
+
+    def use(self) -> AbstractContextManager[None]:
+        """What surrounds calls of queues and events: the device is the calling thread's meanwhile."""
 
     def allocate(self, size: int, name: str) -> int:
         """Address of ``size`` new bytes, a multiple of 256; ``name`` is for messages.
@@ -58,7 +99,7 @@ class Engine(Protocol):
         """
 
     def free(self, address: int) -> None:
-        """Give memory back."""
+        """Give memory back; waits for what may still use it."""
 
     def tensor_map(self, layout: TensorLayout, address: int) -> np.ndarray:
         """What describes a tensor at an address to the copy engine: `TensorMap.WORDS` int64.
@@ -70,5 +111,15 @@ class Engine(Protocol):
     def staging(self, size: int) -> np.ndarray:
         """Bytes of the host from which and to which copies are fastest, 64-byte aligned."""
 
-    def queue(self) -> Queue:
-        """A new queue."""
+    def queue(self, stream: int | None = None) -> Queue:
+        """A new queue, or that of a stream of the process: a handle of the driver's, 0 for its default one."""
+
+    def event(self) -> Event:
+        """A new event, which is done."""
+
+    def synchronize(self) -> None:
+        """Wait for all that was asked of any queue.
+
+        Raises:
+            DeviceError: something failed.
+        """

@@ -1,42 +1,60 @@
-"""An engine without a device: kernels are interpreted, memory is the host's."""
+"""The interpreter of the kernel language as an engine: plans run without a device, and every access is checked.
+
+Work is done as late as its order allows, when somebody waits for it, so that whoever does not wait reads what was there
+before: poison, mostly.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ...codegen.gpu.interpreter.memory import Memory
+from ...codegen.gpu.interpreter.memory import KernelFault, Memory
 from ...codegen.gpu.interpreter.run import interpret
 from ...codegen.kernel import KernelSource
 from ...codegen.launch import Grid, TensorLayout
 from ...codegen.store import Store
 from ..memory import address_of, scratch
-from .engine import Progress
+from .blocks import KeptBlocks
+from .engine import Event, Progress, Queue, Recording
 
 __all__ = ["InterpreterEngine"]
 
 _POISON = 0xA5
 """What new memory is filled with, so that reading before writing shows."""
+_numbers = itertools.count(1)
 
 
 class InterpreterEngine:
     """See `Engine`. Every access of a kernel is checked."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: int = 0) -> None:
+        self.number = number
         self.memory = Memory()
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
+        self.kept = KeptBlocks(self)
         self._arrays: dict[int, np.ndarray] = {}
-        self._freed: deque[int] = deque()
+        self._streams: dict[int, _Stream] = {}
+        self._all_streams: weakref.WeakSet[_Stream] = weakref.WeakSet()
 
     def load(
         self, kernels: Sequence[KernelSource], progress: Progress | None = None, store: Store | None = None
     ) -> list[Any]:
         """The kernels themselves: nothing is compiled."""
         return list(kernels)
+
+    def use(self) -> AbstractContextManager[None]:
+        """See `Engine.use`: there is nothing to do."""
+        return contextlib.nullcontext()
 
     def allocate(self, size: int, name: str) -> int:
         """See `Engine.allocate`."""
@@ -46,25 +64,23 @@ class InterpreterEngine:
         data.fill(_POISON)
         address = address_of(array) + start
         with self.lock:
-            self._give_back()
             self._arrays[address] = array
             self.memory.add(address, data, name)
         return address
 
     def free(self, address: int) -> None:
-        """See `Engine.free`. A finaliser may call it in the middle of what holds the lock: then it is done later."""
-        self._freed.append(address)
-        if self.lock.acquire(blocking=False):
-            try:
-                self._give_back()
-            finally:
-                self.lock.release()
-
-    def _give_back(self) -> None:
-        while self._freed:
-            address = self._freed.popleft()
+        """See `Engine.free`."""
+        with self.lock:
+            self.synchronize()
             self.memory.remove(address)
             del self._arrays[address]
+
+    def holds(self, address: int) -> bool:
+        """Whether an address lies in this engine's memory."""
+        with self.lock, contextlib.suppress(KernelFault):
+            self.memory.find(address)
+            return True
+        return False
 
     def tensor_map(self, layout: TensorLayout, address: int) -> np.ndarray:
         """See `Engine.tensor_map`: the number of what the interpreter's memory knows."""
@@ -75,44 +91,182 @@ class InterpreterEngine:
         """See `Engine.staging`."""
         return scratch(max(size, 1))[:size]
 
-    def queue(self) -> InterpreterQueue:
-        """See `Engine.queue`."""
-        return InterpreterQueue(self)
+    def queue(self, stream: int | None = None) -> InterpreterQueue:
+        """See `Engine.queue`; any number is a stream."""
+        with self.lock:
+            found = _Stream(self.lock) if stream is None else self._streams.setdefault(stream, _Stream(self.lock))
+            self._all_streams.add(found)
+        return InterpreterQueue(self, found)
+
+    def event(self) -> InterpreterEvent:
+        """See `Engine.event`."""
+        return InterpreterEvent()
+
+    def synchronize(self) -> None:
+        """See `Engine.synchronize`."""
+        with self.lock:
+            for stream in list(self._all_streams):
+                stream.advance()
+
+
+class _Stream:
+    """Work that is not done yet; all of an engine is done under one lock."""
+
+    def __init__(self, lock: AbstractContextManager[Any]) -> None:
+        self.identity = next(_numbers)
+        self._lock = lock
+        self._asked: deque[Callable[[], None]] = deque()
+        self.asked = self._done = 0
+        self._busy = False
+
+    def ask(self, work: Callable[[], None]) -> None:
+        """Add work."""
+        with self._lock:
+            self._asked.append(work)
+            self.asked += 1
+
+    def advance(self, end: int | None = None) -> None:
+        """Do the work that was asked for up to the ``end``-th, or all of it; not from within that work."""
+        with self._lock:
+            if self._busy:
+                return
+            self._busy = True
+            try:
+                while self._asked and (end is None or self._done < end):
+                    work = self._asked.popleft()
+                    self._done += 1
+                    work()
+            finally:
+                self._busy = False
+
+    def past(self, end: int) -> bool:
+        """Whether the work up to the ``end``-th is done."""
+        return self._done >= end
+
+
+class InterpreterEvent:
+    """See `Event`."""
+
+    def __init__(self) -> None:
+        self._behind: tuple[_Stream, int] | None = None
+
+    def record(self, queue: Queue) -> None:
+        """See `Event.record`."""
+        assert isinstance(queue, InterpreterQueue)
+        self._behind = queue.stream, queue.stream.asked
+
+    def done(self) -> bool:
+        """See `Event.done`."""
+        return self._behind is None or self._behind[0].past(self._behind[1])
+
+    def reach(self) -> Callable[[], None]:
+        """What does all that the event, as it is now, is behind of."""
+        behind = self._behind
+        return (lambda: None) if behind is None else partial(behind[0].advance, behind[1])
+
+
+class InterpreterRecording:
+    """See `Recording`."""
+
+    def __init__(self, queue: InterpreterQueue, actions: list[Callable[[InterpreterQueue], None]]) -> None:
+        self._queue = queue
+        self._actions = actions
+        self._last = InterpreterEvent()
+
+    def __call__(self, queue: Queue | None = None) -> None:
+        """See `Recording.__call__`."""
+        on = queue or self._queue
+        assert isinstance(on, InterpreterQueue)
+        on.follow(self._last)
+        for action in self._actions:
+            action(on)
+        self._last.record(on)
+
+    def change(self, number: int) -> None:
+        """See `Recording.change`: argument blocks are read when a call asks for the kernel."""
 
 
 class InterpreterQueue:
-    """See `Queue`; everything is done when it is asked for."""
+    """See `Queue`; everything is done when somebody waits for it."""
 
-    def __init__(self, engine: InterpreterEngine) -> None:
+    def __init__(self, engine: InterpreterEngine, stream: _Stream) -> None:
         self._engine = engine
+        self.stream = stream
+        self.identity = stream.identity
+        self._recording: list[Callable[[InterpreterQueue], None]] | None = None
 
     def launch(self, function: Any, words: np.ndarray, geometry: Grid) -> None:
         """See `Queue.launch`."""
-        with self._engine.lock:
-            interpret(function, words.tolist(), geometry, self._engine.memory)
+        if self._recording is not None:
+            self._recording.append(lambda queue: queue.launch(function, words, geometry))
+            return
+        memory = self._engine.memory
+        self.stream.ask(partial(interpret, function, words.tolist(), geometry, memory))
 
     def upload(self, address: int, source: np.ndarray) -> None:
         """See `Queue.upload`."""
-        data, start = self._place(address)
-        data[start : start + source.nbytes] = source.reshape(-1).view(np.uint8)
+        if self._recording is not None:
+            self._recording.append(lambda queue: queue.upload(address, source))
+            return
+
+        def work() -> None:
+            self._bytes(address, source.nbytes)[:] = source.reshape(-1).view(np.uint8)
+
+        self.stream.ask(work)
 
     def download(self, target: np.ndarray, address: int) -> None:
         """See `Queue.download`."""
-        data, start = self._place(address)
-        target.reshape(-1).view(np.uint8)[:] = data[start : start + target.nbytes]
+        if self._recording is not None:
+            self._recording.append(lambda queue: queue.download(target, address))
+            return
 
-    def _place(self, address: int) -> tuple[np.ndarray, int]:
+        def work() -> None:
+            target.reshape(-1).view(np.uint8)[:] = self._bytes(address, target.nbytes)
+
+        self.stream.ask(work)
+
+    def copy(self, address: int, source: int, size: int) -> None:
+        """See `Queue.copy`."""
+        if self._recording is not None:
+            self._recording.append(lambda queue: queue.copy(address, source, size))
+            return
+
+        def work() -> None:
+            self._bytes(address, size)[:] = self._bytes(source, size)
+
+        self.stream.ask(work)
+
+    def _bytes(self, address: int, size: int) -> np.ndarray:
+        """Memory of the engine.
+
+        Raises:
+            KernelFault: some of it is no memory.
+        """
         allocation, start = self._engine.memory.find(address)
-        return allocation.data, start
+        if start + size > allocation.data.size:
+            raise KernelFault(f"a copy of bytes {start} to {start + size} of {allocation.name} reaches outside of it")
+        return allocation.data[start : start + size]
 
-    def recorded(self, ask: Callable[[], None]) -> Callable[[], None]:
+    def recorded(self, ask: Callable[[], None]) -> Recording:
         """See `Queue.recorded`."""
-        return ask
+        actions = self._recording = []
+        try:
+            ask()
+        finally:
+            self._recording = None
+        return InterpreterRecording(self, actions)
 
     def timed(self, ask: Callable[[], None]) -> float:
         """See `Queue.timed`; the interpreter's time says nothing of a device's, so it is 0."""
         ask()
+        self.wait()
         return 0.0
+
+    def follow(self, event: Event) -> None:
+        """See `Queue.follow`."""
+        assert isinstance(event, InterpreterEvent)
+        self.stream.ask(event.reach())
 
     def wait(self) -> None:
         """See `Queue.wait`."""
+        self.stream.advance()

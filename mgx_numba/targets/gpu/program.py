@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
 import numpy as np
 
 from ...codegen.gpu.backend import BACKEND
 from ...codegen.kernel import KernelSource
+from ...core.device_array import DeviceArray
+from ...core.shape import Shape
 from ...errors import OptionError
 from ...graph.passes import run_passes
 from ...graph.program import Program
@@ -19,6 +21,7 @@ from ...graph.specialize import is_dynamic, specialize
 from ...runtime.gpu.choice import engine
 from ...runtime.gpu.engine import Engine
 from ...runtime.gpu.executor import DeviceExecutable
+from ...runtime.gpu.transfers import to_device, to_host
 from ...runtime.plan import HostStep, Plan, Step, TensorView
 from ..base import Observation, Observer, Tree
 from ..lowering.lowering import Lowering
@@ -44,13 +47,13 @@ class GpuProgram:
     def __init__(
         self, program: Program, options: TargetOptions, progress: Progress | None = None, on: Engine | None = None
     ) -> None:
-        """``on`` is what it runs on, by default the first device.
+        """``on`` is what it runs on, by default the device of the options.
 
         Raises:
             DeviceError: there is none.
         """
         self._options = options
-        self._engine = on or engine()
+        self._engine = on or engine(options.device_id)
         self._specialized: OrderedDict[tuple[tuple[int, ...], ...], GpuProgram] = OrderedDict()
         self._lock = threading.Lock()
         self._source: Program | None = None
@@ -66,18 +69,40 @@ class GpuProgram:
         plan = Lowering(self.program, options, RULES, BACKEND, _WORKERS).run()
         self.executable = DeviceExecutable(plan, self._engine, progress, options.store)
 
-    def _for(self, inputs: Mapping[str, np.ndarray]) -> GpuProgram:
+    @property
+    def device(self) -> int:
+        """See `OnDevice.device`."""
+        return self._engine.number
+
+    @property
+    def offload_copy(self) -> bool:
+        """See `OnDevice.offload_copy`."""
+        return self._options.offload_copy
+
+    def output_parameters(self) -> dict[str, Shape]:
+        """See `OnDevice.output_parameters`; with dynamic inputs, or of tuples, there are none."""
+        if self.offload_copy or self.executable is None or self._trees is not None:
+            return {}
+        return {_output(k): s for k, s in enumerate(self.executable.result_shapes) if s is not None}
+
+    def entry(self) -> Callable[[Sequence[Any], Sequence[Any], int | None], list[Any]] | None:
+        """See `OnDevice.entry`."""
+        if self.executable is None or self._trees is not None or None in self.executable.result_shapes:
+            return None
+        return self.executable.run
+
+    def _for(self, inputs: Mapping[str, Any]) -> GpuProgram:
         """The program for these inputs' lengths."""
         if self._source is None:
             return self
         names = [name for name, shape in self._source.parameter_shapes().items() if shape.element is None]
-        key = tuple(inputs[name].shape for name in names)
+        lens = {name: _lens(inputs[name]) for name in self._source.parameter_shapes() if name in inputs}
+        key = tuple(lens[name] for name in names)
         with self._lock:
             found = self._specialized.get(key)
             if found is not None:
                 self._specialized.move_to_end(key)
                 return found
-        lens = {name: array.shape for name, array in inputs.items()}
         found = GpuProgram(specialize(self._source, lens), self._options, None, self._engine)
         with self._lock:
             while len(self._specialized) >= MOST_PLANS:
@@ -85,28 +110,38 @@ class GpuProgram:
             self._specialized[key] = found
         return found
 
-    def _arrays(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    def _arrays(self, inputs: Mapping[str, Any]) -> list[Any]:
         assert self.executable is not None
-        return [np.ascontiguousarray(inputs[p.name]) for p in self.executable.plan.parameters]
+        given = (inputs[p.name] for p in self.executable.plan.parameters)
+        return [v if isinstance(v, DeviceArray) else np.ascontiguousarray(v) for v in given]
 
     def _grouped(self, results: list[np.ndarray]) -> list[Any]:
         return results if self._trees is None else [_group(tree, results) for tree in self._trees]
 
-    def run(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
-        """See `Compiled.run`."""
+    def run(self, inputs: Mapping[str, Any], stream: int | None = None) -> list[Any]:
+        """See `Compiled.run`; inputs may lie on the device, and results stay there if they are not offloaded."""
         target = self._for(inputs)
-        assert target.executable is not None
-        return target._grouped(target.executable.run(target._arrays(inputs)))
+        executable = target.executable
+        assert executable is not None
+        outputs = None
+        if not self.offload_copy:
+            outputs = [inputs.get(_output(k)) for k in range(len(executable.result_shapes))]
+        return target._grouped(executable.run(target._arrays(inputs), outputs, stream))
+
+    def run_in(self, inputs: Mapping[str, Any], stream: int) -> list[Any]:
+        """See `OnDevice.run_in`."""
+        return self.run(inputs, stream)
 
     def direct(self, result_type: type[np.ndarray]) -> None:
-        """There is no quicker form yet."""
+        """None: arrays of the host are copied, beside which nothing else counts; `entry` is for those of the device."""
 
     def resolve(self, inputs: Mapping[str, np.ndarray]) -> Program:
         """See `Compiled.resolve`."""
         return self._for(inputs).program
 
-    def observe(self, inputs: Mapping[str, np.ndarray], observer: Observer) -> list[Any]:
-        """See `Compiled.observe`; seconds are the device's."""
+    def observe(self, inputs: Mapping[str, Any], observer: Observer) -> list[Any]:
+        """See `Compiled.observe`; seconds are the device's. Data comes from the host, and results go there."""
+        inputs = {name: self._on_host(value) for name, value in inputs.items()}
         target = self._for(inputs)
         assert target.executable is not None
 
@@ -118,6 +153,16 @@ class GpuProgram:
             )
 
         return target._grouped(target.executable.run_traced(target._arrays(inputs), note))
+
+    def _on_device(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self._on_device(v) for v in value]
+        return value if value.dtype.hasobject else to_device(self._engine, value, "a result")
+
+    def _on_host(self, value: Any) -> np.ndarray:
+        if not isinstance(value, DeviceArray):
+            return value
+        return to_host(self._engine, value).reshape(value.shape.array_lens)
 
     def plan(self, inputs: Mapping[str, np.ndarray]) -> Plan | None:
         """See `Planned.plan`."""
@@ -138,7 +183,8 @@ class GpuProgram:
             total += seen.seconds
             write_trace(out, f"{seen.instruction} [{seen.label}]", seen.seconds, total, seen.outputs(), level)
 
-        return self.observe(inputs, show)
+        results = self.observe(inputs, show)
+        return results if self.offload_copy else [self._on_device(r) for r in results]
 
     def kernels(self) -> list[KernelSource]:
         """The distinct kernels, in order of first use."""
@@ -171,6 +217,15 @@ class GpuProgram:
             OptionError: always: objects of this target stay in the object store.
         """
         raise OptionError("the target gpu keeps no machine code in files yet")
+
+
+def _output(number: int) -> str:
+    """What MIGraphX calls the parameter that is memory for a result."""
+    return f"main:#output_{number}"
+
+
+def _lens(value: Any) -> tuple[int, ...]:
+    return value.shape.array_lens if isinstance(value, DeviceArray) else value.shape
 
 
 def _group(tree: Tree, arrays: list[np.ndarray]) -> Any:

@@ -24,7 +24,7 @@ class GpuTarget:
     backend = "gpu"
     passes = PASSES
     tunes = False
-    device_options: frozenset[str] = frozenset(("float32_matmul_precision",))
+    device_options: frozenset[str] = frozenset(("device_id", "float32_matmul_precision", "offload_copy"))
 
     def compile(self, program: Program, options: TargetOptions, progress: Progress | None = None) -> Compiled:
         """See `Target.compile`.
@@ -51,7 +51,7 @@ class GpuTarget:
 
     def missing(self) -> str:
         """Why this process has no device; empty if it has one."""
-        from ...codegen.gpu.driver.library import missing
+        from ...runtime.gpu.choice import missing
 
         return missing()
 

@@ -1,4 +1,4 @@
-"""One NVIDIA device: what it is, its context, and the kernels that are loaded into it."""
+"""One NVIDIA device: what it is, its context, the kernels that are loaded into it, and what lies where in memory."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
 
 from ....errors import CompileError, DeviceError
 from ..architecture import Architecture, for_capability
-from .library import Driver, driver
+from .library import Driver, driver, loaded
 
-__all__ = ["Device", "device", "device_count"]
+__all__ = ["Device", "device", "device_count", "memory_at"]
 
 # CUdevice_attribute and CUjit_option of cuda.h.
 _MULTIPROCESSORS, _MAJOR, _MINOR, _L2_BYTES, _SHARED_BYTES = 16, 75, 76, 38, 97
@@ -19,6 +19,9 @@ _ERROR_LOG, _ERROR_LOG_BYTES = 5, 6
 _INPUT_PTX = 1
 _DYNAMIC_SHARED = 8
 _LOG_BYTES = 16 << 10
+# CUpointer_attribute and CUmemorytype of cuda.h.
+_MEMORY_TYPE, _ORDINAL = 2, 9
+_OF_HOST = 1
 
 
 class Device:
@@ -60,9 +63,25 @@ class Device:
         self._lock = threading.Lock()
         self._functions: dict[str, int] = {}
 
-    def use(self) -> None:
-        """Make its context the calling thread's."""
-        self.driver.call("cuCtxSetCurrent", self.context)
+    def use(self) -> _InUse:
+        """A ``with`` in which its context is the calling thread's; another library's is put back afterwards."""
+        return _InUse(self)
+
+    def synchronize(self) -> None:
+        """Wait for all that any stream of this process has to do.
+
+        Raises:
+            DeviceError: something failed.
+        """
+        with self.use():
+            self.driver.call("cuCtxSynchronize")
+
+    def room(self) -> tuple[int, int]:
+        """Bytes of its memory that are free, and all of them."""
+        free, total = c_size_t(), c_size_t()
+        with self.use():
+            self.driver.call("cuMemGetInfo_v2", byref(free), byref(total))
+        return free.value, total.value
 
     def cubin(self, ptx: bytes) -> bytes:
         """The machine code that the driver's assembler makes of PTX.
@@ -70,22 +89,22 @@ class Device:
         Raises:
             CompileError: it refuses the text; the message has its words.
         """
-        self.use()
         log = ctypes.create_string_buffer(_LOG_BYTES)
         keys, values = (c_int * 2)(_ERROR_LOG, _ERROR_LOG_BYTES), (c_void_p * 2)(ctypes.addressof(log), _LOG_BYTES)
         state, data, size = c_void_p(), c_void_p(), c_size_t()
-        self.driver.call("cuLinkCreate_v2", c_uint(2), keys, values, byref(state))
-        try:
-            text = ptx + b"\0"
-            self.driver.call(
-                "cuLinkAddData_v2", state, _INPUT_PTX, text, c_size_t(len(text)), b"kernel", c_uint(0), None, None
-            )
-            self.driver.call("cuLinkComplete", state, byref(data), byref(size))
-            return ctypes.string_at(data, size.value)
-        except DeviceError as error:
-            raise CompileError(f"{error}: {log.value.decode(errors='replace').strip()}") from None
-        finally:
-            self.driver.call("cuLinkDestroy", state)
+        with self.use():
+            self.driver.call("cuLinkCreate_v2", c_uint(2), keys, values, byref(state))
+            try:
+                text = ptx + b"\0"
+                self.driver.call(
+                    "cuLinkAddData_v2", state, _INPUT_PTX, text, c_size_t(len(text)), b"kernel", c_uint(0), None, None
+                )
+                self.driver.call("cuLinkComplete", state, byref(data), byref(size))
+                return ctypes.string_at(data, size.value)
+            except DeviceError as error:
+                raise CompileError(f"{error}: {log.value.decode(errors='replace').strip()}") from None
+            finally:
+                self.driver.call("cuLinkDestroy", state)
 
     def function(self, symbol: str, code: bytes) -> int:
         """Handle of a kernel, loaded from machine code or PTX unless it is already; it stays until the process ends.
@@ -93,9 +112,8 @@ class Device:
         Raises:
             DeviceError: the driver cannot load it.
         """
-        with self._lock:
+        with self._lock, self.use():
             if symbol not in self._functions:
-                self.use()
                 module, function = c_void_p(), c_void_p()
                 self.driver.call("cuModuleLoadData", byref(module), code + b"\0")
                 self.driver.call("cuModuleGetFunction", byref(function), module, c_char_p(symbol.encode()))
@@ -111,6 +129,42 @@ class Device:
         value = c_int()
         self.driver.call("cuDeviceGetAttribute", byref(value), number, self._handle)
         return value.value
+
+
+class _InUse:
+    """See `Device.use`."""
+
+    __slots__ = ("_before", "_device")
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._before: int | None = None
+
+    def __enter__(self) -> None:
+        found, device = c_void_p(), self._device
+        device.driver.call("cuCtxGetCurrent", byref(found))
+        self._before = found.value
+        if self._before != device.context.value:
+            device.driver.call("cuCtxSetCurrent", device.context)
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None and self._before != self._device.context.value:
+            self._device.driver.call("cuCtxSetCurrent", c_void_p(self._before))
+
+
+def memory_at(address: int) -> int | None:
+    """The number of the device in whose memory an address lies; None if it is the host's, pinned or not.
+
+    Nothing is loaded for it: where the process has no driver yet, no device has memory for it.
+    """
+    found = loaded()
+    if found is None:
+        return None
+    kind, ordinal = c_uint(), c_int()
+    for attribute, place in ((_MEMORY_TYPE, kind), (_ORDINAL, ordinal)):
+        if not found.succeeds("cuPointerGetAttribute", byref(place), attribute, c_void_p(address)):
+            return None
+    return None if kind.value == _OF_HOST else ordinal.value
 
 
 def device_count() -> int:

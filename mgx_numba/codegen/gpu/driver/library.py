@@ -12,7 +12,7 @@ from typing import Any
 
 from ....errors import DeviceError
 
-__all__ = ["Driver", "driver", "missing"]
+__all__ = ["Driver", "driver", "loaded", "missing"]
 
 _NAMES = ("libcuda.so.1", "libcuda.so")
 LEAST_VERSION = 12000
@@ -25,10 +25,13 @@ _STICKY = {
     700: "a kernel read or wrote memory that it may not touch",
     701: "a kernel wants more registers than there are",
     702: "a kernel ran longer than the system allows",
-    710: "a kernel stopped at a trap",
+    710: "a kernel stopped at an assertion",
+    714: "a kernel's stack failed",
     715: "a kernel has an instruction that the device does not know",
     716: "a kernel used an address that is not aligned",
-    719: "a kernel failed",
+    717: "a kernel used an address in the wrong space",
+    718: "a kernel jumped to where there is no instruction",
+    719: "a kernel failed, at a trap perhaps",
 }
 """CUresult values after which a context cannot be used any more, in words."""
 
@@ -57,7 +60,7 @@ class Driver:
         Raises:
             DeviceError: it does not exist in this driver, or returns anything but success; after a fork, always.
         """
-        if os.getpid() != self.process:
+        if self.forked:
             raise DeviceError(
                 f"{name}: the GPU was in use when this process was forked; a fork cannot use it (start new processes)"
             )
@@ -68,6 +71,15 @@ class Driver:
         status = function(*arguments)
         if status:
             raise DeviceError(self.describe(name, status))
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process is a fork of the one that initialised the driver."""
+        return os.getpid() != self.process
+
+    def succeeds(self, name: str, *arguments: Any) -> bool:
+        """Call a function that may fail, and say whether it did not; after a fork it is not called."""
+        return not self.forked and getattr(self.library, name)(*arguments) == 0
 
     def describe(self, name: str, status: int) -> str:
         """The message of a failed call."""
@@ -99,6 +111,20 @@ def driver() -> Driver:
             continue
         return Driver(library)
     raise DeviceError(f"NVIDIA's driver is not installed: {_NAMES[0]} cannot be loaded")
+
+
+def loaded() -> Driver | None:
+    """The driver if its library is in this process, through whomever; None where it is not, or cannot be used.
+
+    Nothing is loaded by asking.
+    """
+    for name in _NAMES:
+        try:
+            ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_LOCAL)
+            return driver()
+        except (OSError, DeviceError):
+            continue
+    return None
 
 
 def missing() -> str:

@@ -1,0 +1,142 @@
+"""Graphs of NVIDIA's driver: kernels and copies in a row that are asked for at once, and can be given other arguments.
+
+They are put together node by node, not captured from a stream: other threads and libraries may use their streams
+meanwhile, and the nodes are at hand. Structures are those of cuda.h (CUDA 12.0).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from ctypes import byref, c_size_t, c_uint, c_ulonglong, c_void_p
+
+import numpy as np
+
+from ....errors import DeviceError
+from ...launch import Grid
+from .device import Device
+
+__all__ = ["Graph", "GraphInMaking", "KernelNode"]
+
+_HOST, _DEVICE = 1, 2
+"""CU_MEMORYTYPE_HOST and CU_MEMORYTYPE_DEVICE."""
+
+
+class KernelNode(ctypes.Structure):
+    """CUDA_KERNEL_NODE_PARAMS_v2; ``words`` is the argument block, which `Graph.change` reads again."""
+
+    _fields_ = (
+        ("function", c_void_p),
+        ("blocks", c_uint * 3),
+        ("threads", c_uint * 3),
+        ("shared", c_uint),
+        ("parameters", ctypes.POINTER(c_void_p)),
+        ("extra", c_void_p),
+        ("kernel", c_void_p),
+        ("context", c_void_p),
+    )
+    words: np.ndarray
+
+    @classmethod
+    def of(cls, function: int, words: np.ndarray, geometry: Grid, shared: int) -> KernelNode:
+        """A launch with so many bytes of shared memory besides what the kernel declares."""
+        self = cls(function, geometry.blocks, geometry.threads, shared)
+        self.words = words
+        self.parameters = (c_void_p * 1)(words.ctypes.data)
+        return self
+
+
+def _end(side: str) -> tuple[tuple[str, type], ...]:
+    """Fields of one end of a copy, but for the order of the last ones they are alike."""
+    names = ("x", "y", "z", "level")
+    return (
+        *((f"{side}_{n}", c_size_t) for n in names),
+        (f"{side}_kind", c_uint),
+        *((f"{side}_{n}", c_void_p) for n in ("host", "device", "array", "reserved")),
+        (f"{side}_pitch", c_size_t),
+        (f"{side}_height", c_size_t),
+    )
+
+
+class CopyNode(ctypes.Structure):
+    """CUDA_MEMCPY3D_v2."""
+
+    _fields_ = (*_end("source"), *_end("target"), ("width", c_size_t), ("height", c_size_t), ("depth", c_size_t))
+
+    @classmethod
+    def of(cls, target: int, source: int, size: int, to_device: bool, from_device: bool) -> CopyNode:
+        """A copy of ``size`` bytes."""
+        self = cls(width=size, height=1, depth=1)
+        for side, address, on_device in (("source", source, from_device), ("target", target, to_device)):
+            setattr(self, f"{side}_kind", _DEVICE if on_device else _HOST)
+            setattr(self, f"{side}_{'device' if on_device else 'host'}", address)
+            setattr(self, f"{side}_pitch", size)
+            setattr(self, f"{side}_height", 1)
+        return self
+
+
+class GraphInMaking:
+    """A graph in the making: each node comes after the one before."""
+
+    def __init__(self, device: Device) -> None:
+        self._device, self._driver = device, device.driver
+        self._graph = c_void_p()
+        self._driver.call("cuGraphCreate", byref(self._graph), c_uint(0))
+        self._last: c_void_p | None = None
+        self._kernels: list[tuple[c_void_p, KernelNode]] = []
+
+    def kernel(self, parameters: KernelNode) -> None:
+        """Add a launch."""
+        node = self._add("cuGraphAddKernelNode_v2", byref(parameters))
+        self._kernels.append((node, parameters))
+
+    def copy(self, parameters: CopyNode) -> None:
+        """Add a copy."""
+        self._add("cuGraphAddMemcpyNode", byref(parameters), self._device.context)
+
+    def _add(self, name: str, *parameters: object) -> c_void_p:
+        node = c_void_p()
+        before = None if self._last is None else byref(self._last)
+        count = c_size_t(0 if self._last is None else 1)
+        self._driver.call(name, byref(node), self._graph, before, count, *parameters)
+        self._last = node
+        return node
+
+    def finish(self) -> Graph:
+        """The graph, ready to be launched; there is nothing to add any more."""
+        executable = c_void_p()
+        self._driver.call("cuGraphInstantiateWithFlags", byref(executable), self._graph, c_ulonglong(0))
+        return Graph(self._device, self._graph, executable, self._kernels)
+
+    def discard(self) -> None:
+        """Give an unfinished graph up."""
+        self._driver.call("cuGraphDestroy", self._graph)
+
+
+class Graph:
+    """A graph that can be launched; a launch comes after the earlier ones of the same graph."""
+
+    def __init__(
+        self, device: Device, graph: c_void_p, executable: c_void_p, kernels: list[tuple[c_void_p, KernelNode]]
+    ) -> None:
+        self._device = device
+        self._graph, self._executable = graph, executable
+        self._kernels = kernels
+        self._launch = device.driver.library.cuGraphLaunch
+
+    def launch(self, stream: c_void_p) -> None:
+        """Ask a stream of the current context for all of it."""
+        status = self._launch(self._executable, stream)
+        if status:
+            raise DeviceError(self._device.driver.describe("cuGraphLaunch", status))
+
+    def change(self, number: int) -> None:
+        """Let later launches have what is now in the argument block of a kernel, by its place among the kernels."""
+        node, parameters = self._kernels[number]
+        with self._device.use():
+            self._device.driver.call("cuGraphExecKernelNodeSetParams_v2", self._executable, node, byref(parameters))
+
+    def __del__(self) -> None:
+        with contextlib.suppress(DeviceError), self._device.use():
+            self._device.driver.call("cuGraphExecDestroy", self._executable)
+            self._device.driver.call("cuGraphDestroy", self._graph)

@@ -1,0 +1,257 @@
+"""A plan recorded for one way of calling it: which parameters lie on the device, and whether results stay there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...codegen.launch import Grid, TensorLayout
+from ...errors import CompileError, ParameterError
+from ..memory import numpy_dtype
+from ..plan import HostStep, MappedTensor, ParameterSpec, Pointer, Region, Step, TensorSpec
+from .blocks import DeviceBlock
+from .engine import Engine, Queue, Recording
+
+if TYPE_CHECKING:
+    from .executor import DeviceExecutable
+
+__all__ = ["FAULT_BYTES", "VECTOR_ALIGNMENT", "CallForm", "ContextMemory", "Packed", "bytes_of", "in_turn", "owned"]
+
+FAULT_BYTES = 24
+"""Bytes of a fault record, see `codegen.launch.Mark`."""
+VECTOR_ALIGNMENT = 16
+"""Bytes at whose multiples a caller's parameters and results must start: those of the widest access and of the copy
+engine (CUDA C++ programming guide, device memory accesses; `CUtensorMap`'s global address)."""
+_ALIGNMENT = 256
+"""Bytes that parameters and results start at multiples of, as allocations of a device do."""
+
+Segment = Callable[[Queue], None]
+
+
+def bytes_of(spec: ParameterSpec | TensorSpec) -> int:
+    """Bytes of a tensor on the device; none of one that only the host has."""
+    dtype = numpy_dtype(spec.dtype)
+    return 0 if spec.lens is None or dtype.hasobject else prod(spec.lens) * dtype.itemsize
+
+
+def owned(engine: Engine, size: int, name: str) -> DeviceBlock:
+    """ContextMemory that any queue may still work on when it is given back."""
+    block = engine.kept.take(size, name)
+    block.shown()
+    return block
+
+
+def in_turn(actions: Sequence[Callable[[], None]]) -> None:
+    """Do one after the other."""
+    for action in actions:
+        action()
+
+
+class Packed:
+    """Places one after the other: ``starts`` of each in bytes, and their ``size`` together."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self.starts: list[int] = []
+        self.size = 0
+        for size in sizes:
+            self.starts.append(self.size)
+            self.size += -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+@dataclass(frozen=True)
+class ContextMemory:
+    """What a context has for all its forms: its ``arena``, and the ``fault`` record with its copy on the host."""
+
+    arena: DeviceBlock
+    fault: DeviceBlock
+    told: np.ndarray
+
+
+@dataclass(frozen=True)
+class _Occurrence:
+    """Where the address of a tensor that comes with a call is: the recording, the kernel's number in it, and of its
+    argument block the slot. ``layout`` if it is in a description for the copy engine."""
+
+    segment: int
+    number: int
+    words: np.ndarray
+    slot: int
+    offset: int
+    layout: TensorLayout | None
+
+
+class CallForm:
+    """See the module. ``given`` says of each parameter whether a call has it on the device, ``keeps`` whether calls
+    have memory there for the results; `aim` tells where. ``segments`` do the plan's steps, in order."""
+
+    def __init__(
+        self,
+        executable: DeviceExecutable,
+        queue: Queue,
+        memory: ContextMemory,
+        given: Sequence[bool],
+        keeps: bool,
+        run_host_step: Callable[[HostStep, Queue], None],
+    ) -> None:
+        plan, engine = executable.plan, executable.engine
+        self._executable, self._memory, self._plan = executable, memory, plan
+        self.given, self.keeps = tuple(given), keeps
+        self._names = [f"parameter {p.name}" for p, there in zip(plan.parameters, given) if there]
+        self._sizes = [bytes_of(p) for p, there in zip(plan.parameters, given) if there]
+        self._first_result = len(self._names)
+        if keeps:
+            self._names += [f"result {k}" for k in range(len(plan.outputs))]
+            self._sizes += map(bytes_of, plan.outputs)
+        self._in = Packed([0 if there else bytes_of(p) for p, there in zip(plan.parameters, given)])
+        self._out = Packed([0 if keeps else bytes_of(o) for o in plan.outputs])
+        self._parameters = owned(engine, self._in.size, "the parameters")
+        self._results = owned(engine, self._out.size, "the results")
+        self.staged_in, self.staged_out = engine.staging(self._in.size), engine.staging(self._out.size)
+        self._places = {(Region.PARAMETER, k): self._parameters.address + s for k, s in enumerate(self._in.starts)}
+        self._places |= {(Region.OUTPUT, k): self._results.address + s for k, s in enumerate(self._out.starts)}
+        self._coming = [(Region.PARAMETER, k) for k, there in enumerate(given) if there]
+        self._coming += [(Region.OUTPUT, k) for k in range(len(plan.outputs))] if keeps else []
+        self._aimed = [0] * len(self._coming)
+        self._uses: dict[tuple[Region, int], list[_Occurrence]] = {place: [] for place in self._coming}
+        self._words: dict[int, np.ndarray] = {}
+        self._queue = queue
+        self._run_host_step = run_host_step
+        self._recordings: list[Recording] = []
+        self.segments: list[Segment] = []
+
+    def aim(self, addresses: Sequence[int]) -> None:
+        """Take the addresses of what comes with a call: parameters on the device, then results if they stay there.
+
+        Raises:
+            ParameterError: results lie where something else of the call does, or between two vectors.
+        """
+        if addresses == self._aimed and self.segments:
+            return
+        self._check_apart(addresses)
+        changed: dict[tuple[int, int], None] = {}
+        for place, before, now in zip(self._coming, self._aimed, addresses):
+            if before == now:
+                continue
+            self._places[place] = now
+            for use in self._uses[place]:
+                self._write(use.words, use.slot, now + use.offset, use.layout)
+                changed[use.segment, use.number] = None
+        self._aimed = list(addresses)
+        if not self.segments:
+            self._record()
+            return
+        for segment, number in changed:
+            self._recordings[segment].change(number)
+
+    def _check_apart(self, addresses: Sequence[int]) -> None:
+        for name, address in zip(self._names, addresses):
+            if address % VECTOR_ALIGNMENT:
+                raise ParameterError(
+                    f"{name} starts at {address:#x} on the device, expected a multiple of {VECTOR_ALIGNMENT} bytes"
+                )
+        spans = sorted((a, a + size, k) for k, (a, size) in enumerate(zip(addresses, self._sizes)) if size)
+        end, owner = 0, -1
+        for start, stop, k in spans:
+            if start < end and max(k, owner) >= self._first_result:
+                one, other = (self._names[n] for n in sorted((k, owner)))
+                raise ParameterError(f"{one} and {other} share memory on the device; results need memory of their own")
+            if stop > end:
+                end, owner = stop, k
+
+    def address(self, place: Pointer) -> int:
+        """Address on the device.
+
+        Raises:
+            CompileError: the place is in memory that kernels cannot reach.
+        """
+        executable = self._executable
+        if place.region is Region.ARENA:
+            return self._memory.arena.address + place.offset
+        if place.region is Region.CONSTANT:
+            return executable.constant_memory.address + executable.constants.starts[place.index] + place.offset
+        if place.region is Region.FAULT:
+            return self._memory.fault.address + place.offset
+        found = self._places.get((place.region, place.index))
+        if found is None:
+            raise CompileError(f"a kernel reads {place.region.name} {place.index}, which is not on the device")
+        return found + place.offset
+
+    def launch(self, step: Step, queue: Queue) -> None:
+        """Ask for a step's kernel."""
+        assert isinstance(step.geometry, Grid)
+        if id(step) not in self._words:
+            self._words[id(step)] = self._arguments(step)
+        queue.launch(self._executable.functions[step.kernel], self._words[id(step)], step.geometry)
+
+    def upload(self, queue: Queue) -> None:
+        """Ask for the copy of the parameters that the host has."""
+        queue.upload(self._parameters.address, self.staged_in)
+
+    def download(self, queue: Queue) -> None:
+        """Ask for the copy of the results that the host gets, and of the fault record."""
+        queue.download(self.staged_out, self._results.address)
+        if self._executable.checked:
+            queue.download(self._memory.told, self._memory.fault.address)
+
+    def _record(self) -> None:
+        """Record copies and kernels between host steps together."""
+        asked: list[Callable[[], None]] = [partial(self.upload, self._queue)]
+        number = 0
+        for step in self._plan.steps:
+            if isinstance(step, Step):
+                asked.append(partial(self.launch, step, self._queue))
+                self._words[id(step)] = self._arguments(step, len(self._recordings), number)
+                number += 1
+            else:
+                self._close(asked)
+                asked, number = [], 0
+                self.segments.append(partial(self._run_host_step, step))
+        asked.append(partial(self.download, self._queue))
+        self._close(asked)
+
+    def _close(self, asked: Sequence[Callable[[], None]]) -> None:
+        if asked:
+            recording = self._queue.recorded(partial(in_turn, asked))
+            self._recordings.append(recording)
+            self.segments.append(recording)
+
+    def _arguments(self, step: Step, segment: int = 0, number: int = 0) -> np.ndarray:
+        """The argument block of a step's kernel; what a call brings is noted for `aim`."""
+        words = np.zeros(max(len(step.args), 1), np.int64)
+        for slot, arg in enumerate(step.args):
+            if isinstance(arg, (Pointer, MappedTensor)):
+                place, layout = (arg, None) if isinstance(arg, Pointer) else (arg.pointer, arg.layout)
+                self._write(words, slot, self.address(place), layout)
+                uses = self._uses.get((place.region, place.index))
+                if uses is not None:
+                    uses.append(_Occurrence(segment, number, words, slot, place.offset, layout))
+            elif not isinstance(arg, int):
+                raise CompileError(f"{step.label}: a kernel of this target calls no other one")
+            elif arg:  # slots behind a description are 0
+                words[slot] = arg
+        return words
+
+    def _write(self, words: np.ndarray, slot: int, address: int, layout: TensorLayout | None) -> None:
+        if layout is None:
+            words[slot] = address
+            return
+        described = self._executable.engine.tensor_map(layout, address)
+        words[slot : slot + described.size] = described
+
+    def result(self, index: int, spec: TensorSpec) -> np.ndarray:
+        """A result that the last call has brought to the host, as a new array."""
+        made = np.empty(spec.lens or (), numpy_dtype(spec.dtype))
+        start = self._out.starts[index]
+        made.reshape(-1).view(np.uint8)[:] = self.staged_out[start : start + made.nbytes]
+        return made
+
+    def stage(self, inputs: Sequence[Any]) -> None:
+        """Put the parameters that the host has where `upload` takes them from."""
+        for array, start, there in zip(inputs, self._in.starts, self.given, strict=True):
+            if not there and not array.dtype.hasobject:
+                self.staged_in[start : start + array.nbytes] = array.reshape(-1).view(np.uint8)

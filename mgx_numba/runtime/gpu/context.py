@@ -1,0 +1,311 @@
+"""What one call of a plan owns on a device: memory for what it computes, a queue, and what was recorded."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...core.device_array import DeviceArray
+from ...core.shape import Shape
+from ...core.types import Type
+from ...errors import ShapeError
+from ..memory import numpy_dtype
+from ..plan import HostStep, Pointer, Region, Step, TensorView
+from .blocks import DeviceBlock
+from .call_form import FAULT_BYTES, VECTOR_ALIGNMENT, CallForm, ContextMemory, in_turn, owned
+from .engine import Queue
+from .transfers import to_device
+
+if TYPE_CHECKING:
+    from .executor import DeviceExecutable
+
+__all__ = ["DeviceContext", "Tensor", "TraceCallback", "View"]
+
+_UNKNOWN = Shape(Type.float_type)
+"""Of a result whose shape a host step tells, until it has."""
+MOST_FORMS = 4
+"""Ways of calling that are kept: data on the host, on the device, and two of some of each."""
+
+Tensor = np.ndarray | DeviceArray
+View = Callable[[TensorView], np.ndarray]
+TraceCallback = Callable[[int, "Step | HostStep", float, View], None]
+
+
+class DeviceContext:
+    """See the module. One call at a time; what is asked of another queue than the last waits for that."""
+
+    def __init__(self, executable: DeviceExecutable) -> None:
+        engine = executable.engine
+        self._executable, self._engine = executable, engine
+        self.queue = engine.queue()
+        self._memory = ContextMemory(
+            owned(engine, executable.plan.arena_bytes, "what is computed on the way to results"),
+            owned(engine, FAULT_BYTES, "the record of faults"),
+            engine.staging(FAULT_BYTES),
+        )
+        self._behind = engine.event()
+        self._last = 0
+        self._forms: OrderedDict[tuple[tuple[bool, ...], bool], CallForm] = OrderedDict()
+        self._outputs: list[np.ndarray | None] = []
+        self._hosted: dict[int, np.ndarray] = {}
+        self._inputs: Sequence[Tensor] = ()
+        self._form: CallForm
+        self._forget_fault()
+
+    def idle_for(self, queue: Queue | None) -> bool:
+        """Whether a call on ``queue``, or on its own, would wait for nothing but the queue's own work."""
+        return self._last == 0 or (queue is not None and self._last == queue.identity) or self._behind.done()
+
+    def run(
+        self,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[DeviceArray | None] | None = None,
+        queue: Queue | None = None,
+        stream: int | None = None,
+    ) -> list[Tensor]:
+        """See `DeviceExecutable.run`."""
+        on = queue or self.queue
+        self._raise_fault("an earlier asynchronous run of this program: ")
+        self._begin_on(on)
+        aligned: list[DeviceBlock] = []
+        addresses = [self._given(a, aligned, on) for a in inputs if type(a) is DeviceArray]
+        made: list[Any] = []
+        if outputs is not None:
+            made = self._made(outputs, on, stream)
+            addresses += [array.address for array in made]
+        form = self._form_of(tuple([type(a) is DeviceArray for a in inputs]), outputs is not None)
+        form.aim(addresses)
+        self._begin(form, inputs)
+        try:
+            for segment in form.segments:
+                segment(on)
+        except BaseException:
+            self._behind.record(on)
+            self._last = on.identity
+            raise
+        if outputs is not None and stream is not None and all(form.given):
+            self._behind.record(on)
+            self._last = on.identity
+            for owner in (*aligned, *(a.owner for a in (*made, *inputs))):  # type: ignore[union-attr]
+                if type(owner) is DeviceBlock:
+                    owner.used_by(on)
+            return self._completed(made, on)
+        on.wait()
+        self._raise_fault("")
+        if outputs is None:
+            return self._finished()
+        for array in made:
+            array.stream = None
+        return self._completed(made, on)
+
+    def run_traced(self, inputs: Sequence[np.ndarray], callback: TraceCallback) -> list[np.ndarray]:
+        """See `DeviceExecutable.run_traced`."""
+        form = self._begin_on_host(inputs)
+        self.queue.recorded(partial(form.upload, self.queue))()
+        for index, step in enumerate(self._executable.plan.steps):
+            if isinstance(step, Step):
+                seconds = self.queue.timed(self.queue.recorded(partial(form.launch, step, self.queue)))
+            else:
+                seconds = self.queue.timed(partial(self._run_host_step, step, self.queue))
+            callback(index, step, seconds, self._view)
+        self.queue.recorded(partial(form.download, self.queue))()
+        self.queue.wait()
+        self._raise_fault("")
+        return self._finished()
+
+    def time_steps(self, inputs: Sequence[np.ndarray], repeats: int) -> list[float]:
+        """See `DeviceExecutable.time_steps`."""
+        self.run(inputs)
+        form, seconds = self._begin_on_host(inputs), []
+        for step in self._executable.plan.steps:
+            if isinstance(step, Step):
+                again = self.queue.recorded(partial(in_turn, (partial(form.launch, step, self.queue),) * repeats))
+                again()
+                seconds.append(self.queue.timed(again) / repeats)
+            else:
+                seconds.append(self.queue.timed(partial(self._run_host_step, step, self.queue)))
+        return seconds
+
+    def _begin_on_host(self, inputs: Sequence[np.ndarray]) -> CallForm:
+        self._begin_on(self.queue)
+        form = self._form_of((False,) * len(inputs), False)
+        form.aim(())
+        self._begin(form, inputs)
+        return form
+
+    def _begin_on(self, queue: Queue) -> None:
+        """Let work that is asked of ``queue`` come after what this context has to do on another one."""
+        if self._last not in (0, queue.identity):
+            queue.follow(self._behind)
+        self._last = 0
+
+    def _form_of(self, given: tuple[bool, ...], keeps: bool) -> CallForm:
+        found = self._forms.get((given, keeps))
+        if found is None:
+            while len(self._forms) >= MOST_FORMS:
+                self._forms.popitem(last=False)
+            found = CallForm(self._executable, self.queue, self._memory, given, keeps, self._run_host_step)
+            self._forms[given, keeps] = found
+        elif len(self._forms) > 1:
+            self._forms.move_to_end((given, keeps))
+        return found
+
+    def _given(self, array: DeviceArray, aligned: list[DeviceBlock], queue: Queue) -> int:
+        """Where a parameter is on the device: in place, or a copy of one that starts between two vectors."""
+        self._after(array, queue)
+        if array.address % VECTOR_ALIGNMENT == 0:
+            return array.address
+        block = self._engine.kept.take(array.shape.bytes, "an aligned copy of a parameter", queue)
+        queue.copy(block.address, array.address, array.shape.bytes)
+        aligned.append(block)
+        return block.address
+
+    def _after(self, array: DeviceArray, queue: Queue) -> None:
+        """Let work that is asked of ``queue`` come after that which an array's elements are written by."""
+        if array.stream is None:
+            return
+        writer = self._engine.queue(array.stream)
+        if writer.identity != queue.identity:
+            event = self._engine.event()
+            event.record(writer)
+            queue.follow(event)
+
+    def _made(self, outputs: Sequence[DeviceArray | None], queue: Queue, stream: int | None) -> list[Any]:
+        """Where results go: what the caller gave, or new memory."""
+        made = []
+        for k, (array, shape) in enumerate(zip(outputs, self._executable.result_shapes)):
+            if array is None:
+                block = None if shape is None else self._engine.kept.take(shape.bytes, f"result {k}", queue)
+                address = 0 if block is None else block.address
+                array = DeviceArray(shape or _UNKNOWN, address, self._engine.number, block)
+            else:
+                self._after(array, queue)
+                array = DeviceArray(array.shape, array.address, array.device, array.owner)
+            array.stream = stream
+            made.append(array)
+        return made
+
+    def _completed(self, made: list[Any], queue: Queue) -> list[Tensor]:
+        """The results, those with them that a host step has made; strings stay on the host."""
+        for k, kept in enumerate(self._outputs):
+            if kept is not None and not kept.dtype.hasobject:
+                made[k] = to_device(self._engine, kept, f"result {k}", queue)
+            elif kept is not None:
+                made[k] = kept
+        return made
+
+    def _begin(self, form: CallForm, inputs: Sequence[Tensor]) -> None:
+        self._form, self._inputs = form, inputs
+        if not all(form.given):
+            form.stage(inputs)
+        if self._executable.hosted:
+            self._hosted.clear()
+            self._outputs = [None] * len(self._executable.plan.outputs)
+
+    def _raise_fault(self, when: str) -> None:
+        """Raise what a kernel has met, and begin anew.
+
+        Raises:
+            ShapeError: an index is out of range.
+        """
+        if not self._executable.checked:
+            return
+        number, check, index = self._memory.told.view(np.int64).tolist()
+        if number:
+            self._forget_fault()
+            step = self._executable.plan.steps[number - 1]
+            assert isinstance(step, Step)
+            who, what = step.checks[check]
+            raise ShapeError(f"{when}{who}: index {index} is out of range for {what}")
+
+    def _forget_fault(self) -> None:
+        if self._executable.checked:
+            self._begin_on(self.queue)
+            self._memory.told[:] = 0
+            self.queue.upload(self._memory.fault.address, self._memory.told)
+            self.queue.wait()
+
+    def _finished(self) -> list[Any]:
+        results = []
+        for k, spec in enumerate(self._executable.plan.outputs):
+            kept = self._outputs[k] if self._outputs else None
+            results.append(self._form.result(k, spec) if kept is None else kept)
+        return results
+
+    def _view(self, view: TensorView) -> np.ndarray:
+        """A tensor as it is now, as a new array or one that the host has anyway."""
+        return self._read(view, self.queue)
+
+    def _read(self, view: TensorView, queue: Queue) -> np.ndarray:
+        place = view.pointer
+        if place.region is Region.HOST:
+            return self._hosted[place.index]
+        if place.region is Region.OUTPUT and self._executable.plan.outputs[place.index].lens is None:
+            kept = self._outputs[place.index]
+            assert kept is not None
+            return kept
+        dtype = numpy_dtype(view.dtype)
+        if dtype.hasobject:
+            constant = place.region is Region.CONSTANT
+            array = self._executable.host_constants[place.index] if constant else self._inputs[place.index]
+            assert isinstance(array, np.ndarray)
+            return (array.reshape(view.lens) if view.lens else array).view()
+        low, high = _extent(view, dtype.itemsize)
+        if place.region is Region.CONSTANT:
+            memory = self._executable.host_constants[place.index].reshape(-1).view(np.uint8)[place.offset + low :]
+        else:
+            memory = self._copied(place, low, high, queue)
+        return np.ndarray(view.lens, dtype, memory, -low, [s * dtype.itemsize for s in view.strides])
+
+    def _copied(self, place: Pointer, low: int, high: int, queue: Queue) -> np.ndarray:
+        memory = np.empty(high - low, np.uint8)
+        queue.download(memory, self._form.address(place) + low)
+        queue.wait()
+        return memory
+
+    def _run_host_step(self, step: HostStep, queue: Queue) -> None:
+        """Call a host step's function and put its results where the plan says.
+
+        Raises:
+            ShapeError: a result differs from what the plan declares. What the function raises passes through.
+        """
+        arguments = [self._read(view, queue) for view in step.inputs]
+        for argument in arguments:
+            argument.flags.writeable = False
+        results = step.function(arguments)
+        if len(results) != len(step.outputs):
+            raise ShapeError(f"host step {step.label}: returned {len(results)} arrays, expected {len(step.outputs)}")
+        for result, view in zip(results, step.outputs):
+            self._put(step, np.asarray(result), view, queue)
+
+    def _put(self, step: HostStep, result: np.ndarray, view: TensorView, queue: Queue) -> None:
+        dtype, place = numpy_dtype(view.dtype), view.pointer
+        if result.dtype != dtype:
+            raise ShapeError(f"host step {step.label}: returned {result.dtype}, expected {dtype}")
+        if place.region is Region.HOST:
+            self._hosted[place.index] = result.copy()
+            return
+        if place.region is Region.OUTPUT and self._executable.plan.outputs[place.index].lens is None:
+            self._outputs[place.index] = result.copy()
+            return
+        if result.shape != tuple(view.lens):
+            raise ShapeError(f"host step {step.label}: returned shape {result.shape}, expected {tuple(view.lens)}")
+        low, high = _extent(view, dtype.itemsize)
+        whole = high - low == result.nbytes
+        memory = np.empty(high - low, np.uint8) if whole else self._copied(place, low, high, queue)
+        target = np.ndarray(view.lens, dtype, memory, -low, [s * dtype.itemsize for s in view.strides])
+        np.copyto(target, result)
+        queue.upload(self._form.address(place) + low, memory)
+        queue.wait()
+
+
+def _extent(view: TensorView, size: int) -> tuple[int, int]:
+    """The bytes that a view covers, from the place that it points to."""
+    if 0 in view.lens:
+        return 0, 0
+    ends = [(n - 1) * s * size for n, s in zip(view.lens, view.strides)]
+    return sum(e for e in ends if e < 0), sum(e for e in ends if e > 0) + size
